@@ -1,0 +1,1 @@
+"""Measured comparisons with named peers; run one with ``python -m benchmarks.NAME``."""

@@ -1,0 +1,1 @@
+"""Raw multiplexed-microscopy tiles to a registered, quality-checked image."""

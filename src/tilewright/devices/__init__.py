@@ -1,0 +1,1 @@
+"""Which device a job computes on."""

@@ -1,0 +1,1 @@
+"""Tiles in; OME-Zarr, OME-TIFF and tables out."""

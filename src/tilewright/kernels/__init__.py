@@ -1,0 +1,1 @@
+"""Array-in, array-out kernels, written once for NumPy/SciPy and CuPy."""

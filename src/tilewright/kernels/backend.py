@@ -1,0 +1,124 @@
+"""The array namespace that kernels compute with: NumPy and SciPy, or CuPy.
+
+Kernels take a :class:`Backend` and use only names that NumPy and CuPy share,
+so one source gives the same pixels on both devices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+#: An array of the backend's namespace: ``numpy.ndarray`` or ``cupy.ndarray``.
+Array = Any
+Device = Literal["cpu", "gpu"]
+
+
+class DeviceError(RuntimeError):
+    """The device asked for cannot be used; the message names the cause and the mend."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """An array namespace and the FFT and ndimage modules that go with it.
+
+    Parameters
+    ----------
+    device : {"cpu", "gpu"}
+        Where arrays live.
+    xp, fft, ndimage : module
+        ``numpy, scipy.fft, scipy.ndimage`` or
+        ``cupy, cupyx.scipy.fft, cupyx.scipy.ndimage``.
+    workers : int
+        CPU threads that FFTs and chunk loops may use; 1 on a GPU.
+    """
+
+    device: Device
+    xp: Any
+    fft: Any
+    ndimage: Any
+    workers: int = 1
+
+    def asarray(self, array: Any, dtype: Any = np.float32) -> Array:
+        """Move an array to the device as ``dtype`` (``None`` keeps the dtype)."""
+        return self.xp.asarray(array, dtype=dtype)
+
+    def to_numpy(self, array: Array) -> Any:
+        """Move an array of this backend to host memory as a NumPy array."""
+        get = getattr(array, "get", None)
+        return get() if get is not None else np.asarray(array)
+
+    @contextlib.contextmanager
+    def fft_threads(self) -> Iterator[None]:
+        """Let SciPy's FFTs in the block use all ``workers``; nothing to do on a GPU."""
+        if self.device == "cpu" and hasattr(self.fft, "set_workers"):
+            with self.fft.set_workers(self.workers):
+                yield
+        else:
+            yield
+
+
+def cpu_backend(workers: int = 1) -> Backend:
+    """Return the NumPy/SciPy backend using ``workers`` threads."""
+    import scipy.fft
+    import scipy.ndimage
+
+    return Backend("cpu", np, scipy.fft, scipy.ndimage, workers)
+
+
+def gpu_backend() -> Backend:
+    """Return the CuPy backend.
+
+    Raises
+    ------
+    DeviceError
+        CuPy is not installed, or CUDA does not initialise. There is no fallback to the CPU.
+    """
+    try:
+        import cupy
+        import cupyx.scipy.fft
+        import cupyx.scipy.ndimage
+    except ImportError as error:
+        raise DeviceError(
+            f"TILEWRIGHT_DEVICE=gpu, but CuPy cannot be imported ({error}); "
+            "install tilewright[cuda12] or tilewright[cuda13], or set TILEWRIGHT_DEVICE=cpu"
+        ) from error
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise DeviceError(
+            f"TILEWRIGHT_DEVICE=gpu, but CUDA does not initialise ({error}); "
+            "check the driver and CUDA_VISIBLE_DEVICES, or set TILEWRIGHT_DEVICE=cpu"
+        ) from error
+    if count == 0:
+        raise DeviceError("TILEWRIGHT_DEVICE=gpu, but no CUDA device is visible")
+    return Backend("gpu", cupy, cupyx.scipy.fft, cupyx.scipy.ndimage, 1)
+
+
+def make_backend(device: Device, workers: int = 1) -> Backend:
+    """Return the backend of ``device``; ``workers`` is the number of CPU threads."""
+    return gpu_backend() if device == "gpu" else cpu_backend(workers)
+
+
+def fast_len(n: int) -> int:
+    """Return the smallest 2-3-5-7-smooth integer ≥ ``n``.
+
+    One table of FFT sizes for both devices: scipy and cupyx choose different
+    lengths, and another padding is another result.
+
+    >>> [fast_len(n) for n in (1, 11, 97, 1025)]
+    [1, 12, 98, 1029]
+    """
+    m = max(n, 1)
+    while True:
+        rest = m
+        for prime in (2, 3, 5, 7):
+            while rest % prime == 0:
+                rest //= prime
+        if rest == 1:
+            return m
+        m += 1

@@ -1,0 +1,1 @@
+"""Where a job runs: the resources each rule asks for."""

@@ -1,0 +1,1 @@
+"""Quality numbers, verdicts, figures and the HTML report."""

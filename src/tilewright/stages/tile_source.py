@@ -1,0 +1,66 @@
+"""What a stage needs to know of raw tiles, whatever file format they come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class TileSource(Protocol):
+    """Raw tiles of one cycle and one channel, ordered by (row, col).
+
+    Attributes
+    ----------
+    row, col : ndarray of int64, shape (n,)
+        Place of each tile as laid out on the stage.
+    nominal_px : ndarray of float64, shape (n, 2)
+        Stage position (y, x) of each tile's first pixel.
+    shape : tuple of int
+        (z, y, x) of every tile.
+    dtype : numpy.dtype
+        Raw pixel type.
+    """
+
+    @property
+    def row(self) -> NDArray[np.int64]: ...  # noqa: D102
+    @property
+    def col(self) -> NDArray[np.int64]: ...  # noqa: D102
+    @property
+    def nominal_px(self) -> NDArray[np.float64]: ...  # noqa: D102
+    @property
+    def shape(self) -> tuple[int, int, int]: ...  # noqa: D102
+    @property
+    def dtype(self) -> np.dtype[Any]: ...  # noqa: D102
+
+    def read(self, tile: int, z: int) -> NDArray[Any]:
+        """Return one plane (y, x) of one tile in raw counts."""
+        ...
+
+
+@dataclass(frozen=True)
+class ArrayTiles:
+    """Tiles held in memory as one array (tile, z, y, x)."""
+
+    stack: NDArray[Any]
+    row: NDArray[np.int64]
+    col: NDArray[np.int64]
+    nominal_px: NDArray[np.float64]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(z, y, x) of every tile."""
+        _, z, y, x = self.stack.shape
+        return z, y, x
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Raw pixel type."""
+        return self.stack.dtype
+
+    def read(self, tile: int, z: int) -> NDArray[Any]:
+        """Return one plane (y, x) of one tile."""
+        plane: NDArray[Any] = self.stack[tile, z]
+        return plane

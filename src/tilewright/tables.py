@@ -1,0 +1,190 @@
+"""The two tables of an experiment, samples and markers, checked line by line."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from tilewright.settings import Acquisition, Settings
+
+_TOKEN = re.compile(r"^[A-Za-z0-9_-]+$")
+_SAMPLE_COLUMNS = ("sample", "raw_dir", "region", "rows", "cols", "layout", "overlap")
+_MARKER_COLUMNS = ("cycle", "channel", "marker", "emission_nm", "exposure_ms")
+
+
+class ConfigError(ValueError):
+    """The configuration or one of its tables is wrong; the message names the mend."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One tissue: where its raw tiles are and how they were acquired."""
+
+    name: str
+    raw_dir: Path
+    acquisition: Acquisition
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One channel of one cycle."""
+
+    cycle: int
+    channel: str
+    marker: str
+    emission_nm: float | None
+    exposure_ms: float | None
+
+
+def _model_at(location: tuple[int | str, ...]) -> type[BaseModel] | None:
+    """Return the model that holds the key at ``location``."""
+    model: type[BaseModel] = Settings
+    for part in location[:-1]:
+        field = model.model_fields.get(str(part))
+        if field is None:
+            continue
+        candidates = [field.annotation, *get_args(field.annotation)]
+        models = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
+        if not models:
+            return None
+        model = models[0]
+    return model
+
+
+def problem_sentence(problem: Any) -> str:
+    """Say one pydantic problem in one sentence."""
+    location = tuple(problem["loc"])
+    key = ".".join(str(part) for part in location)
+    if problem["type"] == "extra_forbidden":
+        model = _model_at(location)
+        known = list(model.model_fields) if model else []
+        near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
+        hint = f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(known)}"
+        return f"unknown key '{key}'; {hint}"
+    if problem["type"] == "missing":
+        return f"the key '{key}' is missing; config/README.md describes it"
+    value = problem.get("input")
+    message = problem["msg"][0].lower() + problem["msg"][1:]
+    return f"'{key}' is {value!r}: {message}"
+
+
+def _rows(path: Path, key: str, delimiter: str, known: tuple[str, ...], needed: int) -> list[Any]:
+    """Read a table whose first ``needed`` columns must be there, with (line, row) items."""
+    if not path.is_file():
+        raise ConfigError(f"the table '{path}' named by the key '{key}' does not exist")
+    with path.open(newline="", encoding="utf-8-sig") as stream:
+        reader = csv.DictReader(stream, delimiter=delimiter)
+        columns = reader.fieldnames or []
+        for column in columns:
+            if column not in known:
+                near = difflib.get_close_matches(column, known, n=1, cutoff=0.5)
+                hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+                raise ConfigError(f"{path}: unknown column '{column}'; {hint}")
+        missing = [column for column in known[:needed] if column not in columns]
+        if missing:
+            raise ConfigError(f"{path}: the column '{missing[0]}' is missing")
+        rows = [(reader.line_num, row) for row in reader if any(row.values())]
+    if not rows:
+        raise ConfigError(f"{path}: the table has no rows")
+    return rows
+
+
+def _number(path: Path, line: int, column: str, text: str | None) -> float | None:
+    """Read an optional positive number."""
+    if text is None or not text.strip():
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not 0 < value < float("inf"):
+        raise ConfigError(f"{path}, line {line}: {column} is '{text}'; give a positive number")
+    return value
+
+
+def read_markers(path: Path) -> tuple[Channel, ...]:
+    """Return the channels in a markers table, ordered by cycle.
+
+    Raises
+    ------
+    ConfigError
+        The table is missing, or one of its lines is wrong; the message names the line.
+    """
+    channels: list[Channel] = []
+    for line, row in _rows(path, "markers", ",", _MARKER_COLUMNS, 3):
+        marker, token = (row["marker"] or "").strip(), (row["channel"] or "").strip()
+        if not (row["cycle"] or "").strip().isdigit():
+            raise ConfigError(f"{path}, line {line}: cycle '{row['cycle']}' is not a number")
+        if not re.fullmatch(r"[A-Za-z0-9-]+", token):
+            raise ConfigError(f"{path}, line {line}: channel '{token}' must be letters and digits")
+        if not marker:
+            raise ConfigError(f"{path}, line {line}: the marker has no name; give one")
+        channel = Channel(
+            int(row["cycle"]),
+            token,
+            marker,
+            _number(path, line, "emission_nm", row.get("emission_nm")),
+            _number(path, line, "exposure_ms", row.get("exposure_ms")),
+        )
+        for other in channels:
+            if other.marker == marker:
+                raise ConfigError(
+                    f"{path}, line {line}: the marker '{marker}' stands twice (also cycle "
+                    f"{other.cycle} channel {other.channel}); marker names must differ"
+                )
+            if (other.cycle, other.channel) == (channel.cycle, token):
+                raise ConfigError(
+                    f"{path}, line {line}: cycle {channel.cycle} channel {token} stands twice"
+                )
+        channels.append(channel)
+    return tuple(sorted(channels, key=lambda channel: channel.cycle))
+
+
+def _overrides(row: Mapping[str, str | None]) -> Iterator[tuple[str, Any]]:
+    for column in _SAMPLE_COLUMNS[2:]:
+        text = (row.get(column) or "").strip()
+        if text:
+            yield column, text
+
+
+def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
+    """Return the samples in a samples table, each with its own acquisition.
+
+    Parameters
+    ----------
+    path : Path
+        The table, tab-separated.
+    acquisition : Acquisition
+        What holds for a sample where its line says nothing else.
+
+    Raises
+    ------
+    ConfigError
+        The table is missing, or one of its lines is wrong; the message names the line.
+    """
+    samples: dict[str, Sample] = {}
+    for line, row in _rows(path, "samples", "\t", _SAMPLE_COLUMNS, 2):
+        name, raw_dir = (row["sample"] or "").strip(), (row["raw_dir"] or "").strip()
+        if not _TOKEN.match(name):
+            raise ConfigError(
+                f"{path}, line {line}: sample '{name}' must be letters, digits, '_' and '-'"
+            )
+        if name in samples:
+            raise ConfigError(f"{path}, line {line}: the sample '{name}' stands twice")
+        try:
+            own = Acquisition.model_validate({**acquisition.model_dump(), **dict(_overrides(row))})
+        except ValidationError as error:
+            raise ConfigError(
+                f"{path}, line {line}: {problem_sentence(error.errors()[0])}"
+            ) from None
+        if not raw_dir or not Path(raw_dir).is_dir():
+            raise ConfigError(f"{path}, line {line}: the raw_dir '{raw_dir}' is not a folder")
+        samples[name] = Sample(name, Path(raw_dir), own)
+    return samples
