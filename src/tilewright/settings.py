@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from tilewright.io.tile_order import LAYOUTS
 
 Auto = Literal["auto"]
 Positive = Annotated[float, Field(gt=0)]
@@ -13,6 +16,17 @@ TokenText = Annotated[
     BeforeValidator(lambda value: str(value) if isinstance(value, int) else value),
     Field(pattern=r"^[A-Za-z0-9-]+$"),
 ]
+
+
+def _known_layout(name: str) -> str:
+    if name not in LAYOUTS:
+        near = difflib.get_close_matches(name, LAYOUTS, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"one of {', '.join(LAYOUTS)}"
+        raise ValueError(f"not a layout; {hint}")
+    return name
+
+
+LayoutName = Annotated[str, AfterValidator(_known_layout)]
 
 
 class Section(BaseModel):
@@ -28,9 +42,9 @@ class Acquisition(Section):
     pattern: str | None = None
     rows: int | None = Field(default=None, ge=1)
     cols: int | None = Field(default=None, ge=1)
-    layout: str = Field(default="snake_right_down", pattern=r"^(snake|raster)_[a-z]+_[a-z]+$")
+    layout: LayoutName = "snake_right_down"
     overlap: float = Field(default=0.1, ge=0, lt=0.9)
-    region: int | None = Field(default=None, ge=1)
+    region: TokenText | None = None
     flip_x: bool = False
     flip_y: bool = False
     pixel_um: Positive

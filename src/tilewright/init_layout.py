@@ -1,0 +1,246 @@
+"""How the tiles of a raw folder lie: told by names, positions, metadata, or the pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import tifffile
+from numpy.typing import NDArray
+
+from tilewright.io.conventions import RawPlane, ScanOptions
+from tilewright.io.raw_headers import read_headers
+from tilewright.io.tile_grid import TileGrid, arrange, tile_key
+from tilewright.io.tile_order import factor_pairs
+from tilewright.kernels.backend import cpu_backend
+from tilewright.kernels.tile_layout import estimate_overlap, is_clear, rank_grids, rank_layouts
+
+#: Width to which tiles are reduced before their borders are compared.
+_WIDTH_PX = 400
+#: Row-major tiles that turn out to run otherwise have their stage axes flipped.
+_FLIPS = {
+    "raster_right_down": (False, False),
+    "raster_right_up": (True, False),
+    "raster_left_down": (False, True),
+    "raster_left_up": (True, True),
+}
+
+
+@dataclass
+class TileLayout:
+    """The arrangement of one region's tiles; None is "not known" or, for layout, "not needed"."""
+
+    count: int
+    rows: int | None = None
+    cols: int | None = None
+    layout: str | None = None
+    overlap: float | None = None
+    flip_y: bool = False
+    flip_x: bool = False
+    found: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def grid(self) -> tuple[int | None, int | None, str | None, float | None]:
+        """What the samples table can say of a sample."""
+        return self.rows, self.cols, self.layout, self.overlap
+
+
+def find_layout(
+    planes: Sequence[RawPlane], told: TileLayout, cycle: int, channel: str
+) -> TileLayout:
+    """Return the arrangement of the tiles, looking at ``channel`` of ``cycle``.
+
+    Parameters
+    ----------
+    planes : sequence of RawPlane
+        Planes of one region.
+    told : TileLayout
+        What the metadata tell (rows, cols, layout, overlap).
+    cycle, channel
+        The channel with the most structure, usually nuclei.
+    """
+    mine = [plane for plane in planes if (plane.cycle, plane.channel) == (cycle, channel)]
+    if mine[0].tile is None:
+        return _placed(mine, told)
+    return _numbered(mine, told)
+
+
+def _numbered(planes: list[RawPlane], told: TileLayout) -> TileLayout:
+    """Arrange tiles known by their number in the order of acquisition."""
+    numbers = sorted({plane.tile or 0 for plane in planes})
+    told = replace(told, overlap=_fraction(told.overlap, planes))
+    result = replace(told, count=len(numbers), found=[], warnings=[])
+    told_size = f"{told.rows} x {told.cols}"
+    fits = bool(told.rows and told.cols and told.rows * told.cols == len(numbers))
+    if len(numbers) == 1:
+        return replace(result, rows=1, cols=1, layout=None)
+    if told.rows and told.cols and not fits:
+        result.warnings.append(
+            f"the metadata tell {told_size} tiles, but the files number {len(numbers)}"
+        )
+    if numbers[-1] - numbers[0] + 1 != len(numbers):
+        missing = sorted(set(range(numbers[0], numbers[-1])) - set(numbers))
+        result.warnings.append(
+            f"tiles {', '.join(map(str, missing[:10]))} are missing, so the layout could not "
+            "be read from the pixels"
+        )
+        return result
+    images = _images(planes)
+    if images is None:
+        result.warnings.append("a tile cannot be read, so the layout could not be read from pixels")
+        return result
+    backend = cpu_backend(2)
+    overlap = told.overlap or estimate_overlap(backend, images)[0]
+    if fits and told.rows and told.cols:
+        ranking = rank_layouts(backend, images, told.rows, told.cols, overlap)
+        if is_clear(ranking):
+            return _clear(result, told.rows, told.cols, ranking[0], overlap)
+    grid = rank_grids(backend, images, overlap)[0]
+    ranking = rank_layouts(backend, images, grid.rows, grid.cols, overlap)
+    if is_clear(ranking):
+        if told.rows and told.cols and (grid.rows, grid.cols) != (told.rows, told.cols):
+            result.warnings.append(
+                f"the metadata tell {told_size} tiles, but the pixels fit "
+                f"{grid.rows} x {grid.cols}, which is written"
+            )
+        return _clear(result, grid.rows, grid.cols, ranking[0], overlap)
+    return _unclear(result, fits)
+
+
+def _unclear(result: TileLayout, fits: bool) -> TileLayout:
+    """Return what the metadata tell, warning of what they do not."""
+    why = "neighbouring tiles share too little structure to tell the layout"
+    if not fits:
+        result.rows = result.cols = None
+        pairs = ", ".join(f"{rows} x {cols}" for rows, cols in factor_pairs(result.count))
+        result.warnings.append(f"{why}; rows x cols can be {pairs}")
+    elif result.layout is None:
+        result.warnings.append(f"{why}; check acquisition.layout")
+    return result
+
+
+def _clear(told: TileLayout, rows: int, cols: int, best: Any, overlap: float) -> TileLayout:
+    """Return what the pixels tell, warning where the metadata tell otherwise."""
+    result = replace(told, rows=rows, cols=cols, layout=best.name, overlap=round(overlap, 3))
+    result.found.append(
+        f"layout {best.name}, {rows} rows x {cols} columns, overlap {overlap:.3f}, "
+        f"from the pixels (score {best.score:.2f})"
+    )
+    if told.layout is not None and told.layout != best.name and min(rows, cols) > 1:
+        result.warnings.append(
+            f"the metadata tell the layout {told.layout}, but the pixels fit {best.name}, "
+            "which is written"
+        )
+    return result
+
+
+def _placed(planes: list[RawPlane], told: TileLayout) -> TileLayout:
+    """Arrange tiles that bring row and col or a position, and check the axes' directions."""
+    shape = _shape(planes)
+    if shape is None:
+        warning = f"{planes[0].path} cannot be read, so the grid is not known"
+        return replace(told, count=0, rows=None, cols=None, layout=None, warnings=[warning])
+    grid = arrange(planes, ScanOptions(), shape)
+    whole = grid.rows * grid.cols == len(grid.expected)
+    result = TileLayout(
+        len(grid.expected),
+        rows=grid.rows if whole else None,
+        cols=grid.cols if whole else None,
+        overlap=told.overlap,
+    )
+    if planes[0].y_px is not None:
+        result.overlap = _overlap_of_positions(grid, shape)
+    result.found.append(f"{grid.rows} rows x {grid.cols} columns, {result.count} tiles")
+    if not whole:
+        result.warnings.append(
+            f"{grid.rows * grid.cols - result.count} places of the grid hold no tile: "
+            "a tissue that is no rectangle, or missing files"
+        )
+    elif min(grid.rows, grid.cols) > 1:
+        _check_directions(planes, grid, result)
+    return result
+
+
+def _check_directions(planes: list[RawPlane], grid: TileGrid, result: TileLayout) -> None:
+    """Find stage axes that run against the image's."""
+    places = grid.places[planes[0].cycle]
+    numbered = [p._replace(tile=places[tile_key(p)].tile) for p in planes]
+    images = _images(numbered)
+    if images is None:
+        return
+    backend = cpu_backend(2)
+    if result.overlap is None:
+        result.overlap = round(estimate_overlap(backend, images)[0], 3)
+    overlap = min(max(result.overlap, 0.01), 0.9)
+    ranking = rank_layouts(backend, images, grid.rows, grid.cols, overlap)
+    best = ranking[0].name
+    if not is_clear(ranking) or best == "raster_right_down":
+        return
+    if best not in _FLIPS:
+        result.warnings.append(
+            f"the tiles fit each other better as {best} than by their own rows and columns; "
+            "check the stage positions, or swap {row} and {col} in acquisition.pattern"
+        )
+        return
+    result.flip_y, result.flip_x = _FLIPS[best]
+    axes = " and ".join(a for a, on in (("y", result.flip_y), ("x", result.flip_x)) if on)
+    result.found.append(f"the stage's {axes} runs against the image's (from the pixels)")
+
+
+def _overlap_of_positions(grid: TileGrid, shape: tuple[int, int]) -> float | None:
+    """Return the median overlap of neighbours whose positions are known."""
+    places = {(p.row, p.col): p for tiles in grid.places.values() for p in tiles.values()}
+    steps = []
+    for (row, col), place in places.items():
+        below, right = places.get((row + 1, col)), places.get((row, col + 1))
+        if below is not None:
+            steps.append((below.y_px - place.y_px) / shape[0])
+        if right is not None:
+            steps.append((right.x_px - place.x_px) / shape[1])
+    return round(max(0.0, 1.0 - float(np.median(steps))), 3) if steps else None
+
+
+def _fraction(overlap: float | None, planes: list[RawPlane]) -> float | None:
+    """Return an overlap as a fraction; numbers from 1 on are pixels."""
+    if overlap is None or overlap < 1:
+        return overlap
+    shape = _shape(planes)
+    fraction = overlap / shape[1] if shape else 0.0
+    return fraction if 0.01 <= fraction <= 0.9 else None
+
+
+def _shape(planes: list[RawPlane]) -> tuple[int, int] | None:
+    header = read_headers({planes[0].path: 1}, {}, 1)[planes[0].path]
+    return None if header.problem else (header.height_px, header.width_px)
+
+
+def _images(planes: list[RawPlane]) -> NDArray[np.float32] | None:
+    """Return the middle plane of every tile, reduced by averaging; None if one is unreadable."""
+    stacks: dict[int, list[RawPlane]] = {}
+    for plane in sorted(planes, key=lambda plane: plane.z or 0):
+        stacks.setdefault(plane.tile or 0, []).append(plane)
+    images: list[NDArray[np.float32]] = []
+    shape: tuple[int, ...] | None = None
+    for number in sorted(stacks):
+        middle = stacks[number][len(stacks[number]) // 2]
+        try:
+            with tifffile.TiffFile(middle.path) as tiff:
+                page = middle.page if middle.page is not None else len(tiff.pages) // 2
+                image = tiff.pages[page].asarray()
+        except (tifffile.TiffFileError, OSError, ValueError, IndexError, RuntimeError):
+            return None
+        if image.ndim != 2 or shape not in (None, image.shape):
+            return None
+        shape = image.shape
+        images.append(_reduce(image))
+    return np.stack(images)
+
+
+def _reduce(image: NDArray[Any]) -> NDArray[np.float32]:
+    factor = max(1, round(image.shape[1] / _WIDTH_PX))
+    height, width = (size // factor * factor for size in image.shape)
+    blocks = image[:height, :width].reshape(height // factor, factor, width // factor, factor)
+    return np.asarray(blocks.mean(axis=(1, 3)), np.float32)

@@ -1,0 +1,65 @@
+"""CODEX and Keyence: ``Cyc1_reg1/1_00001_Z001_CH1.tif``, in all their spellings."""
+
+from __future__ import annotations
+
+import re
+
+from tilewright.io.conventions.common import (
+    RawPlane,
+    ScanOptions,
+    list_folder,
+    rebase_z,
+)
+
+_FOLDER = re.compile(r"(?i)^cyc0*(\d+)(?:_reg0*(\d+).*)?$")
+_FILE = re.compile(r"(?i)^(?:(.*)_)?0*(\d+)_Z0*(\d+)_CH0*(\d+)\.tiff?$")
+#: Where the cycle folders may be, seen from the folder that the user names.
+_ROOTS = ("", "/data/raw", "/raw", "/data")
+
+
+def find_root(raw_dir: str) -> str | None:
+    """Return the folder that holds the cycle folders, or None."""
+    for below in _ROOTS:
+        parts = below.strip("/").split("/") if below else []
+        folder = raw_dir
+        for part in parts:
+            if part not in list_folder(folder)[0]:
+                break
+            folder = f"{folder}/{part}"
+        else:
+            if any(_FOLDER.match(name) for name in list_folder(folder)[0]):
+                return folder
+    return None
+
+
+def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
+    """Return the planes below ``raw_dir``, or of its ``data/raw``.
+
+    The region is the folder's; where the folder names none, the number before the
+    tile's in the file name.
+    """
+    root = find_root(raw_dir)
+    if root is None:
+        return []
+    planes = []
+    for folder in list_folder(root)[0]:
+        cycle = _FOLDER.match(folder)
+        if cycle is None:
+            continue
+        for name in list_folder(f"{root}/{folder}")[1]:
+            match = _FILE.match(name)
+            if match is None:
+                continue
+            prefix, tile, z, channel = match.groups()
+            region = cycle[2] or (str(int(prefix)) if prefix and prefix.isdigit() else "1")
+            planes.append(
+                RawPlane(
+                    cycle=int(cycle[1]),
+                    channel=channel,
+                    z=int(z),
+                    path=f"{root}/{folder}/{name}",
+                    tile=int(tile),
+                    region=region,
+                )
+            )
+    return rebase_z(planes)

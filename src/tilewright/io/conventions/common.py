@@ -1,0 +1,179 @@
+"""What every naming convention yields: one :class:`RawPlane` per plane of raw data."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+#: Endings of the image files that are looked at.
+IMAGE_SUFFIXES = (".tif", ".tiff")
+_CYCLE = re.compile(r"(?i)(?:^|[_\-. ])(?:cyc|cycle|round)[_\- ]?0*(\d+)(?=$|[_\-. ])")
+
+
+class RawDataError(ValueError):
+    """Raw data cannot be used; the message names the files and the mend."""
+
+
+class RawPlane(NamedTuple):
+    """One plane of raw data.
+
+    A tile is known by its number in the order of acquisition, or by row and col, or by
+    its stage position; what a convention does not give is None. ``page`` None means
+    that all pages of the file belong to the plane's tile; ``z`` None that they are its
+    z-planes. The numbers of tiles, rows and columns are as in the file names (from 0
+    or 1); z counts from 0. A NamedTuple: 65,000 of them are made at every start.
+    """
+
+    cycle: int
+    channel: str
+    z: int | None
+    path: str
+    page: int | None = None
+    tile: int | None = None
+    row: int | None = None
+    col: int | None = None
+    y_px: float | None = None
+    x_px: float | None = None
+    region: str = "1"
+
+
+@dataclass(frozen=True)
+class ScanOptions:
+    """How raw files are named and laid out; None is "not given", and read from the files.
+
+    Parameters
+    ----------
+    pattern : str, optional
+        File pattern relative to the raw folder, for the convention ``pattern``.
+    region : str, optional
+        Which region (or well) of the raw folder is meant.
+    rows, cols : int, optional
+        Size of the tile grid.
+    layout : str
+        Order of acquisition, a name of :data:`tilewright.io.tile_order.LAYOUTS`.
+    overlap : float
+        Overlap of neighbouring tiles as a fraction of the tile.
+    pixel_um : float, optional
+        Pixel size in µm; turns positions in µm into pixels where files give no size.
+    flip_y, flip_x : bool
+        Whether stage positions grow upwards or leftwards.
+    """
+
+    pattern: str | None = None
+    region: str | None = None
+    rows: int | None = None
+    cols: int | None = None
+    layout: str = "snake_right_down"
+    overlap: float = 0.1
+    pixel_um: float | None = None
+    flip_y: bool = False
+    flip_x: bool = False
+
+
+def is_image(name: str) -> bool:
+    """Return whether a file name is one of a TIFF, and not one that a Mac left."""
+    return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith("._")
+
+
+def list_folder(folder: str) -> tuple[list[str], list[str]]:
+    """Return the sorted names of the folders and of the images in ``folder``.
+
+    Raises
+    ------
+    RawDataError
+        The folder cannot be read.
+    """
+    folders, images = [], []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if is_image(entry.name):
+                    images.append(entry.name)
+                elif entry.is_dir():
+                    folders.append(entry.name)
+    except OSError as error:
+        raise RawDataError(
+            f"{folder}: the raw folder cannot be read ({error.strerror}); "
+            "check raw_dir in the samples table"
+        ) from error
+    return sorted(folders), sorted(images)
+
+
+def cycle_folders(folder: str) -> list[tuple[int | None, str]]:
+    """Return the folders that may hold images: itself, and its folders named by a cycle."""
+    folders, _ = list_folder(folder)
+    found: list[tuple[int | None, str]] = [(None, folder)]
+    for name in folders:
+        cycle = cycle_number(name)
+        if cycle is not None:
+            found.append((cycle, f"{folder}/{name}"))
+    return found
+
+
+def cycle_number(name: str) -> int | None:
+    """Return the cycle that a file or folder name tells.
+
+    >>> cycle_number("cycle02"), cycle_number("s1_Cyc3_a.tif"), cycle_number("recycled")
+    (2, 3, None)
+    """
+    match = _CYCLE.search(name)
+    return int(match[1]) if match else None
+
+
+def clean_token(text: str) -> str:
+    """Return ``text`` with everything but letters, digits and ``-`` made a ``-``.
+
+    >>> clean_token(" Alexa Fluor_488 ")
+    'Alexa-Fluor-488'
+    """
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")
+
+
+def rebase_z(planes: Iterable[RawPlane]) -> list[RawPlane]:
+    """Let z count from 0 in file names that count from 1 (or from elsewhere)."""
+    planes = list(planes)
+    first = min((plane.z for plane in planes if plane.z is not None), default=0)
+    if first == 0:
+        return planes
+    return [plane if plane.z is None else plane._replace(z=plane.z - first) for plane in planes]
+
+
+def select_region(
+    planes: list[RawPlane], region: str | None, raw_dir: str | os.PathLike[str]
+) -> list[RawPlane]:
+    """Return the planes of one region; None is right where there is only one.
+
+    Raises
+    ------
+    RawDataError
+        Several regions and none chosen, or one chosen that is not there.
+    """
+    regions = sorted({plane.region for plane in planes})
+    if region is None and len(regions) <= 1:
+        return planes
+    if region is None:
+        raise RawDataError(
+            f"{raw_dir} holds the regions {', '.join(regions)}; "
+            "give each sample its region in the column 'region' of the samples table"
+        )
+    if region not in regions:
+        raise RawDataError(
+            f"{raw_dir} holds no region {region!r}, only {', '.join(regions) or 'none'}; "
+            "correct the column 'region' of the samples table"
+        )
+    return [plane for plane in planes if plane.region == region]
+
+
+def walk_images(folder: str, depth: int = 3) -> Iterator[str]:
+    """Yield the paths of all images at most ``depth`` folders below ``folder``."""
+    folders, images = list_folder(folder)
+    for name in images:
+        yield f"{folder}/{name}"
+    if depth:
+        for name in folders:
+            yield from walk_images(f"{folder}/{name}", depth - 1)

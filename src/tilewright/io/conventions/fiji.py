@@ -1,0 +1,104 @@
+"""Fiji's ``TileConfiguration.txt`` beside the tiles that it places."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tilewright.io.conventions.common import (
+    RawDataError,
+    RawPlane,
+    ScanOptions,
+    cycle_folders,
+    list_folder,
+)
+
+#: The nominal positions; ``.registered.txt`` holds Fiji's own solution.
+FILE_NAME = "TileConfiguration.txt"
+_NUMBER = r"\s*([-+0-9.eE]+)\s*"
+_LINE = re.compile(rf"^([^;]+);([^;]*);\s*\({_NUMBER},{_NUMBER}(?:,{_NUMBER})?\)\s*$")
+_CHANNEL = re.compile(r"(?i)^C(\d+)-|[_-]CH0*(\d+)(?=[_.-])")
+
+
+def parse_tile_configuration(text: str, source: str = FILE_NAME) -> list[tuple[str, float, float]]:
+    r"""Return (file name, y_px, x_px) of every tile, in the order of the lines.
+
+    Raises
+    ------
+    RawDataError
+        A line cannot be read, or names a series of a multi-series file.
+
+    Examples
+    --------
+    >>> parse_tile_configuration("dim = 2\na.tif; ; (10.0, 20.5)\n")
+    [('a.tif', 20.5, 10.0)]
+    """
+    tiles = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        line = line.strip()
+        if not line or line.startswith("#") or re.match(r"(dim|multiseries)\s*=", line):
+            continue
+        match = _LINE.match(line)
+        if match is None:
+            raise RawDataError(
+                f"{source}, line {number}: {line!r} is not 'file; ; (x, y)'; correct the line"
+            )
+        if match[2].strip():
+            raise RawDataError(
+                f"{source}, line {number}: {line!r} places a series of a file; "
+                "use the convention ome_tiff for multi-series files"
+            )
+        tiles.append((match[1].strip(), float(match[4]), float(match[3])))
+    return tiles
+
+
+def find_configurations(raw_dir: str) -> list[tuple[int, str]]:
+    """Return (cycle, folder) of every TileConfiguration.txt, cycle 1 where none is named."""
+    return [
+        (cycle or 1, folder)
+        for cycle, folder in cycle_folders(raw_dir)
+        if (Path(folder) / FILE_NAME).is_file()
+    ]
+
+
+def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
+    """Return the planes of the tiles that ``TileConfiguration.txt`` places.
+
+    It is looked for in ``raw_dir`` and in its folders named by a cycle (``cycle2``).
+    ``C2-name.tif`` beside the listed ``C1-name.tif``, or ``_CH2`` beside ``_CH1``, is
+    another channel of the same tile. The pages of a file are its z-planes.
+    """
+    planes = []
+    for cycle, folder in find_configurations(raw_dir):
+        source = Path(folder) / FILE_NAME
+        tiles = parse_tile_configuration(source.read_text("utf-8", errors="replace"), str(source))
+        places = {_split_channel(name)[1]: (y_px, x_px) for name, y_px, x_px in tiles}
+        names = {name for name, _, _ in tiles}
+        for name in sorted(names.union(list_folder(folder)[1])):
+            channel, rest = _split_channel(name)
+            if rest in places:
+                y_px, x_px = places[rest]
+                planes.append(
+                    RawPlane(
+                        cycle,
+                        channel,
+                        None,
+                        f"{folder}/{name}",
+                        y_px=-y_px if options.flip_y else y_px,
+                        x_px=-x_px if options.flip_x else x_px,
+                    )
+                )
+    return planes
+
+
+def _split_channel(name: str) -> tuple[str, str]:
+    """Return the channel and the name without it.
+
+    >>> _split_channel("C3-Brain01.tif"), _split_channel("t1_CH2.tif"), _split_channel("a.tif")
+    (('3', 'C-Brain01.tif'), ('2', 't1_CH.tif'), ('1', 'a.tif'))
+    """
+    match = _CHANNEL.search(name)
+    if match is None:
+        return "1", name
+    group = 1 if match[1] else 2
+    return match[group], name[: match.start(group)] + name[match.end(group) :]

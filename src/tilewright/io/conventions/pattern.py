@@ -1,0 +1,123 @@
+"""A file pattern such as ``cycle{cycle}/tile_{tile}_z{z}_ch{channel}.tif``."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tilewright.io.conventions.common import (
+    RawDataError,
+    RawPlane,
+    ScanOptions,
+    list_folder,
+    rebase_z,
+)
+
+_FIELDS = {
+    "cycle": r"\d+",
+    "channel": r"[A-Za-z0-9-]+",
+    "region": r"[A-Za-z0-9-]+",
+    "tile": r"\d+",
+    "row": r"\d+",
+    "col": r"\d+",
+    "z": r"\d+",
+}
+_TOKEN = re.compile(r"\{(\w+)(?::[^{}]*)?\}|\*|[^{}*]+|.")
+
+
+def compile_pattern(pattern: str) -> list[re.Pattern[str]]:
+    """Return one regular expression per folder level of ``pattern``.
+
+    ``{cycle}``, ``{row}``, ``{col}``, ``{tile}`` and ``{z}`` are digits, ``{channel}``
+    and ``{region}`` letters, digits and ``-``; ``*`` is anything. A field that returns
+    in the same level must repeat itself.
+
+    Raises
+    ------
+    RawDataError
+        An unknown field, stray braces, or a row without a col.
+    """
+    fields = re.findall(r"\{(\w+)", pattern)
+    if ("row" in fields) != ("col" in fields) or {"tile", "row"} <= set(fields):
+        raise RawDataError(
+            f"acquisition.pattern {pattern!r} must hold {{tile}}, or {{row}} and {{col}}, "
+            "or none of them where there is one tile"
+        )
+    return [_compile_level(level, pattern) for level in pattern.strip("/").split("/")]
+
+
+def _compile_level(level: str, pattern: str) -> re.Pattern[str]:
+    seen: set[str] = set()
+    expression = ""
+    for match in _TOKEN.finditer(level):
+        field, text = match[1], match[0]
+        if field in seen:
+            expression += f"(?P={field})"
+        elif field in _FIELDS:
+            seen.add(field)
+            expression += f"(?P<{field}>{_FIELDS[field]})"
+        elif field or text in "{}":
+            raise RawDataError(
+                f"acquisition.pattern {pattern!r}: {text!r} is no field; "
+                f"the fields are {', '.join(f'{{{name}}}' for name in _FIELDS)}"
+            )
+        else:
+            expression += "[^/]*" if text == "*" else re.escape(text)
+    return re.compile(expression + r"\Z")
+
+
+def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
+    """Return the planes whose path below ``raw_dir`` fits ``options.pattern``.
+
+    A field that the pattern lacks is one: one cycle, one channel. Without ``{z}`` the
+    pages of a file are its z-planes. With ``options.flip_y`` rows count upwards, with
+    ``flip_x`` columns to the left.
+
+    Raises
+    ------
+    RawDataError
+        No pattern, or one that cannot be read.
+    """
+    if not options.pattern:
+        raise RawDataError("the convention 'pattern' needs the key acquisition.pattern")
+    planes: list[RawPlane] = []
+    _descend(raw_dir, compile_pattern(options.pattern), {}, planes)
+    if options.flip_y:
+        planes = [p if p.row is None else p._replace(row=-p.row) for p in planes]
+    if options.flip_x:
+        planes = [p if p.col is None else p._replace(col=-p.col) for p in planes]
+    return rebase_z(planes)
+
+
+def _descend(
+    folder: str, levels: list[re.Pattern[str]], found: dict[str, str], planes: list[RawPlane]
+) -> None:
+    folders, images = list_folder(folder)
+    for name in images if len(levels) == 1 else folders:
+        match = levels[0].match(name)
+        if match is None:
+            continue
+        here = match.groupdict()
+        # A field of a folder that the file name repeats must say the same.
+        if any(found.get(field, value) != value for field, value in here.items()):
+            continue
+        if len(levels) > 1:
+            _descend(f"{folder}/{name}", levels[1:], {**found, **here}, planes)
+        else:
+            planes.append(_plane({**found, **here}, f"{folder}/{name}"))
+
+
+def _plane(found: dict[str, str], path: str) -> RawPlane:
+    numbers: dict[str, Any] = {
+        field: int(found[field]) for field in ("z", "tile", "row", "col") if field in found
+    }
+    if "row" not in numbers:
+        numbers.setdefault("tile", 1)
+    return RawPlane(
+        cycle=int(found.get("cycle", 1)),
+        channel=found.get("channel", "1"),
+        z=numbers.pop("z", None),
+        path=path,
+        region=found.get("region", "1"),
+        **numbers,
+    )

@@ -1,0 +1,173 @@
+"""Flat-field and dark-field files of one cycle and channel."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tifffile
+from numpy.typing import NDArray
+
+
+class IlluminationFileError(ValueError):
+    """A flat-field or dark-field file cannot be used; the message names it and the mend."""
+
+
+@dataclass(frozen=True)
+class Illumination:
+    """Illumination of one cycle and channel.
+
+    Attributes
+    ----------
+    flat : ndarray of float32, shape (y, x)
+        Relative sensitivity, mean 1, > 0.
+    dark : ndarray of float32, shape (y, x)
+        Counts without light: the camera offset, or a dark-field.
+    pedestal : float
+        Counts at which corrected images keep zero light: the median of ``dark`` as an integer.
+    """
+
+    flat: NDArray[np.float32]
+    dark: NDArray[np.float32]
+    pedestal: float
+
+    @classmethod
+    def from_fields(cls, flat: NDArray[Any], dark: NDArray[Any] | float) -> Illumination:
+        """Normalise ``flat`` to mean 1 and derive the pedestal.
+
+        Parameters
+        ----------
+        flat : ndarray, shape (y, x)
+            Sensitivity in any unit, finite and > 0.
+        dark : ndarray of shape (y, x), or float
+            Counts without light.
+
+        Raises
+        ------
+        ValueError
+            ``flat`` is not a finite positive plane, or ``dark`` has another shape or is not finite.
+        """
+        gain = np.asarray(flat, dtype=np.float64)
+        if gain.ndim != 2 or gain.size == 0 or not np.isfinite(gain).all() or gain.min() <= 0:
+            raise ValueError("a flat-field must be one plane (y, x) of finite values above 0")
+        zero = np.asarray(dark, dtype=np.float32)
+        if zero.shape not in ((), gain.shape) or not np.isfinite(zero).all():
+            raise ValueError(
+                f"the dark-field has shape {zero.shape} and the flat-field {gain.shape}; "
+                "both must be finite and equal in shape"
+            )
+        zero = np.array(np.broadcast_to(zero, gain.shape))
+        normal = (gain / gain.mean()).astype(np.float32)
+        return cls(normal, zero, float(np.rint(np.median(zero))))
+
+
+def illumination_paths(stem: str | Path) -> tuple[Path, Path, Path]:
+    """Return the flat-field, dark-field and JSON paths that belong to ``stem``.
+
+    >>> [path.name for path in illumination_paths("a/cycle1_channelDAPI")]
+    ['cycle1_channelDAPI-ffp.tif', 'cycle1_channelDAPI-dfp.tif', 'cycle1_channelDAPI.json']
+    """
+    base = Path(stem)
+    return (
+        base.with_name(f"{base.name}-ffp.tif"),
+        base.with_name(f"{base.name}-dfp.tif"),
+        base.with_name(f"{base.name}.json"),
+    )
+
+
+def read_plane(path: str | Path) -> NDArray[np.float32]:
+    """Return a single-plane TIFF as float32 (y, x).
+
+    Raises
+    ------
+    IlluminationFileError
+        The file is absent, is not a TIFF, or holds anything but one finite plane.
+    """
+    try:
+        plane = np.squeeze(np.asarray(tifffile.imread(path)))
+    except FileNotFoundError:
+        raise IlluminationFileError(
+            f"{path} does not exist; give the path of a TIFF in the config"
+        ) from None
+    except tifffile.TiffFileError as error:
+        raise IlluminationFileError(f"{path} is not a readable TIFF ({error})") from error
+    if plane.ndim != 2 or not np.isfinite(plane).all():
+        raise IlluminationFileError(
+            f"{path} must hold one plane (y, x) of finite values; it has shape {plane.shape}"
+        )
+    return plane.astype(np.float32)
+
+
+def read_illumination(flat_path: str | Path, dark_path: str | Path) -> Illumination:
+    """Read a flat-field and a dark-field.
+
+    Raises
+    ------
+    IlluminationFileError
+        A file is absent or unreadable, or the two do not fit each other.
+    """
+    flat, dark = read_plane(flat_path), read_plane(dark_path)
+    try:
+        return Illumination.from_fields(flat, dark)
+    except ValueError as error:
+        raise IlluminationFileError(f"{flat_path} with {dark_path}: {error}") from error
+
+
+def write_illumination(
+    stem: str | Path, illumination: Illumination, numbers: Mapping[str, Any]
+) -> tuple[Path, Path, Path]:
+    """Write ``{stem}-ffp.tif``, ``{stem}-dfp.tif`` and ``{stem}.json``.
+
+    Each file is written beside its place and renamed: whole or not at all.
+
+    Parameters
+    ----------
+    stem : str or Path
+        Path without the endings; parent folders are made.
+    illumination : Illumination
+        The fields, written as float32 TIFFs without timestamps.
+    numbers : mapping
+        What the JSON holds besides ``pedestal_counts``; no NaN or infinity.
+
+    Returns
+    -------
+    tuple of Path
+        Paths of the flat-field, the dark-field and the JSON.
+    """
+    flat_path, dark_path, json_path = illumination_paths(stem)
+    flat_path.parent.mkdir(parents=True, exist_ok=True)
+    _replace(flat_path, lambda temporary: _write_plane(temporary, illumination.flat))
+    _replace(dark_path, lambda temporary: _write_plane(temporary, illumination.dark))
+    content = {"pedestal_counts": illumination.pedestal, **numbers}
+    text = json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n"
+    _replace(json_path, lambda temporary: _write_text(temporary, text))
+    return flat_path, dark_path, json_path
+
+
+def _write_plane(path: Path, plane: NDArray[np.float32]) -> None:
+    # A fixed description and software tag keep the same bytes for the same input.
+    tifffile.imwrite(
+        path,
+        np.ascontiguousarray(plane, dtype=np.float32),
+        compression="zlib",
+        predictor=True,
+        metadata=None,
+        software="tilewright",
+    )
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _replace(path: Path, write: Callable[[Path], None]) -> None:
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        write(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

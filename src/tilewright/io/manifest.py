@@ -1,0 +1,248 @@
+"""Manifests: every raw plane of a sample, found, checked and written before the DAG.
+
+One table per cycle. A table is rewritten only when its content changes, so its time of
+change tells Snakemake whether raw data changed; and it is its own cache: files whose
+size and time of change it knows are not opened again.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from tilewright.io.conventions import RawDataError, RawPlane, ScanOptions, scan, select_region
+from tilewright.io.raw_headers import RawHeader, read_headers
+from tilewright.io.tile_grid import TileGrid, arrange, completeness, tile_key
+
+__all__ = ["COLUMNS", "RawDataError", "build_manifest"]
+
+COLUMNS = (
+    "channel",
+    "row",
+    "col",
+    "tile",
+    "z",
+    "path",
+    "page",
+    "y_px",
+    "x_px",
+    "height_px",
+    "width_px",
+    "dtype",
+    "size_bytes",
+    "mtime_ns",
+)
+#: Problems listed in full; the rest are counted.
+_LISTED = 10
+
+
+def build_manifest(
+    raw_dir: str | os.PathLike[str],
+    acquisition: Mapping[str, Any],
+    channels: Mapping[int, Sequence[str]],
+    manifests: Mapping[int, Path],
+    *,
+    workers: int = 16,
+) -> None:
+    """Find and check the raw data of one sample and write its tables.
+
+    Parameters
+    ----------
+    raw_dir : path
+        Folder of the raw data.
+    acquisition : mapping
+        The section of the configuration: ``convention`` and the fields of
+        :class:`~tilewright.io.conventions.ScanOptions`; other keys are passed over.
+    channels : mapping of int to sequence of str
+        Channels of every cycle as the markers table lists them; files of others are
+        passed over.
+    manifests : mapping of int to Path
+        The table to write for each cycle; its folder is made if need be.
+    workers : int
+        Threads that look at files.
+
+    Raises
+    ------
+    RawDataError
+        With all that is missing, twice there, truncated or unlike the rest.
+    """
+    convention, options = acquisition["convention"], scan_options(acquisition)
+    planes = [
+        plane
+        for plane in select_region(scan(convention, raw_dir, options), options.region, raw_dir)
+        if plane.channel in channels.get(plane.cycle, ())
+    ]
+    if not planes:
+        raise RawDataError(
+            f"{raw_dir} holds no file of the markers table's cycles and channels by the "
+            f"convention {convention!r}; correct acquisition.convention, acquisition.pattern, "
+            "raw_dir or the markers table"
+        )
+    headers = read_headers(_pages_needed(planes), _read_known(manifests.values()), workers)
+    planes, problems = _expand_pages(planes, headers)
+    shape_px, odd = _common_shape(headers)
+    problems = odd + problems
+    grid = None
+    if shape_px:
+        grid = arrange(planes, options, shape_px)
+        problems += grid.problems or completeness(grid, planes, channels)
+    if problems or grid is None:
+        raise RawDataError(_message(raw_dir, problems))
+    for cycle, path in manifests.items():
+        mine = [plane for plane in planes if plane.cycle == cycle]
+        _write_if_changed(path, _table(mine, grid, headers, channels[cycle]))
+
+
+def scan_options(acquisition: Mapping[str, Any]) -> ScanOptions:
+    """Return the part of the section ``acquisition`` that says how files are named."""
+    names = (field.name for field in fields(ScanOptions))
+    values = {name: acquisition[name] for name in names if acquisition.get(name) is not None}
+    if "region" in values:
+        values["region"] = str(values["region"])
+    return ScanOptions(**values)
+
+
+def _pages_needed(planes: Sequence[RawPlane]) -> dict[str, int]:
+    needed: dict[str, int] = {}
+    for plane in planes:
+        needed[plane.path] = max(needed.get(plane.path, 1), (plane.page or 0) + 1)
+    return needed
+
+
+def _read_known(tables: Iterable[Path]) -> dict[str, RawHeader]:
+    """Return the headers that earlier tables hold; one that cannot be read holds none."""
+    known: dict[str, RawHeader] = {}
+    for table in tables:
+        if not table.is_file():
+            continue
+        try:
+            known.update(_parse_known(table.read_text("utf-8")))
+        except (ValueError, csv.Error):
+            # Cut off or edited: its files are opened again and the table written anew.
+            continue
+    return known
+
+
+def _parse_known(text: str) -> dict[str, RawHeader]:
+    known: dict[str, RawHeader] = {}
+    lines = csv.reader(io.StringIO(text))
+    if tuple(next(lines, ())) != COLUMNS:
+        return known
+    for _, _, _, _, _, path, page, _, _, height, width, dtype, size, mtime in lines:
+        pages = int(page) + 1
+        if path not in known or known[path].pages < pages:
+            known[path] = RawHeader(int(size), int(mtime), int(height), int(width), dtype, pages)
+    return known
+
+
+def _expand_pages(
+    planes: list[RawPlane], headers: Mapping[str, RawHeader]
+) -> tuple[list[RawPlane], list[str]]:
+    """Turn the pages of files without a z in their name into z-planes."""
+    expanded: list[RawPlane] = []
+    problems = []
+    deepest = max((header.pages for header in headers.values()), default=1)
+    for plane in planes:
+        pages = headers[plane.path].pages
+        if plane.page is not None:
+            expanded.append(plane)
+        elif plane.z is None:
+            # A file that cannot be read is named as such, and not again as missing planes.
+            expanded += [plane._replace(z=page, page=page) for page in range(pages or deepest)]
+        else:
+            expanded.append(plane._replace(page=0))
+            if pages > 1:
+                problems.append(
+                    f"{plane.path} has {pages} pages, but its name tells one z-plane of it"
+                )
+    return expanded, problems
+
+
+def _common_shape(headers: Mapping[str, RawHeader]) -> tuple[tuple[int, int] | None, list[str]]:
+    """Return the (y, x) that most files have, and what is wrong with the others."""
+    problems = [f"{path} {header.problem}" for path, header in headers.items() if header.problem]
+    kinds = Counter(
+        (header.height_px, header.width_px, header.dtype)
+        for header in headers.values()
+        if not header.problem
+    )
+    if not kinds:
+        return None, problems
+    # The smaller one wins a tie, so that the message is the same every time.
+    (height, width, dtype), _ = min(kinds.items(), key=lambda kind: (-kind[1], kind[0]))
+    for path, header in headers.items():
+        if not header.problem and header[2:5] != (height, width, dtype):
+            problems.append(
+                f"{path} is {header.height_px} x {header.width_px} {header.dtype}, "
+                f"where most are {height} x {width} {dtype}"
+            )
+    return (height, width), problems
+
+
+def _message(raw_dir: str | os.PathLike[str], problems: list[str]) -> str:
+    listed = "".join(f"\n  - {problem}" for problem in problems[:_LISTED])
+    more = len(problems) - _LISTED
+    return (
+        f"{len(problems)} problem{'s' if len(problems) > 1 else ''} with the raw data in "
+        f"{raw_dir}:{listed}"
+        + (f"\n  ... and {more} more" if more > 0 else "")
+        + "\nCopy such files again from the microscope, correct the config where it is named, or "
+        "take the cycle or channel out of the markers table."
+    )
+
+
+def _table(
+    planes: list[RawPlane],
+    grid: TileGrid,
+    headers: Mapping[str, RawHeader],
+    channels: Sequence[str],
+) -> str:
+    """Return the table of one cycle as text, ordered by channel, row, col and z."""
+    lines = []
+    rank = {channel: index for index, channel in enumerate(channels)}
+    for plane in planes:
+        place = grid.places[plane.cycle][tile_key(plane)]
+        header = headers[plane.path]
+        lines.append(
+            (
+                rank[plane.channel],
+                place.row,
+                place.col,
+                plane.z,
+                (
+                    plane.channel,
+                    place.row,
+                    place.col,
+                    place.tile,
+                    plane.z,
+                    plane.path,
+                    plane.page,
+                    place.y_px,
+                    place.x_px,
+                    *header[2:5],
+                    *header[:2],
+                ),
+            )
+        )
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(line[4] for line in sorted(lines))
+    return stream.getvalue()
+
+
+def _write_if_changed(path: Path, text: str) -> None:
+    """Write whole or not at all, and leave an equal file as it is."""
+    content = text.encode()
+    if path.is_file() and path.read_bytes() == content:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(content)
+    temporary.replace(path)

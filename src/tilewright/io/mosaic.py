@@ -1,0 +1,189 @@
+"""Mosaic z-stacks on disk: OME-Zarr with axes z, y, x and one full-resolution level."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.io.zarr_store import (
+    ATTRIBUTES_KEY,
+    ChunkedLevel,
+    OmeZarrVersion,
+    StoreError,
+    create_group,
+    create_level,
+    json_ready,
+    multiscales,
+    ome_attributes,
+    open_group,
+    whole_or_nothing,
+)
+
+__all__ = ["Mosaic", "MosaicWriter", "StoreError", "create_mosaic", "open_mosaic"]
+
+
+@dataclass(frozen=True)
+class Mosaic:
+    """A stored mosaic; reading is thread-safe and touches only the chunks asked for.
+
+    Attributes
+    ----------
+    path : Path
+        Folder of the OME-Zarr image.
+    shape : tuple of int
+        (z, y, x) in pixels.
+    dtype : numpy.dtype
+        Pixel type.
+    chunk_px : int
+        Side of the square chunks; a chunk holds one plane.
+    voxel_um : tuple of float
+        (z, y, x) size of a voxel in µm.
+    attributes : dict
+        tilewright's own numbers, such as ``pedestal_counts``.
+    """
+
+    path: Path
+    shape: tuple[int, int, int]
+    dtype: np.dtype[Any]
+    chunk_px: int
+    voxel_um: tuple[float, float, float]
+    attributes: dict[str, Any]
+    _array: Any = field(repr=False, compare=False)
+
+    def read(
+        self,
+        z: int | slice = slice(None),
+        y: int | slice = slice(None),
+        x: int | slice = slice(None),
+    ) -> NDArray[Any]:
+        """Return a part of the mosaic; an integer drops its axis, as in NumPy."""
+        return np.asarray(self._array[z, y, x])
+
+
+def open_mosaic(path: str | Path) -> Mosaic:
+    """Open a mosaic written by :func:`create_mosaic`.
+
+    Raises
+    ------
+    StoreError
+        There is no OME-Zarr image with axes z, y, x at ``path``.
+    """
+    path = Path(path)
+    group = open_group(path)
+    image = ome_attributes(group)["multiscales"][0]
+    axes = "".join(axis["name"] for axis in image["axes"])
+    if axes != "zyx":
+        raise StoreError(f"{path} has axes {axes}; a mosaic has zyx")
+    dataset = image["datasets"][0]
+    array: Any = group[dataset["path"]]
+    z_um, y_um, x_um = dataset["coordinateTransformations"][0]["scale"]
+    attributes: Any = group.attrs.get(ATTRIBUTES_KEY, {})
+    return Mosaic(
+        path, array.shape, array.dtype, array.chunks[-1], (z_um, y_um, x_um), attributes, array
+    )
+
+
+class MosaicWriter:
+    """A mosaic being written; many threads may write at once.
+
+    Attributes
+    ----------
+    attributes : dict
+        Stored with the mosaic when it is closed; numbers, strings, lists of them.
+    """
+
+    def __init__(self, level: ChunkedLevel, attributes: dict[str, Any]) -> None:
+        self._level = level
+        self.attributes = attributes
+        self.shape: tuple[int, ...] = level.shape
+        self.dtype = level.dtype
+        self.chunk_px = level.chunk_px
+
+    def write(self, z: int | slice, y: int | slice, x: int | slice, block: NDArray[Any]) -> None:
+        """Write a block (y, x) or (z, y, x) in the mosaic's dtype.
+
+        Blocks that cover whole chunks are written in parallel; others are correct, but wait
+        for one another.
+
+        Parameters
+        ----------
+        z, y, x : int or slice
+            Where the block starts; a slice must have the block's length.
+        block : ndarray
+            Pixels; two-dimensional for one plane.
+
+        Raises
+        ------
+        StoreError
+            The block has another dtype, does not fit its slices, or lies outside the mosaic.
+        """
+        planes = block[None] if block.ndim == 2 else block
+        starts = [_start(where, n) for where, n in zip((z, y, x), planes.shape, strict=True)]
+        for plane, pixels in enumerate(planes, starts[0]):
+            self._level.write(plane, starts[1], starts[2], pixels)
+
+
+def _start(where: int | slice, length: int) -> int:
+    if not isinstance(where, slice):
+        return int(where)
+    start = int(where.start or 0)
+    if where.step not in (None, 1) or (where.stop is not None and where.stop - start != length):
+        raise StoreError(f"a block of {length} pixels does not fit {where}")
+    return start
+
+
+@contextlib.contextmanager
+def create_mosaic(
+    path: str | Path,
+    shape: tuple[int, int, int],
+    dtype: Any,
+    chunk_px: int,
+    voxel_um: tuple[float, float, float],
+    name: str,
+    *,
+    ome_zarr_version: OmeZarrVersion = "0.4",
+    fill: float = 0,
+    attributes: dict[str, Any] | None = None,
+) -> Iterator[MosaicWriter]:
+    """Write a mosaic under a temporary name that becomes ``path`` when the block succeeds.
+
+    Parameters
+    ----------
+    path : Path
+        Folder of the OME-Zarr image; replaced if it exists.
+    shape : tuple of int
+        (z, y, x) in pixels.
+    dtype : dtype
+        Pixel type.
+    chunk_px : int
+        Side of the square chunks; a chunk holds one plane.
+    voxel_um : tuple of float
+        (z, y, x) size of a voxel in µm.
+    name : str
+        Name of the image in its metadata.
+    ome_zarr_version : {"0.4", "0.5"}
+        Version of OME-NGFF.
+    fill : float
+        Value of pixels never written; chunks never written take no space.
+    attributes : dict, optional
+        First content of the writer's ``attributes``.
+
+    Yields
+    ------
+    MosaicWriter
+    """
+    path = Path(path)
+    with whole_or_nothing(path) as partial:
+        group = create_group(partial, ome_zarr_version)
+        level = create_level(group, 0, "zyx", shape, np.dtype(dtype), chunk_px, fill)
+        writer = MosaicWriter(level, dict(attributes or {}))
+        yield writer
+        ome = multiscales("zyx", [voxel_um], name, ome_zarr_version)
+        own = json_ready(writer.attributes, path)
+        group.update_attributes({**ome, ATTRIBUTES_KEY: own})

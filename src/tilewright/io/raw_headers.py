@@ -1,0 +1,95 @@
+"""What the raw files of a sample hold, and whether they are whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from tilewright.io.tiff_headers import BrokenTiffError, read_page_headers
+
+#: Pixel types that are raw camera counts.
+PIXEL_TYPES = ("uint8", "uint16")
+
+
+class RawHeader(NamedTuple):
+    """What one raw file holds; ``problem`` says why it cannot be used."""
+
+    size_bytes: int
+    mtime_ns: int
+    height_px: int = 0
+    width_px: int = 0
+    dtype: str = ""
+    pages: int = 0
+    problem: str = ""
+
+
+def read_headers(
+    pages_needed: Mapping[str, int], known: Mapping[str, RawHeader], workers: int
+) -> dict[str, RawHeader]:
+    """Return the header of every file, opening only those that changed.
+
+    Parameters
+    ----------
+    pages_needed : mapping of path to int
+        How many pages each file must have at least.
+    known : mapping of path to RawHeader
+        Headers read earlier; they stand as long as size and time of change do.
+    workers : int
+        Threads; file systems of clusters answer one question slowly, but many at once.
+    """
+    paths = list(pages_needed)
+    # A future per file would cost more than the stat it makes.
+    chunks = [paths[start : start + 256] for start in range(0, len(paths), 256)]
+
+    def check(chunk: Iterable[str]) -> list[RawHeader]:
+        return [_check(path, pages_needed[path], known.get(path)) for path in chunk]
+
+    with ThreadPoolExecutor(workers) as pool:
+        headers = [header for part in pool.map(check, chunks) for header in part]
+    return dict(zip(paths, headers, strict=True))
+
+
+def _check(path: str, pages: int, known: RawHeader | None) -> RawHeader:
+    try:
+        # A Path object per file would double the time.
+        status = os.stat(path)  # noqa: PTH116
+        if (
+            known is not None
+            and (known.size_bytes, known.mtime_ns) == (status.st_size, status.st_mtime_ns)
+            and known.pages >= pages
+        ):
+            return known
+        header = _read(path, status)
+    except OSError as error:
+        return RawHeader(0, 0, problem=f"cannot be read ({error.strerror})")
+    if header.pages < pages and not header.problem:
+        return header._replace(problem=f"has {header.pages} pages, but {pages} are needed")
+    return header
+
+
+def _read(path: str, status: os.stat_result) -> RawHeader:
+    """Open a file and look at all of its pages."""
+    blank = RawHeader(status.st_size, status.st_mtime_ns)
+    if status.st_size == 0:
+        return blank._replace(problem="is empty (0 bytes)")
+    try:
+        with open(path, "rb") as stream:  # noqa: PTH123
+            pages = read_page_headers(stream, status.st_size)
+    except BrokenTiffError as error:
+        return blank._replace(problem=str(error))
+    first = pages[0]
+    if any(page[:4] != first[:4] for page in pages):
+        return blank._replace(problem="has pages of different shapes or pixel types")
+    if first.samples != 1:
+        return blank._replace(
+            problem=f"is a colour image ({first.samples} samples per pixel), not raw counts"
+        )
+    if first.dtype not in PIXEL_TYPES:
+        return blank._replace(
+            problem=f"has pixels of type {first.dtype}; raw counts are {' or '.join(PIXEL_TYPES)}"
+        )
+    return blank._replace(
+        height_px=first.height_px, width_px=first.width_px, dtype=first.dtype, pages=len(pages)
+    )

@@ -1,0 +1,225 @@
+"""Places the tiles of a sample on their grid, and finds what is missing or twice there."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tilewright.io.conventions.common import RawPlane, ScanOptions
+from tilewright.io.tile_order import LAYOUTS, factor_pairs, grid_places, tile_places
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tile's place: on the grid, its number, and its stage position in pixels."""
+
+    row: int
+    col: int
+    tile: int
+    y_px: float
+    x_px: float
+
+
+#: What tells one tile of a cycle from another in the names of the raw files.
+TileKey = tuple[int | None, int | None, int | None, float | None, float | None]
+
+
+@dataclass
+class TileGrid:
+    """The grid of one sample.
+
+    ``places`` holds the place of every tile seen, per cycle; ``expected`` the tiles that
+    every cycle and channel must have, ordered by (row, col), with their numbers.
+    """
+
+    rows: int
+    cols: int
+    expected: dict[tuple[int, int], int]
+    places: dict[int, dict[TileKey, Place]]
+    problems: list[str] = field(default_factory=list)
+
+
+def tile_key(plane: RawPlane) -> TileKey:
+    """Return what the plane says of its tile."""
+    return plane.tile, plane.row, plane.col, plane.y_px, plane.x_px
+
+
+def arrange(
+    planes: Iterable[RawPlane], options: ScanOptions, tile_shape_px: tuple[int, int]
+) -> TileGrid:
+    """Place every tile that ``planes`` speak of.
+
+    Tiles with stage positions or with row and col place themselves; numbered ones are
+    placed by ``options.rows``, ``cols`` and ``layout``. Where rows and cols are given
+    every place of the grid is expected, else those that any plane fills.
+    """
+    keys: dict[int, set[TileKey]] = defaultdict(set)
+    for plane in planes:
+        keys[plane.cycle].add(tile_key(plane))
+    some = next(iter(next(iter(keys.values()))))
+    if some[3] is not None:
+        return _by_position(keys, options, tile_shape_px)
+    if some[1] is not None:
+        return _by_row_and_col(keys, options, tile_shape_px)
+    return _by_number(keys, options, tile_shape_px)
+
+
+def _by_number(
+    keys: Mapping[int, set[TileKey]], options: ScanOptions, shape: tuple[int, int]
+) -> TileGrid:
+    numbers = sorted({key[0] or 0 for found in keys.values() for key in found})
+    rows, cols, layout = options.rows, options.cols, options.layout
+    pairs = ", ".join(f"{r} x {c}" for r, c in factor_pairs(len(numbers)))
+    if len(numbers) == 1 and rows is None and cols is None:
+        rows = cols = 1
+    if not rows or not cols:
+        what = f"files number {len(numbers)} tiles; set acquisition.rows and cols (rows x cols"
+        return TileGrid(0, 0, {}, {}, [f"{what} can be {pairs})"])
+    if layout not in LAYOUTS:
+        problem = f"acquisition.layout is {layout!r}; choose one of {', '.join(LAYOUTS)}"
+        return TileGrid(0, 0, {}, {}, [problem])
+    count = rows * cols
+    first = 0 if numbers[0] == 0 else 1 if numbers[-1] <= count else numbers[0]
+    within = range(first, first + count)
+    # Numbers without a gap speak for another grid; gaps speak for missing tiles.
+    if numbers[-1] not in within or (
+        len(numbers) < count and numbers[-1] - numbers[0] + 1 == len(numbers)
+    ):
+        problem = (
+            f"the grid is {rows} x {cols} = {count} tiles, but the files number {len(numbers)} "
+            f"({numbers[0]} to {numbers[-1]}); "
+            f"copy what is missing, or correct acquisition.rows and cols (they can be {pairs})"
+        )
+        return TileGrid(0, 0, {}, {}, [problem])
+    places = dict(zip(within, tile_places(layout, rows, cols), strict=True))
+    grid = _grid(rows, cols, {place: number for number, place in places.items()})
+    for cycle, found in keys.items():
+        grid.places[cycle] = {
+            key: _nominal(*places[key[0] or 0], key[0] or 0, options, shape) for key in found
+        }
+    return grid
+
+
+def _by_row_and_col(
+    keys: Mapping[int, set[TileKey]], options: ScanOptions, shape: tuple[int, int]
+) -> TileGrid:
+    everywhere = [key for found in keys.values() for key in found]
+    row0 = min(key[1] or 0 for key in everywhere)
+    col0 = min(key[2] or 0 for key in everywhere)
+    seen = {((key[1] or 0) - row0, (key[2] or 0) - col0) for key in everywhere}
+    grid = _grid_of_seen(seen, options)
+    for cycle, found in keys.items():
+        grid.places[cycle] = {}
+        for key in found:
+            row, col = (key[1] or 0) - row0, (key[2] or 0) - col0
+            number = grid.expected.get((row, col), -1)
+            grid.places[cycle][key] = _nominal(row, col, number, options, shape)
+    return grid
+
+
+def _by_position(
+    keys: Mapping[int, set[TileKey]], options: ScanOptions, shape: tuple[int, int]
+) -> TileGrid:
+    placed: dict[int, dict[TileKey, tuple[int, int]]] = {}
+    for cycle, found in keys.items():
+        ordered = sorted(found, key=lambda key: (key[3] or 0.0, key[4] or 0.0))
+        positions = [(key[3] or 0.0, key[4] or 0.0) for key in ordered]
+        placed[cycle] = dict(zip(ordered, grid_places(positions, shape), strict=True))
+    grid = _grid_of_seen({place for found in placed.values() for place in found.values()}, options)
+    for cycle, tiles in placed.items():
+        y0 = min(key[3] or 0.0 for key in tiles)
+        x0 = min(key[4] or 0.0 for key in tiles)
+        grid.places[cycle] = {
+            key: Place(
+                row,
+                col,
+                grid.expected.get((row, col), -1),
+                (key[3] or 0.0) - y0,
+                (key[4] or 0.0) - x0,
+            )
+            for key, (row, col) in tiles.items()
+        }
+    return grid
+
+
+def _grid(rows: int, cols: int, expected: dict[tuple[int, int], int]) -> TileGrid:
+    return TileGrid(rows, cols, dict(sorted(expected.items())), {})
+
+
+def _grid_of_seen(seen: set[tuple[int, int]], options: ScanOptions) -> TileGrid:
+    """Return the grid of tiles that bring their own row and col."""
+    rows = 1 + max(row for row, _ in seen)
+    cols = 1 + max(col for _, col in seen)
+    if not options.rows or not options.cols:
+        return _grid(rows, cols, {place: number for number, place in enumerate(sorted(seen))})
+    whole = [(row, col) for row in range(options.rows) for col in range(options.cols)]
+    grid = _grid(options.rows, options.cols, {place: n for n, place in enumerate(whole)})
+    if rows > options.rows or cols > options.cols:
+        grid.problems.append(
+            f"the grid is {options.rows} x {options.cols}, but the files hold {rows} rows and "
+            f"{cols} columns ({len(seen)} tiles); correct acquisition.rows and cols"
+        )
+    return grid
+
+
+def _nominal(
+    row: int, col: int, number: int, options: ScanOptions, shape: tuple[int, int]
+) -> Place:
+    step = 1.0 - options.overlap
+    return Place(row, col, number, row * step * shape[0], col * step * shape[1])
+
+
+def completeness(
+    grid: TileGrid,
+    planes: Sequence[RawPlane],
+    expected_channels: Mapping[int, Sequence[str]],
+) -> list[str]:
+    """Return one line per tile that lacks planes or has one twice.
+
+    Every tile of a cycle and channel must have as many z-planes as the fullest one of
+    its cycle.
+    """
+    found: dict[tuple[int, str, int, int], dict[int, str]] = defaultdict(dict)
+    depth: dict[int, int] = defaultdict(int)
+    problems: list[str] = []
+    for plane in planes:
+        place = grid.places[plane.cycle][tile_key(plane)]
+        stack = found[plane.cycle, plane.channel, place.row, place.col]
+        z = plane.z or 0
+        if z in stack and len(problems) < 1000:
+            problems.append(
+                f"cycle {plane.cycle}, channel {plane.channel}, tile {place.tile} "
+                f"(row {place.row}, col {place.col}), z {z} is there twice: "
+                f"{stack[z]} and {plane.path}"
+            )
+        stack[z] = plane.path
+        depth[plane.cycle] = max(depth[plane.cycle], z + 1)
+    for cycle, channels in sorted(expected_channels.items()):
+        for channel in channels:
+            problems += _missing(grid, found, cycle, channel, depth[cycle])
+    return problems
+
+
+def _missing(
+    grid: TileGrid,
+    found: Mapping[tuple[int, str, int, int], dict[int, str]],
+    cycle: int,
+    channel: str,
+    depth: int,
+) -> list[str]:
+    stacks = {place: found.get((cycle, channel, *place), {}) for place in grid.expected}
+    where = f"cycle {cycle}, channel {channel}"
+    if not any(stacks.values()):
+        return [f"{where}: no file of it is there, but the markers table lists it"]
+    example = next(path for stack in stacks.values() for path in stack.values())
+    problems: list[str] = []
+    for (row, col), stack in stacks.items():
+        absent = [z for z in range(depth) if z not in stack]
+        if absent:
+            planes = "all planes" if not stack else f"z {', '.join(map(str, absent))}"
+            problems.append(
+                f"{where}, tile {grid.expected[row, col]} (row {row}, col {col}): "
+                f"{planes} missing beside {next(iter(stack.values()), example)}"
+            )
+    return problems

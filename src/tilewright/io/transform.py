@@ -1,0 +1,76 @@
+"""Transforms on disk: an ``.npz`` with the numbers that move pixels, a ``.json`` for people."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+from numpy.lib import format as npy
+
+from tilewright.io.zarr_store import whole_or_nothing
+from tilewright.kernels.warp import Transform
+
+_ARRAYS = ("affine", "field", "origin_px", "block_px", "confidence")
+
+
+class TransformError(ValueError):
+    """A file is not a transform."""
+
+
+def write_transform(transform: Transform, npz_path: str | Path, json_path: str | Path) -> None:
+    """Write a transform; the same transform gives the same bytes.
+
+    Parameters
+    ----------
+    transform : Transform
+    npz_path : Path
+        Arrays of :class:`~tilewright.kernels.warp.Transform`, readable by ``numpy.load``;
+        ``quality`` in it is the JSON text.
+    json_path : Path
+        The quality numbers and the affine part.
+    """
+    text = json.dumps(dict(transform.quality), sort_keys=True, allow_nan=False)
+    arrays = {name: np.asarray(getattr(transform, name)) for name in _ARRAYS}
+    arrays["quality"] = np.frombuffer(text.encode(), np.uint8)
+    readable = dict(transform.quality) | {"affine": transform.affine.tolist()}
+    with whole_or_nothing(Path(json_path)) as partial:
+        partial.write_text(
+            json.dumps(readable, indent=2, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8"
+        )
+    with (
+        whole_or_nothing(Path(npz_path)) as partial,
+        zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for name, array in arrays.items():
+            # A date of its own would make every file another one.
+            entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(entry, "w") as file:
+                npy.write_array(file, np.asarray(array, order="C"), allow_pickle=False)
+
+
+def read_transform(npz_path: str | Path) -> Transform:
+    """Read a transform written by :func:`write_transform`.
+
+    Raises
+    ------
+    TransformError
+        The file is not a transform.
+    """
+    try:
+        with np.load(npz_path, allow_pickle=False) as data:
+            values = {name: data[name] for name in (*_ARRAYS, "quality")}
+    except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:
+        raise TransformError(
+            f"{npz_path} is not a transform ({error}); delete it to have it made again"
+        ) from error
+    return Transform(
+        values["affine"],
+        values["field"],
+        values["origin_px"],
+        float(values["block_px"]),
+        values["confidence"],
+        json.loads(values["quality"].tobytes()),
+    )

@@ -1,0 +1,225 @@
+"""What all OME-Zarr images here share: metadata, chunked levels, writing whole or not at all.
+
+Metadata follow OME-NGFF 0.4 (Zarr v2, read by today's viewers) or 0.5 (Zarr v3).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import zarr
+import zarr.codecs
+from numpy.typing import NDArray
+
+OmeZarrVersion = Literal["0.4", "0.5"]
+#: Key of the group's attributes that holds tilewright's own numbers.
+ATTRIBUTES_KEY = "tilewright"
+
+
+class StoreError(ValueError):
+    """An image store cannot be read or written as asked; the message says why."""
+
+
+@contextlib.contextmanager
+def whole_or_nothing(path: Path) -> Iterator[Path]:
+    """Give a temporary sibling of ``path`` that becomes ``path`` if the block succeeds.
+
+    Works for a file and for a directory. After an error nothing is left behind, and
+    whatever was at ``path`` before is still there.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove(partial)
+    try:
+        yield partial
+        # A directory cannot replace one that is not empty, so the old one leaves first.
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        partial.replace(path)
+    finally:
+        _remove(partial)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def multiscales(
+    axes: str,
+    scales: Sequence[Sequence[float]],
+    name: str,
+    version: OmeZarrVersion,
+    omero: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the OME-NGFF attributes of an image.
+
+    Parameters
+    ----------
+    axes : str
+        One letter per axis, of ``c``, ``z``, ``y``, ``x``, in that order.
+    scales : sequence of sequence of float
+        Pixel size of each level along ``axes``, in µm; 1 for ``c``.
+    name : str
+        Name of the image.
+    version : {"0.4", "0.5"}
+        Version of OME-NGFF.
+    omero : dict, optional
+        Channel names and display windows.
+    """
+    described = [
+        {"name": axis, "type": "channel"}
+        if axis == "c"
+        else {"name": axis, "type": "space", "unit": "micrometer"}
+        for axis in axes
+    ]
+    datasets = []
+    for level, scale in enumerate(scales):
+        transforms: list[dict[str, Any]] = [{"type": "scale", "scale": [float(s) for s in scale]}]
+        if level:
+            # The mean of 2x2 pixels lies between them: half a new pixel less half an old one.
+            shift = [(s - s0) / 2 for s, s0 in zip(scale, scales[0], strict=True)]
+            transforms.append({"type": "translation", "translation": shift})
+        datasets.append({"path": str(level), "coordinateTransformations": transforms})
+    image = {"name": name, "axes": described, "datasets": datasets}
+    ome: dict[str, Any] = {"multiscales": [image]}
+    if omero is not None:
+        ome["omero"] = omero
+    if version == "0.5":
+        return {"ome": {"version": "0.5", **ome}}
+    image["version"] = "0.4"
+    return ome
+
+
+def ome_attributes(group: zarr.Group) -> dict[str, Any]:
+    """Return the OME-NGFF attributes of a group, whatever their version."""
+    attributes = dict(group.attrs)
+    ome = attributes.get("ome", attributes)
+    if not isinstance(ome, dict) or "multiscales" not in ome:
+        raise StoreError(f"{group.store_path} is not an OME-Zarr image: it has no multiscales")
+    return ome
+
+
+def open_group(path: Path) -> zarr.Group:
+    """Open an existing OME-Zarr image for reading.
+
+    Raises
+    ------
+    StoreError
+        There is no Zarr group at ``path``.
+    """
+    try:
+        return zarr.open_group(path, mode="r")
+    except (FileNotFoundError, zarr.errors.GroupNotFoundError) as error:
+        raise StoreError(f"{path} is not an OME-Zarr image, or is missing") from error
+
+
+def create_group(path: Path, version: OmeZarrVersion) -> zarr.Group:
+    """Create an empty Zarr group of the format that ``version`` of OME-NGFF asks for."""
+    if version not in ("0.4", "0.5"):
+        raise StoreError(f"OME-Zarr version {version!r} is unknown; choose '0.4' or '0.5'")
+    return zarr.create_group(path, zarr_format=2 if version == "0.4" else 3)
+
+
+def create_level(
+    group: zarr.Group,
+    level: int,
+    axes: str,
+    shape: Sequence[int],
+    dtype: np.dtype[Any],
+    chunk_px: int,
+    fill: float = 0,
+) -> ChunkedLevel:
+    """Create one level: planes cut into ``chunk_px`` squares, blosc-lz4 with shuffle."""
+    v2 = group.metadata.zarr_format == 2
+    codec: Any = (
+        {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}
+        if v2
+        else zarr.codecs.BloscCodec(cname="lz4", clevel=5, shuffle="shuffle")
+    )
+    array = group.create_array(
+        str(level),
+        shape=tuple(int(n) for n in shape),
+        chunks=(*(1,) * (len(shape) - 2), chunk_px, chunk_px),
+        dtype=dtype,
+        compressors=codec,
+        filters=None,
+        fill_value=dtype.type(fill).item(),
+        chunk_key_encoding={"name": "v2" if v2 else "default", "separator": "/"},
+        dimension_names=None if v2 else list(axes),
+        # Comparing each chunk with the fill costs four times its compression.
+        config={"write_empty_chunks": True},
+    )
+    return ChunkedLevel(array)
+
+
+class ChunkedLevel:
+    """One array of planes that many threads may write at once.
+
+    Blocks that cover whole chunks are written in parallel. Blocks that share a chunk with
+    other blocks are correct too, but wait for one another: such a chunk is read, changed
+    and written back.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self.shape: tuple[int, ...] = array.shape
+        self.dtype: np.dtype[Any] = array.dtype
+        self.chunk_px: int = array.chunks[-1]
+        self._partial = threading.Lock()
+
+    def write(self, plane: int, y0: int, x0: int, block: NDArray[Any]) -> None:
+        """Write ``block`` (y, x) of plane ``plane`` with its first pixel at (y0, x0).
+
+        Raises
+        ------
+        StoreError
+            The block does not lie inside the array, or is of another dtype.
+        """
+        if block.dtype != self.dtype:
+            raise StoreError(f"a block of {block.dtype} cannot be written as {self.dtype}")
+        ends = (plane + 1, *(start + n for start, n in zip((y0, x0), block.shape, strict=True)))
+        starts = (plane, y0, x0)
+        if min(starts) < 0 or any(end > n for end, n in zip(ends, self.shape, strict=True)):
+            raise StoreError(f"a block from {starts} to {ends} is outside the shape {self.shape}")
+        aligned = all(
+            start % self.chunk_px == 0 and (end % self.chunk_px == 0 or end == n)
+            for start, end, n in zip(starts[1:], ends[1:], self.shape[1:], strict=True)
+        )
+        with contextlib.nullcontext() if aligned else self._partial:
+            self.array[plane, y0 : ends[1], x0 : ends[2]] = block
+
+
+def json_ready(attributes: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return a copy of ``attributes`` as JSON holds it: NumPy's numbers become Python's.
+
+    Raises
+    ------
+    StoreError
+        A number is not finite, or a value has no form in JSON.
+    """
+    try:
+        text = json.dumps(attributes, allow_nan=False, default=lambda value: value.tolist())
+    except (ValueError, TypeError, AttributeError) as error:
+        raise StoreError(f"{path}: the attributes cannot be stored as JSON ({error})") from error
+    ready: dict[str, Any] = json.loads(text)
+    return ready
+
+
+def for_each(
+    function: Callable[..., object], items: Iterable[tuple[Any, ...]], workers: int
+) -> None:
+    """Call ``function(*item)`` for all items in ``workers`` threads; the first error is raised."""
+    with ThreadPoolExecutor(max(workers, 1)) as pool:
+        for _ in pool.map(lambda item: function(*item), items):
+            pass
