@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 
 from tilewright.placement.shapes import RULES
@@ -107,6 +108,25 @@ class Experiment:
             for key, value in self.options(section).items()
             if key.endswith("_file") and value is not None
         }
+
+    def tokens(self, cycle: int) -> list[str]:
+        """Return the channels of one cycle by the token in their paths."""
+        return [channel.channel for channel in self.channels_of(int(cycle))]
+
+    def markers(self, cycle: int) -> list[str]:
+        """Return the markers of one cycle, in the order of :meth:`tokens`."""
+        return [channel.marker for channel in self.channels_of(int(cycle))]
+
+    def thresholds(self) -> dict[str, dict[str, Any]]:
+        """Return the configured limits of quality numbers, only what was set."""
+        return {
+            metric: limits.model_dump(exclude_unset=True)
+            for metric, limits in self.settings.qc.thresholds.items()
+        }
+
+    def as_yaml(self) -> str:
+        """Return the whole configuration, defaults included."""
+        return yaml.safe_dump(self.settings.model_dump(mode="json"), sort_keys=False)
 
     def channel_table(self) -> list[dict[str, Any]]:
         """Return the channels of the registered image in order, as plain values."""

@@ -7,6 +7,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tilewright.devices.choose import device_from_environment
@@ -48,3 +49,12 @@ def running(log: Sequence[str], threads: int, *, cpu_only: bool = False) -> Iter
             traceback.print_exc(file=stream)
             sys.__stderr__.write(f"{type(error).__name__}: {error}\n")  # type: ignore[union-attr]
             raise
+
+
+def software_versions() -> dict[str, str]:
+    """Return the versions of what computes the pixels; packages that are absent are left out."""
+    found = {"Python": sys.version.split()[0]}
+    for package in ("tilewright", "numpy", "scipy", "zarr", "tifffile", "snakemake"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found

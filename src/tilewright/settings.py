@@ -76,6 +76,7 @@ class IlluminationSettings(Section):
     flat_file: str | None = None
     dark_file: str | None = None
     planes: int = Field(default=5, ge=1)
+    order: Annotated[int, Field(ge=1, le=8)] | Auto = "auto"
 
 
 class PositionSettings(Section):
@@ -112,8 +113,9 @@ class EdfSettings(Section):
 class RegistrationSettings(Section):
     """Registration of each cycle onto the reference cycle."""
 
-    block_px: int = Field(default=96, ge=32)
+    block_px: int = Field(default=96, ge=48, multiple_of=12)
     max_shift_px: Positive | Auto = "auto"
+    max_rotation_deg: float = Field(default=5.0, ge=0, le=20)
     allow_unregistered: tuple[int, ...] = ()
 
 
@@ -123,6 +125,7 @@ class OutputSettings(Section):
     chunk_px: int = Field(default=1024, ge=128, multiple_of=16)
     ome_zarr_version: Literal["0.4", "0.5"] = "0.4"
     tiff_compression: Literal["deflate", "zstd"] = "deflate"
+    tiff_tile_px: int = Field(default=512, ge=128, multiple_of=16)
 
 
 class Threshold(Section):

@@ -60,7 +60,8 @@ def read_transform(npz_path: str | Path) -> Transform:
         The file is not a transform.
     """
     try:
-        with np.load(npz_path, allow_pickle=False) as data:
+        # Opened here, because numpy leaves the file open when it is not a zip.
+        with Path(npz_path).open("rb") as file, np.load(file, allow_pickle=False) as data:
             values = {name: data[name] for name in (*_ARRAYS, "quality")}
     except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:
         raise TransformError(

@@ -19,6 +19,7 @@ RULES = GPU_RULES | {
     "qc_edf",
     "qc_register",
     "report",
+    "summary",
     "verdict",
 }
 

@@ -1,0 +1,18 @@
+"""Deconvolve one mosaic z-stack."""
+
+from pathlib import Path
+
+from tilewright.job import running
+from tilewright.stages.deconvolve import deconvolve
+
+options = {**snakemake.params.options, "psf_file": snakemake.input.get("psf_file")}
+
+with running(snakemake.log, snakemake.threads) as backend:
+    deconvolve(
+        Path(snakemake.input.mosaic),
+        Path(snakemake.output[0]),
+        backend=backend,
+        optics=snakemake.params.optics,
+        gain_counts_per_photon=snakemake.params.gain_counts_per_photon,
+        **options,
+    )

@@ -1,0 +1,17 @@
+"""Project one mosaic z-stack onto its in-focus plane."""
+
+from pathlib import Path
+
+from tilewright.job import running
+from tilewright.stages.edf import project
+
+with running(snakemake.log, snakemake.threads) as backend:
+    project(
+        Path(snakemake.input.mosaic),
+        Path(snakemake.output.plane),
+        Path(snakemake.output.height),
+        backend=backend,
+        optics=snakemake.params.optics,
+        ome_zarr_version=snakemake.params.output["ome_zarr_version"],
+        **snakemake.params.options,
+    )

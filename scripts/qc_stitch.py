@@ -1,0 +1,20 @@
+"""Judge the stitched mosaics of one cycle."""
+
+from pathlib import Path
+
+from tilewright.job import running
+from tilewright.report.qc_stitch import qc_stitch
+
+with running(snakemake.log, snakemake.threads, cpu_only=True):
+    qc_stitch(
+        snakemake.input.mosaics,
+        snakemake.input.flats,
+        snakemake.input.positions,
+        Path(snakemake.output.numbers),
+        Path(snakemake.output.picture),
+        sample=snakemake.wildcards.sample,
+        cycle=int(snakemake.wildcards.cycle),
+        channels=snakemake.params.channels,
+        markers=snakemake.params.markers,
+        thresholds=snakemake.params.thresholds,
+    )

@@ -1,0 +1,21 @@
+"""Write the report of all samples."""
+
+from pathlib import Path
+
+from tilewright.job import running, software_versions
+from tilewright.report.html import write_report
+
+params = snakemake.params
+
+with running(snakemake.log, snakemake.threads, cpu_only=True):
+    write_report(
+        [Path(path) for path in snakemake.input.numbers],
+        [Path(path) for path in snakemake.input.pictures],
+        dict(zip(params.samples, map(Path, snakemake.input.images), strict=True)),
+        params.channels,
+        Path(snakemake.output.html),
+        title="tilewright report",
+        reference_cycle=params.reference_cycle,
+        software=software_versions(),
+        config_text=params.config,
+    )

@@ -1,0 +1,243 @@
+"""Richardson-Lucy deconvolution, accelerated, with a background and weighted edges."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+
+from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.blur import Blur, each
+
+Method = Literal["accelerated", "plain"]
+
+#: Lateral margin of the scene: 8 px lose 0.03 dB against 16, more gains nothing; with 12, views of
+#: 512, 1024 and 1152 px grow to the next FFT-friendly size.
+MARGIN_PX = 12
+#: Axial margin of the scene: 8 planes of 1.5 µm at NA 0.75 (5 planes cost 0.9 dB, 16 gain
+#: nothing), all 31 planes of half a PSF at NA 1.4.
+MARGIN_UM = 12.0
+#: Voxels that send less than this share of their light into the view are not estimated.
+_SEEN = 0.01
+#: Share of the mean signal that every voxel starts with at least: zero could never grow.
+_FLOOR = 1e-4
+
+
+@dataclass(frozen=True)
+class Deconvolved:
+    """What a deconvolution returns.
+
+    Attributes
+    ----------
+    image : ndarray of float32, shape (z, y, x)
+        Estimated light in the view, in the counts of the input above its background; on the
+        backend's device.
+    divergence : tuple of float
+        Kullback's I-divergence of the data from the model, per voxel, at the start of each
+        iteration, in counts.
+    """
+
+    image: Array
+    divergence: tuple[float, ...]
+
+
+def scene_margin(planes: int, z_step_um: float) -> tuple[int, int, int]:
+    """Return how many voxels the scene extends beyond a view of ``planes``: (z, y, x)."""
+    return min(planes - 1, math.ceil(MARGIN_UM / z_step_um)), MARGIN_PX, MARGIN_PX
+
+
+class RichardsonLucy:
+    """The iteration, with all its buffers; load images of one size one after another.
+
+    The model of the counts is ``H x + background``; the correction of a scene y is
+    ``(H'(g / (H y + background)) / H'1)^1.5``, where H'1 counts only the voxels of the view
+    (Bertero & Boccacci 2005). y is extrapolated from the last two estimates along their
+    difference, by the ratio of the inner products of successive corrections (Biggs &
+    Andrews, Applied Optics 36:1766, 1997). ``plain`` has exponent 1 and no extrapolation. The
+    start is the adjoint blur of the signal: positive, smooth, defined outside the view.
+
+    Parameters
+    ----------
+    blur : Blur
+        H and H'. Its spectrum is used as working memory.
+    method : {"accelerated", "plain"}
+        20 accelerated iterations do the work of 107 plain ones.
+    """
+
+    def __init__(self, blur: Blur, method: Method = "accelerated") -> None:
+        self.blur = blur
+        self.method = method
+        xp = blur.backend.xp
+        self._x, self._y, self._step = (xp.zeros(blur.scene, dtype=xp.float32) for _ in range(3))
+        self._full_view = self._inverse_of_seen(xp.ones(blur.view, dtype=xp.float32))
+        self._mask: Array | None = None
+
+    def load(self, image: Array, background: float, mask: Array | None = None) -> None:
+        """Start on an image.
+
+        Parameters
+        ----------
+        image : ndarray of float32, shape (z, y, x)
+            Counts, not negative, on the backend's device.
+        background : float
+            Part of the counts that is not blurred light; ≥ 0.
+        mask : ndarray of bool, shape (y, x), optional
+            Where the image was measured; elsewhere the model is free and the result 0.
+        """
+        blur, xp = self.blur, self.blur.backend.xp
+        self._image, self._background = image, background
+        self._mask = None if mask is None else mask.astype(xp.float32)
+        signal = xp.maximum(image - xp.float32(background), 0)
+        self._weights = self._full_view
+        if self._mask is not None:
+            signal *= self._mask
+            everywhere = xp.ones(blur.view, dtype=xp.float32)
+            everywhere *= self._mask
+            self._weights = self._inverse_of_seen(everywhere)
+        floor = _FLOOR * float(signal.sum(axis=-1).sum(dtype=xp.float64)) / signal.size
+        blur.adjoint(signal, out=self._x)
+        self._x *= self._weights
+        xp.maximum(self._x, xp.float32(floor), out=self._x)
+        self._extrapolation = 0.0
+        self._squared_step = 0.0
+
+    def _inverse_of_seen(self, view: Array) -> Array:
+        xp = self.blur.backend.xp
+        seen = self.blur.adjoint(view)
+        inside = seen > _SEEN
+        xp.maximum(seen, xp.float32(_SEEN), out=seen)
+        xp.divide(inside, seen, out=seen)
+        return seen
+
+    def iterate(self, held_out: Array | None = None) -> tuple[float, float]:
+        """Do one iteration.
+
+        Parameters
+        ----------
+        held_out : ndarray of float32, shape (z, y, x), optional
+            Other counts of the same light, to which the model is compared as well.
+
+        Returns
+        -------
+        tuple of float
+            I-divergence per voxel of the data and of ``held_out`` (0 without) from the model
+            that the iteration started with.
+        """
+        blur, backend = self.blur, self.blur.backend
+        planes = blur.planes_per_block
+        each(backend, blur.scene[0], planes, self._predict)
+        blur.convolve_columns(adjoint=False)
+        terms = each(backend, blur.view[0], planes, lambda z: self._compare(z, held_out))
+        blur.clear_outside_view()
+        blur.convolve_columns(adjoint=True)
+        products = each(backend, blur.scene[0], planes, self._correct)
+        self._step, self._y = self._y, self._step
+        cross, squared = (math.fsum(column) for column in zip(*products, strict=True))
+        if self.method == "accelerated" and self._squared_step > 0:
+            self._extrapolation = min(max(cross / self._squared_step, 0.0), 1.0)
+        self._squared_step = squared
+        voxels = math.prod(blur.view)
+        fitted, other = (math.fsum(column) / voxels for column in zip(*terms, strict=True))
+        return fitted, other
+
+    def _predict(self, z: slice) -> None:
+        """Extrapolate planes of the scene: y = x + a (x - x before), and transform them."""
+        xp, y = self.blur.backend.xp, self._y[z]
+        y *= xp.float32(self._extrapolation)
+        y += self._x[z]
+        xp.maximum(y, 0, out=y)
+        self.blur.spread(z, y)
+
+    def _compare(self, z: slice, held_out: Array | None) -> tuple[float, float]:
+        """Turn planes of H y into planes of g / (H y + background), and transform them."""
+        blur, xp = self.blur, self.blur.backend.xp
+        counts = self._image[z]
+        model = blur.gather(z, *blur.view[1:])
+        model += xp.float32(self._background)
+        xp.maximum(model, xp.float32(1e-6), out=model)
+        ratio = counts / model
+        if self._mask is not None:
+            ratio *= self._mask
+        blur.spread(z, ratio)
+        fitted = _divergence(xp, counts, model, ratio)
+        if held_out is None:
+            return fitted, 0.0
+        return fitted, _divergence(xp, held_out[z], model, held_out[z] / model)
+
+    def _correct(self, z: slice) -> tuple[float, float]:
+        """Correct planes of the scene; return <step, step before> and <step, step>."""
+        blur, xp = self.blur, self.blur.backend.xp
+        x, y, before = self._x[z], self._y[z], self._step[z]
+        new = blur.gather(z, *blur.scene[1:])
+        new *= self._weights[z]
+        xp.maximum(new, 0, out=new)
+        if self.method == "accelerated":
+            # Exponent 1.5: 1.4 and 1.6 reach the same peak, from 1.8 it diverges.
+            new *= xp.sqrt(new)
+        new *= y
+        xp.subtract(new, y, out=y)
+        cross = xp.einsum("zyx,zyx->zy", y, before).sum(dtype=xp.float64)
+        squared = xp.einsum("zyx,zyx->zy", y, y).sum(dtype=xp.float64)
+        # The buffers change roles: y holds the step, step the direction to extrapolate along.
+        xp.subtract(new, x, out=before)
+        x[...] = new
+        return float(cross), float(squared)
+
+    @property
+    def estimate(self) -> Array:
+        """The estimated light in the view, (z, y, x) float32; a view of the working memory."""
+        z, y, x = self.blur.view
+        return self._x[:z, :y, :x]
+
+
+def _divergence(xp: Any, counts: Array, model: Array, ratio: Array) -> float:
+    """Return the sum of g log(g/m) - g + m; overwrites ``ratio`` = g/m."""
+    xp.maximum(ratio, xp.float32(1e-30), out=ratio)
+    xp.log(ratio, out=ratio)
+    ratio *= counts
+    ratio -= counts
+    ratio += model
+    return float(ratio.sum(axis=-1).sum(dtype=xp.float64))
+
+
+def deconvolve(
+    backend: Backend,
+    image: NDArray[Any],
+    psf: NDArray[Any],
+    *,
+    background: float,
+    iterations: int,
+    margin: tuple[int, int, int],
+    method: Method = "accelerated",
+) -> Deconvolved:
+    """Deconvolve one stack.
+
+    Parameters
+    ----------
+    backend : Backend
+        Array namespace.
+    image : ndarray, shape (z, y, x)
+        Counts; negative ones count as zero.
+    psf : ndarray, shape (z, y, x)
+        Odd sizes, centre in the middle, at the image's pitch.
+    background : float
+        Counts that are not blurred light.
+    iterations : int
+        How many; see :func:`tilewright.kernels.thinning.choose_iterations`.
+    margin : tuple of int
+        Voxels that the scene extends beyond the view, see :func:`scene_margin`.
+    method : {"accelerated", "plain"}
+        See :class:`RichardsonLucy`.
+
+    Returns
+    -------
+    Deconvolved
+    """
+    z, y, x = image.shape
+    solver = RichardsonLucy(Blur(backend, psf, (z, y, x), margin), method)
+    counts = backend.xp.maximum(backend.asarray(image), 0)
+    solver.load(counts, background)
+    curve = tuple(solver.iterate()[0] for _ in range(iterations))
+    return Deconvolved(solver.estimate, curve)

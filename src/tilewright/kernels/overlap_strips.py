@@ -1,0 +1,143 @@
+"""Which tiles overlap, and which rectangles of them to compare."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial import cKDTree
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+#: Narrower overlaps are not compared: a LoG of 1.5 px alone is 12 px wide.
+MIN_OVERLAP_PX = 12
+#: Part of a tile beyond which a wider strip adds time and no accuracy.
+_WIDEST = 0.25
+
+
+@dataclass(frozen=True)
+class StripPlan:
+    """Strips of all overlaps in one direction; equal in size, so that they batch.
+
+    Attributes
+    ----------
+    axis : int
+        1 where b lies to the right of a, 0 where it lies below.
+    pairs : ndarray of int64, shape (m, 2)
+        Tiles a and b of each overlap.
+    shape : tuple of int
+        (y, x) of every strip.
+    origin_a, origin_b : tuple of int
+        First pixel (y, x) of the strip in tile a and in tile b.
+    expected_px : ndarray of float64, shape (m, 2)
+        Shift (y, x) between the strips, ``a[p + shift] == b[p]``, if the stage were exact.
+    max_shift_px : float
+        Largest deviation from ``expected_px`` worth a search.
+    """
+
+    axis: int
+    pairs: Indices
+    shape: tuple[int, int]
+    origin_a: tuple[int, int]
+    origin_b: tuple[int, int]
+    expected_px: Floats
+    max_shift_px: float
+
+    def displacement(self, shift_px: Floats) -> Floats:
+        """Return ``position(b) - position(a)`` that strip shifts (m, 2) mean."""
+        return shift_px + np.subtract(self.origin_a, self.origin_b)
+
+
+def neighbours(nominal_px: Floats, tile_shape: tuple[int, int]) -> tuple[Indices, Indices]:
+    """Return pairs (m, 2) of tiles that overlap side by side, and the axis (m,) of each.
+
+    Tile b lies below (axis 0) or to the right (axis 1) of tile a, moved sideways by less than
+    half a tile. Only nearest neighbours: with overlaps above one half the next but one
+    overlaps too, and tells nothing new. Pairs are sorted by (axis, a, b).
+    """
+    nominal = np.asarray(nominal_px, np.float64).reshape(-1, 2)
+    size = np.asarray(tile_shape, np.float64)
+    found = cKDTree(nominal / size).query_pairs(1.0, p=np.inf, output_type="ndarray")
+    pairs = np.asarray(found, np.int64).reshape(-1, 2)
+    step = nominal[pairs[:, 1]] - nominal[pairs[:, 0]]
+    axis = (np.abs(step[:, 1] / size[1]) > np.abs(step[:, 0] / size[0])).astype(np.int64)
+    each = np.arange(len(pairs))
+    along, across = step[each, axis], step[each, 1 - axis]
+    pairs[along < 0] = pairs[along < 0][:, ::-1]
+    length = np.abs(along)
+    keep = (size[axis] - length >= MIN_OVERLAP_PX) & (length >= 0.05 * size[axis])
+    keep &= np.abs(across) < 0.5 * size[1 - axis]
+    for number in (0, 1):
+        here = keep & (axis == number)
+        if here.any():
+            keep &= ~here | (length <= 1.4 * np.quantile(length[here], 0.25))
+    pairs, axis = pairs[keep], axis[keep]
+    order = np.lexsort((pairs[:, 1], pairs[:, 0], axis))
+    return pairs[order], axis[order]
+
+
+def plan_strips(
+    nominal_px: Floats, tile_shape: tuple[int, int], max_shift_px: float | None = None
+) -> list[StripPlan]:
+    """Plan the strips of every overlap, one plan per direction that has any.
+
+    Parameters
+    ----------
+    nominal_px : ndarray, shape (n, 2)
+        Stage positions (y, x).
+    tile_shape : tuple of int
+        (y, x) of every tile.
+    max_shift_px : float, optional
+        Stage tolerance per axis; by default 3 % of the shorter side of a tile, at least 8 px
+        and at most half the overlap.
+
+    Raises
+    ------
+    ValueError
+        ``max_shift_px`` is not above 0, or a position is not finite.
+    """
+    nominal = np.asarray(nominal_px, np.float64).reshape(-1, 2)
+    if not np.isfinite(nominal).all():
+        raise ValueError("a nominal tile position is not finite; mend the stage positions")
+    if max_shift_px is not None and not max_shift_px > 0:
+        raise ValueError(f"max_shift_px is {max_shift_px}; give a number of pixels above 0")
+    pairs, axes = neighbours(nominal, tile_shape) if len(nominal) > 1 else (None, None)
+    if pairs is None or axes is None:
+        return []
+    return [
+        _plan(nominal, tile_shape, max_shift_px, axis, pairs[axes == axis])
+        for axis in (1, 0)
+        if (axes == axis).any()
+    ]
+
+
+def _plan(
+    nominal: Floats,
+    tile_shape: tuple[int, int],
+    max_shift_px: float | None,
+    axis: int,
+    pairs: Indices,
+) -> StripPlan:
+    size = tile_shape[axis]
+    step = nominal[pairs[:, 1]] - nominal[pairs[:, 0]]
+    shared = size - step[:, axis]
+    if max_shift_px is None:
+        max_shift_px = max(8.0, min(0.03 * min(tile_shape), 0.5 * float(np.median(shared))))
+    # Half the tolerance beyond the overlap: a stage step that fell short shows more of it.
+    wanted = math.ceil(float(shared.max()) + 0.5 * max_shift_px)
+    width = min(wanted, size, max(math.ceil(_WIDEST * size), 4 * MIN_OVERLAP_PX))
+    inset = max(0, math.floor((float(np.median(shared)) - width) / 2.0))
+    shape, first, second = list(tile_shape), [0, 0], [0, 0]
+    shape[axis], first[axis], second[axis] = width, size - width - inset, inset
+    return StripPlan(
+        axis=axis,
+        pairs=pairs,
+        shape=(shape[0], shape[1]),
+        origin_a=(first[0], first[1]),
+        origin_b=(second[0], second[1]),
+        expected_px=step - np.subtract(first, second),
+        max_shift_px=float(max_shift_px),
+    )

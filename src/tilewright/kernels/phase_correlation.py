@@ -1,0 +1,175 @@
+"""Displacement of overlapping strips: half-whitened phase correlation, chosen by true NCC.
+
+A Laplacian of Gaussian (LoG) suppresses background and noise, as in ASHLAR (Muhlich et al.,
+Bioinformatics 2022). Whitening the cross-spectrum fully (Kuglin & Hines 1975) lets noise
+decide; dividing by the square root of its modulus keeps the peak sharp and the noise down.
+The normalised cross-correlation (NCC) of the pixels that really overlap chooses between
+peaks, and Newton's method on the band-limited correlation gives the fraction of a pixel.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.kernels.backend import Array, Backend, fast_len
+from tilewright.kernels.correlation_peak import climb, subpixel
+
+Floats = NDArray[np.float64]
+
+#: Correlation works on every second pixel of the filtered strips.
+STRIDE = 2
+
+
+@dataclass(frozen=True)
+class StripShifts:
+    """What correlation says about n pairs of strips.
+
+    Attributes
+    ----------
+    shift_px : ndarray of float64, shape (n, 2)
+        (y, x) such that ``a[p + shift] == b[p]``.
+    score : ndarray of float64, shape (n,)
+        NCC of the filtered strips at the best shift; 0 where nothing can be said.
+    second : ndarray of float64, shape (n,)
+        NCC of the best rival peak: what chance gives on this pair.
+    curvature : ndarray of float64, shape (n, 2)
+        Minus the second derivative (y, x) of the normalised correlation at its peak, px⁻².
+    pixels : ndarray of float64, shape (n,)
+        Number of pixels that overlap at the shift.
+    """
+
+    shift_px: Floats
+    score: Floats
+    second: Floats
+    curvature: Floats
+    pixels: Floats
+
+
+def correlate_strips(
+    backend: Backend,
+    a: Array,
+    b: Array,
+    expected_px: Floats,
+    max_shift_px: float,
+    sigma_px: float,
+    peaks: int = 5,
+) -> StripShifts:
+    """Measure the displacement of n pairs of strips.
+
+    Parameters
+    ----------
+    backend : Backend
+    a, b : array, shape (n, y, x)
+        Strips, host or device; computed in float32.
+    expected_px : ndarray, shape (n, 2)
+        Shift (y, x) that the stage promises, with ``a[p + shift] == b[p]``.
+    max_shift_px : float
+        Largest deviation from ``expected_px`` searched, per axis.
+    sigma_px : float
+        Width of the Laplacian of Gaussian.
+    peaks : int
+        Correlation peaks whose NCC is computed.
+
+    Returns
+    -------
+    StripShifts
+    """
+    expected = np.asarray(expected_px, np.float64) / STRIDE
+    with backend.fft_threads():
+        small_a = filter_strips(backend, a, sigma_px)
+        small_b = filter_strips(backend, b, sigma_px)
+        surface = _half_whitened(backend, small_a, small_b)
+        starts = _highest_peaks(backend, surface, expected, max_shift_px / STRIDE, peaks)
+        best = climb(backend, small_a, small_b, starts, max(8.0, 3.0 * sigma_px) / STRIDE)
+        fine = subpixel(backend, small_a, small_b, best.shift)
+    return StripShifts(
+        STRIDE * (best.shift + fine.delta_px),
+        np.maximum(best.score, fine.score),
+        best.second,
+        fine.curvature / STRIDE**2,
+        best.pixels * STRIDE**2,
+    )
+
+
+def filter_strips(backend: Backend, strips: Array, sigma_px: float) -> Array:
+    """Filter strips (n, y, x) by the LoG and keep every second pixel along each axis.
+
+    The strips are padded by reflection for 4 sigma, beyond which the LoG is below what float32
+    resolves. Frequencies above a quarter per pixel are cut, so that the small strips hold the
+    filtered ones exactly at a fourth of the cost; a LoG of 1.5 px keeps little above. A border
+    of 1.5 sigma is left out: where bright specimen meets the border, its reflection makes
+    ridges that can hold most of the energy of a dim strip.
+
+    Returns
+    -------
+    array of float32, shape (n, about y / 2 - 1.5 sigma, about x / 2 - 1.5 sigma)
+    """
+    xp = backend.xp
+    strips = backend.asarray(strips)
+    height, width = strips.shape[1:]
+    pad = STRIDE * math.ceil(4.0 * sigma_px / STRIDE)
+    rows, cols = (2 * fast_len(math.ceil((n + 2 * pad) / (2 * STRIDE))) for n in (height, width))
+    margins = [(pad, STRIDE * n - size - pad) for n, size in ((rows, height), (cols, width))]
+    extended = xp.pad(strips, [(0, 0), *margins], mode="symmetric")
+    ky = (2.0 * np.pi / STRIDE) * np.fft.fftfreq(rows)
+    kx = (2.0 * np.pi / STRIDE) * np.fft.rfftfreq(cols)
+    squared = ky[:, None] ** 2 + kx**2
+    response = squared * np.exp(-0.5 * sigma_px**2 * squared) / STRIDE**2
+    response[rows // 2], response[:, cols // 2] = 0.0, 0.0
+    partial = backend.fft.rfft(extended, axis=2)[:, :, : cols // 2 + 1]
+    full = backend.fft.fft(partial, axis=1)
+    low = xp.concatenate((full[:, : rows // 2], full[:, full.shape[1] - rows // 2 :]), axis=1)
+    spectrum = low * backend.asarray(response)
+    small = backend.fft.irfft2(spectrum, s=(rows, cols))
+    edge = math.ceil(1.5 * sigma_px / STRIDE)
+    start = pad // STRIDE + edge
+    stop_y, stop_x = (start + -(-n // STRIDE) - 2 * edge for n in (height, width))
+    return small[:, start:stop_y, start:stop_x]
+
+
+def _half_whitened(backend: Backend, a: Array, b: Array) -> Array:
+    """Correlate filtered strips: the cross-spectrum over the root of its modulus, in space."""
+    xp = backend.xp
+    shape = tuple(2 * fast_len((n + 1) // 2) for n in a.shape[1:])
+    cross = backend.fft.rfft2(a, s=shape) * xp.conj(backend.fft.rfft2(b, s=shape))
+    modulus = xp.abs(cross)
+    floor = 1e-6 * xp.max(modulus, axis=(1, 2), keepdims=True) + 1e-30
+    return backend.fft.irfft2(cross / xp.sqrt(modulus + floor), s=shape)
+
+
+def _highest_peaks(
+    backend: Backend, surface: Array, expected: Floats, max_shift: float, peaks: int
+) -> NDArray[np.int64]:
+    """Return the ``peaks`` highest local maxima near the expected shifts, (n, peaks, 2).
+
+    Ties fall to the first in row-major order of values rounded to 5 digits of the maximum; a
+    pair with fewer maxima repeats the expected shift.
+    """
+    count, rows, cols = surface.shape
+    reach = min(math.ceil(max_shift), rows // 2 - 2, cols // 2 - 2)
+    span = np.arange(-reach - 1, reach + 2)
+    centre = np.rint(expected).astype(np.int64)
+    at_y = backend.asarray((centre[:, 0, None] + span) % rows, np.int64)[:, :, None]
+    at_x = backend.asarray((centre[:, 1, None] + span) % cols, np.int64)[:, None, :]
+    pair = backend.asarray(np.arange(count), np.int64)[:, None, None]
+    window = np.asarray(backend.to_numpy(surface[pair, at_y, at_x]), np.float64)
+
+    inner = window[:, 1:-1, 1:-1]
+    side = inner.shape[1]
+    is_peak = inner > 0
+    for dy, dx in ((y, x) for y in (-1, 0, 1) for x in (-1, 0, 1) if y or x):
+        other = window[:, 1 + dy : 1 + dy + side, 1 + dx : 1 + dx + side]
+        is_peak &= (inner > other) if (dy, dx) < (0, 0) else (inner >= other)
+    top = np.maximum(inner.max(axis=(1, 2), keepdims=True), 1e-30)
+    ranked = np.where(is_peak, np.round(inner / top, 5), -1.0).reshape(count, -1)
+    out = np.repeat(centre[:, None, :], peaks, axis=1)
+    order = np.argsort(-ranked, axis=1, kind="stable")[:, :peaks]
+    for k in range(order.shape[1]):
+        found = np.take_along_axis(ranked, order[:, k, None], 1)[:, 0] > 0
+        place = centre - reach + np.stack(np.divmod(order[:, k], side), axis=1)
+        out[found, k] = place[found]
+    return out

@@ -1,0 +1,168 @@
+"""Camera, stage and cycle geometry of the phantom."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Image = NDArray[np.float32]
+Points = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Camera:
+    """A camera whose faults are locked to its pixels.
+
+    Attributes
+    ----------
+    dark_counts : float32 (y, x)
+        Offset plus dark-field pattern: what is read without light.
+    hot_counts : float32 (y, x)
+        Added by hot pixels, 0 elsewhere.
+    gain_counts : float
+        Counts per electron.
+    read_noise_electrons : float
+        σ of the read noise.
+    """
+
+    dark_counts: Image
+    hot_counts: Image
+    gain_counts: float
+    read_noise_electrons: float
+
+    def expose(
+        self, rng: np.random.Generator, electrons: Image, largest: int = 65535
+    ) -> NDArray[np.uint16]:
+        """Return counts: Poisson and read noise, offset, hot pixels, saturation."""
+        signal = rng.poisson(electrons).astype(np.float32)
+        noise = rng.standard_normal(electrons.shape, dtype=np.float32)
+        counts = (signal + self.read_noise_electrons * noise) * self.gain_counts
+        counts += self.dark_counts + self.hot_counts
+        return np.clip(np.rint(counts), 0, largest).astype(np.uint16)
+
+
+def make_camera(
+    rng: np.random.Generator,
+    tile_px: int,
+    *,
+    offset_counts: float,
+    gain_counts: float,
+    read_noise_electrons: float,
+    hot_share: float,
+) -> Camera:
+    """Draw a camera: column pattern and a glowing corner of a few counts, hot pixels."""
+    y, x = np.meshgrid(*[np.linspace(0, 1, tile_px)] * 2, indexing="ij")
+    glow = 6 * np.exp(-((y - 1) ** 2 + x**2) / 0.08)
+    dark = offset_counts + rng.normal(0, 0.8, tile_px)[None, :] + glow
+    hot = np.zeros((tile_px, tile_px), np.float32)
+    count = round(hot_share * tile_px**2)
+    hot[tuple(rng.integers(0, tile_px, (2, count)))] = rng.uniform(200, 4000, count)
+    return Camera(dark.astype(np.float32), hot, gain_counts, read_noise_electrons)
+
+
+def make_flat(rng: np.random.Generator, tile_px: int, *, vignetting: float, dust: int) -> Image:
+    """Return a flat-field (y, x) of mean 1: off-centre fall-off, and rings of dust.
+
+    ``vignetting`` is the loss in the darkest corner.
+    """
+    y, x = np.meshgrid(*[np.linspace(-1, 1, tile_px)] * 2, indexing="ij")
+    cy, cx = rng.uniform(-0.2, 0.2, 2)
+    radius = (x - cx) ** 2 + 0.85 * (y - cy) ** 2 + 0.15 * (x - cx) * (y - cy)
+    flat = 1 / (1 + vignetting / (1 - vignetting) * (radius / radius.max()) ** 1.15)
+    for _ in range(dust):
+        py, px = rng.uniform(-0.9, 0.9, 2)
+        distance = np.hypot(y - py, x - px) * tile_px / 2
+        ring = np.exp(-0.5 * ((distance - rng.uniform(4, 7)) / 2.2) ** 2)
+        flat *= 1 - rng.uniform(0.05, 0.11) * ring
+    return (flat / flat.mean()).astype(np.float32)
+
+
+def stage_positions(
+    rng: np.random.Generator,
+    grid: tuple[int, int],
+    step_px: float,
+    *,
+    jitter_px: float,
+    backlash_px: float,
+    skew_deg: float,
+    scale: float,
+) -> tuple[Points, Points]:
+    """Return nominal and true (y, x) of each tile, ordered by (row, col).
+
+    The camera is turned by ``skew_deg`` against the stage, odd rows (scanned backwards)
+    are late by ``backlash_px``, and every stop misses by a normal of σ ``jitter_px``.
+    """
+    ij = np.argwhere(np.ones(grid)).astype(np.float64)
+    nominal = ij * step_px
+    angle = np.deg2rad(skew_deg)
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    true = nominal @ turn.T * scale + rng.normal(0, jitter_px, nominal.shape)
+    true[:, 1] += np.where(ij[:, 0] % 2 == 1, backlash_px, 0.0)
+    return nominal, true
+
+
+@dataclass(frozen=True)
+class CycleMap:
+    """Where a pixel of one cycle lies in the reference frame; exact anywhere.
+
+    A rotation about ``centre_px``, a shift, and an elastic field of four sine waves per axis
+    (amplitude, frequency y, frequency x, phase).
+    """
+
+    centre_px: tuple[float, float]
+    shift_px: tuple[float, float]
+    rotation_deg: float
+    waves: tuple[tuple[tuple[float, float, float, float], ...], ...]
+
+    def to_reference(self, y: Any, x: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Map cycle coordinates (px, broadcast against each other) to the reference frame."""
+        angle = np.deg2rad(self.rotation_deg)
+        v, u = y - self.centre_px[0], x - self.centre_px[1]
+        ry = np.cos(angle) * v - np.sin(angle) * u + self.centre_px[0] + self.shift_px[0]
+        rx = np.sin(angle) * v + np.cos(angle) * u + self.centre_px[1] + self.shift_px[1]
+        bend = [
+            sum(a * np.sin(2 * np.pi * (fy * y + fx * x) + p) for a, fy, fx, p in axis)
+            for axis in self.waves
+        ]
+        return np.asarray(ry + bend[0]), np.asarray(rx + bend[1])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain numbers for JSON."""
+        return asdict(self)
+
+
+def make_cycle_map(
+    rng: np.random.Generator,
+    shape: tuple[int, int],
+    *,
+    shift_px: float,
+    rotation_deg: float,
+    elastic_px: float,
+) -> CycleMap:
+    """Draw a deformation; all three limits 0 give the identity (the reference cycle).
+
+    The elastic displacement never exceeds ``elastic_px`` per axis; wavelengths are between
+    0.6 and 2 canvas sides.
+    """
+    side = float(max(shape))
+    waves = []
+    for _ in range(2):
+        share = rng.dirichlet(np.ones(4)) * elastic_px
+        turn, phase = rng.uniform(0, 2 * np.pi, (2, 4))
+        frequency = rng.uniform(0.5, 1.6, 4) / side
+        waves.append(
+            tuple(
+                (float(a), float(f * np.sin(t)), float(f * np.cos(t)), float(p))
+                for a, f, t, p in zip(share, frequency, turn, phase, strict=True)
+            )
+        )
+    shift = rng.uniform(0.4, 1, 2) * rng.choice([-1, 1], 2) * shift_px
+    return CycleMap(
+        centre_px=(shape[0] / 2, shape[1] / 2),
+        shift_px=(float(shift[0]), float(shift[1])),
+        rotation_deg=float(rng.choice([-1, 1]) * rng.uniform(0.5, 1) * rotation_deg),
+        waves=tuple(waves),
+    )

@@ -1,0 +1,234 @@
+"""The report: one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from tilewright.report.pictures import Rendering, embed_png, render
+from tilewright.report.quality_file import Quality, read_quality
+from tilewright.report.summary import trusted_markers, verdict_matrix
+from tilewright.report.verdict import METRICS, Item, worst
+
+#: Title and one sentence per stage, in the order of the workflow.
+STAGES = {
+    "illumination": (
+        "Illumination",
+        "The flat-field of each channel, and how well tiles agree in overlaps it was not "
+        "fitted to.",
+    ),
+    "tile_positions": (
+        "Tile positions",
+        "Where each tile lies, which overlaps agreed, and what nothing ties down.",
+    ),
+    "stitch": ("Stitching", "The mosaic in its sharpest plane, before deconvolution."),
+    "deconvolve": ("Deconvolution", "The same place before and after."),
+    "edf": ("In-focus plane", "One plane made from the stack, and where in z the tissue lies."),
+    "register": (
+        "Registration",
+        "Nuclei of this cycle on those of the reference cycle, before and after.",
+    ),
+}
+#: Findings on the first screen; the rest is folded.
+_SHOWN = 12
+_ORDER = {"fail": 0, "warn": 1, "pass": 2}
+
+
+def _anchor(*parts: Any) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", "-".join(str(p) for p in parts).lower())
+
+
+def _item(item: Item) -> dict[str, Any]:
+    """Return an item with the texts that the page shows."""
+    kind = METRICS[item.metric]
+    shown = {
+        key: "none" if value is None else kind.format(value)
+        for key, value in (("shown", item.value), ("warn", item.warn), ("fail", item.fail))
+    }
+    return {
+        **asdict(item),
+        "title": kind.title,
+        "stage_title": STAGES[item.stage][0],
+        "anchor": _anchor(item.sample, item.stage, item.cycle),
+        "shown": shown["shown"],
+        "warn_shown": shown["warn"],
+        "fail_shown": shown["fail"],
+    }
+
+
+def _stage(sample: str, stage: str, found: Sequence[tuple[Quality, Path]]) -> dict[str, Any]:
+    parts = []
+    for quality, png in found:
+        if quality.stage != stage:
+            continue
+        parts.append(
+            {
+                "cycle": quality.cycle,
+                "anchor": _anchor(sample, stage, quality.cycle),
+                "verdict": worst(item.verdict for item in quality.items),
+                "caption": quality.caption,
+                "checks": [_item(item) for item in quality.items],
+                **asdict(embed_png(png)),
+            }
+        )
+    title, about = STAGES[stage]
+    return {"title": title, "about": about, "parts": parts}
+
+
+def _matrix(
+    sample: str, found: Sequence[Quality], cycles: Sequence[int], reference_cycle: int
+) -> list[dict[str, Any]]:
+    verdicts = verdict_matrix(found)
+    rows = []
+    for stage, (title, _) in STAGES.items():
+        if not any(name == stage for name, _ in verdicts):
+            continue
+        cells = [
+            {
+                "verdict": verdicts.get((stage, cycle)),
+                "anchor": _anchor(sample, stage, cycle),
+                "note": "reference" if stage == "register" and cycle == reference_cycle else "",
+            }
+            for cycle in cycles
+        ]
+        rows.append({"title": title, "cells": cells})
+    return rows
+
+
+def _picture(rendering: Rendering | None) -> dict[str, Any] | None:
+    if rendering is None:
+        return None
+    return {
+        **asdict(rendering.composite),
+        "key": [{"marker": name, "colour": colour} for name, colour in rendering.key],
+        "alt": ", ".join(name for name, _ in rendering.key),
+        "caption": "Each channel scaled for the eye, failed ones left out; intensities are in the "
+        "OME-TIFF.",
+    }
+
+
+def _sample(
+    name: str,
+    found: Sequence[tuple[Quality, Path]],
+    image: Path | None,
+    channels: Sequence[Mapping[str, Any]],
+    reference_cycle: int,
+) -> dict[str, Any]:
+    qualities = [quality for quality, _ in found]
+    items = [item for quality in qualities for item in quality.items]
+    cycles = sorted({quality.cycle for quality in qualities})
+    bad = sorted((i for i in items if i.verdict != "pass"), key=lambda i: _ORDER[i.verdict])
+    rows = [row for row in trusted_markers(items, channels) if row["sample"] == name]
+    failed = [k for k, row in enumerate(rows) if row["verdict"] == "fail"]
+    rendering = render(image, failed) if image is not None else None
+    # The registered image holds the channels in the order of the marker table.
+    pictures = rendering.channels if rendering and len(rendering.channels) == len(rows) else []
+    for row, picture in zip(rows, pictures, strict=False):
+        row.update(asdict(picture))
+    return {
+        "name": name,
+        "anchor": _anchor("sample", name),
+        "verdict": worst(item.verdict for item in items),
+        "checks": items,
+        "cycles": cycles,
+        "matrix": _matrix(name, qualities, cycles, reference_cycle),
+        "bad": [_item(item) for item in bad],
+        "unregistered": [i for i in items if i.metric == "unregistered" and i.verdict == "fail"],
+        "picture": _picture(rendering),
+        "channels": rows,
+        "stages": [s for s in (_stage(name, stage, found) for stage in STAGES) if s["parts"]],
+    }
+
+
+def _headline(samples: Sequence[Mapping[str, Any]]) -> str:
+    items = [item for sample in samples for item in sample["checks"]]
+    fails, warns = (sum(i.verdict == v for i in items) for v in ("fail", "warn"))
+    n = len(samples)
+    start = f"{n} sample{'s' if n != 1 else ''}, {len(items)} checks: "
+    if not fails and not warns:
+        return start + "all within their limits."
+    parts = []
+    if fails:
+        parts.append(f"{fails} failed")
+    if warns:
+        parts.append(f"{warns} to look at")
+    return start + ", ".join(parts) + "."
+
+
+def write_report(
+    quality_paths: Sequence[Path],
+    picture_paths: Sequence[Path],
+    images: Mapping[str, Path],
+    channels: Sequence[Mapping[str, Any]],
+    output: Path,
+    *,
+    title: str,
+    reference_cycle: int,
+    software: Mapping[str, str],
+    config_text: str,
+) -> None:
+    """Write the report of all samples.
+
+    Parameters
+    ----------
+    quality_paths, picture_paths : sequences of Path
+        JSON and PNG of each quality stage, in the same order.
+    images : mapping
+        Sample → registered OME-Zarr; samples without one show no image.
+    channels : sequence of mappings
+        cycle, channel, marker of each channel, in the order of the registered image.
+    output : Path
+        The HTML file.
+    title : str
+        Name of the experiment.
+    reference_cycle : int
+        The cycle that the others are registered to.
+    software : mapping
+        Name → version, shown at the end.
+    config_text : str
+        The configuration as YAML, shown at the end.
+
+    Raises
+    ------
+    ValueError
+        A quality file cannot be read, or the two lists differ in length.
+    """
+    pairs = [
+        (read_quality(Path(q)), Path(p)) for q, p in zip(quality_paths, picture_paths, strict=True)
+    ]
+    pairs.sort(key=lambda pair: (pair[0].sample, pair[0].cycle))
+    names = sorted({quality.sample for quality, _ in pairs})
+    samples = [
+        _sample(
+            name,
+            [pair for pair in pairs if pair[0].sample == name],
+            Path(images[name]) if name in images else None,
+            channels,
+            reference_cycle,
+        )
+        for name in names
+    ]
+    loader = jinja2.PackageLoader("tilewright.report", "templates")
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+    environment.globals.update(vars(environment.get_template("macros.html").module))
+    style = (Path(__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
+    page = environment.get_template("report.html").render(
+        title=title,
+        headline=_headline(samples),
+        samples=samples,
+        shown=_SHOWN,
+        software=software,
+        config=config_text,
+        style=style,
+    )
+    output.parent.mkdir(parents=True, exist_ok=True)
+    partial = output.with_name(f".{output.name}.partial")
+    partial.write_text(page, encoding="utf-8")
+    partial.replace(output)

@@ -1,0 +1,227 @@
+"""Every quality number that is judged: its name, its meaning when bad, its default limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["pass", "warn", "fail"]
+Direction = Literal["above", "below"]
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Where a number turns to ``warn`` and to ``fail``; ``None`` never does.
+
+    ``direction`` says on which side of the limit the number is bad.
+    """
+
+    warn: float | None
+    fail: float | None
+    direction: Direction
+
+    def judge(self, value: float) -> Verdict:
+        """Return the verdict of a finite number; the limit itself is still good.
+
+        >>> Threshold(1.0, 2.0, "above").judge(1.0), Threshold(1.0, 2.0, "above").judge(2.5)
+        ('pass', 'fail')
+        """
+        for verdict in ("fail", "warn"):
+            limit = self.fail if verdict == "fail" else self.warn
+            if limit is not None and (
+                value > limit if self.direction == "above" else value < limit
+            ):
+                return "fail" if verdict == "fail" else "warn"
+        return "pass"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A quality number: what it is called, and what it means when it is bad.
+
+    Attributes
+    ----------
+    title : str
+        Name in tables.
+    reason : str
+        Code written beside a verdict that is not ``pass``.
+    bad : str
+        What a bad value means and what to do; ends the sentence.
+    threshold : Threshold
+        Default limits.
+    unit : str
+        ``%`` prints a share as percent.
+    """
+
+    title: str
+    reason: str
+    bad: str
+    threshold: Threshold
+    unit: str = ""
+
+    def format(self, value: float) -> str:
+        """Return a value with its unit, three significant digits."""
+        if self.unit == "%":
+            return f"{100 * value:.3g} %"
+        return f"{value:.3g} {self.unit}".rstrip()
+
+
+def _above(warn: float | None, fail: float | None) -> Threshold:
+    return Threshold(warn, fail, "above")
+
+
+def _below(warn: float | None, fail: float | None) -> Threshold:
+    return Threshold(warn, fail, "below")
+
+
+#: Every number that is judged, by name. The defaults of ``qc.thresholds``.
+METRICS: dict[str, Metric] = {
+    "heldout_log_ratio": Metric(
+        "Brightness mismatch in held-out overlaps",
+        "uneven_illumination",
+        "the flat-field leaves tiles of different brightness side by side",
+        _above(0.05, 0.15),
+    ),
+    "flat_minimum": Metric(
+        "Darkest place of the flat-field",
+        "strong_vignetting",
+        "the corners hold little light, so noise is amplified there",
+        _below(0.3, 0.1),
+    ),
+    "accepted_edges": Metric(
+        "Overlaps that could be matched",
+        "few_matches",
+        "many tiles stand where the stage says, not where the images agree",
+        _below(0.5, 0.2),
+        "%",
+    ),
+    "edge_residual_px": Metric(
+        "Disagreement of overlaps (95th percentile)",
+        "edge_residual",
+        "neighbouring tiles contradict each other, so cells may be doubled",
+        _above(1.0, 3.0),
+        "px",
+    ),
+    "untied_tiles": Metric(
+        "Tiles without a link to the main island",
+        "islands",
+        "these tiles stand at the stage's position",
+        _above(0.25, 0.6),
+        "%",
+    ),
+    "position_sigma_px": Metric(
+        "Uncertainty of tile positions (95th percentile)",
+        "uncertain_positions",
+        "positions in the main island are only weakly tied down",
+        _above(0.7, 2.5),
+        "px",
+    ),
+    "saturated": Metric(
+        "Pixels at the camera's maximum",
+        "saturated",
+        "bright structures are cut off; expose shorter",
+        _above(1e-3, 1e-2),
+        "%",
+    ),
+    "clipped": Metric(
+        "Pixels clipped to the range of the file",
+        "clipped",
+        "what was brighter or darker is lost",
+        _above(1e-3, 1e-2),
+        "%",
+    ),
+    "contrast": Metric(
+        "Brightest structures over the noise",
+        "no_signal",
+        "nothing stands out from the background: the stain failed, or the channel is empty",
+        _below(6.0, 3.0),
+    ),
+    "empty": Metric(
+        "Area without tissue",
+        "empty",
+        "hardly anything but glass is in view",
+        _above(0.9, 0.98),
+        "%",
+    ),
+    "focus": Metric(
+        "Fine detail in the sharpest plane",
+        "out_of_focus",
+        "no plane is in focus",
+        _below(1.5e-3, 3e-4),
+    ),
+    "focus_edge": Metric(
+        "Tissue whose sharpest plane is the first or last",
+        "focus_outside_stack",
+        "the focus lies outside the stack; move or widen it",
+        _above(0.35, 0.7),
+        "%",
+    ),
+    "seam": Metric(
+        "Step at tile borders over chance (median)",
+        "seam",
+        "tile borders are visible",
+        _above(3.0, 6.0),
+    ),
+    "ringing": Metric(
+        "Dark moats that deconvolution drew around bright objects",
+        "ringing",
+        "they are no structure; use fewer iterations or check the PSF",
+        _above(0.12, 0.3),
+        "%",
+    ),
+    "flux_factor": Metric(
+        "Factor by which deconvolution changed the total light",
+        "flux",
+        "intensities are not comparable with the raw image",
+        # Light of a thin section that spreads over 2n - 1 planes is gathered from n: up to 2.
+        _above(2.0, 3.0),
+        "fold",
+    ),
+    "end_plane_excess": Metric(
+        "Light piled up in the end planes",
+        "end_planes",
+        "out-of-focus light from beyond the stack sits in its first or last plane",
+        _above(1.0, 3.0),
+        "%",
+    ),
+    "damaged_planes": Metric(
+        "Damaged planes left out",
+        "damaged_planes",
+        "planes were gated out of the projection; look at the raw tiles",
+        _above(0.0, 0.34),
+        "%",
+    ),
+    "ncc": Metric(
+        "Agreement with the reference cycle (NCC)",
+        "poor_overlap",
+        "nuclei of this cycle do not lie on those of the reference",
+        _below(0.7, 0.4),
+    ),
+    "residual_px": Metric(
+        "Residual of the registration (median)",
+        "registration_residual",
+        "cells are displaced between cycles",
+        _above(0.6, 2.0),
+        "px",
+    ),
+    "elastic_px": Metric(
+        "Largest elastic displacement",
+        "large_deformation",
+        "the tissue is torn or folded, or blocks were mismatched",
+        _above(8.0, 30.0),
+        "px",
+    ),
+    "poor_blocks": Metric(
+        "Tissue blocks that do not match the reference",
+        "local_mismatch",
+        "tissue was lost or folded in these places",
+        _above(0.15, 0.4),
+        "%",
+    ),
+    "unregistered": Metric(
+        "Cycle taken over without registration",
+        "unregistered",
+        "this cycle is NOT registered; its markers must not be combined with other cycles",
+        _above(None, 0.0),
+    ),
+}

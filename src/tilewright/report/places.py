@@ -1,0 +1,132 @@
+"""Where quality is measured: blocks with tissue, chosen from a thumbnail, read in full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.io.mosaic import Mosaic
+from tilewright.kernels.backend import Backend
+from tilewright.kernels.metrics import focus_score
+from tilewright.report.figures import thumbnail
+
+
+@dataclass(frozen=True)
+class ChannelFiles:
+    """Files of one channel that a quality stage reads; the order is up to the stage."""
+
+    channel: str
+    marker: str
+    paths: tuple[Path, ...]
+
+
+def zip_channels(
+    channels: Sequence[str], markers: Sequence[str], *paths: Sequence[str | Path]
+) -> list[ChannelFiles]:
+    """Bring parallel lists of one cycle's channels together.
+
+    Raises
+    ------
+    ValueError
+        The lists differ in length.
+    """
+    rows = zip(channels, markers, *paths, strict=True)
+    return [ChannelFiles(str(c), str(m), tuple(Path(p) for p in rest)) for c, m, *rest in rows]
+
+
+def textured_blocks(
+    small: NDArray[np.float32], factor: int, shape: tuple[int, int], side: int, count: int
+) -> list[tuple[int, int]]:
+    """Return (y, x) of up to ``count`` blocks of ``side`` px, the most textured first.
+
+    Blocks lie on a grid over the (y, x) ``shape`` that ``small`` shows ``factor`` times
+    smaller. Texture is the spread about the image's background, each pixel capped, so that a
+    speck of dirt does not outdo tissue.
+    """
+    side = min(side, *shape)
+    above = np.abs(small - np.percentile(small, 5))
+    capped = np.minimum(above, np.percentile(above, 98))
+    found = []
+    for y in _starts(shape[0], side):
+        for x in _starts(shape[1], side):
+            rows = slice(y // factor, max((y + side) // factor, y // factor + 1))
+            cols = slice(x // factor, max((x + side) // factor, x // factor + 1))
+            part = capped[rows, cols]
+            found.append((-round(float(part.mean()), 3) if part.size else 0.0, y, x))
+    return [(y, x) for _, y, x in sorted(found)[:count]]
+
+
+def _starts(length: int, side: int) -> list[int]:
+    count = max(length // side, 1)
+    return [int(v) for v in np.linspace(0, length - side, count)]
+
+
+@dataclass(frozen=True)
+class FocusScan:
+    """Sharpness through the stack at sampled blocks.
+
+    Attributes
+    ----------
+    blocks : list of (y, x)
+        Full-resolution origins.
+    side : int
+        Their size in px.
+    scores : float64 (blocks, z)
+        Band-ratio focus; NaN where a block has no signal.
+    best_plane : int
+        Plane that is sharpest over all blocks; the middle one where nothing has signal.
+    """
+
+    blocks: list[tuple[int, int]]
+    side: int
+    scores: NDArray[np.float64]
+    best_plane: int
+
+    @property
+    def focus(self) -> float:
+        """Median over blocks of the sharpest plane's score; NaN without signal."""
+        good = self.scores[np.isfinite(self.scores).any(axis=1)]
+        return float(np.median(np.nanmax(good, axis=1))) if len(good) else float("nan")
+
+    @property
+    def at_edge(self) -> float:
+        """Share of blocks whose sharpest plane is the first or last; NaN for thin stacks.
+
+        A stack of one or two planes has no inner plane to be sharper.
+        """
+        good = self.scores[np.isfinite(self.scores).any(axis=1)]
+        planes = self.scores.shape[1]
+        if not len(good) or planes < 3:
+            return float("nan")
+        best = np.nanargmax(np.nan_to_num(good, nan=-1.0), axis=1)
+        return float(np.isin(best, (0, planes - 1)).mean())
+
+
+def scan_focus(
+    backend: Backend, mosaic: Mosaic, *, side: int = 256, count: int = 16
+) -> tuple[FocusScan, NDArray[np.float32], int]:
+    """Measure focus through a stack; return it with the sharpest plane's thumbnail and factor.
+
+    Reads one plane for the thumbnail twice at most, and ``count`` columns of blocks.
+    """
+    middle = mosaic.shape[0] // 2
+    small, factor = thumbnail(mosaic, middle)
+    blocks = textured_blocks(small, factor, mosaic.shape[1:], side, count)
+    side = min(side, *mosaic.shape[1:])
+    scores = np.full((len(blocks), mosaic.shape[0]), np.nan)
+    for k, (y, x) in enumerate(blocks):
+        column = mosaic.read(slice(None), slice(y, y + side), slice(x, x + side))
+        for z, plane in enumerate(column):
+            if side >= 64:
+                scores[k, z] = focus_score(backend, plane).score
+    known = np.isfinite(scores).any(axis=0)
+    best = middle
+    if known.any():
+        best = int(np.argmax(np.round(np.nan_to_num(np.nansum(scores, axis=0)), 12)))
+    if best != middle:
+        small, factor = thumbnail(mosaic, best)
+    return FocusScan(blocks, side, scores, best), small, factor

@@ -1,0 +1,240 @@
+"""Quality of registration: measured anew on the images, not taken from the registration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from tilewright.io.mosaic import Mosaic, open_mosaic
+from tilewright.io.transform import read_transform
+from tilewright.kernels.backend import Backend, cpu_backend
+from tilewright.kernels.metrics import ncc
+from tilewright.kernels.warp import Transform, source_region, warp
+from tilewright.report.figures import thumbnail
+from tilewright.report.places import textured_blocks
+from tilewright.report.quality_file import Quality, write_quality
+from tilewright.report.register_figure import BlockView, draw_register
+from tilewright.report.verdict import Item, Subject, Threshold, judge, resolve_thresholds
+
+_SIDE_PX = 256
+_BLOCKS = 48
+#: A block below this agreement is counted as mismatched, and its residual means nothing.
+_POOR_NCC = 0.5
+
+
+def qc_register(
+    reference: str | Path,
+    moving: str | Path,
+    transform_npz: str | Path,
+    output_json: Path,
+    output_png: Path,
+    *,
+    sample: str,
+    cycle: int,
+    thresholds: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Judge the registration of one cycle on the reference channel.
+
+    Parameters
+    ----------
+    reference, moving : path
+        In-focus planes of the reference channel: of the reference cycle and of this one.
+    transform_npz : path
+        What ``register`` wrote.
+    output_json, output_png : Path
+        Verdicts and picture.
+    sample : str
+    cycle : int
+    thresholds : mapping
+        ``qc.thresholds`` of the config.
+    """
+    limits = resolve_thresholds(thresholds)
+    backend = cpu_backend()
+    fixed, other = open_mosaic(reference), open_mosaic(moving)
+    transform = read_transform(transform_npz)
+    small, factor = thumbnail(fixed, 0)
+    blocks = textured_blocks(small, factor, fixed.shape[1:], _SIDE_PX, 4 * _BLOCKS)
+    found = compare_blocks(backend, fixed, other, transform, _tissue(small, factor, blocks))
+    registered = bool(transform.quality.get("registered", True))
+    subject = Subject(sample, cycle, "register")
+    items = _judge(subject, found, transform, registered, limits)
+    numbers = {
+        "registered": registered,
+        "blocks": len(found),
+        "ncc_before": float(np.median([b.ncc_before for b in found])) if found else None,
+        "rotation_deg": float(
+            np.degrees(np.arctan2(transform.affine[1, 0], transform.affine[0, 0]))
+        ),
+        "shift_px": transform.affine[:, 2].tolist(),
+        "register": dict(transform.quality),
+    }
+    caption = (
+        f"Nuclei of the reference cycle in magenta and of cycle {cycle} in green, white where they "
+        "agree: the whole section after registration with the elastic displacements (arrows, "
+        "enlarged), and the worst places before and after."
+    )
+    moved = _moved_thumbnail(other, transform, small.shape, factor)
+    draw_register(small, moved, factor, found, transform, registered, fixed.voxel_um[2], output_png)
+    write_quality(output_json, Quality(sample, cycle, "register", tuple(items), numbers, caption))
+
+
+def _tissue(
+    small: NDArray[np.float32], factor: int, blocks: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Keep blocks with tissue, evenly over their order of texture, ``_BLOCKS`` at most."""
+    floor, top = np.percentile(small, (5, 98))
+    side = max(_SIDE_PX // factor, 1)
+    good = [
+        (y, x)
+        for y, x in blocks
+        if small[y // factor : y // factor + side, x // factor : x // factor + side].mean()
+        > floor + 0.1 * (top - floor)
+    ]
+    keep = np.unique(np.linspace(0, len(good) - 1, min(len(good), _BLOCKS)).astype(int))
+    return [good[k] for k in keep] if good else []
+
+
+def compare_blocks(
+    backend: Backend,
+    fixed: Mosaic,
+    other: Mosaic,
+    transform: Transform,
+    blocks: list[tuple[int, int]],
+) -> list[BlockView]:
+    """Compare blocks of the reference with the cycle, before and after resampling it.
+
+    Blocks that the cycle does not cover are left out.
+    """
+    found = []
+    for y, x in blocks:
+        region = tuple(
+            slice(start, min(start + _SIDE_PX, n))
+            for start, n in zip((y, x), fixed.shape[1:], strict=True)
+        )
+        rows, cols = region
+        a = fixed.read(0, rows, cols).astype(np.float32)
+        before = np.zeros_like(a)
+        part = other.read(0, rows, cols)
+        before[: part.shape[0], : part.shape[1]] = part
+        after = _resampled(backend, other, transform, (rows, cols))
+        if after is None or not a.any():
+            continue
+        scores = [_texture_ncc(backend, a, b) for b in (before, after)]
+        shift = block_shift(a, after)
+        found.append(BlockView((y, x), a, before, after, scores[0], scores[1], shift))
+    return found
+
+
+def _resampled(
+    backend: Backend, other: Mosaic, transform: Transform, region: tuple[slice, slice]
+) -> NDArray[np.float32] | None:
+    part = source_region(transform, region, (other.shape[1], other.shape[2]))
+    if part is None:
+        return None
+    pixels = other.read(0, *part)
+    origin = (part[0].start, part[1].start)
+    shape = (other.shape[1], other.shape[2])
+    return warp(backend, pixels, origin, shape, transform, region).astype(np.float32)
+
+
+def _texture(image: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Band-pass the square root: noise evened out, staining level and haze taken off."""
+    root = np.sqrt(np.maximum(image, 0)).astype(np.float32)
+    return np.asarray(
+        ndimage.gaussian_filter(root, 1.2) - ndimage.gaussian_filter(root, 12.0), np.float32
+    )
+
+
+def _texture_ncc(
+    backend: Backend, first: NDArray[np.float32], second: NDArray[np.float32]
+) -> float:
+    """NCC of the textures where both images have pixels; 0 where one is constant.
+
+    Outside tiles an in-focus plane is 0 all over; single zeros are dark pixels of glass or of
+    lost tissue, and those count.
+    """
+    both = (ndimage.uniform_filter(first, 9) > 0) & (ndimage.uniform_filter(second, 9) > 0)
+    score = ncc(backend, _texture(first), _texture(second), both)
+    return score if np.isfinite(score) else 0.0
+
+
+def block_shift(reference: NDArray[np.float32], moving: NDArray[np.float32]) -> tuple[float, float]:
+    """Return the (y, x) shift in px that would still improve a block; within a few px of truth.
+
+    Gauss–Newton steps on band-passed images with the mean gradient of both (Lucas & Kanade
+    1981); the first steps are taken on blurred images, to reach 4 px.
+    """
+    first, second = _texture(reference), _texture(moving)
+    total = np.zeros(2)
+    for sigma in (3.0, 3.0, 1.5, 1.5, 1.5):
+        a = ndimage.gaussian_filter(first, sigma)
+        b = ndimage.shift(ndimage.gaussian_filter(second, sigma), -total, order=1, mode="nearest")
+        inner = (slice(12, -12), slice(12, -12))
+        a, b = (v / max(float(v[inner].std()), 1e-9) for v in (a, b))
+        slopes = [np.gradient((a + b) / 2, axis=axis)[inner].ravel() for axis in (0, 1)]
+        gradient = np.stack(slopes, -1)
+        step = np.linalg.lstsq(gradient, (a - b)[inner].ravel(), rcond=None)[0]
+        total = np.clip(total + step, -8, 8)
+    return float(total[0]), float(total[1])
+
+
+def _moved_thumbnail(
+    other: Mosaic, transform: Transform, shape: tuple[int, ...], factor: int
+) -> NDArray[np.float32]:
+    """Return the cycle's thumbnail resampled in the reference frame: for the eye only."""
+    source, own = thumbnail(other, 0)
+    centres = np.indices(shape).reshape(2, -1).T * factor + (factor - 1) / 2
+    at = (transform.points(centres.astype(np.float64)) - (own - 1) / 2) / own
+    values = ndimage.map_coordinates(source, at.T, order=1, mode="constant")
+    return np.asarray(values.reshape(shape), np.float32)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What blocks say together; NaN where there are none."""
+
+    ncc: float
+    residual_px: float
+    poor: float
+
+
+def agreement(found: list[BlockView]) -> Agreement:
+    """Summarise blocks: median NCC, median residual of those that match, share that does not."""
+    if not found:
+        return Agreement(float("nan"), float("nan"), float("nan"))
+    scores = np.array([b.ncc_after for b in found])
+    residual = [float(np.hypot(*b.shift_px)) for b in found if b.ncc_after >= _POOR_NCC]
+    return Agreement(
+        float(np.median(scores)),
+        float(np.median(residual)) if residual else float("nan"),
+        float((scores < _POOR_NCC).mean()),
+    )
+
+
+def _judge(
+    subject: Subject,
+    found: list[BlockView],
+    transform: Transform,
+    registered: bool,
+    limits: Mapping[str, Threshold],
+) -> list[Item]:
+    result = agreement(found)
+    bend = float(np.hypot(*transform.field).max())
+    none = "" if found else "no block has tissue in both cycles"
+    lost = "" if np.isfinite(result.residual_px) else "no block matches"
+    items = [
+        judge(subject, "ncc", result.ncc, limits, detail=none or f"{len(found)} blocks"),
+        judge(subject, "residual_px", result.residual_px, limits, detail=none or lost),
+        judge(subject, "poor_blocks", result.poor, limits, detail=none),
+        judge(subject, "elastic_px", bend, limits),
+    ]
+    if not registered:
+        declared = "allowed by registration.allow_unregistered"
+        items.insert(0, judge(subject, "unregistered", 1.0, limits, detail=declared))
+    return items

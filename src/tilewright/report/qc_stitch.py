@@ -1,0 +1,271 @@
+"""Quality of the stitched mosaic: light, focus, and whether tile borders show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.io.illumination import read_plane
+from tilewright.io.mosaic import Mosaic, open_mosaic
+from tilewright.io.positions import Positions, read_positions
+from tilewright.kernels.backend import Backend, cpu_backend
+from tilewright.kernels.metrics import empty_fraction, seam_score
+from tilewright.kernels.noise import NOISE_KERNEL
+from tilewright.report.figures import new_figure, save_png, scale_bar, show
+from tilewright.report.places import ChannelFiles, FocusScan, scan_focus, zip_channels
+from tilewright.report.quality_file import Quality, write_quality
+from tilewright.report.verdict import Item, Subject, Threshold, judge, resolve_thresholds
+
+#: Contrast below which a field holds nothing but noise (an empty one reaches about 2).
+NO_SIGNAL = 3.0
+
+
+def qc_stitch(
+    mosaics: Sequence[str | Path],
+    flats: Sequence[str | Path],
+    positions_csv: str | Path,
+    output_json: Path,
+    output_png: Path,
+    *,
+    sample: str,
+    cycle: int,
+    channels: Sequence[str],
+    markers: Sequence[str],
+    thresholds: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Judge the stitched channels of one cycle.
+
+    Parameters
+    ----------
+    mosaics, flats : sequences of path
+        Mosaic and flat-field per channel; flat-fields say how large a tile is.
+    positions_csv : path
+        Tile positions of the cycle.
+    output_json, output_png : Path
+        Verdicts and picture.
+    sample : str
+    cycle : int
+    channels, markers : sequences of str
+        Channel tokens and marker names, parallel to ``mosaics``.
+    thresholds : mapping
+        ``qc.thresholds`` of the config.
+    """
+    limits = resolve_thresholds(thresholds)
+    backend = cpu_backend()
+    positions = read_positions(Path(positions_csv))
+    items: list[Item] = []
+    numbers: dict[str, Any] = {}
+    views = []
+    for files in zip_channels(channels, markers, mosaics, flats):
+        mosaic = open_mosaic(files.paths[0])
+        tile = read_plane(files.paths[1]).shape
+        scan, small, factor = scan_focus(backend, mosaic)
+        valid = _covered(positions, (tile[0], tile[1]), small.shape, factor)
+        seams = seam_scores(backend, mosaic, positions, (tile[0], tile[1]), scan.best_plane)
+        subject = Subject(sample, cycle, "stitch", files.channel, files.marker)
+        raw_px = len(positions.row) * tile[0] * tile[1]
+        items += _judge(backend, subject, mosaic, scan, small, valid, seams, raw_px, limits)
+        numbers[files.channel] = {
+            "best_plane": scan.best_plane + 1,
+            "planes": mosaic.shape[0],
+            "worst_seams": [seam.as_dict() for seam in seams[:5]],
+            "focus_per_plane": np.nanmedian(scan.scores, axis=0).tolist()
+            if np.isfinite(scan.scores).any(axis=0).all()
+            else None,
+        }
+        views.append((files, small, valid, scan.best_plane, mosaic, factor))
+    caption = (
+        f"Stitched mosaics of cycle {cycle}, each in its sharpest plane, scaled from the 1st to "
+        "the 99.7th percentile."
+    )
+    _draw(views, output_png)
+    write_quality(output_json, Quality(sample, cycle, "stitch", tuple(items), numbers, caption))
+
+
+@dataclass(frozen=True)
+class BorderSeam:
+    """Seam between two neighbouring tiles (row, col)."""
+
+    first: tuple[int, int]
+    second: tuple[int, int]
+    score: float
+    step: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "first": list(self.first),
+            "second": list(self.second),
+            "score": self.score,
+            "step": self.step,
+        }
+
+
+def seam_scores(
+    backend: Backend, mosaic: Mosaic, positions: Positions, tile: tuple[int, int], plane: int
+) -> list[BorderSeam]:
+    """Return the seams between neighbours with tissue on both sides, worst first.
+
+    The strip lies across the middle of the overlap and reaches over half a tile on either
+    side at most; the band where tiles are blended into each other (``feather_px``) is left out.
+    A wide band hides a step from the eye, and from this number too.
+    """
+    index = {
+        (int(r), int(c)): (float(y), float(x))
+        for r, c, y, x in zip(
+            positions.row, positions.col, positions.y_px, positions.x_px, strict=True
+        )
+    }
+    pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
+    found = []
+    for key, a in index.items():
+        for axis, other in ((0, (key[0] + 1, key[1])), (1, (key[0], key[1] + 1))):
+            if other not in index:
+                continue
+            strip = _strip(mosaic, plane, a, index[other], tile, axis)
+            if strip is None:
+                continue
+            pixels, border, gap = strip
+            seam = seam_score(
+                backend, pixels, border, pedestal_counts=pedestal, axis=axis, gap_px=gap
+            )
+            if np.isfinite(seam.step):
+                found.append(BorderSeam(key, other, round(seam.score, 4), round(seam.step, 5)))
+    return sorted(found, key=lambda s: (-s.score, s.first, s.second))
+
+
+def _strip(
+    mosaic: Mosaic,
+    plane: int,
+    a: tuple[float, float],
+    b: tuple[float, float],
+    tile: tuple[int, int],
+    axis: int,
+) -> tuple[NDArray[Any], int, int] | None:
+    """Read a strip (y, x) across the border of two tiles: pixels, border and gap in it."""
+    overlap = a[axis] + tile[axis] - b[axis]
+    middle = round((a[axis] + tile[axis] + b[axis]) / 2)
+    feather = min(float(mosaic.attributes.get("feather_px", overlap)), overlap)
+    gap = max(int(np.ceil(feather / 2)), 0)
+    reach = min(80 + 3 * gap, tile[axis] // 2)
+    along = 1 - axis
+    margin = 0.15 * tile[along]  # the corners belong to other borders
+    low = round(max(a[along], b[along]) + margin)
+    high = round(min(a[along], b[along]) + tile[along] - margin)
+    span = (middle - reach, middle + reach)
+    # seam_score needs room for five windows of half the gap beside three gaps.
+    if reach < max(32, 3 * gap + 5 * max(gap // 2, 1)) or high - low < 32:
+        return None
+    if span[0] < 0 or span[1] > mosaic.shape[1 + axis] or low < 0:
+        return None
+    across, beside = slice(*span), slice(low, high)
+    pixels = mosaic.read(plane, *((across, beside) if axis == 0 else (beside, across)))
+    return pixels, reach, gap
+
+
+def contrast_to_noise(backend: Backend, image: NDArray[Any]) -> float:
+    """Return how far the brightest structures stand out, in noise standard deviations.
+
+    99.9th percentile less median, after a 3×3 median (hot pixels) and a small blur, over the
+    noise of the dimmer half (Immerkær 1996). An empty field reaches about 2.
+    """
+    xp, ndimage = backend.xp, backend.ndimage
+    plane = backend.asarray(image)
+    smooth = ndimage.gaussian_filter(ndimage.median_filter(plane, size=3), 1.0)
+    rough = xp.abs(ndimage.convolve(plane, backend.asarray(NOISE_KERNEL)))
+    low, high = (float(v) for v in xp.percentile(smooth, xp.asarray([50.0, 99.9])))
+    noise = 1.4826 * float(xp.median(rough[smooth <= low]))
+    return (high - low) / max(noise, 1e-6)
+
+
+def _covered(
+    positions: Positions, tile: tuple[int, int], shape: tuple[int, ...], factor: int
+) -> NDArray[np.bool_]:
+    """Return where a thumbnail shows a tile."""
+    covered = np.zeros(shape, bool)
+    for y, x in zip(positions.y_px, positions.x_px, strict=True):
+        rows = slice(int(np.ceil(y / factor)), int((y + tile[0]) // factor))
+        covered[rows, int(np.ceil(x / factor)) : int((x + tile[1]) // factor)] = True
+    return covered
+
+
+def _saturated(mosaic: Mosaic, plane: int, raw_px: int) -> tuple[float | None, str]:
+    """Return the saturated share of the worst plane, counted in the raw tiles by ``stitch``."""
+    counts = mosaic.attributes.get("saturated_raw_px")
+    if counts is None:
+        return None, "stitch did not count saturated pixels; set camera.saturation_counts"
+    per_plane = np.atleast_1d(np.asarray(counts, float))
+    return float(per_plane.max()) / raw_px, f"plane {int(per_plane.argmax()) + 1}"
+
+
+def _judge(
+    backend: Backend,
+    subject: Subject,
+    mosaic: Mosaic,
+    scan: FocusScan,
+    small: NDArray[np.float32],
+    valid: NDArray[np.bool_],
+    seams: Sequence[BorderSeam],
+    raw_px: int,
+    limits: Mapping[str, Threshold],
+) -> list[Item]:
+    clipped = mosaic.attributes.get("clipped_low", 0) + mosaic.attributes.get("clipped_high", 0)
+    saturated, where = _saturated(mosaic, scan.best_plane, raw_px)
+    y, x = scan.blocks[0]
+    block = mosaic.read(scan.best_plane, slice(y, y + scan.side), slice(x, x + scan.side))
+    contrast = contrast_to_noise(backend, block)
+    # Focus, tissue and seams of a field without signal are properties of its noise.
+    signal = contrast >= NO_SIGNAL
+    no_signal = "nothing stands out from the noise"
+    focused = signal and np.isfinite(scan.focus)
+    worst_seam = (
+        f"{len(seams)} borders, worst {seams[0].score:.1f} between row {seams[0].first[0]} column "
+        f"{seams[0].first[1]} and row {seams[0].second[0]} column {seams[0].second[1]}"
+        if seams
+        else "no tile border has tissue on both sides"
+    )
+    seam = float(np.median([s.score for s in seams])) if seams and signal else None
+    empty = empty_fraction(backend, small, valid=valid) if signal else None
+    plane = f"plane {scan.best_plane + 1} of {mosaic.shape[0]}"
+    items = [
+        judge(subject, "contrast", contrast, limits),
+        judge(subject, "empty", empty, limits, detail="" if signal else no_signal),
+        judge(subject, "saturated", saturated, limits, detail=where),
+        judge(subject, "clipped", clipped / float(np.prod(mosaic.shape)), limits),
+        judge(
+            subject,
+            "focus",
+            scan.focus if focused else None,
+            limits,
+            detail=plane if focused else no_signal,
+        ),
+        judge(subject, "seam", seam, limits, detail=worst_seam if signal else no_signal),
+    ]
+    if mosaic.shape[0] > 2:
+        at_edge = scan.at_edge if focused else None
+        detail = "" if focused else no_signal
+        items.append(judge(subject, "focus_edge", at_edge, limits, detail=detail))
+    return items
+
+
+def _draw(
+    views: Sequence[tuple[ChannelFiles, NDArray[np.float32], NDArray[np.bool_], int, Mosaic, int]],
+    output_png: Path,
+) -> None:
+    columns = min(len(views), 3)
+    rows = -(-len(views) // columns)
+    aspect = views[0][1].shape[0] / views[0][1].shape[1]
+    width = 10 / columns
+    figure = new_figure(10, max(rows * (width * aspect + 0.25), 1.5))
+    axes = np.atleast_1d(figure.subplots(rows, columns)).ravel()
+    for ax, (files, small, _, best, mosaic, factor) in zip(axes, views, strict=False):
+        show(ax, small, f"{files.marker}, plane {best + 1} of {mosaic.shape[0]}")
+        scale_bar(ax, mosaic.voxel_um[2] * factor, small.shape[1])
+    for ax in axes[len(views) :]:
+        ax.set_axis_off()
+    save_png(figure, output_png)

@@ -1,0 +1,143 @@
+"""All verdicts of a run in three tables, and what to do when one is ``fail``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal
+
+from tilewright.report.quality_file import Quality, read_quality
+from tilewright.report.verdict import Item, Verdict, worst
+
+
+class QualityError(RuntimeError):
+    """Items failed and the config says to stop; the message lists them."""
+
+
+def read_all(paths: Iterable[Path]) -> list[Quality]:
+    """Read quality files, ordered by sample, cycle and stage."""
+    return sorted(
+        (read_quality(Path(path)) for path in paths), key=lambda q: (q.sample, q.cycle, q.stage)
+    )
+
+
+def trusted_markers(
+    items: Sequence[Item], channels: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return sample, cycle, channel, marker, verdict and reasons of every channel.
+
+    A channel is as good as its own items and those of its whole cycle (tile positions,
+    registration). ``channels`` holds mappings with cycle, channel and marker, in the order of
+    the registered image.
+    """
+    rows = []
+    for sample in sorted({item.sample for item in items}):
+        for entry in channels:
+            cycle, channel = int(entry["cycle"]), str(entry["channel"])
+            own = [
+                item
+                for item in items
+                if (item.sample, item.cycle) == (sample, cycle) and item.channel in ("", channel)
+            ]
+            bad = sorted({item.reason for item in own if item.verdict != "pass"})
+            rows.append(
+                {
+                    "sample": sample,
+                    "cycle": cycle,
+                    "channel": channel,
+                    "marker": str(entry["marker"]),
+                    "verdict": worst(item.verdict for item in own),
+                    "reasons": ";".join(bad) if own else "not_looked_at",
+                }
+            )
+    return rows
+
+
+def write_summary(quality_paths: Iterable[Path], qc_json: Path, qc_csv: Path) -> list[Item]:
+    """Write all items, judged or not, as JSON and as a table; return the judged ones.
+
+    Parameters
+    ----------
+    quality_paths : iterable of Path
+        Quality files of all stages, cycles and samples.
+    qc_json, qc_csv : Path
+        Outputs; parent folders are made.
+    """
+    found = read_all(quality_paths)
+    items = [item for quality in found for item in quality.items]
+    content = {
+        "verdict": worst(item.verdict for item in items),
+        "counts": {v: sum(i.verdict == v for i in items) for v in ("pass", "warn", "fail")},
+        "items": [item.as_dict() for item in items],
+        "numbers": [
+            {"sample": q.sample, "cycle": q.cycle, "stage": q.stage, **q.numbers} for q in found
+        ],
+    }
+    _write(qc_json, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    _write(qc_csv, _table([f.name for f in fields(Item)], [item.as_dict() for item in items]))
+    return items
+
+
+def write_trusted_markers(
+    qc_json: Path, channels: Sequence[Mapping[str, Any]], output: Path
+) -> list[Item]:
+    """Write ``trusted_markers.csv`` from the summary; return all items for the gate.
+
+    Parameters
+    ----------
+    qc_json : Path
+        What :func:`write_summary` wrote.
+    channels : sequence of mappings
+        cycle, channel and marker of every channel.
+    output : Path
+        Table of :func:`trusted_markers`.
+    """
+    content = json.loads(qc_json.read_text(encoding="utf-8"))
+    items = [Item(**item) for item in content["items"]]
+    columns = ["sample", "cycle", "channel", "marker", "verdict", "reasons"]
+    _write(output, _table(columns, trusted_markers(items, channels)))
+    return items
+
+
+def stop_on_failure(items: Iterable[Item], on_fail: Literal["stop", "continue"]) -> None:
+    """Raise when an item failed and ``on_fail`` is ``stop``.
+
+    Raises
+    ------
+    QualityError
+        With one line per failed item.
+    """
+    failed = [item for item in items if item.verdict == "fail"]
+    if failed and on_fail == "stop":
+        lines = [
+            f"  {item.sample} cycle {item.cycle} {item.marker or item.channel or 'all channels'}: "
+            f"{item.sentence}"
+            for item in failed
+        ]
+        raise QualityError(
+            f"{len(failed)} quality items failed and qc.on_fail is 'stop':\n" + "\n".join(lines)
+        )
+
+
+def _table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def verdict_matrix(found: Sequence[Quality]) -> dict[tuple[str, int], Verdict]:
+    """Return the worst verdict of each (stage, cycle)."""
+    return {(q.stage, q.cycle): worst(item.verdict for item in q.items) for q in found}

@@ -1,0 +1,174 @@
+"""Verdicts: one quality number against its thresholds, in words and with a reason code."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tilewright.report.metric_table import METRICS, Direction, Metric, Threshold, Verdict
+
+__all__ = [
+    "METRICS",
+    "Item",
+    "Metric",
+    "Subject",
+    "Threshold",
+    "Verdict",
+    "default_thresholds",
+    "judge",
+    "resolve_thresholds",
+    "worst",
+]
+
+_RANK: dict[Verdict, int] = {"pass": 0, "warn": 1, "fail": 2}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One judged number; ``channel`` is empty where the whole cycle is meant.
+
+    ``value`` is ``None`` when the number could not be computed: that is a warning.
+    """
+
+    sample: str
+    cycle: int
+    channel: str
+    marker: str
+    stage: str
+    metric: str
+    value: float | None
+    warn: float | None
+    fail: float | None
+    direction: Direction
+    verdict: Verdict
+    reason: str
+    sentence: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON and tables."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is judged: a cycle of a sample, or one of its channels."""
+
+    sample: str
+    cycle: int
+    stage: str
+    channel: str = ""
+    marker: str = ""
+
+
+def default_thresholds() -> dict[str, dict[str, Any]]:
+    """Return ``{metric: {warn, fail, direction}}`` of every metric, as plain values."""
+    return {name: asdict(metric.threshold) for name, metric in METRICS.items()}
+
+
+def resolve_thresholds(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, Threshold]:
+    """Lay a configuration over the defaults; keys that are absent keep theirs.
+
+    Raises
+    ------
+    ValueError
+        A metric or key is unknown, a limit is NaN, or ``fail`` would come before ``warn``.
+    """
+    resolved = {name: metric.threshold for name, metric in METRICS.items()}
+    for name, values in overrides.items():
+        if name not in METRICS:
+            near = difflib.get_close_matches(name, METRICS, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"metrics: {', '.join(METRICS)}"
+            raise ValueError(f"qc.thresholds names no metric '{name}'; {hint}")
+        unknown = set(values) - {"warn", "fail", "direction"}
+        if unknown:
+            raise ValueError(f"qc.thresholds.{name} has no key '{min(unknown)}'")
+        given = {k: v for k, v in values.items() if k != "direction" or v is not None}
+        limits = Threshold(**{**asdict(resolved[name]), **given})
+        _check(name, limits)
+        resolved[name] = limits
+    return resolved
+
+
+def _check(name: str, limits: Threshold) -> None:
+    numbers = [v for v in (limits.warn, limits.fail) if v is not None]
+    if any(math.isnan(v) for v in numbers):
+        raise ValueError(f"qc.thresholds.{name} holds NaN; give a number, or null for no limit")
+    if limits.direction not in ("above", "below"):
+        raise ValueError(f"qc.thresholds.{name}.direction is 'above' or 'below'")
+    if len(numbers) == 2 and limits.judge(numbers[1]) == "pass" and numbers[0] != numbers[1]:
+        raise ValueError(
+            f"qc.thresholds.{name}: with direction '{limits.direction}', fail ({numbers[1]}) must "
+            f"lie beyond warn ({numbers[0]})"
+        )
+
+
+def judge(
+    subject: Subject,
+    metric: str,
+    value: float | None,
+    thresholds: Mapping[str, Threshold],
+    *,
+    detail: str = "",
+) -> Item:
+    """Judge one number.
+
+    Parameters
+    ----------
+    subject : Subject
+        What the number belongs to.
+    metric : str
+        A key of ``METRICS``.
+    value : float or None
+        ``None`` and NaN mean that it could not be computed: the verdict is then ``warn`` with
+        the reason ``unknown``, never ``pass``.
+    thresholds : mapping
+        From :func:`resolve_thresholds`.
+    detail : str
+        Where, or why it could not be computed; added to the sentence.
+    """
+    kind, limits = METRICS[metric], thresholds[metric]
+    known = None if value is None or math.isnan(value) else float(value)
+    if known is None:
+        verdict: Verdict = "warn"
+        reason = "unknown"
+        sentence = f"{kind.title} could not be computed" + (f": {detail}." if detail else ".")
+    else:
+        verdict = limits.judge(known)
+        reason = "" if verdict == "pass" else kind.reason
+        sentence = _sentence(kind, known, limits, verdict, detail)
+    return Item(
+        **asdict(subject),
+        metric=metric,
+        value=known,
+        warn=limits.warn,
+        fail=limits.fail,
+        direction=limits.direction,
+        verdict=verdict,
+        reason=reason,
+        sentence=sentence,
+    )
+
+
+def _sentence(kind: Metric, value: float, limits: Threshold, verdict: Verdict, detail: str) -> str:
+    where = f" ({detail})" if detail else ""
+    text = f"{kind.title}: {kind.format(value)}{where}"
+    if verdict == "pass":
+        return f"{text}."
+    limit = limits.fail if verdict == "fail" else limits.warn
+    side = "above" if limits.direction == "above" else "below"
+    shown = kind.format(limit) if limit is not None else "?"
+    if kind.reason == "unregistered":
+        return f"{kind.title}: {kind.bad}{where}."
+    return f"{text}, {side} {shown}: {kind.bad}."
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the worst verdict; of none it is ``warn``, for nothing was looked at.
+
+    >>> worst(["pass", "fail", "warn"]), worst([])
+    ('fail', 'warn')
+    """
+    return max(verdicts, key=_RANK.__getitem__, default="warn")

@@ -1,0 +1,154 @@
+"""Extended depth of field: from a mosaic z-stack to one in-focus plane and a height map.
+
+A first pass over a fixed sample of chunks decides what holds for the whole mosaic (damaged
+planes, camera noise); the second projects chunk by chunk with a halo. Memory grows with a
+chunk's stack and the threads, not with the mosaic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tifffile
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from tilewright.io.mosaic import Mosaic, MosaicWriter, create_mosaic, open_mosaic
+from tilewright.io.zarr_store import OmeZarrVersion, whole_or_nothing
+from tilewright.kernels.backend import Backend
+from tilewright.stages.edf_plan import Cell, EdfError, Job, Method, chunk_cells, plan_projection
+from tilewright.stages.tile_planes import abandoning_pool
+
+__all__ = ["EdfError", "Method", "project"]
+
+#: The height map keeps every eighth pixel of the mosaic in y and x.
+HEIGHT_STEP_PX = 8
+#: On a GPU one thread reads while the other computes.
+_GPU_THREADS = 2
+
+
+def project(
+    source: str | Path,
+    output: str | Path,
+    height_output: str | Path,
+    *,
+    backend: Backend,
+    method: Method,
+    optics: Mapping[str, float | None] | None = None,
+    psf: NDArray[Any] | None = None,
+    ome_zarr_version: OmeZarrVersion = "0.4",
+) -> None:
+    """Project a mosaic z-stack to one in-focus plane.
+
+    ``psf_mean`` is the sum over z blurred with the in-focus PSF and multiplied with the share
+    of the PSF's light in its central plane: the counts of a raw plane with everything in
+    focus. ``soft_focus`` mixes raw planes with weights that sum to 1. Neither scales with the
+    image, so the counts of all cycles and samples compare. A stack of one plane passes
+    through. The output is uint16 without pedestal and has z = 1; its attributes are
+    ``pedestal_counts`` 0, ``clipped_low``, ``clipped_high`` (pixels), ``method``, ``scale``,
+    ``plane_usage`` (share of the decided pixels where a plane has the greatest focus energy),
+    ``undecided_fraction``, ``excluded_planes`` and ``flagged_planes`` (lists of ``z`` and
+    ``reason``), and for ``soft_focus`` the camera noise found, ``noise_gain`` and
+    ``read_noise_counts``. The height map is a float32 TIFF, in µm above plane 0, of every
+    eighth pixel (the soft argmax of the focus energy; mid-stack where nothing is in focus).
+
+    Parameters
+    ----------
+    source : Path
+        Mosaic z-stack: stitched (raw counts over ``pedestal_counts``) or deconvolved.
+    output : Path
+        Folder of the mosaic; appears when it is whole.
+    height_output : Path
+        Height map (TIFF).
+    backend : Backend
+        Where to compute; its ``workers`` threads project chunks.
+    method : {"auto", "psf_mean", "soft_focus"}
+        ``auto``: ``psf_mean`` if the source was deconvolved (its attributes have
+        ``iterations``), else ``soft_focus``.
+    optics : mapping, optional
+        Fields of :class:`~tilewright.kernels.psf.Optics`; only ``psf_mean`` reads it.
+    psf : ndarray, shape (z, y, x), optional
+        The PSF of the deconvolution instead of the one of ``optics``; odd sides.
+    ome_zarr_version : {"0.4", "0.5"}
+        Version of OME-NGFF.
+
+    Raises
+    ------
+    EdfError
+        The method is not known or not possible with this source, or no plane is usable.
+    """
+    mosaic = open_mosaic(source)
+    inner = replace(backend, workers=1)
+    job = plan_projection(inner, mosaic, method, optics, psf)
+    height, width = mosaic.shape[1:]
+    shape = (1, height, width)
+    with (
+        whole_or_nothing(Path(height_output)) as height_partial,
+        create_mosaic(
+            output,
+            shape,
+            np.uint16,
+            mosaic.chunk_px,
+            mosaic.voxel_um,
+            Path(output).stem,
+            ome_zarr_version=ome_zarr_version,
+        ) as writer,
+    ):
+        heights, usage, clipped = _stream(backend, inner, mosaic, job, writer)
+        decided = max(int(usage[:-1].sum()), 1)
+        writer.attributes.update(
+            pedestal_counts=0,
+            clipped_low=int(clipped[0]),
+            clipped_high=int(clipped[1]),
+            plane_usage=[round(float(n) / decided, 6) for n in usage[:-1]],
+            undecided_fraction=round(float(usage[-1]) / max(int(usage.sum()), 1), 6),
+            **job.record,
+        )
+        tifffile.imwrite(
+            height_partial, heights * np.float32(mosaic.voxel_um[0]), metadata=None, software=False
+        )
+
+
+def _stream(
+    backend: Backend, inner: Backend, mosaic: Mosaic, job: Job, writer: MosaicWriter
+) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+    """Project and write all chunks; return the height map in planes, votes, clipped pixels."""
+    step = HEIGHT_STEP_PX
+    heights = np.zeros([-(-n // step) for n in mosaic.shape[1:]], np.float32)
+    # The last entry counts pixels where no plane stands out.
+    usage = np.zeros(mosaic.shape[0] + 1, np.int64)
+    clipped = np.zeros(2, np.int64)
+
+    def one(cell: Cell) -> tuple[Cell, NDArray[Any], NDArray[Any], NDArray[Any]]:
+        stack = mosaic.read(slice(None), cell.read_y, cell.read_x)
+        found = job.project(inner, stack)
+        top, left = cell.y.start - cell.read_y.start, cell.x.start - cell.read_x.start
+        inside = (
+            slice(top, top + cell.y.stop - cell.y.start),
+            slice(left, left + cell.x.stop - cell.x.start),
+        )
+        counts = np.rint(inner.to_numpy(found.image[inside]))
+        writer.write(0, cell.y, cell.x, np.clip(counts, 0, 65535).astype(np.uint16))
+        votes = np.bincount(
+            inner.to_numpy(found.winner[inside]).ravel() % usage.size, minlength=usage.size
+        )
+        # The grid of heights starts at pixel 0 of the mosaic, not of the chunk.
+        first = [-span.start % step for span in (cell.y, cell.x)]
+        sampled = inner.to_numpy(found.height[inside])[first[0] :: step, first[1] :: step]
+        return cell, sampled, votes, np.array([(counts < 0).sum(), (counts > 65535).sum()])
+
+    cells = chunk_cells(mosaic, job.halo_px)
+    with abandoning_pool(backend.workers if backend.device == "cpu" else _GPU_THREADS) as pool:
+        done = pool.map(one, cells)
+        for cell, sampled, votes, cut in tqdm(
+            done, desc="edf", total=len(cells), unit="chunk", mininterval=5
+        ):
+            top, left = -(-cell.y.start // step), -(-cell.x.start // step)
+            heights[top : top + sampled.shape[0], left : left + sampled.shape[1]] = sampled
+            usage += votes
+            clipped += cut
+    return heights, usage, clipped

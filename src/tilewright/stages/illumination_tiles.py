@@ -1,0 +1,182 @@
+"""Binned tiles of one cycle and channel, and what their overlaps measure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.illumination import bin_tile
+from tilewright.kernels.overlap_cells import OverlapCells, measure_cells, overlapping_pairs
+from tilewright.stages.tile_source import TileSource
+
+#: Tiles are binned to at most this many pixels on the long side: 0.26 MB per tile and plane.
+LONG_SIDE = 256
+#: More cells than this add time, not accuracy (syn10 has 72 000).
+_MAX_CELLS = 200_000
+
+
+class TilePositions(Protocol):
+    """Where the tiles lie (``tilewright.io.positions.Positions``), in the order of the tiles."""
+
+    @property
+    def y_px(self) -> NDArray[np.float64]: ...  # noqa: D102
+    @property
+    def x_px(self) -> NDArray[np.float64]: ...  # noqa: D102
+    @property
+    def sigma_px(self) -> NDArray[np.float64]: ...  # noqa: D102
+    @property
+    def island(self) -> NDArray[np.int64]: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class BinnedTiles:
+    """Tiles binned by ``factor``, on the device.
+
+    Attributes
+    ----------
+    images : array of float32, shape (planes, n, h, w)
+        Raw counts.
+    valid : array of bool, shape (planes, n, h, w), or None
+        False where a pixel was saturated; None where none was.
+    factor : int
+        Binning.
+    shape_px : tuple of int
+        (y, x) of the raw tiles.
+    planes : tuple of int
+        The z-planes read.
+    """
+
+    images: Array
+    valid: Array | None
+    factor: int
+    shape_px: tuple[int, int]
+    planes: tuple[int, ...]
+
+
+def read_binned(
+    backend: Backend,
+    tiles: TileSource,
+    planes: int,
+    saturation_counts: float | None,
+    *,
+    progress: bool,
+) -> BinnedTiles:
+    """Read ``planes`` evenly spaced z-planes of every tile, binned.
+
+    ``saturation_counts`` of None means the largest value of an integer pixel type.
+    """
+    depth, *size = tiles.shape
+    factor = max(1, -(-max(size) // LONG_SIDE))
+    chosen = tuple(((2 * k + 1) * depth) // (2 * planes) for k in range(min(planes, depth)))
+    if planes > depth:
+        chosen = tuple(range(depth))
+    limit = saturation_counts
+    if limit is None and np.issubdtype(tiles.dtype, np.integer):
+        limit = float(np.iinfo(tiles.dtype).max)
+    places = [(k, tile) for k in range(len(chosen)) for tile in range(len(tiles.row))]
+    shape = (len(chosen), len(tiles.row), size[0] // factor, size[1] // factor)
+    images = backend.xp.empty(shape, dtype=np.float32)
+    valid = backend.xp.empty(shape, dtype=np.bool_)
+
+    def read(place: tuple[int, int]) -> None:
+        k, tile = place
+        raw = tiles.read(tile, chosen[k])
+        images[k, tile], valid[k, tile] = bin_tile(backend, raw, factor, limit)
+
+    with ThreadPoolExecutor(backend.workers) as pool:
+        done: Iterator[None] = pool.map(read, places)
+        for _ in tqdm(
+            done, "illumination: tiles", len(places), mininterval=5, disable=not progress
+        ):
+            pass
+    some_saturated = not bool(valid.all())
+    return BinnedTiles(
+        images, valid if some_saturated else None, factor, (size[0], size[1]), chosen
+    )
+
+
+def _blocks(binned: BinnedTiles) -> Array:
+    """Means of 4 x 4 binned pixels (image, y, x): percentiles of pixels would be of their noise."""
+    planes, n, h, w = binned.images.shape
+    side = 4 if min(h, w) >= 16 else 1
+    blocks = binned.images[..., : h // side * side, : w // side * side]
+    return blocks.reshape(planes * n, h // side, side, w // side, side).mean(axis=(2, 4))
+
+
+def darkest_counts(backend: Backend, binned: BinnedTiles) -> float:
+    """Return an upper bound of the camera offset.
+
+    The 1st percentile of each binned image, of these the 5th percentile over images: empty
+    tiles give the offset itself, and a few dead pixels or a dropped frame do not lower it.
+    """
+    blocks = _blocks(binned)
+    flat = blocks.reshape(blocks.shape[0], -1)
+    low = backend.to_numpy(backend.xp.percentile(flat, 1, axis=1))
+    return float(np.percentile(low, 5))
+
+
+def has_signal(
+    backend: Backend, binned: BinnedTiles, offset_counts: float, *, offset_known: bool
+) -> bool:
+    """Whether the mean signal is well above the noise of a block of 4 x 4 binned pixels.
+
+    Twice the noise if the offset is known, four times if it is a low percentile, which lies
+    2.3 times the noise below the offset of empty tiles. Noise is the robust scatter of steps
+    between neighbours, so texture counts as noise too.
+    """
+    blocks = _blocks(binned)
+    step = backend.xp.abs(blocks[..., 1:] - blocks[..., :-1])
+    noise = float(backend.xp.median(step)) / (0.6745 * 2**0.5)
+    mean = float(blocks.mean(dtype=np.float64)) - offset_counts
+    return mean >= (2.0 if offset_known else 4.0) * noise and mean > 0
+
+
+def overlap_cells(
+    backend: Backend, binned: BinnedTiles, positions: TilePositions, seed: int
+) -> OverlapCells:
+    """Measure cells in all overlaps whose positions are known well enough.
+
+    Both tiles must be of one island and of a sigma of at most a quarter of a cell.
+    """
+    place = np.stack([positions.y_px, positions.x_px], axis=1).astype(np.float64)
+    cell = _cell_side(place, binned)
+    pairs = overlapping_pairs(place, binned.shape_px, cell * binned.factor)
+    sure = np.asarray(positions.sigma_px) <= cell * binned.factor / 4
+    island = np.asarray(positions.island)
+    pairs = pairs[sure[pairs].all(axis=1) & (island[pairs[:, 0]] == island[pairs[:, 1]])]
+    cells = OverlapCells.join(
+        [
+            measure_cells(
+                backend,
+                images,
+                None if binned.valid is None else binned.valid[k],
+                place,
+                pairs,
+                shape_px=binned.shape_px,
+                factor=binned.factor,
+                cell=cell,
+            )
+            for k, images in enumerate(binned.images)
+        ]
+    )
+    if len(cells) <= _MAX_CELLS:
+        return cells
+    chosen = np.random.default_rng(seed).choice(len(cells), _MAX_CELLS, replace=False)
+    return cells.take(np.sort(chosen))
+
+
+def _cell_side(place: NDArray[np.float64], binned: BinnedTiles) -> int:
+    """Side of a cell in binned pixels: 4, or a quarter of the typical overlap if that is narrow."""
+    pairs = overlapping_pairs(place, binned.shape_px, binned.factor)
+    if len(pairs) == 0:
+        return 4
+    shared = np.asarray(binned.shape_px) - np.abs(place[pairs[:, 1]] - place[pairs[:, 0]])
+    width = float(np.median(shared.min(axis=1))) / binned.factor
+    return int(np.clip(width // 4, 1, 4))

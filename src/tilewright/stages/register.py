@@ -1,0 +1,183 @@
+"""Registration of one cycle to the reference cycle: coarse, affine, robust block field."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.io.mosaic import Mosaic
+from tilewright.io.transform import write_transform
+from tilewright.kernels.backend import Backend
+from tilewright.kernels.block_field import ACCEPTED
+from tilewright.kernels.warp import Transform
+from tilewright.stages.block_passes import Pass, measure
+from tilewright.stages.plane_views import Plane, View, as_plane, open_views
+from tilewright.stages.transform_estimate import Evidence, estimate
+
+Source = Plane | Mosaic | NDArray[Any] | str | Path
+
+#: A block shows tissue where its texture has a tenth of the bright blocks' energy.
+_TISSUE_ENERGY = 0.1
+_WORST_PLACES = 8
+
+
+class MismatchError(RuntimeError):
+    """The two cycles do not show the same tissue; the message says by how much."""
+
+
+def register(
+    reference: Source,
+    moving: Source,
+    npz_path: str | Path,
+    json_path: str | Path,
+    *,
+    backend: Backend,
+    block_px: int,
+    max_shift_px: float | None,
+    max_rotation_deg: float,
+    allow_unregistered: bool,
+) -> Transform:
+    """Register a cycle to the reference cycle and write the transform with its quality.
+
+    Memory holds two overviews of at most 2048 px a side and a few cells of 1200 px a side per
+    thread, whatever the size of the images.
+
+    Parameters
+    ----------
+    reference, moving : path, Mosaic, (y, x) array, or Plane
+        The reference channel of both cycles, in counts; their sizes may differ.
+    npz_path, json_path : Path
+        Files to write; see :func:`tilewright.io.transform.write_transform`.
+    backend : Backend
+    block_px : int
+        Side of the smallest blocks, a multiple of 12 and at least 48; searches begin with
+        twice that.
+    max_shift_px : float or None
+        Largest shift between the cycles; None allows nine tenths of the image.
+    max_rotation_deg : float
+        Largest rotation between the cycles.
+    allow_unregistered : bool
+        Write the identity with ``registered`` false and the reason, instead of failing.
+
+    Returns
+    -------
+    Transform
+
+    Raises
+    ------
+    MismatchError
+        The images do not show the same tissue.
+    ValueError
+        An option is out of range, or an image is smaller than a block.
+    """
+    if block_px < 48 or block_px % 12:
+        raise ValueError(f"block_px is {block_px}; give a multiple of 12 from 48 on, such as 96")
+    planes = as_plane(reference), as_plane(moving)
+    for name, plane in zip(("reference", "moving"), planes, strict=True):
+        if min(plane.shape) < block_px:
+            raise ValueError(f"the {name} image is {plane.shape}, smaller than a block")
+    views = open_views(*planes)
+    reach = float(max(*planes[0].shape, *planes[1].shape))
+    transform, evidence = estimate(
+        backend,
+        *views,
+        block_px=block_px,
+        max_shift_px=reach if max_shift_px is None else max_shift_px,
+        max_rotation_deg=max_rotation_deg,
+    )
+    numbers = _numbers(evidence)
+    if evidence.matches:
+        quality = numbers | {"registered": True}
+        quality |= assess(backend, *views, transform, block_px)
+        transform = dataclasses.replace(transform, quality=quality)
+    elif allow_unregistered:
+        reason = f"the cycles do not match: {evidence.sentence()}"
+        transform = Transform.identity(numbers | {"registered": False, "reason": reason})
+    else:
+        raise MismatchError(
+            f"{_name(moving)} does not match the reference {_name(reference)}: "
+            f"{evidence.sentence()}; check that both show the same tissue and channel, raise "
+            "max_shift_px or max_rotation_deg, or set allow_unregistered for this cycle"
+        )
+    write_transform(transform, npz_path, json_path)
+    return transform
+
+
+def _name(source: Source) -> str:
+    if isinstance(source, Mosaic):
+        return str(source.path)
+    return str(source) if isinstance(source, str | Path) else "image"
+
+
+def _numbers(evidence: Evidence) -> dict[str, object]:
+    return {
+        "coarse_ncc": round(evidence.coarse.score, 4),
+        "coarse_ncc_chance": round(evidence.coarse.chance, 4),
+        "agreeing_blocks": evidence.agreeing_blocks,
+        "agreeing_share": round(evidence.agreeing_share, 4),
+    }
+
+
+def assess(
+    backend: Backend, reference: View, moving: View, transform: Transform, block_px: int
+) -> dict[str, object]:
+    """Measure a transform with blocks displaced by half from those that made it.
+
+    Returns
+    -------
+    dict
+        ``ncc_before``, ``ncc_after``, ``ncc_chance`` (98 % of blocks of other places lie
+        below), ``residual_median_px``, ``residual_p95_px``, ``field_median_px``,
+        ``field_max_px`` (what is not affine), ``accepted_share`` of the blocks on tissue,
+        ``lost_share`` of the reference's tissue, ``rotation_deg``, ``shift_px`` (y, x at the
+        centre), and ``worst_places``: ``y_px, x_px, ncc`` of the lowest NCC on tissue.
+    """
+    step = block_px // 4
+    job = Pass(2, step, 0, step // 2)
+    after = measure(backend, reference, moving, transform, job, "quality")
+    before = measure(backend, reference, moving, Transform.identity(), job, "before")
+    energy = after.blocks.energy
+    bright = np.maximum(np.percentile(energy, 95.0, axis=0), 1e-9)
+    tissue = np.asarray(energy > _TISSUE_ENERGY * bright)
+    both = tissue[:, 0] & tissue[:, 1]
+    # The reference's tissue inside the moving image that has lost its texture there.
+    seen = tissue[:, 0] & (energy[:, 1] > 0)
+    weight = np.sqrt(energy.prod(axis=1)) * both
+    weight /= max(weight.sum(), 1e-12)
+    residual = np.hypot(*after.blocks.shift_px[both].T) if both.any() else np.zeros(1)
+    nodes = np.hypot(*transform.field)[transform.confidence > ACCEPTED]
+    centre = (np.array([reference.shape], np.float64) - 1) / 2
+    shift = (transform.points(centre) - centre)[0]
+    worst = [i for i in np.argsort(after.blocks.score, kind="stable") if both[i]][:_WORST_PLACES]
+    # Node (i, j) is a quarter of a block from block (i, j) of this pass.
+    rows, columns = (min(a, b) for a, b in zip(after.grid, transform.confidence.shape, strict=True))
+    kept = (transform.confidence > ACCEPTED)[:rows, :columns]
+    kept = kept[both.reshape(after.grid)[:rows, :columns]]
+    linear = transform.affine[:, :2]
+    numbers = {
+        "ncc_before": (weight * before.blocks.score).sum(),
+        "ncc_after": (weight * after.blocks.score).sum(),
+        "ncc_chance": np.percentile(after.blocks.chance[both], 98.0) if both.any() else 0.0,
+        "residual_median_px": np.median(residual),
+        "residual_p95_px": np.percentile(residual, 95.0),
+        "field_median_px": np.median(nodes) if nodes.size else 0.0,
+        "field_max_px": nodes.max(initial=0.0),
+        "accepted_share": kept.mean() if kept.size else 0.0,
+        "lost_share": 1 - both[seen].mean() if seen.any() else 0.0,
+        "rotation_deg": np.degrees(np.arctan2(linear[1, 0] - linear[0, 1], np.trace(linear))),
+    }
+    return {key: round(float(value), 4) for key, value in numbers.items()} | {
+        "shift_px": [round(float(value), 3) for value in shift],
+        "worst_places": [
+            {
+                "y_px": float(after.centres_px[i, 0]),
+                "x_px": float(after.centres_px[i, 1]),
+                "ncc": round(float(after.blocks.score[i]), 4),
+            }
+            for i in worst
+        ],
+    }

@@ -1,0 +1,284 @@
+"""Stitching: from raw tiles and their positions to a mosaic z-stack on disk.
+
+Works through rows of chunks, plane by plane. Each raw tile is decoded once per plane and
+forgotten after the last row of chunks that it touches, so memory grows with one row of
+tiles and not with the mosaic.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from tilewright.io.mosaic import MosaicWriter, create_mosaic
+from tilewright.io.zarr_store import OmeZarrVersion
+from tilewright.kernels.backend import Backend
+from tilewright.kernels.blending import (
+    Correction,
+    Interpolation,
+    Span,
+    fuse,
+    make_correction,
+    tile_span,
+)
+from tilewright.stages.tile_planes import TilePlanes, abandoning_pool
+from tilewright.stages.tile_source import TileSource
+
+if TYPE_CHECKING:
+    from tilewright.io.illumination import Illumination
+    from tilewright.io.positions import Positions
+
+#: On a GPU the threads only read, move and write: four keep one device busy.
+_GPU_THREADS = 4
+
+
+class StitchError(ValueError):
+    """Tiles, positions and illumination do not fit one another; the message says where."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Where each tile lies, and how chunks are fused."""
+
+    spans: list[tuple[Span, Span]]
+    shape: tuple[int, int]
+    chunk_px: int
+    correction: Correction
+    feather_px: float
+    interpolation: Interpolation
+
+    def touching(self, y: tuple[int, int], x: tuple[int, int]) -> list[int]:
+        """Return the tiles that share pixels with the region [y0, y1) x [x0, x1)."""
+        return [
+            k
+            for k, (ys, xs) in enumerate(self.spans)
+            if ys.start < y[1] and y[0] < ys.stop and xs.start < x[1] and x[0] < xs.stop
+        ]
+
+    def ranges(self, axis: int) -> list[tuple[int, int]]:
+        """Return the chunks along an axis as (start, stop)."""
+        size, side = self.shape[axis], self.chunk_px
+        return [(start, min(start + side, size)) for start in range(0, size, side)]
+
+
+def stitch(
+    tiles: TileSource,
+    positions: Positions,
+    illumination: Illumination,
+    output: str | Path,
+    *,
+    backend: Backend,
+    voxel_um: tuple[float, float, float],
+    chunk_px: int,
+    interpolation: Interpolation,
+    feather_px: float | None,
+    saturation_counts: float | None = None,
+    ome_zarr_version: OmeZarrVersion = "0.4",
+) -> None:
+    """Fuse the tiles of one cycle and channel into a mosaic.
+
+    Counts keep their scale: the mosaic has the raw dtype, ``(raw - dark) / flat`` plus the
+    illumination's pedestal, rounded; the pedestal alone outside the tiles. Its attributes are
+    ``pedestal_counts``, ``clipped_low`` and ``clipped_high`` (pixels), ``feather_px``,
+    ``interpolation``, and ``saturated_raw_px`` (raw pixels per plane) where asked for.
+
+    Parameters
+    ----------
+    tiles : TileSource
+        Raw tiles of uint8 or uint16.
+    positions : Positions
+        (y, x) of each tile's first pixel in the mosaic, matched to the tiles by row and column.
+    illumination : Illumination
+        Flat-field, dark-field and pedestal.
+    output : Path
+        Folder of the mosaic; appears when it is whole.
+    backend : Backend
+        Where to compute; its ``workers`` threads fuse chunks.
+    voxel_um : tuple of float
+        (z, y, x) size of a voxel in µm.
+    chunk_px : int
+        Side of the mosaic's chunks.
+    interpolation : {"cubic", "linear"}
+        Resampling at subpixel positions.
+    feather_px : float or None
+        Width of the blending ramps; None takes the median overlap of neighbours.
+    saturation_counts : float, optional
+        Raw counts from which a pixel is saturated.
+    ome_zarr_version : {"0.4", "0.5"}
+        Version of OME-NGFF.
+
+    Raises
+    ------
+    StitchError
+        A tile has no position, or the illumination does not fit the tiles.
+    """
+    output = Path(output)
+    places = _places(tiles, positions)
+    _check(tiles, illumination)
+    if feather_px is None:
+        feather_px = overlap_px(tiles.row, tiles.col, places, tiles.shape[1:])
+    height, width = tiles.shape[1:]
+    spans = [(tile_span(y, height), tile_span(x, width)) for y, x in places.tolist()]
+    correction = make_correction(
+        backend, illumination.flat, illumination.dark, illumination.pedestal
+    )
+    shape = (max(ys.stop for ys, _ in spans), max(xs.stop for _, xs in spans))
+    plan = _Plan(spans, shape, chunk_px, correction, feather_px, interpolation)
+    pedestal = int(illumination.pedestal + 0.5)
+    with create_mosaic(
+        output,
+        (tiles.shape[0], *shape),
+        tiles.dtype,
+        chunk_px,
+        voxel_um,
+        output.name.removesuffix(".zarr"),
+        ome_zarr_version=ome_zarr_version,
+        fill=pedestal,
+    ) as mosaic:
+        low, high, saturated = _stream(backend, tiles, plan, mosaic, saturation_counts)
+        mosaic.attributes |= {
+            "pedestal_counts": pedestal,
+            "clipped_low": low,
+            "clipped_high": high,
+            "feather_px": feather_px,
+            "interpolation": interpolation,
+        }
+        if saturation_counts is not None:
+            mosaic.attributes["saturated_raw_px"] = saturated
+
+
+def overlap_px(
+    row: NDArray[np.int64],
+    col: NDArray[np.int64],
+    places: NDArray[np.float64],
+    size: tuple[int, ...],
+) -> float:
+    """Return the median overlap of tiles that are neighbours in a row or a column, in pixels.
+
+    Parameters
+    ----------
+    row, col : ndarray of int64, shape (n,)
+        Place of each tile in the grid.
+    places : ndarray of float64, shape (n, 2)
+        (y, x) of each tile's first pixel.
+    size : tuple of int
+        (y, x) pixels of a tile.
+
+    Returns
+    -------
+    float
+        0 where no neighbours overlap.
+    """
+    index = {key: k for k, key in enumerate(zip(row.tolist(), col.tolist(), strict=True))}
+    overlaps = []
+    for (r, c), k in index.items():
+        for axis, key in ((0, (r + 1, c)), (1, (r, c + 1))):
+            if key in index:
+                step = abs(places[index[key], axis] - places[k, axis])
+                overlaps.append(size[axis] - step)
+    positive = [overlap for overlap in overlaps if overlap > 0]
+    return float(np.median(positive)) if positive else 0.0
+
+
+def _places(tiles: TileSource, positions: Positions) -> NDArray[np.float64]:
+    """Return the (y, x) of each tile, with 0 as the smallest of each."""
+    known = {
+        (int(r), int(c)): (float(y), float(x))
+        for r, c, y, x in zip(
+            positions.row, positions.col, positions.y_px, positions.x_px, strict=True
+        )
+    }
+    keys = list(zip(tiles.row.tolist(), tiles.col.tolist(), strict=True))
+    for r, c in keys:
+        if (r, c) not in known or not np.isfinite(known[r, c]).all():
+            raise StitchError(
+                f"the tile at row {r}, column {c} has no position; "
+                "make tile_positions again from the same raw tiles"
+            )
+    places = np.array([known[key] for key in keys])
+    shifted: NDArray[np.float64] = places - places.min(axis=0)
+    return shifted
+
+
+def _check(tiles: TileSource, illumination: Illumination) -> None:
+    size = tuple(tiles.shape[1:])
+    for name, field in (("flat-field", illumination.flat), ("dark-field", illumination.dark)):
+        if field.shape != size:
+            raise StitchError(f"the {name} has shape {field.shape}, but the tiles have {size}")
+        if not np.isfinite(field).all():
+            raise StitchError(f"the {name} has pixels that are not finite")
+    if illumination.flat.min() <= 0:
+        raise StitchError("the flat-field has pixels of 0 or less")
+
+
+def _fuse_chunk(
+    backend: Backend,
+    plan: _Plan,
+    planes: TilePlanes,
+    mosaic: MosaicWriter,
+    z: int,
+    y: tuple[int, int],
+    x: tuple[int, int],
+) -> tuple[int, int]:
+    """Fuse and write one chunk; return its pixels clipped low and high."""
+    members = plan.touching(y, x)
+    if not members:
+        return 0, 0
+    region, low, high = fuse(
+        backend,
+        planes.get(z, members),
+        [plan.spans[k] for k in members],
+        plan.correction,
+        (y[0], x[0]),
+        (y[1] - y[0], x[1] - x[0]),
+        feather_px=plan.feather_px,
+        interpolation=plan.interpolation,
+    )
+    mosaic.write(z, y[0], x[0], backend.to_numpy(region))
+    return low, high
+
+
+def _stream(
+    backend: Backend,
+    tiles: TileSource,
+    plan: _Plan,
+    mosaic: MosaicWriter,
+    saturation_counts: float | None,
+) -> tuple[int, int, list[int]]:
+    """Fuse and write all chunks; return the pixels clipped low, high, and saturated per plane."""
+    rows, columns = plan.ranges(0), plan.ranges(1)
+    steps = [(z, y) for z in range(tiles.shape[0]) for y in rows]
+    needs = {y: plan.touching(y, (0, plan.shape[1])) for y in rows}
+    clipped = np.zeros(2, dtype=np.int64)
+
+    threads = backend.workers if backend.device == "cpu" else _GPU_THREADS
+    with (
+        abandoning_pool(threads) as pool,
+        tqdm(total=len(steps) * len(columns), desc="stitch", unit="chunk", mininterval=5) as bar,
+    ):
+        planes = TilePlanes(tiles, pool, saturation_counts)
+        before: list[Future[tuple[int, int]]] = []
+        for i in range(len(steps) + 1):
+            # A row's tiles are queued before its chunks, so no chunk waits for a queued tile.
+            here, ahead = steps[i : i + 1], steps[i + 1 : i + 2]
+            for z, y in here:
+                planes.load(z, needs[y])
+            running = [
+                pool.submit(_fuse_chunk, backend, plan, planes, mosaic, z, y, x)
+                for z, y in here
+                for x in columns
+            ]
+            for z, y in ahead:
+                planes.load(z, needs[y])
+            for future in before:
+                clipped += future.result()
+                bar.update()
+            planes.keep({(z, k) for z, y in [*here, *ahead] for k in needs[y]})
+            before = running
+    return int(clipped[0]), int(clipped[1]), planes.saturated

@@ -1,0 +1,57 @@
+"""Raw tiles read ahead of the work on them, each plane of each tile decoded once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.stages.tile_source import TileSource
+
+
+class TilePlanes:
+    """Decoded tiles of the planes at hand, read ahead by a pool."""
+
+    def __init__(
+        self, tiles: TileSource, pool: ThreadPoolExecutor, saturation_counts: float | None
+    ) -> None:
+        self._tiles = tiles
+        self._pool = pool
+        self._threshold = saturation_counts
+        self._held: dict[tuple[int, int], Future[tuple[NDArray[Any], int]]] = {}
+        self.saturated = [0] * tiles.shape[0]
+
+    def load(self, z: int, members: Iterable[int]) -> None:
+        """Start reading tiles that are not held yet."""
+        for k in members:
+            if (z, k) not in self._held:
+                self._held[z, k] = self._pool.submit(self._read, k, z)
+
+    def _read(self, tile: int, z: int) -> tuple[NDArray[Any], int]:
+        pixels = self._tiles.read(tile, z)
+        if self._threshold is None:
+            return pixels, 0
+        return pixels, int(np.count_nonzero(pixels >= self._threshold))
+
+    def get(self, z: int, members: list[int]) -> list[NDArray[Any]]:
+        """Return tiles that were asked for, waiting for them."""
+        return [self._held[z, k].result()[0] for k in members]
+
+    def keep(self, wanted: set[tuple[int, int]]) -> None:
+        """Forget all tiles but these; their saturated pixels are counted once."""
+        for z, k in set(self._held) - wanted:
+            self.saturated[z] += self._held.pop((z, k)).result()[1]
+
+
+@contextmanager
+def abandoning_pool(threads: int) -> Iterator[ThreadPoolExecutor]:
+    """Give a pool that drops what waits in it after an error."""
+    pool = ThreadPoolExecutor(threads)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)

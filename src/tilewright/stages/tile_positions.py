@@ -1,0 +1,225 @@
+"""Where each tile lies: overlap strips in, positions with their errors out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from tilewright.io.positions import (
+    Edges,
+    Positions,
+    write_edges,
+    write_positions,
+    write_tile_configuration,
+)
+from tilewright.kernels.backend import Backend
+from tilewright.kernels.overlap_strips import StripPlan, plan_strips
+from tilewright.kernels.position_solve import solve_positions
+from tilewright.kernels.tile_positions import choose_sigma, fixed_pattern, flatten, measure
+from tilewright.stages.tile_source import TileSource
+
+Strips = NDArray[np.float32]
+
+
+class Fields(Protocol):
+    """What is used of an illumination: sensitivity and counts without light, (y, x)."""
+
+    @property
+    def flat(self) -> NDArray[np.float32]: ...  # noqa: D102
+    @property
+    def dark(self) -> NDArray[np.float32]: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class LocatedTiles:
+    """Positions, edges, and how they were found.
+
+    Attributes
+    ----------
+    positions : Positions
+    edges : Edges
+    sigma_px : float
+        Width of the LoG used.
+    threshold : float
+        Score above which an edge was believed.
+    max_shift_px : float
+        Stage tolerance searched, the larger of the two directions; 0 without overlaps.
+    stage_sigma_px : float
+        Spread of the stage about its affine model.
+    """
+
+    positions: Positions
+    edges: Edges
+    sigma_px: float
+    threshold: float
+    max_shift_px: float
+    stage_sigma_px: float
+
+    @property
+    def yx_px(self) -> NDArray[np.float64]:
+        """Positions (n, 2)."""
+        return np.stack([self.positions.y_px, self.positions.x_px], axis=1)
+
+
+def locate(
+    tiles: TileSource,
+    illumination: Fields | None = None,
+    *,
+    backend: Backend,
+    max_shift_px: float | None = None,
+    sigma_px: float | None = None,
+    planes: int = 5,
+    progress: bool = True,
+) -> LocatedTiles:
+    """Find the positions of tiles from their overlaps.
+
+    Each tile is read once and only its overlap strips are kept, so memory holds four strips
+    per tile.
+
+    Parameters
+    ----------
+    tiles : TileSource
+        Tiles of one cycle and channel.
+    illumination : Fields, optional
+        Flat-field and dark-field; where absent, strips are divided by their own smoothed mean,
+        which leaves errors four times larger.
+    backend : Backend
+    max_shift_px : float, optional
+        Stage tolerance; by default 3 % of a tile, at least 8 px.
+    sigma_px : float, optional
+        Width of the Laplacian of Gaussian; chosen from the data by default.
+    planes : int
+        Evenly spaced z-planes averaged before correlation.
+    progress : bool
+        Show a progress bar on stderr.
+
+    Raises
+    ------
+    ValueError
+        There is no tile, an option is out of range, or the illumination has another shape.
+    """
+    count = len(tiles.row)
+    height, width = tiles.shape[1:]
+    if count == 0:
+        raise ValueError("there is no tile to place; check the manifest")
+    if planes < 1:
+        raise ValueError(f"planes is {planes}; give at least 1")
+    if sigma_px is not None and not 0 < sigma_px <= 50:
+        raise ValueError(f"sigma_px is {sigma_px}; give a width above 0 and up to 50 px")
+    if illumination is not None and illumination.flat.shape != (height, width):
+        raise ValueError(
+            f"the flat-field has shape {illumination.flat.shape} and tiles have "
+            f"{(height, width)}; estimate it from these tiles"
+        )
+    plans = plan_strips(tiles.nominal_px, (height, width), max_shift_px)
+    firsts, seconds = _read_strips(tiles, illumination, plans, planes, backend.workers, progress)
+    for strips in (*firsts, *seconds):
+        if illumination is None:
+            flatten(backend, strips)
+        strips -= fixed_pattern(backend, strips)
+    sigma = choose_sigma(backend, plans, firsts, seconds) if sigma_px is None else sigma_px
+    total = sum(len(plan.pairs) for plan in plans)
+    with _bar("tile_positions: correlate", total, progress) as bar:
+        overlaps = measure(backend, plans, firsts, seconds, sigma, bar.update)
+    tolerance = max((plan.max_shift_px for plan in plans), default=0.0)
+    solution = solve_positions(
+        tiles.nominal_px,
+        tiles.row,
+        overlaps.pairs,
+        overlaps.displacement_px,
+        overlaps.sigma_px,
+        overlaps.accepted,
+        tolerance or max_shift_px or 0.03 * min(height, width),
+    )
+    y, x = solution.position_px.T
+    a, b = overlaps.pairs.T
+    dy, dx = overlaps.displacement_px.T
+    return LocatedTiles(
+        Positions(tiles.row, tiles.col, y, x, solution.sigma_px, solution.island),
+        Edges(
+            *(tiles.row[a], tiles.col[a], tiles.row[b], tiles.col[b], dy, dx),
+            *(overlaps.score, solution.accepted, solution.residual_px),
+        ),
+        sigma,
+        overlaps.threshold,
+        tolerance,
+        solution.stage_sigma_px,
+    )
+
+
+def write_located(
+    folder: Path, located: LocatedTiles, tile_names: Sequence[str] | None = None
+) -> None:
+    """Write ``positions.csv``, ``edges.csv`` and ``TileConfiguration.txt``, each whole.
+
+    Parameters
+    ----------
+    folder : Path
+        Made where absent.
+    located : LocatedTiles
+    tile_names : sequence of str, optional
+        Images named in Fiji's file; ``row{r}_col{c}.tif`` by default.
+    """
+    positions = located.positions
+    if tile_names is None:
+        tile_names = [
+            f"row{r}_col{c}.tif"
+            for r, c in zip(positions.row.tolist(), positions.col.tolist(), strict=True)
+        ]
+    write_tile_configuration(folder / "TileConfiguration.txt", tile_names, located.yx_px)
+    write_edges(folder / "edges.csv", located.edges)
+    write_positions(folder / "positions.csv", positions)
+
+
+def _bar(title: str, total: int, progress: bool) -> Any:
+    return tqdm(desc=title, total=total, mininterval=5, disable=not progress)
+
+
+def _read_strips(
+    tiles: TileSource,
+    illumination: Fields | None,
+    plans: list[StripPlan],
+    planes: int,
+    workers: int,
+    progress: bool,
+) -> tuple[list[Strips], list[Strips]]:
+    """Return strips of tiles a and of tiles b, one (m, y, x) array per plan."""
+    firsts = [np.zeros((len(plan.pairs), *plan.shape), np.float32) for plan in plans]
+    seconds = [np.zeros_like(strips) for strips in firsts]
+    cuts: dict[int, list[tuple[Strips, tuple[slice, slice]]]] = {}
+    for plan, first, second in zip(plans, firsts, seconds, strict=True):
+        for (a, b), strip_a, strip_b in zip(plan.pairs.tolist(), first, second, strict=True):
+            cuts.setdefault(a, []).append((strip_a, _window(plan.origin_a, plan.shape)))
+            cuts.setdefault(b, []).append((strip_b, _window(plan.origin_b, plan.shape)))
+    depth = tiles.shape[0]
+    chosen = np.unique(np.linspace(0, depth - 1, min(planes, depth)).round().astype(np.int64))
+
+    def cut(tile: int) -> None:
+        for z in chosen.tolist():
+            plane = tiles.read(tile, z)
+            for strip, window in cuts[tile]:
+                strip += plane[window]
+        for strip, window in cuts[tile]:
+            strip /= np.float32(len(chosen))
+            if illumination is not None:
+                strip -= illumination.dark[window]
+                strip /= illumination.flat[window]
+
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        done: Iterable[None] = pool.map(cut, sorted(cuts))
+        with _bar("tile_positions: read", len(cuts), progress) as bar:
+            for _ in done:
+                bar.update()
+    return firsts, seconds
+
+
+def _window(origin: tuple[int, int], shape: tuple[int, int]) -> tuple[slice, slice]:
+    (y, x), (height, width) = origin, shape
+    return slice(y, y + height), slice(x, x + width)

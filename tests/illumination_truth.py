@@ -1,0 +1,73 @@
+"""Tiles of a random specimen through a known flat-field, in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from tilewright.stages.tile_source import ArrayTiles
+
+OFFSET_COUNTS = 100.0
+GAIN = 4.0
+
+
+@dataclass(frozen=True)
+class Places:
+    """What illumination reads of tile positions."""
+
+    y_px: NDArray[np.float64]
+    x_px: NDArray[np.float64]
+    sigma_px: NDArray[np.float64]
+    island: NDArray[np.int64]
+
+
+def vignette(size: int, strength: float = 0.5) -> NDArray[np.float64]:
+    """Return a flat-field of mean 1, off centre and tilted."""
+    y, x = np.mgrid[-1 : 1 : size * 1j, -1 : 1 : size * 1j]
+    flat = np.exp(-strength * ((x - 0.15) ** 2 + 0.8 * (y + 0.1) ** 2)) * (1 + 0.05 * x)
+    return np.asarray(flat / flat.mean())
+
+
+def relative_rmse(flat: NDArray[Any], truth: NDArray[Any]) -> float:
+    return float(np.sqrt(np.mean((flat / truth - 1) ** 2)))
+
+
+def make_tiles(
+    flat: NDArray[np.float64],
+    seed: int,
+    *,
+    grid: tuple[int, int] = (6, 6),
+    overlap: float = 0.15,
+    electrons: float = 800.0,
+    planes: int = 1,
+    empty: float = 0.3,
+    haze: float = 15.0,
+) -> tuple[ArrayTiles, Places]:
+    """Sample tiles at fractional positions; ``empty`` is the share without tissue."""
+    rng = np.random.default_rng(seed)
+    size = flat.shape[0]
+    step = size * (1 - overlap)
+    row, col = (index.ravel() for index in np.indices(grid))
+    place = np.stack([row, col], axis=1) * step + rng.uniform(0, 3, (row.size, 2))
+    extent = tuple(int(np.ceil(place[:, axis].max())) + size + 4 for axis in (0, 1))
+    texture = np.exp(ndimage.gaussian_filter(rng.standard_normal(extent), 2.5) * 6)
+    tissue = ndimage.gaussian_filter(rng.standard_normal(extent), 25)
+    specimen = texture * (tissue > np.quantile(tissue, empty)) * electrons
+    specimen = ndimage.gaussian_filter(specimen / texture.mean() / 2, 1.0)
+    stack = np.empty((row.size, planes, size, size), dtype=np.uint16)
+    for k, (y, x) in enumerate(place):
+        y0, x0 = int(y), int(x)
+        window = specimen[y0 : y0 + size + 1, x0 : x0 + size + 1]
+        light = ndimage.shift(window, (y0 - y, x0 - x), order=3)[:size, :size]
+        for z in range(planes):
+            mean = np.clip(light, 0, None) * (1 - 0.2 * z) + haze
+            noisy = rng.poisson(mean * flat) + rng.normal(0, 2, flat.shape)
+            stack[k, z] = np.clip(noisy * GAIN + OFFSET_COUNTS, 0, 65535)
+    sure = np.full(row.size, 0.05)
+    islands = np.zeros(row.size, dtype=np.int64)
+    places = Places(place[:, 0], place[:, 1], sure, islands)
+    return ArrayTiles(stack, row.astype(np.int64), col.astype(np.int64), place), places

@@ -1,0 +1,327 @@
+"""Each metric answers to the fault it is for, and the others stay where they were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from tilewright.kernels import metrics
+from tilewright.kernels.backend import Backend
+
+PEDESTAL = 100.0
+SIZE = 320
+HAZE = 120.0
+Image = NDArray[np.float64]
+
+
+def tissue(seed: int) -> Image:
+    """Nuclei with texture on the left three quarters, in photo-electrons."""
+    rng = np.random.default_rng(seed)
+    seeds = rng.random((SIZE, SIZE)) < 0.0025
+    seeds[:, SIZE * 3 // 4 :] = False
+    blobs = ndimage.gaussian_filter(seeds.astype(float), 5.0) * 2 * np.pi * 25
+    texture = 1 + 0.4 * ndimage.gaussian_filter(rng.standard_normal((SIZE, SIZE)), 1.2) * 4
+    nuclei = 1 / (1 + np.exp(-10 * (blobs - 0.55)))
+    light = 600 * nuclei * np.clip(texture, 0.1, None)
+    return np.asarray(ndimage.gaussian_filter(light, 1.0) + HAZE)
+
+
+def camera(light: Image, seed: int, read: float = 2.0, gain: float = 1.0) -> Image:
+    rng = np.random.default_rng(1000 + seed)
+    electrons = rng.poisson(light) + rng.normal(0, read, light.shape)
+    return np.asarray(np.clip(np.rint(gain * electrons + PEDESTAL), 0, 65535))
+
+
+def numbers(backend: Backend, image: Image, reference: Image) -> dict[str, float]:
+    """Return every single-image metric, at a border in the middle of the tissue."""
+    mask = metrics.tissue_mask(backend, reference)
+    noise = metrics.photon_transfer(backend, image, PEDESTAL)
+    border = SIZE * 3 // 8
+    strip = image[:, border - 64 : border + 64]
+    rings = metrics.ringing(backend, image - PEDESTAL, reference - PEDESTAL)
+    return {
+        "focus": metrics.focus_score(backend, image).score,
+        "saturated": metrics.saturation(backend, image).fraction,
+        "empty": metrics.empty_fraction(backend, image),
+        "gain": noise.gain,
+        "read": noise.read_noise_counts,
+        "snr": metrics.snr(backend, image, mask, noise, PEDESTAL),
+        "seam": metrics.seam_score(backend, strip, 64, pedestal_counts=PEDESTAL).score,
+        "undershoot": rings.undershoot,
+        "overshoot": rings.overshoot,
+        "ncc": metrics.ncc(backend, image, reference, mask),
+    }
+
+
+def step(image: Image, share: float) -> Image:
+    out = image.copy()
+    out[:, SIZE * 3 // 8 :] = (out[:, SIZE * 3 // 8 :] - PEDESTAL) * (1 + share) + PEDESTAL
+    return out
+
+
+def moat(light: Image) -> Image:
+    """Dark rings around bright objects, as an over-iterated deconvolution draws them."""
+    rings = light - ndimage.gaussian_filter(light, 4.0)
+    return np.asarray(np.maximum(light + 0.8 * rings, 0))
+
+
+def saturate(image: Image) -> Image:
+    return np.minimum(image, np.percentile(image, 99.5))
+
+
+#: Fault → what it may move besides itself: a blur or a ring is another image to NCC as well.
+FAULTS: dict[str, tuple[Any, set[str], set[str]]] = {
+    "defocus": (
+        lambda light, seed: camera(ndimage.gaussian_filter(light, 2.0), seed),
+        {"focus"},
+        {"ncc"},
+    ),
+    "saturation": (lambda light, seed: saturate(camera(light, seed)), {"saturated"}, set()),
+    "lost signal": (
+        lambda light, seed: camera(np.where(np.arange(SIZE)[:, None] < 160, light, HAZE), seed),
+        {"empty"},
+        {"snr", "ncc", "focus", "seam", "undershoot", "overshoot"},
+    ),
+    "read noise": (lambda light, seed: camera(light, seed, read=20), {"read", "snr"}, {"gain"}),
+    "camera gain": (lambda light, seed: camera(light, seed, gain=3), {"gain"}, {"read"}),
+    "step": (lambda light, seed: step(camera(light, seed), 0.15), {"seam"}, set()),
+    "rings": (
+        lambda light, seed: camera(moat(light), seed),
+        {"undershoot"},
+        {"overshoot", "snr", "focus"},
+    ),
+    "shift": (
+        lambda light, seed: camera(np.roll(light, 5, axis=0), seed),
+        {"ncc"},
+        set(),
+    ),
+}
+#: How far a number may move without being said to answer: relative, or absolute near zero.
+RELATIVE = {"focus": 0.2, "snr": 0.2, "gain": 0.35}
+ABSOLUTE = {
+    "saturated": 0.002,
+    "empty": 0.06,
+    "read": 9.0,
+    "seam": 1.6,
+    "undershoot": 0.02,
+    "overshoot": 0.04,
+    "ncc": 0.06,
+}
+
+
+def moved(before: dict[str, float], after: dict[str, float]) -> set[str]:
+    return {
+        name
+        for name, value in before.items()
+        if not abs(after[name] - value) <= ABSOLUTE.get(name, RELATIVE.get(name, 0) * abs(value))
+    }
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_only_the_metric_for_a_fault_answers(cpu: Backend, fault: str, seed: int) -> None:
+    light = tissue(seed)
+    reference = camera(light, seed)
+    breaks, must, may = FAULTS[fault]
+    before = numbers(cpu, reference, reference)
+    answers = moved(before, numbers(cpu, breaks(light, seed + 50), reference))
+    assert must <= answers
+    assert answers <= must | may
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_focus_falls_with_defocus_and_ignores_gain_and_offset(cpu: Backend, seed: int) -> None:
+    light = tissue(seed)
+    scores = [
+        metrics.focus_score(cpu, camera(ndimage.gaussian_filter(light, s), seed)).score
+        for s in (0, 1, 2, 4)
+    ]
+    assert scores[0] > 1.5 * scores[1] > 3 * scores[2]
+    assert scores[2] > 5 * scores[3]
+    image = camera(light, seed)
+    assert metrics.focus_score(cpu, 4 * image + 77).score == pytest.approx(scores[0], rel=1e-3)
+
+
+def test_focus_of_pure_noise_is_no_number(cpu: Backend) -> None:
+    noise = camera(np.full((SIZE, SIZE), 50.0), 0)
+    score, signal_to_floor = metrics.focus_score(cpu, noise)
+    assert np.isnan(score)
+    assert signal_to_floor < metrics.focus_score(cpu, camera(tissue(0), 0)).signal_to_floor / 100
+
+
+def test_focus_refuses_small_images(cpu: Backend) -> None:
+    with pytest.raises(ValueError, match="64 px"):
+        metrics.focus_score(cpu, np.zeros((64, 63)))
+
+
+@pytest.mark.parametrize("ceiling", [255, 4095, 3995, 65535])
+def test_saturation_finds_the_cameras_own_maximum(cpu: Backend, ceiling: int) -> None:
+    image = camera(tissue(4), 4)
+    bright = image * (2 * ceiling / image.max())
+    clipped = np.minimum(np.rint(bright), ceiling).astype(np.uint16)
+    found = metrics.saturation(cpu, clipped)
+    assert found.ceiling_counts == ceiling
+    assert found.fraction == (clipped == ceiling).mean() > 0.001
+
+
+def test_dark_and_constant_images_are_not_saturated(cpu: Backend) -> None:
+    assert metrics.saturation(cpu, camera(np.full((64, 64), 3.0), 0)).fraction == 0
+    assert metrics.saturation(cpu, np.full((64, 64), 110, np.uint16)).fraction == 0
+    assert metrics.saturation(cpu, np.full((64, 64), 65535, np.uint16)).fraction == 1
+
+
+def test_an_empty_field_has_no_tissue(cpu: Backend) -> None:
+    assert metrics.empty_fraction(cpu, camera(np.full((SIZE, SIZE), 50.0), 0)) > 0.98
+    assert metrics.empty_fraction(cpu, camera(tissue(1), 0)) < 0.5
+
+
+def test_pixels_outside_tiles_do_not_count(cpu: Backend) -> None:
+    image = camera(tissue(1), 1)
+    image[:, SIZE * 3 // 4 :] = PEDESTAL
+    valid = np.arange(SIZE)[None] < np.full((SIZE, 1), SIZE * 3 // 4)
+    inside = metrics.empty_fraction(cpu, image, valid=valid)
+    assert inside < metrics.empty_fraction(cpu, image) - 0.05
+    assert metrics.empty_fraction(cpu, image, valid=np.zeros_like(valid)) == 1
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(("gain", "read"), [(1.0, 2.0), (0.5, 8.0), (3.0, 1.0)])
+def test_photon_transfer_measures_gain_and_read_noise(
+    cpu: Backend, seed: int, gain: float, read: float
+) -> None:
+    noise = metrics.photon_transfer(cpu, camera(tissue(seed), seed, read, gain), PEDESTAL)
+    assert noise.gain == pytest.approx(gain, rel=0.3)
+    # Against the noise where the image is dark: the haze and the read noise.
+    dark = gain**2 * (HAZE + read**2)
+    assert noise.variance(gain * HAZE) == pytest.approx(dark, rel=0.25)
+
+
+def test_pixels_outside_tiles_have_no_noise_to_measure(cpu: Backend) -> None:
+    image = camera(tissue(2), 2)
+    inside = metrics.photon_transfer(cpu, image, PEDESTAL)
+    image = np.pad(image, 40, constant_values=PEDESTAL)
+    around = metrics.photon_transfer(cpu, image, PEDESTAL)
+    assert around.variance(HAZE) == pytest.approx(inside.variance(HAZE), rel=0.15)
+    assert metrics.photon_transfer(cpu, np.full((9, 9), 7.0), 0.0) == (0, 0)
+
+
+def test_snr_knows_the_offset(cpu: Backend) -> None:
+    image = camera(tissue(5), 5)
+    mask = metrics.tissue_mask(cpu, image)
+    values = []
+    for offset in (0.0, 1000.0):
+        noise = metrics.photon_transfer(cpu, image + offset, PEDESTAL + offset)
+        values.append(metrics.snr(cpu, image + offset, mask, noise, PEDESTAL + offset))
+    assert values[0] == pytest.approx(values[1], rel=0.02)
+    assert np.isnan(metrics.snr(cpu, image, np.zeros_like(mask), noise, PEDESTAL))
+
+
+def test_seam_score_is_one_without_a_seam_and_rises_with_a_step_of_two_percent(
+    cpu: Backend,
+) -> None:
+    """Twelve borders of one mosaic joined, as the report does: 3840 lines."""
+    rng = np.random.default_rng(0)
+    images = [camera(tissue(seed), seed) for seed in range(12)]
+    starts = rng.integers(8, 90, 12)
+
+    def joined(share: float) -> NDArray[np.float64]:
+        rows = []
+        for image, start in zip(images, starts, strict=True):
+            strip = image[:, start : start + 128].copy()
+            strip[:, 64:] = (strip[:, 64:] - PEDESTAL) * (1 + share) + PEDESTAL
+            rows.append(strip)
+        return np.concatenate(rows)
+
+    scores = {}
+    for share in (0.0, 0.02, -0.02, 0.05):
+        seam = metrics.seam_score(cpu, joined(share), 64, pedestal_counts=PEDESTAL)
+        assert seam.step == pytest.approx(share, abs=0.012)
+        scores[share] = seam.score
+    assert 1 <= scores[0.0] < 2
+    assert min(scores[0.02], scores[-0.02]) > 1.5 * scores[0.0]
+    assert scores[0.05] > 5
+
+
+def test_seam_score_along_the_other_axis_and_with_a_gap(cpu: Backend) -> None:
+    image = step(camera(tissue(3), 3), 0.1)
+    strip = image[:, SIZE * 3 // 8 - 80 : SIZE * 3 // 8 + 80]
+    across = metrics.seam_score(cpu, strip, 80, pedestal_counts=PEDESTAL)
+    down = metrics.seam_score(cpu, strip.T, 80, pedestal_counts=PEDESTAL, axis=0)
+    assert down == across
+    gapped = metrics.seam_score(cpu, strip, 80, pedestal_counts=PEDESTAL, gap_px=3)
+    assert gapped.step == pytest.approx(0.1, abs=0.06)
+    with pytest.raises(ValueError, match="32 px"):
+        metrics.seam_score(cpu, strip, 20)
+    with pytest.raises(ValueError, match="too wide"):
+        metrics.seam_score(cpu, strip, 80, gap_px=30)
+
+
+def test_negative_light_is_ringing(cpu: Backend) -> None:
+    light = tissue(6)
+    assert metrics.ringing(cpu, light, light).negative == 0
+    assert metrics.ringing(cpu, light - 150, light).negative > 0.01
+    flat = metrics.ringing(cpu, np.ones((32, 32)), np.ones((32, 32)))
+    assert np.isnan(flat.undershoot)
+
+
+def test_i_divergence_of_photon_noise_is_half_a_count(cpu: Backend) -> None:
+    light = tissue(7)
+    counts = np.random.default_rng(7).poisson(light)
+    assert metrics.i_divergence(cpu, counts, light) == pytest.approx(0.5, abs=0.02)
+    assert metrics.i_divergence(cpu, counts, counts) == pytest.approx(0.0, abs=1e-4)
+    assert metrics.i_divergence(cpu, counts, 1.2 * light) > 2
+
+
+def test_local_ncc_points_at_the_worst_place(cpu: Backend) -> None:
+    light = tissue(8)
+    first, second = camera(light, 8), camera(light, 9)
+    second[64:128, 128:192] = np.roll(second[64:128, 128:192], 9, axis=1)
+    mask = metrics.tissue_mask(cpu, first)
+    found = metrics.local_ncc(cpu, first, second, block_px=64, mask=mask)
+    row, column = np.unravel_index(np.nanargmin(found.score), found.score.shape)
+    assert (found.y_px[row], found.x_px[column]) == (95.5, 159.5)
+    assert np.isnan(found.score[:, -1]).all()
+    rest = np.delete(found.score.ravel(), row * found.score.shape[1] + column)
+    assert np.nanmin(rest) > found.score[row, column] + 0.2
+    whole = metrics.local_ncc(cpu, first[:200], second[:200], block_px=512)
+    assert np.isnan(whole.score[0, 0])
+    block = metrics.local_ncc(cpu, first[:64, :64], second[:64, :64], block_px=64).score[0, 0]
+    assert block == pytest.approx(metrics.ncc(cpu, first[:64, :64], second[:64, :64]), abs=1e-5)
+
+
+def test_ncc_without_contrast_is_no_number(cpu: Backend) -> None:
+    image = camera(tissue(0), 0)
+    assert np.isnan(metrics.ncc(cpu, image, np.full_like(image, 7)))
+    assert np.isnan(metrics.ncc(cpu, image, image, np.zeros(image.shape, bool)))
+    assert metrics.ncc(cpu, image, 3 * image + 5) == pytest.approx(1)
+    assert metrics.ncc(cpu, image, -image) == pytest.approx(-1)
+
+
+def _same_on(device: Backend, cpu: Backend) -> None:
+    light = tissue(1)
+    image, reference = camera(light, 1), camera(light, 2)
+    here, there = (numbers(b, image, reference) for b in (cpu, device))
+    assert here == pytest.approx(there, rel=2e-3, abs=1e-5)
+    for function in (metrics.i_divergence, metrics.local_ncc):
+        results = [
+            np.asarray(
+                function(b, image, reference)[0]
+                if function is metrics.local_ncc
+                else function(b, image, reference)
+            )
+            for b in (cpu, device)
+        ]
+        np.testing.assert_allclose(results[0], results[1], rtol=1e-3, atol=1e-5)
+
+
+def test_metrics_touch_arrays_through_the_backend_only(cpu: Backend, guarded: Backend) -> None:
+    _same_on(guarded, cpu)
+
+
+@pytest.mark.gpu
+def test_metrics_on_the_gpu(cpu: Backend, gpu: Backend) -> None:
+    _same_on(gpu, cpu)

@@ -1,0 +1,24 @@
+rule deconvolve:
+    input:
+        unpack(lambda wildcards: experiment.files("deconvolve", wildcards)),
+        mosaic=layout.stitch,
+    output:
+        directory(layout.deconvolve),
+    log:
+        layout.log("deconvolve", PLANE),
+    benchmark:
+        layout.benchmark("deconvolve", PLANE)
+    conda:
+        "../envs/tilewright.yaml"
+    threads: threads("deconvolve")
+    resources:
+        **routed("deconvolve"),
+    params:
+        optics=lambda wildcards: experiment.optics_of(
+            wildcards.cycle, wildcards.channel
+        ),
+        options=experiment.options("deconvolve"),
+        output=experiment.options("output"),
+        gain_counts_per_photon=experiment.options("camera")["gain_counts_per_photon"],
+    script:
+        "../../scripts/deconvolve.py"

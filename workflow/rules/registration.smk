@@ -1,0 +1,47 @@
+rule register:
+    input:
+        reference=of_reference_channel(of_reference_cycle(layout.edf)),
+        moving=of_reference_channel(layout.edf),
+    output:
+        transform=layout.transform,
+        numbers=layout.transform_json,
+    log:
+        layout.log("register", CYCLE),
+    benchmark:
+        layout.benchmark("register", CYCLE)
+    conda:
+        "../envs/tilewright.yaml"
+    threads: threads("register")
+    resources:
+        **routed("register"),
+    params:
+        options=lambda wildcards: experiment.register_options(wildcards.cycle),
+    script:
+        "../../scripts/register.py"
+
+
+rule assemble:
+    input:
+        planes=lambda wildcards: planes(layout.edf, sample=wildcards.sample),
+        transforms=lambda wildcards: expand(
+            layout.transform, sample=wildcards.sample, cycle=experiment.moving_cycles
+        ),
+    output:
+        tiff=layout.image_tiff,
+        zarr=directory(layout.image_zarr),
+        markers=layout.image_markers,
+    log:
+        layout.log("assemble", "{sample}"),
+    benchmark:
+        layout.benchmark("assemble", "{sample}")
+    conda:
+        "../envs/tilewright.yaml"
+    threads: threads("assemble")
+    resources:
+        **routed("assemble"),
+    params:
+        channels=experiment.channel_table(),
+        moving_cycles=experiment.moving_cycles,
+        output=experiment.options("output"),
+    script:
+        "../../scripts/assemble.py"

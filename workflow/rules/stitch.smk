@@ -1,0 +1,75 @@
+rule illumination:
+    input:
+        unpack(lambda wildcards: experiment.files("illumination", wildcards)),
+        manifest=layout.manifest,
+    output:
+        flat=layout.flat,
+        dark=layout.dark,
+        numbers=layout.illumination_json,
+    log:
+        layout.log("illumination", PLANE),
+    benchmark:
+        layout.benchmark("illumination", PLANE)
+    conda:
+        "../envs/tilewright.yaml"
+    threads: threads("illumination")
+    resources:
+        **routed("illumination"),
+    params:
+        reference_channel=experiment.reference_channel,
+        positions=experiment.options("tile_positions"),
+        options=experiment.options("illumination"),
+        camera=experiment.options("camera"),
+    script:
+        "../../scripts/illumination.py"
+
+
+rule tile_positions:
+    input:
+        manifest=layout.manifest,
+        flat=of_reference_channel(layout.flat),
+        dark=of_reference_channel(layout.dark),
+    output:
+        positions=layout.positions,
+        edges=layout.edges,
+        tile_configuration=layout.tile_configuration,
+    log:
+        layout.log("tile_positions", CYCLE),
+    benchmark:
+        layout.benchmark("tile_positions", CYCLE)
+    conda:
+        "../envs/tilewright.yaml"
+    threads: threads("tile_positions")
+    resources:
+        **routed("tile_positions"),
+    params:
+        reference_channel=experiment.reference_channel,
+        options=experiment.options("tile_positions"),
+    script:
+        "../../scripts/tile_positions.py"
+
+
+rule stitch:
+    input:
+        manifest=layout.manifest,
+        positions=layout.positions,
+        flat=layout.flat,
+        dark=layout.dark,
+    output:
+        directory(layout.stitch),
+    log:
+        layout.log("stitch", PLANE),
+    benchmark:
+        layout.benchmark("stitch", PLANE)
+    conda:
+        "../envs/tilewright.yaml"
+    threads: threads("stitch")
+    resources:
+        **routed("stitch"),
+    params:
+        voxel_um=VOXEL_UM,
+        options=experiment.options("stitch"),
+        output=experiment.options("output"),
+        saturation_counts=experiment.options("camera")["saturation_counts"],
+    script:
+        "../../scripts/stitch.py"
