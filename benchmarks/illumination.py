@@ -24,9 +24,11 @@ import tifffile
 from numpy.typing import NDArray
 
 from tests.illumination_truth import Places, relative_rmse
+from tilewright.io.positions import Positions
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.illumination import correct
 from tilewright.stages.illumination import estimate
+from tilewright.stages.tile_positions import locate
 from tilewright.stages.tile_source import ArrayTiles
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -57,17 +59,17 @@ def read_truth(folder: Path) -> tuple[ArrayTiles, Places, NDArray[np.float64]]:
     return ArrayTiles(stack, row, col, place), places, np.load(folder / "flat.npy")
 
 
-def read_brain() -> tuple[ArrayTiles, Places]:
-    """Return the 54 brain tiles with tissue that Fiji placed, at Fiji's positions."""
+def read_brain() -> tuple[ArrayTiles, Positions]:
+    """Return the 63 brain tiles and the positions found in their uncorrected strips."""
     folder = SHARED / "data" / "brain-tiles"
-    text = (folder / "TileConfiguration.registered.txt").read_text()
+    text = (folder / "TileConfiguration.txt").read_text()
     found = re.findall(r"^(\S+\.tif);\s*;\s*\(([^,]+),([^)]+)\)", text, flags=re.M)
-    found = sorted(found)
-    stack = np.stack([tifffile.imread(folder / name) for name, _, _ in found])[:, None]
     place = np.array([(float(y), float(x)) for _, x, y in found])
-    index = np.arange(len(found))
-    places = Places(place[:, 0], place[:, 1], np.zeros(len(found)), np.zeros_like(index))
-    return ArrayTiles(stack, index, index, place), places
+    row, col = (np.unique(v, return_inverse=True)[1].astype(np.int64) for v in place.T)
+    order = np.lexsort((col, row))
+    stack = np.stack([tifffile.imread(folder / found[k][0]) for k in order])[:, None]
+    tiles = ArrayTiles(stack, row[order], col[order], place[order])
+    return tiles, locate(tiles, backend=cpu_backend(2), progress=False).positions
 
 
 def peer(python: str, stack: NDArray[Any], dark: bool) -> tuple[NDArray[Any], float]:

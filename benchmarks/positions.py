@@ -165,9 +165,9 @@ def brain_tiles() -> FileTiles:
 def agreement(
     tiles: FileTiles, positions: Floats, ends: tuple[NDArray[Any], NDArray[Any]]
 ) -> tuple[Floats, Floats]:
-    """Return the NCC of LoG-filtered (1 px) overlaps at solved positions, and their texture."""
+    """Return the NCC of LoG-filtered (1.6 px) overlaps at solved positions, and their texture."""
     planes = [
-        ndimage.gaussian_laplace(tiles.read(i, 0).astype(np.float32), 1.0)
+        ndimage.gaussian_laplace(tiles.read(i, 0).astype(np.float32), 1.6)
         for i in range(len(tiles.files))
     ]
     score, texture = [], []
@@ -212,13 +212,15 @@ def report_brain(python: str | None) -> None:
     rows = [("tilewright", located.yx_px, seconds)]
     for sigma in (0.0, 1.0) if python else ():
         rows.append((f"ASHLAR s={sigma:.0f}", *peer(str(python), tiles, sigma)))
-    print(f"\n{'brain tiles':12} {'method':16} {'mean NCC':>8} {'bad edges':>9} {'s':>7}")
+    print(f"\n{'brain tiles':12} {'method':16} {'mean NCC':>8} {'bad edges':>9} {'s':>7}  bar")
     results = [agreement(tiles, positions, ends) for _, positions, _ in rows]
     textured = np.argsort(-results[0][1])[:91]
     best = np.max([score for score, _ in results], axis=0)
+    bar = "NCC >= 0.80, no bad edge"
     for (name, _, seconds), (score, _) in zip(rows, results, strict=True):
         bad = np.count_nonzero(score[textured] < 0.5 * best[textured])
-        print(f"{'':12} {name:16} {score[textured].mean():8.4f} {bad:9d} {seconds:7.2f}")
+        print(f"{'':12} {name:16} {score[textured].mean():8.4f} {bad:9d} {seconds:7.2f}  {bar}")
+        bar = ""
 
 
 def main() -> None:

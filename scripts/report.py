@@ -16,6 +16,7 @@ with running(snakemake.log, snakemake.threads, cpu_only=True):
         Path(snakemake.output.html),
         title="tilewright report",
         reference_cycle=params.reference_cycle,
+        reference_channel=params.reference_channel,
         software=software_versions(),
         config_text=params.config,
     )

@@ -98,6 +98,7 @@ def report(folder: Path, values: dict[tuple[str, int, str], float | None], **opt
         folder / "report.html",
         title="Tonsil <pilot>",
         reference_cycle=1,
+        reference_channel="1",
         software={"tilewright": "0.1.0"},
         config_text="qc: {on_fail: stop}\n</pre><script>alert(1)</script>",
     )
@@ -184,6 +185,7 @@ def test_several_samples_stay_apart(tmp_path: Path) -> None:
         tmp_path / "report.html",
         title="Two",
         reference_cycle=1,
+        reference_channel="1",
         software={},
         config_text="",
     )
@@ -203,18 +205,29 @@ def test_lists_of_other_length_are_refused(tmp_path: Path) -> None:
             tmp_path / "r.html",
             title="",
             reference_cycle=1,
+            reference_channel="1",
             software={},
             config_text="",
         )
 
 
-def test_composite_leaves_out_nuclei_of_later_cycles(tmp_path: Path) -> None:
+def test_composite_leaves_out_what_it_is_told(tmp_path: Path) -> None:
     path = tmp_path / "image.ome.zarr"
     make_image(path)
-    rendering = render(path)
+    rendering = render(path, 0, [2])
     assert [name for name, _ in rendering.key] == ["DAPI-1", "CD3<&>", "PanCK"]
     assert len(rendering.channels) == 4
-    assert [name for name, _ in render(path, [1]).key] == ["DAPI-1", "PanCK"]
+    assert [name for name, _ in render(path, 0, [1, 2]).key] == ["DAPI-1", "PanCK"]
+    assert render(path, 2).key[0][0] == "DAPI-2"
+
+
+def test_the_picture_has_the_nuclei_of_the_reference_cycle_only(tmp_path: Path) -> None:
+    image = tmp_path / "image.ome.zarr"
+    make_image(image)
+    text = report(tmp_path, GOOD, images={"tonsil": image})
+    shown = re.findall(r'alt="Registered image of tonsil: ([^"]*)"', text)
+    assert shown
+    assert all("DAPI-1" in names and "DAPI-2" not in names for names in shown)
 
 
 def test_every_stage_of_the_matrix_has_a_title() -> None:

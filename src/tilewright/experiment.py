@@ -178,8 +178,8 @@ def _check_references(experiment: Experiment) -> None:
     for cycle in experiment.settings.registration.allow_unregistered:
         if cycle not in experiment.moving_cycles:
             raise ConfigError(
-                f"registration.allow_unregistered names cycle {cycle}; the cycles that are registered "
-                f"are {', '.join(map(str, experiment.moving_cycles)) or 'none'}"
+                f"registration.allow_unregistered names cycle {cycle}; the cycles that are "
+                f"registered are {', '.join(map(str, experiment.moving_cycles)) or 'none'}"
             )
 
 

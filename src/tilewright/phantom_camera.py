@@ -77,7 +77,7 @@ def make_flat(rng: np.random.Generator, tile_px: int, *, vignetting: float, dust
         distance = np.hypot(y - py, x - px) * tile_px / 2
         ring = np.exp(-0.5 * ((distance - rng.uniform(4, 7)) / 2.2) ** 2)
         flat *= 1 - rng.uniform(0.05, 0.11) * ring
-    return (flat / flat.mean()).astype(np.float32)
+    return np.asarray(flat / flat.mean(), np.float32)
 
 
 def stage_positions(

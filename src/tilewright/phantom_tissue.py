@@ -212,7 +212,7 @@ def make_tissue(
     points, types = points[keep], types[keep]
 
     pixels = np.indices(shape, dtype=np.float32).reshape(2, -1).T
-    distance, index = cKDTree(points).query(pixels, k=2, workers=2)
+    distance, index = map(np.asarray, cKDTree(points).query(pixels, k=2, workers=2))
     near, second = (distance[:, k].reshape(shape).astype(np.float32) for k in (0, 1))
     label = index[:, 0].reshape(shape).astype(np.int32)
     radius = np.array([_SIZES_UM[name][2] for name in CELL_TYPES], np.float32)[types] / pixel_um

@@ -198,6 +198,7 @@ rule report:
         samples=list(experiment.samples),
         channels=experiment.channel_table(),
         reference_cycle=experiment.reference_cycle,
+        reference_channel=experiment.reference_channel,
         config=experiment.as_yaml(),
     script:
         "../../scripts/report.py"

@@ -16,6 +16,8 @@ Shift = tuple[int, int]
 MIN_OVERLAP_PX = 5
 #: Scores are compared after rounding to so many digits, so that both devices choose alike.
 SCORE_DIGITS = 4
+#: Mean square of a filtered strip, counts², below which it holds rounding errors only.
+FLAT = 1e-12
 _CLIMB_STEPS = 6
 _NEWTON_STEPS = 3
 _TAPER_PX = 6
@@ -82,7 +84,7 @@ def ncc(backend: Backend, a: Array, b: Array, wanted: list[tuple[int, Shift]]) -
     if sums:
         host = np.asarray(backend.to_numpy(xp.stack(sums)), np.float64).reshape(-1, 3)
         energy = np.sqrt(host[:, 1] * host[:, 2])
-        flat = energy <= 1e-20
+        flat = energy <= FLAT * a.shape[1] * a.shape[2]
         out[kept] = np.where(flat, 0.0, host[:, 0] / np.where(flat, 1.0, energy))
     return np.round(out, SCORE_DIGITS)
 
@@ -225,7 +227,7 @@ def _newton(
     powers_y = np.stack([ky**m for m in range(3)])
     powers_x = np.stack([weight * kx**m for m in range(3)], axis=1)
     delta = start
-    valid = energy > 1e-20
+    valid = energy > FLAT * rows * cols
     scale = np.where(valid, energy, 1.0) * rows * cols
     for step in range(_NEWTON_STEPS + 1):
         left = powers_y * np.exp(1j * delta[:, 0, None, None] * ky)

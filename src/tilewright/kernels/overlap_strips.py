@@ -69,7 +69,8 @@ def neighbours(nominal_px: Floats, tile_shape: tuple[int, int]) -> tuple[Indices
     pairs[along < 0] = pairs[along < 0][:, ::-1]
     length = np.abs(along)
     keep = (size[axis] - length >= MIN_OVERLAP_PX) & (length >= 0.05 * size[axis])
-    keep &= np.abs(across) < 0.5 * size[1 - axis]
+    # Diagonal neighbours move as far across as along; a brick-like stage half as far.
+    keep &= np.abs(across) < np.minimum(0.5 * size[1 - axis], 0.75 * length)
     for number in (0, 1):
         here = keep & (axis == number)
         if here.any():

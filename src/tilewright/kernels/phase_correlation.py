@@ -110,6 +110,8 @@ def filter_strips(backend: Backend, strips: Array, sigma_px: float) -> Array:
     """
     xp = backend.xp
     strips = backend.asarray(strips)
+    # Without its mean a bright flat strip leaves no rounding errors to correlate.
+    strips = strips - xp.mean(strips, axis=(1, 2), keepdims=True)
     height, width = strips.shape[1:]
     pad = STRIDE * math.ceil(4.0 * sigma_px / STRIDE)
     rows, cols = (2 * fast_len(math.ceil((n + 2 * pad) / (2 * STRIDE))) for n in (height, width))

@@ -117,15 +117,22 @@ def _sample(
     found: Sequence[tuple[Quality, Path]],
     image: Path | None,
     channels: Sequence[Mapping[str, Any]],
-    reference_cycle: int,
+    reference: tuple[int, str],
 ) -> dict[str, Any]:
     qualities = [quality for quality, _ in found]
     items = [item for quality in qualities for item in quality.items]
     cycles = sorted({quality.cycle for quality in qualities})
     bad = sorted((i for i in items if i.verdict != "pass"), key=lambda i: _ORDER[i.verdict])
     rows = [row for row in trusted_markers(items, channels) if row["sample"] == name]
-    failed = [k for k, row in enumerate(rows) if row["verdict"] == "fail"]
-    rendering = render(image, failed) if image is not None else None
+    planes = [(row["cycle"], row["channel"]) for row in rows]
+    nuclei = planes.index(reference) if reference in planes else 0
+    # The nuclear stains of the other cycles would hide the markers.
+    left_out = [
+        k
+        for k, row in enumerate(rows)
+        if row["verdict"] == "fail" or row["channel"] == reference[1]
+    ]
+    rendering = render(image, nuclei, left_out) if image is not None else None
     # The registered image holds the channels in the order of the marker table.
     pictures = rendering.channels if rendering and len(rendering.channels) == len(rows) else []
     for row, picture in zip(rows, pictures, strict=False):
@@ -136,7 +143,7 @@ def _sample(
         "verdict": worst(item.verdict for item in items),
         "checks": items,
         "cycles": cycles,
-        "matrix": _matrix(name, qualities, cycles, reference_cycle),
+        "matrix": _matrix(name, qualities, cycles, reference[0]),
         "bad": [_item(item) for item in bad],
         "unregistered": [i for i in items if i.metric == "unregistered" and i.verdict == "fail"],
         "picture": _picture(rendering),
@@ -169,6 +176,7 @@ def write_report(
     *,
     title: str,
     reference_cycle: int,
+    reference_channel: str,
     software: Mapping[str, str],
     config_text: str,
 ) -> None:
@@ -188,6 +196,8 @@ def write_report(
         Name of the experiment.
     reference_cycle : int
         The cycle that the others are registered to.
+    reference_channel : str
+        The nuclear channel of every cycle.
     software : mapping
         Name → version, shown at the end.
     config_text : str
@@ -209,7 +219,7 @@ def write_report(
             [pair for pair in pairs if pair[0].sample == name],
             Path(images[name]) if name in images else None,
             channels,
-            reference_cycle,
+            (reference_cycle, reference_channel),
         )
         for name in names
     ]

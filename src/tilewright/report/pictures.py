@@ -74,23 +74,19 @@ class Rendering:
     names: list[str]
 
 
-def render(path: Path, leave_out: Collection[int] = (), channel_px: int = 420) -> Rendering:
+def render(
+    path: Path, nuclei: int = 0, leave_out: Collection[int] = (), channel_px: int = 420
+) -> Rendering:
     """Render an OME-Zarr image from its smallest sufficient level.
 
-    The composite takes the first channel and up to four more with the strongest contrast,
-    nuclear stains of later cycles (the first channel's name up to its last ``-``) and the
-    channel numbers in ``leave_out`` (those that failed) excepted.
+    The composite takes the channel number ``nuclei`` and up to four more with the strongest
+    contrast, the channel numbers in ``leave_out`` excepted.
     """
     image = open_image(path)
     planes = [_scaled(plane) for plane in _level(image)]
-    stem = image.channel_names[0].rpartition("-")[0] or image.channel_names[0]
-    others = [
-        k
-        for k, name in enumerate(image.channel_names)
-        if k and k not in leave_out and not name.startswith(stem)
-    ]
+    others = [k for k in range(len(planes)) if k != nuclei and k not in leave_out]
     others.sort(key=lambda k: (-round(float(planes[k].std()), 3), k))
-    chosen = [0, *sorted(others[: MAX_COMPOSITE - 1])]
+    chosen = [nuclei, *sorted(others[: MAX_COMPOSITE - 1])]
     colours = np.array(_COLOURS, np.float32)[: len(chosen)] / 255
     total = sum(planes[k][..., None] * colour for k, colour in zip(chosen, colours, strict=True))
     composite = np.clip(np.asarray(total), 0, 1)

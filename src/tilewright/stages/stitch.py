@@ -86,7 +86,7 @@ def stitch(
     Counts keep their scale: the mosaic has the raw dtype, ``(raw - dark) / flat`` plus the
     illumination's pedestal, rounded; the pedestal alone outside the tiles. Its attributes are
     ``pedestal_counts``, ``clipped_low`` and ``clipped_high`` (pixels), ``feather_px``,
-    ``interpolation``, and ``saturated_raw_px`` (raw pixels per plane) where asked for.
+    ``interpolation``, and ``saturated_raw_px`` (raw pixels per plane).
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def stitch(
     feather_px : float or None
         Width of the blending ramps; None takes the median overlap of neighbours.
     saturation_counts : float, optional
-        Raw counts from which a pixel is saturated.
+        Raw counts from which a pixel is saturated; None is the largest of the pixel type.
     ome_zarr_version : {"0.4", "0.5"}
         Version of OME-NGFF.
 
@@ -131,6 +131,7 @@ def stitch(
     shape = (max(ys.stop for ys, _ in spans), max(xs.stop for _, xs in spans))
     plan = _Plan(spans, shape, chunk_px, correction, feather_px, interpolation)
     pedestal = int(illumination.pedestal + 0.5)
+    ceiling = np.iinfo(tiles.dtype).max if saturation_counts is None else saturation_counts
     with create_mosaic(
         output,
         (tiles.shape[0], *shape),
@@ -141,16 +142,15 @@ def stitch(
         ome_zarr_version=ome_zarr_version,
         fill=pedestal,
     ) as mosaic:
-        low, high, saturated = _stream(backend, tiles, plan, mosaic, saturation_counts)
+        low, high, saturated = _stream(backend, tiles, plan, mosaic, ceiling)
         mosaic.attributes |= {
             "pedestal_counts": pedestal,
             "clipped_low": low,
             "clipped_high": high,
             "feather_px": feather_px,
             "interpolation": interpolation,
+            "saturated_raw_px": saturated,
         }
-        if saturation_counts is not None:
-            mosaic.attributes["saturated_raw_px"] = saturated
 
 
 def overlap_px(
@@ -249,7 +249,7 @@ def _stream(
     tiles: TileSource,
     plan: _Plan,
     mosaic: MosaicWriter,
-    saturation_counts: float | None,
+    saturation_counts: float,
 ) -> tuple[int, int, list[int]]:
     """Fuse and write all chunks; return the pixels clipped low, high, and saturated per plane."""
     rows, columns = plan.ranges(0), plan.ranges(1)

@@ -17,7 +17,7 @@ class TilePlanes:
     """Decoded tiles of the planes at hand, read ahead by a pool."""
 
     def __init__(
-        self, tiles: TileSource, pool: ThreadPoolExecutor, saturation_counts: float | None
+        self, tiles: TileSource, pool: ThreadPoolExecutor, saturation_counts: float
     ) -> None:
         self._tiles = tiles
         self._pool = pool
@@ -33,8 +33,6 @@ class TilePlanes:
 
     def _read(self, tile: int, z: int) -> tuple[NDArray[Any], int]:
         pixels = self._tiles.read(tile, z)
-        if self._threshold is None:
-            return pixels, 0
         return pixels, int(np.count_nonzero(pixels >= self._threshold))
 
     def get(self, z: int, members: list[int]) -> list[NDArray[Any]]:

@@ -22,7 +22,7 @@ from tilewright.io.positions import (
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.overlap_strips import StripPlan, plan_strips
 from tilewright.kernels.position_solve import solve_positions
-from tilewright.kernels.tile_positions import choose_sigma, fixed_pattern, flatten, measure
+from tilewright.kernels.tile_positions import choose_sigma, flatten, measure, repair_pixels
 from tilewright.stages.tile_source import TileSource
 
 Strips = NDArray[np.float32]
@@ -123,7 +123,7 @@ def locate(
     for strips in (*firsts, *seconds):
         if illumination is None:
             flatten(backend, strips)
-        strips -= fixed_pattern(backend, strips)
+        repair_pixels(backend, strips)
     sigma = choose_sigma(backend, plans, firsts, seconds) if sigma_px is None else sigma_px
     total = sum(len(plan.pairs) for plan in plans)
     with _bar("tile_positions: correlate", total, progress) as bar:

@@ -74,9 +74,9 @@ def estimate(
 ) -> tuple[Transform, Evidence]:
     """Estimate the transform between two views.
 
-    Rotation and shift come from overviews; an affine map and a first field from correlation of
-    blocks of twice ``block_px``; the field from Gauss-Newton steps on blocks of four thirds of
-    ``block_px`` and of ``block_px``. Parameters as in
+    Rotation and shift come from overviews; the affine map and a first field from correlation of
+    blocks of overviews and then of twice ``block_px``; the field from Gauss-Newton steps on
+    blocks of four thirds of ``block_px`` and of ``block_px``. Parameters as in
     :func:`tilewright.stages.register.register`; the transform means nothing unless the
     evidence matches.
     """
@@ -87,14 +87,13 @@ def estimate(
         passes.append(Pass(factor, 32, 8))
     passes.append(Pass(2, block_px // 2, block_px // 6))
     for job in passes:
-        found = measure(backend, reference, moving, transform, job, f"affine 1/{job.factor}")
+        found = measure(backend, reference, moving, transform, job, f"search 1/{job.factor}")
         precision = _significant(found)
-        points = found.centres_px
-        targets = transform.points(points) + found.blocks.shift_px
+        targets = transform.points(found.centres_px) + found.blocks.shift_px
+        kept = np.zeros(len(precision), bool)
         if precision.any():
-            affine, _ = fit_affine(points, targets, precision)
-            transform = _with_affine(affine)
-    transform, kept = _with_field(transform.affine, found, targets, precision)
+            affine, _ = fit_affine(found.centres_px, targets, precision)
+            transform, kept = _with_field(affine, found, targets, precision)
     evidence = _evidence(coarse, found, kept)
     for step in (block_px // 3, block_px // 4):
         found = measure(backend, reference, moving, transform, Pass(2, step), "field")

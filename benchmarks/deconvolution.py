@@ -1,0 +1,302 @@
+"""Deconvolution beside scikit-image, on z-stacks with truth and on real triples.
+
+``python -m benchmarks.deconvolution --peer-python PATH`` needs ``../shared``; PATH is the
+interpreter of an environment with numpy, scipy, psfmodels and scikit-image, which makes the
+stacks and runs the peer. Each run is a process of its own: CPU seconds and peak memory are
+of the deconvolution alone, data included. PSNR and SSIM (mean of planes) are taken after an
+affine fit to the truth, with its 99.9th percentile as range.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.fft
+import tifffile
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from benchmarks import __file__ as here
+from tilewright.io.mosaic import create_mosaic, open_mosaic
+from tilewright.kernels.backend import cpu_backend
+from tilewright.kernels.blur import Blur
+from tilewright.kernels.deconvolution import RichardsonLucy, deconvolve, scene_margin
+from tilewright.kernels.psf import Optics, gibson_lanni, measured_psf
+from tilewright.kernels.thinning import choose_iterations, measure_camera
+from tilewright.stages.deconvolve import deconvolve as deconvolve_mosaic
+
+SHARED = Path(here).resolve().parent.parent.parent / "shared"
+OPTICS = {
+    "codex17": Optics(0.75, 668, 1.0, 1.44),
+    "codex_s": Optics(0.75, 668, 1.0, 1.44),
+    "wf32": Optics(1.4, 600, 1.515, 1.47),
+}
+#: Fixed counts that reach the accuracy bars.
+ITERATIONS = {"codex17": 25, "codex_s": 25, "wf32": 32}
+PEER = """
+import sys, time, resource, numpy as np
+from skimage.restoration import richardson_lucy
+d = np.load(sys.argv[1])
+image = np.maximum(d["img"].astype(np.float32) - d["bg"], 0)
+scale = image.max()
+t, c = time.perf_counter(), time.process_time()
+out = richardson_lucy(image / scale, d["psf"], num_iter=30, clip=False, filter_epsilon=1e-6)
+print(time.perf_counter() - t, time.process_time() - c,
+      resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+np.save(sys.argv[2], out.astype(np.float32))
+"""
+
+
+def score(image: NDArray[Any], truth: NDArray[Any]) -> tuple[float, float]:
+    """Return PSNR (dB) and SSIM of an image after an affine fit to the truth."""
+    x, t = image.ravel().astype(np.float64), truth.ravel().astype(np.float64)
+    slope = float(np.mean((x - x.mean()) * (t - t.mean())) / x.var())
+    fit = (slope * (image - x.mean()) + t.mean()).astype(np.float32)
+    peak = float(np.percentile(t, 99.9))
+    error = float(np.mean((fit - truth) ** 2, dtype=np.float64))
+    planes = [_ssim(a, b, peak) for a, b in zip(fit, truth, strict=True)]
+    return 10 * float(np.log10(peak**2 / error)), float(np.mean(planes))
+
+
+def _ssim(a: NDArray[Any], b: NDArray[Any], peak: float) -> float:
+    """Return the mean SSIM of two planes (7 x 7 uniform windows, Wang et al. 2004)."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+
+    def mean(image: NDArray[Any]) -> NDArray[np.float64]:
+        filtered: NDArray[np.float64] = ndimage.uniform_filter(image, 7)[3:-3, 3:-3]
+        return filtered
+
+    unbiased = 49 / 48
+    ma, mb = mean(a), mean(b)
+    va, vb = unbiased * (mean(a * a) - ma**2), unbiased * (mean(b * b) - mb**2)
+    covariance = unbiased * (mean(a * b) - ma * mb)
+    c1, c2 = (0.01 * peak) ** 2, (0.03 * peak) ** 2
+    index = (2 * ma * mb + c1) * (2 * covariance + c2) / ((ma**2 + mb**2 + c1) * (va + vb + c2))
+    return float(index.mean())
+
+
+def load(path: str) -> tuple[NDArray[np.float32], NDArray[np.float32], float, float]:
+    """Return counts, PSF, background and z step of a stack."""
+    with np.load(path) as data:
+        return data["img"].astype(np.float32), data["psf"], float(data["bg"]), float(data["vox"][0])
+
+
+def ours(path: str, out: str, iterations: str, name: str = "") -> None:
+    """Deconvolve a stack untiled with the stack's PSF (or, given a name, our own)."""
+    counts, psf, background, step = load(path)
+    backend = cpu_backend(2)
+    if name:
+        pixel = {"wf32": 0.1}.get(name, 0.377)
+        psf = gibson_lanni(
+            OPTICS[name], (step, pixel, pixel), psf.shape[0], max_lateral_px=psf.shape[1]
+        )
+    margin = scene_margin(len(counts), step)
+    start, cpu = time.perf_counter(), time.process_time()
+    camera = measure_camera(backend, counts, background)
+    if iterations == "auto":
+        middle = tuple(slice((n - 512) // 2, (n + 512) // 2) for n in counts.shape[1:])
+        tile = counts[:, *middle]
+        count = choose_iterations(backend, tile, psf, camera, margin=margin).iterations
+    else:
+        count = int(iterations)
+    counts -= np.float32(camera.zero_counts)
+    result = deconvolve(
+        backend,
+        counts,
+        psf,
+        background=camera.background_counts,
+        iterations=count,
+        margin=margin,
+    )
+    told = _told(start, cpu)
+    print(json.dumps({**told, "iterations": count}))
+    np.save(out, result.image)
+
+
+def tiled(path: str, out: str, tile_px: str) -> None:
+    """Deconvolve a stack through the stage, PSF from a file."""
+    counts, psf, background, step = load(path)
+    with tempfile.TemporaryDirectory() as folder:
+        voxel_um, source = (step, 0.377, 0.377), Path(folder) / "in.zarr"
+        told = {"pedestal_counts": background}
+        with create_mosaic(
+            source, counts.shape, np.uint16, 512, voxel_um, "in", attributes=told
+        ) as writer:
+            writer.write(0, 0, 0, counts.astype(np.uint16))
+        tifffile.imwrite(Path(folder) / "psf.tif", psf)
+        del counts
+        start, cpu = time.perf_counter(), time.process_time()
+        deconvolve_mosaic(
+            source,
+            Path(folder) / "out.zarr",
+            backend=cpu_backend(2),
+            optics={},
+            psf_file=Path(folder) / "psf.tif",
+            gain_counts_per_photon=None,
+            method="accelerated",
+            iterations=25,
+            tile_px=int(tile_px),
+            halo_px=64,
+        )
+        print(json.dumps({**_told(start, cpu), "iterations": 25}))
+        np.save(out, open_mosaic(Path(folder) / "out.zarr").read())
+
+
+def per_iteration(path: str) -> None:
+    """Time an iteration against four whole FFTs of the same scene."""
+    counts, psf, background, step = load(path)
+    view = (counts.shape[0], counts.shape[1], counts.shape[2])
+    solver = RichardsonLucy(Blur(cpu_backend(2), psf, view, scene_margin(view[0], step)))
+    solver.load(counts, background)
+    scene = np.random.default_rng(0).random(solver.blur.scene, dtype=np.float32)
+    best = [np.inf, np.inf]
+    for _ in range(5):
+        start = time.process_time()
+        solver.iterate()
+        best[0] = min(best[0], time.process_time() - start)
+        start = time.process_time()
+        for _ in range(2):
+            scipy.fft.irfftn(scipy.fft.rfftn(scene, workers=2), scene.shape, workers=2)
+        best[1] = min(best[1], time.process_time() - start)
+    print(json.dumps({"iteration": best[0], "ffts": best[1]}))
+
+
+def _told(start: float, cpu: float) -> dict[str, float]:
+    wall, used = time.perf_counter() - start, time.process_time() - cpu
+    return {
+        "wall": wall,
+        "cpu": used,
+        "mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+def child(*arguments: str) -> dict[str, float]:
+    """Run one part of this file in a process of its own and return what it printed."""
+    command = [sys.executable, "-m", "benchmarks.deconvolution", "--child", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def triples() -> None:
+    """Print what deconvolution does to the real bars, against their actual shape."""
+    folder = SHARED / "data/zstacks/bars"
+    data, kernel, actual = (
+        tifffile.imread(folder / f"{name}.tif").astype(np.float32)
+        for name in ("data", "kernel", "actual")
+    )
+    backend = cpu_backend(2)
+    psf = measured_psf(kernel, (1, 1, 1), (1, 1, 1), 2 * len(data) - 1)
+    before = score(data, actual)
+    for iterations in (25, 60):
+        image = deconvolve(
+            backend, data, psf, background=1, iterations=iterations, margin=(24, 12, 12)
+        ).image
+        after = score(image, actual)
+        print(
+            f"bars, {iterations:>2} iterations: PSNR {before[0]:.2f} -> {after[0]:.2f} dB, "
+            f"SSIM {before[1]:.3f} -> {after[1]:.3f}"
+        )
+
+
+def line(label: str, told: dict[str, float], image: NDArray[Any], truth: NDArray[Any]) -> None:
+    """Print one line of the table."""
+    psnr, ssim = score(image, truth)
+    print(
+        f"{label:<34} {told.get('iterations', 30):>4.0f} {told['wall']:8.1f} {told['cpu']:8.1f} "
+        f"{told['mb']:7.0f} {psnr:7.2f} {ssim:6.3f}",
+        flush=True,
+    )
+
+
+def compare(name: str, work: Path, peer_python: str | None) -> None:
+    """Print the table of one set."""
+    stack = work / f"{name}.npz"
+    if not stack.exists():
+        tool = str(SHARED / "tools/zstack-truth")
+        subprocess.run(
+            [peer_python or sys.executable, tool, str(stack), name],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+    with np.load(stack) as data:
+        truth, raw = data["truth"], data["img"].astype(np.float32)
+    print(f"\n{name} {raw.shape}{'':<18} its   wall s    CPU-s      MB  PSNR dB   SSIM")
+    line("raw", {"wall": 0, "cpu": 0, "mb": 0, "iterations": 0}, raw, truth)
+    out = work / "out.npy"
+    runs = {
+        f"tilewright, {ITERATIONS[name]} iterations": ("ours", str(ITERATIONS[name])),
+        "tilewright, thinning": ("ours", "auto"),
+        "tilewright, own Gibson-Lanni": ("ours", str(ITERATIONS[name]), name),
+    }
+    images: list[NDArray[Any]] = []
+    cpu = 0.0
+    for label, (part, *rest) in runs.items():
+        told = child(part, str(stack), str(out), *rest)
+        cpu = cpu or told["cpu"]
+        images.append(np.load(out))
+        line(label, told, images[-1], truth)
+    if name == "codex17":
+        for tile_px in ("1024", "512"):
+            told = child("tiled", str(stack), str(out), tile_px)
+            images.append(np.load(out))
+            line(f"tilewright, stage, {tile_px} px tiles", told, images[-1], truth)
+        error = np.linalg.norm(images[-1] - images[-2]) / np.linalg.norm(images[-2])
+        print(f"tiled against untiled: NRMSE {100 * error:.2f} %")
+    if peer_python:
+        done = subprocess.run(
+            [peer_python, "-c", PEER, str(stack), str(out)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "OMP_NUM_THREADS": "2"},
+        )
+        wall, used, mb = map(float, done.stdout.split())
+        line("scikit-image", {"wall": wall, "cpu": used, "mb": mb}, np.load(out), truth)
+        print(f"CPU-s against scikit-image: {cpu / used:.2f} (bar 0.30)")
+    told = child("per_iteration", str(stack))
+    print(
+        f"iteration {told['iteration']:.2f} CPU-s, its four FFTs whole {told['ffts']:.2f}: "
+        f"{told['iteration'] / told['ffts']:.2f} (bar 1.2)"
+    )
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peer-python", help="interpreter with psfmodels and scikit-image")
+    parser.add_argument("--work", type=Path, help="folder to keep the stacks in")
+    parser.add_argument("--sets", nargs="+", default=["codex17", "wf32"], choices=sorted(OPTICS))
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        part, *rest = arguments.child
+        parts: dict[str, Callable[..., None]] = {
+            "ours": ours,
+            "tiled": tiled,
+            "per_iteration": per_iteration,
+        }
+        parts[part](*rest)
+        return
+    if not SHARED.is_dir():
+        print(f"{SHARED} is absent: the stacks and the tool that makes them are not here")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for name in arguments.sets:
+            compare(name, arguments.work or Path(folder), arguments.peer_python)
+    triples()
+
+
+if __name__ == "__main__":
+    main()
