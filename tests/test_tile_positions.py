@@ -56,7 +56,8 @@ def grid(
     flat, hot = shading(), rng.integers(0, SIZE, (2, 40))
     stack = np.empty((rows * cols, 1, SIZE, SIZE), np.uint16)
     for tile, place in enumerate(true):
-        light = 100.0 + (0.0 if tile in blank else 1.0) * render(cells, place, (SIZE, SIZE))
+        near = cells[:, (np.abs(cells[:2].T - place - SIZE / 2) < SIZE / 2 + 20).all(axis=1)]
+        light = 100.0 + (0.0 if tile in blank else 1.0) * render(near, place, (SIZE, SIZE))
         counts = rng.poisson(light * flat * electrons) / electrons
         counts[hot[0], hot[1]] += 500.0
         stack[tile, 0] = np.clip(counts + 100.0 + rng.normal(0, 3, counts.shape), 0, 65535)

@@ -25,6 +25,19 @@ class Ringing(NamedTuple):
     overshoot: float
 
 
+#: Widths of the windows whose means are compared across a border.
+_WINDOWS_PX = (1, 2, 4, 8, 16)
+
+
+def seam_reach_px(gap_px: int) -> int | None:
+    """Return how many pixels :func:`seam_score` needs on either side of a border.
+
+    None where the gap is so wide that the slope cannot be carried across it.
+    """
+    windows = [k for k in _WINDOWS_PX if k >= gap_px // 2]
+    return max(32, 3 * gap_px + 5 * windows[0]) if windows else None
+
+
 def seam_score(
     backend: Backend,
     strip: Any,
@@ -58,7 +71,7 @@ def seam_score(
         raise ValueError(f"seam_score needs 32 px on both sides of border {border_px} of {width}")
     # Positions beside the border must see none of it: 5 windows and 3 gaps on one side.
     room = min(border_px, width - border_px) - 3 * gap_px
-    sizes = [k for k in (1, 2, 4, 8, 16) if k >= gap_px // 2 and 5 * k <= room]
+    sizes = [k for k in _WINDOWS_PX if k >= gap_px // 2 and 5 * k <= room]
     if not sizes:
         raise ValueError(f"a gap of {gap_px} px is too wide for a strip of {width} px")
     best = (np.inf, float("nan"))

@@ -15,7 +15,7 @@ from typing import Any
 
 from tilewright.kernels.backend import Array, Backend
 
-#: 5 reweightings of 17 steps; the flat moves < 0.1 % with twice as many (sets syn10 and hard10).
+#: 85 steps in all; twice as many change the error on syn10 from 4.0 to 3.9 %.
 REWEIGHTINGS = 5
 STEPS = 17
 _POWER_ITERATIONS = 8

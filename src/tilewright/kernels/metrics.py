@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.artefacts import Ringing, Seam, ringing, seam_score
+from tilewright.kernels.artefacts import Ringing, Seam, ringing, seam_reach_px, seam_score
 from tilewright.kernels.backend import Array, Backend, fast_len
 from tilewright.kernels.noise import NOISE_KERNEL, NoiseModel, photon_transfer, snr
 
@@ -30,6 +30,7 @@ __all__ = [
     "photon_transfer",
     "ringing",
     "saturation",
+    "seam_reach_px",
     "seam_score",
     "snr",
     "tissue_mask",

@@ -30,8 +30,10 @@ _CPU_BATCH, _GPU_BATCH = 8, 128
 _NULL_QUANTILE, _NULL_FACTOR = 0.98, 1.15
 #: Edges above this score are left out of the null while as many as the second remain.
 _CERTAIN, _LEAST_NULL = 0.85, 8
-#: Threshold where rivals say nothing: featureless noise correlates below it.
+#: Least threshold, and the NCC of pure noise in its standard deviations: the highest peak of
+#: all searched on hundreds of edges stays below.
 _LEAST_SCORE = 0.05
+_NOISE_DEVIATIONS = 4.5
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class Overlaps:
         Standard error that correlation claims; right up to a common factor.
     score : ndarray of float64, shape (m,)
     threshold : float
-        Score that chance does not reach; an edge must also beat its own best rival by 1.15.
+        Score that chance does not reach; an edge must also beat 1.15 times its own best rival and
+        what pure noise gives on its number of pixels.
     accepted : ndarray of bool, shape (m,)
     """
 
@@ -200,10 +203,10 @@ def measure(
         for job, result in zip(jobs, pool.map(work, jobs), strict=True):
             found.append(result)
             progress(len(job[1]))
-    return _believe(plans, found)
+    return _believe(plans, found, sigma_px)
 
 
-def _believe(plans: list[StripPlan], found: list[StripShifts]) -> Overlaps:
+def _believe(plans: list[StripPlan], found: list[StripShifts], sigma_px: float) -> Overlaps:
     pairs = np.concatenate([np.zeros((0, 2), np.int64), *(plan.pairs for plan in plans)])
     if not found:
         return Overlaps(
@@ -218,7 +221,9 @@ def _believe(plans: list[StripPlan], found: list[StripShifts]) -> Overlaps:
     plain = score < _CERTAIN
     null = rival[plain] if np.count_nonzero(plain) >= _LEAST_NULL else rival
     threshold = max(_LEAST_SCORE, _NULL_FACTOR * float(np.quantile(null, _NULL_QUANTILE)))
-    needed = np.maximum(threshold, _NULL_FACTOR * rival)
+    # LoG-filtered white noise has one independent value per 2.36 sigma² pixels.
+    noise = _NOISE_DEVIATIONS * np.sqrt(2.36 / np.maximum(pixels, 1.0)) * sigma_px
+    needed = np.maximum(np.maximum(threshold, noise), _NULL_FACTOR * rival)
     accepted = (np.round(score, 3) > np.round(needed, 3)) & (curvature > 0).all(axis=1)
     rho = np.clip(score, 1e-3, 0.999)[:, None]
     information = np.maximum(curvature, 1e-9) / rho * pixels[:, None] * rho**2 / (1.0 - rho**2)

@@ -14,7 +14,7 @@ from tilewright.io.illumination import read_plane
 from tilewright.io.mosaic import Mosaic, open_mosaic
 from tilewright.io.positions import Positions, read_positions
 from tilewright.kernels.backend import Backend, cpu_backend
-from tilewright.kernels.metrics import empty_fraction, seam_score
+from tilewright.kernels.metrics import empty_fraction, seam_reach_px, seam_score
 from tilewright.kernels.noise import NOISE_KERNEL
 from tilewright.report.figures import new_figure, save_png, scale_bar, show
 from tilewright.report.places import ChannelFiles, FocusScan, scan_focus, zip_channels
@@ -111,8 +111,8 @@ def seam_scores(
 ) -> list[BorderSeam]:
     """Return the seams between neighbours with tissue on both sides, worst first.
 
-    The strip lies across the middle of the overlap and reaches over half a tile on either
-    side at most; the band where tiles are blended into each other (``feather_px``) is left out.
+    The strip lies across the middle of the overlap and ends before the next border; the band
+    where tiles are blended into each other (``feather_px``) is left out.
     A wide band hides a step from the eye, and from this number too.
     """
     index = {
@@ -152,14 +152,15 @@ def _strip(
     middle = round((a[axis] + tile[axis] + b[axis]) / 2)
     feather = min(float(mosaic.attributes.get("feather_px", overlap)), overlap)
     gap = max(int(np.ceil(feather / 2)), 0)
-    reach = min(80 + 3 * gap, tile[axis] // 2)
+    # The next border of this direction lies a tile's step away.
+    reach = min(80 + 3 * gap, int(tile[axis] - overlap - 2 * gap))
+    needed = seam_reach_px(gap)
     along = 1 - axis
     margin = 0.15 * tile[along]  # the corners belong to other borders
     low = round(max(a[along], b[along]) + margin)
     high = round(min(a[along], b[along]) + tile[along] - margin)
     span = (middle - reach, middle + reach)
-    # seam_score needs room for five windows of half the gap beside three gaps.
-    if reach < max(32, 3 * gap + 5 * max(gap // 2, 1)) or high - low < 32:
+    if needed is None or reach < needed or high - low < 32:
         return None
     if span[0] < 0 or span[1] > mosaic.shape[1 + axis] or low < 0:
         return None

@@ -25,6 +25,7 @@ from tilewright.kernels.overlap_photometry import (
 from tilewright.stages.illumination_tiles import BinnedTiles, darkest_counts, has_signal
 
 Plane = NDArray[np.float32]
+Float = NDArray[np.float64]
 
 #: A flat-field below this share of its mean would multiply noise by more than 20.
 MIN_FLAT = 0.05
@@ -32,6 +33,7 @@ MIN_EDGES = 6
 MIN_CELLS = 300
 MIN_IMAGES_BASIC = 8
 _OFFSET_ROUNDS = 5
+_OFFSET_ORDER = 5
 _MEAN_BLOCK = 4
 
 
@@ -113,16 +115,33 @@ def _offset(
     if cells is not None:
         # 16 000 cells give the offset of syn10 to 1 count in a quarter of the time of all.
         sample = cells.take(np.arange(0, len(cells), max(1, len(cells) // 16_000)))
+        mean = _tile_mean(backend, binned)
         for _ in range(_OFFSET_ROUNDS):
             ratios = log_ratios(sample, offset)
             if len(np.unique(ratios.cells.edge)) < MIN_EDGES or len(ratios.value) < MIN_CELLS:
                 break
-            model = fit_overlaps(ratios, np.zeros((2, 2)), order=3, seed=seed)
+            log_mean = _log_tile_mean(mean, offset)
+            model = fit_overlaps(ratios, log_mean, order=_OFFSET_ORDER, seed=seed)
             found, error = estimate_offset(sample, model)
             offset = float(np.clip(found, 0.0, bound))
     if error <= max(1.0, 0.01 * bound):
         return round(offset, 1), "overlaps: ratios of dark cells do not depend on signal"
     return round(bound, 1), "5th percentile over images of their 1st percentile: an upper bound"
+
+
+def _tile_mean(backend: Backend, binned: BinnedTiles) -> Float:
+    """Mean of all images (y, x), in blocks of 4 x 4 binned pixels where tiles are large."""
+    mean = backend.to_numpy(binned.images.mean(axis=(0, 1))).astype(np.float64)
+    h, w = (size // _MEAN_BLOCK for size in mean.shape)
+    if min(h, w) < 4:
+        return np.asarray(mean)
+    blocks = mean[: h * _MEAN_BLOCK, : w * _MEAN_BLOCK].reshape(h, _MEAN_BLOCK, w, _MEAN_BLOCK)
+    return np.asarray(blocks.mean(axis=(1, 3)))
+
+
+def _log_tile_mean(mean_counts: Float, offset_counts: float) -> Float:
+    signal = mean_counts - offset_counts
+    return np.asarray(np.log(np.maximum(signal, MIN_FLAT * max(float(signal.mean()), 1e-6))))
 
 
 def try_overlap(
@@ -131,13 +150,7 @@ def try_overlap(
     """Flat-field by overlap photometry, or why there is none."""
     if evidence.ratios is None or evidence.edges < MIN_EDGES:
         return f"overlap needs {MIN_EDGES} overlaps with signal and has {evidence.edges}"
-    images = evidence.binned.images
-    mean = backend.to_numpy(images.mean(axis=(0, 1))).astype(np.float64) - evidence.offset_counts
-    h, w = mean.shape
-    if min(h, w) >= 4 * _MEAN_BLOCK:
-        blocks = mean[: h // _MEAN_BLOCK * _MEAN_BLOCK, : w // _MEAN_BLOCK * _MEAN_BLOCK]
-        mean = blocks.reshape(h // _MEAN_BLOCK, _MEAN_BLOCK, w // _MEAN_BLOCK, -1).mean(axis=(1, 3))
-    log_mean = np.log(np.maximum(mean, MIN_FLAT * max(float(mean.mean()), 1e-6)))
+    log_mean = _log_tile_mean(_tile_mean(backend, evidence.binned), evidence.offset_counts)
     model = fit_overlaps(evidence.ratios, log_mean, order=order, seed=seed)
     return Candidate(
         model.flat(evidence.binned.shape_px),
