@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -169,10 +170,13 @@ def test_a_solver_forgets_the_image_before(cpu: Backend) -> None:
     np.testing.assert_array_equal(solver.estimate, run(cpu, second, 6))
 
 
-def test_runs_on_device_arrays_only(cpu: Backend, guarded: Backend) -> None:
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_runs_on_device_arrays_only(
+    cpu: Backend, guarded: Backend, device: Literal["cpu", "gpu"]
+) -> None:
     _, _, counts = scene(0, 800)
     wanted = run(cpu, counts, 10)
-    image = run(guarded, counts, 10)
+    image = run(replace(guarded, device=device), counts, 10)
     assert np.linalg.norm(image - wanted) < 1e-4 * np.linalg.norm(wanted)
 
 

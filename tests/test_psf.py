@@ -130,7 +130,7 @@ def test_measured_beads_are_centred_and_normalised(
     assert all(size % 2 for size in psf.shape)
     assert psf.shape[0] == 9
     assert psf.sum() == pytest.approx(1, abs=1e-5)
-    bright = np.where(psf > psf.max() / 4, psf, 0)
+    bright = np.maximum(psf - psf.max() / 4, 0)
     index = np.indices(psf.shape)
     for axis in range(3):
         centroid = float((bright * index[axis]).sum() / bright.sum())

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import ndimage
 
 from tests.tissue_pair import Pair, make_pair
 from tilewright.io.mosaic import create_mosaic
 from tilewright.io.transform import TransformError, read_transform
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.warp import Transform
+from tilewright.stages import register as stage
 from tilewright.stages.plane_views import Plane
 from tilewright.stages.register import MismatchError, register
 
@@ -128,6 +130,31 @@ def test_other_tissue_is_refused(cpu: Backend, tmp_path: Path, seed: int) -> Non
     reference, other = make_pair(seed).reference, make_pair(seed + 50).moving
     with pytest.raises(MismatchError, match=r"contradicting overlays up to .* blocks .* needed"):
         run(cpu, tmp_path, reference, other)
+    assert not list(tmp_path.iterdir())
+
+
+def test_blurred_cycle_is_registered(cpu: Backend, tmp_path: Path) -> None:
+    pair = make_pair(4)
+    blurred = ndimage.gaussian_filter(pair.moving.astype(np.float32), 4)
+    noisy = np.random.default_rng(0).poisson(blurred).astype(np.uint16)
+    transform = run(cpu, tmp_path, pair.reference, noisy)
+    points = np.mgrid[60:700:40, 60:760:40].reshape(2, -1).T.astype(np.float64)
+    assert np.median(pair.errors(transform.points(points), points)) < 0.5
+
+
+def test_agreement_by_chance_is_refused(
+    cpu: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transform whose blocks agree no better than blocks of other places is not kept."""
+    pair = make_pair(4, size=(500, 520))
+    honest = stage.assess
+
+    def by_chance(*args: Any) -> dict[str, object]:
+        return honest(*args) | {"ncc_after": 0.213, "ncc_chance": 0.218}
+
+    monkeypatch.setattr(stage, "assess", by_chance)
+    with pytest.raises(MismatchError, match=r"agree with NCC 0\.21, .* 0\.22 by chance"):
+        run(cpu, tmp_path, pair.reference, pair.moving)
     assert not list(tmp_path.iterdir())
 
 

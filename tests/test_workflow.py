@@ -80,11 +80,13 @@ def test_in_focus_plane(run: Run, truth: PhantomTruth, cycle: int, channel: int)
     oy, ox = _offset(run, truth, cycle)
     y, x = np.mgrid[: plane.shape[0], : plane.shape[1]]
     expected = ndimage.map_coordinates(truth.projections[cycle, channel], [y + oy, x + ox], order=3)
-    inner = (slice(16, -16), slice(16, -16))
-    reached = _correlation(plane[inner], expected[inner])
-    raw = max(_correlation(stack.read(z)[inner], expected[inner]) for z in range(stack.shape[0]))
+    # Debris is brighter than the camera can say; 24 px are the mosaic's ragged rim.
+    judged = expected < np.percentile(expected, 99.5)
+    judged[:24] = judged[-24:] = judged[:, :24] = judged[:, -24:] = False
+    reached = _correlation(plane[judged], expected[judged])
+    raw = max(_correlation(stack.read(z)[judged], expected[judged]) for z in range(stack.shape[0]))
     assert reached > 0.95
-    assert reached > raw
+    assert reached > raw + 0.01
 
 
 @pytest.mark.parametrize("cycle", [2, 3])
@@ -107,7 +109,7 @@ def test_registration_error(run: Run, truth: PhantomTruth, cycle: int) -> None:
     assert np.percentile(error, 95) < 1.2
 
 
-def test_registered_image(run: Run) -> None:
+def test_registered_image(run: Run, truth: PhantomTruth) -> None:
     path = run.sample / "registration/tonsil.ome.tif"
     with tifffile.TiffFile(path) as tiff:
         series = tiff.series[0]
@@ -118,7 +120,7 @@ def test_registered_image(run: Run) -> None:
         metadata = tiff.ome_metadata or ""
     with (run.sample / "registration/markers.csv").open() as stream:
         markers = [row["marker_name"] for row in csv.DictReader(stream)]
-    assert markers == ["DAPI-1", "CD45", "DAPI-2", "PanCK", "DAPI-3", "CD3"]
+    assert markers == [name for names in truth.design.markers() for name in names]
     for marker in markers:
         assert f'Name="{marker}"' in metadata
     assert 'PhysicalSizeX="0.377"' in metadata
@@ -140,7 +142,7 @@ def test_quality_report(run: Run) -> None:
     assert "tonsil" in page
     assert "data:image/" in page
     with (run.results / "trusted_markers.csv").open() as stream:
-        assert [row["marker"] for row in csv.DictReader(stream)][:2] == ["DAPI-1", "CD45"]
+        assert {row["verdict"] for row in csv.DictReader(stream)} <= {"pass", "warn"}
 
 
 def test_nothing_is_left_to_do(run: Run) -> None:

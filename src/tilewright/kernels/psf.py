@@ -197,7 +197,7 @@ def measured_psf(
     """Make a measured PSF (an averaged bead) ready: background, centre, pitch, size, sum.
 
     The background is the median of the outermost voxels of the middle planes; what is below
-    it counts as zero. The centre is the centroid of all that exceeds half the maximum. The
+    it counts as zero. The centre is the centroid of what exceeds half the maximum. The
     image is resampled around it (linear; the mean over the new voxel where that is the
     larger one) and cut to 98 % of its light as in :func:`gibson_lanni`.
 
@@ -232,7 +232,7 @@ def measured_psf(
     bead = np.maximum(bead - np.median(rim), 0)
     if bead.max() <= 0:
         raise PsfError("the PSF image is empty: nothing in it exceeds its background")
-    centre = np.array(ndimage.center_of_mass(np.where(bead > bead.max() / 2, bead, 0)))
+    centre = np.array(ndimage.center_of_mass(np.maximum(bead - bead.max() / 2, 0)))
     zoom = np.array(voxel_um) / np.array(image_voxel_um)
     if not (np.isfinite(zoom).all() and (zoom > 0).all()):
         raise PsfError(f"PSF voxel {image_voxel_um} and data voxel {voxel_um} must be positive")

@@ -21,8 +21,14 @@ from tilewright.io.positions import (
 )
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.overlap_strips import StripPlan, plan_strips
-from tilewright.kernels.position_solve import solve_positions
-from tilewright.kernels.tile_positions import choose_sigma, flatten, measure, repair_pixels
+from tilewright.kernels.position_solve import Solution, solve_positions
+from tilewright.kernels.tile_positions import (
+    Overlaps,
+    choose_sigma,
+    flatten,
+    measure,
+    repair_pixels,
+)
 from tilewright.stages.tile_source import TileSource
 
 Strips = NDArray[np.float32]
@@ -105,20 +111,9 @@ def locate(
     ValueError
         There is no tile, an option is out of range, or the illumination has another shape.
     """
-    count = len(tiles.row)
-    height, width = tiles.shape[1:]
-    if count == 0:
-        raise ValueError("there is no tile to place; check the manifest")
-    if planes < 1:
-        raise ValueError(f"planes is {planes}; give at least 1")
-    if sigma_px is not None and not 0 < sigma_px <= 50:
-        raise ValueError(f"sigma_px is {sigma_px}; give a width above 0 and up to 50 px")
-    if illumination is not None and illumination.flat.shape != (height, width):
-        raise ValueError(
-            f"the flat-field has shape {illumination.flat.shape} and tiles have "
-            f"{(height, width)}; estimate it from these tiles"
-        )
-    plans = plan_strips(tiles.nominal_px, (height, width), max_shift_px)
+    _check(tiles, illumination, planes, sigma_px)
+    shape = tiles.shape[1:]
+    plans = plan_strips(tiles.nominal_px, shape, max_shift_px)
     firsts, seconds = _read_strips(tiles, illumination, plans, planes, backend.workers, progress)
     for strips in (*firsts, *seconds):
         if illumination is None:
@@ -136,8 +131,31 @@ def locate(
         overlaps.displacement_px,
         overlaps.sigma_px,
         overlaps.accepted,
-        tolerance or max_shift_px or 0.03 * min(height, width),
+        tolerance or max_shift_px or 0.03 * min(shape),
     )
+    return _located(tiles, overlaps, solution, sigma, tolerance)
+
+
+def _check(
+    tiles: TileSource, illumination: Fields | None, planes: int, sigma_px: float | None
+) -> None:
+    shape = tiles.shape[1:]
+    if len(tiles.row) == 0:
+        raise ValueError("there is no tile to place; check the manifest")
+    if planes < 1:
+        raise ValueError(f"planes is {planes}; give at least 1")
+    if sigma_px is not None and not 0 < sigma_px <= 50:
+        raise ValueError(f"sigma_px is {sigma_px}; give a width above 0 and up to 50 px")
+    if illumination is not None and illumination.flat.shape != shape:
+        raise ValueError(
+            f"the flat-field has shape {illumination.flat.shape} and tiles have {shape}; "
+            "estimate it from these tiles"
+        )
+
+
+def _located(
+    tiles: TileSource, overlaps: Overlaps, solution: Solution, sigma_px: float, tolerance_px: float
+) -> LocatedTiles:
     y, x = solution.position_px.T
     a, b = overlaps.pairs.T
     dy, dx = overlaps.displacement_px.T
@@ -147,9 +165,9 @@ def locate(
             *(tiles.row[a], tiles.col[a], tiles.row[b], tiles.col[b], dy, dx),
             *(overlaps.score, solution.accepted, solution.residual_px),
         ),
-        sigma,
+        sigma_px,
         overlaps.threshold,
-        tolerance,
+        tolerance_px,
         solution.stage_sigma_px,
     )
 
