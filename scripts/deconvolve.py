@@ -13,6 +13,7 @@ with running(snakemake.log, snakemake.threads) as backend:
         Path(snakemake.output[0]),
         backend=backend,
         optics=snakemake.params.optics,
+        ome_zarr_version=snakemake.params.output["ome_zarr_version"],
         gain_counts_per_photon=snakemake.params.gain_counts_per_photon,
         **options,
     )

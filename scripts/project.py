@@ -12,6 +12,7 @@ with running(snakemake.log, snakemake.threads) as backend:
         Path(snakemake.output.height),
         backend=backend,
         optics=snakemake.params.optics,
+        psf_file=snakemake.input.get("psf_file"),
         ome_zarr_version=snakemake.params.output["ome_zarr_version"],
         **snakemake.params.options,
     )

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from tests.test_focus import PEDESTAL, PLANES, SIZE, psnr, wavy
 from tilewright.io.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.kernels.backend import Backend
+from tilewright.kernels.psf import PsfError
 from tilewright.stages import edf_plan
 from tilewright.stages.edf import EdfError, project
+from tilewright.stages.mosaic_psf import mosaic_psf
 
 OPTICS = {
     "numerical_aperture": 0.75,
@@ -128,15 +130,28 @@ def test_a_deconvolved_stack_keeps_the_scale_of_the_optics(cpu: Backend, tmp_pat
 
 def test_a_measured_psf_is_used_instead(cpu: Backend, tmp_path: Path) -> None:
     source = store(tmp_path / "in.zarr", light_of(3), 96, DECONVOLVED)
-    psf = np.zeros((3, 3, 3))
-    psf[1, 1, 1], psf[0, 1, 1] = 3, 1
-    mosaic, _ = run(cpu, tmp_path, source, optics=None, psf=psf)
-    assert mosaic.attributes["scale"] == 0.75
-    with pytest.raises(EdfError, match="needs the optics"):
+    bead = np.zeros((5, 9, 9), np.float32)
+    bead[2, 4, 4], bead[1, 4, 4], bead[3, 4, 4] = 6, 1, 1
+    tifffile.imwrite(tmp_path / "bead.tif", bead)
+    mosaic, _ = run(cpu, tmp_path, source, optics=None, psf_file=tmp_path / "bead.tif")
+    assert mosaic.attributes["scale"] == pytest.approx(0.75, abs=0.01)
+    with pytest.raises(PsfError, match="numerical_aperture"):
         run(cpu, tmp_path, source, "other", optics=None)
-    with pytest.raises(EdfError, match="sample_refractive_index"):
-        run(cpu, tmp_path, source, "other", optics={**OPTICS, "sample_refractive_index": None})
     assert not (tmp_path / "other.zarr").exists()
+
+
+def test_the_sample_counts_below_the_coverslip_only(cpu: Backend, tmp_path: Path) -> None:
+    mosaic = open_mosaic(store(tmp_path / "in.zarr", light_of(3), 96, DECONVOLVED))
+    at_surface = [
+        mosaic_psf(mosaic, {**OPTICS, "sample_refractive_index": index}, None)
+        for index in (None, 1.33, 1.5)
+    ]
+    assert (at_surface[0] == at_surface[1]).all()
+    assert (at_surface[0] == at_surface[2]).all()
+    deep = mosaic_psf(mosaic, {**OPTICS, "depth_um": 20.0}, None)
+    assert deep.max() < 0.98 * at_surface[0].max()
+    with pytest.raises(PsfError, match="sample_refractive_index"):
+        mosaic_psf(mosaic, {**OPTICS, "depth_um": 20.0, "sample_refractive_index": None}, None)
 
 
 def test_damaged_planes_are_left_out_of_every_chunk_and_named(cpu: Backend, tmp_path: Path) -> None:

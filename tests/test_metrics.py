@@ -327,7 +327,7 @@ def test_metrics_on_the_gpu(cpu: Backend, gpu: Backend) -> None:
     _same_on(gpu, cpu)
 
 
-@pytest.mark.parametrize("gap_px", [0, 5, 19, 33])
+@pytest.mark.parametrize("gap_px", [0, 5, 19, 33, 102])
 def test_seam_needs_the_reach_it_says(cpu: Backend, gap_px: int) -> None:
     reach = metrics.seam_reach_px(gap_px)
     assert reach is not None
@@ -338,4 +338,4 @@ def test_seam_needs_the_reach_it_says(cpu: Backend, gap_px: int) -> None:
 
 
 def test_a_seam_under_a_wide_gap_cannot_be_told() -> None:
-    assert metrics.seam_reach_px(40) is None
+    assert metrics.seam_reach_px(140) is None

@@ -188,7 +188,12 @@ def _check_optics(experiment: Experiment) -> None:
     settings = experiment.settings
     if settings.deconvolve.method == "none" or settings.deconvolve.psf_file is not None:
         return
-    missing = [f"optics.{key}" for key, value in settings.optics if value is None]
+    at_surface = settings.optics.depth_um == 0
+    missing = [
+        f"optics.{key}"
+        for key, value in settings.optics
+        if value is None and not (key == "sample_refractive_index" and at_surface)
+    ]
     dark = [c for c in experiment.channels if c.emission_nm is None]
     if dark:
         missing.append(f"emission_nm of {dark[0].marker} in {settings.markers}")

@@ -11,7 +11,7 @@ _PLANE = "cycle{cycle}_channel{channel}"
 class Layout:
     """Path templates below the results folder.
 
-    Attributes of the templates are ``{sample}``, ``{cycle}``, ``{channel}`` and ``{stage}``.
+    The templates hold ``{sample}``, ``{cycle}`` and ``{channel}``.
 
     >>> Layout("results").stitch.format(sample="tonsil", cycle=2, channel="1")
     'results/tonsil/stitch/cycle2_channel1.zarr'

@@ -67,6 +67,7 @@ class Optics(Section):
     numerical_aperture: float | None = Field(default=None, gt=0, lt=1.7)
     immersion_refractive_index: float | None = Field(default=None, ge=1, lt=1.8)
     sample_refractive_index: float | None = Field(default=None, ge=1, lt=1.8)
+    depth_um: float = Field(default=0.0, ge=0, le=500)
 
 
 class IlluminationSettings(Section):
@@ -83,7 +84,7 @@ class PositionSettings(Section):
     """Tile positions by phase correlation of overlaps."""
 
     max_shift_px: Positive | Auto = "auto"
-    sigma_px: Annotated[float, Field(ge=0)] | Auto = "auto"
+    sigma_px: Positive | Auto = "auto"
     planes: int = Field(default=5, ge=1)
 
 

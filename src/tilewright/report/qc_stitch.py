@@ -153,8 +153,8 @@ def _strip(
     feather = min(float(mosaic.attributes.get("feather_px", overlap)), overlap)
     gap = max(int(np.ceil(feather / 2)), 0)
     # The next border of this direction lies a tile's step away.
-    reach = min(80 + 3 * gap, int(tile[axis] - overlap - 2 * gap))
     needed = seam_reach_px(gap)
+    reach = min(max(80 + 3 * gap, needed or 0), int(tile[axis] - overlap - 2 * gap))
     along = 1 - axis
     margin = 0.15 * tile[along]  # the corners belong to other borders
     low = round(max(a[along], b[along]) + margin)

@@ -20,12 +20,12 @@ from scipy import ndimage
 from tqdm import tqdm
 
 from tilewright.io.mosaic import Mosaic, MosaicWriter, create_mosaic, open_mosaic
-from tilewright.io.psf_file import read_psf
+from tilewright.io.zarr_store import OmeZarrVersion
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.blur import Blur
 from tilewright.kernels.deconvolution import Method, RichardsonLucy, scene_margin
-from tilewright.kernels.psf import Optics, gibson_lanni, measured_psf
 from tilewright.kernels.thinning import Camera, Stopping, choose_iterations, measure_camera
+from tilewright.stages.mosaic_psf import mosaic_psf
 from tilewright.stages.tile_windows import Window, tile_windows
 
 #: Side of the calibration tile; its count of iterations holds for all.
@@ -47,6 +47,7 @@ def deconvolve(
     iterations: int | None,
     tile_px: int,
     halo_px: int,
+    ome_zarr_version: OmeZarrVersion = "0.4",
 ) -> None:
     """Deconvolve a stitched mosaic into a mosaic of float32 counts above its pedestal.
 
@@ -72,8 +73,9 @@ def deconvolve(
     backend : Backend
         Array namespace; its CPU threads share the planes.
     optics : mapping
-        ``numerical_aperture``, ``emission_nm``, ``immersion_refractive_index`` and
-        ``sample_refractive_index``; not looked at if a PSF file is given.
+        ``numerical_aperture``, ``emission_nm``, ``immersion_refractive_index``,
+        ``sample_refractive_index`` and ``depth_um``; see
+        :func:`tilewright.stages.mosaic_psf.mosaic_psf`.
     gain_counts_per_photon : float, optional
         Of the camera; else measured on the calibration tile by photon transfer.
     psf_file : Path, optional
@@ -84,6 +86,8 @@ def deconvolve(
         A fixed count instead of thinning.
     tile_px, halo_px : int
         Largest side of a tile; margin that is computed and thrown away around it.
+    ome_zarr_version : {"0.4", "0.5"}
+        Version of OME-NGFF.
 
     Raises
     ------
@@ -91,7 +95,7 @@ def deconvolve(
         The optics or the PSF file are unusable.
     """
     mosaic = open_mosaic(source)
-    psf = _psf(mosaic, optics, psf_file)
+    psf = mosaic_psf(mosaic, optics, psf_file)
     tile = _calibration_tile(mosaic)
     camera, stopping = _calibrate(
         backend, mosaic, psf, tile, gain_counts_per_photon, method, iterations
@@ -102,7 +106,13 @@ def deconvolve(
     solver = RichardsonLucy(Blur(backend, psf, view, margin), method)
     run = _Run(mosaic, solver, camera, stopping.iterations)
     with create_mosaic(
-        output, mosaic.shape, np.float32, mosaic.chunk_px, mosaic.voxel_um, Path(output).stem
+        output,
+        mosaic.shape,
+        np.float32,
+        mosaic.chunk_px,
+        mosaic.voxel_um,
+        Path(output).stem,
+        ome_zarr_version=ome_zarr_version,
     ) as writer:
         run.stream(windows, writer)
         writer.attributes.update(
@@ -114,16 +124,6 @@ def deconvolve(
             tile_px=tile_px,
             halo_px=halo_px,
         )
-
-
-def _psf(
-    mosaic: Mosaic, optics: Mapping[str, float | None], psf_file: str | Path | None
-) -> NDArray[np.float32]:
-    planes = 2 * mosaic.shape[0] - 1
-    if psf_file is None:
-        return gibson_lanni(Optics.from_mapping(optics), mosaic.voxel_um, planes)
-    image, voxel_um = read_psf(psf_file)
-    return measured_psf(image, voxel_um or mosaic.voxel_um, mosaic.voxel_um, planes)
 
 
 def _calibration_tile(mosaic: Mosaic) -> Window:

@@ -39,7 +39,7 @@ def project(
     backend: Backend,
     method: Method,
     optics: Mapping[str, float | None] | None = None,
-    psf: NDArray[Any] | None = None,
+    psf_file: str | Path | None = None,
     ome_zarr_version: OmeZarrVersion = "0.4",
 ) -> None:
     """Project a mosaic z-stack to one in-focus plane.
@@ -70,9 +70,9 @@ def project(
         ``auto``: ``psf_mean`` if the source was deconvolved (its attributes have
         ``iterations``), else ``soft_focus``.
     optics : mapping, optional
-        Fields of :class:`~tilewright.kernels.psf.Optics`; only ``psf_mean`` reads it.
-    psf : ndarray, shape (z, y, x), optional
-        The PSF of the deconvolution instead of the one of ``optics``; odd sides.
+    psf_file : Path, optional
+        The PSF of the deconvolution, see :func:`tilewright.stages.mosaic_psf.mosaic_psf`; only
+        ``psf_mean`` reads it.
     ome_zarr_version : {"0.4", "0.5"}
         Version of OME-NGFF.
 
@@ -83,7 +83,7 @@ def project(
     """
     mosaic = open_mosaic(source)
     inner = replace(backend, workers=1)
-    job = plan_projection(inner, mosaic, method, optics, psf)
+    job = plan_projection(inner, mosaic, method, optics, psf_file)
     height, width = mosaic.shape[1:]
     shape = (1, height, width)
     with (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from tilewright.kernels.focus import (
 )
 from tilewright.kernels.noise import photon_transfer
 from tilewright.kernels.planes import PlaneVerdict, judge_planes, sample_planes
-from tilewright.kernels.psf import Optics, gibson_lanni
+from tilewright.stages.mosaic_psf import mosaic_psf
 
 Method = Literal["auto", "psf_mean", "soft_focus"]
 
@@ -62,7 +63,7 @@ def plan_projection(
     mosaic: Mosaic,
     method: Method,
     optics: Mapping[str, float | None] | None,
-    psf: NDArray[Any] | None,
+    psf_file: str | Path | None,
 ) -> Job:
     """Decide once per mosaic how every chunk is projected; parameters as ``edf.project``.
 
@@ -90,7 +91,7 @@ def plan_projection(
     if not kept.any():
         raise EdfError(f"no plane of {mosaic.path} is usable: {verdicts[0].reason}")
     make = _psf_mean_job if method == "psf_mean" else _soft_focus_job
-    job = make(backend, mosaic, kept, pedestal, optics, psf)
+    job = make(backend, mosaic, kept, pedestal, optics, psf_file)
     return replace(job, record={**job.record, **_verdict_record(verdicts), "method": method})
 
 
@@ -117,16 +118,9 @@ def _psf_mean_job(
     kept: NDArray[np.bool_],
     pedestal: float,
     optics: Mapping[str, float | None] | None,
-    psf: NDArray[Any] | None,
+    psf_file: str | Path | None,
 ) -> Job:
-    planes = mosaic.shape[0]
-    if psf is None:
-        if optics is None:
-            raise EdfError("edf: method psf_mean needs the optics or a measured PSF")
-        given = {key: value for key, value in optics.items() if value is not None}
-        if missing := sorted(set(optics) - set(given)):
-            raise EdfError(f"edf: optics: {', '.join(missing)} is missing; give it in the config")
-        psf = gibson_lanni(Optics(**given), mosaic.voxel_um, 2 * planes - 1)
+    psf = mosaic_psf(mosaic, optics or {}, psf_file)
     # As the deconvolution crops it: the central plane's share depends on the planes counted.
     psf = crop_psf(psf, mosaic.shape)
     kernel = psf[psf.shape[0] // 2]
@@ -145,7 +139,7 @@ def _soft_focus_job(
     kept: NDArray[np.bool_],
     pedestal: float,
     optics: Mapping[str, float | None] | None,
-    psf: NDArray[Any] | None,
+    psf_file: str | Path | None,
 ) -> Job:
     good = np.flatnonzero(kept)
     planes = [

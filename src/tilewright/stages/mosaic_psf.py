@@ -1,0 +1,50 @@
+"""The point spread function of a mosaic: computed from the optics, or measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.io.mosaic import Mosaic
+from tilewright.io.psf_file import read_psf
+from tilewright.kernels.psf import Optics, gibson_lanni, measured_psf
+
+
+def mosaic_psf(
+    mosaic: Mosaic, optics: Mapping[str, float | None], psf_file: str | Path | None
+) -> NDArray[np.float32]:
+    """Return the PSF that joins all planes of a mosaic, at its voxel pitch.
+
+    Parameters
+    ----------
+    mosaic : Mosaic
+        Says the number of planes and the voxel.
+    optics : mapping
+        Fields of :class:`~tilewright.kernels.psf.Optics` and ``depth_um`` (absent: 0). At
+        depth 0 light meets no sample, and ``sample_refractive_index`` may be None.
+    psf_file : Path or None
+        TIFF stack (z, y, x) of one bead instead, at the voxel size of its OME metadata if it
+        has any, else at the mosaic's.
+
+    Returns
+    -------
+    ndarray of float32, shape (2 n - 1, y, x)
+        Sum 1.
+
+    Raises
+    ------
+    PsfError, PsfFileError
+        The optics or the file are unusable.
+    """
+    planes = 2 * mosaic.shape[0] - 1
+    if psf_file is not None:
+        image, voxel_um = read_psf(psf_file)
+        return measured_psf(image, voxel_um or mosaic.voxel_um, mosaic.voxel_um, planes)
+    depth_um = optics.get("depth_um") or 0.0
+    if depth_um == 0:
+        index = optics.get("sample_refractive_index") or optics.get("immersion_refractive_index")
+        optics = {**optics, "sample_refractive_index": index}
+    return gibson_lanni(Optics.from_mapping(optics), mosaic.voxel_um, planes, depth_um=depth_um)
