@@ -114,6 +114,18 @@ def test_acceleration_does_the_work_of_many_plain_iterations(cpu: Backend) -> No
     assert all(np.diff(slow.divergence) < 0)
 
 
+@pytest.mark.parametrize("background", [0.5, 60.0])
+def test_acceleration_stays_stable(cpu: Backend, background: float) -> None:
+    _, blurred, _ = scene(0, 3000)
+    counts = np.random.default_rng(0).poisson(blurred + background).astype(np.float32)
+    curve = deconvolve(
+        cpu, counts, PSF, background=background, iterations=100, margin=MARGIN
+    ).divergence
+    assert all(np.diff(curve)[:20] < 0)
+    assert max(curve[20:]) <= curve[20]
+    assert curve[-1] < 0.6 * curve[30]
+
+
 def test_weighted_edges_keep_light_from_outside_out(cpu: Backend) -> None:
     truth, _, counts = scene(3, 800)
     open_edges, circular = run(cpu, counts, 20), run(cpu, counts, 20, margin=(0, 0, 0))

@@ -54,25 +54,32 @@ class RichardsonLucy:
     """The iteration, with all its buffers; load images of one size one after another.
 
     The model of the counts is ``H x + background``; the correction of a scene y is
-    ``(H'(g / (H y + background)) / H'1)^1.5``, where H'1 counts only the voxels of the view
-    (Bertero & Boccacci 2005). y is extrapolated from the last two estimates along their
-    difference, by the ratio of the inner products of successive corrections (Biggs &
-    Andrews, Applied Optics 36:1766, 1997). ``plain`` has exponent 1 and no extrapolation. The
-    start is the adjoint blur of the signal: positive, smooth, defined outside the view.
+    ``(H'(g / (H y + background)) / H'1)^1.25``, where H'1 counts only the voxels of the view
+    (Bertero & Boccacci, A&A 437:369, 2005). y is extrapolated from the last two estimates
+    along their difference (Biggs & Andrews, Applied Optics 36:1766, 1997), by k / (k + 2)
+    after k iterations, a heavy ball (Wang & Miller, IEEE TIP 23:848, 2014). ``plain`` has
+    exponent 1 and no extrapolation. The start is the adjoint blur of the signal: positive,
+    smooth, defined outside the view.
+
+    Biggs & Andrews compute their factor from inner products over the whole image. It stays
+    within 0.05 of k / (k + 2), but differs from tile to tile, which shows as seams, and rises
+    too far where photons are few. A fixed factor bounds the exponent: smooth modes without
+    background have eigenvalue 1, and momentum near 1 keeps those stable up to 4/3. (1.5 is
+    stable on stacks with a bright background only, and no more than two iterations faster.)
 
     Parameters
     ----------
     blur : Blur
         H and H'. Its spectrum is used as working memory.
     method : {"accelerated", "plain"}
-        20 accelerated iterations do the work of 107 plain ones.
+        20 accelerated iterations do the work of some 100 plain ones.
     """
 
     def __init__(self, blur: Blur, method: Method = "accelerated") -> None:
         self.blur = blur
         self.method = method
         xp = blur.backend.xp
-        self._x, self._y, self._step = (xp.zeros(blur.scene, dtype=xp.float32) for _ in range(3))
+        self._x, self._y = (xp.zeros(blur.scene, dtype=xp.float32) for _ in range(2))
         self._full_view = self._inverse_of_seen(xp.ones(blur.view, dtype=xp.float32))
         self._mask: Array | None = None
 
@@ -102,8 +109,7 @@ class RichardsonLucy:
         blur.adjoint(signal, out=self._x)
         self._x *= self._weights
         xp.maximum(self._x, xp.float32(floor), out=self._x)
-        self._extrapolation = 0.0
-        self._squared_step = 0.0
+        self._iteration = 0
 
     def _inverse_of_seen(self, view: Array) -> Array:
         xp = self.blur.backend.xp
@@ -134,20 +140,17 @@ class RichardsonLucy:
         terms = each(backend, blur.view[0], planes, lambda z: self._compare(z, held_out))
         blur.clear_outside_view()
         blur.convolve_columns(adjoint=True)
-        products = each(backend, blur.scene[0], planes, self._correct)
-        self._step, self._y = self._y, self._step
-        cross, squared = (math.fsum(column) for column in zip(*products, strict=True))
-        if self.method == "accelerated" and self._squared_step > 0:
-            self._extrapolation = min(max(cross / self._squared_step, 0.0), 1.0)
-        self._squared_step = squared
+        each(backend, blur.scene[0], planes, self._correct)
+        self._iteration += 1
         voxels = math.prod(blur.view)
         fitted, other = (math.fsum(column) / voxels for column in zip(*terms, strict=True))
         return fitted, other
 
     def _predict(self, z: slice) -> None:
-        """Extrapolate planes of the scene: y = x + a (x - x before), and transform them."""
+        """Extrapolate planes of the scene from the last step, which y holds; transform them."""
         xp, y = self.blur.backend.xp, self._y[z]
-        y *= xp.float32(self._extrapolation)
+        momentum = self._iteration / (self._iteration + 2) if self.method == "accelerated" else 0.0
+        y *= xp.float32(momentum)
         y += self._x[z]
         xp.maximum(y, 0, out=y)
         self.blur.spread(z, y)
@@ -168,24 +171,19 @@ class RichardsonLucy:
             return fitted, 0.0
         return fitted, _divergence(xp, held_out[z], model, held_out[z] / model)
 
-    def _correct(self, z: slice) -> tuple[float, float]:
-        """Correct planes of the scene; return <step, step before> and <step, step>."""
+    def _correct(self, z: slice) -> None:
+        """Correct planes of the scene; y then holds the step from the estimate before."""
         blur, xp = self.blur, self.blur.backend.xp
-        x, y, before = self._x[z], self._y[z], self._step[z]
+        x, y = self._x[z], self._y[z]
         new = blur.gather(z, *blur.scene[1:])
         new *= self._weights[z]
         xp.maximum(new, 0, out=new)
         if self.method == "accelerated":
-            # Exponent 1.5: 1.4 and 1.6 reach the same peak, from 1.8 it diverges.
-            new *= xp.sqrt(new)
+            root = xp.sqrt(new)
+            new *= xp.sqrt(root, out=root)
         new *= y
-        xp.subtract(new, y, out=y)
-        cross = xp.einsum("zyx,zyx->zy", y, before).sum(dtype=xp.float64)
-        squared = xp.einsum("zyx,zyx->zy", y, y).sum(dtype=xp.float64)
-        # The buffers change roles: y holds the step, step the direction to extrapolate along.
-        xp.subtract(new, x, out=before)
+        xp.subtract(new, x, out=y)
         x[...] = new
-        return float(cross), float(squared)
 
     @property
     def estimate(self) -> Array:

@@ -13,6 +13,7 @@ from scipy.ndimage import map_coordinates
 from tilewright.io.illumination import IlluminationFileError, read_plane
 from tilewright.kernels.backend import Array, Backend
 from tilewright.kernels.basic import fit_basic
+from tilewright.kernels.camera_offset import empty_tile_offset
 from tilewright.kernels.illumination import enlarge
 from tilewright.kernels.overlap_cells import OverlapCells
 from tilewright.kernels.overlap_photometry import (
@@ -22,7 +23,12 @@ from tilewright.kernels.overlap_photometry import (
     log_ratios,
     rms,
 )
-from tilewright.stages.illumination_tiles import BinnedTiles, darkest_counts, has_signal
+from tilewright.stages.illumination_tiles import (
+    BinnedTiles,
+    block_means,
+    darkest_counts,
+    has_signal,
+)
 
 Plane = NDArray[np.float32]
 Float = NDArray[np.float64]
@@ -34,6 +40,9 @@ MIN_CELLS = 300
 MIN_IMAGES_BASIC = 8
 _OFFSET_ROUNDS = 5
 _OFFSET_ORDER = 5
+#: Standard error, as a share of the darkest counts, at which empty tiles are believed. Where
+#: tissue is in most of them it is over 1 (syn10), where they are empty 0.02 (brain tiles).
+_EMPTY_TOLERANCE = 0.05
 _MEAN_BLOCK = 4
 
 
@@ -104,28 +113,35 @@ def _offset(
     given: float | None,
     seed: int,
 ) -> tuple[float, str]:
-    """Camera offset: given, or from dark overlap cells, or the darkest pixels (an upper bound)."""
+    """Camera offset: given, or from empty tiles, dark overlap cells, or the darkest pixels."""
     if given is not None:
         return float(given), "given"
     bound = darkest_counts(backend, binned)
     if not has_signal(backend, binned, bound, offset_known=False):
         dark = float(backend.xp.median(binned.images))
         return round(dark, 1), "median: the tiles show no light above the noise"
-    offset, error = 0.9 * bound, np.inf
+    offset, error, tolerance, how = 0.9 * bound, np.inf, 0.0, ""
     if cells is not None:
         # 16 000 cells give the offset of syn10 to 1 count in a quarter of the time of all.
         sample = cells.take(np.arange(0, len(cells), max(1, len(cells) // 16_000)))
         mean = _tile_mean(backend, binned)
+        blocks = backend.to_numpy(block_means(binned)).astype(np.float64)
         for _ in range(_OFFSET_ROUNDS):
             ratios = log_ratios(sample, offset)
             if len(np.unique(ratios.cells.edge)) < MIN_EDGES or len(ratios.value) < MIN_CELLS:
                 break
             log_mean = _log_tile_mean(mean, offset)
             model = fit_overlaps(ratios, log_mean, order=_OFFSET_ORDER, seed=seed)
-            found, error = estimate_offset(sample, model)
+            flat = model.flat(blocks.shape[1:]).astype(np.float64)
+            found, error = empty_tile_offset(blocks, flat)
+            how, tolerance = "empty tiles: what makes them even", _EMPTY_TOLERANCE * bound
+            if error > tolerance:
+                found, error = estimate_offset(sample, model)
+                how = "overlaps: ratios of dark cells do not depend on signal"
+                tolerance = max(1.0, 0.01 * bound)
             offset = float(np.clip(found, 0.0, bound))
-    if error <= max(1.0, 0.01 * bound):
-        return round(offset, 1), "overlaps: ratios of dark cells do not depend on signal"
+    if error <= tolerance:
+        return round(offset, 1), how
     return round(bound, 1), "5th percentile over images of their 1st percentile: an upper bound"
 
 

@@ -102,8 +102,8 @@ def read_binned(
     )
 
 
-def _blocks(binned: BinnedTiles) -> Array:
-    """Means of 4 x 4 binned pixels (image, y, x): percentiles of pixels would be of their noise."""
+def block_means(binned: BinnedTiles) -> Array:
+    """Return means of 4 x 4 binned pixels (image, y, x), whose percentiles are not of noise."""
     planes, n, h, w = binned.images.shape
     side = 4 if min(h, w) >= 16 else 1
     blocks = binned.images[..., : h // side * side, : w // side * side]
@@ -116,7 +116,7 @@ def darkest_counts(backend: Backend, binned: BinnedTiles) -> float:
     The 1st percentile of each binned image, of these the 5th percentile over images: empty
     tiles give the offset itself, and a few dead pixels or a dropped frame do not lower it.
     """
-    blocks = _blocks(binned)
+    blocks = block_means(binned)
     flat = blocks.reshape(blocks.shape[0], -1)
     low = backend.to_numpy(backend.xp.percentile(flat, 1, axis=1))
     return float(np.percentile(low, 5))
@@ -131,7 +131,7 @@ def has_signal(
     2.3 times the noise below the offset of empty tiles. Noise is the robust scatter of steps
     between neighbours, so texture counts as noise too.
     """
-    blocks = _blocks(binned)
+    blocks = block_means(binned)
     step = backend.xp.abs(blocks[..., 1:] - blocks[..., :-1])
     noise = float(backend.xp.median(step)) / (0.6745 * 2**0.5)
     mean = float(blocks.mean(dtype=np.float64)) - offset_counts
