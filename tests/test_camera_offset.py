@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.kernels.camera_offset import empty_tile_offset
+from tilewright.kernels.camera_offset import empty_tiles
 
 
 def _flat() -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
@@ -12,21 +12,27 @@ def _flat() -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_offset_of_empty_tiles_with_tissue_in_some_corners(seed: int) -> None:
+def test_dark_field_of_empty_tiles_with_tissue_in_some_corners(seed: int) -> None:
     rng = np.random.default_rng(seed)
     flat = _flat()
-    images = 700 + rng.uniform(280, 320, (60, 1, 1)) * flat + rng.normal(0, 3, (60, 32, 32))
+    y = np.linspace(-1, 1, 32)[:, None] + np.zeros((32, 32))
+    stray = 60 * np.cos(3 * y)
+    stray -= np.polyval(np.polyfit(flat.ravel(), stray.ravel(), 1), flat)
+    images = 700 + rng.uniform(280, 320, (60, 1, 1)) * flat + stray
+    images += rng.normal(0, 3, images.shape)
     images[:8, :10, :10] += 4000 * flat[:10, :10]
     images[40:] += rng.uniform(3000, 5000, (20, 1, 1)) * flat
-    offset, error = empty_tile_offset(images, flat)
-    assert offset == pytest.approx(700, abs=15)
-    assert error < 15
+    found = empty_tiles(images, flat)
+    assert found.offset_counts == pytest.approx(700, abs=25)
+    assert found.error_counts < 25
+    assert found.structure_counts.mean() == pytest.approx(0, abs=1e-6)
+    assert np.abs(found.structure_counts - stray)[3:-3, 3:-3].max() < 20
 
 
 def test_tissue_everywhere_or_an_even_flat_say_nothing() -> None:
     rng = np.random.default_rng(0)
     flat = _flat()
     texture = rng.uniform(100, 5000, (60, 8, 8)).repeat(4, axis=1).repeat(4, axis=2)
-    assert empty_tile_offset(100 + texture * flat, flat)[1] > 50
-    assert empty_tile_offset(100 + texture, np.ones((32, 32)))[1] == np.inf
-    assert empty_tile_offset(100 + texture[:6], flat)[1] == np.inf
+    assert empty_tiles(100 + texture * flat, flat).error_counts > 50
+    assert empty_tiles(100 + texture, np.ones((32, 32))).error_counts == np.inf
+    assert empty_tiles(100 + texture[:6], flat).error_counts == np.inf

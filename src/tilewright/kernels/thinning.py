@@ -20,7 +20,7 @@ _MOST_ITERATIONS = {"accelerated": 60, "plain": 200}
 _PATIENCE = 5
 #: The fewest iterations within this share of the smallest divergence, and of its whole fall,
 #: are taken: likelihood forgives fitted noise longer than the light does. On 15 small stacks of
-#: 10 to 1500 photons 0 to 0.06 dB below the best count (the minimum itself: up to 0.2 dB; the
+#: 10 to 1500 photons 0 to 0.11 dB below the best count (the minimum itself: up to 0.28 dB; the
 #: first share alone: up to 0.7 dB where there are few photons).
 _TOLERANCE = 0.005
 _TOLERANCE_OF_FALL = 0.02

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -21,7 +22,9 @@ from tilewright.stages.illumination_methods import (
 )
 from tilewright.stages.illumination_tiles import (
     TilePositions,
+    enlarge_blocks,
     has_signal,
+    less_structure,
     overlap_cells,
     read_binned,
 )
@@ -141,10 +144,18 @@ def estimate(
     binned = read_binned(backend, tiles, planes, saturation_counts, progress=progress)
     cells = None if positions is None else overlap_cells(backend, binned, positions, seed)
     evidence = gather(backend, binned, cells, offset_counts, seed)
+    structure = evidence.structure
+    if structure is not None:
+        binned = less_structure(backend, binned, structure)
+        cells = None if positions is None else overlap_cells(backend, binned, positions, seed)
+        again = gather(backend, binned, cells, evidence.offset_counts, seed)
+        evidence = dataclasses.replace(again, offset_method=evidence.offset_method)
     flat_one = np.ones(binned.shape_px, dtype=np.float32)
     candidates = {"none": Candidate(flat_one, evidence.score(flat_one))}
     reasons: list[str] = []
     dark: Plane | float = evidence.offset_counts
+    if structure is not None:
+        dark = dark + enlarge_blocks(backend, structure, binned)
     if method == "file":
         flat, dark = read_files(flat_file, dark_file, binned.shape_px, evidence.offset_counts)
         candidates["file"] = Candidate(flat, evidence.score(flat))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from scipy.ndimage import map_coordinates
 from tilewright.io.illumination import IlluminationFileError, read_plane
 from tilewright.kernels.backend import Array, Backend
 from tilewright.kernels.basic import fit_basic
-from tilewright.kernels.camera_offset import empty_tile_offset
+from tilewright.kernels.camera_offset import empty_tiles
 from tilewright.kernels.illumination import enlarge
 from tilewright.kernels.overlap_cells import OverlapCells
 from tilewright.kernels.overlap_photometry import (
@@ -70,6 +71,8 @@ class Evidence:
         Log-ratios of overlaps, None if there are too few with signal.
     edges : int
         Overlaps in ``ratios``.
+    structure : ndarray of float64, shape (h, w), or None
+        Dark-field beside the offset, in blocks of binned pixels, where empty tiles show it.
     """
 
     binned: BinnedTiles
@@ -77,6 +80,7 @@ class Evidence:
     offset_method: str
     ratios: LogRatios | None
     edges: int
+    structure: Float | None = None
 
     def score(self, flat: Plane) -> float | None:
         """Rms of the overlap log-ratio under ``flat``, None without overlaps."""
@@ -99,11 +103,12 @@ def gather(
     seed: int,
 ) -> Evidence:
     """Settle the camera offset (``given``, or estimated if None) and take the log-ratios."""
-    offset, how = _offset(backend, binned, cells, given, seed)
+    offset, how, structure = _offset(backend, binned, cells, given, seed)
     ratios = None if cells is None else log_ratios(cells, offset)
     if ratios is None or len(ratios.value) < MIN_CELLS:
-        return Evidence(binned, offset, how, None, 0)
-    return Evidence(binned, offset, how, ratios, len(np.unique(ratios.cells.edge)))
+        return Evidence(binned, offset, how, None, 0, structure)
+    edges = len(np.unique(ratios.cells.edge))
+    return Evidence(binned, offset, how, ratios, edges, structure)
 
 
 def _offset(
@@ -112,15 +117,16 @@ def _offset(
     cells: OverlapCells | None,
     given: float | None,
     seed: int,
-) -> tuple[float, str]:
+) -> tuple[float, str, Float | None]:
     """Camera offset: given, or from empty tiles, dark overlap cells, or the darkest pixels."""
     if given is not None:
-        return float(given), "given"
+        return float(given), "given", None
     bound = darkest_counts(backend, binned)
     if not has_signal(backend, binned, bound, offset_known=False):
         dark = float(backend.xp.median(binned.images))
-        return round(dark, 1), "median: the tiles show no light above the noise"
+        return round(dark, 1), "median: the tiles show no light above the noise", None
     offset, error, tolerance, how = 0.9 * bound, np.inf, 0.0, ""
+    structure: Float | None = None
     if cells is not None:
         # 16 000 cells give the offset of syn10 to 1 count in a quarter of the time of all.
         sample = cells.take(np.arange(0, len(cells), max(1, len(cells) // 16_000)))
@@ -133,16 +139,19 @@ def _offset(
             log_mean = _log_tile_mean(mean, offset)
             model = fit_overlaps(ratios, log_mean, order=_OFFSET_ORDER, seed=seed)
             flat = model.flat(blocks.shape[1:]).astype(np.float64)
-            found, error = empty_tile_offset(blocks, flat)
+            empty = empty_tiles(blocks, flat)
+            found, error, structure = dataclasses.astuple(empty)
             how, tolerance = "empty tiles: what makes them even", _EMPTY_TOLERANCE * bound
             if error > tolerance:
+                structure = None
                 found, error = estimate_offset(sample, model)
                 how = "overlaps: ratios of dark cells do not depend on signal"
                 tolerance = max(1.0, 0.01 * bound)
             offset = float(np.clip(found, 0.0, bound))
     if error <= tolerance:
-        return round(offset, 1), how
-    return round(bound, 1), "5th percentile over images of their 1st percentile: an upper bound"
+        return round(offset, 1), how, structure
+    how = "5th percentile over images of their 1st percentile: an upper bound"
+    return round(bound, 1), how, None
 
 
 def _tile_mean(backend: Backend, binned: BinnedTiles) -> Float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from tilewright.kernels.backend import Array, Backend
-from tilewright.kernels.illumination import bin_tile
+from tilewright.kernels.illumination import bin_tile, enlarge
 from tilewright.kernels.overlap_cells import OverlapCells, measure_cells, overlapping_pairs
 from tilewright.stages.tile_source import TileSource
 
@@ -105,9 +106,31 @@ def read_binned(
 def block_means(binned: BinnedTiles) -> Array:
     """Return means of 4 x 4 binned pixels (image, y, x), whose percentiles are not of noise."""
     planes, n, h, w = binned.images.shape
-    side = 4 if min(h, w) >= 16 else 1
+    side = _block_side(binned)
     blocks = binned.images[..., : h // side * side, : w // side * side]
     return blocks.reshape(planes * n, h // side, side, w // side, side).mean(axis=(2, 4))
+
+
+def enlarge_blocks(
+    backend: Backend, blocks: NDArray[np.float64], binned: BinnedTiles
+) -> NDArray[np.float32]:
+    """Return a field at the blocks of :func:`block_means` at the raw tiles' pixels."""
+    factor = binned.factor * _block_side(binned)
+    pixels = backend.to_numpy(enlarge(backend, backend.asarray(blocks), binned.shape_px, factor))
+    return np.asarray(pixels, np.float32)
+
+
+def less_structure(
+    backend: Backend, binned: BinnedTiles, structure: NDArray[np.float64]
+) -> BinnedTiles:
+    """Take a dark-field at the blocks of :func:`block_means` off the binned tiles."""
+    shape = binned.images.shape[2:]
+    field = enlarge(backend, backend.asarray(structure), shape, _block_side(binned))
+    return dataclasses.replace(binned, images=binned.images - field)
+
+
+def _block_side(binned: BinnedTiles) -> int:
+    return 4 if min(binned.images.shape[2:]) >= 16 else 1
 
 
 def darkest_counts(backend: Backend, binned: BinnedTiles) -> float:
