@@ -54,7 +54,7 @@ class InitResult:
         if self.unknown:
             lines.append("fill in:")
             lines += [f"  {key}" for key in self.unknown]
-        lines.append(f"then: snakemake --cores all --configfile {self.config}")
+        lines.append(f"then: snakemake registration qc --configfile {self.config}")
         return "\n".join(lines)
 
 
