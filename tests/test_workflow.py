@@ -86,7 +86,8 @@ def test_in_focus_plane(run: Run, truth: PhantomTruth, cycle: int, channel: int)
     reached = _correlation(plane[judged], expected[judged])
     raw = max(_correlation(stack.read(z)[judged], expected[judged]) for z in range(stack.shape[0]))
     assert reached > 0.95
-    assert reached > raw + 0.01
+    # 0.59 and 0.20 of the best raw plane's disagreement are left.
+    assert 1 - reached < 0.75 * (1 - raw)
 
 
 @pytest.mark.parametrize("cycle", [2, 3])
