@@ -35,4 +35,11 @@ def test_tissue_everywhere_or_an_even_flat_say_nothing() -> None:
     texture = rng.uniform(100, 5000, (60, 8, 8)).repeat(4, axis=1).repeat(4, axis=2)
     assert empty_tiles(100 + texture * flat, flat).error_counts > 50
     assert empty_tiles(100 + texture, np.ones((32, 32))).error_counts == np.inf
-    assert empty_tiles(100 + texture[:6], flat).error_counts == np.inf
+
+
+@pytest.mark.parametrize("tiles", [12, 60])
+def test_no_dark_field_below_zero(tiles: int) -> None:
+    """A glow steeper than the flat-field, as sparse stains have it, is not an offset below 0."""
+    flat = _flat()
+    images = 100 + 300 * (flat**2)[None] + np.zeros((tiles, 1, 1))
+    assert empty_tiles(images, flat).error_counts == np.inf

@@ -12,6 +12,9 @@ Float = NDArray[np.float64]
 
 #: Images count as empty up to this share of the way from the darkest to the brightest.
 _EMPTY_SHARE = 0.1
+#: Fewer empty tiles do not show what they have in common: the 12 tiles of a sparse channel
+#: all look empty, and gave an offset below 0.
+_MIN_EMPTY = 20
 #: Groups of empty images whose scatter says how well the offset is known.
 _GROUPS = 5
 
@@ -47,7 +50,7 @@ def empty_tiles(images: Float, flat: Float) -> EmptyTiles:
     Parameters
     ----------
     images : ndarray of float64, shape (n, y, x)
-        Raw counts, averaged over blocks so that noise is small.
+        Raw counts of each tile, averaged over its planes and over blocks.
     flat : ndarray of float64, shape (y, x)
         Flat-field at the same blocks.
 
@@ -56,14 +59,16 @@ def empty_tiles(images: Float, flat: Float) -> EmptyTiles:
     EmptyTiles
         From the pixelwise median of the empty images, which leaves out the tissue that some
         of them have in a corner; the error is the scatter of five groups of them, and
-        infinite where there are fewer than ten or the flat-field is even.
+        infinite where there are fewer than twenty, the flat-field is even, or the
+        dark-field would be below 0.
     """
     level = np.median(images, axis=(1, 2))
     low, high = np.percentile(level, [5.0, 95.0])
     order = np.argsort(level, kind="stable")
     empty = images[order[level[order] <= low + _EMPTY_SHARE * (high - low)]]
-    if len(empty) < 2 * _GROUPS or float(flat.std()) < 1e-3:
-        return EmptyTiles(0.0, float("inf"), np.zeros_like(flat))
+    nothing = EmptyTiles(0.0, float("inf"), np.zeros_like(flat))
+    if len(empty) < _MIN_EMPTY or float(flat.std()) < 1e-3:
+        return nothing
     parts = [_line(np.median(empty[k::_GROUPS], axis=0), flat)[1] for k in range(_GROUPS)]
     middle = np.median(empty, axis=0)
     glow, offset = _line(middle, flat)
@@ -71,7 +76,10 @@ def empty_tiles(images: Float, flat: Float) -> EmptyTiles:
     structure = np.asarray(ndimage.gaussian_filter(rest, 1.5, mode="nearest"), np.float64)
     # The median deviation: one group of tiles with tissue in the same corner may be far off.
     error = 1.4826 * float(np.median(np.abs(np.array(parts) - offset))) / _GROUPS**0.5
-    return EmptyTiles(offset, error, structure - float(structure.mean()))
+    structure -= float(structure.mean())
+    if offset + float(structure.min()) <= 0:
+        return nothing
+    return EmptyTiles(offset, error, structure)
 
 
 def _line(image: Float, flat: Float) -> tuple[float, float]:

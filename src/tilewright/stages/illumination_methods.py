@@ -132,6 +132,8 @@ def _offset(
         sample = cells.take(np.arange(0, len(cells), max(1, len(cells) // 16_000)))
         mean = _tile_mean(backend, binned)
         blocks = backend.to_numpy(block_means(binned)).astype(np.float64)
+        # The planes of a tile are not independent: they are one image here.
+        blocks = blocks.reshape(len(binned.planes), -1, *blocks.shape[1:]).mean(axis=0)
         for _ in range(_OFFSET_ROUNDS):
             ratios = log_ratios(sample, offset)
             if len(np.unique(ratios.cells.edge)) < MIN_EDGES or len(ratios.value) < MIN_CELLS:
