@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import tifffile
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from tests.conftest import REPO
 from tests.runs import Run, digests, make_run
 from tilewright.io.mosaic import open_mosaic
 from tilewright.io.positions import read_positions
 from tilewright.io.transform import read_transform
+from tilewright.phantom import make_phantom
 from tilewright.phantom_files import PhantomTruth, read_truth
 
 pytestmark = pytest.mark.workflow
@@ -190,3 +193,19 @@ def test_same_bytes_again(tmp_path: Path, run: Run) -> None:
     ours, theirs = digests(again.sample), digests(run.sample)
     assert len(ours) > 50
     assert {path: theirs.get(path) for path in ours} == ours
+
+
+def test_lint(run: Run) -> None:
+    said = run.snakemake("--lint")
+    assert "in a good condition" in said.stdout + said.stderr
+
+
+@pytest.mark.parametrize("name", ["demo.yaml", "config.yaml"])
+def test_shipped_configurations_run(tmp_path: Path, name: str) -> None:
+    make_phantom(tmp_path / "demo", seed=1, tile_px=128, planes=2, workers=2)
+    shutil.copytree(REPO / "config", tmp_path / "config")
+    shipped = Run(tmp_path, tmp_path / "config" / name)
+    jobs = shipped.planned()
+    assert jobs["stitch"] == jobs["deconvolve"] == 9
+    shipped.snakemake("demo/results/tonsil/stitch/cycle1_channel1.zarr")
+    assert open_mosaic(tmp_path / "demo/results/tonsil/stitch/cycle1_channel1.zarr").shape[0] == 2

@@ -30,6 +30,9 @@ from tilewright.stages.tile_windows import Window, tile_windows
 
 #: Side of the calibration tile; its count of iterations holds for all.
 _CALIBRATION_PX = 512
+#: Half a PSF of 17 planes at NA 0.75: what lies beyond one border of a window then does not
+#: reach the other, and tiles agree with the untiled mosaic within 0.01 % (2.9 % with 12 px).
+_MARGIN_PX = 32
 #: A patch of this size at exactly the pedestal in every plane was not imaged: camera noise
 #: does not do that.
 _UNSEEN_PX = 5
@@ -60,7 +63,7 @@ def deconvolve(
 
     The output's attributes are ``pedestal_counts`` 0, ``method``, ``iterations``,
     ``criterion``, ``held_out_divergence`` (per iteration tried, photons per voxel),
-    ``divergence`` (data from model over the mosaic, per iteration, counts per voxel),
+    ``divergence`` (data from model over every fourth row, per iteration, counts per voxel),
     ``gain_counts_per_photon``, ``background_counts`` (of the model), ``flux_ratio`` (light
     out over light in), ``plane_flux_ratio``, ``end_planes`` (over-estimated by some 30 %:
     light from beyond the stack is taken for theirs), ``psf_shape``, ``calibration_tile``
@@ -85,7 +88,8 @@ def deconvolve(
     iterations : int, optional
         A fixed count instead of thinning.
     tile_px, halo_px : int
-        Largest side of a tile; margin that is computed and thrown away around it.
+        Largest side of a tile; margin that is computed and thrown away around it (32 px leave
+        0.3 % in a band along the seams, 64 px 0.05 %).
     ome_zarr_version : {"0.4", "0.5"}
         Version of OME-NGFF.
 
@@ -102,7 +106,7 @@ def deconvolve(
     )
     windows = tile_windows(mosaic.shape[1:], tile_px, halo_px)
     view = (mosaic.shape[0], *windows[0].shape)
-    margin = scene_margin(mosaic.shape[0], mosaic.voxel_um[0])
+    margin = scene_margin(mosaic.shape[0], mosaic.voxel_um[0], _MARGIN_PX)
     solver = RichardsonLucy(Blur(backend, psf, view, margin), method)
     run = _Run(mosaic, solver, camera, stopping.iterations)
     with create_mosaic(
