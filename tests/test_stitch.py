@@ -113,7 +113,8 @@ def test_attributes_and_voxels(tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_each_plane_of_each_tile_is_decoded_once(tmp_path: Path, workers: int) -> None:
     tiles = counted(make_tiles(planes=3))
-    run(tiles, tmp_path / "m.zarr", chunk_px=16, backend=cpu_backend(workers))
+    options = {"chunk_px": 16, "backend": cpu_backend(workers), "repair_pixels": False}
+    run(tiles, tmp_path / "m.zarr", **options)
     assert tiles.seen == {(tile, z): 1 for tile in range(12) for z in range(3)}
 
 
@@ -172,6 +173,19 @@ def test_a_tile_that_cannot_be_read_fails_the_job(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_hot_camera_pixels_are_replaced(tmp_path: Path) -> None:
+    clean, hot = make_tiles(), make_tiles()
+    hot.stack[..., 9, 12] = 60_000
+    expected = run(clean, tmp_path / "clean.zarr")
+    assert expected.attributes["repaired_camera_px"] == 0
+    mended = run(hot, tmp_path / "mended.zarr")
+    assert mended.attributes["repaired_camera_px"] == 1
+    kept = run(hot, tmp_path / "kept.zarr", repair_pixels=False)
+    assert kept.attributes["repaired_camera_px"] is None
+    wrong = [np.abs(m.read().astype(float) - expected.read()).max() for m in (mended, kept)]
+    assert wrong[0] < 0.05 * wrong[1]
+
+
 def test_misfits_are_named(tmp_path: Path) -> None:
     tiles = make_tiles()
     with pytest.raises(StitchError, match="row 3, column 2"):
@@ -181,6 +195,7 @@ def test_misfits_are_named(tmp_path: Path) -> None:
         "flat-field has shape": replace(light, flat=light.flat[1:]),
         "dark-field has pixels": replace(light, dark=light.dark * np.float32("nan")),
         "0 or less": replace(light, flat=light.flat * 0),
+        "median is -5 counts": replace(light, pedestal=-5.0),
     }
     for message, field in bad.items():
         with pytest.raises(StitchError, match=message):

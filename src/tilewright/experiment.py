@@ -218,6 +218,11 @@ def _check_keys(settings: Settings) -> None:
             "illumination.method is 'file', but illumination.flat_file is not set; name the "
             "flat-field, with {sample}, {cycle} and {channel} where the file depends on them"
         )
+    if illumination.method != "file" and (illumination.flat_file or illumination.dark_file):
+        raise ConfigError(
+            f"illumination.flat_file and dark_file are used by method 'file' only, and "
+            f"illumination.method is '{illumination.method}'; set method: file, or leave them out"
+        )
     for rule in settings.resources:
         if rule not in RULES:
             near = difflib.get_close_matches(rule, RULES, n=1, cutoff=0.5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 from tilewright.experiment import ConfigError, Experiment
@@ -37,6 +38,29 @@ def check_raw(experiment: Experiment, layout: Layout) -> None:
             build_manifest(sample.raw_dir, sample.acquisition.model_dump(), wanted, manifests)
         except RawDataError as error:
             raise ConfigError(f"sample '{sample.name}': {error}") from None
+
+
+def check_files(experiment: Experiment) -> None:
+    """Check that the flat-fields, dark-fields and PSFs which the configuration names exist.
+
+    Raises
+    ------
+    ConfigError
+        A file is absent, or its template has an unknown field.
+    """
+    for section in ("illumination", "deconvolve"):
+        for sample, channel in product(experiment.samples, experiment.channels):
+            fields = {"sample": sample, "cycle": str(channel.cycle), "channel": channel.channel}
+            try:
+                files = experiment.files(section, fields)
+            except (KeyError, ValueError, IndexError) as error:
+                raise ConfigError(
+                    f"a file of section '{section}' has the field {error}; known are "
+                    "{sample}, {cycle} and {channel}"
+                ) from None
+            for key, path in files.items():
+                if not Path(path).is_file():
+                    raise ConfigError(f"{section}.{key} is {path}, which does not exist")
 
 
 def check_thresholds(experiment: Experiment) -> None:

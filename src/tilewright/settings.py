@@ -93,6 +93,7 @@ class StitchSettings(Section):
 
     interpolation: Literal["cubic", "linear"] = "cubic"
     feather_px: Positive | Auto = "auto"
+    repair_pixels: bool = True
 
 
 class DeconvolveSettings(Section):

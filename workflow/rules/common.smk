@@ -4,7 +4,13 @@ from tilewright.devices.choose import DeviceChoiceError, device_from_environment
 from tilewright.experiment import ConfigError, load_experiment
 from tilewright.layout import Layout
 from tilewright.placement.resources import LocalPlan
-from tilewright.prepare import check_raw, check_thresholds, data_size, shape_model
+from tilewright.prepare import (
+    check_files,
+    check_raw,
+    check_thresholds,
+    data_size,
+    shape_model,
+)
 
 QC_STAGES = ("illumination", "tile_positions", "stitch", "edf")
 
@@ -14,6 +20,7 @@ try:
     # Jobs trust the manifests that the main process checked: raw files are looked at once.
     if workflow.is_main_process:
         check_thresholds(experiment)
+        check_files(experiment)
         check_raw(experiment, layout)
     plan = LocalPlan(
         shape_model(experiment),

@@ -234,6 +234,11 @@ def read_files(
                 "give a field of the tiles' own size"
             )
         fields.append(offset if plane is None else plane)
+    if np.median(fields[1]) < 0:
+        raise IlluminationFileError(
+            f"{dark_file} has a median of {np.median(fields[1]):g} counts; give the counts "
+            "without light, of 0 or more"
+        )
     flat = np.asarray(fields[0], dtype=np.float32)
     if flat.min() <= 0:
         raise IlluminationFileError(f"{flat_file} holds values of 0 or less; give a flat-field > 0")

@@ -79,6 +79,7 @@ def stitch(
     interpolation: Interpolation,
     feather_px: float | None,
     saturation_counts: float | None = None,
+    repair_pixels: bool = True,
     ome_zarr_version: OmeZarrVersion = "0.4",
 ) -> None:
     """Fuse the tiles of one cycle and channel into a mosaic.
@@ -86,7 +87,8 @@ def stitch(
     Counts keep their scale: the mosaic has the raw dtype, ``(raw - dark) / flat`` plus the
     illumination's pedestal, rounded; the pedestal alone outside the tiles. Its attributes are
     ``pedestal_counts``, ``clipped_low`` and ``clipped_high`` (pixels), ``feather_px``,
-    ``interpolation``, and ``saturated_raw_px`` (raw pixels per plane).
+    ``interpolation``, ``saturated_raw_px`` (raw pixels per plane) and ``repaired_camera_px``
+    (null where not asked for, or fewer than eight tiles cannot tell).
 
     Parameters
     ----------
@@ -110,6 +112,8 @@ def stitch(
         Width of the blending ramps; None takes the median overlap of neighbours.
     saturation_counts : float, optional
         Raw counts from which a pixel is saturated; None is the largest of the pixel type.
+    repair_pixels : bool
+        Replace camera pixels that stand out in at least half of the tiles by their neighbours.
     ome_zarr_version : {"0.4", "0.5"}
         Version of OME-NGFF.
 
@@ -142,14 +146,15 @@ def stitch(
         ome_zarr_version=ome_zarr_version,
         fill=pedestal,
     ) as mosaic:
-        low, high, saturated = _stream(backend, tiles, plan, mosaic, ceiling)
+        low, high, planes = _stream(backend, tiles, plan, mosaic, ceiling, repair_pixels)
         mosaic.attributes |= {
             "pedestal_counts": pedestal,
             "clipped_low": low,
             "clipped_high": high,
             "feather_px": feather_px,
             "interpolation": interpolation,
-            "saturated_raw_px": saturated,
+            "saturated_raw_px": planes.saturated,
+            "repaired_camera_px": None if planes.defects is None else len(planes.defects),
         }
 
 
@@ -213,6 +218,12 @@ def _check(tiles: TileSource, illumination: Illumination) -> None:
             raise StitchError(f"the {name} has shape {field.shape}, but the tiles have {size}")
         if not np.isfinite(field).all():
             raise StitchError(f"the {name} has pixels that are not finite")
+    largest = np.iinfo(tiles.dtype).max
+    if not 0 <= illumination.pedestal <= largest:
+        raise StitchError(
+            f"the dark-field's median is {illumination.pedestal:g} counts, which {tiles.dtype} "
+            f"tiles cannot keep as zero light; give a dark-field of 0 to {largest} counts"
+        )
     if illumination.flat.min() <= 0:
         raise StitchError("the flat-field has pixels of 0 or less")
 
@@ -250,8 +261,9 @@ def _stream(
     plan: _Plan,
     mosaic: MosaicWriter,
     saturation_counts: float,
-) -> tuple[int, int, list[int]]:
-    """Fuse and write all chunks; return the pixels clipped low, high, and saturated per plane."""
+    repair: bool,
+) -> tuple[int, int, TilePlanes]:
+    """Fuse and write all chunks; return the pixels clipped low and high, and what was read."""
     rows, columns = plan.ranges(0), plan.ranges(1)
     steps = [(z, y) for z in range(tiles.shape[0]) for y in rows]
     needs = {y: plan.touching(y, (0, plan.shape[1])) for y in rows}
@@ -262,7 +274,7 @@ def _stream(
         abandoning_pool(threads) as pool,
         tqdm(total=len(steps) * len(columns), desc="stitch", unit="chunk", mininterval=5) as bar,
     ):
-        planes = TilePlanes(tiles, pool, saturation_counts)
+        planes = TilePlanes(tiles, pool, saturation_counts, repair=repair)
         before: list[Future[tuple[int, int]]] = []
         for i in range(len(steps) + 1):
             # A row's tiles are queued before its chunks, so no chunk waits for a queued tile.
@@ -281,4 +293,4 @@ def _stream(
                 bar.update()
             planes.keep({(z, k) for z, y in [*here, *ahead] for k in needs[y]})
             before = running
-    return int(clipped[0]), int(clipped[1]), planes.saturated
+    return int(clipped[0]), int(clipped[1]), planes

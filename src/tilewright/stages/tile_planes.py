@@ -10,6 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.kernels.camera_defects import (
+    MIN_TILES,
+    SAMPLE_TILES,
+    CameraDefects,
+    find_defects,
+)
 from tilewright.stages.tile_source import TileSource
 
 
@@ -17,9 +23,15 @@ class TilePlanes:
     """Decoded tiles of the planes at hand, read ahead by a pool."""
 
     def __init__(
-        self, tiles: TileSource, pool: ThreadPoolExecutor, saturation_counts: float
+        self,
+        tiles: TileSource,
+        pool: ThreadPoolExecutor,
+        saturation_counts: float,
+        *,
+        repair: bool = False,
     ) -> None:
         self._tiles = tiles
+        self.defects = camera_defects(tiles, pool) if repair else None
         self._pool = pool
         self._threshold = saturation_counts
         self._held: dict[tuple[int, int], Future[tuple[NDArray[Any], int]]] = {}
@@ -33,6 +45,8 @@ class TilePlanes:
 
     def _read(self, tile: int, z: int) -> tuple[NDArray[Any], int]:
         pixels = self._tiles.read(tile, z)
+        if self.defects is not None:
+            pixels = self.defects.repair(pixels)
         return pixels, int(np.count_nonzero(pixels >= self._threshold))
 
     def get(self, z: int, members: list[int]) -> list[NDArray[Any]]:
@@ -43,6 +57,19 @@ class TilePlanes:
         """Forget all tiles but these; their saturated pixels are counted once."""
         for z, k in set(self._held) - wanted:
             self.saturated[z] += self._held.pop((z, k)).result()[1]
+
+
+def camera_defects(tiles: TileSource, pool: ThreadPoolExecutor) -> CameraDefects | None:
+    """Find the camera's defective pixels in tiles spread over the specimen and its planes.
+
+    None where there are fewer than eight tiles: the specimen might look the same in half.
+    """
+    count = min(len(tiles.row), SAMPLE_TILES)
+    if count < MIN_TILES:
+        return None
+    chosen = np.linspace(0, len(tiles.row) - 1, count).round().astype(int)
+    planes = np.arange(count) % tiles.shape[0]
+    return find_defects(list(pool.map(tiles.read, chosen.tolist(), planes.tolist())))
 
 
 @contextmanager
