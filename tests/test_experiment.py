@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import REPO
 from tilewright.experiment import ConfigError, load_experiment
+from tilewright.prepare import check_files
 
 
 @pytest.fixture
@@ -78,6 +79,8 @@ def _set(config: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
         ("registration.allow_unregistered", [1], "names cycle 1"),
         ("samples", "nowhere.tsv", "the table 'nowhere.tsv' named by the key 'samples'"),
         ("illumination.method", "file", "illumination.flat_file"),
+        ("illumination.flat_file", "flat.tif", "used by method 'file' only"),
+        ("acquisition.pixel_um", None, "'acquisition.pixel_um' is not filled in"),
         ("resources.stich.cpus", 2, "did you mean 'stitch'?"),
     ],
 )
@@ -105,6 +108,28 @@ def test_markers_refused(config: dict[str, Any], line: str, message: str) -> Non
         load_experiment(config)
     assert message in str(caught.value)
     assert "line 5" in str(caught.value)
+
+
+def test_a_table_of_semicolons_and_no_configuration(config: dict[str, Any]) -> None:
+    path = Path(config["markers"])
+    path.write_text(path.read_text().replace(",", ";"))
+    with pytest.raises(ConfigError, match="separated by semicolons; separate it by commas"):
+        load_experiment(config)
+    with pytest.raises(ConfigError, match="--configfile"):
+        load_experiment({})
+
+
+def test_named_files_must_exist(config: dict[str, Any], tmp_path: Path) -> None:
+    psf = tmp_path / "psf_1.tif"
+    _set(config, "deconvolve.psf_file", str(tmp_path / "psf_{channel}.tif"))
+    with pytest.raises(ConfigError, match=r"deconvolve.psf_file is .*psf_1.tif, which does not"):
+        check_files(load_experiment(config))
+    psf.touch()
+    (tmp_path / "psf_2.tif").touch()
+    check_files(load_experiment(config))
+    _set(config, "deconvolve.psf_file", str(tmp_path / "psf_{chanel}.tif"))
+    with pytest.raises(ConfigError, match="the field 'chanel'; known are"):
+        check_files(load_experiment(config))
 
 
 def test_samples_override_and_refuse(config: dict[str, Any], tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def filled_in(result: InitResult) -> Experiment:
     """Load what init wrote, its gaps filled, and check all raw files with it."""
     content = config(result)
     for section in ("acquisition", "optics"):
-        for key, value in content[section].items():
+        for key, value in content.get(section, {}).items():
             if value is None and key not in ("rows", "cols"):
                 content[section][key] = {"numerical_aperture": 0.5}.get(key, 1.4)
     content["deconvolve"] = {"method": "none"}

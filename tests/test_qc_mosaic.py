@@ -16,7 +16,7 @@ from tilewright.io.illumination import Illumination, illumination_paths, write_i
 from tilewright.io.mosaic import open_mosaic
 from tilewright.io.positions import Edges, Positions, write_edges, write_positions
 from tilewright.kernels.backend import Backend
-from tilewright.report.figures import brightest_crop, overlay, thumbnail
+from tilewright.report.figures import overlay, thumbnail
 from tilewright.report.qc_stitch import contrast_to_noise, qc_stitch, seam_scores
 from tilewright.report.qc_tile_positions import qc_tile_positions
 from tilewright.report.quality_file import Quality, read_quality
@@ -211,16 +211,6 @@ def test_thumbnails_are_means(tmp_path: Path) -> None:
     assert (factor, small.shape) == (5, (60, 100))
     want = stack[0].reshape(60, 5, 100, 5).mean(axis=(1, 3))
     assert small == pytest.approx(want, rel=1e-5)
-
-
-def test_the_crop_prefers_tissue_to_a_speck_of_dirt() -> None:
-    rng = np.random.default_rng(0)
-    image = rng.normal(0, 1, (200, 200))
-    image[120:180, 20:80] += rng.normal(30, 10, (60, 60))
-    image[10, 190] = 1e6
-    y, x = brightest_crop(image, 60)
-    assert abs(y - 120) < 15
-    assert abs(x - 20) < 15
 
 
 def test_equal_images_overlay_to_grey_and_shifted_ones_to_colour() -> None:

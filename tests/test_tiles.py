@@ -48,7 +48,9 @@ def test_tiles_are_ordered_by_row_and_col_and_read_right(
     assert tiles.dtype == np.uint16
     # snake_left_down: 3 2 1 in the first row, 4 5 6 in the second
     for tile, number in enumerate([3, 2, 1, 4, 5, 6]):
-        np.testing.assert_array_equal(tiles.read_stack(tile), stacks[1, number - 1])
+        np.testing.assert_array_equal(
+            np.stack([tiles.read(tile, z) for z in range(tiles.shape[0])]), stacks[1, number - 1]
+        )
         np.testing.assert_array_equal(tiles.read(tile, 2), stacks[1, number - 1, 2])
 
 
@@ -69,7 +71,9 @@ def test_pages_of_one_file_are_planes(tmp_path: Path) -> None:
     tifffile.imwrite(raw / "t1.tif", stack, photometric="minisblack")
     table = tmp_path / "cycle1.csv"
     build_manifest(raw, {"convention": "pattern", "pattern": "t{tile}.tif"}, {1: ["1"]}, {1: table})
-    np.testing.assert_array_equal(open_tiles(table, "1").read_stack(0), stack)
+    tiles = open_tiles(table, "1")
+    read = np.stack([tiles.read(0, z) for z in range(len(stack))])
+    np.testing.assert_array_equal(read, stack)
 
 
 @pytest.mark.usefixtures("stacks")

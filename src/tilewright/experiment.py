@@ -146,6 +146,11 @@ def load_experiment(config: Mapping[str, Any]) -> Experiment:
     ConfigError
         A key is unknown, missing or out of range, or a table is wrong.
     """
+    if not config:
+        raise ConfigError(
+            "there is no configuration; add --configfile with the file that `tilewright init` "
+            "wrote, after the targets"
+        )
     try:
         settings = Settings.model_validate(dict(config))
     except ValidationError as error:

@@ -95,7 +95,8 @@ def create_experiment(
     planes = _depth(recognised.planes)
     config, samples, markers = paths
     files = (samples, markers, output / "results")
-    text = config_text(raw.resolve(), files, recognised, layouts, metadata, planes)
+    warnings = _warnings(recognised, metadata, layouts)
+    text = config_text(raw.resolve(), files, recognised, layouts, metadata, planes, warnings)
     _write(config, text.text)
     _write(samples, samples_text(_samples(raw.resolve(), regions), layouts))
     _write(markers, markers_text(metadata.markers))
@@ -106,7 +107,7 @@ def create_experiment(
         recognised.convention,
         tuple(_found(recognised, metadata, layouts, planes)),
         tuple(text.unknown),
-        tuple(_warnings(recognised, metadata, layouts)),
+        tuple(warnings),
     )
 
 

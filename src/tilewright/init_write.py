@@ -16,8 +16,7 @@ from tilewright.init_recognise import Recognised
 _HEAD = """\
 # Written by `tilewright init {raw_dir}`.
 # Every key, and the options of each stage (all have defaults): config/README.md of tilewright.
-# Lines with "fill in" are what the raw folder does not tell.
-
+{notes}
 samples: {samples}
 markers: {markers}
 results: {results}
@@ -29,8 +28,6 @@ camera:
   offset_counts: auto  # counts without light
   gain_counts_per_photon: auto
   saturation_counts: auto
-
-optics:
 """
 _NO_DECONVOLUTION = """
 deconvolve:
@@ -67,6 +64,7 @@ def config_text(
     layouts: Sequence[TileLayout],
     metadata: Metadata,
     planes: int,
+    warnings: Sequence[str],
 ) -> ConfigText:
     """Return the text of ``config.yaml`` and the keys to fill in.
 
@@ -80,10 +78,15 @@ def config_text(
         What was found; one layout per sample.
     planes : int
         z-planes of a tile.
+    warnings : sequence of str
+        What looks wrong, kept as comments.
     """
     out = ConfigText()
     samples, markers, results = (json.dumps(str(path), ensure_ascii=False) for path in files)
-    out.text = _HEAD.format(raw_dir=raw_dir, samples=samples, markers=markers, results=results)
+    notes = "".join(f"# Warning: {warning}\n" for warning in warnings)
+    out.text = _HEAD.format(
+        raw_dir=raw_dir, samples=samples, markers=markers, results=results, notes=notes
+    )
     first = layouts[0]
     section = "acquisition"
     out.key("convention", recognised.convention)
@@ -116,7 +119,7 @@ def config_text(
         if (marker.cycle, marker.channel) == (metadata.reference_cycle, metadata.reference_channel)
     )
     out.key(
-        "reference_channel", metadata.reference_channel, f"{reference}: in every cycle, best nuclei"
+        "reference_channel", metadata.reference_channel, f"{reference}: the nuclei, in every cycle"
     )
     _optics(out, metadata, planes)
     return out
@@ -124,23 +127,24 @@ def config_text(
 
 def _optics(out: ConfigText, metadata: Metadata, planes: int) -> None:
     out.text += _TAIL
-    unknown_before = list(out.unknown)
-    out.known("optics", "numerical_aperture", metadata.numerical_aperture, "of the objective")
-    out.known(
-        "optics",
-        "immersion_refractive_index",
-        metadata.immersion_refractive_index,
-        "1.0 air, 1.33 water, 1.515 oil",
-    )
-    out.known(
-        "optics",
-        "sample_refractive_index",
-        None,
-        "of the mounting medium: 1.33 buffer, about 1.44 glycerol media",
-    )
+    told = {
+        "numerical_aperture": (metadata.numerical_aperture, "of the objective"),
+        "immersion_refractive_index": (
+            metadata.immersion_refractive_index,
+            "1.0 air, 1.33 water, 1.515 oil",
+        ),
+        "sample_refractive_index": (
+            None,
+            "of the mounting medium (used where depth_um > 0): 1.33 buffer, about 1.44 glycerol",
+        ),
+    }
     if planes == 1:
         # Nothing asks for the optics then, so nothing needs filling in.
-        out.unknown = unknown_before
+        told = {name: what for name, what in told.items() if what[0] is not None}
+    out.text += "\noptics:\n" if told else ""
+    for name, (value, meaning) in told.items():
+        out.known("optics", name, value, meaning)
+    if planes == 1:
         out.text += _NO_DECONVOLUTION
         return
     dark = [marker.marker for marker in metadata.markers if marker.emission_nm is None]

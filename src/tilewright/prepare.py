@@ -53,7 +53,7 @@ def check_files(experiment: Experiment) -> None:
             fields = {"sample": sample, "cycle": str(channel.cycle), "channel": channel.channel}
             try:
                 files = experiment.files(section, fields)
-            except (KeyError, ValueError, IndexError) as error:
+            except (KeyError, ValueError) as error:
                 raise ConfigError(
                     f"a file of section '{section}' has the field {error}; known are "
                     "{sample}, {cycle} and {channel}"

@@ -58,6 +58,9 @@ def _model_at(location: tuple[int | str, ...]) -> type[BaseModel] | None:
     return model
 
 
+_NAMES = {",": "commas", "\t": "tabs"}
+
+
 def problem_sentence(problem: Any) -> str:
     """Say one pydantic problem in one sentence."""
     location = tuple(problem["loc"])
@@ -71,6 +74,8 @@ def problem_sentence(problem: Any) -> str:
     if problem["type"] == "missing":
         return f"the key '{key}' is missing; config/README.md describes it"
     value = problem.get("input")
+    if value is None:
+        return f"'{key}' is not filled in; config/README.md describes it"
     message = problem["msg"][0].lower() + problem["msg"][1:]
     return f"'{key}' is {value!r}: {message}"
 
@@ -82,6 +87,10 @@ def _rows(path: Path, key: str, delimiter: str, known: tuple[str, ...], needed: 
     with path.open(newline="", encoding="utf-8-sig") as stream:
         reader = csv.DictReader(stream, delimiter=delimiter)
         columns = reader.fieldnames or []
+        if len(columns) == 1 and ";" in columns[0]:
+            raise ConfigError(
+                f"{path} is separated by semicolons; separate it by {_NAMES[delimiter]}"
+            )
         for column in columns:
             if column not in known:
                 near = difflib.get_close_matches(column, known, n=1, cutoff=0.5)

@@ -82,13 +82,6 @@ class Tiles:
             )
         return np.asarray(plane)
 
-    def read_stack(self, tile: int) -> NDArray[Any]:
-        """Return all planes (z, y, x) of one tile in raw counts."""
-        stack = np.empty(self.shape, self.dtype)
-        for z in range(self.shape[0]):
-            stack[z] = self.read(tile, z)
-        return stack
-
 
 def open_tiles(manifest: str | Path, channel: str) -> Tiles:
     """Return the tiles of ``channel`` that a manifest lists.

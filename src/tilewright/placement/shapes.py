@@ -23,7 +23,7 @@ RULES = GPU_RULES | {
     "verdict",
 }
 
-_PYTHON_MB = 350  # interpreter with numpy, scipy, zarr and pandas imported, measured 290
+_PYTHON_MB = 350  # interpreter with numpy, scipy and zarr imported, measured 290
 _MB = 2**20
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tilewright.io.mosaic import Mosaic
 
 #: Okabe–Ito colours: told apart by colour-blind readers.
-BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#8a8f98"
+BLUE, ORANGE, RED, GREY = "#0072B2", "#E69F00", "#D55E00", "#8a8f98"
 #: Pixels per inch; with it a figure of 10 inches is as wide as the report's column.
 DPI = 110
 
@@ -118,17 +118,3 @@ def thumbnail(mosaic: Mosaic, z: int, max_px: int = 700) -> tuple[NDArray[np.flo
         blocks = strip.reshape(last - first, -1, cols, strip.shape[1] // cols)
         small[first:last] = blocks.mean(axis=(1, 3), dtype=np.float32)
     return small, factor
-
-
-def brightest_crop(image: NDArray[Any], size: int) -> tuple[int, int]:
-    """Return (y, x) of the square of ``size`` px with the most texture, robust to debris.
-
-    Texture is capped at its 99th percentile, so one speck of dirt does not win.
-    """
-    centred = np.abs(image - np.median(image))
-    capped = np.minimum(centred, np.percentile(centred, 99)).astype(np.float64)
-    total = np.pad(capped.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
-    h, w = (min(size, n) for n in image.shape)
-    sums = total[h:, w:] - total[:-h, w:] - total[h:, :-w] + total[:-h, :-w]
-    y, x = np.unravel_index(int(np.argmax(np.round(sums, 3))), sums.shape)
-    return int(y), int(x)

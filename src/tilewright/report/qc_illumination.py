@@ -59,7 +59,7 @@ def qc_illumination(
                 "heldout_log_ratio",
                 ratio,
                 limits,
-                detail=f"method {found.get('method', 'unknown')}"
+                detail=f"method {_how(found)}"
                 if ratio is not None
                 else "too few overlaps with tissue",
             ),
@@ -70,14 +70,23 @@ def qc_illumination(
             **found,
             "flat_range": [float(flat.min()), float(flat.max())],
         }
-        fields.append((files.marker, flat, str(found.get("method", ""))))
+        fields.append((files.marker, flat, _how(found)))
     caption = (
         f"Flat-field of each channel of cycle {cycle}: sensitivity relative to the mean, on one "
-        "scale for all channels."
+        "scale for all channels, with the method and the camera offset in counts (at most: from "
+        "the darkest pixels, which may hold some light)."
     )
     _draw(fields, output_png)
     quality = Quality(sample, cycle, "illumination", tuple(items), numbers, caption)
     write_quality(output_json, quality)
+
+
+def _how(numbers: Mapping[str, Any]) -> str:
+    """Return the method and what zero light is taken for."""
+    bound = "at most " if "upper bound" in str(numbers.get("offset_method")) else ""
+    offset = numbers.get("offset_counts")
+    zero = f", offset {bound}{offset:g}" if isinstance(offset, int | float) else ""
+    return f"{numbers.get('method', 'unknown')}{zero}"
 
 
 def _draw(fields: Sequence[tuple[str, NDArray[np.float32], str]], output_png: Path) -> None:
