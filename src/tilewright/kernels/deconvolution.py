@@ -25,6 +25,10 @@ _SEEN = 0.01
 #: Without a held-out image the divergence is a report, not a decision: every fourth row will do
 #: (5 % of an iteration).
 _ROWS = 4
+#: Momentum is k / (k + this). With 2 it overshoots: the in-focus plane of wavy tissue never gets
+#: better than 34.7 dB; with 2.5 it is at 35.1 dB after 35 iterations, with 3 at 35.4 dB, but the
+#: 17-plane stack then needs 34 iterations for what 2.5 does in 32 and 2 in 29.
+_DAMPING = 2.5
 #: Share of the mean signal that every voxel starts with at least: zero could never grow.
 _FLOOR = 1e-4
 
@@ -61,13 +65,13 @@ class RichardsonLucy:
     The model of the counts is ``H x + background``; the correction of a scene y is
     ``(H'(g / (H y + background)) / H'1)^1.25``, where H'1 counts only the voxels of the view
     (Bertero & Boccacci, A&A 437:369, 2005). y is extrapolated from the last two estimates
-    along their difference (Biggs & Andrews, Applied Optics 36:1766, 1997), by k / (k + 2)
+    along their difference (Biggs & Andrews, Applied Optics 36:1766, 1997), by k / (k + 2.5)
     after k iterations, a heavy ball (Wang & Miller, IEEE TIP 23:848, 2014). ``plain`` has
     exponent 1 and no extrapolation. The start is the adjoint blur of the signal: positive,
     smooth, defined outside the view.
 
-    Biggs & Andrews compute their factor from inner products over the whole image. It stays
-    within 0.05 of k / (k + 2), but differs from tile to tile, which shows as seams, and rises
+    Biggs & Andrews compute their factor from inner products over the whole image. It lies
+    near k / (k + 2), but differs from tile to tile, which shows as seams, and rises
     too far where photons are few. A fixed factor bounds the exponent: smooth modes without
     background have eigenvalue 1, and momentum near 1 keeps those stable up to 4/3. (1.5 is
     stable on stacks with a bright background only, and no more than two iterations faster.)
@@ -155,7 +159,8 @@ class RichardsonLucy:
     def _predict(self, z: slice) -> None:
         """Extrapolate planes of the scene from the last step, which y holds; transform them."""
         xp, y = self.blur.backend.xp, self._y[z]
-        momentum = self._iteration / (self._iteration + 2) if self.method == "accelerated" else 0.0
+        k = self._iteration
+        momentum = k / (k + _DAMPING) if self.method == "accelerated" else 0.0
         y *= xp.float32(momentum)
         y += self._x[z]
         xp.maximum(y, 0, out=y)
