@@ -144,7 +144,7 @@ def test_a_missing_plane_is_named(raw: Path) -> None:
     (raw / "Cyc2_reg1/1_00005_Z002_CH1.tif").unlink()
     message = wrong(raw)
     assert message.startswith("1 problem with the raw data")
-    assert "cycle 2, channel 1, tile 5 (row 1, col 1): z 1 missing beside" in message
+    assert "cycle 2, channel 1, tile 5 (row 1, col 1): z-plane 2 of 2 missing beside" in message
     assert "1_00005_Z001_CH1.tif" in message
 
 
@@ -287,7 +287,8 @@ def test_a_stack_of_fewer_pages_is_named(tmp_path: Path) -> None:
     for tile in range(4):
         write_stack(raw / f"t{tile}.tif", 3 - (tile == 2))
     keys = {"convention": "pattern", "pattern": "t{tile}.tif", "rows": 2, "cols": 2}
-    with pytest.raises(RawDataError, match=r"tile 2 \(row 1, col 0\): z 2 missing") as caught:
+    message = r"tile 2 \(row 1, col 0\): z-plane 3 of 3 missing"
+    with pytest.raises(RawDataError, match=message) as caught:
         build(raw, {1: ["1"]}, **keys)
     assert "1 problem " in str(caught.value)
     content = (raw / "t0.tif").read_bytes()

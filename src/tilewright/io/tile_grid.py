@@ -217,7 +217,8 @@ def _missing(
     for (row, col), stack in stacks.items():
         absent = [z for z in range(depth) if z not in stack]
         if absent:
-            planes = "all planes" if not stack else f"z {', '.join(map(str, absent))}"
+            counted = ", ".join(str(z + 1) for z in absent)
+            planes = f"z-plane {counted} of {depth}" if stack else "all planes"
             problems.append(
                 f"{where}, tile {grid.expected[row, col]} (row {row}, col {col}): "
                 f"{planes} missing beside {next(iter(stack.values()), example)}"
