@@ -165,7 +165,7 @@ def test_blur_keeps_light_and_loses_detail_with_distance() -> None:
 
 
 def test_a_cell_is_sharpest_in_its_own_plane() -> None:
-    blur = SheetBlur((96, 96), 5, Optics(0.75, 0.52, 1.0, 0.377, 1.5), 1)
+    blur = SheetBlur((96, 96), 5, Optics(0.75, 0.52, 1.0, 0.377, 1.5))
     stain = np.zeros((96, 96), np.float32)
     stain[40:56, 40:56] = 100
     planes, truth = blur.stack(stain, np.full((96, 96), 1.5, np.float32), 0.3)

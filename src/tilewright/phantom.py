@@ -163,7 +163,7 @@ class Phantom:
         odd = {d.another_tissue_cycle, d.blurred_cycle} - {None}
         names = d.markers()
         for channel in range(1, d.channels + 1):
-            blur = SheetBlur(d.canvas, d.planes, d.optics(channel), d.workers)
+            blur = SheetBlur(d.canvas, d.planes, d.optics(channel))
             shared = [c for c in range(1, d.cycles + 1) if channel == 1 and c not in odd]
             if shared:
                 yield self._specimen(blur, "DAPI", [(c, 1) for c in shared])

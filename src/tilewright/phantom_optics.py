@@ -62,17 +62,16 @@ class SheetBlur:
         Planes of the stack, centred on z = 0.
     optics : Optics
         Sampling and objective.
-    workers : int
-        FFT threads.
     """
 
+    #: A fixed number: from SciPy 1.18 on, the last bit of an FFT depends on its threads.
+    _FFT_THREADS = 2
     #: Specimen layers per image plane; 2 puts cells between the planes of the stack.
     LAYERS_PER_PLANE = 2
 
-    def __init__(self, shape: tuple[int, int], planes: int, optics: Optics, workers: int) -> None:
+    def __init__(self, shape: tuple[int, int], planes: int, optics: Optics) -> None:
         self._shape = shape
         self._size = (fast_len(shape[0] + 32), fast_len(shape[1] + 32))
-        self._workers = workers
         self.plane_um = (np.arange(planes) - (planes - 1) / 2) * optics.z_step_um
         count = self.LAYERS_PER_PLANE * planes
         step = optics.z_step_um / self.LAYERS_PER_PLANE
@@ -99,7 +98,7 @@ class SheetBlur:
     def _inverse(self, spectrum: NDArray[np.complex64], spline: bool) -> Image:
         if spline:
             spectrum = spectrum / self._spline
-        image = fft.irfft2(spectrum, self._size, workers=self._workers)
+        image = fft.irfft2(spectrum, self._size, workers=self._FFT_THREADS)
         return np.asarray(image[: self._shape[0], : self._shape[1]], np.float32)
 
     def layers(self, stain: Image, depth_um: Image, thickness_um: float) -> Iterator[Image]:
@@ -121,7 +120,7 @@ class SheetBlur:
         ``defocus_um`` moves the whole stack away from the specimen.
         """
         spectra = [
-            fft.rfft2(layer, self._size, workers=self._workers)
+            fft.rfft2(layer, self._size, workers=self._FFT_THREADS)
             for layer in self.layers(stain, depth_um, thickness_um)
         ]
         focus = np.sum(spectra, axis=0) * self._transfer(0.0)
