@@ -1,4 +1,4 @@
-"""The command line: ``tilewright init`` and ``tilewright demo``."""
+"""The command line: ``tilewright init``, ``demo`` and ``accounts``."""
 
 from __future__ import annotations
 
@@ -34,6 +34,41 @@ def init(
     except (InitError, OSError, ValueError) as error:
         raise SystemExit(f"tilewright init: {error}") from None
     typer.echo(result.summary())
+
+
+@app.command()
+def accounts(
+    site: Annotated[
+        Path | None, typer.Option(help="Site file: blocked accounts, partitions, job sizes.")
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="Whose accounts; yours by default.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show your Slurm accounts: limits, use, and how many jobs fit."""
+    import json as json_text
+    import os
+    import pwd
+
+    import platformdirs
+    from rich.console import Console
+
+    from tilewright.accounts_table import as_json, print_survey
+    from tilewright.placement.site import SiteError, read_site
+    from tilewright.placement.survey import SurveyError, survey
+    from tilewright.slurm.query import SlurmClient
+
+    try:
+        person = pwd.getpwnam(user) if user else pwd.getpwuid(os.getuid())
+        client = SlurmClient(person.pw_name, platformdirs.user_cache_path("tilewright"))
+        found = survey(client, person.pw_uid, read_site(site))
+    except KeyError:
+        raise SystemExit(f"tilewright accounts: there is no user {user}") from None
+    except (SiteError, SurveyError) as error:
+        raise SystemExit(f"tilewright accounts: {error}") from None
+    if json:
+        typer.echo(json_text.dumps(as_json(found), indent=2))
+    else:
+        print_survey(found, Console())
 
 
 @app.command()

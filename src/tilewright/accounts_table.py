@@ -1,0 +1,118 @@
+"""``tilewright accounts``: the survey as a table of 80 columns, or as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tilewright.placement.pools import Device, Sharing, total_slots
+from tilewright.placement.survey import Survey
+from tilewright.slurm.accounts import Account
+
+
+def print_survey(survey: Survey, console: Console) -> None:
+    """Print limits, use and slots of every account, and who is left out and why."""
+    console.print(_table(survey))
+    for line in _totals(survey):
+        console.print(line, highlight=False, markup=False)
+    if survey.left_out:
+        console.print("\nleft out:", highlight=False)
+        width = max(len(left.account) for left in survey.left_out)
+        for left in survey.left_out:
+            console.print(
+                f"  {left.account:<{width}}  {left.reason}", highlight=False, markup=False
+            )
+    for note in survey.notes:
+        console.print(f"note: {note}", style="yellow", highlight=False, markup=False)
+
+
+def as_json(survey: Survey) -> dict[str, Any]:
+    """Return the survey as plain values; unknown use is null, memory is in MB."""
+    return {
+        "user": survey.user,
+        "accounts": [
+            {
+                "name": account.name,
+                "qos": account.qos,
+                "limit": account.limit,
+                "limit_from": dict(account.limit_from),
+                "used": account.used,
+                "mine": account.mine,
+                "free": {tres: account.free(tres) for tres in account.limit},
+            }
+            for account in survey.accounts
+        ],
+        "pools": {mode: [asdict(pool) for pool in pools] for mode, pools in survey.pools.items()},
+        "sharing": survey.sharing,
+        "sharing_reason": survey.sharing_reason,
+        "total": {mode: total_slots(pools) for mode, pools in survey.pools.items()},
+        "left_out": {left.account: left.reason for left in survey.left_out},
+        "notes": list(survey.notes),
+    }
+
+
+def _table(survey: Survey) -> Table:
+    table = Table(title=f"Accounts of {survey.user}", title_justify="left", pad_edge=False)
+    table.add_column("account", no_wrap=True)
+    table.add_column("")
+    for name in ("CPU", "memory GB", "GPU"):
+        table.add_column(name, justify="right")
+    table.add_column("GPU + CPU slots", justify="right")
+    for account in survey.accounts:
+        slots = _slots(survey, account.name, "independent", now=False)
+        table.add_row(account.name, "limit", *_row(account.limit, "no limit"), slots)
+        table.add_row(f"qos {account.qos}", "others", *_row(_others(account), "?"), "")
+        table.add_row("", "mine", *_row(account.mine, "?"), "")
+        free = {t: n for t in account.limit if (n := account.free(t)) is not None}
+        known = {t: n for t, n in free.items() if t not in account.unknown_use}
+        now = _slots(survey, account.name, "independent", now=True)
+        table.add_row("", "free", *_row(known, "?"), now, end_section=True)
+    return table
+
+
+def _others(account: Account) -> dict[str, int] | None:
+    if account.used is None or account.mine is None:
+        return None
+    return {tres: max(0, n - account.mine.get(tres, 0)) for tres, n in account.used.items()}
+
+
+def _row(values: dict[str, int] | None, absent: str) -> list[str]:
+    """Return CPUs, memory in GB and GPUs as cells."""
+    cells = []
+    for tres in ("cpu", "mem", "gres/gpu"):
+        value = (values or {}).get(tres)
+        cells.append(absent if value is None else f"{value / 1024 if tres == 'mem' else value:.0f}")
+    return cells
+
+
+def _slots(survey: Survey, account: str, mode: Sharing, *, now: bool) -> str:
+    def count(device: Device) -> int:
+        pools = [p for p in survey.pools[mode] if (p.account, p.device) == (account, device)]
+        return sum(p.free if now else p.slots for p in pools)
+
+    return f"{count('gpu')} + {count('cpu')}"
+
+
+def _totals(survey: Survey) -> list[str]:
+    """Return the totals; both counts where they differ, and which one holds."""
+    counts = {mode: [(p.name, p.slots) for p in survey.pools[mode]] for mode in survey.pools}
+    if counts["independent"] == counts["shared"]:
+        return [f"at once: {_sum(survey, survey.sharing)}"]
+    lines = [
+        f"at once: {_sum(survey, 'independent')}, GPU and CPU jobs counted apart",
+        f"         {_sum(survey, 'shared')}, GPU jobs first, CPU jobs in what they leave",
+    ]
+    bounds = [
+        f"{p.account} {p.slots} ({p.bound})" for p in survey.pools["shared"] if p.device == "cpu"
+    ]
+    lines.append(f"{survey.sharing} holds here: {survey.sharing_reason}")
+    lines.append(f"CPU slots beside all GPU jobs: {', '.join(bounds) or 'none'}")
+    return lines
+
+
+def _sum(survey: Survey, mode: Sharing) -> str:
+    gpu, cpu = total_slots(survey.pools[mode], "gpu"), total_slots(survey.pools[mode], "cpu")
+    return f"{gpu} GPU + {cpu} CPU = {gpu + cpu} jobs"

@@ -1,0 +1,237 @@
+"""The accounts that a person may use, with limits and use; and why the others are left out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tilewright.slurm.records import Association, Qos, Tres, Usage
+
+#: TRES that decide how many jobs fit.
+COUNTED = ("cpu", "mem", "gres/gpu")
+
+
+@dataclass(frozen=True)
+class SiteRules:
+    """What a site's profile says of accounts.
+
+    Attributes
+    ----------
+    burst : str
+        Regular expression; accounts and QOS that match lend what others leave, and end jobs
+        when it is wanted back.
+    blocked : mapping of str to str
+        Account to the reason why it is not used.
+    allowed : sequence of str or None
+        The only accounts to use; None is all.
+    caps : mapping of str to dict
+        Account to TRES that are not exceeded there, below its own limits (mem in MB).
+    """
+
+    burst: str = r"-b$"
+    blocked: Mapping[str, str] = field(default_factory=dict)
+    allowed: Sequence[str] | None = None
+    caps: Mapping[str, Tres] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """An account that is not used, and why."""
+
+    account: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Account:
+    """An account with the QOS its jobs run on.
+
+    Attributes
+    ----------
+    name, qos : str
+    limit : dict
+        Group TRES that bound its jobs, mem in MB; absent is no limit.
+    limit_from : dict of str to str
+        For each limit: ``qos``, ``association`` or ``cap``.
+    limit_per_user : dict
+        TRES of one user's jobs together.
+    jobs, submit : int or None
+        Most running, and running or pending, jobs.
+    used, mine : dict or None
+        TRES in use by everybody, and by this user; None, or without the TRES, where Slurm did
+        not say.
+    jobs_used, jobs_mine : int or None
+        Jobs behind ``used`` and ``mine``.
+    partitions : tuple of str
+        Those that the association is bound to; empty is all.
+    """
+
+    name: str
+    qos: str
+    limit: Tres
+    limit_from: Mapping[str, str]
+    limit_per_user: Tres
+    jobs: int | None
+    submit: int | None
+    used: Tres | None = None
+    mine: Tres | None = None
+    jobs_used: int | None = None
+    jobs_mine: int | None = None
+    partitions: tuple[str, ...] = ()
+
+    @property
+    def unknown_use(self) -> tuple[str, ...]:
+        """Limited TRES whose use Slurm did not say."""
+        return tuple(
+            tres for tres in COUNTED if tres in self.limit and tres not in (self.used or {})
+        )
+
+    def free(self, tres: str) -> int | None:
+        """Return what is left of a TRES: None without a limit, all where its use is unknown."""
+        left = [
+            limits[tres] - (used or {}).get(tres, 0)
+            for limits, used in ((self.limit, self.used), (self.limit_per_user, self.mine))
+            if tres in limits
+        ]
+        return max(0, min(left)) if left else None
+
+
+def usable_accounts(
+    user: str,
+    associations: Iterable[Association],
+    qos: Iterable[Qos],
+    rules: SiteRules,
+) -> tuple[list[Account], list[LeftOut]]:
+    """Return the accounts a user may place jobs on, and the others with reasons.
+
+    A limit of the QOS wins over the association's for the same TRES, as in Slurm; the user's own
+    and the account's association both hold.
+
+    Parameters
+    ----------
+    user : str
+    associations, qos : iterables
+        As parsed from sacctmgr.
+    rules : SiteRules
+        The site's.
+
+    Returns
+    -------
+    accounts : list of Account
+        By name; without use, which :func:`with_usage` adds.
+    left_out : list of LeftOut
+        By name.
+    """
+    rows: dict[str, list[Association]] = {}
+    own: dict[str, list[Association]] = {}
+    for association in associations:
+        if association.user == user:
+            own.setdefault(association.account, []).append(association)
+        elif not association.user and not association.partition:
+            rows.setdefault(association.account, []).append(association)
+    known = {record.name: record for record in qos}
+    accounts, left_out = [], []
+    for name in sorted(own):
+        chosen = _qos_of(own[name], rules)
+        reason = _reason(name, chosen, rules)
+        if reason or chosen is None:
+            left_out.append(LeftOut(name, reason))
+        else:
+            held = [*rows.get(name, []), *(row for row in own[name] if not row.partition)]
+            accounts.append(_account(name, known.get(chosen, Qos(chosen)), held, own[name], rules))
+    return accounts, left_out
+
+
+def with_usage(
+    accounts: Iterable[Account],
+    qos_usage: Iterable[Usage],
+    account_usage: Iterable[Usage],
+    uid: int,
+) -> list[Account]:
+    """Return the accounts with live limits and use.
+
+    Live limits of a QOS replace those of the database, which may be older. Use of a QOS counts
+    for its limits, use of the account for the association's.
+    """
+    of_qos = {usage.name: usage for usage in qos_usage}
+    of_account = {usage.name: usage for usage in account_usage}
+    return [_used(account, of_qos, of_account, uid) for account in accounts]
+
+
+def _used(
+    account: Account, of_qos: Mapping[str, Usage], of_account: Mapping[str, Usage], uid: int
+) -> Account:
+    live = of_qos.get(account.qos)
+    if live is None:
+        return account
+    limit = {t: n for t, n in account.limit.items() if account.limit_from[t] != "qos"}
+    origin = {t: account.limit_from[t] for t in limit}
+    for tres in COUNTED:
+        if tres in live.limit and (
+            origin.get(tres) != "cap" or live.limit[tres] < limit.get(tres, live.limit[tres] + 1)
+        ):
+            limit[tres], origin[tres] = live.limit[tres], "qos"
+    used = {
+        tres: record.used.get(tres, 0)
+        for tres in COUNTED
+        if (record := of_account.get(account.name) if origin.get(tres) == "association" else live)
+    }
+    mine = {tres: live.used_by_uid.get(uid, {}).get(tres, 0) for tres in COUNTED}
+    return Account(
+        account.name, account.qos, limit, origin, account.limit_per_user, account.jobs,
+        account.submit, used, mine, live.jobs, live.jobs_by_uid.get(uid, 0), account.partitions,
+    )  # fmt: skip
+
+
+def _reason(name: str, qos: str | None, rules: SiteRules) -> str:
+    """Return why an account is left out; empty if it is not."""
+    if name in rules.blocked:
+        return f"blocked: {rules.blocked[name]}"
+    if re.search(rules.burst, name):
+        return f"burst account (its name matches {rules.burst})"
+    if rules.allowed is not None and name not in rules.allowed:
+        return "not in the list of allowed accounts"
+    return "" if qos else "no QOS but burst ones"
+
+
+def _qos_of(rows: Sequence[Association], rules: SiteRules) -> str | None:
+    """Return the default QOS, else the first that is not a burst QOS."""
+    names = [row.default_qos for row in rows if row.default_qos]
+    names += [name for row in rows for name in row.qos]
+    return next((name for name in names if not re.search(rules.burst, name)), None)
+
+
+def _account(
+    name: str,
+    qos: Qos,
+    held: Sequence[Association],
+    own: Sequence[Association],
+    rules: SiteRules,
+) -> Account:
+    limit: Tres = {}
+    origin: dict[str, str] = {}
+    for association in held:
+        for tres, value in association.tres.items():
+            if value < limit.get(tres, value + 1):
+                limit[tres], origin[tres] = value, "association"
+    for tres, value in qos.tres.items():
+        limit[tres], origin[tres] = value, "qos"
+    for tres, value in rules.caps.get(name, {}).items():
+        if value < limit.get(tres, value + 1):
+            limit[tres], origin[tres] = value, "cap"
+    partitions = tuple(row.partition for row in own)
+    return Account(
+        name,
+        qos.name,
+        limit,
+        origin,
+        dict(qos.tres_per_user),
+        _least(qos.jobs, qos.jobs_per_user, *(row.jobs for row in held)),
+        _least(qos.submit, qos.submit_per_user, *(row.submit for row in held)),
+        partitions=() if "" in partitions else tuple(sorted(set(partitions))),
+    )
+
+
+def _least(*values: int | None) -> int | None:
+    return min((value for value in values if value is not None), default=None)

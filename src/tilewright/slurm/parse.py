@@ -1,0 +1,204 @@
+"""Text of sacctmgr and scontrol to records; pure, and tolerant of lines it does not know.
+
+Shapes and traps of the texts were recorded on Slurm 22.05: memory comes as ``812G``, as
+``312.50G``, as plain MB (assoc_mgr) and as ``1T``; a missing TRES, an empty field and ``N`` all
+mean no limit; an account with partition associations is listed several times.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from tilewright.slurm.records import Association, Partition, Qos, Tres, Usage
+
+ASSOCIATION_FIELDS = (
+    "account", "user", "partition", "qos", "defaultqos", "grptres", "maxtres", "grpjobs",
+    "grpsubmit", "maxjobs", "maxsubmit",
+)  # fmt: skip
+QOS_FIELDS = (
+    "name", "grptres", "maxtres", "maxtrespu", "grpjobs", "grpsubmit", "maxjobspu", "maxsubmitpu",
+    "maxwall", "flags",
+)  # fmt: skip
+_UNIT_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
+
+
+def parse_tres(text: str) -> Tres:
+    """Return the limits in ``cpu=104,mem=812G,gres/gpu=3``; what has no number has no limit.
+
+    >>> parse_tres("cpu=104,gres/gpu=3,mem=312.50G,node=N")
+    {'cpu': 104, 'gres/gpu': 3, 'mem': 320000}
+    """
+    limits: Tres = {}
+    for part in text.split(","):
+        name, equals, value = part.strip().partition("=")
+        number = _number(value, "M" if name == "mem" else "") if equals else None
+        if number is not None:
+            limits[name] = number
+    return limits
+
+
+def parse_tres_usage(text: str) -> tuple[Tres, Tres]:
+    """Return limits and use in ``cpu=104(56),mem=831488(385024),node=N(2)``."""
+    limits: Tres = {}
+    used: Tres = {}
+    for name, limit, use in re.findall(r"([^,=\s]+)=([^,()\s]*)\(([^()]*)\)", text):
+        for target, value in ((limits, limit), (used, use)):
+            number = _number(value, "M" if name == "mem" else "")
+            if number is not None:
+                target[name] = number
+    return limits, used
+
+
+def parse_minutes(text: str) -> int | None:
+    """Return minutes of ``days-hours:minutes:seconds`` and its short forms; None is no limit.
+
+    >>> parse_minutes("31-00:00:00"), parse_minutes("01:30:00"), parse_minutes("UNLIMITED")
+    (44640, 90, None)
+    """
+    match = re.fullmatch(
+        r"(?:(\d{1,6})-)?(\d{1,8})(?::(\d{1,8}))?(?::(\d{1,8}))?", text.strip(), re.A
+    )
+    if match is None:
+        return None
+    days, *parts = match.groups()
+    numbers = [int(part) for part in parts if part is not None]
+    if days is not None:  # days-hours[:minutes[:seconds]]
+        hours, minutes = (*numbers, 0)[:2]
+    elif len(numbers) == 3:  # hours:minutes:seconds
+        hours, minutes = numbers[:2]
+    else:  # minutes[:seconds]
+        hours, minutes = 0, numbers[0]
+    return int(days or 0) * 1440 + hours * 60 + minutes
+
+
+def parse_sacctmgr(text: str) -> tuple[list[Association], list[Qos]]:
+    """Return what one sacctmgr process printed for associations and for QOS.
+
+    The two are told apart by their number of columns (:data:`ASSOCIATION_FIELDS`,
+    :data:`QOS_FIELDS`); sacctmgr's echo of its commands has neither.
+    """
+    associations: list[Association] = []
+    qos: list[Qos] = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) == len(ASSOCIATION_FIELDS) and cells[0]:
+            found = _association(dict(zip(ASSOCIATION_FIELDS, cells, strict=True)))
+            if found not in associations:
+                associations.append(found)
+        elif len(cells) == len(QOS_FIELDS) and cells[0]:
+            qos.append(_qos(dict(zip(QOS_FIELDS, cells, strict=True))))
+    return associations, qos
+
+
+def parse_assoc_mgr(text: str) -> list[Usage]:
+    """Return the records of ``scontrol -o show assoc_mgr flags=qos`` or ``flags=assoc``.
+
+    Of ``flags=assoc`` only the accounts' own rows are taken (no user, no partition).
+    """
+    found = []
+    for line in text.splitlines():
+        top, _, users = line.partition(" User Limits=")
+        # The blocks per account in braces repeat keys of the record itself.
+        pairs = dict(re.findall(r"(\S+?)=(\S*)", top.partition(" Account Limits=")[0]))
+        name = re.match(r"QOS=(.*?)\(\d+\)", line)
+        if name is None and (pairs.get("UserName") or pairs.get("Partition")):
+            continue
+        who = name.group(1) if name else pairs.get("Account", "")
+        if not who or "GrpTRES" not in pairs:
+            continue
+        limit, used = parse_tres_usage(pairs["GrpTRES"])
+        per_user = {
+            int(uid): dict(re.findall(r"(\S+?)=(\S*)", block))
+            for uid, block in re.findall(r"(\d{1,18})=\{([^}]*)\}", users, re.A)
+        }
+        found.append(
+            Usage(
+                who,
+                limit,
+                used,
+                _used(pairs.get("GrpJobs", "")),
+                _used(pairs.get("GrpSubmitJobs", "")),
+                {u: parse_tres_usage(p.get("MaxTRESPU", ""))[1] for u, p in per_user.items()},
+                {u: _used(p.get("MaxJobsPU", "")) for u, p in per_user.items()},
+            )
+        )
+    return found
+
+
+def parse_partitions(text: str) -> list[Partition]:
+    """Return the records of ``scontrol -o show partition``."""
+    found = []
+    for line in text.splitlines():
+        pairs = dict(re.findall(r"(\S+?)=(\S*)", line))
+        name = pairs.get("PartitionName")
+        if not name:
+            continue
+        qos = pairs.get("QoS", "N/A")
+        found.append(
+            Partition(
+                name,
+                None if qos in ("N/A", "") else qos,
+                parse_minutes(pairs.get("MaxTime", "")),
+                parse_tres(pairs.get("TRES", "")),
+                pairs.get("State", "") == "UP",
+                pairs.get("Default", "") == "YES",
+                _names(pairs.get("AllowAccounts", "ALL")),
+                _names(pairs.get("AllowQos", "ALL")),
+            )
+        )
+    return found
+
+
+def _names(text: str) -> tuple[str, ...] | None:
+    return None if text in ("ALL", "") else tuple(text.split(","))
+
+
+def _association(row: dict[str, str]) -> Association:
+    return Association(
+        row["account"],
+        row["user"],
+        row["partition"],
+        tuple(filter(None, row["qos"].split(","))),
+        row["defaultqos"],
+        parse_tres(row["grptres"]),
+        parse_tres(row["maxtres"]),
+        _least(row["grpjobs"], row["maxjobs"]),
+        _least(row["grpsubmit"], row["maxsubmit"]),
+    )
+
+
+def _qos(row: dict[str, str]) -> Qos:
+    return Qos(
+        row["name"],
+        parse_tres(row["grptres"]),
+        parse_tres(row["maxtres"]),
+        parse_tres(row["maxtrespu"]),
+        _number(row["grpjobs"]),
+        _number(row["grpsubmit"]),
+        _number(row["maxjobspu"]),
+        _number(row["maxsubmitpu"]),
+        parse_minutes(row["maxwall"]),
+        tuple(filter(None, row["flags"].split(","))),
+    )
+
+
+def _least(*texts: str) -> int | None:
+    return min((n for n in map(_number, texts) if n is not None), default=None)
+
+
+def _used(text: str) -> int:
+    """Return the use in ``N(4)``."""
+    match = re.fullmatch(r"[^()]*\((\d{1,18})\)", text, re.A)
+    return int(match.group(1)) if match else 0
+
+
+def _number(text: str, unit: str = "") -> int | None:
+    """Return a whole number, memory in MB; None for ``N``, nothing, and anything else."""
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?)([KMGTP]?)", text.strip(), re.A)
+    if match is None:
+        return None
+    value, suffix = match.groups()
+    if unit:
+        return math.floor(float(value) * _UNIT_MB[suffix or unit])
+    return math.floor(float(value)) if not suffix else None

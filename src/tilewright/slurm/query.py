@@ -1,0 +1,176 @@
+"""Runs Slurm's commands with a time limit; a failure is unknown with its reason, never zero."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tilewright.slurm.parse import ASSOCIATION_FIELDS, QOS_FIELDS
+
+#: sacctmgr answers in 0.4 s, a hung slurmdbd only after 45 s.
+TIMEOUT_S = 15.0
+_SACCTMGR = """\
+show associations where user={user} format={association}
+show associations where user= format={association}
+show qos format={qos}
+"""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A question that Slurm did not answer.
+
+    Attributes
+    ----------
+    command : str
+    reason : str
+        What it said, or that it took too long.
+    """
+
+    command: str
+    reason: str
+
+    def __str__(self) -> str:
+        """Return one sentence."""
+        return f"{self.command} did not answer: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Text that a command printed, and how old it is.
+
+    Attributes
+    ----------
+    text : str
+    age_s : float
+        0 of a fresh answer.
+    failure : Unknown or None
+        Why an old answer was taken from disk.
+    """
+
+    text: str
+    age_s: float = 0.0
+    failure: Unknown | None = None
+
+
+def run_command(
+    argv: Sequence[str], stdin: str | None = None, timeout_s: float = TIMEOUT_S
+) -> str | Unknown:
+    """Return what a command prints, or why there is nothing.
+
+    Parameters
+    ----------
+    argv : sequence of str
+        Program and arguments.
+    stdin : str, optional
+        Text for its standard input.
+    timeout_s : float
+        Seconds after which it is killed.
+    """
+    environment = {**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+    try:
+        done = subprocess.run(
+            argv,
+            input=stdin or "",
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Unknown(argv[0], f"no answer within {timeout_s:g} s")
+    except OSError as error:
+        return Unknown(argv[0], f"{error.strerror or error}")
+    said = " ".join(done.stderr.split())
+    # sacctmgr fed through stdin reports a dead slurmdbd by text only.
+    if done.returncode != 0 or (not done.stdout.strip() and "error:" in said):
+        return Unknown(argv[0], said[:300] or f"exit status {done.returncode}")
+    return done.stdout
+
+
+@dataclass
+class SlurmClient:
+    """Asks Slurm, remembers answers for a while, and keeps the last good limits on disk.
+
+    Parameters
+    ----------
+    user : str
+        Whose associations are asked for.
+    cache_dir : Path
+        Where the last good limits are kept.
+    ttl_s : float
+        Seconds for which live usage is not asked again; limits for ten times as long.
+    run, clock : callable
+        :func:`run_command`, and the time in seconds since the epoch.
+    """
+
+    user: str
+    cache_dir: Path
+    ttl_s: float = 30.0
+    run: Callable[..., str | Unknown] = run_command
+    clock: Callable[[], float] = time.time
+    _kept: dict[tuple[str, ...], tuple[float, str | Unknown]] = field(default_factory=dict)
+
+    def limits(self) -> Answer | Unknown:
+        """Return associations and QOS as :func:`~tilewright.slurm.parse.parse_sacctmgr` reads them.
+
+        One sacctmgr process answers all. Where it fails, the last good answer is returned with
+        its age and the reason; without one, the failure.
+        """
+        asked = _SACCTMGR.format(
+            user=self.user, association=",".join(ASSOCIATION_FIELDS), qos=",".join(QOS_FIELDS)
+        )
+        said = self._ask(("sacctmgr", "-n", "-P", "-Q"), 10 * self.ttl_s, asked)
+        path = self.cache_dir / f"limits-{self.user}.json"
+        if isinstance(said, Unknown):
+            return self._last_good(path, said)
+        with contextlib.suppress(OSError):  # a full home must not end the run
+            _write_whole(path, json.dumps({"time_s": self.clock(), "text": said}))
+        return Answer(said)
+
+    def usage(self, qos: Sequence[str]) -> str | Unknown:
+        """Return live limits and use of everybody on these QOS."""
+        names = f"qos={','.join(qos)}"
+        return self._ask(("scontrol", "-o", "show", "assoc_mgr", "flags=qos", names), self.ttl_s)
+
+    def account_usage(self, accounts: Sequence[str]) -> str | Unknown:
+        """Return live limits and use of these accounts; some sites hide it."""
+        names = f"account={','.join(accounts)}"
+        return self._ask(("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", names), self.ttl_s)
+
+    def partitions(self) -> str | Unknown:
+        """Return all partitions."""
+        return self._ask(("scontrol", "-o", "show", "partition"), 10 * self.ttl_s)
+
+    def _ask(self, argv: tuple[str, ...], ttl_s: float, stdin: str | None = None) -> str | Unknown:
+        now = self.clock()
+        asked_s, said = self._kept.get(argv, (float("-inf"), ""))
+        if not 0 <= now - asked_s < ttl_s:
+            said = self.run(argv, stdin)
+            self._kept[argv] = (now, said)
+        return said
+
+    def _last_good(self, path: Path, failure: Unknown) -> Answer | Unknown:
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            return Answer(str(kept["text"]), max(0.0, self.clock() - kept["time_s"]), failure)
+        except (OSError, ValueError, KeyError, TypeError):
+            return failure
+
+
+def _write_whole(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+    ) as stream:
+        stream.write(text)
+    Path(stream.name).replace(path)

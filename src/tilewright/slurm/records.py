@@ -1,0 +1,117 @@
+"""Records of what Slurm says; memory in MB everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+#: TRES by Slurm's names (``cpu``, ``mem`` in MB, ``gres/gpu``, ``node`` …).
+Tres = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Association:
+    """One row of the association table; ``user`` is empty for the account's own row.
+
+    Attributes
+    ----------
+    account, user, partition : str
+        ``partition`` is empty where the association is good for all.
+    qos : tuple of str
+        QOS that jobs may name.
+    default_qos : str
+        Taken where a job names none; may be empty.
+    tres, tres_per_job : dict
+        Group limits of the association and limits of one job, mem in MB; absent is no limit.
+    jobs, submit : int or None
+        Running, and running or pending, jobs of the association.
+    """
+
+    account: str
+    user: str = ""
+    partition: str = ""
+    qos: tuple[str, ...] = ()
+    default_qos: str = ""
+    tres: Tres = field(default_factory=dict)
+    tres_per_job: Tres = field(default_factory=dict)
+    jobs: int | None = None
+    submit: int | None = None
+
+
+@dataclass(frozen=True)
+class Qos:
+    """Limits of one QOS; mem in MB, absent or None is no limit.
+
+    Attributes
+    ----------
+    name : str
+    tres, tres_per_job, tres_per_user : dict
+        Of all jobs on the QOS, of one job, of one user.
+    jobs, submit, jobs_per_user, submit_per_user : int or None
+    max_wall_min : int or None
+        Longest job in minutes.
+    flags : tuple of str
+    """
+
+    name: str
+    tres: Tres = field(default_factory=dict)
+    tres_per_job: Tres = field(default_factory=dict)
+    tres_per_user: Tres = field(default_factory=dict)
+    jobs: int | None = None
+    submit: int | None = None
+    jobs_per_user: int | None = None
+    submit_per_user: int | None = None
+    max_wall_min: int | None = None
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Live limits and use of one QOS or account, of everybody; mem in MB.
+
+    Attributes
+    ----------
+    name : str
+    limit, used : dict
+        Group TRES.
+    jobs, submit : int
+        Running jobs, and running or pending ones.
+    used_by_uid : dict of int to dict
+        TRES of each user.
+    jobs_by_uid : dict of int to int
+        Running jobs of each user.
+    """
+
+    name: str
+    limit: Tres
+    used: Tres
+    jobs: int = 0
+    submit: int = 0
+    used_by_uid: dict[int, Tres] = field(default_factory=dict)
+    jobs_by_uid: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One partition.
+
+    Attributes
+    ----------
+    name : str
+    qos : str or None
+        QOS whose limits hold for the partition.
+    max_time_min : int or None
+    tres : dict
+        All that its nodes have, mem in MB.
+    up, default : bool
+    allow_accounts, allow_qos : tuple of str or None
+        None is all.
+    """
+
+    name: str
+    qos: str | None
+    max_time_min: int | None
+    tres: Tres
+    up: bool
+    default: bool
+    allow_accounts: tuple[str, ...] | None
+    allow_qos: tuple[str, ...] | None

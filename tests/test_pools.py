@@ -1,0 +1,201 @@
+"""Slots of accounts: the worked example, every bound, and use by others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright.placement.pools import Device, make_pools, sharing, too_big, total_slots
+from tilewright.placement.shapes import Shape
+from tilewright.slurm.accounts import Account, SiteRules, usable_accounts, with_usage
+from tilewright.slurm.records import Association, Partition, Qos, Usage
+
+GB = 1024
+GPU_JOB = Shape(8, 180 * GB, 1, 240)
+CPU_JOB = Shape(8, 48 * GB, 0, 1200)
+SHAPES: dict[Device, Shape] = {"gpu": GPU_JOB, "cpu": CPU_JOB}
+QOS = [
+    Qos("clive", {"cpu": 104, "mem": 812 * GB, "gres/gpu": 3}),
+    Qos("maigan", {"cpu": 80, "mem": 625 * GB, "gres/gpu": 2}),
+    Qos("brusko", {"cpu": 32, "mem": 250 * GB, "gres/gpu": 1}),
+    Qos("clive-b", {"cpu": 936, "gres/gpu": 0}),
+]
+ROWS = [
+    Association("clive", "ada", "", ("clive-b", "clive"), "clive"),
+    Association("clive-b", "ada", "", ("clive-b",), "clive-b"),
+    Association("maigan", "ada", "", ("maigan",), ""),
+    Association("brusko", "ada", "", ("brusko",), "brusko"),
+]
+RULES = SiteRules(blocked={"brusko": "kept for interactive work"})
+
+
+def account(**changes: object) -> Account:
+    accounts, _ = usable_accounts("ada", ROWS, QOS, RULES)
+    return replace(accounts[0], **changes)  # type: ignore[arg-type]
+
+
+def slots(accounts: list[Account], **options: object) -> dict[str, int]:
+    return {p.name: p.slots for p in make_pools(accounts, SHAPES, **options)}  # type: ignore[arg-type]
+
+
+def test_the_worked_example() -> None:
+    accounts, left_out = usable_accounts("ada", ROWS, QOS, RULES)
+    pools = make_pools(accounts, SHAPES, mode="independent")
+    assert {p.name: p.slots for p in pools} == {
+        "clive_gpu": 3,
+        "clive_cpu": 11,
+        "maigan_gpu": 2,
+        "maigan_cpu": 8,
+    }
+    assert (total_slots(pools, "gpu"), total_slots(pools, "cpu"), total_slots(pools)) == (5, 19, 24)
+    assert {left.account: left.reason.split(":")[0].split(" (")[0] for left in left_out} == {
+        "brusko": "blocked",
+        "clive-b": "burst account",
+    }
+
+
+def test_shared_counts_what_gpu_jobs_leave_in_every_tres() -> None:
+    assert slots([account()], mode="shared") == {"clive_gpu": 3, "clive_cpu": 5}
+    no_memory_limit = account(limit={"cpu": 104, "gres/gpu": 3})
+    assert slots([no_memory_limit], mode="shared") == {"clive_gpu": 3, "clive_cpu": 8}
+
+
+@pytest.mark.parametrize(
+    ("changes", "gpu", "cpu", "bound"),
+    [
+        ({"limit": {"cpu": 104, "mem": 400 * GB, "gres/gpu": 3}}, 2, 8, "mem"),
+        ({"jobs": 2}, 2, 2, "jobs"),
+        ({"limit_per_user": {"gres/gpu": 1}}, 1, 11, "gres/gpu"),
+        ({"limit_per_user": {"cpu": 16}}, 2, 1, "cpu"),
+        ({"submit": 1}, 1, 1, "submit"),
+    ],
+)
+def test_every_limit_bounds(changes: dict[str, object], gpu: int, cpu: int, bound: str) -> None:
+    pools = make_pools([account(**changes)], SHAPES, mode="independent")
+    assert [pool.slots for pool in pools] == [gpu, cpu]
+    assert pools[0].bound == bound
+
+
+def test_no_pool_without_slots() -> None:
+    assert slots([account(limit={"cpu": 104, "gres/gpu": 0})], mode="independent") == {
+        "clive_cpu": 11
+    }
+    assert slots([account(limit={"cpu": 4, "gres/gpu": 3})], mode="independent") == {}
+
+
+def test_partitions_bound_what_no_account_does() -> None:
+    places: dict[Device, Partition | None] = {
+        "gpu": Partition("g", None, None, {"gres/gpu": 4, "cpu": 64}, True, False, None, None),
+        "cpu": Partition("c", None, None, {"cpu": 256}, True, True, None, None),
+    }
+    pools = make_pools(
+        [account(limit={}, limit_from={})], SHAPES, mode="independent", partitions=places
+    )
+    assert [(p.device, p.slots) for p in pools] == [("gpu", 4), ("cpu", 27)]
+
+
+def test_a_labmate_takes_room_now_and_not_the_limit() -> None:
+    accounts, _ = usable_accounts("ada", ROWS, QOS, RULES)
+    busy = Usage(
+        "clive",
+        {"cpu": 104, "mem": 812 * GB, "gres/gpu": 3},
+        {"cpu": 32, "mem": 700 * GB, "gres/gpu": 1},
+    )
+    found = with_usage(accounts, [busy], [], uid=1001)
+    free = {p.name: (p.slots, p.free) for p in make_pools(found, SHAPES, mode="independent")}
+    assert free["clive_gpu"] == (3, 0)
+    assert free["clive_cpu"] == (11, 2)
+    assert found[1].used is None
+    assert found[1].unknown_use == ("cpu", "mem", "gres/gpu")
+
+
+def test_a_throttled_qos_counts_at_once() -> None:
+    accounts, _ = usable_accounts("ada", ROWS, QOS, RULES)
+    throttled = Usage(
+        "clive",
+        {"cpu": 40, "mem": 320_000, "gres/gpu": 1},
+        {"cpu": 56, "mem": 385_024, "gres/gpu": 3},
+    )
+    (clive, _) = with_usage(accounts, [throttled], [], uid=1001)
+    assert clive.limit["gres/gpu"] == 1
+    assert (clive.free("cpu"), clive.free("gres/gpu")) == (0, 0)
+
+
+def test_limits_on_the_association_hold_where_the_qos_has_none() -> None:
+    rows = [
+        Association("plain", "", "", ("normal",), "", {"cpu": 16, "mem": 64 * GB, "gres/gpu": 1}),
+        Association("plain", "ada", "", ("normal",), ""),
+    ]
+    (plain,), _ = usable_accounts("ada", rows, [Qos("normal", {"cpu": 200})], SiteRules())
+    assert plain.limit == {"cpu": 200, "mem": 64 * GB, "gres/gpu": 1}
+    assert plain.limit_from == {"cpu": "qos", "mem": "association", "gres/gpu": "association"}
+    normal = Usage("normal", {"cpu": 200}, {"cpu": 150, "mem": 900 * GB, "gres/gpu": 9})
+    own = Usage("plain", {"gres/gpu": 1}, {"cpu": 8, "mem": 10 * GB, "gres/gpu": 1})
+    (seen,) = with_usage([plain], [normal], [own], uid=1)
+    assert (seen.free("cpu"), seen.free("mem"), seen.free("gres/gpu")) == (50, 54 * GB, 0)
+    (hidden,) = with_usage([plain], [normal], [], uid=1)
+    assert hidden.unknown_use == ("mem", "gres/gpu")
+
+
+def test_caps_and_the_list_of_allowed_accounts() -> None:
+    rules = SiteRules(allowed=["clive"], caps={"clive": {"gres/gpu": 1}})
+    (clive,), left_out = usable_accounts("ada", ROWS, QOS, rules)
+    assert clive.limit_from["gres/gpu"] == "cap"
+    assert slots([clive], mode="independent")["clive_gpu"] == 1
+    assert [left.account for left in left_out] == ["brusko", "clive-b", "maigan"]
+    live = Usage("clive", {"cpu": 104, "gres/gpu": 3}, {"cpu": 0, "gres/gpu": 0})
+    (still,) = with_usage([clive], [live], [], uid=1)
+    assert still.limit["gres/gpu"] == 1
+
+
+def test_auto_looks_for_partition_qos() -> None:
+    gpu = Partition("g", "gq", None, {}, True, False, None, None)
+    cpu = Partition("c", "cq", None, {}, True, True, None, None)
+    assert sharing("auto", {"gpu": gpu, "cpu": cpu})[0] == "independent"
+    assert sharing("auto", {"gpu": gpu, "cpu": replace(cpu, qos=None)})[0] == "shared"
+    assert sharing("auto", {"gpu": gpu, "cpu": replace(cpu, qos="gq")})[0] == "shared"
+    assert sharing("independent", {"gpu": None, "cpu": None}) == ("independent", "as configured")
+
+
+def test_a_job_that_would_pend_for_ever_is_named() -> None:
+    assert too_big(account(), GPU_JOB) is None
+    assert too_big(account(), Shape(120, GB, 0, 10)) == (
+        "it asks for cpu=120 and account clive has 104"
+    )
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "cpu": st.integers(0, 300),
+            "mem": st.integers(0, 2000 * GB),
+            "gres/gpu": st.integers(0, 9),
+        },
+    ),
+    st.fixed_dictionaries(
+        {"cpu": st.integers(0, 300), "mem": st.integers(0, 999_999), "gres/gpu": st.integers(0, 9)}
+    ),
+)
+def test_shared_pools_never_promise_more_than_the_limits(
+    limit: dict[str, int], used: dict[str, int]
+) -> None:
+    place = Partition("p", None, None, {"cpu": 512, "gres/gpu": 8}, True, True, None, None)
+    pools = make_pools(
+        [account(limit=limit, used=used)],
+        SHAPES,
+        mode="shared",
+        partitions={"gpu": place, "cpu": place},
+    )
+    count = {pool.device: pool.slots for pool in pools}
+    free = {pool.device: pool.free for pool in pools}
+    needs = {"cpu": (8, 8), "mem": (180 * GB, 48 * GB), "gres/gpu": (1, 0)}
+    for tres, (gpu, cpu) in needs.items():
+        top = limit.get(tres, {"cpu": 512, "gres/gpu": 8}.get(tres, 10**9))
+        assert gpu * count.get("gpu", 0) + cpu * count.get("cpu", 0) <= top
+        asked = gpu * free.get("gpu", 0) + cpu * free.get("cpu", 0)
+        assert not asked or tres not in limit or asked + used[tres] <= top or asked == 0
+    assert all(0 <= pool.free <= pool.slots and pool.slots > 0 for pool in pools)

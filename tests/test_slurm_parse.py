@@ -1,0 +1,160 @@
+"""Parsers against texts as Slurm 22.05 prints them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright.slurm.parse import (
+    parse_assoc_mgr,
+    parse_minutes,
+    parse_partitions,
+    parse_sacctmgr,
+    parse_tres,
+    parse_tres_usage,
+)
+
+SACCTMGR = """\
+sacctmgr: show associations where user=ada format=account,user,...
+clive-b|ada||clive-b|clive-b||||||
+clive|ada|hpg-b200|clive,clive-b|clive||||||
+clive|ada||clive,clive-b|clive||cpu=64|||20|100
+clive|ada||clive,clive-b|clive||cpu=64|||20|100
+sacctmgr: show associations where user= format=account,user,...
+plain|||normal||cpu=16,gres/gpu=1,mem=64G||4|||
+sacctmgr: show qos format=name,...
+normal|||||||||
+clive|cpu=104,gres/gpu=3,mem=812G|cpu=64|gres/gpu=2|40|90|10|30|2-00:00:00|DenyOnLimit
+"""
+ASSOC_MGR = (
+    "Current Association Manager state\nQOS Records\n"
+    "QOS=clive(2) UsageRaw=0.0 GrpJobs=N(4) GrpJobsAccrue=N(4) GrpSubmitJobs=50(8) GrpWall=N(0.00)"
+    " GrpTRES=cpu=40(56),mem=831488(385024),energy=N(0),node=N(2),gres/gpu=3(3)"
+    " GrpTRESMins=cpu=N(0),mem=N(0) MaxWallPJ= Priority=100 Account Limits= clive={MaxJobsPA=N(4)"
+    " MaxTRESPA=cpu=N(56)} User Limits= 1002={MaxJobsPU=N(2) MaxTRESPU=cpu=N(40),mem=N(286720),"
+    "gres/gpu=N(1)} 1001={MaxJobsPU=9(2) MaxTRESPU=cpu=64(16),mem=N(98304),gres/gpu=2(2)}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ("cpu=104,gres/gpu=3,mem=812G", {"cpu": 104, "gres/gpu": 3, "mem": 831488}),
+        ("mem=312.50G", {"mem": 320_000}),
+        ("mem=1T", {"mem": 1_048_576}),
+        ("mem=2097152K", {"mem": 2048}),
+        ("mem=640000", {"mem": 640_000}),
+        ("cpu=N,mem=,node", {}),
+        ("gres/gpu=0", {"gres/gpu": 0}),
+        ("", {}),
+    ],
+)
+def test_tres(text: str, limits: dict[str, int]) -> None:
+    assert parse_tres(text) == limits
+
+
+def test_sacctmgr_tells_tables_apart_and_lists_each_row_once() -> None:
+    associations, qos = parse_sacctmgr(SACCTMGR)
+    assert [(a.account, a.user, a.partition) for a in associations] == [
+        ("clive-b", "ada", ""),
+        ("clive", "ada", "hpg-b200"),
+        ("clive", "ada", ""),
+        ("plain", "", ""),
+    ]
+    assert associations[2].qos == ("clive", "clive-b")
+    assert (associations[2].jobs, associations[2].submit) == (20, 100)
+    assert associations[3].tres == {"cpu": 16, "gres/gpu": 1, "mem": 65_536}
+    assert [record.name for record in qos] == ["normal", "clive"]
+    clive = qos[1]
+    assert clive.tres == {"cpu": 104, "gres/gpu": 3, "mem": 831_488}
+    assert clive.tres_per_user == {"gres/gpu": 2}
+    assert (clive.jobs, clive.submit, clive.jobs_per_user, clive.submit_per_user) == (
+        40,
+        90,
+        10,
+        30,
+    )
+    assert clive.max_wall_min == 2880
+    assert qos[0].tres == {}
+
+
+def test_live_use_of_everybody_and_of_each() -> None:
+    (clive,) = parse_assoc_mgr(ASSOC_MGR)
+    assert clive.name == "clive"
+    assert clive.limit == {"cpu": 40, "mem": 831_488, "gres/gpu": 3}
+    assert clive.used == {
+        "cpu": 56,
+        "mem": 385_024,
+        "energy": 0,
+        "node": 2,
+        "gres/gpu": 3,
+    }
+    assert (clive.jobs, clive.submit) == (4, 8)
+    assert clive.used_by_uid[1001] == {"cpu": 16, "mem": 98_304, "gres/gpu": 2}
+    assert clive.jobs_by_uid == {1002: 2, 1001: 2}
+
+
+def test_of_associations_only_the_accounts_own_row_counts() -> None:
+    text = (
+        "ClusterName=c Account=plain UserName= Partition= GrpJobs=N(1) GrpSubmitJobs=N(4)"
+        " GrpTRES=cpu=16(8),mem=65536(10240),gres/gpu=1(1)\n"
+        "ClusterName=c Account=plain UserName=ada(1001) Partition= GrpJobs=N(1)"
+        " GrpTRES=cpu=N(8),mem=N(10240)\n"
+    )
+    (plain,) = parse_assoc_mgr(text)
+    assert plain.limit == {"cpu": 16, "mem": 65_536, "gres/gpu": 1}
+    assert plain.used["gres/gpu"] == 1
+
+
+def test_partitions() -> None:
+    text = (
+        "PartitionName=gpu AllowAccounts=clive,maigan AllowQos=ALL Default=NO QoS=gpu-qos"
+        " MaxTime=2-12:00:00 State=UP TRES=cpu=112,mem=2000000M,node=1,gres/gpu=8\n"
+        "PartitionName=cpu AllowAccounts=ALL Default=YES QoS=N/A MaxTime=UNLIMITED State=DOWN"
+        " TRES=cpu=256,mem=2T\n"
+    )
+    gpu, cpu = parse_partitions(text)
+    assert (gpu.qos, gpu.max_time_min, gpu.tres["gres/gpu"]) == ("gpu-qos", 3600, 8)
+    assert (gpu.allow_accounts, gpu.up, gpu.default) == (("clive", "maigan"), True, False)
+    assert (cpu.qos, cpu.max_time_min, cpu.up, cpu.default) == (None, None, False, True)
+    assert cpu.allow_accounts is None
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [
+        ("31-00:00:00", 44_640),
+        ("1-06", 1800),
+        ("1-06:30", 1830),
+        ("02:30:00", 150),
+        ("90", 90),
+        ("90:30", 90),
+        ("UNLIMITED", None),
+        ("", None),
+        ("INVALID", None),
+    ],
+)
+def test_minutes(text: str, minutes: int | None) -> None:
+    assert parse_minutes(text) == minutes
+
+
+_pieces = st.lists(
+    st.sampled_from([
+        "|", "=", ",", "(", ")", "{", "}", "\n", " ", "cpu", "mem", "N", "104", "1.5G", "gres/gpu",
+        "QOS=a(1)", "GrpTRES=", "User Limits=", "PartitionName=x", "MaxTime=", "1-", ":", "²", "",
+    ]),
+    max_size=60,
+).map("".join)  # fmt: skip
+
+
+@given(st.text() | _pieces)
+def test_any_text_gives_records_and_no_number_below_zero(text: str) -> None:
+    associations, qos = parse_sacctmgr(text)
+    for limits in (*(a.tres for a in associations), *(q.tres for q in qos)):
+        assert all(value >= 0 for value in limits.values())
+    for usage in parse_assoc_mgr(text):
+        assert all(value >= 0 for value in (*usage.used.values(), *usage.limit.values()))
+    parse_partitions(text)
+    parse_tres_usage(text)
+    assert (parse_minutes(text) or 0) >= 0
