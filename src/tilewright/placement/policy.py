@@ -1,0 +1,176 @@
+"""Who goes where now: ready jobs, free slots and the clock in, places out; nothing is read.
+
+Every round plays the rest of the run with estimated durations under a few simple ways of
+filling slots, and starts what the best of them starts now. All ways share an *aim*, the time by
+which everything should be done: a job takes a CPU slot only if it and all that waits for it can
+still be done by the aim; otherwise it waits for a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from tilewright.placement.forecast import Forecast, Queues, Start, expected_end_s
+from tilewright.placement.workload import (
+    KINDS,
+    Decision,
+    Job,
+    Kind,
+    Pool,
+    Round,
+    Running,
+    Way,
+    Workload,
+)
+
+_BUDGET = 900  # jobs times forecasts in one round, about 3 µs each
+_WHY = ("a gpu slot is free", "a cpu slot finishes it in time")
+_FLAGS = ((True, False), (False, False), (False, True), (True, True))  # of a Way
+_AIMS = (1.0, 1.06, 1.15, 0.0, math.inf, 1.3, 1.6)  # of the bound; 0: GPU only, inf: any slot
+
+
+def decide(
+    work: Workload,
+    ready: Sequence[str],
+    later: Collection[str],
+    pools: Sequence[Pool],
+    clock_s: float,
+    *,
+    preferred: Mapping[str, str] | None = None,
+    last: Way | None = None,
+) -> Round:
+    """Decide which ready jobs start now, and where.
+
+    Parameters
+    ----------
+    work : Workload
+        All jobs with estimates.
+    ready, later : collection of str
+        Jobs that can start, and those that cannot yet.
+    pools : sequence of Pool
+        Slots of each account and kind.
+    clock_s : float
+        Now, in seconds.
+    preferred : mapping, optional
+        Group to the account it better stays on; honoured where the kind of slot is the same.
+    last : Way, optional
+        The way of the round before, which is tried too.
+    """
+    desk = _Desk(work, pools, clock_s, preferred or {})
+    numbers = sorted(work.index[name] for name in ready)
+    fixed = [i for i in numbers if work.jobs[i].account is not None]
+    desk.place_fixed(fixed)
+    left = [i for i in numbers if work.jobs[i].account is None]
+    forecast = Forecast(work, left, [work.index[n] for n in later], desk.pools(), clock_s)
+    way = _best_way(forecast, last) if left and sum(forecast.free) else last or Way(math.inf)
+    queues = Queues(forecast, way)
+    desk.place(queues.fill(list(forecast.free), clock_s))
+    placed = {start.job for start in desk.starts}
+    why: dict[tuple[tuple[Kind, ...], str | None], str] = {}
+    waiting = {}
+    for name in ready:
+        if name not in placed:
+            job = work.jobs[work.index[name]]
+            if (job.kinds, job.account) not in why:
+                why[job.kinds, job.account] = desk.why_waiting(job)
+            waiting[name] = why[job.kinds, job.account]
+    return Round(tuple(desk.starts), waiting, way)
+
+
+def _best_way(forecast: Forecast, last: Way | None) -> Way:
+    """Play the rest as often as the time of a round allows, and return the way that ends first."""
+    jobs = len(forecast.ready) + len(forecast.later)
+    span_s = forecast.bound_s() - forecast.now_s
+    aims = [forecast.now_s + f * span_s if f else -math.inf for f in _AIMS]
+    ways = [Way(aim, *flags) for flags in _FLAGS for aim in aims]
+    tries = max(1, min(len(ways), _BUDGET // jobs))
+    # few tries start elsewhere every time, so that a long run sees all ways
+    turn = jobs * tries % len(ways) if last else 0
+    ways = [(ways + ways)[turn + k] for k in range(tries)]
+    if last and tries == 1 and jobs % 3:
+        ways, best = [last, *ways], (last.end_s, math.inf, 0)
+    else:
+        ways = [last, *ways[: tries - 1]] if last else ways
+        best = (*forecast.play(ways[0]), 0)
+    for k, way in enumerate(ways[1:], 1):
+        best = min(best, (*forecast.play(way, best[0]), k))
+    return replace(ways[best[2]], end_s=best[0])
+
+
+class _Desk:
+    """Gives starts of a kind to accounts, and keeps what is left of each pool."""
+
+    def __init__(
+        self, work: Workload, pools: Sequence[Pool], clock_s: float, preferred: Mapping[str, str]
+    ) -> None:
+        self.work, self.clock_s, self.preferred = work, clock_s, preferred
+        self.given, self.room = list(pools), [pool.room for pool in pools]
+        self.added: dict[int, list[Running]] = defaultdict(list)
+        self.starts: list[Decision] = []
+
+    def pools(self) -> list[Pool]:
+        """Return the pools with what was placed here."""
+        return [
+            replace(pool, free=self.room[k], running=(*pool.running, *self.added[k]))
+            for k, pool in enumerate(self.given)
+        ]
+
+    def _give(self, i: int, k: int, reason: str) -> None:
+        job, pool = self.work.jobs[i], self.given[k]
+        end_s = self.clock_s + self.work.seconds[KINDS.index(pool.kind)][i]
+        self.room[k] -= 1
+        self.added[k].append(Running(job.name, self.clock_s, end_s))
+        self.starts.append(Decision(job.name, pool.name, self.clock_s, end_s, reason))
+
+    def place_fixed(self, jobs: list[int]) -> None:
+        """Place jobs whose account the user chose, longest chain first, where each ends first."""
+        gpus_s: dict[str, list[float]] = defaultdict(list)
+        with_cpus = {p.account for p in self.given if p.kind == "cpu" and p.slots > 0}
+        for pool in self.given:
+            if pool.kind == "gpu" and pool.slots > 0:
+                ends = sorted(expected_end_s(run, self.clock_s) for run in pool.running)
+                ends = ends[pool.room - pool.slots :] if pool.room < pool.slots else []
+                gpus_s[pool.account] += [self.clock_s] * pool.room + ends
+        for i in sorted(jobs, key=self.work.by_chain.__getitem__):
+            account = self.work.jobs[i].account or ""
+            gpu_s, cpu_s = (seconds[i] for seconds in self.work.seconds)
+            line = gpus_s[account] if gpu_s < math.inf else []
+            cpu_end_s = self.clock_s + cpu_s if account in with_cpus else math.inf
+            kind = 1
+            if line and min(line) + gpu_s <= cpu_end_s:
+                kind, soonest = 0, line.index(min(line))
+                start_s, line[soonest] = line[soonest], line[soonest] + gpu_s
+                if start_s > self.clock_s:
+                    continue
+            pools = [k for k in self._open(kind) if self.given[k].account == account]
+            if pools and self.work.seconds[kind][i] < math.inf:
+                self._give(i, pools[0], "the account that was chosen for it has a slot")
+
+    def place(self, starts: Iterable[Start]) -> None:
+        """Give starts to accounts: those with a preference first, the others where most is free."""
+        others = []
+        for _, kind, i in starts:
+            account = self.preferred.get(self.work.jobs[i].group or "")
+            pools = [k for k in self._open(kind) if self.given[k].account == account]
+            if pools:
+                self._give(i, pools[0], f"{_WHY[kind]}, on the account of its group")
+            else:
+                others.append((kind, i))
+        for kind, i in others:
+            self._give(i, max(self._open(kind), key=lambda k: (self.room[k], -k)), _WHY[kind])
+
+    def _open(self, kind: int) -> list[int]:
+        return [k for k, p in enumerate(self.given) if p.kind == KINDS[kind] and self.room[k] > 0]
+
+    def why_waiting(self, job: Job) -> str:
+        """Return why a ready job was not placed."""
+        fits = [k for k, pool in enumerate(self.given) if pool.kind in job.kinds and pool.slots > 0
+                and job.account in (None, pool.account)]  # fmt: skip
+        if not fits:
+            return f"no slot of {' or '.join(job.kinds)} on {job.account or 'any account'}"
+        if any(self.room[k] for k in fits):
+            return "a gpu slot falls free in time to finish it sooner"
+        return "every slot it may use is taken"

@@ -1,0 +1,158 @@
+"""Who goes where: properties of every round, and cases worked by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewright.placement.policy import decide
+from tilewright.placement.workload import Job, Kind, Pool, Round, Running, Way, Workload
+
+BOTH: tuple[Kind, ...] = ("gpu", "cpu")
+ESTIMATES_S: dict[tuple[str, Kind], float] = {
+    ("stitch", "gpu"): 60.0,
+    ("stitch", "cpu"): 300.0,
+    ("edf", "gpu"): 20.0,
+    ("edf", "cpu"): 30.0,
+    ("qc", "cpu"): 15.0,
+}
+
+
+def pool(account: str, kind: Kind, slots: int, free: int | None = None, *ends_s: float) -> Pool:
+    running = tuple(Running(f"{account}_{kind}_{k}", 0.0, end) for k, end in enumerate(ends_s))
+    return Pool(f"{account}_{kind}", account, kind, slots, slots if free is None else free, running)
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> tuple[list[Job], list[str], list[Pool], float]:
+    """A run at some moment: jobs, names of the ready ones, pools and the clock."""
+    jobs: list[Job] = []
+    for i in range(draw(st.integers(0, 25))):
+        rule = draw(st.sampled_from(["stitch", "edf", "qc"]))
+        kinds: tuple[Kind, ...] = (
+            ("cpu",) if rule == "qc" else draw(st.sampled_from([BOTH, BOTH, ("cpu",), ("gpu",)]))
+        )
+        needs = draw(st.sets(st.sampled_from([j.name for j in jobs]), max_size=2)) if jobs else ()
+        account = draw(st.sampled_from([None, None, None, "a", "b", "gone"]))
+        work = draw(st.floats(0.1, 10))
+        jobs.append(Job(f"j{i}", rule, kinds, tuple(sorted(needs)), work, f"g{i % 3}", account))
+    pools = [
+        pool(account, kind, draw(st.integers(0, 4)), draw(st.integers(-1, 6)),
+             *draw(st.lists(st.floats(0, 900), max_size=4)))
+        for account in "ab" for kind in BOTH
+    ]  # fmt: skip
+    ready = [job.name for job in jobs if not job.needs]
+    return jobs, ready, pools, draw(st.floats(0, 1000))
+
+
+def ask(
+    jobs: list[Job], ready: list[str], pools: list[Pool], clock_s: float, last: Way | None = None
+) -> Round:
+    later = [job.name for job in jobs if job.name not in set(ready)]
+    preferred = {"g0": "a", "g1": "b", "g2": "gone"}
+    work = Workload(jobs, ESTIMATES_S)
+    return decide(work, ready, later, pools, clock_s, preferred=preferred, last=last)
+
+
+@settings(max_examples=120, deadline=None)
+@given(questions(), st.sampled_from([None, Way(0.0), Way(900.0, False, True, 950.0)]))
+def test_no_pool_is_exceeded_and_every_ready_job_is_placed_or_has_a_reason(
+    question: tuple[list[Job], list[str], list[Pool], float], last: Way | None
+) -> None:
+    jobs, ready, pools, clock_s = question
+    found = ask(jobs, ready, pools, clock_s, last)
+    by_name, by_pool = {job.name: job for job in jobs}, {p.name: p for p in pools}
+    used = Counter(start.pool for start in found.starts)
+    for name, count in used.items():
+        p = by_pool[name]
+        assert count <= min(p.free, p.slots - len(p.running))
+    for start in found.starts:
+        job, p = by_name[start.job], by_pool[start.pool]
+        assert p.kind in job.kinds
+        assert job.account in (None, p.account)
+        assert start.start_s == clock_s < start.end_s
+        assert start.end_s == pytest.approx(clock_s + ESTIMATES_S[job.rule, p.kind] * job.work)
+        assert start.reason
+    assert sorted([s.job for s in found.starts] + list(found.waiting)) == sorted(ready)
+    assert all(found.waiting.values())
+
+
+@settings(max_examples=40, deadline=None)
+@given(questions())
+def test_the_same_question_has_the_same_answer(
+    question: tuple[list[Job], list[str], list[Pool], float],
+) -> None:
+    jobs, ready, pools, clock_s = question
+    assert ask(jobs, ready, pools, clock_s) == ask(jobs, ready[::-1], pools, clock_s)
+
+
+@settings(max_examples=60, deadline=None)
+@given(questions())
+def test_an_idle_cluster_never_waits_for_nothing(
+    question: tuple[list[Job], list[str], list[Pool], float],
+) -> None:
+    jobs, ready, pools, clock_s = question
+    idle = [pool(p.account, p.kind, p.slots) for p in pools]
+    found = ask(jobs, ready, idle, clock_s)
+    able = any(
+        p.slots and p.kind in job.kinds and job.account in (None, p.account)
+        for job in jobs if job.name in ready for p in idle
+    )  # fmt: skip
+    assert bool(found.starts) == able
+
+
+def test_a_cpu_slot_is_used_only_where_it_finishes_sooner() -> None:
+    jobs = [Job(f"j{i}", "stitch", BOTH) for i in range(4)]
+    names = [job.name for job in jobs]
+    soon = [pool("a", "gpu", 1, 0, 10.0), pool("a", "cpu", 8)]
+    found = ask(jobs, names, soon, 0.0)
+    assert not found.starts  # 10 + 4 × 60 s on the GPU is less than 300 s on a CPU
+    assert set(found.waiting.values()) == {"a gpu slot falls free in time to finish it sooner"}
+    late = [pool("a", "gpu", 1, 0, 100.0), pool("a", "cpu", 8)]
+    assert [s.pool for s in ask(jobs, names, late, 0.0).starts] == ["a_cpu"]
+    lost = [pool("a", "gpu", 0), pool("a", "cpu", 8)]
+    assert len(ask(jobs, names, lost, 0.0).starts) == 4
+
+
+def test_long_chains_go_first() -> None:
+    chain = [Job(f"c{i}", "edf", BOTH, (f"c{i - 1}",) if i else ()) for i in range(6)]
+    jobs = [Job(f"j{i}", "edf", BOTH) for i in range(5)] + chain
+    ready = [f"j{i}" for i in range(5)] + ["c0"]
+    found = ask(jobs, ready, [pool("a", "gpu", 1)], 0.0)
+    assert [s.job for s in found.starts] == ["c0"]
+
+
+def test_qc_leaves_the_gpu_alone_and_does_not_wait_for_it() -> None:
+    jobs = [Job("q", "qc", ("cpu",)), Job("s", "stitch", BOTH)]
+    found = ask(jobs, ["q", "s"], [pool("a", "gpu", 1), pool("a", "cpu", 1)], 0.0)
+    assert {s.job: s.pool for s in found.starts} == {"q": "a_cpu", "s": "a_gpu"}
+    found = ask(jobs, ["q", "s"], [pool("a", "gpu", 2)], 0.0)
+    assert [s.job for s in found.starts] == ["s"]
+    assert found.waiting == {"q": "no slot of cpu on any account"}
+
+
+def test_a_group_stays_on_its_account_where_that_costs_nothing() -> None:
+    job = Job("j", "stitch", BOTH, group="g1")  # prefers b
+    two = [pool("a", "gpu", 3), pool("b", "gpu", 1), pool("b", "cpu", 4)]
+    assert [s.pool for s in ask([job], ["j"], two, 0.0).starts] == ["b_gpu"]
+    busy = [pool("a", "gpu", 3), pool("b", "gpu", 1, 0, 500.0), pool("b", "cpu", 4)]
+    assert [s.pool for s in ask([job], ["j"], busy, 0.0).starts] == ["a_gpu"]
+
+
+def test_the_account_that_a_user_chose_is_kept() -> None:
+    jobs = [Job(f"j{i}", "stitch", BOTH, account="b") for i in range(3)]
+    names = [job.name for job in jobs]
+    pools = [pool("a", "gpu", 3), pool("b", "gpu", 1), pool("b", "cpu", 4)]
+    found = ask(jobs, names, pools, 0.0)
+    assert [s.pool for s in found.starts] == ["b_gpu"]  # three in a row end before one on a CPU
+    gone = ask(jobs, names, pools[:1], 0.0)
+    assert set(gone.waiting.values()) == {"no slot of gpu or cpu on b"}
+
+
+def test_jobs_in_a_circle_are_refused() -> None:
+    circle = [Job("a", "qc", ("cpu",), ("b",)), Job("b", "qc", ("cpu",), ("a",))]
+    with pytest.raises(ValueError, match="circle"):
+        Workload(circle, ESTIMATES_S)

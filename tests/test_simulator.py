@@ -1,0 +1,164 @@
+"""The simulated cluster, and whole runs of the policy on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewright.placement.policy import decide
+from tilewright.placement.simulator import (
+    Change,
+    OversubscribedError,
+    Policy,
+    Run,
+    View,
+    simulate,
+)
+from tilewright.placement.workload import Decision, Job, Kind, Pool, Way, Workload
+
+BOTH: tuple[Kind, ...] = ("gpu", "cpu")
+UNIT_S: dict[tuple[str, Kind], float] = {("s", "gpu"): 1, ("s", "cpu"): 5, ("qc", "cpu"): 0.5}
+#: The worked example: 5 GPU and 19 CPU slots on two accounts.
+POOLS = [
+    Pool("clive_gpu", "clive", "gpu", 3, 3),
+    Pool("clive_cpu", "clive", "cpu", 11, 11),
+    Pool("maigan_gpu", "maigan", "gpu", 2, 2),
+    Pool("maigan_cpu", "maigan", "cpu", 8, 8),
+]
+
+
+def production(jobs: list[Job]) -> Policy:
+    work = Workload(jobs, UNIT_S)
+    last: Way | None = None
+
+    def policy(view: View) -> Iterable[Decision]:
+        nonlocal last
+        found = decide(work, view.ready, view.later, view.pools, view.clock_s, last=last)
+        last = found.way
+        return found.starts
+
+    return policy
+
+
+def play(jobs: list[Job], changes: Iterable[Change] = (), factor: float = 1.0) -> Run:
+    true_s = {(j.name, kind): UNIT_S[j.rule, kind] * factor for j in jobs for kind in j.kinds}
+    return simulate(jobs, true_s, POOLS, production(jobs), changes)
+
+
+def same(count: int) -> list[Job]:
+    return [Job(f"j{i}", "s", BOTH) for i in range(count)]
+
+
+@pytest.mark.parametrize(("count", "limit_s"), [(1, 1.0), (5, 1.0), (24, 6.0), (100, 15.6)])
+def test_identical_jobs_of_the_worked_example(count: int, limit_s: float) -> None:
+    run = play(same(count))
+    assert not run.undone
+    assert run.makespan_s <= limit_s
+    assert len(run.bars) == count
+
+
+def test_both_kinds_of_both_accounts_are_used_and_busy_time_is_counted() -> None:
+    run = play(same(100))
+    assert set(run.busy_s) == {bar.pool for bar in run.bars}
+    for name, busy_s in run.busy_s.items():
+        assert busy_s == pytest.approx(
+            sum(bar.end_s - bar.start_s for bar in run.bars if bar.pool == name)
+        )
+    # nobody waits for the last job: GPUs are filled to the end
+    assert run.busy_s["clive_gpu"] + run.busy_s["maigan_gpu"] >= 5 * (run.makespan_s - 1)
+
+
+def test_a_lost_account_costs_no_more_than_its_share() -> None:
+    lost = [Change(4.0, "clive_gpu", 0, kills=True), Change(4.0, "clive_cpu", 0, kills=True)]
+    run = play(same(100), lost)
+    assert not run.undone
+    assert not [b for b in run.bars if b.pool.startswith("clive") and b.end_s > 4]
+    done = sum(bar.done and bar.end_s <= 4 for bar in run.bars)
+    # what is left flows through 2 GPU and 8 CPU slots, to whole jobs on CPUs
+    assert run.makespan_s <= 4 + (100 - done) / (2 + 8 / 5) + 5
+
+
+def test_long_chains_go_first_and_stay_on_gpus() -> None:
+    chain = [Job(f"c{i}", "s", BOTH, (f"c{i - 1}",) if i else ()) for i in range(12)]
+    run = play(same(40) + chain)
+    assert run.makespan_s == pytest.approx(12.0)
+    pools = {bar.job: bar.pool for bar in run.bars}
+    assert all(pools[f"c{i}"].endswith("gpu") for i in range(12))
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[list[Job], list[Change], float]:
+    jobs: list[Job] = []
+    for i in range(draw(st.integers(1, 20))):
+        needs = draw(st.sets(st.sampled_from(jobs), max_size=2)) if jobs else set()
+        light = draw(st.booleans())
+        kinds: tuple[Kind, ...] = ("cpu",) if light else BOTH
+        jobs.append(Job(f"j{i}", "qc" if light else "s", kinds, tuple({n.name for n in needs})))
+    changes = draw(
+        st.lists(
+            st.builds(
+                Change,
+                st.floats(0, 20),
+                st.sampled_from([pool.name for pool in POOLS]),
+                st.integers(0, 3),
+                st.booleans(),
+            ),
+            max_size=6,
+        )
+    )
+    changes.append(Change(30.0, "maigan_cpu", 1))
+    return jobs, changes, draw(st.floats(0.5, 2))
+
+
+@settings(max_examples=60, deadline=None)
+@given(runs())
+def test_every_job_is_done_once_in_order_and_no_pool_is_exceeded(
+    given_run: tuple[list[Job], list[Change], float],
+) -> None:
+    jobs, changes, factor = given_run
+    run = play(jobs, changes, factor)
+    assert not run.undone
+    done = {bar.job: bar for bar in run.bars if bar.done}
+    assert sorted(bar.job for bar in run.bars if bar.done) == sorted(job.name for job in jobs)
+    for job in jobs:
+        assert all(done[need].end_s <= done[job.name].start_s for need in job.needs)
+        assert "gpu" in job.kinds or done[job.name].pool.endswith("cpu")
+    for pool in POOLS:
+        bars = [bar for bar in run.bars if bar.pool == pool.name]
+        for bar in bars:
+            steps = [c for c in changes if c.pool == pool.name and c.at_s <= bar.start_s]
+            slots = sorted(steps, key=lambda c: c.at_s)[-1].slots if steps else pool.slots
+            at_once = sum(b.start_s <= bar.start_s < b.end_s for b in bars)
+            assert at_once <= slots
+    assert run.makespan_s == max(bar.end_s for bar in done.values())
+    assert play(jobs, changes, factor).bars == run.bars
+
+
+@pytest.mark.parametrize("pool", ["clive_gpu", "maigan_cpu"])
+def test_a_policy_that_oversubscribes_is_caught(pool: str) -> None:
+    def greedy(view: View) -> Iterable[Decision]:
+        return [Decision(name, pool, view.clock_s, math.inf, "") for name in view.ready]
+
+    with pytest.raises(OversubscribedError, match="no free slot"):
+        simulate(same(20), {("j0", k): 1.0 for k in BOTH} | dict.fromkeys(
+            [(f"j{i}", k) for i in range(20) for k in BOTH], 1.0), POOLS, greedy)  # fmt: skip
+
+
+def test_jobs_that_nothing_can_run_are_named() -> None:
+    jobs = [Job("q", "qc", ("cpu",)), Job("after", "s", BOTH, ("q",)), Job("s", "s", BOTH)]
+    true_s = {(job.name, kind): 1.0 for job in jobs for kind in job.kinds}
+    run = simulate(jobs, true_s, POOLS[:1], production(jobs))
+    assert [bar.job for bar in run.bars] == ["s"]
+    assert run.undone == ["q", "after"]
+
+
+def test_jobs_in_slots_that_go_keep_running_unless_killed() -> None:
+    keeps = play(same(5), [Change(0.5, "clive_gpu", 0)])
+    assert keeps.makespan_s == pytest.approx(1.0)
+    kills = play(same(5), [Change(0.5, "clive_gpu", 0, kills=True)])
+    assert sum(not bar.done for bar in kills.bars) == 3
+    assert kills.makespan_s == pytest.approx(3.0)  # three anew on the two GPUs left, after 1 s
