@@ -367,7 +367,7 @@ def test_brain_tiles_through_fiji(shared: Path, tmp_path: Path) -> None:
     # TileConfiguration.txt places 54 of the 63 tiles.
     assert (acquisition["rows"], acquisition["cols"]) == (6, 9)
     assert acquisition["overlap"] == pytest.approx(52 / 512, abs=0.001)
-    assert any(warning.startswith("9 TIFFs are not part") for warning in result.warnings)
+    assert any(warning.startswith("9 TIFFs are left out") for warning in result.warnings)
     assert not result.unknown
     load_experiment(config(result))
 

@@ -140,6 +140,14 @@ def test_limits_on_the_association_hold_where_the_qos_has_none() -> None:
     assert hidden.unknown_use == ("mem", "gres/gpu")
 
 
+def test_a_live_qos_without_limits_leaves_those_of_the_association() -> None:
+    rows = [Association("plain", "ada", "", ("normal",), "", {"cpu": 10, "node": 2})]
+    (plain,), _ = usable_accounts("ada", rows, [Qos("normal")], SiteRules())
+    (live,) = with_usage([plain], [Usage("normal", {}, {"cpu": 3})], [], uid=1)
+    assert live.limit == {"cpu": 10, "node": 2}
+    assert live.unknown_use == ("cpu",)
+
+
 def test_caps_and_the_list_of_allowed_accounts() -> None:
     rules = SiteRules(allowed=["clive"], caps={"clive": {"gres/gpu": 1}})
     (clive,), left_out = usable_accounts("ada", ROWS, QOS, rules)

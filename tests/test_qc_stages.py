@@ -255,6 +255,15 @@ def test_a_torn_field_and_lost_tissue_are_told(tmp_path: Path, scene: Scene) -> 
     assert verdicts(quality)["poor_blocks"] in ("warn", "fail")
 
 
+@pytest.mark.parametrize(("share", "verdict"), [(0.01, "pass"), (0.05, "warn"), (0.4, "fail")])
+def test_the_share_of_lost_tissue_is_told(
+    tmp_path: Path, scene: Scene, share: float, verdict: str
+) -> None:
+    transform = Transform.identity({"registered": True, "lost_share": share})
+    quality = registered(tmp_path, in_focus(scene), in_focus(scene, 1), transform)
+    assert verdicts(quality)["lost_tissue"] == verdict
+
+
 def test_a_cycle_without_tissue_is_unknown_never_good(tmp_path: Path) -> None:
     nothing = np.zeros((400, 400), np.uint16)
     quality = registered(tmp_path, nothing, nothing, shifted(0, 0))

@@ -119,6 +119,10 @@ def test_never_known_limits_are_an_error_and_not_no_accounts(
     recorded.answers["sacctmgr"] = Unknown("sacctmgr", "Connection refused")
     with pytest.raises(SurveyError, match="Connection refused"):
         survey(client(recorded, tmp_path), 1001, Site())
+    recorded.answers["sacctmgr"] = "no table"
+    with pytest.raises(SurveyError, match="holds no table"):
+        survey(client(recorded, tmp_path), 1001, Site())
+    recorded.answers["sacctmgr"] = Unknown("sacctmgr", "Connection refused")
     (tmp_path / "limits-ada.json").write_text("{broken")
     with pytest.raises(SurveyError, match="Connection refused"):
         survey(client(recorded, tmp_path), 1001, Site())
@@ -127,7 +131,9 @@ def test_never_known_limits_are_an_error_and_not_no_accounts(
 def test_unknown_use_is_a_question_mark_and_a_note(recorded: Recorded, tmp_path: Path) -> None:
     recorded.answers["flags=qos"] = Unknown("scontrol", "no answer within 15 s")
     found = survey(client(recorded, tmp_path), 1001, Site())
-    assert as_json(found)["accounts"][0]["used"] is None
+    clive = as_json(found)["accounts"][1]
+    assert clive["used"] is None
+    assert clive["free"] == {"cpu": None, "gres/gpu": None, "mem": None}
     assert found.notes == ("use is not known: scontrol did not answer: no answer within 15 s",)
     assert "?" in text_of(found)
 

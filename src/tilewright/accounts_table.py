@@ -41,7 +41,10 @@ def as_json(survey: Survey) -> dict[str, Any]:
                 "limit_from": dict(account.limit_from),
                 "used": account.used,
                 "mine": account.mine,
-                "free": {tres: account.free(tres) for tres in account.limit},
+                "free": {
+                    tres: None if tres in account.unknown_use else account.free(tres)
+                    for tres in account.limit
+                },
             }
             for account in survey.accounts
         ],

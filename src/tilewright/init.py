@@ -55,6 +55,7 @@ class InitResult:
             lines.append("fill in:")
             lines += [f"  {key}" for key in self.unknown]
         lines.append(f"then: snakemake registration qc --configfile {self.config}")
+        lines.append(f"results: {self.config.parent / 'results'}, report.html there")
         return "\n".join(lines)
 
 
@@ -162,7 +163,13 @@ def _warnings(recognised: Recognised, metadata: Metadata, layouts: list[TileLayo
     if left_over:
         names = ", ".join(Path(path).name for path in left_over[:5])
         more = " ..." if len(left_over) > 5 else ""
-        warnings.append(f"{len(left_over)} TIFFs are not part of the tiles: {names}{more}")
+        why = (
+            "the TileConfiguration does not list them; add them there, or move that file away to "
+            "have the layout found from the pixels"
+            if recognised.convention == "fiji"
+            else "their names do not follow the others'"
+        )
+        warnings.append(f"{len(left_over)} TIFFs are left out: {names}{more}; {why}")
     counts = Counter((p.region, p.cycle, p.channel) for p in recognised.planes)
     most = max(counts.values())
     fewer = [key for key in sorted(counts) if counts[key] < most]

@@ -119,7 +119,9 @@ def config_text(
         if (marker.cycle, marker.channel) == (metadata.reference_cycle, metadata.reference_channel)
     )
     out.key(
-        "reference_channel", metadata.reference_channel, f"{reference}: the nuclei, in every cycle"
+        "reference_channel",
+        metadata.reference_channel,
+        f"{reference}: check that it shows nuclei, in every cycle",
     )
     _optics(out, metadata, planes)
     return out

@@ -218,6 +218,13 @@ METRICS: dict[str, Metric] = {
         _above(0.15, 0.4),
         "%",
     ),
+    "lost_tissue": Metric(
+        "Tissue of the reference that this cycle has lost",
+        "lost_tissue",
+        "cells there have no signal in this cycle; mask them in analysis",
+        _above(0.02, 0.3),
+        "%",
+    ),
     "unregistered": Metric(
         "Cycle taken over without registration",
         "unregistered",

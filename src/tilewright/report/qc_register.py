@@ -234,6 +234,9 @@ def _judge(
         judge(subject, "poor_blocks", result.poor, limits, detail=none),
         judge(subject, "elastic_px", bend, limits),
     ]
+    share = transform.quality.get("lost_share")
+    if isinstance(share, int | float):
+        items.append(judge(subject, "lost_tissue", share, limits))
     if not registered:
         declared = "allowed by registration.allow_unregistered"
         items.insert(0, judge(subject, "unregistered", 1.0, limits, detail=declared))

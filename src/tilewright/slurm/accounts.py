@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -151,26 +152,25 @@ def with_usage(
 ) -> list[Account]:
     """Return the accounts with live limits and use.
 
-    Live limits of a QOS replace those of the database, which may be older. Use of a QOS counts
+    Live limits of a QOS replace those of the database, which may be older; one that was lifted
+    since stays until the database is asked again. Use of a QOS counts
     for its limits, use of the account for the association's.
     """
     of_qos = {usage.name: usage for usage in qos_usage}
     of_account = {usage.name: usage for usage in account_usage}
-    return [_used(account, of_qos, of_account, uid) for account in accounts]
+    return [_live(account, of_qos, of_account, uid) for account in accounts]
 
 
-def _used(
+def _live(
     account: Account, of_qos: Mapping[str, Usage], of_account: Mapping[str, Usage], uid: int
 ) -> Account:
     live = of_qos.get(account.qos)
     if live is None:
         return account
-    limit = {t: n for t, n in account.limit.items() if account.limit_from[t] != "qos"}
-    origin = {t: account.limit_from[t] for t in limit}
+    limit, origin = dict(account.limit), dict(account.limit_from)
     for tres in COUNTED:
-        if tres in live.limit and (
-            origin.get(tres) != "cap" or live.limit[tres] < limit.get(tres, live.limit[tres] + 1)
-        ):
+        lower = live.limit.get(tres, 0) < limit.get(tres, math.inf)
+        if tres in live.limit and (origin.get(tres) != "cap" or lower):
             limit[tres], origin[tres] = live.limit[tres], "qos"
     used = {
         tres: record.used.get(tres, 0)

@@ -131,6 +131,8 @@ class SlurmClient:
         )
         said = self._ask(("sacctmgr", "-n", "-P", "-Q"), 10 * self.ttl_s, asked)
         path = self.cache_dir / f"limits-{self.user}.json"
+        if not isinstance(said, Unknown) and "|" not in said:
+            said = Unknown("sacctmgr", "its answer holds no table")
         if isinstance(said, Unknown):
             return self._last_good(path, said)
         with contextlib.suppress(OSError):  # a full home must not end the run
