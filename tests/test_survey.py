@@ -49,9 +49,10 @@ class Recorded:
     asked: list[str] = field(default_factory=list)
 
     def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
-        word = next(w for w in ("sacctmgr", "flags=qos", "flags=assoc", "partition") if w in argv)
+        words = ("sacctmgr", "flags=qos", "flags=assoc", "partition", "squeue")
+        word = next(word for word in words if word in argv)
         self.asked.append(word)
-        return self.answers[word]
+        return self.answers.get(word, Unknown(word, "Access/permission denied"))
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 _PLANE = "cycle{cycle}_channel{channel}"
 
@@ -130,6 +131,11 @@ class Layout:
     def trusted_markers(self) -> str:
         """The verdict of each marker of each sample."""
         return f"{self.results}/trusted_markers.csv"
+
+    @property
+    def ledger(self) -> Path:
+        """Every placement of every run on a cluster; no rule's output."""
+        return Path(self.results) / "placement" / "ledger.jsonl"
 
     def log(self, rule: str, wildcards: str) -> str:
         """Return the log of a rule; ``wildcards`` is a template such as ``{sample}_{cycle}``."""

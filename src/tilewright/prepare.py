@@ -11,7 +11,8 @@ from pathlib import Path
 from tilewright.experiment import ConfigError, Experiment
 from tilewright.io.manifest import RawDataError, build_manifest
 from tilewright.layout import Layout
-from tilewright.placement.shapes import DataSize, ShapeModel
+from tilewright.placement.resources import DataSizes
+from tilewright.placement.shapes import GPU_RULES, DataSize, ShapeModel
 from tilewright.report.verdict import resolve_thresholds
 
 
@@ -105,6 +106,11 @@ def data_size(experiment: Experiment, layout: Layout) -> Callable[[str | None], 
         )
 
     return size_of
+
+
+def data_sizes(experiment: Experiment, layout: Layout) -> DataSizes:
+    """Return shapes and times of the rules on the experiment's data."""
+    return DataSizes(shape_model(experiment), data_size(experiment, layout), GPU_RULES)
 
 
 def shape_model(experiment: Experiment) -> ShapeModel:

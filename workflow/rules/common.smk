@@ -1,33 +1,44 @@
+import os
+import sys
+
 from snakemake.exceptions import WorkflowError
 
-from tilewright.devices.choose import DeviceChoiceError, device_from_environment
+from tilewright.devices.choose import (
+    DeviceChoiceError,
+    device_from_environment,
+    use_granted_device,
+)
 from tilewright.experiment import ConfigError, load_experiment
 from tilewright.layout import Layout
-from tilewright.placement.resources import LocalPlan
-from tilewright.prepare import (
-    check_files,
-    check_raw,
-    check_thresholds,
-    data_size,
-    shape_model,
-)
+from tilewright.placement import cluster
+from tilewright.placement.errors import PlacementError
+from tilewright.placement.farewell import farewell
+from tilewright.placement.preflight import before_run
+from tilewright.placement.resources import Plan, granted_cpus
+from tilewright.prepare import check_files, check_raw, check_thresholds, data_sizes
 
 QC_STAGES = ("illumination", "tile_positions", "stitch", "edf")
 
 try:
     experiment = load_experiment(config)
     layout = Layout(experiment.settings.results)
+    in_slurm_job = workflow.remote_exec and "SLURM_JOB_ID" in os.environ
+    if in_slurm_job:
+        use_granted_device()
     # Jobs trust the manifests that the main process checked: raw files are looked at once.
     if workflow.is_main_process:
+        before_run(cluster.current(), sys.argv)
         check_thresholds(experiment)
         check_files(experiment)
         check_raw(experiment, layout)
-    plan = LocalPlan(
-        shape_model(experiment),
-        data_size(experiment, layout),
-        device_from_environment() == "gpu",
+    plan = Plan(
+        data_sizes(experiment, layout),
+        device_from_environment(),
+        cluster.current(),
+        granted_cpus() if in_slurm_job else None,
+        layout.ledger,
     )
-except (ConfigError, DeviceChoiceError) as error:
+except (ConfigError, DeviceChoiceError, PlacementError) as error:
     raise WorkflowError(str(error)) from None
 
 routed = plan.routed

@@ -31,3 +31,23 @@ def device_from_environment(environ: Mapping[str, str] = os.environ) -> Literal[
             return "gpu"
         case other:
             raise DeviceChoiceError(f"TILEWRIGHT_DEVICE is '{other}'; set it to cpu or gpu")
+
+
+def use_granted_device() -> None:
+    """Make the device that Slurm granted the one of this process and of what it starts."""
+    os.environ["TILEWRIGHT_DEVICE"] = granted_device()
+
+
+def granted_device(environ: Mapping[str, str] = os.environ) -> Literal["cpu", "gpu"]:
+    """Return the device that Slurm granted this job.
+
+    ``CUDA_VISIBLE_DEVICES`` alone does not count: sbatch hands a job the variables of the shell
+    that submitted it. Slurm itself lists the GPUs of a job and of a step.
+
+    Examples
+    --------
+    >>> granted_device({"CUDA_VISIBLE_DEVICES": "5", "SLURM_JOB_ID": "7"})
+    'cpu'
+    """
+    names = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+    return "gpu" if any(environ.get(name) for name in names) else "cpu"

@@ -49,8 +49,13 @@ class Pool:
     @property
     def name(self) -> str:
         """Name of the Snakemake resource that counts its slots."""
-        safe = "".join(c if c.isalnum() else "_" for c in self.account)
-        return f"{safe}_{self.device}"
+        return pool_name(self.account, self.device)
+
+
+def pool_name(account: str, device: Device) -> str:
+    """Return the name of the Snakemake resource that counts a pool's slots."""
+    safe = "".join(c if c.isalnum() else "_" for c in account)
+    return f"{safe}_{device}"
 
 
 def sharing(
@@ -120,7 +125,7 @@ def make_pools(
             free, _ = _fit(_rooms(account, where, share, taken_now, now=True), shape)
             free = min(free, slots)
             if mode == "shared":
-                taken, taken_now = _needs(shape, slots), _needs(shape, free)
+                taken, taken_now = needs(shape, slots), needs(shape, free)
             if slots:
                 pools.append(Pool(account.name, account.qos, device, slots, free, bound))
     return pools
@@ -133,14 +138,15 @@ def total_slots(pools: Sequence[Pool], device: Device | None = None) -> int:
 
 def too_big(account: Account, shape: Shape) -> str | None:
     """Return why a job of this shape would pend on an account for ever, None if it fits."""
-    for tres, needed in _needs(shape, 1).items():
+    for tres, needed in needs(shape, 1).items():
         for limit in (account.limit.get(tres), account.limit_per_user.get(tres)):
             if limit is not None and needed > limit and tres in COUNTED:
                 return f"it asks for {tres}={needed} and account {account.name} has {limit}"
     return None
 
 
-def _needs(shape: Shape, jobs: int) -> dict[str, int]:
+def needs(shape: Shape, jobs: int) -> dict[str, int]:
+    """Return what so many jobs of a shape count as, in every unit that is limited."""
     return {
         "cpu": jobs * shape.cpus,
         "mem": jobs * shape.mem_mb,
@@ -183,11 +189,11 @@ def _rooms(
 
 def _fit(rooms: Mapping[str, float], shape: Shape) -> tuple[int, str]:
     """Return how many jobs fit, and what bounds them; GPUs first where several do."""
-    needs = _needs(shape, 1)
+    wanted = needs(shape, 1)
     counts = {
-        name: max(0, math.floor(room / needs[name] + 1e-9))
+        name: max(0, math.floor(room / wanted[name] + 1e-9))
         for name, room in rooms.items()
-        if needs[name] > 0
+        if wanted[name] > 0
     }
     if not counts:
         return _MOST_SLOTS, "partition"

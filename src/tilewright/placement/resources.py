@@ -1,58 +1,212 @@
 """What the rules call: ``resources: **routed("stitch")`` and ``threads: threads("stitch")``.
 
-On one machine the answer is a static plan: every job runs here, on the device that
-``TILEWRIGHT_DEVICE`` names, with memory and time from the size of its data.
+Inside a Slurm job the answer is what Slurm granted. In the main process it is the assignment
+table that the scheduler plugin writes as jobs are dispatched; where it holds nothing (greedy
+scheduler, dry run), a static plan that spreads jobs over the pools by slots and speed. Without a
+cluster every job runs here, on the device that ``TILEWRIGHT_DEVICE`` names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
+import zlib
+from bisect import bisect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
-from tilewright.placement.shapes import GPU_RULES, DataSize, Shape, ShapeModel
+from tilewright.placement.cluster import Cluster
+from tilewright.placement.durations import Durations
+from tilewright.placement.place import Place, Sizes, key_of
+from tilewright.placement.pools import Device, Pool, too_big
+from tilewright.placement.shapes import DataSize, Shape, ShapeModel
 
 
 @dataclass(frozen=True)
-class LocalPlan:
-    """The static plan of one machine.
+class DataSizes:
+    """Shapes and times of the image rules.
 
     Attributes
     ----------
     model : ShapeModel
-        Shapes of all rules.
     size_of : callable
         Sample name to the size of its data.
-    gpu : bool
-        Whether GPU-capable rules run on a GPU.
+    gpu_rules : frozenset of str
+        Rules that a GPU may run.
     """
 
     model: ShapeModel
     size_of: Callable[[str | None], DataSize]
-    gpu: bool
+    gpu_rules: frozenset[str]
 
-    def _shape(self, rule: str, wildcards: Any, attempt: int) -> Shape:
-        size = self.size_of(getattr(wildcards, "sample", None))
-        return self.model.shape(rule, size, gpu=self.gpu, attempt=attempt)
+    def kinds(self, rule: str) -> tuple[Device, ...]:
+        """Return the device kinds that may run a rule."""
+        return ("gpu", "cpu") if rule in self.gpu_rules else ("cpu",)
+
+    def shape(self, rule: str, wildcards: Any, *, gpu: bool, attempt: int = 1) -> Shape:
+        """Return what one job needs on a device kind."""
+        size = self.size_of(wildcards.get("sample"))
+        return self.model.shape(rule, size, gpu=gpu, attempt=attempt)
+
+    def nominal_s(self, rule: str, wildcards: Any) -> float:
+        """Return about how long one job takes on CPUs."""
+        return self.model.nominal_s(rule, self.size_of(wildcards.get("sample")))
+
+    def group(self, wildcards: Any) -> str | None:
+        """Return the sample and cycle of a job."""
+        sample, cycle = wildcards.get("sample"), wildcards.get("cycle")
+        return f"{sample} {cycle}" if cycle else None
+
+
+@dataclass
+class Plan:
+    """Where the jobs of a run go.
+
+    Attributes
+    ----------
+    sizes : Sizes
+    device : {"gpu", "cpu"}
+        Where jobs run that have no place: this machine's, or the one that Slurm granted.
+    cluster : Cluster or None
+        In the main process of a run on Slurm.
+    granted_cpus : int or None
+        Inside a Slurm job, its CPUs.
+    ledger : Path or None
+        Where decisions are written.
+    table : dict of str to Place
+        The assignment table: job to place, written at dispatch.
+    """
+
+    sizes: Sizes
+    device: Device = "cpu"
+    cluster: Cluster | None = None
+    granted_cpus: int | None = None
+    ledger: Path | None = None
+    table: dict[str, Place] = field(default_factory=dict)
+    _static: dict[str, Place] = field(default_factory=dict)
+    _durations: Durations | None = None
+
+    def __post_init__(self) -> None:
+        if self.cluster is not None:
+            self.cluster.plan = self
+
+    @property
+    def durations(self) -> Durations:
+        """What is known of durations on this cluster."""
+        if self._durations is None:
+            site = self.cluster.site if self.cluster else None
+            self._durations = (
+                Durations(self.cluster.durations_file, site.slowdown, site.slowdowns)
+                if self.cluster and site
+                else Durations()
+            )
+        return self._durations
 
     def routed(self, rule: str) -> dict[str, Any]:
         """Return the resources of ``rule`` as Snakemake resource functions."""
+        names = ["mem_mb", "runtime", "gpu", "device"]
+        if self.cluster is not None:
+            names += ["slurm_account", "slurm_partition", "qos", "slurm_extra"]
+            names += sorted({pool.name for pool in self._pools()})
+        return {name: self._function(rule, name) for name in names}
 
-        def mem_mb(wildcards: Any, attempt: int) -> int:
-            return self._shape(rule, wildcards, attempt).mem_mb
-
-        def runtime(wildcards: Any, attempt: int) -> int:
-            return self._shape(rule, wildcards, attempt).runtime_min
-
-        resources: dict[str, Any] = {"mem_mb": mem_mb, "runtime": runtime}
-        if self.gpu and rule in GPU_RULES:
-            resources["gpu"] = 1
-        return resources
-
-    def threads(self, rule: str) -> Callable[[Any], int]:
+    def threads(self, rule: str) -> Callable[..., int]:
         """Return the threads of ``rule`` as a Snakemake threads function."""
 
         def threads(wildcards: Any) -> int:
-            return self._shape(rule, wildcards, 1).cpus
+            if self.granted_cpus is not None:
+                return self.granted_cpus
+            place = self.place_of(rule, wildcards)
+            return place.shape.cpus if place else self._here(rule, wildcards, 1).cpus
 
         return threads
+
+    def place_of(self, rule: str, wildcards: Any) -> Place | None:
+        """Return where a job goes: by the table, or the static plan; None without a cluster."""
+        if self.cluster is None:
+            return None
+        key = key_of(rule, wildcards)
+        place = self.table.get(key) or self._static.get(key)
+        if place is None:
+            place = self._static[key] = self._static_place(key, rule, wildcards)
+        return place
+
+    def _function(self, rule: str, name: str) -> Callable[..., Any]:
+        def resource(wildcards: Any, attempt: int) -> Any:
+            place = self.place_of(rule, wildcards)
+            shape = place.shape if place else self._here(rule, wildcards, attempt)
+            match name:
+                case "mem_mb":
+                    return shape.mem_mb
+                case "runtime":
+                    return shape.runtime_min
+                case "gpu":
+                    return shape.gpus or None
+                case "device":
+                    return "gpu" if shape.gpus else "cpu"
+                case "slurm_account":
+                    return place.account if place else None
+                case "slurm_partition":
+                    return place.partition if place else None
+                case "qos":
+                    return place.qos if place else None
+                case "slurm_extra":
+                    exclude = ",".join(place.exclude) if place else ""
+                    return f"--exclude={exclude}" if exclude else None
+                case _:
+                    return 1 if place and place.pool == name else None
+
+        return resource
+
+    def _here(self, rule: str, wildcards: Any, attempt: int) -> Shape:
+        gpu = self.device == "gpu" and "gpu" in self.sizes.kinds(rule)
+        return self.sizes.shape(rule, wildcards, gpu=gpu, attempt=attempt)
+
+    def _pools(self) -> tuple[Pool, ...]:
+        survey = self.cluster.survey if self.cluster else None
+        return survey.pools[survey.sharing] if survey else ()
+
+    def shape(self, rule: str, wildcards: Any, kind: Device) -> Shape:
+        """Return the shape of a job on a device kind, no longer than its partition allows."""
+        shape = self.sizes.shape(rule, wildcards, gpu=kind == "gpu")
+        nominal_s = self.sizes.nominal_s(rule, wildcards)
+        minutes = max(shape.runtime_min, self.durations.factor(rule, kind) * nominal_s / 30)
+        most = self.cluster.max_time_min(kind) if self.cluster else None
+        runtime_min = int(min(minutes, most)) if most is not None else int(minutes)
+        return Shape(shape.cpus, shape.mem_mb, shape.gpus, max(1, runtime_min))
+
+    def _static_place(self, key: str, rule: str, wildcards: Any) -> Place:
+        """Choose a pool by the job's name, in proportion to slots and speed."""
+        assert self.cluster is not None
+        kinds = self.sizes.kinds(rule)
+        accounts = {account.name: account for account in self.cluster.survey.accounts}
+        pools = [
+            pool
+            for pool in self._pools()
+            if pool.device in kinds
+            and not too_big(accounts[pool.account], self.shape(rule, wildcards, pool.device))
+        ]
+        if not pools:
+            account = next(iter(accounts.values()))
+            kind = kinds[-1]
+            shape = self.shape(rule, wildcards, kind)
+            partition = self.cluster.partition(kind)
+            return Place(account.name, account.qos, partition, kind, shape, "")
+        speeds = {kind: 1 / self.durations.factor(rule, kind) for kind in kinds}
+        ends = list(accumulate(pool.slots * speeds[pool.device] for pool in pools))
+        at = zlib.crc32(key.encode()) / 2**32 * ends[-1]
+        return self.place(pools[bisect(ends, at)], rule, wildcards)
+
+    def place(self, pool: Pool, rule: str, wildcards: Any) -> Place:
+        """Return a job's place in a pool."""
+        partition = self.cluster.partition(pool.device) if self.cluster else None
+        shape = self.shape(rule, wildcards, pool.device)
+        return Place(pool.account, pool.qos, partition, pool.device, shape, pool.name)
+
+
+def granted_cpus(environ: Mapping[str, str] = os.environ) -> int | None:
+    """Return the CPUs that Slurm granted this job, None where it does not say."""
+    text = environ.get("SLURM_CPUS_PER_TASK") or environ.get("SLURM_CPUS_ON_NODE") or ""
+    return int(text) if text.isdigit() else None

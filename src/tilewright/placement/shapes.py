@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 #: Rules whose kernels run on a GPU when the device is ``gpu``.
 GPU_RULES = frozenset({"illumination", "tile_positions", "stitch", "deconvolve", "project",
@@ -25,6 +25,9 @@ RULES = GPU_RULES | {
 
 _PYTHON_MB = 350  # interpreter with numpy, scipy and zarr imported, measured 290
 _MB = 2**20
+_START_MIN = 10  # of a time limit, whatever the data
+_MARGIN = 4  # of a time limit over the time measured
+_START_S = 8.0  # Snakemake starts twice in every Slurm job, measured 5.5 on idle cores
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,10 @@ class Shape:
     gpus: int
     runtime_min: int
 
+    def grown(self, memory: int = 0, time: int = 0) -> Shape:
+        """Return the shape after so many failures for want of memory and of time: each doubles."""
+        return replace(self, mem_mb=self.mem_mb * 2**memory, runtime_min=self.runtime_min * 2**time)
+
 
 @dataclass(frozen=True)
 class ShapeModel:
@@ -85,12 +92,15 @@ class ShapeModel:
         Chunk edge of the stores; tile edge and halo of the deconvolution.
     overrides : mapping
         Rule to ``{"cpus": …, "mem_mb": …, "runtime_min": …}``; absent or None means computed.
+    slowdown : float
+        How much longer a CPU job may take than a GPU job.
     """
 
     chunk_px: int = 1024
     tile_px: int = 1024
     halo_px: int = 64
     overrides: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
+    slowdown: float = 5.0
 
     def shape(self, rule: str, size: DataSize, *, gpu: bool = False, attempt: int = 1) -> Shape:
         """Return the shape of one job of ``rule`` on data of ``size``.
@@ -109,10 +119,17 @@ class ShapeModel:
         own = self.overrides.get(rule, {})
         cpus = own.get("cpus") or self._cpus(rule, size)
         mem_mb = own.get("mem_mb") or math.ceil(_PYTHON_MB + self._work_mb(rule, size, cpus))
-        minutes = own.get("runtime_min") or self._minutes(rule, size, cpus)
+        minutes: float = own.get("runtime_min") or self._minutes(rule, size, cpus)
         growth = 1 + 0.5 * (attempt - 1)
         gpus = int(gpu and rule in GPU_RULES)
+        if gpus:
+            minutes = _START_MIN + max(0, minutes - _START_MIN) / self.slowdown
         return Shape(cpus, math.ceil(mem_mb * growth), gpus, math.ceil(minutes * growth))
+
+    def nominal_s(self, rule: str, size: DataSize) -> float:
+        """Return about how long the job takes on CPUs, Snakemake's two starts included."""
+        work_min = self._minutes(rule, size, self._cpus(rule, size)) - _START_MIN
+        return _START_S + 60 * work_min / _MARGIN
 
     def _cpus(self, rule: str, size: DataSize) -> int:
         """One CPU per 200 Mvoxel of work, at most 8: below that starting costs more."""
@@ -159,4 +176,4 @@ class ShapeModel:
                 work = size.mosaic_px * size.channels / (8e6 * cpus)
             case _:
                 work = voxels * size.channels / max(size.cycles, 1) / 15e6
-        return 10 + math.ceil(4 * work / 60)
+        return _START_MIN + math.ceil(_MARGIN * work / 60)

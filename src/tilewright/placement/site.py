@@ -64,6 +64,14 @@ class Site(_Section):
         Share of an account's CPUs that CPU jobs may fill.
     partitions : Partitions
     gpu_job, cpu_job : JobSize
+    slowdown : float
+        How much longer a CPU job takes than a GPU job, until it is learned.
+    slowdowns : dict of str to float
+        The same for single rules.
+    stale : {"refuse", "wait", "cancel"}
+        What a run does about jobs of an earlier, killed run that still write into its folder.
+    patience_s : float
+        Seconds a job pends on a group limit before it may be moved.
     """
 
     burst: Annotated[str, AfterValidator(_expression)] = r"-b$"
@@ -75,6 +83,10 @@ class Site(_Section):
     partitions: Partitions = Partitions()
     gpu_job: JobSize = JobSize(mem_gb=180)
     cpu_job: JobSize = JobSize(mem_gb=48, runtime_min=1200)
+    slowdown: float = Field(default=5.0, ge=1)
+    slowdowns: dict[str, Annotated[float, Field(ge=0.1)]] = Field(default_factory=dict)
+    stale: Literal["refuse", "wait", "cancel"] = "refuse"
+    patience_s: float = Field(default=60.0, ge=0)
 
     def rules(self) -> SiteRules:
         """Return what decides which accounts are used."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tilewright.placement.pools import Device, Pool, Sharing, make_pools, sharing
 from tilewright.placement.site import Site
 from tilewright.slurm.accounts import Account, LeftOut, usable_accounts, with_usage
+from tilewright.slurm.jobs import parse_queue, usage_of_queue
 from tilewright.slurm.parse import parse_assoc_mgr, parse_partitions, parse_sacctmgr
 from tilewright.slurm.query import SlurmClient, Unknown
 from tilewright.slurm.records import Partition, Usage
@@ -109,7 +110,13 @@ def _with_live_use(
     notes = []
     live = client.usage(sorted({account.qos for account in accounts}))
     if isinstance(live, Unknown):
-        return accounts, [f"use is not known: {live}"]
+        seen = client.everybodys_queue()
+        if isinstance(seen, Unknown):
+            return accounts, [f"use is not known: {live}"]
+        lower = usage_of_queue(parse_queue(seen), {client.user: uid})
+        lower += [Usage(a.qos, {}, {}) for a in accounts if a.qos not in {u.name for u in lower}]
+        notes = [f"use is a lower bound, from the jobs that squeue shows: {live}"]
+        return with_usage(accounts, lower, lower, uid), notes
     bound = [a.name for a in accounts if "association" in a.limit_from.values()]
     own: list[Usage] = []
     if bound:

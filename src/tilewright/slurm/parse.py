@@ -145,6 +145,7 @@ def parse_partitions(text: str) -> list[Partition]:
                 pairs.get("Default", "") == "YES",
                 _names(pairs.get("AllowAccounts", "ALL")),
                 _names(pairs.get("AllowQos", "ALL")),
+                _number(pairs.get("TotalNodes", "")) or 1,
             )
         )
     return found

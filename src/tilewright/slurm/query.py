@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tilewright.slurm.jobs import JOB_FORMAT
 from tilewright.slurm.parse import ASSOCIATION_FIELDS, QOS_FIELDS
 
 #: sacctmgr answers in 0.4 s, a hung slurmdbd only after 45 s.
@@ -152,6 +153,30 @@ class SlurmClient:
     def partitions(self) -> str | Unknown:
         """Return all partitions."""
         return self._ask(("scontrol", "-o", "show", "partition"), 10 * self.ttl_s)
+
+    def queue(self, states: str = "all") -> str | Unknown:
+        """Return this user's jobs, those that ended in the last minutes too."""
+        return self._ask(
+            ("squeue", "-h", "-u", self.user, "-t", states, "-O", JOB_FORMAT), self.ttl_s
+        )
+
+    def everybodys_queue(self) -> str | Unknown:
+        """Return the running jobs that the site lets this user see."""
+        return self._ask(("squeue", "-h", "-t", "R", "-O", JOB_FORMAT), self.ttl_s)
+
+    def job(self, job_id: int) -> str | Unknown:
+        """Return all that slurmctld says of one job."""
+        return self.run(("scontrol", "-o", "show", "job", str(job_id)))
+
+    def cancel(self, job_ids: Sequence[int]) -> str | Unknown:
+        """Cancel jobs."""
+        return self.run(("scancel", *map(str, job_ids)))
+
+    def forget(self) -> None:
+        """Ask anew for live use and the queue, as after a placement that was refused."""
+        for argv in [key for key in self._kept if key[0] in ("squeue", "scontrol")]:
+            if "partition" not in argv:
+                del self._kept[argv]
 
     def _ask(self, argv: tuple[str, ...], ttl_s: float, stdin: str | None = None) -> str | Unknown:
         now = self.clock()

@@ -105,6 +105,8 @@ class Partition:
     up, default : bool
     allow_accounts, allow_qos : tuple of str or None
         None is all.
+    nodes : int
+        How many nodes it has.
     """
 
     name: str
@@ -115,3 +117,4 @@ class Partition:
     default: bool
     allow_accounts: tuple[str, ...] | None
     allow_qos: tuple[str, ...] | None
+    nodes: int = 1

@@ -1,0 +1,57 @@
+"""Snakemake's ``--scheduler tilewright``: asks tilewright's placement who goes where, now.
+
+Inside jobs, and wherever no profile named a cluster, it hands jobs out as they come.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_scheduler_plugins.base import SchedulerBase
+
+from snakemake_scheduler_plugin_tilewright.fit import first_fit
+from snakemake_scheduler_plugin_tilewright.run import Run
+from tilewright.placement import cluster
+from tilewright.placement.errors import PlacementError
+
+
+class Scheduler(SchedulerBase):  # type: ignore[misc]
+    """Chooses jobs and their places."""
+
+    logger: logging.Logger
+
+    def __post_init__(self) -> None:
+        found = cluster.current()
+        self._run: Run | None = None
+        if found is not None and found.plan is not None:
+            try:
+                self._run = Run(self.dag, found, found.plan, self.logger)
+            except PlacementError as error:
+                raise WorkflowError(str(error)) from None
+
+    def dag_updated(self) -> None:
+        """Take the jobs that came with an update of the DAG."""
+        if self._run is not None:
+            self._run.load()
+
+    def select_jobs(
+        self,
+        selectable_jobs: Sequence[Any],
+        remaining_jobs: Sequence[Any],
+        available_resources: Mapping[str, int | str],
+        input_sizes: Mapping[Any, int],
+    ) -> Sequence[Any] | None:
+        """Return the jobs that start now; None lets the greedy scheduler choose."""
+        if self._run is None:
+            return first_fit(selectable_jobs, available_resources)
+        try:
+            return self._run.select(selectable_jobs, remaining_jobs, available_resources)
+        except Exception as error:
+            self.logger.error(
+                f"placement failed, so this round is greedy: {error!r}", exc_info=True
+            )
+            self._run.dispatcher.ledger.write("greedy", reason=repr(error))
+            return None

@@ -1,0 +1,167 @@
+"""One run: Snakemake's jobs as placement's tasks, and placement's answers as Snakemake's."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from snakemake_scheduler_plugin_tilewright.fit import first_fit
+from tilewright.placement.cluster import Cluster
+from tilewright.placement.dispatch import Dispatcher
+from tilewright.placement.errors import PlacementError
+from tilewright.placement.ledger import Ledger
+from tilewright.placement.place import key_of
+from tilewright.placement.preflight import check_sizes
+from tilewright.placement.resources import Plan
+from tilewright.placement.tasks import Fixed, Task
+
+#: The executor waits 10 s longer after each idle round, up to 180 s; freed slots idle as long.
+_POLL_S = 10
+_TEND_S = 10.0
+
+
+class Run:
+    """Answers the scheduler plugin for one DAG.
+
+    Raises
+    ------
+    PlacementError
+        A job would pend for ever, or Slurm does not answer.
+    """
+
+    def __init__(self, dag: Any, cluster: Cluster, plan: Plan, logger: logging.Logger) -> None:
+        if plan.ledger is None:
+            raise PlacementError("the plan has no ledger; name a file for it in the Snakefile")
+        self.dag, self.plan, self.logger = dag, plan, logger
+        self.jobs: dict[str, Any] = {}
+        self.tries: dict[str, int] = {}
+        self._numbers = itertools.count(1)
+        self.dispatcher = Dispatcher(
+            cluster, plan, Ledger(plan.ledger), str(dag.workflow.workdir_init)
+        )
+        self.load()
+        self.dispatcher.begin()
+        room = self.dispatcher.room()
+        if isinstance(room, str):
+            raise PlacementError(f"Slurm does not answer: {room}; try again when it does")
+        check_sizes(self.dispatcher.tasks.values(), room, plan)
+        threading.Thread(target=self._tend, name="tilewright-tend", daemon=True).start()
+
+    def load(self) -> None:
+        """Take the jobs of the DAG that placement is asked for."""
+        chosen: dict[str, Fixed] = {}
+        tasks = []
+        routed = [job for job in self.dag.needrun_jobs() if self._routed(job)]
+        self.jobs = {key_of(job.rule.name, job.wildcards): job for job in routed}
+        for name, job in self.jobs.items():
+            rule, wildcards = job.rule.name, job.wildcards
+            if rule not in chosen:
+                chosen[rule] = self._fixed(job)
+            tasks.append(
+                Task(
+                    name,
+                    rule,
+                    wildcards,
+                    self.plan.sizes.kinds(rule),
+                    tuple(
+                        key_of(need.rule.name, need.wildcards)
+                        for need in self.dag.job_dependencies(job)
+                    ),
+                    self.plan.sizes.nominal_s(rule, wildcards),
+                    self.plan.sizes.group(wildcards),
+                    chosen[rule],
+                    str(job.log[0]) if len(job.log) else "",
+                )
+            )
+        self.dispatcher.load(tasks)
+
+    def _routed(self, job: Any) -> bool:
+        """Return whether a job's rule asks placement: no target, no group, no foreign rule."""
+        return not job.is_group() and not job.is_local and "slurm_account" in job.rule.resources
+
+    def _fixed(self, job: Any) -> Fixed:
+        """Return what ``--set-resources`` and ``--set-threads`` changed: what differs from ours."""
+        place = self.plan.place_of(job.rule.name, job.wildcards)
+        assert place is not None
+        given, shape = job.resources, place.shape
+
+        def other(value: Any, own: Any) -> Any:
+            return value if value is not None and value != own else None
+
+        return Fixed(
+            other(given.get("slurm_account"), place.account),
+            other(job.threads, shape.cpus),
+            other(given.get("mem_mb"), shape.mem_mb),
+            other(given.get("runtime"), shape.runtime_min),
+        )
+
+    def select(
+        self,
+        selectable: Sequence[Any],
+        remaining: Sequence[Any],
+        available: Mapping[str, int | str],
+    ) -> list[Any]:
+        """Return the jobs that start now, each with its place in the table."""
+        named = {key_of(job.rule.name, job.wildcards): job for job in selectable
+                 if not job.is_group()}  # fmt: skip
+        ready = {name: job for name, job in named.items() if name in self.dispatcher.tasks}
+        others = [job for job in selectable if job not in set(ready.values())]
+        self._settle(ready)
+        waiting = {key_of(job.rule.name, job.wildcards) for job in remaining if not job.is_group()}
+        later = (waiting & self.dispatcher.tasks.keys()) - ready.keys()
+        places = self.dispatcher.round(ready, later)
+        for name in places:
+            job = ready[name]
+            # a new resource makes Snakemake ask all resource functions of the job again
+            job.add_aux_resource(f"placement_{next(self._numbers)}", 1)
+            self.tries[name] = job.attempt
+        # slots are counted from what Slurm says, not from jobs that Snakemake has yet to see end
+        pools = {pool.name for pools in self.dispatcher.cluster.survey.pools.values()
+                 for pool in pools}  # fmt: skip
+        rest = {name: n for name, n in available.items() if name not in pools}
+        chosen = first_fit([*others, *(ready[name] for name in places)], rest)
+        for name in places:
+            if ready[name] not in chosen:
+                self.dispatcher.withdraw(name)
+        return chosen
+
+    def _settle(self, ready: dict[str, Any]) -> None:
+        """Note which of the jobs that were sent have ended; those given up leave ``ready``."""
+        scheduler = self.dag.workflow.scheduler
+        for name, task in self.dispatcher.tasks.items():
+            if task.place is None:
+                continue
+            job = self.jobs[name]
+            if self.dag.finished(job):
+                self.dispatcher.done(name)
+            elif name in ready or job in scheduler.failed:
+                verdict = self.dispatcher.failed(name)
+                self.logger.info(f"{name} failed ({task.past.causes[-1:]}) and {verdict.next}")
+                if verdict.free and name in ready:
+                    job.attempt = self.tries.get(name, job.attempt)
+                elif verdict.give_up and name in ready:
+                    self._give_up(job)
+                    del ready[name]
+
+    def _give_up(self, job: Any) -> None:
+        """Let Snakemake count a job as failed although it has tries left."""
+        scheduler = self.dag.workflow.scheduler
+        scheduler.failed.add(job)
+        scheduler._errors = True
+        self.dag._ready_jobs.discard(job)
+        scheduler._open_jobs.release()
+
+    def _tend(self) -> None:
+        """Every few seconds move jobs that wait for nothing, and keep the executor awake."""
+        pause = threading.Event()
+        while not pause.wait(_TEND_S):
+            for name in self.dispatcher.tend():
+                self.logger.info(f"{name}: {self.dispatcher.tasks[name].moved}; placed anew")
+            scheduler = self.dag.workflow.scheduler
+            if scheduler is not None:
+                executor = scheduler._executor
+                wait_s = executor.next_seconds_between_status_checks or _POLL_S
+                executor.next_seconds_between_status_checks = min(wait_s, _POLL_S)

@@ -1,0 +1,138 @@
+"""The cluster of this process: asked once where a profile says so, and again as time passes.
+
+A profile evaluates ``cluster.limits("site.yaml")`` in Snakemake's main process; the rules'
+resource functions and the scheduler plugin then find the same cluster here. Inside jobs no
+profile is evaluated, so nothing is asked there.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import platformdirs
+
+from tilewright.placement.pools import Device
+from tilewright.placement.site import Site, SiteError, read_site
+from tilewright.placement.survey import Survey, survey
+from tilewright.slurm.jobs import SlurmJob, parse_queue
+from tilewright.slurm.query import SlurmClient, Unknown
+
+if TYPE_CHECKING:
+    from tilewright.placement.resources import Plan
+
+#: Live use and the queue are asked again after this long: two calls of 20 ms each.
+TTL_S = 5.0
+_current: Cluster | None = None
+
+
+@dataclass
+class Cluster:
+    """A Slurm cluster as one person sees it.
+
+    Attributes
+    ----------
+    site : Site
+    client : SlurmClient
+    uid : int
+    survey : Survey
+        The last look.
+    plan : Plan or None
+        Where the jobs of this process's run go; the Snakefile makes it.
+    """
+
+    site: Site
+    client: SlurmClient
+    uid: int
+    survey: Survey
+    plan: Plan | None = None
+
+    def look(self) -> Survey:
+        """Look again; what is younger than its time to live is not asked anew."""
+        self.survey = survey(self.client, self.uid, self.site)
+        return self.survey
+
+    def queue(self) -> list[SlurmJob] | Unknown:
+        """Return this person's jobs, those that ended in the last minutes too."""
+        said = self.client.queue()
+        return said if isinstance(said, Unknown) else parse_queue(said)
+
+    @property
+    def durations_file(self) -> Path:
+        """Where learned durations are kept, one file for each set of partitions."""
+        names = ",".join(sorted({p.name for p in self.survey.partitions.values() if p}))
+        return self.client.cache_dir / f"durations-{zlib.crc32(names.encode()):08x}.json"
+
+    def partition(self, kind: Device) -> str | None:
+        """Return the name of the partition of a device kind."""
+        chosen = self.survey.partitions[kind]
+        return chosen.name if chosen else None
+
+    def max_time_min(self, kind: Device) -> int | None:
+        """Return the longest job of a device kind's partition."""
+        chosen = self.survey.partitions[kind]
+        return chosen.max_time_min if chosen else None
+
+
+def use(site: str | Path | None = None) -> Cluster:
+    """Make a site's cluster the one of this process.
+
+    Parameters
+    ----------
+    site : path, optional
+        The site file; ``TILEWRIGHT_SITE`` wins over it. Without either, the defaults.
+
+    Raises
+    ------
+    SiteError
+        The site file is wrong, or names accounts or partitions that the cluster does not have.
+    SurveyError
+        The accounts are not known.
+    """
+    global _current
+    path = os.environ.get("TILEWRIGHT_SITE") or site
+    read = read_site(Path(path) if path else None)
+    person = pwd.getpwuid(os.getuid())
+    client = SlurmClient(person.pw_name, platformdirs.user_cache_path("tilewright"), ttl_s=TTL_S)
+    found = survey(client, person.pw_uid, read)
+    _check_names(read, found, str(path))
+    _current = Cluster(read, client, person.pw_uid, found)
+    return _current
+
+
+def current() -> Cluster | None:
+    """Return the cluster of this process, None where no profile named one."""
+    return _current
+
+
+def limits(site: str | Path | None = None) -> dict[str, int]:
+    """Return the slots of each pool, for ``resources`` of a profile; see :func:`use`."""
+    found = use(site).survey
+    return {pool.name: pool.slots for pool in found.pools[found.sharing]}
+
+
+def _check_names(site: Site, found: Survey, path: str) -> None:
+    """Refuse a site that names what the cluster does not have."""
+    known = sorted([a.name for a in found.accounts] + [left.account for left in found.left_out])
+    named: list[tuple[str, Sequence[str]]] = [
+        ("allowed", site.allowed or ()),
+        ("caps", tuple(site.caps)),
+    ]
+    for key, accounts in named:
+        for account in accounts:
+            if account not in known:
+                raise SiteError(
+                    f"{path}: '{key}' names account {account}, which {found.user} does not have; "
+                    f"there are {', '.join(known)}"
+                )
+    absent = [note for note in found.notes if note.startswith("partition ")]
+    if absent:
+        raise SiteError(f"{path}: {absent[0]}")
+    if not found.accounts:
+        reasons = "; ".join(f"{left.account}: {left.reason}" for left in found.left_out)
+        raise SiteError(f"no account is left to place jobs on ({reasons or 'there are none'})")

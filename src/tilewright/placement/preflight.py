@@ -1,0 +1,156 @@
+"""Before anything is submitted: stale jobs, jobs that fit nowhere, accounts that are not there."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from tilewright.placement.capacity import Room
+from tilewright.placement.cluster import Cluster
+from tilewright.placement.errors import PlacementError
+from tilewright.placement.pools import too_big
+from tilewright.placement.resources import Plan
+from tilewright.placement.rounds import shape_of
+from tilewright.placement.tasks import Task
+from tilewright.slurm.jobs import SlurmJob, parse_queue
+from tilewright.slurm.query import Unknown
+
+#: Arguments with which Snakemake runs nothing.
+_LOOKING = re.compile(
+    r"-[pqrkF]*n[pqrkF]*|--(dry-?run|summary|detailed-summary|dag|rulegraph|filegraph|d3dag|lint"
+    r"|list-.*|list|report.*|archive|containerize|generate-unit-tests|cleanup-metadata|touch)(=.*)?"
+)
+_POLL_S = 10.0
+
+
+def only_looks(argv: Sequence[str]) -> bool:
+    """Return whether a Snakemake command runs no job and unlocks nothing.
+
+    Examples
+    --------
+    >>> only_looks(["registration", "-np"]), only_looks(["registration", "--unlock"])
+    (True, False)
+    """
+    return any(_LOOKING.fullmatch(argument) for argument in argv)
+
+
+def before_run(cluster: Cluster | None, argv: Sequence[str]) -> None:
+    """Deal with stale jobs before Snakemake builds the DAG, unless nothing will run.
+
+    Raises
+    ------
+    PlacementError
+        As :func:`deal_with_stale`.
+    """
+    if cluster is not None and not only_looks(argv[1:]):
+        deal_with_stale(cluster, str(Path.cwd()), cluster.site.stale, _say)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+def stale_jobs(queue: Iterable[SlurmJob], workdir: str) -> list[SlurmJob]:
+    """Return the active jobs of Snakemake that write into a folder."""
+    return [
+        job
+        for job in queue
+        if job.active and job.workdir == workdir and re.match(r"(rule|group)_", job.comment)
+    ]
+
+
+def look_for_stale(cluster: Cluster, workdir: str) -> list[SlurmJob]:
+    """Return the jobs of an earlier run that still write into a folder.
+
+    Raises
+    ------
+    PlacementError
+        The queue is not known: then nobody can say that nothing writes there.
+    """
+    cluster.client.forget()
+    said = cluster.client.queue()
+    if isinstance(said, Unknown):
+        raise PlacementError(
+            f"whether jobs of an earlier run still write into {workdir} is not known: {said}; "
+            "try again when Slurm answers"
+        )
+    return stale_jobs(parse_queue(said), workdir)
+
+
+def deal_with_stale(
+    cluster: Cluster, workdir: str, choice: str, say: Callable[[str], None]
+) -> None:
+    """Refuse, wait for or cancel jobs of an earlier run that still write into a folder.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    workdir : str
+    choice : {"refuse", "wait", "cancel"}
+    say : callable
+        Takes a line for the user.
+
+    Raises
+    ------
+    PlacementError
+        There are such jobs and the choice is to refuse, or the queue is not known.
+    """
+    stale = look_for_stale(cluster, workdir)
+    if not stale:
+        return
+    lines = "\n".join(f"  {job.id}  {job.state:<10} {job.comment}" for job in stale)
+    if choice == "refuse":
+        raise PlacementError(
+            f"{len(stale)} jobs of an earlier run still write into {workdir}:\n{lines}\n"
+            "wait for them with `tilewright stale --wait`, or end them with "
+            "`tilewright stale --cancel`; then unlock with --unlock if Snakemake asks for it"
+        )
+    say(f"{len(stale)} jobs of an earlier run still write into {workdir}:\n{lines}")
+    if choice == "cancel":
+        cluster.client.cancel([job.id for job in stale])
+        say("cancelled; waiting until they are gone")
+    while stale := look_for_stale(cluster, workdir):
+        say(f"waiting for {len(stale)}: {', '.join(str(job.id) for job in stale[:8])}")
+        time.sleep(1.0 if choice == "cancel" else _POLL_S)
+
+
+def check_sizes(tasks: Iterable[Task], room: Room, plan: Plan) -> None:
+    """Refuse jobs that would pend for ever, because no account may ever run them.
+
+    Raises
+    ------
+    PlacementError
+        With the figures of the first such job, and how to mend it.
+    """
+    seen = set()
+    for task in tasks:
+        shapes = {kind: shape_of(task, kind, plan, room) for kind in task.kinds}
+        same = (task.rule, task.fixed, *shapes.values())
+        if same in seen:
+            continue
+        seen.add(same)
+        chosen = task.fixed.account
+        accounts = [a for a in room.accounts if chosen in (None, a.name)]
+        if not accounts:
+            known = ", ".join(a.name for a in room.accounts)
+            raise PlacementError(
+                f"rule {task.rule} is to run on account {chosen}, which cannot be used; "
+                f"there are {known}"
+            )
+        reasons = [
+            too_big(account, shape) or ("" if _has_kind(room, kind) else f"no {kind} partition")
+            for account in accounts
+            for kind, shape in shapes.items()
+        ]
+        if all(reasons):
+            raise PlacementError(
+                f"{task.name} would pend for ever: {'; '.join(dict.fromkeys(reasons))}. Lower "
+                f"resources.{task.rule} in the config, or use an account that has more"
+            )
+
+
+def _has_kind(room: Room, kind: str) -> bool:
+    return kind == "cpu" or any(device == "gpu" and p for device, p in room.partitions.items())

@@ -1,0 +1,228 @@
+"""One round of placing: tasks and room in, places out, by the policy (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tilewright.placement.capacity import Room
+from tilewright.placement.place import Place
+from tilewright.placement.policy import decide
+from tilewright.placement.pools import Device, pool_name
+from tilewright.placement.resources import Plan
+from tilewright.placement.retry import within
+from tilewright.placement.shapes import Shape
+from tilewright.placement.tasks import Task
+from tilewright.placement.workload import KINDS, Job, Kind, Pool, Running, Way, Workload
+
+_PASSES = 6
+
+
+@dataclass(frozen=True)
+class Start:
+    """A task that starts now, where, why, and how long it may take."""
+
+    task: Task
+    place: Place
+    reason: str
+    estimate_s: float
+
+
+def light(task: Task, plan: Plan) -> bool:
+    """Return whether a task is so small that it needs no slot: CPUs only, and one of them."""
+    return task.kinds == ("cpu",) and plan.shape(task.rule, task.wildcards, "cpu").cpus == 1
+
+
+def make_workload(tasks: Iterable[Task], plan: Plan) -> Workload:
+    """Return the policy's view of all tasks but the light ones, with today's estimates."""
+    heavy = [task for task in tasks if not light(task, plan)]
+    jobs = [
+        Job(t.name, t.rule, t.kinds, t.needs, t.nominal_s, t.group, t.fixed.account) for t in heavy
+    ]
+    rules = {task.rule for task in heavy}
+    return Workload(
+        jobs, {(r, kind): plan.durations.factor(r, kind) for r in rules for kind in KINDS}
+    )
+
+
+def shape_of(task: Task, kind: Device, plan: Plan, room: Room) -> Shape:
+    """Return what a task asks for on a device kind, after its failures and the user's choices."""
+    base = task.fixed.applied(plan.shape(task.rule, task.wildcards, kind))
+    grown = base.grown(task.past.memory, task.past.time)
+    partition = room.partitions.get(kind)
+    if partition is not None and partition.max_time_min is not None:
+        grown = replace(grown, runtime_min=min(grown.runtime_min, partition.max_time_min))
+    return within(grown, base, room.accounts) or grown
+
+
+def sooner_elsewhere(
+    task: Task, room: Room, plan: Plan, waited_s: float
+) -> tuple[str, Device, Shape] | None:
+    """Return the place that would finish a pending task first, None where it is best to wait.
+
+    Parameters
+    ----------
+    task : Task
+        Pending at its place.
+    room : Room
+    plan : Plan
+    waited_s : float
+        How long it has pended: the guess of how long it still will.
+    """
+    assert task.place is not None
+    best, best_s = None, waited_s + estimate_s(task, task.place.kind, plan)
+    for account in room.accounts:
+        for kind in task.kinds:
+            here = (account.name, kind) == (task.place.account, task.place.kind)
+            if here or task.fixed.account not in (None, account.name):
+                continue
+            shape = shape_of(task, kind, plan, room)
+            end_s = estimate_s(task, kind, plan)
+            if end_s < best_s and room.fits(account.name, kind, shape):
+                best, best_s = (account.name, kind, shape), end_s
+    return best
+
+
+def estimate_s(task: Task, kind: Device, plan: Plan) -> float:
+    """Return about how long a task runs on a device kind."""
+    return plan.durations.factor(task.rule, kind) * task.nominal_s
+
+
+class RoundOfPlacing:
+    """Fills the room that there is, in passes: where the largest task fits nowhere, the next."""
+
+    def __init__(
+        self,
+        work: Workload,
+        plan: Plan,
+        room: Room,
+        active: Sequence[Task],
+        bad_nodes: Mapping[Device, Collection[str]],
+        preferred: Mapping[str, str],
+        now_s: float,
+    ) -> None:
+        self.work, self.plan, self.room, self.now_s = work, plan, room, now_s
+        self.active, self.bad_nodes, self.preferred = list(active), bad_nodes, preferred
+        self.starts: list[Start] = []
+        self.why: dict[str, str] = {}
+
+    def place(self, ready: Sequence[Task], later: Sequence[Task], last: Way | None) -> Way | None:
+        """Place the ready tasks, the light ones last."""
+        small = {task.name for task in ready if light(task, self.plan)}
+        heavy = [task for task in ready if task.name not in small]
+        coming = [task for task in later if task.name in self.work.index]
+        for _ in range(_PASSES):
+            if not heavy:
+                break
+            placed, last = self._pass(heavy, coming, last)
+            if placed:
+                heavy = [task for task in heavy if task.name not in placed]
+            else:
+                heavy = self._smaller(heavy)
+        for task in ready:
+            if task.name in small:
+                self._place_light(task)
+        return last
+
+    def _pass(
+        self, heavy: Sequence[Task], coming: Sequence[Task], last: Way | None
+    ) -> tuple[set[str], Way | None]:
+        shapes = self._largest(heavy)
+        if "gpu" not in shapes and (more := self._largest(coming).get("gpu")):
+            shapes = {"gpu": more, **shapes}
+        pools = [
+            Pool(pool.name, pool.account, pool.device, pool.free + len(own), pool.free, tuple(own))
+            for pool in self.room.pools(shapes)
+            for own in [self._running(pool.account, pool.device)]
+        ]
+        made = decide(
+            self.work,
+            [task.name for task in heavy],
+            [task.name for task in coming],
+            pools,
+            self.now_s,
+            preferred=self.preferred,
+            last=last,
+        )
+        self.why |= made.waiting
+        by_name = {task.name: task for task in heavy}
+        where = {pool.name: pool for pool in pools}
+        placed = {
+            start.job
+            for start in made.starts
+            if self._start(
+                by_name[start.job], where[start.pool].account, where[start.pool].kind, start.reason
+            )
+        }
+        return placed, made.way
+
+    def _start(self, task: Task, account: str, kind: Device, reason: str) -> bool:
+        shape = shape_of(task, kind, self.plan, self.room)
+        if not self.room.fits(account, kind, shape):
+            return False
+        qos = next(a.qos for a in self.room.accounts if a.name == account)
+        exclude = tuple(sorted({*self.bad_nodes[kind], *task.past.nodes}))
+        partition = self.room.partitions.get(kind)
+        place = Place(
+            account, qos, partition.name if partition else None, kind, shape,
+            pool_name(account, kind), exclude,
+        )  # fmt: skip
+        self.room = self.room.take(account, shape)
+        self.starts.append(Start(task, place, reason, estimate_s(task, kind, self.plan)))
+        self.active.append(replace(task, place=place, sent_s=self.now_s, seen=None))
+        self.why.pop(task.name, None)
+        return True
+
+    def _place_light(self, task: Task) -> None:
+        """Place a light task where most CPUs are free; it takes no slot from others."""
+        shape = shape_of(task, "cpu", self.plan, self.room)
+        chosen = task.fixed.account
+        open_ = [
+            account
+            for account in self.room.accounts
+            if chosen in (None, account.name) and self.room.fits(account.name, "cpu", shape)
+        ]
+        if not open_:
+            self.why[task.name] = "no account has room for it"
+            return
+        best = max(open_, key=lambda account: (account.free("cpu") or 0, account.name))
+        self._start(task, best.name, "cpu", "a light job, where most CPUs are free")
+
+    def _largest(self, tasks: Iterable[Task]) -> dict[Device, Shape]:
+        """Return for each device kind a shape that holds every task."""
+        found: dict[Device, Shape] = {}
+        for kind in KINDS:
+            shapes = [shape_of(t, kind, self.plan, self.room) for t in tasks if kind in t.kinds]
+            if shapes:
+                found[kind] = Shape(
+                    max(s.cpus for s in shapes),
+                    max(s.mem_mb for s in shapes),
+                    max(s.gpus for s in shapes),
+                    max(s.runtime_min for s in shapes),
+                )
+        return found
+
+    def _smaller(self, tasks: Sequence[Task]) -> list[Task]:
+        """Return the tasks without the largest in memory or CPUs."""
+        sizes = {
+            task.name: [
+                (shape.cpus, shape.mem_mb)
+                for kind in task.kinds
+                for shape in [shape_of(task, kind, self.plan, self.room)]
+            ]
+            for task in tasks
+        }
+        cpus = max(c for size in sizes.values() for c, _ in size)
+        mem_mb = max(m for size in sizes.values() for _, m in size)
+        return [task for task in tasks if all(c < cpus and m < mem_mb for c, m in sizes[task.name])]
+
+    def _running(self, account: str, kind: Kind) -> list[Running]:
+        found = []
+        for task in self.active:
+            if task.place is not None and (task.place.account, task.place.kind) == (account, kind):
+                seen_s = task.seen.start_s if task.seen and task.seen.state == "RUNNING" else None
+                start_s = seen_s or self.now_s
+                found.append(
+                    Running(task.name, start_s, start_s + estimate_s(task, kind, self.plan))
+                )
+        return found

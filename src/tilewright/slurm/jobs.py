@@ -1,0 +1,165 @@
+"""Jobs as squeue and scontrol tell them (pure), and why one ended."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tilewright.slurm.parse import parse_tres
+from tilewright.slurm.records import Tres, Usage
+
+#: squeue cuts what is longer than its field, and separates nothing by itself.
+JOB_FIELDS = {
+    "JobID": 16, "State": 20, "Account": 64, "QOS": 64, "Partition": 64, "UserName": 64,
+    "tres-alloc": 200, "StartTime": 24, "EndTime": 24, "NodeList": 200, "Reason": 100,
+    "WorkDir": 1000, "Name": 200, "Comment": 1000,
+}  # fmt: skip
+JOB_FORMAT = ",".join(f"{name}:{width}|" for name, width in JOB_FIELDS.items())
+
+ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"})
+#: Pending because a group limit is reached.
+GROUP_LIMIT = re.compile(r"(QOS|Assoc)(Grp|Max)")
+
+Cause = Literal["memory", "time", "node", "cancelled", "device", "error", "unknown"]
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """One job of the queue; times in seconds since the epoch, None where there are none.
+
+    Attributes
+    ----------
+    id : int
+    state, reason : str
+        ``PENDING`` …, and why it pends.
+    account, qos, partition, user, nodes, workdir, name, comment : str
+    tres : dict
+        What it holds or, pending, asks for; mem in MB.
+    start_s, end_s : float or None
+        ``end_s`` of a running job is when its time limit ends it.
+    """
+
+    id: int
+    state: str
+    account: str = ""
+    qos: str = ""
+    partition: str = ""
+    user: str = ""
+    tres: Tres = field(default_factory=dict)
+    start_s: float | None = None
+    end_s: float | None = None
+    nodes: str = ""
+    reason: str = ""
+    workdir: str = ""
+    name: str = ""
+    comment: str = ""
+
+    @property
+    def active(self) -> bool:
+        """Whether it pends or runs."""
+        return self.state in ACTIVE
+
+
+def parse_queue(text: str) -> list[SlurmJob]:
+    """Return the jobs of ``squeue -h -O`` with :data:`JOB_FORMAT`; other lines are left out."""
+    found = []
+    for line in text.splitlines():
+        # the comment comes last, since it alone may hold the separator
+        cells = [cell.strip() for cell in line.split("|", len(JOB_FIELDS) - 1)]
+        if len(cells) != len(JOB_FIELDS) or not re.fullmatch(r"\d{1,18}", cells[0], re.A):
+            continue
+        row = dict(zip(JOB_FIELDS, cells, strict=True))
+        found.append(
+            SlurmJob(
+                int(row["JobID"]),
+                row["State"],
+                row["Account"],
+                row["QOS"],
+                row["Partition"],
+                row["UserName"],
+                parse_tres(row["tres-alloc"]),
+                parse_time_s(row["StartTime"]),
+                parse_time_s(row["EndTime"]),
+                row["NodeList"],
+                row["Reason"],
+                row["WorkDir"],
+                row["Name"],
+                row["Comment"].removesuffix("|").strip(),
+            )
+        )
+    return found
+
+
+def usage_of_queue(jobs: Iterable[SlurmJob], uids: Mapping[str, int]) -> list[Usage]:
+    """Return what the running jobs of a queue use on each QOS: a lower bound, some may be hidden.
+
+    Parameters
+    ----------
+    jobs : iterable of SlurmJob
+    uids : mapping
+        User to number, for those whose own use is wanted.
+    """
+    running = [job for job in jobs if job.state == "RUNNING"]
+    found = []
+    for qos in sorted({job.qos for job in running}):
+        used: Counter[str] = Counter()
+        own: dict[int, Counter[str]] = {uid: Counter() for uid in uids.values()}
+        count: Counter[int] = Counter()
+        here = [job for job in running if job.qos == qos]
+        for job in here:
+            used.update(job.tres)
+            if job.user in uids:
+                own[uids[job.user]].update(job.tres)
+                count[uids[job.user]] += 1
+        by_uid = {uid: dict(tres) for uid, tres in own.items()}
+        found.append(Usage(qos, {}, dict(used), len(here), len(here), by_uid, dict(count)))
+    return found
+
+
+def parse_time_s(text: str) -> float | None:
+    """Return ``2026-11-21T08:55:54`` (local time) in seconds since the epoch, else None."""
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except (ValueError, OverflowError):
+        return None
+
+
+def cause_of(details: str) -> tuple[Cause, str]:
+    """Return why a job ended badly, and what Slurm said, from ``scontrol -o show job``.
+
+    A step that ran out of memory shows in the derived exit code only: the job itself is
+    ``FAILED 1:0``. By a limit on resident memory it ends with signal 9.
+
+    Examples
+    --------
+    >>> cause_of("JobId=7 JobState=FAILED Reason=NonZeroExitCode DerivedExitCode=0:125")
+    ('memory', 'FAILED, NonZeroExitCode, exit 0:125')
+    """
+    pairs = dict(re.findall(r"(\w+)=(\S*)", details))
+    state = pairs.get("JobState", "")
+    codes = {pairs.get("ExitCode", ""), pairs.get("DerivedExitCode", "")}
+    said = ", ".join(
+        [state, *({pairs.get("Reason", "None")} - {"None"}), f"exit {max(codes, default='')}"]
+    )
+    if state == "OUT_OF_MEMORY" or codes & {"0:125", "0:9", "9:0", "137:0", "125:0"}:
+        return "memory", said
+    known: dict[str, Cause] = {
+        "TIMEOUT": "time",
+        "DEADLINE": "time",
+        "NODE_FAIL": "node",
+        "BOOT_FAIL": "node",
+        "CANCELLED": "cancelled",
+        "PREEMPTED": "cancelled",
+        "FAILED": "error",
+    }
+    return (known[state], said) if state in known else ("unknown", said if state else "")
+
+
+def node_of(details: str) -> str:
+    """Return the nodes a job ran on, from ``scontrol -o show job``."""
+    match = re.search(r" NodeList=(\S+)", details)
+    return match.group(1) if match and match.group(1) != "(null)" else ""
