@@ -1,0 +1,15 @@
+"""The part of ``cupy.cuda`` that asks whether there is a device."""
+
+from . import runtime
+
+__all__ = ["is_available", "runtime"]
+
+
+def is_available() -> bool:
+    """Whether a device can be used; as CuPy's, it raises where CUDA itself is broken."""
+    try:
+        return runtime.getDeviceCount() > 0
+    except runtime.CUDARuntimeError as error:
+        if runtime.NO_DEVICE not in error.args:
+            raise
+        return False

@@ -1,0 +1,35 @@
+"""Counts the devices that the environment lists, and fails as the CUDA runtime does.
+
+``STANDIN_BROKEN_NODES`` may name a file of node names, separated by blanks or newlines:
+on these nodes (``SLURMD_NODENAME``) CUDA does not initialise.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+NO_DEVICE = "cudaErrorNoDevice: no CUDA-capable device is detected"
+BROKEN = "cudaErrorInitializationError: initialization error"
+
+
+class CUDARuntimeError(RuntimeError):
+    """An error of the CUDA runtime; the message begins with its name."""
+
+
+def _node_is_broken() -> bool:
+    listing = os.environ.get("STANDIN_BROKEN_NODES")
+    node = os.environ.get("SLURMD_NODENAME")
+    if not listing or not node or not Path(listing).exists():
+        return False
+    return node in Path(listing).read_text().split()
+
+
+def getDeviceCount() -> int:
+    """Return the number of devices; as CUDA's, it raises rather than return 0."""
+    if _node_is_broken():
+        raise CUDARuntimeError(BROKEN)
+    devices = [item for item in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if item]
+    if not devices:
+        raise CUDARuntimeError(NO_DEVICE)
+    return len(devices)

@@ -1,0 +1,1 @@
+"""SciPy's modules under the names that CuPy gives its own."""

@@ -1,0 +1,12 @@
+"""``scipy.fft`` under CuPy's name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import scipy.fft
+
+
+def __getattr__(name: str) -> Any:
+    """Take every name from SciPy."""
+    return getattr(scipy.fft, name)
