@@ -104,7 +104,7 @@ class Cluster(Client):
             host.remove_cgroups(node)
 
     def _add_accounts(self) -> None:
-        """Create QOS, accounts and users by one sacctmgr: each start of it costs 0.3 s."""
+        """Create QOS, accounts and users by one sacctmgr (6 of the 9 s of a start)."""
         lines, names = [], []
         for account in self.settings.accounts:
             name, burst = account.name, account.burst_name

@@ -10,7 +10,7 @@ from tests.slurm_cluster.settings import MemoryMode, Settings
 
 DATABASE_PASSWORD = "only-reachable-from-this-machine"
 
-#: ``cluster.conf`` keys that differ from Slurm's defaults for the sake of tests.
+#: Keys of ``slurm.conf`` that make scheduling quick.
 #: batch_sched_delay, sched_interval, bf_interval: a job starts within a second, not a minute.
 _SCHEDULING = """
 SchedulerType=sched/backfill

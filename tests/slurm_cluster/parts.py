@@ -71,7 +71,7 @@ def _make_gpu(path: Path) -> None:
 
 
 def install_database(place: Place) -> None:
-    """Create MariaDB's own tables (the slowest step of a first start)."""
+    """Create MariaDB's own tables (1.6 s)."""
     subprocess.run(
         [
             *("mariadb-install-db", "--no-defaults", "--user=mysql", "--skip-test-db"),
