@@ -15,32 +15,35 @@ Start = tuple[float, int, int]
 
 
 class Queues:
-    """Ready jobs in line for GPU and CPU slots."""
+    """Ready jobs in line for GPU and CPU slots: heaps of their places in an order."""
 
     def __init__(self, forecast: Forecast, way: Way) -> None:
-        self.work, self.way, self.slots = forecast.work, way, forecast.slots
-        work, slots, ready = self.work, self.slots, forecast.ready
+        self.work, self.slots = forecast.work, forecast.slots
+        work, slots = self.work, self.slots
         # without a GPU in sight there is nothing to wait for
         self.aim_s = way.aim_s if slots[0] else math.inf
         self.patient = way.patient and slots[0] > 0
-        self.gpu_order = work.by_gain if way.by_gain else work.by_chain
-        gpu_s, cpu_s = work.seconds
-        self.gpus = [self.gpu_order[i] for i in ready if slots[0] and gpu_s[i] < math.inf]
-        self.cpus = [work.by_loss[i] for i in ready if slots[1] and cpu_s[i] < math.inf]
-        heapq.heapify(self.gpus)
-        heapq.heapify(self.cpus)
+        self.by_gain = way.by_gain
+        line = work.by_gain if way.by_gain else work.by_chain
+        # a place below zero is one in the order by chain: for those that may not be late
+        self.gpu_place, self.gpu_jobs = line.place, line.jobs + work.by_chain.jobs
+        self.cpu_place, self.cpu_jobs = work.by_loss.place, work.by_loss.jobs
+        self.gpus, self.cpus = [list[int]() for _ in KINDS]
         self.taken: set[int] = set()
-        self.queue_s = sum(gpu_s[i] for *_, i in self.gpus) if way.patient else 0.0
+        self.queue_s = 0.0
         ends_s = [end_s for end_s, kind, _ in forecast.events if not kind]
         self.busy, self.ends_s = len(ends_s), sum(ends_s)
+        for i in forecast.ready:
+            self.add(i)
 
     def add(self, i: int) -> None:
         """Put a job that became ready in line."""
-        if self.slots[0] and self.work.seconds[0][i] < math.inf:
-            heapq.heappush(self.gpus, self.gpu_order[i])
-            self.queue_s += self.work.seconds[0][i]
-        if self.slots[1] and self.work.seconds[1][i] < math.inf:
-            heapq.heappush(self.cpus, self.work.by_loss[i])
+        gpu_s, cpu_s = self.work.seconds
+        if self.slots[0] and gpu_s[i] < math.inf:
+            heapq.heappush(self.gpus, self.gpu_place[i])
+            self.queue_s += gpu_s[i]
+        if self.slots[1] and cpu_s[i] < math.inf:
+            heapq.heappush(self.cpus, self.cpu_place[i])
 
     def fill(self, free: list[int], clock_s: float) -> list[Start]:
         """Take slots from ``free`` and return what starts in them."""
@@ -48,7 +51,7 @@ class Queues:
         gpus, cpus, taken = self.gpus, self.cpus, self.taken
         (gpu_s, cpu_s), tail_s = self.work.seconds, self.work.tail_s
         while gpus and free[0]:
-            i = heapq.heappop(gpus)[2]
+            i = self.gpu_jobs[heapq.heappop(gpus)]
             if i not in taken:
                 taken.add(i)
                 starts.append((clock_s + gpu_s[i], 0, i))
@@ -57,14 +60,15 @@ class Queues:
                 self.ends_s += clock_s + gpu_s[i]
                 self.queue_s -= gpu_s[i]
         while cpus and free[1]:
-            i = cpus[0][2]
+            i = self.cpu_jobs[cpus[0]]
             end_s, either = clock_s + cpu_s[i], gpu_s[i] < math.inf
             if i in taken:
                 heapq.heappop(cpus)
             elif either and end_s + tail_s[i] > self.aim_s:
                 heapq.heappop(cpus)  # what is too late for a CPU now is so for ever
-                if self.way.by_gain:
-                    heapq.heappush(gpus, (-math.inf, -self.work.chain_s[i], i))
+                if self.by_gain:
+                    place = self.work.by_chain.place[i] - len(self.work.jobs)
+                    heapq.heappush(gpus, place)
             elif (
                 self.patient
                 and either

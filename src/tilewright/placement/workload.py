@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 Kind = Literal["gpu", "cpu"]
 
@@ -105,6 +106,19 @@ class Round:
     end_s: float = math.inf
 
 
+class Line:
+    """An order of all jobs: the number at each place, and the place of each number.
+
+    Places are plain integers, which heaps compare three times as fast as tuples.
+    """
+
+    def __init__(self, *keys: NDArray[np.float64]) -> None:
+        self.jobs: list[int] = np.lexsort(keys).tolist()
+        self.place = [0] * len(self.jobs)
+        for place, i in enumerate(self.jobs):
+            self.place[i] = place
+
+
 class Workload:
     """Jobs with estimates: durations, and what comes after each job.
 
@@ -132,12 +146,11 @@ class Workload:
         self.tail_s = self._tails()
         self.chain_s = [min(g, c) + t for g, c, t in zip(*self.seconds, self.tail_s, strict=True)]
         gains = [c / g if g < math.inf else 0.0 for g, c in zip(*self.seconds, strict=True)]
-        every = range(len(self.jobs))
         self.flows = np.array([*self.seconds, self.tail_s])
         self.flow_order = np.argsort(-np.array(gains), kind="stable")
-        self.by_chain = [(-self.chain_s[i], -gains[i], i) for i in every]
-        self.by_gain = [(-gains[i], -self.chain_s[i], i) for i in every]
-        self.by_loss = [(gains[i], -self.chain_s[i], i) for i in every]
+        gain, chain = -np.array(gains), -np.array(self.chain_s)
+        self.by_chain, self.by_gain = Line(gain, chain), Line(chain, gain)
+        self.by_loss = Line(chain, -gain)
 
     def _tails(self) -> list[float]:
         """Seconds from each job's end to the end of all that needs it, at the faster kind."""
