@@ -19,4 +19,5 @@ with running(snakemake.log, snakemake.threads, cpu_only=True):
         reference_channel=params.reference_channel,
         software=software_versions(),
         config_text=params.config,
+        ledger=Path(params.ledger),
     )

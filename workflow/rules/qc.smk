@@ -200,6 +200,7 @@ rule report:
         reference_cycle=experiment.reference_cycle,
         reference_channel=experiment.reference_channel,
         config=experiment.as_yaml(),
+        ledger=str(layout.ledger),
     script:
         "../../scripts/report.py"
 

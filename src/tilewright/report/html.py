@@ -12,6 +12,7 @@ import jinja2
 
 from tilewright.report.pictures import Rendering, embed_png, render
 from tilewright.report.quality_file import Quality, read_quality
+from tilewright.report.run_section import run_section
 from tilewright.report.summary import trusted_markers, verdict_matrix
 from tilewright.report.verdict import METRICS, Item, worst
 
@@ -179,6 +180,7 @@ def write_report(
     reference_channel: str,
     software: Mapping[str, str],
     config_text: str,
+    ledger: Path | None = None,
 ) -> None:
     """Write the report of all samples.
 
@@ -202,6 +204,8 @@ def write_report(
         Name → version, shown at the end.
     config_text : str
         The configuration as YAML, shown at the end.
+    ledger : Path, optional
+        The ledger of the runs on a cluster; where there is none the page says nothing of it.
 
     Raises
     ------
@@ -236,6 +240,7 @@ def write_report(
         shown=_SHOWN,
         software=software,
         config=config_text,
+        ran=run_section(ledger),
         style=style,
     )
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,150 @@
+"""The report's section on where jobs ran, from the ledger of a cluster."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from tilewright.report.figures import save_png
+from tilewright.report.gantt import Remark, Run, Use, mean_wait_s, use_of
+from tilewright.report.gantt_figure import draw_gantt
+from tilewright.report.ledger import read_events, runs_of
+from tilewright.report.pictures import Picture, embed_png
+
+_NONE = "–"  # noqa: RUF001
+#: Runs in the picture, lines of a list, and jobs that are named.
+_RUNS, _LINES, _NAMES = 6, 20, 4
+
+
+def run_section(ledger: Path | None) -> dict[str, Any] | None:
+    """Return what the page says of the runs on a cluster; None where no job ended on one.
+
+    Parameters
+    ----------
+    ledger : Path or None
+        The ledger of the experiment; need not exist.
+    """
+    everything = runs_of(read_events(ledger)) if ledger is not None else []
+    runs = [run for run in everything if run.bars]
+    shown = runs[-_RUNS:]
+    if not shown:
+        return None
+    uses = use_of(shown)
+    remarks = [(run, remark) for run in shown for remark in run.remarks]
+    bad = [(run, remark) for run, remark in remarks if remark.what != "hold"]
+    return {
+        "lead": _lead(shown, uses),
+        "caption": _caption(shown, len(runs) - len(shown), everything[-1]),
+        "picture": asdict(_embed(draw_gantt(shown, uses))),
+        "pools": [_row(use) for use in uses],
+        "bad": _lines(bad, len(shown) > 1),
+        "held": _lines([pair for pair in remarks if pair[1].what == "hold"], len(shown) > 1),
+        "lines": _LINES,
+        "left_out": dict(shown[-1].left_out),
+    }
+
+
+def span_text(seconds: float) -> str:
+    """Return a length of time with its unit.
+
+    >>> span_text(75), span_text(600), span_text(9000)
+    ('75 s', '10.0 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _embed(figure: Figure) -> Picture:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "gantt.png"
+        save_png(figure, path)
+        return embed_png(path)
+
+
+def _lead(runs: Sequence[Run], uses: Sequence[Use]) -> str:
+    bars = [bar for run in runs for bar in run.bars]
+    busy = []
+    for kind in ("gpu", "cpu"):
+        here = [use for use in uses if use.pool.kind == kind]
+        total_s = sum(use.busy_s + use.idle_s for use in here)
+        if total_s:
+            share = 100 * sum(use.busy_s for use in here) / total_s
+            busy.append(f"{kind.upper()} slots were busy {share:.0f} % of the time")
+    began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(runs[-1].start_s))
+    count = "The run" if len(runs) == 1 else f"{len(runs)} runs, the last of which"
+    texts = [
+        f"{count} began {began}: {len(bars)} job{'s' * (len(bars) != 1)} in "
+        f"{span_text(sum(run.span_s for run in runs))}",
+        *busy,
+    ]
+    wait_s = mean_wait_s(bars)
+    if wait_s is not None:
+        texts.append(f"a job waited {span_text(wait_s)} in the queue on average")
+    causes: Counter[str] = Counter()
+    for run in runs:
+        causes.update(run.causes)
+    failed = ", ".join(f"{cause} {n}" for cause, n in sorted(causes.items()))
+    return "; ".join(texts) + "." + (f" Failed tries by cause: {failed}." if failed else "")
+
+
+def _caption(runs: Sequence[Run], earlier: int, last: Run) -> str:
+    """Return how to read the picture, and what it does not show."""
+    sharing = f" ({runs[-1].sharing})" if runs[-1].sharing else ""
+    texts = [
+        "Each row is a slot, each bar a job, coloured by rule; grey is a slot without work. Slots "
+        f"are those counted when a run began, for jobs of the usual size{sharing}. Jobs above the "
+        "line are small enough to run beside them."
+    ]
+    if any(bar.failed for run in runs for bar in run.bars):
+        texts.append("Hatched bars failed or were cancelled.")
+    if len(runs) > 1:
+        texts.append(
+            "Runs of this experiment stand one after the other; the time between is left out."
+        )
+    if earlier:
+        texts.append(f"{earlier} earlier run{'s are' if earlier > 1 else ' is'} not shown.")
+    cut = sum(len(run.unfinished) for run in runs if run is not last)
+    if cut:
+        texts.append(f"The end of {cut} job{'s' * (cut > 1)} of earlier runs is not known.")
+    if last.unfinished:
+        names = ", ".join(last.unfinished[:_NAMES])
+        more = len(last.unfinished) - _NAMES
+        texts.append(
+            f"Not ended when this page was made: {names}{f' and {more} more' * (more > 0)}."
+        )
+    return " ".join(texts)
+
+
+def _row(use: Use) -> dict[str, str | int]:
+    hours = use.busy_s / 3600
+    return {
+        "name": f"{use.pool.account} {use.pool.kind.upper()}",
+        "slots": use.pool.slots,
+        "jobs": use.jobs,
+        "light": use.light,
+        "busy": f"{hours:.1f}" if hours >= 10 else f"{hours:.2f}",
+        "utilisation": _NONE if use.utilisation is None else f"{100 * use.utilisation:.0f} %",
+        "wait": _NONE if use.wait_s is None else span_text(use.wait_s),
+    }
+
+
+def _lines(said: Iterable[tuple[Run, Remark]], several: bool) -> list[dict[str, str]]:
+    """Return remarks with the time since the start of their run; equal ones once."""
+    times: Counter[str] = Counter()
+    first: dict[str, str] = {}
+    for run, remark in said:
+        times[remark.text] += 1
+        when = span_text(max(0.0, remark.time_s - run.start_s))
+        first.setdefault(remark.text, f"run {run.number}, {when}" if several else when)
+    return [
+        {"when": first[text], "text": text + (f" ({n} times)" if n > 1 else "")}
+        for text, n in times.items()
+    ]
