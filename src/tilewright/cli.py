@@ -1,9 +1,9 @@
-"""The command line: ``tilewright init``, ``demo`` and ``accounts``."""
+"""The command line: a thin list of commands; each has its logic in a module of its own."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -69,6 +69,99 @@ def accounts(
         typer.echo(json_text.dumps(as_json(found), indent=2))
     else:
         print_survey(found, Console())
+
+
+@app.command()
+def plan(
+    configfile: Annotated[Path, typer.Option(help="Configuration of the experiment.")],
+    site: Annotated[Path | None, typer.Option(help="Site file of your profile.")] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help="Target, once for each; the default target without.")
+    ] = None,
+    snakefile: Annotated[Path | None, typer.Option(help="Snakefile of the workflow.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show which jobs remain, where they would go now, and when they would be done."""
+    import json as json_text
+
+    from rich.console import Console
+
+    from tilewright.commands.dag import DagError
+    from tilewright.commands.plan import forecast
+    from tilewright.commands.plan_table import print_forecast
+    from tilewright.experiment import ConfigError
+    from tilewright.placement.errors import PlacementError
+    from tilewright.placement.site import SiteError
+    from tilewright.placement.survey import SurveyError
+
+    try:
+        found = forecast(
+            configfile, target or (), site=site, snakefile=snakefile, slurm=_slurm_wanted(site)
+        )
+    except (ConfigError, DagError, PlacementError, SiteError, SurveyError) as error:
+        raise SystemExit(f"tilewright plan: {error}") from None
+    if json:
+        typer.echo(json_text.dumps(found.as_json(), indent=2))
+    else:
+        print_forecast(found, Console())
+
+
+@app.command()
+def doctor(
+    configfile: Annotated[
+        Path | None, typer.Option(help="Configuration of the experiment; looked at too if given.")
+    ] = None,
+    site: Annotated[Path | None, typer.Option(help="Site file of your profile.")] = None,
+    snakefile: Annotated[Path | None, typer.Option(help="Snakefile of the workflow.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Look for everything that would make a run fail; status 1 if something would."""
+    import json as json_text
+
+    from rich.console import Console
+
+    from tilewright.commands.doctor import as_json, examine, print_checks
+
+    checks = examine(configfile, site=site, snakefile=snakefile, slurm=_slurm_wanted(site))
+    if json:
+        typer.echo(json_text.dumps(as_json(checks), indent=2))
+    else:
+        print_checks(checks, Console())
+    raise SystemExit(int(any(check.state == "problem" for check in checks)))
+
+
+@app.command()
+def stale(
+    site: Annotated[Path | None, typer.Option(help="Site file of your profile.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until they have ended.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel them.")] = False,
+) -> None:
+    """List jobs of a killed run that still write into this folder; status 1 if there are some."""
+    from tilewright.commands.stale import stale as look
+    from tilewright.placement import cluster
+    from tilewright.placement.errors import PlacementError
+    from tilewright.placement.site import SiteError
+    from tilewright.placement.survey import SurveyError
+
+    if wait and cancel:
+        raise SystemExit("tilewright stale: give --wait or --cancel, not both")
+    if not _slurm_wanted(site):
+        typer.echo("no Slurm here, so no job of an earlier run is left")
+        return
+    choice: Literal["list", "wait", "cancel"] = "cancel" if cancel else "wait" if wait else "list"
+    try:
+        left = look(cluster.use(site), str(Path.cwd()), choice, typer.echo)
+    except (PlacementError, SiteError, SurveyError) as error:
+        raise SystemExit(f"tilewright stale: {error}") from None
+    raise SystemExit(min(left, 1))
+
+
+def _slurm_wanted(site: Path | None) -> bool:
+    """Return whether there is Slurm on this machine, or a site file says that there should be."""
+    import os
+    import shutil
+
+    return bool(site or os.environ.get("TILEWRIGHT_SITE") or shutil.which("sbatch"))
 
 
 @app.command()

@@ -1,0 +1,114 @@
+"""What doctor looks at on this machine: Snakemake's plugins, CuPy, the lock of the folder."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from tilewright.commands.checks import Check, count, ok, problem, said_by, warning
+from tilewright.devices.choose import DeviceChoiceError, device_from_environment
+from tilewright.placement.resources import Plan
+from tilewright.placement.tasks import Task
+
+_CUPY = "pip install 'tilewright[cuda12]' (or cuda13)"
+_CUPY_PACKAGES = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
+#: What profiles/default lets jobs fill.
+_MEMORY_SHARE = 0.9
+
+
+def check_plugins() -> Iterable[Check]:
+    """Check that Snakemake finds the scheduler and the executor of the cluster profiles."""
+    from snakemake_interface_executor_plugins.registry import (  # type: ignore[import-untyped]
+        ExecutorPluginRegistry,
+    )
+    from snakemake_interface_scheduler_plugins.registry import SchedulerPluginRegistry
+
+    mend = "install tilewright again in this environment: pip install -e ."
+    for about, name, package, registry in (
+        ("scheduler", "tilewright", "tilewright", SchedulerPluginRegistry),
+        ("executor", "slurm", "snakemake-executor-plugin-slurm", ExecutorPluginRegistry),
+    ):
+        try:
+            found = registry().is_installed(name)
+        except Exception as error:  # noqa: BLE001 - a broken plugin of anybody may raise anything
+            yield problem(about, f"Snakemake's plugins do not load: {error!r}", mend)
+            continue
+        if found:
+            yield ok(about, f"plugin {name} {_version(package)}, Snakemake {_version('snakemake')}")
+        else:
+            yield problem(about, f"Snakemake does not find the plugin {name}", mend)
+
+
+def check_device(environ: Mapping[str, str] = os.environ) -> Iterable[Check]:
+    """Check CuPy and the driver where this machine's jobs are to run on a GPU."""
+    from tilewright.kernels.backend import DeviceError, gpu_backend
+
+    try:
+        if device_from_environment(environ) == "cpu":
+            yield ok("device", "jobs on this machine run on its CPUs (TILEWRIGHT_DEVICE)")
+            return
+        cuda = gpu_backend().xp.cuda.runtime
+    except (DeviceChoiceError, DeviceError) as error:
+        yield said_by("device", error, "set TILEWRIGHT_DEVICE=cpu, or give it a GPU")
+        return
+    gpus, driver = cuda.getDeviceCount(), cuda.driverGetVersion()
+    yield ok(
+        "device",
+        f"{count(gpus, 'GPU')}, CuPy {_version(*_CUPY_PACKAGES)}, "
+        f"driver for CUDA {driver // 1000}.{driver % 1000 // 10}",
+    )
+
+
+def check_cupy(gpu_pools: Iterable[str]) -> Iterable[Check]:
+    """Check that CuPy is in this environment, which is that of the jobs, where GPU pools are."""
+    names = list(gpu_pools)
+    if not names:
+        return
+    try:
+        importlib.import_module("cupy")
+    except ImportError as error:
+        reason = str(error)
+    else:
+        yield ok("CuPy", f"{_version(*_CUPY_PACKAGES)} for GPU jobs")
+        return
+    accounts = ", ".join(f"{name.removesuffix('_gpu')}: gres/gpu=0" for name in names)
+    yield warning(
+        "CuPy",
+        f"it cannot be imported ({reason}), so jobs in {', '.join(names)} fail at once",
+        f"{_CUPY}, or use no GPUs: caps: {{{accounts}}} in the site file",
+    )
+
+
+def check_memory(jobs: Iterable[Task], plan: Plan) -> Check:
+    """Check that the largest job fits into this machine's memory."""
+    shapes = [(plan.shape(job.rule, job.wildcards, "cpu").mem_mb, job.name) for job in jobs]
+    most_mb, name = max(shapes)
+    have_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _MEMORY_SHARE / 2**20
+    text = f"the largest job, {name}, asks for {most_mb / 1024:.1f} GB of {have_mb / 1024:.1f} GB"
+    if most_mb > have_mb:
+        return problem("memory", text, "use a larger machine, or smaller deconvolve.tile_px")
+    return ok("memory", text)
+
+
+def check_lock(folder: Path) -> Iterable[Check]:
+    """Check that no other run has locked a folder."""
+    if any((folder / ".snakemake" / "locks").glob("*")):
+        yield problem(
+            "lock",
+            "this folder is locked: a run is active here, or one was killed",
+            "wait for it, or, if none is active, run snakemake with --unlock",
+        )
+    else:
+        yield ok("lock", "no run has locked this folder")
+
+
+def _version(*packages: str) -> str:
+    for package in packages:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            continue
+    return "(version not known)"

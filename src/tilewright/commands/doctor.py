@@ -1,0 +1,135 @@
+"""``tilewright doctor``: everything that would make a run fail, one line each."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tilewright.commands.check_experiment import check_config
+from tilewright.commands.check_machine import (
+    check_cupy,
+    check_device,
+    check_lock,
+    check_memory,
+    check_plugins,
+)
+from tilewright.commands.check_slurm import (
+    check_accounts,
+    check_daemons,
+    check_fit,
+    check_partitions,
+    check_programs,
+    check_stale,
+)
+from tilewright.commands.checks import Check, count, ok, problem
+from tilewright.commands.dag import DagError, find_snakefile, read_experiment, read_tasks
+from tilewright.experiment import ConfigError
+from tilewright.layout import Layout
+from tilewright.placement import cluster
+from tilewright.placement.place import Sizes
+from tilewright.placement.resources import Plan
+from tilewright.placement.site import SiteError
+from tilewright.placement.survey import SurveyError
+from tilewright.placement.tasks import Task
+from tilewright.prepare import data_sizes
+from tilewright.slurm.query import SlurmClient
+
+_COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+
+
+def examine(
+    configfile: Path | None, *, site: Path | None, snakefile: Path | None, slurm: bool
+) -> list[Check]:
+    """Return one line for everything that a run depends on.
+
+    Parameters
+    ----------
+    configfile : Path or None
+        None looks at no experiment.
+    site, snakefile : Path or None
+    slurm : bool
+        Whether jobs go to Slurm.
+    """
+    checks = [*check_plugins(), *check_lock(Path.cwd())]
+    jobs: list[Task] = []
+    sizes: Sizes | None = None
+    if configfile is not None:
+        try:
+            experiment = read_experiment(configfile)
+            layout = Layout(experiment.settings.results)
+            looked = list(check_config(experiment, layout))
+            checks += looked
+            if all(check.state != "problem" for check in looked):
+                sizes = data_sizes(experiment, layout)
+                # before a cluster is in use: the Snakefile would look for stale jobs itself
+                jobs = read_tasks(find_snakefile(snakefile), configfile, (), sizes)
+                checks.append(ok("jobs", f"{count(len(jobs), 'job')} to do"))
+        except (ConfigError, DagError) as error:
+            checks.append(problem("config", str(error), f"mend {configfile}, or its tables"))
+    if slurm:
+        return [*checks, *_on_slurm(site, jobs, sizes)]
+    checks += [ok("Slurm", "not on this machine: all jobs run here"), *check_device()]
+    if sizes is not None and jobs:
+        checks.append(check_memory(jobs, Plan(sizes)))
+    return checks
+
+
+def _on_slurm(site: Path | None, jobs: Sequence[Task], sizes: Sizes | None) -> Iterable[Check]:
+    absent = list(check_programs())
+    yield from absent
+    if absent:
+        return
+    user = pwd.getpwuid(os.getuid()).pw_name
+    yield from check_daemons(SlurmClient(user, platformdirs.user_cache_path("tilewright")))
+    try:
+        found = cluster.use(site)
+    except (SiteError, SurveyError) as error:
+        yield problem("site", str(error), "mend the site file, or wait until Slurm answers")
+        return
+    yield from check_accounts(found)
+    yield from check_partitions(found)
+    pools = found.survey.pools[found.survey.sharing]
+    yield from check_cupy(pool.name for pool in pools if pool.device == "gpu")
+    yield from check_stale(found, str(Path.cwd()))
+    if sizes is not None and jobs:
+        yield check_fit(found, jobs, Plan(sizes, cluster=found))
+
+
+def print_checks(checks: Sequence[Check], console: Console) -> None:
+    """Print a line for each check, what mends it below, and how many problems there are."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for check in checks:
+        text = Text(check.text)
+        if check.mend:
+            text.append(f"\n→ {check.mend}", style="italic")
+        table.add_row(Text(check.state, style=_COLOURS[check.state]), check.about, text)
+    console.print(table)
+    console.print(_sum(checks), highlight=False)
+
+
+def as_json(checks: Sequence[Check]) -> dict[str, Any]:
+    """Return the checks as plain values."""
+    return {"checks": [asdict(check) for check in checks], "problems": _count(checks, "problem")}
+
+
+def _count(checks: Sequence[Check], state: str) -> int:
+    return sum(check.state == state for check in checks)
+
+
+def _sum(checks: Sequence[Check]) -> str:
+    problems, warnings = _count(checks, "problem"), count(_count(checks, "warning"), "warning")
+    if not problems:
+        return f"nothing would make a run fail; {warnings}"
+    return f"a run would fail: {count(problems, 'problem')}, {warnings}"

@@ -1,0 +1,93 @@
+"""``tilewright plan`` in 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from tilewright.commands.checks import count
+from tilewright.commands.plan import Forecast, Here
+from tilewright.placement.outlook import Outlook
+
+
+def print_forecast(found: Forecast, console: Console) -> None:
+    """Print jobs by rule and pool, when all would be done, and the notes."""
+    targets = ", ".join(found.targets) or "all targets"
+    if not found.jobs:
+        console.print(f"nothing remains to be done for {targets}", highlight=False)
+    else:
+        console.print(f"{count(found.jobs, 'job')} to do for {targets}", highlight=False)
+    if found.here:
+        _print_here(found.here, console)
+    if found.outlook:
+        _print_outlook(found.outlook, console)
+    for note in found.notes:
+        console.print(note, highlight=False, markup=False)
+
+
+def duration(seconds: float | None) -> str:
+    """Return a duration in two units at most.
+
+    Examples
+    --------
+    >>> duration(7805), duration(225), duration(42.4), duration(None)
+    ('2 h 10 min', '3 min 45 s', '42 s', 'not known')
+    """
+    if seconds is None:
+        return "not known"
+    if seconds < 600:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    if hours >= 48:
+        return f"{hours // 24} d {hours % 24} h"
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min"
+
+
+def _print_outlook(outlook: Outlook, console: Console) -> None:
+    rules = [
+        (rule.rule, *(str(n or "") for n in (rule.jobs, rule.gpu, rule.cpu, rule.light)),
+         duration(rule.busy_s))
+        for rule in outlook.rules
+    ]  # fmt: skip
+    console.print(_table(["rule", "jobs", "GPU", "CPU", "no slot", "run time"], rules))
+    pools = [
+        (pool.name, f"{pool.free} of {pool.slots}", str(pool.jobs), duration(pool.busy_s))
+        for pool in outlook.pools
+    ]
+    if pools:
+        console.print(_table(["pool", "free slots", "jobs", "busy"], pools))
+    for line in _end(outlook):
+        console.print(line, highlight=False, markup=False)
+
+
+def _end(outlook: Outlook) -> list[str]:
+    """Return when all would be done."""
+    if outlook.finish_s is None:
+        lines = ["when it would end is not known: no slot is free now for the largest job"]
+    else:
+        lines = [
+            f"finish in about {duration(outlook.finish_s)} "
+            f"(GPUs only: {duration(outlook.gpu_only_s) if outlook.gpu_only_s else 'none free'}, "
+            f"lower bound {duration(outlook.bound_s)})"
+        ]
+    if outlook.all_free_s is not None:
+        lines.append(f"with all slots of your accounts free: {duration(outlook.all_free_s)}")
+    return lines
+
+
+def _print_here(here: Here, console: Console) -> None:
+    rows = [(rule, str(jobs), f"{here.cpu_hours[rule]:.1f}") for rule, jobs in here.jobs.items()]
+    rows.append(("all", str(sum(here.jobs.values())), f"{sum(here.cpu_hours.values()):.1f}"))
+    console.print(_table(["rule", "jobs", "CPU hours"], rows))
+
+
+def _table(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Table:
+    table = Table(pad_edge=False)
+    for k, name in enumerate(head):
+        table.add_column(name, justify="right" if k else "left", no_wrap=not k)
+    for row in rows:
+        table.add_row(*row)
+    return table

@@ -1,0 +1,210 @@
+"""``tilewright plan``: Snakemake's own DAG, and where its jobs would go."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.conftest import REPO
+from tests.runs import Run, make_run
+from tests.test_stale import cluster_with
+from tilewright.commands.dag import DagError, read_experiment, read_tasks
+from tilewright.commands.plan import Forecast
+from tilewright.commands.plan_table import print_forecast
+from tilewright.layout import Layout
+from tilewright.placement.capacity import Room, room_now
+from tilewright.placement.outlook import look_ahead
+from tilewright.placement.pools import Device
+from tilewright.placement.resources import Plan
+from tilewright.placement.shapes import Shape
+from tilewright.placement.tasks import Task
+from tilewright.prepare import data_sizes
+
+SNAKEFILE = REPO / "workflow/Snakefile"
+
+
+@dataclass
+class Sizes:
+    """Jobs of 8 CPUs and ten minutes; QC of one CPU and half a minute."""
+
+    cpus: int = 8
+    nominal: Mapping[str, float] = field(default_factory=dict)
+
+    def kinds(self, rule: str) -> tuple[Device, ...]:
+        return ("cpu",) if rule == "qc" else ("gpu", "cpu")
+
+    def shape(self, rule: str, wildcards: Any, *, gpu: bool, attempt: int = 1) -> Shape:
+        return Shape(1 if rule == "qc" else self.cpus, 4096, int(gpu), 60)
+
+    def nominal_s(self, rule: str, wildcards: Any) -> float:
+        return 30.0 if rule == "qc" else 600.0
+
+    def group(self, wildcards: Any) -> str | None:
+        return None
+
+
+def tasks_of(count: int) -> list[Task]:
+    sizes = Sizes()
+    jobs = [("stitch", f"s{k}", ()) for k in range(count)]
+    checks = [("qc", f"q{k}", (f"s{k}", "done before")) for k in range(count)]
+    return [
+        Task(name, rule, None, sizes.kinds(rule), needs, sizes.nominal_s(rule, None))
+        for rule, name, needs in [*jobs, *checks]
+    ]
+
+
+def room_of(folder: Path, *, used: str = "") -> Room:
+    cluster, _ = cluster_with("", folder)
+    accounts = [a for a in cluster.survey.accounts if a.name in ("clive", "maigan")]
+    if used:
+        accounts = [replace(a, used=dict(a.limit)) for a in accounts]
+    return room_now(
+        accounts,
+        [],
+        [],
+        mode="shared",
+        utilisation=0.85,
+        partitions=cluster.survey.partitions,
+    )
+
+
+def test_jobs_go_to_gpu_and_cpu_slots_and_end_before_gpus_alone(tmp_path: Path) -> None:
+    tasks = tasks_of(60)
+    found = look_ahead(tasks, Plan(Sizes()), room_of(tmp_path))
+    rules = {rule.rule: rule for rule in found.rules}
+    assert rules["stitch"].jobs == rules["stitch"].gpu + rules["stitch"].cpu == 60
+    assert rules["stitch"].gpu > 0 < rules["stitch"].cpu
+    assert (rules["qc"].light, rules["qc"].gpu, rules["qc"].cpu) == (60, 0, 0)
+    assert sum(pool.jobs for pool in found.pools) == 60
+    # use by labmates: 1 of 3 GPUs is taken
+    free = {pool.name: (pool.free, pool.slots) for pool in found.pools}
+    assert (free["clive_gpu"], free["maigan_gpu"]) == ((2, 3), (2, 2))
+    assert found.finish_s is not None
+    assert found.bound_s is not None
+    assert found.gpu_only_s == 15 * 120 + 30  # 60 jobs of 120 s on 4 GPUs, and the last QC
+    assert found.bound_s <= found.finish_s < 0.7 * found.gpu_only_s
+    assert found.all_free_s is not None
+    assert found.all_free_s <= found.finish_s
+    busy_s = sum(pool.busy_s for pool in found.pools)
+    assert busy_s == pytest.approx(rules["stitch"].gpu * 120 + rules["stitch"].cpu * 600)
+
+
+def test_where_nothing_is_free_the_end_is_not_known(tmp_path: Path) -> None:
+    found = look_ahead(tasks_of(3), Plan(Sizes()), room_of(tmp_path, used="all"))
+    assert (found.finish_s, found.bound_s, found.gpu_only_s) == (None, None, None)
+    assert found.all_free_s is not None
+    shown = text_of(Forecast((), 6, found, None, ()))
+    assert "when it would end is not known: no slot is free" in shown
+
+
+def test_only_light_jobs_need_no_slot(tmp_path: Path) -> None:
+    checks = tasks_of(3)[3:]
+    found = look_ahead(checks, Plan(Sizes()), room_of(tmp_path, used="all"))
+    assert (found.finish_s, found.gpu_only_s, found.bound_s) == (30, 30, 30)
+    assert found.pools == ()
+
+
+def text_of(found: Forecast) -> str:
+    stream = StringIO()
+    print_forecast(found, Console(file=stream, width=80))
+    return stream.getvalue()
+
+
+def test_the_table_has_80_columns_and_the_json_all_of_it(tmp_path: Path) -> None:
+    outlook = look_ahead(tasks_of(60), Plan(Sizes()), room_of(tmp_path))
+    found = Forecast(("registration", "qc"), 120, outlook, None, ("durations: guesses",))
+    shown = text_of(found)
+    assert shown.startswith("120 jobs to do for registration, qc\n")
+    assert "(GPUs only: 30 min, lower bound" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "\x1b" not in shown
+    numbers = json.loads(json.dumps(found.as_json()))
+    assert numbers["outlook"]["gpu_only_s"] == 1830
+    assert numbers["outlook"]["pools"][0]["name"] == "clive_gpu"
+
+
+@pytest.fixture(scope="module")
+def phantom(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("phantom")
+    return make_run(folder, cycles=2, channels=2, rows=1, cols=2, planes=3, tile_px=128)
+
+
+def without_slurm(folder: Path) -> dict[str, str]:
+    """Return an environment with what Snakemake itself needs, and no Slurm."""
+    programs = folder / "bin"
+    programs.mkdir(exist_ok=True)
+    for name in ("bash", "which"):
+        path = shutil.which(name)
+        if path and not (programs / name).exists():
+            (programs / name).symlink_to(path)
+    kept = {key: value for key, value in os.environ.items() if key != "TILEWRIGHT_SITE"}
+    return {**kept, "PATH": str(programs), "TILEWRIGHT_DEVICE": "cpu"}
+
+
+def command(run: Run, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tilewright.cli", *args],
+        cwd=run.folder,
+        env=without_slurm(run.folder),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.workflow
+def test_the_jobs_are_those_of_a_dry_run(phantom: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = "results/tonsil/illumination/cycle1_channel1-ffp.tif"
+    phantom.snakemake(first, "--cores", "2")
+    done = command(
+        phantom, "plan", "--configfile", "config.yaml", "--target", "registration",
+        "--target", "qc", "--json",
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    dry = phantom.planned("registration", "qc")
+    assert found["here"]["jobs"] == {
+        r: n for r, n in dry.items() if r not in ("registration", "qc")
+    }
+    assert found["here"]["jobs"]["illumination"] == 3
+    assert found["outlook"] is None
+    assert found["notes"][0].startswith("no Slurm here")
+
+
+@pytest.mark.workflow
+def test_tasks_carry_what_they_wait_for(phantom: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(phantom.folder)
+    experiment = read_experiment(Path("config.yaml"))
+    sizes = data_sizes(experiment, Layout("results"))
+    tasks = {t.name: t for t in read_tasks(SNAKEFILE, Path("config.yaml"), ["edf"], sizes)}
+    assert Counter(task.rule for task in tasks.values())["project"] == 4
+    last = tasks["rule_project_wildcards_tonsil_2_1"]
+    assert last.needs == ("rule_deconvolve_wildcards_tonsil_2_1",)
+    assert (last.kinds, last.group) == (("gpu", "cpu"), "tonsil 2")
+    with pytest.raises(DagError, match="no rule to produce edff; targets are stitching"):
+        read_tasks(SNAKEFILE, Path("config.yaml"), ["edff"], sizes)
+
+
+@pytest.mark.workflow
+def test_what_is_wrong_is_said_in_one_sentence(phantom: Run) -> None:
+    bad = phantom.folder / "bad.yaml"
+    bad.write_text(phantom.config.read_text().replace("overlap:", "overlapp:"))
+    done = command(phantom, "plan", "--configfile", "bad.yaml")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "unknown key 'acquisition.overlapp'; did you mean 'overlap'?" in done.stderr
+    absent = command(phantom, "plan", "--configfile", "none.yaml")
+    assert absent.stderr == (
+        "tilewright plan: none.yaml cannot be read: No such file or directory\n"
+    )
