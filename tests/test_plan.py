@@ -21,8 +21,8 @@ from tests.conftest import REPO
 from tests.runs import Run, make_run
 from tests.test_stale import cluster_with
 from tilewright.commands.dag import DagError, read_experiment, read_tasks
-from tilewright.commands.plan import Forecast
-from tilewright.commands.plan_table import print_forecast
+from tilewright.commands.plan import Preview
+from tilewright.commands.plan_table import print_preview
 from tilewright.layout import Layout
 from tilewright.placement.capacity import Room, room_now
 from tilewright.placement.outlook import look_ahead
@@ -105,7 +105,7 @@ def test_where_nothing_is_free_the_end_is_not_known(tmp_path: Path) -> None:
     found = look_ahead(tasks_of(3), Plan(Sizes()), room_of(tmp_path, used="all"))
     assert (found.finish_s, found.bound_s, found.gpu_only_s) == (None, None, None)
     assert found.all_free_s is not None
-    shown = text_of(Forecast((), 6, found, None, ()))
+    shown = text_of(Preview((), 6, found, None, ()))
     assert "when it would end is not known: no slot is free" in shown
 
 
@@ -116,15 +116,15 @@ def test_only_light_jobs_need_no_slot(tmp_path: Path) -> None:
     assert found.pools == ()
 
 
-def text_of(found: Forecast) -> str:
+def text_of(found: Preview) -> str:
     stream = StringIO()
-    print_forecast(found, Console(file=stream, width=80))
+    print_preview(found, Console(file=stream, width=80))
     return stream.getvalue()
 
 
 def test_the_table_has_80_columns_and_the_json_all_of_it(tmp_path: Path) -> None:
     outlook = look_ahead(tasks_of(60), Plan(Sizes()), room_of(tmp_path))
-    found = Forecast(("registration", "qc"), 120, outlook, None, ("durations: guesses",))
+    found = Preview(("registration", "qc"), 120, outlook, None, ("durations: guesses",))
     shown = text_of(found)
     assert shown.startswith("120 jobs to do for registration, qc\n")
     assert "(GPUs only: 30 min, lower bound" in shown

@@ -87,15 +87,15 @@ def plan(
     from rich.console import Console
 
     from tilewright.commands.dag import DagError
-    from tilewright.commands.plan import forecast
-    from tilewright.commands.plan_table import print_forecast
+    from tilewright.commands.plan import preview
+    from tilewright.commands.plan_table import print_preview
     from tilewright.experiment import ConfigError
     from tilewright.placement.errors import PlacementError
     from tilewright.placement.site import SiteError
     from tilewright.placement.survey import SurveyError
 
     try:
-        found = forecast(
+        found = preview(
             configfile, target or (), site=site, snakefile=snakefile, slurm=_slurm_wanted(site)
         )
     except (ConfigError, DagError, PlacementError, SiteError, SurveyError) as error:
@@ -103,7 +103,7 @@ def plan(
     if json:
         typer.echo(json_text.dumps(found.as_json(), indent=2))
     else:
-        print_forecast(found, Console())
+        print_preview(found, Console())
 
 
 @app.command()

@@ -46,7 +46,7 @@ def check_space(needed: float, results: Path) -> Check:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     text = (
-        f"results to come: at most {_size(needed)}, compressed about "
+        f"results to come: about {_size(needed)}, compressed "
         f"{_size(_COMPRESSED * needed)}; {_size(free)} are free (a quota is not seen)"
     )
     mend = f"free space, or put the results elsewhere: results: in the config is {results}"

@@ -31,7 +31,7 @@ class Here:
 
 
 @dataclass(frozen=True)
-class Forecast:
+class Preview:
     """What ``tilewright plan`` found.
 
     Attributes
@@ -59,14 +59,14 @@ class Forecast:
         return asdict(self)
 
 
-def forecast(
+def preview(
     configfile: Path,
     targets: Sequence[str],
     *,
     site: Path | None,
     snakefile: Path | None,
     slurm: bool,
-) -> Forecast:
+) -> Preview:
     """Return what remains of an experiment and how it would go on the live cluster.
 
     Parameters
@@ -91,7 +91,7 @@ def forecast(
     if not slurm:
         note = "no Slurm here: jobs run on this machine, as many at once as its CPUs take"
         here = _here(tasks, Plan(sizes))
-        return Forecast(tuple(targets), len(tasks), None, here if tasks else None, (note,))
+        return Preview(tuple(targets), len(tasks), None, here if tasks else None, (note,))
     found = cluster.use(site)
     plan = Plan(sizes, cluster=found)
     queue = found.queue()
@@ -102,7 +102,7 @@ def forecast(
     if not isinstance(queue, Unknown) and (active := stale_jobs(queue, str(Path.cwd()))):
         notes.append(f"{len(active)} jobs of this folder are in the queue; they count twice here")
     outlook = look_ahead(tasks, plan, room) if tasks else None
-    return Forecast(tuple(targets), len(tasks), outlook, None, tuple(notes))
+    return Preview(tuple(targets), len(tasks), outlook, None, tuple(notes))
 
 
 def live_room(found: cluster.Cluster, queue: list[SlurmJob] | Unknown) -> Room:

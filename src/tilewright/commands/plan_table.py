@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.table import Table
 
 from tilewright.commands.checks import count
-from tilewright.commands.plan import Forecast, Here
+from tilewright.commands.plan import Here, Preview
 from tilewright.placement.outlook import Outlook
 
 
-def print_forecast(found: Forecast, console: Console) -> None:
+def print_preview(found: Preview, console: Console) -> None:
     """Print jobs by rule and pool, when all would be done, and the notes."""
     targets = ", ".join(found.targets) or "all targets"
     if not found.jobs:

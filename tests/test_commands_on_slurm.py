@@ -1,0 +1,58 @@
+"""``tilewright plan``, ``doctor`` and ``stale`` on a real Slurm cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.runs import make_run
+from tests.slurm_cluster import Cluster, wait_for
+
+
+@pytest.mark.workflow
+def test_the_three_commands(quiet_slurm: Cluster, tmp_path: Path) -> None:
+    run = make_run(tmp_path, cycles=2, channels=2, rows=1, cols=2, planes=3, tile_px=128)
+    site = {"allowed": ["clive", "maigan"], "partitions": {"gpu": "hpg-b200"}, "slowdown": 3}
+    (tmp_path / "site.yaml").write_text(yaml.safe_dump(site))
+    own = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+    def tilewright(*args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "tilewright.cli", *args, "--site", "site.yaml"],
+            cwd=run.folder, env={**own, **quiet_slurm.env, **cache}, capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
+
+    planned = tilewright("plan", "--configfile", "config.yaml", "--json")
+    assert (planned.returncode, planned.stderr) == (0, "")
+    found = json.loads(planned.stdout)
+    outlook = found["outlook"]
+    assert sum(rule["jobs"] for rule in outlook["rules"]) == found["jobs"] > 30
+    assert {p["name"]: p["slots"] for p in outlook["pools"]}["clive_gpu"] == 3
+    assert 0 < outlook["bound_s"] <= outlook["finish_s"] <= outlook["gpu_only_s"]
+    shown = tilewright("plan", "--configfile", "config.yaml")
+    assert "finish in about" in shown.stdout
+
+    looked = tilewright("doctor", "--configfile", "config.yaml", "--json")
+    checks = {check["about"]: check["state"] for check in json.loads(looked.stdout)["checks"]}
+    assert looked.returncode == 0
+    assert checks["slurmctld"] == checks["slurmdbd"] == checks["job sizes"] == "ok"
+
+    assert tilewright("stale").returncode == 0
+    user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+    job = quiet_slurm.sbatch(
+        user, "--account=clive", "--mem=100", f"--chdir={tmp_path}",
+        "--comment=rule_stitch_wildcards_a", command="sleep 300",
+    )  # fmt: skip
+    wait_for(lambda: str(job) in tilewright("stale").stdout, 20)
+    assert tilewright("stale").returncode == 1
+    assert tilewright("doctor").returncode == 1
+    ended = tilewright("stale", "--cancel")
+    assert (ended.returncode, tilewright("stale").returncode) == (0, 0)
