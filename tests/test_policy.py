@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tilewright.placement.forecast import Forecast
 from tilewright.placement.policy import decide
 from tilewright.placement.workload import Job, Kind, Pool, Round, Running, Way, Workload
 
@@ -150,6 +152,81 @@ def test_the_account_that_a_user_chose_is_kept() -> None:
     assert [s.pool for s in found.starts] == ["b_gpu"]  # three in a row end before one on a CPU
     gone = ask(jobs, names, pools[:1], 0.0)
     assert set(gone.waiting.values()) == {"no slot of gpu or cpu on b"}
+
+
+def test_a_longer_chain_goes_before_a_job_with_an_account() -> None:
+    chain = [Job(f"c{i}", "edf", BOTH, (f"c{i - 1}",) if i else ()) for i in range(3)]
+    jobs = [Job("own", "edf", BOTH, account="a"), *chain]
+    one = [pool("a", "gpu", 1)]
+    assert [s.job for s in ask(jobs, ["own", "c0"], one, 0.0).starts] == ["c0"]
+    assert len(ask(jobs, ["own", "c0"], [pool("a", "gpu", 2)], 0.0).starts) == 2
+    # what the others leave is taken at once
+    both = [pool("a", "gpu", 1), pool("b", "gpu", 1)]
+    assert {s.job: s.pool for s in ask(jobs, ["own", "c0"], both, 0.0).starts}["own"] == "a_gpu"
+    longer = [
+        Job(f"o{i}", "edf", BOTH, (f"o{i - 1}",) if i else (), 1, None, "a") for i in range(2)
+    ]
+    found = ask([*longer, Job("j", "edf", BOTH)], ["o0", "j"], one, 0.0)
+    assert [s.job for s in found.starts] == ["o0"]
+
+
+def test_of_jobs_with_one_account_the_longest_chain_goes_first() -> None:
+    chain = [Job(f"o{i}", "edf", BOTH, (f"o{i - 1}",) if i else (), 1, None, "a") for i in range(3)]
+    jobs = [Job("own", "edf", BOTH, account="a"), *chain]
+    assert [s.job for s in ask(jobs, ["own", "o0"], [pool("a", "gpu", 1)], 0.0).starts] == ["o0"]
+
+
+def forecast(jobs: list[Job], *pools: Pool) -> Forecast:
+    ready = [i for i, job in enumerate(jobs) if not job.needs]
+    later = [i for i, job in enumerate(jobs) if job.needs]
+    return Forecast(Workload(jobs, ESTIMATES_S), ready, later, pools, 0.0)
+
+
+@pytest.mark.parametrize("by_gain", [True, False])
+@pytest.mark.parametrize(
+    ("aim_s", "end_s"),
+    [(359.0, 180.0), (361.0, 360.0), (0.0, 180.0), (math.inf, 360.0)],
+)
+def test_a_cpu_takes_what_it_and_its_chain_can_end_by_the_aim(
+    by_gain: bool, aim_s: float, end_s: float
+) -> None:
+    jobs = [Job("a", "stitch", BOTH), Job("b", "stitch", BOTH, ("a",))]
+    # 300 s on the CPU and 60 s for what follows, or both on the GPU when it falls free
+    found = forecast(jobs, pool("a", "gpu", 1, 0, 60.0), pool("a", "cpu", 1))
+    assert found.play(Way(aim_s, by_gain))[0] == end_s
+
+
+@pytest.mark.parametrize("way", [Way(0.0, True), Way(0.0, False), Way(math.inf, True)])
+def test_gpus_and_cpus_take_the_longest_chains_first_in_every_way(way: Way) -> None:
+    def jobs(rule: str, kinds: tuple[Kind, ...]) -> list[Job]:
+        chain = [Job(f"c{i}", rule, kinds, (f"c{i - 1}",) if i else ()) for i in range(3)]
+        return [Job(f"j{i}", rule, kinds) for i in range(3)] + chain
+
+    # three of a chain in one slot, three others in the other; 4 in a row the other way round
+    on_gpus = forecast(jobs("edf", BOTH), pool("a", "gpu", 2))
+    assert on_gpus.play(way)[0] == 3 * 20.0
+    on_cpus = forecast(jobs("qc", ("cpu",)), pool("a", "cpu", 2))
+    assert on_cpus.play(way)[0] == 3 * 15.0
+
+
+def test_what_is_too_late_for_a_cpu_goes_to_gpus_by_chain() -> None:
+    chain = [Job(f"c{i}", "edf", BOTH, (f"c{i - 1}",) if i else ()) for i in range(3)]
+    jobs = [Job(f"j{i}", "edf", BOTH) for i in range(3)] + chain
+    found = forecast(jobs, pool("a", "gpu", 2, 0, 10.0, 10.0), pool("a", "cpu", 1))
+    assert found.play(Way(0.0))[0] == 10 + 3 * 20.0
+
+
+@pytest.mark.parametrize("by_gain", [True, False])
+def test_cpus_take_what_loses_least_there(by_gain: bool) -> None:
+    jobs = [Job("s", "stitch", BOTH), Job("e", "edf", BOTH)]
+    found = forecast(jobs, pool("a", "gpu", 1, 0, 25.0), pool("a", "cpu", 1))
+    assert found.play(Way(math.inf, by_gain))[0] == 25 + 60.0
+
+
+def test_a_job_with_an_account_takes_what_longer_chains_leave() -> None:
+    jobs = [Job("own", "edf", BOTH, account="a"), Job("s", "stitch", BOTH)]
+    found = ask(jobs, ["own", "s"], [pool("a", "gpu", 1, 0, 100.0), pool("a", "cpu", 1)], 0.0)
+    assert {s.job: s.pool for s in found.starts} == {"own": "a_cpu"}
 
 
 def test_jobs_in_a_circle_are_refused() -> None:

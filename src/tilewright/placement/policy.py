@@ -9,6 +9,7 @@ still be done by the aim; otherwise it waits for a GPU.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -77,12 +78,14 @@ def decide(
     desk = _Desk(work, pools, clock_s, preferred or {})
     numbers = sorted(work.index[name] for name in ready)
     fixed = [i for i in numbers if work.jobs[i].account is not None]
-    desk.place_fixed(fixed)
     left = [i for i in numbers if work.jobs[i].account is None]
+    wait = desk.outranked(fixed, left)
+    desk.place_fixed([i for i in fixed if i not in wait])
     forecast = Forecast(work, left, [work.index[n] for n in later], desk.pools(), clock_s)
     way = _best_way(forecast, last) if left and sum(forecast.free) else last or Way(math.inf)
     queues = Queues(forecast, way)
     desk.place(queues.fill(list(forecast.free), clock_s))
+    desk.place_fixed(sorted(wait))
     placed = {start.job for start in desk.starts}
     why: dict[tuple[tuple[Kind, ...], str | None], str] = {}
     waiting = {}
@@ -143,11 +146,25 @@ class _Desk:
         self.added[k].append(Running(job.name, self.clock_s, end_s))
         self.starts.append(Decision(job.name, pool.name, self.clock_s, end_s, reason))
 
+    def outranked(self, fixed: list[int], others: list[int]) -> set[int]:
+        """Return the jobs with an account that leave their slot to longer chains without one."""
+        chain_s, (gpu_s, _) = self.work.chain_s, self.work.seconds
+        rooms = [sum(self.room[k] for k in self._open(kind)) for kind in range(len(KINDS))]
+        ranks = [
+            sorted(chain_s[i] for i in others if seconds[i] < math.inf)
+            for seconds in self.work.seconds
+        ]
+
+        def longer(i: int, kind: int) -> bool:
+            return 0 < rooms[kind] <= len(ranks[kind]) - bisect_right(ranks[kind], chain_s[i])
+
+        return {i for i in fixed if longer(i, 0 if rooms[0] and gpu_s[i] < math.inf else 1)}
+
     def place_fixed(self, jobs: list[int]) -> None:
         """Place jobs whose account the user chose, longest chain first, where each ends first."""
         gpus_s: dict[str, list[float]] = defaultdict(list)
         with_cpus = {p.account for p in self.given if p.kind == "cpu" and p.slots > 0}
-        for pool in self.given:
+        for pool in self.pools():
             if pool.kind == "gpu" and pool.slots > 0:
                 ends = sorted(expected_end_s(run, self.clock_s) for run in pool.running)
                 ends = ends[pool.room - pool.slots :] if pool.room < pool.slots else []
