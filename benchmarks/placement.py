@@ -1,11 +1,10 @@
 """Placement beside three baselines and a lower bound, on random clusters.
 
 ``python -m benchmarks.placement [--scenarios 200] [--seed 3] [--workers 2]``. The policy is the
-one that runs in production. Ratios are makespans over the lower bound, which knows the true
-durations and all that will happen to the slots: the best of critical path, LP relaxation and
-whole waves of slots. Where slots go while jobs are in them, the bound counts those jobs as if all
-of those slots had just begun the longest job; it is loose there. Estimates are off by up to 2x
-(half by rule and device, half by job) and learned from finished jobs in the same run.
+one that runs in production. The bound (`benchmarks.placement_bound`) knows the true durations and
+all that will happen to the slots, which no policy can. *Told durations* is the same policy with
+the true duration of every job. Estimates are off by up to 2x (half by rule and device, half by
+job) and learned from finished jobs in the same run.
 """
 
 from __future__ import annotations
@@ -15,13 +14,15 @@ import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.placement_bound import Bound
+from benchmarks.placement_exact import best_of_many_s, told
 from tilewright.placement.policy import decide
 from tilewright.placement.simulator import Change, Policy, Run, View, simulate
 from tilewright.placement.workload import Decision, Job, Kind, Pool, Workload
@@ -153,7 +154,7 @@ def make_pools(rng: random.Random, tags: set[str]) -> list[Pool]:
 
 def make_changes(rng: random.Random, scenario: Scenario, tags: set[str]) -> list[Change]:
     """Return labmates coming and going, an account throttled, an account lost."""
-    span_s = bound_s(scenario)
+    span_s = Bound(scenario).quick_s()
     changes: list[Change] = []
     if rng.random() < 0.4:
         tags.add("labmates")
@@ -180,131 +181,6 @@ def make_changes(rng: random.Random, scenario: Scenario, tags: set[str]) -> list
     if not changes:
         tags.add("steady")
     return sorted(changes, key=lambda change: change.at_s)
-
-
-Floats = NDArray[np.float64]
-
-
-class _Capacity:
-    """Slot seconds of one kind between two times, at most."""
-
-    def __init__(self, scenario: Scenario, kind: Kind, longest_s: float) -> None:
-        now = {pool.name: pool.slots for pool in scenario.pools if pool.kind == kind}
-        steps = [(0.0, sum(now.values()))]
-        self.over: list[tuple[float, int]] = []
-        self.longest_s = longest_s
-        for change in scenario.changes:
-            if change.pool in now:
-                drop = now[change.pool] - change.slots
-                if drop > 0 and not change.kills:
-                    self.over.append((change.at_s, drop))
-                now[change.pool] = change.slots
-                steps.append((change.at_s, sum(now.values())))
-        self.steps = steps
-        self.most = max(slots for _, slots in steps)
-
-    def between(self, start_s: float, end_s: float) -> float:
-        total = 0.0
-        for k, (at, slots) in enumerate(self.steps):
-            until = self.steps[k + 1][0] if k + 1 < len(self.steps) else math.inf
-            total += slots * max(0.0, min(until, end_s) - max(at, start_s))
-        for at, drop in self.over:
-            total += drop * max(0.0, min(at + self.longest_s, end_s) - max(at, start_s))
-        return total
-
-
-def bound_s(scenario: Scenario) -> float:
-    """Return a time that no placement can beat."""
-    true, index = scenario.true_s, {job.name: i for i, job in enumerate(scenario.jobs)}
-    capable = {pool.kind for pool in scenario.pools}
-    gpu, cpu = (
-        np.array([true.get((job.name, kind), math.inf) if kind in capable else math.inf
-                  for job in scenario.jobs])
-        for kind in KINDS
-    )  # fmt: skip
-    least = np.minimum(gpu, cpu)
-    head, tail = np.zeros(len(least)), np.zeros(len(least))
-    for i, job in enumerate(scenario.jobs):
-        head[i] = max((head[n] + least[n] for n in map(index.__getitem__, job.needs)), default=0)
-    for i in reversed(range(len(least))):
-        for n in map(index.__getitem__, scenario.jobs[i].needs):
-            tail[n] = max(tail[n], tail[i] + least[i])
-    capacity = [
-        _Capacity(scenario, kind, float(d[d < math.inf].max(initial=0)))
-        for kind, d in zip(KINDS, (gpu, cpu), strict=True)
-    ]
-    best = float((head + least + tail).max())
-    sets = [head >= h for h in np.quantile(head, np.linspace(0, 0.9, 7))]
-    sets += [tail >= t for t in np.quantile(tail, np.linspace(0.1, 0.9, 6))]
-    sets += [np.array([job.rule == rule for job in scenario.jobs]) for rule in RULES]
-    for chosen in sets:
-        if chosen.any():
-            part = (gpu[chosen], cpu[chosen])
-            frame_s = float(head[chosen].min()), float(tail[chosen].min())
-            best = max(best, _relaxed(*part, (head[chosen], tail[chosen]), capacity, best))
-            best = max(best, _waves(*part, *frame_s, capacity, best))
-    return best
-
-
-def _bisect(fits: Callable[[float], bool], low: float) -> float:
-    if fits(low):
-        return low
-    high = 2 * low + 1
-    while not fits(high):
-        low, high = high, 2 * high
-    for _ in range(30):
-        middle = (low + high) / 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return low
-
-
-def _relaxed(
-    gpu: Floats, cpu: Floats, frame: tuple[Floats, Floats], capacity: list[_Capacity], low: float
-) -> float:
-    """Work that can be cut at will, between the earliest head and the shortest tail.
-
-    A job that cannot be done on a CPU between its own head and tail has to be on a GPU.
-    """
-    head, tail = frame
-    first_s, last_s = float(head.min()), float(tail.min())
-    order = np.argsort(-np.where(gpu < math.inf, cpu / gpu, 0), kind="stable")
-    gpu, cpu, least = gpu[order], cpu[order], (head + tail + cpu)[order]
-
-    def fits(end_s: float) -> bool:
-        room = [c.between(first_s, end_s - last_s) for c in capacity]
-        forced = (least > end_s * (1 + 1e-9)) & (gpu < math.inf)
-        gpu_s, g, c = room[0] - gpu[forced].sum(), gpu[~forced], cpu[~forced]
-        if gpu_s < -1e-9 * room[0]:
-            return False
-        filled = np.cumsum(g)
-        k = int(np.searchsorted(filled, gpu_s * (1 + 1e-9), side="right"))
-        if k >= len(g):
-            return True
-        before = filled[k - 1] if k else 0.0
-        part = 0.0 if g[k] == math.inf else (gpu_s - before) / g[k]
-        return bool(c[k + 1 :].sum() + (1 - part) * c[k] <= room[1] * (1 + 1e-9))
-
-    return _bisect(fits, low)
-
-
-def _waves(
-    gpu: Floats, cpu: Floats, head_s: float, tail_s: float, capacity: list[_Capacity], low: float
-) -> float:
-    """Whole jobs per slot, for the jobs that are at least so long on both kinds."""
-    best = low
-    for share in (0.0, 0.25, 0.5, 0.75, 0.9):
-        finite = gpu[gpu < math.inf]
-        g = float(np.quantile(finite, share)) if finite.size else math.inf
-        c = float(np.quantile(cpu, share))
-        count = int(((gpu >= g) & (cpu >= c)).sum())
-
-        def fits(end_s: float, g: float = g, c: float = c, count: int = count) -> bool:
-            span_s = (end_s - head_s - tail_s) * (1 + 1e-9)
-            most = [m.most * math.floor(span_s / d) for m, d in zip(capacity, (g, c), strict=True)]
-            return sum(most) >= count
-
-        best = max(best, _bisect(fits, best))
-    return best
 
 
 def ours(scenario: Scenario, learn: bool = True) -> Policy:
@@ -397,61 +273,136 @@ def any_free(scenario: Scenario) -> Policy:
     return policy
 
 
-def measure(seed: int) -> tuple[frozenset[str], list[float], list[float], int]:
-    """Return tags, makespans over the bound (ours first), decision times, and jobs."""
+@dataclass
+class Result:
+    """Makespans of one scenario in seconds, its bound, and times of decisions."""
+
+    tags: frozenset[str]
+    jobs: int
+    bound_s: float
+    best_s: float
+    ours_s: float
+    told_s: float
+    baselines_s: list[float]
+    turned_s: float
+    round_s: list[float]
+    loss: float | None
+
+
+def play(scenario: Scenario, policy: Policy) -> tuple[float, Run]:
+    """Return the makespan, infinite where jobs are left, and the run."""
+    run = simulate(scenario.jobs, scenario.true_s, scenario.pools, policy, scenario.changes)
+    return (math.inf if run.undone else run.makespan_s), run
+
+
+def cost_of_loss(scenario: Scenario, lost_s: float, run: Run) -> float:
+    """Return the time from the loss of an account on, over that without the loss and its share.
+
+    The share: what was left takes longer by the lost part of the speed, and the longest of the
+    jobs that were killed is done again.
+    """
+    kills = {change.pool: change.at_s for change in scenario.changes if change.kills}
+    at_s = max(kills.values())
+    kept = replace(scenario, changes=[c for c in scenario.changes if not c.kills])
+    kept_s, _ = play(kept, ours(kept))
+    speeds = {
+        pool.name: sum(pool.slots / scenario.true_s[job.name, pool.kind]
+                       for job in scenario.jobs if pool.kind in job.kinds)
+        for pool in scenario.pools
+    }  # fmt: skip
+    share = sum(speeds.values()) / sum(v for name, v in speeds.items() if name not in kills)
+    again_s = max((bar.end_s - bar.start_s for bar in run.bars if not bar.done), default=0.0)
+    return max(0.0, lost_s - at_s) / max(1e-9, max(0.0, kept_s - at_s) * share + again_s)
+
+
+def measure(seed: int) -> Result:
+    """Run all policies on one scenario."""
     scenario = make_scenario(seed)
-    low_s = bound_s(scenario)
-    policies = [
-        ours(scenario),
-        preassigned(scenario, weighted=False),
-        preassigned(scenario, weighted=True),
-        any_free(scenario),
-    ]
-    ratios, round_s = [], []
-    for k, policy in enumerate(policies):
-        run: Run = simulate(
-            scenario.jobs, scenario.true_s, scenario.pools, policy, scenario.changes
-        )
-        ratios.append(run.makespan_s / low_s if not run.undone else math.inf)
-        if not k:
-            round_s = run.round_s
-    return scenario.tags, ratios, round_s, len(scenario.jobs)
+    ours_s, run = play(scenario, ours(scenario))
+    reversed_ = replace(scenario, pools=scenario.pools[::-1])
+    free_s, turned_s = (play(s, any_free(s))[0] for s in (scenario, reversed_))
+    baselines_s = [play(scenario, preassigned(scenario, weighted))[0] for weighted in (False, True)]
+    baselines_s.append(free_s)
+    knowing, told_s = told(scenario), ours_s
+    if "durations off" in scenario.tags and len(scenario.jobs) <= 500:
+        told_s, _ = play(knowing, ours(knowing, learn=False))
+    best_s = min(ours_s, told_s, turned_s, *baselines_s)
+    bound = Bound(scenario)
+    if best_s > 1.001 * bound.quick_s() and len(scenario.jobs) <= 40:
+        best_s = min(best_s, best_of_many_s(knowing))
+    bound_s = bound.tight_s(best_s)
+    loss = None
+    if any(change.kills for change in scenario.changes):
+        loss = cost_of_loss(scenario, ours_s, run)
+    jobs = len(scenario.jobs)
+    return Result(scenario.tags, jobs, bound_s, best_s, ours_s, told_s, baselines_s, turned_s,
+                  run.round_s, loss)  # fmt: skip
 
 
 def main() -> None:
-    """Run all scenarios and print the table."""
+    """Run all scenarios and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scenarios", type=int, default=200)
     parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     seeds = range(options.seed * 1_000_000, options.seed * 1_000_000 + options.scenarios)
+    begin = time.perf_counter()
     with ProcessPoolExecutor(options.workers) as pool:
-        results = list(pool.map(measure, seeds, chunksize=4))
+        results = list(pool.map(measure, seeds, chunksize=1))
+    print(f"python -m benchmarks.placement --scenarios {options.scenarios} --seed {options.seed}, ")
+    print(f"{time.perf_counter() - begin:.0f} s on {options.workers} cores\n")
     report(results)
 
 
-def report(results: list[tuple[frozenset[str], list[float], list[float], int]]) -> None:
-    """Print ratios by kind of scenario, and decision times."""
-    groups = ["all", *sorted({tag for tags, *_ in results for tag in tags})]
-    print(f"{'scenarios':18}{'n':>4}{'median':>9}{'p95':>7}{'max':>7}{'> 1.02':>8}   ours over")
-    for group in groups:
-        table = np.array([r for tags, r, *_ in results if group == "all" or group in tags])
-        columns = {"bound": table[:, 0], "best baseline": table[:, 0] / table[:, 1:].min(axis=1)}
-        if group == "all":
-            columns |= {n: table[:, 0] / table[:, k + 1] for k, n in enumerate(BASELINES)}
-        for name, values in columns.items():
-            median, p95 = np.quantile(values, [0.5, 0.95], method="higher")
-            worse = f"{100 * (values > 1.02).mean():.0f} %"
-            figures = f"{median:9.3f}{p95:7.2f}{values.max():7.2f}{worse:>8}"
-            print(f"{group:18}{len(table):4}{figures}   {name}")
-    round_ms = 1e3 * np.concatenate([times for _, _, times, _ in results])
-    median, p95 = np.quantile(round_ms, [0.5, 0.95])
-    print(
-        f"{len(round_ms)} rounds: median {median:.1f}, p95 {p95:.1f}, max {round_ms.max():.1f} ms"
-    )
+def report(results: list[Result]) -> None:
+    """Print ratios by kind of scenario as a table, and decision times."""
+    print("| scenarios | n | over bound: median | p95 | max | over best baseline: median "
+          "| <= 1.02 | max | told durations, over bound: median | p95 |")  # fmt: skip
+    print("|---" * 10 + "|")
+    tags = sorted({tag for result in results for tag in result.tags})
+    groups = {"all": results} | {tag: [r for r in results if tag in r.tags] for tag in tags}
+    groups["durations known, steady"] = [
+        r for r in results if {"durations known", "steady"} <= r.tags
+    ]
+    for name, group in groups.items():
+        if not group:
+            continue
+        over = [r.ours_s / r.bound_s for r in group]
+        beside = np.array([r.ours_s / min(r.baselines_s) for r in group])
+        knowing = [r.told_s / r.bound_s for r in group]
+        print(f"| {name} | {len(group)} | {_quantiles(over)} | {max(over):.2f} "
+              f"| {np.median(beside):.3f} | {100 * (beside <= 1.02).mean():.0f} % "
+              f"| {beside.max():.2f} | {_quantiles(knowing)} |")  # fmt: skip
+    print("\n| ours over | median | p95 | max | <= 1.02 |\n|---|---|---|---|---|")
+    columns = {name: [r.ours_s / r.baselines_s[k] for r in results]
+               for k, name in enumerate(BASELINES)}  # fmt: skip
+    columns["best known schedule"] = [r.ours_s / r.best_s for r in results]
+    columns["(any free slot, accounts in reverse, over the same not in reverse)"] = [
+        r.turned_s / r.baselines_s[2] for r in results if r.turned_s < math.inf
+    ]
+    for name, values in columns.items():
+        share = 100 * (np.array(values) <= 1.02).mean()
+        print(f"| {name} | {_quantiles(values)} | {max(values):.2f} | {share:.0f} % |")
+    small = [r for r in results if r.jobs <= 40]
+    proven = sum(r.best_s <= 1.001 * r.bound_s for r in small)
+    print(f"\n<= 40 jobs: a schedule that meets the bound, which is so the optimum, is known in "
+          f"{proven} of {len(small)}")  # fmt: skip
+    losses = [r.loss for r in results if r.loss is not None]
+    if losses:
+        print(
+            f"{len(losses)} lost accounts: time from the loss on over its share, "
+            f"median and p95: {_quantiles(losses)}"
+        )
+    round_ms = 1e3 * np.concatenate([r.round_s for r in results])
+    print(f"{len(round_ms)} rounds in ms, median and p95: {_quantiles(round_ms)}")
     for count in (1_000, 10_000):
-        print(f"one round at {count} ready jobs: {time_round_ms(count):.1f} ms (least of 5)")
+        print(f"one round at {count} ready jobs: {time_round_ms(count):.1f} ms (least of 15)")
+
+
+def _quantiles(values: Sequence[float] | NDArray[np.float64]) -> str:
+    median, p95 = np.quantile(values, [0.5, 0.95], method="higher")
+    return f"{median:.3f} | {p95:.2f}"
 
 
 def time_round_ms(count: int) -> float:
@@ -464,7 +415,7 @@ def time_round_ms(count: int) -> float:
     pools = [Pool("g", "a", "gpu", 5, 5), Pool("c", "a", "cpu", 19, 19)]
     work, names = Workload(jobs, seconds), [job.name for job in jobs]
     times = []
-    for _ in range(5):
+    for _ in range(15):
         begin = time.perf_counter()
         decide(work, names, (), pools, 0.0)
         times.append(time.perf_counter() - begin)

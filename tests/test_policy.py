@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.placement.forecast import Forecast
+from tilewright.placement.forecast import Forecast, Queues
 from tilewright.placement.policy import decide
 from tilewright.placement.workload import Job, Kind, Pool, Round, Running, Way, Workload
 
@@ -214,6 +214,13 @@ def test_what_is_too_late_for_a_cpu_goes_to_gpus_by_chain() -> None:
     jobs = [Job(f"j{i}", "edf", BOTH) for i in range(3)] + chain
     found = forecast(jobs, pool("a", "gpu", 2, 0, 10.0, 10.0), pool("a", "cpu", 1))
     assert found.play(Way(0.0))[0] == 10 + 3 * 20.0
+    stitch = [*jobs[:3], Job("s", "stitch", BOTH, work=0.5), *jobs[3:]]
+    late = Queues(forecast(stitch, pool("a", "gpu", 2), pool("a", "cpu", 1)), Way(0.0))
+    # of the stitch a GPU saves most, of the chain it is the end of all
+    assert [stitch[i].name for *_, i in late.fill([2, 1], 0.0)] == ["c0", "s"]
+    queues = Queues(found, Way(0.0))
+    assert queues.fill([0, 1], 0.0) == []
+    assert [jobs[i].name for *_, i in queues.fill([2, 0], 10.0)] == ["c0", "j0"]
 
 
 @pytest.mark.parametrize("by_gain", [True, False])

@@ -34,16 +34,22 @@ class Queues:
         ends_s = [end_s for end_s, kind, _ in forecast.events if not kind]
         self.busy, self.ends_s = len(ends_s), sum(ends_s)
         for i in forecast.ready:
-            self.add(i)
+            self.add(i, forecast.now_s)
 
-    def add(self, i: int) -> None:
-        """Put a job that became ready in line."""
-        gpu_s, cpu_s = self.work.seconds
-        if self.slots[0] and gpu_s[i] < math.inf:
-            heapq.heappush(self.gpus, self.gpu_place[i])
+    def add(self, i: int, clock_s: float) -> None:
+        """Put a job that became ready in line; one that is too late for a CPU only for GPUs."""
+        (gpu_s, cpu_s), tail_s = self.work.seconds, self.work.tail_s
+        gpu = self.slots[0] > 0 and gpu_s[i] < math.inf
+        late = gpu and clock_s + cpu_s[i] + tail_s[i] > self.aim_s
+        if gpu:
+            heapq.heappush(self.gpus, self._late_place(i) if late else self.gpu_place[i])
             self.queue_s += gpu_s[i]
-        if self.slots[1] and cpu_s[i] < math.inf:
+        if self.slots[1] and cpu_s[i] < math.inf and not late:
             heapq.heappush(self.cpus, self.cpu_place[i])
+
+    def _late_place(self, i: int) -> int:
+        """Return a place by chain, before all others where the order is by gain."""
+        return self.work.by_chain.place[i] - len(self.work.jobs) * self.by_gain
 
     def fill(self, free: list[int], clock_s: float) -> list[Start]:
         """Take slots from ``free`` and return what starts in them."""
@@ -67,8 +73,7 @@ class Queues:
             elif either and end_s + tail_s[i] > self.aim_s:
                 heapq.heappop(cpus)  # what is too late for a CPU now is so for ever
                 if self.by_gain:
-                    place = self.work.by_chain.place[i] - len(self.work.jobs)
-                    heapq.heappush(gpus, place)
+                    heapq.heappush(gpus, self._late_place(i))
             elif (
                 self.patient
                 and either
@@ -171,7 +176,7 @@ class Forecast:
                         if i in waits:
                             waits[i] -= 1
                             if not waits[i]:
-                                queues.add(i)
+                                queues.add(i, clock_s)
         return math.inf, math.inf
 
 

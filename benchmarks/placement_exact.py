@@ -1,0 +1,63 @@
+"""Schedules of one who knows more than a policy can: how far is a bound from the optimum?"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from benchmarks.placement_bound import Bound
+from tilewright.placement.simulator import View, simulate
+from tilewright.placement.workload import Decision
+
+if TYPE_CHECKING:
+    from benchmarks.placement import Scenario
+
+
+def told(scenario: Scenario) -> Scenario:
+    """Return the same scenario with the true duration of every job as its estimate."""
+    jobs = [replace(job, rule=job.name, work=1.0) for job in scenario.jobs]
+    return replace(scenario, jobs=jobs, estimates_s=dict(scenario.true_s))
+
+
+def best_of_many_s(scenario: Scenario, tries: int = 300) -> float:
+    """Return the makespan of the best of many list schedules that know what will happen.
+
+    Jobs have random weights on chain and gain; a job takes a CPU where it is done by a random
+    aim, and nothing starts that would be killed.
+    """
+    rng, best_s = random.Random(0), math.inf
+    bound, kinds = Bound(scenario), {pool.name: pool.kind for pool in scenario.pools}
+    low_s, index = bound.quick_s(), {job.name: i for i, job in enumerate(scenario.jobs)}
+    kills = {change.pool: change.at_s for change in scenario.changes if change.kills}
+    (gpu_s, cpu_s), tail_s = bound.kind_s.tolist(), bound.tail.tolist()
+    for _ in range(tries):
+        aim_s = low_s * rng.choice([1, 1.02, 1.05, 1.1, 1.2, 1.3, 1.6, math.inf])
+        power, noise = rng.choice([0, 0.5, 1, 3]), rng.choice([0, 0.1, 0.3])
+        weight = [
+            (t + min(g, c)) * (c / g) ** power * math.exp(rng.gauss(0, noise))
+            for g, c, t in zip(gpu_s, cpu_s, tail_s, strict=True)
+        ]
+
+        def policy(
+            view: View, aim_s: float = aim_s, weight: list[float] = weight
+        ) -> Iterable[Decision]:
+            free = {p.name: p.free for p in sorted(view.pools, key=lambda p: p.kind, reverse=True)}
+            for i in sorted((index[n] for n in view.ready), key=weight.__getitem__, reverse=True):
+                for pool, count in free.items():
+                    on_gpu = kinds[pool] == "gpu"
+                    end_s = view.clock_s + (gpu_s[i] if on_gpu else cpu_s[i])
+                    safe = not view.clock_s < kills.get(pool, math.inf) < end_s < math.inf
+                    timely = on_gpu or gpu_s[i] == math.inf or end_s + tail_s[i] <= aim_s
+                    if count and end_s < math.inf and safe and timely:
+                        free[pool] -= 1
+                        yield Decision(scenario.jobs[i].name, pool, view.clock_s, end_s, "")
+                        break
+
+        run = simulate(scenario.jobs, scenario.true_s, scenario.pools, policy, scenario.changes)
+        best_s = min(best_s, math.inf if run.undone else run.makespan_s)
+        if best_s <= 1.001 * low_s:
+            break
+    return best_s
