@@ -1,4 +1,4 @@
-"""Schedules of one who knows more than a policy can: how far is a bound from the optimum?"""
+"""Schedules of one who knows more than a policy can, to judge bound and policy by."""
 
 from __future__ import annotations
 
