@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.guard import guarded_backend
+from tests.slurm_fixtures import quiet_slurm, slurm
 from tilewright.kernels.backend import Backend, cpu_backend
+
+__all__ = ["quiet_slurm", "slurm"]
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 REPO = Path(__file__).resolve().parent.parent

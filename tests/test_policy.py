@@ -230,6 +230,12 @@ def test_cpus_take_what_loses_least_there(by_gain: bool) -> None:
     assert found.play(Way(math.inf, by_gain))[0] == 25 + 60.0
 
 
+def test_without_a_gpu_cpus_take_the_longest_jobs_first() -> None:
+    jobs = [Job(f"e{i}", "edf", BOTH, work=5) for i in range(2)] + [Job("s", "stitch", BOTH)]
+    # 300 s beside 2 x 150 s; the other way round 150 + 300 s
+    assert forecast(jobs, pool("a", "cpu", 2)).play(Way(math.inf))[0] == 300.0
+
+
 def test_a_job_with_an_account_takes_what_longer_chains_leave() -> None:
     jobs = [Job("own", "edf", BOTH, account="a"), Job("s", "stitch", BOTH)]
     found = ask(jobs, ["own", "s"], [pool("a", "gpu", 1, 0, 100.0), pool("a", "cpu", 1)], 0.0)

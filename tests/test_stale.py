@@ -61,7 +61,7 @@ def test_jobs_of_this_folder_are_listed_or_cancelled(
 ) -> None:
     cluster, recorded = cluster_with("\n".join([HERE, *OTHERS]), tmp_path)
     said: list[str] = []
-    assert stale(cluster, "/data/run", choice, said.append) == left
+    assert stale(cluster.client, "/data/run", choice, said.append) == left
     text = "\n".join(said)
     assert "7  RUNNING    rule_stitch_wildcards_a" in text
     assert not any(job in text for job in ("8  ", "9  ", "6  "))
@@ -71,7 +71,7 @@ def test_jobs_of_this_folder_are_listed_or_cancelled(
 def test_a_queue_that_is_not_known_is_not_an_empty_one(tmp_path: Path) -> None:
     cluster, _ = cluster_with(Unknown("squeue", "no answer within 15 s"), tmp_path)
     with pytest.raises(PlacementError, match="is not known: squeue did not answer"):
-        stale(cluster, "/data/run", "list", print)
+        stale(cluster.client, "/data/run", "list", print)
 
 
 def test_nothing_is_left_where_there_is_no_slurm(

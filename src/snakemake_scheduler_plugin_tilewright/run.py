@@ -18,9 +18,7 @@ from tilewright.placement.preflight import check_sizes
 from tilewright.placement.resources import Plan
 from tilewright.placement.tasks import Fixed, Task
 
-#: The executor waits 10 s longer after each idle round, up to 180 s; freed slots idle as long.
-_POLL_S = 10
-_TEND_S = 10.0
+_TEND_S = 5.0
 
 
 class Run:
@@ -48,6 +46,7 @@ class Run:
         if isinstance(room, str):
             raise PlacementError(f"Slurm does not answer: {room}; try again when it does")
         check_sizes(self.dispatcher.tasks.values(), room, plan)
+        plan.close = lambda: self._settle({})
         threading.Thread(target=self._tend, name="tilewright-tend", daemon=True).start()
 
     def load(self) -> None:
@@ -83,19 +82,18 @@ class Run:
         return not job.is_group() and not job.is_local and "slurm_account" in job.rule.resources
 
     def _fixed(self, job: Any) -> Fixed:
-        """Return what ``--set-resources`` and ``--set-threads`` changed: what differs from ours."""
-        place = self.plan.place_of(job.rule.name, job.wildcards)
-        assert place is not None
-        given, shape = job.resources, place.shape
+        """Return what the user chose with ``--set-resources`` and ``--set-threads``."""
+        settings, rule = self.dag.workflow.resource_settings, job.rule.name
+        chosen = settings.overwrite_resources.get(rule, {})
 
-        def other(value: Any, own: Any) -> Any:
-            return value if value is not None and value != own else None
+        def value(*names: str) -> Any:
+            return job.resources.get(names[-1]) if any(name in chosen for name in names) else None
 
         return Fixed(
-            other(given.get("slurm_account"), place.account),
-            other(job.threads, shape.cpus),
-            other(given.get("mem_mb"), shape.mem_mb),
-            other(given.get("runtime"), shape.runtime_min),
+            value("slurm_account"),
+            job.threads if rule in settings.overwrite_threads else None,
+            value("mem", "mem_mb"),
+            value("runtime"),
         )
 
     def select(
@@ -162,6 +160,5 @@ class Run:
                 self.logger.info(f"{name}: {self.dispatcher.tasks[name].moved}; placed anew")
             scheduler = self.dag.workflow.scheduler
             if scheduler is not None:
-                executor = scheduler._executor
-                wait_s = executor.next_seconds_between_status_checks or _POLL_S
-                executor.next_seconds_between_status_checks = min(wait_s, _POLL_S)
+                # it adds 10 s to this after each idle round, up to 180: freed slots idle as long
+                scheduler._executor.next_seconds_between_status_checks = 0

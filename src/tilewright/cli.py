@@ -132,26 +132,23 @@ def doctor(
 
 @app.command()
 def stale(
-    site: Annotated[Path | None, typer.Option(help="Site file of your profile.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until they have ended.")] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel them.")] = False,
 ) -> None:
     """List jobs of a killed run that still write into this folder; status 1 if there are some."""
     from tilewright.commands.stale import stale as look
-    from tilewright.placement import cluster
+    from tilewright.placement.cluster import own_client
     from tilewright.placement.errors import PlacementError
-    from tilewright.placement.site import SiteError
-    from tilewright.placement.survey import SurveyError
 
     if wait and cancel:
         raise SystemExit("tilewright stale: give --wait or --cancel, not both")
-    if not _slurm_wanted(site):
+    if not _slurm_wanted(None):
         typer.echo("no Slurm here, so no job of an earlier run is left")
         return
     choice: Literal["list", "wait", "cancel"] = "cancel" if cancel else "wait" if wait else "list"
     try:
-        left = look(cluster.use(site), str(Path.cwd()), choice, typer.echo)
-    except (PlacementError, SiteError, SurveyError) as error:
+        left = look(own_client(), str(Path.cwd()), choice, typer.echo)
+    except PlacementError as error:
         raise SystemExit(f"tilewright stale: {error}") from None
     raise SystemExit(min(left, 1))
 

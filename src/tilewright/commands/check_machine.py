@@ -21,7 +21,7 @@ _MEMORY_SHARE = 0.9
 
 def check_plugins() -> Iterable[Check]:
     """Check that Snakemake finds the scheduler and the executor of the cluster profiles."""
-    from snakemake_interface_executor_plugins.registry import (  # type: ignore[import-untyped]
+    from snakemake_interface_executor_plugins.registry import (
         ExecutorPluginRegistry,
     )
     from snakemake_interface_scheduler_plugins.registry import SchedulerPluginRegistry

@@ -128,7 +128,7 @@ def check_partitions(cluster: Cluster) -> Iterable[Check]:
 def check_stale(cluster: Cluster, folder: str) -> Iterable[Check]:
     """Check that no job of a killed run still writes into a folder."""
     try:
-        left = look_for_stale(cluster, folder)
+        left = look_for_stale(cluster.client, folder)
     except PlacementError as error:
         yield said_by("stale jobs", error, "try again when Slurm answers")
         return

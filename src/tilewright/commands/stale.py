@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Literal
 
 from tilewright.commands.checks import count
-from tilewright.placement.cluster import Cluster
 from tilewright.placement.preflight import deal_with_stale, look_for_stale
+from tilewright.slurm.query import SlurmClient
 
 
 def stale(
-    cluster: Cluster,
+    client: SlurmClient,
     folder: str,
     choice: Literal["list", "wait", "cancel"],
     say: Callable[[str], None],
@@ -20,7 +20,7 @@ def stale(
 
     Parameters
     ----------
-    cluster : Cluster
+    client : SlurmClient
     folder : str
         Where the killed run was started.
     choice : {"list", "wait", "cancel"}
@@ -38,8 +38,8 @@ def stale(
         The queue is not known.
     """
     if choice != "list":
-        deal_with_stale(cluster, folder, choice, say)
-    left = look_for_stale(cluster, folder)
+        deal_with_stale(client, folder, choice, say)
+    left = look_for_stale(client, folder)
     if not left:
         say(f"no job of an earlier run writes into {folder}")
         return 0

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from tilewright.placement.pools import Device, Pool, Sharing, make_pools, needs
+from tilewright.placement.pools import Device, Pool, Sharing, make_pools, may_use, needs
 from tilewright.placement.shapes import Shape
 from tilewright.slurm.accounts import COUNTED, Account
 from tilewright.slurm.jobs import GROUP_LIMIT, SlurmJob
@@ -57,7 +57,8 @@ class Room:
         if (account, kind) in self.closed:
             return False
         here = next((a for a in self.accounts if a.name == account), None)
-        if here is None:
+        where = self.partitions.get(kind)
+        if here is None or (where is not None and not may_use(here, where)):
             return False
         wanted = needs(shape, 1)
         free = {tres: here.free(tres) for tres in COUNTED}

@@ -97,12 +97,17 @@ def use(site: str | Path | None = None) -> Cluster:
     global _current
     path = os.environ.get("TILEWRIGHT_SITE") or site
     read = read_site(Path(path) if path else None)
-    person = pwd.getpwuid(os.getuid())
-    client = SlurmClient(person.pw_name, platformdirs.user_cache_path("tilewright"), ttl_s=TTL_S)
-    found = survey(client, person.pw_uid, read)
+    client = own_client()
+    found = survey(client, os.getuid(), read)
     _check_names(read, found, str(path))
-    _current = Cluster(read, client, person.pw_uid, found)
+    _current = Cluster(read, client, os.getuid(), found)
     return _current
+
+
+def own_client() -> SlurmClient:
+    """Return a client that asks for the person who runs this process."""
+    user = pwd.getpwuid(os.getuid()).pw_name
+    return SlurmClient(user, platformdirs.user_cache_path("tilewright"), ttl_s=TTL_S)
 
 
 def current() -> Cluster | None:

@@ -11,15 +11,16 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from tilewright.placement.capacity import Claim, Room, room_now
+from tilewright.placement.claims import Claims
 from tilewright.placement.cluster import Cluster
+from tilewright.placement.endings import find_cause
 from tilewright.placement.ledger import Ledger
 from tilewright.placement.place import Place
 from tilewright.placement.pools import Device, needs
 from tilewright.placement.resources import Plan
-from tilewright.placement.retry import DEVICE_ERROR, Verdict, judge, within
+from tilewright.placement.retry import Verdict, judge, within
 from tilewright.placement.rounds import (
     RoundOfPlacing,
     Start,
@@ -28,7 +29,7 @@ from tilewright.placement.rounds import (
 )
 from tilewright.placement.tasks import Task, observe
 from tilewright.placement.workload import Way, Workload
-from tilewright.slurm.jobs import GROUP_LIMIT, Cause, SlurmJob, cause_of, node_of
+from tilewright.slurm.jobs import STUCK, SlurmJob
 from tilewright.slurm.query import Unknown
 
 #: Estimates are learned anew this often: a new workload of 10,000 jobs takes 50 ms.
@@ -65,9 +66,13 @@ class Dispatcher:
     way: Way | None = None
     why_waiting: dict[str, str] = field(default_factory=dict)
     first_id: int = 0
+    claims: Claims = field(init=False)
     _groups: dict[str, str] = field(default_factory=dict)
     _work: Workload | None = None
     _work_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.claims = Claims(self.cluster.client.cache_dir / "claims")
 
     def begin(self) -> None:
         """Write what the run starts from; jobs in the queue by now are not this run's."""
@@ -90,7 +95,7 @@ class Dispatcher:
 
         Where Slurm does not answer nothing starts, and the reason is said once.
         """
-        with self.lock:
+        with self.lock, self.claims.alone():
             room = self.room()
             if isinstance(room, str):
                 if self.ledger.write_change("hold", "slurm", reason=room):
@@ -105,7 +110,12 @@ class Dispatcher:
             )  # fmt: skip
             self.way = placing.place(tasks, [self.tasks[name] for name in later], self.way)
             self.why_waiting = placing.why
-            return {start.task.name: self._send(start) for start in placing.starts}
+            sent = {start.task.name: self._send(start) for start in placing.starts}
+            if sent:
+                self.claims.add(
+                    [Claim(place.account, needs(place.shape, 1)) for place in sent.values()]
+                )
+            return sent
 
     def _workload(self) -> Workload:
         """Return all tasks with estimates that are at most a minute old."""
@@ -138,7 +148,7 @@ class Dispatcher:
         room = room_now(
             survey.accounts,
             queue,
-            sent,
+            sent + self.claims.others(),
             mode=survey.sharing,
             utilisation=self.cluster.site.utilisation,
             partitions=survey.partitions,
@@ -200,7 +210,7 @@ class Dispatcher:
         with self.lock:
             task = self.tasks[name]
             place, job = task.place, self._seen(task)
-            cause, words, node = self._cause(task, job)
+            cause, words, node = find_cause(self.cluster.client, job, task.log)
             verdict = judge(task.past, cause, words, node, moved=bool(task.moved))
             if cause == "memory" and place is not None and self._has_all(task, place):
                 verdict = Verdict(verdict.past, "needs more memory than any account has", True)
@@ -227,7 +237,7 @@ class Dispatcher:
         return within(wanted, place.shape, self.cluster.survey.accounts) is None
 
     def tend(self) -> list[str]:
-        """Cancel jobs that pend on a group limit while another place would finish them sooner.
+        """Cancel jobs that pend on a limit or a dead node while another place ends them sooner.
 
         How long they would still wait is not known; as long as they did already is the guess.
         """
@@ -245,7 +255,7 @@ class Dispatcher:
                     or job.state != "PENDING"
                     or task.moved
                     or waited_s < self.cluster.site.patience_s
-                    or not GROUP_LIMIT.match(job.reason)
+                    or not STUCK.match(job.reason)
                 ):
                     continue
                 better = sooner_elsewhere(task, room, self.plan, waited_s)
@@ -271,28 +281,6 @@ class Dispatcher:
                 if not isinstance(queue, Unknown):
                     observe([task], queue, self.workdir)
         return task.seen
-
-    def _cause(self, task: Task, job: SlurmJob | None) -> tuple[Cause, str, str]:
-        words = last_words(task.log)
-        if job is None:
-            return "unknown", words or "it never reached the queue", ""
-        details = self.cluster.client.job(job.id)
-        if isinstance(details, Unknown):
-            return "unknown", str(details), job.nodes
-        cause, said = cause_of(details)
-        node = node_of(details) or job.nodes
-        if cause == "error" and words:
-            return ("device" if DEVICE_ERROR in words else "error"), words, node
-        return cause, said, node
-
-
-def last_words(log: str) -> str:
-    """Return the last line of a job's log: of a traceback, the error."""
-    try:
-        lines = Path(log).read_text(encoding="utf-8", errors="replace").splitlines() if log else []
-    except OSError:
-        return ""
-    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
 
 
 def _named(room: Room) -> dict[str, str]:

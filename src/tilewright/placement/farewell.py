@@ -23,6 +23,7 @@ def farewell(plan: Plan, argv: Sequence[str]) -> None:
     """
     if plan.cluster is None or plan.ledger is None:
         return
+    plan.close()
     plan.durations.save()
     events = list(read_ledger(plan.ledger))
     starts = [i for i, event in enumerate(events) if event["event"] == "run"]

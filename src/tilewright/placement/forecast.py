@@ -27,7 +27,8 @@ class Queues:
         line = work.by_gain if way.by_gain else work.by_chain
         # a place below zero is one in the order by chain: for those that may not be late
         self.gpu_place, self.gpu_jobs = line.place, line.jobs + work.by_chain.jobs
-        self.cpu_place, self.cpu_jobs = work.by_loss.place, work.by_loss.jobs
+        line = work.by_loss if slots[0] else work.by_chain
+        self.cpu_place, self.cpu_jobs = line.place, line.jobs
         self.gpus, self.cpus = [list[int]() for _ in KINDS]
         self.taken: set[int] = set()
         self.queue_s = 0.0

@@ -10,10 +10,8 @@ from itertools import cycle
 from tilewright.placement.capacity import Room
 from tilewright.placement.forecast import Forecast
 from tilewright.placement.policy import decide
-from tilewright.placement.pools import Device
 from tilewright.placement.resources import Plan
-from tilewright.placement.rounds import estimate_s, light, make_workload, shape_of
-from tilewright.placement.shapes import Shape
+from tilewright.placement.rounds import estimate_s, largest, light, make_workload
 from tilewright.placement.simulator import Policy, Run, View, simulate
 from tilewright.placement.tasks import Task
 from tilewright.placement.workload import KINDS, Decision, Job, Pool, Way, Workload
@@ -83,7 +81,7 @@ def look_ahead(tasks: Sequence[Task], plan: Plan, room: Room) -> Outlook:
         What is free now. Slots are counted for the largest job of each device kind.
     """
     heavy = [task for task in tasks if not light(task, plan)]
-    counted = room.pools(_largest(heavy, plan, room))
+    counted = room.pools(largest(heavy, plan, room))
     free = {pool.name: pool.free for pool in counted}
     all_pools = [Pool(p.name, p.account, p.device, p.slots, p.slots) for p in counted]
     pools = [replace(p, slots=n, free=n) for p in all_pools if (n := free[p.name])]
@@ -217,18 +215,3 @@ class _Play:
 
 def _end_s(run: Run) -> float | None:
     return None if run.undone else run.makespan_s
-
-
-def _largest(tasks: Iterable[Task], plan: Plan, room: Room) -> dict[Device, Shape]:
-    """Return for each device kind a shape that holds every task."""
-    found: dict[Device, Shape] = {}
-    for kind in KINDS:
-        shapes = [shape_of(task, kind, plan, room) for task in tasks if kind in task.kinds]
-        if shapes:
-            found[kind] = Shape(
-                max(shape.cpus for shape in shapes),
-                max(shape.mem_mb for shape in shapes),
-                max(shape.gpus for shape in shapes),
-                max(shape.runtime_min for shape in shapes),
-            )
-    return found

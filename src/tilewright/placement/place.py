@@ -16,7 +16,9 @@ class Place:
 
     Attributes
     ----------
-    account, qos : str
+    account : str
+    qos : str or None
+        None where Slurm takes the account's by itself: then the user may change the account.
     partition : str or None
     kind : {"gpu", "cpu"}
     shape : Shape
@@ -28,7 +30,7 @@ class Place:
     """
 
     account: str
-    qos: str
+    qos: str | None
     partition: str | None
     kind: Device
     shape: Shape

@@ -120,6 +120,8 @@ def make_pools(
                 continue
             shape, share = shapes[device], utilisation if device == "cpu" else 1.0
             where = (partitions or {}).get(device)
+            if where is not None and not may_use(account, where):
+                continue
             rooms = _rooms(account, where, share, taken, now=False)
             slots, bound = _fit(rooms, shape)
             free, _ = _fit(_rooms(account, where, share, taken_now, now=True), shape)
@@ -129,6 +131,12 @@ def make_pools(
             if slots:
                 pools.append(Pool(account.name, account.qos, device, slots, free, bound))
     return pools
+
+
+def may_use(account: Account, partition: Partition) -> bool:
+    """Return whether an account's jobs may go to a partition."""
+    allowed = partition.allow_accounts is None or account.name in partition.allow_accounts
+    return allowed and (not account.partitions or partition.name in account.partitions)
 
 
 def total_slots(pools: Sequence[Pool], device: Device | None = None) -> int:

@@ -16,7 +16,7 @@ from tilewright.placement.resources import Plan
 from tilewright.placement.rounds import shape_of
 from tilewright.placement.tasks import Task
 from tilewright.slurm.jobs import SlurmJob, parse_queue
-from tilewright.slurm.query import Unknown
+from tilewright.slurm.query import SlurmClient, Unknown
 
 #: Arguments with which Snakemake runs nothing.
 _LOOKING = re.compile(
@@ -24,6 +24,7 @@ _LOOKING = re.compile(
     r"|list-.*|list|report.*|archive|containerize|generate-unit-tests|cleanup-metadata|touch)(=.*)?"
 )
 _POLL_S = 10.0
+_COMPLETING_S = 120.0  # KillWait is 30 s unless the site says otherwise
 
 
 def only_looks(argv: Sequence[str]) -> bool:
@@ -46,7 +47,7 @@ def before_run(cluster: Cluster | None, argv: Sequence[str]) -> None:
         As :func:`deal_with_stale`.
     """
     if cluster is not None and not only_looks(argv[1:]):
-        deal_with_stale(cluster, str(Path.cwd()), cluster.site.stale, _say)
+        deal_with_stale(cluster.client, str(Path.cwd()), cluster.site.stale, _say)
 
 
 def _say(line: str) -> None:
@@ -62,7 +63,7 @@ def stale_jobs(queue: Iterable[SlurmJob], workdir: str) -> list[SlurmJob]:
     ]
 
 
-def look_for_stale(cluster: Cluster, workdir: str) -> list[SlurmJob]:
+def look_for_stale(client: SlurmClient, workdir: str) -> list[SlurmJob]:
     """Return the jobs of an earlier run that still write into a folder.
 
     Raises
@@ -70,8 +71,8 @@ def look_for_stale(cluster: Cluster, workdir: str) -> list[SlurmJob]:
     PlacementError
         The queue is not known: then nobody can say that nothing writes there.
     """
-    cluster.client.forget()
-    said = cluster.client.queue()
+    client.forget()
+    said = client.queue()
     if isinstance(said, Unknown):
         raise PlacementError(
             f"whether jobs of an earlier run still write into {workdir} is not known: {said}; "
@@ -81,13 +82,13 @@ def look_for_stale(cluster: Cluster, workdir: str) -> list[SlurmJob]:
 
 
 def deal_with_stale(
-    cluster: Cluster, workdir: str, choice: str, say: Callable[[str], None]
+    client: SlurmClient, workdir: str, choice: str, say: Callable[[str], None]
 ) -> None:
     """Refuse, wait for or cancel jobs of an earlier run that still write into a folder.
 
     Parameters
     ----------
-    cluster : Cluster
+    client : SlurmClient
     workdir : str
     choice : {"refuse", "wait", "cancel"}
     say : callable
@@ -98,23 +99,37 @@ def deal_with_stale(
     PlacementError
         There are such jobs and the choice is to refuse, or the queue is not known.
     """
-    stale = look_for_stale(cluster, workdir)
+    stale = _without_completing(client, workdir, say)
     if not stale:
         return
     lines = "\n".join(f"  {job.id}  {job.state:<10} {job.comment}" for job in stale)
+    there = f"{len(stale)} jobs of an earlier run still write into {workdir}:\n{lines}"
     if choice == "refuse":
         raise PlacementError(
-            f"{len(stale)} jobs of an earlier run still write into {workdir}:\n{lines}\n"
-            "wait for them with `tilewright stale --wait`, or end them with "
+            f"{there}\nwait for them with `tilewright stale --wait`, or end them with "
             "`tilewright stale --cancel`; then unlock with --unlock if Snakemake asks for it"
         )
-    say(f"{len(stale)} jobs of an earlier run still write into {workdir}:\n{lines}")
+    say(there)
     if choice == "cancel":
-        cluster.client.cancel([job.id for job in stale])
+        client.cancel([job.id for job in stale])
         say("cancelled; waiting until they are gone")
-    while stale := look_for_stale(cluster, workdir):
+    while stale := look_for_stale(client, workdir):
         say(f"waiting for {len(stale)}: {', '.join(str(job.id) for job in stale[:8])}")
         time.sleep(1.0 if choice == "cancel" else _POLL_S)
+
+
+def _without_completing(
+    client: SlurmClient, workdir: str, say: Callable[[str], None]
+) -> list[SlurmJob]:
+    """Return the stale jobs; those that are just being ended, as after Ctrl-C, are waited for."""
+    limit_s = time.monotonic() + _COMPLETING_S
+    while stale := look_for_stale(client, workdir):
+        completing = all(job.state == "COMPLETING" for job in stale)
+        if not completing or time.monotonic() > limit_s:
+            break
+        say(f"waiting for {len(stale)} jobs that are being ended")
+        time.sleep(1.0)
+    return stale
 
 
 def check_sizes(tasks: Iterable[Task], room: Room, plan: Plan) -> None:

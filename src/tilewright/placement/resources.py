@@ -20,8 +20,9 @@ from typing import Any
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.durations import Durations
 from tilewright.placement.place import Place, Sizes, key_of
-from tilewright.placement.pools import Device, Pool, too_big
+from tilewright.placement.pools import Device, Pool, pool_name, too_big
 from tilewright.placement.shapes import DataSize, Shape, ShapeModel
+from tilewright.slurm.accounts import Account
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ class Plan:
         Where decisions are written.
     table : dict of str to Place
         The assignment table: job to place, written at dispatch.
+    close : callable
+        Called when the run ends, so that the last jobs get into the ledger.
     """
 
     sizes: Sizes
@@ -85,6 +88,7 @@ class Plan:
     granted_cpus: int | None = None
     ledger: Path | None = None
     table: dict[str, Place] = field(default_factory=dict)
+    close: Callable[[], None] = lambda: None
     _static: dict[str, Place] = field(default_factory=dict)
     _durations: Durations | None = None
 
@@ -189,21 +193,24 @@ class Plan:
             and not too_big(accounts[pool.account], self.shape(rule, wildcards, pool.device))
         ]
         if not pools:
-            account = next(iter(accounts.values()))
-            kind = kinds[-1]
-            shape = self.shape(rule, wildcards, kind)
-            partition = self.cluster.partition(kind)
-            return Place(account.name, account.qos, partition, kind, shape, "")
+            return self.place(next(iter(accounts.values())), kinds[-1], rule, wildcards)
         speeds = {kind: 1 / self.durations.factor(rule, kind) for kind in kinds}
         ends = list(accumulate(pool.slots * speeds[pool.device] for pool in pools))
         at = zlib.crc32(key.encode()) / 2**32 * ends[-1]
-        return self.place(pools[bisect(ends, at)], rule, wildcards)
+        pool = pools[bisect(ends, at)]
+        return self.place(accounts[pool.account], pool.device, rule, wildcards)
 
-    def place(self, pool: Pool, rule: str, wildcards: Any) -> Place:
-        """Return a job's place in a pool."""
-        partition = self.cluster.partition(pool.device) if self.cluster else None
-        shape = self.shape(rule, wildcards, pool.device)
-        return Place(pool.account, pool.qos, partition, pool.device, shape, pool.name)
+    def place(self, account: Account, kind: Device, rule: str, wildcards: Any) -> Place:
+        """Return a job's place on an account."""
+        assert self.cluster is not None
+        return Place(
+            account.name,
+            account.qos if account.name_qos else None,
+            self.cluster.partition(kind),
+            kind,
+            self.shape(rule, wildcards, kind),
+            pool_name(account.name, kind),
+        )
 
 
 def granted_cpus(environ: Mapping[str, str] = os.environ) -> int | None:

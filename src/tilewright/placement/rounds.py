@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tilewright.placement.capacity import Room
 from tilewright.placement.place import Place
 from tilewright.placement.policy import decide
-from tilewright.placement.pools import Device, pool_name
+from tilewright.placement.pools import Device
 from tilewright.placement.resources import Plan
 from tilewright.placement.retry import within
 from tilewright.placement.shapes import Shape
@@ -53,6 +53,21 @@ def shape_of(task: Task, kind: Device, plan: Plan, room: Room) -> Shape:
     if partition is not None and partition.max_time_min is not None:
         grown = replace(grown, runtime_min=min(grown.runtime_min, partition.max_time_min))
     return within(grown, base, room.accounts) or grown
+
+
+def largest(tasks: Iterable[Task], plan: Plan, room: Room) -> dict[Device, Shape]:
+    """Return for each device kind that a task may use a shape that holds all of them."""
+    found: dict[Device, Shape] = {}
+    for kind in KINDS:
+        shapes = [shape_of(task, kind, plan, room) for task in tasks if kind in task.kinds]
+        if shapes:
+            found[kind] = Shape(
+                max(shape.cpus for shape in shapes),
+                max(shape.mem_mb for shape in shapes),
+                max(shape.gpus for shape in shapes),
+                max(shape.runtime_min for shape in shapes),
+            )
+    return found
 
 
 def sooner_elsewhere(
@@ -127,8 +142,8 @@ class RoundOfPlacing:
     def _pass(
         self, heavy: Sequence[Task], coming: Sequence[Task], last: Way | None
     ) -> tuple[set[str], Way | None]:
-        shapes = self._largest(heavy)
-        if "gpu" not in shapes and (more := self._largest(coming).get("gpu")):
+        shapes = largest(heavy, self.plan, self.room)
+        if "gpu" not in shapes and (more := largest(coming, self.plan, self.room).get("gpu")):
             shapes = {"gpu": more, **shapes}
         pools = [
             Pool(pool.name, pool.account, pool.device, pool.free + len(own), pool.free, tuple(own))
@@ -160,13 +175,12 @@ class RoundOfPlacing:
         shape = shape_of(task, kind, self.plan, self.room)
         if not self.room.fits(account, kind, shape):
             return False
-        qos = next(a.qos for a in self.room.accounts if a.name == account)
-        exclude = tuple(sorted({*self.bad_nodes[kind], *task.past.nodes}))
-        partition = self.room.partitions.get(kind)
-        place = Place(
-            account, qos, partition.name if partition else None, kind, shape,
-            pool_name(account, kind), exclude,
-        )  # fmt: skip
+        here = next(a for a in self.room.accounts if a.name == account)
+        place = replace(
+            self.plan.place(here, kind, task.rule, task.wildcards),
+            shape=shape,
+            exclude=tuple(sorted({*self.bad_nodes[kind], *task.past.nodes})),
+        )
         self.room = self.room.take(account, shape)
         self.starts.append(Start(task, place, reason, estimate_s(task, kind, self.plan)))
         self.active.append(replace(task, place=place, sent_s=self.now_s, seen=None))
@@ -188,20 +202,6 @@ class RoundOfPlacing:
         best = max(open_, key=lambda account: (account.free("cpu") or 0, account.name))
         self._start(task, best.name, "cpu", "a light job, where most CPUs are free")
 
-    def _largest(self, tasks: Iterable[Task]) -> dict[Device, Shape]:
-        """Return for each device kind a shape that holds every task."""
-        found: dict[Device, Shape] = {}
-        for kind in KINDS:
-            shapes = [shape_of(t, kind, self.plan, self.room) for t in tasks if kind in t.kinds]
-            if shapes:
-                found[kind] = Shape(
-                    max(s.cpus for s in shapes),
-                    max(s.mem_mb for s in shapes),
-                    max(s.gpus for s in shapes),
-                    max(s.runtime_min for s in shapes),
-                )
-        return found
-
     def _smaller(self, tasks: Sequence[Task]) -> list[Task]:
         """Return the tasks without the largest in memory or CPUs."""
         sizes = {
@@ -217,12 +217,18 @@ class RoundOfPlacing:
         return [task for task in tasks if all(c < cpus and m < mem_mb for c, m in sizes[task.name])]
 
     def _running(self, account: str, kind: Kind) -> list[Running]:
+        """Return own jobs in the slots of a pool; what pends in a closed one holds none."""
         found = []
+        closed = (account, kind) in self.room.closed
         for task in self.active:
-            if task.place is not None and (task.place.account, task.place.kind) == (account, kind):
-                seen_s = task.seen.start_s if task.seen and task.seen.state == "RUNNING" else None
-                start_s = seen_s or self.now_s
-                found.append(
-                    Running(task.name, start_s, start_s + estimate_s(task, kind, self.plan))
-                )
+            place, seen = task.place, task.seen
+            if place is None or (place.account, place.kind) != (account, kind):
+                continue
+            start_s = seen.start_s if seen and seen.state == "RUNNING" else None
+            if start_s is None and closed:
+                continue
+            if start_s is None:  # it may wait as long again as it has
+                start_s = 2 * self.now_s - task.sent_s
+            end_s = start_s + estimate_s(task, kind, self.plan)
+            found.append(Running(task.name, start_s, end_s))
         return found

@@ -39,7 +39,7 @@ class JobSize(_Section):
 
 
 class Partitions(_Section):
-    """Where jobs of each device kind go; null takes the partition that fits."""
+    """Where jobs of each kind go; null takes the partition that fits, ``gpu: none`` uses no GPU."""
 
     gpu: str | None = None
     cpu: str | None = None

@@ -153,7 +153,7 @@ def _partitions(
     for device, name in wanted.items():
         if name is not None:
             chosen[device] = known.get(name)
-            if name not in known:
+            if name not in known and (device, name) != ("gpu", "none"):
                 notes.append(f"partition {name} is not up; up are {', '.join(sorted(known))}")
     return chosen, notes
 

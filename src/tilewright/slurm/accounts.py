@@ -66,6 +66,8 @@ class Account:
         Jobs behind ``used`` and ``mine``.
     partitions : tuple of str
         Those that the association is bound to; empty is all.
+    name_qos : bool
+        Jobs must name the QOS, since it is not the one that Slurm takes by itself.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Account:
     jobs_used: int | None = None
     jobs_mine: int | None = None
     partitions: tuple[str, ...] = ()
+    name_qos: bool = True
 
     @property
     def unknown_use(self) -> tuple[str, ...]:
@@ -181,6 +184,7 @@ def _live(
     return Account(
         account.name, account.qos, limit, origin, account.limit_per_user, account.jobs,
         account.submit, used, mine, live.jobs, live.jobs_by_uid.get(uid, 0), account.partitions,
+        account.name_qos,
     )  # fmt: skip
 
 
@@ -230,6 +234,7 @@ def _account(
         _least(qos.jobs, qos.jobs_per_user, *(row.jobs for row in held)),
         _least(qos.submit, qos.submit_per_user, *(row.submit for row in held)),
         partitions=() if "" in partitions else tuple(sorted(set(partitions))),
+        name_qos=any(row.default_qos != qos.name for row in own),
     )
 
 

@@ -23,6 +23,8 @@ JOB_FORMAT = ",".join(f"{name}:{width}|" for name, width in JOB_FIELDS.items())
 ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"})
 #: Pending because a group limit is reached.
 GROUP_LIMIT = re.compile(r"(QOS|Assoc)(Grp|Max)")
+#: Pending for what time alone does not mend: a limit that others hold, nodes that are down.
+STUCK = re.compile(GROUP_LIMIT.pattern + r"|ReqNodeNotAvail|Partition(Down|Inactive)|.*\bDOWN\b")
 
 Cause = Literal["memory", "time", "node", "cancelled", "device", "error", "unknown"]
 
@@ -145,18 +147,23 @@ def cause_of(details: str) -> tuple[Cause, str]:
     said = ", ".join(
         [state, *({pairs.get("Reason", "None")} - {"None"}), f"exit {max(codes, default='')}"]
     )
-    if state == "OUT_OF_MEMORY" or codes & {"0:125", "0:9", "9:0", "137:0", "125:0"}:
-        return "memory", said
     known: dict[str, Cause] = {
+        "OUT_OF_MEMORY": "memory",
         "TIMEOUT": "time",
         "DEADLINE": "time",
+        "TimeLimit": "time",  # for some seconds the state is still COMPLETING
         "NODE_FAIL": "node",
         "BOOT_FAIL": "node",
+        "NodeDown": "node",
+        "BadConstraints": "node",  # all nodes that fit are excluded
         "CANCELLED": "cancelled",
         "PREEMPTED": "cancelled",
-        "FAILED": "error",
+        "FAILED": "memory" if codes & {"0:125", "0:9", "9:0", "137:0", "125:0"} else "error",
     }
-    return (known[state], said) if state in known else ("unknown", said if state else "")
+    for word in (pairs.get("Reason", ""), state):
+        if word in known:
+            return known[word], said
+    return "unknown", said if state else ""
 
 
 def node_of(details: str) -> str:

@@ -166,7 +166,8 @@ class SlurmClient:
 
     def job(self, job_id: int) -> str | Unknown:
         """Return all that slurmctld says of one job."""
-        return self.run(("scontrol", "-o", "show", "job", str(job_id)))
+        # -d: with the derived exit code, the only sign of a step that ran out of memory
+        return self.run(("scontrol", "-d", "-o", "show", "job", str(job_id)))
 
     def cancel(self, job_ids: Sequence[int]) -> str | Unknown:
         """Cancel jobs."""

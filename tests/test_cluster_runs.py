@@ -1,0 +1,230 @@
+"""Placement and its faults on a real Slurm, with real Snakemake runs of sleeping jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cluster_runs import ClusterRun, dump
+from tests.conftest import REPO
+from tests.slurm_cluster import Cluster, wait_for
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture
+def run(quiet_slurm: Cluster, tmp_path: Path) -> ClusterRun:
+    return ClusterRun(quiet_slurm, tmp_path)
+
+
+def accounts(slurm: Cluster, site: str = "profiles/hipergator/site.yaml") -> dict[str, object]:
+    done = slurm.run(
+        [sys.executable, "-m", "tilewright.cli", "accounts", "--json", "--user", "kuser",
+         "--site", str(REPO / site)],
+        env={"XDG_CACHE_HOME": str(slurm.scratch / "cache")},
+    )  # fmt: skip
+    return dict(json.loads(done.stdout))
+
+
+def test_worked_example(quiet_slurm: Cluster) -> None:
+    found = accounts(quiet_slurm)
+    pools = found["pools"]
+    assert isinstance(pools, dict)
+    assert [(p["account"], p["device"], p["slots"]) for p in pools["independent"]] == [
+        ("clive", "gpu", 3),
+        ("clive", "cpu", 11),
+        ("maigan", "gpu", 2),
+        ("maigan", "cpu", 8),
+    ]
+    assert found["total"] == {"independent": 24, "shared": 15}
+    left = found["left_out"]
+    assert isinstance(left, dict)
+    assert set(left) == {"brusko", "brusko-b", "clive-b", "maigan-b"}
+    assert left["brusko"].startswith("blocked: its members")
+
+
+def test_every_kind_of_both_accounts(run: ClusterRun) -> None:
+    run.prepare(jobs=20, light=2).run()
+    run.check_outputs(set(range(20)))
+    run.check_limits()
+    assert set(run.placed()) == {"clive_gpu", "clive_cpu", "maigan_gpu", "maigan_cpu"}
+    devices = {event["job"].rpartition("_")[2]: event["kind"] for event in run.events
+               if event["event"] == "place" and event["rule"] == "work"}  # fmt: skip
+    for name, kind in devices.items():
+        assert [line.split()[0] for line in run.traces(int(name))] == [kind]
+    assert f"placement: {20 + 2} jobs done" in run.log
+
+
+def test_dry_run_and_greedy_use_the_static_plan(run: ClusterRun) -> None:
+    run.prepare(jobs=10).run("-n")
+    assert {"clive", "maigan"} == {
+        word.partition("=")[2].rstrip(",") for word in run.log.split() if "slurm_account=" in word
+    }
+    run.prepare(jobs=6).run("--scheduler", "greedy")
+    run.check_outputs(set(range(6)))
+    run.check_limits()
+
+
+def test_labmate_fills_an_account_before_and_during_the_run(run: ClusterRun) -> None:
+    slurm = run.slurm
+    hog = slurm.sbatch("labmate", "-A", "clive", "-p", "hpg-default", "--mem=700G", "-t", "10",
+                       command="sleep 600")  # fmt: skip
+    wait_for(lambda: "RUNNING" in slurm.show_job(hog), 20)
+    process = run.prepare(jobs=16, seconds="5,12").start()
+    wait_for(lambda: sum(job.state == "RUNNING" for job in run.jobs()) >= 6, 60)
+    second = slurm.sbatch("labmate", "-A", "maigan", "-p", "hpg-default", "--mem=300G",
+                          command="sleep 40")  # fmt: skip
+    assert run.finish(process) == 0
+    run.check_outputs(set(range(16)))
+    theirs = tuple(slurm.job(number) for number in (hog, second))
+    run.check_limits(theirs)
+    for job in (job for job in run.jobs() if job.account == "clive"):
+        assert job.start is not None
+        assert job.submit is not None
+        assert job.start - job.submit < 8, f"job {job.id} waited on {job.account}"
+    assert run.placed()["maigan_gpu"] + run.placed()["maigan_cpu"] >= 8
+
+
+def test_pending_jobs_leave_an_account_that_was_throttled(run: ClusterRun) -> None:
+    """The QOS is cut while the jobs are on their way: they pend there, and are moved."""
+    slurm = run.slurm
+    slurm.run(["scontrol", "update", "PartitionName=hpg-default", "State=DOWN"])
+    run.prepare(jobs=6, site={"partitions": {"gpu": "hpg-turin", "cpu": "hpg-default"}})
+    slurm.run(["scontrol", "update", "PartitionName=hpg-default", "State=UP"])
+    slurm.set_qos("maigan", "GrpTRES=cpu=0,gres/gpu=0")
+    process = run.start()
+    wait_for(lambda: sum(run.placed().values()) >= 3, 60)
+    slurm.set_qos("clive", "GrpTRES=cpu=8,gres/gpu=1")
+    slurm.set_qos("maigan", "GrpTRES=cpu=80,gres/gpu=2")
+    assert run.finish(process) == 0
+    run.check_outputs(set(range(6)), once=False)
+    assert any(pool.startswith("maigan") for pool in run.placed()), dump(run.events)
+
+
+def test_retries_by_cause(run: ClusterRun) -> None:
+    faults = {"0": "memory", "1": "code", "2": "once", "3": "device", "4": "long"}
+    run.prepare(
+        jobs=8,
+        faults=faults,
+        gpu_job={"cpus": 1, "mem_mb": 400, "runtime_min": 1},
+        cpu_job={"cpus": 1, "mem_mb": 400, "runtime_min": 1},
+    ).run(ok=False)
+    run.check_outputs({0, 2, 3, 4, 5, 6, 7})
+    tries = {i: len(run.traces(i)) for i in range(8)}
+    assert tries == {0: 2, 1: 2, 2: 2, 3: 2, 4: 2, 5: 1, 6: 1, 7: 1}, dump(run.events)
+    causes = {e["job"].rpartition("_")[2]: e["cause"] for e in run.events if e["event"] == "fail"}
+    assert causes == {"0": "memory", "1": "error", "2": "error", "3": "device", "4": "time"}
+    sizes = [e["mem_mb"] for e in run.events if e["event"] == "place" and e["job"].endswith("_0")]
+    assert sizes == [400, 800]
+    assert [line.split()[0] for line in run.traces(3)] == ["gpu", "cpu"]
+    said = [line for line in run.log.splitlines() if line.startswith("failed: ")]
+    assert len(said) == 1
+    assert "rule_work_wildcards_1" in said[0]
+    assert "the same mistake every time" in said[0]
+    assert "resume with: snakemake" in run.log
+
+
+def test_node_crash_and_job_cancelled_from_outside(run: ClusterRun) -> None:
+    process = run.prepare(jobs=6, seconds="60,15").start()
+    run.wait_placed(5)
+    slurm = run.slurm
+    numbers = slurm.run(["squeue", "-h", "-w", "b1", "-o", "%A"]).stdout.split()
+    slurm.run(["scancel", numbers[0]])
+    slurm.crash_node("b1", noticed=True)
+    assert run.finish(process) == 0
+    slurm.revive_node("b1")
+    run.check_outputs(set(range(6)))
+    causes = {event["cause"] for event in run.events if event["event"] == "fail"}
+    assert causes == {"node", "cancelled"}, dump(run.events)
+
+
+@pytest.mark.parametrize("part", ["slurmdbd", "slurmctld"])
+def test_daemon_down_for_30_s(run: ClusterRun, part: str) -> None:
+    process = run.prepare(jobs=14, seconds="6,18").start()
+    run.wait_placed(4)
+    run.slurm.kill_part(part)  # type: ignore[arg-type]
+    time.sleep(30)
+    run.slurm.start_part(part)  # type: ignore[arg-type]
+    assert run.finish(process) == 0
+    run.check_outputs(set(range(14)))
+    run.check_limits()
+
+
+@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
+def test_coordinator_killed_and_restarted(run: ClusterRun, signal_name: str) -> None:
+    process = run.prepare(jobs=6, seconds="12,18").start()
+    run.wait_placed(4)
+    process.send_signal(getattr(signal, signal_name))
+    run.finish(process)
+    stays = signal_name in ("SIGHUP", "SIGKILL")
+    if stays:
+        run.run(ok=False, timeout_s=60)
+        assert "jobs of an earlier run still write into" in run.log
+        run.run("--unlock", ok=False, timeout_s=60)
+        assert "jobs of an earlier run still write into" in run.log
+        how = "wait" if signal_name == "SIGHUP" else "cancel"
+        run.prepare(site={"stale": how}, jobs=6, seconds="12,18")
+        run.run("--unlock", timeout_s=120)
+    run.run()
+    run.check_outputs(set(range(6)))
+
+
+def test_two_coordinators_share_the_accounts(run: ClusterRun, tmp_path: Path) -> None:
+    other = ClusterRun(run.slurm, tmp_path / "other")
+    other.folder.mkdir()
+    for one in (run, other):
+        one.env["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    both = [one.prepare(jobs=12, seconds="6,15") for one in (run, other)]
+    processes = [one.start() for one in both]
+    assert [one.finish(p) for one, p in zip(both, processes, strict=True)] == [0, 0]
+    for one in both:
+        one.check_outputs(set(range(12)))
+    run.check_limits(tuple(other.jobs()))
+    waited = [job.start - job.submit for one in both for job in one.jobs()
+              if job.start is not None and job.submit is not None]  # fmt: skip
+    assert sum(wait > 10 for wait in waited) <= 3, waited
+
+
+def test_refused_before_anything_is_submitted(run: ClusterRun) -> None:
+    run.prepare(
+        jobs=1, gpu_job={"cpus": 200, "mem_mb": 1000}, cpu_job={"cpus": 200, "mem_mb": 1000}
+    )
+    run.run(ok=False, timeout_s=60)
+    assert "would pend for ever" in run.log
+    assert "cpu=200 and account clive has 104" in run.log
+    run.prepare(jobs=1, site={"allowed": ["klive"]}).run(ok=False, timeout_s=60)
+    assert "names account klive" in run.log
+    assert "clive" in run.log
+    run.prepare(jobs=1).run("--set-resources", "work:slurm_account=brusko", ok=False, timeout_s=60)
+    assert "is to run on account brusko, which cannot be used" in run.log
+    assert run.jobs() == []
+
+
+def test_users_own_account_wins(run: ClusterRun) -> None:
+    run.prepare(jobs=4).run("--set-resources", "work:slurm_account=maigan")
+    assert {job.account for job in run.jobs()} == {"maigan"}
+
+
+def test_nothing_is_asked_of_slurm_inside_jobs(run: ClusterRun) -> None:
+    tools = run.folder / "tools"
+    tools.mkdir()
+    asked = run.folder / "asked.txt"
+    for name in ("sacctmgr", "scontrol", "squeue"):
+        script = tools / name
+        script.write_text(
+            f'#!/bin/sh\necho "{name} $* ${{SLURM_JOB_ID:-none}}" >> {asked}\n'
+            f'exec /usr/bin/{name} "$@"\n'
+        )
+        script.chmod(0o755)
+    run.env["PATH"] = f"{tools}:{os.environ['PATH']}"
+    run.prepare(jobs=2).run()
+    inside = [line for line in asked.read_text().splitlines() if not line.endswith(" none")]
+    # the executor plugin itself looks at MinJobAge wherever it is imported
+    assert {line.rpartition(" ")[0] for line in inside} <= {"scontrol show config"}
+    assert "assoc_mgr" in asked.read_text()
