@@ -231,8 +231,8 @@ def test_cpus_take_what_loses_least_there(by_gain: bool) -> None:
 
 
 def test_without_a_gpu_cpus_take_the_longest_jobs_first() -> None:
-    jobs = [Job(f"e{i}", "edf", BOTH, work=5) for i in range(2)] + [Job("s", "stitch", BOTH)]
-    # 300 s beside 2 x 150 s; the other way round 150 + 300 s
+    jobs = [Job(f"e{i}", "edf", BOTH, work=2) for i in range(2)] + [Job("s", "stitch", BOTH)]
+    # 300 s beside 2 x 60 s; the other way round 60 + 300 s
     assert forecast(jobs, pool("a", "cpu", 2)).play(Way(math.inf))[0] == 300.0
 
 
