@@ -12,8 +12,10 @@ demo: $(VENV)/.installed
 	@echo "image:  $(DEMO)/results/tonsil/registration/tonsil.ome.tif"
 	@echo "report: $(DEMO)/results/report.html"
 
+# The cluster's tests wait most of the time: they run beside the others.
 test: $(VENV)/.installed-test lint
-	$(BIN)/python -m pytest
+	tests/install_slurm
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -122,14 +122,13 @@ class ClusterRun:
         return [job for job in self.slurm.jobs()
                 if job.id > self.first_id and job.workdir == str(self.folder)]  # fmt: skip
 
-    def wait_placed(self, count: int, timeout_s: float = 60) -> None:
-        """Wait until so many jobs were placed and squeue shows them running."""
-        wait_for(lambda: sum(self.placed().values()) >= count, timeout_s, f"{count} places")
-        wait_for(
-            lambda: "R" in self.slurm.run(["squeue", "-h", "-t", "R", "-o", "%t"]).stdout,
-            timeout_s,
-            "a running job",
-        )
+    def wait_running(self, count: int, timeout_s: float = 90) -> None:
+        """Wait until so many jobs run at once."""
+
+        def running() -> bool:
+            return sum(job.state == "RUNNING" for job in self.jobs()) >= count
+
+        wait_for(running, timeout_s, f"{count} running jobs")
 
     def check_limits(self, others: tuple[Job, ...] = ()) -> None:
         """No account ever held more than its limits."""

@@ -44,3 +44,17 @@ def shared() -> Path:
     if not (path / "data").is_dir():
         pytest.skip("../shared is absent: development data and tools are not here")
     return path
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep what shares costly fixtures on one worker: all that needs the cluster, and each file.
+
+    The cluster's tests mostly wait, so they start first and run beside the others.
+    """
+
+    def on_cluster(item: pytest.Item) -> bool:
+        return not {"slurm", "quiet_slurm"}.isdisjoint(getattr(item, "fixturenames", ()))
+
+    items.sort(key=lambda item: not on_cluster(item))
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("slurm" if on_cluster(item) else item.path.name))

@@ -13,9 +13,12 @@ import pytest
 
 from tests.cluster_runs import ClusterRun, dump
 from tests.conftest import REPO
+from tests.runs import digests, make_run
 from tests.slurm_cluster import Cluster, wait_for
+from tests.slurm_cluster.settings import Part
 
 pytestmark = pytest.mark.slurm
+_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGKILL")
 
 
 @pytest.fixture
@@ -77,7 +80,7 @@ def test_labmate_fills_an_account_before_and_during_the_run(run: ClusterRun) -> 
                        command="sleep 600")  # fmt: skip
     wait_for(lambda: "RUNNING" in slurm.show_job(hog), 20)
     process = run.prepare(jobs=16, seconds="5,12").start()
-    wait_for(lambda: sum(job.state == "RUNNING" for job in run.jobs()) >= 6, 60)
+    run.wait_running(6)
     second = slurm.sbatch("labmate", "-A", "maigan", "-p", "hpg-default", "--mem=300G",
                           command="sleep 40")  # fmt: skip
     assert run.finish(process) == 0
@@ -132,7 +135,7 @@ def test_retries_by_cause(run: ClusterRun) -> None:
 
 def test_node_crash_and_job_cancelled_from_outside(run: ClusterRun) -> None:
     process = run.prepare(jobs=6, seconds="60,15").start()
-    run.wait_placed(5)
+    run.wait_running(5)
     slurm = run.slurm
     numbers = slurm.run(["squeue", "-h", "-w", "b1", "-o", "%A"]).stdout.split()
     slurm.run(["scancel", numbers[0]])
@@ -144,35 +147,44 @@ def test_node_crash_and_job_cancelled_from_outside(run: ClusterRun) -> None:
     assert causes == {"node", "cancelled"}, dump(run.events)
 
 
-@pytest.mark.parametrize("part", ["slurmdbd", "slurmctld"])
-def test_daemon_down_for_30_s(run: ClusterRun, part: str) -> None:
-    process = run.prepare(jobs=14, seconds="6,18").start()
-    run.wait_placed(4)
-    run.slurm.kill_part(part)  # type: ignore[arg-type]
-    time.sleep(30)
-    run.slurm.start_part(part)  # type: ignore[arg-type]
+def test_slurmdbd_and_slurmctld_down_for_30_s_each(run: ClusterRun) -> None:
+    process = run.prepare(jobs=18, seconds="6,18").start()
+    run.wait_running(4)
+    parts: tuple[Part, ...] = ("slurmdbd", "slurmctld")
+    for part in parts:
+        run.slurm.kill_part(part)
+        time.sleep(30)
+        run.slurm.start_part(part)
     assert run.finish(process) == 0
-    run.check_outputs(set(range(14)))
+    run.check_outputs(set(range(18)))
     run.check_limits()
 
 
-@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
-def test_coordinator_killed_and_restarted(run: ClusterRun, signal_name: str) -> None:
-    process = run.prepare(jobs=6, seconds="12,18").start()
-    run.wait_placed(4)
-    process.send_signal(getattr(signal, signal_name))
-    run.finish(process)
-    stays = signal_name in ("SIGHUP", "SIGKILL")
-    if stays:
-        run.run(ok=False, timeout_s=60)
-        assert "jobs of an earlier run still write into" in run.log
-        run.run("--unlock", ok=False, timeout_s=60)
-        assert "jobs of an earlier run still write into" in run.log
-        how = "wait" if signal_name == "SIGHUP" else "cancel"
-        run.prepare(site={"stale": how}, jobs=6, seconds="12,18")
-        run.run("--unlock", timeout_s=120)
-    run.run()
-    run.check_outputs(set(range(6)))
+def test_coordinators_killed_and_restarted(run: ClusterRun) -> None:
+    """Four runs at once, each ended by another signal and started again."""
+    runs = {name: ClusterRun(run.slurm, run.folder / name) for name in _SIGNALS}
+    processes = {}
+    for name, one in runs.items():
+        one.folder.mkdir()
+        processes[name] = one.prepare(jobs=4, seconds="30,35").start()
+    for name, one in runs.items():
+        one.wait_running(1)
+        processes[name].send_signal(getattr(signal, name))
+    for name, how in (("SIGHUP", "wait"), ("SIGKILL", "cancel")):
+        one = runs[name]
+        one.finish(processes[name])
+        for args in ((), ("--unlock",)):
+            one.run(*args, ok=False, timeout_s=90)
+            assert "jobs of an earlier run still write into" in one.log
+        one.prepare(site={"stale": how}, jobs=4, seconds="30,35")
+    for name in ("SIGINT", "SIGTERM"):
+        runs[name].finish(processes[name])
+    for name in ("SIGKILL", "SIGHUP"):
+        runs[name].run("--unlock", timeout_s=180)
+    again = {name: one.start() for name, one in runs.items()}
+    assert {name: one.finish(again[name]) for name, one in runs.items()} == dict.fromkeys(runs, 0)
+    for one in runs.values():
+        one.check_outputs(set(range(4)))
 
 
 def test_two_coordinators_share_the_accounts(run: ClusterRun, tmp_path: Path) -> None:
@@ -180,11 +192,11 @@ def test_two_coordinators_share_the_accounts(run: ClusterRun, tmp_path: Path) ->
     other.folder.mkdir()
     for one in (run, other):
         one.env["XDG_CACHE_HOME"] = str(tmp_path / "cache")
-    both = [one.prepare(jobs=12, seconds="6,15") for one in (run, other)]
+    both = [one.prepare(jobs=8, seconds="6,15") for one in (run, other)]
     processes = [one.start() for one in both]
     assert [one.finish(p) for one, p in zip(both, processes, strict=True)] == [0, 0]
     for one in both:
-        one.check_outputs(set(range(12)))
+        one.check_outputs(set(range(8)))
     run.check_limits(tuple(other.jobs()))
     waited = [job.start - job.submit for one in both for job in one.jobs()
               if job.start is not None and job.submit is not None]  # fmt: skip
@@ -206,12 +218,7 @@ def test_refused_before_anything_is_submitted(run: ClusterRun) -> None:
     assert run.jobs() == []
 
 
-def test_users_own_account_wins(run: ClusterRun) -> None:
-    run.prepare(jobs=4).run("--set-resources", "work:slurm_account=maigan")
-    assert {job.account for job in run.jobs()} == {"maigan"}
-
-
-def test_nothing_is_asked_of_slurm_inside_jobs(run: ClusterRun) -> None:
+def test_users_own_account_wins_and_jobs_ask_slurm_nothing(run: ClusterRun) -> None:
     tools = run.folder / "tools"
     tools.mkdir()
     asked = run.folder / "asked.txt"
@@ -223,8 +230,29 @@ def test_nothing_is_asked_of_slurm_inside_jobs(run: ClusterRun) -> None:
         )
         script.chmod(0o755)
     run.env["PATH"] = f"{tools}:{os.environ['PATH']}"
-    run.prepare(jobs=2).run()
+    run.prepare(jobs=4).run("--set-resources", "work:slurm_account=maigan")
+    assert {job.account for job in run.jobs()} == {"maigan"}
     inside = [line for line in asked.read_text().splitlines() if not line.endswith(" none")]
     # the executor plugin itself looks at MinJobAge wherever it is imported
     assert {line.rpartition(" ")[0] for line in inside} <= {"scontrol show config"}
     assert "assoc_mgr" in asked.read_text()
+
+
+def test_image_rules_give_the_same_bytes_as_on_one_machine(
+    quiet_slurm: Cluster, tmp_path: Path
+) -> None:
+    """CPU and GPU jobs of both accounts; the GPUs are pretended, with NumPy in CuPy's clothes."""
+    here = make_run(tmp_path / "here", cycles=2, channels=2)
+    here.snakemake("registration")
+    there = make_run(tmp_path / "there", raw=tmp_path / "here/raw", cycles=2, channels=2)
+    run = ClusterRun(
+        quiet_slurm, there.folder, REPO / "workflow/Snakefile", ("registration", "qc")
+    ).prepare()
+    quiet_slurm.set_qos("clive", "GrpTRES=cpu=4,gres/gpu=1")
+    quiet_slurm.set_qos("maigan", "GrpTRES=cpu=4,gres/gpu=1")
+    run.run(timeout_s=600)
+    assert set(run.placed()) == {"clive_gpu", "clive_cpu", "maigan_gpu", "maigan_cpu"}
+    expected = digests(here.sample / "registration")
+    assert digests(there.sample / "registration") == expected
+    report = (there.results / "report.html").read_text()
+    assert "Where it ran" in report

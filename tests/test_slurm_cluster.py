@@ -1,7 +1,6 @@
 """The cluster that other tests rely on does what it says."""
 
 # Fixtures are arguments of the same name: ruff takes them for redefinitions.
-# ruff: noqa: F401, F811
 
 from __future__ import annotations
 
@@ -24,7 +23,6 @@ from tests.slurm_cluster import (
 )
 from tests.slurm_cluster.client import wait_for
 from tests.slurm_cluster.records import DELIMITER, FIELDS, parse_jobs
-from tests.slurm_fixtures import quiet_slurm, slurm
 
 INSTALL = Path(__file__).parent / "install_slurm"
 #: b1 has the GPUs that the account clive may use.

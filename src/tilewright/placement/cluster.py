@@ -116,9 +116,13 @@ def current() -> Cluster | None:
 
 
 def limits(site: str | Path | None = None) -> dict[str, int]:
-    """Return the slots of each pool, for ``resources`` of a profile; see :func:`use`."""
+    """Return the slots of each pool, for ``resources`` of a profile; see :func:`use`.
+
+    Where not even one job of the site's sizes fits, a name that no job asks for: Snakemake wants
+    one. Jobs are then placed by their own sizes alone.
+    """
     found = use(site).survey
-    return {pool.name: pool.slots for pool in found.pools[found.sharing]}
+    return {pool.name: pool.slots for pool in found.pools[found.sharing]} or {"no_slots": 1}
 
 
 def _check_names(site: Site, found: Survey, path: str) -> None:
