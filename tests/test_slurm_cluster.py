@@ -1,7 +1,5 @@
 """The cluster that other tests rely on does what it says."""
 
-# Fixtures are arguments of the same name: ruff takes them for redefinitions.
-
 from __future__ import annotations
 
 import os
@@ -15,7 +13,6 @@ import pytest
 from tests.slurm_cluster import (
     Cluster,
     Job,
-    Settings,
     SlurmCommandError,
     Unavailable,
     host,
