@@ -46,6 +46,7 @@ def shared() -> Path:
     return path
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep what shares costly fixtures on one worker: all that needs the cluster, and each file.
 

@@ -17,8 +17,10 @@ from tilewright.placement.place import key_of
 from tilewright.placement.preflight import check_sizes
 from tilewright.placement.resources import Plan
 from tilewright.placement.tasks import Fixed, Task
+from tilewright.placement.watch import soonest_end_s, tend
 
 _TEND_S = 5.0
+_LAZY_S = 50.0  # jobs of hours need no glance every 10 s
 
 
 class Run:
@@ -156,9 +158,10 @@ class Run:
         """Every few seconds move jobs that wait for nothing, and keep the executor awake."""
         pause = threading.Event()
         while not pause.wait(_TEND_S):
-            for name in self.dispatcher.tend():
+            for name in tend(self.dispatcher):
                 self.logger.info(f"{name}: {self.dispatcher.tasks[name].moved}; placed anew")
             scheduler = self.dag.workflow.scheduler
             if scheduler is not None:
                 # it adds 10 s to this after each idle round, up to 180: freed slots idle as long
-                scheduler._executor.next_seconds_between_status_checks = 0
+                wait_s = min(_LAZY_S, soonest_end_s(self.dispatcher) / 4)
+                scheduler._executor.next_seconds_between_status_checks = wait_s

@@ -14,11 +14,11 @@ from tilewright.placement import cluster
 from tilewright.placement.capacity import Room, room_now
 from tilewright.placement.errors import PlacementError
 from tilewright.placement.outlook import Outlook, look_ahead
-from tilewright.placement.preflight import check_sizes, stale_jobs
+from tilewright.placement.preflight import check_sizes
 from tilewright.placement.resources import Plan
 from tilewright.placement.tasks import Task
 from tilewright.prepare import data_sizes
-from tilewright.slurm.jobs import SlurmJob
+from tilewright.slurm.jobs import SlurmJob, stale_jobs
 from tilewright.slurm.query import Unknown
 
 

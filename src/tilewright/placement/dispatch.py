@@ -21,15 +21,11 @@ from tilewright.placement.place import Place
 from tilewright.placement.pools import Device, needs
 from tilewright.placement.resources import Plan
 from tilewright.placement.retry import Verdict, judge, within
-from tilewright.placement.rounds import (
-    RoundOfPlacing,
-    Start,
-    make_workload,
-    sooner_elsewhere,
-)
+from tilewright.placement.rounds import RoundOfPlacing, Start, make_workload
 from tilewright.placement.tasks import Task, observe
+from tilewright.placement.watch import end_doubles
 from tilewright.placement.workload import Way, Workload
-from tilewright.slurm.jobs import STUCK, SlurmJob
+from tilewright.slurm.jobs import SlurmJob
 from tilewright.slurm.query import Unknown
 
 #: Estimates are learned anew this often: a new workload of 10,000 jobs takes 50 ms.
@@ -102,14 +98,17 @@ class Dispatcher:
                     self.why_waiting = dict.fromkeys(ready, room)
                 return {}
             self.ledger.write_change("room", "slurm", closed=_named(room))
-            tasks = [self.tasks[name] for name in ready]
+            doubles = end_doubles(self, ready)
+            tasks = [self.tasks[name] for name in ready if name not in doubles]
             active = [task for task in self.tasks.values() if task.active]
             placing = RoundOfPlacing(
                 self._workload(), self.plan, room, active, self.bad_nodes, self._groups,
                 self.clock(),
             )  # fmt: skip
             self.way = placing.place(tasks, [self.tasks[name] for name in later], self.way)
-            self.why_waiting = placing.why
+            self.why_waiting = placing.why | dict.fromkeys(
+                doubles, "an earlier try of it is still in the queue and is cancelled"
+            )
             sent = {start.task.name: self._send(start) for start in placing.starts}
             if sent:
                 self.claims.add(
@@ -235,40 +234,6 @@ class Dispatcher:
         """Return whether no account has more memory than a job had."""
         wanted = place.shape.grown(memory=1)
         return within(wanted, place.shape, self.cluster.survey.accounts) is None
-
-    def tend(self) -> list[str]:
-        """Cancel jobs that pend on a limit or a dead node while another place ends them sooner.
-
-        How long they would still wait is not known; as long as they did already is the guess.
-        """
-        with self.lock:
-            room, now_s = self.room(), self.clock()
-            moved: list[str] = []
-            if isinstance(room, str):
-                return moved
-            for task in list(self.tasks.values()):
-                job, place = task.seen, task.place
-                waited_s = now_s - task.sent_s
-                if (
-                    job is None
-                    or place is None
-                    or job.state != "PENDING"
-                    or task.moved
-                    or waited_s < self.cluster.site.patience_s
-                    or not STUCK.match(job.reason)
-                ):
-                    continue
-                better = sooner_elsewhere(task, room, self.plan, waited_s)
-                if better and not isinstance(self.cluster.client.cancel([job.id]), Unknown):
-                    account, kind, shape = better
-                    room = room.take(account, shape)
-                    task.moved = f"{job.reason} on {place.account} for {waited_s:.0f} s"
-                    self.ledger.write(
-                        "move", job=task.name, slurm_id=job.id, reason=task.moved,
-                        sooner=f"{account} {kind}",
-                    )  # fmt: skip
-                    moved.append(task.name)
-            return moved
 
     def _seen(self, task: Task) -> SlurmJob | None:
         """Return what the queue says of a job that ended."""

@@ -66,9 +66,10 @@ def key_of(rule: str, wildcards: Any) -> str:
     >>> key_of("stitch", {"sample": "a", "cycle": "1"})
     'rule_stitch_wildcards_a_1'
     """
-    values = "_".join(map(str, _values(wildcards))).replace("/", "_")
+    values = "_".join(wildcards_of(wildcards)).replace("/", "_")
     return f"rule_{rule}_wildcards_{values}" if values else f"rule_{rule}"
 
 
-def _values(wildcards: Any) -> Iterable[object]:
-    return wildcards.values() if isinstance(wildcards, Mapping) else wildcards
+def wildcards_of(wildcards: Any) -> Iterable[str]:
+    """Return the values of wildcards, which Snakemake's own container iterates over."""
+    return map(str, wildcards.values() if isinstance(wildcards, Mapping) else wildcards)

@@ -15,7 +15,7 @@ from tilewright.placement.pools import too_big
 from tilewright.placement.resources import Plan
 from tilewright.placement.rounds import shape_of
 from tilewright.placement.tasks import Task
-from tilewright.slurm.jobs import SlurmJob, parse_queue
+from tilewright.slurm.jobs import SlurmJob, parse_queue, stale_jobs
 from tilewright.slurm.query import SlurmClient, Unknown
 
 #: Arguments with which Snakemake runs nothing.
@@ -52,15 +52,6 @@ def before_run(cluster: Cluster | None, argv: Sequence[str]) -> None:
 
 def _say(line: str) -> None:
     sys.stderr.write(f"{line}\n")
-
-
-def stale_jobs(queue: Iterable[SlurmJob], workdir: str) -> list[SlurmJob]:
-    """Return the active jobs of Snakemake that write into a folder."""
-    return [
-        job
-        for job in queue
-        if job.active and job.workdir == workdir and re.match(r"(rule|group)_", job.comment)
-    ]
 
 
 def look_for_stale(client: SlurmClient, workdir: str) -> list[SlurmJob]:

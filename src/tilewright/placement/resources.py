@@ -8,6 +8,7 @@ cluster every job runs here, on the device that ``TILEWRIGHT_DEVICE`` names.
 
 from __future__ import annotations
 
+import inspect
 import os
 import zlib
 from bisect import bisect
@@ -19,7 +20,7 @@ from typing import Any
 
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.durations import Durations
-from tilewright.placement.place import Place, Sizes, key_of
+from tilewright.placement.place import Place, Sizes, key_of, wildcards_of
 from tilewright.placement.pools import Device, Pool, pool_name, too_big
 from tilewright.placement.shapes import DataSize, Shape, ShapeModel
 from tilewright.slurm.accounts import Account
@@ -90,6 +91,7 @@ class Plan:
     table: dict[str, Place] = field(default_factory=dict)
     close: Callable[[], None] = lambda: None
     _static: dict[str, Place] = field(default_factory=dict)
+    _sized: dict[tuple[str, ...], tuple[Shape, float]] = field(default_factory=dict)
     _durations: Durations | None = None
 
     def __post_init__(self) -> None:
@@ -112,8 +114,10 @@ class Plan:
         """Return the resources of ``rule`` as Snakemake resource functions."""
         names = ["mem_mb", "runtime", "gpu", "device"]
         if self.cluster is not None:
-            names += ["slurm_account", "slurm_partition", "qos", "slurm_extra"]
+            names += ["slurm_account", "slurm_partition", "slurm_extra"]
             names += sorted({pool.name for pool in self._pools()})
+            if any(account.name_qos for account in self.cluster.survey.accounts):
+                names.append("qos")
         return {name: self._function(rule, name) for name in names}
 
     def threads(self, rule: str) -> Callable[..., int]:
@@ -125,7 +129,7 @@ class Plan:
             place = self.place_of(rule, wildcards)
             return place.shape.cpus if place else self._here(rule, wildcards, 1).cpus
 
-        return threads
+        return _signed(threads)
 
     def place_of(self, rule: str, wildcards: Any) -> Place | None:
         """Return where a job goes: by the table, or the static plan; None without a cluster."""
@@ -162,7 +166,7 @@ class Plan:
                 case _:
                     return 1 if place and place.pool == name else None
 
-        return resource
+        return _signed(resource)
 
     def _here(self, rule: str, wildcards: Any, attempt: int) -> Shape:
         gpu = self.device == "gpu" and "gpu" in self.sizes.kinds(rule)
@@ -174,8 +178,11 @@ class Plan:
 
     def shape(self, rule: str, wildcards: Any, kind: Device) -> Shape:
         """Return the shape of a job on a device kind, no longer than its partition allows."""
-        shape = self.sizes.shape(rule, wildcards, gpu=kind == "gpu")
-        nominal_s = self.sizes.nominal_s(rule, wildcards)
+        key = (rule, kind, *wildcards_of(wildcards))
+        if key not in self._sized:
+            shape = self.sizes.shape(rule, wildcards, gpu=kind == "gpu")
+            self._sized[key] = shape, self.sizes.nominal_s(rule, wildcards)
+        shape, nominal_s = self._sized[key]
         minutes = max(shape.runtime_min, self.durations.factor(rule, kind) * nominal_s / 30)
         most = self.cluster.max_time_min(kind) if self.cluster else None
         runtime_min = int(min(minutes, most)) if most is not None else int(minutes)
@@ -211,6 +218,15 @@ class Plan:
             self.shape(rule, wildcards, kind),
             pool_name(account.name, kind),
         )
+
+
+def _signed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep a function's signature with it.
+
+    Snakemake asks for it three times each time it calls one: a quarter of the time of a dry run.
+    """
+    function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    return function
 
 
 def granted_cpus(environ: Mapping[str, str] = os.environ) -> int | None:

@@ -96,6 +96,15 @@ def parse_queue(text: str) -> list[SlurmJob]:
     return found
 
 
+def stale_jobs(queue: Iterable[SlurmJob], workdir: str) -> list[SlurmJob]:
+    """Return the active jobs of Snakemake that write into a folder."""
+    return [
+        job
+        for job in queue
+        if job.active and job.workdir == workdir and re.match(r"(rule|group)_", job.comment)
+    ]
+
+
 def usage_of_queue(jobs: Iterable[SlurmJob], uids: Mapping[str, int]) -> list[Usage]:
     """Return what the running jobs of a queue use on each QOS: a lower bound, some may be hidden.
 

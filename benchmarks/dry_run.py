@@ -1,0 +1,117 @@
+"""A dry run whose rules ask placement for their resources, beside the same rules with constants.
+
+``python -m benchmarks.dry_run [--jobs 10000] [--repeats 3]``. No Slurm is needed: scripts named
+``sacctmgr``, ``scontrol`` and ``squeue`` print what the worked example's cluster answered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ANSWERS = {
+    "sacctmgr": (
+        "clive|{user}||clive|clive||||||\n"
+        "maigan|{user}||maigan|maigan||||||\n"
+        "clive|cpu=104,gres/gpu=3,mem=812G||||||||\n"
+        "maigan|cpu=80,gres/gpu=2,mem=625G||||||||\n"
+    ),
+    "scontrol": (
+        "PartitionName=cpu Default=YES QoS=N/A MaxTime=31-00:00:00 State=UP TRES=cpu=256\n"
+        "PartitionName=gpu QoS=N/A MaxTime=7-00:00:00 State=UP TRES=cpu=112,gres/gpu=8\n"
+        "QOS=clive(2) GrpJobs=N(0) GrpTRES=cpu=104(0),mem=831488(0),gres/gpu=3(0)\n"
+        "QOS=maigan(3) GrpJobs=N(0) GrpTRES=cpu=80(0),mem=640000(0),gres/gpu=2(0)\n"
+    ),
+    "squeue": "",
+}
+ROUTED = """\
+import sys
+sys.path.insert(0, {repo!r})
+from tests.sleepers.sizes import Sleepers
+from tilewright.placement import cluster
+from tilewright.placement.resources import Plan
+cluster.use()
+sizes = Sleepers({{"nominal_s": 60, "gpu_job": {{"cpus": 8, "mem_mb": 180000}},
+                   "cpu_job": {{"cpus": 8, "mem_mb": 48000}}}})
+plan = Plan(sizes, "cpu", cluster.current())
+routed, threads = plan.routed("work"), plan.threads("work")
+"""
+CONSTANT = """\
+routed = dict(mem_mb=180000, runtime=240, gpu=1, device="gpu", slurm_account="clive",
+              slurm_partition="gpu", slurm_extra="", clive_cpu=0, clive_gpu=1,
+              maigan_cpu=0, maigan_gpu=0)
+threads = 8
+"""
+RULES = """
+rule all:
+    input: expand("c/{{i}}", i=range({chains}))
+rule a:
+    output: "a/{{i}}"
+    threads: threads
+    resources: **routed
+    shell: "touch {{output}}"
+rule b:
+    input: "a/{{i}}"
+    output: "b/{{i}}"
+    threads: threads
+    resources: **routed
+    shell: "touch {{output}}"
+rule c:
+    input: "b/{{i}}"
+    output: "c/{{i}}"
+    threads: threads
+    resources: **routed
+    shell: "touch {{output}}"
+"""
+
+
+def timed_s(folder: Path, head: str, chains: int) -> float:
+    """Return the seconds of one dry run."""
+    snakefile = folder / "Snakefile"
+    snakefile.write_text(head + RULES.format(chains=chains))
+    began = time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-m", "snakemake", "-n", "--quiet", "all", "--cores", "8",
+         "--snakefile", str(snakefile)],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+             "XDG_CACHE_HOME": str(folder / "cache")},
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    """Print the times and their ratio."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    repo = str(Path(__file__).resolve().parents[1])
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "bin").mkdir()
+        for command, answer in ANSWERS.items():
+            script = folder / "bin" / command
+            text = answer.format(user=os.environ.get("USER") or "root")
+            script.write_text(f"#!/bin/sh\ncat <<'END'\n{text}END\n")
+            script.chmod(0o755)
+        chains = options.jobs // 3
+        times: dict[str, list[float]] = {"constant": [], "routed": []}
+        for _ in range(options.repeats):
+            times["constant"].append(timed_s(folder, CONSTANT, chains))
+            times["routed"].append(timed_s(folder, ROUTED.format(repo=repo), chains))
+    best = {kind: min(values) for kind, values in times.items()}
+    ratio = best["routed"] / best["constant"]
+    print(f"{3 * chains} jobs, least of {options.repeats} dry runs:")
+    print(f"constant {best['constant']:.1f} s, routed {best['routed']:.1f} s, ratio {ratio:.2f}")
+
+
+if __name__ == "__main__":
+    main()
