@@ -20,7 +20,8 @@ from tilewright.placement.tasks import Fixed, Task
 from tilewright.placement.watch import soonest_end_s, tend
 
 _TEND_S = 5.0
-_LAZY_S = 50.0  # jobs of hours need no glance every 10 s
+_LAZY_S = 50.0  # jobs of hours need no glance every 10 s, those of seconds one every 5
+_EAGER_S = 5.0
 
 
 class Run:
@@ -163,5 +164,5 @@ class Run:
             scheduler = self.dag.workflow.scheduler
             if scheduler is not None:
                 # it adds 10 s to this after each idle round, up to 180: freed slots idle as long
-                wait_s = min(_LAZY_S, soonest_end_s(self.dispatcher) / 4)
+                wait_s = min(_LAZY_S, soonest_end_s(self.dispatcher) / 4 - _EAGER_S)
                 scheduler._executor.next_seconds_between_status_checks = wait_s

@@ -11,7 +11,7 @@ from tilewright.placement.capacity import Room
 from tilewright.placement.forecast import Forecast
 from tilewright.placement.policy import decide
 from tilewright.placement.resources import Plan
-from tilewright.placement.rounds import estimate_s, largest, light, make_workload
+from tilewright.placement.rounds import Shapes, estimate_s, light, make_workload
 from tilewright.placement.simulator import Policy, Run, View, simulate
 from tilewright.placement.tasks import Task
 from tilewright.placement.workload import KINDS, Decision, Job, Pool, Way, Workload
@@ -81,7 +81,7 @@ def look_ahead(tasks: Sequence[Task], plan: Plan, room: Room) -> Outlook:
         What is free now. Slots are counted for the largest job of each device kind.
     """
     heavy = [task for task in tasks if not light(task, plan)]
-    counted = room.pools(largest(heavy, plan, room))
+    counted = room.pools(Shapes(plan, room).largest(heavy))
     free = {pool.name: pool.free for pool in counted}
     all_pools = [Pool(p.name, p.account, p.device, p.slots, p.slots) for p in counted]
     pools = [replace(p, slots=n, free=n) for p in all_pools if (n := free[p.name])]
