@@ -132,19 +132,21 @@ def make_scenario(seed: int) -> Scenario:
 
 
 def make_pools(rng: random.Random, tags: set[str]) -> list[Pool]:
-    """Return pools of one to six accounts; one CPU slot there is at least."""
+    """Return pools of one to six accounts; one of them has a CPU slot at least."""
     memory_bound = rng.random() < 0.33
     if memory_bound:
         tags.add("memory-bound")
     pools = []
-    for a in range(rng.randint(1, 6)):
+    count = rng.randint(1, 6)
+    sure = rng.randrange(count)
+    for a in range(count):
         gpus, cpus = rng.randint(0, 8), rng.randint(0, 256)
         gpu_slots, cpu_slots = gpus, int(0.85 * cpus / CPUS_PER_JOB)
         if memory_bound:
             memory_gb = rng.randint(32, 800)
             gpu_slots = min(gpu_slots, memory_gb // GPU_JOB_GB)
             cpu_slots = min(cpu_slots, memory_gb // CPU_JOB_GB)
-        if a == 0:
+        if a == sure:
             cpu_slots = max(1, cpu_slots)
         for kind, slots in (("gpu", gpu_slots), ("cpu", cpu_slots)):
             if slots:
@@ -153,8 +155,11 @@ def make_pools(rng: random.Random, tags: set[str]) -> list[Pool]:
 
 
 def make_changes(rng: random.Random, scenario: Scenario, tags: set[str]) -> list[Change]:
-    """Return labmates coming and going, an account throttled, an account lost."""
-    span_s = Bound(scenario).quick_s()
+    """Return labmates coming and going, an account throttled, an account lost.
+
+    One pool, any, never goes to nothing for labmates; an account that has all CPUs is not lost.
+    """
+    span_s, sure = Bound(scenario).quick_s(), rng.choice(scenario.pools)
     changes: list[Change] = []
     if rng.random() < 0.4:
         tags.add("labmates")
@@ -162,10 +167,11 @@ def make_changes(rng: random.Random, scenario: Scenario, tags: set[str]) -> list
             at_s = 0.0
             while at_s < 1.5 * span_s:
                 at_s += rng.uniform(0.05, 0.5) * span_s
-                least = int(pool is scenario.pools[0])
+                least = int(pool is sure)
                 changes.append(Change(at_s, pool.name, rng.randint(least, pool.slots)))
             changes.append(Change(at_s, pool.name, pool.slots))
-    accounts = sorted({pool.account for pool in scenario.pools} - {"a0"})
+    with_cpus = {pool.account for pool in scenario.pools if pool.kind == "cpu"}
+    accounts = sorted(a for a in {p.account for p in scenario.pools} if with_cpus - {a})
     fate = rng.random()
     if accounts and fate < 0.4:
         lost = fate < 0.15
