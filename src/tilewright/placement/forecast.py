@@ -10,6 +10,10 @@ import numpy as np
 
 from tilewright.placement.workload import KINDS, Pool, Running, Way, Workload
 
+#: Of its time, how much longer a job may take on a CPU where a GPU would do it too: nothing makes
+#: up for one that runs on when all else is done.
+RISK = 0.4
+_SLOT = -2  # in place of a job: a slot that comes back
 #: A start: end in seconds of the clock, 0 for GPU or 1 for CPU, number of the job.
 Start = tuple[float, int, int]
 
@@ -41,7 +45,7 @@ class Queues:
         """Put a job that became ready in line; one that is too late for a CPU only for GPUs."""
         (gpu_s, cpu_s), tail_s = self.work.seconds, self.work.tail_s
         gpu = self.slots[0] > 0 and gpu_s[i] < math.inf
-        late = gpu and clock_s + cpu_s[i] + tail_s[i] > self.aim_s
+        late = gpu and clock_s + (1 + RISK) * cpu_s[i] + tail_s[i] > self.aim_s
         if gpu:
             heapq.heappush(self.gpus, self._late_place(i) if late else self.gpu_place[i])
             self.queue_s += gpu_s[i]
@@ -71,7 +75,7 @@ class Queues:
             end_s, either = clock_s + cpu_s[i], gpu_s[i] < math.inf
             if i in taken:
                 heapq.heappop(cpus)
-            elif either and end_s + tail_s[i] > self.aim_s:
+            elif either and end_s + RISK * cpu_s[i] + tail_s[i] > self.aim_s:
                 heapq.heappop(cpus)  # what is too late for a CPU now is so for ever
                 if self.by_gain:
                     heapq.heappush(gpus, self._late_place(i))
@@ -100,6 +104,7 @@ class Forecast:
         later: list[int],
         pools: Iterable[Pool],
         now_s: float,
+        back_s: Iterable[float] = (),
     ) -> None:
         self.work, self.ready, self.later, self.now_s = work, ready, later, now_s
         self.free, self.slots = [0, 0], [0, 0]
@@ -114,6 +119,8 @@ class Forecast:
             gone = len(ends) + pool.room - pool.slots
             self.events += [(end, kind if k >= gone else 2, i) for k, (end, i) in enumerate(ends)]
             self.slots[kind] += pool.room + min(len(ends), len(ends) - gone)
+        self.coming = [(end_s, 0, _SLOT) for end_s in back_s]
+        self.slots[0] += len(self.coming)
         heapq.heapify(self.events)
 
     def bound_s(self) -> float:
@@ -134,7 +141,7 @@ class Forecast:
 
         def fits(end_s: float) -> bool:
             room = [n * (end_s - now_s) for n in self.free] + [0.0]
-            for end, kind, _ in self.events:
+            for end, kind, _ in self.events + self.coming:
                 room[kind] += max(0.0, end_s - end)
             late = cpu + tail > end_s - now_s
             gpu_room = room[0] - float(gpu[late].sum())
@@ -152,23 +159,35 @@ class Forecast:
         return high
 
     def play(self, way: Way, limit_s: float = math.inf) -> tuple[float, float]:
-        """Return when all is done and the sum of all ends; infinite where later than a limit."""
+        """Return when all is done and the sum of all ends; infinite where later than a limit.
+
+        All is done when also any one of the jobs on CPUs might be that takes longer by its risk.
+        """
         queues = Queues(self, way)
-        free, events, feeds = list(self.free), list(self.events), self.work.feeds
+        free, events, feeds = list(self.free), self.events + self.coming, self.work.feeds
+        if self.coming:
+            heapq.heapify(events)
         open_ = {*self.ready, *self.later, *(i for *_, i in events)} if self.later else set()
         waits = {i: sum(n in open_ for n in self.work.needs[i]) for i in self.later}
-        clock_s, total_s = self.now_s, 0.0
-        while clock_s <= limit_s:
+        clock_s, total_s, risk_s, done_s = self.now_s, 0.0, 0.0, self.now_s
+        (gpu_s, cpu_s), tail_s = self.work.seconds, self.work.tail_s
+        while done_s <= limit_s:
             for start in queues.fill(free, clock_s):
                 heapq.heappush(events, start)
-                total_s += start[0]
+                end_s, kind, i = start
+                total_s += end_s
+                if kind and self.slots[0] and gpu_s[i] < math.inf:
+                    risk_s = max(risk_s, end_s + RISK * cpu_s[i] + tail_s[i])
             if not events:
-                return clock_s, total_s
+                return max(done_s, risk_s), total_s
             clock_s = events[0][0]
             while events and events[0][0] <= clock_s:
                 end_s, kind, done = heapq.heappop(events)
                 if kind < 2:
                     free[kind] += 1
+                if done == _SLOT:
+                    continue
+                done_s = end_s
                 if not kind:
                     queues.busy -= 1
                     queues.ends_s -= end_s

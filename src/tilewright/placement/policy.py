@@ -23,6 +23,7 @@ from tilewright.placement.workload import (
     Pool,
     Round,
     Running,
+    Seen,
     Way,
     Workload,
 )
@@ -81,10 +82,17 @@ def decide(
     left = [i for i in numbers if work.jobs[i].account is None]
     wait = desk.outranked(fixed, left)
     desk.place_fixed([i for i in fixed if i not in wait])
-    forecast = Forecast(work, left, [work.index[n] for n in later], desk.pools(), clock_s)
-    way = _best_way(forecast, last) if left and sum(forecast.free) else last or Way(math.inf)
-    queues = Queues(forecast, way)
-    desk.place(queues.fill(list(forecast.free), clock_s))
+    seen = last.seen if last else Seen()
+    seen = seen.after(sum(pool.slots for pool in pools if pool.kind == "gpu"), clock_s)
+    coming = [work.index[n] for n in later]
+    way = last or Way(math.inf)
+    for back_s in (seen.back_s(clock_s), ()):
+        forecast = Forecast(work, left, coming, desk.pools(), clock_s, back_s)
+        if left and sum(forecast.free):
+            way = _best_way(forecast, last)
+        desk.place(Queues(forecast, way).fill(list(forecast.free), clock_s))
+        if desk.starts or any(pool.running for pool in pools):
+            break  # otherwise nothing would tell that it waits in vain
     desk.place_fixed(sorted(wait))
     placed = {start.job for start in desk.starts}
     why: dict[tuple[tuple[Kind, ...], str | None], str] = {}
@@ -95,7 +103,7 @@ def decide(
             if (job.kinds, job.account) not in why:
                 why[job.kinds, job.account] = desk.why_waiting(job)
             waiting[name] = why[job.kinds, job.account]
-    return Round(tuple(desk.starts), waiting, way)
+    return Round(tuple(desk.starts), waiting, replace(way, seen=seen))
 
 
 def _best_way(forecast: Forecast, last: Way | None) -> Way:
@@ -103,7 +111,7 @@ def _best_way(forecast: Forecast, last: Way | None) -> Way:
     jobs = len(forecast.ready) + len(forecast.later)
     now_s = forecast.now_s
     span_s = forecast.bound_s() - now_s
-    ways = [Way(now_s + f * span_s if f else -math.inf, *flags) for f, *flags in _WAYS]
+    ways = [Way(now_s + f * span_s if f else -math.inf, gain, wait) for f, gain, wait in _WAYS]
     tries = max(1, min(len(ways), _BUDGET // jobs))
     best, score = ways[0], (math.inf, math.inf)
     if last:

@@ -82,18 +82,40 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """GPU slots over the run: when they were last counted, and since when each lost one is gone."""
+
+    at_s: float = -math.inf
+    slots: int = 0
+    gone_s: tuple[float, ...] = ()
+
+    def after(self, slots: int, now_s: float) -> Seen:
+        """Return what is known with a new count; of one time only the first count is kept."""
+        if now_s <= self.at_s:
+            return self
+        gone_s = self.gone_s + (now_s,) * (self.slots - slots)
+        return Seen(now_s, slots, gone_s[: len(gone_s) - max(0, slots - self.slots)])
+
+    def back_s(self, now_s: float) -> list[float]:
+        """Return when slots are back: what is gone for a while stays away as long again."""
+        return [2 * now_s - gone_s for gone_s in self.gone_s]
+
+
+@dataclass(frozen=True, slots=True)
 class Way:
     """How slots are filled.
 
     ``aim_s`` is when everything should be done, in seconds of the clock. GPUs take the jobs that
     gain most from them (``by_gain``) or those with the longest chain. A ``patient`` way takes a
     CPU slot only where that also beats waiting for a GPU behind the jobs that are ready now.
+    ``seen`` is what the next round has to know of the slots until now.
     """
 
     aim_s: float
     by_gain: bool = True
     patient: bool = False
     end_s: float = math.inf
+    seen: Seen = Seen()
 
 
 @dataclass(frozen=True, slots=True)
