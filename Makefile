@@ -15,7 +15,7 @@ demo: $(VENV)/.installed
 # The cluster's tests wait most of the time: they run beside the others.
 test: $(VENV)/.installed-test lint
 	tests/install_slurm
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

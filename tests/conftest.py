@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ __all__ = ["quiet_slurm", "slurm"]
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 REPO = Path(__file__).resolve().parent.parent
+ON_SLURM = "tests/on_slurm/"
 
 
 @pytest.fixture(scope="session")
@@ -46,16 +48,17 @@ def shared() -> Path:
     return path
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep what shares costly fixtures on one worker: all that needs the cluster, and each file.
+    """Begin with the cluster's tests: they mostly wait, and others run beside them."""
+    items.sort(key=lambda item: not item.nodeid.startswith(ON_SLURM))
 
-    The cluster's tests mostly wait, so they start first and run beside the others.
-    """
 
-    def on_cluster(item: pytest.Item) -> bool:
-        return not {"slurm", "quiet_slurm"}.isdisjoint(getattr(item, "fixturenames", ()))
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep what shares costly fixtures on one worker: all that needs the cluster, and each file."""
+    from xdist.scheduler import LoadScopeScheduling
 
-    items.sort(key=lambda item: not on_cluster(item))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("slurm" if on_cluster(item) else item.path.name))
+    class ByFixtures(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return ON_SLURM if nodeid.startswith(ON_SLURM) else nodeid.partition("::")[0]
+
+    return ByFixtures(config, log)

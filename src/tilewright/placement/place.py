@@ -72,4 +72,4 @@ def key_of(rule: str, wildcards: Any) -> str:
 
 def wildcards_of(wildcards: Any) -> Iterable[str]:
     """Return the values of wildcards, which Snakemake's own container iterates over."""
-    return map(str, wildcards.values() if isinstance(wildcards, Mapping) else wildcards)
+    return map(str, wildcards.values() if isinstance(wildcards, Mapping) else wildcards or ())
