@@ -42,9 +42,7 @@ plan = Plan(sizes, "cpu", cluster.current())
 routed, threads = plan.routed("work"), plan.threads("work")
 """
 CONSTANT = """\
-routed = dict(mem_mb=180000, runtime=240, gpu=1, device="gpu", slurm_account="clive",
-              slurm_partition="gpu", slurm_extra="", clive_cpu=0, clive_gpu=1,
-              maigan_cpu=0, maigan_gpu=0)
+routed = dict(mem_mb=180000, runtime=240, gpu=1, slurm_account="clive", slurm_partition="gpu")
 threads = 8
 """
 RULES = """

@@ -118,6 +118,9 @@ class Run:
             job = ready[name]
             # a new resource makes Snakemake ask all resource functions of the job again
             job.add_aux_resource(f"placement_{next(self._numbers)}", 1)
+            job._aux_resources.pop("slurm_extra", None)
+            if exclude := places[name].exclude:
+                job.add_aux_resource("slurm_extra", f"--exclude={','.join(exclude)}")
             self.tries[name] = job.attempt
         # slots are counted from what Slurm says, not from jobs that Snakemake has yet to see end
         pools = {pool.name for pools in self.dispatcher.cluster.survey.pools.values()

@@ -14,7 +14,7 @@ from tilewright.placement import cluster
 from tilewright.placement.errors import PlacementError
 from tilewright.placement.farewell import farewell
 from tilewright.placement.preflight import before_run
-from tilewright.placement.resources import Plan, granted_cpus
+from tilewright.placement.resources import Plan, granted_cpus, other_scheduler
 from tilewright.prepare import check_files, check_raw, check_thresholds, data_sizes
 
 QC_STAGES = ("illumination", "tile_positions", "stitch", "edf")
@@ -37,6 +37,7 @@ try:
         cluster.current(),
         granted_cpus() if in_slurm_job else None,
         layout.ledger,
+        count_slots=other_scheduler(sys.argv),
     )
 except (ConfigError, DeviceChoiceError, PlacementError) as error:
     raise WorkflowError(str(error)) from None

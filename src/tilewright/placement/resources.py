@@ -12,7 +12,7 @@ import inspect
 import os
 import zlib
 from bisect import bisect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -77,6 +77,9 @@ class Plan:
         Inside a Slurm job, its CPUs.
     ledger : Path or None
         Where decisions are written.
+    count_slots : bool
+        Jobs also count in the Snakemake resource of their pool: for schedulers that do not look
+        at Slurm themselves.
     table : dict of str to Place
         The assignment table: job to place, written at dispatch.
     close : callable
@@ -88,6 +91,7 @@ class Plan:
     cluster: Cluster | None = None
     granted_cpus: int | None = None
     ledger: Path | None = None
+    count_slots: bool = False
     table: dict[str, Place] = field(default_factory=dict)
     close: Callable[[], None] = lambda: None
     _static: dict[str, Place] = field(default_factory=dict)
@@ -111,14 +115,27 @@ class Plan:
         return self._durations
 
     def routed(self, rule: str) -> dict[str, Any]:
-        """Return the resources of ``rule`` as Snakemake resource functions."""
-        names = ["mem_mb", "runtime", "gpu", "device"]
-        if self.cluster is not None:
-            names += ["slurm_account", "slurm_partition", "slurm_extra"]
+        """Return the resources of ``rule``, as Snakemake resource functions where jobs differ.
+
+        Each function costs a dry run of 10,000 jobs half a second, so what is the same for all
+        jobs of the rule is a constant, and what placement adds later it adds to the job.
+        """
+        resources: dict[str, Any] = {
+            name: self._function(rule, name) for name in ("mem_mb", "runtime")
+        }
+        able = "gpu" in self.sizes.kinds(rule)
+        if self.cluster is None:
+            return resources | ({"gpu": 1} if able and self.device == "gpu" else {})
+        names = ["slurm_account"]
+        names += ["gpu", "slurm_partition"] if able else []
+        if any(account.name_qos for account in self.cluster.survey.accounts):
+            names.append("qos")
+        if self.count_slots:
             names += sorted({pool.name for pool in self._pools()})
-            if any(account.name_qos for account in self.cluster.survey.accounts):
-                names.append("qos")
-        return {name: self._function(rule, name) for name in names}
+        resources |= {name: self._function(rule, name) for name in names}
+        if not able and (partition := self.cluster.partition("cpu")):
+            resources["slurm_partition"] = partition
+        return resources
 
     def threads(self, rule: str) -> Callable[..., int]:
         """Return the threads of ``rule`` as a Snakemake threads function."""
@@ -152,17 +169,12 @@ class Plan:
                     return shape.runtime_min
                 case "gpu":
                     return shape.gpus or None
-                case "device":
-                    return "gpu" if shape.gpus else "cpu"
                 case "slurm_account":
                     return place.account if place else None
                 case "slurm_partition":
                     return place.partition if place else None
                 case "qos":
                     return place.qos if place else None
-                case "slurm_extra":
-                    exclude = ",".join(place.exclude) if place else ""
-                    return f"--exclude={exclude}" if exclude else None
                 case _:
                     return 1 if place and place.pool == name else None
 
@@ -227,6 +239,19 @@ def _signed(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return function
+
+
+def other_scheduler(argv: Sequence[str]) -> bool:
+    """Return whether a Snakemake command names a scheduler other than ours.
+
+    Examples
+    --------
+    >>> other_scheduler(["snakemake", "--scheduler", "greedy"]), other_scheduler(["snakemake"])
+    (True, False)
+    """
+    named = [argv[i + 1] for i, word in enumerate(argv[:-1]) if word == "--scheduler"]
+    named += [word.partition("=")[2] for word in argv if word.startswith("--scheduler=")]
+    return any(name != "tilewright" for name in named)
 
 
 def granted_cpus(environ: Mapping[str, str] = os.environ) -> int | None:
