@@ -1,0 +1,84 @@
+"""Real runs of Snakemake whose executor runs nothing and writes down what it was given."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from tests.conftest import REPO
+
+EXECUTOR = """
+import json
+from pathlib import Path
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+from snakemake_interface_executor_plugins.settings import CommonSettings
+
+common_settings = CommonSettings(
+    non_local_exec=True, implies_no_shared_fs=False, job_deploy_sources=False,
+    pass_default_storage_provider_args=False, pass_default_resources_args=False,
+    pass_envvar_declarations_to_cmd=False, auto_deploy_default_storage_provider=False,
+    init_seconds_before_status_checks=0,
+)
+
+class Executor(RemoteExecutor):
+    def run_job(self, job):
+        given = {"threads": job.threads, "attempt": job.attempt, **dict(job.resources.items())}
+        with Path("dispatched.jsonl").open("a") as stream:
+            stream.write(json.dumps([job.rule.name, dict(job.wildcards), given]) + "\\n")
+        if job.rule.name == "bad":
+            Path(job.log[0]).write_text("ValueError: the same every time\\n")
+        else:
+            Path(job.output[0]).parent.mkdir(exist_ok=True)
+            Path(job.output[0]).touch()
+        self.report_job_submission(SubmittedJobInfo(job))
+
+    async def check_active_jobs(self, active_jobs):
+        for info in active_jobs:
+            if info.job.rule.name == "bad":
+                self.report_job_error(info)
+            else:
+                self.report_job_success(info)
+        for none in ():
+            yield none
+
+    def cancel_jobs(self, active_jobs):
+        pass
+"""
+
+
+def run(
+    folder: Path,
+    snakefile: str,
+    scheduler: str,
+    *args: str,
+    plugins: Mapping[str, str] = MappingProxyType({}),
+) -> subprocess.CompletedProcess[str]:
+    """Run Snakemake in a folder, with the executor of this file and other plugins."""
+    for name, text in {"executor_plugin_scribe": EXECUTOR, **plugins}.items():
+        package = folder / f"plugins/snakemake_{name}"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(text)
+    (folder / "Snakefile").write_text(snakefile)
+    environment = {
+        **{key: value for key, value in os.environ.items() if not key.startswith("SLURM_")},
+        "PYTHONPATH": f"{folder / 'plugins'}:{REPO}",
+        "XDG_CACHE_HOME": str(folder / "cache"),
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "snakemake", "-j", "9", "--executor", "scribe", "--latency-wait",
+         "1", "--seconds-between-status-checks", "1", "--scheduler", scheduler, *args],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def dispatched(folder: Path, rule: str) -> list[tuple[dict[str, str], dict[str, Any]]]:
+    """Return wildcards and resources of the jobs that reached the executor."""
+    lines = map(json.loads, (folder / "dispatched.jsonl").read_text().splitlines())
+    return [(wildcards, given) for name, wildcards, given in lines if name == rule]

@@ -1,0 +1,112 @@
+"""How long rules take: configured, learned, kept, and shared by the runs of one person."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright.placement.durations import Durations
+
+
+def test_until_something_is_learned_the_slowdown_counts() -> None:
+    durations = Durations(slowdown=4.0, slowdowns={"edf": 2.0})
+    assert (durations.factor("stitch", "cpu"), durations.factor("stitch", "gpu")) == (1.0, 0.25)
+    assert (durations.factor("edf", "cpu"), durations.factor("edf", "gpu")) == (1.0, 0.5)
+
+
+def test_the_median_of_what_finished_counts_and_one_odd_job_does_not() -> None:
+    durations = Durations()
+    for took_s in (50.0, 60.0, 9000.0):
+        durations.learn("stitch", "cpu", 100.0, took_s)
+    assert durations.factor("stitch", "cpu") == 0.6
+    assert durations.factor("edf", "cpu") == 1.0
+    for _ in range(100):
+        durations.learn("stitch", "cpu", 100.0, 200.0)
+    assert durations.factor("stitch", "cpu") == 2.0
+
+
+def test_one_device_informs_the_other_until_it_ran_itself() -> None:
+    durations = Durations(slowdown=5.0, slowdowns={"edf": 2.0})
+    durations.learn("stitch", "cpu", 100.0, 300.0)
+    assert durations.factor("stitch", "gpu") == pytest.approx(0.6)
+    durations.learn("edf", "gpu", 100.0, 30.0)
+    assert durations.factor("edf", "cpu") == pytest.approx(0.6)
+    durations.learn("stitch", "gpu", 100.0, 10.0)
+    assert durations.factor("stitch", "gpu") == pytest.approx(0.1)
+    assert durations.factor("stitch", "cpu") == 3.0
+
+
+@given(st.floats(-1, 1e6), st.integers(-1, 10**6))
+def test_a_factor_stays_above_zero_whatever_was_measured(nominal_s: float, took_s: int) -> None:
+    durations = Durations()
+    durations.learn("stitch", "cpu", nominal_s, took_s)
+    assert durations.factor("stitch", "cpu") > 0
+    assert durations.factor("stitch", "gpu") > 0
+
+
+def test_what_another_run_wrote_meanwhile_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "cache/durations.json"
+    mine, other = Durations(path), Durations(path)
+    mine.learn("stitch", "cpu", 100.0, 100.0)
+    other.learn("stitch", "cpu", 100.0, 300.0)
+    other.learn("edf", "gpu", 100.0, 20.0)
+    other.save()
+    mine.save()
+    found = Durations(path)
+    assert found.factor("stitch", "cpu") == 2.0
+    assert found.factor("edf", "gpu") == 0.2
+    mine.save()
+    assert json.loads(path.read_text())["stitch cpu"] == [3.0, 1.0]
+    assert [file.name for file in path.parent.iterdir()] == ["durations.json"]
+
+
+def test_a_file_holds_the_last_jobs_of_all_runs(tmp_path: Path) -> None:
+    path = tmp_path / "durations.json"
+    for run in range(4):
+        durations = Durations(path)
+        for _ in range(20):
+            durations.learn("stitch", "cpu", 1.0, float(run + 1))
+        durations.save()
+    kept = json.loads(path.read_text())["stitch cpu"]
+    assert kept == [3.0] * 10 + [4.0] * 20
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[1]",
+        '"text"',
+        '{"stitch cpu": 3}',
+        '{"stitch cpu": ["3", null, -1, 0]}',
+        '{"stitch cpu": [NaN]}',
+        "\x00",
+    ],
+)
+def test_a_damaged_file_holds_nothing_and_is_mended(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "durations.json"
+    path.write_text(content)
+    durations = Durations(path)
+    assert durations.factor("stitch", "cpu") == 1.0
+    durations.learn("stitch", "cpu", 1.0, 2.0)
+    durations.save()
+    assert Durations(path).factor("stitch", "cpu") == 2.0
+
+
+def test_bytes_that_are_no_text_hold_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "durations.json"
+    path.write_bytes(b"\xff\xfe{}")
+    assert Durations(path).factor("stitch", "cpu") == 1.0
+
+
+def test_a_folder_that_cannot_be_written_does_not_end_the_run(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    durations = Durations(tmp_path / "file/durations.json")
+    durations.learn("stitch", "cpu", 1.0, 2.0)
+    durations.save()
+    assert durations.factor("stitch", "cpu") == 2.0

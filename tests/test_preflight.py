@@ -1,0 +1,276 @@
+"""Before anything is submitted: what only looks, jobs that fit nowhere, stale jobs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from tests.test_capacity import Rules, account, partition
+from tests.test_stale import HERE, OTHERS, cluster_with, queue_line
+from tilewright.placement.capacity import room_now
+from tilewright.placement.cluster import Cluster
+from tilewright.placement.errors import PlacementError
+from tilewright.placement.pools import Device
+from tilewright.placement.preflight import before_run, check_sizes, deal_with_stale, only_looks
+from tilewright.placement.resources import Plan
+from tilewright.placement.retry import Past
+from tilewright.placement.shapes import Shape
+from tilewright.placement.site import Site
+from tilewright.placement.tasks import Fixed, Task
+from tilewright.slurm.accounts import Account
+from tilewright.slurm.query import SlurmClient, Unknown
+from tilewright.slurm.records import Partition
+
+ENDING = queue_line(JobID="7", State="COMPLETING", WorkDir="/data/run", Comment="rule_a")
+PENDING = queue_line(JobID="5", State="PENDING", WorkDir="/data/run", Comment="group_b")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "-n",
+        "-np",
+        "-pn",
+        "-kn",
+        "-nk",
+        "-kpn",
+        "-Fn",
+        "--config a=1 -n",
+        "registration -n --configfile c.yaml",
+        "--dry-run",
+        "--dryrun",
+        "--summary",
+        "--detailed-summary",
+        "--dag",
+        "--dag=mermaid-js",
+        "--rulegraph",
+        "--filegraph",
+        "--d3dag",
+        "--lint",
+        "--lint json",
+        "--list",
+        "--list-rules",
+        "--list-changes code",
+        "--list-untracked",
+        "--report",
+        "--report=out.html",
+        "--archive a.tar.gz",
+        "--containerize",
+        "--touch",
+        "--cleanup-metadata out.txt",
+    ],
+)
+def test_these_only_look(command: str) -> None:
+    assert only_looks(command.split())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "",
+        "registration qc",
+        "--unlock",
+        "-j4",
+        "-j 4 -k",
+        "-s Snakefile",
+        "--snakefile n",
+        "--config n=1",
+        "--config -C nn=1",
+        "--configfile new.yaml",
+        "-p",
+        "-F",
+        "-R stitch",
+        "--nolock",
+        "--notemp",
+        "-c2",
+        "-q rules",
+        "--rerun-incomplete",
+        "--scheduler greedy",
+        "--set-resources work:slurm_account=clive",
+        "--cleanup-shadow",
+        "n",
+        "results/run-n",
+        "--no-hooks",
+        "--delete-all-output",
+    ],
+)
+def test_these_run_jobs_or_unlock(command: str) -> None:
+    assert not only_looks(command.split())
+
+
+GPU, CPU = Shape(8, 180, 1, 60), Shape(8, 48, 0, 60)
+PLACES: dict[Device, Partition | None] = {"gpu": partition("g"), "cpu": partition("c")}
+
+
+def check(
+    cluster: Cluster,
+    tasks: list[Task],
+    accounts: list[Account],
+    places: dict[Device, Partition | None] = PLACES,
+    shapes: dict[Device, Shape] | None = None,
+) -> None:
+    room = room_now(accounts, [], [], mode="shared", utilisation=1.0, partitions=places)
+    check_sizes(tasks, room, Plan(Rules({"work": shapes or {"gpu": GPU, "cpu": CPU}})))
+
+
+def task(**values: object) -> Task:
+    return Task("rule_work_wildcards_a", "work", {}, ("gpu", "cpu"), **values)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return cluster_with("", tmp_path)[0]
+
+
+def test_a_job_that_fits_somewhere_is_not_refused(cluster: Cluster) -> None:
+    no_gpu = account("a", limit={"cpu": 8, "mem": 48, "gres/gpu": 0})
+    too_small = account("b", limit={"cpu": 4})
+    check(cluster, [task()], [no_gpu, too_small])
+    full = account("a", limit={"cpu": 8}, used={"cpu": 8, "mem": 0, "gres/gpu": 0})
+    check(cluster, [task()], [full])  # there is no room now, but some day
+    check(cluster, [], [])
+
+
+def test_a_job_that_would_pend_for_ever_is_refused_with_its_figures(cluster: Cluster) -> None:
+    small = [account("a", limit={"cpu": 4}), account("b", limit={"mem": 40})]
+    with pytest.raises(PlacementError) as caught:
+        check(cluster, [task()], small)
+    assert str(caught.value) == (
+        "rule_work_wildcards_a would pend for ever: it asks for cpu=8 and account a has 4; "
+        "it asks for mem=180 and account b has 40; it asks for mem=48 and account b has 40. "
+        "Lower resources.work in the config, or use an account that has more"
+    )
+    with pytest.raises(PlacementError, match="asks for cpu=9 and account a has 8"):
+        check(cluster, [task(fixed=Fixed(cpus=9))], [account("a", limit={"cpu": 8})])
+    per_user = replace(account("c"), limit_per_user={"cpu": 7})
+    with pytest.raises(PlacementError, match="cpu=8 and account c has 7"):
+        check(cluster, [task()], [per_user])
+
+
+def test_memory_that_grew_is_cut_to_what_there_is_and_not_refused(cluster: Cluster) -> None:
+    grown = task(past=Past(memory=5))
+    check(cluster, [grown], [account("a", limit={"mem": 200})])
+
+
+def test_the_account_that_the_user_chose_counts(cluster: Cluster) -> None:
+    accounts = [account("a", limit={"cpu": 4}), account("b")]
+    check(cluster, [task()], accounts)
+    with pytest.raises(PlacementError, match="asks for cpu=8 and account a has 4"):
+        check(cluster, [task(fixed=Fixed("a"))], accounts)
+    with pytest.raises(PlacementError, match=r"on account z, which cannot be used; there are a, b"):
+        check(cluster, [task(), task(fixed=Fixed("z"))], accounts)
+
+
+def test_gpu_jobs_without_a_gpu_partition_are_refused(cluster: Cluster) -> None:
+    only_gpu = replace(task(), kinds=("gpu",))
+    none: dict[Device, Partition | None] = {"gpu": None, "cpu": partition("c")}
+    check(cluster, [task()], [account("a")], none)
+    with pytest.raises(PlacementError, match="no gpu partition"):
+        check(cluster, [only_gpu], [account("a")], none)
+    check(cluster, [only_gpu], [account("a")])
+
+
+@dataclass
+class Slurm:
+    """Answers of squeue one after the other, the last for ever; what was cancelled."""
+
+    answers: list[str | Unknown]
+    cancelled: list[tuple[str, ...]] = field(default_factory=list)
+    slept_s: list[float] = field(default_factory=list)
+    now_s: float = 0.0
+
+    def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
+        if argv[0] == "scancel":
+            self.cancelled.append(tuple(argv[1:]))
+            return ""
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_s.append(seconds)
+        self.now_s += seconds
+
+
+def deal(slurm: Slurm, choice: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(time, "sleep", slurm.sleep)
+    monkeypatch.setattr(time, "monotonic", lambda: slurm.now_s)
+    said: list[str] = []
+    client = SlurmClient("ada", folder, run=slurm, clock=lambda: 1000.0)
+    deal_with_stale(client, "/data/run", choice, said.append)
+    return said
+
+
+@pytest.mark.parametrize("choice", ["refuse", "wait", "cancel"])
+def test_nothing_stale_needs_nothing(
+    choice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm(["\n".join(OTHERS)])
+    assert deal(slurm, choice, tmp_path, monkeypatch) == []
+    assert (slurm.cancelled, slurm.slept_s) == ([], [])
+
+
+def test_refusing_names_the_jobs_and_the_mend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm(["\n".join([HERE, PENDING, *OTHERS])])
+    with pytest.raises(PlacementError) as caught:
+        deal(slurm, "refuse", tmp_path, monkeypatch)
+    text = str(caught.value)
+    assert text.startswith("2 jobs of an earlier run still write into /data/run:")
+    assert "7  RUNNING    rule_stitch_wildcards_a" in text
+    assert "5  PENDING    group_b" in text
+    assert "tilewright stale --wait" in text
+    assert "--unlock" in text
+    assert slurm.cancelled == []
+
+
+def test_cancelling_waits_until_they_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm(["\n".join([HERE, PENDING]), ENDING, ENDING, "\n".join(OTHERS)])
+    said = deal(slurm, "cancel", tmp_path, monkeypatch)
+    assert slurm.cancelled == [("7", "5")]
+    assert slurm.slept_s == [1.0, 1.0]
+    assert said[1:] == ["cancelled; waiting until they are gone", *["waiting for 1: 7"] * 2]
+
+
+def test_waiting_cancels_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm([HERE, HERE, PENDING, ""])
+    said = deal(slurm, "wait", tmp_path, monkeypatch)
+    assert (slurm.cancelled, slurm.slept_s) == ([], [10.0, 10.0])
+    assert said[1:] == ["waiting for 1: 7", "waiting for 1: 5"]
+
+
+def test_jobs_that_are_being_ended_are_waited_for_and_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm([ENDING, ENDING, ""])
+    said = deal(slurm, "refuse", tmp_path, monkeypatch)
+    assert said == ["waiting for 1 jobs that are being ended"] * 2
+    for_ever = Slurm([ENDING])
+    with pytest.raises(PlacementError, match="7  COMPLETING rule_a"):
+        deal(for_ever, "refuse", tmp_path, monkeypatch)
+    assert 100 < for_ever.now_s < 130
+
+
+@pytest.mark.parametrize("choice", ["refuse", "wait", "cancel"])
+def test_a_queue_that_is_not_known_stops_the_run(
+    choice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(PlacementError, match="is not known: squeue did not answer: refused"):
+        deal(Slurm([Unknown("squeue", "refused")]), choice, tmp_path, monkeypatch)
+
+
+def test_only_a_run_looks_for_stale_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = queue_line(JobID="7", State="RUNNING", WorkDir=str(Path.cwd()), Comment="rule_a")
+    cluster, _ = cluster_with(here, tmp_path)
+    assert cluster.site == Site()
+    before_run(cluster, ["snakemake", "-n"])
+    before_run(None, ["snakemake"])
+    for argv in (["snakemake"], ["snakemake", "--unlock"]):
+        with pytest.raises(PlacementError, match="still write into"):
+            before_run(cluster, argv)

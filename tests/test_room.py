@@ -1,0 +1,190 @@
+"""Room of accounts, counted by hand, and rounds on recorded answers of a cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.test_capacity import GROUP_REASONS, Rules, account, partition
+from tests.test_stale import cluster_with, queue_line
+from tilewright.placement.capacity import Claim, Room, room_now
+from tilewright.placement.dispatch import Dispatcher
+from tilewright.placement.ledger import Ledger, read_ledger
+from tilewright.placement.place import Place
+from tilewright.placement.pools import Device
+from tilewright.placement.resources import Plan
+from tilewright.placement.rounds import sooner_elsewhere
+from tilewright.placement.shapes import Shape
+from tilewright.placement.tasks import Task
+from tilewright.slurm.accounts import Account
+from tilewright.slurm.jobs import SlurmJob
+from tilewright.slurm.query import Unknown
+from tilewright.slurm.records import Partition
+
+GPU, CPU = Shape(8, 100, 1, 60), Shape(8, 50, 0, 60)
+RULES = Rules({"work": {"gpu": GPU, "cpu": CPU}}, seconds=600)
+PLACES: dict[Device, Partition | None] = {"gpu": partition("g"), "cpu": partition("c")}
+DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+LIMIT = {"cpu": 40, "mem": 400, "gres/gpu": 2}
+
+
+def room(*accounts: Account, waiting: tuple[SlurmJob, ...] = (), **claims: Shape) -> Room:
+    sent = [Claim(name, {"cpu": shape.cpus, "mem": shape.mem_mb, "gres/gpu": shape.gpus, "jobs": 1})
+            for name, shape in claims.items()]  # fmt: skip
+    return room_now(accounts, waiting, sent, mode="shared", utilisation=1.0, partitions=PLACES)
+
+
+def free(found: Room) -> dict[str, int]:
+    return {pool.name: pool.free for pool in found.pools({"gpu": GPU, "cpu": CPU})}
+
+
+def test_use_pending_jobs_and_claims_all_take_room() -> None:
+    one = account("a", limit=LIMIT, used={"cpu": 8, "mem": 100, "gres/gpu": 0})
+    pending = SlurmJob(1, "PENDING", "a", tres={"cpu": 8, "mem": 50}, reason="Priority")
+    running = SlurmJob(2, "RUNNING", "a", tres={"cpu": 8, "mem": 50})  # it is in the use
+    elsewhere = SlurmJob(3, "PENDING", "b", tres={"cpu": 8, "mem": 50})
+    assert free(room(one)) == {"a_gpu": 2, "a_cpu": 2}
+    assert free(room(one, waiting=(pending, running, elsewhere))) == {"a_gpu": 2, "a_cpu": 1}
+    both = room(one, waiting=(pending, running), a=GPU)
+    assert free(both) == {"a_gpu": 1, "a_cpu": 1}
+    assert both.accounts[0].used == {"cpu": 24, "mem": 250, "gres/gpu": 1}
+    assert both.accounts[0].jobs_mine == 2
+
+
+def test_each_start_takes_its_own_room() -> None:
+    left = room(account("a", limit=LIMIT), account("b", limit={"cpu": 8}))
+    for _ in range(2):
+        assert left.fits("a", "gpu", GPU)
+        left = left.take("a", GPU)
+    assert not left.fits("a", "gpu", GPU)
+    assert left.fits("a", "cpu", CPU)
+    assert left.fits("b", "cpu", CPU)
+    assert not left.take("b", CPU).fits("b", "cpu", CPU)
+    assert not left.fits("nobody", "cpu", CPU)
+
+
+@pytest.mark.parametrize("bound", ["jobs", "submit"])
+def test_numbers_of_jobs_bound_as_well(bound: str) -> None:
+    one = replace(account("a"), jobs_mine=1)
+    left = room(replace(one, jobs=3) if bound == "jobs" else replace(one, submit=3))
+    for _ in range(2):
+        assert left.fits("a", "cpu", CPU)
+        left = left.take("a", CPU)
+    assert not left.fits("a", "cpu", CPU)
+
+
+def test_partitions_that_an_account_may_not_use_are_no_room() -> None:
+    here = room(account("a"), replace(account("b"), partitions=("c",)))
+    assert here.fits("a", "gpu", GPU)
+    assert not here.fits("b", "gpu", GPU)
+    assert here.fits("b", "cpu", CPU)
+    refused = replace(here, partitions={**PLACES, "cpu": partition("c", allow_accounts=("a",))})
+    assert not refused.fits("b", "cpu", CPU)
+
+
+def test_an_account_whose_use_is_not_known_takes_nothing() -> None:
+    unknown = account("a", limit=LIMIT, used=None)
+    partly = account("b", limit=LIMIT, used={"cpu": 0, "mem": 0})
+    found = room(unknown, partly, account("c", limit=LIMIT))
+    assert [one.name for one in found.accounts] == ["b", "c"]
+    assert found.closed["b", "cpu"] == "use of gres/gpu is not known"
+    assert free(found) == {"b_gpu": 0, "b_cpu": 0, "c_gpu": 2, "c_cpu": 3}
+    assert not any(found.fits(name, "cpu", CPU) for name in "ab")
+
+
+@pytest.mark.parametrize("reason", [*GROUP_REASONS, "AssocGrpGRES", "AssocMaxJobsLimit"])
+def test_a_group_limit_on_which_a_job_pends_closes_what_waits_for_the_same(reason: str) -> None:
+    job = SlurmJob(7, "PENDING", "a", tres={"cpu": 1}, reason=reason)
+    found = room(account("a", limit=LIMIT), account("b", limit=LIMIT), waiting=(job,))
+    only_gpu = reason.endswith("GRES")
+    assert not found.fits("a", "gpu", GPU)
+    assert found.fits("a", "cpu", CPU) == only_gpu
+    assert found.closed["a", "gpu"] == f"job 7 pends there: {reason}"
+    assert found.fits("b", "gpu", GPU)
+
+
+def test_a_job_larger_than_its_limit_pends_for_ever_and_holds_nothing() -> None:
+    hopeless = SlurmJob(7, "PENDING", "a", tres={"cpu": 41}, reason="QOSGrpCpuLimit")
+    assert free(room(account("a", limit=LIMIT), waiting=(hopeless,))) == {"a_gpu": 2, "a_cpu": 3}
+
+
+def test_the_place_that_ends_a_pending_job_soonest() -> None:
+    plan = Plan(RULES)  # 600 s on CPUs, 120 s on GPUs
+    task = Task("t", "work", {}, ("gpu", "cpu"), nominal_s=600.0)
+    task.place = Place("a", None, None, "gpu", GPU, "a_gpu")
+    both = room(account("a", limit=LIMIT), account("b", limit=LIMIT))
+    assert sooner_elsewhere(task, both, plan, 60.0) == ("b", "gpu", GPU)
+    own = room(account("a", limit=LIMIT))
+    assert sooner_elsewhere(task, own, plan, 470.0) is None  # 470 + 120 s is less than 600
+    assert sooner_elsewhere(task, own, plan, 490.0) == ("a", "cpu", CPU)
+    fixed = replace(task, fixed=replace(task.fixed, account="a"))
+    assert sooner_elsewhere(fixed, both, plan, 60.0) is None
+    assert sooner_elsewhere(task, room(), plan, 9999.0) is None
+
+
+def dispatcher(queue: str | Unknown, folder: Path, sent: int, ready: int) -> Dispatcher:
+    """Return a run with jobs sent to GPUs, of which ``queue`` tells, and ready ones."""
+    cluster, _ = cluster_with(queue, folder)
+    plan = Plan(RULES, cluster=cluster)
+    made = Dispatcher(cluster, plan, Ledger(folder / "ledger.jsonl"), "/data/run", lambda: 5000.0)
+    made.load(
+        Task(f"rule_work_wildcards_{i}", "work", {"i": i}, ("gpu", "cpu"), nominal_s=600.0)
+        for i in range(sent + ready)
+    )
+    for task in list(made.tasks.values())[:sent]:
+        task.place = Place("clive", None, "hpg-b200", "gpu", GPU, "clive_gpu")
+        task.sent_s = 4900.0
+    return made
+
+
+def pending(count: int, reason: str) -> str:
+    return "\n".join(
+        queue_line(JobID=str(20 + i), State="PENDING", Account="clive", Partition="hpg-b200",
+                   WorkDir="/data/run", Comment=f"rule_work_wildcards_{i}", Reason=reason,
+                   **{"tres-alloc": "cpu=8,mem=100M,node=1,gres/gpu=1"})
+        for i in range(count)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", [DOWN, "Priority", "ReqNodeNotAvail, UnavailableNodes:b1"])
+def test_where_every_gpu_node_failed_ready_jobs_go_to_cpus_at_once(
+    tmp_path: Path, reason: str
+) -> None:
+    run = dispatcher(pending(3, reason), tmp_path, sent=3, ready=6)
+    run.bad_nodes["gpu"].add("b1")
+    ready = list(run.tasks)[3:]
+    places = run.round(ready, [])
+    assert [place.kind for place in places.values()] == ["cpu"] * 6
+    assert sorted(places) == ready
+    assert run.why_waiting == {}
+    (closed,) = (event["closed"] for event in read_ledger(run.ledger.path)
+                 if event["event"] == "room")  # fmt: skip
+    assert closed["clive gpu"] == "every node of hpg-b200 failed in this run: b1"
+    assert {name.split()[1] for name in closed} == {"gpu"}
+
+    well = dispatcher(pending(3, reason), tmp_path / "well", sent=3, ready=6)
+    kinds = Counter(place.kind for place in well.round(ready, []).values())
+    assert kinds["gpu"] > 0
+
+
+def test_a_queue_that_is_not_known_starts_nothing_and_is_said_once(tmp_path: Path) -> None:
+    run = dispatcher(Unknown("squeue", "no answer within 15 s"), tmp_path, sent=0, ready=2)
+    for _ in range(2):
+        assert run.round(list(run.tasks), []) == {}
+    events = list(read_ledger(run.ledger.path))
+    assert [event["event"] for event in events] == ["hold"]
+    assert "no answer within 15 s" in events[0]["reason"]
+
+
+def test_a_run_does_not_fill_what_another_run_has_just_taken(tmp_path: Path) -> None:
+    first = dispatcher("", tmp_path, sent=0, ready=5)
+    names = list(first.tasks)
+    taken = Counter(place.pool for place in first.round(names, []).values())
+    assert taken == {"clive_gpu": 2, "maigan_gpu": 2, "brusko_gpu": 1}  # every free GPU
+    (own,) = (tmp_path / "claims").glob("*.json")
+    own.rename(own.with_name("other-1.json"))  # as if another process had written it
+    second = dispatcher("", tmp_path, sent=0, ready=5)
+    assert {place.kind for place in second.round(names, []).values()} == {"cpu"}
