@@ -24,7 +24,7 @@ from tests.scribe import dispatched, run
 from tests.test_capacity import Rules
 from tests.test_slurm_jobs import details
 from tests.test_stale import cluster_with, queue_line
-from tests.test_survey import Recorded
+from tests.test_survey import PARTITIONS, Recorded
 from tilewright.placement import cluster
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.ledger import read_ledger
@@ -34,7 +34,7 @@ from tilewright.slurm.query import Unknown
 
 RULES = Rules(
     {"good": {"gpu": Shape(8, 5000, 1, 60), "cpu": Shape(6, 3000, 0, 90)},
-     "bad": {"cpu": Shape(2, 100, 0, 5)}}
+     "bad": {"cpu": Shape(2, 100, 0, 5)}, "lost": {"cpu": Shape(2, 100, 0, 5)}}
 )  # fmt: skip
 
 
@@ -170,19 +170,21 @@ def test_the_executor_waits_as_long_as_it_is_told() -> None:
 
 
 class FailingSlurm(Recorded):
-    """Recorded answers; each try of the rule ``bad`` is a job that ended with exit code 1."""
+    """Recorded answers; ``bad`` jobs end with exit code 1, a first ``lost`` one with its node."""
 
     def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
         if "job" in argv:
-            return details("FAILED", "NonZeroExitCode", "1:0", "0:0")
+            died = details("NODE_FAIL", "NodeDown", "0:0", "0:0")
+            return died if argv[-1] == "200" else details("FAILED", "NonZeroExitCode", "1:0", "0:0")
         path = Path("dispatched.jsonl")
         if argv[0] == "squeue":
-            tries = path.read_text().count('["bad"') if path.exists() else 0
+            text = path.read_text() if path.exists() else ""
+            ended = [(100 + n, "FAILED", "rule_bad") for n in range(text.count('["bad"'))]
+            ended += [(200, "NODE_FAIL", "rule_lost")] * ('["lost"' in text)
             return "\n".join(
-                queue_line(JobID=str(100 + n), State="FAILED", Account="clive", Comment="rule_bad",
-                           WorkDir=str(Path.cwd()))
-                for n in range(tries)
-            )  # fmt: skip
+                queue_line(JobID=str(number), State=state, Comment=name, WorkDir=str(Path.cwd()))
+                for number, state, name in ended
+            )
         return super().__call__(argv, stdin)
 
 
@@ -190,7 +192,8 @@ def recorded_cluster() -> Cluster:
     """Return a cluster on recorded answers; each look asks anew."""
     found, recorded = cluster_with("", Path("cache"))
     found.client.ttl_s = 0
-    found.client.run = FailingSlurm(recorded.answers)
+    larger = PARTITIONS.replace(" TRES=", " TotalNodes=4 TRES=")
+    found.client.run = FailingSlurm({**recorded.answers, "partition": larger})
     return found
 
 
@@ -205,7 +208,7 @@ plan = Plan(RULES, cluster=cluster.current(), ledger=Path("ledger.jsonl"))
 
 rule all:
     default_target: True
-    input: expand("out/{i}.txt", i=range(8)), "bad.txt"
+    input: expand("out/{i}.txt", i=range(8)), "bad.txt", "lost.txt"
 localrules: all
 rule good:
     output: "out/{i}.txt"
@@ -217,6 +220,12 @@ rule bad:
     log: "bad.log"
     threads: plan.threads("bad")
     resources: **plan.routed("bad")
+    shell: "true"
+rule lost:
+    output: "lost.txt"
+    log: "lost.log"
+    threads: plan.threads("lost")
+    resources: **plan.routed("lost")
     shell: "true"
 """
 
@@ -242,11 +251,14 @@ def test_jobs_reach_the_executor_with_their_place_and_equal_failures_end(tmp_pat
         before = static.place_of("good", wildcards)
         elsewhere += before is not None and before.pool != place["pool"]
     assert elsewhere  # or it shows nothing: the static plan gave them their values
-    assert sum(event["event"] == "done" for event in events) == 8
+    assert sum(event["event"] == "done" for event in events) == 9
     # two tries and not six: the second failure is the same
     assert [given_["attempt"] for _, given_ in dispatched(tmp_path, "bad")] == [1, 2]
-    failures = [event for event in events if event["event"] == "fail"]
+    failures = [event for event in events if event.get("rule") == "bad" and "cause" in event]
     assert [(f["cause"], f["slurm_id"], f.get("give_up")) for f in failures] == [
         ("error", 100, None),
         ("error", 101, True),
     ]
+    # the node that died under a job is left out when it is sent again
+    tried = [given_.get("slurm_extra") for _, given_ in dispatched(tmp_path, "lost")]
+    assert tried == [None, "--exclude=c1"]
