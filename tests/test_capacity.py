@@ -212,11 +212,16 @@ def questions(draw: st.DrawFn) -> Question:
     )
 
 
+def never_runs(job: SlurmJob, one: Account) -> bool:
+    limits = [*one.limit.items(), *one.limit_per_user.items()]
+    return any(job.tres.get(tres, 0) > most for tres, most in limits)
+
+
 def left_of(question: Question, one: Account) -> dict[str, int]:
     """Return what an account has left, counted without the code under test."""
     promised: Counter[str] = Counter()
     for job in question.waiting:
-        hopeless = any(job.tres.get(tres, 0) > most for tres, most in one.limit.items())
+        hopeless = never_runs(job, one)
         if job.account == one.name and job.state in ("PENDING", "CONFIGURING") and not hopeless:
             promised.update({**job.tres, "jobs": 1})
     for claim in question.claims:
@@ -228,7 +233,8 @@ def left_of(question: Question, one: Account) -> dict[str, int]:
         most = min(one.limit.get(tres, BIG) - used, one.limit_per_user.get(tres, BIG) - mine)
         left[tres] = max(0, most - promised[tres])
     count = min(BIG if most is None else most for most in (one.jobs, one.submit))
-    left["jobs"] = max(0, count - (one.jobs_mine or 0) - promised["jobs"])
+    running = max(one.jobs_mine or 0, one.jobs_used or 0)
+    left["jobs"] = max(0, count - running - promised["jobs"])
     return left
 
 
@@ -237,7 +243,7 @@ def closed_kinds(question: Question, one: Account) -> set[Device]:
         return {"gpu", "cpu"}
     kinds: set[Device] = set()
     for job in question.waiting:
-        hopeless = any(job.tres.get(tres, 0) > most for tres, most in one.limit.items())
+        hopeless = never_runs(job, one)
         waits = job.state in ("PENDING", "CONFIGURING") and job.reason in GROUP_REASONS
         if job.account == one.name and waits and not hopeless:
             kinds |= {"gpu"} if job.reason == "QOSGrpGRES" else {"gpu", "cpu"}

@@ -17,6 +17,9 @@ from snakemake_scheduler_plugin_tilewright.run import Run
 from tilewright.placement import cluster
 from tilewright.placement.errors import PlacementError
 
+#: Rounds that may fail, 5 s apart, before the greedy scheduler sends all that is ready.
+_PATIENCE = 12
+
 
 class Scheduler(SchedulerBase):  # type: ignore[misc]
     """Chooses jobs and their places."""
@@ -26,6 +29,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
     def __post_init__(self) -> None:
         found = cluster.current()
         self._run: Run | None = None
+        self._failures = 0
         if found is not None and found.plan is not None:
             try:
                 self._run = Run(self.dag, found, found.plan, self.logger)
@@ -48,10 +52,14 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         if self._run is None:
             return first_fit(selectable_jobs, available_resources)
         try:
-            return self._run.select(selectable_jobs, remaining_jobs, available_resources)
+            chosen = self._run.select(selectable_jobs, remaining_jobs, available_resources)
+            self._failures = 0
+            return chosen
         except Exception as error:
-            self.logger.error(
-                f"placement failed, so this round is greedy: {error!r}", exc_info=True
-            )
-            self._run.dispatcher.ledger.write("greedy", reason=repr(error))
+            # one that left here would make Snakemake cancel all running jobs
+            self._failures += 1
+            self.logger.error(f"placement failed: {error!r}", exc_info=True)
+            if self._failures < _PATIENCE:
+                return []
+            self.logger.error("placement failed again and again, so this round is greedy")
             return None

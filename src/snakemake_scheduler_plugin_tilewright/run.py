@@ -109,7 +109,11 @@ class Run:
         named = {key_of(job.rule.name, job.wildcards): job for job in selectable
                  if not job.is_group()}  # fmt: skip
         ready = {name: job for name, job in named.items() if name in self.dispatcher.tasks}
-        others = [job for job in selectable if job not in set(ready.values())]
+        routed = set(ready.values())
+        others = [job for job in selectable if job not in routed]
+        # Snakemake starts a timer after every round, and each ends in a round: one more for each
+        # job that ended. `_tend` wakes it instead.
+        self.dag.workflow.scheduler._schedule_reevalutation = lambda delay: None
         self._settle(ready)
         waiting = {key_of(job.rule.name, job.wildcards) for job in remaining if not job.is_group()}
         later = (waiting & self.dispatcher.tasks.keys()) - ready.keys()
@@ -162,10 +166,22 @@ class Run:
         """Every few seconds move jobs that wait for nothing, and keep the executor awake."""
         pause = threading.Event()
         while not pause.wait(_TEND_S):
-            for name in tend(self.dispatcher):
-                self.logger.info(f"{name}: {self.dispatcher.tasks[name].moved}; placed anew")
-            scheduler = self.dag.workflow.scheduler
-            if scheduler is not None:
-                # it adds 10 s to this after each idle round, up to 180: freed slots idle as long
-                wait_s = min(_LAZY_S, soonest_end_s(self.dispatcher) / 4 - _EAGER_S)
-                scheduler._executor.next_seconds_between_status_checks = wait_s
+            try:
+                self._tend_once()
+            except Exception:
+                self.logger.exception("looking after pending jobs failed; it is tried again")
+
+    def _tend_once(self) -> None:
+        for name in tend(self.dispatcher, self._has_tries):
+            self.logger.info(f"{name}: {self.dispatcher.tasks[name].moved}; placed anew")
+        scheduler = self.dag.workflow.scheduler
+        if scheduler is not None:
+            # it adds 10 s to this after each idle round, up to 180: freed slots idle as long
+            wait_s = min(_LAZY_S, soonest_end_s(self.dispatcher) / 4 - _EAGER_S)
+            scheduler._executor.next_seconds_between_status_checks = wait_s
+            scheduler._open_jobs.release()
+
+    def _has_tries(self, name: str) -> bool:
+        """Return whether Snakemake would try a job again: on its last try it is not moved."""
+        job = self.jobs[name]
+        return bool(job.restart_times > job.attempt - 1)

@@ -45,16 +45,20 @@ class Room:
         """Return the pools for jobs of these shapes; one that is closed has nothing free."""
         found = make_pools(
             self.accounts,
-            shapes,
+            {kind: shape for kind, shape in shapes.items() if self.has(kind)},
             mode=self.mode,
             utilisation=self.utilisation,
             partitions=self.partitions,
         )
         return [replace(p, free=0) if (p.account, p.device) in self.closed else p for p in found]
 
+    def has(self, kind: Device) -> bool:
+        """Return whether there is a partition for a device kind; for CPUs Slurm has a default."""
+        return kind == "cpu" or self.partitions.get(kind) is not None
+
     def fits(self, account: str, kind: Device, shape: Shape) -> bool:
         """Return whether one more job fits, all CPUs of the account counted."""
-        if (account, kind) in self.closed:
+        if (account, kind) in self.closed or not self.has(kind):
             return False
         here = next((a for a in self.accounts if a.name == account), None)
         where = self.partitions.get(kind)
@@ -64,13 +68,14 @@ class Room:
         free = {tres: here.free(tres) for tres in COUNTED}
         if any(n is not None and wanted[tres] > n for tres, n in free.items()):
             return False
-        mine = here.jobs_mine or 0
-        return all(most is None or mine < most for most in (here.jobs, here.submit))
+        running = max(here.jobs_mine or 0, here.jobs_used or 0)
+        return all(most is None or running < most for most in (here.jobs, here.submit))
 
     def take(self, account: str, shape: Shape) -> Room:
         """Return the room that is left when one more job has its place."""
         claim = Claim(account, needs(shape, 1))
-        return replace(self, accounts=tuple(_claimed(a, [claim]) for a in self.accounts))
+        own = {a.name: a for a in self.accounts}
+        return replace(self, accounts=tuple(_claimed(a, [claim], own) for a in self.accounts))
 
 
 def room_now(
@@ -101,12 +106,14 @@ def room_now(
         As for :func:`~tilewright.placement.pools.make_pools`.
     """
     known = [account for account in accounts if account.used is not None]
-    limit = {account.name: account.limit for account in known}
+    own = {account.name: account for account in known}
     pending = [
         job
         for job in waiting
         if job.state in ("PENDING", "CONFIGURING")
-        and all(job.tres.get(t, 0) <= most for t, most in limit.get(job.account, {}).items())
+        and (account := own.get(job.account)) is not None
+        and job.qos in ("", account.qos)
+        and _may_ever(job, account)
     ]
     claims = [Claim(job.account, {**job.tres, "jobs": 1}) for job in pending] + list(sent)
     closed: dict[tuple[str, Device], str] = {}
@@ -121,7 +128,7 @@ def room_now(
             if "GRES" not in job.reason.upper():
                 closed[job.account, "cpu"] = why
     return Room(
-        tuple(_claimed(account, claims) for account in known),
+        tuple(_claimed(account, claims, own) for account in known),
         closed,
         mode,
         utilisation,
@@ -129,11 +136,20 @@ def room_now(
     )
 
 
-def _claimed(account: Account, claims: Iterable[Claim]) -> Account:
-    """Return an account with what is promised on it counted as in use."""
+def _may_ever(job: SlurmJob, account: Account) -> bool:
+    """Return whether a job asks for no more than the limits themselves."""
+    return all(
+        job.tres.get(tres, 0) <= most
+        for limits in (account.limit, account.limit_per_user)
+        for tres, most in limits.items()
+    )
+
+
+def _claimed(account: Account, claims: Iterable[Claim], own: Mapping[str, Account]) -> Account:
+    """Return an account with what is promised on it, or on its QOS, counted as in use."""
     total: Counter[str] = Counter()
     for claim in claims:
-        if claim.account == account.name:
+        if claim.account in own and own[claim.account].qos == account.qos:
             total.update(claim.tres)
     if not total:
         return account
@@ -141,6 +157,7 @@ def _claimed(account: Account, claims: Iterable[Claim]) -> Account:
         account,
         used=_plus(account.used, total),
         mine=_plus(account.mine, total),
+        jobs_used=(account.jobs_used or 0) + total["jobs"],
         jobs_mine=(account.jobs_mine or 0) + total["jobs"],
     )
 

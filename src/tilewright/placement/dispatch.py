@@ -110,6 +110,10 @@ class Dispatcher:
                 doubles, "an earlier try of it is still in the queue and is cancelled"
             )
             sent = {start.task.name: self._send(start) for start in placing.starts}
+            if ready and not sent and not active and any(self.bad_nodes.values()):
+                # nothing else is left: a node may be well again, and retries are bounded
+                self.ledger.write("forgive", nodes=sorted(set.union(*self.bad_nodes.values())))
+                self.bad_nodes = {"gpu": set(), "cpu": set()}
             if sent:
                 self.claims.add(
                     [Claim(place.account, needs(place.shape, 1)) for place in sent.values()]
@@ -136,6 +140,9 @@ class Dispatcher:
             return str(queue)
         observe(self.tasks.values(), queue, self.workdir)
         survey = self.cluster.look()
+        unknown = [note for note in survey.notes if note.startswith("the partitions are not known")]
+        if unknown:
+            return unknown[0]
         if all(account.used is None for account in survey.accounts):
             return "; ".join(note for note in survey.notes if "use" in note) or "use is not known"
         self.ledger.write_change("notes", "survey", notes=list(survey.notes))
@@ -214,9 +221,8 @@ class Dispatcher:
             if cause == "memory" and place is not None and self._has_all(task, place):
                 verdict = Verdict(verdict.past, "needs more memory than any account has", True)
             task.past = verdict.past
-            if node and cause in ("node", "device"):
-                for kind in ("gpu", "cpu") if cause == "node" else ("gpu",):
-                    self.bad_nodes[kind].add(node)
+            if node and place is not None and cause in ("node", "device"):
+                self.bad_nodes[place.kind].add(node)
             self.ledger.write(
                 "fail", job=name, rule=task.rule, cause=cause, words=words, next=verdict.next,
                 pool=place.pool if place else None, account=place.account if place else None,

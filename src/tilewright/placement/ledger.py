@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -29,9 +30,16 @@ class Ledger:
         """Append one event; values that are None are left out."""
         entry = {"time_s": round(self.clock(), 3), "event": event}
         entry |= {key: value for key, value in values.items() if value is not None}
+        with contextlib.suppress(OSError):  # a full disk must not end the run
+            self._append(entry)
+
+    def _append(self, entry: dict[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(entry) + "\n")
+        with self.path.open("a+b") as stream:
+            # a crash may have cut the last line: this one must not be lost with it
+            if stream.seek(0, 2) and (stream.seek(-1, 2), stream.read(1))[1] != b"\n":
+                stream.write(b"\n")
+            stream.write(json.dumps(entry).encode() + b"\n")
 
     def write_change(self, event: str, about: str, **values: Any) -> bool:
         """Append an event only where it differs from the last one about the same thing."""

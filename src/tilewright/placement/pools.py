@@ -124,6 +124,9 @@ def make_pools(
                 continue
             rooms = _rooms(account, where, share, taken, now=False)
             slots, bound = _fit(rooms, shape)
+            if not slots:  # the share of an account must not keep out the one job that it holds
+                share = 1.0
+                slots = min(1, _fit(_rooms(account, where, share, taken, now=False), shape)[0])
             free, _ = _fit(_rooms(account, where, share, taken_now, now=True), shape)
             free = min(free, slots)
             if mode == "shared":
@@ -190,7 +193,7 @@ def _rooms(
             rooms[tres] = min(share * limit - used for limit, used in limits) - taken.get(tres, 0)
     for name, most in (("jobs", account.jobs), ("submit", account.submit)):
         if most is not None:
-            used = (account.jobs_mine or 0) if now else 0
+            used = max(account.jobs_mine or 0, account.jobs_used or 0) if now else 0
             rooms[name] = most - used - taken.get(name, 0)
     return rooms
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,11 +17,13 @@ from tilewright.placement.tasks import Task
 from tilewright.slurm.jobs import SlurmJob, parse_queue, stale_jobs
 from tilewright.slurm.query import SlurmClient, Unknown
 
-#: Arguments with which Snakemake runs nothing.
-_LOOKING = re.compile(
-    r"-[pqrkF]*n[pqrkF]*|--(dry-?run|summary|detailed-summary|dag|rulegraph|filegraph|d3dag|lint"
-    r"|list-.*|list|report.*|archive|containerize|generate-unit-tests|cleanup-metadata|touch)(=.*)?"
-)
+#: Snakemake's options with which it runs nothing, as its parser names them.
+_LOOKING = (
+    "dryrun", "touch", "summary", "detailed_summary", "dag", "rulegraph", "filegraph", "d3dag",
+    "lint", "list_rules", "list_target_rules", "list_changes", "list_input_changes",
+    "list_params_changes", "list_untracked", "list_conda_envs", "report", "archive",
+    "containerize", "generate_unit_tests", "cleanup_metadata", "print_compilation", "export_cwl",
+)  # fmt: skip
 _POLL_S = 10.0
 _COMPLETING_S = 120.0  # KillWait is 30 s unless the site says otherwise
 
@@ -35,7 +36,13 @@ def only_looks(argv: Sequence[str]) -> bool:
     >>> only_looks(["registration", "-np"]), only_looks(["registration", "--unlock"])
     (True, False)
     """
-    return any(_LOOKING.fullmatch(argument) for argument in argv)
+    from snakemake.cli import get_argument_parser
+
+    try:
+        given, _ = get_argument_parser().parse_known_args(list(argv))
+    except SystemExit:  # Snakemake refuses them itself
+        return False
+    return any(getattr(given, name, None) not in (None, False, []) for name in _LOOKING)
 
 
 def before_run(cluster: Cluster | None, argv: Sequence[str]) -> None:

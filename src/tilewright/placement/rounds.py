@@ -52,6 +52,8 @@ def shape_of(task: Task, kind: Device, plan: Plan, room: Room) -> Shape:
     partition = room.partitions.get(kind)
     if partition is not None and partition.max_time_min is not None:
         grown = replace(grown, runtime_min=min(grown.runtime_min, partition.max_time_min))
+    if not task.past.memory:
+        return grown  # what no account can hold is refused, not cut
     return within(grown, base, room.accounts) or grown
 
 
@@ -99,14 +101,17 @@ class Shapes:
         return found
 
     def without_largest(self, tasks: Iterable[Task]) -> list[Task]:
-        """Return the tasks that are smaller than the largest, in memory and in CPUs."""
+        """Return the tasks that ask for less than the largest, in memory or in CPUs.
+
+        Where no task is the largest in both, those with most memory go.
+        """
         tops = self.largest(tasks := list(tasks)).values()
         cpus, mem_mb = max(top.cpus for top in tops), max(top.mem_mb for top in tops)
-        return [
-            task
-            for task in tasks
-            if all(s.cpus < cpus and s.mem_mb < mem_mb for s in self.of(task).values())
-        ]
+        less = [t for t in tasks if all(s.cpus < cpus or s.mem_mb < mem_mb
+                                        for s in self.of(t).values())]  # fmt: skip
+        if len(less) < len(tasks):
+            return less
+        return [t for t in tasks if all(s.mem_mb < mem_mb for s in self.of(t).values())]
 
 
 def sooner_elsewhere(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from tilewright.placement.rounds import estimate_s, sooner_elsewhere
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tilewright.placement.dispatch import Dispatcher
 
 
-def tend(run: Dispatcher) -> list[str]:
+def tend(run: Dispatcher, movable: Callable[[str], bool] = lambda name: True) -> list[str]:
     """Cancel jobs that pend on a limit or a dead node while another place ends them sooner.
 
     How long they would still wait is not known; as long as they did already is the guess.
@@ -34,12 +34,15 @@ def tend(run: Dispatcher) -> list[str]:
                 or place is None
                 or job.state != "PENDING"
                 or task.moved
+                or not movable(task.name)
                 or waited_s < run.cluster.site.patience_s
                 or not STUCK.match(job.reason)
             ):
                 continue
             better = sooner_elsewhere(task, room, run.plan, waited_s)
-            if better and not isinstance(run.cluster.client.cancel([job.id]), Unknown):
+            if better and not isinstance(
+                run.cluster.client.cancel([job.id], pending_only=True), Unknown
+            ):
                 account, kind, shape = better
                 room = room.take(account, shape)
                 task.moved = f"{job.reason} on {place.account} for {waited_s:.0f} s"

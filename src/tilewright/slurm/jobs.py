@@ -24,7 +24,9 @@ ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDE
 #: Pending because a group limit is reached.
 GROUP_LIMIT = re.compile(r"(QOS|Assoc)(Grp|Max)")
 #: Pending for what time alone does not mend: a limit that others hold, nodes that are down.
-STUCK = re.compile(GROUP_LIMIT.pattern + r"|ReqNodeNotAvail|Partition(Down|Inactive)|.*\bDOWN\b")
+STUCK = re.compile(
+    GROUP_LIMIT.pattern + r"|ReqNodeNotAvail|BadConstraints|Partition(Down|Inactive)|.*\bDOWN\b"
+)
 
 Cause = Literal["memory", "time", "node", "cancelled", "device", "error", "unknown"]
 
@@ -153,9 +155,7 @@ def cause_of(details: str) -> tuple[Cause, str]:
     pairs = dict(re.findall(r"(\w+)=(\S*)", details))
     state = pairs.get("JobState", "")
     codes = {pairs.get("ExitCode", ""), pairs.get("DerivedExitCode", "")}
-    said = ", ".join(
-        [state, *({pairs.get("Reason", "None")} - {"None"}), f"exit {max(codes, default='')}"]
-    )
+    said = ", ".join([state, *({pairs.get("Reason", "None")} - {"None"}), f"exit {_worst(codes)}"])
     known: dict[str, Cause] = {
         "OUT_OF_MEMORY": "memory",
         "TIMEOUT": "time",
@@ -173,6 +173,11 @@ def cause_of(details: str) -> tuple[Cause, str]:
         if word in known:
             return known[word], said
     return "unknown", said if state else ""
+
+
+def _worst(codes: set[str]) -> str:
+    """Return the code with the highest signal, or else status: ``0:125`` before ``1:0``."""
+    return max(codes, key=lambda code: [int(n) for n in re.findall(r"\d+", code)[::-1]], default="")
 
 
 def node_of(details: str) -> str:

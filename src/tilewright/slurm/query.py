@@ -169,9 +169,10 @@ class SlurmClient:
         # -d: with the derived exit code, the only sign of a step that ran out of memory
         return self.run(("scontrol", "-d", "-o", "show", "job", str(job_id)))
 
-    def cancel(self, job_ids: Sequence[int]) -> str | Unknown:
-        """Cancel jobs."""
-        return self.run(("scancel", *map(str, job_ids)))
+    def cancel(self, job_ids: Sequence[int], *, pending_only: bool = False) -> str | Unknown:
+        """Cancel jobs, or only those of them that have not started meanwhile."""
+        state = ("--state=PENDING",) if pending_only else ()
+        return self.run(("scancel", *state, *map(str, job_ids)))
 
     def forget(self) -> None:
         """Ask anew for live use and the queue, as after a placement that was refused."""
