@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import REPO
 from tests.slurm_cluster import (
     Cluster,
     Job,
@@ -21,7 +22,7 @@ from tests.slurm_cluster import (
 from tests.slurm_cluster.client import wait_for
 from tests.slurm_cluster.records import DELIMITER, FIELDS, parse_jobs
 
-INSTALL = Path(__file__).parent / "install_slurm"
+INSTALL = REPO / "tests" / "install_slurm"
 #: b1 has the GPUs that the account clive may use.
 ON_B1 = ("--account=clive", "--partition=hpg-b200", "--gpus=1", "--mem=1G")
 
