@@ -53,7 +53,7 @@ def test_worked_example(quiet_slurm: Cluster) -> None:
 
 
 def test_every_kind_of_both_accounts(run: ClusterRun) -> None:
-    run.prepare(jobs=20, light=2).run()
+    run.prepare(jobs=20, light=2, seconds="6,9", site={"slowdown": 1.5}).run()
     run.check_outputs(set(range(20)))
     run.check_limits()
     assert set(run.placed()) == {"clive_gpu", "clive_cpu", "maigan_gpu", "maigan_cpu"}
