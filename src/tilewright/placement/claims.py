@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tilewright.placement.capacity import Claim
+from tilewright.slurm.query import write_whole
 
 #: Longer than live use is kept and sbatch takes; 12 jobs were submitted within 2 s.
 _CLAIM_S = 15.0
@@ -82,9 +83,7 @@ class Claims:
             for sent_s, claim in self._own
         ]
         with contextlib.suppress(OSError):
-            temporary = self._path.with_suffix(".new")
-            temporary.write_text(json.dumps(content), encoding="utf-8")
-            temporary.replace(self._path)
+            write_whole(self._path, json.dumps(content))
 
     @property
     def _path(self) -> Path:

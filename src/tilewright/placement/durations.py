@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import statistics
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tilewright.placement.workload import Kind
+from tilewright.slurm.query import write_whole
 
 #: Finished jobs that are remembered for each rule and device.
 _KEPT = 30
@@ -69,11 +68,7 @@ class Durations:
         for key, values in self._new.items():
             kept[key] = [*kept.get(key, []), *values][-_KEPT:]
         with contextlib.suppress(OSError):  # a full home must not end the run
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            number, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
-            with os.fdopen(number, "w", encoding="utf-8") as stream:
-                json.dump(kept, stream, indent=1, sort_keys=True)
-            Path(name).replace(self.path)
+            write_whole(self.path, json.dumps(kept, indent=1, sort_keys=True))
             self._new.clear()
 
     def _median(self, rule: str, kind: Kind) -> float | None:

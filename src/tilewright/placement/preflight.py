@@ -154,7 +154,7 @@ def check_sizes(tasks: Iterable[Task], room: Room, plan: Plan) -> None:
                 f"there are {known}"
             )
         reasons = [
-            too_big(account, shape) or ("" if _has_kind(room, kind) else f"no {kind} partition")
+            too_big(account, shape) or ("" if room.has(kind) else f"no {kind} partition")
             for account in accounts
             for kind, shape in shapes.items()
         ]
@@ -163,7 +163,3 @@ def check_sizes(tasks: Iterable[Task], room: Room, plan: Plan) -> None:
                 f"{task.name} would pend for ever: {'; '.join(dict.fromkeys(reasons))}. Lower "
                 f"resources.{task.rule} in the config, or use an account that has more"
             )
-
-
-def _has_kind(room: Room, kind: str) -> bool:
-    return kind == "cpu" or any(device == "gpu" and p for device, p in room.partitions.items())

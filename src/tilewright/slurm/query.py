@@ -120,6 +120,7 @@ class SlurmClient:
     run: Callable[..., str | Unknown] = run_command
     clock: Callable[[], float] = time.time
     _kept: dict[tuple[str, ...], tuple[float, str | Unknown]] = field(default_factory=dict)
+    _saved_s: float = float("-inf")
 
     def limits(self) -> Answer | Unknown:
         """Return associations and QOS as :func:`~tilewright.slurm.parse.parse_sacctmgr` reads them.
@@ -130,14 +131,18 @@ class SlurmClient:
         asked = _SACCTMGR.format(
             user=self.user, association=",".join(ASSOCIATION_FIELDS), qos=",".join(QOS_FIELDS)
         )
-        said = self._ask(("sacctmgr", "-n", "-P", "-Q"), 10 * self.ttl_s, asked)
+        argv = ("sacctmgr", "-n", "-P", "-Q")
+        said = self._ask(argv, 10 * self.ttl_s, asked)
         path = self.cache_dir / f"limits-{self.user}.json"
         if not isinstance(said, Unknown) and "|" not in said:
             said = Unknown("sacctmgr", "its answer holds no table")
         if isinstance(said, Unknown):
             return self._last_good(path, said)
-        with contextlib.suppress(OSError):  # a full home must not end the run
-            _write_whole(path, json.dumps({"time_s": self.clock(), "text": said}))
+        asked_s = self._kept[argv][0]
+        if asked_s != self._saved_s:
+            with contextlib.suppress(OSError):  # a full home must not end the run
+                write_whole(path, json.dumps({"time_s": asked_s, "text": said}))
+            self._saved_s = asked_s
         return Answer(said)
 
     def usage(self, qos: Sequence[str]) -> str | Unknown:
@@ -196,10 +201,14 @@ class SlurmClient:
             return failure
 
 
-def _write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
+    """Write a small file that others may read meanwhile: whole, or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-    ) as stream:
-        stream.write(text)
-    Path(stream.name).replace(path)
+    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(number, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
