@@ -16,8 +16,8 @@ from pathlib import Path
 
 ANSWERS = {
     "sacctmgr": (
-        "clive|{user}||clive|clive||||||\n"
-        "maigan|{user}||maigan|maigan||||||\n"
+        "clive|{user}||clive|clive||||||||\n"
+        "maigan|{user}||maigan|maigan||||||||\n"
         "clive|cpu=104,gres/gpu=3,mem=812G||||||||\n"
         "maigan|cpu=80,gres/gpu=2,mem=625G||||||||\n"
     ),

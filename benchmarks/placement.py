@@ -25,7 +25,7 @@ from benchmarks.placement_bound import Bound
 from benchmarks.placement_exact import best_of_many_s, told
 from tilewright.placement.policy import decide
 from tilewright.placement.simulator import Change, Policy, Run, View, simulate
-from tilewright.placement.workload import Decision, Job, Kind, Pool, Workload
+from tilewright.placement.workload import Decision, Job, Kind, Slots, Workload
 
 CPUS_PER_JOB, GPU_JOB_GB, CPU_JOB_GB = 8, 16, 48
 KINDS: tuple[Kind, ...] = ("gpu", "cpu")
@@ -39,7 +39,7 @@ class Scenario:
     """A run on a cluster: what is estimated, what is true, and what will happen."""
 
     jobs: list[Job]
-    pools: list[Pool]
+    pools: list[Slots]
     estimates_s: dict[tuple[str, Kind], float]
     true_s: dict[tuple[str, Kind], float]
     changes: list[Change] = field(default_factory=list)
@@ -131,7 +131,7 @@ def make_scenario(seed: int) -> Scenario:
     return scenario
 
 
-def make_pools(rng: random.Random, tags: set[str]) -> list[Pool]:
+def make_pools(rng: random.Random, tags: set[str]) -> list[Slots]:
     """Return pools of one to six accounts; one of them has a CPU slot at least."""
     memory_bound = rng.random() < 0.33
     if memory_bound:
@@ -150,7 +150,7 @@ def make_pools(rng: random.Random, tags: set[str]) -> list[Pool]:
             cpu_slots = max(1, cpu_slots)
         for kind, slots in (("gpu", gpu_slots), ("cpu", cpu_slots)):
             if slots:
-                pools.append(Pool(f"a{a}_{kind}", f"a{a}", kind, slots, slots))  # type: ignore[arg-type]
+                pools.append(Slots(f"a{a}_{kind}", f"a{a}", kind, slots, slots))  # type: ignore[arg-type]
     return pools
 
 
@@ -418,7 +418,7 @@ def time_round_ms(count: int) -> float:
     seconds = {
         (f"r{i}", kind): 60.0 * (1 + i * (kind == "cpu")) for i in range(7) for kind in KINDS
     }
-    pools = [Pool("g", "a", "gpu", 5, 5), Pool("c", "a", "cpu", 19, 19)]
+    pools = [Slots("g", "a", "gpu", 5, 5), Slots("c", "a", "cpu", 19, 19)]
     work, names = Workload(jobs, seconds), [job.name for job in jobs]
     times = []
     for _ in range(15):

@@ -12,15 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.test_stale import cluster_with
+from tilewright.placement.bounds import needs
 from tilewright.placement.capacity import Claim, Room, room_now
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.place import Place
-from tilewright.placement.pools import Device, Sharing, needs
+from tilewright.placement.pools import Sharing
 from tilewright.placement.resources import Plan
 from tilewright.placement.retry import Past
 from tilewright.placement.rounds import RoundOfPlacing, light, make_workload
 from tilewright.placement.shapes import Shape
 from tilewright.placement.tasks import Fixed, Task
+from tilewright.placement.workload import Kind
 from tilewright.slurm.accounts import COUNTED, Account
 from tilewright.slurm.jobs import SlurmJob
 from tilewright.slurm.records import Partition
@@ -34,10 +36,10 @@ BIG = 10**9
 class Rules:
     """Rules as a test names them: a shape for each device kind."""
 
-    shapes: Mapping[str, Mapping[Device, Shape]]
+    shapes: Mapping[str, Mapping[Kind, Shape]]
     seconds: float = 60.0
 
-    def kinds(self, rule: str) -> tuple[Device, ...]:
+    def kinds(self, rule: str) -> tuple[Kind, ...]:
         return tuple(self.shapes[rule])
 
     def shape(self, rule: str, wildcards: Any, *, gpu: bool, attempt: int = 1) -> Shape:
@@ -74,14 +76,14 @@ class Question:
     accounts: list[Account]
     waiting: list[SlurmJob]
     claims: list[Claim]
-    partitions: dict[Device, Partition | None]
+    partitions: dict[Kind, Partition | None]
     mode: Sharing
     utilisation: float
-    shapes: dict[str, dict[Device, Shape]]
+    shapes: dict[str, dict[Kind, Shape]]
     ready: list[Task]
     later: list[Task]
     active: list[Task]
-    bad_nodes: dict[Device, set[str]] = field(default_factory=lambda: {"gpu": set(), "cpu": set()})
+    bad_nodes: dict[Kind, set[str]] = field(default_factory=lambda: {"gpu": set(), "cpu": set()})
 
     @property
     def room(self) -> Room:
@@ -134,7 +136,7 @@ def _accounts(draw: st.DrawFn) -> list[Account]:
 
 
 @st.composite
-def _shapes(draw: st.DrawFn) -> dict[str, dict[Device, Shape]]:
+def _shapes(draw: st.DrawFn) -> dict[str, dict[Kind, Shape]]:
     def shape(gpus: int, least: int = 1) -> Shape:
         return Shape(draw(st.integers(least, 12)), draw(st.integers(10, 120)), gpus, 60)
 
@@ -238,10 +240,10 @@ def left_of(question: Question, one: Account) -> dict[str, int]:
     return left
 
 
-def closed_kinds(question: Question, one: Account) -> set[Device]:
+def closed_kinds(question: Question, one: Account) -> set[Kind]:
     if one.used is None or any(tres not in one.used for tres in one.limit):
         return {"gpu", "cpu"}
-    kinds: set[Device] = set()
+    kinds: set[Kind] = set()
     for job in question.waiting:
         hopeless = never_runs(job, one)
         waits = job.state in ("PENDING", "CONFIGURING") and job.reason in GROUP_REASONS

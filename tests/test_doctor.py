@@ -151,7 +151,7 @@ def test_without_cupy_the_mend_leaves_no_gpu_pool(
     assert "caps: {clive: gres/gpu=0, maigan: gres/gpu=0}" in found.mend
     caps = dict.fromkeys(("brusko", "clive", "maigan"), "gres/gpu=0")
     pools = cluster_of(tmp_path, {"caps": caps}).survey.pools["shared"]
-    assert {pool.device for pool in pools} == {"cpu"}
+    assert {pool.kind for pool in pools} == {"cpu"}
     assert not list(check_cupy([]))
 
 

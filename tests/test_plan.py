@@ -26,10 +26,10 @@ from tilewright.commands.plan_table import print_preview
 from tilewright.layout import Layout
 from tilewright.placement.capacity import Room, room_now
 from tilewright.placement.outlook import look_ahead
-from tilewright.placement.pools import Device
 from tilewright.placement.resources import Plan
 from tilewright.placement.shapes import Shape
 from tilewright.placement.tasks import Task
+from tilewright.placement.workload import Kind
 from tilewright.prepare import data_sizes
 
 SNAKEFILE = REPO / "workflow/Snakefile"
@@ -42,7 +42,7 @@ class Sizes:
     cpus: int = 8
     nominal: Mapping[str, float] = field(default_factory=dict)
 
-    def kinds(self, rule: str) -> tuple[Device, ...]:
+    def kinds(self, rule: str) -> tuple[Kind, ...]:
         return ("cpu",) if rule == "qc" else ("gpu", "cpu")
 
     def shape(self, rule: str, wildcards: Any, *, gpu: bool, attempt: int = 1) -> Shape:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tilewright.placement.forecast import Forecast, Queues
 from tilewright.placement.policy import decide
-from tilewright.placement.workload import Job, Kind, Pool, Round, Running, Seen, Way, Workload
+from tilewright.placement.workload import Job, Kind, Round, Running, Seen, Slots, Way, Workload
 
 BOTH: tuple[Kind, ...] = ("gpu", "cpu")
 ESTIMATES_S: dict[tuple[str, Kind], float] = {
@@ -23,13 +23,15 @@ ESTIMATES_S: dict[tuple[str, Kind], float] = {
 }
 
 
-def pool(account: str, kind: Kind, slots: int, free: int | None = None, *ends_s: float) -> Pool:
+def pool(account: str, kind: Kind, slots: int, free: int | None = None, *ends_s: float) -> Slots:
     running = tuple(Running(f"{account}_{kind}_{k}", 0.0, end) for k, end in enumerate(ends_s))
-    return Pool(f"{account}_{kind}", account, kind, slots, slots if free is None else free, running)
+    return Slots(
+        f"{account}_{kind}", account, kind, slots, slots if free is None else free, running
+    )
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> tuple[list[Job], list[str], list[Pool], float]:
+def questions(draw: st.DrawFn) -> tuple[list[Job], list[str], list[Slots], float]:
     """A run at some moment: jobs, names of the ready ones, pools and the clock."""
     jobs: list[Job] = []
     for i in range(draw(st.integers(0, 25))):
@@ -51,7 +53,7 @@ def questions(draw: st.DrawFn) -> tuple[list[Job], list[str], list[Pool], float]
 
 
 def ask(
-    jobs: list[Job], ready: list[str], pools: list[Pool], clock_s: float, last: Way | None = None
+    jobs: list[Job], ready: list[str], pools: list[Slots], clock_s: float, last: Way | None = None
 ) -> Round:
     later = [job.name for job in jobs if job.name not in set(ready)]
     preferred = {"g0": "a", "g1": "b", "g2": "gone"}
@@ -62,7 +64,7 @@ def ask(
 @settings(max_examples=120, deadline=None)
 @given(questions(), st.sampled_from([None, Way(0.0), Way(900.0, False, True, 950.0)]))
 def test_no_pool_is_exceeded_and_every_ready_job_is_placed_or_has_a_reason(
-    question: tuple[list[Job], list[str], list[Pool], float], last: Way | None
+    question: tuple[list[Job], list[str], list[Slots], float], last: Way | None
 ) -> None:
     jobs, ready, pools, clock_s = question
     found = ask(jobs, ready, pools, clock_s, last)
@@ -85,7 +87,7 @@ def test_no_pool_is_exceeded_and_every_ready_job_is_placed_or_has_a_reason(
 @settings(max_examples=40, deadline=None)
 @given(questions())
 def test_the_same_question_has_the_same_answer(
-    question: tuple[list[Job], list[str], list[Pool], float],
+    question: tuple[list[Job], list[str], list[Slots], float],
 ) -> None:
     jobs, ready, pools, clock_s = question
     assert ask(jobs, ready, pools, clock_s) == ask(jobs, ready[::-1], pools, clock_s)
@@ -94,7 +96,7 @@ def test_the_same_question_has_the_same_answer(
 @settings(max_examples=60, deadline=None)
 @given(questions())
 def test_an_idle_cluster_never_waits_for_nothing(
-    question: tuple[list[Job], list[str], list[Pool], float],
+    question: tuple[list[Job], list[str], list[Slots], float],
 ) -> None:
     jobs, ready, pools, clock_s = question
     idle = [pool(p.account, p.kind, p.slots) for p in pools]
@@ -201,7 +203,7 @@ def test_of_jobs_with_one_account_the_longest_chain_goes_first() -> None:
     assert [s.job for s in ask(jobs, ["own", "o0"], [pool("a", "gpu", 1)], 0.0).starts] == ["o0"]
 
 
-def forecast(jobs: list[Job], *pools: Pool) -> Forecast:
+def forecast(jobs: list[Job], *pools: Slots) -> Forecast:
     ready = [i for i, job in enumerate(jobs) if not job.needs]
     later = [i for i, job in enumerate(jobs) if job.needs]
     return Forecast(Workload(jobs, ESTIMATES_S), ready, later, pools, 0.0)

@@ -8,15 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.placement.pools import Device, make_pools, sharing, too_big, total_slots
+from tilewright.placement.bounds import too_big
+from tilewright.placement.pools import make_pools, total_slots
 from tilewright.placement.shapes import Shape
+from tilewright.placement.workload import Kind
 from tilewright.slurm.accounts import Account, SiteRules, usable_accounts, with_usage
 from tilewright.slurm.records import Association, Partition, Qos, Usage
 
 GB = 1024
 GPU_JOB = Shape(8, 180 * GB, 1, 240)
 CPU_JOB = Shape(8, 48 * GB, 0, 1200)
-SHAPES: dict[Device, Shape] = {"gpu": GPU_JOB, "cpu": CPU_JOB}
+SHAPES: dict[Kind, Shape] = {"gpu": GPU_JOB, "cpu": CPU_JOB}
 QOS = [
     Qos("clive", {"cpu": 104, "mem": 812 * GB, "gres/gpu": 3}),
     Qos("maigan", {"cpu": 80, "mem": 625 * GB, "gres/gpu": 2}),
@@ -87,14 +89,14 @@ def test_no_pool_without_slots() -> None:
 
 
 def test_partitions_bound_what_no_account_does() -> None:
-    places: dict[Device, Partition | None] = {
+    places: dict[Kind, Partition | None] = {
         "gpu": Partition("g", None, None, {"gres/gpu": 4, "cpu": 64}, True, False, None, None),
         "cpu": Partition("c", None, None, {"cpu": 256}, True, True, None, None),
     }
     pools = make_pools(
         [account(limit={}, limit_from={})], SHAPES, mode="independent", partitions=places
     )
-    assert [(p.device, p.slots) for p in pools] == [("gpu", 4), ("cpu", 27)]
+    assert [(p.kind, p.slots) for p in pools] == [("gpu", 4), ("cpu", 27)]
 
 
 def test_a_labmate_takes_room_now_and_not_the_limit() -> None:
@@ -159,15 +161,6 @@ def test_caps_and_the_list_of_allowed_accounts() -> None:
     assert still.limit["gres/gpu"] == 1
 
 
-def test_auto_looks_for_partition_qos() -> None:
-    gpu = Partition("g", "gq", None, {}, True, False, None, None)
-    cpu = Partition("c", "cq", None, {}, True, True, None, None)
-    assert sharing("auto", {"gpu": gpu, "cpu": cpu})[0] == "independent"
-    assert sharing("auto", {"gpu": gpu, "cpu": replace(cpu, qos=None)})[0] == "shared"
-    assert sharing("auto", {"gpu": gpu, "cpu": replace(cpu, qos="gq")})[0] == "shared"
-    assert sharing("independent", {"gpu": None, "cpu": None}) == ("independent", "as configured")
-
-
 def test_a_job_that_would_pend_for_ever_is_named() -> None:
     assert too_big(account(), GPU_JOB) is None
     assert too_big(account(), Shape(120, GB, 0, 10)) == (
@@ -198,8 +191,8 @@ def test_shared_pools_never_promise_more_than_the_limits(
         mode="shared",
         partitions={"gpu": place, "cpu": place},
     )
-    count = {pool.device: pool.slots for pool in pools}
-    free = {pool.device: pool.free for pool in pools}
+    count = {pool.kind: pool.slots for pool in pools}
+    free = {pool.kind: pool.free for pool in pools}
     needs = {"cpu": (8, 8), "mem": (180 * GB, 48 * GB), "gres/gpu": (1, 0)}
     for tres, (gpu, cpu) in needs.items():
         top = limit.get(tres, {"cpu": 512, "gres/gpu": 8}.get(tres, 10**9))

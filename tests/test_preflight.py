@@ -14,13 +14,13 @@ from tests.test_stale import HERE, OTHERS, cluster_with, queue_line
 from tilewright.placement.capacity import room_now
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.errors import PlacementError
-from tilewright.placement.pools import Device
 from tilewright.placement.preflight import before_run, check_sizes, deal_with_stale, only_looks
 from tilewright.placement.resources import Plan
 from tilewright.placement.retry import Past
 from tilewright.placement.shapes import Shape
 from tilewright.placement.site import Site
 from tilewright.placement.tasks import Fixed, Task
+from tilewright.placement.workload import Kind
 from tilewright.slurm.accounts import Account
 from tilewright.slurm.query import SlurmClient, Unknown
 from tilewright.slurm.records import Partition
@@ -103,15 +103,15 @@ def test_these_run_jobs_or_unlock(command: str) -> None:
 
 
 GPU, CPU = Shape(8, 180, 1, 60), Shape(8, 48, 0, 60)
-PLACES: dict[Device, Partition | None] = {"gpu": partition("g"), "cpu": partition("c")}
+PLACES: dict[Kind, Partition | None] = {"gpu": partition("g"), "cpu": partition("c")}
 
 
 def check(
     cluster: Cluster,
     tasks: list[Task],
     accounts: list[Account],
-    places: dict[Device, Partition | None] = PLACES,
-    shapes: dict[Device, Shape] | None = None,
+    places: dict[Kind, Partition | None] = PLACES,
+    shapes: dict[Kind, Shape] | None = None,
 ) -> None:
     room = room_now(accounts, [], [], mode="shared", utilisation=1.0, partitions=places)
     check_sizes(tasks, room, Plan(Rules({"work": shapes or {"gpu": GPU, "cpu": CPU}})))
@@ -167,7 +167,7 @@ def test_the_account_that_the_user_chose_counts(cluster: Cluster) -> None:
 
 def test_gpu_jobs_without_a_gpu_partition_are_refused(cluster: Cluster) -> None:
     only_gpu = replace(task(), kinds=("gpu",))
-    none: dict[Device, Partition | None] = {"gpu": None, "cpu": partition("c")}
+    none: dict[Kind, Partition | None] = {"gpu": None, "cpu": partition("c")}
     check(cluster, [task()], [account("a")], none)
     with pytest.raises(PlacementError, match="no gpu partition"):
         check(cluster, [only_gpu], [account("a")], none)
@@ -180,13 +180,14 @@ class Slurm:
 
     answers: list[str | Unknown]
     cancelled: list[tuple[str, ...]] = field(default_factory=list)
+    cancelling: str | Unknown = ""
     slept_s: list[float] = field(default_factory=list)
     now_s: float = 0.0
 
     def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
         if argv[0] == "scancel":
             self.cancelled.append(tuple(argv[1:]))
-            return ""
+            return self.cancelling
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
     def sleep(self, seconds: float) -> None:
@@ -274,3 +275,23 @@ def test_only_a_run_looks_for_stale_jobs(tmp_path: Path, monkeypatch: pytest.Mon
     for argv in (["snakemake"], ["snakemake", "--unlock"]):
         with pytest.raises(PlacementError, match="still write into"):
             before_run(cluster, argv)
+
+
+def test_jobs_that_cannot_be_cancelled_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm([HERE], cancelling=Unknown("scancel", "Invalid user"))
+    with pytest.raises(PlacementError, match=r"could not be cancelled: scancel .* Invalid user"):
+        deal(slurm, "cancel", tmp_path, monkeypatch)
+
+
+def test_waiting_outlasts_a_slurmctld_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = Unknown("squeue", "Unable to contact slurm controller")
+    slurm = Slurm([HERE, HERE, away, away, HERE, ""])
+    said = deal(slurm, "wait", tmp_path, monkeypatch)
+    assert sum("Unable to contact" in line for line in said) == 2
+    assert len(slurm.slept_s) == 4
+    with pytest.raises(PlacementError, match="Unable to contact"):
+        deal(Slurm([HERE, HERE, away]), "wait", tmp_path, monkeypatch)

@@ -89,8 +89,8 @@ def test_the_static_plan_spreads_by_slots_and_speed(cluster: Cluster) -> None:
     assert set(pools) == POOLS
     for rule in ("both", "cpu"):
         kinds = RULES.kinds(rule)
-        weight = {name: p.slots * (4 if p.device == "gpu" else 1)
-                  for name, p in pools.items() if p.device in kinds}  # fmt: skip
+        weight = {name: p.slots * (4 if p.kind == "gpu" else 1)
+                  for name, p in pools.items() if p.kind in kinds}  # fmt: skip
         placed = [plan.place_of(rule, {"i": str(i)}) for i in range(3000)]
         count = Counter(place.pool for place in placed if place)
         assert set(count) == set(weight)

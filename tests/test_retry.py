@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.test_capacity import account
+from tests.test_capacity import account, partition
+from tilewright.placement.endings import most_mb, nothing_more
+from tilewright.placement.place import Place
 from tilewright.placement.retry import Past, judge, within
 from tilewright.placement.shapes import Shape
+from tilewright.placement.tasks import Fixed, Task
 from tilewright.slurm.jobs import Cause
 
+TASK = Task("rule_a", "a", {}, ("cpu",))
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 
@@ -73,18 +77,50 @@ def test_a_move_is_free_unless_the_job_failed_by_itself_meanwhile(
         assert found == judge(past, cause, "words", "c1")
 
 
-def test_a_grown_shape_is_bounded_by_the_account_that_has_most() -> None:
+def test_a_grown_shape_is_bounded_by_what_there_is() -> None:
     base = Shape(8, 100, 0, 60)
-    small, large = account("a", limit={"mem": 150}), account("b", limit={"mem": 250})
-    assert within(base.grown(memory=1), base, [small, large]) == replace(base, mem_mb=200)
-    assert within(base.grown(memory=2), base, [small, large]) == replace(base, mem_mb=250)
+    assert within(base.grown(memory=1), base, 250) == replace(base, mem_mb=200)
+    assert within(base.grown(memory=2), base, 250) == replace(base, mem_mb=250)
     last = replace(base, mem_mb=250)
-    assert within(last.grown(memory=1), last, [small, large]) is None
-    assert within(last, last, [small, large]) == last
-    assert within(base.grown(memory=5), base, [account("c")]) == replace(base, mem_mb=3200)
-    assert within(base.grown(memory=5), base, []) == replace(base, mem_mb=3200)
-    per_user = replace(account("a", limit={"mem": 900}), limit_per_user={"mem": 130})
-    assert within(base.grown(memory=1), base, [per_user]) == replace(base, mem_mb=130)
+    assert within(last.grown(memory=1), last, 250) is None
+    assert within(last, last, 250) == last
+    assert within(base.grown(memory=5), base, None) == replace(base, mem_mb=3200)
+
+
+def test_most_memory_is_that_of_the_accounts_a_job_may_use() -> None:
+    small, large = account("a", limit={"mem": 150}), account("b", limit={"mem": 250})
+    per_user = replace(account("c", limit={"mem": 900}), limit_per_user={"mem": 130})
+    per_job = replace(account("d", limit={"mem": 900}), limit_per_job={"mem": 70})
+    assert most_mb(TASK, "cpu", [small, large], None) == 250
+    assert most_mb(replace(TASK, fixed=Fixed("a")), "cpu", [small, large], None) == 150
+    assert most_mb(TASK, "cpu", [per_user, per_job], None) == 130
+    assert most_mb(TASK, "cpu", [small, account("e")], None) is None
+    elsewhere = replace(large, partitions=("turin",))
+    assert most_mb(TASK, "cpu", [small, elsewhere], partition("cpu")) == 150
+    bound = replace(partition("cpu"), limit={"mem": 40}, qos="part")
+    assert most_mb(TASK, "cpu", [small, large], bound) == 40
+
+
+def nothing(cause: Cause, task: Task = TASK, **place: Any) -> str:
+    accounts = [account("a", limit={"mem": 250}), account("b", limit={"mem": 150})]
+    shape = Shape(1, place.get("mem_mb", 100), 0, place.get("runtime_min", 60))
+    at = Place("a", None, "cpu", "cpu", shape, "a_cpu")
+    where = replace(partition("cpu"), max_time_min=600)
+    return nothing_more(task, at, cause, accounts, {"cpu": where, "gpu": place.get("gpu")})
+
+
+def test_a_job_that_had_all_there_is_is_not_tried_again() -> None:
+    assert not nothing("memory", mem_mb=249)
+    assert "more memory than any account" in nothing("memory", mem_mb=250)
+    assert "more memory" in nothing("memory", replace(TASK, fixed=Fixed("b")), mem_mb=150)
+    assert "chosen for it" in nothing("memory", replace(TASK, fixed=Fixed(mem_mb=100)))
+    assert not nothing("time", runtime_min=599)
+    assert "longest" in nothing("time", runtime_min=600)
+    assert "chosen for it" in nothing("time", replace(TASK, fixed=Fixed(runtime_min=60)))
+    able = replace(TASK, kinds=("gpu", "cpu"))
+    assert not nothing("time", able, runtime_min=600, gpu=partition("gpu"))
+    assert "longest" in nothing("time", able, runtime_min=600)
+    assert not nothing("error", mem_mb=9000, runtime_min=9000)
 
 
 @given(
@@ -95,12 +131,11 @@ def test_a_grown_shape_is_bounded_by_the_account_that_has_most() -> None:
 def test_within_never_shrinks_what_a_job_had_nor_passes_every_limit(
     mem_mb: int, memory: int, limits: list[dict[str, int]]
 ) -> None:
-    accounts = [account(f"a{n}", limit=limit) for n, limit in enumerate(limits)]
     base = Shape(1, mem_mb, 0, 5)
     grown = base.grown(memory)
     most = max((limit.get("mem", grown.mem_mb) for limit in limits), default=grown.mem_mb)
     assume(memory or most >= mem_mb)
-    found = within(grown, base, accounts)
+    found = within(grown, base, most)
     if found is None:
         assert memory > 0
         assert most <= mem_mb

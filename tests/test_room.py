@@ -14,11 +14,11 @@ from tilewright.placement.capacity import Claim, Room, room_now
 from tilewright.placement.dispatch import Dispatcher
 from tilewright.placement.ledger import Ledger, read_ledger
 from tilewright.placement.place import Place
-from tilewright.placement.pools import Device
 from tilewright.placement.resources import Plan
 from tilewright.placement.rounds import sooner_elsewhere
 from tilewright.placement.shapes import Shape
 from tilewright.placement.tasks import Task
+from tilewright.placement.workload import Kind
 from tilewright.slurm.accounts import Account
 from tilewright.slurm.jobs import SlurmJob
 from tilewright.slurm.query import Unknown
@@ -26,7 +26,7 @@ from tilewright.slurm.records import Partition
 
 GPU, CPU = Shape(8, 100, 1, 60), Shape(8, 50, 0, 60)
 RULES = Rules({"work": {"gpu": GPU, "cpu": CPU}}, seconds=600)
-PLACES: dict[Device, Partition | None] = {"gpu": partition("g"), "cpu": partition("c")}
+PLACES: dict[Kind, Partition | None] = {"gpu": partition("g"), "cpu": partition("c")}
 DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
 LIMIT = {"cpu": 40, "mem": 400, "gres/gpu": 2}
 
@@ -58,11 +58,11 @@ def test_each_start_takes_its_own_room() -> None:
     left = room(account("a", limit=LIMIT), account("b", limit={"cpu": 8}))
     for _ in range(2):
         assert left.fits("a", "gpu", GPU)
-        left = left.take("a", GPU)
+        left = left.take("a", "gpu", GPU)
     assert not left.fits("a", "gpu", GPU)
     assert left.fits("a", "cpu", CPU)
     assert left.fits("b", "cpu", CPU)
-    assert not left.take("b", CPU).fits("b", "cpu", CPU)
+    assert not left.take("b", "cpu", CPU).fits("b", "cpu", CPU)
     assert not left.fits("nobody", "cpu", CPU)
 
 
@@ -72,7 +72,7 @@ def test_numbers_of_jobs_bound_as_well(bound: str) -> None:
     left = room(replace(one, jobs=3) if bound == "jobs" else replace(one, submit=3))
     for _ in range(2):
         assert left.fits("a", "cpu", CPU)
-        left = left.take("a", CPU)
+        left = left.take("a", "cpu", CPU)
     assert not left.fits("a", "cpu", CPU)
 
 

@@ -23,7 +23,7 @@ from tilewright.slurm.jobs import STUCK, SlurmJob, cause_of
 
 def test_accounts_on_one_qos_share_its_room() -> None:
     both = [replace(account(name, limit={"cpu": 8}), qos="shared") for name in "ab"]
-    left = room(*both).take("a", CPU)
+    left = room(*both).take("a", "cpu", CPU)
     assert not left.fits("a", "cpu", CPU)
     assert not left.fits("b", "cpu", CPU)
 
@@ -38,7 +38,7 @@ def test_without_a_gpu_partition_nothing_goes_to_gpus() -> None:
     left = room_now([account("a", limit={"cpu": 100})], [], [], mode="shared", utilisation=1.0,
                     partitions={"gpu": None, "cpu": partition("c")})  # fmt: skip
     assert not left.fits("a", "gpu", GPU)
-    assert {pool.device for pool in left.pools({"gpu": GPU, "cpu": CPU})} == {"cpu"}
+    assert {pool.kind for pool in left.pools({"gpu": GPU, "cpu": CPU})} == {"cpu"}
 
 
 @pytest.mark.parametrize(

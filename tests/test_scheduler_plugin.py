@@ -260,5 +260,15 @@ def test_jobs_reach_the_executor_with_their_place_and_equal_failures_end(tmp_pat
         ("error", 101, True),
     ]
     # the node that died under a job is left out when it is sent again
-    tried = [given_.get("slurm_extra") for _, given_ in dispatched(tmp_path, "lost")]
-    assert tried == [None, "--exclude=c1"]
+    assert extras(tmp_path) == [None, "--exclude=c1"]
+
+
+def extras(folder: Path) -> list[str | None]:
+    return [given_.get("slurm_extra") for _, given_ in dispatched(folder, "lost")]
+
+
+def test_nodes_are_left_out_beside_what_the_user_asks_of_sbatch(tmp_path: Path) -> None:
+    chosen = ("--set-resources", "lost:slurm_extra='--nice=5'", "--retries", "3")
+    done = run(tmp_path, SNAKEFILE, "tilewright", *chosen)
+    assert "placement failed" not in done.stdout + done.stderr
+    assert extras(tmp_path)[:2] == ["--nice=5", "--nice=5 --exclude=c1"]

@@ -18,16 +18,16 @@ from tilewright.placement.simulator import (
     View,
     simulate,
 )
-from tilewright.placement.workload import Decision, Job, Kind, Pool, Way, Workload
+from tilewright.placement.workload import Decision, Job, Kind, Slots, Way, Workload
 
 BOTH: tuple[Kind, ...] = ("gpu", "cpu")
 UNIT_S: dict[tuple[str, Kind], float] = {("s", "gpu"): 1, ("s", "cpu"): 5, ("qc", "cpu"): 0.5}
 #: The worked example: 5 GPU and 19 CPU slots on two accounts.
 POOLS = [
-    Pool("clive_gpu", "clive", "gpu", 3, 3),
-    Pool("clive_cpu", "clive", "cpu", 11, 11),
-    Pool("maigan_gpu", "maigan", "gpu", 2, 2),
-    Pool("maigan_cpu", "maigan", "cpu", 8, 8),
+    Slots("clive_gpu", "clive", "gpu", 3, 3),
+    Slots("clive_cpu", "clive", "cpu", 11, 11),
+    Slots("maigan_gpu", "maigan", "gpu", 2, 2),
+    Slots("maigan_cpu", "maigan", "cpu", 8, 8),
 ]
 
 

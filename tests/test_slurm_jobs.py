@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -212,11 +213,16 @@ def test_use_seen_in_the_queue_counts_running_jobs_of_everybody() -> None:
         SlurmJob(4, "PENDING", qos="clive", user="ada", tres={"cpu": 99}),
         SlurmJob(5, "COMPLETED", qos="brusko", user="ada", tres={"cpu": 99}),
     ]
-    clive, maigan = usage_of_queue(jobs, {"ada": 1001})
+    names = ["maigan", "clive", "idle"]
+    clive, idle, maigan = usage_of_queue(jobs, {"ada": 1001}, names, lambda job: job.qos)
+    assert (idle.name, idle.used, idle.jobs) == ("idle", {}, 0)
     assert (clive.name, clive.used) == ("clive", {"cpu": 12, "mem": 15, "gres/gpu": 1})
     assert (clive.jobs, clive.submit, clive.limit) == (2, 2, {})
     assert clive.used_by_uid == {1001: {"cpu": 8, "mem": 10, "gres/gpu": 1}}
     assert clive.jobs_by_uid == {1001: 1}
     assert (maigan.used, maigan.used_by_uid[1001]) == ({"cpu": 2}, {})
     assert maigan.jobs_by_uid.get(1001, 0) == 0
-    assert usage_of_queue([], {"ada": 1001}) == []
+    assert usage_of_queue(jobs, {"ada": 1001}, [], lambda job: job.qos) == []
+    one = replace(jobs[0], account="lab", partition="turin")
+    for name, by in (("lab", lambda job: job.account), ("turin", lambda job: job.partition)):
+        assert [u.used for u in usage_of_queue([one], {}, [name], by)] == [one.tres]

@@ -18,10 +18,10 @@ from tilewright.slurm.query import SlurmClient, Unknown, run_command
 REPO = Path(__file__).parents[1]
 HIPERGATOR = REPO / "profiles/hipergator/site.yaml"
 LIMITS = """\
-brusko|ada||brusko|brusko||||||
-clive-b|ada||clive-b|clive-b||||||
-clive|ada||clive,clive-b|clive||||||
-maigan|ada||maigan,maigan-b|maigan||||||
+brusko|ada||brusko|brusko||||||||
+clive-b|ada||clive-b|clive-b||||||||
+clive|ada||clive,clive-b|clive||||||||
+maigan|ada||maigan,maigan-b|maigan||||||||
 clive|cpu=104,gres/gpu=3,mem=812G||||||||
 maigan|cpu=80,gres/gpu=2,mem=625G||||||||
 brusko|cpu=32,gres/gpu=1,mem=250G||||||||
@@ -49,7 +49,7 @@ class Recorded:
     asked: list[str] = field(default_factory=list)
 
     def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
-        words = ("sacctmgr", "flags=qos", "flags=assoc", "partition", "squeue")
+        words = ("sacctmgr", "flags=qos", "flags=assoc", "partition", "squeue", "config")
         word = next(word for word in words if word in argv)
         self.asked.append(word)
         return self.answers.get(word, Unknown(word, "Access/permission denied"))
@@ -75,7 +75,7 @@ def test_the_worked_example_with_a_labmate(recorded: Recorded, tmp_path: Path) -
     found = survey(client(recorded, tmp_path), 1001, read_site(HIPERGATOR))
     numbers = as_json(found)
     assert numbers["total"] == {"independent": 24, "shared": 15}
-    slots = {f"{p['account']}_{p['device']}": p for p in numbers["pools"]["independent"]}
+    slots = {f"{p['account']}_{p['kind']}": p for p in numbers["pools"]["independent"]}
     assert {name: pool["slots"] for name, pool in slots.items()} == {
         "clive_gpu": 3,
         "clive_cpu": 11,
@@ -98,7 +98,7 @@ def test_one_sacctmgr_and_a_cache(recorded: Recorded, tmp_path: Path) -> None:
     asking = client(recorded, tmp_path, now)
     for _ in range(3):
         survey(asking, 1001, Site())
-    assert recorded.asked == ["sacctmgr", "flags=qos", "partition"]
+    assert recorded.asked == ["sacctmgr", "partition", "flags=qos"]
     now[0] = 31.0
     survey(asking, 1001, Site())
     assert recorded.asked[3:] == ["flags=qos"]
@@ -136,7 +136,8 @@ def test_unknown_use_is_a_question_mark_and_a_note(recorded: Recorded, tmp_path:
     assert clive["used"] is None
     assert clive["free"] == {"cpu": None, "gres/gpu": None, "mem": None}
     assert found.notes == ("use is not known: scontrol did not answer: no answer within 15 s",)
-    assert "?" in text_of(found)
+    free = next(line for line in text_of(found).splitlines() if "free" in line)
+    assert free.count("?") == 4
 
 
 def test_a_partition_that_is_not_there_is_named(recorded: Recorded, tmp_path: Path) -> None:
@@ -148,7 +149,7 @@ def test_a_partition_that_is_not_there_is_named(recorded: Recorded, tmp_path: Pa
 def test_a_cluster_without_gpus_has_no_gpu_slots(recorded: Recorded, tmp_path: Path) -> None:
     recorded.answers["partition"] = PARTITIONS.splitlines()[0]
     found = survey(client(recorded, tmp_path), 1001, Site())
-    assert {pool.device for pool in found.pools["independent"]} == {"cpu"}
+    assert {pool.kind for pool in found.pools["independent"]} == {"cpu"}
 
 
 @pytest.mark.parametrize(
@@ -159,6 +160,9 @@ def test_a_cluster_without_gpus_has_no_gpu_slots(recorded: Recorded, tmp_path: P
         ("burst: '['", "not a regular expression"),
         ("bursts: x", "'bursts'"),
         ("a: [", "is not YAML"),
+        ("- a", "valid"),
+        ("caps: {clive: 'cpus=40'}", "'cpus=40' is none of"),
+        ("caps: {clive: 'cpu=40,mem=lots'}", "'mem=lots' is none of"),
     ],
 )
 def test_site_files_are_checked(tmp_path: Path, content: str, message: str) -> None:
@@ -170,6 +174,13 @@ def test_site_files_are_checked(tmp_path: Path, content: str, message: str) -> N
     assert str(path) in str(caught.value)
 
 
+def test_site_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    for path, reason in ((tmp_path, "is a directory"), (tmp_path / "binary", "is not text")):
+        with pytest.raises(SiteError, match=f"{path} cannot be read: .*{reason}"):
+            read_site(path)
+
+
 def test_commands_that_fail_hang_or_are_absent_are_unknown(tmp_path: Path) -> None:
     assert run_command(["sh", "-c", "cat; echo out"], "in\n") == "in\nout\n"
     failed = run_command(["sh", "-c", "echo broken >&2; exit 3"])
@@ -177,7 +188,7 @@ def test_commands_that_fail_hang_or_are_absent_are_unknown(tmp_path: Path) -> No
     silent = run_command(["sh", "-c", "echo 'sacctmgr: error: refused' >&2"])
     assert isinstance(silent, Unknown)
     hung = run_command(["sleep", "30"], timeout_s=0.2)
-    assert hung == Unknown("sleep", "no answer within 0.2 s")
+    assert hung == Unknown("sleep", "no answer within 0.2 s", refused=False)
     absent = run_command([str(tmp_path / "sacctmgr")])
     assert isinstance(absent, Unknown)
     assert "No such file" in absent.reason

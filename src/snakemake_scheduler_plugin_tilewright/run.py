@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
+import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,13 +16,14 @@ from tilewright.placement.cluster import Cluster
 from tilewright.placement.dispatch import Dispatcher
 from tilewright.placement.errors import PlacementError
 from tilewright.placement.ledger import Ledger
-from tilewright.placement.place import key_of
+from tilewright.placement.place import Place, key_of
 from tilewright.placement.preflight import check_sizes
 from tilewright.placement.resources import Plan
 from tilewright.placement.tasks import Fixed, Task
 from tilewright.placement.watch import soonest_end_s, tend
 
 _TEND_S = 5.0
+_SAY_S = 300.0
 _LAZY_S = 50.0  # jobs of hours need no glance every 10 s, those of seconds one every 5
 _EAGER_S = 5.0
 
@@ -40,6 +44,7 @@ class Run:
         self.jobs: dict[str, Any] = {}
         self.tries: dict[str, int] = {}
         self._numbers = itertools.count(1)
+        self._said: dict[str, float] = {}
         self.dispatcher = Dispatcher(
             cluster, plan, Ledger(plan.ledger), str(dag.workflow.workdir_init)
         )
@@ -57,8 +62,9 @@ class Run:
         chosen: dict[str, Fixed] = {}
         tasks = []
         routed = [job for job in self.dag.needrun_jobs() if self._routed(job)]
-        self.jobs = {key_of(job.rule.name, job.wildcards): job for job in routed}
-        for name, job in self.jobs.items():
+        named = {key_of(job.rule.name, job.wildcards): job for job in routed}
+        self.jobs |= named
+        for name, job in named.items():
             rule, wildcards = job.rule.name, job.wildcards
             if rule not in chosen:
                 chosen[rule] = self._fixed(job)
@@ -120,12 +126,9 @@ class Run:
         places = self.dispatcher.round(ready, later)
         for name in places:
             job = ready[name]
-            # a new resource makes Snakemake ask all resource functions of the job again
-            job.add_aux_resource(f"placement_{next(self._numbers)}", 1)
-            job._aux_resources.pop("slurm_extra", None)
-            if exclude := places[name].exclude:
-                job.add_aux_resource("slurm_extra", f"--exclude={','.join(exclude)}")
+            self._ask_again(job, places[name])
             self.tries[name] = job.attempt
+        self._say_waiting()
         # slots are counted from what Slurm says, not from jobs that Snakemake has yet to see end
         pools = {pool.name for pools in self.dispatcher.cluster.survey.pools.values()
                  for pool in pools}  # fmt: skip
@@ -135,6 +138,27 @@ class Run:
             if ready[name] not in chosen:
                 self.dispatcher.withdraw(name)
         return chosen
+
+    def _ask_again(self, job: Any, place: Place) -> None:
+        """Make Snakemake ask all resource functions of a job anew."""
+        job._aux_resources.pop("slurm_extra", None)
+        job.add_aux_resource(f"placement_{next(self._numbers)}", 1)
+        if place.exclude:
+            exclude = f"--exclude={','.join(place.exclude)}"
+            own = job.resources.get("slurm_extra")
+            if own is None:
+                job.add_aux_resource("slurm_extra", exclude)
+            else:  # what the user gave stays, and Snakemake adds nothing to it
+                both = dict(job.resources.items()) | {"slurm_extra": f"{own} {exclude}"}
+                job._resources = type(job.resources)(fromdict=both)
+
+    def _say_waiting(self) -> None:
+        """Say why ready jobs wait, each reason every few minutes at most."""
+        now_s = time.monotonic()
+        for why, count in Counter(self.dispatcher.why_waiting.values()).items():
+            if now_s - self._said.get(why, -math.inf) > _SAY_S:
+                self._said[why] = now_s
+                self.logger.info(f"{count} ready jobs wait: {why}")
 
     def _settle(self, ready: dict[str, Any]) -> None:
         """Note which of the jobs that were sent have ended; those given up leave ``ready``."""

@@ -8,8 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tilewright.placement.pools import Device, Sharing, total_slots
+from tilewright.placement.pools import Sharing, total_slots
 from tilewright.placement.survey import Survey
+from tilewright.placement.workload import Kind
 from tilewright.slurm.accounts import Account
 
 
@@ -71,7 +72,8 @@ def _table(survey: Survey) -> Table:
         table.add_row("", "mine", *_row(account.mine, "?"), "")
         free = {t: n for t in account.limit if (n := account.free(t)) is not None}
         known = {t: n for t, n in free.items() if t not in account.unknown_use}
-        now = _slots(survey, account.name, "independent", now=True)
+        unknown = account.used is None or account.unknown_use
+        now = "?" if unknown else _slots(survey, account.name, "independent", now=True)
         table.add_row("", "free", *_row(known, "?"), now, end_section=True)
     return table
 
@@ -92,8 +94,8 @@ def _row(values: dict[str, int] | None, absent: str) -> list[str]:
 
 
 def _slots(survey: Survey, account: str, mode: Sharing, *, now: bool) -> str:
-    def count(device: Device) -> int:
-        pools = [p for p in survey.pools[mode] if (p.account, p.device) == (account, device)]
+    def count(device: Kind) -> int:
+        pools = [p for p in survey.pools[mode] if (p.account, p.kind) == (account, device)]
         return sum(p.free if now else p.slots for p in pools)
 
     return f"{count('gpu')} + {count('cpu')}"
@@ -109,7 +111,7 @@ def _totals(survey: Survey) -> list[str]:
         f"         {_sum(survey, 'shared')}, GPU jobs first, CPU jobs in what they leave",
     ]
     bounds = [
-        f"{p.account} {p.slots} ({p.bound})" for p in survey.pools["shared"] if p.device == "cpu"
+        f"{p.account} {p.slots} ({p.bound})" for p in survey.pools["shared"] if p.kind == "cpu"
     ]
     lines.append(f"{survey.sharing} holds here: {survey.sharing_reason}")
     lines.append(f"CPU slots beside all GPU jobs: {', '.join(bounds) or 'none'}")

@@ -39,7 +39,7 @@ def test_worked_example(quiet_slurm: Cluster) -> None:
     found = accounts(quiet_slurm)
     pools = found["pools"]
     assert isinstance(pools, dict)
-    assert [(p["account"], p["device"], p["slots"]) for p in pools["independent"]] == [
+    assert [(p["account"], p["kind"], p["slots"]) for p in pools["independent"]] == [
         ("clive", "gpu", 3),
         ("clive", "cpu", 11),
         ("maigan", "gpu", 2),
@@ -166,7 +166,7 @@ def test_coordinators_killed_and_restarted(run: ClusterRun) -> None:
     processes = {}
     for name, one in runs.items():
         one.folder.mkdir()
-        processes[name] = one.prepare(jobs=4, seconds="30,35").start()
+        processes[name] = one.prepare(jobs=4, seconds="50,55").start()
     for name, one in runs.items():
         one.wait_running(1)
         processes[name].send_signal(getattr(signal, name))
@@ -176,7 +176,7 @@ def test_coordinators_killed_and_restarted(run: ClusterRun) -> None:
         for args in ((), ("--unlock",)):
             one.run(*args, ok=False, timeout_s=90)
             assert "jobs of an earlier run still write into" in one.log
-        one.prepare(site={"stale": how}, jobs=4, seconds="30,35")
+        one.prepare(site={"stale": how}, jobs=4, seconds="50,55")
     for name in ("SIGINT", "SIGTERM"):
         runs[name].finish(processes[name])
     for name in ("SIGKILL", "SIGHUP"):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tilewright.placement.pools import Device
 from tilewright.placement.shapes import Shape
+from tilewright.placement.workload import Kind
 
 
 class Sleepers:
@@ -15,7 +15,7 @@ class Sleepers:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
 
-    def kinds(self, rule: str) -> tuple[Device, ...]:
+    def kinds(self, rule: str) -> tuple[Kind, ...]:
         return ("gpu", "cpu") if rule == "work" else ("cpu",)
 
     def shape(self, rule: str, wildcards: Any, *, gpu: bool, attempt: int = 1) -> Shape:

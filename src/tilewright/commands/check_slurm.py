@@ -10,10 +10,11 @@ from tilewright.commands.checks import Check, count, ok, problem, said_by, warni
 from tilewright.commands.plan import live_room
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.errors import PlacementError
-from tilewright.placement.pools import Device, total_slots
+from tilewright.placement.pools import total_slots
 from tilewright.placement.preflight import check_sizes, look_for_stale
 from tilewright.placement.resources import Plan
 from tilewright.placement.tasks import Task
+from tilewright.placement.workload import Kind
 from tilewright.slurm.query import SlurmClient, Unknown
 
 _PROGRAMS = ("sbatch", "squeue", "scontrol", "sacctmgr", "scancel")
@@ -74,7 +75,7 @@ def check_accounts(cluster: Cluster) -> Iterable[Check]:
     survey = cluster.survey
     for account in survey.accounts:
         own = [p for p in survey.pools[survey.sharing] if p.account == account.name]
-        kinds: tuple[Device, ...] = ("gpu", "cpu")
+        kinds: tuple[Kind, ...] = ("gpu", "cpu")
         gpu, cpu = (total_slots(own, kind) for kind in kinds)
         if account.used is None:
             text, mend = "its use is not known, so it takes no job", "wait until scontrol answers"
@@ -94,7 +95,7 @@ def check_accounts(cluster: Cluster) -> Iterable[Check]:
 
 def check_partitions(cluster: Cluster) -> Iterable[Check]:
     """Check that each device kind has a partition, which takes the accounts and is long enough."""
-    kinds: tuple[Device, ...] = ("gpu", "cpu")
+    kinds: tuple[Kind, ...] = ("gpu", "cpu")
     for kind in kinds:
         partition, about = cluster.survey.partitions[kind], f"{kind.upper()} partition"
         job = cluster.site.gpu_job if kind == "gpu" else cluster.site.cpu_job

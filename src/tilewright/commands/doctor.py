@@ -98,7 +98,7 @@ def _on_slurm(site: Path | None, jobs: Sequence[Task], sizes: Sizes | None) -> I
     yield from check_accounts(found)
     yield from check_partitions(found)
     pools = found.survey.pools[found.survey.sharing]
-    yield from check_cupy(pool.name for pool in pools if pool.device == "gpu")
+    yield from check_cupy(pool.name for pool in pools if pool.kind == "gpu")
     yield from check_stale(found, str(Path.cwd()))
     if sizes is not None and jobs:
         yield check_fit(found, jobs, Plan(sizes, cluster=found))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from tilewright.placement.pools import Device, Pool, Sharing, make_pools, may_use, needs
+from tilewright.placement.bounds import largest, may_use, needs, unknown_use
+from tilewright.placement.bounds import room as room_of
+from tilewright.placement.pools import Pool, Sharing, make_pools
 from tilewright.placement.shapes import Shape
+from tilewright.placement.workload import KINDS, Kind
 from tilewright.slurm.accounts import COUNTED, Account
 from tilewright.slurm.jobs import GROUP_LIMIT, SlurmJob
 from tilewright.slurm.records import Partition, Tres
@@ -15,10 +19,11 @@ from tilewright.slurm.records import Partition, Tres
 
 @dataclass(frozen=True)
 class Claim:
-    """Room on an account that is promised but not in use yet."""
+    """Room on an account, in a partition, that is promised but not in use yet."""
 
     account: str
     tres: Mapping[str, int]
+    partition: str | None = None
 
 
 @dataclass(frozen=True)
@@ -36,12 +41,12 @@ class Room:
     """
 
     accounts: tuple[Account, ...]
-    closed: Mapping[tuple[str, Device], str]
+    closed: Mapping[tuple[str, Kind], str]
     mode: Sharing
     utilisation: float
-    partitions: Mapping[Device, Partition | None]
+    partitions: Mapping[Kind, Partition | None]
 
-    def pools(self, shapes: Mapping[Device, Shape]) -> list[Pool]:
+    def pools(self, shapes: Mapping[Kind, Shape]) -> list[Pool]:
         """Return the pools for jobs of these shapes; one that is closed has nothing free."""
         found = make_pools(
             self.accounts,
@@ -50,13 +55,13 @@ class Room:
             utilisation=self.utilisation,
             partitions=self.partitions,
         )
-        return [replace(p, free=0) if (p.account, p.device) in self.closed else p for p in found]
+        return [replace(p, free=0) if (p.account, p.kind) in self.closed else p for p in found]
 
-    def has(self, kind: Device) -> bool:
+    def has(self, kind: Kind) -> bool:
         """Return whether there is a partition for a device kind; for CPUs Slurm has a default."""
         return kind == "cpu" or self.partitions.get(kind) is not None
 
-    def fits(self, account: str, kind: Device, shape: Shape) -> bool:
+    def fits(self, account: str, kind: Kind, shape: Shape) -> bool:
         """Return whether one more job fits, all CPUs of the account counted."""
         if (account, kind) in self.closed or not self.has(kind):
             return False
@@ -65,17 +70,28 @@ class Room:
         if here is None or (where is not None and not may_use(here, where)):
             return False
         wanted = needs(shape, 1)
-        free = {tres: here.free(tres) for tres in COUNTED}
-        if any(n is not None and wanted[tres] > n for tres, n in free.items()):
-            return False
+        for tres in COUNTED:
+            free = (room_of(here, where, tres), largest(here, where, tres))
+            if any(n is not None and wanted[tres] > n for n in free):
+                return False
         running = max(here.jobs_mine or 0, here.jobs_used or 0)
         return all(most is None or running < most for most in (here.jobs, here.submit))
 
-    def take(self, account: str, shape: Shape) -> Room:
+    def take(self, account: str, kind: Kind, shape: Shape) -> Room:
         """Return the room that is left when one more job has its place."""
-        claim = Claim(account, needs(shape, 1))
+        where = self.partitions.get(kind)
+        claim = Claim(account, needs(shape, 1), where.name if where else None)
         own = {a.name: a for a in self.accounts}
-        return replace(self, accounts=tuple(_claimed(a, [claim], own) for a in self.accounts))
+        return replace(
+            self,
+            accounts=tuple(_claimed(a, [claim], own) for a in self.accounts),
+            partitions=_with_claims(self.partitions, [claim]),
+        )
+
+    def free_cpus(self, account: Account) -> float:
+        """Return the CPUs that are left for CPU jobs; infinite without a limit."""
+        left = room_of(account, self.partitions.get("cpu"), "cpu")
+        return math.inf if left is None else left
 
 
 def room_now(
@@ -85,7 +101,7 @@ def room_now(
     *,
     mode: Sharing,
     utilisation: float,
-    partitions: Mapping[Device, Partition | None],
+    partitions: Mapping[Kind, Partition | None],
 ) -> Room:
     """Return the room beside live use, own pending jobs, and those sent but not seen yet.
 
@@ -115,25 +131,35 @@ def room_now(
         and job.qos in ("", account.qos)
         and _may_ever(job, account)
     ]
-    claims = [Claim(job.account, {**job.tres, "jobs": 1}) for job in pending] + list(sent)
-    closed: dict[tuple[str, Device], str] = {}
-    for account in known:
-        if account.unknown_use:
-            why = f"use of {', '.join(account.unknown_use)} is not known"
-            closed[account.name, "gpu"] = closed[account.name, "cpu"] = why
+    claims = [Claim(job.account, {**job.tres, "jobs": 1}, job.partition) for job in pending]
+    claims += sent
+    return Room(
+        tuple(_claimed(account, claims, own) for account in known),
+        _closed(known, partitions, pending),
+        mode,
+        utilisation,
+        _with_claims(partitions, claims),
+    )
+
+
+def _closed(
+    accounts: Iterable[Account],
+    partitions: Mapping[Kind, Partition | None],
+    pending: Iterable[SlurmJob],
+) -> dict[tuple[str, Kind], str]:
+    """Return the account and device kinds that take nothing now, and why."""
+    closed: dict[tuple[str, Kind], str] = {}
+    for account in accounts:
+        for kind in KINDS:
+            if unknown := list(unknown_use(account, partitions.get(kind))):
+                closed[account.name, kind] = f"use of {', '.join(unknown)} is not known"
     for job in pending:
         if GROUP_LIMIT.match(job.reason):
             why = f"job {job.id} pends there: {job.reason}"
             closed[job.account, "gpu"] = why
             if "GRES" not in job.reason.upper():
                 closed[job.account, "cpu"] = why
-    return Room(
-        tuple(_claimed(account, claims, own) for account in known),
-        closed,
-        mode,
-        utilisation,
-        partitions,
-    )
+    return closed
 
 
 def _may_ever(job: SlurmJob, account: Account) -> bool:
@@ -164,3 +190,22 @@ def _claimed(account: Account, claims: Iterable[Claim], own: Mapping[str, Accoun
 
 def _plus(used: Tres | None, more: Mapping[str, int]) -> Tres:
     return {tres: (used or {}).get(tres, 0) + more.get(tres, 0) for tres in COUNTED}
+
+
+def _with_claims(
+    partitions: Mapping[Kind, Partition | None], claims: Iterable[Claim]
+) -> dict[Kind, Partition | None]:
+    """Return the partitions with what is promised on their QOS counted as in use."""
+    claims = list(claims)
+    qos = {p.name: p.qos for p in partitions.values() if p is not None and p.limit}
+    found: dict[Kind, Partition | None] = {}
+    for kind, where in partitions.items():
+        total: Counter[str] = Counter()
+        for claim in claims:
+            if where is not None and claim.partition in qos and qos[claim.partition] == where.qos:
+                total.update(claim.tres)
+        if where is not None and total:
+            used = None if where.used is None else _plus(where.used, total)
+            where = replace(where, used=used, mine=_plus(where.mine, total))
+        found[kind] = where
+    return found

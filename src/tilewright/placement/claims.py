@@ -15,12 +15,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from tilewright.placement.capacity import Claim
 from tilewright.slurm.query import write_whole
 
 #: Longer than live use is kept and sbatch takes; 12 jobs were submitted within 2 s.
 _CLAIM_S = 15.0
+#: A round takes 0.1 s, and as long as one query that Slurm does not answer.
+_LOCK_S = 20.0
 
 
 @dataclass
@@ -40,49 +43,67 @@ class Claims:
     _own: list[tuple[float, Claim]] = field(default_factory=list)
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep the other runs from choosing meanwhile.
+    def alone(self) -> Iterator[bool]:
+        """Keep the other runs from choosing meanwhile, and yield whether that was possible.
 
-        Where the folder cannot be locked the runs choose at once; Slurm still holds the limits.
+        Where the folder cannot be locked, or another run keeps the lock for longer than it needs,
+        the runs choose at once; Slurm still holds the limits.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             stream = (self.folder / "lock").open("w")
         except OSError:
-            yield
+            yield False
             return
         with stream:
-            with contextlib.suppress(OSError):
-                fcntl.flock(stream, fcntl.LOCK_EX)
-            yield
+            yield self._lock(stream)
+
+    def _lock(self, stream: IO[str]) -> bool:
+        limit_s = time.monotonic() + _LOCK_S
+        while True:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if time.monotonic() > limit_s:
+                    return False
+                time.sleep(0.05)
+            except OSError:
+                return False
 
     def others(self) -> list[Claim]:
         """Return what other runs sent in the last seconds."""
-        found = []
-        for path in self.folder.glob("*.json"):
-            if path == self._path:
-                continue
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                fresh = [
-                    sent
-                    for sent in json.loads(path.read_text(encoding="utf-8"))
-                    if self.clock() - sent["time_s"] < _CLAIM_S
-                ]
-                found += [Claim(sent["account"], dict(sent["tres"])) for sent in fresh]
-                if not fresh:
-                    path.unlink()
-        return found
+        paths = [path for path in self.folder.glob("*.json") if path != self._path]
+        return [claim for path in paths for claim in self._fresh(path)]
+
+    def _fresh(self, path: Path) -> list[Claim]:
+        """Return the claims of a file; one that is damaged holds none."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            return [
+                Claim(sent["account"], dict(sent["tres"]), sent.get("partition"))
+                for sent in json.loads(path.read_text(encoding="utf-8"))
+                if self.clock() - sent["time_s"] < _CLAIM_S
+            ]
+        return []
 
     def add(self, claims: list[Claim]) -> None:
-        """Write what this run sends now."""
+        """Write what this run sends now, and remove what ended runs left; only when alone."""
         now_s = self.clock()
         self._own = [own for own in self._own if now_s - own[0] < _CLAIM_S]
         self._own += [(now_s, claim) for claim in claims]
         content = [
-            {"time_s": sent_s, "account": claim.account, "tres": dict(claim.tres)}
+            {
+                "time_s": sent_s,
+                "account": claim.account,
+                "tres": dict(claim.tres),
+                "partition": claim.partition,
+            }
             for sent_s, claim in self._own
         ]
         with contextlib.suppress(OSError):
+            for path in self.folder.glob("*.json"):
+                if path != self._path and not self._fresh(path):
+                    path.unlink(missing_ok=True)
             write_whole(self._path, json.dumps(content))
 
     @property

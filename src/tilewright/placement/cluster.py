@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import platformdirs
 
-from tilewright.placement.pools import Device
 from tilewright.placement.site import Site, SiteError, read_site
 from tilewright.placement.survey import Survey, survey
+from tilewright.placement.workload import Kind
 from tilewright.slurm.jobs import SlurmJob, parse_queue
 from tilewright.slurm.query import SlurmClient, Unknown
 
@@ -68,12 +68,12 @@ class Cluster:
         names = ",".join(sorted({p.name for p in self.survey.partitions.values() if p}))
         return self.client.cache_dir / f"durations-{zlib.crc32(names.encode()):08x}.json"
 
-    def partition(self, kind: Device) -> str | None:
+    def partition(self, kind: Kind) -> str | None:
         """Return the name of the partition of a device kind."""
         chosen = self.survey.partitions[kind]
         return chosen.name if chosen else None
 
-    def max_time_min(self, kind: Device) -> int | None:
+    def max_time_min(self, kind: Kind) -> int | None:
         """Return the longest job of a device kind's partition."""
         chosen = self.survey.partitions[kind]
         return chosen.max_time_min if chosen else None

@@ -12,19 +12,19 @@ import uuid
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
+from tilewright.placement.bounds import needs
 from tilewright.placement.capacity import Claim, Room, room_now
 from tilewright.placement.claims import Claims
 from tilewright.placement.cluster import Cluster
-from tilewright.placement.endings import find_cause
+from tilewright.placement.endings import find_cause, nothing_more
 from tilewright.placement.ledger import Ledger
 from tilewright.placement.place import Place
-from tilewright.placement.pools import Device, needs
 from tilewright.placement.resources import Plan
-from tilewright.placement.retry import Verdict, judge, within
+from tilewright.placement.retry import Verdict, judge
 from tilewright.placement.rounds import RoundOfPlacing, Start, make_workload
 from tilewright.placement.tasks import Task, observe
 from tilewright.placement.watch import end_doubles
-from tilewright.placement.workload import Way, Workload
+from tilewright.placement.workload import Kind, Way, Workload
 from tilewright.slurm.jobs import SlurmJob
 from tilewright.slurm.query import Unknown
 
@@ -48,7 +48,7 @@ class Dispatcher:
         Seconds since the epoch.
     tasks : dict of str to Task
     bad_nodes : dict of str to set of str
-        Device kind to nodes that are not used any more in this run.
+        Kind kind to nodes that are not used any more in this run.
     """
 
     cluster: Cluster
@@ -57,7 +57,7 @@ class Dispatcher:
     workdir: str
     clock: Callable[[], float] = time.time
     tasks: dict[str, Task] = field(default_factory=dict)
-    bad_nodes: dict[Device, set[str]] = field(default_factory=lambda: {"gpu": set(), "cpu": set()})
+    bad_nodes: dict[Kind, set[str]] = field(default_factory=lambda: {"gpu": set(), "cpu": set()})
     lock: threading.RLock = field(default_factory=threading.RLock)
     way: Way | None = None
     why_waiting: dict[str, str] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Dispatcher:
             "run",
             run=uuid.uuid4().hex[:8],
             user=survey.user,
-            pools={p.name: [p.account, p.device, p.slots] for p in survey.pools[survey.sharing]},
+            pools={p.name: [p.account, p.kind, p.slots] for p in survey.pools[survey.sharing]},
             sharing=survey.sharing_reason,
             left_out={left.account: left.reason for left in survey.left_out},
             notes=list(survey.notes),
@@ -91,7 +91,10 @@ class Dispatcher:
 
         Where Slurm does not answer nothing starts, and the reason is said once.
         """
-        with self.lock, self.claims.alone():
+        with self.lock, self.claims.alone() as alone:
+            if not alone:
+                note = "other runs of yours may choose at the same time: no lock could be had"
+                self.ledger.write_change("notes", "claims", notes=[note])
             room = self.room()
             if isinstance(room, str):
                 if self.ledger.write_change("hold", "slurm", reason=room):
@@ -116,7 +119,10 @@ class Dispatcher:
                 self.bad_nodes = {"gpu": set(), "cpu": set()}
             if sent:
                 self.claims.add(
-                    [Claim(place.account, needs(place.shape, 1)) for place in sent.values()]
+                    [
+                        Claim(place.account, needs(place.shape, 1), place.partition)
+                        for place in sent.values()
+                    ]
                 )
             return sent
 
@@ -147,7 +153,7 @@ class Dispatcher:
             return "; ".join(note for note in survey.notes if "use" in note) or "use is not known"
         self.ledger.write_change("notes", "survey", notes=list(survey.notes))
         sent = [
-            Claim(task.place.account, needs(task.place.shape, 1))
+            Claim(task.place.account, needs(task.place.shape, 1), task.place.partition)
             for task in self.tasks.values()
             if task.waiting and task.place is not None
         ]
@@ -218,8 +224,10 @@ class Dispatcher:
             place, job = task.place, self._seen(task)
             cause, words, node = find_cause(self.cluster.client, job, task.log)
             verdict = judge(task.past, cause, words, node, moved=bool(task.moved))
-            if cause == "memory" and place is not None and self._has_all(task, place):
-                verdict = Verdict(verdict.past, "needs more memory than any account has", True)
+            if place is not None:
+                survey = self.cluster.survey
+                more = nothing_more(task, place, cause, survey.accounts, survey.partitions)
+                verdict = Verdict(verdict.past, more, True) if more else verdict
             task.past = verdict.past
             if node and place is not None and cause in ("node", "device"):
                 self.bad_nodes[place.kind].add(node)
@@ -235,11 +243,6 @@ class Dispatcher:
                 task.after_id = job.id
             task.place, task.seen = None, None
             return verdict
-
-    def _has_all(self, task: Task, place: Place) -> bool:
-        """Return whether no account has more memory than a job had."""
-        wanted = place.shape.grown(memory=1)
-        return within(wanted, place.shape, self.cluster.survey.accounts) is None
 
     def _seen(self, task: Task) -> SlurmJob | None:
         """Return what the queue says of a job that ended."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tilewright.placement.workload import KINDS, Pool, Running, Way, Workload
+from tilewright.placement.workload import KINDS, Running, Slots, Way, Workload
 
 #: Of its time, how much longer a job may take on a CPU where a GPU would do it too: nothing makes
 #: up for one that runs on when all else is done.
@@ -102,7 +102,7 @@ class Forecast:
         work: Workload,
         ready: list[int],
         later: list[int],
-        pools: Iterable[Pool],
+        pools: Iterable[Slots],
         now_s: float,
         back_s: Iterable[float] = (),
     ) -> None:

@@ -14,7 +14,7 @@ from tilewright.placement.resources import Plan
 from tilewright.placement.rounds import Shapes, estimate_s, light, make_workload
 from tilewright.placement.simulator import Policy, Run, View, simulate
 from tilewright.placement.tasks import Task
-from tilewright.placement.workload import KINDS, Decision, Job, Pool, Way, Workload
+from tilewright.placement.workload import KINDS, Decision, Job, Slots, Way, Workload
 
 #: Light jobs take no slot, so the simulator gives them a pool that never fills.
 LIGHT = "light"
@@ -83,7 +83,7 @@ def look_ahead(tasks: Sequence[Task], plan: Plan, room: Room) -> Outlook:
     heavy = [task for task in tasks if not light(task, plan)]
     counted = room.pools(Shapes(plan, room).largest(heavy))
     free = {pool.name: pool.free for pool in counted}
-    all_pools = [Pool(p.name, p.account, p.device, p.slots, p.slots) for p in counted]
+    all_pools = [Slots(p.name, p.account, p.kind, p.slots, p.slots) for p in counted]
     pools = [replace(p, slots=n, free=n) for p in all_pools if (n := free[p.name])]
     play = _Play(tasks, plan)
     run = play.run(pools, play.policy())
@@ -125,10 +125,10 @@ class _Play:
         self.work = make_workload(tasks, plan)
         self.light = names - self.work.index.keys()
 
-    def run(self, pools: Iterable[Pool], policy: Policy) -> Run:
+    def run(self, pools: Iterable[Slots], policy: Policy) -> Run:
         many = len(self.light) + 1
         return simulate(
-            self.jobs, self.seconds, [*pools, Pool(LIGHT, LIGHT, "cpu", many, many)], policy
+            self.jobs, self.seconds, [*pools, Slots(LIGHT, LIGHT, "cpu", many, many)], policy
         )
 
     def policy(self) -> Policy:
@@ -156,7 +156,7 @@ class _Play:
 
         return policy
 
-    def gpu_only(self, pools: Sequence[Pool]) -> Policy:
+    def gpu_only(self, pools: Sequence[Slots]) -> Policy:
         """Return a policy that deals jobs out to the GPU pools in turn, before anything runs."""
         turns = {kind: cycle([p.name for p in pools if p.kind == kind] or [""]) for kind in KINDS}
         dealt = {job.name: next(turns[job.kinds[0]]) for job in self.work.jobs}
@@ -179,7 +179,7 @@ class _Play:
         starts = [Decision(name, LIGHT, now_s, now_s, "light") for name in small]
         return starts, [name for name in view.ready if name not in self.light]
 
-    def bound_s(self, pools: Sequence[Pool]) -> float:
+    def bound_s(self, pools: Sequence[Slots]) -> float:
         """Return seconds that no placement beats: work as water, and the longest chain."""
         open_ = {pool.kind for pool in pools}
         reachable = [
@@ -194,7 +194,7 @@ class _Play:
         later = [i for i in index if self.work.needs[i]]
         return max(chain_s, Forecast(self.work, ready, later, pools, 0.0).bound_s())
 
-    def by_rule(self, run: Run, pools: Iterable[Pool]) -> tuple[RuleShare, ...]:
+    def by_rule(self, run: Run, pools: Iterable[Slots]) -> tuple[RuleShare, ...]:
         """Return the rules in the order in which they first end, those that never do last."""
         kinds = {LIGHT: LIGHT, **{pool.name: pool.kind for pool in pools}}
         jobs = Counter(self.rules.values())

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tilewright.placement.pools import Device
 from tilewright.placement.shapes import Shape
+from tilewright.placement.workload import Kind
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Place:
     account: str
     qos: str | None
     partition: str | None
-    kind: Device
+    kind: Kind
     shape: Shape
     pool: str
     exclude: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Place:
 class Sizes(Protocol):
     """What a workflow says of its rules: who may use a GPU, what a job needs, how long it takes."""
 
-    def kinds(self, rule: str) -> tuple[Device, ...]:
+    def kinds(self, rule: str) -> tuple[Kind, ...]:
         """Return the device kinds that may run a rule."""
         ...
 

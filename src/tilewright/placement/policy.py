@@ -20,10 +20,10 @@ from tilewright.placement.workload import (
     Decision,
     Job,
     Kind,
-    Pool,
     Round,
     Running,
     Seen,
+    Slots,
     Way,
     Workload,
 )
@@ -53,7 +53,7 @@ def decide(
     work: Workload,
     ready: Sequence[str],
     later: Collection[str],
-    pools: Sequence[Pool],
+    pools: Sequence[Slots],
     clock_s: float,
     *,
     preferred: Mapping[str, str] | None = None,
@@ -67,7 +67,7 @@ def decide(
         All jobs with estimates.
     ready, later : collection of str
         Jobs that can start, and those that cannot yet.
-    pools : sequence of Pool
+    pools : sequence of Slots
         Slots of each account and kind.
     clock_s : float
         Now, in seconds.
@@ -133,14 +133,14 @@ class _Desk:
     """Gives starts of a kind to accounts, and keeps what is left of each pool."""
 
     def __init__(
-        self, work: Workload, pools: Sequence[Pool], clock_s: float, preferred: Mapping[str, str]
+        self, work: Workload, pools: Sequence[Slots], clock_s: float, preferred: Mapping[str, str]
     ) -> None:
         self.work, self.clock_s, self.preferred = work, clock_s, preferred
         self.given, self.room = list(pools), [pool.room for pool in pools]
         self.added: dict[int, list[Running]] = defaultdict(list)
         self.starts: list[Decision] = []
 
-    def pools(self) -> list[Pool]:
+    def pools(self) -> list[Slots]:
         """Return the pools with what was placed here."""
         return [
             replace(pool, free=self.room[k], running=(*pool.running, *self.added[k]))

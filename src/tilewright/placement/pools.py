@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tilewright.placement.bounds import bounds, largest, may_use, needs
 from tilewright.placement.shapes import Shape
+from tilewright.placement.workload import KINDS, Kind
 from tilewright.slurm.accounts import COUNTED, Account
 from tilewright.slurm.records import Partition
 
-Device = Literal["gpu", "cpu"]
 Sharing = Literal["independent", "shared"]
-_DEVICES: tuple[Device, ...] = ("gpu", "cpu")
 
 #: Share of an account's CPUs that CPU jobs may fill, so that labmates and the GPU jobs' own CPUs
 #: find room: 104 CPUs in jobs of 8 are then 11 slots.
@@ -29,7 +30,7 @@ class Pool:
     Attributes
     ----------
     account, qos : str
-    device : {"gpu", "cpu"}
+    kind : {"gpu", "cpu"}
     slots : int
         Jobs that its limits allow.
     free : int
@@ -41,7 +42,7 @@ class Pool:
 
     account: str
     qos: str
-    device: Device
+    kind: Kind
     slots: int
     free: int
     bound: str
@@ -49,44 +50,46 @@ class Pool:
     @property
     def name(self) -> str:
         """Name of the Snakemake resource that counts its slots."""
-        return pool_name(self.account, self.device)
+        return pool_name(self.account, self.kind)
 
 
-def pool_name(account: str, device: Device) -> str:
+def pool_name(account: str, kind: Kind) -> str:
     """Return the name of the Snakemake resource that counts a pool's slots."""
     safe = "".join(c if c.isalnum() else "_" for c in account)
-    return f"{safe}_{device}"
+    return f"{safe}_{kind}"
 
 
 def sharing(
     mode: Literal["independent", "shared", "auto"],
-    partitions: Mapping[Device, Partition | None],
+    partitions: Mapping[Kind, Partition | None],
 ) -> tuple[Sharing, str]:
     """Return whether GPU and CPU jobs draw on the same limits, and why.
 
     Parameters
     ----------
     mode : {"independent", "shared", "auto"}
-        ``auto`` looks whether both partitions have a QOS of their own, which then counts.
+        ``auto`` looks whether both partitions have a QOS with limits of their own.
     partitions : mapping
         Partition of each device kind, None where it is not known.
     """
     if mode != "auto":
         return mode, "as configured"
-    own = {device: p.qos if p else None for device, p in partitions.items()}
-    gpu, cpu = own.get("gpu"), own.get("cpu")
-    if gpu and cpu and gpu != cpu:
-        return "independent", f"partition QOS {gpu} counts GPU jobs and {cpu} CPU jobs"
+    gpu, cpu = partitions.get("gpu"), partitions.get("cpu")
+    if gpu and cpu and gpu.qos != cpu.qos and gpu.limit and cpu.limit:
+        return (
+            "independent",
+            f"partition QOS {gpu.qos} counts GPU jobs and {cpu.qos} CPU jobs",
+        )
     return "shared", "GPU and CPU jobs draw on the QOS of the account"
 
 
 def make_pools(
     accounts: Iterable[Account],
-    shapes: Mapping[Device, Shape],
+    shapes: Mapping[Kind, Shape],
     *,
     mode: Sharing = "shared",
     utilisation: float = UTILISATION,
-    partitions: Mapping[Device, Partition | None] | None = None,
+    partitions: Mapping[Kind, Partition | None] | None = None,
 ) -> list[Pool]:
     """Return the pools of all accounts; one without slots is left out.
 
@@ -112,98 +115,78 @@ def make_pools(
         By account, GPU first.
     """
     pools = []
+    partitions = partitions or {}
     for account in accounts:
-        taken: dict[str, int] = {}
-        taken_now: dict[str, int] = {}
-        for device in _DEVICES:
-            if device not in shapes:
+        apart = _apart(account, partitions)
+        taken: Counter[str] = Counter()
+        taken_now: Counter[str] = Counter()
+        for kind in KINDS:
+            where = partitions.get(kind)
+            if kind not in shapes or (where is not None and not may_use(account, where)):
                 continue
-            shape, share = shapes[device], utilisation if device == "cpu" else 1.0
-            where = (partitions or {}).get(device)
-            if where is not None and not may_use(account, where):
-                continue
-            rooms = _rooms(account, where, share, taken, now=False)
-            slots, bound = _fit(rooms, shape)
+            shape, share = shapes[kind], utilisation if kind == "cpu" else 1.0
+            slots, bound = _fit(account, where, shape, share, taken, now=False)
             if not slots:  # the share of an account must not keep out the one job that it holds
                 share = 1.0
-                slots = min(1, _fit(_rooms(account, where, share, taken, now=False), shape)[0])
-            free, _ = _fit(_rooms(account, where, share, taken_now, now=True), shape)
-            free = min(free, slots)
+                slots = min(1, _fit(account, where, shape, share, taken, now=False)[0])
+            free = min(slots, _fit(account, where, shape, share, taken_now, now=True)[0])
             if mode == "shared":
-                taken, taken_now = needs(shape, slots), needs(shape, free)
+                for counted, jobs in ((taken, slots), (taken_now, free)):
+                    counted.update({t: n for t, n in needs(shape, jobs).items() if t not in apart})
             if slots:
-                pools.append(Pool(account.name, account.qos, device, slots, free, bound))
+                pools.append(Pool(account.name, account.qos, kind, slots, free, bound))
     return pools
 
 
-def may_use(account: Account, partition: Partition) -> bool:
-    """Return whether an account's jobs may go to a partition."""
-    allowed = partition.allow_accounts is None or account.name in partition.allow_accounts
-    return allowed and (not account.partitions or partition.name in account.partitions)
+def _apart(account: Account, partitions: Mapping[Kind, Partition | None]) -> frozenset[str]:
+    """Return the TRES that the CPU partition's own QOS counts: GPU jobs take nothing of them."""
+    gpu, cpu = partitions.get("gpu"), partitions.get("cpu")
+    if account.before_partition or gpu is None or cpu is None or gpu.qos == cpu.qos:
+        return frozenset()
+    return frozenset(cpu.limit)
 
 
-def total_slots(pools: Sequence[Pool], device: Device | None = None) -> int:
+def total_slots(pools: Sequence[Pool], kind: Kind | None = None) -> int:
     """Return the jobs that fit at once, of one device kind or of both."""
-    return sum(pool.slots for pool in pools if device in (None, pool.device))
-
-
-def too_big(account: Account, shape: Shape) -> str | None:
-    """Return why a job of this shape would pend on an account for ever, None if it fits."""
-    for tres, needed in needs(shape, 1).items():
-        for limit in (account.limit.get(tres), account.limit_per_user.get(tres)):
-            if limit is not None and needed > limit and tres in COUNTED:
-                return f"it asks for {tres}={needed} and account {account.name} has {limit}"
-    return None
-
-
-def needs(shape: Shape, jobs: int) -> dict[str, int]:
-    """Return what so many jobs of a shape count as, in every unit that is limited."""
-    return {
-        "cpu": jobs * shape.cpus,
-        "mem": jobs * shape.mem_mb,
-        "gres/gpu": jobs * shape.gpus,
-        "jobs": jobs,
-        "submit": jobs,
-    }
+    return sum(pool.slots for pool in pools if kind in (None, pool.kind))
 
 
 def _rooms(
-    account: Account,
-    partition: Partition | None,
-    utilisation: float,
-    taken: Mapping[str, int],
-    *,
-    now: bool,
+    account: Account, partition: Partition | None, share: float, *, now: bool
 ) -> dict[str, float]:
     """Return the room in each counted unit; those without a limit are absent."""
     rooms: dict[str, float] = {}
     for tres in COUNTED:
-        share = utilisation if tres == "cpu" else 1.0
-        limits = [
-            (limit[tres], (used or {}).get(tres, 0) if now else 0)
-            for limit, used in (
-                (account.limit, account.used),
-                (account.limit_per_user, account.mine),
-            )
-            if tres in limit
-        ]
+        part = share if tres == "cpu" else 1.0
+        left = [part * n - (used if now else 0) for n, used in bounds(account, partition, tres)]
         if partition is not None and tres in partition.tres:
-            limits.append((partition.tres[tres], 0))
-        if limits:
-            rooms[tres] = min(share * limit - used for limit, used in limits) - taken.get(tres, 0)
+            left.append(part * partition.tres[tres])
+        if left:
+            rooms[tres] = min(left)
     for name, most in (("jobs", account.jobs), ("submit", account.submit)):
         if most is not None:
             used = max(account.jobs_mine or 0, account.jobs_used or 0) if now else 0
-            rooms[name] = most - used - taken.get(name, 0)
+            rooms[name] = most - used
     return rooms
 
 
-def _fit(rooms: Mapping[str, float], shape: Shape) -> tuple[int, str]:
-    """Return how many jobs fit, and what bounds them; GPUs first where several do."""
+def _fit(
+    account: Account,
+    partition: Partition | None,
+    shape: Shape,
+    share: float,
+    taken: Mapping[str, int],
+    *,
+    now: bool,
+) -> tuple[int, str]:
+    """Return how many jobs fit beside those counted before, and what bounds them, GPUs first."""
     wanted = needs(shape, 1)
+    most = {tres: largest(account, partition, tres) for tres in COUNTED}
+    if any(n is not None and wanted[tres] > n for tres, n in most.items()):
+        return 0, next(t for t, n in most.items() if n is not None and wanted[t] > n)
     counts = {
-        name: max(0, math.floor(room / wanted[name] + 1e-9))
-        for name, room in rooms.items()
+        name: max(0, math.floor((room - taken.get(name, 0)) / wanted[name] + 1e-9))
+        for name, room in _rooms(account, partition, share, now=now).items()
         if wanted[name] > 0
     }
     if not counts:

@@ -7,13 +7,16 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from tilewright.placement.bounds import longest_min, too_big
 from tilewright.placement.capacity import Room
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.errors import PlacementError
-from tilewright.placement.pools import too_big
 from tilewright.placement.resources import Plan
 from tilewright.placement.rounds import shape_of
+from tilewright.placement.shapes import Shape
 from tilewright.placement.tasks import Task
+from tilewright.placement.workload import Kind
+from tilewright.slurm.accounts import Account
 from tilewright.slurm.jobs import SlurmJob, parse_queue, stale_jobs
 from tilewright.slurm.query import SlurmClient, Unknown
 
@@ -25,6 +28,7 @@ _LOOKING = (
     "containerize", "generate_unit_tests", "cleanup_metadata", "print_compilation", "export_cwl",
 )  # fmt: skip
 _POLL_S = 10.0
+_PATIENCE = 30  # looks in vain while waiting
 _COMPLETING_S = 120.0  # KillWait is 30 s unless the site says otherwise
 
 
@@ -109,11 +113,22 @@ def deal_with_stale(
         )
     say(there)
     if choice == "cancel":
-        client.cancel([job.id for job in stale])
+        said = client.cancel([job.id for job in stale])
+        if isinstance(said, Unknown):
+            raise PlacementError(f"{there}\nthey could not be cancelled: {said}")
         say("cancelled; waiting until they are gone")
-    while stale := look_for_stale(client, workdir):
-        say(f"waiting for {len(stale)}: {', '.join(str(job.id) for job in stale[:8])}")
-        time.sleep(1.0 if choice == "cancel" else _POLL_S)
+    failures = 0
+    while stale:
+        try:
+            stale, failures = look_for_stale(client, workdir), 0
+        except PlacementError as error:  # slurmctld may be away for some minutes
+            failures += 1
+            if failures == _PATIENCE:
+                raise
+            say(str(error))
+        if stale:
+            say(f"waiting for {len(stale)}: {', '.join(str(job.id) for job in stale[:8])}")
+            time.sleep(1.0 if choice == "cancel" else _POLL_S)
 
 
 def _without_completing(
@@ -128,6 +143,17 @@ def _without_completing(
         say(f"waiting for {len(stale)} jobs that are being ended")
         time.sleep(1.0)
     return stale
+
+
+def _never(task: Task, account: Account, kind: Kind, shape: Shape, room: Room) -> str:
+    """Return why a job would pend at a place for ever; empty if it would not."""
+    where = room.partitions.get(kind)
+    if not room.has(kind):
+        return f"no {kind} partition"
+    minutes, most = task.fixed.runtime_min, longest_min(account, where)
+    if minutes is not None and most is not None and minutes > most:
+        return f"it asks for {minutes} min and account {account.name} has {most}"
+    return too_big(account, shape, where) or ""
 
 
 def check_sizes(tasks: Iterable[Task], room: Room, plan: Plan) -> None:
@@ -154,7 +180,7 @@ def check_sizes(tasks: Iterable[Task], room: Room, plan: Plan) -> None:
                 f"there are {known}"
             )
         reasons = [
-            too_big(account, shape) or ("" if room.has(kind) else f"no {kind} partition")
+            _never(task, account, kind, shape, room)
             for account in accounts
             for kind, shape in shapes.items()
         ]

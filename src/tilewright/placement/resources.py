@@ -18,11 +18,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from tilewright.placement.bounds import clipped, too_big
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.durations import Durations
 from tilewright.placement.place import Place, Sizes, key_of, wildcards_of
-from tilewright.placement.pools import Device, Pool, pool_name, too_big
+from tilewright.placement.pools import Pool, pool_name
 from tilewright.placement.shapes import DataSize, Shape, ShapeModel
+from tilewright.placement.workload import Kind
 from tilewright.slurm.accounts import Account
 
 
@@ -43,7 +45,7 @@ class DataSizes:
     size_of: Callable[[str | None], DataSize]
     gpu_rules: frozenset[str]
 
-    def kinds(self, rule: str) -> tuple[Device, ...]:
+    def kinds(self, rule: str) -> tuple[Kind, ...]:
         """Return the device kinds that may run a rule."""
         return ("gpu", "cpu") if rule in self.gpu_rules else ("cpu",)
 
@@ -87,7 +89,7 @@ class Plan:
     """
 
     sizes: Sizes
-    device: Device = "cpu"
+    device: Kind = "cpu"
     cluster: Cluster | None = None
     granted_cpus: int | None = None
     ledger: Path | None = None
@@ -188,7 +190,7 @@ class Plan:
         survey = self.cluster.survey if self.cluster else None
         return survey.pools[survey.sharing] if survey else ()
 
-    def shape(self, rule: str, wildcards: Any, kind: Device) -> Shape:
+    def shape(self, rule: str, wildcards: Any, kind: Kind) -> Shape:
         """Return the shape of a job on a device kind, no longer than its partition allows."""
         key = (rule, kind, *wildcards_of(wildcards))
         if key not in self._sized:
@@ -208,18 +210,22 @@ class Plan:
         pools = [
             pool
             for pool in self._pools()
-            if pool.device in kinds
-            and not too_big(accounts[pool.account], self.shape(rule, wildcards, pool.device))
+            if pool.kind in kinds
+            and not too_big(
+                accounts[pool.account],
+                self.shape(rule, wildcards, pool.kind),
+                self.cluster.survey.partitions[pool.kind],
+            )
         ]
         if not pools:
             return self.place(next(iter(accounts.values())), kinds[-1], rule, wildcards)
         speeds = {kind: 1 / self.durations.factor(rule, kind) for kind in kinds}
-        ends = list(accumulate(pool.slots * speeds[pool.device] for pool in pools))
+        ends = list(accumulate(pool.slots * speeds[pool.kind] for pool in pools))
         at = zlib.crc32(key.encode()) / 2**32 * ends[-1]
         pool = pools[bisect(ends, at)]
-        return self.place(accounts[pool.account], pool.device, rule, wildcards)
+        return self.place(accounts[pool.account], pool.kind, rule, wildcards)
 
-    def place(self, account: Account, kind: Device, rule: str, wildcards: Any) -> Place:
+    def place(self, account: Account, kind: Kind, rule: str, wildcards: Any) -> Place:
         """Return a job's place on an account."""
         assert self.cluster is not None
         return Place(
@@ -227,17 +233,26 @@ class Plan:
             account.qos if account.name_qos else None,
             self.cluster.partition(kind),
             kind,
-            self.shape(rule, wildcards, kind),
+            clipped(
+                self.shape(rule, wildcards, kind), account, self.cluster.survey.partitions[kind]
+            ),
             pool_name(account.name, kind),
         )
 
 
 def _signed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep a function's signature with it.
+    """Keep a function's parameters where Snakemake looks for them before it inspects.
 
-    Snakemake asks for it three times each time it calls one: a quarter of the time of a dry run.
+    It inspects its own method twice and the function once for every resource of every job, 45 µs
+    each: a quarter of the time of a dry run.
     """
-    function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    from snakemake.common import FUNC_OVERWRITE_PARAMS_ATTR as REMEMBERED
+    from snakemake.resources import Resource
+
+    setattr(function, REMEMBERED, inspect.signature(function).parameters)
+    if not hasattr(Resource.evaluate, REMEMBERED):
+        bound = inspect.signature(Resource("name", 1).evaluate).parameters
+        setattr(Resource.evaluate, REMEMBERED, bound)
     return function
 
 

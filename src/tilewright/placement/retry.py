@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from tilewright.placement.shapes import Shape
-from tilewright.slurm.accounts import Account
 from tilewright.slurm.jobs import Cause
 
 #: What the log of a job ends with where CUDA does not initialise.
@@ -88,20 +86,17 @@ def judge(past: Past, cause: Cause, words: str, node: str, *, moved: bool = Fals
             return Verdict(now, "is tried again")
 
 
-def within(shape: Shape, before: Shape, accounts: Iterable[Account]) -> Shape | None:
-    """Return a grown shape, at most what one account has; None where it has grown all it can.
+def within(shape: Shape, before: Shape, most_mb: int | None) -> Shape | None:
+    """Return a grown shape, at most what there is; None where it has grown all it can.
 
     Parameters
     ----------
     shape, before : Shape
         What is wanted now, and what the job last had.
-    accounts : iterable of Account
+    most_mb : int or None
+        Most memory that one job may have; None is no limit.
     """
-    limits = [
-        min(limit.get("mem", shape.mem_mb) for limit in (account.limit, account.limit_per_user))
-        for account in accounts
-    ]
-    mem_mb = min(shape.mem_mb, max(limits, default=shape.mem_mb))
+    mem_mb = shape.mem_mb if most_mb is None else min(shape.mem_mb, most_mb)
     if mem_mb <= before.mem_mb < shape.mem_mb:
         return None
     return replace(shape, mem_mb=mem_mb)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tilewright.placement.bounds import clipped
 from tilewright.placement.capacity import Room
+from tilewright.placement.endings import most_mb
 from tilewright.placement.place import Place
 from tilewright.placement.policy import decide
-from tilewright.placement.pools import Device
 from tilewright.placement.resources import Plan
 from tilewright.placement.retry import within
 from tilewright.placement.shapes import Shape
 from tilewright.placement.tasks import Task
-from tilewright.placement.workload import KINDS, Job, Kind, Pool, Running, Way, Workload
+from tilewright.placement.workload import KINDS, Job, Kind, Running, Slots, Way, Workload
 
 _PASSES = 6
 
@@ -45,7 +46,7 @@ def make_workload(tasks: Iterable[Task], plan: Plan) -> Workload:
     )
 
 
-def shape_of(task: Task, kind: Device, plan: Plan, room: Room) -> Shape:
+def shape_of(task: Task, kind: Kind, plan: Plan, room: Room) -> Shape:
     """Return what a task asks for on a device kind, after its failures and the user's choices."""
     base = task.fixed.applied(plan.shape(task.rule, task.wildcards, kind))
     grown = base.grown(task.past.memory, task.past.time)
@@ -54,7 +55,7 @@ def shape_of(task: Task, kind: Device, plan: Plan, room: Room) -> Shape:
         grown = replace(grown, runtime_min=min(grown.runtime_min, partition.max_time_min))
     if not task.past.memory:
         return grown  # what no account can hold is refused, not cut
-    return within(grown, base, room.accounts) or grown
+    return within(grown, base, most_mb(task, kind, room.accounts, partition)) or grown
 
 
 class Shapes:
@@ -65,10 +66,10 @@ class Shapes:
 
     def __init__(self, plan: Plan, room: Room) -> None:
         self.plan, self.room = plan, room
-        self._of_task: dict[str, Mapping[Device, Shape]] = {}
-        self._of_size: dict[Hashable, Mapping[Device, Shape]] = {}
+        self._of_task: dict[str, Mapping[Kind, Shape]] = {}
+        self._of_size: dict[Hashable, Mapping[Kind, Shape]] = {}
 
-    def of(self, task: Task) -> Mapping[Device, Shape]:
+    def of(self, task: Task) -> Mapping[Kind, Shape]:
         """Return the shape of a task on each device kind that may run it."""
         found = self._of_task.get(task.name)
         if found is None:
@@ -81,14 +82,14 @@ class Shapes:
             self._of_task[task.name] = found
         return found
 
-    def distinct(self, tasks: Iterable[Task]) -> list[Mapping[Device, Shape]]:
+    def distinct(self, tasks: Iterable[Task]) -> list[Mapping[Kind, Shape]]:
         """Return the shapes of tasks, equal ones once."""
         return list({id(shapes): shapes for shapes in map(self.of, tasks)}.values())
 
-    def largest(self, tasks: Iterable[Task]) -> dict[Device, Shape]:
+    def largest(self, tasks: Iterable[Task]) -> dict[Kind, Shape]:
         """Return for each device kind that a task may use a shape that holds all of them."""
         distinct = self.distinct(tasks)
-        found: dict[Device, Shape] = {}
+        found: dict[Kind, Shape] = {}
         for kind in KINDS:
             shapes = [shapes[kind] for shapes in distinct if kind in shapes]
             if shapes:
@@ -116,7 +117,7 @@ class Shapes:
 
 def sooner_elsewhere(
     task: Task, room: Room, plan: Plan, waited_s: float
-) -> tuple[str, Device, Shape] | None:
+) -> tuple[str, Kind, Shape] | None:
     """Return the place that would finish a pending task first, None where it is best to wait.
 
     Parameters
@@ -142,7 +143,7 @@ def sooner_elsewhere(
     return best
 
 
-def estimate_s(task: Task, kind: Device, plan: Plan) -> float:
+def estimate_s(task: Task, kind: Kind, plan: Plan) -> float:
     """Return about how long a task runs on a device kind."""
     return plan.durations.factor(task.rule, kind) * task.nominal_s
 
@@ -156,7 +157,7 @@ class RoundOfPlacing:
         plan: Plan,
         room: Room,
         active: Sequence[Task],
-        bad_nodes: Mapping[Device, Collection[str]],
+        bad_nodes: Mapping[Kind, Collection[str]],
         preferred: Mapping[str, str],
         now_s: float,
     ) -> None:
@@ -191,9 +192,9 @@ class RoundOfPlacing:
         if "gpu" not in shapes and (more := self.shapes.largest(coming).get("gpu")):
             shapes = {"gpu": more, **shapes}
         pools = [
-            Pool(pool.name, pool.account, pool.device, pool.free + len(own), pool.free, tuple(own))
+            Slots(pool.name, pool.account, pool.kind, pool.free + len(own), pool.free, tuple(own))
             for pool in self.room.pools(shapes)
-            for own in [self._running(pool.account, pool.device)]
+            for own in [self._running(pool.account, pool.kind)]
         ]
         if not any(pool.free for pool in pools):
             self.why |= dict.fromkeys((task.name for task in heavy), "no slot is free")
@@ -219,17 +220,18 @@ class RoundOfPlacing:
         }
         return placed, made.way
 
-    def _start(self, task: Task, account: str, kind: Device, reason: str) -> bool:
+    def _start(self, task: Task, account: str, kind: Kind, reason: str) -> bool:
         shape = self.shapes.of(task)[kind]
         if not self.room.fits(account, kind, shape):
             return False
         here = next(a for a in self.room.accounts if a.name == account)
+        shape = clipped(shape, here, self.room.partitions.get(kind))
         place = replace(
             self.plan.place(here, kind, task.rule, task.wildcards),
             shape=shape,
             exclude=tuple(sorted({*self.bad_nodes[kind], *task.past.nodes})),
         )
-        self.room = self.room.take(account, shape)
+        self.room = self.room.take(account, kind, shape)
         self.starts.append(Start(task, place, reason, estimate_s(task, kind, self.plan)))
         self.active.append(replace(task, place=place, sent_s=self.now_s, seen=None))
         self.why.pop(task.name, None)
@@ -247,7 +249,7 @@ class RoundOfPlacing:
         if not open_:
             self.why[task.name] = "no account has room for it"
             return
-        best = max(open_, key=lambda account: (account.free("cpu") or 0, account.name))
+        best = max(open_, key=lambda a: (self.room.free_cpus(a), a.name))
         self._start(task, best.name, "cpu", "a light job, where most CPUs are free")
 
     def _running(self, account: str, kind: Kind) -> list[Running]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tilewright.placement.workload import Decision, Job, Kind, Pool, Running
+from tilewright.placement.workload import Decision, Job, Kind, Running, Slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class View:
     clock_s: float
     ready: tuple[str, ...]
     later: frozenset[str]
-    pools: tuple[Pool, ...]
+    pools: tuple[Slots, ...]
     bars: Sequence[Bar]
 
 
@@ -68,7 +68,7 @@ class Run:
     bars : list of Bar
         The timeline.
     busy_s : dict
-        Pool to the seconds that its slots were filled, summed over slots.
+        Slots to the seconds that its slots were filled, summed over slots.
     undone : list of str
         Jobs that no policy placed while anything could still happen.
     round_s : list of float
@@ -89,7 +89,7 @@ class OversubscribedError(ValueError):
 def simulate(
     jobs: Iterable[Job],
     true_s: Mapping[tuple[str, Kind], float],
-    pools: Iterable[Pool],
+    pools: Iterable[Slots],
     policy: Policy,
     changes: Iterable[Change] = (),
 ) -> Run:
@@ -101,7 +101,7 @@ def simulate(
         The run, with what each job needs.
     true_s : mapping
         (job, kind) to the seconds it really takes.
-    pools : iterable of Pool
+    pools : iterable of Slots
         Pools at the start; all their slots are free.
     policy : callable
         View to decisions; asked whenever something happened and both a job and a slot are there.
@@ -121,7 +121,7 @@ class _Cluster:
         self,
         jobs: Iterable[Job],
         true_s: Mapping[tuple[str, Kind], float],
-        pools: Iterable[Pool],
+        pools: Iterable[Slots],
         policy: Policy,
     ) -> None:
         self.jobs = {job.name: job for job in jobs}
@@ -165,7 +165,7 @@ class _Cluster:
 
     def _view(self) -> View:
         pools = tuple(
-            Pool(name, pool.account, pool.kind, self.slots[name], self._free(name),
+            Slots(name, pool.account, pool.kind, self.slots[name], self._free(name),
                  tuple(self.running[name].values()))
             for name, pool in self.pools.items()
         )  # fmt: skip

@@ -10,7 +10,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from tilewright.placement.shapes import Shape
-from tilewright.slurm.accounts import SiteRules
+from tilewright.slurm.accounts import COUNTED, SiteRules
 from tilewright.slurm.parse import parse_tres
 
 
@@ -23,6 +23,14 @@ def _expression(text: str) -> str:
         re.compile(text)
     except re.error as error:
         raise ValueError(f"not a regular expression: {error}") from None
+    return text
+
+
+def _tres(text: str) -> str:
+    parts = [part.strip() for part in text.split(",")]
+    wrong = [part for part in parts if not parse_tres(part).keys() & set(COUNTED)]
+    if wrong:
+        raise ValueError(f"'{wrong[0]}' is none of cpu=40, mem=200G and gres/gpu=2")
     return text
 
 
@@ -77,7 +85,7 @@ class Site(_Section):
     burst: Annotated[str, AfterValidator(_expression)] = r"-b$"
     blocked: dict[str, Annotated[str, Field(min_length=3)]] = Field(default_factory=dict)
     allowed: list[str] | None = None
-    caps: dict[str, str] = Field(default_factory=dict)
+    caps: dict[str, Annotated[str, AfterValidator(_tres)]] = Field(default_factory=dict)
     pools: Literal["auto", "independent", "shared"] = "auto"
     utilisation: float = Field(default=0.85, gt=0, le=1)
     partitions: Partitions = Partitions()
@@ -120,6 +128,9 @@ def read_site(path: Path | None) -> Site:
         return Site.model_validate(content or {})
     except FileNotFoundError:
         raise SiteError(f"{path} does not exist; give the site file of your profile") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise SiteError(f"{path} cannot be read: {reason.lower()}") from None
     except yaml.YAMLError as error:
         raise SiteError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from tilewright.placement.pools import Device, Pool, Sharing, make_pools, sharing
+from tilewright.placement.pools import Pool, Sharing, make_pools, sharing
 from tilewright.placement.site import Site
+from tilewright.placement.workload import Kind
 from tilewright.slurm.accounts import Account, LeftOut, usable_accounts, with_usage
-from tilewright.slurm.jobs import parse_queue, usage_of_queue
+from tilewright.slurm.jobs import SlurmJob, parse_queue, usage_of_queue
 from tilewright.slurm.parse import parse_assoc_mgr, parse_partitions, parse_sacctmgr
+from tilewright.slurm.partitions import cpu_partition, gpu_partition, with_qos, with_use
 from tilewright.slurm.query import SlurmClient, Unknown
-from tilewright.slurm.records import Partition, Usage
+from tilewright.slurm.records import Association, Partition, Qos, Usage
 
 
 class SurveyError(RuntimeError):
@@ -43,7 +47,7 @@ class Survey:
     pools: Mapping[Sharing, tuple[Pool, ...]]
     sharing: Sharing
     sharing_reason: str
-    partitions: Mapping[Device, Partition | None]
+    partitions: Mapping[Kind, Partition | None]
     notes: tuple[str, ...]
 
 
@@ -66,96 +70,133 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
     answer = client.limits()
     if isinstance(answer, Unknown):
         raise SurveyError(f"the accounts are not known: {answer}")
-    notes = []
-    if answer.failure is not None:
-        notes.append(f"limits are {_age(answer.age_s)} old: {answer.failure}")
+    old = f"limits are {_age(answer.age_s)} old: {answer.failure}"
     associations, qos = parse_sacctmgr(answer.text)
-    accounts, left_out = usable_accounts(client.user, associations, qos, site.rules())
-    accounts, said = _with_live_use(client, accounts, uid)
-    partitions, more = _partitions(client, site)
-    shapes = site.shapes()
-    if not more and partitions["gpu"] is None:
-        del shapes["gpu"]
-    modes: tuple[Sharing, ...] = ("independent", "shared")
-    pools = {
-        mode: tuple(
-            make_pools(
-                accounts,
-                shapes,
-                mode=mode,
-                utilisation=site.utilisation,
-                partitions=partitions,
-            )
-        )
-        for mode in modes
-    }
+    here = _of_this_cluster(client, associations)
+    accounts, left_out = usable_accounts(client.user, here, qos, site.rules())
+    partitions, more = _partitions(client, site, qos)
+    use, said = _live_use(client, accounts, partitions, uid)
+    if use is not None:
+        accounts = with_usage(accounts, use.qos, use.accounts, uid)
+        partitions = {k: p and with_use(p, use.partitions, uid) for k, p in partitions.items()}
+    unknown = [
+        f"use of {', '.join(account.unknown_use)} on {account.name} is not known"
+        for account in accounts
+        if use is not None and account.unknown_use
+    ]
     how, why = sharing(site.pools, partitions)
     return Survey(
         client.user,
         tuple(accounts),
         tuple(left_out),
-        pools,
+        _pools(accounts, site, partitions, with_gpu=bool(more) or partitions["gpu"] is not None),
         how,
         why,
         partitions,
-        (*notes, *said, *more),
+        (*([old] if answer.failure else []), *said, *unknown, *more),
     )
 
 
-def _with_live_use(
-    client: SlurmClient, accounts: list[Account], uid: int
-) -> tuple[list[Account], list[str]]:
-    if not accounts:
-        return accounts, []
-    notes = []
-    live = client.usage(sorted({account.qos for account in accounts}))
+def _pools(
+    accounts: list[Account],
+    site: Site,
+    partitions: Mapping[Kind, Partition | None],
+    *,
+    with_gpu: bool,
+) -> dict[Sharing, tuple[Pool, ...]]:
+    """Return the pools counted either way."""
+    shapes = {kind: s for kind, s in site.shapes().items() if kind == "cpu" or with_gpu}
+    modes: tuple[Sharing, ...] = ("independent", "shared")
+    return {
+        mode: tuple(
+            make_pools(
+                accounts, shapes, mode=mode, utilisation=site.utilisation, partitions=partitions
+            )
+        )
+        for mode in modes
+    }
+
+
+def _of_this_cluster(client: SlurmClient, associations: list[Association]) -> Iterable[Association]:
+    """Return the associations of this cluster, where slurmdbd serves several."""
+    clusters = {association.cluster for association in associations}
+    if len(clusters) < 2:
+        return associations
+    said = client.config()
+    if isinstance(said, Unknown):
+        raise SurveyError(f"which of {', '.join(sorted(clusters))} this is is not known: {said}")
+    found = re.search(r"^ClusterName\s*=\s*(\S+)", said, re.M)
+    name = found.group(1) if found else ""
+    return [association for association in associations if association.cluster == name]
+
+
+class _Use(NamedTuple):
+    """Live limits and use by name."""
+
+    qos: list[Usage]
+    accounts: list[Usage]
+    partitions: list[Usage]
+
+
+def _live_use(
+    client: SlurmClient,
+    accounts: list[Account],
+    partitions: Mapping[Kind, Partition | None],
+    uid: int,
+) -> tuple[_Use | None, list[str]]:
+    """Return live use; where Slurm refuses to say it, what the jobs that squeue shows use."""
+    own = {p.qos for p in partitions.values() if p is not None and p.qos}
+    names = sorted({account.qos for account in accounts} | own)
+    if not names:
+        return None, []
+    live = client.usage(names)
     if isinstance(live, Unknown):
-        seen = client.everybodys_queue()
+        seen = client.everybodys_queue() if live.refused else live
         if isinstance(seen, Unknown):
-            return accounts, [f"use is not known: {live}"]
-        lower = usage_of_queue(parse_queue(seen), {client.user: uid})
-        lower += [Usage(a.qos, {}, {}) for a in accounts if a.qos not in {u.name for u in lower}]
-        notes = [f"use is a lower bound, from the jobs that squeue shows: {live}"]
-        return with_usage(accounts, lower, lower, uid), notes
+            return None, [f"use is not known: {live}"]
+        note = f"use is a lower bound, from the jobs that squeue shows: {live}"
+        return _use_of_queue(parse_queue(seen), accounts, partitions, {client.user: uid}), [note]
+    of_qos = parse_assoc_mgr(live)
     bound = [a.name for a in accounts if "association" in a.limit_from.values()]
-    own: list[Usage] = []
-    if bound:
-        text = client.account_usage(bound)
-        if isinstance(text, Unknown):
-            notes.append(f"use of {', '.join(bound)} is not known: {text}")
-        else:
-            own = parse_assoc_mgr(text)
-    found = with_usage(accounts, parse_assoc_mgr(live), own, uid)
-    notes += [
-        f"use of {', '.join(account.unknown_use)} on {account.name} is not known"
-        for account in found
-        if account.unknown_use
-    ]
-    return found, notes
+    said = client.account_usage(bound) if bound else ""
+    if isinstance(said, Unknown):
+        return _Use(of_qos, [], of_qos), [f"use of {', '.join(bound)} is not known: {said}"]
+    return _Use(of_qos, parse_assoc_mgr(said), of_qos), []
+
+
+def _use_of_queue(
+    jobs: list[SlurmJob],
+    accounts: list[Account],
+    partitions: Mapping[Kind, Partition | None],
+    uids: Mapping[str, int],
+) -> _Use:
+    named = {p.name: p.qos for p in partitions.values() if p is not None and p.qos}
+    return _Use(
+        usage_of_queue(jobs, uids, [a.qos for a in accounts], lambda job: job.qos),
+        usage_of_queue(jobs, uids, [a.name for a in accounts], lambda job: job.account),
+        usage_of_queue(
+            jobs, uids, filter(None, named.values()), lambda job: named.get(job.partition) or ""
+        ),
+    )
 
 
 def _partitions(
-    client: SlurmClient, site: Site
-) -> tuple[dict[Device, Partition | None], list[str]]:
+    client: SlurmClient, site: Site, qos: list[Qos]
+) -> tuple[dict[Kind, Partition | None], list[str]]:
     """Return the partition of each device kind: named by the site, or else the one that fits."""
     text = client.partitions()
     if isinstance(text, Unknown):
         return {"gpu": None, "cpu": None}, [f"the partitions are not known: {text}"]
-    known = {partition.name: partition for partition in parse_partitions(text) if partition.up}
-    with_gpu = [p for p in known.values() if p.tres.get("gres/gpu")]
-    without = [p for p in known.values() if not p.tres.get("gres/gpu")] or list(known.values())
-    chosen: dict[Device, Partition | None] = {
-        "gpu": max(with_gpu, key=lambda p: p.tres["gres/gpu"], default=None),
-        "cpu": max(without, key=lambda p: (p.default, p.tres.get("cpu", 0)), default=None),
-    }
+    known = {p.name: with_qos(p, qos) for p in parse_partitions(text) if p.up}
+    chosen = {"gpu": gpu_partition(known.values()), "cpu": cpu_partition(known.values())}
+    found: dict[Kind, Partition | None] = {}
     notes = []
-    wanted: dict[Device, str | None] = {"gpu": site.partitions.gpu, "cpu": site.partitions.cpu}
-    for device, name in wanted.items():
-        if name is not None:
-            chosen[device] = known.get(name)
-            if name not in known and (device, name) != ("gpu", "none"):
-                notes.append(f"partition {name} is not up; up are {', '.join(sorted(known))}")
-    return chosen, notes
+    wanted: dict[Kind, str | None] = {"gpu": site.partitions.gpu, "cpu": site.partitions.cpu}
+    for kind, name in wanted.items():
+        found[kind] = chosen[kind] if name is None else known.get(name)
+        if name is not None and name not in known and (kind, name) != ("gpu", "none"):
+            notes.append(f"partition {name} is not up; up are {', '.join(sorted(known))}")
+    return found, notes
 
 
 def _age(seconds: float) -> str:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.placement.place import Place
-from tilewright.placement.pools import Device
 from tilewright.placement.retry import Past
 from tilewright.placement.shapes import Shape
+from tilewright.placement.workload import Kind
 from tilewright.slurm.jobs import SlurmJob
 
 
@@ -42,7 +42,7 @@ class Task:
         Name as in the executor's comment.
     wildcards : object
     kinds : tuple of str
-        Device kinds that may run it.
+        Kind kinds that may run it.
     needs : tuple of str
         Names of the jobs it waits for.
     nominal_s : float
@@ -68,7 +68,7 @@ class Task:
     name: str
     rule: str
     wildcards: Any
-    kinds: tuple[Device, ...]
+    kinds: tuple[Kind, ...]
     needs: tuple[str, ...] = ()
     nominal_s: float = 60.0
     group: str | None = None

@@ -44,7 +44,7 @@ def tend(run: Dispatcher, movable: Callable[[str], bool] = lambda name: True) ->
                 run.cluster.client.cancel([job.id], pending_only=True), Unknown
             ):
                 account, kind, shape = better
-                room = room.take(account, shape)
+                room = room.take(account, kind, shape)
                 task.moved = f"{job.reason} on {place.account} for {waited_s:.0f} s"
                 run.ledger.write(
                     "move", job=task.name, slurm_id=job.id, reason=task.moved,

@@ -54,7 +54,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class Slots:
     """One account's slots of one device kind; ``free`` are those that can be filled now."""
 
     name: str

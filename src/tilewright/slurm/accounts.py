@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilewright.slurm.records import Association, Qos, Tres, Usage
 
@@ -55,8 +55,8 @@ class Account:
         Group TRES that bound its jobs, mem in MB; absent is no limit.
     limit_from : dict of str to str
         For each limit: ``qos``, ``association`` or ``cap``.
-    limit_per_user : dict
-        TRES of one user's jobs together.
+    limit_per_user, limit_per_job : dict
+        TRES of one user's jobs together, and of one job.
     jobs, submit : int or None
         Most running, and running or pending, jobs.
     used, mine : dict or None
@@ -68,6 +68,10 @@ class Account:
         Those that the association is bound to; empty is all.
     name_qos : bool
         Jobs must name the QOS, since it is not the one that Slurm takes by itself.
+    max_wall_min : int or None
+        Longest job in minutes.
+    before_partition : bool
+        Limits of its QOS win over those of a partition's QOS (``OverPartQOS``).
     """
 
     name: str
@@ -83,6 +87,9 @@ class Account:
     jobs_mine: int | None = None
     partitions: tuple[str, ...] = ()
     name_qos: bool = True
+    limit_per_job: Tres = field(default_factory=dict)
+    max_wall_min: int | None = None
+    before_partition: bool = False
 
     @property
     def unknown_use(self) -> tuple[str, ...]:
@@ -181,11 +188,15 @@ def _live(
         if (record := of_account.get(account.name) if origin.get(tres) == "association" else live)
     }
     mine = {tres: live.used_by_uid.get(uid, {}).get(tres, 0) for tres in COUNTED}
-    return Account(
-        account.name, account.qos, limit, origin, account.limit_per_user, account.jobs,
-        account.submit, used, mine, live.jobs, live.jobs_by_uid.get(uid, 0), account.partitions,
-        account.name_qos,
-    )  # fmt: skip
+    return replace(
+        account,
+        limit=limit,
+        limit_from=origin,
+        used=used,
+        mine=mine,
+        jobs_used=live.jobs,
+        jobs_mine=live.jobs_by_uid.get(uid, 0),
+    )
 
 
 def _reason(name: str, qos: str | None, rules: SiteRules) -> str:
@@ -224,6 +235,10 @@ def _account(
     for tres, value in rules.caps.get(name, {}).items():
         if value < limit.get(tres, value + 1):
             limit[tres], origin[tres] = value, "cap"
+    per_job: Tres = {}
+    for association in held:
+        for tres, value in association.tres_per_job.items():
+            per_job[tres] = min(value, per_job.get(tres, value))
     partitions = tuple(row.partition for row in own)
     return Account(
         name,
@@ -235,6 +250,9 @@ def _account(
         _least(qos.submit, qos.submit_per_user, *(row.submit for row in held)),
         partitions=() if "" in partitions else tuple(sorted(set(partitions))),
         name_qos=any(row.default_qos != qos.name for row in own),
+        limit_per_job=per_job | qos.tres_per_job,
+        max_wall_min=_least(qos.max_wall_min, *(row.max_wall_min for row in held)),
+        before_partition="OverPartQOS" in qos.flags,
     )
 
 

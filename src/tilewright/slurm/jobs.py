@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -107,29 +107,38 @@ def stale_jobs(queue: Iterable[SlurmJob], workdir: str) -> list[SlurmJob]:
     ]
 
 
-def usage_of_queue(jobs: Iterable[SlurmJob], uids: Mapping[str, int]) -> list[Usage]:
-    """Return what the running jobs of a queue use on each QOS: a lower bound, some may be hidden.
+def usage_of_queue(
+    jobs: Iterable[SlurmJob],
+    uids: Mapping[str, int],
+    names: Iterable[str],
+    by: Callable[[SlurmJob], str],
+) -> list[Usage]:
+    """Return what the running jobs of a queue use: a lower bound, some may be hidden.
 
     Parameters
     ----------
     jobs : iterable of SlurmJob
     uids : mapping
         User to number, for those whose own use is wanted.
+    names : iterable of str
+        QOS, accounts or partitions whose use is wanted.
+    by : callable
+        A job's QOS, account or partition.
     """
     running = [job for job in jobs if job.state == "RUNNING"]
     found = []
-    for qos in sorted({job.qos for job in running}):
+    for name in sorted(set(names)):
         used: Counter[str] = Counter()
         own: dict[int, Counter[str]] = {uid: Counter() for uid in uids.values()}
         count: Counter[int] = Counter()
-        here = [job for job in running if job.qos == qos]
+        here = [job for job in running if by(job) == name]
         for job in here:
             used.update(job.tres)
             if job.user in uids:
                 own[uids[job.user]].update(job.tres)
                 count[uids[job.user]] += 1
         by_uid = {uid: dict(tres) for uid, tres in own.items()}
-        found.append(Usage(qos, {}, dict(used), len(here), len(here), by_uid, dict(count)))
+        found.append(Usage(name, {}, dict(used), len(here), len(here), by_uid, dict(count)))
     return found
 
 

@@ -14,7 +14,7 @@ from tilewright.slurm.records import Association, Partition, Qos, Tres, Usage
 
 ASSOCIATION_FIELDS = (
     "account", "user", "partition", "qos", "defaultqos", "grptres", "maxtres", "grpjobs",
-    "grpsubmit", "maxjobs", "maxsubmit",
+    "grpsubmit", "maxjobs", "maxsubmit", "maxwall", "cluster",
 )  # fmt: skip
 QOS_FIELDS = (
     "name", "grptres", "maxtres", "maxtrespu", "grpjobs", "grpsubmit", "maxjobspu", "maxsubmitpu",
@@ -166,6 +166,8 @@ def _association(row: dict[str, str]) -> Association:
         parse_tres(row["maxtres"]),
         _least(row["grpjobs"], row["maxjobs"]),
         _least(row["grpsubmit"], row["maxsubmit"]),
+        parse_minutes(row["maxwall"]),
+        row["cluster"],
     )
 
 

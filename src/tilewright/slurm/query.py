@@ -17,6 +17,8 @@ from tilewright.slurm.parse import ASSOCIATION_FIELDS, QOS_FIELDS
 
 #: sacctmgr answers in 0.4 s, a hung slurmdbd only after 45 s.
 TIMEOUT_S = 15.0
+#: An answer takes 0.02 s, a mistake in the question as long: what takes this long is not there.
+_SLOW_S = 2.0
 _SACCTMGR = """\
 show associations where user={user} format={association}
 show associations where user= format={association}
@@ -33,10 +35,13 @@ class Unknown:
     command : str
     reason : str
         What it said, or that it took too long.
+    refused : bool
+        It answered, with an error.
     """
 
     command: str
     reason: str
+    refused: bool = True
 
     def __str__(self) -> str:
         """Return one sentence."""
@@ -88,9 +93,9 @@ def run_command(
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Unknown(argv[0], f"no answer within {timeout_s:g} s")
+        return Unknown(argv[0], f"no answer within {timeout_s:g} s", refused=False)
     except OSError as error:
-        return Unknown(argv[0], f"{error.strerror or error}")
+        return Unknown(argv[0], f"{error.strerror or error}", refused=False)
     said = " ".join(done.stderr.split())
     # sacctmgr fed through stdin reports a dead slurmdbd by text only.
     if done.returncode != 0 or (not done.stdout.strip() and "error:" in said):
@@ -120,6 +125,7 @@ class SlurmClient:
     run: Callable[..., str | Unknown] = run_command
     clock: Callable[[], float] = time.time
     _kept: dict[tuple[str, ...], tuple[float, str | Unknown]] = field(default_factory=dict)
+    _silent: dict[str, tuple[float, Unknown]] = field(default_factory=dict)
     _saved_s: float = float("-inf")
 
     def limits(self) -> Answer | Unknown:
@@ -137,11 +143,12 @@ class SlurmClient:
         if not isinstance(said, Unknown) and "|" not in said:
             said = Unknown("sacctmgr", "its answer holds no table")
         if isinstance(said, Unknown):
-            return self._last_good(path, said)
+            return self._last_good(path, asked, said)
         asked_s = self._kept[argv][0]
         if asked_s != self._saved_s:
+            kept = {"time_s": asked_s, "asked": asked, "text": said}
             with contextlib.suppress(OSError):  # a full home must not end the run
-                write_whole(path, json.dumps({"time_s": asked_s, "text": said}))
+                write_whole(path, json.dumps(kept))
             self._saved_s = asked_s
         return Answer(said)
 
@@ -159,11 +166,22 @@ class SlurmClient:
         """Return all partitions."""
         return self._ask(("scontrol", "-o", "show", "partition"), 10 * self.ttl_s)
 
+    def config(self) -> str | Unknown:
+        """Return how the cluster is configured."""
+        return self._ask(("scontrol", "show", "config"), 10 * self.ttl_s)
+
     def queue(self, states: str = "all") -> str | Unknown:
-        """Return this user's jobs, those that ended in the last minutes too."""
-        return self._ask(
-            ("squeue", "-h", "-u", self.user, "-t", states, "-O", JOB_FORMAT), self.ttl_s
-        )
+        """Return this user's jobs, those that ended in the last minutes too.
+
+        Live use is asked again after it: a job that started meanwhile would be in neither.
+        """
+        argv = ("squeue", "-h", "-u", self.user, "-t", states, "-O", JOB_FORMAT)
+        before = self._kept.get(argv)
+        said = self._ask(argv, self.ttl_s)
+        if self._kept.get(argv) is not before:
+            for key in [key for key in self._kept if "assoc_mgr" in key]:
+                del self._kept[key]
+        return said
 
     def everybodys_queue(self) -> str | Unknown:
         """Return the running jobs that the site lets this user see."""
@@ -172,12 +190,12 @@ class SlurmClient:
     def job(self, job_id: int) -> str | Unknown:
         """Return all that slurmctld says of one job."""
         # -d: with the derived exit code, the only sign of a step that ran out of memory
-        return self.run(("scontrol", "-d", "-o", "show", "job", str(job_id)))
+        return self._call(("scontrol", "-d", "-o", "show", "job", str(job_id)))
 
     def cancel(self, job_ids: Sequence[int], *, pending_only: bool = False) -> str | Unknown:
         """Cancel jobs, or only those of them that have not started meanwhile."""
         state = ("--state=PENDING",) if pending_only else ()
-        return self.run(("scancel", *state, *map(str, job_ids)))
+        return self._call(("scancel", *state, *map(str, job_ids)))
 
     def forget(self) -> None:
         """Ask anew for live use and the queue, as after a placement that was refused."""
@@ -189,13 +207,29 @@ class SlurmClient:
         now = self.clock()
         asked_s, said = self._kept.get(argv, (float("-inf"), ""))
         if not 0 <= now - asked_s < ttl_s:
-            said = self.run(argv, stdin)
+            said = self._call(argv, stdin)
             self._kept[argv] = (now, said)
         return said
 
-    def _last_good(self, path: Path, failure: Unknown) -> Answer | Unknown:
+    def _call(self, argv: tuple[str, ...], stdin: str | None = None) -> str | Unknown:
+        """Run a command, unless the same program has just taken long only to fail.
+
+        Where slurmctld is down each call takes 9 s: 100 jobs that ended would take 15 min.
+        """
+        failed_s, failure = self._silent.get(argv[0], (float("-inf"), None))
+        began_s = self.clock()
+        if failure is not None and 0 <= began_s - failed_s < self.ttl_s:
+            return failure
+        said = self.run(argv, stdin)
+        if isinstance(said, Unknown) and self.clock() - began_s > _SLOW_S:
+            self._silent[argv[0]] = (self.clock(), said)
+        return said
+
+    def _last_good(self, path: Path, asked: str, failure: Unknown) -> Answer | Unknown:
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
+            if kept["asked"] != asked:
+                return failure
             return Answer(str(kept["text"]), max(0.0, self.clock() - kept["time_s"]), failure)
         except (OSError, ValueError, KeyError, TypeError):
             return failure

@@ -24,6 +24,10 @@ class Association:
         Group limits of the association and limits of one job, mem in MB; absent is no limit.
     jobs, submit : int or None
         Running, and running or pending, jobs of the association.
+    max_wall_min : int or None
+        Longest job in minutes.
+    cluster : str
+        One slurmdbd may serve several.
     """
 
     account: str
@@ -35,6 +39,8 @@ class Association:
     tres_per_job: Tres = field(default_factory=dict)
     jobs: int | None = None
     submit: int | None = None
+    max_wall_min: int | None = None
+    cluster: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,6 +113,10 @@ class Partition:
         None is all.
     nodes : int
         How many nodes it has.
+    limit, limit_per_user, limit_per_job : dict
+        Of its QOS, which replace those of a job's own QOS; mem in MB, absent is no limit.
+    used, mine : dict or None
+        TRES on its QOS of everybody and of this user; None where Slurm did not say.
     """
 
     name: str
@@ -118,3 +128,8 @@ class Partition:
     allow_accounts: tuple[str, ...] | None
     allow_qos: tuple[str, ...] | None
     nodes: int = 1
+    limit: Tres = field(default_factory=dict)
+    limit_per_user: Tres = field(default_factory=dict)
+    limit_per_job: Tres = field(default_factory=dict)
+    used: Tres | None = None
+    mine: Tres | None = None

@@ -1,0 +1,49 @@
+"""The partition of each device kind, with the limits and use of its QOS (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tilewright.slurm.records import Partition, Qos, Usage
+
+
+def gpu_partition(partitions: Iterable[Partition]) -> Partition | None:
+    """Return the partition that is up and has most GPUs, if any has some."""
+    found = [p for p in partitions if p.up and p.tres.get("gres/gpu")]
+    return max(found, key=lambda p: p.tres["gres/gpu"], default=None)
+
+
+def cpu_partition(partitions: Iterable[Partition]) -> Partition | None:
+    """Return the default partition, else the largest; one without GPUs where there is one."""
+    up = [p for p in partitions if p.up]
+    without = [p for p in up if not p.tres.get("gres/gpu")] or up
+    return max(without, key=lambda p: (p.default, p.tres.get("cpu", 0)), default=None)
+
+
+def with_qos(partition: Partition, qos: Iterable[Qos]) -> Partition:
+    """Return a partition with the limits of its QOS, as the database has them."""
+    own = next((record for record in qos if record.name == partition.qos), None)
+    if own is None:
+        return partition
+    walls = [m for m in (partition.max_time_min, own.max_wall_min) if m is not None]
+    return replace(
+        partition,
+        limit=dict(own.tres),
+        limit_per_user=dict(own.tres_per_user),
+        limit_per_job=dict(own.tres_per_job),
+        max_time_min=min(walls, default=None),
+    )
+
+
+def with_use(partition: Partition, usage: Iterable[Usage], uid: int) -> Partition:
+    """Return a partition with live limits and use of its QOS, where Slurm said them."""
+    live = next((record for record in usage if record.name == partition.qos), None)
+    if live is None:
+        return partition
+    return replace(
+        partition,
+        limit={**partition.limit, **live.limit},
+        used=dict(live.used),
+        mine=dict(live.used_by_uid.get(uid, {})),
+    )

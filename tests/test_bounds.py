@@ -1,0 +1,208 @@
+"""Limits of a partition's QOS, of one job and of a user, beside those of the account."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_capacity import account, partition
+from tests.test_survey import LIMITS, PARTITIONS, USE, Recorded, client
+from tilewright.placement.bounds import clipped, largest, longest_min, may_use, room, too_big
+from tilewright.placement.capacity import Claim, Room, room_now
+from tilewright.placement.pools import Sharing, make_pools, sharing
+from tilewright.placement.shapes import Shape
+from tilewright.placement.site import Site
+from tilewright.placement.survey import SurveyError, survey
+from tilewright.slurm.jobs import SlurmJob
+from tilewright.slurm.query import SlurmClient, Unknown
+from tilewright.slurm.records import Partition
+
+GPU, CPU = Shape(8, 100, 1, 60), Shape(8, 100, 0, 60)
+LIMIT = {"cpu": 64, "gres/gpu": 4, "mem": 9000}
+FREE = {"cpu": 0, "mem": 0, "gres/gpu": 0}
+
+
+def bound(name: str, limit: dict[str, int], **values: Any) -> Partition:
+    plain = partition(name, tres={"cpu": 999, "gres/gpu": 9 * (name == "gpu")})
+    return replace(plain, qos=f"part-{name}", limit=limit, used=FREE, mine=FREE, **values)
+
+
+GPUS = bound("gpu", {"cpu": 16, "gres/gpu": 4})
+CPUS = bound("cpu", {"cpu": 24})
+
+
+def rooms(*sent: Claim, waiting: Sequence[SlurmJob] = (), **partitions: Partition) -> Room:
+    both = [account("a", limit=LIMIT), account("b", limit=LIMIT)]
+    where: dict[Any, Partition | None] = {"gpu": GPUS, "cpu": CPUS, **partitions}
+    return room_now(both, waiting, sent, mode="independent", utilisation=1.0, partitions=where)
+
+
+def test_a_partition_qos_replaces_the_limit_of_the_account() -> None:
+    a = account("a", limit=LIMIT)
+    assert (room(a, None, "cpu"), room(a, CPUS, "cpu"), room(a, CPUS, "mem")) == (64, 24, 9000)
+    over = replace(a, before_partition=True)
+    assert (room(over, CPUS, "cpu"), largest(over, CPUS, "cpu")) == (64, 64)
+    wider = replace(CPUS, limit={"cpu": 500})
+    assert room(a, wider, "cpu") == 500
+    capped = replace(a, limit={**LIMIT, "cpu": 10}, limit_from={"cpu": "cap"})
+    assert room(capped, wider, "cpu") == 10
+    used = replace(CPUS, used={"cpu": 20})
+    assert room(a, used, "cpu") == 4
+    mine = replace(CPUS, limit_per_user={"cpu": 9}, mine={"cpu": 3})
+    assert room(a, mine, "cpu") == 6
+
+
+def test_jobs_of_two_accounts_share_the_room_of_a_partition_qos() -> None:
+    left = rooms()
+    for name in "aba":
+        assert left.fits(name, "cpu", CPU)
+        left = left.take(name, "cpu", CPU)
+    assert not left.fits("a", "cpu", CPU)
+    assert not left.fits("b", "cpu", CPU)
+    assert left.fits("b", "gpu", GPU)
+    left = left.take("b", "gpu", GPU).take("a", "gpu", GPU)
+    assert not left.fits("b", "gpu", GPU)
+
+
+def test_what_was_sent_or_pends_in_a_partition_counts_on_its_qos() -> None:
+    sent = Claim("a", {"cpu": 16, "mem": 1, "jobs": 1}, "cpu")
+    assert rooms(sent).fits("b", "cpu", CPU)
+    assert not rooms(sent, sent).fits("b", "cpu", CPU)
+    assert rooms(replace(sent, partition="gpu"), sent).fits("b", "cpu", CPU)
+    pending = SlurmJob(1, "PENDING", "a", "a", "cpu", tres={"cpu": 24})
+    assert not rooms(waiting=[pending]).fits("b", "cpu", CPU)
+
+
+def test_unknown_use_of_a_partition_qos_closes_its_kind() -> None:
+    left = rooms(cpu=replace(CPUS, used=None))
+    assert not left.fits("a", "cpu", CPU)
+    assert left.fits("a", "gpu", GPU)
+    assert left.closed["a", "cpu"] == "use of cpu is not known"
+
+
+def test_slots_of_a_partition_qos() -> None:
+    one = [account("a", limit=LIMIT)]
+
+    def slots(mode: Sharing, **partitions: Partition) -> list[int]:
+        where: dict[Any, Partition | None] = {"gpu": GPUS, "cpu": CPUS, **partitions}
+        pools = make_pools(one, {"gpu": GPU, "cpu": CPU}, mode=mode, utilisation=1.0,
+                           partitions=where)  # fmt: skip
+        return [pool.slots for pool in pools]
+
+    assert slots("independent") == [2, 3]
+    assert slots("shared") == [2, 3]  # the QOS of the CPU partition counts no GPU job
+    plain = partition("cpu", tres={"cpu": 999})
+    assert slots("shared", cpu=plain) == [2, 6]
+    same = replace(CPUS, qos="part-gpu", limit=GPUS.limit)
+    assert slots("shared", cpu=same) == [2]
+
+
+def test_a_job_bigger_than_one_job_may_be_has_no_slot() -> None:
+    a = replace(account("a", limit=LIMIT), limit_per_job={"cpu": 4})
+    assert too_big(a, CPU) == "it asks for cpu=8 and account a has 4"
+    assert make_pools([a], {"cpu": CPU}) == []
+    left = room_now([a], (), (), mode="shared", utilisation=1.0, partitions={})
+    assert not left.fits("a", "cpu", CPU)
+    assert left.fits("a", "cpu", replace(CPU, cpus=4))
+
+
+def test_the_shortest_wall_holds() -> None:
+    a = replace(account("a"), max_wall_min=50)
+    assert longest_min(a, partition("cpu", max_time_min=600)) == 50
+    assert longest_min(a, partition("cpu", max_time_min=40)) == 40
+    assert longest_min(account("a"), None) is None
+    assert clipped(CPU, a, None).runtime_min == 50
+    assert clipped(replace(CPU, runtime_min=7), a, None).runtime_min == 7
+
+
+def test_a_partition_may_name_the_qos_it_takes() -> None:
+    named = replace(partition("cpu"), allow_qos=("b",))
+    assert [may_use(account(name), named) for name in "ab"] == [False, True]
+
+
+def test_auto_is_independent_only_where_both_partition_qos_limit() -> None:
+    assert sharing("auto", {"gpu": GPUS, "cpu": CPUS})[0] == "independent"
+    assert sharing("auto", {"gpu": GPUS, "cpu": replace(CPUS, limit={})})[0] == "shared"
+    assert sharing("auto", {"gpu": GPUS, "cpu": replace(CPUS, qos=GPUS.qos)})[0] == "shared"
+    assert sharing("auto", {"gpu": GPUS, "cpu": None})[0] == "shared"
+    assert sharing("independent", {"gpu": None}) == ("independent", "as configured")
+
+
+@pytest.fixture
+def recorded() -> Recorded:
+    own = PARTITIONS.replace("QoS=N/A", "QoS=part", 1)
+    use = USE + "QOS=part(9) GrpJobs=N(1) GrpTRES=cpu=48(40) User Limits= 1001={MaxTRESPU=cpu=9(5)}"
+    limits = f"{LIMITS}part|cpu=64|cpu=16|cpu=9|||||1-00:00:00|\n"
+    return Recorded({"sacctmgr": limits, "flags=qos": use, "partition": own})
+
+
+def test_the_survey_has_limits_and_use_of_the_partition_qos(
+    recorded: Recorded, tmp_path: Path
+) -> None:
+    found = survey(client(recorded, tmp_path), 1001, Site()).partitions["cpu"]
+    assert found is not None
+    assert (found.limit, found.used, found.mine) == ({"cpu": 48}, {"cpu": 40}, {"cpu": 5})
+    assert (found.limit_per_job, found.limit_per_user) == ({"cpu": 16}, {"cpu": 9})
+    assert found.max_time_min == 1440
+
+
+def test_use_is_seen_in_the_queue_where_slurm_refuses_but_not_where_it_is_silent(
+    recorded: Recorded, tmp_path: Path
+) -> None:
+    recorded.answers["squeue"] = ""
+    recorded.answers["flags=qos"] = Unknown("scontrol", "Access/permission denied")
+    found = survey(client(recorded, tmp_path), 1001, Site())
+    assert all(one.used == FREE for one in found.accounts)
+    assert "lower bound" in found.notes[0]
+    recorded.answers["flags=qos"] = Unknown("scontrol", "no answer within 15 s", refused=False)
+    found = survey(client(recorded, tmp_path / "b"), 1001, Site())
+    assert all(one.used is None for one in found.accounts)
+    assert found.notes == ("use is not known: scontrol did not answer: no answer within 15 s",)
+
+
+def test_accounts_of_other_clusters_are_not_ours(recorded: Recorded, tmp_path: Path) -> None:
+    rows = [line for line in LIMITS.splitlines() if line.count("|") == 12]
+    here = [f"{line}hpg" for line in rows]
+    there = [f"{line.replace('clive', 'elsewhere')}other" for line in rows]
+    rest = [line for line in LIMITS.splitlines() if line not in rows]
+    recorded.answers["sacctmgr"] = "\n".join([*here, *there, *rest])
+    recorded.answers["config"] = "SLURM_VERSION = 22.05\nClusterName             = hpg\n"
+    found = survey(client(recorded, tmp_path), 1001, Site())
+    assert [one.name for one in found.accounts] == ["brusko", "clive", "maigan"]
+    recorded.answers["config"] = Unknown("scontrol", "no answer within 15 s")
+    with pytest.raises(SurveyError, match="which of hpg, other this is"):
+        survey(client(recorded, tmp_path / "b"), 1001, Site())
+
+
+def test_use_is_never_older_than_the_queue(recorded: Recorded, tmp_path: Path) -> None:
+    recorded.answers["squeue"] = ""
+    now = [0.0]
+    asking = client(recorded, tmp_path, now)
+    asking.queue()
+    now[0] = 29.0
+    asking.usage(["clive"])
+    now[0] = 31.0
+    asking.queue()
+    asking.usage(["clive"])
+    assert recorded.asked == ["squeue", "flags=qos", "squeue", "flags=qos"]
+
+
+def test_a_program_that_took_long_to_fail_is_not_asked_again_at_once(tmp_path: Path) -> None:
+    now, asked = [0.0], []
+
+    def run(argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
+        asked.append(argv[-1])
+        now[0] += 9.0 if argv[-1] == "1" else 0.01
+        return Unknown(argv[0], "Unable to contact slurm controller")
+
+    asking = SlurmClient("ada", tmp_path, ttl_s=5.0, run=run, clock=lambda: now[0])
+    assert asking.job(1) == asking.job(2)
+    assert asked == ["1"]
+    now[0] += 6.0
+    asking.job(3)
+    asking.job(4)  # the last failed at once: it may be about that job alone
+    assert asked == ["1", "3", "4"]
