@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from tilewright.accounts_table import as_json, print_survey
+from tilewright.placement.cluster import site_file
 from tilewright.placement.site import Site, SiteError, read_site
 from tilewright.placement.survey import Survey, SurveyError, survey
 from tilewright.slurm.query import SlurmClient, Unknown, run_command
@@ -179,6 +180,38 @@ def test_site_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     for path, reason in ((tmp_path, "is a directory"), (tmp_path / "binary", "is not text")):
         with pytest.raises(SiteError, match=f"{path} cannot be read: .*{reason}"):
             read_site(path)
+
+
+def test_a_copied_profile_has_the_site_file_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SNAKEMAKE_PROFILE", raising=False)
+    for name in ("ours", "theirs"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").touch()
+        (tmp_path / name / "site.yaml").touch()
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare/config.yaml").touch()
+    site = Path("site.yaml")
+
+    def found(command: str) -> Path:
+        return site_file(site, ["snakemake", *command.split()])
+
+    assert found("all --workflow-profile theirs") == Path("theirs/site.yaml")
+    assert found("--workflow-profile=ours/config.yaml -n").resolve() == tmp_path / "ours/site.yaml"
+    assert found("--profile theirs --jobs 3").resolve() == tmp_path / "theirs/site.yaml"
+    assert found("--workflow-profile bare --profile ours").resolve() == tmp_path / "ours/site.yaml"
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "ours").rename(tmp_path / "profiles/hidden")
+    assert found("--workflow-profile hidden") == Path("profiles/hidden/site.yaml")
+    (tmp_path / "profiles/hidden").rename(tmp_path / "ours")
+    assert found("--workflow-profile bare") == found("all") == found("--no-such") == site
+    monkeypatch.setenv("SNAKEMAKE_PROFILE", "ours")
+    assert found("all").resolve() == tmp_path / "ours/site.yaml"
+    whole = tmp_path / "elsewhere.yaml"
+    whole.touch()
+    assert site_file(whole, ["snakemake", "--workflow-profile", "ours"]) == whole
 
 
 def test_commands_that_fail_hang_or_are_absent_are_unknown(tmp_path: Path) -> None:

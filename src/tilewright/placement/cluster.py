@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import sys
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,7 +86,8 @@ def use(site: str | Path | None = None) -> Cluster:
     Parameters
     ----------
     site : path, optional
-        The site file; ``TILEWRIGHT_SITE`` wins over it. Without either, the defaults.
+        The site file, beside the profile that the command names or in the working directory;
+        ``TILEWRIGHT_SITE`` wins over it. Without either, the defaults.
 
     Raises
     ------
@@ -95,13 +97,38 @@ def use(site: str | Path | None = None) -> Cluster:
         The accounts are not known.
     """
     global _current
-    path = os.environ.get("TILEWRIGHT_SITE") or site
-    read = read_site(Path(path) if path else None)
+    named = os.environ.get("TILEWRIGHT_SITE")
+    path = Path(named) if named else site_file(Path(site), sys.argv) if site else None
+    read = read_site(path)
     client = own_client()
     found = survey(client, os.getuid(), read)
     _check_names(read, found, str(path))
     _current = Cluster(read, client, os.getuid(), found)
     return _current
+
+
+def site_file(name: Path, argv: Sequence[str]) -> Path:
+    """Return a site file beside the profile that a Snakemake command names, else as it is.
+
+    A profile cannot tell where it lies, and a copy of one must not read the site of the other.
+    """
+    from snakemake.cli import get_argument_parser, get_profile_dir, resolve_snakefile
+
+    try:
+        given, _ = get_argument_parser().parse_known_args(list(argv[1:]))
+    except SystemExit:  # Snakemake refuses them itself
+        return name
+    profiles = list(given.profile or ())
+    if given.workflow_profile:
+        own = Path("profiles", given.workflow_profile)
+        snakefile = resolve_snakefile(given.snakefile, allow_missing=True)
+        beside = [Path(snakefile).parent / own] if snakefile else []
+        profiles = [given.workflow_profile, own, *beside, *profiles]
+    for profile in profiles:
+        found = get_profile_dir(str(profile))
+        if found is not None and Path(found[0], name).is_file():
+            return Path(found[0], name)
+    return name
 
 
 def own_client() -> SlurmClient:
