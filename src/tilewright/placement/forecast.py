@@ -28,10 +28,12 @@ class Queues:
         self.aim_s = way.aim_s if slots[0] else math.inf
         self.patient = way.patient and slots[0] > 0
         self.by_gain = way.by_gain
-        line = work.by_gain if way.by_gain else work.by_chain
+        chain, gain, loss = work.lines(way.shake)
+        self.by_chain = chain
+        line = gain if way.by_gain else chain
         # a place below zero is one in the order by chain: for those that may not be late
-        self.gpu_place, self.gpu_jobs = line.place, line.jobs + work.by_chain.jobs
-        line = work.by_loss if slots[0] else work.by_chain
+        self.gpu_place, self.gpu_jobs = line.place, line.jobs + chain.jobs
+        line = loss if slots[0] else chain
         self.cpu_place, self.cpu_jobs = line.place, line.jobs
         self.gpus, self.cpus = [list[int]() for _ in KINDS]
         self.taken: set[int] = set()
@@ -54,7 +56,7 @@ class Queues:
 
     def _late_place(self, i: int) -> int:
         """Return a place by chain, before all others where the order is by gain."""
-        return self.work.by_chain.place[i] - len(self.work.jobs) * self.by_gain
+        return self.by_chain.place[i] - len(self.work.jobs) * self.by_gain
 
     def fill(self, free: list[int], clock_s: float) -> list[Start]:
         """Take slots from ``free`` and return what starts in them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 Kind = Literal["gpu", "cpu"]
 
 KINDS: tuple[Kind, ...] = ("gpu", "cpu")
+#: Standard deviation of the logarithm of the keys of a shaken order.
+_SHAKE = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ class Way:
     ``aim_s`` is when everything should be done, in seconds of the clock. GPUs take the jobs that
     gain most from them (``by_gain``) or those with the longest chain. A ``patient`` way takes a
     CPU slot only where that also beats waiting for a GPU behind the jobs that are ready now.
+    ``shake`` is the number of a random change to both orders, 0 for none.
     ``seen`` is what the next round has to know of the slots until now.
     """
 
@@ -116,6 +119,7 @@ class Way:
     patient: bool = False
     end_s: float = math.inf
     seen: Seen = Seen()
+    shake: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +143,14 @@ class Line:
         self.place = [0] * len(self.jobs)
         for place, i in enumerate(self.jobs):
             self.place[i] = place
+
+
+class Lines(NamedTuple):
+    """Jobs by the longest chain, by the most a GPU gains them, and by the least."""
+
+    by_chain: Line
+    by_gain: Line
+    by_loss: Line
 
 
 class Workload:
@@ -170,9 +182,19 @@ class Workload:
         gains = [c / g if g < math.inf else 0.0 for g, c in zip(*self.seconds, strict=True)]
         self.flows = np.array([*self.seconds, self.tail_s])
         self.flow_order = np.argsort(-np.array(gains), kind="stable")
-        gain, chain = -np.array(gains), -np.array(self.chain_s)
-        self.by_chain, self.by_gain = Line(gain, chain), Line(chain, gain)
-        self.by_loss = Line(chain, -gain)
+        self._keys = -np.array(gains), -np.array(self.chain_s)
+        self._lines: dict[int, Lines] = {}
+        self.by_chain = self.lines(0).by_chain
+
+    def lines(self, shake: int) -> Lines:
+        """Return the orders of all jobs; those of a shake other than 0 are a little at random."""
+        if shake not in self._lines:
+            gain, chain = self._keys
+            if shake:
+                noise = np.random.default_rng(shake).normal(0.0, _SHAKE, (2, len(self.jobs)))
+                gain, chain = np.exp(noise) * (gain, chain)
+            self._lines[shake] = Lines(Line(gain, chain), Line(chain, gain), Line(chain, -gain))
+        return self._lines[shake]
 
     def _tails(self) -> list[float]:
         """Seconds from each job's end to the end of all that needs it, at the faster kind."""
