@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from collections import Counter
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from snakemake.common import FUNC_OVERWRITE_PARAMS_ATTR, get_function_params
+from snakemake.resources import Resource
 
 from tests.test_capacity import Rules
 from tests.test_stale import cluster_with
@@ -221,3 +224,14 @@ def test_snakemake_reads_the_arguments_that_the_functions_want(cluster: Cluster)
     for function in asked:
         names = function.__code__.co_varnames[: function.__code__.co_argcount]
         assert names in (("wildcards", "attempt"), ("wildcards",))
+
+
+def test_what_snakemake_remembers_is_what_it_would_find(cluster: Cluster) -> None:
+    functions = list(Plan(RULES, cluster=cluster).routed("both").values())
+    methods = [
+        Resource("runtime", function).evaluate for function in functions if callable(function)
+    ]
+    for ask in (*functions, *methods):
+        if callable(ask):
+            assert hasattr(ask, FUNC_OVERWRITE_PARAMS_ATTR)
+            assert get_function_params(ask) == inspect.signature(ask).parameters
