@@ -9,13 +9,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tilewright.commands.devices import Holder
+from tilewright.commands.devices import DevicesError, Holder
 
 
 def lease_root(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of leases and failures of this user on this machine."""
+    """Return the folder of leases and failures of this user on this machine.
+
+    Raises
+    ------
+    DevicesError
+        It cannot be used.
+    """
     if module := _module("root"):
-        return Path(module.lease_root(environ))
+        try:
+            return Path(module.lease_root(environ))
+        except module.LeaseRootError as error:
+            raise DevicesError(str(error)) from None
     named = environ.get("TILEWRIGHT_LEASE_ROOT") or environ.get("XDG_RUNTIME_DIR")
     return Path(named or tempfile.gettempdir()) / f"tilewright-{os.getuid()}"
 

@@ -20,7 +20,7 @@ EVERY_S = 2.0
 
 
 class DevicesError(ValueError):
-    """What was asked for names no device, or more than one."""
+    """A device or a folder that was named cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)

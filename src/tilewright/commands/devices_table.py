@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -15,6 +15,7 @@ from tilewright.commands.plan_table import duration
 from tilewright.devices.records import Device
 
 _GB = 1e9
+_NUMBERS = ("memory GB", "busy", "GB", "process")
 #: Characters of a UUID that tell devices apart for people.
 _SHORT = len("GPU-8932f937")
 
@@ -82,10 +83,11 @@ def _name(view: View, holder: Holder) -> str:
 
 
 def _slots(view: View) -> Table:
-    devices = [device for device in view.machine.devices if not device.divided]
-    table = _table("jobs that fit", *(device.uuid[:_SHORT] for device in devices))
-    for rule, by_uuid in view.slots.items():
-        table.add_row(rule, *(str(by_uuid.get(device.uuid, 0)) for device in devices))
+    table = _table("jobs that fit", *view.slots, right=view.slots)
+    for device in view.machine.devices:
+        if not device.divided:
+            fit = (str(by_uuid.get(device.uuid, 0)) for by_uuid in view.slots.values())
+            table.add_row(device.uuid[:_SHORT], *fit)
     return table
 
 
@@ -104,11 +106,8 @@ def _notes(view: View) -> Iterator[Text]:
         yield Text(f"note: {view.machine.reason}", style="yellow")
 
 
-def _table(*columns: str) -> Table:
+def _table(*columns: str, right: Collection[str] = _NUMBERS) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for column in columns:
-        numbers = column in ("memory GB", "busy", "GB", "process") or column.startswith(
-            ("GPU-", "MIG-")
-        )
-        table.add_column(column, justify="right" if numbers else "left", overflow="fold")
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return table
