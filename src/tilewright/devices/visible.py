@@ -69,7 +69,7 @@ def _named(devices: Sequence[Device], text: str) -> tuple[list[str], str]:
 
 
 def _matches(devices: Sequence[Device], entry: str) -> set[str]:
-    if entry.isascii() and entry.isdigit():
+    if entry.isdigit():
         # as text: int() refuses very long numbers
         number = entry.lstrip("0") or "0"
         return {_gpu(device) for device in devices if str(device.index) == number}
@@ -86,8 +86,8 @@ def _gpu(device: Device) -> str:
 
 
 def _meant(devices: Sequence[Device], name: str) -> list[Device]:
-    """Return a GPU or instance of a UUID: with its GPU, or with its first instance."""
+    """Return a GPU or instance of a UUID: with its GPU, or with its instances."""
     own = [device for device in devices if device.uuid == name]
     if own and own[0].parent:
         return [device for device in devices if device.uuid in (name, own[0].parent)]
-    return own + [device for device in devices if device.parent == name][:1]
+    return own + [device for device in devices if device.parent == name]
