@@ -153,6 +153,47 @@ def stale(
     raise SystemExit(min(left, 1))
 
 
+@app.command()
+def devices(
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every 2 s.")] = False,
+    clear: Annotated[
+        str | None, typer.Option(help="End the quarantine of the device with this UUID.")
+    ] = None,
+) -> None:
+    """Show this machine's GPUs: memory, who holds them, and which get no jobs."""
+    import json as json_text
+
+    from rich.console import Console
+
+    from tilewright.commands.device_leases import holders, lease_root, reserve_b
+    from tilewright.commands.devices import DevicesError, as_json, clear_device, look, repeat
+    from tilewright.commands.devices_table import print_view
+    from tilewright.devices.health import HealthError
+
+    console = Console()
+
+    def show() -> None:
+        view = look(root, holders=holders(root), reserve_b=reserve_b())
+        if json:
+            typer.echo(json_text.dumps(as_json(view), indent=None if watch else 2))
+            return
+        if watch:
+            console.clear()
+        print_view(view, console)
+
+    try:
+        root = lease_root()
+        if clear is not None:
+            typer.echo(clear_device(root, clear))
+        elif watch:
+            repeat(show)
+        else:
+            show()
+    except (DevicesError, HealthError) as error:
+        raise SystemExit(f"tilewright devices: {error}") from None
+
+
 def _slurm_wanted(site: Path | None) -> bool:
     """Return whether there is Slurm on this machine, or a site file says that there should be."""
     import os

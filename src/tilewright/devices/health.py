@@ -1,0 +1,207 @@
+"""Which devices are not to be used for a while, because of how jobs failed on them.
+
+Failures are noted in one file of a folder on this node; what they mean is reckoned when asked.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from tilewright.devices.faults import FaultClass
+
+#: How long a failure counts against a device.
+TTL_S = 24 * 3600.0
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+#: Failures that the file keeps, the newest ones.
+_KEPT = 1000
+
+
+class HealthError(RuntimeError):
+    """The file of failures cannot be read or written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A job that failed on a device.
+
+    Attributes
+    ----------
+    uuid, job : str
+    fault : str
+        Class of the fault, see `tilewright.devices.faults`.
+    words : str
+        What was said of it.
+    at_s : float
+        Seconds since this machine's boot.
+    ttl_s : float
+        How long it counts against the device.
+    boot : str
+        Identity of that boot.
+    cleared : bool
+        Somebody has cleared the device since: it does not count against it.
+    """
+
+    uuid: str
+    job: str
+    fault: FaultClass
+    words: str
+    at_s: float
+    ttl_s: float
+    boot: str
+    cleared: bool = False
+
+    @property
+    def until_s(self) -> float:
+        """When it ends to count, in seconds since boot."""
+        return self.at_s + self.ttl_s
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """A device that gets no jobs.
+
+    Attributes
+    ----------
+    reason : str
+    left_s : float
+        Seconds until it ends by itself.
+    """
+
+    reason: str
+    left_s: float
+
+
+def judge(failures: Iterable[Failure], now_s: float) -> dict[str, Quarantine]:
+    """Return the devices to quarantine.
+
+    One hardware fault is enough. So are sticky errors of two different jobs, but those of a job
+    that had them on two devices count nowhere: the job is to blame. Others never count.
+
+    Parameters
+    ----------
+    failures : iterable of Failure
+        All of this boot.
+    now_s : float
+        Seconds since boot.
+    """
+    known = list(failures)
+    places: dict[str, set[str]] = {}
+    for failure in known:
+        if failure.fault == "sticky":
+            places.setdefault(failure.job, set()).add(failure.uuid)
+    hardware: dict[str, Failure] = {}
+    sticky: dict[str, dict[str, Failure]] = {}
+    for failure in sorted(known, key=lambda failure: failure.until_s):
+        if failure.cleared or failure.until_s <= now_s:
+            continue
+        if failure.fault == "hardware":
+            hardware[failure.uuid] = failure
+        elif failure.fault == "sticky" and len(places[failure.job]) == 1:
+            sticky.setdefault(failure.uuid, {})[failure.job] = failure
+    found = {}
+    for uuid, of_jobs in sticky.items():
+        if len(of_jobs) > 1:
+            # with the last but one, only one job is left
+            last, end = sorted(of_jobs.values(), key=lambda failure: -failure.until_s)[:2]
+            words = f"{len(of_jobs)} jobs failed on it, last {last.job}: {last.words}"
+            found[uuid] = Quarantine(words, end.until_s - now_s)
+    for uuid, fault in hardware.items():
+        left_s = fault.until_s - now_s
+        if uuid not in found or left_s >= found[uuid].left_s:
+            found[uuid] = Quarantine(f"hardware fault in {fault.job}: {fault.words}", left_s)
+    return found
+
+
+def note_failure(
+    root: Path, uuid: str, job: str, fault: FaultClass, words: str, *, ttl_s: float = TTL_S
+) -> None:
+    """Note that a job failed on a device.
+
+    Parameters
+    ----------
+    root : Path
+        Folder on this node; made if it is not there.
+    uuid, job : str
+        A job is one of all experiments: a rerun of it has the same name, no other has.
+    fault : str
+        Class of the fault.
+    words : str
+        What was said of it.
+    ttl_s : float
+        How long it counts against the device.
+    """
+    with _locked(root):
+        noted = Failure(uuid, job, fault, words, _now_s(), ttl_s, _boot())
+        _write(root, [*_failures(root), noted])
+
+
+def quarantined(root: Path) -> dict[str, Quarantine]:
+    """Return the devices that get no jobs now, by UUID."""
+    return judge(_failures(root), _now_s())
+
+
+def clear(root: Path, uuid: str) -> int:
+    """Let nothing that was noted count against a device; return how many failures that were.
+
+    They still tell whether a job is to blame, so clearing one device condemns no other.
+    """
+    with _locked(root):
+        known = _failures(root)
+        counted = [failure for failure in known if failure.uuid == uuid and not failure.cleared]
+        if counted:
+            _write(root, [replace(f, cleared=f.cleared or f.uuid == uuid) for f in known])
+    return len(counted)
+
+
+def _failures(root: Path) -> list[Failure]:
+    """Return what was noted in this boot: a restart resets GPUs."""
+    path = _path(root)
+    try:
+        noted = [Failure(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError) as error:
+        raise HealthError(f"{path} cannot be read ({error}); delete it") from None
+    boot = _boot()
+    return [failure for failure in noted if failure.boot == boot]
+
+
+def _write(root: Path, failures: list[Failure]) -> None:
+    """Replace the file in one step; only one process does so at a time."""
+    path = _path(root)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps([asdict(f) for f in failures[-_KEPT:]]), encoding="utf-8")
+    partial.replace(path)
+
+
+@contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _path(root).with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+    except OSError as error:
+        raise HealthError(
+            f"failures cannot be noted in {root} ({error}); mend the folder"
+        ) from None
+
+
+def _path(root: Path) -> Path:
+    return root / "health.json"
+
+
+def _boot() -> str:
+    return _BOOT_ID.read_text(encoding="ascii").strip()
+
+
+def _now_s() -> float:
+    """Return the seconds since boot, which no change of the clock moves."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
