@@ -43,7 +43,8 @@ def waiter(ticket: int, bytes_: int, *, whole: bool = False, group: str = "") ->
 @st.composite
 def machines(draw: st.DrawFn) -> tuple[list[Device], list[Claim]]:
     """Draw devices, and leases that fit on them, some of which use what they leased."""
-    devices, held = [], []
+    devices: list[Device] = []
+    held: list[Claim] = []
     for uuid in UUIDS[: draw(st.integers(1, 3))]:
         total, foreign = draw(st.integers(10, 50)), draw(st.integers(0, 8))
         shown, used, leased = [(1, foreign)], foreign, 0
