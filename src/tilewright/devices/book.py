@@ -117,7 +117,7 @@ class Book:
         living = []
         for folder in (self.waiting, self.holding):
             for name in sorted(_names(folder)):
-                record = _living(folder / name)
+                record = _living(f"{folder}/{name}")
                 if record is not None:
                     claim = _unpacked(record)
                     # killed between the record and its move, a granter has granted nothing
@@ -157,19 +157,19 @@ class Book:
             os.write(bell, kind)
         os.close(bell)
 
-    def stirred(self, ticket: Ticket) -> tuple[bool, bool]:
-        """Return whether this process is the first in the queue, and whether a look is due.
+    def stirred(self, ticket: Ticket) -> tuple[int, bool]:
+        """Return how many wait (0: this process is the first), and whether a look is due.
 
         The first watches the holders, all others the first; no lock of the book is needed.
         """
         try:
-            first = min(_names(self.waiting), default=ticket.name)
-            holders = _names(self.holding)
+            queue, holders = _names(self.waiting), _names(self.holding)
         except FileNotFoundError:
-            return False, True  # the look finds out that the folder is gone
+            return 0, True  # the look finds out that the folder is gone
+        first = min(queue, default=ticket.name)
         if first != ticket.name:
-            return False, _living(self.waiting / first) is None
-        return True, any(_living(self.holding / name) is None for name in holders)
+            return len(queue), _living(f"{self.waiting}/{first}") is None
+        return 0, any(_living(f"{self.holding}/{name}") is None for name in holders)
 
     def queue(self) -> list[str]:
         """Return the names in ``waiting``."""
@@ -200,7 +200,7 @@ def _names(folder: Path) -> list[str]:
         return [entry.name for entry in entries]
 
 
-def _living(path: Path) -> bytes | None:
+def _living(path: str) -> bytes | None:
     """Return the record of a claim; None: its process has ended."""
     try:
         stream = os.open(path, os.O_RDONLY)
