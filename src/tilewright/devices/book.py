@@ -1,0 +1,237 @@
+"""The queue and the leases as files that their processes lock for life.
+
+A claim is one file, in ``waiting`` or, once a device is granted, in ``holding``; its name is its
+ticket. Its process holds an exclusive flock on it: a claim whose lock can be taken is dead, and
+whoever sees that removes it. Everything is read and changed under the lock of one file, ``book``;
+the kernel frees both locks when a process is killed. Each waiting process sleeps on a named pipe
+of its own in ``bells``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import select
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from tilewright.devices.budget import Claim, Request
+from tilewright.devices.root import LeaseRootError
+
+#: One page: the kernel writes it whole or, where the process is killed before, not at all.
+RECORD_B = 4096
+#: Groups whose last device is remembered: several runs of some hundred samples and cycles.
+GROUPS = 2048
+#: Rings: see whether it was granted, and look at the whole book oneself.
+NOTICE, LOOK = b"n", b"l"
+
+
+@dataclass(slots=True)
+class Ticket:
+    """The claim of this process.
+
+    Attributes
+    ----------
+    number : int
+    name : str
+        File name in ``waiting`` or ``holding``.
+    lock, bell : int
+        File descriptors that end with this process.
+    """
+
+    number: int
+    name: str
+    lock: int
+    bell: int
+
+    def sleep(self, timeout_s: float) -> bytes:
+        """Return the rings since the last call, none after the timeout."""
+        poll = select.poll()
+        poll.register(self.bell, select.POLLIN)
+        return os.read(self.bell, 4096) if poll.poll(max(0.0, 1000 * timeout_s)) else b""
+
+
+class Book:
+    """Reads and changes the claims in one folder.
+
+    Parameters
+    ----------
+    root : Path
+        As :func:`~tilewright.devices.root.lease_root` returns it.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.waiting, self.holding = root / "waiting", root / "holding"
+        self._bells = root / "bells"
+        for folder in (self.waiting, self.holding, self._bells):
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        """Keep all others out for some milliseconds; every method but ``stirred`` needs it."""
+        try:
+            lock = os.open(self.root / "book", os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError as error:
+            raise LeaseRootError(
+                f"the folder of the device leases {self.root} was removed while in use; "
+                "set TILEWRIGHT_LEASE_ROOT to one that stays"
+            ) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def join(self, request: Request, allowed: Iterable[str]) -> Ticket:
+        """Enter the queue at its end."""
+        taken = [*_names(self.waiting), *_names(self.holding)]
+        number = 1 + max(map(int, taken), default=0)
+        claim = Claim(number, os.getpid(), request, tuple(allowed), time.time())
+        record, name = _packed(claim), f"{number:09d}"
+        for left in (self._bells / name, self.root / "new"):
+            left.unlink(missing_ok=True)  # of one that was killed right here
+        os.mkfifo(self._bells / name, 0o600)
+        bell = os.open(self._bells / name, os.O_RDWR | os.O_NONBLOCK)
+        # descriptors of Python close on exec: a program that the holder starts does not keep them
+        lock = os.open(self.root / "new", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.pwrite(lock, record, 0)
+        (self.root / "new").rename(self.waiting / name)
+        return Ticket(number, name, lock, bell)
+
+    def leave(self, ticket: Ticket) -> None:
+        """Leave the queue, or give the lease back."""
+        for folder in (self.waiting, self.holding, self._bells):
+            (folder / ticket.name).unlink(missing_ok=True)
+        os.close(ticket.lock)
+        os.close(ticket.bell)
+
+    def claims(self) -> list[Claim]:
+        """Return the claims of living processes; the files of dead ones are removed."""
+        living = []
+        for folder in (self.waiting, self.holding):
+            for name in sorted(_names(folder)):
+                record = _living(f"{folder}/{name}")
+                if record is not None:
+                    claim = _unpacked(record)
+                    # killed between the record and its move, a granter has granted nothing
+                    living.append(claim if folder == self.holding else _waiting(claim))
+                else:
+                    (folder / name).unlink(missing_ok=True)
+                    (self._bells / name).unlink(missing_ok=True)
+        return living
+
+    def save(self, claim: Claim) -> None:
+        """Write a changed claim; one with a device is granted by the move of its file."""
+        name = f"{claim.ticket:09d}"
+        stream = os.open(self.waiting / name, os.O_WRONLY)
+        try:
+            os.pwrite(stream, _packed(claim), 0)
+        finally:
+            os.close(stream)
+        if claim.uuid:
+            (self.waiting / name).rename(self.holding / name)
+
+    def own(self, ticket: Ticket) -> Claim | None:
+        """Return the lease of this process; None while it waits."""
+        if not (self.holding / ticket.name).exists():
+            return None
+        return _unpacked(os.pread(ticket.lock, RECORD_B, 0))
+
+    def ring(self, number: int, kind: bytes) -> None:
+        """Wake the process that waits with this ticket."""
+        try:
+            bell = os.open(self._bells / f"{number:09d}", os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            # killed this moment: nobody reads the pipe
+            if error.errno not in (errno.ENXIO, errno.ENOENT):
+                raise
+            return
+        with contextlib.suppress(BlockingIOError):  # so many rings that it is awake already
+            os.write(bell, kind)
+        os.close(bell)
+
+    def stirred(self, ticket: Ticket) -> tuple[int, bool]:
+        """Return how many wait (0: this process is the first), and whether a look is due.
+
+        The first watches the holders, all others the first; no lock of the book is needed.
+        """
+        try:
+            queue, holders = _names(self.waiting), _names(self.holding)
+        except FileNotFoundError:
+            return 0, True  # the look finds out that the folder is gone
+        first = min(queue, default=ticket.name)
+        if first != ticket.name:
+            return len(queue), _living(f"{self.waiting}/{first}") is None
+        return 0, any(_living(f"{self.holding}/{name}") is None for name in holders)
+
+    def queue(self) -> list[str]:
+        """Return the names in ``waiting``."""
+        return _names(self.waiting)
+
+    def last(self) -> dict[str, str]:
+        """Return the last device of each group."""
+        try:
+            kept: dict[str, str] = json.loads((self.root / "last.json").read_bytes())
+        except (FileNotFoundError, ValueError):
+            # a preference only, and a crash of the machine may leave an empty file
+            return {}
+        return kept
+
+    def remember(self, granted: Iterable[Claim]) -> None:
+        """Note the device of each group that got one."""
+        new = {c.request.group: c.uuid for c in granted if c.uuid and c.request.group}
+        kept = self.last()
+        if not new.items() <= kept.items():
+            kept = {**{group: uuid for group, uuid in kept.items() if group not in new}, **new}
+            fresh = self.root / "last.json.new"
+            fresh.write_text(json.dumps(dict(list(kept.items())[-GROUPS:])), encoding="utf-8")
+            fresh.replace(self.root / "last.json")
+
+
+def _names(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries]
+
+
+def _living(path: str) -> bytes | None:
+    """Return the record of a claim; None: its process has ended."""
+    try:
+        stream = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        # shared: two that look at once do not take each other for the owner
+        fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return os.pread(stream, RECORD_B, 0)
+    finally:
+        os.close(stream)
+    return None
+
+
+def _packed(claim: Claim) -> bytes:
+    record = json.dumps(asdict(claim)).encode()
+    if len(record) > RECORD_B:
+        raise ValueError(
+            f"the claim of job {claim.request.job[:60]} needs {len(record)} B, more than "
+            f"{RECORD_B}; shorten the names of its job and group"
+        )
+    return record.ljust(RECORD_B)
+
+
+def _unpacked(record: bytes) -> Claim:
+    fields = json.loads(record)
+    fields["request"] = Request(**fields["request"])
+    fields["allowed"] = tuple(fields["allowed"])
+    return Claim(**fields)
+
+
+def _waiting(claim: Claim) -> Claim:
+    return replace(claim, uuid="", granted_b=0, foreign_b=0)

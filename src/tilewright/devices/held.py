@@ -1,0 +1,108 @@
+"""What a job holds, and the line of evidence that it leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tilewright.devices.budget import Request
+
+
+@dataclass
+class Held:
+    """A device that a job holds.
+
+    Attributes
+    ----------
+    uuid : str
+    bytes_ : int
+        Device memory that it may use.
+    waited_s : float
+    driver : str
+    busy_s, peak_b, splits, reason : float, int, int, str
+        What the job says of itself for the evidence: seconds in which the device computed (None:
+        not measured), peak use, tiles that were halved, and why it went as it did.
+    visible : str or None
+        ``CUDA_VISIBLE_DEVICES`` as Slurm set it; it stays.
+    """
+
+    uuid: str
+    bytes_: int
+    waited_s: float = 0.0
+    driver: str = ""
+    busy_s: float | None = None
+    peak_b: int | None = None
+    splits: int = 0
+    reason: str = ""
+    visible: str | None = None
+    _since_s: float = field(default_factory=time.monotonic)
+
+    def busy(self, seconds: float) -> None:
+        """Add seconds in which the device computed."""
+        self.busy_s = (self.busy_s or 0.0) + seconds
+
+    def idle_fraction(self, held_s: float) -> float | None:
+        """Return the share of the lease in which the device did not compute; None: not measured."""
+        if self.busy_s is None or held_s <= 0:
+            return None
+        return max(0.0, 1 - self.busy_s / held_s)
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that make the device that of this process."""
+        return {
+            "CUDA_VISIBLE_DEVICES": self.visible or self.uuid,
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "TILEWRIGHT_DEVICE": "gpu",
+            "CUPY_GPU_MEMORY_LIMIT": str(self.bytes_),
+        }
+
+    def evidence(self, request: Request, outcome: str) -> dict[str, object]:
+        """Return the line of evidence at the end of the lease."""
+        held_s = time.monotonic() - self._since_s
+        idle = self.idle_fraction(held_s)
+        return {
+            "job": request.job,
+            "group": request.group,
+            "uuid": self.uuid,
+            "driver": self.driver,
+            "requested_b": request.bytes_,
+            "whole": request.whole,
+            "granted_b": self.bytes_,
+            "waited_s": round(self.waited_s, 3),
+            "held_s": round(held_s, 3),
+            "idle_fraction": None if idle is None else round(idle, 3),
+            "peak_b": self.peak_b,
+            "splits": self.splits,
+            "outcome": outcome,
+            "reason": self.reason,
+        }
+
+
+@contextlib.contextmanager
+def variables_set(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables of this process for a while."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def append_line(path: Path, line: Mapping[str, object]) -> None:
+    """Append one JSON line in a single write, so that lines of several jobs do not mix."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stream = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(stream, json.dumps(line).encode() + b"\n")
+    finally:
+        os.close(stream)

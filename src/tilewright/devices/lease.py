@@ -1,0 +1,231 @@
+"""Leases of GPU memory that all runs of a user on one machine share.
+
+Whoever enters or leaves the queue or gives a lease back takes the lock of the book, reads all
+claims and writes the grants of :func:`~tilewright.devices.budget.plan`, its own and those of
+others, which it wakes by their pipes. A killed process says nothing: the first in the queue tests
+the holders' locks every :data:`FIRST_S`, and the others now and then the first one's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.devices.book import LOOK, NOTICE, Book, Ticket
+from tilewright.devices.budget import RESERVE_B, Claim, Request, leasable, plan
+from tilewright.devices.granted import granted_lease
+from tilewright.devices.held import Held, append_line, variables_set
+from tilewright.devices.records import Snapshot
+from tilewright.devices.root import LeaseRootError, lease_root
+
+#: Seconds between two tests for killed holders: 40 ms in the median, at 0.4 ms of CPU each.
+FIRST_S = 0.08
+#: Times the number of those who wait: together they test the first ten times a second.
+OTHERS_S = 0.1
+#: Foreign use ends without a sign: the first asks NVML again after so long.
+AGAIN_S = 2.0
+#: EX_TEMPFAIL: trying again later may do.
+WAIT_EXIT_CODE = 75
+
+
+class LeaseTimeoutError(TimeoutError):
+    """No device became free within the wait limit; exit with :data:`WAIT_EXIT_CODE`."""
+
+
+class NoDeviceError(RuntimeError):
+    """No device of this machine can ever hold the request."""
+
+
+@dataclass(frozen=True)
+class _Desk:
+    """What a process needs to look at the book."""
+
+    book: Book
+    snapshot: Callable[[], Snapshot]
+    quarantined: Callable[[], Collection[str]]
+    reserve_b: int
+    evidence: Path | None
+
+
+@contextlib.contextmanager
+def lease(
+    request: Request,
+    *,
+    snapshot: Callable[[], Snapshot],
+    root: Path | None = None,
+    quarantined: Callable[[], Collection[str]] = tuple,
+    evidence: Path | None = None,
+    reserve_b: int = RESERVE_B,
+) -> Iterator[Held]:
+    """Hold device memory; read before it, write after it, and start no CUDA before it.
+
+    ``CUDA_VISIBLE_DEVICES`` and CuPy's memory limit are set within. CUDA reads them once, so a
+    process takes one lease in its life. It must not fork within: a forked child would keep the
+    lease for as long as it lives.
+
+    Parameters
+    ----------
+    request : Request
+    snapshot : callable
+        Returns what NVML sees now, cut to what this process may use.
+    root : Path, optional
+        That of :func:`~tilewright.devices.root.lease_root`, unless a test names another.
+    quarantined : callable
+        Returns the UUIDs that must not be used now.
+    evidence : Path, optional
+        File to which one JSON line is appended.
+    reserve_b : int
+        Bytes left free on each device.
+
+    Raises
+    ------
+    LeaseTimeoutError, NoDeviceError
+        The wait limit has passed; no device can ever hold it.
+    """
+    seen = snapshot()
+    with contextlib.ExitStack() as stack:
+        held = granted_lease(request, seen, reserve_b=reserve_b)
+        if held is None:
+            desk = _Desk(Book(root or lease_root()), snapshot, quarantined, reserve_b, evidence)
+            held = stack.enter_context(_leased(desk, request, seen))
+        try:
+            with variables_set(held.environment()):
+                yield held
+        except BaseException as error:
+            held.reason = held.reason or f"{type(error).__name__}: {error}"
+            _note(evidence, held, request, "failed")
+            raise
+        _note(evidence, held, request, "done")
+
+
+def leases(root: Path) -> list[Claim]:
+    """Return the claims of living processes, those that hold a device first."""
+    if not (root / "holding").is_dir():
+        return []
+    book = Book(root)
+    with book.opened():
+        return sorted(book.claims(), key=lambda claim: (not claim.uuid, claim.ticket))
+
+
+@contextlib.contextmanager
+def _leased(desk: _Desk, request: Request, seen: Snapshot) -> Iterator[Held]:
+    """Queue, wait, hold, and give back."""
+    started_s = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        try:
+            bad = desk.quarantined()
+            _check(request, seen, bad, desk.reserve_b)
+            with desk.book.opened():
+                ticket = desk.book.join(request, [d.uuid for d in leasable(seen.devices)])
+            stack.callback(_give_back, desk, ticket)
+            with desk.book.opened():
+                _grant(desk, seen, bad, ticket)
+            claim = _wait(desk, ticket, request, started_s)
+        except (LeaseTimeoutError, NoDeviceError) as error:
+            none = Held("", 0, time.monotonic() - started_s, seen.driver, reason=str(error))
+            _note(desk.evidence, none, request, "not granted")
+            raise
+        yield Held(claim.uuid, claim.granted_b, time.monotonic() - started_s, seen.driver)
+
+
+def _wait(desk: _Desk, ticket: Ticket, request: Request, started_s: float) -> Claim:
+    limit_s = request.wait_limit_s
+    looked_s = time.monotonic()
+    while True:
+        if claim := desk.book.own(ticket):
+            return claim
+        now_s = time.monotonic()
+        if limit_s is not None and now_s - started_s >= limit_s:
+            raise LeaseTimeoutError(
+                f"job {request.job} got no device with {request.bytes_} B within {limit_s:g} s; "
+                "raise the wait limit, or end other work on the GPUs"
+            )
+        before, due = desk.book.stirred(ticket)
+        if due or (not before and now_s - looked_s >= AGAIN_S):
+            _look(desk, ticket, request, spread=True)
+            looked_s = time.monotonic()
+            continue
+        pause_s = OTHERS_S * before or FIRST_S
+        if limit_s is not None:
+            pause_s = min(pause_s, started_s + limit_s - now_s)
+        if LOOK in ticket.sleep(pause_s):
+            _look(desk, ticket, request, spread=False)
+
+
+def _look(desk: _Desk, ticket: Ticket, request: Request, *, spread: bool) -> None:
+    """See what became free; ``spread``: let others judge devices that are hidden from here."""
+    seen, bad = desk.snapshot(), desk.quarantined()
+    _check(request, seen, bad, desk.reserve_b)
+    with desk.book.opened():
+        _grant(desk, seen, bad, ticket, spread=spread)
+        if not any((f / ticket.name).exists() for f in (desk.book.waiting, desk.book.holding)):
+            raise LeaseRootError(
+                f"the claim of job {request.job} in {desk.book.root} was removed while it waited; "
+                "set TILEWRIGHT_LEASE_ROOT to a folder that nobody clears"
+            )
+
+
+def _grant(
+    desk: _Desk,
+    seen: Snapshot,
+    bad: Collection[str],
+    ticket: Ticket | None,
+    *,
+    spread: bool = True,
+) -> None:
+    """Write what the plan grants, and wake those whom it concerns."""
+    book = desk.book
+    claims = book.claims()
+    changed = plan(seen.devices, claims, book.last(), bad, desk.reserve_b)
+    for claim in changed:
+        book.save(claim)
+    granted = {claim.ticket for claim in changed if claim.uuid}
+    book.remember(claim for claim in changed if claim.uuid)
+    waiting = [c for c in claims if not c.uuid and c.ticket not in granted]
+    rings = dict.fromkeys(granted, NOTICE)
+    if waiting:
+        rings[min(claim.ticket for claim in waiting)] = NOTICE
+    if spread:
+        known = {device.uuid for device in seen.devices}
+        strangers = {c.allowed: c.ticket for c in reversed(waiting) if not known >= {*c.allowed}}
+        rings |= dict.fromkeys(strangers.values(), LOOK)
+    if ticket is not None:
+        rings.pop(ticket.number, None)
+    for number, kind in rings.items():
+        book.ring(number, kind)
+
+
+def _give_back(desk: _Desk, ticket: Ticket) -> None:
+    """Leave, and hand what became free to those who wait."""
+    # NVML may take seconds to start, so it is asked only where somebody waits, outside the lock
+    with desk.book.opened():
+        desk.book.leave(ticket)
+        waiting = desk.book.queue()
+    if waiting:
+        seen, bad = desk.snapshot(), desk.quarantined()
+        with desk.book.opened():
+            _grant(desk, seen, bad, None)
+
+
+def _check(request: Request, seen: Snapshot, bad: Collection[str], reserve_b: int) -> None:
+    """End a request that would wait for ever."""
+    devices = leasable(seen.devices, bad)
+    if not devices:
+        reason = seen.reason or ("all are quarantined" if bad else "none is visible")
+        raise NoDeviceError(
+            f"job {request.job} has no GPU to use: {reason}; see tilewright devices"
+        )
+    most_b = max(device.total_b for device in devices) - reserve_b
+    if request.bytes_ > most_b:
+        raise NoDeviceError(
+            f"job {request.job} needs {request.bytes_} B, more than the {most_b} B of the largest "
+            "GPU; make its tiles smaller or let it use the CPU"
+        )
+
+
+def _note(path: Path | None, held: Held, request: Request, outcome: str) -> None:
+    if path is not None:
+        append_line(path, held.evidence(request, outcome))
