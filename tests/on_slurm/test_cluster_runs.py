@@ -161,22 +161,27 @@ def test_slurmdbd_and_slurmctld_down_for_30_s_each(run: ClusterRun) -> None:
 
 
 def test_coordinators_killed_and_restarted(run: ClusterRun) -> None:
-    """Four runs at once, each ended by another signal and started again."""
+    """Four runs, each ended by another signal and started again."""
     runs = {name: ClusterRun(run.slurm, run.folder / name) for name in _SIGNALS}
     processes = {}
-    for name, one in runs.items():
+
+    def end(name: str) -> None:
+        one = runs[name]
         one.folder.mkdir()
-        processes[name] = one.prepare(jobs=4, seconds="50,55").start()
-    for name, one in runs.items():
+        processes[name] = one.prepare(jobs=4, seconds="60,65").start()
         one.wait_running(1)
         processes[name].send_signal(getattr(signal, name))
+
     for name, how in (("SIGHUP", "wait"), ("SIGKILL", "cancel")):
+        end(name)
         one = runs[name]
         one.finish(processes[name])
         for args in ((), ("--unlock",)):
             one.run(*args, ok=False, timeout_s=90)
             assert "jobs of an earlier run still write into" in one.log
-        one.prepare(site={"stale": how}, jobs=4, seconds="50,55")
+        one.prepare(site={"stale": how}, jobs=4, seconds="60,65")
+    for name in ("SIGINT", "SIGTERM"):
+        end(name)
     for name in ("SIGINT", "SIGTERM"):
         runs[name].finish(processes[name])
     for name in ("SIGKILL", "SIGHUP"):
