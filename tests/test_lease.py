@@ -383,7 +383,7 @@ def test_three_runs_with_a_third_of_their_jobs_killed(
     for process in (sampler, *runs):
         process.start()
     for process in runs:
-        process.join(100)
+        process.join(400)
     stop.set()
     sampler.join(10)
     assert [process.exitcode for process in (sampler, *runs)] == [0] * 4, "something never ended"

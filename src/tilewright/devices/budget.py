@@ -169,6 +169,7 @@ def plan(
     reserve_b : int
     """
     every = sorted(claims, key=lambda claim: claim.ticket)
+    known = {claim.ticket: claim for claim in every}
     held = [claim for claim in every if claim.uuid]
     usable = {device.uuid: device for device in leasable(devices, quarantined)}
     recent = dict(last or {})
@@ -178,30 +179,35 @@ def plan(
     for claim in every:
         if claim.uuid:
             continue
-        request, group = claim.request, claim.request.group
+        group = claim.request.group
         open_to = [d for d in usable.values() if d.uuid in claim.allowed]
-        uuid = choose(open_to, held, request, recent.get(group), (), reserve_b)
+        uuid = choose(open_to, held, claim.request, recent.get(group), (), reserve_b)
         if uuid is None:
             waiting.append(claim)
         else:
-            room = room_b(usable[uuid], held, reserve_b)
-            foreign = foreign_b(usable[uuid], held)
-            bytes_ = room if request.whole else request.bytes_
-            granted = replace(claim, uuid=uuid, granted_b=bytes_, foreign_b=foreign)
+            granted = _granted(claim, usable[uuid], held, reserve_b)
             changed[claim.ticket] = granted
             held.append(granted)
             if group:
                 recent[group] = uuid
-            for place, older in enumerate(waiting):
-                if uuid in older.allowed:
-                    waiting[place] = replace(older, passed=older.passed + 1)
-                    changed[older.ticket] = waiting[place]
+            waiting = [_passed(older, uuid) for older in waiting]
         for older in waiting:
             # what is kept for one stays kept for those after it
             if older.passed >= PASSES and older.ticket not in keepers:
                 keepers.add(older.ticket)
                 usable.pop(_nearest(usable, held, older, reserve_b) or "", None)
-    return list(changed.values())
+    changed |= {claim.ticket: claim for claim in waiting}
+    return [claim for claim in changed.values() if claim != known[claim.ticket]]
+
+
+def _granted(claim: Claim, device: Device, held: Collection[Claim], reserve_b: int) -> Claim:
+    bytes_ = room_b(device, held, reserve_b) if claim.request.whole else claim.request.bytes_
+    return replace(claim, uuid=device.uuid, granted_b=bytes_, foreign_b=foreign_b(device, held))
+
+
+def _passed(claim: Claim, uuid: str) -> Claim:
+    """Count a younger one that got a device which this one could use."""
+    return replace(claim, passed=claim.passed + (uuid in claim.allowed))
 
 
 def _nearest(

@@ -47,6 +47,7 @@ class _Desk:
     snapshot: Callable[[], Snapshot]
     quarantined: Callable[[], Collection[str]]
     reserve_b: int
+    evidence: Path | None
 
 
 @contextlib.contextmanager
@@ -81,23 +82,15 @@ def lease(
 
     Raises
     ------
-    LeaseTimeoutError
-        The request's wait limit has passed.
-    NoDeviceError
-        No device can ever hold it.
+    LeaseTimeoutError, NoDeviceError
+        The wait limit has passed; no device can ever hold it.
     """
-    started_s = time.monotonic()
     seen = snapshot()
-    held = granted_lease(request, seen, reserve_b=reserve_b)
     with contextlib.ExitStack() as stack:
+        held = granted_lease(request, seen, reserve_b=reserve_b)
         if held is None:
-            desk = _Desk(Book(root or lease_root()), snapshot, quarantined, reserve_b)
-            try:
-                held = stack.enter_context(_leased(desk, request, seen))
-            except (LeaseTimeoutError, NoDeviceError) as error:
-                none = Held("", 0, time.monotonic() - started_s, seen.driver, reason=str(error))
-                _note(evidence, none, request, "not granted")
-                raise
+            desk = _Desk(Book(root or lease_root()), snapshot, quarantined, reserve_b, evidence)
+            held = stack.enter_context(_leased(desk, request, seen))
         try:
             with variables_set(held.environment()):
                 yield held
@@ -121,17 +114,21 @@ def leases(root: Path) -> list[Claim]:
 def _leased(desk: _Desk, request: Request, seen: Snapshot) -> Iterator[Held]:
     """Queue, wait, hold, and give back."""
     started_s = time.monotonic()
-    bad = desk.quarantined()
-    _check(request, seen, bad, desk.reserve_b)
-    with desk.book.opened():
-        ticket = desk.book.join(request, [device.uuid for device in leasable(seen.devices)])
-    try:
-        with desk.book.opened():
-            _grant(desk, seen, bad, ticket)
-        claim = _wait(desk, ticket, request, started_s)
+    with contextlib.ExitStack() as stack:
+        try:
+            bad = desk.quarantined()
+            _check(request, seen, bad, desk.reserve_b)
+            with desk.book.opened():
+                ticket = desk.book.join(request, [d.uuid for d in leasable(seen.devices)])
+            stack.callback(_give_back, desk, ticket)
+            with desk.book.opened():
+                _grant(desk, seen, bad, ticket)
+            claim = _wait(desk, ticket, request, started_s)
+        except (LeaseTimeoutError, NoDeviceError) as error:
+            none = Held("", 0, time.monotonic() - started_s, seen.driver, reason=str(error))
+            _note(desk.evidence, none, request, "not granted")
+            raise
         yield Held(claim.uuid, claim.granted_b, time.monotonic() - started_s, seen.driver)
-    finally:
-        _give_back(desk, ticket)
 
 
 def _wait(desk: _Desk, ticket: Ticket, request: Request, started_s: float) -> Claim:
@@ -218,7 +215,9 @@ def _check(request: Request, seen: Snapshot, bad: Collection[str], reserve_b: in
     devices = leasable(seen.devices, bad)
     if not devices:
         reason = seen.reason or ("all are quarantined" if bad else "none is visible")
-        raise NoDeviceError(f"job {request.job} has no GPU to use: {reason}; run tilewright gpus")
+        raise NoDeviceError(
+            f"job {request.job} has no GPU to use: {reason}; see tilewright devices"
+        )
     most_b = max(device.total_b for device in devices) - reserve_b
     if request.bytes_ > most_b:
         raise NoDeviceError(
