@@ -17,7 +17,6 @@ import pytest
 from rich.console import Console
 
 from tests.fake_nvml import GB, FakeDevice, FakeMachine, uuid
-from tilewright.commands.device_leases import lease_root
 from tilewright.commands.devices import (
     DevicesError,
     Holder,
@@ -31,6 +30,7 @@ from tilewright.commands.devices_table import print_view
 from tilewright.devices.health import note_failure, quarantined
 from tilewright.devices.libraries import Library, installed_libraries
 from tilewright.devices.records import Device, Snapshot
+from tilewright.devices.root import lease_root
 
 FALLEN = "NVRM: Xid (PCI:0000:03:00): 79, GPU has fallen off the bus"
 

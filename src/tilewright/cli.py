@@ -166,15 +166,17 @@ def devices(
 
     from rich.console import Console
 
-    from tilewright.commands.device_leases import holders, lease_root, reserve_b
+    from tilewright.commands.device_leases import holders
     from tilewright.commands.devices import DevicesError, as_json, clear_device, look, repeat
     from tilewright.commands.devices_table import print_view
+    from tilewright.devices.budget import RESERVE_B
     from tilewright.devices.health import HealthError
+    from tilewright.devices.root import LeaseRootError, lease_root
 
     console = Console()
 
     def show() -> None:
-        view = look(root, holders=holders(root), reserve_b=reserve_b())
+        view = look(root, holders=holders(root), reserve_b=RESERVE_B)
         if json:
             typer.echo(json_text.dumps(as_json(view), indent=None if watch else 2))
             return
@@ -190,7 +192,7 @@ def devices(
             repeat(show)
         else:
             show()
-    except (DevicesError, HealthError) as error:
+    except (DevicesError, HealthError, LeaseRootError) as error:
         raise SystemExit(f"tilewright devices: {error}") from None
 
 

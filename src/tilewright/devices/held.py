@@ -66,6 +66,7 @@ class Held:
         held_s = time.monotonic() - self._since_s
         idle = self.idle_fraction(held_s)
         return {
+            "time_s": round(time.time() - held_s, 3),
             "job": request.job,
             "group": request.group,
             "uuid": self.uuid,
