@@ -12,7 +12,7 @@ planes = [
 ]
 output = snakemake.params.output
 
-with running(snakemake.log, snakemake.threads) as backend:
+with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
     assemble(
         planes,
         Path(snakemake.output.tiff),

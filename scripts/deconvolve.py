@@ -7,7 +7,7 @@ from tilewright.stages.deconvolve import deconvolve
 
 options = {**snakemake.params.options, "psf_file": snakemake.input.get("psf_file")}
 
-with running(snakemake.log, snakemake.threads) as backend:
+with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
     deconvolve(
         Path(snakemake.input.mosaic),
         Path(snakemake.output[0]),

@@ -11,7 +11,7 @@ params = snakemake.params
 manifest = Path(snakemake.input.manifest)
 files = {key: snakemake.input.get(key) for key in ("flat_file", "dark_file")}
 
-with running(snakemake.log, snakemake.threads) as backend:
+with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
     located = locate(
         open_tiles(manifest, params.reference_channel), backend=backend, **params.positions
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 from tilewright.job import running
 from tilewright.stages.edf import project
 
-with running(snakemake.log, snakemake.threads) as backend:
+with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
     project(
         Path(snakemake.input.mosaic),
         Path(snakemake.output.plane),

@@ -5,7 +5,7 @@ from pathlib import Path
 from tilewright.job import running
 from tilewright.report.qc_deconvolve import qc_deconvolve
 
-with running(snakemake.log, snakemake.threads, cpu_only=True):
+with running(snakemake.log, snakemake.threads):
     qc_deconvolve(
         snakemake.input.stitched,
         snakemake.input.deconvolved,

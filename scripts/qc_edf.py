@@ -5,7 +5,7 @@ from pathlib import Path
 from tilewright.job import running
 from tilewright.report.qc_edf import qc_edf
 
-with running(snakemake.log, snakemake.threads, cpu_only=True):
+with running(snakemake.log, snakemake.threads):
     qc_edf(
         snakemake.input.planes,
         snakemake.input.heights,

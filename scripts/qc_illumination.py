@@ -5,7 +5,7 @@ from pathlib import Path
 from tilewright.job import running
 from tilewright.report.qc_illumination import qc_illumination
 
-with running(snakemake.log, snakemake.threads, cpu_only=True):
+with running(snakemake.log, snakemake.threads):
     qc_illumination(
         snakemake.input.flats,
         snakemake.input.numbers,

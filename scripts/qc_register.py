@@ -5,7 +5,7 @@ from pathlib import Path
 from tilewright.job import running
 from tilewright.report.qc_register import qc_register
 
-with running(snakemake.log, snakemake.threads, cpu_only=True):
+with running(snakemake.log, snakemake.threads):
     qc_register(
         snakemake.input.reference,
         snakemake.input.moving,

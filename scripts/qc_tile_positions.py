@@ -5,7 +5,7 @@ from pathlib import Path
 from tilewright.job import running
 from tilewright.report.qc_tile_positions import qc_tile_positions
 
-with running(snakemake.log, snakemake.threads, cpu_only=True):
+with running(snakemake.log, snakemake.threads):
     qc_tile_positions(
         snakemake.input.positions,
         snakemake.input.edges,

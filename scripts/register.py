@@ -5,7 +5,7 @@ from pathlib import Path
 from tilewright.job import running
 from tilewright.stages.register import register
 
-with running(snakemake.log, snakemake.threads) as backend:
+with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
     register(
         Path(snakemake.input.reference),
         Path(snakemake.input.moving),

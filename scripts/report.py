@@ -7,7 +7,7 @@ from tilewright.report.html import write_report
 
 params = snakemake.params
 
-with running(snakemake.log, snakemake.threads, cpu_only=True):
+with running(snakemake.log, snakemake.threads):
     write_report(
         [Path(path) for path in snakemake.input.numbers],
         [Path(path) for path in snakemake.input.pictures],

@@ -8,7 +8,7 @@ from tilewright.io.tiles import open_tiles
 from tilewright.job import running
 from tilewright.stages.stitch import stitch
 
-with running(snakemake.log, snakemake.threads) as backend:
+with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
     stitch(
         open_tiles(Path(snakemake.input.manifest), snakemake.wildcards.channel),
         read_positions(Path(snakemake.input.positions)),

@@ -5,7 +5,7 @@ from pathlib import Path
 from tilewright.job import running
 from tilewright.report.summary import write_summary
 
-with running(snakemake.log, snakemake.threads, cpu_only=True):
+with running(snakemake.log, snakemake.threads):
     write_summary(
         map(Path, snakemake.input), Path(snakemake.output.json), Path(snakemake.output.csv)
     )

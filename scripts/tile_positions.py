@@ -7,7 +7,7 @@ from tilewright.io.tiles import open_tiles
 from tilewright.job import running
 from tilewright.stages.tile_positions import locate, write_located
 
-with running(snakemake.log, snakemake.threads) as backend:
+with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
     located = locate(
         open_tiles(Path(snakemake.input.manifest), snakemake.params.reference_channel),
         read_illumination(Path(snakemake.input.flat), Path(snakemake.input.dark)),

@@ -5,7 +5,7 @@ from pathlib import Path
 from tilewright.job import running
 from tilewright.report.summary import stop_on_failure, write_trusted_markers
 
-with running(snakemake.log, snakemake.threads, cpu_only=True):
+with running(snakemake.log, snakemake.threads):
     items = write_trusted_markers(
         Path(snakemake.input.quality), snakemake.params.channels, Path(snakemake.output[0])
     )

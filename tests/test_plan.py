@@ -24,6 +24,7 @@ from tilewright.commands.dag import DagError, read_experiment, read_tasks
 from tilewright.commands.plan import Preview
 from tilewright.commands.plan_table import print_preview
 from tilewright.layout import Layout
+from tilewright.machine import device_kinds
 from tilewright.placement.capacity import Room, room_now
 from tilewright.placement.outlook import look_ahead
 from tilewright.placement.resources import Plan
@@ -187,7 +188,7 @@ def test_the_jobs_are_those_of_a_dry_run(phantom: Run, monkeypatch: pytest.Monke
 def test_tasks_carry_what_they_wait_for(phantom: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(phantom.folder)
     experiment = read_experiment(Path("config.yaml"))
-    sizes = data_sizes(experiment, Layout("results"))
+    sizes = data_sizes(experiment, Layout("results"), device_kinds(experiment.settings, None, {}))
     tasks = {t.name: t for t in read_tasks(SNAKEFILE, Path("config.yaml"), ["edf"], sizes)}
     assert Counter(task.rule for task in tasks.values())["project"] == 4
     last = tasks["rule_project_wildcards_tonsil_2_1"]

@@ -13,9 +13,11 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_scheduler_plugins.base import SchedulerBase
 
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
+from snakemake_scheduler_plugin_tilewright.local import LocalRun
 from snakemake_scheduler_plugin_tilewright.run import Run
 from tilewright.placement import cluster
 from tilewright.placement.errors import PlacementError
+from tilewright.placement.resources import local_plan
 
 #: Rounds that may fail, 5 s apart, before the greedy scheduler sends all that is ready.
 _PATIENCE = 12
@@ -28,13 +30,15 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         found = cluster.current()
-        self._run: Run | None = None
+        self._run: Run | LocalRun | None = None
         self._failures = 0
         if found is not None and found.plan is not None:
             try:
                 self._run = Run(self.dag, found, found.plan, self.logger)
             except PlacementError as error:
                 raise WorkflowError(str(error)) from None
+        elif (plan := local_plan()) is not None:
+            self._run = LocalRun(self.dag, plan, self.logger)
 
     def dag_updated(self) -> None:
         """Take the jobs that came with an update of the DAG."""

@@ -6,18 +6,24 @@ import contextlib
 import logging
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
-from tilewright.devices.choose import device_from_environment
-from tilewright.kernels.backend import Backend, make_backend
+from tilewright.devices.lease import WAIT_EXIT_CODE, LeaseTimeoutError
+from tilewright.kernels.backend import Backend, cpu_backend
 
 logger = logging.getLogger("tilewright")
 
 
 @contextlib.contextmanager
-def running(log: Sequence[str], threads: int, *, cpu_only: bool = False) -> Iterator[Backend]:
+def running(
+    log: Sequence[str],
+    threads: int,
+    resources: Mapping[str, Any] | None = None,
+    wildcards: Mapping[str, str] | None = None,
+) -> Iterator[Backend]:
     """Send what the job says to its log and give it its device.
 
     Parameters
@@ -26,8 +32,11 @@ def running(log: Sequence[str], threads: int, *, cpu_only: bool = False) -> Iter
         The rule's log files; the first is used.
     threads : int
         CPU threads of the job.
-    cpu_only : bool
-        The job never uses a GPU, whatever ``TILEWRIGHT_DEVICE`` says.
+    resources : mapping, optional
+        The rule's; with ``gpu`` the job computes on one that it waits for. Without it the job
+        never does.
+    wildcards : mapping, optional
+        Jobs of one sample and cycle prefer one device.
 
     Yields
     ------
@@ -42,13 +51,32 @@ def running(log: Sequence[str], threads: int, *, cpu_only: bool = False) -> Iter
         logging.captureWarnings(True)
         logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
         try:
-            backend = make_backend("cpu" if cpu_only else device_from_environment(), threads)
-            logger.info("device %s, %d threads", backend.device, threads)
-            yield backend
+            with _device(path, threads, resources or {}, wildcards or {}) as backend:
+                logger.info("device %s, %d threads", backend.device, threads)
+                yield backend
+        except LeaseTimeoutError as error:
+            sys.__stderr__.write(f"{error}\n")  # type: ignore[union-attr]
+            raise SystemExit(WAIT_EXIT_CODE) from error
         except Exception as error:
             traceback.print_exc(file=stream)
             sys.__stderr__.write(f"{type(error).__name__}: {error}\n")  # type: ignore[union-attr]
             raise
+
+
+@contextlib.contextmanager
+def _device(
+    log: Path, threads: int, resources: Mapping[str, Any], wildcards: Mapping[str, str]
+) -> Iterator[Backend]:
+    if not resources.get("gpu"):
+        yield cpu_backend(threads)
+        return
+    from tilewright.gpu_job import leased_backend
+
+    # the log's whole path tells jobs of all experiments apart
+    job = f"{log.parent.name}/{log.stem}"
+    group = "/".join(str(wildcards.get(name, "")) for name in ("sample", "cycle"))
+    with leased_backend(job, f"{log.resolve().parents[1]} {group}", resources["gpu_mem_mb"]) as own:
+        yield own
 
 
 def software_versions() -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -12,7 +12,8 @@ from tilewright.experiment import ConfigError, Experiment
 from tilewright.io.manifest import RawDataError, build_manifest
 from tilewright.layout import Layout
 from tilewright.placement.resources import DataSizes
-from tilewright.placement.shapes import GPU_RULES, DataSize, ShapeModel
+from tilewright.placement.shapes import DataSize, ShapeModel
+from tilewright.placement.workload import Kind
 from tilewright.report.verdict import resolve_thresholds
 
 
@@ -108,9 +109,19 @@ def data_size(experiment: Experiment, layout: Layout) -> Callable[[str | None], 
     return size_of
 
 
-def data_sizes(experiment: Experiment, layout: Layout) -> DataSizes:
-    """Return shapes and times of the rules on the experiment's data."""
-    return DataSizes(shape_model(experiment), data_size(experiment, layout), GPU_RULES)
+def data_sizes(
+    experiment: Experiment, layout: Layout, kinds_of: Mapping[str, tuple[Kind, ...]]
+) -> DataSizes:
+    """Return shapes and times of the rules on the experiment's data.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    layout : Layout
+    kinds_of : mapping
+        As :func:`tilewright.machine.device_kinds` returns them.
+    """
+    return DataSizes(shape_model(experiment), data_size(experiment, layout), kinds_of)
 
 
 def shape_model(experiment: Experiment) -> ShapeModel:

@@ -151,6 +151,8 @@ class RuleResources(Section):
     cpus: int | None = Field(default=None, ge=1)
     mem_mb: int | None = Field(default=None, ge=100)
     runtime_min: int | None = Field(default=None, ge=1)
+    device: Literal["auto", "gpu", "cpu"] | None = None
+    gpu_mem_mb: int | None = Field(default=None, ge=100)
 
 
 class Settings(Section):
@@ -159,6 +161,7 @@ class Settings(Section):
     samples: str
     markers: str
     results: str = "results"
+    device: Literal["auto", "gpu", "cpu"] = "auto"
     acquisition: Acquisition
     camera: Camera = Camera()
     optics: Optics = Optics()

@@ -5,11 +5,14 @@ from snakemake.exceptions import WorkflowError
 
 from tilewright.devices.choose import (
     DeviceChoiceError,
-    device_from_environment,
+    granted_device,
     use_granted_device,
 )
+from tilewright.devices.health import HealthError
+from tilewright.devices.root import LeaseRootError
 from tilewright.experiment import ConfigError, load_experiment
 from tilewright.layout import Layout
+from tilewright.machine import device_kinds, healthy_gpus, usable_gpus
 from tilewright.placement import cluster
 from tilewright.placement.errors import PlacementError
 from tilewright.placement.farewell import farewell
@@ -31,15 +34,31 @@ try:
         check_thresholds(experiment)
         check_files(experiment)
         check_raw(experiment, layout)
+    # On a cluster the GPUs are those of its partitions.
+    here = cluster.current() is None and not in_slurm_job
+    kinds = device_kinds(
+        experiment.settings,
+        usable_gpus() if here else None,
+        os.environ if here else {},
+    )
+    os.environ["TILEWRIGHT_DEVICE_LOG"] = str(layout.device_log)
+    any_gpu = here and any("gpu" in able for able in kinds.values())
     plan = Plan(
-        data_sizes(experiment, layout),
-        device_from_environment(),
+        data_sizes(experiment, layout, kinds),
+        granted_device() if in_slurm_job else "gpu" if any_gpu else "cpu",
         cluster.current(),
         granted_cpus() if in_slurm_job else None,
         layout.ledger,
         count_slots=other_scheduler(sys.argv),
+        gpus=healthy_gpus if any_gpu else None,
     )
-except (ConfigError, DeviceChoiceError, PlacementError) as error:
+except (
+    ConfigError,
+    DeviceChoiceError,
+    HealthError,
+    LeaseRootError,
+    PlacementError,
+) as error:
     raise WorkflowError(str(error)) from None
 
 routed = plan.routed

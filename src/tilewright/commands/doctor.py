@@ -32,8 +32,10 @@ from tilewright.commands.check_slurm import (
 )
 from tilewright.commands.checks import Check, count, ok, problem
 from tilewright.commands.dag import DagError, find_snakefile, read_experiment, read_tasks
+from tilewright.devices.choose import DeviceChoiceError
 from tilewright.experiment import ConfigError
 from tilewright.layout import Layout
+from tilewright.machine import device_kinds, usable_gpus
 from tilewright.placement import cluster
 from tilewright.placement.place import Sizes
 from tilewright.placement.resources import Plan
@@ -69,11 +71,13 @@ def examine(
             looked = list(check_config(experiment, layout))
             checks += looked
             if all(check.state != "problem" for check in looked):
-                sizes = data_sizes(experiment, layout)
+                gpus = None if slurm else usable_gpus()
+                kinds = device_kinds(experiment.settings, gpus, {} if slurm else os.environ)
+                sizes = data_sizes(experiment, layout, kinds)
                 # before a cluster is in use: the Snakefile would look for stale jobs itself
                 jobs = read_tasks(find_snakefile(snakefile), configfile, (), sizes)
                 checks.append(ok("jobs", f"{count(len(jobs), 'job')} to do"))
-        except (ConfigError, DagError) as error:
+        except (ConfigError, DagError, DeviceChoiceError) as error:
             checks.append(problem("config", str(error), f"mend {configfile}, or its tables"))
     if slurm:
         return [*checks, *_on_slurm(site, jobs, sizes)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 from tilewright.commands.dag import find_snakefile, read_experiment, read_tasks
 from tilewright.layout import Layout
+from tilewright.machine import device_kinds, usable_gpus
 from tilewright.placement import cluster
 from tilewright.placement.capacity import Room, room_now
 from tilewright.placement.errors import PlacementError
@@ -86,7 +88,9 @@ def preview(
         The site file is wrong, Slurm does not answer, or a job would pend for ever.
     """
     experiment = read_experiment(configfile)
-    sizes = data_sizes(experiment, Layout(experiment.settings.results))
+    gpus = None if slurm else usable_gpus()
+    kinds = device_kinds(experiment.settings, gpus, {} if slurm else os.environ)
+    sizes = data_sizes(experiment, Layout(experiment.settings.results), kinds)
     tasks = read_tasks(find_snakefile(snakefile), configfile, targets, sizes)
     if not slurm:
         note = "no Slurm here: jobs run on this machine, as many at once as its CPUs take"

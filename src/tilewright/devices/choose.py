@@ -6,31 +6,37 @@ import os
 from collections.abc import Mapping
 from typing import Literal
 
+DeviceChoice = Literal["auto", "gpu", "cpu"]
+
 
 class DeviceChoiceError(ValueError):
     """``TILEWRIGHT_DEVICE`` names no device."""
 
 
-def device_from_environment(environ: Mapping[str, str] = os.environ) -> Literal["cpu", "gpu"]:
-    """Return the device of this process: ``TILEWRIGHT_DEVICE``, or ``cpu`` where it is unset.
+def device_from_environment(
+    environ: Mapping[str, str] = os.environ, otherwise: DeviceChoice = "auto"
+) -> DeviceChoice:
+    """Return what ``TILEWRIGHT_DEVICE`` asks for, or else what it would be without it.
 
     Raises
     ------
     DeviceChoiceError
-        The variable is neither ``cpu`` nor ``gpu``.
+        The variable is none of ``cpu``, ``gpu`` and ``auto``.
 
     Examples
     --------
     >>> device_from_environment({"TILEWRIGHT_DEVICE": "gpu"})
     'gpu'
     """
-    match environ.get("TILEWRIGHT_DEVICE", "cpu"):
+    match environ.get("TILEWRIGHT_DEVICE", otherwise):
         case "cpu":
             return "cpu"
         case "gpu":
             return "gpu"
+        case "auto":
+            return "auto"
         case other:
-            raise DeviceChoiceError(f"TILEWRIGHT_DEVICE is '{other}'; set it to cpu or gpu")
+            raise DeviceChoiceError(f"TILEWRIGHT_DEVICE is '{other}'; set it to cpu, gpu or auto")
 
 
 def use_granted_device() -> None:

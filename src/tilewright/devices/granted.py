@@ -41,11 +41,14 @@ def granted_lease(
     names = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
     if not environ.get("SLURM_JOB_ID") or not any(environ.get(name) for name in names):
         return None
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if not seen.devices and visible:
+        # NVML does not answer, as in some containers: Slurm knows what it granted
+        return Held(visible, 0, reason=seen.reason, visible=visible)
     devices = leasable(seen.devices)
     if shared_by_slurm(environ) or len(devices) != 1:
         return None
     bytes_ = devices[0].total_b - reserve_b
     if request.bytes_ > bytes_:
         return None
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
     return Held(devices[0].uuid, bytes_, driver=seen.driver, visible=visible)

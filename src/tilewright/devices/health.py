@@ -147,6 +147,12 @@ def quarantined(root: Path) -> dict[str, Quarantine]:
     return judge(_failures(root), _now_s())
 
 
+def failed_on(root: Path, job: str) -> set[str]:
+    """Return the devices that a job failed on: its next try goes elsewhere where there is one."""
+    now_s = _now_s()
+    return {f.uuid for f in _failures(root) if f.job == job and f.until_s > now_s and not f.cleared}
+
+
 def clear(root: Path, uuid: str) -> int:
     """Let nothing that was noted count against a device; return how many failures that were.
 

@@ -12,6 +12,9 @@ from pathlib import Path
 
 from tilewright.devices.budget import Request
 
+#: CUDA's context and the kernels and plans that libraries load, which no pool's limit counts.
+CONTEXT_B = 512 * 2**20
+
 
 @dataclass
 class Held:
@@ -21,12 +24,14 @@ class Held:
     ----------
     uuid : str
     bytes_ : int
-        Device memory that it may use.
+        Device memory that it may use; 0 where it is not known.
     waited_s : float
     driver : str
     busy_s, peak_b, splits, reason : float, int, int, str
         What the job says of itself for the evidence: seconds in which the device computed (None:
         not measured), peak use, tiles that were halved, and why it went as it did.
+    utilisation : float or None
+        Mean share of time in which the device computed, by NVML.
     visible : str or None
         ``CUDA_VISIBLE_DEVICES`` as Slurm set it; it stays.
     """
@@ -40,6 +45,7 @@ class Held:
     splits: int = 0
     reason: str = ""
     visible: str | None = None
+    utilisation: float | None = None
     _since_s: float = field(default_factory=time.monotonic)
 
     def busy(self, seconds: float) -> None:
@@ -54,11 +60,13 @@ class Held:
 
     def environment(self) -> dict[str, str]:
         """Return the variables that make the device that of this process."""
+        arrays_b = self.bytes_ - CONTEXT_B
+        limit = {"CUPY_GPU_MEMORY_LIMIT": str(arrays_b)} if arrays_b > 0 else {}
         return {
             "CUDA_VISIBLE_DEVICES": self.visible or self.uuid,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "TILEWRIGHT_DEVICE": "gpu",
-            "CUPY_GPU_MEMORY_LIMIT": str(self.bytes_),
+            **limit,
         }
 
     def evidence(self, request: Request, outcome: str) -> dict[str, object]:
@@ -77,6 +85,7 @@ class Held:
             "waited_s": round(self.waited_s, 3),
             "held_s": round(held_s, 3),
             "idle_fraction": None if idle is None else round(idle, 3),
+            "utilisation": None if self.utilisation is None else round(self.utilisation, 3),
             "peak_b": self.peak_b,
             "splits": self.splits,
             "outcome": outcome,

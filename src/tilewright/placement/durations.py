@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import platformdirs
 
 from tilewright.placement.workload import Kind
 from tilewright.slurm.query import write_whole
@@ -74,6 +77,11 @@ class Durations:
     def _median(self, rule: str, kind: Kind) -> float | None:
         values = self._seen.get(f"{rule} {kind}")
         return statistics.median(values) if values else None
+
+
+def local_durations() -> Path:
+    """Return the file of what was learned on this machine."""
+    return platformdirs.user_cache_path("tilewright") / f"durations-{socket.gethostname()}.json"
 
 
 def _read(path: Path | None) -> dict[str, list[float]]:

@@ -21,6 +21,8 @@ def farewell(plan: Plan, argv: Sequence[str]) -> None:
     argv : sequence of str
         The command that started the run.
     """
+    if plan.gpus is not None:
+        plan.durations.save()
     if plan.cluster is None or plan.ledger is None:
         return
     plan.close()

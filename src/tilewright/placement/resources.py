@@ -20,12 +20,14 @@ from typing import Any
 
 from tilewright.placement.bounds import clipped, too_big
 from tilewright.placement.cluster import Cluster
-from tilewright.placement.durations import Durations
+from tilewright.placement.durations import Durations, local_durations
 from tilewright.placement.place import Place, Sizes, key_of, wildcards_of
 from tilewright.placement.pools import Pool, pool_name
 from tilewright.placement.shapes import DataSize, Shape, ShapeModel
 from tilewright.placement.workload import Kind
 from tilewright.slurm.accounts import Account
+
+_local: Plan | None = None
 
 
 @dataclass(frozen=True)
@@ -37,17 +39,17 @@ class DataSizes:
     model : ShapeModel
     size_of : callable
         Sample name to the size of its data.
-    gpu_rules : frozenset of str
-        Rules that a GPU may run.
+    kinds_of : mapping
+        Rule to the device kinds that may run it, the preferred one first; others run on CPUs.
     """
 
     model: ShapeModel
     size_of: Callable[[str | None], DataSize]
-    gpu_rules: frozenset[str]
+    kinds_of: Mapping[str, tuple[Kind, ...]]
 
     def kinds(self, rule: str) -> tuple[Kind, ...]:
         """Return the device kinds that may run a rule."""
-        return ("gpu", "cpu") if rule in self.gpu_rules else ("cpu",)
+        return self.kinds_of.get(rule, ("cpu",))
 
     def shape(self, rule: str, wildcards: Any, *, gpu: bool, attempt: int = 1) -> Shape:
         """Return what one job needs on a device kind."""
@@ -84,6 +86,10 @@ class Plan:
         at Slurm themselves.
     table : dict of str to Place
         The assignment table: job to place, written at dispatch.
+    here : dict of str to {"gpu", "cpu"}
+        The same on one machine: job to device kind.
+    gpus : callable or None
+        On one machine: how many GPUs can be leased now.
     close : callable
         Called when the run ends, so that the last jobs get into the ledger.
     """
@@ -95,25 +101,31 @@ class Plan:
     ledger: Path | None = None
     count_slots: bool = False
     table: dict[str, Place] = field(default_factory=dict)
+    here: dict[str, Kind] = field(default_factory=dict)
+    gpus: Callable[[], int] | None = None
     close: Callable[[], None] = lambda: None
     _static: dict[str, Place] = field(default_factory=dict)
     _sized: dict[tuple[str, ...], tuple[Shape, float]] = field(default_factory=dict)
     _durations: Durations | None = None
 
     def __post_init__(self) -> None:
+        global _local
         if self.cluster is not None:
             self.cluster.plan = self
+        elif self.gpus is not None:
+            _local = self
 
     @property
     def durations(self) -> Durations:
         """What is known of durations on this cluster."""
         if self._durations is None:
-            site = self.cluster.site if self.cluster else None
-            self._durations = (
-                Durations(self.cluster.durations_file, site.slowdown, site.slowdowns)
-                if self.cluster and site
-                else Durations()
-            )
+            if self.cluster is None:
+                self._durations = Durations(local_durations() if self.gpus else None)
+            else:
+                site = self.cluster.site
+                self._durations = Durations(
+                    self.cluster.durations_file, site.slowdown, site.slowdowns
+                )
         return self._durations
 
     def routed(self, rule: str) -> dict[str, Any]:
@@ -127,7 +139,8 @@ class Plan:
         }
         able = "gpu" in self.sizes.kinds(rule)
         if self.cluster is None:
-            return resources | ({"gpu": 1} if able and self.device == "gpu" else {})
+            own = ("gpu", "cpu", "gpu_mem_mb") if able and self.device == "gpu" else ()
+            return resources | {name: self._function(rule, name) for name in own}
         names = ["slurm_account"]
         names += ["gpu", "slurm_partition"] if able else []
         if any(account.name_qos for account in self.cluster.survey.accounts):
@@ -171,6 +184,10 @@ class Plan:
                     return shape.runtime_min
                 case "gpu":
                     return shape.gpus or None
+                case "gpu_mem_mb":
+                    return shape.gpu_mem_mb
+                case "cpu":
+                    return None if shape.gpus else shape.cpus
                 case "slurm_account":
                     return place.account if place else None
                 case "slurm_partition":
@@ -183,8 +200,11 @@ class Plan:
         return _signed(resource)
 
     def _here(self, rule: str, wildcards: Any, attempt: int) -> Shape:
-        gpu = self.device == "gpu" and "gpu" in self.sizes.kinds(rule)
-        return self.sizes.shape(rule, wildcards, gpu=gpu, attempt=attempt)
+        """Return the shape of a job on this machine, on the first kind without a decision."""
+        kind: Kind = "cpu"
+        if self.device == "gpu":
+            kind = self.here.get(key_of(rule, wildcards)) or self.sizes.kinds(rule)[0]
+        return self.sizes.shape(rule, wildcards, gpu=kind == "gpu", attempt=attempt)
 
     def _pools(self) -> tuple[Pool, ...]:
         survey = self.cluster.survey if self.cluster else None
@@ -238,6 +258,11 @@ class Plan:
             ),
             pool_name(account.name, kind),
         )
+
+
+def local_plan() -> Plan | None:
+    """Return the plan of this process for one machine with GPUs, None without."""
+    return _local
 
 
 def _signed(function: Callable[..., Any]) -> Callable[..., Any]:

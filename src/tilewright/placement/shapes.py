@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 #: Rules whose kernels run on a GPU when the device is ``gpu``.
 GPU_RULES = frozenset({"illumination", "tile_positions", "stitch", "deconvolve", "project",
@@ -70,12 +71,13 @@ class DataSize:
 
 @dataclass(frozen=True)
 class Shape:
-    """What one job needs."""
+    """What one job needs; ``gpu_mem_mb`` is memory of its device, 0 on CPUs."""
 
     cpus: int
     mem_mb: int
     gpus: int
     runtime_min: int
+    gpu_mem_mb: int = 0
 
     def grown(self, memory: int = 0, time: int = 0) -> Shape:
         """Return the shape after so many failures for want of memory and of time: each doubles."""
@@ -91,7 +93,8 @@ class ShapeModel:
     chunk_px, tile_px, halo_px : int
         Chunk edge of the stores; tile edge and halo of the deconvolution.
     overrides : mapping
-        Rule to ``{"cpus": …, "mem_mb": …, "runtime_min": …}``; absent or None means computed.
+        Rule to ``{"cpus": …, "mem_mb": …, "runtime_min": …, "gpu_mem_mb": …}``; absent or None
+        means computed.
     slowdown : float
         How much longer a CPU job may take than a GPU job.
     """
@@ -99,7 +102,7 @@ class ShapeModel:
     chunk_px: int = 1024
     tile_px: int = 1024
     halo_px: int = 64
-    overrides: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
+    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     slowdown: float = 5.0
 
     def shape(self, rule: str, size: DataSize, *, gpu: bool = False, attempt: int = 1) -> Shape:
@@ -124,7 +127,14 @@ class ShapeModel:
         gpus = int(gpu and rule in GPU_RULES)
         if gpus:
             minutes = _START_MIN + max(0, minutes - _START_MIN) / self.slowdown
-        return Shape(cpus, math.ceil(mem_mb * growth), gpus, math.ceil(minutes * growth))
+        gpu_mem_mb = gpus * (own.get("gpu_mem_mb") or self._work_mb(rule, size, cpus))
+        return Shape(
+            cpus,
+            math.ceil(mem_mb * growth),
+            gpus,
+            math.ceil(minutes * growth),
+            math.ceil(gpu_mem_mb * growth),
+        )
 
     def nominal_s(self, rule: str, size: DataSize) -> float:
         """Return about how long the job takes on CPUs, Snakemake's two starts included."""

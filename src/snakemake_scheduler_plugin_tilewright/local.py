@@ -1,0 +1,169 @@
+"""One run on one machine: each job that could use a GPU goes to one, or to CPUs, as it starts."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from snakemake_scheduler_plugin_tilewright.fit import first_fit
+from tilewright.placement.place import key_of
+from tilewright.placement.policy import decide
+from tilewright.placement.resources import Plan
+from tilewright.placement.workload import KINDS, Job, Kind, Running, Slots, Way, Workload
+
+#: Estimates are learned anew this often.
+_ESTIMATES_S = 60.0
+
+
+@dataclass(frozen=True)
+class _Started:
+    """A job in a slot, and the try it is."""
+
+    kind: Kind
+    at_s: float
+    job: Any
+
+
+class LocalRun:
+    """Answers the scheduler plugin on one machine with GPUs."""
+
+    def __init__(self, dag: Any, plan: Plan, logger: logging.Logger) -> None:
+        self.dag, self.plan, self.logger = dag, plan, logger
+        self.jobs: dict[str, Any] = {}
+        self.running: dict[str, _Started] = {}
+        self._numbers = itertools.count(1)
+        self.gpus = self.most_gpus = plan.gpus() if plan.gpus else 0
+        self.load()
+
+    def load(self) -> None:
+        """Take the jobs of the DAG that could use a GPU."""
+        jobs = [job for job in self.dag.needrun_jobs() if self._able(job)]
+        self.jobs |= {key_of(job.rule.name, job.wildcards): job for job in jobs}
+        self._work: Workload | None = None
+        self._work_s = 0.0
+        self._way: Way | None = None
+
+    def select(
+        self, selectable: Sequence[Any], remaining: Sequence[Any], available: Mapping[str, Any]
+    ) -> list[Any]:
+        """Return the jobs that start now, each on its device kind."""
+        self._settle()
+        named = {key_of(job.rule.name, job.wildcards): job for job in selectable
+                 if not job.is_group()}  # fmt: skip
+        ready = {name: job for name, job in named.items() if name in self.jobs}
+        able = set(ready.values())
+        waiting = {key_of(job.rule.name, job.wildcards) for job in remaining if not job.is_group()}
+        placed = self._place(ready, (waiting & self.jobs.keys()) - ready.keys(), available)
+        others = [job for job in selectable if job not in able]
+        chosen = first_fit([*(ready[name] for name in placed), *others], available)
+        for name, kind in placed.items():
+            if ready[name] in chosen:
+                self.running[name] = _Started(kind, time.monotonic(), ready[name])
+                self.logger.info(f"{name} goes to {kind}")
+        return chosen
+
+    def _able(self, job: Any) -> bool:
+        return not job.is_group() and "gpu_mem_mb" in job.rule.resources
+
+    def _place(
+        self, ready: Mapping[str, Any], later: Iterable[str], available: Mapping[str, Any]
+    ) -> dict[str, Kind]:
+        """Choose device kinds; they stand in the plan when Snakemake asks for resources."""
+        if not ready:
+            return {}
+        made = decide(
+            self._workload(), list(ready), list(later), self._slots(ready, available),
+            time.monotonic(), last=self._way,
+        )  # fmt: skip
+        self._way = made.way
+        placed: dict[str, Kind] = {
+            start.job: "gpu" if start.pool == "gpu" else "cpu" for start in made.starts
+        }
+        if not self.gpus:  # no GPU is left: those that want one end with that reason
+            able = {name: self.plan.sizes.kinds(job.rule.name) for name, job in ready.items()}
+            placed |= {name: "gpu" for name, kinds in able.items() if kinds == ("gpu",)}
+        for name, kind in placed.items():
+            self.plan.here[name] = kind
+            # a new resource makes Snakemake ask all resource functions of the job again
+            ready[name].add_aux_resource(f"placement_{next(self._numbers)}", 1)
+        return placed
+
+    def _slots(self, ready: Mapping[str, Any], available: Mapping[str, Any]) -> list[Slots]:
+        """Return the local pools, for the largest of the ready jobs."""
+        gpus = self.plan.gpus() if self.plan.gpus else 0
+        if gpus != self.gpus:
+            self.logger.info(f"{gpus} GPUs can be used, {self.gpus} before")
+        self.gpus, self.most_gpus = gpus, max(gpus, self.most_gpus)
+        taken = sum(one.kind == "gpu" for one in self.running.values())
+        shapes = [
+            self.plan.sizes.shape(job.rule.name, job.wildcards, gpu=False) for job in ready.values()
+        ]
+        cpus = max(shape.cpus for shape in shapes)
+        mem_mb = max(shape.mem_mb for shape in shapes)
+        free = {
+            "gpu": available.get("gpu", self.most_gpus - taken) - (self.most_gpus - gpus),
+            "cpu": min(
+                available.get("cpu", available.get("_cores", cpus)) // cpus,
+                available.get("_cores", cpus) // cpus,
+                available.get("mem_mb", mem_mb) // mem_mb,
+            ),
+        }
+        found = []
+        for kind in KINDS:
+            own = [self._run(name, one) for name, one in self.running.items() if one.kind == kind]
+            left = max(0, int(free[kind]))
+            found.append(Slots(kind, "here", kind, left + len(own), left, tuple(own)))
+        return found
+
+    def _run(self, name: str, started: _Started) -> Running:
+        task = started.job
+        estimate_s = self.plan.durations.factor(task.rule.name, started.kind) * self._nominal_s(
+            task
+        )
+        return Running(name, started.at_s, started.at_s + estimate_s)
+
+    def _nominal_s(self, job: Any) -> float:
+        return self.plan.sizes.nominal_s(job.rule.name, job.wildcards)
+
+    def _workload(self) -> Workload:
+        """Return all jobs with estimates that are at most a minute old."""
+        now_s = time.monotonic()
+        if self._work is None or now_s - self._work_s > _ESTIMATES_S:
+            jobs = [
+                Job(
+                    name,
+                    job.rule.name,
+                    self.plan.sizes.kinds(job.rule.name),
+                    self._needs(job),
+                    self._nominal_s(job),
+                    self.plan.sizes.group(job.wildcards),
+                )
+                for name, job in self.jobs.items()
+            ]
+            factor = self.plan.durations.factor
+            rules = {job.rule for job in jobs}
+            self._work = Workload(
+                jobs, {(r, kind): factor(r, kind) for r in rules for kind in KINDS}
+            )
+            self._work_s = now_s
+        return self._work
+
+    def _needs(self, job: Any) -> tuple[str, ...]:
+        needed = self.dag.job_dependencies(job)
+        return tuple(key_of(need.rule.name, need.wildcards) for need in needed)
+
+    def _settle(self) -> None:
+        """Take the jobs that have ended out of their slots, and learn how long they took."""
+        scheduler = self.dag.workflow.scheduler
+        for name, started in list(self.running.items()):
+            job = started.job
+            if self.dag.finished(job):
+                took_s = time.monotonic() - started.at_s
+                self.plan.durations.learn(job.rule.name, started.kind, self._nominal_s(job), took_s)
+            elif job in scheduler.running:
+                continue
+            del self.running[name]

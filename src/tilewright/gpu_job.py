@@ -1,0 +1,79 @@
+"""A job's GPU: leased, looked at before use, limited, and noted when it fails."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+from tilewright.devices.budget import MIB, Request
+from tilewright.devices.faults import classify, preflight
+from tilewright.devices.health import failed_on, note_failure, quarantined
+from tilewright.devices.held import CONTEXT_B, Held
+from tilewright.devices.lease import lease
+from tilewright.devices.nvml import snapshot
+from tilewright.devices.root import lease_root
+from tilewright.devices.sampler import watched
+from tilewright.kernels.backend import Backend, DeviceError, gpu_backend
+
+logger = logging.getLogger("tilewright")
+
+
+@contextlib.contextmanager
+def leased_backend(
+    job: str, group: str, gpu_mem_mb: int, environ: Mapping[str, str] = os.environ
+) -> Iterator[Backend]:
+    """Wait for a device with so much memory, and compute on it.
+
+    Parameters
+    ----------
+    job, group : str
+        Rule and wildcards; experiment, sample and cycle, whose jobs prefer one device.
+    gpu_mem_mb : int
+        What its arrays take; CUDA's context comes on top.
+    environ : mapping
+        ``TILEWRIGHT_WAIT_LIMIT_S`` ends the wait; ``TILEWRIGHT_DEVICE_LOG`` names the file of
+        evidence.
+
+    Raises
+    ------
+    NoDeviceError, LeaseTimeoutError, LeaseRootError
+        No device can be had.
+    DeviceError
+        The device does not work; it is noted, and another try goes elsewhere.
+    """
+    root = lease_root(environ)
+    limit, log = environ.get("TILEWRIGHT_WAIT_LIMIT_S"), environ.get("TILEWRIGHT_DEVICE_LOG")
+    whole_name = f"{group} {job}"
+    request = Request(
+        gpu_mem_mb * MIB + CONTEXT_B, job, group, wait_limit_s=float(limit) if limit else None
+    )
+    look = partial(snapshot, dict(environ))
+    with lease(
+        request,
+        snapshot=look,
+        root=root,
+        quarantined=lambda: {*quarantined(root), *failed_on(root, whole_name)},
+        evidence=Path(log) if log else None,
+    ) as held:
+        logger.info("device %s after %.1f s, %d MiB", held.uuid, held.waited_s, held.bytes_ // MIB)
+        with _noted(root, held, whole_name), watched(held, look):
+            backend = gpu_backend()
+            if problem := preflight(backend.xp):
+                raise DeviceError(f"GPU {held.uuid} fails its first computation: {problem}")
+            yield backend
+
+
+@contextlib.contextmanager
+def _noted(root: Path, held: Held, job: str) -> Iterator[None]:
+    """Note a failure that is about the device."""
+    try:
+        yield
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        if (fault := classify(text)) not in ("other", "memory"):
+            note_failure(root, held.uuid, job, fault, text[:300])
+        raise

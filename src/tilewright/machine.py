@@ -1,0 +1,107 @@
+"""Which device kinds the rules may use, decided before the DAG from the config and this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from tilewright.devices.budget import leasable
+from tilewright.devices.choose import DeviceChoice, device_from_environment
+from tilewright.devices.health import quarantined
+from tilewright.devices.nvml import snapshot
+from tilewright.devices.records import Device
+from tilewright.devices.root import lease_root
+from tilewright.experiment import ConfigError
+from tilewright.placement.shapes import GPU_RULES
+from tilewright.placement.workload import Kind
+from tilewright.settings import Settings
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """GPUs that jobs on this machine can lease; ``reason`` says why there are none."""
+
+    devices: tuple[Device, ...] = ()
+    reason: str = ""
+
+
+def usable_gpus(environ: Mapping[str, str] = os.environ) -> Gpus:
+    """Return the GPUs that are visible, healthy and that CuPy could use; makes no CUDA context.
+
+    Raises
+    ------
+    LeaseRootError, HealthError
+        There are GPUs, and the folder of their leases cannot be used.
+    """
+    seen = snapshot(environ)
+    if not seen.devices:
+        return Gpus(reason=seen.reason)
+    if find_spec("cupy") is None:
+        return Gpus(reason="CuPy is not installed: install tilewright[cuda12] or [cuda13]")
+    bad = quarantined(lease_root(environ))
+    found = tuple(leasable(seen.devices, bad))
+    if not found:
+        why = "; ".join(f"{uuid} is quarantined: {q.reason}" for uuid, q in bad.items())
+        return Gpus(reason=why or "MIG is on, and there is no instance")
+    return Gpus(found, seen.reason)
+
+
+def device_kinds(
+    settings: Settings, gpus: Gpus | None, environ: Mapping[str, str] = os.environ
+) -> dict[str, tuple[Kind, ...]]:
+    """Return the device kinds that may run each rule that a GPU can run, the preferred one first.
+
+    A rule's own ``device`` wins over ``TILEWRIGHT_DEVICE``, and that over the config's.
+
+    Parameters
+    ----------
+    settings : Settings
+    gpus : Gpus or None
+        Of this machine; None where a cluster has them.
+    environ : mapping
+
+    Raises
+    ------
+    ConfigError
+        A rule is to run on a GPU, and there is none.
+    """
+    general = device_from_environment(environ, settings.device)
+    kinds: dict[str, tuple[Kind, ...]] = {}
+    for rule in sorted(GPU_RULES):
+        own = settings.resources.get(rule)
+        choice: DeviceChoice = own.device if own and own.device else general
+        there = gpus is None or bool(gpus.devices)
+        if choice == "gpu" and not there:
+            assert gpus is not None
+            raise ConfigError(
+                f"rule {rule} is to run on a GPU, and this machine has none that can be used: "
+                f"{gpus.reason}; set device or resources.{rule}.device to auto or cpu, or see "
+                "`tilewright devices`"
+            )
+        every: dict[DeviceChoice, tuple[Kind, ...]] = {
+            "cpu": ("cpu",), "gpu": ("gpu",), "auto": ("gpu", "cpu") if there else ("cpu",)
+        }  # fmt: skip
+        kinds[rule] = every[choice]
+    return kinds
+
+
+def healthy_gpus() -> int:
+    """Return how many GPUs jobs can lease now."""
+    return len(usable_gpus().devices)
+
+
+def pools() -> dict[str, int]:
+    """Return the local pools, for ``resources`` of a profile; nothing on a machine without GPU.
+
+    ``gpu`` is one job on each GPU. ``cpu`` counts the CPUs of jobs that could use a GPU and run on
+    CPUs: one is left for each GPU, whose job would wait for a core otherwise.
+
+    Raises
+    ------
+    LeaseRootError, HealthError
+        As :func:`usable_gpus`.
+    """
+    gpus = healthy_gpus()
+    return {"gpu": gpus, "cpu": max(1, len(os.sched_getaffinity(0)) - gpus)} if gpus else {}
