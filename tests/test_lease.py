@@ -19,6 +19,7 @@ import pytest
 from tests import lease_jobs
 from tests.lease_jobs import GIB, RESERVE_B, Machine, read_log, start
 from tilewright.devices.budget import PASSES, Request
+from tilewright.devices.held import CONTEXT_B
 from tilewright.devices.lease import (
     AGAIN_S,
     WAIT_EXIT_CODE,
@@ -94,10 +95,11 @@ def test_the_variables_are_set_within_and_undone_after(
             "CUDA_VISIBLE_DEVICES": "GPU-a",
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "TILEWRIGHT_DEVICE": "gpu",
-            "CUPY_GPU_MEMORY_LIMIT": str(4 * GIB),
+            "CUPY_GPU_MEMORY_LIMIT": str(4 * GIB - CONTEXT_B),
         }
         assert holders(root) == ["edf"]
         held.busy(0.0)
+        held.utilisation = 0.25
         held.peak_b, held.splits, held.reason = 3 * GIB, 2, "two tiles halved"
     assert os.environ["CUPY_GPU_MEMORY_LIMIT"] == "5"
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
@@ -105,6 +107,7 @@ def test_the_variables_are_set_within_and_undone_after(
     line = json.loads(evidence.read_text())
     assert line.pop("waited_s") < 1
     assert line.pop("held_s") < 1
+    assert abs(line.pop("time_s") - time.time()) < 5
     assert line == {
         "job": "edf",
         "group": "s1c2",
@@ -114,6 +117,7 @@ def test_the_variables_are_set_within_and_undone_after(
         "whole": False,
         "granted_b": 4 * GIB,
         "idle_fraction": 1.0,
+        "utilisation": 0.25,
         "peak_b": 3 * GIB,
         "splits": 2,
         "outcome": "done",
@@ -156,7 +160,7 @@ def test_the_parent_of_instances_and_the_quarantined_are_not_leased(
     ) as held:
         assert held.uuid == "MIG-c"
     with (
-        pytest.raises(NoDeviceError, match="no GPU: all are quarantined"),
+        pytest.raises(NoDeviceError, match="no GPU to use: all are quarantined"),
         lease(
             request, snapshot=machine.snapshot, root=root, quarantined=lambda: ("MIG-b", "MIG-c")
         ),

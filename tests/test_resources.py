@@ -28,7 +28,7 @@ from tilewright.placement.shapes import Shape
 from tilewright.placement.site import Site
 from tilewright.placement.survey import survey
 
-GPU, CPU = Shape(8, 5000, 1, 60), Shape(6, 3000, 0, 90)
+GPU, CPU = Shape(8, 5000, 1, 60, 900), Shape(6, 3000, 0, 90)
 RULES = Rules({"both": {"gpu": GPU, "cpu": CPU}, "cpu": {"cpu": CPU}})
 POOLS = {"clive_gpu", "clive_cpu", "maigan_gpu", "maigan_cpu", "brusko_gpu", "brusko_cpu"}
 
@@ -51,7 +51,13 @@ def test_on_one_machine_the_device_of_the_machine_counts() -> None:
     assert here.threads("both")({}) == 6
     assert here.place_of("both", {}) is None
     gpu = Plan(RULES, device="gpu")
-    assert values(gpu, "both", {}) == {"mem_mb": 5000, "runtime": 60, "gpu": 1}
+    found = values(gpu, "both", {})
+    assert found == {"mem_mb": 5000, "runtime": 60, "gpu": 1, "gpu_mem_mb": 900}
+    gpu.here["rule_both"] = "cpu"
+    on_cpus = {"mem_mb": 3000, "runtime": 90, "cpu": 6, "gpu_mem_mb": 0}
+    assert values(gpu, "both", {}) == on_cpus
+    assert gpu.threads("both")({}) == 6
+    del gpu.here["rule_both"]
     assert gpu.threads("both")({}) == 8
     assert "gpu" not in values(gpu, "cpu", {})
     assert gpu.threads("cpu")({}) == 6

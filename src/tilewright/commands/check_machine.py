@@ -10,6 +10,9 @@ from pathlib import Path
 
 from tilewright.commands.checks import Check, count, ok, problem, said_by, warning
 from tilewright.devices.choose import DeviceChoiceError, device_from_environment
+from tilewright.devices.health import HealthError
+from tilewright.devices.root import LeaseRootError
+from tilewright.machine import usable_gpus
 from tilewright.placement.resources import Plan
 from tilewright.placement.tasks import Task
 
@@ -43,21 +46,29 @@ def check_plugins() -> Iterable[Check]:
 
 
 def check_device(environ: Mapping[str, str] = os.environ) -> Iterable[Check]:
-    """Check CuPy and the driver where this machine's jobs are to run on a GPU."""
+    """Check GPUs, CuPy and the driver where this machine's jobs may run on a GPU."""
     from tilewright.kernels.backend import DeviceError, gpu_backend
 
     try:
-        if device_from_environment(environ) == "cpu":
+        choice = device_from_environment(environ)
+        if choice == "cpu":
             yield ok("device", "jobs on this machine run on its CPUs (TILEWRIGHT_DEVICE)")
             return
-        cuda = gpu_backend().xp.cuda.runtime
-    except (DeviceChoiceError, DeviceError) as error:
-        yield said_by("device", error, "set TILEWRIGHT_DEVICE=cpu, or give it a GPU")
+        gpus = usable_gpus(environ)
+        if not gpus.devices:
+            text = f"no GPU that can be used: {gpus.reason}"
+            if choice == "gpu":
+                yield problem("device", text, "set TILEWRIGHT_DEVICE=cpu, or give it a GPU")
+            else:
+                yield ok("device", f"{text}; jobs run on CPUs")
+            return
+        driver = gpu_backend().xp.cuda.runtime.driverGetVersion()
+    except (DeviceChoiceError, DeviceError, HealthError, LeaseRootError) as error:
+        yield said_by("device", error, "set TILEWRIGHT_DEVICE=cpu, or mend the GPU")
         return
-    gpus, driver = cuda.getDeviceCount(), cuda.driverGetVersion()
     yield ok(
         "device",
-        f"{count(gpus, 'GPU')}, CuPy {_version(*_CUPY_PACKAGES)}, "
+        f"{count(len(gpus.devices), 'GPU')}, CuPy {_version(*_CUPY_PACKAGES)}, "
         f"driver for CUDA {driver // 1000}.{driver % 1000 // 10}",
     )
 

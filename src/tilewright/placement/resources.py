@@ -13,7 +13,7 @@ import os
 import zlib
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -220,7 +220,7 @@ class Plan:
         minutes = max(shape.runtime_min, self.durations.factor(rule, kind) * nominal_s / 30)
         most = self.cluster.max_time_min(kind) if self.cluster else None
         runtime_min = int(min(minutes, most)) if most is not None else int(minutes)
-        return Shape(shape.cpus, shape.mem_mb, shape.gpus, max(1, runtime_min))
+        return replace(shape, runtime_min=max(1, runtime_min))
 
     def _static_place(self, key: str, rule: str, wildcards: Any) -> Place:
         """Choose a pool by the job's name, in proportion to slots and speed."""

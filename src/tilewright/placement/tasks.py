@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilewright.placement.place import Place
@@ -24,11 +24,11 @@ class Fixed:
 
     def applied(self, shape: Shape) -> Shape:
         """Return a shape with what was chosen."""
-        return Shape(
-            self.cpus or shape.cpus,
-            self.mem_mb or shape.mem_mb,
-            shape.gpus,
-            self.runtime_min or shape.runtime_min,
+        return replace(
+            shape,
+            cpus=self.cpus or shape.cpus,
+            mem_mb=self.mem_mb or shape.mem_mb,
+            runtime_min=self.runtime_min or shape.runtime_min,
         )
 
 

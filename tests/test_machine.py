@@ -1,0 +1,92 @@
+"""Which device kinds the rules may use here, and the local pools."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fake_nvml import FakeDevice, FakeMachine, uuid
+from tests.test_standin import STANDIN
+from tilewright.devices.health import note_failure
+from tilewright.experiment import ConfigError
+from tilewright.machine import Gpus, device_kinds, healthy_gpus, pools, usable_gpus
+from tilewright.settings import RuleResources, Settings
+
+BOTH, GPU, CPU = ("gpu", "cpu"), ("gpu",), ("cpu",)
+NONE = Gpus(reason="NVML does not start: is there an NVIDIA driver?")
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
+    made = FakeMachine(tmp_path / "nvml.json", [FakeDevice(uuid(1)), FakeDevice(uuid(2))])
+    made.install(monkeypatch)
+    monkeypatch.setenv("TILEWRIGHT_LEASE_ROOT", str(tmp_path / "leases"))
+    monkeypatch.syspath_prepend(str(STANDIN))
+    return made
+
+
+def some(machine: FakeMachine) -> Gpus:
+    found = usable_gpus()
+    assert len(found.devices) == len(machine.devices)
+    return found
+
+
+def settings(device: str = "auto", **rules: str) -> Settings:
+    resources = {rule: RuleResources.model_validate({"device": d}) for rule, d in rules.items()}
+    return Settings.model_construct(device=device, resources=resources)
+
+
+def test_auto_takes_what_there_is(machine: FakeMachine) -> None:
+    assert set(device_kinds(settings(), some(machine), {}).values()) == {BOTH}
+    assert set(device_kinds(settings(), NONE, {}).values()) == {CPU}
+    assert set(device_kinds(settings(), None, {}).values()) == {BOTH}  # a cluster's partitions
+
+
+def test_a_rule_wins_over_the_variable_and_that_over_the_config(machine: FakeMachine) -> None:
+    chosen = settings("gpu", stitch="cpu", deconvolve="auto")
+    kinds = device_kinds(chosen, some(machine), {})
+    assert (kinds["stitch"], kinds["deconvolve"], kinds["register"]) == (CPU, BOTH, GPU)
+    kinds = device_kinds(chosen, some(machine), {"TILEWRIGHT_DEVICE": "cpu"})
+    assert (kinds["stitch"], kinds["deconvolve"], kinds["register"]) == (CPU, BOTH, CPU)
+
+
+def test_a_gpu_that_is_demanded_and_not_there_is_named_with_the_rule_and_the_mend() -> None:
+    with pytest.raises(ConfigError) as caught:
+        device_kinds(settings(deconvolve="gpu"), NONE, {})
+    for words in ("rule deconvolve", "NVML does not start", "resources.deconvolve.device"):
+        assert words in str(caught.value)
+    with pytest.raises(ConfigError, match="rule assemble"):
+        device_kinds(settings(), NONE, {"TILEWRIGHT_DEVICE": "gpu"})
+
+
+def test_pools_count_what_is_visible_and_healthy(
+    machine: FakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpus = len(os.sched_getaffinity(0))
+    assert pools() == {"gpu": 2, "cpu": max(1, cpus - 2)}
+    note_failure(tmp_path / "leases", uuid(1), "job", "hardware", "fell off the bus")
+    assert pools() == {"gpu": 1, "cpu": max(1, cpus - 1)}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", uuid(1))
+    assert (healthy_gpus(), pools()) == (0, {})
+    assert "is quarantined: hardware fault" in usable_gpus().reason
+
+
+def test_a_gpu_without_cupy_is_not_used_and_the_reason_is_said(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(STANDIN)])
+    assert usable_gpus() == Gpus(
+        reason="CuPy is not installed: install tilewright[cuda12] or [cuda13]"
+    )
+
+
+def test_a_machine_without_gpu_needs_no_folder_of_leases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeMachine(tmp_path / "nvml.json", library=False).install(monkeypatch)
+    monkeypatch.setenv("TILEWRIGHT_LEASE_ROOT", str(tmp_path / "no" / "folder"))
+    assert pools() == {}
+    assert "NVML does not start" in usable_gpus().reason
