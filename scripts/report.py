@@ -20,4 +20,5 @@ with running(snakemake.log, snakemake.threads, cpu_only=True):
         software=software_versions(),
         config_text=params.config,
         ledger=Path(params.ledger),
+        devices=Path(params.devices),
     )

@@ -137,6 +137,11 @@ class Layout:
         """Every placement of every run on a cluster; no rule's output."""
         return Path(self.results) / "placement" / "ledger.jsonl"
 
+    @property
+    def device_evidence(self) -> Path:
+        """What each job made of the device it held; no rule's output."""
+        return self.ledger.with_name("devices.jsonl")
+
     def log(self, rule: str, wildcards: str) -> str:
         """Return the log of a rule; ``wildcards`` is a template such as ``{sample}_{cycle}``."""
         return f"{self.results}/logs/{rule}/{wildcards}.log"
