@@ -98,6 +98,8 @@ def test_idle_time_is_when_no_job_held_the_device() -> None:
     assert [(a - T0, b - T0) for a, b in spans] == [(50, 90)]
     assert idle_spans(run.devices[GPU[2]], run.start_s, run.end_s) == []
     assert idle_spans([], 1, 3) == [(1, 3)]
+    within = jobs_of([line("edf/a", 0, 50), line("edf/b", 10, 5)])
+    assert idle_spans(within, T0, T0 + 60) == [(T0 + 50, T0 + 60)]
     assert leased_fraction([run]) == pytest.approx(160 / 200)
     assert leased_fraction([]) is None
 
@@ -142,7 +144,7 @@ def test_bars_lie_on_each_other_and_the_top_is_what_is_leased(
 
 def test_a_job_that_follows_another_at_once_leaves_those_above_where_they_are() -> None:
     lines = [
-        line("edf/a", 0, 50.0005, granted_b=4), line("edf/b", 50, 50, granted_b=4),
+        line("edf/a", 0, 50.0515, granted_b=4), line("edf/b", 50.0495, 50, granted_b=4),
         line("edf/c", 10, 80, granted_b=1), line("edf/d", 20, 60, granted_b=4),
     ]  # fmt: skip
     below = stacked(jobs_of(lines), 0.1)
@@ -204,7 +206,12 @@ def test_lines_that_are_damaged_or_hold_nulls_do_no_harm(tmp_path: Path) -> None
 
 
 def test_where_no_job_got_a_device_there_is_no_picture(tmp_path: Path) -> None:
-    values = {"outcome": "not granted", "uuid": "", "granted_b": 0, "reason": "none is visible"}
+    values: dict[str, Any] = {
+        "outcome": "not granted",
+        "uuid": "",
+        "granted_b": 0,
+        "reason": "none is visible",
+    }
     path = write(tmp_path / "d", [line("edf/a", 0, 0, **values)])
     section = device_section(path)
     assert section is not None
@@ -232,7 +239,8 @@ def test_every_job_is_drawn_as_high_as_its_memory(devices: int, count: int) -> N
     for part in range(3):
         paths = itertools.chain(*(row[part].get_paths() for row in drawn))
         # a corner at the start, and the last but one, above it
-        heights.append([float(path.vertices[-2, 1] - path.vertices[0, 1]) for path in paths])
+        corners = [np.asarray(path.vertices) for path in paths]
+        heights.append([float(xy[-2, 1] - xy[0, 1]) for xy in corners])
     assert [len(part) for part in heights] == [count] * 3
     assert np.allclose(heights[0], 1)
     assert np.allclose(heights[1], 0.25)
@@ -251,7 +259,7 @@ def test_the_report_has_the_section_only_where_there_is_evidence(tmp_path: Path)
 
 
 def test_the_report_shows_pictures_numbers_failures_and_slots(tmp_path: Path) -> None:
-    why = {"outcome": "failed", "reason": "ValueError: <bad>"}
+    why: dict[str, Any] = {"outcome": "failed", "reason": "ValueError: <bad>"}
     many = [line(f"edf/{k}", 5000 + k, 1, peak_b=1000 * MIB) for k in range(ENOUGH)]
     path = write(tmp_path / "d.jsonl", [*SMALL, *many, line("edf/x", 5000, 1, **why)])
     shown = Page(page(tmp_path / "a", None, path))
