@@ -20,7 +20,7 @@ from tilewright.report.gantt_figure import IDLE, colour_of, legend, pale, rank_o
 _GIB = 2**30
 #: Inches: the figure, all rows together, the lowest and highest row.
 _WIDTH_IN, _ROWS_IN, _LOW_IN, _HIGH_IN = 10.0, 5.6, 0.4, 1.5
-#: Share of the width of the shortest bar, and bars of a row that no longer get a white border.
+#: Share of the width of the shortest bar, and bars of a row whose white border is thinner.
 _SHORTEST, _MANY = 0.0015, 300
 #: Characters of a UUID that tell devices apart: GPU- and eight digits.
 _SHORT = 12
@@ -63,7 +63,7 @@ def draw_devices(run: DeviceRun) -> Figure:
     rows[0].set_ylim(0, 1.03 * top / _GIB)
     rows[0].yaxis.set_major_locator(MaxNLocator(2 if row_in < 0.9 else 4, steps=[1, 2, 4, 5, 10]))
     _time_axis(rows[-1], span_s)
-    figure.supylabel("memory leased on each device, GiB", fontsize=9)
+    figure.supylabel("memory leased, GiB", fontsize=9)
     legend(figure, rules, any(job.outcome == "failed" for job in jobs), _others(jobs))
     return figure
 
