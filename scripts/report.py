@@ -20,4 +20,5 @@ with running(snakemake.log, snakemake.threads):
         software=software_versions(),
         config_text=params.config,
         ledger=Path(params.ledger),
+        devices=Path(params.devices),
     )

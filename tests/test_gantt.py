@@ -73,12 +73,13 @@ def write(path: Path, events: list[dict[str, Any]], tail: str = "") -> Path:
     return path
 
 
-def page(folder: Path, ledger: Path | None) -> str:
+def page(folder: Path, ledger: Path | None, devices: Path | None = None) -> str:
     folder.mkdir(exist_ok=True)
     jsons, pngs = make_inputs(folder, GOOD)
     write_report(
         jsons, pngs, {}, [], folder / "report.html", title="t", reference_cycle=1,
         reference_channel="1", software={}, config_text="", ledger=ledger,
+        devices=devices,
     )  # fmt: skip
     return (folder / "report.html").read_text(encoding="utf-8")
 

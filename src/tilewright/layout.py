@@ -138,9 +138,9 @@ class Layout:
         return Path(self.results) / "placement" / "ledger.jsonl"
 
     @property
-    def device_log(self) -> Path:
-        """What every job that held a GPU did with it; no rule's output."""
-        return Path(self.results) / "placement" / "devices.jsonl"
+    def device_evidence(self) -> Path:
+        """What each job made of the device it held; no rule's output."""
+        return self.ledger.with_name("devices.jsonl")
 
     def log(self, rule: str, wildcards: str) -> str:
         """Return the log of a rule; ``wildcards`` is a template such as ``{sample}_{cycle}``."""

@@ -41,7 +41,7 @@ try:
         usable_gpus() if here else None,
         os.environ if here else {},
     )
-    os.environ["TILEWRIGHT_DEVICE_LOG"] = str(layout.device_log)
+    os.environ["TILEWRIGHT_DEVICE_LOG"] = str(layout.device_evidence)
     any_gpu = here and any("gpu" in able for able in kinds.values())
     plan = Plan(
         data_sizes(experiment, layout, kinds),

@@ -201,6 +201,7 @@ rule report:
         reference_channel=experiment.reference_channel,
         config=experiment.as_yaml(),
         ledger=str(layout.ledger),
+        devices=str(layout.device_evidence),
     script:
         "../../scripts/report.py"
 

@@ -24,7 +24,7 @@ _STAGES = {
 }  # fmt: skip
 _CHECKED = {"edf": "project"}
 _OTHERS = {"report": "#4a4f57", "summary": "#767c86", "verdict": "#a3a9b2"}
-_IDLE = "#e9ecf0"
+IDLE = "#e9ecf0"
 #: Inches: the figure, all slots together, the small jobs and the least height of a pool.
 _WIDTH_IN, _SLOTS_IN, _SMALL_IN, _BAND_IN, _GAP_IN = 10.0, 6.5, 0.9, 0.36, 0.13
 #: Inches: the lowest and highest lane, those that touch, and the thinnest bar.
@@ -63,11 +63,16 @@ def colour_of(rule: str) -> str:
     full = _STAGES.get(_CHECKED.get(stage, stage))
     if full is None:
         return _OTHERS.get(rule, GREY)
-    red, green, blue = (0.4 * part + 0.6 for part in to_rgb(full))
-    return full if stage == rule else to_hex((red, green, blue))
+    return full if stage == rule else pale(full)
 
 
-def _rank(rule: str) -> tuple[int, bool, str]:
+def pale(colour: str) -> str:
+    """Return a colour mixed with white."""
+    red, green, blue = (0.4 * part + 0.6 for part in to_rgb(colour))
+    return to_hex((red, green, blue))
+
+
+def rank_of(rule: str) -> tuple[int, bool, str]:
     """Return a rule's place in the legend: the workflow's order, each with its quality rule."""
     stage = rule.removeprefix("qc_")
     known = [*_STAGES, *_OTHERS]
@@ -87,7 +92,7 @@ def draw_gantt(runs: Sequence[Run], uses: Sequence[Use]) -> Figure:
     """
     bands = _bands(runs, uses)
     top = bands[0].at(bands[0].lanes) + _GAP_IN
-    rules = sorted({bar.rule for run in runs for bar in run.bars}, key=_rank)
+    rules = sorted({bar.rule for run in runs for bar in run.bars}, key=rank_of)
     figure = new_figure(_WIDTH_IN, top + 0.75 + 0.2 * min(4, len(rules) // 4 + 1))
     axes = figure.subplots()
     total_s = sum(run.span_s for run in runs) or 1.0
@@ -136,7 +141,7 @@ def _slots(axes: Axes, band: _Band, run: Run, left_s: float) -> None:
     if pool is None or not pool.slots:
         return
     right_s, head = left_s + run.span_s, band.at(pool.slots)
-    axes.fill_between([left_s, right_s], band.y, head, color=_IDLE, lw=0, zorder=0)
+    axes.fill_between([left_s, right_s], band.y, head, color=IDLE, lw=0, zorder=0)
     if band.lane > _TOUCH_IN:
         between = [band.at(k) for k in range(1, pool.slots)]
         axes.hlines(between, left_s, right_s, color="white", lw=0.8, zorder=1)
@@ -172,8 +177,7 @@ def _time_axis(
     axes: Axes, runs: Sequence[Run], starts: Sequence[float], pause_s: float, total_s: float
 ) -> None:
     """Label the time from the start of each run; two strokes mark what is cut out between."""
-    unit_s, unit = (3600.0, "hours") if total_s > 2 * 3600 else (60.0, "minutes")
-    step_s = unit_s * next((s for s in _STEPS if s * unit_s >= total_s / 10), _STEPS[-1])
+    unit_s, unit, step_s = time_step(total_s)
     places: list[tuple[float, str]] = []
     across = axes.get_xaxis_transform()
     for run, left_s in zip(runs, starts, strict=True):
@@ -192,6 +196,31 @@ def _time_axis(
     axes.set_xlabel(f"{unit} from the start of {which}", fontsize=9)
 
 
+def time_step(total_s: float) -> tuple[float, str, float]:
+    """Return the unit of a time axis in seconds and by name, and the seconds between its ticks."""
+    unit_s, unit = (3600.0, "hours") if total_s > 2 * 3600 else (60.0, "minutes")
+    if total_s < 120:
+        unit_s, unit = 1.0, "seconds"
+    step = next((s for s in _STEPS if s * unit_s >= total_s / 10), _STEPS[-1])
+    return unit_s, unit, step * unit_s
+
+
+def legend(
+    figure: Figure, rules: Iterable[str], failed: bool, others: Iterable[Patch | Line2D]
+) -> None:
+    """Draw the key of the rules' colours, of failed bars where there are any, and of others."""
+    handles: list[Patch | Line2D] = [Patch(facecolor=colour_of(r), label=r) for r in rules]
+    if failed:
+        handles.append(
+            Patch(facecolor="white", edgecolor="black", hatch="//////", label="failed or cancelled")
+        )
+    handles += others
+    figure.legend(
+        handles=handles, loc="outside lower center", fontsize=8, frameon=False,
+        ncols=max(4, -(-len(handles) // 4)), handlelength=1.4, columnspacing=1.4,
+    )  # fmt: skip
+
+
 def _label(use: Use) -> str:
     kind = use.pool.kind.upper()
     if use.utilisation is None:
@@ -201,16 +230,8 @@ def _label(use: Use) -> str:
 
 
 def _legend(figure: Figure, rules: Sequence[str], bands: Sequence[_Band], failed: bool) -> None:
-    handles: list[Patch | Line2D] = [Patch(facecolor=colour_of(r), label=r) for r in rules]
-    handles.append(Patch(facecolor=_IDLE, label="idle slot"))
-    if failed:
-        handles.append(
-            Patch(facecolor="white", edgecolor="black", hatch="//////", label="failed or cancelled")
-        )
+    others: list[Patch | Line2D] = [Patch(facecolor=IDLE, label="idle slot")]
     if any(band.lanes > max(1, band.use.pool.slots) for band in bands):
         line = "number of slots; jobs above it fitted in beside them"
-        handles.append(Line2D([], [], color="#1b1f24", lw=0.9, label=line))
-    figure.legend(
-        handles=handles, loc="outside lower center", fontsize=8, frameon=False,
-        ncols=max(4, -(-len(handles) // 4)), handlelength=1.4, columnspacing=1.4,
-    )  # fmt: skip
+        others.append(Line2D([], [], color="#1b1f24", lw=0.9, label=line))
+    legend(figure, rules, failed, others)

@@ -10,6 +10,7 @@ from typing import Any
 
 import jinja2
 
+from tilewright.report.device_section import device_section
 from tilewright.report.pictures import Rendering, embed_png, render
 from tilewright.report.quality_file import Quality, read_quality
 from tilewright.report.run_section import run_section
@@ -181,6 +182,7 @@ def write_report(
     software: Mapping[str, str],
     config_text: str,
     ledger: Path | None = None,
+    devices: Path | None = None,
 ) -> None:
     """Write the report of all samples.
 
@@ -206,6 +208,8 @@ def write_report(
         The configuration as YAML, shown at the end.
     ledger : Path, optional
         The ledger of the runs on a cluster; where there is none the page says nothing of it.
+    devices : Path, optional
+        The evidence of jobs that held a device; likewise.
 
     Raises
     ------
@@ -241,6 +245,7 @@ def write_report(
         software=software,
         config=config_text,
         ran=run_section(ledger),
+        devices=device_section(devices),
         style=style,
     )
     output.parent.mkdir(parents=True, exist_ok=True)

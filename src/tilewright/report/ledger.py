@@ -34,18 +34,24 @@ Event = Mapping[str, Any]
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """Return the events of a ledger; a line cut short by a crash is left out."""
+    """Return the events of a ledger."""
+    entries = read_lines(path)
+    return [e for e in entries if "event" in e and number(e, "time_s") is not None]
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a JSONL file; a line cut short by a crash is left out."""
     if not path.is_file():
         return []
-    events = []
+    entries = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             entry = json.loads(line)
         except ValueError:
             continue
-        if isinstance(entry, dict) and "event" in entry and _time(entry, "time_s") is not None:
-            events.append(entry)
-    return events
+        if isinstance(entry, dict):
+            entries.append(entry)
+    return entries
 
 
 def runs_of(events: Iterable[Event]) -> list[Run]:
@@ -67,7 +73,8 @@ def job_label(job: str, rule: str) -> str:
     return re.sub(r"^rule_", "", job).replace("_wildcards_", " ", 1) if job else rule
 
 
-def _time(event: Event, key: str) -> float | None:
+def number(event: Event, key: str) -> float | None:
+    """Return a finite number of an event; None: there is none."""
     value = event.get(key)
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
@@ -115,7 +122,7 @@ def _run(number: int, events: Sequence[Event]) -> Run:
 
 def _bars(event: Event, place: Event) -> list[Bar]:
     """Return the bar of a job that ended, none where it never ran."""
-    start_s, end_s = _time(event, "start_s"), _time(event, "end_s")
+    start_s, end_s = number(event, "start_s"), number(event, "end_s")
     failed = event["event"] == "fail"
     if start_s is None or not event.get("pool"):
         return []
@@ -123,11 +130,11 @@ def _bars(event: Event, place: Event) -> list[Bar]:
     end_s = min(event["time_s"], end_s if end_s is not None else math.inf)
     if failed and end_s <= start_s:
         return []
-    sent_s = _time(event, "sent_s")
+    sent_s = number(event, "sent_s")
     return [
         Bar(
             str(event.get("job", "")), str(event.get("rule", "")), event["pool"], start_s,
-            max(start_s, end_s), _time(place, "time_s") if sent_s is None else sent_s,
+            max(start_s, end_s), number(place, "time_s") if sent_s is None else sent_s,
             str(place.get("reason", "")).startswith(LIGHT), failed,
         )
     ]  # fmt: skip

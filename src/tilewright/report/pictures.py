@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import tempfile
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 
 import imagecodecs
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from tilewright.io.ome_zarr import Image, open_image
-from tilewright.report.figures import display_range
+from tilewright.report.figures import display_range, save_png
 
 #: Nuclei blue, then colours that stay apart when added.
 _COLOURS = ((70, 110, 255), (0, 230, 90), (255, 60, 60), (255, 210, 0), (255, 70, 230))
@@ -43,6 +45,14 @@ def embed_png(path: Path) -> Picture:
     """Read a figure and encode it as :func:`embed` does: a fifth of the PNG's size."""
     pixels = np.asarray(imagecodecs.png_decode(path.read_bytes()))
     return embed(np.ascontiguousarray(pixels[..., :3]))
+
+
+def embed_figure(figure: Figure) -> Picture:
+    """Draw a figure and encode it as :func:`embed_png` does."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "figure.png"
+        save_png(figure, path)
+        return embed_png(path)
 
 
 def _level(image: Image) -> NDArray[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -10,13 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
-from tilewright.report.figures import save_png
 from tilewright.report.gantt import Remark, Run, Use, mean_wait_s, use_of
 from tilewright.report.gantt_figure import draw_gantt
 from tilewright.report.ledger import read_events, runs_of
-from tilewright.report.pictures import Picture, embed_png
+from tilewright.report.pictures import embed_figure
 
 _NONE = "–"  # noqa: RUF001
 #: Runs in the picture, lines of a list, and jobs that are named.
@@ -42,7 +38,7 @@ def run_section(ledger: Path | None) -> dict[str, Any] | None:
     return {
         "lead": _lead(shown, uses),
         "caption": _caption(shown, len(runs) - len(shown), everything[-1]),
-        "picture": asdict(_embed(draw_gantt(shown, uses))),
+        "picture": asdict(embed_figure(draw_gantt(shown, uses))),
         "pools": [_row(use) for use in uses],
         "bad": _lines(bad, len(shown) > 1),
         "held": _lines([pair for pair in remarks if pair[1].what == "hold"], len(shown) > 1),
@@ -60,13 +56,6 @@ def span_text(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _embed(figure: Figure) -> Picture:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "gantt.png"
-        save_png(figure, path)
-        return embed_png(path)
 
 
 def _lead(runs: Sequence[Run], uses: Sequence[Use]) -> str:
