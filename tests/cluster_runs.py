@@ -85,6 +85,8 @@ class ClusterRun:
                 stderr=subprocess.STDOUT,
                 text=True,
                 start_new_session=True,
+                # tests under nohup would hand on that SIGHUP is ignored
+                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
             )
 
     def finish(self, process: subprocess.Popen[str], timeout_s: float = 300) -> int:

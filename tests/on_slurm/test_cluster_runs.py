@@ -168,7 +168,7 @@ def test_coordinators_killed_and_restarted(run: ClusterRun) -> None:
     def end(name: str) -> None:
         one = runs[name]
         one.folder.mkdir()
-        processes[name] = one.prepare(jobs=4, seconds="60,65").start()
+        processes[name] = one.prepare(jobs=4, seconds="40,45").start()
         one.wait_running(1)
         processes[name].send_signal(getattr(signal, name))
 
@@ -179,7 +179,7 @@ def test_coordinators_killed_and_restarted(run: ClusterRun) -> None:
         for args in ((), ("--unlock",)):
             one.run(*args, ok=False, timeout_s=90)
             assert "jobs of an earlier run still write into" in one.log
-        one.prepare(site={"stale": how}, jobs=4, seconds="60,65")
+        one.prepare(site={"stale": how}, jobs=4, seconds="40,45")
     for name in ("SIGINT", "SIGTERM"):
         end(name)
     for name in ("SIGINT", "SIGTERM"):
