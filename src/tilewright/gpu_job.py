@@ -64,7 +64,10 @@ def leased_backend(
             backend = gpu_backend()
             if problem := preflight(backend.xp):
                 raise DeviceError(f"GPU {held.uuid} fails its first computation: {problem}")
-            yield backend
+            try:
+                yield backend
+            finally:
+                held.peak_b, held.splits = backend.use.peak_b, backend.use.splits
 
 
 @contextlib.contextmanager
