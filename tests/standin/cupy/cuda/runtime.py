@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from .._pool import DEVICE_B, get_default_memory_pool
+
 NO_DEVICE = "cudaErrorNoDevice: no CUDA-capable device is detected"
 BROKEN = "cudaErrorInitializationError: initialization error"
 
@@ -33,3 +35,8 @@ def getDeviceCount() -> int:
     if not devices:
         raise CUDARuntimeError(NO_DEVICE)
     return len(devices)
+
+
+def memGetInfo() -> tuple[int, int]:
+    """Return the bytes that are free and those that the device has."""
+    return DEVICE_B - get_default_memory_pool().total_bytes(), DEVICE_B
