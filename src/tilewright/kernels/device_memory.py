@@ -186,7 +186,7 @@ def memory_noted(smallest: Smallest) -> Callable[[Callable[P, T]], Callable[P, T
 
 
 def _tried(
-    backend: Backend, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    backend: Backend, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
 ) -> T | _Shortage:
     """Do ``work``; where the device's memory runs out, free all that it took and say how much."""
     try:

@@ -33,7 +33,7 @@ from tilewright.kernels.tile_positions import (
 from tilewright.stages.tile_source import TileSource
 
 Strips = NDArray[np.float32]
-_SMALLEST = Smallest("tile_positions", "the strips that show the camera's hot pixels")
+_SMALLEST = Smallest("tile_positions", "the strips that its filter and hot pixels come from")
 
 
 class Fields(Protocol):

@@ -7,6 +7,7 @@ returns is not. Freed memory stays with the pool until it is asked to free its b
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import weakref
@@ -42,7 +43,9 @@ class MemoryPool:
     def take(self, size: int) -> None:
         with self._lock:
             if self._used + size > (self._limit or DEVICE_B):
+                gc.collect()
                 self._total = self._used
+            if self._used + size > (self._limit or DEVICE_B):
                 raise OutOfMemoryError(size, self._total, self._limit or DEVICE_B)
             self._used += size
             self._total = max(self._total, self._used)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
-from .._pool import OutOfMemoryError, get_default_memory_pool
+import numpy as np
+
+from .._pool import OutOfMemoryError, count
 
 ALLOC_FAILED = 2
 
@@ -18,28 +21,23 @@ class CuFFTError(RuntimeError):
 
 
 class PlanCache(threading.local):
-    """The 16 plans used last, as many as CuPy keeps."""
+    """The 16 plans used last, as many as CuPy keeps; they go with their thread."""
 
     def __init__(self) -> None:
-        self._plans: dict[tuple[object, ...], int] = {}
+        self._plans: dict[tuple[object, ...], Any] = {}
 
     def use(self, key: tuple[object, ...], work_b: int) -> None:
         """Make the plan of a transform where there is none."""
-        if key not in self._plans:
-            while len(self._plans) >= 16:
-                self._drop(next(iter(self._plans)))
-            try:
-                get_default_memory_pool().take(work_b)
-            except OutOfMemoryError:
-                raise CuFFTError(ALLOC_FAILED) from None
-        self._plans[key] = self._plans.pop(key, work_b)
+        try:
+            plan = self._plans.pop(key, None)
+            self._plans[key] = count(np.empty(work_b, np.uint8)) if plan is None else plan
+        except OutOfMemoryError:
+            raise CuFFTError(ALLOC_FAILED) from None
+        if len(self._plans) > 16:
+            del self._plans[next(iter(self._plans))]
 
     def clear(self) -> None:
-        for key in list(self._plans):
-            self._drop(key)
-
-    def _drop(self, key: tuple[object, ...]) -> None:
-        get_default_memory_pool().give(self._plans.pop(key))
+        self._plans.clear()
 
 
 _CACHE = PlanCache()
