@@ -7,8 +7,9 @@ so one source gives the same pixels on both devices.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +21,26 @@ Device = Literal["cpu", "gpu"]
 
 class DeviceError(RuntimeError):
     """The device asked for cannot be used; the message names the cause and the mend."""
+
+
+@dataclass
+class DeviceUse:
+    """What a job notes of its device's memory; see :mod:`tilewright.kernels.device_memory`.
+
+    Attributes
+    ----------
+    splits : int
+        How often work was halved because memory ran out.
+    peak_b, limit_b : int or None
+        Most bytes that the memory pool held, and its limit; None: not noted, no limit.
+    turn : lock
+        Held by the thread whose part of the work is on the device.
+    """
+
+    splits: int = 0
+    peak_b: int | None = None
+    limit_b: int | None = None
+    turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
 
 @dataclass(frozen=True)
@@ -35,6 +56,8 @@ class Backend:
         ``cupy, cupyx.scipy.fft, cupyx.scipy.ndimage``.
     workers : int
         CPU threads that FFTs and chunk loops may use; 1 on a GPU.
+    use : DeviceUse
+        Shared by all copies of a backend.
     """
 
     device: Device
@@ -42,6 +65,7 @@ class Backend:
     fft: Any
     ndimage: Any
     workers: int = 1
+    use: DeviceUse = field(default_factory=DeviceUse, compare=False)
 
     def asarray(self, array: Any, dtype: Any = np.float32) -> Array:
         """Move an array to the device as ``dtype`` (``None`` keeps the dtype)."""

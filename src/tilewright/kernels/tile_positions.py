@@ -11,11 +11,14 @@ from numpy.typing import NDArray
 
 from tilewright.kernels.backend import Array, Backend
 from tilewright.kernels.correlation_peak import ncc
+from tilewright.kernels.device_memory import Smallest, in_parts
 from tilewright.kernels.overlap_strips import StripPlan
 from tilewright.kernels.phase_correlation import StripShifts, correlate_strips, filter_strips
 
 Floats = NDArray[np.float64]
 Strips = NDArray[np.float32]
+#: A plan, strips of tiles a and b of some of its pairs, and which pairs.
+Batch = tuple[StripPlan, Strips, Strips, slice]
 
 #: Widths of the LoG tried; finer structure than 1.5 px the half-resolution strips do not hold.
 SIGMAS_PX = (1.5, 2.2, 3.3, 5.0)
@@ -25,6 +28,7 @@ _ENOUGH = 0.9
 _PROBES = 8
 #: Pairs per batch: a CPU core keeps 8 in its cache, a GPU wants many.
 _CPU_BATCH, _GPU_BATCH = 8, 128
+_SMALLEST = Smallest("tile_positions", "the strips of one pair of tiles")
 #: Chance does not exceed the 98th percentile of rivals by this factor: no false accept and no
 #: false reject on a held-out set of 112 overlaps.
 _NULL_QUANTILE, _NULL_FACTOR = 0.98, 1.15
@@ -193,17 +197,30 @@ def measure(
     ]
     single = replace(backend, workers=1)
 
-    def work(job: tuple[StripPlan, Strips, Strips, slice]) -> StripShifts:
+    def work(job: Batch) -> StripShifts:
         plan, a, b, part = job
         found = correlate_strips(single, a, b, plan.expected_px[part], plan.max_shift_px, sigma_px)
         return replace(found, shift_px=plan.displacement(found.shift_px))
 
     found = []
     with ThreadPoolExecutor(max(1, backend.workers)) as pool:
-        for job, result in zip(jobs, pool.map(work, jobs), strict=True):
-            found.append(result)
+        done = pool.map(lambda job: in_parts(single, work, job, _halves, _SMALLEST), jobs)
+        for job, results in zip(jobs, done, strict=True):
+            found.extend(results)
             progress(len(job[1]))
     return _believe(plans, found, sigma_px)
+
+
+def _halves(batch: Batch) -> list[Batch]:
+    plan, a, b, part = batch
+    middle = len(a) // 2
+    if middle == 0:
+        return []
+    cut = part.start + middle
+    return [
+        (plan, a[:middle], b[:middle], slice(part.start, cut)),
+        (plan, a[middle:], b[middle:], slice(cut, part.stop)),
+    ]
 
 
 def _believe(plans: list[StripPlan], found: list[StripShifts], sigma_px: float) -> Overlaps:

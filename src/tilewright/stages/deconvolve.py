@@ -1,9 +1,11 @@
 """Deconvolution of a stitched z-stack, tile by tile.
 
-The tile grid comes from the options alone, never from free memory, so every device gives
-the same pixels. All windows have one size, so one transfer function and one set of buffers
-serve the whole mosaic. The next window is read and the last tile written while one is
-computed.
+The tile grid comes from the options alone, so every device gives the same pixels. Only where
+a GPU's memory runs out the mosaic is begun anew with tiles of half the side and the same halo:
+that changes pixels along seams by the tolerance of the halo (``halo_px``), and by some percent
+within half a PSF of the mosaic's border, where light from outside is guessed. All windows have one
+size, so one transfer function and one set of buffers serve the whole mosaic. The next window is
+read and the last tile written while one is computed.
 """
 
 from __future__ import annotations
@@ -24,9 +26,10 @@ from tilewright.io.zarr_store import OmeZarrVersion
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.blur import Blur
 from tilewright.kernels.deconvolution import Method, RichardsonLucy, scene_margin
+from tilewright.kernels.device_memory import Smallest, memory_noted, shrinking
 from tilewright.kernels.thinning import Camera, Stopping, choose_iterations, measure_camera
 from tilewright.stages.mosaic_psf import mosaic_psf
-from tilewright.stages.tile_windows import Window, tile_windows
+from tilewright.stages.tile_windows import Window, smaller_tile, tile_windows
 
 #: Side of the calibration tile; its count of iterations holds for all.
 _CALIBRATION_PX = 512
@@ -37,7 +40,15 @@ _MARGIN_PX = 32
 #: does not do that.
 _UNSEEN_PX = 5
 
+_SMALLEST = Smallest(
+    "deconvolve", "its smallest tile with halo and margin", "lower deconvolve.halo_px"
+)
+_CALIBRATION = Smallest(
+    "deconvolve", f"the calibration tile of {_CALIBRATION_PX} px", "set deconvolve.iterations"
+)
 
+
+@memory_noted(_SMALLEST)
 def deconvolve(
     source: str | Path,
     output: str | Path,
@@ -67,7 +78,7 @@ def deconvolve(
     ``gain_counts_per_photon``, ``background_counts`` (of the model), ``flux_ratio`` (light
     out over light in), ``plane_flux_ratio``, ``end_planes`` (over-estimated by some 30 %:
     light from beyond the stack is taken for theirs), ``psf_shape``, ``calibration_tile``
-    (y, x of its first pixel), ``tile_px``, ``halo_px``, and the source's clipping counts.
+    (y, x of its first pixel), ``tile_px`` (as used), ``halo_px``, and the source's clipping counts.
 
     Parameters
     ----------
@@ -97,37 +108,46 @@ def deconvolve(
     ------
     PsfError, PsfFileError
         The optics or the PSF file are unusable.
+    DeviceMemoryError
+        The GPU's memory does not hold the calibration tile, or the smallest tile.
     """
     mosaic = open_mosaic(source)
     psf = mosaic_psf(mosaic, optics, psf_file)
     tile = _calibration_tile(mosaic)
     camera, stopping = _calibrate(
-        backend, mosaic, psf, tile, gain_counts_per_photon, method, iterations
+        mosaic, psf, tile, gain_counts_per_photon, method, iterations, backend=backend
     )
-    windows = tile_windows(mosaic.shape[1:], tile_px, halo_px)
-    view = (mosaic.shape[0], *windows[0].shape)
-    margin = scene_margin(mosaic.shape[0], mosaic.voxel_um[0], _MARGIN_PX)
-    solver = RichardsonLucy(Blur(backend, psf, view, margin), method)
-    run = _Run(mosaic, solver, camera, stopping.iterations)
-    with create_mosaic(
-        output,
-        mosaic.shape,
-        np.float32,
-        mosaic.chunk_px,
-        mosaic.voxel_um,
-        Path(output).stem,
-        ome_zarr_version=ome_zarr_version,
-    ) as writer:
-        run.stream(windows, writer)
-        writer.attributes.update(
-            **run.report(),
-            **_report(mosaic, camera, stopping),
-            method=method,
-            psf_shape=list(psf.shape),
-            calibration_tile=[tile.y.start, tile.x.start],
-            tile_px=tile_px,
-            halo_px=halo_px,
-        )
+
+    def write(side_px: int) -> None:
+        windows = tile_windows(mosaic.shape[1:], side_px, halo_px)
+        view = (mosaic.shape[0], *windows[0].shape)
+        margin = scene_margin(mosaic.shape[0], mosaic.voxel_um[0], _MARGIN_PX)
+        solver = RichardsonLucy(Blur(backend, psf, view, margin), method)
+        run = _Run(mosaic, solver, camera, stopping.iterations)
+        with create_mosaic(
+            output,
+            mosaic.shape,
+            np.float32,
+            mosaic.chunk_px,
+            mosaic.voxel_um,
+            Path(output).stem,
+            ome_zarr_version=ome_zarr_version,
+        ) as writer:
+            run.stream(windows, writer)
+            writer.attributes.update(
+                **run.report(),
+                **_report(mosaic, camera, stopping),
+                method=method,
+                psf_shape=list(psf.shape),
+                calibration_tile=[tile.y.start, tile.x.start],
+                tile_px=side_px,
+                halo_px=halo_px,
+            )
+
+    def smaller(side_px: int) -> int | None:
+        return smaller_tile(mosaic.shape[1:], side_px, halo_px)
+
+    shrinking(backend, write, tile_px, smaller, _SMALLEST)
 
 
 def _calibration_tile(mosaic: Mosaic) -> Window:
@@ -142,14 +162,16 @@ def _calibration_tile(mosaic: Mosaic) -> Window:
     return tiles[int(np.argmax(variances))]
 
 
+@memory_noted(_CALIBRATION)
 def _calibrate(
-    backend: Backend,
     mosaic: Mosaic,
     psf: NDArray[np.float32],
     tile: Window,
     gain_counts_per_photon: float | None,
     method: Method,
     iterations: int | None,
+    *,
+    backend: Backend,
 ) -> tuple[Camera, Stopping]:
     """Measure the camera, and choose the number of iterations unless it is given."""
     stack = mosaic.read(slice(None), tile.y, tile.x).astype(np.float32)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tifffile
@@ -20,8 +20,10 @@ from tqdm import tqdm
 from tilewright.io.mosaic import Mosaic, MosaicWriter, create_mosaic, open_mosaic
 from tilewright.io.zarr_store import OmeZarrVersion, whole_or_nothing
 from tilewright.kernels.backend import Backend
+from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
 from tilewright.stages.edf_plan import Cell, EdfError, Job, Method, chunk_cells, plan_projection
 from tilewright.stages.tile_planes import abandoning_pool
+from tilewright.stages.tile_windows import halves
 
 __all__ = ["EdfError", "Method", "project"]
 
@@ -29,8 +31,11 @@ __all__ = ["EdfError", "Method", "project"]
 HEIGHT_STEP_PX = 8
 #: On a GPU one thread reads while the other computes.
 _GPU_THREADS = 2
+_SMALLEST = Smallest("project", "all planes of its smallest part of a chunk")
+_SAMPLES = Smallest("project", "the middle of a chunk, by which it judges the planes")
 
 
+@memory_noted(_SAMPLES)
 def project(
     source: str | Path,
     output: str | Path,
@@ -80,6 +85,8 @@ def project(
     ------
     EdfError
         The method is not known or not possible with this source, or no plane is usable.
+    DeviceMemoryError
+        The GPU's memory does not hold the smallest part of a chunk.
     """
     mosaic = open_mosaic(source)
     inner = replace(backend, workers=1)
@@ -113,42 +120,92 @@ def project(
         )
 
 
+class _Stack(NamedTuple):
+    """A chunk or a part of one, and the pixels read for it."""
+
+    cell: Cell
+    pixels: NDArray[Any]
+
+
+class _Projected(NamedTuple):
+    """A part's pixels, sampled heights, pixels by winning plane, and pixels clipped."""
+
+    cell: Cell
+    pixels: NDArray[np.uint16]
+    heights: NDArray[np.float32]
+    votes: NDArray[np.int64]
+    clipped: NDArray[np.int64]
+
+
+def _halves(part: _Stack, halo_px: int) -> list[_Stack]:
+    """Return the halves of a part, each with the whole halo: their pixels stay the same."""
+    y, x, read_y, read_x = part.cell
+    parts = []
+    for half in halves((y, x)):
+        near_y, near_x = (
+            slice(max(own.start - halo_px, read.start), min(own.stop + halo_px, read.stop))
+            for own, read in zip(half, (read_y, read_x), strict=True)
+        )
+        pixels = part.pixels[
+            :,
+            near_y.start - read_y.start : near_y.stop - read_y.start,
+            near_x.start - read_x.start : near_x.stop - read_x.start,
+        ]
+        parts.append(_Stack(Cell(*half, near_y, near_x), pixels))
+    return parts
+
+
+def _project_part(backend: Backend, job: Job, part: _Stack) -> _Projected:
+    cell, stack = part
+    found = job.project(backend, stack)
+    top, left = cell.y.start - cell.read_y.start, cell.x.start - cell.read_x.start
+    inside = (
+        slice(top, top + cell.y.stop - cell.y.start),
+        slice(left, left + cell.x.stop - cell.x.start),
+    )
+    counts = np.rint(backend.to_numpy(found.image[inside]))
+    pixels = np.clip(counts, 0, 65535).astype(np.uint16)
+    # The last entry counts pixels where no plane stands out.
+    kinds = stack.shape[0] + 1
+    votes = np.bincount(backend.to_numpy(found.winner[inside]).ravel() % kinds, minlength=kinds)
+    # The grid of heights starts at pixel 0 of the mosaic, not of the chunk.
+    step = HEIGHT_STEP_PX
+    first = [-span.start % step for span in (cell.y, cell.x)]
+    sampled = backend.to_numpy(found.height[inside])[first[0] :: step, first[1] :: step]
+    clipped = np.array([(counts < 0).sum(), (counts > 65535).sum()])
+    return _Projected(cell, pixels, sampled, votes, clipped)
+
+
 def _stream(
     backend: Backend, inner: Backend, mosaic: Mosaic, job: Job, writer: MosaicWriter
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
     """Project and write all chunks; return the height map in planes, votes, clipped pixels."""
     step = HEIGHT_STEP_PX
     heights = np.zeros([-(-n // step) for n in mosaic.shape[1:]], np.float32)
-    # The last entry counts pixels where no plane stands out.
     usage = np.zeros(mosaic.shape[0] + 1, np.int64)
     clipped = np.zeros(2, np.int64)
 
-    def one(cell: Cell) -> tuple[Cell, NDArray[Any], NDArray[Any], NDArray[Any]]:
-        stack = mosaic.read(slice(None), cell.read_y, cell.read_x)
-        found = job.project(inner, stack)
-        top, left = cell.y.start - cell.read_y.start, cell.x.start - cell.read_x.start
-        inside = (
-            slice(top, top + cell.y.stop - cell.y.start),
-            slice(left, left + cell.x.stop - cell.x.start),
+    def one(cell: Cell) -> list[_Projected]:
+        parts = in_parts(
+            inner,
+            lambda part: _project_part(inner, job, part),
+            _Stack(cell, mosaic.read(slice(None), cell.read_y, cell.read_x)),
+            lambda part: _halves(part, job.halo_px),
+            _SMALLEST,
         )
-        counts = np.rint(inner.to_numpy(found.image[inside]))
-        writer.write(0, cell.y, cell.x, np.clip(counts, 0, 65535).astype(np.uint16))
-        votes = np.bincount(
-            inner.to_numpy(found.winner[inside]).ravel() % usage.size, minlength=usage.size
-        )
-        # The grid of heights starts at pixel 0 of the mosaic, not of the chunk.
-        first = [-span.start % step for span in (cell.y, cell.x)]
-        sampled = inner.to_numpy(found.height[inside])[first[0] :: step, first[1] :: step]
-        return cell, sampled, votes, np.array([(counts < 0).sum(), (counts > 65535).sum()])
+        for part in parts:
+            writer.write(0, part.cell.y, part.cell.x, part.pixels)
+        # What waits to be gathered holds no pixels.
+        return [part._replace(pixels=part.pixels[:0, :0].copy()) for part in parts]
 
     cells = chunk_cells(mosaic, job.halo_px)
     with abandoning_pool(backend.workers if backend.device == "cpu" else _GPU_THREADS) as pool:
         done = pool.map(one, cells)
-        for cell, sampled, votes, cut in tqdm(
-            done, desc="edf", total=len(cells), unit="chunk", mininterval=5
-        ):
-            top, left = -(-cell.y.start // step), -(-cell.x.start // step)
-            heights[top : top + sampled.shape[0], left : left + sampled.shape[1]] = sampled
-            usage += votes
-            clipped += cut
+        for parts in tqdm(done, desc="edf", total=len(cells), unit="chunk", mininterval=5):
+            for part in parts:
+                top, left = -(-part.cell.y.start // step), -(-part.cell.x.start // step)
+                rows, columns = part.heights.shape
+                heights[top : top + rows, left : left + columns] = part.heights
+                usage += part.votes
+                clipped += part.clipped
     return heights, usage, clipped

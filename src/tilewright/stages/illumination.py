@@ -10,6 +10,7 @@ import numpy as np
 
 from tilewright.io.illumination import Illumination, write_illumination
 from tilewright.kernels.backend import Backend
+from tilewright.kernels.device_memory import Smallest, memory_noted
 from tilewright.stages.illumination_methods import (
     Candidate,
     Evidence,
@@ -35,6 +36,10 @@ Method = Literal["auto", "overlap", "basic", "file", "none"]
 
 class IlluminationError(ValueError):
     """The options of the illumination stage cannot be followed; the message names the mend."""
+
+
+# Not done in parts: every fit looks at all binned tiles at once.
+_SMALLEST = Smallest("illumination", "the binned tiles", "lower illumination.planes")
 
 
 def fit(
@@ -79,6 +84,7 @@ def fit(
     return write_illumination(stem, illumination, numbers)
 
 
+@memory_noted(_SMALLEST)
 def estimate(
     tiles: TileSource,
     positions: TilePositions | None,
@@ -139,6 +145,8 @@ def estimate(
         An option is out of range, or ``positions`` are of other tiles.
     IlluminationFileError
         A given file cannot be used.
+    DeviceMemoryError
+        The GPU's memory does not hold the binned tiles and the fits.
     """
     _check(tiles, positions, method, planes, flat_file)
     binned = read_binned(backend, tiles, planes, saturation_counts, progress=progress)

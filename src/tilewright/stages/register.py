@@ -14,6 +14,7 @@ from tilewright.io.mosaic import Mosaic
 from tilewright.io.transform import write_transform
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.block_field import ACCEPTED
+from tilewright.kernels.device_memory import Smallest, memory_noted
 from tilewright.kernels.warp import Transform
 from tilewright.stages.block_passes import Pass, measure
 from tilewright.stages.plane_views import Plane, View, as_plane, open_views
@@ -24,12 +25,15 @@ Source = Plane | Mosaic | NDArray[Any] | str | Path
 #: A block shows tissue where its texture has a tenth of the bright blocks' energy.
 _TISSUE_ENERGY = 0.1
 _WORST_PLACES = 8
+# Not done in parts: the correlation of the overviews is of one piece, and far larger than cells.
+_SMALLEST = Smallest("register", "two overviews and their correlation over all shifts")
 
 
 class MismatchError(RuntimeError):
     """The two cycles do not show the same tissue; the message says by how much."""
 
 
+@memory_noted(_SMALLEST)
 def register(
     reference: Source,
     moving: Source,
@@ -74,6 +78,8 @@ def register(
         The images do not show the same tissue.
     ValueError
         An option is out of range, or an image is smaller than a block.
+    DeviceMemoryError
+        The GPU's memory does not hold the overviews and their correlation.
     """
     if block_px < 48 or block_px % 12:
         raise ValueError(f"block_px is {block_px}; give a multiple of 12 from 48 on, such as 96")

@@ -17,15 +17,19 @@ from tilewright.io.ome_zarr import create_image
 from tilewright.io.transform import read_transform
 from tilewright.io.zarr_store import OmeZarrVersion, whole_or_nothing
 from tilewright.kernels.backend import Backend
+from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
 from tilewright.kernels.warp import Region, Transform, source_region, warp
 from tilewright.stages.tile_planes import abandoning_pool
+from tilewright.stages.tile_windows import halves
 
 #: (marker, cycle, channel, EDF mosaic, transform; None for the reference cycle).
 PlaneOfImage = tuple[str, int, str, str | Path, str | Path | None]
 #: Threads that read and write around a GPU.
 _GPU_THREADS = 4
+_SMALLEST = Smallest("assemble", "the smallest part of a chunk")
 
 
+@memory_noted(_SMALLEST)
 def assemble(
     planes: Sequence[PlaneOfImage],
     ome_tif: str | Path,
@@ -59,6 +63,8 @@ def assemble(
     ------
     ValueError
         No plane belongs to the reference cycle, or a mosaic is not one uint16 plane.
+    DeviceMemoryError
+        The GPU's memory does not hold the smallest part of a chunk.
     """
     mosaics = [open_mosaic(path) for _, _, _, path, _ in planes]
     for mosaic in mosaics:
@@ -138,8 +144,24 @@ def resample(
     source = source_region(transform, region, size)
     if source is None:
         return empty
-    origin = (source[0].start, source[1].start)
-    return warp(backend, mosaic.read(0, *source), origin, size, transform, region)
+    pixels = mosaic.read(0, *source)
+
+    def one(part: Region) -> None:
+        near = source_region(transform, part, size)
+        if near is not None:
+            target = _within(part, region)
+            found = pixels[_within(near, source)]
+            origin = (near[0].start, near[1].start)
+            empty[target] = warp(backend, found, origin, size, transform, part)
+
+    in_parts(backend, one, region, halves, _SMALLEST)
+    return empty
+
+
+def _within(part: Region, whole: Region) -> Region:
+    """Return a part of a region relative to its first pixel."""
+    (y, x), (top, left) = part, (whole[0].start, whole[1].start)
+    return slice(y.start - top, y.stop - top), slice(x.start - left, x.stop - left)
 
 
 def write_markers(planes: Sequence[PlaneOfImage], path: str | Path) -> None:

@@ -8,7 +8,6 @@ tiles and not with the mosaic.
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,14 +18,9 @@ from tqdm import tqdm
 from tilewright.io.mosaic import MosaicWriter, create_mosaic
 from tilewright.io.zarr_store import OmeZarrVersion
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.blending import (
-    Correction,
-    Interpolation,
-    Span,
-    fuse,
-    make_correction,
-    tile_span,
-)
+from tilewright.kernels.blending import Interpolation, make_correction, tile_span
+from tilewright.kernels.device_memory import memory_noted
+from tilewright.stages.stitch_chunks import SMALLEST, StitchPlan, fuse_chunk
 from tilewright.stages.tile_planes import TilePlanes, abandoning_pool
 from tilewright.stages.tile_source import TileSource
 
@@ -42,31 +36,7 @@ class StitchError(ValueError):
     """Tiles, positions and illumination do not fit one another; the message says where."""
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """Where each tile lies, and how chunks are fused."""
-
-    spans: list[tuple[Span, Span]]
-    shape: tuple[int, int]
-    chunk_px: int
-    correction: Correction
-    feather_px: float
-    interpolation: Interpolation
-
-    def touching(self, y: tuple[int, int], x: tuple[int, int]) -> list[int]:
-        """Return the tiles that share pixels with the region [y0, y1) x [x0, x1)."""
-        return [
-            k
-            for k, (ys, xs) in enumerate(self.spans)
-            if ys.start < y[1] and y[0] < ys.stop and xs.start < x[1] and x[0] < xs.stop
-        ]
-
-    def ranges(self, axis: int) -> list[tuple[int, int]]:
-        """Return the chunks along an axis as (start, stop)."""
-        size, side = self.shape[axis], self.chunk_px
-        return [(start, min(start + side, size)) for start in range(0, size, side)]
-
-
+@memory_noted(SMALLEST)
 def stitch(
     tiles: TileSource,
     positions: Positions,
@@ -121,6 +91,8 @@ def stitch(
     ------
     StitchError
         A tile has no position, or the illumination does not fit the tiles.
+    DeviceMemoryError
+        The GPU's memory does not hold the smallest part of a chunk.
     """
     output = Path(output)
     places = _places(tiles, positions)
@@ -133,7 +105,7 @@ def stitch(
         backend, illumination.flat, illumination.dark, illumination.pedestal
     )
     shape = (max(ys.stop for ys, _ in spans), max(xs.stop for _, xs in spans))
-    plan = _Plan(spans, shape, chunk_px, correction, feather_px, interpolation)
+    plan = StitchPlan(spans, shape, chunk_px, correction, feather_px, interpolation)
     pedestal = int(illumination.pedestal + 0.5)
     ceiling = np.iinfo(tiles.dtype).max if saturation_counts is None else saturation_counts
     with create_mosaic(
@@ -228,37 +200,10 @@ def _check(tiles: TileSource, illumination: Illumination) -> None:
         raise StitchError("the flat-field has pixels of 0 or less")
 
 
-def _fuse_chunk(
-    backend: Backend,
-    plan: _Plan,
-    planes: TilePlanes,
-    mosaic: MosaicWriter,
-    z: int,
-    y: tuple[int, int],
-    x: tuple[int, int],
-) -> tuple[int, int]:
-    """Fuse and write one chunk; return its pixels clipped low and high."""
-    members = plan.touching(y, x)
-    if not members:
-        return 0, 0
-    region, low, high = fuse(
-        backend,
-        planes.get(z, members),
-        [plan.spans[k] for k in members],
-        plan.correction,
-        (y[0], x[0]),
-        (y[1] - y[0], x[1] - x[0]),
-        feather_px=plan.feather_px,
-        interpolation=plan.interpolation,
-    )
-    mosaic.write(z, y[0], x[0], backend.to_numpy(region))
-    return low, high
-
-
 def _stream(
     backend: Backend,
     tiles: TileSource,
-    plan: _Plan,
+    plan: StitchPlan,
     mosaic: MosaicWriter,
     saturation_counts: float,
     repair: bool,
@@ -282,7 +227,7 @@ def _stream(
             for z, y in here:
                 planes.load(z, needs[y])
             running = [
-                pool.submit(_fuse_chunk, backend, plan, planes, mosaic, z, y, x)
+                pool.submit(fuse_chunk, backend, plan, planes, mosaic, z, y, x)
                 for z, y in here
                 for x in columns
             ]

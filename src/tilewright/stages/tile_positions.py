@@ -20,6 +20,7 @@ from tilewright.io.positions import (
     write_tile_configuration,
 )
 from tilewright.kernels.backend import Backend
+from tilewright.kernels.device_memory import Smallest, memory_noted
 from tilewright.kernels.overlap_strips import StripPlan, plan_strips
 from tilewright.kernels.position_solve import Solution, solve_positions
 from tilewright.kernels.tile_positions import (
@@ -32,6 +33,7 @@ from tilewright.kernels.tile_positions import (
 from tilewright.stages.tile_source import TileSource
 
 Strips = NDArray[np.float32]
+_SMALLEST = Smallest("tile_positions", "the strips that its filter and hot pixels come from")
 
 
 class Fields(Protocol):
@@ -74,6 +76,7 @@ class LocatedTiles:
         return np.stack([self.positions.y_px, self.positions.x_px], axis=1)
 
 
+@memory_noted(_SMALLEST)
 def locate(
     tiles: TileSource,
     illumination: Fields | None = None,
@@ -110,6 +113,8 @@ def locate(
     ------
     ValueError
         There is no tile, an option is out of range, or the illumination has another shape.
+    DeviceMemoryError
+        The GPU's memory does not hold the strips of a pair, or those that show hot pixels.
     """
     _check(tiles, illumination, planes, sigma_px)
     shape = tiles.shape[1:]

@@ -6,6 +6,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+#: No tile is made smaller than this, or than twice its halo. With the 64 px of halo and 32 px of
+#: margin of a deconvolution a tile of 128 px is computed on 320 px: 7 % of the memory of a tile of
+#: 1024 px in 4.4 times the time. Half of that again would free a third and take 2.6 times longer.
+LEAST_PX = 64
+#: A region of this side or less is not halved: with 24 px of halo 1.9 times its pixels are read.
+_LEAST_REGION_PX = 128
+Region = tuple[slice, slice]
+
 
 @dataclass(frozen=True)
 class Window:
@@ -55,6 +63,40 @@ def tile_windows(shape: tuple[int, int], tile_px: int, halo_px: int) -> list[Win
         for y, window_y in _cuts(shape[0], tile_px, halo_px)
         for x, window_x in _cuts(shape[1], tile_px, halo_px)
     ]
+
+
+def smaller_tile(shape: tuple[int, int], tile_px: int, halo_px: int) -> int | None:
+    """Return half of ``tile_px``, halved on until windows are smaller; None below the floor.
+
+    >>> smaller_tile((2000, 3000), 1024, 64), smaller_tile((300, 300), 1024, 64)
+    (512, 128)
+    >>> smaller_tile((2000, 3000), 255, 64) is None
+    True
+    """
+    floor = max(LEAST_PX, 2 * halo_px)
+    least = math.prod(tile_windows(shape, tile_px, halo_px)[0].shape)
+    while tile_px // 2 >= floor:
+        tile_px //= 2
+        if math.prod(tile_windows(shape, tile_px, halo_px)[0].shape) < least:
+            return tile_px
+    return None
+
+
+def halves(region: Region) -> list[Region]:
+    """Cut a region across its longer side; empty if that is at most 128 px.
+
+    >>> halves((slice(0, 200), slice(0, 300)))
+    [(slice(0, 200, None), slice(0, 150, None)), (slice(0, 200, None), slice(150, 300, None))]
+    """
+    y, x = region
+    height, width = y.stop - y.start, x.stop - x.start
+    if max(height, width) <= _LEAST_REGION_PX:
+        return []
+    if height > width:
+        middle = y.start + height // 2
+        return [(slice(y.start, middle), x), (slice(middle, y.stop), x)]
+    middle = x.start + width // 2
+    return [(y, slice(x.start, middle)), (y, slice(middle, x.stop))]
 
 
 def _cuts(length: int, tile_px: int, halo_px: int) -> Iterator[tuple[slice, slice]]:

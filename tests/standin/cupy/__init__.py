@@ -2,8 +2,8 @@
 
 With the folder above on ``PYTHONPATH`` a process takes the GPU's way through the program
 (choice of device, its checks, its failures) while the CPU computes. It says nothing about
-speed, memory of a device or rounding on one. It counts as devices what
-``CUDA_VISIBLE_DEVICES`` lists, so a job that Slurm gave no GPU finds none.
+speed or rounding on a device. It counts as devices what ``CUDA_VISIBLE_DEVICES`` lists, so a
+job that Slurm gave no GPU finds none. Of a device's memory it knows what ``_pool`` counts.
 """
 
 from __future__ import annotations
@@ -12,10 +12,20 @@ from typing import Any
 
 import numpy
 
-from . import cuda
+from . import _pool, cuda, fft
+from ._pool import get_default_memory_pool, get_default_pinned_memory_pool
 
-__all__ = ["cuda"]
+__all__ = ["cuda", "fft", "get_default_memory_pool", "get_default_pinned_memory_pool"]
 __version__ = "0+standin"
+
+empty, zeros, ones = (_pool.counted(make) for make in (numpy.empty, numpy.zeros, numpy.ones))
+
+
+def asarray(array: Any, dtype: Any = None) -> Any:
+    """Return an array of the device; what is not there yet is copied, as from a host."""
+    if isinstance(array, numpy.ndarray) and _pool.is_counted(array):
+        return _pool.count(numpy.asarray(array, dtype))
+    return _pool.count(numpy.array(array, dtype))
 
 
 def __getattr__(name: str) -> Any:

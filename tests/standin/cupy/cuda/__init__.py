@@ -1,8 +1,8 @@
 """The part of ``cupy.cuda`` that asks whether there is a device."""
 
-from . import runtime
+from . import memory, runtime
 
-__all__ = ["is_available", "runtime"]
+__all__ = ["is_available", "memory", "runtime"]
 
 
 def is_available() -> bool:

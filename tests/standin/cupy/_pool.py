@@ -1,0 +1,114 @@
+"""Counts the memory of arrays as CuPy's pool does, and refuses what exceeds its limit.
+
+Counted is what ``empty``, ``zeros``, ``ones``, ``asarray`` and the transforms return, as long as it
+or a view of it lives, and a work area per plan that a thread's cache holds. What arithmetic
+returns is not. Freed memory stays with the pool until it is asked to free its blocks, or short.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+#: Bytes of the pretended device.
+DEVICE_B = 1 << 34
+
+
+class OutOfMemoryError(MemoryError):
+    """CuPy's, with CuPy's text."""
+
+    def __init__(self, size: int, total: int, limit: int) -> None:
+        super().__init__(
+            f"Out of memory allocating {size:,} bytes (allocated so far: {total:,} bytes, "
+            f"limit set to: {limit:,} bytes)."
+        )
+
+
+class MemoryPool:
+    """The pool of the only device."""
+
+    def __init__(self) -> None:
+        self._limit = int(os.environ.get("CUPY_GPU_MEMORY_LIMIT", "0"))
+        self._used = 0
+        self._total = 0
+        # A finaliser may run while the lock is held.
+        self._lock = threading.RLock()
+
+    def take(self, size: int) -> None:
+        with self._lock:
+            if self._used + size > (self._limit or DEVICE_B):
+                gc.collect()
+                self._total = self._used
+            if self._used + size > (self._limit or DEVICE_B):
+                raise OutOfMemoryError(size, self._total, self._limit or DEVICE_B)
+            self._used += size
+            self._total = max(self._total, self._used)
+
+    def give(self, size: int) -> None:
+        with self._lock:
+            self._used -= size
+
+    def free_all_blocks(self) -> None:
+        self._total = self._used
+
+    def used_bytes(self) -> int:
+        return self._used
+
+    def total_bytes(self) -> int:
+        return self._total
+
+    def get_limit(self) -> int:
+        return self._limit
+
+    def set_limit(self, size: int) -> None:
+        self._limit = size
+
+
+_POOL = MemoryPool()
+_OWNERS: set[int] = set()
+
+
+def get_default_memory_pool() -> MemoryPool:
+    return _POOL
+
+
+def get_default_pinned_memory_pool() -> MemoryPool:
+    """Return a pool that holds nothing."""
+    return MemoryPool()
+
+
+def _owner(array: Any) -> Any:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def is_counted(array: Any) -> bool:
+    return id(_owner(array)) in _OWNERS
+
+
+def count(array: Any) -> Any:
+    """Take an array's memory until the last view of it is gone; what is counted stays so."""
+    owner = _owner(array)
+    if id(owner) not in _OWNERS:
+        size, key = owner.nbytes, id(owner)
+        _POOL.take(size)
+        _OWNERS.add(key)
+        weakref.finalize(owner, _drop, key, size)
+    return array
+
+
+def _drop(key: int, size: int) -> None:
+    _OWNERS.discard(key)
+    _POOL.give(size)
+
+
+def counted(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose arrays are counted."""
+    return lambda *args, **kwargs: count(make(*args, **kwargs))

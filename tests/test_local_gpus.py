@@ -1,0 +1,110 @@
+"""The workflow on one machine with pretended GPUs: NVML is a fake, NumPy stands in for CuPy."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_nvml import GB, FakeDevice, FakeMachine, uuid
+from tests.runs import Run, digests, make_run
+from tests.test_faults import TINY
+from tests.test_standin import STANDIN
+from tilewright.devices.health import quarantined
+from tilewright.devices.lease import leases
+from tilewright.phantom import make_phantom
+
+TARGET = "stitching"
+pytestmark = pytest.mark.workflow
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> FakeMachine:
+    devices = [FakeDevice(uuid(1), total_b=24 * GB), FakeDevice(uuid(2), total_b=8 * GB)]
+    made = FakeMachine(tmp_path / "nvml.json", devices, real_pids=True)
+    made.write()
+    return made
+
+
+@pytest.fixture
+def environment(machine: FakeMachine, tmp_path: Path) -> Iterator[dict[str, str]]:
+    base = machine.environ()
+    paths = [base["PYTHONPATH"], str(STANDIN)]
+    yield {
+        "PYTHONPATH": os.pathsep.join(paths),
+        **{name: text for name, text in base.items() if name not in os.environ},
+        "TILEWRIGHT_DEVICE": "auto",
+        "TILEWRIGHT_LEASE_ROOT": str(tmp_path / "leases"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "STANDIN_BROKEN_NODES": str(tmp_path / "broken"),
+    }
+    assert not (tmp_path / "leases").is_dir() or leases(tmp_path / "leases") == []
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("raw")
+    make_phantom(folder, **TINY)
+    return folder / "raw"
+
+
+def evidence(run: Run) -> list[dict[str, Any]]:
+    path = run.results / "placement/devices.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_phantom_on_two_gpus_and_cpus_has_the_pixels_of_the_cpu(
+    tmp_path: Path, raw: Path, environment: dict[str, str]
+) -> None:
+    on_gpus, on_cpus = (make_run(tmp_path / name, raw, **TINY) for name in ("gpus", "cpus"))
+    on_gpus.edit(resources={"illumination": {"device": "cpu"}})
+    said = on_gpus.snakemake(TARGET, env=environment)
+    on_cpus.snakemake(TARGET)
+    lines = evidence(on_gpus)
+    rules = Counter(line["job"].split("/")[0] for line in lines)
+    gone = said.stdout + said.stderr
+    assert rules.total() == gone.count(" goes to gpu") > 0
+    assert "illumination" not in rules
+    assert {line["outcome"] for line in lines} == {"done"}
+    assert {line["uuid"] for line in lines} == {uuid(1), uuid(2)}
+    assert all(line["peak_b"] is not None for line in lines)
+    assert not (on_cpus.results / "placement/devices.jsonl").exists()
+    found = {name: digests(run.sample / "stitch") for name, run in
+             (("gpus", on_gpus), ("cpus", on_cpus))}  # fmt: skip
+    assert found["gpus"] == found["cpus"]
+
+
+def test_a_device_that_dies_is_quarantined_and_its_jobs_go_elsewhere(
+    tmp_path: Path, raw: Path, environment: dict[str, str]
+) -> None:
+    (tmp_path / "broken").write_text(uuid(1))
+    run = make_run(tmp_path / "run", raw, **TINY)
+    said = run.snakemake(TARGET, "--retries", "1", env=environment)
+    outcomes = Counter((line["uuid"], line["outcome"]) for line in evidence(run))
+    assert outcomes[uuid(1), "failed"] >= 1
+    assert outcomes[uuid(2), "done"] >= 1
+    assert (uuid(1), "done") not in outcomes
+    assert "1 GPUs can be used, 2 before" in said.stdout + said.stderr
+    (found,) = quarantined(tmp_path / "leases").items()
+    assert found[0] == uuid(1)
+    assert "cudaErrorECCUncorrectable" in found[1].reason
+
+
+def test_a_demanded_gpu_that_is_not_there_ends_the_run_before_any_work(
+    tmp_path: Path, raw: Path, machine: FakeMachine, environment: dict[str, str]
+) -> None:
+    machine.devices = []
+    machine.write()
+    run = make_run(tmp_path / "run", raw, **TINY)
+    run.edit(resources={"stitch": {"device": "gpu"}})
+    said = run.snakemake(TARGET, ok=False, env=environment)
+    text = said.stdout + said.stderr
+    assert "rule stitch is to run on a GPU, and this machine has none" in text
+    assert "NVML lists no GPU" in text
+    assert "Traceback" not in text
+    assert not run.sample.exists() or not list(run.sample.glob("*/*.zarr"))
