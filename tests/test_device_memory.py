@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -242,24 +243,44 @@ def check_threads_take_turns(folder: Path) -> None:
 
     def work(size: int) -> int:
         array = backend.xp.zeros(size * MB, dtype=np.uint8)
+        time.sleep(0.01)
         return int(array[-1]) + size
 
     def one(size: int) -> list[int]:
         entered.wait()
-        return [n for _ in range(20) for n in in_parts(backend, work, size, halves, PART)]
+        return [n for _ in range(5) for n in in_parts(backend, work, size, halves, PART)]
 
     def halves(size: int) -> list[int]:
         return [size // 2, size - size // 2]
 
     with limited(10 * MB) as backend:
         with ThreadPoolExecutor(4) as pool:
-            assert list(pool.map(one, [6] * 4)) == [[6] * 20] * 4
+            assert list(pool.map(one, [6] * 4)) == [[6] * 5] * 4
         assert backend.use.splits == 0
         assert in_parts(backend, work, 30, halves, PART) == [7, 8, 7, 8]
         assert backend.use.splits == 3
         with pytest.raises(DeviceMemoryError, match="stitch needs at least 30 MB for a part"):
             in_parts(backend, work, 30, lambda _: [], PART)
         assert shrinking(backend, work, 30, lambda size: size - 7, PART) == 9
+
+
+def check_all_memory_is_freed(folder: Path) -> None:
+    """What allocates beside the pool gets nothing that the pool keeps."""
+    held: list[int] = []
+
+    def work(size: int) -> int:
+        pool = backend.xp.get_default_memory_pool()
+        held.append(pool.total_bytes())
+        array = backend.xp.zeros(size * MB, dtype=np.uint8)
+        del array
+        assert pool.total_bytes() >= held[0] + size * MB
+        if size > 1:
+            raise RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")
+        return size
+
+    with limited(0) as backend:
+        assert shrinking(backend, work, 4, lambda size: size // 2, PART) == 1
+    assert held == held[:1] * 3
 
 
 def check_other_errors_pass(folder: Path) -> None:
@@ -284,6 +305,7 @@ GPU_CHECKS = [
     check_the_floor_is_an_error,
     check_what_cannot_be_split_says_so,
     check_threads_take_turns,
+    check_all_memory_is_freed,
     check_other_errors_pass,
 ]
 

@@ -68,7 +68,7 @@ def tile_windows(shape: tuple[int, int], tile_px: int, halo_px: int) -> list[Win
 def smaller_tile(shape: tuple[int, int], tile_px: int, halo_px: int) -> int | None:
     """Return half of ``tile_px``, halved on until windows are smaller; None below the floor.
 
-    >>> smaller_tile((2000, 3000), 1024, 64), smaller_tile((300, 300), 1024, 64)
+    >>> smaller_tile((2000, 3000), 1024, 64), smaller_tile((200, 200), 1024, 32)
     (512, 128)
     >>> smaller_tile((2000, 3000), 255, 64) is None
     True
