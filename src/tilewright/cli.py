@@ -160,23 +160,27 @@ def devices(
     clear: Annotated[
         str | None, typer.Option(help="End the quarantine of the device with this UUID.")
     ] = None,
+    configfile: Annotated[
+        Path | None, typer.Option(help="Also say how many jobs of each rule fit.")
+    ] = None,
 ) -> None:
     """Show this machine's GPUs: memory, who holds them, and which get no jobs."""
     import json as json_text
 
     from rich.console import Console
 
-    from tilewright.commands.device_leases import holders
+    from tilewright.commands.device_leases import holders, memory_of_jobs
     from tilewright.commands.devices import DevicesError, as_json, clear_device, look, repeat
     from tilewright.commands.devices_table import print_view
     from tilewright.devices.budget import RESERVE_B
     from tilewright.devices.health import HealthError
     from tilewright.devices.root import LeaseRootError, lease_root
+    from tilewright.experiment import ConfigError
 
     console = Console()
 
     def show() -> None:
-        view = look(root, holders=holders(root), reserve_b=RESERVE_B)
+        view = look(root, holders=holders(root), job_b=job_b, reserve_b=RESERVE_B)
         if json:
             typer.echo(json_text.dumps(as_json(view), indent=None if watch else 2))
             return
@@ -186,13 +190,14 @@ def devices(
 
     try:
         root = lease_root()
+        job_b = memory_of_jobs(configfile) if configfile else {}
         if clear is not None:
             typer.echo(clear_device(root, clear))
         elif watch:
             repeat(show)
         else:
             show()
-    except (DevicesError, HealthError, LeaseRootError) as error:
+    except (ConfigError, DevicesError, HealthError, LeaseRootError) as error:
         raise SystemExit(f"tilewright devices: {error}") from None
 
 

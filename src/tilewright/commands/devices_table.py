@@ -83,11 +83,11 @@ def _name(view: View, holder: Holder) -> str:
 
 
 def _slots(view: View) -> Table:
-    table = _table("jobs that fit", *view.slots, right=view.slots)
-    for device in view.machine.devices:
-        if not device.divided:
-            fit = (str(by_uuid.get(device.uuid, 0)) for by_uuid in view.slots.values())
-            table.add_row(device.uuid[:_SHORT], *fit)
+    whole = [device for device in view.machine.devices if not device.divided]
+    names = [f"GPU {d.index}" if d.parent is None else d.uuid[:_SHORT] for d in whole]
+    table = _table("jobs that fit", *names, right=names)
+    for rule, by_uuid in view.slots.items():
+        table.add_row(rule, *(str(by_uuid.get(device.uuid, 0)) for device in whole))
     return table
 
 
