@@ -132,12 +132,14 @@ def choose(
 ) -> str | None:
     """Return the UUID of the device for a request; None: it does not fit now.
 
-    The group's last device where it fits, else that with the fewest leased bytes, then the least
+    A device without leases before any other: two jobs on one take as long as one after the other.
+    Then the group's last device, else that with the fewest leased bytes, then the least
     utilisation (unknown counts as busy), then the first UUID.
     """
     fitting = [
         d for d in leasable(devices, quarantined) if not lacking_b(d, held, request, reserve_b)
     ]
+    fitting = [d for d in fitting if not leased_b(d, held)] or fitting
     if any(d.uuid == last_uuid for d in fitting):
         return last_uuid
     return min(
