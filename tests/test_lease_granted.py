@@ -38,6 +38,15 @@ def test_the_granted_device_is_held_without_a_lock(
     assert '"uuid": "GPU-a"' in evidence.read_text()
 
 
+def test_where_nvml_is_silent_slurm_is_trusted(tmp_path: Path) -> None:
+    silent = Snapshot((), "NVML does not start")
+    with lease(Request(4 * GIB, "edf"), snapshot=lambda: silent, root=tmp_path) as held:
+        assert held.uuid.endswith(":0")
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+        assert "CUPY_GPU_MEMORY_LIMIT" not in os.environ
+    assert leases(tmp_path) == []
+
+
 @pytest.mark.parametrize("shards", [True, False])
 def test_shards_and_several_devices_are_leased(
     shards: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

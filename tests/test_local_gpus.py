@@ -15,6 +15,7 @@ from tests.fake_nvml import GB, FakeDevice, FakeMachine, uuid
 from tests.runs import Run, digests, make_run
 from tests.test_faults import TINY
 from tests.test_standin import STANDIN
+from tilewright.devices.budget import RESERVE_B
 from tilewright.devices.health import quarantined
 from tilewright.devices.lease import leases
 from tilewright.phantom import make_phantom
@@ -62,7 +63,10 @@ def test_a_phantom_on_two_gpus_and_cpus_has_the_pixels_of_the_cpu(
     tmp_path: Path, raw: Path, environment: dict[str, str]
 ) -> None:
     on_gpus, on_cpus = (make_run(tmp_path / name, raw, **TINY) for name in ("gpus", "cpus"))
-    on_gpus.edit(resources={"illumination": {"device": "cpu"}})
+    # more than any device has: the work is halved where it does not fit, which it does
+    on_gpus.edit(
+        resources={"illumination": {"device": "cpu"}, "tile_positions": {"gpu_mem_mb": 90_000}}
+    )
     said = on_gpus.snakemake(TARGET, env=environment)
     on_cpus.snakemake(TARGET)
     lines = evidence(on_gpus)
@@ -71,6 +75,7 @@ def test_a_phantom_on_two_gpus_and_cpus_has_the_pixels_of_the_cpu(
     assert rules.total() == gone.count(" goes to gpu") > 0
     assert "illumination" not in rules
     assert {line["outcome"] for line in lines} == {"done"}
+    assert max(line["granted_b"] for line in lines) == 24 * GB - RESERVE_B
     assert {line["uuid"] for line in lines} == {uuid(1), uuid(2)}
     assert all(line["peak_b"] is not None for line in lines)
     assert not (on_cpus.results / "placement/devices.jsonl").exists()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from tilewright.devices.budget import MIB, Request
+from tilewright.devices.budget import MIB, RESERVE_B, Request, leasable
 from tilewright.devices.faults import classify, preflight
+from tilewright.devices.granted import by_slurm
 from tilewright.devices.health import failed_on, note_failure, quarantined
 from tilewright.devices.held import CONTEXT_B, Held
 from tilewright.devices.lease import lease
@@ -45,19 +47,28 @@ def leased_backend(
     DeviceError
         The device does not work; it is noted, and another try goes elsewhere.
     """
-    root = lease_root(environ)
-    limit, log = environ.get("TILEWRIGHT_WAIT_LIMIT_S"), environ.get("TILEWRIGHT_DEVICE_LOG")
+    # under Slurm others cannot have the device, and a folder of the login node may not be there
+    root = None if by_slurm(environ) else lease_root(environ)
+    limit = environ.get("TILEWRIGHT_WAIT_LIMIT_S")
     whole_name = f"{group} {job}"
-    request = Request(
-        gpu_mem_mb * MIB + CONTEXT_B, job, group, wait_limit_s=float(limit) if limit else None
-    )
     look = partial(snapshot, dict(environ))
+    need_b = gpu_mem_mb * MIB + CONTEXT_B
+    most_b = (
+        max((d.total_b for d in leasable(look().devices)), default=need_b + RESERVE_B) - RESERVE_B
+    )
+    if need_b > most_b:
+        logger.warning(
+            "%d MiB asked for and %d MiB on the largest GPU: work is halved where it does not fit",
+            need_b // MIB,
+            most_b // MIB,
+        )
+    request = Request(min(need_b, most_b), job, group, wait_limit_s=float(limit) if limit else None)
     with lease(
         request,
         snapshot=look,
         root=root,
-        quarantined=lambda: {*quarantined(root), *failed_on(root, whole_name)},
-        evidence=Path(log) if log else None,
+        quarantined=lambda: {*quarantined(root), *failed_on(root, whole_name)} if root else set(),
+        evidence=_evidence(environ),
     ) as held:
         logger.info("device %s after %.1f s, %d MiB", held.uuid, held.waited_s, held.bytes_ // MIB)
         with _noted(root, held, whole_name), watched(held, look):
@@ -70,13 +81,23 @@ def leased_backend(
                 held.peak_b, held.splits = backend.use.peak_b, backend.use.splits
 
 
+def _evidence(environ: Mapping[str, str]) -> Path | None:
+    """Return the file of evidence; one for each node: nodes that append at once lose lines."""
+    named = environ.get("TILEWRIGHT_DEVICE_LOG")
+    if not named:
+        return None
+    path = Path(named)
+    node = f"-{socket.gethostname()}" if by_slurm(environ) else ""
+    return path.with_name(f"{path.stem}{node}{path.suffix}")
+
+
 @contextlib.contextmanager
-def _noted(root: Path, held: Held, job: str) -> Iterator[None]:
+def _noted(root: Path | None, held: Held, job: str) -> Iterator[None]:
     """Note a failure that is about the device."""
     try:
         yield
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
-        if (fault := classify(text)) not in ("other", "memory"):
+        if root and (fault := classify(text)) not in ("other", "memory"):
             note_failure(root, held.uuid, job, fault, text[:300])
         raise

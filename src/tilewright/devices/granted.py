@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 
 from tilewright.devices.budget import RESERVE_B, Request, leasable
@@ -17,6 +18,12 @@ def shared_by_slurm(environ: Mapping[str, str] = os.environ) -> bool:
     shards, together with the variables of a GPU.
     """
     return bool(environ.get("SLURM_SHARDS_ON_NODE"))
+
+
+def by_slurm(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether Slurm granted GPUs to this job."""
+    names = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+    return bool(environ.get("SLURM_JOB_ID")) and any(environ.get(name) for name in names)
 
 
 def granted_lease(
@@ -38,13 +45,13 @@ def granted_lease(
     environ : mapping
     reserve_b : int
     """
-    names = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
-    if not environ.get("SLURM_JOB_ID") or not any(environ.get(name) for name in names):
+    if not by_slurm(environ):
         return None
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if not seen.devices and visible:
         # NVML does not answer, as in some containers: Slurm knows what it granted
-        return Held(visible, 0, reason=seen.reason, visible=visible)
+        where = f"{socket.gethostname()}:{visible}"
+        return Held(where, 0, reason=seen.reason, visible=visible)
     devices = leasable(seen.devices)
     if shared_by_slurm(environ) or len(devices) != 1:
         return None

@@ -39,7 +39,9 @@ def device_section(evidence: Path | None) -> dict[str, Any] | None:
     evidence : Path or None
         The lines of evidence of the experiment; need not exist.
     """
-    runs = runs_of(jobs_of(read_lines(evidence))) if evidence is not None else []
+    # jobs on a cluster write to one file for each node
+    files = sorted(evidence.parent.glob(f"{evidence.stem}*{evidence.suffix}")) if evidence else []
+    runs = runs_of(jobs_of(line for path in files for line in read_lines(path)))
     shown = runs[-_RUNS:]
     if not shown:
         return None
