@@ -21,6 +21,7 @@ from tilewright.placement.resources import local_plan
 
 #: Rounds that may fail, 5 s apart, before the greedy scheduler sends all that is ready.
 _PATIENCE = 12
+_AGAIN_S = 5
 
 
 class Scheduler(SchedulerBase):  # type: ignore[misc]
@@ -64,6 +65,8 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             self._failures += 1
             self.logger.error(f"placement failed: {error!r}", exc_info=True)
             if self._failures < _PATIENCE:
+                if isinstance(self._run, LocalRun):  # where no job runs, nothing else would ask
+                    self.dag.workflow.scheduler._schedule_reevalutation(_AGAIN_S)
                 return []
             self.logger.error("placement failed again and again, so this round is greedy")
             return None
