@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 
 from tilewright.devices.budget import leasable
 from tilewright.devices.choose import DeviceChoice, device_from_environment
@@ -85,6 +86,11 @@ def device_kinds(
         }  # fmt: skip
         kinds[rule] = every[choice]
     return kinds
+
+
+def write_evidence_to(path: Path) -> None:
+    """Tell the jobs that this process starts where to write what they made of their devices."""
+    os.environ["TILEWRIGHT_DEVICE_LOG"] = str(path)
 
 
 def healthy_gpus() -> int:

@@ -12,7 +12,12 @@ from tilewright.devices.health import HealthError
 from tilewright.devices.root import LeaseRootError
 from tilewright.experiment import ConfigError, load_experiment
 from tilewright.layout import Layout
-from tilewright.machine import device_kinds, healthy_gpus, usable_gpus
+from tilewright.machine import (
+    device_kinds,
+    healthy_gpus,
+    usable_gpus,
+    write_evidence_to,
+)
 from tilewright.placement import cluster
 from tilewright.placement.errors import PlacementError
 from tilewright.placement.farewell import farewell
@@ -41,7 +46,7 @@ try:
         usable_gpus() if here else None,
         os.environ if here else {},
     )
-    os.environ["TILEWRIGHT_DEVICE_LOG"] = str(layout.device_evidence)
+    write_evidence_to(layout.device_evidence)
     any_gpu = here and any("gpu" in able for able in kinds.values())
     plan = Plan(
         data_sizes(experiment, layout, kinds),
