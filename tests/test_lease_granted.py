@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.devices.budget import RESERVE_B, Request
+from tilewright.devices.choose import GRANTED
 from tilewright.devices.lease import NoDeviceError, lease, leases
 from tilewright.devices.records import Device, Snapshot
 
@@ -21,6 +22,7 @@ def slurm_job(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("SLURM_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv(GRANTED, "1")
     monkeypatch.setenv("SLURM_JOB_GPUS", "3")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
 

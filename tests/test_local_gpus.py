@@ -37,8 +37,8 @@ def environment(machine: FakeMachine, tmp_path: Path) -> Iterator[dict[str, str]
     base = machine.environ()
     paths = [base["PYTHONPATH"], str(STANDIN)]
     yield {
-        "PYTHONPATH": os.pathsep.join(paths),
         **{name: text for name, text in base.items() if name not in os.environ},
+        "PYTHONPATH": os.pathsep.join(paths),
         "TILEWRIGHT_DEVICE": "auto",
         "TILEWRIGHT_LEASE_ROOT": str(tmp_path / "leases"),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),

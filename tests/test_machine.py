@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,10 @@ from tilewright.machine import Gpus, device_kinds, healthy_gpus, pools, usable_g
 from tilewright.settings import RuleResources, Settings
 
 BOTH, GPU, CPU = ("gpu", "cpu"), ("gpu",), ("cpu",)
-NONE = Gpus(reason="NVML does not start: is there an NVIDIA driver?")
+
+
+def none() -> Gpus:
+    return Gpus(reason="NVML does not start: is there an NVIDIA driver?")
 
 
 @pytest.fixture
@@ -28,10 +32,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     return made
 
 
-def some(machine: FakeMachine) -> Gpus:
-    found = usable_gpus()
-    assert len(found.devices) == len(machine.devices)
-    return found
+def some(machine: FakeMachine) -> Callable[[], Gpus]:
+    assert len(usable_gpus().devices) == len(machine.devices)
+    return usable_gpus
 
 
 def settings(device: str = "auto", **rules: str) -> Settings:
@@ -41,7 +44,7 @@ def settings(device: str = "auto", **rules: str) -> Settings:
 
 def test_auto_takes_what_there_is(machine: FakeMachine) -> None:
     assert set(device_kinds(settings(), some(machine), {}).values()) == {BOTH}
-    assert set(device_kinds(settings(), NONE, {}).values()) == {CPU}
+    assert set(device_kinds(settings(), none, {}).values()) == {CPU}
     assert set(device_kinds(settings(), None, {}).values()) == {BOTH}  # a cluster's partitions
 
 
@@ -55,20 +58,20 @@ def test_a_rule_wins_over_the_variable_and_that_over_the_config(machine: FakeMac
 
 def test_a_gpu_that_is_demanded_and_not_there_is_named_with_the_rule_and_the_mend() -> None:
     with pytest.raises(ConfigError) as caught:
-        device_kinds(settings(deconvolve="gpu"), NONE, {})
+        device_kinds(settings(deconvolve="gpu"), none, {})
     for words in ("rule deconvolve", "NVML does not start", "resources.deconvolve.device"):
         assert words in str(caught.value)
     with pytest.raises(ConfigError, match="rule assemble"):
-        device_kinds(settings(), NONE, {"TILEWRIGHT_DEVICE": "gpu"})
+        device_kinds(settings(), none, {"TILEWRIGHT_DEVICE": "gpu"})
 
 
 def test_pools_count_what_is_visible_and_healthy(
     machine: FakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cpus = len(os.sched_getaffinity(0))
-    assert pools() == {"gpu": 2, "cpu": max(1, cpus - 2)}
+    assert pools() == {"gpu": 2, "cpu": max(1, cpus - 4)}
     note_failure(tmp_path / "leases", uuid(1), "job", "hardware", "fell off the bus")
-    assert pools() == {"gpu": 1, "cpu": max(1, cpus - 1)}
+    assert pools() == {"gpu": 1, "cpu": max(1, cpus - 2)}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", uuid(1))
     assert (healthy_gpus(), pools()) == (0, {})
     assert "is quarantined: hardware fault" in usable_gpus().reason

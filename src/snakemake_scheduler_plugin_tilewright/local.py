@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from tilewright.placement.workload import KINDS, Job, Kind, Running, Slots, Way,
 
 #: Estimates are learned anew this often.
 _ESTIMATES_S = 60.0
+_COUNT_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class LocalRun:
         self.dag, self.plan, self.logger = dag, plan, logger
         self.jobs: dict[str, Any] = {}
         self.running: dict[str, _Started] = {}
+        self._counted_s = -math.inf
         self._numbers = itertools.count(1)
         self.gpus = self.most_gpus = plan.gpus() if plan.gpus else 0
         self.load()
@@ -60,6 +63,8 @@ class LocalRun:
         placed = self._place(ready, (waiting & self.jobs.keys()) - ready.keys(), available)
         others = [job for job in selectable if job not in able]
         chosen = first_fit([*(ready[name] for name in placed), *others], available)
+        if not chosen and selectable and not self.dag.workflow.scheduler.running:
+            chosen = [self._any(selectable[0], ready, placed)]
         for name, kind in placed.items():
             if ready[name] in chosen:
                 self.running[name] = _Started(kind, time.monotonic(), ready[name])
@@ -86,28 +91,41 @@ class LocalRun:
         if not self.gpus:  # no GPU is left: those that want one end with that reason
             able = {name: self.plan.sizes.kinds(job.rule.name) for name, job in ready.items()}
             placed |= {name: "gpu" for name, kinds in able.items() if kinds == ("gpu",)}
-        for name, kind in placed.items():
+        return self._assign(placed, ready)
+
+    def _any(self, job: Any, ready: Mapping[str, Any], placed: dict[str, Kind]) -> Any:
+        """Return a job that starts although it does not fit: nothing would ask again."""
+        name = "" if job.is_group() else key_of(job.rule.name, job.wildcards)
+        if name in ready and name not in placed:
+            placed |= self._assign({name: self.plan.sizes.kinds(job.rule.name)[-1]}, ready)
+        return job
+
+    def _assign(self, kinds: dict[str, Kind], ready: Mapping[str, Any]) -> dict[str, Kind]:
+        """Put kinds where the resource functions find them."""
+        for name, kind in kinds.items():
             self.plan.here[name] = kind
             # a new resource makes Snakemake ask all resource functions of the job again
             ready[name].add_aux_resource(f"placement_{next(self._numbers)}", 1)
-        return placed
+        return kinds
 
     def _slots(self, ready: Mapping[str, Any], available: Mapping[str, Any]) -> list[Slots]:
         """Return the local pools, for the largest of the ready jobs."""
-        gpus = self.plan.gpus() if self.plan.gpus else 0
-        if gpus != self.gpus:
-            self.logger.info(f"{gpus} GPUs can be used, {self.gpus} before")
-        self.gpus, self.most_gpus = gpus, max(gpus, self.most_gpus)
+        self._count_gpus()
+        most = self.dag.workflow.scheduler.global_resources
         taken = sum(one.kind == "gpu" for one in self.running.values())
+        # more jobs than GPUs share them
+        gpu_jobs = self.gpus * max(1, math.ceil(most.get("gpu", 0) / max(1, self.most_gpus)))
         shapes = [
             self.plan.sizes.shape(job.rule.name, job.wildcards, gpu=False) for job in ready.values()
         ]
-        cpus = max(shape.cpus for shape in shapes)
-        mem_mb = max(shape.mem_mb for shape in shapes)
+        # Snakemake gives a job that asks for more than there is all that there is
+        cpus = max(min(s.cpus, most.get("_cores", s.cpus)) for s in shapes)
+        mem_mb = max(min(s.mem_mb, most.get("mem_mb", s.mem_mb)) for s in shapes)
+        left = available.get("cpu", available.get("_cores", cpus))
         free = {
-            "gpu": available.get("gpu", self.most_gpus - taken) - (self.most_gpus - gpus),
+            "gpu": min(available.get("gpu", gpu_jobs), gpu_jobs - taken),
             "cpu": min(
-                available.get("cpu", available.get("_cores", cpus)) // cpus,
+                left // min(cpus, most.get("cpu", cpus)),
                 available.get("_cores", cpus) // cpus,
                 available.get("mem_mb", mem_mb) // mem_mb,
             ),
@@ -115,9 +133,19 @@ class LocalRun:
         found = []
         for kind in KINDS:
             own = [self._run(name, one) for name, one in self.running.items() if one.kind == kind]
-            left = max(0, int(free[kind]))
-            found.append(Slots(kind, "here", kind, left + len(own), left, tuple(own)))
+            now = max(0, int(free[kind]))
+            found.append(Slots(kind, "here", kind, now + len(own), now, tuple(own)))
         return found
+
+    def _count_gpus(self) -> None:
+        """Look which GPUs are healthy, every few seconds."""
+        now_s = time.monotonic()
+        if self.plan.gpus is None or now_s - self._counted_s < _COUNT_S:
+            return
+        gpus, self._counted_s = self.plan.gpus(), now_s
+        if gpus != self.gpus:
+            self.logger.info(f"{gpus} GPUs can be used, {self.gpus} before")
+        self.gpus, self.most_gpus = gpus, max(gpus, self.most_gpus)
 
     def _run(self, name: str, started: _Started) -> Running:
         task = started.job

@@ -23,6 +23,11 @@ from tilewright.kernels.backend import Backend, DeviceError, gpu_backend
 
 logger = logging.getLogger("tilewright")
 
+#: NVML counts what the driver keeps as used: 450 to 600 MiB on cards that nobody uses.
+_DRIVER_B = 1024 * MIB
+#: What a job that takes a whole device must have at least.
+_LEAST_B = CONTEXT_B + 256 * MIB
+
 
 @contextlib.contextmanager
 def leased_backend(
@@ -53,21 +58,28 @@ def leased_backend(
     whole_name = f"{group} {job}"
     look = partial(snapshot, dict(environ))
     need_b = gpu_mem_mb * MIB + CONTEXT_B
-    most_b = (
-        max((d.total_b for d in leasable(look().devices)), default=need_b + RESERVE_B) - RESERVE_B
-    )
-    if need_b > most_b:
+    totals_b = [device.total_b for device in leasable(look().devices)]
+    most_b = max(totals_b) - RESERVE_B - _DRIVER_B if totals_b else need_b
+    whole = need_b > most_b
+    if whole:
         logger.warning(
             "%d MiB asked for and %d MiB on the largest GPU: work is halved where it does not fit",
             need_b // MIB,
             most_b // MIB,
         )
-    request = Request(min(need_b, most_b), job, group, wait_limit_s=float(limit) if limit else None)
+    request = Request(
+        min(need_b, _LEAST_B) if whole else need_b,
+        job,
+        group,
+        whole=whole,
+        wait_limit_s=float(limit) if limit else None,
+    )
     with lease(
         request,
         snapshot=look,
         root=root,
-        quarantined=lambda: {*quarantined(root), *failed_on(root, whole_name)} if root else set(),
+        quarantined=lambda: quarantined(root) if root else (),
+        avoid=failed_on(root, whole_name) if root else (),
         evidence=_evidence(environ),
     ) as held:
         logger.info("device %s after %.1f s, %d MiB", held.uuid, held.waited_s, held.bytes_ // MIB)
@@ -79,6 +91,7 @@ def leased_backend(
                 yield backend
             finally:
                 held.peak_b, held.splits = backend.use.peak_b, backend.use.splits
+                backend.xp.get_default_memory_pool().free_all_blocks()
 
 
 def _evidence(environ: Mapping[str, str]) -> Path | None:
@@ -98,6 +111,7 @@ def _noted(root: Path | None, held: Held, job: str) -> Iterator[None]:
         yield
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
-        if root and (fault := classify(text)) not in ("other", "memory"):
+        of_device = isinstance(error, DeviceError) or type(error).__module__.startswith("cupy")
+        if root and of_device and (fault := classify(text)) not in ("other", "memory"):
             note_failure(root, held.uuid, job, fault, text[:300])
         raise

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from tilewright.devices.budget import leasable
 from tilewright.devices.choose import DeviceChoice, device_from_environment
-from tilewright.devices.health import quarantined
+from tilewright.devices.health import HealthError, quarantined
 from tilewright.devices.nvml import snapshot
 from tilewright.devices.records import Device
-from tilewright.devices.root import lease_root
+from tilewright.devices.root import LeaseRootError, lease_root
 from tilewright.experiment import ConfigError
 from tilewright.placement.shapes import GPU_RULES
 from tilewright.placement.workload import Kind
@@ -50,7 +50,7 @@ def usable_gpus(environ: Mapping[str, str] = os.environ) -> Gpus:
 
 
 def device_kinds(
-    settings: Settings, gpus: Gpus | None, environ: Mapping[str, str] = os.environ
+    settings: Settings, look: Callable[[], Gpus] | None, environ: Mapping[str, str] = os.environ
 ) -> dict[str, tuple[Kind, ...]]:
     """Return the device kinds that may run each rule that a GPU can run, the preferred one first.
 
@@ -59,8 +59,9 @@ def device_kinds(
     Parameters
     ----------
     settings : Settings
-    gpus : Gpus or None
-        Of this machine; None where a cluster has them.
+    look : callable or None
+        Returns the GPUs of this machine, and is asked only if a rule may use one; None where a
+        cluster has them.
     environ : mapping
 
     Raises
@@ -70,12 +71,14 @@ def device_kinds(
     """
     general = device_from_environment(environ, settings.device)
     kinds: dict[str, tuple[Kind, ...]] = {}
+    gpus: Gpus | None = None
     for rule in sorted(GPU_RULES):
         own = settings.resources.get(rule)
         choice: DeviceChoice = own.device if own and own.device else general
+        if choice != "cpu" and look is not None and gpus is None:
+            gpus = look()
         there = gpus is None or bool(gpus.devices)
-        if choice == "gpu" and not there:
-            assert gpus is not None
+        if choice == "gpu" and gpus is not None and not there:
             raise ConfigError(
                 f"rule {rule} is to run on a GPU, and this machine has none that can be used: "
                 f"{gpus.reason}; set device or resources.{rule}.device to auto or cpu, or see "
@@ -101,13 +104,17 @@ def healthy_gpus() -> int:
 def pools() -> dict[str, int]:
     """Return the local pools, for ``resources`` of a profile; nothing on a machine without GPU.
 
-    ``gpu`` is one job on each GPU. ``cpu`` counts the CPUs of jobs that could use a GPU and run on
-    CPUs: one is left for each GPU, whose job would wait for a core otherwise.
+    ``gpu`` is one job on each GPU, or ``TILEWRIGHT_JOBS_PER_GPU``. ``cpu`` counts the CPUs of jobs
+    that could use a GPU and run on CPUs: two are left for each GPU's job.
 
-    Raises
-    ------
-    LeaseRootError, HealthError
-        As :func:`usable_gpus`.
+    Where the folder of the leases cannot be used there are none: the Snakefile says so, if a rule
+    wants a GPU.
     """
-    gpus = healthy_gpus()
-    return {"gpu": gpus, "cpu": max(1, len(os.sched_getaffinity(0)) - gpus)} if gpus else {}
+    try:
+        gpus = healthy_gpus()
+    except (LeaseRootError, HealthError):
+        return {}
+    if not gpus:
+        return {}
+    jobs = gpus * max(1, int(os.environ.get("TILEWRIGHT_JOBS_PER_GPU", "1")))
+    return {"gpu": jobs, "cpu": max(1, len(os.sched_getaffinity(0)) - 2 * jobs)}

@@ -43,7 +43,7 @@ try:
     here = cluster.current() is None and not in_slurm_job
     kinds = device_kinds(
         experiment.settings,
-        usable_gpus() if here else None,
+        usable_gpus if here else None,
         os.environ if here else {},
     )
     write_evidence_to(layout.device_evidence)

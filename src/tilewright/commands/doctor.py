@@ -71,8 +71,8 @@ def examine(
             looked = list(check_config(experiment, layout))
             checks += looked
             if all(check.state != "problem" for check in looked):
-                gpus = None if slurm else usable_gpus()
-                kinds = device_kinds(experiment.settings, gpus, {} if slurm else os.environ)
+                look = None if slurm else usable_gpus
+                kinds = device_kinds(experiment.settings, look, {} if slurm else os.environ)
                 sizes = data_sizes(experiment, layout, kinds)
                 # before a cluster is in use: the Snakefile would look for stale jobs itself
                 jobs = read_tasks(find_snakefile(snakefile), configfile, (), sizes)

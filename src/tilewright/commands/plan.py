@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tilewright.commands.checks import count
 from tilewright.commands.dag import find_snakefile, read_experiment, read_tasks
 from tilewright.layout import Layout
 from tilewright.machine import device_kinds, usable_gpus
@@ -88,12 +89,14 @@ def preview(
         The site file is wrong, Slurm does not answer, or a job would pend for ever.
     """
     experiment = read_experiment(configfile)
-    gpus = None if slurm else usable_gpus()
-    kinds = device_kinds(experiment.settings, gpus, {} if slurm else os.environ)
+    look = None if slurm else usable_gpus
+    kinds = device_kinds(experiment.settings, look, {} if slurm else os.environ)
     sizes = data_sizes(experiment, Layout(experiment.settings.results), kinds)
     tasks = read_tasks(find_snakefile(snakefile), configfile, targets, sizes)
     if not slurm:
-        note = "no Slurm here: jobs run on this machine, as many at once as its CPUs take"
+        able = any("gpu" in kind for kind in kinds.values())
+        beside = f" beside {count(len(usable_gpus().devices), 'GPU')}" if able else ""
+        note = f"no Slurm here: jobs run on this machine, as many at once as its CPUs take{beside}"
         here = _here(tasks, Plan(sizes))
         return Preview(tuple(targets), len(tasks), None, here if tasks else None, (note,))
     found = cluster.use(site)

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Literal
 
+#: Set in a job of the workflow that Slurm runs by itself.
+GRANTED = "TILEWRIGHT_GRANTED"
 DeviceChoice = Literal["auto", "gpu", "cpu"]
 
 
@@ -42,6 +44,7 @@ def device_from_environment(
 def use_granted_device() -> None:
     """Make the device that Slurm granted the one of this process and of what it starts."""
     os.environ["TILEWRIGHT_DEVICE"] = granted_device()
+    os.environ[GRANTED] = "1"
 
 
 def granted_device(environ: Mapping[str, str] = os.environ) -> Literal["cpu", "gpu"]:

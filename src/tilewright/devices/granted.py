@@ -7,6 +7,7 @@ import socket
 from collections.abc import Mapping
 
 from tilewright.devices.budget import RESERVE_B, Request, leasable
+from tilewright.devices.choose import GRANTED
 from tilewright.devices.held import Held
 from tilewright.devices.records import Snapshot
 
@@ -21,7 +22,12 @@ def shared_by_slurm(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def by_slurm(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether Slurm granted GPUs to this job."""
+    """Return whether Slurm granted GPUs to this job of the workflow alone.
+
+    Not where Snakemake itself runs inside an allocation, whose GPUs its jobs share.
+    """
+    if not environ.get(GRANTED):
+        return False
     names = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
     return bool(environ.get("SLURM_JOB_ID")) and any(environ.get(name) for name in names)
 

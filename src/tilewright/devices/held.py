@@ -61,7 +61,7 @@ class Held:
     def environment(self) -> dict[str, str]:
         """Return the variables that make the device that of this process."""
         arrays_b = self.bytes_ - CONTEXT_B
-        limit = {"CUPY_GPU_MEMORY_LIMIT": str(arrays_b)} if arrays_b > 0 else {}
+        limit = {"CUPY_GPU_MEMORY_LIMIT": str(max(arrays_b, 2**26))} if self.bytes_ else {}
         return {
             "CUDA_VISIBLE_DEVICES": self.visible or self.uuid,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

@@ -57,6 +57,7 @@ def lease(
     snapshot: Callable[[], Snapshot],
     root: Path | None = None,
     quarantined: Callable[[], Collection[str]] = tuple,
+    avoid: Collection[str] = (),
     evidence: Path | None = None,
     reserve_b: int = RESERVE_B,
 ) -> Iterator[Held]:
@@ -75,6 +76,8 @@ def lease(
         That of :func:`~tilewright.devices.root.lease_root`, unless a test names another.
     quarantined : callable
         Returns the UUIDs that must not be used now.
+    avoid : collection of str
+        UUIDs that this request does not want where there are others.
     evidence : Path, optional
         File to which one JSON line is appended.
     reserve_b : int
@@ -90,7 +93,7 @@ def lease(
         held = granted_lease(request, seen, reserve_b=reserve_b)
         if held is None:
             desk = _Desk(Book(root or lease_root()), snapshot, quarantined, reserve_b, evidence)
-            held = stack.enter_context(_leased(desk, request, seen))
+            held = stack.enter_context(_leased(desk, request, seen, avoid))
         try:
             with variables_set(held.environment()):
                 yield held
@@ -111,15 +114,19 @@ def leases(root: Path) -> list[Claim]:
 
 
 @contextlib.contextmanager
-def _leased(desk: _Desk, request: Request, seen: Snapshot) -> Iterator[Held]:
+def _leased(
+    desk: _Desk, request: Request, seen: Snapshot, avoid: Collection[str]
+) -> Iterator[Held]:
     """Queue, wait, hold, and give back."""
     started_s = time.monotonic()
     with contextlib.ExitStack() as stack:
         try:
             bad = desk.quarantined()
             _check(request, seen, bad, desk.reserve_b)
+            able = leasable(seen.devices, bad)
+            allowed = [d.uuid for d in able if d.uuid not in avoid] or [d.uuid for d in able]
             with desk.book.opened():
-                ticket = desk.book.join(request, [d.uuid for d in leasable(seen.devices)])
+                ticket = desk.book.join(request, allowed)
             stack.callback(_give_back, desk, ticket)
             with desk.book.opened():
                 _grant(desk, seen, bad, ticket)

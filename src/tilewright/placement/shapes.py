@@ -26,6 +26,7 @@ RULES = GPU_RULES | {
 
 _PYTHON_MB = 350  # interpreter with numpy, scipy and zarr imported, measured 290
 _MB = 2**20
+_GPU_CPUS = 2  # of a job on a GPU: one drives it, one reads and writes
 _START_MIN = 10  # of a time limit, whatever the data
 _MARGIN = 4  # of a time limit over the time measured
 _START_S = 8.0  # Snakemake starts twice in every Slurm job, measured 5.5 on idle cores
@@ -125,6 +126,8 @@ class ShapeModel:
         minutes: float = own.get("runtime_min") or self._minutes(rule, size, cpus)
         growth = 1 + 0.5 * (attempt - 1)
         gpus = int(gpu and rule in GPU_RULES)
+        if gpus and not own.get("cpus"):
+            cpus = min(cpus, _GPU_CPUS)
         if gpus:
             minutes = _START_MIN + max(0, minutes - _START_MIN) / self.slowdown
         gpu_mem_mb = gpus * (own.get("gpu_mem_mb") or self._work_mb(rule, size, cpus))
