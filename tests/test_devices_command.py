@@ -258,6 +258,8 @@ def test_watch_looks_again_until_it_is_interrupted(machine: FakeMachine) -> None
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # tests in the background of a shell would hand on that SIGINT is ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         assert watching.stdout
@@ -270,7 +272,7 @@ def test_watch_looks_again_until_it_is_interrupted(machine: FakeMachine) -> None
         _, errors = watching.communicate(timeout=30)
     finally:
         watching.kill()
-        watching.wait()
+        watching.communicate()
     assert [plain["devices"][0]["used_b"] for plain in (first, second)] == [3 * GB, 8 * GB]
     assert (watching.returncode, errors) == (0, "")
 
