@@ -13,14 +13,13 @@ STANDIN = Path(__file__).parent / "standin"
 
 KERNELS = """
 import numpy as np
-from tilewright.devices.choose import device_from_environment
-from tilewright.kernels.backend import cpu_backend, make_backend
+from tilewright.kernels.backend import cpu_backend, gpu_backend
 from tilewright.kernels.deconvolution import deconvolve
 from tilewright.kernels.focus import soft_focus
 from tilewright.kernels.noise import NoiseModel
 from tilewright.kernels.phase_correlation import correlate_strips
 
-cpu, gpu = cpu_backend(), make_backend(device_from_environment())
+cpu, gpu = cpu_backend(), gpu_backend()
 assert gpu.device == "gpu" and gpu.xp.__version__.endswith("standin")
 rng = np.random.default_rng(0)
 stack = rng.poisson(200, (5, 48, 40)).astype(np.float32)

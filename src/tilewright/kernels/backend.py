@@ -123,11 +123,6 @@ def gpu_backend() -> Backend:
     return Backend("gpu", cupy, cupyx.scipy.fft, cupyx.scipy.ndimage, 1)
 
 
-def make_backend(device: Device, workers: int = 1) -> Backend:
-    """Return the backend of ``device``; ``workers`` is the number of CPU threads."""
-    return gpu_backend() if device == "gpu" else cpu_backend(workers)
-
-
 def fast_len(n: int) -> int:
     """Return the smallest 2-3-5-7-smooth integer ≥ ``n``.
 
