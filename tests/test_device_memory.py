@@ -166,13 +166,10 @@ def check_chunks_are_split(folder: Path) -> None:
 
 
 def same_in_parts(make: Callable[[Backend, str], list[NDArray[Any]]], share: float) -> None:
-    # threads that meet by chance hold more at once: the least of three runs is what it needs
-    peaks = []
-    for k in range(3):
-        with limited(0) as backend:
-            whole = make(backend, f"whole{k}")
-            peaks.append(peak(backend))
-    with limited(share * min(peaks)) as backend:
+    with limited(0) as backend:
+        whole = make(backend, "whole")
+        most = peak(backend)
+    with limited(share * most) as backend:
         parts = make(backend, "parts")
     assert backend.use.splits > 0
     for a, b in zip(whole, parts, strict=True):

@@ -73,8 +73,7 @@ class Backend:
 
     def to_numpy(self, array: Array) -> Any:
         """Move an array of this backend to host memory as a NumPy array."""
-        get = getattr(array, "get", None)
-        return get() if get is not None else np.asarray(array)
+        return np.asarray(array) if self.device == "cpu" else self.xp.asnumpy(array)
 
     @contextlib.contextmanager
     def fft_threads(self) -> Iterator[None]:

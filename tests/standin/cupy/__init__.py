@@ -28,6 +28,11 @@ def asarray(array: Any, dtype: Any = None) -> Any:
     return _pool.count(numpy.array(array, dtype))
 
 
+def asnumpy(array: Any) -> Any:
+    """Return an array of the host: a copy, so that the device's memory is free again."""
+    return numpy.array(array)
+
+
 def __getattr__(name: str) -> Any:
     """Take every other name from NumPy."""
     return getattr(numpy, name)
