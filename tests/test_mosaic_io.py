@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 import yaozarrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zarr.storage import _local as local_store
 
 from tilewright.io.mosaic import StoreError, create_mosaic, open_mosaic
 from tilewright.io.zarr_store import OmeZarrVersion, whole_or_nothing
@@ -135,6 +138,29 @@ def test_an_error_leaves_the_old_mosaic_and_no_rest(tmp_path: Path) -> None:
         fail()
     assert digest(path) == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_writes_that_outlast_an_error_leave_no_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, full = local_store._put, threading.Event()
+
+    def put(path: Path, *args: Any, **kwargs: Any) -> int:
+        if "/c/" in str(path) or path.name[:1].isdigit():
+            if not full.is_set():
+                full.set()
+                raise OSError(errno.ENOSPC, "No space left on device")
+            time.sleep(0.2)
+        return write(path, *args, **kwargs)
+
+    monkeypatch.setattr(local_store, "_put", put)
+    with (
+        pytest.raises(OSError, match="No space"),
+        create_mosaic(tmp_path / "m.zarr", (1, 192, 192), "uint16", 64, VOXEL_UM, "m") as mosaic,
+    ):
+        mosaic.write(0, 0, 0, np.ones((192, 192), np.uint16))
+    time.sleep(0.5)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_replaces_what_was_there_and_a_stale_partial(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Metadata follow OME-NGFF 0.4 (Zarr v2, read by today's viewers) or 0.5 (Zarr v3)
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import shutil
@@ -18,6 +19,7 @@ import numpy as np
 import zarr
 import zarr.codecs
 from numpy.typing import NDArray
+from zarr.core.sync import sync
 
 OmeZarrVersion = Literal["0.4", "0.5"]
 #: Key of the group's attributes that holds tilewright's own numbers.
@@ -44,8 +46,21 @@ def whole_or_nothing(path: Path) -> Iterator[Path]:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         partial.replace(path)
+    except BaseException:
+        _end_writes()
+        raise
     finally:
         _remove(partial)
+
+
+def _end_writes() -> None:
+    """Wait for what Zarr still writes: after the error of one write it leaves the others alone."""
+
+    async def end() -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    sync(end())
 
 
 def _remove(path: Path) -> None:
