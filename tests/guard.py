@@ -38,6 +38,8 @@ class GuardedArray:
         return np.array(self._host)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__array"):  # the doors that NumPy tries before `__array__`
+            raise AttributeError(name)
         value = getattr(self._host, name)
         return _wrap_function(value) if callable(value) else _wrap(value)
 
@@ -171,9 +173,16 @@ class GuardedNamespace:
         return _wrap_function(value)
 
 
+class GuardedBackend(Backend):
+    """Its arrays come back by their own method, as CuPy's do."""
+
+    def to_numpy(self, array: Any) -> Any:
+        return array.get() if isinstance(array, GuardedArray) else array
+
+
 def guarded_backend() -> Backend:
     """Return a CPU backend whose arrays refuse NumPy, as CuPy's do."""
-    return Backend(
+    return GuardedBackend(
         "cpu",
         GuardedNamespace(np),
         GuardedNamespace(scipy.fft),

@@ -142,8 +142,9 @@ def memory_mode() -> MemoryMode:
 def _cgroups_of(node: str) -> list[Path]:
     """The cgroups that slurmd made for a node, inner ones first."""
     tops = [top for top in _CGROUPS.glob(f"*/slurm_{node}") if top.is_dir()]
-    inner = [path for top in tops for path in top.rglob("*") if path.is_dir()]
-    return sorted(inner + tops, key=lambda path: len(path.parts), reverse=True)
+    # unlike rglob, walk passes over a cgroup that goes meanwhile, as with the end of a job
+    found = [Path(folder) for top in tops for folder, _, _ in os.walk(top)]
+    return sorted(found, key=lambda path: len(path.parts), reverse=True)
 
 
 def processes_in_cgroups(node: str) -> set[int]:
