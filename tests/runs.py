@@ -60,8 +60,6 @@ class Run:
             *args,
             "--snakefile",
             str(REPO / "workflow/Snakefile"),
-            "--workflow-profile",
-            str(REPO / "profiles/default"),
             "--configfile",
             str(self.config),
         ]

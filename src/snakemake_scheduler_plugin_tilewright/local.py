@@ -194,4 +194,6 @@ class LocalRun:
                 self.plan.durations.learn(job.rule.name, started.kind, self._nominal_s(job), took_s)
             elif job in scheduler.running:
                 continue
+            elif started.kind == "gpu":
+                self._counted_s = -math.inf  # it may have failed because its GPU is gone
             del self.running[name]
