@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from benchmarks.placement_bound import Bound
 from benchmarks.placement_exact import best_of_many_s, told
 from tilewright.placement.policy import decide
+from tilewright.placement.restarts import after, restarts
 from tilewright.placement.simulator import Change, Policy, Run, View, simulate
 from tilewright.placement.workload import Decision, Job, Kind, Slots, Workload
 
@@ -216,9 +217,13 @@ def ours(scenario: Scenario, learn: bool = True) -> Policy:
         pools = [replace(p, running=tuple(
             replace(r, end_s=r.start_s + estimates[jobs[r.job].rule, p.kind] * jobs[r.job].work)
             for r in p.running)) for p in view.pools]  # fmt: skip
-        found = decide(work, view.ready, view.later, pools, view.clock_s, last=last)
-        last = found.way
-        return found.starts
+        starts: tuple[Decision, ...] = ()
+        if view.ready:
+            found = decide(work, view.ready, view.later, pools, view.clock_s, last=last)
+            last, starts = found.way, found.starts
+        pools = after(pools, starts)
+        waiting = set(view.ready) - {start.job for start in starts}
+        return [*starts, *restarts(work, waiting, view.later, pools, view.clock_s, last)]
 
     return policy
 
@@ -317,7 +322,8 @@ def cost_of_loss(scenario: Scenario, lost_s: float, run: Run) -> float:
         for pool in scenario.pools
     }  # fmt: skip
     share = sum(speeds.values()) / sum(v for name, v in speeds.items() if name not in kills)
-    again_s = max((bar.end_s - bar.start_s for bar in run.bars if not bar.done), default=0.0)
+    killed = [bar for bar in run.bars if not bar.done and kills.get(bar.pool) == bar.end_s]
+    again_s = max((bar.end_s - bar.start_s for bar in killed), default=0.0)
     return max(0.0, lost_s - at_s) / max(1e-9, max(0.0, kept_s - at_s) * share + again_s)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tilewright.placement.forecast import Forecast, Queues
 from tilewright.placement.policy import decide
+from tilewright.placement.restarts import after, restarts
 from tilewright.placement.workload import Job, Kind, Round, Running, Seen, Slots, Way, Workload
 
 BOTH: tuple[Kind, ...] = ("gpu", "cpu")
@@ -273,3 +274,53 @@ def test_jobs_in_a_circle_are_refused() -> None:
     circle = [Job("a", "qc", ("cpu",), ("b",)), Job("b", "qc", ("cpu",), ("a",))]
     with pytest.raises(ValueError, match="circle"):
         Workload(circle, ESTIMATES_S)
+
+
+@settings(max_examples=120, deadline=None)
+@given(questions(), st.data())
+def test_a_job_moves_only_to_a_faster_gpu_that_nobody_waits_for(
+    question: tuple[list[Job], list[str], list[Slots], float], data: st.DataObject
+) -> None:
+    jobs, ready, pools, clock_s = question
+    work = Workload(jobs, ESTIMATES_S)
+    cpu_jobs = [name for name in ready if "cpu" in work.jobs[work.index[name]].kinds]
+    busy = data.draw(st.sets(st.sampled_from(cpu_jobs))) if cpu_jobs else set()
+    runs = [Running(name, 0.0, data.draw(st.floats(0, 3000)), data.draw(st.booleans()))
+            for name in sorted(busy)]  # fmt: skip
+    pools = [*pools, Slots("more", "a", "cpu", len(runs), 0, tuple(runs))]
+    waiting = [name for name in ready if name not in busy]
+    later = [job.name for job in jobs if job.needs]
+    moves = restarts(work, waiting, later, pools, clock_s)
+    assert len({move.job for move in moves}) == len(moves)
+    by_name, run_of = {p.name: p for p in pools}, {run.job: run for run in runs}
+    wanted = {work.jobs[work.index[n]].account for n in waiting
+              if "gpu" in work.jobs[work.index[n]].kinds}  # fmt: skip
+    for move in moves:
+        job, gpu = work.jobs[work.index[move.job]], by_name[move.pool]
+        assert gpu.kind == "gpu"
+        assert "gpu" in job.kinds
+        assert job.account in (None, gpu.account)
+        assert not wanted & {None, gpu.account}
+        assert not run_of[move.job].moved
+        assert clock_s < move.end_s < run_of[move.job].end_s
+    for name, count in Counter(move.pool for move in moves).items():
+        assert count <= by_name[name].room
+    filled = after(pools, moves)
+    assert sum(len(p.running) for p in filled) == sum(len(p.running) for p in pools)
+
+
+def test_the_longest_gains_move_first_and_what_ends_early_stays() -> None:
+    jobs = [Job(name, "stitch", BOTH) for name in ("a", "b", "early", "moved", "over")]
+    ends_s = (400.0, 600.0, 250.0, 700.0, -5.0)
+    runs = [Running(j.name, -90.0, end, j.name == "moved")
+            for j, end in zip(jobs, ends_s, strict=True)]  # fmt: skip
+    work = Workload(jobs, ESTIMATES_S)
+
+    def moved(gpus: int, *waiting: str) -> list[str]:
+        pools = [pool("a", "gpu", gpus), Slots("c", "a", "cpu", 5, 0, tuple(runs))]
+        return [move.job for move in restarts(work, waiting, (), pools, 0.0)]
+
+    assert moved(1) == ["b"]
+    assert moved(4) == ["b", "a"]
+    runs.pop()
+    assert moved(4, "over") == []  # it waits for a GPU

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.placement.policy import decide
+from tilewright.placement.restarts import after, restarts
 from tilewright.placement.simulator import (
     Change,
     OversubscribedError,
@@ -39,7 +40,10 @@ def production(jobs: list[Job]) -> Policy:
         nonlocal last
         found = decide(work, view.ready, view.later, view.pools, view.clock_s, last=last)
         last = found.way
-        return found.starts
+        waiting = set(view.ready) - {start.job for start in found.starts}
+        pools = after(view.pools, found.starts)
+        moves = restarts(work, waiting, view.later, pools, view.clock_s, last)
+        return [*found.starts, *moves]
 
     return policy
 
@@ -135,6 +139,10 @@ def test_every_job_is_done_once_in_order_and_no_pool_is_exceeded(
             at_once = sum(b.start_s <= bar.start_s < b.end_s for b in bars)
             assert at_once <= slots
     assert run.makespan_s == max(bar.end_s for bar in done.values())
+    kills = {(c.pool, c.at_s) for c in changes if c.kills}
+    ended = [b for b in run.bars if not b.done and (b.pool, b.end_s) not in kills]
+    assert len(ended) == len({bar.job for bar in ended})
+    assert all(bar.pool.endswith("cpu") for bar in ended)
     assert play(jobs, changes, factor).bars == run.bars
 
 
@@ -146,6 +154,31 @@ def test_a_policy_that_oversubscribes_is_caught(pool: str) -> None:
     with pytest.raises(OversubscribedError, match="no free slot"):
         simulate(same(20), {("j0", k): 1.0 for k in BOTH} | dict.fromkeys(
             [(f"j{i}", k) for i in range(20) for k in BOTH], 1.0), POOLS, greedy)  # fmt: skip
+
+
+@pytest.mark.parametrize("places", [["cpu", "cpu"], ["gpu", "gpu"], ["cpu", "gpu", "cpu"]])
+def test_a_running_job_may_move_once_and_only_to_another_pool(places: list[str]) -> None:
+    def restless(view: View) -> Iterable[Decision]:
+        return [Decision("j0", f"clive_{places.pop(0)}", view.clock_s, math.inf, "")]
+
+    changes = [Change(at_s, "maigan_gpu", 2) for at_s in (0.5, 0.6)]
+    with pytest.raises(OversubscribedError, match="j0 is not ready"):
+        simulate(same(1), {("j0", kind): 1.0 for kind in BOTH}, POOLS, restless, changes)
+    assert not places
+
+
+def test_a_job_begins_anew_on_a_gpu_that_comes_back() -> None:
+    changes = [
+        *(Change(0.0, name, 0) for name in ("clive_gpu", "maigan_gpu")),
+        Change(1.0, "clive_gpu", 1),
+    ]
+    run = play(same(1), changes)
+    assert [(bar.pool[-3:], bar.end_s, bar.done) for bar in run.bars] == [
+        ("cpu", 1.0, False),
+        ("gpu", 2.0, True),
+    ]
+    assert run.moved == {"j0"}
+    assert run.busy_s["clive_gpu"] == pytest.approx(1.0)
 
 
 def test_jobs_that_nothing_can_run_are_named() -> None:

@@ -20,7 +20,7 @@ from tilewright.placement.place import Place, key_of
 from tilewright.placement.preflight import check_sizes
 from tilewright.placement.resources import Plan
 from tilewright.placement.tasks import Fixed, Task
-from tilewright.placement.watch import soonest_end_s, tend
+from tilewright.placement.watch import begin_anew, soonest_end_s, tend
 
 _TEND_S = 5.0
 _SAY_S = 300.0
@@ -45,6 +45,7 @@ class Run:
         self.tries: dict[str, int] = {}
         self._numbers = itertools.count(1)
         self._said: dict[str, float] = {}
+        self._glance_s = 0.0
         self.dispatcher = Dispatcher(
             cluster, plan, Ledger(plan.ledger), str(dag.workflow.workdir_init)
         )
@@ -187,7 +188,7 @@ class Run:
         scheduler._open_jobs.release()
 
     def _tend(self) -> None:
-        """Every few seconds move jobs that wait for nothing, and keep the executor awake."""
+        """Every few seconds move jobs that would end sooner, and keep the executor awake."""
         pause = threading.Event()
         while not pause.wait(_TEND_S):
             try:
@@ -196,7 +197,11 @@ class Run:
                 self.logger.exception("looking after pending jobs failed; it is tried again")
 
     def _tend_once(self) -> None:
-        for name in tend(self.dispatcher, self._has_tries):
+        moved = tend(self.dispatcher, self._has_tries)
+        if time.monotonic() > self._glance_s:
+            moved += begin_anew(self.dispatcher, self._has_tries)
+            self._glance_s = time.monotonic() + self.dispatcher.cluster.site.patience_s / 2
+        for name in moved:
             self.logger.info(f"{name}: {self.dispatcher.tasks[name].moved}; placed anew")
         scheduler = self.dag.workflow.scheduler
         if scheduler is not None:

@@ -94,6 +94,25 @@ def test_labmate_fills_an_account_before_and_during_the_run(run: ClusterRun) -> 
     assert run.placed()["maigan_gpu"] + run.placed()["maigan_cpu"] >= 8
 
 
+def test_jobs_on_cpus_begin_anew_when_a_labmate_leaves_the_gpus(run: ClusterRun) -> None:
+    slurm = run.slurm
+    hogs = [slurm.sbatch("labmate", "-A", account, "-p", "hpg-b200", f"--gres=gpu:{gpus}",
+                         command="sleep 600")
+            for account, gpus in (("clive", 3), ("maigan", 2))]  # fmt: skip
+    wait_for(lambda: all("RUNNING" in slurm.show_job(hog) for hog in hogs), 20)
+    process = run.prepare(jobs=4, seconds="3,200", nominal_s=200, site={"slowdown": 20}).start()
+    wait_for(lambda: all(run.traces(i) for i in range(4)), 60)
+    for hog in hogs:
+        slurm.run(["scancel", str(hog)])
+    assert run.finish(process, 150) == 0
+    run.check_outputs(set(range(4)))
+    run.check_limits()
+    assert [event["event"] for event in run.events].count("move") == 4, dump(run.events)
+    for i in range(4):
+        assert [line.split()[0] for line in run.traces(i)] == ["cpu", "gpu"]
+    assert "4 moved" in run.log
+
+
 def test_pending_jobs_leave_an_account_that_was_throttled(run: ClusterRun) -> None:
     """The QOS is cut while the jobs are on their way: they pend there, and are moved."""
     slurm = run.slurm

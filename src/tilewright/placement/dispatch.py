@@ -48,7 +48,13 @@ class Dispatcher:
         Seconds since the epoch.
     tasks : dict of str to Task
     bad_nodes : dict of str to set of str
-        Kind kind to nodes that are not used any more in this run.
+        Device kind to nodes that are not used any more in this run.
+    way : Way or None
+        What the last round followed.
+    why_waiting : dict of str to str
+        Why the jobs that the last round did not start wait.
+    later : frozenset of str
+        Jobs that could not start then.
     """
 
     cluster: Cluster
@@ -61,6 +67,7 @@ class Dispatcher:
     lock: threading.RLock = field(default_factory=threading.RLock)
     way: Way | None = None
     why_waiting: dict[str, str] = field(default_factory=dict)
+    later: frozenset[str] = frozenset()
     first_id: int = 0
     claims: Claims = field(init=False)
     _groups: dict[str, str] = field(default_factory=dict)
@@ -103,17 +110,15 @@ class Dispatcher:
             self.ledger.write_change("room", "slurm", closed=_named(room))
             doubles = end_doubles(self, ready)
             tasks = [self.tasks[name] for name in ready if name not in doubles]
-            active = [task for task in self.tasks.values() if task.active]
-            placing = RoundOfPlacing(
-                self._workload(), self.plan, room, active, self.bad_nodes, self._groups,
-                self.clock(),
-            )  # fmt: skip
+            placing = self.placing(room)
+            self.later = frozenset(later)
             self.way = placing.place(tasks, [self.tasks[name] for name in later], self.way)
             self.why_waiting = placing.why | dict.fromkeys(
                 doubles, "an earlier try of it is still in the queue and is cancelled"
             )
             sent = {start.task.name: self._send(start) for start in placing.starts}
-            if ready and not sent and not active and any(self.bad_nodes.values()):
+            idle = not any(task.active for task in self.tasks.values())
+            if ready and idle and any(self.bad_nodes.values()):
                 # nothing else is left: a node may be well again, and retries are bounded
                 self.ledger.write("forgive", nodes=sorted(set.union(*self.bad_nodes.values())))
                 self.bad_nodes = {"gpu": set(), "cpu": set()}
@@ -126,7 +131,14 @@ class Dispatcher:
                 )
             return sent
 
-    def _workload(self) -> Workload:
+    def placing(self, room: Room) -> RoundOfPlacing:
+        """Return a round with all that is known now."""
+        active = [task for task in self.tasks.values() if task.active]
+        return RoundOfPlacing(
+            self.workload(), self.plan, room, active, self.bad_nodes, self._groups, self.clock()
+        )
+
+    def workload(self) -> Workload:
         """Return all tasks with estimates that are at most a minute old."""
         now_s = self.clock()
         if self._work is None or now_s - self._work_s > _ESTIMATES_S:

@@ -13,6 +13,7 @@ from tilewright.placement.workload import KINDS, Running, Slots, Way, Workload
 #: Of its time, how much longer a job may take on a CPU where a GPU would do it too: nothing makes
 #: up for one that runs on when all else is done.
 RISK = 0.4
+BUDGET = 1500  # jobs times forecasts in one round, about 2.5 µs each
 _SLOT = -2  # in place of a job: a slot that comes back
 #: A start: end in seconds of the clock, 0 for GPU or 1 for CPU, number of the job.
 Start = tuple[float, int, int]

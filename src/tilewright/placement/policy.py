@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from tilewright.placement.forecast import Forecast, Queues, Start, expected_end_s
+from tilewright.placement.forecast import BUDGET, Forecast, Queues, Start, expected_end_s
 from tilewright.placement.workload import (
     KINDS,
     Decision,
@@ -28,7 +28,6 @@ from tilewright.placement.workload import (
     Workload,
 )
 
-_BUDGET = 1500  # jobs times forecasts in one round, about 2.5 µs each
 _SHORT = 300  # jobs of a run that has time to try its best way in some more orders, 24 of 100
 _GAIN = 0.02  # of the rest of the run that another way must save: forecasts are no better
 _WHY = ("a gpu slot is free", "a cpu slot finishes it in time")
@@ -113,7 +112,7 @@ def _best_way(forecast: Forecast, last: Way | None) -> Way:
     now_s = forecast.now_s
     span_s = forecast.bound_s() - now_s
     ways = [Way(now_s + f * span_s if f else -math.inf, gain, wait) for f, gain, wait in _WAYS]
-    tries = max(1, min(len(ways), _BUDGET // jobs))
+    tries = max(1, min(len(ways), BUDGET // jobs))
     best, score = ways[0], (math.inf, math.inf)
     if last:
         # few tries start elsewhere every time, so that a long run sees all ways

@@ -191,11 +191,7 @@ class RoundOfPlacing:
         shapes = self.shapes.largest(heavy)
         if "gpu" not in shapes and (more := self.shapes.largest(coming).get("gpu")):
             shapes = {"gpu": more, **shapes}
-        pools = [
-            Slots(pool.name, pool.account, pool.kind, pool.free + len(own), pool.free, tuple(own))
-            for pool in self.room.pools(shapes)
-            for own in [self._running(pool.account, pool.kind)]
-        ]
+        pools = self.slots(shapes)
         if not any(pool.free for pool in pools):
             self.why |= dict.fromkeys((task.name for task in heavy), "no slot is free")
             return set(), last
@@ -252,6 +248,14 @@ class RoundOfPlacing:
         best = max(open_, key=lambda a: (self.room.free_cpus(a), a.name))
         self._start(task, best.name, "cpu", "a light job, where most CPUs are free")
 
+    def slots(self, shapes: Mapping[Kind, Shape]) -> list[Slots]:
+        """Return the pools for jobs of these shapes, with own jobs in them."""
+        return [
+            Slots(pool.name, pool.account, pool.kind, pool.free + len(own), pool.free, tuple(own))
+            for pool in self.room.pools(shapes)
+            for own in [self._running(pool.account, pool.kind)]
+        ]
+
     def _running(self, account: str, kind: Kind) -> list[Running]:
         """Return own jobs in the slots of a pool; what pends in a closed one holds none."""
         found = []
@@ -266,5 +270,5 @@ class RoundOfPlacing:
             if start_s is None:  # it may wait as long again as it has
                 start_s = 2 * self.now_s - task.sent_s
             end_s = start_s + estimate_s(task, kind, self.plan)
-            found.append(Running(task.name, start_s, end_s))
+            found.append(Running(task.name, start_s, end_s, task.anew))
         return found

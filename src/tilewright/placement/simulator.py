@@ -73,6 +73,8 @@ class Run:
         Jobs that no policy placed while anything could still happen.
     round_s : list of float
         Wall time of each decision.
+    moved : set of str
+        Jobs that were ended in one slot to begin anew in another.
     """
 
     makespan_s: float = 0.0
@@ -80,6 +82,7 @@ class Run:
     busy_s: dict[str, float] = field(default_factory=dict)
     undone: list[str] = field(default_factory=list)
     round_s: list[float] = field(default_factory=list)
+    moved: set[str] = field(default_factory=set)
 
 
 class OversubscribedError(ValueError):
@@ -104,14 +107,17 @@ def simulate(
     pools : iterable of Slots
         Pools at the start; all their slots are free.
     policy : callable
-        View to decisions; asked whenever something happened and both a job and a slot are there.
+        View to decisions; asked whenever something happened and there are both a slot and a job,
+        one that is ready or one that runs in a slot of another kind. A job that runs is ended
+        where it is and begins anew in the pool that is named.
     changes : iterable of Change
         Slots that come and go.
 
     Raises
     ------
     OversubscribedError
-        A decision names a job that is not ready, a pool without a free slot, or a wrong kind.
+        A decision names a job that is not ready and does not run elsewhere for the first time, a
+        pool without a free slot, or a wrong kind.
     """
     return _Cluster(jobs, true_s, pools, policy).run(changes)
 
@@ -149,7 +155,7 @@ class _Cluster:
                 self._change(coming.pop())
             while self.ends and self.ends[0][0] <= self.clock_s:
                 self._end(*heapq.heappop(self.ends)[1:])
-            if self.ready and any(self._free(name) for name in self.pools):
+            if self._choice():
                 self._ask()
             if not self.ready and not self.ends:
                 break
@@ -159,6 +165,11 @@ class _Cluster:
             self.clock_s = min(next_s)
         self.result.undone = [*self.ready, *sorted(self.later)]
         return self.result
+
+    def _choice(self) -> bool:
+        free = {pool.kind for name, pool in self.pools.items() if self._free(name)}
+        filled = {self.pools[name].kind for name, running in self.running.items() if running}
+        return bool(free and (self.ready or (filled and len(free | filled) > 1)))
 
     def _free(self, pool: str) -> int:
         return max(0, self.slots[pool] - len(self.running[pool]))
@@ -182,16 +193,23 @@ class _Cluster:
 
     def _start(self, decision: Decision) -> None:
         job, pool = decision.job, decision.pool
-        if job not in self.ready:
+        old = next((name for name, running in self.running.items() if job in running), None)
+        if job not in self.ready and (old in (None, pool) or job in self.result.moved):
             raise OversubscribedError(f"{job} is not ready")
         if not self._free(pool):
             raise OversubscribedError(f"{pool} has no free slot for {job}")
         if self.pools[pool].kind not in self.jobs[job].kinds:
             raise OversubscribedError(f"{job} cannot run in {pool}")
-        del self.ready[job]
+        if old is None:
+            del self.ready[job]
+        else:
+            self._leave(job, old, done=False)
+            self.result.moved.add(job)
         self.count += 1
         self.placed[job] = self.count
-        self.running[pool][job] = Running(job, self.clock_s, decision.end_s)
+        self.running[pool][job] = Running(
+            job, self.clock_s, decision.end_s, job in self.result.moved
+        )
         end_s = self.clock_s + self.true_s[job, self.pools[pool].kind]
         heapq.heappush(self.ends, (end_s, self.count, job, pool))
 

@@ -80,6 +80,8 @@ class Site(_Section):
         What a run does about jobs of an earlier, killed run that still write into its folder.
     patience_s : float
         Seconds a job pends on a group limit before it may be moved.
+    restarts : bool
+        Whether jobs that run on CPUs may begin anew on GPUs that nobody waits for.
     """
 
     burst: Annotated[str, AfterValidator(_expression)] = r"-b$"
@@ -95,6 +97,7 @@ class Site(_Section):
     slowdowns: dict[str, Annotated[float, Field(ge=0.1)]] = Field(default_factory=dict)
     stale: Literal["refuse", "wait", "cancel"] = "refuse"
     patience_s: float = Field(default=60.0, ge=0)
+    restarts: bool = True
 
     def rules(self) -> SiteRules:
         """Return what decides which accounts are used."""

@@ -63,6 +63,8 @@ class Task:
     past : Past
     moved : str
         Why it was cancelled to be placed anew; empty if it was not.
+    anew : bool
+        It was ended on CPUs to begin anew on a GPU, and is not moved again.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Task:
     seen: SlurmJob | None = None
     past: Past = field(default_factory=Past)
     moved: str = ""
+    anew: bool = False
 
     @property
     def waiting(self) -> bool:

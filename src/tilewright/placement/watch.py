@@ -1,11 +1,14 @@
-"""What the queue does meanwhile: jobs that pend for nothing, tries that nobody knows of."""
+"""What the queue does meanwhile: jobs that pend for nothing or run on though a GPU is free."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tilewright.placement.restarts import restarts
 from tilewright.placement.rounds import estimate_s, sooner_elsewhere
+from tilewright.placement.tasks import Task
 from tilewright.slurm.jobs import STUCK, stale_jobs
 from tilewright.slurm.query import Unknown
 
@@ -52,6 +55,53 @@ def tend(run: Dispatcher, movable: Callable[[str], bool] = lambda name: True) ->
                 )  # fmt: skip
                 moved.append(task.name)
         return moved
+
+
+def begin_anew(run: Dispatcher, movable: Callable[[str], bool] = lambda name: True) -> list[str]:
+    """Cancel jobs on CPUs that end sooner if they begin anew on GPUs that no job waits for.
+
+    The site's patience is what a new start costs: until Snakemake sees the end of the old job and
+    Slurm begins the new one.
+    """
+    with run.lock:
+        if not run.cluster.site.restarts:
+            return []
+        able = {task.name: task for task in run.tasks.values()
+                if _may_begin_anew(task) and movable(task.name)}  # fmt: skip
+        room = run.room() if able else ""
+        if isinstance(room, str):
+            return []
+        placing, work = run.placing(room), run.workload()
+        pools = [
+            replace(pool, running=tuple(replace(own, moved=own.job not in able)
+                                        for own in pool.running))
+            for pool in placing.slots(placing.shapes.largest(able.values()))
+        ]  # fmt: skip
+        waiting, later = (
+            [name for name in names if name in work.index] for names in (run.why_waiting, run.later)
+        )
+        moves = restarts(
+            work, waiting, later, pools, run.clock(), run.way, cost_s=run.cluster.site.patience_s
+        )
+        moved = []
+        for move in moves:
+            task = able[move.job]
+            assert task.seen is not None
+            if isinstance(run.cluster.client.cancel([task.seen.id]), Unknown):
+                continue
+            task.moved, task.anew = "a GPU is free that ends it sooner", True
+            run.ledger.write(
+                "move", job=task.name, slurm_id=task.seen.id, reason=task.moved, sooner=move.pool
+            )
+            moved.append(task.name)
+        return moved
+
+
+def _may_begin_anew(task: Task) -> bool:
+    here, seen = task.place, task.seen
+    if here is None or seen is None or task.moved or task.anew:
+        return False
+    return here.kind == "cpu" and "gpu" in task.kinds and seen.state == "RUNNING"
 
 
 def soonest_end_s(run: Dispatcher) -> float:

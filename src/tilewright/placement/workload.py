@@ -48,11 +48,15 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A job in a slot: its start, and when it is expected to end, in seconds of the clock."""
+    """A job in a slot: its start, and when it is expected to end, in seconds of the clock.
+
+    One that was ``moved`` was ended in another slot to begin anew; it stays where it is.
+    """
 
     job: str
     start_s: float
     end_s: float
+    moved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
