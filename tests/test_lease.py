@@ -183,8 +183,8 @@ def test_the_wait_limit_ends_with_its_own_error(
     assert waiters(root) == []
 
 
-def test_a_killed_holder_and_a_killed_waiter_block_nobody(
-    root: Path, begin: Callable[..., subprocess.Popen[bytes]]
+def test_a_killed_holder_and_a_killed_waiter_block_nobody_and_are_noted(
+    machine: Machine, root: Path, begin: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     holder = begin(20, hold_s=60, name="holder")
     until(lambda: holders(root))
@@ -197,6 +197,16 @@ def test_a_killed_holder_and_a_killed_waiter_block_nobody(
     holder.kill()
     assert until(lambda: holders(root) == ["second"]) < 3
     assert waiters(root) == []
+    lines = map(json.loads, (machine.folder / "evidence.jsonl").read_text().splitlines())
+    found = {line["job"]: line for line in lines}
+    assert {name: (line["outcome"], line["uuid"]) for name, line in found.items()} == {
+        "holder": ("failed", "GPU-a"),
+        "first": ("not granted", ""),
+    }
+    killed = found["holder"]
+    assert (killed["reason"], killed["held_s"]) == ("its process was killed", None)
+    assert (killed["requested_b"], killed["granted_b"]) == (20 * GIB, 20 * GIB)
+    assert time.time() - 30 < killed["time_s"] <= time.time()
 
 
 def test_first_come_first_served(

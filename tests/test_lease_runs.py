@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -109,4 +110,10 @@ def test_three_runs_share_a_machine_and_survive_kills(tmp_path: Path) -> None:
     assert not machine.broken.exists(), machine.broken.read_text()
     assert int((machine.folder / "sampled").read_text()) > 3
     assert len(killed) > JOBS / 2
+    lines = map(json.loads, (machine.folder / "evidence.jsonl").read_text().splitlines())
+    noted = Counter(line["job"] for line in lines if line["outcome"] != "not granted")
+    held = Counter(line["job"] for line in read_log(machine) if line["event"] == "holds")
+    # one that is killed as it gets its device has a line and never said that it held
+    assert held <= noted
+    assert noted.total() <= held.total() + len(killed)
     assert leases(root) == []

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tilewright.devices.budget import Claim, Request
+from tilewright.devices.held import Held, append_line
 from tilewright.devices.root import LeaseRootError
 
 #: One page: the kernel writes it whole or, where the process is killed before, not at all.
@@ -88,11 +89,16 @@ class Book:
         finally:
             os.close(lock)
 
-    def join(self, request: Request, allowed: Iterable[str]) -> Ticket:
+    def join(
+        self, request: Request, allowed: Iterable[str], evidence: Path | None = None
+    ) -> Ticket:
         """Enter the queue at its end."""
         taken = [*_names(self.waiting), *_names(self.holding)]
         number = 1 + max(map(int, taken), default=0)
-        claim = Claim(number, os.getpid(), request, tuple(allowed), time.time())
+        claim = Claim(
+            number, os.getpid(), request, tuple(allowed), time.time(),
+            evidence=str(evidence.absolute()) if evidence else "",
+        )  # fmt: skip
         record, name = _packed(claim), f"{number:09d}"
         for left in (self._bells / name, self.root / "new"):
             left.unlink(missing_ok=True)  # of one that was killed right here
@@ -113,7 +119,7 @@ class Book:
         os.close(ticket.bell)
 
     def claims(self) -> list[Claim]:
-        """Return the claims of living processes; the files of dead ones are removed."""
+        """Return the claims of living processes; those of dead ones are noted and removed."""
         living = []
         for folder in (self.waiting, self.holding):
             for name in sorted(_names(folder)):
@@ -123,6 +129,7 @@ class Book:
                     # killed between the record and its move, a granter has granted nothing
                     living.append(claim if folder == self.holding else _waiting(claim))
                 else:
+                    _note_killed(folder / name, granted=folder == self.holding)
                     (folder / name).unlink(missing_ok=True)
                     (self._bells / name).unlink(missing_ok=True)
         return living
@@ -193,6 +200,22 @@ class Book:
             fresh = self.root / "last.json.new"
             fresh.write_text(json.dumps(dict(list(kept.items())[-GROUPS:])), encoding="utf-8")
             fresh.replace(self.root / "last.json")
+
+
+def _note_killed(path: Path, *, granted: bool) -> None:
+    """Write the line of evidence that a killed process could not; how long it held is unknown."""
+    # a machine that crashed may leave an empty record, and results may be gone
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        claim = _unpacked(path.read_bytes())
+        if not claim.evidence or not Path(claim.evidence).parent.is_dir():
+            return
+        end_s = claim.granted_s if granted else time.time()
+        held = Held(
+            claim.uuid, claim.granted_b, max(0.0, end_s - claim.since_s),
+            reason="its process was killed",
+        )  # fmt: skip
+        line = held.evidence(claim.request, "failed" if granted else "not granted")
+        append_line(Path(claim.evidence), line | {"time_s": round(end_s, 3), "held_s": None})
 
 
 def _names(folder: Path) -> list[str]:

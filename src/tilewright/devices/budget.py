@@ -67,6 +67,10 @@ class Claim:
         The device; empty while it waits.
     granted_b, foreign_b : int
         Bytes of the lease, and the foreign use of the device when it was granted.
+    granted_s : float
+        When it was granted, in seconds since the epoch; for people.
+    evidence : str
+        File for the line of one that is killed; empty without.
     """
 
     ticket: int
@@ -78,6 +82,8 @@ class Claim:
     uuid: str = ""
     granted_b: int = 0
     foreign_b: int = 0
+    granted_s: float = 0.0
+    evidence: str = ""
 
 
 def leased_b(device: Device, held: Iterable[Claim]) -> int:

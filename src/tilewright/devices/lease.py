@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilewright.devices.book import LOOK, NOTICE, Book, Ticket
@@ -79,7 +79,7 @@ def lease(
     avoid : collection of str
         UUIDs that this request does not want where there are others.
     evidence : Path, optional
-        File to which one JSON line is appended.
+        File to which one JSON line is appended; for a killed process by the next that looks.
     reserve_b : int
         Bytes left free on each device.
 
@@ -126,7 +126,7 @@ def _leased(
             able = leasable(seen.devices, bad)
             allowed = [d.uuid for d in able if d.uuid not in avoid] or [d.uuid for d in able]
             with desk.book.opened():
-                ticket = desk.book.join(request, allowed)
+                ticket = desk.book.join(request, allowed, desk.evidence)
             stack.callback(_give_back, desk, ticket)
             with desk.book.opened():
                 _grant(desk, seen, bad, ticket)
@@ -187,8 +187,9 @@ def _grant(
     book = desk.book
     claims = book.claims()
     changed = plan(seen.devices, claims, book.last(), bad, desk.reserve_b)
+    now_s = time.time()
     for claim in changed:
-        book.save(claim)
+        book.save(replace(claim, granted_s=now_s) if claim.uuid else claim)
     granted = {claim.ticket for claim in changed if claim.uuid}
     book.remember(claim for claim in changed if claim.uuid)
     waiting = [c for c in claims if not c.uuid and c.ticket not in granted]
