@@ -13,7 +13,7 @@ from tilewright.placement.simulator import View, simulate
 from tilewright.placement.workload import Decision
 
 if TYPE_CHECKING:
-    from benchmarks.placement import Scenario
+    from benchmarks.placement_scenarios import Scenario
 
 
 def told(scenario: Scenario) -> Scenario:

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from tilewright.io.positions import Edges, Positions, read_edges, read_positions
 from tilewright.report.figures import BLUE, GREY, RED, new_figure, save_png
 from tilewright.report.quality_file import Quality, write_quality
-from tilewright.report.verdict import Subject, judge, resolve_thresholds
+from tilewright.report.verdict import Item, Subject, Threshold, judge, resolve_thresholds
+
+Limits = Mapping[str, Threshold]
 
 
 def qc_tile_positions(
@@ -41,60 +43,13 @@ def qc_tile_positions(
     """
     limits = resolve_thresholds(thresholds)
     positions, edges = read_positions(Path(positions_csv)), read_edges(Path(edges_csv))
-    subject = Subject(sample, cycle, "tile_positions")
-    accepted = np.asarray(edges.accepted, bool)
-    main = _main_island(positions)
-    share = float(accepted.mean()) if accepted.size else float("nan")
-    residual = np.abs(edges.residual_px[accepted])
-    worst_edge = ""
-    if residual.size:
-        k = np.flatnonzero(accepted)[int(np.argmax(np.round(residual, 6)))]
-        worst_edge = (
-            f"worst between row {edges.row_a[k]} column {edges.col_a[k]} and row "
-            f"{edges.row_b[k]} column {edges.col_b[k]}"
-        )
-    lone = [
-        f"row {r} column {c}"
-        for r, c in zip(positions.row[~main], positions.col[~main], strict=True)
-    ]
-    sigma = positions.sigma_px[main]
-    sigma = sigma[np.isfinite(sigma)]
-    tied = main.sum() > 1
-    items = [
-        judge(
-            subject,
-            "accepted_edges",
-            share,
-            limits,
-            detail=f"{int(accepted.sum())} of {accepted.size}"
-            if accepted.size
-            else "there is a single tile",
-        ),
-        judge(
-            subject,
-            "edge_residual_px",
-            float(np.percentile(residual, 95)) if residual.size else None,
-            limits,
-            detail=worst_edge or "no overlap was accepted",
-        ),
-        judge(
-            subject,
-            "untied_tiles",
-            float((~main).mean()),
-            limits,
-            detail=", ".join(lone[:4]) + (f" and {len(lone) - 4} more" if len(lone) > 4 else ""),
-        ),
-        judge(
-            subject,
-            "position_sigma_px",
-            float(np.percentile(sigma, 95)) if sigma.size and tied else None,
-            limits,
-            detail="" if tied else "no tile is tied to another",
-        ),
-    ]
+    main, subject = _main_island(positions), Subject(sample, cycle, "tile_positions")
+    items = [_matched(edges, subject, limits), _agreed(edges, subject, limits)]
+    items += [_untied(positions, main, subject, limits), _precise(positions, main, subject, limits)]
+    residual = np.abs(edges.residual_px[np.asarray(edges.accepted, bool)])
     numbers = {
         "tiles": len(positions.row),
-        "edges": int(accepted.size),
+        "edges": len(edges.accepted),
         "islands": len(np.unique(positions.island)),
         "median_residual_px": float(np.median(residual)) if residual.size else None,
     }
@@ -107,6 +62,50 @@ def qc_tile_positions(
     write_quality(
         output_json, Quality(sample, cycle, "tile_positions", tuple(items), numbers, caption)
     )
+
+
+def _matched(edges: Edges, subject: Subject, limits: Limits) -> Item:
+    accepted = np.asarray(edges.accepted, bool)
+    share = float(accepted.mean()) if accepted.size else float("nan")
+    counted = f"{int(accepted.sum())} of {accepted.size}"
+    detail = counted if accepted.size else "there is a single tile"
+    return judge(subject, "accepted_edges", share, limits, detail=detail)
+
+
+def _agreed(edges: Edges, subject: Subject, limits: Limits) -> Item:
+    accepted = np.asarray(edges.accepted, bool)
+    residual = np.abs(edges.residual_px[accepted])
+    if not residual.size:
+        return judge(subject, "edge_residual_px", None, limits, detail="no overlap was accepted")
+    k = np.flatnonzero(accepted)[int(np.argmax(np.round(residual, 6)))]
+    worst = (
+        f"worst between row {edges.row_a[k]} column {edges.col_a[k]} and row "
+        f"{edges.row_b[k]} column {edges.col_b[k]}"
+    )
+    p95 = float(np.percentile(residual, 95))
+    return judge(subject, "edge_residual_px", p95, limits, detail=worst)
+
+
+def _untied(
+    positions: Positions, main: NDArray[np.bool_], subject: Subject, limits: Limits
+) -> Item:
+    lone = [
+        f"row {r} column {c}"
+        for r, c in zip(positions.row[~main], positions.col[~main], strict=True)
+    ]
+    detail = ", ".join(lone[:4]) + (f" and {len(lone) - 4} more" if len(lone) > 4 else "")
+    return judge(subject, "untied_tiles", float((~main).mean()), limits, detail=detail)
+
+
+def _precise(
+    positions: Positions, main: NDArray[np.bool_], subject: Subject, limits: Limits
+) -> Item:
+    sigma = positions.sigma_px[main]
+    sigma = sigma[np.isfinite(sigma)]
+    tied = main.sum() > 1
+    p95 = float(np.percentile(sigma, 95)) if sigma.size and tied else None
+    detail = "" if tied else "no tile is tied to another"
+    return judge(subject, "position_sigma_px", p95, limits, detail=detail)
 
 
 def _main_island(positions: Positions) -> NDArray[np.bool_]:
