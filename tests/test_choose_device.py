@@ -159,6 +159,16 @@ def test_the_first_is_passed_by_the_bound_only() -> None:
     assert sorted(changed) == list(range(3, 3 + PASSES))
 
 
+def test_nothing_is_kept_where_foreign_use_is_in_the_way() -> None:
+    """Keeping younger ones out would not help the older one."""
+    busy = Device("a", 0, "", 24, 10, None, ((999, 10),))
+    claims = [
+        Claim(1, 11, Request(16, "large"), ("a",), passed=PASSES),
+        Claim(2, 12, Request(2, "small"), ("a",)),
+    ]
+    assert [c.ticket for c in plan([busy], claims, reserve_b=0) if c.uuid] == [2]
+
+
 def test_a_device_is_kept_and_the_others_go_on() -> None:
     devices = [device("GPU-a", 25), device("GPU-b", 25)]
     first = replace(waiter(3, 1, whole=True), passed=PASSES)

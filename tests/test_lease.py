@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -207,6 +208,53 @@ def test_a_killed_holder_and_a_killed_waiter_block_nobody_and_are_noted(
     assert (killed["reason"], killed["held_s"]) == ("its process was killed", None)
     assert (killed["requested_b"], killed["granted_b"]) == (20 * GIB, 20 * GIB)
     assert time.time() - 30 < killed["time_s"] <= time.time()
+
+
+def test_a_device_to_avoid_is_used_where_the_others_are_too_small(
+    machine: Machine, root: Path
+) -> None:
+    machine.set(totals_gib={"GPU-a": 25, "GPU-b": 9})
+    request = Request(10 * GIB, "edf", wait_limit_s=5)
+    with lease(request, snapshot=machine.snapshot, root=root, avoid={"GPU-a"}) as held:
+        assert held.uuid == "GPU-a"
+
+
+def test_a_device_to_avoid_is_used_once_the_others_are_quarantined(
+    machine: Machine, root: Path
+) -> None:
+    machine.set(totals_gib={"GPU-a": 25, "GPU-b": 25}, foreign_gib={"GPU-a": 24})
+    began_s = time.monotonic()
+
+    def bad() -> set[str]:
+        return {"GPU-a"} if time.monotonic() > began_s + 0.5 else set()
+
+    request = Request(10 * GIB, "edf", wait_limit_s=4 * AGAIN_S)
+    with lease(
+        request, snapshot=machine.snapshot, root=root, avoid={"GPU-b"}, quarantined=bad
+    ) as held:
+        assert held.uuid == "GPU-b"
+
+
+def test_a_folder_that_goes_while_a_job_computes_fails_nothing(
+    machine: Machine, tmp_path: Path, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    evidence = tmp_path / "jobs.jsonl"
+    with lease(Request(GIB, "edf"), snapshot=machine.snapshot, root=root, evidence=evidence):
+        shutil.rmtree(root)
+    assert json.loads(evidence.read_text())["outcome"] == "done"
+    assert "was not handed on" in caplog.text
+
+
+def test_claims_of_another_version_are_understood(machine: Machine, root: Path) -> None:
+    with lease(Request(20 * GIB, "later"), snapshot=machine.snapshot, root=root):
+        (path,) = (root / "holding").iterdir()
+        told = json.loads(path.read_text())
+        told["colour"] = told["request"]["shape"] = "new"
+        path.write_text(json.dumps(told).ljust(4096))
+        assert holders(root) == ["later"]
+        request = Request(20 * GIB, "edf", wait_limit_s=0.2)
+        with pytest.raises(LeaseTimeoutError), lease(request, snapshot=machine.snapshot, root=root):
+            pass
 
 
 def test_first_come_first_served(

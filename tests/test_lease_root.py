@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 import pytest
 
+from tilewright.devices import root
 from tilewright.devices.root import LeaseRootError, file_system, lease_root
 
 MOUNTS = """\
@@ -28,12 +28,17 @@ def mounts(tmp_path: Path) -> Path:
 
 
 def test_the_order_of_the_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(root, "RUNTIMES", tmp_path / "user")
+    monkeypatch.setattr(root, "TEMPORARY", tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "of this job"))
     names = {"TILEWRIGHT_LEASE_ROOT": str(tmp_path / "own"), "XDG_RUNTIME_DIR": str(tmp_path)}
     assert lease_root(names) == tmp_path / "own"
     assert lease_root({"XDG_RUNTIME_DIR": str(tmp_path)}) == tmp_path / "tilewright"
     assert lease_root({}) == tmp_path / f"tilewright-{os.getuid()}"
-    for made in tmp_path.iterdir():
+    session = tmp_path / "user" / str(os.getuid())
+    session.mkdir(parents=True, mode=0o700)
+    assert lease_root({}) == lease_root({"XDG_RUNTIME_DIR": str(session)})
+    for made in (tmp_path / "own", session / "tilewright", tmp_path / "tilewright"):
         assert made.stat().st_mode & 0o7777 == 0o700
     assert lease_root(names) == tmp_path / "own"
 
@@ -72,6 +77,13 @@ def test_a_wrong_mode_is_refused_with_its_mend(tmp_path: Path) -> None:
     (tmp_path / "own").chmod(0o755)
     with pytest.raises(LeaseRootError, match=rf"mode 0755.*chmod 700 {tmp_path}"):
         lease_root({"TILEWRIGHT_LEASE_ROOT": str(tmp_path / "own")})
+
+
+def test_a_folder_may_inherit_its_group(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    own.chmod(0o2700)
+    assert lease_root({"TILEWRIGHT_LEASE_ROOT": str(own)}) == own
 
 
 def test_another_owner_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ from tests.runs import Run, digests, make_run
 from tests.test_faults import TINY
 from tests.test_standin import STANDIN
 from tilewright.devices.budget import RESERVE_B
-from tilewright.devices.health import quarantined
+from tilewright.devices.health import note_failure, quarantined
 from tilewright.devices.lease import leases
 from tilewright.phantom import make_phantom
 
@@ -98,6 +100,43 @@ def test_a_device_that_dies_is_quarantined_and_its_jobs_go_elsewhere(
     (found,) = quarantined(tmp_path / "leases").items()
     assert found[0] == uuid(1)
     assert "cudaErrorECCUncorrectable" in found[1].reason
+
+
+JOB = """
+import logging, sys
+from tilewright.devices.root import lease_root
+from tilewright.gpu_job import leased_backend
+from tilewright.kernels.backend import DeviceError
+with leased_backend("deconvolve/x", "g", int(sys.argv[1])) as backend:
+    if sys.argv[2:]:
+        (lease_root() / "health.json").write_text("[broken")
+        raise DeviceError("cudaErrorECCUncorrectable")
+print("done")
+"""
+
+
+def test_a_job_takes_the_whole_of_what_the_healthy_devices_have(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    (tmp_path / "leases").mkdir(mode=0o700)
+    note_failure(tmp_path / "leases", uuid(1), "other", "hardware", "ECC")
+    said = subprocess.run(
+        [sys.executable, "-c", JOB, "10000"], env={**os.environ, **environment},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert said.stdout == "done\n", said.stderr
+    assert "work is halved where it does not fit" in said.stderr
+
+
+def test_a_failure_that_cannot_be_noted_is_still_the_one_that_is_said(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", JOB, "1000", "fails"], env={**os.environ, **environment},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert said.stderr.splitlines()[-1].endswith("DeviceError: cudaErrorECCUncorrectable")
+    assert f"the failure of device {uuid(1)} is not noted" in said.stderr
 
 
 def test_a_demanded_gpu_that_is_not_there_ends_the_run_before_any_work(

@@ -13,7 +13,7 @@ from pathlib import Path
 from tilewright.devices.budget import MIB, RESERVE_B, Request, leasable
 from tilewright.devices.faults import classify, preflight
 from tilewright.devices.granted import by_slurm
-from tilewright.devices.health import failed_on, note_failure, quarantined
+from tilewright.devices.health import HealthError, failed_on, note_failure, quarantined
 from tilewright.devices.held import CONTEXT_B, Held
 from tilewright.devices.lease import lease
 from tilewright.devices.nvml import snapshot
@@ -58,7 +58,8 @@ def leased_backend(
     whole_name = f"{group} {job}"
     look = partial(snapshot, dict(environ))
     need_b = gpu_mem_mb * MIB + CONTEXT_B
-    totals_b = [device.total_b for device in leasable(look().devices)]
+    bad = quarantined(root) if root else {}
+    totals_b = [device.total_b for device in leasable(look().devices, bad)]
     most_b = max(totals_b) - RESERVE_B - _DRIVER_B if totals_b else need_b
     whole = need_b > most_b
     if whole:
@@ -113,5 +114,8 @@ def _noted(root: Path | None, held: Held, job: str) -> Iterator[None]:
         text = f"{type(error).__name__}: {error}"
         of_device = isinstance(error, DeviceError) or type(error).__module__.startswith("cupy")
         if root and of_device and (fault := classify(text)) not in ("other", "memory"):
-            note_failure(root, held.uuid, job, fault, text[:300])
+            try:
+                note_failure(root, held.uuid, job, fault, text[:300])
+            except HealthError as unnoted:
+                logger.error("the failure of device %s is not noted: %s", held.uuid, unnoted)
         raise

@@ -17,7 +17,7 @@ import os
 import select
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from tilewright.devices.budget import Claim, Request
@@ -28,6 +28,7 @@ from tilewright.devices.root import LeaseRootError
 RECORD_B = 4096
 #: Groups whose last device is remembered: several runs of some hundred samples and cycles.
 GROUPS = 2048
+_CLAIM, _REQUEST = ({field.name for field in fields(kind)} for kind in (Claim, Request))
 #: Rings: see whether it was granted, and look at the whole book oneself.
 NOTICE, LOOK = b"n", b"l"
 
@@ -145,6 +146,12 @@ class Book:
         if claim.uuid:
             (self.waiting / name).rename(self.holding / name)
 
+    def waits(self, ticket: Ticket) -> Claim | None:
+        """Return the claim of this process while it waits."""
+        if not (self.waiting / ticket.name).exists():
+            return None
+        return _unpacked(os.pread(ticket.lock, RECORD_B, 0))
+
     def own(self, ticket: Ticket) -> Claim | None:
         """Return the lease of this process; None while it waits."""
         if not (self.holding / ticket.name).exists():
@@ -250,10 +257,11 @@ def _packed(claim: Claim) -> bytes:
 
 
 def _unpacked(record: bytes) -> Claim:
-    fields = json.loads(record)
-    fields["request"] = Request(**fields["request"])
-    fields["allowed"] = tuple(fields["allowed"])
-    return Claim(**fields)
+    """Return a claim; of another version's what this one knows of it."""
+    told = json.loads(record)
+    request = Request(**{k: v for k, v in told["request"].items() if k in _REQUEST})
+    own = {k: v for k, v in told.items() if k in _CLAIM}
+    return Claim(**own | {"request": request, "allowed": tuple(told["allowed"])})
 
 
 def _waiting(claim: Claim) -> Claim:

@@ -221,10 +221,14 @@ def _passed(claim: Claim, uuid: str) -> Claim:
 def _nearest(
     usable: Mapping[str, Device], held: Collection[Claim], claim: Claim, reserve_b: int
 ) -> str | None:
-    """Return the device that lacks least for a claim, of those that are large enough."""
+    """Return the device that lacks least for a claim, of those that hold it without leases.
+
+    Where foreign use is in the way, keeping others out would not help it.
+    """
     lacks = [
         (lacking_b(d, held, claim.request, reserve_b), d.uuid)
         for d in usable.values()
-        if d.uuid in claim.allowed and d.total_b - reserve_b >= claim.request.bytes_
+        if d.uuid in claim.allowed
+        and room_b(d, held, reserve_b) + leased_b(d, held) >= claim.request.bytes_
     ]
     return min(lacks)[1] if lacks else None

@@ -9,6 +9,7 @@ the holders' locks every :data:`FIRST_S`, and the others now and then the first 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
@@ -17,9 +18,12 @@ from pathlib import Path
 from tilewright.devices.book import LOOK, NOTICE, Book, Ticket
 from tilewright.devices.budget import RESERVE_B, Claim, Request, leasable, plan
 from tilewright.devices.granted import granted_lease
+from tilewright.devices.health import HealthError
 from tilewright.devices.held import Held, append_line, variables_set
 from tilewright.devices.records import Snapshot
 from tilewright.devices.root import LeaseRootError, lease_root
+
+logger = logging.getLogger("tilewright")
 
 #: Seconds between two tests for killed holders: 40 ms in the median, at 0.4 ms of CPU each.
 FIRST_S = 0.08
@@ -122,9 +126,7 @@ def _leased(
     with contextlib.ExitStack() as stack:
         try:
             bad = desk.quarantined()
-            _check(request, seen, bad, desk.reserve_b)
-            able = leasable(seen.devices, bad)
-            allowed = [d.uuid for d in able if d.uuid not in avoid] or [d.uuid for d in able]
+            allowed = _able(request, seen, bad, desk, avoid)
             with desk.book.opened():
                 ticket = desk.book.join(request, allowed, desk.evidence)
             stack.callback(_give_back, desk, ticket)
@@ -165,8 +167,11 @@ def _wait(desk: _Desk, ticket: Ticket, request: Request, started_s: float) -> Cl
 def _look(desk: _Desk, ticket: Ticket, request: Request, *, spread: bool) -> None:
     """See what became free; ``spread``: let others judge devices that are hidden from here."""
     seen, bad = desk.snapshot(), desk.quarantined()
-    _check(request, seen, bad, desk.reserve_b)
+    able = _able(request, seen, bad, desk)
     with desk.book.opened():
+        own = desk.book.waits(ticket)
+        if own and not {*own.allowed} & {*able}:
+            desk.book.save(replace(own, allowed=able))  # those it wanted cannot be had any more
         _grant(desk, seen, bad, ticket, spread=spread)
         if not any((f / ticket.name).exists() for f in (desk.book.waiting, desk.book.holding)):
             raise LeaseRootError(
@@ -209,29 +214,47 @@ def _grant(
 def _give_back(desk: _Desk, ticket: Ticket) -> None:
     """Leave, and hand what became free to those who wait."""
     # NVML may take seconds to start, so it is asked only where somebody waits, outside the lock
-    with desk.book.opened():
-        desk.book.leave(ticket)
-        waiting = desk.book.queue()
-    if waiting:
-        seen, bad = desk.snapshot(), desk.quarantined()
+    try:
         with desk.book.opened():
-            _grant(desk, seen, bad, None)
+            desk.book.leave(ticket)
+            waiting = desk.book.queue()
+        if waiting:
+            seen, bad = desk.snapshot(), desk.quarantined()
+            with desk.book.opened():
+                _grant(desk, seen, bad, None)
+    except (LeaseRootError, HealthError, OSError) as error:
+        # the job's work is done, its locks end with its process, and those who wait look again
+        logger.warning("what job %s held was not handed on: %s", ticket.name, error)
 
 
-def _check(request: Request, seen: Snapshot, bad: Collection[str], reserve_b: int) -> None:
-    """End a request that would wait for ever."""
+def _able(
+    request: Request,
+    seen: Snapshot,
+    bad: Collection[str],
+    desk: _Desk,
+    avoid: Collection[str] = (),
+) -> tuple[str, ...]:
+    """Return the devices that can hold a request, those to avoid only where there is no other.
+
+    Raises
+    ------
+    NoDeviceError
+        There is none, so it would wait for ever.
+    """
     devices = leasable(seen.devices, bad)
     if not devices:
         reason = seen.reason or ("all are quarantined" if bad else "none is visible")
         raise NoDeviceError(
             f"job {request.job} has no GPU to use: {reason}; see tilewright devices"
         )
-    most_b = max(device.total_b for device in devices) - reserve_b
+    most_b = max(device.total_b for device in devices) - desk.reserve_b
     if request.bytes_ > most_b:
         raise NoDeviceError(
             f"job {request.job} needs {request.bytes_} B, more than the {most_b} B of the largest "
             "GPU; make its tiles smaller or let it use the CPU"
         )
+    able = [d.uuid for d in devices if d.total_b - desk.reserve_b >= request.bytes_]
+    return tuple(uuid for uuid in able if uuid not in avoid) or tuple(able)
 
 
 def _note(path: Path | None, held: Held, request: Request, outcome: str) -> None:

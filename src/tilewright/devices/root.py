@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +17,8 @@ NETWORK = frozenset(
     )
 )
 MOUNTS = Path("/proc/self/mountinfo")
+RUNTIMES = Path("/run/user")
+TEMPORARY = Path("/tmp")
 _MEND = "set TILEWRIGHT_LEASE_ROOT to a folder of your own on a local disk"
 
 
@@ -28,8 +29,10 @@ class LeaseRootError(RuntimeError):
 def lease_root(environ: Mapping[str, str] = os.environ, mounts: Path = MOUNTS) -> Path:
     """Return the folder of this user's leases on this machine; it is made where it is absent.
 
-    ``TILEWRIGHT_LEASE_ROOT``, else ``$XDG_RUNTIME_DIR/tilewright``, else ``tilewright-<uid>`` in
-    the folder for temporary files. Never one by working directory: two runs must see each other.
+    ``TILEWRIGHT_LEASE_ROOT``, else ``tilewright`` in ``$XDG_RUNTIME_DIR`` or in
+    ``/run/user/<uid>``, which is the same where a job of cron lacks the variable, else
+    ``/tmp/tilewright-<uid>``. Never one by working directory or ``TMPDIR``, which jobs may have of
+    their own: two runs must see each other.
 
     Parameters
     ----------
@@ -53,7 +56,7 @@ def lease_root(environ: Mapping[str, str] = os.environ, mounts: Path = MOUNTS) -
         raise _unusable(root, "is a link or a file, not a folder", f"remove it, or {_MEND}")
     if found.st_uid != os.getuid():
         raise _unusable(root, f"belongs to user {found.st_uid}, not to you", _MEND)
-    if stat.S_IMODE(found.st_mode) != 0o700:
+    if found.st_mode & 0o777 != 0o700:  # a folder inherits setgid and sticky bits
         mode = f"has mode {stat.S_IMODE(found.st_mode):04o}, so that others may meddle"
         raise _unusable(root, mode, f"run chmod 700 {root}")
     if kind in NETWORK:
@@ -83,9 +86,13 @@ def _named(environ: Mapping[str, str]) -> Path:
         if not Path(named).is_absolute():
             raise _unusable(Path(named), "is relative, so that two runs may miss each other", _MEND)
         return Path(named)
+    uid = os.getuid()
     if runtime := environ.get("XDG_RUNTIME_DIR"):
         return Path(runtime) / "tilewright"
-    return Path(tempfile.gettempdir()) / f"tilewright-{os.getuid()}"
+    session = RUNTIMES / f"{uid}"
+    if session.is_dir() and session.stat().st_uid == uid and os.access(session, os.W_OK):
+        return session / "tilewright"
+    return TEMPORARY / f"tilewright-{uid}"
 
 
 def _unusable(root: Path, what: str, mend: str) -> LeaseRootError:

@@ -50,4 +50,4 @@ def watched(
         yield
     finally:
         end.set()
-        thread.join()
+        thread.join(every_s)  # NVML may hang where a driver does: the job's work is done

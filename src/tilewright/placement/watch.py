@@ -64,13 +64,21 @@ def begin_anew(run: Dispatcher, movable: Callable[[str], bool] = lambda name: Tr
     Slurm begins the new one.
     """
     with run.lock:
-        if not run.cluster.site.restarts:
+        sent = [task for task in run.tasks.values() if task.place is not None]
+        # a job that was moved and has yet to be seen to end still wants its new slot
+        if not run.cluster.site.restarts or any(task.moved for task in sent):
             return []
-        able = {task.name: task for task in run.tasks.values()
-                if _may_begin_anew(task) and movable(task.name)}  # fmt: skip
-        room = run.room() if able else ""
+        room = run.room() if any(map(_may_begin_anew, sent)) else ""
         if isinstance(room, str):
             return []
+        able = {
+            task.name: task
+            for task in sent
+            if _may_begin_anew(task)
+            and task.seen is not None
+            and task.seen.state == "RUNNING"
+            and movable(task.name)
+        }
         placing, work = run.placing(room), run.workload()
         pools = [
             replace(pool, running=tuple(replace(own, moved=own.job not in able)
@@ -98,10 +106,9 @@ def begin_anew(run: Dispatcher, movable: Callable[[str], bool] = lambda name: Tr
 
 
 def _may_begin_anew(task: Task) -> bool:
-    here, seen = task.place, task.seen
-    if here is None or seen is None or task.moved or task.anew:
-        return False
-    return here.kind == "cpu" and "gpu" in task.kinds and seen.state == "RUNNING"
+    """Return whether a job that was sent to CPUs may use a GPU; one that failed may not again."""
+    on_cpus = task.place is not None and task.place.kind == "cpu" and "gpu" in task.kinds
+    return on_cpus and not (task.moved or task.anew or task.past.causes)
 
 
 def soonest_end_s(run: Dispatcher) -> float:
