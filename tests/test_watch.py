@@ -13,6 +13,7 @@ from tests.test_capacity import Rules
 from tests.test_slurm_jobs import details
 from tests.test_stale import queue_line
 from tests.test_survey import PARTITIONS, Recorded, client
+from tilewright.placement.anew import begin_anew
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.dispatch import Dispatcher
 from tilewright.placement.ledger import Ledger, read_ledger
@@ -23,7 +24,6 @@ from tilewright.placement.shapes import Shape
 from tilewright.placement.site import Site
 from tilewright.placement.survey import survey
 from tilewright.placement.tasks import Task
-from tilewright.placement.watch import begin_anew
 from tilewright.slurm.query import Unknown
 
 NOON_S = time.mktime(time.strptime("2026-11-21T12:00:00", "%Y-%m-%dT%H:%M:%S"))
@@ -41,13 +41,19 @@ USE = (
 class Four(Recorded):
     """Four jobs run on CPUs since five minutes; those that are cancelled have ended."""
 
+    start = "2026-11-21T12:00:30"
+    pending = ""
+
     def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
         if argv[0] == "scancel":
             self.asked += [word for word in argv if word.isdigit()]
             return ""
+        if argv[0] == "sbatch":
+            self.asked.append(" ".join(argv))
+            return f"sbatch: Job 31 to start at {self.start} using 8 processors on nodes g1\n"
         if "job" in argv:
             return details("CANCELLED", "None", "0:15", "0:0")
-        self.answers["squeue"] = "\n".join(
+        lines = "\n".join(
             queue_line(
                 JobID=str(20 + i),
                 State="CANCELLED" if str(20 + i) in self.asked else "RUNNING",
@@ -60,6 +66,7 @@ class Four(Recorded):
             )
             for i in range(4)
         )
+        self.answers["squeue"] = lines + self.pending
         return super().__call__(argv, stdin)
 
 
@@ -81,6 +88,7 @@ class Watched:
             Task(f"rule_work_wildcards_{i}", "work", {"i": i}, ("gpu", "cpu"), nominal_s=20_000.0)
             for i in range(4)
         )
+        plan.durations.learn("work", "gpu", 20_000, 4000)
         for task in self.run.tasks.values():
             task.place = Place("clive", None, "hpg-default", "cpu", CPU, "clive_cpu")
             task.sent_s = NOON_S - 300
@@ -96,6 +104,9 @@ def test_one_gpu_is_for_one_job_until_that_has_begun_anew(tmp_path: Path) -> Non
     assert [watched.look(30) for _ in range(3)] == [[], [], []]
     number = moved[-1]
     assert [word for word in watched.slurm.asked if word.isdigit()] == [f"2{number}"]
+    (asked,) = (line for line in watched.slurm.asked if line.startswith("sbatch"))
+    for option in ("--account=clive", "--ntasks=1", "--cpus-per-task=8", "--mem-per-gpu=100M"):
+        assert option in asked
     (line,) = (event for event in read_ledger(watched.ledger) if event["event"] == "move")
     assert (line["job"], line["slurm_id"], line["sooner"]) == (
         moved,
@@ -119,6 +130,30 @@ def test_what_failed_before_or_waits_for_the_gpu_keeps_running_jobs_where_they_a
     assert watched.look(30) == []
     watched.run.why_waiting = {}
     assert len(watched.look(30)) == 1
+
+
+@pytest.mark.parametrize("start", ["2026-11-21T15:00:00", "Unknown"])
+def test_room_in_an_account_is_no_idle_gpu(tmp_path: Path, start: str) -> None:
+    watched = Watched(tmp_path)
+    watched.slurm.start = start
+    assert watched.look(0) == []
+    assert any(line.startswith("sbatch") for line in watched.slurm.asked)
+
+
+def test_nothing_is_moved_while_an_own_job_pends_for_a_gpu(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    first = watched.run.tasks["rule_work_wildcards_0"]
+    first.place = Place("clive", None, "hpg-b200", "gpu", GPU, "clive_gpu")
+    watched.slurm.pending = "\n" + queue_line(
+        JobID="90", State="PENDING", WorkDir="/data/run", Comment=first.name, Reason="Priority"
+    )
+    assert watched.look(0) == []
+
+
+def test_nothing_is_moved_on_a_guess_of_how_long_a_gpu_takes(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    watched.run.plan.durations._seen.clear()
+    assert watched.look(0) == []
 
 
 @pytest.mark.parametrize("restarts", [False, True])

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
+from tilewright.placement.anew import begin_anew
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.dispatch import Dispatcher
 from tilewright.placement.errors import PlacementError
@@ -20,7 +21,7 @@ from tilewright.placement.place import Place, key_of
 from tilewright.placement.preflight import check_sizes
 from tilewright.placement.resources import Plan
 from tilewright.placement.tasks import Fixed, Task
-from tilewright.placement.watch import begin_anew, soonest_end_s, tend
+from tilewright.placement.watch import soonest_end_s, tend
 
 _TEND_S = 5.0
 _SAY_S = 300.0
@@ -198,7 +199,7 @@ class Run:
 
     def _tend_once(self) -> None:
         moved = tend(self.dispatcher, self._has_tries)
-        if time.monotonic() > self._glance_s:
+        if time.monotonic() > self._glance_s and not self._ending():
             moved += begin_anew(self.dispatcher, self._has_tries)
             self._glance_s = time.monotonic() + self.dispatcher.cluster.site.patience_s / 2
         for name in moved:
@@ -209,6 +210,15 @@ class Run:
             wait_s = min(_LAZY_S, soonest_end_s(self.dispatcher) / 4 - _EAGER_S)
             scheduler._executor.next_seconds_between_status_checks = wait_s
             scheduler._open_jobs.release()
+
+    def _ending(self) -> bool:
+        """Return whether Snakemake only waits for what runs: what is ended would not begin anew."""
+        workflow = self.dag.workflow
+        scheduler = workflow.scheduler
+        if scheduler is None:
+            return True
+        failed = scheduler._errors and not workflow.execution_settings.keep_going
+        return bool(scheduler._user_kill or scheduler._executor_error or failed)
 
     def _has_tries(self, name: str) -> bool:
         """Return whether Snakemake would try a job again: on its last try it is not moved."""

@@ -1,14 +1,12 @@
-"""What the queue does meanwhile: jobs that pend for nothing or run on though a GPU is free."""
+"""What the queue does meanwhile: jobs that pend for nothing, tries that nobody knows of."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tilewright.placement.restarts import restarts
 from tilewright.placement.rounds import estimate_s, sooner_elsewhere
-from tilewright.placement.tasks import Task
+from tilewright.placement.tasks import Task, observe
 from tilewright.slurm.jobs import STUCK, stale_jobs
 from tilewright.slurm.query import Unknown
 
@@ -43,9 +41,7 @@ def tend(run: Dispatcher, movable: Callable[[str], bool] = lambda name: True) ->
             ):
                 continue
             better = sooner_elsewhere(task, room, run.plan, waited_s)
-            if better and not isinstance(
-                run.cluster.client.cancel([job.id], pending_only=True), Unknown
-            ):
+            if better and _cancel_pending(run, task):
                 account, kind, shape = better
                 room = room.take(account, kind, shape)
                 task.moved = f"{job.reason} on {place.account} for {waited_s:.0f} s"
@@ -57,58 +53,17 @@ def tend(run: Dispatcher, movable: Callable[[str], bool] = lambda name: True) ->
         return moved
 
 
-def begin_anew(run: Dispatcher, movable: Callable[[str], bool] = lambda name: True) -> list[str]:
-    """Cancel jobs on CPUs that end sooner if they begin anew on GPUs that no job waits for.
-
-    The site's patience is what a new start costs: until Snakemake sees the end of the old job and
-    Slurm begins the new one.
-    """
-    with run.lock:
-        sent = [task for task in run.tasks.values() if task.place is not None]
-        # a job that was moved and has yet to be seen to end still wants its new slot
-        if not run.cluster.site.restarts or any(task.moved for task in sent):
-            return []
-        room = run.room() if any(map(_may_begin_anew, sent)) else ""
-        if isinstance(room, str):
-            return []
-        able = {
-            task.name: task
-            for task in sent
-            if _may_begin_anew(task)
-            and task.seen is not None
-            and task.seen.state == "RUNNING"
-            and movable(task.name)
-        }
-        placing, work = run.placing(room), run.workload()
-        pools = [
-            replace(pool, running=tuple(replace(own, moved=own.job not in able)
-                                        for own in pool.running))
-            for pool in placing.slots(placing.shapes.largest(able.values()))
-        ]  # fmt: skip
-        waiting, later = (
-            [name for name in names if name in work.index] for names in (run.why_waiting, run.later)
-        )
-        moves = restarts(
-            work, waiting, later, pools, run.clock(), run.way, cost_s=run.cluster.site.patience_s
-        )
-        moved = []
-        for move in moves:
-            task = able[move.job]
-            assert task.seen is not None
-            if isinstance(run.cluster.client.cancel([task.seen.id]), Unknown):
-                continue
-            task.moved, task.anew = "a GPU is free that ends it sooner", True
-            run.ledger.write(
-                "move", job=task.name, slurm_id=task.seen.id, reason=task.moved, sooner=move.pool
-            )
-            moved.append(task.name)
-        return moved
-
-
-def _may_begin_anew(task: Task) -> bool:
-    """Return whether a job that was sent to CPUs may use a GPU; one that failed may not again."""
-    on_cpus = task.place is not None and task.place.kind == "cpu" and "gpu" in task.kinds
-    return on_cpus and not (task.moved or task.anew or task.past.causes)
+def _cancel_pending(run: Dispatcher, task: Task) -> bool:
+    """Return whether a job that pends was cancelled before it began; Slurm does not say."""
+    client = run.cluster.client
+    assert task.seen is not None
+    if isinstance(client.cancel([task.seen.id], pending_only=True), Unknown):
+        return False
+    client.forget()
+    queue = run.cluster.queue()
+    if not isinstance(queue, Unknown):
+        observe([task], queue, run.workdir)
+    return task.seen.state != "RUNNING"
 
 
 def soonest_end_s(run: Dispatcher) -> float:

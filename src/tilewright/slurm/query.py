@@ -100,7 +100,8 @@ def run_command(
     # sacctmgr fed through stdin reports a dead slurmdbd by text only.
     if done.returncode != 0 or (not done.stdout.strip() and "error:" in said):
         return Unknown(argv[0], said[:300] or f"exit status {done.returncode}")
-    return done.stdout
+    # the one answer that comes as a remark: "Job 7 to start at …"
+    return done.stderr if "--test-only" in argv else done.stdout
 
 
 @dataclass
@@ -196,6 +197,10 @@ class SlurmClient:
         """Cancel jobs, or only those of them that have not started meanwhile."""
         state = ("--state=PENDING",) if pending_only else ()
         return self._call(("scancel", *state, *map(str, job_ids)))
+
+    def would_start(self, options: Sequence[str]) -> str | Unknown:
+        """Return what sbatch says of when such a job would start; nothing is submitted."""
+        return self._call(("sbatch", "--test-only", *options, "--wrap", "true"))
 
     def forget(self) -> None:
         """Ask anew for live use and the queue, as after a placement that was refused."""
