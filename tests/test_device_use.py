@@ -53,6 +53,11 @@ SMALL = [
 ]
 
 
+def test_what_is_asked_for_a_whole_device_tells_nothing() -> None:
+    jobs = jobs_of([line("stitch/a", 0, 9, whole=True), line("stitch/b", 1, 9)])
+    assert [job.asked_b for job in jobs] == [None, 2 * GIB]
+
+
 def small(**values: Any) -> list[Job]:
     return jobs_of([{**each, **values} for each in SMALL])
 

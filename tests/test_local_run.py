@@ -26,7 +26,7 @@ class Sizes(Sleepers):
     def shape(self, rule, wildcards, *, gpu, attempt=1):
         return replace(super().shape(rule, wildcards, gpu=gpu), gpu_mem_mb=900 * gpu)
 
-plan = Plan(Sizes(config), "gpu", gpus=lambda: int(Path("gpus").read_text()))
+plan = Plan(Sizes(config), "gpu", gpus=lambda need_mb: int(Path("gpus").read_text()))
 
 rule all:
     input: expand("out/{{i}}", i=range(config["jobs"]))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.fake_nvml import FakeDevice, FakeMachine, uuid
+from tests.fake_nvml import GB, FakeDevice, FakeMachine, uuid
 from tests.test_standin import STANDIN
 from tilewright.devices.health import note_failure
 from tilewright.experiment import ConfigError
@@ -93,3 +94,43 @@ def test_a_machine_without_gpu_needs_no_folder_of_leases(
     monkeypatch.setenv("TILEWRIGHT_LEASE_ROOT", str(tmp_path / "no" / "folder"))
     assert pools() == {}
     assert "NVML does not start" in usable_gpus().reason
+
+
+def test_a_gpu_that_others_filled_is_not_counted_for_jobs_that_it_cannot_hold(
+    machine: FakeMachine,
+) -> None:
+    first, second = machine.devices
+    first.total_b = second.total_b = 24 * GB
+    first.compute = [(999_999, 20 * GB)]
+    machine.write()
+    assert [healthy_gpus(need_mb) for need_mb in (0, 2000, 10_000, 90_000)] == [2, 2, 1, 1]
+    assert pools()["gpu"] == 2  # it may leave
+
+
+def test_a_gpu_for_a_rule_that_uses_none_is_refused(machine: FakeMachine) -> None:
+    with pytest.raises(ConfigError, match=r"resources\.qc_stitch\.device: rule qc_stitch uses no"):
+        device_kinds(settings(qc_stitch="gpu"), some(machine), {})
+
+
+@pytest.mark.parametrize("text", ["many", "0", ""])
+def test_a_wrong_number_of_jobs_per_gpu_is_named(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_JOBS_PER_GPU", text)
+    with pytest.raises(SystemExit, match="TILEWRIGHT_JOBS_PER_GPU is"):
+        pools()
+
+
+@pytest.mark.parametrize(
+    ("environ", "chosen", "key"),
+    [
+        ({}, settings("gpu"), "device"),
+        ({"TILEWRIGHT_DEVICE": "gpu"}, settings(), "TILEWRIGHT_DEVICE"),
+        ({}, settings(assemble="gpu"), "resources.assemble.device"),
+    ],
+)
+def test_the_key_that_demands_a_gpu_is_named(
+    environ: dict[str, str], chosen: Settings, key: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"; set {re.escape(key)} to auto or cpu"):
+        device_kinds(chosen, none, environ)

@@ -37,9 +37,9 @@ class LocalRun:
         self.dag, self.plan, self.logger = dag, plan, logger
         self.jobs: dict[str, Any] = {}
         self.running: dict[str, _Started] = {}
-        self._counted_s = -math.inf
+        self._counted_s, self._counted_mb = -math.inf, 0
         self._numbers = itertools.count(1)
-        self.gpus = self.most_gpus = plan.gpus() if plan.gpus else 0
+        self.gpus = self.most_gpus = plan.gpus(0) if plan.gpus else 0
         self.load()
 
     def load(self) -> None:
@@ -110,7 +110,7 @@ class LocalRun:
 
     def _slots(self, ready: Mapping[str, Any], available: Mapping[str, Any]) -> list[Slots]:
         """Return the local pools, for the largest of the ready jobs."""
-        self._count_gpus()
+        self._count_gpus(ready)
         most = self.dag.workflow.scheduler.global_resources
         taken = sum(one.kind == "gpu" for one in self.running.values())
         # more jobs than GPUs share them
@@ -125,7 +125,7 @@ class LocalRun:
         free = {
             "gpu": min(available.get("gpu", gpu_jobs), gpu_jobs - taken),
             "cpu": min(
-                left // min(cpus, most.get("cpu", cpus)),
+                left // max(1, min(cpus, most.get("cpu", cpus))),
                 available.get("_cores", cpus) // cpus,
                 available.get("mem_mb", mem_mb) // mem_mb,
             ),
@@ -137,12 +137,15 @@ class LocalRun:
             found.append(Slots(kind, "here", kind, now + len(own), now, tuple(own)))
         return found
 
-    def _count_gpus(self) -> None:
-        """Look which GPUs are healthy, every few seconds."""
+    def _count_gpus(self, ready: Mapping[str, Any]) -> None:
+        """Look, every few seconds, which GPUs are healthy and not filled by others."""
         now_s = time.monotonic()
-        if self.plan.gpus is None or now_s - self._counted_s < _COUNT_S:
+        shapes = (self.plan.sizes.shape(j.rule.name, j.wildcards, gpu=True) for j in ready.values())
+        need_mb = max((shape.gpu_mem_mb for shape in shapes), default=0)
+        fresh = now_s - self._counted_s < _COUNT_S and need_mb == self._counted_mb
+        if self.plan.gpus is None or fresh:
             return
-        gpus, self._counted_s = self.plan.gpus(), now_s
+        gpus, self._counted_s, self._counted_mb = self.plan.gpus(need_mb), now_s, need_mb
         if gpus != self.gpus:
             self.logger.info(f"{gpus} GPUs can be used, {self.gpus} before")
         self.gpus, self.most_gpus = gpus, max(gpus, self.most_gpus)

@@ -57,6 +57,8 @@ def accounts(
     from tilewright.placement.survey import SurveyError, survey
     from tilewright.slurm.query import SlurmClient
 
+    if not _slurm_wanted(site):
+        raise SystemExit("tilewright accounts: no Slurm here: jobs run on this machine")
     try:
         person = pwd.getpwnam(user) if user else pwd.getpwuid(os.getuid())
         client = SlurmClient(person.pw_name, platformdirs.user_cache_path("tilewright"))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from tilewright.devices.budget import MIB, RESERVE_B, Request, leasable
+from tilewright.devices.budget import DRIVER_B, MIB, RESERVE_B, Request, leasable
 from tilewright.devices.faults import classify, preflight
 from tilewright.devices.granted import by_slurm
 from tilewright.devices.health import HealthError, failed_on, note_failure, quarantined
@@ -23,8 +23,6 @@ from tilewright.kernels.backend import Backend, DeviceError, gpu_backend
 
 logger = logging.getLogger("tilewright")
 
-#: NVML counts what the driver keeps as used: 450 to 600 MiB on cards that nobody uses.
-_DRIVER_B = 1024 * MIB
 #: What a job that takes a whole device must have at least.
 _LEAST_B = CONTEXT_B + 256 * MIB
 
@@ -54,13 +52,13 @@ def leased_backend(
     """
     # under Slurm others cannot have the device, and a folder of the login node may not be there
     root = None if by_slurm(environ) else lease_root(environ)
-    limit = environ.get("TILEWRIGHT_WAIT_LIMIT_S")
+    limit_s = _wait_limit_s(environ.get("TILEWRIGHT_WAIT_LIMIT_S", ""))
     whole_name = f"{group} {job}"
     look = partial(snapshot, dict(environ))
     need_b = gpu_mem_mb * MIB + CONTEXT_B
     bad = quarantined(root) if root else {}
     totals_b = [device.total_b for device in leasable(look().devices, bad)]
-    most_b = max(totals_b) - RESERVE_B - _DRIVER_B if totals_b else need_b
+    most_b = max(totals_b) - RESERVE_B - DRIVER_B if totals_b else need_b
     whole = need_b > most_b
     if whole:
         logger.warning(
@@ -73,7 +71,7 @@ def leased_backend(
         job,
         group,
         whole=whole,
-        wait_limit_s=float(limit) if limit else None,
+        wait_limit_s=limit_s,
     )
     with lease(
         request,
@@ -93,6 +91,13 @@ def leased_backend(
             finally:
                 held.peak_b, held.splits = backend.use.peak_b, backend.use.splits
                 backend.xp.get_default_memory_pool().free_all_blocks()
+
+
+def _wait_limit_s(text: str) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise DeviceError(f"TILEWRIGHT_WAIT_LIMIT_S is '{text}'; set it to seconds") from None
 
 
 def _evidence(environ: Mapping[str, str]) -> Path | None:

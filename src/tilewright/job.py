@@ -55,6 +55,7 @@ def running(
                 logger.info("device %s, %d threads", backend.device, threads)
                 yield backend
         except LeaseTimeoutError as error:
+            logger.error("%s", error)
             sys.__stderr__.write(f"{error}\n")  # type: ignore[union-attr]
             raise SystemExit(WAIT_EXIT_CODE) from error
         except Exception as error:

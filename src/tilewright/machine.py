@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from tilewright.devices.budget import leasable
+from tilewright.devices.budget import DRIVER_B, MIB, RESERVE_B, leasable, leased_b, room_b
 from tilewright.devices.choose import DeviceChoice, device_from_environment
 from tilewright.devices.health import HealthError, quarantined
+from tilewright.devices.held import CONTEXT_B
+from tilewright.devices.lease import leases
 from tilewright.devices.nvml import snapshot
 from tilewright.devices.records import Device
 from tilewright.devices.root import LeaseRootError, lease_root
@@ -69,6 +71,9 @@ def device_kinds(
     ConfigError
         A rule is to run on a GPU, and there is none.
     """
+    for rule in sorted(settings.resources.keys() - GPU_RULES):
+        if settings.resources[rule].device == "gpu":
+            raise ConfigError(f"resources.{rule}.device: rule {rule} uses no GPU; remove the key")
     general = device_from_environment(environ, settings.device)
     kinds: dict[str, tuple[Kind, ...]] = {}
     gpus: Gpus | None = None
@@ -79,10 +84,11 @@ def device_kinds(
             gpus = look()
         there = gpus is None or bool(gpus.devices)
         if choice == "gpu" and gpus is not None and not there:
+            named = "TILEWRIGHT_DEVICE" if "TILEWRIGHT_DEVICE" in environ else "device"
+            key = f"resources.{rule}.device" if own and own.device else named
             raise ConfigError(
-                f"rule {rule} is to run on a GPU, and this machine has none that can be used: "
-                f"{gpus.reason}; set device or resources.{rule}.device to auto or cpu, or see "
-                "`tilewright devices`"
+                f"rule {rule} is to run on a GPU, and this machine has none that can be used "
+                f"({gpus.reason}); set {key} to auto or cpu, or see `tilewright devices`"
             )
         every: dict[DeviceChoice, tuple[Kind, ...]] = {
             "cpu": ("cpu",), "gpu": ("gpu",), "auto": ("gpu", "cpu") if there else ("cpu",)
@@ -96,9 +102,24 @@ def write_evidence_to(path: Path) -> None:
     os.environ["TILEWRIGHT_DEVICE_LOG"] = str(path)
 
 
-def healthy_gpus() -> int:
-    """Return how many GPUs jobs can lease now."""
-    return len(usable_gpus().devices)
+def healthy_gpus(need_mb: int = 0) -> int:
+    """Return how many GPUs could hold a job now, were it not for other jobs of ours.
+
+    Parameters
+    ----------
+    need_mb : int
+        Device memory of its arrays. A job that takes a whole GPU can do with half of one.
+    """
+    devices = usable_gpus().devices
+    if not devices:
+        return 0
+    held = leases(lease_root())
+    need_b = need_mb * MIB + CONTEXT_B
+    whole = need_b > max(device.total_b for device in devices) - RESERVE_B - DRIVER_B
+    return sum(
+        room_b(device, held) + leased_b(device, held) >= (device.total_b / 2 if whole else need_b)
+        for device in devices
+    )
 
 
 def pools() -> dict[str, int]:
@@ -111,10 +132,17 @@ def pools() -> dict[str, int]:
     wants a GPU.
     """
     try:
-        gpus = healthy_gpus()
+        gpus = len(usable_gpus().devices)
     except (LeaseRootError, HealthError):
         return {}
     if not gpus:
         return {}
-    jobs = gpus * max(1, int(os.environ.get("TILEWRIGHT_JOBS_PER_GPU", "1")))
+    jobs = gpus * _jobs_per_gpu(os.environ.get("TILEWRIGHT_JOBS_PER_GPU", "1"))
     return {"gpu": jobs, "cpu": max(1, len(os.sched_getaffinity(0)) - 2 * jobs)}
+
+
+def _jobs_per_gpu(text: str) -> int:
+    if not text.isdigit() or not int(text):
+        # within a profile Snakemake says all else of an error but its reason
+        raise SystemExit(f"TILEWRIGHT_JOBS_PER_GPU is '{text}'; set it to 1 or more")
+    return int(text)

@@ -34,7 +34,7 @@ def _page(view: View) -> Group:
         parts.append("no GPU can be used here")
     if view.holders:
         parts += ["", _holders(view)]
-    if view.slots:
+    if view.slots and machine.devices:
         parts += ["", _slots(view)]
     for uuid, found in view.quarantined.items():
         line = f"\n{uuid} gets no jobs for {duration(found.left_s)}: {found.reason}"

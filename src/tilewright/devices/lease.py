@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilewright.devices.book import LOOK, NOTICE, Book, Ticket
-from tilewright.devices.budget import RESERVE_B, Claim, Request, leasable, plan
+from tilewright.devices.budget import MIB, RESERVE_B, Claim, Request, leasable, plan
 from tilewright.devices.granted import granted_lease
 from tilewright.devices.health import HealthError
 from tilewright.devices.held import Held, append_line, variables_set
@@ -143,6 +143,9 @@ def _leased(
 def _wait(desk: _Desk, ticket: Ticket, request: Request, started_s: float) -> Claim:
     limit_s = request.wait_limit_s
     looked_s = time.monotonic()
+    if not desk.book.own(ticket):
+        what = f"a GPU with {request.bytes_ // MIB} MiB free"
+        logger.info("job %s waits for %s; see tilewright devices", request.job, what)
     while True:
         if claim := desk.book.own(ticket):
             return claim

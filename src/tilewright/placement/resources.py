@@ -89,7 +89,7 @@ class Plan:
     here : dict of str to {"gpu", "cpu"}
         The same on one machine: job to device kind.
     gpus : callable or None
-        On one machine: how many GPUs can be leased now.
+        On one machine: how many GPUs could hold a job with so many MB of device memory now.
     close : callable
         Called when the run ends, so that the last jobs get into the ledger.
     """
@@ -102,7 +102,7 @@ class Plan:
     count_slots: bool = False
     table: dict[str, Place] = field(default_factory=dict)
     here: dict[str, Kind] = field(default_factory=dict)
-    gpus: Callable[[], int] | None = None
+    gpus: Callable[[int], int] | None = None
     close: Callable[[], None] = lambda: None
     _static: dict[str, Place] = field(default_factory=dict)
     _sized: dict[tuple[str, ...], tuple[Shape, float]] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tilewright.devices.held import CONTEXT_B
 from tilewright.report.device_figure import draw_devices
 from tilewright.report.device_rules import (
     ENOUGH,
@@ -98,8 +99,8 @@ def _caption(runs: int, jobs: Sequence[Job]) -> str:
     texts = [
         "Each row is a device, each bar a job: as high as the memory that it was granted, on top "
         "of those beside it, and paler where its peak did not reach. Grey is time in which no job "
-        "of this experiment held the device. Devices without a job and jobs that were killed "
-        f"leave no line; leases more than {GAP_S / 60:.0f} min apart are taken for two runs."
+        "of this experiment held the device. Devices without a job are not shown; "
+        f"leases more than {GAP_S / 60:.0f} min apart are taken for two runs."
     ]
     hidden = sum(job.granted and not job.on_device for job in jobs)
     if hidden:
@@ -147,7 +148,7 @@ def _slot(use: RuleUse) -> dict[str, str]:
         why = f"{_count(slot.measured, 'job')} measured, too few"
     return {
         "rule": use.rule,
-        "asked": _NONE if use.asked.largest is None else _mib(use.asked.largest),
+        "asked": _NONE if use.asked.largest is None else _mib(use.asked.largest - CONTEXT_B),
         "value": value,
         "key": f"resources.{use.rule}.gpu_mem_mb",
         "why": why,

@@ -114,7 +114,8 @@ def jobs_of(lines: Iterable[Mapping[str, Any]]) -> list[Job]:
             waited_s=_positive(line, "waited_s"),
             held_s=_positive(line, "held_s"),
             idle_fraction=_positive(line, "idle_fraction"),
-            asked_b=_positive(line, "requested_b"),
+            # what is asked for a whole device is the least that will do, which tells nothing
+            asked_b=None if line.get("whole") else _positive(line, "requested_b"),
             granted_b=_positive(line, "granted_b"),
             peak_b=_positive(line, "peak_b"),
             splits=int(_positive(line, "splits") or 0),
