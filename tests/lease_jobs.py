@@ -15,12 +15,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from tilewright.devices.budget import Request
-from tilewright.devices.lease import WAIT_EXIT_CODE, LeaseTimeoutError, lease
+from tilewright.devices.lease import WAIT_EXIT_CODE, LeaseTimeoutError, lease, leases
 from tilewright.devices.records import Device, Snapshot
 
 GIB = 2**30
@@ -156,6 +156,23 @@ def read_log(machine: Machine) -> list[dict[str, Any]]:
     """Return what happened, in order."""
     path = machine.folder / "log"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def until(fact: Callable[[], object], limit_s: float = 20.0) -> float:
+    """Wait for a fact; return how long it took."""
+    began_s = time.monotonic()
+    while not fact():
+        assert time.monotonic() - began_s < limit_s, "it did not happen"
+        time.sleep(0.005)
+    return time.monotonic() - began_s
+
+
+def holders(root: Path) -> list[str]:
+    return [claim.request.job for claim in leases(root) if claim.uuid]
+
+
+def waiters(root: Path) -> list[str]:
+    return [claim.request.job for claim in leases(root) if not claim.uuid]
 
 
 def main() -> int:

@@ -159,6 +159,12 @@ def test_the_first_is_passed_by_the_bound_only() -> None:
     assert sorted(changed) == list(range(3, 3 + PASSES))
 
 
+def test_beside_a_whole_device_there_is_no_lease_though_foreign_use_ended() -> None:
+    holder = Claim(1, 11, Request(4, "large", whole=True), ("a",), uuid="a", granted_b=10)
+    small = Claim(2, 12, Request(2, "small"), ("a",))
+    assert plan([Device("a", 0, "", 24, 10, None, ((11, 10),))], [holder, small], reserve_b=0) == []
+
+
 def test_nothing_is_kept_where_foreign_use_is_in_the_way() -> None:
     """Keeping younger ones out would not help the older one."""
     busy = Device("a", 0, "", 24, 10, None, ((999, 10),))
@@ -236,3 +242,51 @@ def test_less_utilisation_wins_between_equally_leased() -> None:
 def test_a_whole_device_is_all_that_is_free() -> None:
     (granted,) = plan([device(used_b=3)], [waiter(1, 5, whole=True)], {}, (), RESERVE_B)
     assert granted.granted_b == 25 - 3 - RESERVE_B
+
+
+def test_fewest_leased_bytes_go_before_less_utilisation() -> None:
+    devices = [device("GPU-a", utilisation=0.1), device("GPU-b", utilisation=0.9)]
+    held = [lease(1, "GPU-a", 4), lease(2, "GPU-b", 3)]
+    assert choose(devices, held, Request(4, "job"), None, (), RESERVE_B) == "GPU-b"
+
+
+def test_unknown_utilisation_counts_as_busy_and_the_first_uuid_ends_a_tie() -> None:
+    devices = [device("GPU-c", utilisation=0.9), device("GPU-a"), device("GPU-b", utilisation=0.9)]
+    assert choose(devices, [], Request(4, "job"), None, (), RESERVE_B) == "GPU-b"
+
+
+def test_only_grants_on_devices_that_it_could_use_count_against_the_bound() -> None:
+    devices = [device("GPU-a", 13), device("GPU-b", 25)]
+    first = replace(waiter(2, 4), allowed=("GPU-a",))
+    claims = [lease(1, "GPU-a", 12), first, waiter(3, 4)]
+    (changed,) = plan(devices, claims, {}, (), RESERVE_B)
+    assert (changed.ticket, changed.uuid) == (3, "GPU-b")
+
+
+def test_jobs_of_a_group_that_start_together_go_to_one_device_where_none_is_idle() -> None:
+    devices = [device("GPU-a", 25), device("GPU-b", 25)]
+    both = [lease(1, "GPU-a", 2), lease(2, "GPU-b", 4)]
+    asking = [waiter(3, 5, group="s1c2"), waiter(4, 5, group="s1c2")]
+    changed = plan(devices, [*both, *asking], {}, (), RESERVE_B)
+    assert [c.uuid for c in changed] == ["GPU-a", "GPU-a"]
+
+
+def test_a_device_that_the_first_may_not_use_is_not_kept_for_it() -> None:
+    devices = [device("GPU-a", 25), device("GPU-b", 25)]
+    first = replace(waiter(3, 20), allowed=("GPU-a",), passed=PASSES)
+    held = [lease(1, "GPU-a", 20), lease(2, "GPU-b", 10)]
+    changed = plan(devices, [*held, first, waiter(4, 4)], {}, (), RESERVE_B)
+    assert [(c.ticket, c.uuid) for c in changed if c.uuid] == [(4, "GPU-b")]
+
+
+def test_a_grant_remembers_the_foreign_use_that_it_saw() -> None:
+    (granted,) = plan([device(used_b=3)], [waiter(1, 5)], {}, (), RESERVE_B)
+    assert granted.foreign_b == 3
+
+
+def test_one_device_is_kept_for_the_first_and_no_more() -> None:
+    devices = [device("GPU-a", 25), device("GPU-b", 25)]
+    first = replace(waiter(3, 1, whole=True), passed=PASSES)
+    held = [lease(1, "GPU-a", 4), lease(2, "GPU-b", 12)]
+    changed = plan(devices, [*held, first, waiter(4, 4), waiter(5, 4)], {}, (), RESERVE_B)
+    assert [(c.ticket, c.uuid) for c in changed if c.uuid] == [(4, "GPU-b"), (5, "GPU-b")]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +21,23 @@ from tests.test_faults import TINY
 from tests.test_standin import STANDIN
 from tilewright.devices.budget import RESERVE_B
 from tilewright.devices.health import note_failure, quarantined
+from tilewright.devices.held import CONTEXT_B
 from tilewright.devices.lease import leases
 from tilewright.phantom import make_phantom
 
 TARGET = "stitching"
+MIB = 2**20
+#: A job of the workflow: what comes before it, its log, and what it does on its device.
+JOB = """
+import os, sys
+from pathlib import Path
+from tilewright.job import running
+before, log, does = sys.argv[1:]
+exec(before)
+with running([log], 1, {"gpu": 1, "gpu_mem_mb": 1000}, {"sample": "a", "cycle": "1"}) as backend:
+    exec(does)
+"""
+STICKY = "raise backend.xp.cuda.runtime.CUDARuntimeError('cudaErrorIllegalAddress: broken')"
 pytestmark = pytest.mark.workflow
 
 
@@ -102,7 +117,7 @@ def test_a_device_that_dies_is_quarantined_and_its_jobs_go_elsewhere(
     assert "cudaErrorECCUncorrectable" in found[1].reason
 
 
-JOB = """
+LEASING = """
 import logging, sys
 from tilewright.devices.root import lease_root
 from tilewright.gpu_job import leased_backend
@@ -121,7 +136,7 @@ def test_a_job_takes_the_whole_of_what_the_healthy_devices_have(
     (tmp_path / "leases").mkdir(mode=0o700)
     note_failure(tmp_path / "leases", uuid(1), "other", "hardware", "ECC")
     said = subprocess.run(
-        [sys.executable, "-c", JOB, "10000"], env={**os.environ, **environment},
+        [sys.executable, "-c", LEASING, "10000"], env={**os.environ, **environment},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert said.stdout == "done\n", said.stderr
@@ -132,7 +147,7 @@ def test_a_failure_that_cannot_be_noted_is_still_the_one_that_is_said(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
     said = subprocess.run(
-        [sys.executable, "-c", JOB, "1000", "fails"], env={**os.environ, **environment},
+        [sys.executable, "-c", LEASING, "1000", "fails"], env={**os.environ, **environment},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert said.stderr.splitlines()[-1].endswith("DeviceError: cudaErrorECCUncorrectable")
@@ -152,3 +167,119 @@ def test_a_demanded_gpu_that_is_not_there_ends_the_run_before_any_work(
     assert "NVML lists no GPU" in text
     assert "Traceback" not in text
     assert not run.sample.exists() or not list(run.sample.glob("*/*.zarr"))
+
+
+def job(
+    folder: Path, environment: dict[str, str], does: str = "", name: str = "a", before: str = ""
+) -> subprocess.Popen[str]:
+    log = folder / f"logs/edf/{name}.log"
+    more = {"TILEWRIGHT_DEVICE_LOG": str(folder / "devices.jsonl")}
+    return subprocess.Popen(
+        [sys.executable, "-c", JOB, before, str(log), does],
+        env={**os.environ, **environment, **more},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(
+    folder: Path, environment: dict[str, str], does: str = "", **more: str
+) -> tuple[int, str, dict[str, Any]]:
+    """Run a job; return its exit code, what it said, and its line of evidence."""
+    with job(folder, environment, does, **more) as begun:
+        try:
+            said = begun.communicate(timeout=60)[1]
+        finally:
+            begun.kill()
+    (path,) = folder.glob("devices*.jsonl")
+    return begun.returncode, said, json.loads(path.read_text().splitlines()[-1])
+
+
+def test_a_job_is_limited_to_what_its_rule_asks_for_and_says_how_it_went(
+    tmp_path: Path, machine: FakeMachine, environment: dict[str, str]
+) -> None:
+    for device in machine.devices:
+        device.utilisation = 0.5
+    machine.write()
+    does = (
+        f"assert backend.xp.get_default_memory_pool().get_limit() == {1000 * MIB}\n"
+        "backend.use.peak_b, backend.use.splits = 7, 3\n"
+        "import time; time.sleep(1.5)"
+    )
+    code, said, line = ended(tmp_path, environment, does)
+    assert code == 0, said
+    assert line["granted_b"] == line["requested_b"] == 1000 * MIB + CONTEXT_B
+    assert (line["job"], line["outcome"]) == ("edf/a", "done")
+    assert (line["peak_b"], line["splits"], line["utilisation"]) == (7, 3, 0.5)
+    assert 0 <= line["idle_fraction"] < 1
+    assert line["group"] == f"{tmp_path}/logs a/1"
+
+
+def test_a_job_that_waits_too_long_ends_with_its_own_exit_code_and_message(
+    tmp_path: Path, machine: FakeMachine, environment: dict[str, str]
+) -> None:
+    machine.devices = [FakeDevice(uuid(1), total_b=3 * GB)]
+    machine.write()
+    begun = tmp_path / "begun"
+    holder = job(
+        tmp_path, environment, f"Path({str(begun)!r}).touch(); import time; time.sleep(90)"
+    )
+    try:
+        end_s = time.monotonic() + 60
+        while not begun.exists():
+            assert time.monotonic() < end_s, "it did not begin"
+            time.sleep(0.05)
+        late = {**environment, "TILEWRIGHT_WAIT_LIMIT_S": "0.2"}
+        code, said, line = ended(tmp_path, late, name="late")
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert code == os.EX_TEMPFAIL
+    assert "job edf/late got no device with" in said
+    assert (line["job"], line["outcome"], line["uuid"]) == ("edf/late", "not granted", "")
+
+
+def test_another_try_goes_to_another_device_and_no_job_to_a_quarantined_one(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    tried = [ended(tmp_path, environment, does) for does in (STICKY, "")]
+    assert [(code, line["uuid"]) for code, _, line in tried] == [(1, uuid(1)), (0, uuid(2))]
+    note_failure(tmp_path / "leases", uuid(2), "another", "hardware", "it fell off the bus")
+    assert ended(tmp_path, environment, name="b")[2]["uuid"] == uuid(1)
+
+
+def test_a_device_that_computes_wrongly_is_not_used(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    wrong = "import cupy; cupy.roll = lambda array, by: array"
+    code, said, line = ended(tmp_path, environment, before=wrong)
+    assert (code, line["outcome"]) == (1, "failed")
+    assert "fails its first computation: the device computes wrongly" in said
+    assert list(quarantined(tmp_path / "leases")) == [line["uuid"]]
+
+
+@pytest.mark.parametrize(
+    "does",
+    ["raise ValueError('ECC')", "raise backend.xp.cuda.memory.OutOfMemoryError(3, 2, 1)"],
+)
+def test_errors_of_the_job_itself_are_not_blamed_on_its_device(
+    does: str, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    code, _, line = ended(tmp_path, environment, does)
+    assert (code, line["outcome"]) == (1, "failed")
+    assert not (tmp_path / "leases/health.json").exists()
+
+
+def test_under_slurm_no_folder_is_needed_and_each_node_writes_its_own_evidence(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    granted = {
+        "TILEWRIGHT_LEASE_ROOT": str(tmp_path / "missing" / "leases"),
+        "TILEWRIGHT_GRANTED": "1",
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_GPUS": "5",
+        "CUDA_VISIBLE_DEVICES": "1",
+    }
+    code, said, line = ended(tmp_path, {**environment, **granted})
+    assert (code, line["uuid"]) == (0, uuid(2)), said
+    assert (tmp_path / f"devices-{socket.gethostname()}.jsonl").exists()

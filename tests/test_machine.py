@@ -12,7 +12,9 @@ import pytest
 
 from tests.fake_nvml import GB, FakeDevice, FakeMachine, uuid
 from tests.test_standin import STANDIN
+from tilewright.devices.choose import DeviceChoiceError
 from tilewright.devices.health import note_failure
+from tilewright.devices.root import LeaseRootError
 from tilewright.experiment import ConfigError
 from tilewright.machine import Gpus, device_kinds, healthy_gpus, pools, usable_gpus
 from tilewright.settings import RuleResources, Settings
@@ -134,3 +136,36 @@ def test_the_key_that_demands_a_gpu_is_named(
 ) -> None:
     with pytest.raises(ConfigError, match=rf"; set {re.escape(key)} to auto or cpu"):
         device_kinds(chosen, none, environ)
+
+
+def test_a_device_that_is_none_of_the_three_is_an_error() -> None:
+    with pytest.raises(DeviceChoiceError, match="'tpu'; set it to cpu, gpu or auto"):
+        device_kinds(settings(), none, {"TILEWRIGHT_DEVICE": "tpu"})
+
+
+def test_of_a_divided_gpu_the_instances_count(machine: FakeMachine) -> None:
+    divided = machine.devices[1]
+    divided.mig, divided.instances = True, [FakeDevice(uuid(3, "MIG"))]
+    machine.write()
+    assert [device.uuid for device in usable_gpus().devices] == [uuid(1), uuid(3, "MIG")]
+    machine.devices, divided.instances = [divided], []
+    machine.write()
+    assert (pools(), usable_gpus().reason) == ({}, "MIG is on, and there is no instance")
+
+
+def test_jobs_that_share_a_gpu_leave_fewer_cpus(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_JOBS_PER_GPU", "3")
+    cpus = len(os.sched_getaffinity(0))
+    assert pools() == {"gpu": 6, "cpu": max(1, cpus - 12)}
+
+
+def test_where_the_folder_of_leases_cannot_be_used_gpus_are_an_error_and_no_pools(
+    machine: FakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_LEASE_ROOT", str(tmp_path / "no" / "folder"))
+    assert pools() == {}
+    with pytest.raises(LeaseRootError, match="cannot be made"):
+        usable_gpus()
+    assert set(device_kinds(settings("cpu"), usable_gpus, {}).values()) == {CPU}

@@ -81,6 +81,8 @@ def leased_backend(
         avoid=failed_on(root, whole_name) if root else (),
         evidence=_evidence(environ),
     ) as held:
+        if by_slurm(environ):  # under cgroups its numbers are not those that CUDA counts
+            logger.info("Slurm granted GPU %s", environ.get("SLURM_JOB_GPUS", "not said"))
         logger.info("device %s after %.1f s, %d MiB", held.uuid, held.waited_s, held.bytes_ // MIB)
         with _noted(root, held, whole_name), watched(held, look):
             backend = gpu_backend()

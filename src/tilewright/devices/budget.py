@@ -119,8 +119,12 @@ def room_b(device: Device, held: Collection[Claim], reserve_b: int = RESERVE_B) 
 def lacking_b(
     device: Device, held: Collection[Claim], request: Request, reserve_b: int = RESERVE_B
 ) -> int:
-    """Return the bytes that must become free on a device before a request fits; 0: it fits."""
-    leased = leased_b(device, held) if request.whole else 0
+    """Return the bytes that must become free on a device before a request fits; 0: it fits.
+
+    Beside the lease of a whole device there is none, whatever else became free there.
+    """
+    alone = request.whole or any(c.request.whole for c in held if c.uuid == device.uuid)
+    leased = leased_b(device, held) if alone else 0
     room = room_b(device, held, reserve_b) + leased
     return leased + max(0, max(1, request.bytes_) - room)
 

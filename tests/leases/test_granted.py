@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.devices.budget import RESERVE_B, Request
-from tilewright.devices.choose import GRANTED
+from tilewright.devices.choose import GRANTED, use_granted_device
 from tilewright.devices.lease import NoDeviceError, lease, leases
 from tilewright.devices.records import Device, Snapshot
 
@@ -63,10 +63,11 @@ def test_shards_and_several_devices_are_leased(
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-a"
 
 
-def test_variables_left_over_from_a_login_are_no_grant(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("absent", ["SLURM_JOB_GPUS", "SLURM_JOB_ID", GRANTED])
+def test_variables_of_a_login_or_of_an_allocation_around_snakemake_are_no_grant(
+    absent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("SLURM_JOB_GPUS")
+    monkeypatch.delenv(absent)
     with lease(Request(4 * GIB, "edf"), snapshot=lambda: ONE, root=tmp_path):
         assert len(leases(tmp_path)) == 1
 
@@ -77,3 +78,34 @@ def test_a_granted_device_that_is_too_small_is_an_error(tmp_path: Path) -> None:
         lease(Request(40 * GIB, "edf"), snapshot=lambda: ONE, root=tmp_path),
     ):
         pass
+
+
+def test_the_gpus_of_a_step_are_a_grant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_GPUS")
+    monkeypatch.setenv("SLURM_STEP_GPUS", "3")
+    with lease(Request(4 * GIB, "edf"), snapshot=lambda: ONE, root=tmp_path):
+        assert leases(tmp_path) == []
+
+
+def test_of_a_divided_gpu_the_instance_is_held(tmp_path: Path) -> None:
+    parent = Device("GPU-a", 0, "fake", 80 * GIB, 0, divided=True)
+    instance = Device("MIG-b", 0, "fake", 20 * GIB, 0, parent="GPU-a")
+    seen = Snapshot((parent, instance))
+    with lease(Request(4 * GIB, "edf"), snapshot=lambda: seen, root=tmp_path) as held:
+        assert (held.uuid, held.bytes_) == ("MIG-b", 20 * GIB - RESERVE_B)
+        assert leases(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("granted", "device"), [("SLURM_JOB_GPUS", "gpu"), ("SLURM_STEP_GPUS", "gpu"), ("", "cpu")]
+)
+def test_a_job_on_slurm_uses_what_slurm_granted_and_no_variable_of_the_shell(
+    granted: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SLURM_JOB_GPUS", GRANTED):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("TILEWRIGHT_DEVICE", "auto")
+    if granted:
+        monkeypatch.setenv(granted, "3")
+    use_granted_device()
+    assert (os.environ["TILEWRIGHT_DEVICE"], os.environ[GRANTED]) == (device, "1")

@@ -18,7 +18,7 @@ import pytest
 
 from tests import lease_jobs
 from tests.lease_jobs import Machine, read_log
-from tests.test_lease import sample
+from tests.leases.test_crashes import sample
 from tilewright.devices.lease import leases
 
 SPAWN = get_context("spawn")

@@ -58,10 +58,13 @@ def test_the_file_system_of_a_path(path: str, kind: str, mounts: Path) -> None:
     assert file_system(Path(path), mounts) == kind
 
 
-def test_a_network_file_system_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kind", ["nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "gpfs", "ceph", "fuse.sshfs"]
+)
+def test_a_network_file_system_is_refused(kind: str, tmp_path: Path) -> None:
     mounts = tmp_path / "mountinfo"
-    mounts.write_text(f"1 0 8:1 / / rw - ext4 a rw\n2 1 0:2 / {tmp_path} rw - fuse.sshfs a rw\n")
-    with pytest.raises(LeaseRootError, match=r"network file system \(fuse.sshfs\); set TILEWRIGHT"):
+    mounts.write_text(f"1 0 8:1 / / rw - ext4 a rw\n2 1 0:2 / {tmp_path} rw - {kind} a rw\n")
+    with pytest.raises(LeaseRootError, match=rf"network file system \({kind}\); set TILEWRIGHT"):
         lease_root({"TILEWRIGHT_LEASE_ROOT": str(tmp_path / "own")}, mounts)
 
 
@@ -102,3 +105,12 @@ def test_one_that_cannot_be_made_is_an_error(tmp_path: Path, name: str) -> None:
 def test_a_relative_one_is_refused() -> None:
     with pytest.raises(LeaseRootError, match="relative"):
         lease_root({"TILEWRIGHT_LEASE_ROOT": "leases"})
+
+
+def test_one_that_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that is mounted read-only."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(LeaseRootError, match="cannot be written"):
+        lease_root({"TILEWRIGHT_LEASE_ROOT": str(tmp_path / "own")})
