@@ -18,6 +18,7 @@ from tests.test_plan import Sizes as TenMinutes
 from tests.test_plan import command, tasks_of
 from tests.test_stale import HERE, cluster_with
 from tests.test_survey import LIMITS, PARTITIONS, USE, Recorded, client
+from tilewright import cli
 from tilewright.commands.check_experiment import check_config, check_space, missing_bytes
 from tilewright.commands.check_machine import (
     check_cupy,
@@ -259,3 +260,22 @@ def test_the_table_has_80_columns_and_colours_only_on_a_terminal() -> None:
     assert as_json(checks)["checks"][0] == {
         "about": "lock", "state": "ok", "text": "fine", "mend": "",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ("fetch_config: DNS SRV lookup failed", False),
+        ("fatal: Could not establish a configuration source", False),
+        ("slurm_load_ctl_conf error: Unable to contact slurm controller", True),
+    ],
+)
+def test_commands_of_slurm_without_a_cluster_are_no_slurm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, *, wanted: bool
+) -> None:
+    for name in ("sbatch", "scontrol"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho 'scontrol: {said}' >&2\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("TILEWRIGHT_SITE", raising=False)
+    assert cli._slurm_wanted(None) == wanted

@@ -208,7 +208,16 @@ def _slurm_wanted(site: Path | None) -> bool:
     import os
     import shutil
 
-    return bool(site or os.environ.get("TILEWRIGHT_SITE") or shutil.which("sbatch"))
+    from tilewright.slurm.query import Unknown, run_command
+
+    if site or os.environ.get("TILEWRIGHT_SITE"):
+        return True
+    if not shutil.which("sbatch"):
+        return False
+    # Slurm's commands alone, which name no cluster; one that is down is another matter
+    said = run_command(["scontrol", "ping"])
+    signs = ("DNS SRV lookup failed", "configuration source")
+    return not (isinstance(said, Unknown) and any(sign in said.reason for sign in signs))
 
 
 @app.command()

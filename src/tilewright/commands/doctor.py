@@ -33,6 +33,8 @@ from tilewright.commands.check_slurm import (
 from tilewright.commands.checks import Check, count, ok, problem
 from tilewright.commands.dag import DagError, find_snakefile, read_experiment, read_tasks
 from tilewright.devices.choose import DeviceChoiceError
+from tilewright.devices.health import HealthError
+from tilewright.devices.root import LeaseRootError
 from tilewright.experiment import ConfigError
 from tilewright.layout import Layout
 from tilewright.machine import device_kinds, usable_gpus
@@ -77,8 +79,10 @@ def examine(
                 # before a cluster is in use: the Snakefile would look for stale jobs itself
                 jobs = read_tasks(find_snakefile(snakefile), configfile, (), sizes)
                 checks.append(ok("jobs", f"{count(len(jobs), 'job')} to do"))
-        except (ConfigError, DagError, DeviceChoiceError) as error:
+        except (ConfigError, DagError) as error:
             checks.append(problem("config", str(error), f"mend {configfile}, or its tables"))
+        except (DeviceChoiceError, HealthError, LeaseRootError) as error:
+            checks.append(problem("device", str(error), "see tilewright devices"))
     if slurm:
         return [*checks, *_on_slurm(site, jobs, sizes)]
     checks += [ok("Slurm", "not on this machine: all jobs run here"), *check_device()]

@@ -30,7 +30,7 @@ def device_from_environment(
     >>> device_from_environment({"TILEWRIGHT_DEVICE": "gpu"})
     'gpu'
     """
-    match environ.get("TILEWRIGHT_DEVICE", otherwise):
+    match environ.get("TILEWRIGHT_DEVICE") or otherwise:
         case "cpu":
             return "cpu"
         case "gpu":
