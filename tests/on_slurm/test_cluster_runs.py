@@ -101,7 +101,7 @@ def test_jobs_on_cpus_begin_anew_when_a_labmate_leaves_the_gpus(run: ClusterRun)
                          command="sleep 600")
             for account, gpus in (("clive", 3), ("maigan", 2))]  # fmt: skip
     wait_for(lambda: all("RUNNING" in slurm.show_job(hog) for hog in hogs), 20)
-    run.prepare(jobs=4, seconds="3,200", nominal_s=200, site={"slowdown": 20})
+    run.prepare(jobs=4, seconds="3,100", nominal_s=100, site={"slowdown": 20})
     partitions = zlib.crc32(b"hpg-b200,hpg-default")
     learned = run.folder / f"cache/tilewright/durations-{partitions:08x}.json"
     learned.parent.mkdir(parents=True)
