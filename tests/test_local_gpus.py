@@ -35,6 +35,7 @@ from tilewright.job import running
 before, log, does = sys.argv[1:]
 exec(before)
 with running([log], 1, {"gpu": 1, "gpu_mem_mb": 1000}, {"sample": "a", "cycle": "1"}) as backend:
+    backend.xp.zeros(1)
     exec(does)
 """
 STICKY = "raise backend.xp.cuda.runtime.CUDARuntimeError('cudaErrorIllegalAddress: broken')"
@@ -283,3 +284,41 @@ def test_under_slurm_no_folder_is_needed_and_each_node_writes_its_own_evidence(
     code, said, line = ended(tmp_path, {**environment, **granted})
     assert (code, line["uuid"]) == (0, uuid(2)), said
     assert (tmp_path / f"devices-{socket.gethostname()}.jsonl").exists()
+
+
+LAZY = """
+import sys, time
+from pathlib import Path
+from tilewright.gpu_job import backend_at_first_use
+from tilewright.devices.lease import leases
+from tilewright.devices.root import lease_root
+def held():
+    return len(leases(lease_root()))
+with backend_at_first_use("tile_positions/x", "g", 1000) as backend:
+    seen = [held(), backend.device, held()]
+    array = backend.asarray([1.0, 2.0])
+    seen += [held(), float(backend.to_numpy(array).sum())]
+    del array
+    backend.give_back()
+    seen += [held()]
+    try:
+        backend.asarray([1.0])
+    except RuntimeError as error:
+        seen += [str(error)]
+print(seen)
+"""
+
+
+def test_a_job_reads_before_its_lease_and_writes_after_it(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    more = {"TILEWRIGHT_DEVICE_LOG": str(tmp_path / "devices.jsonl")}
+    said = subprocess.run(
+        [sys.executable, "-c", LAZY], env={**os.environ, **environment, **more},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    wanted = [0, "gpu", 0, 1, 3.0, 0, "the device was given back before its last use"]
+    assert said.stdout == f"{wanted}\n", said.stderr
+    (line,) = map(json.loads, (tmp_path / "devices.jsonl").read_text().splitlines())
+    assert line["outcome"] == "done"
+    assert line["peak_b"] is not None

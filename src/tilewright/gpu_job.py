@@ -6,9 +6,12 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tilewright.devices.budget import DRIVER_B, MIB, RESERVE_B, Request, leasable
 from tilewright.devices.faults import classify, preflight
@@ -19,7 +22,8 @@ from tilewright.devices.lease import lease
 from tilewright.devices.nvml import snapshot
 from tilewright.devices.root import lease_root
 from tilewright.devices.sampler import watched
-from tilewright.kernels.backend import Backend, DeviceError, gpu_backend
+from tilewright.kernels.backend import Backend, DeviceError, DeviceUse, gpu_backend
+from tilewright.kernels.device_memory import note_peak
 
 logger = logging.getLogger("tilewright")
 
@@ -27,9 +31,58 @@ logger = logging.getLogger("tilewright")
 _LEAST_B = CONTEXT_B + 256 * MIB
 
 
+class _Module:
+    """A module of the GPU's array library, which is leased and imported at its first use."""
+
+    def __init__(self, found: Callable[[], Any]) -> None:
+        self._found = found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._found(), name)
+
+
+@contextlib.contextmanager
+def backend_at_first_use(
+    job: str, group: str, gpu_mem_mb: int, environ: Mapping[str, str] = os.environ
+) -> Iterator[Backend]:
+    """Compute on a device that is leased when the first array is made there.
+
+    What a job reads before does not keep others from the device, nor what it writes after
+    ``give_back``. See :func:`leased_backend`, whose errors come with the first use.
+    """
+    with contextlib.ExitStack() as stack:
+        opening, use = threading.Lock(), DeviceUse()
+        leased: list[Backend] = []
+
+        def opened() -> Backend:
+            with opening:
+                if use.ended:
+                    raise RuntimeError("the device was given back before its last use")
+                if not leased:
+                    within = leased_backend(job, group, gpu_mem_mb, environ, use)
+                    leased.append(stack.enter_context(within))
+            return leased[0]
+
+        def release() -> None:
+            if leased and not use.ended:
+                note_peak(leased[0])
+                use.ended = True
+                stack.close()
+
+        use.release = release
+        xp = _Module(lambda: opened().xp)
+        fft = _Module(lambda: opened().fft)
+        ndimage = _Module(lambda: opened().ndimage)
+        yield Backend("gpu", xp, fft, ndimage, 1, use)
+
+
 @contextlib.contextmanager
 def leased_backend(
-    job: str, group: str, gpu_mem_mb: int, environ: Mapping[str, str] = os.environ
+    job: str,
+    group: str,
+    gpu_mem_mb: int,
+    environ: Mapping[str, str] = os.environ,
+    use: DeviceUse | None = None,
 ) -> Iterator[Backend]:
     """Wait for a device with so much memory, and compute on it.
 
@@ -42,6 +95,8 @@ def leased_backend(
     environ : mapping
         ``TILEWRIGHT_WAIT_LIMIT_S`` ends the wait; ``TILEWRIGHT_DEVICE_LOG`` names the file of
         evidence.
+    use : DeviceUse, optional
+        Where its use is noted.
 
     Raises
     ------
@@ -85,7 +140,7 @@ def leased_backend(
             logger.info("Slurm granted GPU %s", environ.get("SLURM_JOB_GPUS", "not said"))
         logger.info("device %s after %.1f s, %d MiB", held.uuid, held.waited_s, held.bytes_ // MIB)
         with _noted(root, held, whole_name), watched(held, look):
-            backend = gpu_backend()
+            backend = replace(gpu_backend(), use=use or DeviceUse())
             if problem := preflight(backend.xp):
                 raise DeviceError(f"GPU {held.uuid} fails its first computation: {problem}")
             try:

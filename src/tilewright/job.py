@@ -71,12 +71,13 @@ def _device(
     if not resources.get("gpu"):
         yield cpu_backend(threads)
         return
-    from tilewright.gpu_job import leased_backend
+    from tilewright.gpu_job import backend_at_first_use
 
     # the log's whole path tells jobs of all experiments apart
     job = f"{log.parent.name}/{log.stem}"
     group = "/".join(str(wildcards.get(name, "")) for name in ("sample", "cycle"))
-    with leased_backend(job, f"{log.resolve().parents[1]} {group}", resources["gpu_mem_mb"]) as own:
+    whose = f"{log.resolve().parents[1]} {group}"
+    with backend_at_first_use(job, whose, resources["gpu_mem_mb"]) as own:
         yield own
 
 

@@ -177,7 +177,7 @@ def memory_noted(smallest: Smallest) -> Callable[[Callable[P, T]], Callable[P, T
             result = _tried(backend, work, *args, **kwargs)
             if isinstance(result, _Shortage):
                 raise result.error(smallest)
-            _note_peak(backend)
+            note_peak(backend)
             return result
 
         return noted
@@ -215,7 +215,7 @@ def _shortage(backend: Backend, error: MemoryError | RuntimeError) -> _Shortage 
     elif not _NO_MEMORY.search(str(error)):
         return None
     logger.info("device memory: %s", error)
-    _note_peak(backend)
+    note_peak(backend)
     pool = xp.get_default_memory_pool()
     free_b, _ = xp.cuda.runtime.memGetInfo()
     available_b = int(free_b + pool.total_bytes())
@@ -227,8 +227,10 @@ def _shortage(backend: Backend, error: MemoryError | RuntimeError) -> _Shortage 
     return _Shortage(max(int(pool.used_bytes()) + asked_b, available_b), available_b)
 
 
-def _note_peak(backend: Backend) -> None:
+def note_peak(backend: Backend) -> None:
     """Note what the pool holds: it gives nothing back by itself before memory runs out."""
+    if backend.use.ended:
+        return
     pool = backend.xp.get_default_memory_pool()
     backend.use.peak_b = max(backend.use.peak_b or 0, int(pool.total_bytes()))
     backend.use.limit_b = int(pool.get_limit()) or None

@@ -105,6 +105,7 @@ def assemble(
         done = pool.map(one, jobs)
         for _ in tqdm(done, "registration", len(jobs), unit="chunk", mininterval=5):
             pass
+        backend.give_back()
     write_ome_tiff(
         ome_zarr, ome_tif, compression=compression, tile_px=tile_px, workers=backend.workers
     )
