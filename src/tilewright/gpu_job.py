@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tilewright.devices.budget import DRIVER_B, MIB, RESERVE_B, Request, leasable
+from tilewright.devices.budget import MIB, Request, leasable, whole_above_b
 from tilewright.devices.faults import classify, preflight
 from tilewright.devices.granted import by_slurm
 from tilewright.devices.health import HealthError, failed_on, note_failure, quarantined
@@ -112,8 +112,8 @@ def leased_backend(
     look = partial(snapshot, dict(environ))
     need_b = gpu_mem_mb * MIB + CONTEXT_B
     bad = quarantined(root) if root else {}
-    totals_b = [device.total_b for device in leasable(look().devices, bad)]
-    most_b = max(totals_b) - RESERVE_B - DRIVER_B if totals_b else need_b
+    devices = leasable(look().devices, bad)
+    most_b = whole_above_b(devices) if devices else need_b
     whole = need_b > most_b
     if whole:
         logger.warning(

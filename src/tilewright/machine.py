@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from tilewright.devices.budget import DRIVER_B, MIB, RESERVE_B, leasable, leased_b, room_b
+from tilewright.devices.budget import MIB, leasable, leased_b, room_b, whole_above_b
 from tilewright.devices.choose import DeviceChoice, device_from_environment
 from tilewright.devices.health import HealthError, quarantined
 from tilewright.devices.held import CONTEXT_B
@@ -115,7 +115,7 @@ def healthy_gpus(need_mb: int = 0) -> int:
         return 0
     held = leases(lease_root())
     need_b = need_mb * MIB + CONTEXT_B
-    whole = need_b > max(device.total_b for device in devices) - RESERVE_B - DRIVER_B
+    whole = need_b > whole_above_b(devices)
     return sum(
         room_b(device, held) + leased_b(device, held) >= (device.total_b / 2 if whole else need_b)
         for device in devices

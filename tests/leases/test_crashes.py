@@ -168,13 +168,21 @@ def test_a_program_that_a_killed_holder_started_does_not_keep_the_lease(
         os.kill(program, signal.SIGKILL)
 
 
-def test_a_folder_that_goes_while_a_job_waits_is_an_error(
-    machine: Machine, root: Path, begin: Callable[..., subprocess.Popen[bytes]]
-) -> None:
+def waiting_job(
+    root: Path, begin: Callable[..., subprocess.Popen[bytes]]
+) -> subprocess.Popen[bytes]:
+    """Return a job that waits for another's device."""
     begin(20, hold_s=60, name="holder")
     until(lambda: holders(root))
     late = begin(20, name="late")
     until(lambda: waiters(root))
+    return late
+
+
+def test_a_folder_that_goes_while_a_job_waits_is_an_error(
+    machine: Machine, root: Path, begin: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    late = waiting_job(root, begin)
     root.rename(root.with_name("gone"))
     assert late.wait(10) == 1
 
@@ -182,10 +190,7 @@ def test_a_folder_that_goes_while_a_job_waits_is_an_error(
 def test_a_claim_that_is_removed_while_its_job_waits_is_an_error(
     machine: Machine, root: Path, begin: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
-    begin(20, hold_s=60, name="holder")
-    until(lambda: holders(root))
-    late = begin(20, name="late")
-    until(lambda: waiters(root))
+    late = waiting_job(root, begin)
     (path,) = (root / "waiting").iterdir()
     path.unlink()
     assert late.wait(10) == 1

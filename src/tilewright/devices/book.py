@@ -148,15 +148,11 @@ class Book:
 
     def waits(self, ticket: Ticket) -> Claim | None:
         """Return the claim of this process while it waits."""
-        if not (self.waiting / ticket.name).exists():
-            return None
-        return _unpacked(os.pread(ticket.lock, RECORD_B, 0))
+        return _own(self.waiting, ticket)
 
     def own(self, ticket: Ticket) -> Claim | None:
         """Return the lease of this process; None while it waits."""
-        if not (self.holding / ticket.name).exists():
-            return None
-        return _unpacked(os.pread(ticket.lock, RECORD_B, 0))
+        return _own(self.holding, ticket)
 
     def ring(self, number: int, kind: bytes) -> None:
         """Wake the process that waits with this ticket."""
@@ -223,6 +219,12 @@ def _note_killed(path: Path, *, granted: bool) -> None:
         )  # fmt: skip
         line = held.evidence(claim.request, "failed" if granted else "not granted")
         append_line(Path(claim.evidence), line | {"time_s": round(end_s, 3), "held_s": None})
+
+
+def _own(folder: Path, ticket: Ticket) -> Claim | None:
+    if not (folder / ticket.name).exists():
+        return None
+    return _unpacked(os.pread(ticket.lock, RECORD_B, 0))
 
 
 def _names(folder: Path) -> list[str]:

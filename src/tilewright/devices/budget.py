@@ -134,6 +134,11 @@ def leasable(devices: Iterable[Device], quarantined: Collection[str] = ()) -> li
     return [d for d in devices if not d.divided and d.uuid not in quarantined]
 
 
+def whole_above_b(devices: Iterable[Device]) -> int:
+    """Return the bytes above which a job takes a whole device: what the largest has unused."""
+    return max(device.total_b for device in devices) - RESERVE_B - DRIVER_B
+
+
 def choose(
     devices: Iterable[Device],
     held: Collection[Claim],

@@ -270,5 +270,5 @@ class RoundOfPlacing:
             if start_s is None:  # it may wait as long again as it has
                 start_s = 2 * self.now_s - task.sent_s
             end_s = start_s + estimate_s(task, kind, self.plan)
-            found.append(Running(task.name, start_s, end_s, task.anew))
+            found.append(Running(task.name, start_s, end_s))
         return found
