@@ -69,13 +69,22 @@ def test_bad_positions_are_refused(tmp_path: Path, text: str, says: str) -> None
 def test_edges_come_back_and_an_empty_table_too(tmp_path: Path) -> None:
     ints, floats = np.array([0, 1]), np.array([0.5, -1.25])
     edges = Edges(
-        *(ints, ints, ints, ints + 1, floats, floats, floats), np.array([True, False]), floats
+        *(ints, ints, ints, ints + 1, floats, floats, floats),
+        np.array([True, False]),
+        floats,
+        floats,
     )
     write_edges(tmp_path / "edges.csv", edges)
     found = read_edges(tmp_path / "edges.csv")
     for name in Edges.__dataclass_fields__:
         np.testing.assert_array_equal(getattr(found, name), getattr(edges, name))
-    none = Edges(*(np.zeros(0, np.int64),) * 4, *(np.zeros(0),) * 3, np.zeros(0, bool), np.zeros(0))
+    none = Edges(
+        *(np.zeros(0, np.int64),) * 4,
+        *(np.zeros(0),) * 3,
+        np.zeros(0, bool),
+        np.zeros(0),
+        np.zeros(0),
+    )
     write_edges(tmp_path / "none.csv", none)
     assert len(read_edges(tmp_path / "none.csv").score) == 0
 

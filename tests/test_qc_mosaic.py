@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,9 @@ def edges_of(positions: Positions, accepted: NDArray[np.bool_], residual_px: flo
     delta = (second - first) * float(STEP)
     good = np.resize(accepted, n)
     residual = np.full(n, residual_px)
+    delta[:, 0] += residual_px
     (ra, ca), (rb, cb), (dy, dx) = first.T, second.T, delta.T
-    return Edges(ra, ca, rb, cb, dy, dx, np.full(n, 0.9), good, residual)
+    return Edges(ra, ca, rb, cb, dy, dx, np.full(n, 0.9), good, residual, np.full(n, -9.0))
 
 
 def located(folder: Path, positions: Positions, edges: Edges) -> Quality:
@@ -78,6 +80,7 @@ def test_contradicting_overlaps_are_told_and_named(tmp_path: Path) -> None:
     positions = grid(3, 4)
     quality = located(tmp_path, positions, edges_of(positions, YES, 4.0))
     assert verdicts(quality)["edge_residual_px"] == "fail"
+    assert verdicts(quality)["doubtful_tiles"] == "fail"
     assert "worst between row 0 column 0 and row 0 column 1" in quality.items[1].sentence
 
 
@@ -89,7 +92,34 @@ def test_tiles_that_nothing_ties_down_are_told_and_named(tmp_path: Path) -> None
     assert verdicts(quality)["untied_tiles"] == "warn"
     assert verdicts(quality)["position_sigma_px"] == "fail"
     sentence = next(i.sentence for i in quality.items if i.metric == "untied_tiles")
-    assert "row 2 column 0" in sentence
+    assert "row 2 columns 0-3" in sentence
+
+
+def test_doubtful_tiles_are_all_named(tmp_path: Path) -> None:
+    positions = grid(3, 7)
+    positions.sigma_px[[1, 2, 3, 6, 9]] = 0.9
+    quality = located(tmp_path, positions, edges_of(positions, YES, 0.0))
+    assert verdicts(quality)["doubtful_tiles"] == "warn"
+    sentence = next(i.sentence for i in quality.items if i.metric == "doubtful_tiles")
+    assert "row 0 columns 1-3, 6; row 1 column 2" in sentence
+
+
+def test_a_moved_tile_is_named(tmp_path: Path) -> None:
+    positions = grid(7, 9)
+    edges = edges_of(positions, YES, 0.0)
+    positions.y_px[31] += 3.0
+    quality = located(tmp_path, positions, edges)
+    assert verdicts(quality)["doubtful_tiles"] == "warn"
+    sentence = next(i.sentence for i in quality.items if i.metric == "doubtful_tiles")
+    assert re.search(r"row 3 column 4\b", sentence)
+
+
+def test_sure_matches_that_were_given_up_are_told(tmp_path: Path) -> None:
+    positions = grid(3, 4)
+    edges = edges_of(positions, YES, 0.0)
+    edges.accepted[5], edges.dy_px[5] = False, edges.dy_px[5] + 7.0
+    quality = located(tmp_path, positions, edges)
+    assert verdicts(quality)["contradicting_overlaps"] == "warn"
 
 
 def test_no_match_at_all_fails_and_leaves_the_residual_unknown(tmp_path: Path) -> None:

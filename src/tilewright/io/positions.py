@@ -17,7 +17,7 @@ Indices = NDArray[np.int64]
 _POSITION_COLUMNS = ("row", "col", "y_px", "x_px", "sigma_px", "island")
 _EDGE_COLUMNS = (
     *("row_a", "col_a", "row_b", "col_b", "dy_px", "dx_px"),
-    *("score", "accepted", "residual_px"),
+    *("score", "accepted", "residual_px", "log10_chance"),
 )
 _FIJI_LINE = re.compile(r"^(?P<name>[^;]+);[^;]*;\s*\((?P<numbers>[^)]*)\)\s*$")
 
@@ -65,6 +65,8 @@ class Edges:
         Whether the measurement was used.
     residual_px : ndarray of float64, shape (m,)
         Length of measured minus solved displacement.
+    log10_chance : ndarray of float64, shape (m,)
+        Decimal logarithm of the probability that the displacement is false.
     """
 
     row_a: Indices
@@ -76,6 +78,7 @@ class Edges:
     score: Floats
     accepted: NDArray[np.bool_]
     residual_px: Floats
+    log10_chance: Floats
 
 
 def write_positions(path: Path, positions: Positions) -> None:
@@ -103,11 +106,11 @@ def read_positions(path: Path) -> Positions:
 
 
 def write_edges(path: Path, edges: Edges) -> None:
-    """Write ``row_a,col_a,row_b,col_b,dy_px,dx_px,score,accepted,residual_px``."""
+    """Write ``row_a,col_a,row_b,col_b,dy_px,dx_px,score,accepted,residual_px,log10_chance``."""
     e = edges
     columns = (
         *(e.row_a, e.col_a, e.row_b, e.col_b, e.dy_px, e.dx_px, e.score),
-        *(e.accepted.astype(np.int64), e.residual_px),
+        *(e.accepted.astype(np.int64), e.residual_px, e.log10_chance),
     )
     _write_csv(path, _EDGE_COLUMNS, zip(*(c.tolist() for c in columns), strict=True))
 
@@ -124,8 +127,8 @@ def read_edges(path: Path) -> Edges:
     row_a, col_a, row_b, col_b = (_integers(path, table, name) for name in _EDGE_COLUMNS[:4])
     dy, dx, score = (_floats(path, table, name) for name in _EDGE_COLUMNS[4:7])
     accepted = _integers(path, table, "accepted").astype(np.bool_)
-    residual = _floats(path, table, "residual_px")
-    return Edges(row_a, col_a, row_b, col_b, dy, dx, score, accepted, residual)
+    residual, chance = (_floats(path, table, name) for name in _EDGE_COLUMNS[8:])
+    return Edges(row_a, col_a, row_b, col_b, dy, dx, score, accepted, residual, chance)
 
 
 def write_tile_configuration(path: Path, names: Sequence[str], yx_px: Floats) -> None:

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.kernels.backend import Array, Backend, fast_len
-from tilewright.kernels.correlation_peak import climb, subpixel
+from tilewright.kernels.chance import Pattern, along, chance, rolled_null, witnesses
+from tilewright.kernels.correlation_peak import MIN_OVERLAP_PX, climb, subpixel
 
 Floats = NDArray[np.float64]
 
@@ -35,11 +36,14 @@ class StripShifts:
     score : ndarray of float64, shape (n,)
         NCC of the filtered strips at the best shift; 0 where nothing can be said.
     second : ndarray of float64, shape (n,)
-        NCC of the best rival peak: what chance gives on this pair.
+        NCC of the best rival peak.
     curvature : ndarray of float64, shape (n, 2)
         Minus the second derivative (y, x) of the normalised correlation at its peak, px⁻².
     pixels : ndarray of float64, shape (n,)
         Number of pixels that overlap at the shift.
+    chance : ndarray of float64, shape (n,)
+        Probability that strips without a common signal reach the score anywhere in the search
+        window; see :mod:`tilewright.kernels.chance`.
     """
 
     shift_px: Floats
@@ -47,6 +51,7 @@ class StripShifts:
     second: Floats
     curvature: Floats
     pixels: Floats
+    chance: Floats
 
 
 def correlate_strips(
@@ -78,20 +83,57 @@ def correlate_strips(
     -------
     StripShifts
     """
-    expected = np.asarray(expected_px, np.float64) / STRIDE
     with backend.fft_threads():
-        small_a = filter_strips(backend, a, sigma_px)
-        small_b = filter_strips(backend, b, sigma_px)
-        surface = _half_whitened(backend, small_a, small_b)
-        starts = _highest_peaks(backend, surface, expected, max_shift_px / STRIDE, peaks)
-        best = climb(backend, small_a, small_b, starts, max(8.0, 3.0 * sigma_px) / STRIDE)
-        fine = subpixel(backend, small_a, small_b, best.shift)
+        small = [filter_strips(backend, strips, sigma_px) for strips in (a, b)]
+    return correlate_filtered(
+        backend, small[0], small[1], expected_px, max_shift_px, sigma_px, peaks=peaks
+    )
+
+
+def correlate_filtered(
+    backend: Backend,
+    a: Array,
+    b: Array,
+    expected_px: Floats,
+    max_shift_px: float,
+    sigma_px: float,
+    pattern: Pattern | None = None,
+    peaks: int = 5,
+) -> StripShifts:
+    """Measure the displacement of n pairs of strips that :func:`filter_strips` filtered.
+
+    Parameters
+    ----------
+    backend : Backend
+    a, b : array, shape (n, y, x)
+        Filtered strips.
+    expected_px, max_shift_px, sigma_px, peaks
+        As for :func:`correlate_strips`, in pixels of the tiles.
+    pattern : Pattern, optional
+        What all strips of the two camera areas share; no evidence for a displacement.
+
+    Returns
+    -------
+    StripShifts
+    """
+    a, b = backend.asarray(a), backend.asarray(b)
+    expected = np.asarray(expected_px, np.float64) / STRIDE
+    reach = max_shift_px / STRIDE
+    with backend.fft_threads():
+        whitened, plain = _surfaces(backend, a, b, reach, expected)
+        starts = _highest_peaks(backend, whitened, a.shape[1:], expected, reach, peaks)
+        best = climb(backend, a, b, starts, max(8.0, 3.0 * sigma_px) / STRIDE)
+        fine = subpixel(backend, a, b, best.shift)
+    score = np.maximum(best.score, fine.score)
+    null = rolled_null(backend, plain, a, b, expected, reach, sigma_px / STRIDE)
+    witness = witnesses(backend, a, b, best.shift, sigma_px / STRIDE, pattern)
     return StripShifts(
         STRIDE * (best.shift + fine.delta_px),
-        np.maximum(best.score, fine.score),
+        score,
         best.second,
         fine.curvature / STRIDE**2,
         best.pixels * STRIDE**2,
+        chance(best.score, null, witness),
     )
 
 
@@ -133,38 +175,58 @@ def filter_strips(backend: Backend, strips: Array, sigma_px: float) -> Array:
     return small[:, start:stop_y, start:stop_x]
 
 
-def _half_whitened(backend: Backend, a: Array, b: Array) -> Array:
-    """Correlate filtered strips: the cross-spectrum over the root of its modulus, in space."""
+def _surfaces(
+    backend: Backend, a: Array, b: Array, reach: float, expected: Floats
+) -> tuple[Array, Array]:
+    """Correlate filtered strips (n, y, x), half-whitened and plain, at every shift.
+
+    Along the longer axis the strips are rolled along each other; along the shorter one they
+    are padded by zeros, so that within the search window a narrow overlap is not folded onto
+    itself. Half-whitened is the cross-spectrum over the root of its modulus.
+    """
     xp = backend.xp
-    shape = tuple(2 * fast_len((n + 1) // 2) for n in a.shape[1:])
+    size = (a.shape[1], a.shape[2])
+    farthest = np.abs(np.rint(expected)).max(axis=0, initial=0.0) + math.ceil(reach) + 1
+    padded = [n + min(n, int(far)) for n, far in zip(size, farthest, strict=True)]
+    padded[along(size)] = size[along(size)]
+    shape = tuple(2 * fast_len((n + 1) // 2) for n in padded)
     cross = backend.fft.rfft2(a, s=shape) * xp.conj(backend.fft.rfft2(b, s=shape))
     modulus = xp.abs(cross)
     floor = 1e-6 * xp.max(modulus, axis=(1, 2), keepdims=True) + 1e-30
-    return backend.fft.irfft2(cross / xp.sqrt(modulus + floor), s=shape)
+    whitened = backend.fft.irfft2(cross / xp.sqrt(modulus + floor), s=shape)
+    return whitened, backend.fft.irfft2(cross, s=shape)
 
 
 def _highest_peaks(
-    backend: Backend, surface: Array, expected: Floats, max_shift: float, peaks: int
+    backend: Backend,
+    surface: Array,
+    strip: tuple[int, int],
+    expected: Floats,
+    max_shift: float,
+    peaks: int,
 ) -> NDArray[np.int64]:
     """Return the ``peaks`` highest local maxima near the expected shifts, (n, peaks, 2).
 
-    Ties fall to the first in row-major order of values rounded to 5 digits of the maximum; a
-    pair with fewer maxima repeats the expected shift.
+    Only shifts at which the strips (y, x) share enough pixels count. Ties fall to the first in
+    row-major order of values rounded to 5 digits of the maximum; a pair with fewer maxima
+    repeats the expected shift.
     """
     count, rows, cols = surface.shape
-    reach = min(math.ceil(max_shift), rows // 2 - 2, cols // 2 - 2)
-    span = np.arange(-reach - 1, reach + 2)
     centre = np.rint(expected).astype(np.int64)
-    at_y = backend.asarray((centre[:, 0, None] + span) % rows, np.int64)[:, :, None]
-    at_x = backend.asarray((centre[:, 1, None] + span) % cols, np.int64)[:, None, :]
+    reach = [min(math.ceil(max_shift), n // 2 - 2) for n in (rows, cols)]
+    spans = [np.arange(-r - 1, r + 2) for r in reach]
+    at = [centre[:, axis, None] + spans[axis] for axis in (0, 1)]
+    at_y = backend.asarray(at[0] % rows, np.int64)[:, :, None]
+    at_x = backend.asarray(at[1] % cols, np.int64)[:, None, :]
     pair = backend.asarray(np.arange(count), np.int64)[:, None, None]
     window = np.asarray(backend.to_numpy(surface[pair, at_y, at_x]), np.float64)
 
     inner = window[:, 1:-1, 1:-1]
-    side = inner.shape[1]
-    is_peak = inner > 0
+    tall, wide = inner.shape[1:]
+    shared = [np.abs(at[axis][:, 1:-1]) <= strip[axis] - MIN_OVERLAP_PX for axis in (0, 1)]
+    is_peak = (inner > 0) & shared[0][:, :, None] & shared[1][:, None, :]
     for dy, dx in ((y, x) for y in (-1, 0, 1) for x in (-1, 0, 1) if y or x):
-        other = window[:, 1 + dy : 1 + dy + side, 1 + dx : 1 + dx + side]
+        other = window[:, 1 + dy : 1 + dy + tall, 1 + dx : 1 + dx + wide]
         is_peak &= (inner > other) if (dy, dx) < (0, 0) else (inner >= other)
     top = np.maximum(inner.max(axis=(1, 2), keepdims=True), 1e-30)
     ranked = np.where(is_peak, np.round(inner / top, 5), -1.0).reshape(count, -1)
@@ -172,6 +234,6 @@ def _highest_peaks(
     order = np.argsort(-ranked, axis=1, kind="stable")[:, :peaks]
     for k in range(order.shape[1]):
         found = np.take_along_axis(ranked, order[:, k, None], 1)[:, 0] > 0
-        place = centre - reach + np.stack(np.divmod(order[:, k], side), axis=1)
+        place = centre - reach + np.stack(np.divmod(order[:, k], wide), axis=1)
         out[found, k] = place[found]
     return out

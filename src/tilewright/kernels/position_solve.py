@@ -14,6 +14,8 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import SuperLU, splu
 
+from tilewright.kernels.edge_support import believe
+
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -24,6 +26,8 @@ _SKEW = 0.02
 #: residuals' worth of belief in it, so that few loops do not claim more.
 _OVERCONFIDENCE = 5.0
 _BELIEF = 4.0
+#: Residuals' worth of belief in a stage that uses its whole tolerance.
+_STAGE_BELIEF = 2.0
 #: Errors of positions on truth sets over those that loops explain: what all overlaps of one
 #: direction share (residual shading, distortion) closes every loop.
 _SHARED = 1.5
@@ -47,6 +51,8 @@ class Solution:
         Connected component by accepted edges, 0 the largest, ties to the lowest tile.
     accepted : ndarray of bool, shape (m,)
         Edges that were used.
+    chance : ndarray of float64, shape (m,)
+        Probability that the displacement is false.
     residual_px : ndarray of float64, shape (m,)
         Length of displacement minus difference of positions.
     stage_sigma_px : float
@@ -57,6 +63,7 @@ class Solution:
     sigma_px: Floats
     island: Indices
     accepted: Bools
+    chance: Floats
     residual_px: Floats
     stage_sigma_px: float
 
@@ -82,10 +89,10 @@ def solve_positions(
     pairs: Indices,
     displacement_px: Floats,
     edge_sigma_px: Floats,
-    accepted: Bools,
+    chance: Floats,
     max_shift_px: float,
 ) -> Solution:
-    """Place tiles so that accepted displacements hold, and the stage's affine model elsewhere.
+    """Place tiles so that believed displacements hold, and the stage's affine model elsewhere.
 
     The stage model has skew and scale per axis and a backlash between odd and even rows (a
     snake scan arrives from both sides). Iteratively reweighted least squares starts from least
@@ -102,8 +109,8 @@ def solve_positions(
         Tiles a and b of each edge.
     displacement_px, edge_sigma_px : ndarray, shape (m, 2)
         ``position(b) - position(a)`` and its relative standard error, (y, x).
-    accepted : ndarray of bool, shape (m,)
-        Edges that correlation believes.
+    chance : ndarray, shape (m,)
+        Probability that strips without a common signal correlate as these do.
     max_shift_px : float
         Stage tolerance, the prior where fewer than three edges tell more.
     """
@@ -113,8 +120,15 @@ def solve_positions(
     model = np.column_stack([nominal, row % 2]).astype(np.float64)
     model -= model.mean(axis=0)
     belief = np.array([_SKEW, _SKEW, max_shift_px])
-    stage = _stage_spread(model, belief, pairs[accepted], offset[accepted], max_shift_px)
-    use = accepted.copy()
+    design = model[pairs[:, 1]] - model[pairs[:, 0]]
+    step = np.abs(nominal[pairs[:, 1]] - nominal[pairs[:, 0]])
+    axis = (step[:, 1] > step[:, 0]).astype(np.int64)
+    support = believe(pairs, axis, offset, chance, design, belief, max_shift_px)
+    use = support.accepted.copy()
+    stage = _stage_spread(model, belief, pairs[use], offset[use], max_shift_px)
+    # What is false after all lies anywhere in the window.
+    risk = support.false_chance[:, None] * max_shift_px**2 / 3.0
+    edge_sigma_px = np.sqrt(edge_sigma_px**2 + risk / _OVERCONFIDENCE**2)
     for _ in range(3):
         problem = _Problem(count, model, belief, stage, pairs[use])
         correction, weight, scale = problem.robust(offset[use], edge_sigma_px[use])
@@ -135,6 +149,7 @@ def solve_positions(
         problem.standard_error(weight, island),
         island,
         use,
+        support.false_chance,
         np.hypot(residual[:, 0], residual[:, 1]),
         stage,
     )
@@ -144,8 +159,10 @@ def _stage_spread(
     model: Floats, belief: Floats, pairs: Indices, offset: Floats, max_shift_px: float
 ) -> float:
     """Return the stage's spread per axis about an affine model fitted to the edges."""
-    if len(pairs) < 3:
-        return float(max_shift_px / math.sqrt(3.0))  # uniform within the tolerance
+    known = max_shift_px / math.sqrt(3.0)  # uniform within the tolerance
+    freedom = 2 * (len(pairs) - model.shape[1])
+    if freedom <= 0:
+        return known
     design = model[pairs[:, 1]] - model[pairs[:, 0]]
     spread = []
     for axis in (0, 1):
@@ -157,7 +174,9 @@ def _stage_spread(
             weight = 1.0 / np.maximum(np.abs(left), 0.1)
         spread.append(1.4826 * float(np.median(np.abs(left))))
     # Two tiles' errors make one edge's.
-    return max(0.5, math.hypot(*spread) / 2.0)
+    seen = math.hypot(*spread) / 2.0
+    square = (_STAGE_BELIEF * known**2 + freedom * seen**2) / (_STAGE_BELIEF + freedom)
+    return max(0.5, math.sqrt(square))
 
 
 class _Problem:

@@ -1,4 +1,4 @@
-"""Displacements of overlapping tiles, measured strip by strip, and what to believe of them."""
+"""Displacements of overlapping tiles, measured strip by strip."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.chance import Pattern
 from tilewright.kernels.correlation_peak import ncc
 from tilewright.kernels.device_memory import Smallest, in_parts
 from tilewright.kernels.overlap_strips import StripPlan
-from tilewright.kernels.phase_correlation import StripShifts, correlate_strips, filter_strips
+from tilewright.kernels.phase_correlation import (
+    StripShifts,
+    correlate_filtered,
+    correlate_strips,
+    filter_strips,
+)
 
 Floats = NDArray[np.float64]
 Strips = NDArray[np.float32]
-#: A plan, strips of tiles a and b of some of its pairs, and which pairs.
-Batch = tuple[StripPlan, Strips, Strips, slice]
+#: The number of a plan, filtered strips of tiles a and b of some of its pairs, and which pairs.
+Batch = tuple[int, Strips, Strips, slice]
 
 #: Widths of the LoG tried; finer structure than 1.5 px the half-resolution strips do not hold.
 SIGMAS_PX = (1.5, 2.2, 3.3, 5.0)
@@ -29,15 +35,12 @@ _PROBES = 8
 #: Pairs per batch: a CPU core keeps 8 in its cache, a GPU wants many.
 _CPU_BATCH, _GPU_BATCH = 8, 128
 _SMALLEST = Smallest("tile_positions", "the strips of one pair of tiles")
-#: Chance does not exceed the 98th percentile of rivals by this factor: no false accept and no
-#: false reject on a held-out set of 112 overlaps.
-_NULL_QUANTILE, _NULL_FACTOR = 0.98, 1.15
-#: Edges above this score are left out of the null while as many as the second remain.
-_CERTAIN, _LEAST_NULL = 0.85, 8
-#: Least threshold, and the NCC of pure noise in its standard deviations: the highest peak of
-#: all searched on hundreds of edges stays below.
+#: A score that its best rival reaches by this factor is ambiguous.
+_RIVAL_FACTOR = 1.15
+#: The climb to the peak may leave the search window by so much.
+_BEYOND_PX = 2.0
+#: Least NCC of the overlaps that choose the filter's width.
 _LEAST_SCORE = 0.05
-_NOISE_DEVIATIONS = 4.5
 
 
 @dataclass(frozen=True)
@@ -52,18 +55,17 @@ class Overlaps:
     sigma_px : ndarray of float64, shape (m, 2)
         Standard error that correlation claims; right up to a common factor.
     score : ndarray of float64, shape (m,)
-    threshold : float
-        Score that chance does not reach; an edge must also beat 1.15 times its own best rival and
-        what pure noise gives on its number of pixels.
-    accepted : ndarray of bool, shape (m,)
+        NCC of the filtered strips.
+    chance : ndarray of float64, shape (m,)
+        Probability that strips without a common signal show such a score, 1 where the peak
+        has a rival of its own height or lies outside the search window.
     """
 
     pairs: NDArray[np.int64]
     displacement_px: Floats
     sigma_px: Floats
     score: Floats
-    threshold: float
-    accepted: NDArray[np.bool_]
+    chance: Floats
 
 
 def repair_pixels(backend: Backend, strips: Strips) -> int:
@@ -74,7 +76,8 @@ def repair_pixels(backend: Backend, strips: Strips) -> int:
     strips takes 0.6 s: single pixels that stand 6 robust deviations out of their four
     neighbours in all three sets. Their neighbours replace them in every strip. Subtracting
     the median instead would leave its noise and leftover specimen in empty strips, with false
-    peaks of 0.2 to 0.9 instead of below 0.1. Fewer than 9 strips are left alone.
+    peaks of 0.2 to 0.9 instead of below 0.1. Of fewer than 9 strips each one must show the
+    pixel; a single strip is left alone.
 
     Returns
     -------
@@ -83,12 +86,12 @@ def repair_pixels(backend: Backend, strips: Strips) -> int:
     """
     xp = backend.xp
     count = len(strips)
-    if count < 9:
+    if count < 2:
         return 0
-    power = 3 ** int(np.log(count + 0.5) / np.log(3.0))
+    power = 3 ** int(np.log(count + 0.5) / np.log(3.0)) if count >= 9 else count
     chosen = np.linspace(0, count - 1, power).round().astype(np.int64)
     level = [backend.asarray(strips[i]) for i in chosen]
-    while len(level) > 3:
+    while count >= 9 and len(level) > 3:
         third = len(level) // 3
         level = [
             xp.maximum(xp.minimum(a, b), xp.minimum(xp.maximum(a, b), c))
@@ -102,7 +105,7 @@ def repair_pixels(backend: Backend, strips: Strips) -> int:
         stands = middle - _middle_two(backend, *around)
         limit = 6.0 * 1.4826 * xp.median(xp.abs(stands))
         signs = signs + xp.sign(stands) * (xp.abs(stands) > limit)
-    y, x = np.nonzero(np.abs(np.asarray(backend.to_numpy(signs))) > 2.5)
+    y, x = np.nonzero(np.abs(np.asarray(backend.to_numpy(signs))) > len(level) - 0.5)
     height, width = strips.shape[1:]
     above, left = np.abs(y - 1), np.abs(x - 1)
     below, right = height - 1 - np.abs(height - 2 - y), width - 1 - np.abs(width - 2 - x)
@@ -173,10 +176,7 @@ def measure(
     sigma_px: float,
     progress: Callable[[int], object] = int,
 ) -> Overlaps:
-    """Correlate all strips in batches and decide which displacements to believe.
-
-    The null threshold comes from the edges themselves: the best rival of each edge is what
-    chance gives on such specimen.
+    """Correlate all strips in batches and say how probable chance is.
 
     Parameters
     ----------
@@ -190,58 +190,83 @@ def measure(
         Told the number of edges done after each batch.
     """
     size = _CPU_BATCH if backend.device == "cpu" else _GPU_BATCH
-    jobs = [
-        (plan, a[start : start + size], b[start : start + size], slice(start, start + size))
-        for plan, a, b in zip(plans, firsts, seconds, strict=True)
-        for start in range(0, len(plan.pairs), size)
-    ]
     single = replace(backend, workers=1)
 
+    def filtered(strips: Strips) -> Strips:
+        return np.asarray(backend.to_numpy(filter_strips(single, strips, sigma_px)), np.float32)
+
     def work(job: Batch) -> StripShifts:
-        plan, a, b, part = job
-        found = correlate_strips(single, a, b, plan.expected_px[part], plan.max_shift_px, sigma_px)
+        number, a, b, part = job
+        plan = plans[number]
+        found = correlate_filtered(
+            single, a, b, plan.expected_px[part], plan.max_shift_px, sigma_px, patterns[number]
+        )
         return replace(found, shift_px=plan.displacement(found.shift_px))
 
     found = []
     with ThreadPoolExecutor(max(1, backend.workers)) as pool:
+
+        def all_filtered(strips: Strips) -> Strips:
+            parts = [strips[start : start + size] for start in range(0, len(strips), size)]
+            done = pool.map(lambda p: in_parts(single, filtered, p, _half, _SMALLEST), parts)
+            return np.concatenate([strip for results in done for strip in results])
+
+        small = [(all_filtered(a), all_filtered(b)) for a, b in zip(firsts, seconds, strict=True)]
+        patterns = [
+            Pattern(backend.asarray(_unit_sum(a)), backend.asarray(_unit_sum(b)), len(a))
+            for a, b in small
+        ]
+        jobs = [
+            (number, a[start : start + size], b[start : start + size], slice(start, start + size))
+            for number, (a, b) in enumerate(small)
+            for start in range(0, len(a), size)
+        ]
         done = pool.map(lambda job: in_parts(single, work, job, _halves, _SMALLEST), jobs)
         for job, results in zip(jobs, done, strict=True):
             found.extend(results)
             progress(len(job[1]))
-    return _believe(plans, found, sigma_px)
+    return _overlaps(plans, found)
+
+
+def _unit_sum(strips: Strips) -> Strips:
+    """Return the sum (y, x) of strips (n, y, x), each divided by its norm."""
+    norm = np.sqrt(np.einsum("nij,nij->n", strips, strips, dtype=np.float64))
+    scale = np.where(norm > 0, 1.0 / np.maximum(norm, 1e-30), 0.0).astype(np.float32)
+    return np.asarray(np.einsum("nij,n->ij", strips, scale), np.float32)
+
+
+def _half(strips: Strips) -> list[Strips]:
+    return [strips[: len(strips) // 2], strips[len(strips) // 2 :]] if len(strips) > 1 else []
 
 
 def _halves(batch: Batch) -> list[Batch]:
-    plan, a, b, part = batch
+    number, a, b, part = batch
     middle = len(a) // 2
     if middle == 0:
         return []
     cut = part.start + middle
     return [
-        (plan, a[:middle], b[:middle], slice(part.start, cut)),
-        (plan, a[middle:], b[middle:], slice(cut, part.stop)),
+        (number, a[:middle], b[:middle], slice(part.start, cut)),
+        (number, a[middle:], b[middle:], slice(cut, part.stop)),
     ]
 
 
-def _believe(plans: list[StripPlan], found: list[StripShifts], sigma_px: float) -> Overlaps:
+def _overlaps(plans: list[StripPlan], found: list[StripShifts]) -> Overlaps:
+    """Join the batches; a shift outside the window, or with a rival, is chance's."""
     pairs = np.concatenate([np.zeros((0, 2), np.int64), *(plan.pairs for plan in plans)])
     if not found:
-        return Overlaps(
-            pairs, np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0), _LEAST_SCORE, np.zeros(0, bool)
-        )
+        return Overlaps(pairs, np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0), np.zeros(0))
     displacement = np.concatenate([f.shift_px for f in found])
     score = np.concatenate([f.score for f in found])
     rival = np.concatenate([f.second for f in found])
     curvature = np.concatenate([f.curvature for f in found])
     pixels = np.concatenate([f.pixels for f in found])
-    # Strong specimen is its own rival (to 0.9 on bright blobs) and tells nothing of chance.
-    plain = score < _CERTAIN
-    null = rival[plain] if np.count_nonzero(plain) >= _LEAST_NULL else rival
-    threshold = max(_LEAST_SCORE, _NULL_FACTOR * float(np.quantile(null, _NULL_QUANTILE)))
-    # LoG-filtered white noise has one independent value per 2.36 sigma² pixels.
-    noise = _NOISE_DEVIATIONS * np.sqrt(2.36 / np.maximum(pixels, 1.0)) * sigma_px
-    needed = np.maximum(np.maximum(threshold, noise), _NULL_FACTOR * rival)
-    accepted = (np.round(score, 3) > np.round(needed, 3)) & (curvature > 0).all(axis=1)
+    chance = np.concatenate([f.chance for f in found])
+    nominal = np.concatenate([plan.displacement(plan.expected_px) for plan in plans])
+    reach = np.concatenate([np.full(len(plan.pairs), plan.max_shift_px) for plan in plans])
+    inside = np.abs(displacement - nominal).max(axis=1) <= reach + _BEYOND_PX
+    clear = np.round(score, 3) > np.round(_RIVAL_FACTOR * rival, 3)
+    usable = inside & clear & (curvature > 0).all(axis=1)
     rho = np.clip(score, 1e-3, 0.999)[:, None]
     information = np.maximum(curvature, 1e-9) / rho * pixels[:, None] * rho**2 / (1.0 - rho**2)
     return Overlaps(
@@ -249,6 +274,5 @@ def _believe(plans: list[StripPlan], found: list[StripShifts], sigma_px: float) 
         displacement,
         1.0 / np.sqrt(np.maximum(information, 1e-9)),
         score,
-        threshold,
-        accepted,
+        np.where(usable, chance, 1.0),
     )

@@ -116,6 +116,20 @@ METRICS: dict[str, Metric] = {
         _above(0.7, 2.5),
         "px",
     ),
+    "doubtful_tiles": Metric(
+        "Tiles of doubtful position",
+        "doubtful_tiles",
+        "cells at their borders may be doubled or cut; look at them before use",
+        _above(0.0, 0.3),
+        "%",
+    ),
+    "contradicting_overlaps": Metric(
+        "Sure matches that contradict the others",
+        "contradicting_overlaps",
+        "a tile moved during the cycle, or tiles are in the wrong order",
+        _above(0.0, 0.3),
+        "%",
+    ),
     "saturated": Metric(
         "Pixels at the camera's maximum",
         "saturated",

@@ -1,4 +1,4 @@
-"""Quality of tile positions: which overlaps agreed, how well, and what nothing ties down."""
+"""Quality of tile positions: which overlaps agreed, and which tiles may stand wrong."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ from tilewright.report.quality_file import Quality, write_quality
 from tilewright.report.verdict import Item, Subject, Threshold, judge, resolve_thresholds
 
 Limits = Mapping[str, Threshold]
+
+#: Standard error, px, and disagreement of a tile's overlaps, px, from which it is doubtful.
+_DOUBT_SIGMA_PX, _DOUBT_RESIDUAL_PX = 0.7, 1.5
+#: An overlap so surely right that was given up contradicts the others, log10 of its chance.
+_SURE = -7.0
 
 
 def qc_tile_positions(
@@ -44,14 +49,19 @@ def qc_tile_positions(
     limits = resolve_thresholds(thresholds)
     positions, edges = read_positions(Path(positions_csv)), read_edges(Path(edges_csv))
     main, subject = _main_island(positions), Subject(sample, cycle, "tile_positions")
-    items = [_matched(edges, subject, limits), _agreed(edges, subject, limits)]
+    residual = _residuals(positions, edges)
+    items = [_matched(edges, subject, limits), _agreed(edges, residual, subject, limits)]
     items += [_untied(positions, main, subject, limits), _precise(positions, main, subject, limits)]
-    residual = np.abs(edges.residual_px[np.asarray(edges.accepted, bool)])
+    items += [
+        _doubtful(positions, edges, residual, main, subject, limits),
+        _contradicting(edges, residual, subject, limits),
+    ]
+    kept = residual[np.asarray(edges.accepted, bool)]
     numbers = {
         "tiles": len(positions.row),
         "edges": len(edges.accepted),
         "islands": len(np.unique(positions.island)),
-        "median_residual_px": float(np.median(residual)) if residual.size else None,
+        "median_residual_px": float(np.median(kept)) if kept.size else None,
     }
     caption = (
         f"Tiles of cycle {cycle} where they were placed; lines are overlaps: blue matched, the "
@@ -72,29 +82,86 @@ def _matched(edges: Edges, subject: Subject, limits: Limits) -> Item:
     return judge(subject, "accepted_edges", share, limits, detail=detail)
 
 
-def _agreed(edges: Edges, subject: Subject, limits: Limits) -> Item:
+def _residuals(positions: Positions, edges: Edges) -> NDArray[np.float64]:
+    """Return the distance (m,), px, between measured displacements and the positions."""
+    number = _numbers(positions)
+    a = [number[place] for place in zip(edges.row_a.tolist(), edges.col_a.tolist(), strict=True)]
+    b = [number[place] for place in zip(edges.row_b.tolist(), edges.col_b.tolist(), strict=True)]
+    dy = edges.dy_px - (positions.y_px[b] - positions.y_px[a])
+    dx = edges.dx_px - (positions.x_px[b] - positions.x_px[a])
+    return np.asarray(np.hypot(dy, dx), np.float64)
+
+
+def _numbers(positions: Positions) -> dict[tuple[int, int], int]:
+    places = zip(positions.row.tolist(), positions.col.tolist(), strict=True)
+    return {place: number for number, place in enumerate(places)}
+
+
+def _agreed(edges: Edges, residual: NDArray[np.float64], subject: Subject, limits: Limits) -> Item:
     accepted = np.asarray(edges.accepted, bool)
-    residual = np.abs(edges.residual_px[accepted])
-    if not residual.size:
+    if not accepted.any():
         return judge(subject, "edge_residual_px", None, limits, detail="no overlap was accepted")
-    k = np.flatnonzero(accepted)[int(np.argmax(np.round(residual, 6)))]
-    worst = (
-        f"worst between row {edges.row_a[k]} column {edges.col_a[k]} and row "
+    k = np.flatnonzero(accepted)[int(np.argmax(np.round(residual[accepted], 6)))]
+    p95 = float(np.percentile(residual[accepted], 95))
+    return judge(subject, "edge_residual_px", p95, limits, detail=f"worst {_between(edges, k)}")
+
+
+def _between(edges: Edges, k: int) -> str:
+    return (
+        f"between row {edges.row_a[k]} column {edges.col_a[k]} and row "
         f"{edges.row_b[k]} column {edges.col_b[k]}"
     )
-    p95 = float(np.percentile(residual, 95))
-    return judge(subject, "edge_residual_px", p95, limits, detail=worst)
+
+
+def _named(positions: Positions, chosen: NDArray[np.bool_]) -> str:
+    """Return every chosen tile in words, neighbours of a row together."""
+    parts = []
+    for row in np.unique(positions.row[chosen]).tolist():
+        cols = np.sort(positions.col[chosen & (positions.row == row)])
+        runs = np.split(cols, np.flatnonzero(np.diff(cols) > 1) + 1)
+        names = [f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+        parts.append(f"row {row} column{'s' * (len(cols) > 1)} {', '.join(names)}")
+    return "; ".join(parts)
 
 
 def _untied(
     positions: Positions, main: NDArray[np.bool_], subject: Subject, limits: Limits
 ) -> Item:
-    lone = [
-        f"row {r} column {c}"
-        for r, c in zip(positions.row[~main], positions.col[~main], strict=True)
-    ]
-    detail = ", ".join(lone[:4]) + (f" and {len(lone) - 4} more" if len(lone) > 4 else "")
+    detail = _named(positions, ~main)
     return judge(subject, "untied_tiles", float((~main).mean()), limits, detail=detail)
+
+
+def _doubtful(
+    positions: Positions,
+    edges: Edges,
+    residual: NDArray[np.float64],
+    main: NDArray[np.bool_],
+    subject: Subject,
+    limits: Limits,
+) -> Item:
+    """Judge the tiles of the main island that may stand where their cells are not."""
+    doubt = main & (np.count_nonzero(main) > 1) & (positions.sigma_px > _DOUBT_SIGMA_PX)
+    number = _numbers(positions)
+    accepted = np.asarray(edges.accepted, bool)
+    own: dict[int, list[float]] = {}
+    for k in np.flatnonzero(accepted).tolist():
+        for place in ((edges.row_a[k], edges.col_a[k]), (edges.row_b[k], edges.col_b[k])):
+            own.setdefault(number[int(place[0]), int(place[1])], []).append(float(residual[k]))
+    for tile, lengths in own.items():
+        doubt[tile] |= bool(np.median(lengths) > _DOUBT_RESIDUAL_PX)
+    share = float(doubt.mean())
+    return judge(subject, "doubtful_tiles", share, limits, detail=_named(positions, doubt))
+
+
+def _contradicting(
+    edges: Edges, residual: NDArray[np.float64], subject: Subject, limits: Limits
+) -> Item:
+    """Judge the overlaps that match beyond doubt and were given up all the same."""
+    sure = edges.log10_chance <= _SURE
+    wrong = np.flatnonzero(sure & ~np.asarray(edges.accepted, bool) & (residual > 2.0))
+    detail = "; ".join(_between(edges, k) for k in wrong[:6])
+    share = len(wrong) / max(int(sure.sum()), 1)
+    return judge(subject, "contradicting_overlaps", share, limits, detail=detail)
 
 
 def _precise(

@@ -55,8 +55,6 @@ class LocatedTiles:
     edges : Edges
     sigma_px : float
         Width of the LoG used.
-    threshold : float
-        Score above which an edge was believed.
     max_shift_px : float
         Stage tolerance searched, the larger of the two directions; 0 without overlaps.
     stage_sigma_px : float
@@ -66,7 +64,6 @@ class LocatedTiles:
     positions: Positions
     edges: Edges
     sigma_px: float
-    threshold: float
     max_shift_px: float
     stage_sigma_px: float
 
@@ -135,7 +132,7 @@ def locate(
         overlaps.pairs,
         overlaps.displacement_px,
         overlaps.sigma_px,
-        overlaps.accepted,
+        overlaps.chance,
         tolerance or max_shift_px or 0.03 * min(shape),
     )
     return _located(tiles, overlaps, solution, sigma, tolerance)
@@ -169,9 +166,9 @@ def _located(
         Edges(
             *(tiles.row[a], tiles.col[a], tiles.row[b], tiles.col[b], dy, dx),
             *(overlaps.score, solution.accepted, solution.residual_px),
+            np.asarray(np.round(np.log10(solution.chance), 2), np.float64),
         ),
         sigma_px,
-        overlaps.threshold,
         tolerance_px,
         solution.stage_sigma_px,
     )
