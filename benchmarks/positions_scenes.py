@@ -176,9 +176,9 @@ def weak_grid(kind: str, seed: int, rows: int, cols: int, overlap: float, size: 
             one = nuclei(rng, (35, 35), 1) * level
             y, x = (int(v) - 17 for v in at)
             canvas[y : y + 35, x : x + 35] += one
-    light = canvas + GLASS_E
+    light = np.asarray(canvas + GLASS_E, np.float32)
     if kind == "glass":
-        light = (200 * np.exp(0.3 * field(rng, shape, 80.0))).astype(np.float32)
+        light = np.asarray(200 * np.exp(0.3 * field(rng, shape, 80.0)), np.float32)
         light *= specks(rng, shape, round(canvas.size / 4000))
     stack = np.stack([expose(rng, cut(light, at, size))[None] for at in true])
     flat, dark = np.ones((size, size), np.float32), np.full((size, size), OFFSET, np.float32)

@@ -235,7 +235,12 @@ def witnesses(
     # LoG-filtered white noise has one independent value per 2.36 sigma² pixels.
     noise = np.sqrt(2.36 * sigma**2 / np.maximum(_OBJECT_PX * short * part, 1.0))
     alike = np.maximum(_ALIKE, _ALIKE_DEVIATIONS * noise)
-    objects = np.array([_objects(*rows, limit) for rows, limit in zip(profile, alike, strict=True)])
+    objects = np.array(
+        [
+            _objects(rows[0], rows[1], rows[2], limit)
+            for rows, limit in zip(profile, alike, strict=True)
+        ]
+    )
     if pattern is None or pattern.count < 2:
         return Witnesses(objects, part, np.zeros(count))
     return Witnesses(objects, part, _shared(host, profile.sum(axis=2), pattern.count))
