@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 #: Endings of the image files that are looked at.
 IMAGE_SUFFIXES = (".tif", ".tiff")
+#: Beside the manifests: the folder below which their paths lie.
+RAW_DIR_FILE = "raw_dir.txt"
 _CYCLE = re.compile(r"(?i)(?:^|[_\-. ])(?:cyc|cycle|round)[_\- ]?0*(\d+)(?=$|[_\-. ])")
 
 
