@@ -111,7 +111,14 @@ def _look(
     raw_dir = str(sample.raw_dir.resolve())
     camera = experiment.options("camera", "offset_counts", "saturation_counts")
     reference = experiment.reference_channel
-    problems = pixel_problems(tables, channels, raw_dir, reference_channel=reference, **camera)
+    problems = pixel_problems(
+        tables,
+        channels,
+        raw_dir,
+        reference_channel=reference,
+        pages_are_planes=sample.acquisition.convention != "ome_tiff",
+        **camera,
+    )
     tiles = tiles_of_table(tables[experiment.reference_cycle], reference, raw_dir)
     if problems or tiles is None:
         return problems

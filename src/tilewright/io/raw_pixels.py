@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.io.conventions.common import RawDataError
+from tilewright.io.conventions.ome_xml import parse_ome_xml
 from tilewright.io.tiles import Tiles, tiles_of_table
 
 #: Share of clipped pixels from which a plane says nothing.
@@ -34,6 +35,7 @@ def pixel_problems(
     raw_dir: str,
     *,
     reference_channel: str,
+    pages_are_planes: bool = True,
     offset_counts: float | None = None,
     saturation_counts: float | None = None,
 ) -> list[str]:
@@ -52,6 +54,8 @@ def pixel_problems(
     raw_dir : path
         Folder below which the tables' paths lie.
     reference_channel : str
+    pages_are_planes : bool
+        Whether the convention takes pages for z-planes without asking the file.
     offset_counts, saturation_counts : float, optional
         As configured; None where they are found from the data.
     """
@@ -64,6 +68,7 @@ def pixel_problems(
             where = f"cycle {cycle}, channel {channel}"
             wanted = channel == reference_channel
             try:
+                _check_pages(tiles, pages_are_planes)
                 sentence = _channel(tiles, wanted, offset_counts, saturation_counts)
             except RawDataError as error:
                 problems.append(str(error))
@@ -119,6 +124,33 @@ def _channel(
     kinds = " or ".join(sorted({kind for kind, _, _ in said}))
     _, detail, path = said[0]
     return f"every tile is {kinds}, such as {path} ({detail}){why}; copy the files again, or {mend}"
+
+
+def _check_pages(tiles: Tiles, pages_are_planes: bool) -> None:
+    path = tiles.path(0, 0)
+    if not pages_are_planes or tiles.shape[0] == 1 or path != tiles.path(0, 1):
+        return
+    channels = channels_told(str(path))
+    if channels > 1:
+        raise RawDataError(
+            f"{path}: its metadata say that its pages are {channels} channels, which would be "
+            "taken for z-planes; use the convention ome_tiff, or save one file per channel"
+        )
+
+
+def channels_told(path: str) -> int:
+    """Return how many channels the OME-XML or ImageJ metadata of a TIFF tell, 1 without any."""
+    import tifffile
+
+    try:
+        with tifffile.TiffFile(path) as tiff:
+            xml = tiff.ome_metadata
+            imagej = tiff.imagej_metadata or {}
+    except (tifffile.TiffFileError, OSError, ValueError):
+        return 1  # the headers' check names a file that cannot be read
+    if xml:
+        return max((len(image.channels) for image in parse_ome_xml(xml, path)), default=1)
+    return int(imagej.get("channels", 1))
 
 
 def _places(tiles: Tiles) -> Iterator[tuple[int, int]]:
