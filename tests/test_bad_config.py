@@ -10,6 +10,7 @@ import pytest
 import tifffile
 import yaml
 
+from tests.runs import Run
 from tests.test_experiment import _set, config
 from tilewright.experiment import ConfigError, load_experiment, read_config
 from tilewright.layout import Layout
@@ -152,6 +153,35 @@ def test_config_files_that_cannot_be_opened(tmp_path: Path) -> None:
         read_config(tmp_path)
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         read_config(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("name", ["~/raw", "$HOME/raw", "x" * 5000, "raw/../nothing"])
+def test_raw_folders(config: dict[str, Any], name: str) -> None:
+    Path(config["samples"]).write_text(f"sample\traw_dir\ntonsil\t{name}\n")
+    with pytest.raises(ConfigError, match=r"line 2: the raw_dir '.* is not a folder"):
+        load_experiment(config)
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("qc: {on_fail: stop}\nqc: {on_fail: continue}\n", "the key 'qc' is there twice (lines"),
+        ("results: samples.tsv\n", "results is samples.tsv, which is no folder"),
+        ("output: {tiff_tile_px: 99}\n", "'output.tiff_tile_px' is 99"),
+        ("illumination: {method: file, flat_file: samples.tsv}\n", "is not a readable TIFF"),
+    ],
+)
+def test_snakemake_says_it_in_a_dry_run(raw: dict[str, Any], change: str, message: str) -> None:
+    folder = Path(raw["samples"]).parent
+    key = change.partition(":")[0]
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump({k: v for k, v in raw.items() if k != key}) + change)
+    done = Run(folder, path).snakemake("registration", "qc", "-n", ok=False)
+    said = done.stdout + done.stderr
+    assert message in said
+    assert "Traceback" not in said
+    assert len(said.splitlines()) < 10
 
 
 def test_equal_values_are_no_equal_keys(tmp_path: Path) -> None:

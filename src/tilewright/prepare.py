@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -35,7 +36,8 @@ def check_results(experiment: Experiment) -> None:
     """
     folder = Path(experiment.settings.results)
     try:
-        if not folder.is_dir() and (folder.exists() or folder.is_symlink()):
+        # os.path's questions do not raise for names that are too long.
+        if os.path.lexists(folder) and not os.path.isdir(folder):  # noqa: PTH112
             raise ConfigError(
                 f"results is {folder}, which is "
                 f"{'a link to nothing' if folder.is_symlink() else 'no folder'}; name another"
@@ -181,8 +183,8 @@ def check_files(experiment: Experiment, layout: Layout) -> None:
                     "{sample}, {cycle} and {channel}"
                 ) from None
             for key, path in files.items():
-                if not Path(path).is_file():
-                    raise ConfigError(f"{section}.{key} is {path}, which does not exist")
+                if not os.path.isfile(path):  # noqa: PTH113 (Path's raises for long names)
+                    raise ConfigError(f"{section}.{key} is {path[:200]}, which does not exist")
             if files:
                 manifest = Path(layout.manifest.format(**fields))
                 seen.add((tuple(sorted(files.items())), extent_of(manifest)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import io
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -262,7 +263,11 @@ def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
             raise ConfigError(
                 f"{path}, line {line}: {problem_sentence(error.errors()[0])}"
             ) from None
-        if not raw_dir or not Path(raw_dir).is_dir():
-            raise ConfigError(f"{path}, line {line}: the raw_dir '{raw_dir}' is not a folder")
+        # Path.is_dir raises for names that are too long and parents that are closed.
+        if not raw_dir or not os.path.isdir(raw_dir):  # noqa: PTH112
+            raise ConfigError(
+                f"{path}, line {line}: the raw_dir '{raw_dir[:200]}' is not a folder that can be "
+                "opened; write the whole path, without '~' and '$'"
+            )
         samples[name] = Sample(name, Path(raw_dir), own)
     return samples
