@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tifffile
@@ -16,12 +17,10 @@ Tiles = NDArray[np.uint16]
 PIXEL_UM = 0.377
 
 
-def make_tiles(
-    folder: Path, **changes: object
-) -> tuple[PhantomDesign, dict[tuple[int, int], Tiles]]:
+def make_tiles(folder: Path, **changes: Any) -> tuple[PhantomDesign, dict[tuple[int, int], Tiles]]:
     """Return a design and its tiles (row, col, y, x) of one plane by (cycle, channel)."""
-    values = {"seed": 5, "cycles": 1, "channels": 1, "rows": 2, "cols": 2, "planes": 1}
-    values |= {"tile_px": 192, "overlap": 0.2, **changes}
+    values: dict[str, Any] = {"seed": 5, "cycles": 1, "channels": 1, "rows": 2, "cols": 2}
+    values |= {"planes": 1, "tile_px": 192, "overlap": 0.2, **changes}
     make_phantom(folder, **values)
     design = PhantomDesign(**values)
     found = {}

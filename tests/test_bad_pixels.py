@@ -311,6 +311,17 @@ def test_tiles_without_tissue_tell_no_layout(tmp_path: Path, made: Made) -> None
     check(config)
 
 
+def test_positions_in_another_unit(tmp_path: Path, made: Made) -> None:
+    config = experiment(tmp_path, made, "fiji")
+    for path in tmp_path.glob("raw/*/TileConfiguration.txt"):
+        lines = [
+            line.replace(", ", "000, ").replace(")", "000)")
+            for line in path.read_text().splitlines()
+        ]
+        path.write_text("\n".join(lines))
+    assert "6 tiles are spread over" in refused(config)
+
+
 def test_pages_that_are_channels(tmp_path: Path, made: Made) -> None:
     design, tiles = made
     raw = tmp_path / "raw"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -145,7 +146,13 @@ def test_fiji_positions_cycles_and_split_channels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [("a.tif; 3; (1, 2)", "series"), ("a.tif; ; (1, x)", "line 2"), ("a.tif 1 2", "line 2")],
+    [
+        ("a.tif; 3; (1, 2)", "series"),
+        ("a.tif; ; (1, x)", "line 2"),
+        ("a.tif 1 2", "line 2"),
+        ("a.tif; ; (e, 1)", "line 2: .* gives no position"),
+        ("a.tif; ; (1, 1e999)", "no position"),
+    ],
 )
 def test_fiji_line_that_cannot_be_read(line: str, said: str) -> None:
     with pytest.raises(RawDataError, match=said):
@@ -320,7 +327,7 @@ def test_ome_xml_of_zero_is_not_known() -> None:
     ],
 )
 def test_sizes_of_the_files_are_compared(
-    tmp_path: Path, options: dict[str, float], said: str | None
+    tmp_path: Path, options: dict[str, Any], said: str | None
 ) -> None:
     write_ome(tmp_path / "a.ome.tif", [(0.0, 0.0), (0.0, 9.0)])
     if said is None:

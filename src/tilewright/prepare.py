@@ -22,6 +22,8 @@ from tilewright.report.verdict import resolve_thresholds
 
 #: Smallest tile side: at 10 % overlap its strips are 6 px wide.
 MIN_TILE_PX = 64
+#: A mosaic of more areas of a tile than this, for each tile, is a mistake of units.
+_SPREAD = 100
 #: Bytes that must find room in the folder of results before anything starts.
 _PROBE_B = 1 << 20
 
@@ -105,6 +107,12 @@ def _look(
     from tilewright.stages.layout_check import layout_problem
 
     size = _extent(tables[experiment.reference_cycle])
+    spread = size.mosaic_px[0] * size.mosaic_px[1] / (size.tile_px[0] * size.tile_px[1])
+    if spread > _SPREAD * size.tiles:
+        return [
+            f"{size.tiles} tiles are spread over {size.mosaic_px[0]} x {size.mosaic_px[1]} px; "
+            "correct acquisition.pixel_um, or the units of the positions in the files"
+        ]
     if min(size.tile_px) < MIN_TILE_PX:
         return [
             f"tiles are {size.tile_px[0]} x {size.tile_px[1]} px; the overlaps of tiles of less "
@@ -148,16 +156,18 @@ class _Extent(NamedTuple):
     tile_px: tuple[int, int]
     mosaic_px: tuple[int, int]
     planes: int
+    tiles: int
 
 
 def _extent(manifest: str) -> _Extent:
-    """Return the (y, x) of a tile and of the nominal mosaic, and the number of planes."""
-    y_px, x_px, z = 0.0, 0.0, 0
+    """Return the (y, x) of a tile and of the nominal mosaic, how many planes and tiles."""
+    y_px, x_px, z, places = 0.0, 0.0, 0, set()
     for row in csv.DictReader(io.StringIO(manifest)):
         y_px, x_px = max(y_px, float(row["y_px"])), max(x_px, float(row["x_px"]))
         z = max(z, int(row["z"]))
+        places.add((row["row"], row["col"]))
     tile_px = int(row["height_px"]), int(row["width_px"])
-    return _Extent(tile_px, (int(y_px) + tile_px[0], int(x_px) + tile_px[1]), z + 1)
+    return _Extent(tile_px, (int(y_px) + tile_px[0], int(x_px) + tile_px[1]), z + 1, len(places))
 
 
 def check_files(experiment: Experiment, layout: Layout) -> None:

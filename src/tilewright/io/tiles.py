@@ -113,7 +113,7 @@ def zero_share(plane: NDArray[Any]) -> float:
     if plane[0].any() and plane[-1].any() and plane[:, 0].any() and plane[:, -1].any():
         return 0.0
     for lines in (plane, plane.T):
-        kept = lines.any(axis=1)
+        kept: NDArray[np.bool_] = np.asarray(lines.any(axis=1))
         count = len(kept) - int(kept.sum())
         alone = np.count_nonzero(kept[1:] != kept[:-1]) == 1
         if (
