@@ -7,6 +7,7 @@ the DAG is built and said in one sentence that names the key or file.
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -155,6 +156,23 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object whose keys stand once."""
+    keys = [key for key, _ in pairs]
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"the key '{twice}' is there twice; take one out")
+    return dict(pairs)
+
+
+def _parse(text: str) -> Any:
+    """Read JSON, whose tabs YAML refuses, or YAML, in the order in which Snakemake does."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except json.JSONDecodeError:
+        return yaml.load(text, _StrictLoader)
+
+
 def read_config(configfile: Path) -> dict[str, Any]:
     """Return the keys of a config file.
 
@@ -164,7 +182,7 @@ def read_config(configfile: Path) -> dict[str, Any]:
         The file cannot be read, is not YAML, has no keys, or has one twice.
     """
     try:
-        config = yaml.load(configfile.read_text(encoding="utf-8"), _StrictLoader)
+        config = _parse(configfile.read_text(encoding="utf-8"))
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"{configfile} cannot be read: {reason}") from None
