@@ -21,7 +21,7 @@ class _Form(NamedTuple):
     mend: str
 
 
-#: Looked for in this order, in all paths below the folder (six levels of ``walk``).
+#: Looked for in this order, in the paths of files and folders down to three levels.
 _FORMS = (
     _Form(
         r"(^|/)NDTiff\.index$",
