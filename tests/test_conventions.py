@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -145,7 +146,13 @@ def test_fiji_positions_cycles_and_split_channels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [("a.tif; 3; (1, 2)", "series"), ("a.tif; ; (1, x)", "line 2"), ("a.tif 1 2", "line 2")],
+    [
+        ("a.tif; 3; (1, 2)", "series"),
+        ("a.tif; ; (1, x)", "line 2"),
+        ("a.tif 1 2", "line 2"),
+        ("a.tif; ; (e, 1)", "line 2: .* gives no position"),
+        ("a.tif; ; (1, 1e999)", "no position"),
+    ],
 )
 def test_fiji_line_that_cannot_be_read(line: str, said: str) -> None:
     with pytest.raises(RawDataError, match=said):
@@ -205,14 +212,15 @@ def ome(order: str = "XYCZT", data: str = "<TiffData/>", plane: str = "", **fiel
     return OME.format(order=order, data=data, plane=plane, **{"size": "", "t": "1", **fields})
 
 
-def test_ome_xml_dimension_order_and_partial_data() -> None:
+def test_ome_xml_dimension_order_and_planes_in_several_files() -> None:
     (image,) = parse_ome_xml(ome("XYCZT"), "a.tif")
     assert [(p.channel, p.z) for p in image.planes] == [(c, z) for z in range(3) for c in range(2)]
     (image,) = parse_ome_xml(ome("XYZCT"), "a.tif")
     assert [(p.channel, p.z) for p in image.planes] == [(c, z) for c in range(2) for z in range(3)]
+    here = '<TiffData IFD="0" PlaneCount="5"/>'
     data = '<TiffData IFD="4" FirstC="1" FirstZ="2"><UUID FileName="b.tif">urn</UUID></TiffData>'
-    (image,) = parse_ome_xml(ome(data=data), "a.tif")
-    assert image.planes == [(1, 2, 4, "b.tif")]
+    (image,) = parse_ome_xml(ome(data=here + data), "a.tif")
+    assert image.planes[4:] == [(0, 2, 4, None), (1, 2, 4, "b.tif")]
     assert [channel.name for channel in image.channels] == ["DAPI", None]
     assert image.channels[0].emission_nm == 461.0
 
@@ -231,7 +239,7 @@ def test_ome_xml_units() -> None:
 
 
 def test_ome_xml_that_cannot_be_used() -> None:
-    with pytest.raises(RawDataError, match=r"a.tif: SizeT is 2"):
+    with pytest.raises(RawDataError, match=r"a.tif: in the OME-XML SizeT is 2"):
         parse_ome_xml(ome(t="2"), "a.tif")
     with pytest.raises(RawDataError, match=r"a.tif: the OME-XML cannot be read"):
         parse_ome_xml("<OME>", "a.tif")
@@ -263,3 +271,67 @@ def test_brain_tiles_through_tile_configuration(shared: Path) -> None:
     assert len(planes) == 54
     assert {plane.channel for plane in planes} == {"3"}
     assert len({(plane.y_px, plane.x_px) for plane in planes}) == 54
+
+
+@pytest.mark.parametrize(
+    ("xml", "said"),
+    [
+        # channels would be mixed: two of three planes are said to be stored
+        (ome(data='<TiffData IFD="0" PlaneCount="5"/>'), "5 of 6 planes"),
+        (ome(data=""), "0 of 6 planes"),
+        (ome(data='<TiffData IFD="0" PlaneCount="7"/>'), "has 7 planes from"),
+        (ome(data='<TiffData/><TiffData IFD="5"/>'), "a page of the file is said to be two"),
+        (ome(data='<TiffData/><TiffData IFD="6"/>'), "6 of 6 planes .* in 7 places"),
+        (ome(data='<TiffData IFD="-1" PlaneCount="6"/>'), "IFD is '-1'"),
+        (ome(data='<TiffData IFD="x" PlaneCount="6"/>'), "IFD is 'x'"),
+        (ome(data='<TiffData FirstC="2"/>'), "a TiffData begins at"),
+        (ome(data='<TiffData FirstC="-1"/>'), "FirstC is '-1'"),
+        (ome(data='<TiffData PlaneCount="1e9"/>'), "PlaneCount is '1e9'"),
+        (ome(data='<TiffData><UUID FileName="../b.tif">u</UUID></TiffData>'), "beside this one"),
+        (ome(data='<TiffData><UUID FileName="C:\\b.tif">u</UUID></TiffData>'), "beside this one"),
+        (ome("XYABC"), "DimensionOrder is 'XYABC'"),
+        (ome("XYCZ"), "DimensionOrder is 'XYCZ'"),
+        (ome(t="two"), "SizeT is 'two'"),
+        (ome(t="0"), "SizeT is '0'"),
+        (ome().replace('SizeC="2"', 'SizeC="999999999"'), "which no image has"),
+        (ome().replace('SizeC="2"', f'SizeC="{"9" * 5000}"'), "SizeC is '999"),
+        (ome().replace('SizeZ="3"', 'SizeZ="-3"'), "SizeZ is '-3'"),
+        (ome().replace('SizeZ="3"', 'SizeZ="nan"'), "SizeZ is 'nan'"),
+        (ome(size='PhysicalSizeX="wide"'), "PhysicalSizeX is 'wide'"),
+        (ome(size='PhysicalSizeX="NaN"'), "PhysicalSizeX is 'NaN'"),
+        (ome(size='PhysicalSizeX="-1"'), "PhysicalSizeX is -1"),
+        (ome(size='PhysicalSizeX="1" PhysicalSizeXUnit="parsec"'), "known are µm"),
+        (ome(plane='<Plane PositionX="inf" PositionY="0"/>'), "PositionX is 'inf'"),
+        (ome(plane='<Plane PositionX="1e999" PositionY="0"/>'), "PositionX is '1e999'"),
+        (ome(plane='<Plane TheC="x" ExposureTime="1"/>'), "TheC is 'x'"),
+    ],
+)
+def test_ome_xml_that_contradicts_itself(xml: str, said: str) -> None:
+    with pytest.raises(RawDataError, match=said) as caught:
+        parse_ome_xml(xml, "a.tif")
+    assert str(caught.value).startswith("a.tif: in the OME-XML ")
+
+
+def test_ome_xml_of_zero_is_not_known() -> None:
+    (image,) = parse_ome_xml(ome(size='PhysicalSizeX="0" PhysicalSizeZ="0.0"'), "a.tif")
+    assert (image.pixel_um, image.z_step_um) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"pixel_um": 0.5, "z_step_um": 1.5}, None),
+        ({"pixel_um": 0.505}, None),
+        ({"pixel_um": 0.377}, r"gives PhysicalSizeX 0.5 µm, but acquisition.pixel_um is 0.377"),
+        ({"z_step_um": 1.0}, r"gives PhysicalSizeZ 1.5 µm, but acquisition.z_step_um is 1;"),
+    ],
+)
+def test_sizes_of_the_files_are_compared(
+    tmp_path: Path, options: dict[str, Any], said: str | None
+) -> None:
+    write_ome(tmp_path / "a.ome.tif", [(0.0, 0.0), (0.0, 9.0)])
+    if said is None:
+        assert scan("ome_tiff", tmp_path, ScanOptions(**options))
+        return
+    with pytest.raises(RawDataError, match=said):
+        scan("ome_tiff", tmp_path, ScanOptions(**options))

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from tests.conftest import REPO
 from tilewright.experiment import ConfigError, load_experiment
-from tilewright.prepare import check_files
 
 
 @pytest.fixture
@@ -117,19 +116,6 @@ def test_a_table_of_semicolons_and_no_configuration(config: dict[str, Any]) -> N
         load_experiment(config)
     with pytest.raises(ConfigError, match="--configfile"):
         load_experiment({})
-
-
-def test_named_files_must_exist(config: dict[str, Any], tmp_path: Path) -> None:
-    psf = tmp_path / "psf_1.tif"
-    _set(config, "deconvolve.psf_file", str(tmp_path / "psf_{channel}.tif"))
-    with pytest.raises(ConfigError, match=r"deconvolve.psf_file is .*psf_1.tif, which does not"):
-        check_files(load_experiment(config))
-    psf.touch()
-    (tmp_path / "psf_2.tif").touch()
-    check_files(load_experiment(config))
-    _set(config, "deconvolve.psf_file", str(tmp_path / "psf_{chanel}.tif"))
-    with pytest.raises(ConfigError, match="the field 'chanel'; known are"):
-        check_files(load_experiment(config))
 
 
 def test_samples_override_and_refuse(config: dict[str, Any], tmp_path: Path) -> None:

@@ -126,3 +126,5 @@ def test_the_end_speaks_of_the_last_run_only(
     assert cluster.durations_file.is_file()
     farewell(Plan(Rules({}), ledger=ledger.path), ["snakemake"])
     assert capsys.readouterr().err == ""
+    farewell(Plan(Rules({}), ledger=ledger.path), ["snakemake", "qc"], failed=True)
+    assert capsys.readouterr().err == "what is finished is kept; resume with: snakemake qc\n"

@@ -68,7 +68,7 @@ def test_a_manifest_lists_every_plane_where_it_lies(raw: Path) -> None:
             int(line["col"]) * 15.0,
         )
         assert (line["height_px"], line["width_px"], line["dtype"]) == ("12", "20", "uint16")
-        status = Path(line["path"]).stat()
+        status = (raw / line["path"]).stat()
         assert (int(line["size_bytes"]), int(line["mtime_ns"])) == (
             status.st_size,
             status.st_mtime_ns,
@@ -85,7 +85,11 @@ def test_the_table_is_rewritten_only_when_raw_data_change(raw: Path) -> None:
     build(raw)
     assert first.stat().st_mtime_ns == before[0]
     assert second.stat().st_mtime_ns > before[1]
-    assert sorted(path.name for path in first.parent.iterdir()) == ["cycle1.csv", "cycle2.csv"]
+    assert sorted(path.name for path in first.parent.iterdir()) == [
+        "cycle1.csv",
+        "cycle2.csv",
+        "raw_dir.txt",
+    ]
 
 
 def test_known_files_are_not_opened_again_and_changed_ones_are(

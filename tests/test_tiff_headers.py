@@ -42,7 +42,8 @@ def test_headers_agree_with_tifffile_and_every_cut_shows(
             for page in tiff.pages
         ]
         last = max(*ends, *(page.offset for page in tiff.pages))
-    assert pages == [(40, 50, "uint16", 1, end) for end in ends]
+        compression = int(tiff.pages[0].compression)
+    assert pages == [(40, 50, "uint16", 1, 1, compression, end) for end in ends]
     for size in range(0, last, 97):
         path.write_bytes(content[:size])
         with path.open("rb") as stream, pytest.raises(BrokenTiffError):

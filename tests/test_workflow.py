@@ -167,6 +167,43 @@ def test_changed_key_reruns_what_depends_on_it(run: Run) -> None:
     assert set(jobs) <= {"registration"}
 
 
+@pytest.mark.parametrize(
+    ("section", "values", "first"),
+    [
+        # Only the registered image has TIFF tiles, only deconvolution reads the gain.
+        ("output", {"tiff_tile_px": 256}, "assemble"),
+        ("camera", {"gain_counts_per_photon": 2.0}, "deconvolve"),
+    ],
+)
+def test_a_key_of_one_rule_reruns_no_other(
+    run: Run, section: str, values: dict[str, Any], first: str
+) -> None:
+    before = run.config.read_text()
+    run.edit(**{section: values})
+    try:
+        jobs = run.planned("registration")
+    finally:
+        run.config.write_text(before)
+    order = ["illumination", "tile_positions", "stitch", "deconvolve", "project", "register"]
+    earlier = set([*order, "assemble"][: [*order, "assemble"].index(first)])
+    assert first in jobs
+    assert not earlier & set(jobs)
+
+
+def test_a_folder_that_moves_reruns_nothing(run: Run) -> None:
+    there = run.folder.with_name("moved")
+    table = (run.folder / "samples.tsv").read_text()
+    run.folder.rename(there)
+    try:
+        (there / "samples.tsv").write_text(table.replace(str(run.folder), str(there)))
+        moved = Run(there, there / "config.yaml")
+        assert moved.planned() == {}
+        assert (moved.sample / "raw/raw_dir.txt").read_text() == f"{there / 'raw'}\n"
+    finally:
+        there.rename(run.folder)
+        (run.folder / "samples.tsv").write_text(table)
+
+
 def test_per_rule_reruns(run: Run) -> None:
     forced = run.planned("registration", "-R", "project")
     assert forced["project"] == 6

@@ -7,6 +7,7 @@ the DAG is built and said in one sentence that names the key or file.
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +28,7 @@ from tilewright.tables import (
     read_samples,
 )
 
-__all__ = ["Channel", "ConfigError", "Experiment", "Sample", "load_experiment"]
+__all__ = ["Channel", "ConfigError", "Experiment", "Sample", "load_experiment", "read_config"]
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,16 @@ class Experiment:
         acquisition = self.settings.acquisition
         return acquisition.z_step_um, acquisition.pixel_um, acquisition.pixel_um
 
-    def options(self, section: str) -> dict[str, Any]:
-        """Return one section as keyword options; a number that is ``auto`` becomes None."""
+    def options(self, section: str, *keys: str) -> dict[str, Any]:
+        """Return one section as keyword options; a number that is ``auto`` becomes None.
+
+        With ``keys`` those alone: a job reruns when any option that its rule is given changes.
+        """
         values = getattr(self.settings, section).model_dump()
         return {
             key: None if value == "auto" and key != "method" else value
             for key, value in values.items()
+            if not keys or key in keys
         }
 
     def optics_of(self, cycle: int, channel: str) -> dict[str, float | None]:
@@ -131,6 +136,67 @@ class Experiment:
     def channel_table(self) -> list[dict[str, Any]]:
         """Return the channels of the registered image in order, as plain values."""
         return [{"cycle": c.cycle, "channel": c.channel, "marker": c.marker} for c in self.channels]
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML in which a key stands once; the language itself lets the last one win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Refuse a second line of the same key."""
+        seen: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if key.value in seen:
+                raise ConfigError(
+                    f"the key '{key.value}' is there twice (lines {seen[key.value]} and {line}); "
+                    "take one out"
+                )
+            if isinstance(key, yaml.ScalarNode):
+                seen[key.value] = line
+        return super().construct_mapping(node, deep)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object whose keys stand once."""
+    keys = [key for key, _ in pairs]
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"the key '{twice}' is there twice; take one out")
+    return dict(pairs)
+
+
+def _parse(text: str) -> Any:
+    """Read JSON, whose tabs YAML refuses, or YAML, in the order in which Snakemake does."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except json.JSONDecodeError:
+        return yaml.load(text, _StrictLoader)
+
+
+def read_config(configfile: Path) -> dict[str, Any]:
+    """Return the keys of a config file.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, is not YAML, has no keys, or has one twice.
+    """
+    try:
+        config = _parse(configfile.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(f"{configfile} cannot be read: {reason}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{configfile} is not UTF-8; save it with that encoding") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{configfile} is not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise ConfigError(f"{configfile} is nested too deeply for a configuration") from None
+    except ConfigError as error:
+        raise ConfigError(f"{configfile}: {error}") from None
+    if not isinstance(config, dict):
+        raise ConfigError(f"{configfile} holds no keys; `tilewright init` writes such a file")
+    return config
 
 
 def load_experiment(config: Mapping[str, Any]) -> Experiment:
@@ -227,6 +293,11 @@ def _check_keys(settings: Settings) -> None:
         raise ConfigError(
             f"illumination.flat_file and dark_file are used by method 'file' only, and "
             f"illumination.method is '{illumination.method}'; set method: file, or leave them out"
+        )
+    if settings.edf.method == "psf_mean" and settings.deconvolve.method == "none":
+        raise ConfigError(
+            "edf.method is 'psf_mean', which needs deconvolved stacks, but deconvolve.method is "
+            "'none'; set edf.method: auto, or deconvolve"
         )
     for rule in settings.resources:
         if rule not in RULES:

@@ -90,6 +90,7 @@ def create_experiment(
             f"{', '.join(present)} exist already; give --force to overwrite, or another --output"
         )
     recognised = recognise(raw)
+    raw = recognised.folder
     metadata = read_metadata(raw, recognised)
     regions = sorted({plane.region for plane in recognised.planes}, key=lambda r: (len(r), r))
     layouts = [_layout(recognised, metadata, region) for region in regions]

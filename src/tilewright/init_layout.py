@@ -16,16 +16,7 @@ from tilewright.io.tile_grid import TileGrid, arrange, tile_key
 from tilewright.io.tile_order import factor_pairs
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.tile_layout import estimate_overlap, is_clear, rank_grids, rank_layouts
-
-#: Width to which tiles are reduced before their borders are compared.
-_WIDTH_PX = 400
-#: Row-major tiles that turn out to run otherwise have their stage axes flipped.
-_FLIPS = {
-    "raster_right_down": (False, False),
-    "raster_right_up": (True, False),
-    "raster_left_down": (False, True),
-    "raster_left_up": (True, True),
-}
+from tilewright.stages.layout_check import FLIPS, reduce_tile
 
 
 @dataclass
@@ -179,13 +170,13 @@ def _check_directions(planes: list[RawPlane], grid: TileGrid, result: TileLayout
     best = ranking[0].name
     if not is_clear(ranking) or best == "raster_right_down":
         return
-    if best not in _FLIPS:
+    if best not in FLIPS:
         result.warnings.append(
             f"the tiles fit each other better as {best} than by their own rows and columns; "
             "check the stage positions, or swap {row} and {col} in acquisition.pattern"
         )
         return
-    result.flip_y, result.flip_x = _FLIPS[best]
+    result.flip_y, result.flip_x = FLIPS[best]
     axes = " and ".join(a for a, on in (("y", result.flip_y), ("x", result.flip_x)) if on)
     result.found.append(f"the stage's {axes} runs against the image's (from the pixels)")
 
@@ -235,12 +226,5 @@ def _images(planes: list[RawPlane]) -> NDArray[np.float32] | None:
         if image.ndim != 2 or shape not in (None, image.shape):
             return None
         shape = image.shape
-        images.append(_reduce(image))
+        images.append(reduce_tile(image))
     return np.stack(images)
-
-
-def _reduce(image: NDArray[Any]) -> NDArray[np.float32]:
-    factor = max(1, round(image.shape[1] / _WIDTH_PX))
-    height, width = (size // factor * factor for size in image.shape)
-    blocks = image[:height, :width].reshape(height // factor, factor, width // factor, factor)
-    return np.asarray(blocks.mean(axis=(1, 3)), np.float32)

@@ -8,9 +8,12 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilewright.init_foreign import foreign
 from tilewright.io.conventions import RawDataError, RawPlane, ScanOptions, codex, scan
 from tilewright.io.conventions.common import list_folder, walk_images
 from tilewright.io.conventions.fiji import find_configurations
+from tilewright.io.raw_headers import read_headers
+from tilewright.io.raw_pixels import channels_told
 
 _HINTS = {
     "cycle": ("cyc", "cycle", "round"),
@@ -18,7 +21,7 @@ _HINTS = {
     "col": ("c", "col", "column", "x"),
     "z": ("z", "zstep", "slice", "plane"),
     "channel": ("ch", "chan", "channel", "w", "wavelength"),
-    "region": ("reg", "region", "roi"),
+    "region": ("reg", "region", "roi", "xy", "multipoint"),
     "tile": ("t", "tile", "s", "site", "pos", "position", "fov", "f", "field", "m", "series"),
 }
 _FIELD_OF_HINT = {hint: field for field, hints in _HINTS.items() for hint in hints}
@@ -31,12 +34,13 @@ _LOOKED_FOR = (
 
 @dataclass(frozen=True)
 class Recognised:
-    """A raw folder understood: its planes, and the images that are none of them."""
+    """A raw folder understood: its planes, the images that are none, and where it begins."""
 
     convention: str
     options: ScanOptions
     planes: list[RawPlane]
     left_over: list[str]
+    folder: Path
 
 
 def recognise(raw_dir: Path) -> Recognised:
@@ -47,9 +51,9 @@ def recognise(raw_dir: Path) -> Recognised:
     RawDataError
         No convention fits; the message says what was looked for and what is there.
     """
-    folder = str(raw_dir.resolve())
     if not raw_dir.is_dir():
         raise RawDataError(f"{raw_dir} is not a folder; name the folder of the raw tiles")
+    folder = _below(str(raw_dir.resolve()))
     images = list(walk_images(folder))
     inside = [name for name in list_folder(folder)[0] if codex.find_root(f"{folder}/{name}")]
     if inside and not codex.find_root(folder):
@@ -57,13 +61,17 @@ def recognise(raw_dir: Path) -> Recognised:
             f"{raw_dir} holds {len(inside)} CODEX experiments ({', '.join(inside[:5])}); name one "
             "of them, and add the others to samples.tsv, a line each"
         )
+    what = foreign(Path(folder), images)
+    if what:
+        raise RawDataError(f"{raw_dir}: {what}")
     if images:
         for convention, options in _candidates(folder, images):
             planes = scan(convention, folder, options)
             if planes:
+                _refuse_finished(planes)
                 used = {plane.path for plane in planes}
                 left_over = [path for path in images if path not in used]
-                return Recognised(convention, options, planes, left_over)
+                return Recognised(convention, options, planes, left_over, Path(folder))
     seen = [os.path.relpath(path, folder) for path in images[:: max(1, len(images) // 5)][:5]]
     names = sorted(path.name for path in raw_dir.iterdir())[:5]
     there = (
@@ -78,6 +86,44 @@ def recognise(raw_dir: Path) -> Recognised:
         "Write config.yaml by hand with acquisition.convention: pattern and acquisition.pattern "
         "(config/README.md)"
     )
+
+
+def _below(folder: str) -> str:
+    """Return the folder itself, or its ``raw`` where only that holds images (MCMICRO's root)."""
+    folders, images = list_folder(folder)
+    if not images and "raw" in folders and list_folder(f"{folder}/raw")[1]:
+        return f"{folder}/raw"
+    return folder
+
+
+def _refuse_finished(planes: list[RawPlane]) -> None:
+    """Refuse images of whole cycles, stitched already: one a cycle, and of different sizes.
+
+    Raises
+    ------
+    RawDataError
+        They are, or the pages of a file are channels and not the z-planes that they would
+        be taken for.
+    """
+    first = {plane.cycle: plane for plane in reversed(planes)}
+    tiles = {(plane.cycle, *plane[5:]) for plane in planes}
+    headers = read_headers({plane.path: 1 for plane in first.values()}, {}, 4)
+    sizes = {(h.height_px, h.width_px) for h in headers.values() if not h.problem}
+    if len(tiles) == len(first) > 1 and len(sizes) > 1:
+        raise RawDataError(
+            f"{Path(planes[0].path).parent} holds one image for each of {len(first)} cycles, of "
+            "different sizes: they are stitched already, and tilewright starts from tiles; name "
+            "the folder of the raw tiles"
+        )
+    plane = planes[0]
+    if plane.page is None and plane.z is None and headers[first[plane.cycle].path].pages > 1:
+        channels = channels_told(first[plane.cycle].path)
+        if channels > 1:
+            raise RawDataError(
+                f"{first[plane.cycle].path}: its pages are {channels} channels, but no positions "
+                "are told, so that the tiles cannot be placed; save one file per channel with "
+                "the tile's number in its name, or OME-TIFF with PositionX and PositionY"
+            )
 
 
 def _candidates(folder: str, images: list[str]) -> list[tuple[str, ScanOptions]]:

@@ -3,13 +3,110 @@
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Literal
+import os.path
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+)
+from pydantic_core import core_schema
 
 from tilewright.io.tile_order import LAYOUTS
 
+#: What units in the wrong scale make of a number: the factor to the right unit, and the unit.
+_SCALES = {
+    "µm": ((1e-3, "nm"), (1e3, "mm"), (1e6, "m")),
+    "nm": ((1e3, "µm"), (1e-3, "pm"), (1e9, "m")),
+    "fraction": ((1e-2, "%"),),
+}
+
+
+class Within:
+    """A range of plausible values that says which other unit an outlier may be in.
+
+    Parameters
+    ----------
+    low, high : float
+        Least and greatest value.
+    unit : {"µm", "nm", "fraction"}
+        Unit of the key.
+
+    Examples
+    --------
+    >>> Within(0.01, 20, "µm").sentence(377.0)
+    'it must be between 0.01 and 20 µm; is this 377 nm? then write 0.377'
+    >>> Within(200, 2000, "nm").sentence(0.461)
+    'it must be between 200 and 2000 nm; is this 0.461 µm? then write 461'
+    >>> Within(0.01, 20, "µm").sentence(0.3) is None
+    True
+    """
+
+    def __init__(self, low: float, high: float, unit: str) -> None:
+        self.low, self.high, self.unit = low, high, unit
+
+    def sentence(self, value: float) -> str | None:
+        """Return what is wrong with a value, None for a plausible one."""
+        if self.low <= value <= self.high:
+            return None
+        text = f"it must be between {self.low:g} and {self.high:g}"
+        text += f" {self.unit}" if self.unit != "fraction" else ""
+        for factor, unit in _SCALES[self.unit]:
+            if self.low <= value * factor <= self.high:
+                return f"{text}; is this {value:g} {unit}? then write {value * factor:g}"
+        return text
+
+    def _validate(self, value: float) -> float:
+        sentence = self.sentence(value)
+        if sentence:
+            raise ValueError(sentence)
+        return value
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        """Check the number after pydantic has read it."""
+        return core_schema.no_info_after_validator_function(self._validate, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Tell editors the range."""
+        return {**handler(schema), "minimum": self.low, "maximum": self.high}
+
+
+#: Pixels of light microscopes in the specimen: 0.03 µm (100 x, small camera) to 13 µm (1 x).
+PIXEL_UM = Within(0.01, 20, "µm")
+Z_STEP_UM = Within(0.01, 100, "µm")
+#: Peaks of dyes from Hoechst (450 nm) to the near infrared.
+EMISSION_NM = Within(200, 2000, "nm")
+OVERLAP = Within(0, 0.899, "fraction")
+
+
+def _whole_path(path: str) -> str:
+    """Refuse a path that a shell would have read otherwise."""
+    if not path.strip() or not path.isprintable():
+        raise ValueError("name a file or folder")
+    if path.startswith("~") or "$" in path:
+        whole = os.path.expandvars(os.path.expanduser(path))  # noqa: PTH111
+        hint = f"write {whole}" if whole != path else "write the whole path"
+        raise ValueError(f"'~' and '$' mean nothing in a config file; {hint}")
+    return path
+
+
+def _no_braces(path: str) -> str:
+    if set(path) & set("{}"):
+        raise ValueError("a folder of results cannot have braces in its name; rename it")
+    return path
+
+
 Auto = Literal["auto"]
+PathText = Annotated[str, AfterValidator(_whole_path)]
 Positive = Annotated[float, Field(gt=0)]
 TokenText = Annotated[
     str,
@@ -40,15 +137,15 @@ class Acquisition(Section):
 
     convention: Literal["codex", "pattern", "ome_tiff", "imagexpress", "fiji"]
     pattern: str | None = None
-    rows: int | None = Field(default=None, ge=1)
-    cols: int | None = Field(default=None, ge=1)
+    rows: int | None = Field(default=None, ge=1, le=1000)
+    cols: int | None = Field(default=None, ge=1, le=1000)
     layout: LayoutName = "snake_right_down"
-    overlap: float = Field(default=0.1, ge=0, lt=0.9)
+    overlap: Annotated[float, OVERLAP] = 0.1
     region: TokenText | None = None
     flip_x: bool = False
     flip_y: bool = False
-    pixel_um: Positive
-    z_step_um: Positive = 1.0
+    pixel_um: Annotated[float, PIXEL_UM]
+    z_step_um: Annotated[float, Z_STEP_UM] = 1.0
     reference_cycle: int = Field(default=1, ge=0)
     reference_channel: TokenText
 
@@ -74,8 +171,8 @@ class IlluminationSettings(Section):
     """Flat-field and dark-field estimation."""
 
     method: Literal["auto", "overlap", "basic", "file", "none"] = "auto"
-    flat_file: str | None = None
-    dark_file: str | None = None
+    flat_file: PathText | None = None
+    dark_file: PathText | None = None
     planes: int = Field(default=5, ge=1)
     order: Annotated[int, Field(ge=1, le=8)] | Auto = "auto"
 
@@ -101,7 +198,7 @@ class DeconvolveSettings(Section):
 
     method: Literal["accelerated", "plain", "none"] = "accelerated"
     iterations: Annotated[int, Field(ge=1, le=500)] | Auto = "auto"
-    psf_file: str | None = None
+    psf_file: PathText | None = None
     tile_px: int = Field(default=1024, ge=64)
     halo_px: int = Field(default=64, ge=0)
 
@@ -158,9 +255,9 @@ class RuleResources(Section):
 class Settings(Section):
     """The whole configuration."""
 
-    samples: str
-    markers: str
-    results: str = "results"
+    samples: PathText
+    markers: PathText
+    results: Annotated[PathText, AfterValidator(_no_braces)] = "results"
     device: Literal["auto", "gpu", "cpu"] = "auto"
     acquisition: Acquisition
     camera: Camera = Camera()

@@ -1,5 +1,6 @@
 import os
 import sys
+from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
@@ -10,7 +11,7 @@ from tilewright.devices.choose import (
 )
 from tilewright.devices.health import HealthError
 from tilewright.devices.root import LeaseRootError
-from tilewright.experiment import ConfigError, load_experiment
+from tilewright.experiment import ConfigError, load_experiment, read_config
 from tilewright.layout import Layout
 from tilewright.machine import (
     device_kinds,
@@ -23,11 +24,21 @@ from tilewright.placement.errors import PlacementError
 from tilewright.placement.farewell import farewell
 from tilewright.placement.preflight import before_run
 from tilewright.placement.resources import Plan, granted_cpus, other_scheduler
-from tilewright.prepare import check_files, check_raw, check_thresholds, data_sizes
+from tilewright.prepare import (
+    check_files,
+    check_raw,
+    check_results,
+    check_thresholds,
+    data_sizes,
+)
 
 QC_STAGES = ("illumination", "tile_positions", "stitch", "edf")
 
 try:
+    # Snakemake's own reading lets the last of two equal keys win.
+    if workflow.is_main_process:
+        for path in workflow.configfiles:
+            read_config(Path(path))
     experiment = load_experiment(config)
     layout = Layout(experiment.settings.results)
     in_slurm_job = workflow.remote_exec and "SLURM_JOB_ID" in os.environ
@@ -37,8 +48,9 @@ try:
     if workflow.is_main_process:
         before_run(cluster.current(), sys.argv)
         check_thresholds(experiment)
-        check_files(experiment)
+        check_results(experiment)
         check_raw(experiment, layout)
+        check_files(experiment, layout)
     # On a cluster the GPUs are those of its partitions.
     here = cluster.current() is None and not in_slurm_job
     kinds = device_kinds(

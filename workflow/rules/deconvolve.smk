@@ -18,7 +18,7 @@ rule deconvolve:
             wildcards.cycle, wildcards.channel
         ),
         options=experiment.options("deconvolve"),
-        output=experiment.options("output"),
+        output=experiment.options("output", "ome_zarr_version"),
         gain_counts_per_photon=experiment.options("camera")["gain_counts_per_photon"],
     script:
         "../../scripts/deconvolve.py"

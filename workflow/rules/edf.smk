@@ -19,6 +19,6 @@ rule project:
             wildcards.cycle, wildcards.channel
         ),
         options=experiment.options("edf"),
-        output=experiment.options("output"),
+        output=experiment.options("output", "ome_zarr_version"),
     script:
         "../../scripts/project.py"

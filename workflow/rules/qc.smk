@@ -199,7 +199,8 @@ rule report:
         channels=experiment.channel_table(),
         reference_cycle=experiment.reference_cycle,
         reference_channel=experiment.reference_channel,
-        config=experiment.as_yaml(),
+        # A function: Snakemake takes braces in a plain string for wildcards.
+        config=lambda wildcards: experiment.as_yaml(),
         ledger=str(layout.ledger),
         devices=str(layout.device_evidence),
     script:

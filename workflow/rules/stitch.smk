@@ -19,7 +19,7 @@ rule illumination:
         reference_channel=experiment.reference_channel,
         positions=experiment.options("tile_positions"),
         options=experiment.options("illumination"),
-        camera=experiment.options("camera"),
+        camera=experiment.options("camera", "offset_counts", "saturation_counts"),
     script:
         "../../scripts/illumination.py"
 
@@ -69,7 +69,7 @@ rule stitch:
     params:
         voxel_um=VOXEL_UM,
         options=experiment.options("stitch"),
-        output=experiment.options("output"),
+        output=experiment.options("output", "chunk_px", "ome_zarr_version"),
         saturation_counts=experiment.options("camera")["saturation_counts"],
     script:
         "../../scripts/stitch.py"

@@ -10,7 +10,7 @@ from pathlib import Path
 from tilewright.commands.checks import Check, count, ok, problem, said_by, warning
 from tilewright.experiment import ConfigError, Experiment
 from tilewright.layout import Layout
-from tilewright.prepare import check_files, check_raw, check_thresholds, data_size
+from tilewright.prepare import check_files, check_raw, check_results, check_thresholds, data_size
 
 #: Blosc and deflate leave about three quarters of 16-bit counts; less of empty ground.
 _COMPRESSED = 0.7
@@ -23,8 +23,9 @@ def check_config(experiment: Experiment, layout: Layout) -> Iterable[Check]:
     well = True
     looks: dict[str, Callable[[], None]] = {
         "limits": lambda: check_thresholds(experiment),
-        "files": lambda: check_files(experiment),
+        "results": lambda: check_results(experiment),
         "raw files": lambda: check_raw(experiment, layout),
+        "files": lambda: check_files(experiment, layout),
     }
     for about, look in looks.items():
         try:
@@ -32,6 +33,8 @@ def check_config(experiment: Experiment, layout: Layout) -> Iterable[Check]:
         except ConfigError as error:
             well = False
             yield said_by(about, error, "mend the configuration or the files")
+            if about == "raw files":
+                break  # files are compared with the manifests
     if well:
         samples = count(len(experiment.samples), "sample")
         channels = count(len(experiment.channels), "channel")

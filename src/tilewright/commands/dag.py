@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 import tilewright
-from tilewright.experiment import ConfigError, Experiment, load_experiment
+from tilewright.experiment import Experiment, load_experiment, read_config
 from tilewright.placement.place import Sizes, key_of
 from tilewright.placement.tasks import Task
 
@@ -29,16 +27,7 @@ def read_experiment(configfile: Path) -> Experiment:
     ConfigError
         The file is absent, is not YAML, or its content is wrong.
     """
-    try:
-        config = yaml.safe_load(configfile.read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigError(f"{configfile} cannot be read: {reason}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{configfile} is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(config, dict):
-        raise ConfigError(f"{configfile} holds no keys; `tilewright init` writes such a file")
-    return load_experiment(config)
+    return load_experiment(read_config(configfile))
 
 
 def find_snakefile(given: Path | None) -> Path:

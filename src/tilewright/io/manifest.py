@@ -11,12 +11,14 @@ import csv
 import io
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from tilewright.io.conventions import RawDataError, RawPlane, ScanOptions, scan, select_region
+from tilewright.io.conventions.common import RAW_DIR_FILE
 from tilewright.io.raw_headers import RawHeader, read_headers
 from tilewright.io.tile_grid import TileGrid, arrange, completeness, tile_key
 
@@ -38,6 +40,8 @@ COLUMNS = (
     "size_bytes",
     "mtime_ns",
 )
+#: Beside the manifests: the digest of what was last looked at and found well.
+_LOOKED = "looked_at.txt"
 #: Problems listed in full; the rest are counted.
 _LISTED = 10
 
@@ -49,6 +53,8 @@ def build_manifest(
     manifests: Mapping[int, Path],
     *,
     workers: int = 16,
+    look: Callable[[Mapping[int, str]], list[str]] | None = None,
+    look_for: str = "",
 ) -> None:
     """Find and check the raw data of one sample and write its tables.
 
@@ -66,12 +72,18 @@ def build_manifest(
         The table to write for each cycle; its folder is made if need be.
     workers : int
         Threads that look at files.
+    look : callable, optional
+        Called with the text of every cycle's table; returns what is wrong with the pixels. It is
+        not called again for the same tables and the same ``look_for``.
+    look_for : str
+        All that ``look`` depends on beside the tables.
 
     Raises
     ------
     RawDataError
         With all that is missing, twice there, truncated or unlike the rest.
     """
+    folder = str(Path(raw_dir).resolve())
     convention, options = acquisition["convention"], scan_options(acquisition)
     planes = [
         plane
@@ -84,7 +96,7 @@ def build_manifest(
             f"convention {convention!r}; correct acquisition.convention, acquisition.pattern, "
             "raw_dir or the markers table"
         )
-    headers = read_headers(_pages_needed(planes), _read_known(manifests.values()), workers)
+    headers = read_headers(_pages_needed(planes), _read_known(manifests.values(), folder), workers)
     planes, problems = _expand_pages(planes, headers)
     shape_px, odd = _common_shape(headers)
     problems = odd + problems
@@ -94,9 +106,27 @@ def build_manifest(
         problems += grid.problems or completeness(grid, planes, channels)
     if problems or grid is None:
         raise RawDataError(_message(raw_dir, problems))
-    for cycle, path in manifests.items():
-        mine = [plane for plane in planes if plane.cycle == cycle]
-        _write_if_changed(path, _table(mine, grid, headers, channels[cycle]))
+    tables = {
+        cycle: _table(
+            [plane for plane in planes if plane.cycle == cycle],
+            grid,
+            headers,
+            channels[cycle],
+            len(folder) + 1,
+        )
+        for cycle in manifests
+    }
+    beside = next(iter(manifests.values())).with_name
+    digest = sha256("\n".join([look_for, *tables.values()]).encode()).hexdigest()
+    problems = look(tables) if look and not _holds(beside(_LOOKED), digest) else []
+    if problems:
+        raise RawDataError(_message(raw_dir, problems))
+    for cycle, table in tables.items():
+        _write_if_changed(manifests[cycle], table)
+    # Apart from the tables: where the raw data lie changes no result.
+    _write_if_changed(beside(RAW_DIR_FILE), f"{folder}\n")
+    if look:
+        _write_if_changed(beside(_LOOKED), digest)
 
 
 def scan_options(acquisition: Mapping[str, Any]) -> ScanOptions:
@@ -115,27 +145,27 @@ def _pages_needed(planes: Sequence[RawPlane]) -> dict[str, int]:
     return needed
 
 
-def _read_known(tables: Iterable[Path]) -> dict[str, RawHeader]:
+def _read_known(tables: Iterable[Path], folder: str) -> dict[str, RawHeader]:
     """Return the headers that earlier tables hold; one that cannot be read holds none."""
     known: dict[str, RawHeader] = {}
     for table in tables:
         if not table.is_file():
             continue
         try:
-            known.update(_parse_known(table.read_text("utf-8")))
+            known.update(_parse_known(table.read_text("utf-8"), folder))
         except (ValueError, csv.Error):
             # Cut off or edited: its files are opened again and the table written anew.
             continue
     return known
 
 
-def _parse_known(text: str) -> dict[str, RawHeader]:
+def _parse_known(text: str, folder: str) -> dict[str, RawHeader]:
     known: dict[str, RawHeader] = {}
     lines = csv.reader(io.StringIO(text))
     if tuple(next(lines, ())) != COLUMNS:
         return known
-    for _, _, _, _, _, path, page, _, _, height, width, dtype, size, mtime in lines:
-        pages = int(page) + 1
+    for _, _, _, _, _, below, page, _, _, height, width, dtype, size, mtime in lines:
+        pages, path = int(page) + 1, f"{folder}/{below}"
         if path not in known or known[path].pages < pages:
             known[path] = RawHeader(int(size), int(mtime), int(height), int(width), dtype, pages)
     return known
@@ -202,8 +232,12 @@ def _table(
     grid: TileGrid,
     headers: Mapping[str, RawHeader],
     channels: Sequence[str],
+    prefix: int,
 ) -> str:
-    """Return the table of one cycle as text, ordered by channel, row, col and z."""
+    """Return the table of one cycle as text, ordered by channel, row, col and z.
+
+    ``prefix`` characters of every path are the raw folder, which the table leaves out.
+    """
     lines = []
     rank = {channel: index for index, channel in enumerate(channels)}
     for plane in planes:
@@ -221,7 +255,7 @@ def _table(
                     place.col,
                     place.tile,
                     plane.z,
-                    plane.path,
+                    plane.path[prefix:],
                     plane.page,
                     place.y_px,
                     place.x_px,
@@ -237,12 +271,15 @@ def _table(
     return stream.getvalue()
 
 
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_bytes() == text.encode()
+
+
 def _write_if_changed(path: Path, text: str) -> None:
     """Write whole or not at all, and leave an equal file as it is."""
-    content = text.encode()
-    if path.is_file() and path.read_bytes() == content:
+    if _holds(path, text):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(content)
+    temporary.write_bytes(text.encode())
     temporary.replace(path)

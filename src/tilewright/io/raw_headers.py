@@ -11,6 +11,9 @@ from tilewright.io.tiff_headers import BrokenTiffError, read_page_headers
 
 #: Pixel types that are raw camera counts.
 PIXEL_TYPES = ("uint8", "uint16")
+#: None, LZW, deflate (two numbers) and PackBits; others are asked of the codecs installed.
+_USUAL_COMPRESSION = (1, 5, 8, 32773, 32946)
+_PHOTOMETRIC = {0: "a negative, with white as 0", 3: "numbers of a palette's colours"}
 
 
 class RawHeader(NamedTuple):
@@ -80,11 +83,21 @@ def _read(path: str, status: os.stat_result) -> RawHeader:
     except BrokenTiffError as error:
         return blank._replace(problem=str(error))
     first = pages[0]
-    if any(page[:4] != first[:4] for page in pages):
+    if any(page[:-1] != first[:-1] for page in pages):
         return blank._replace(problem="has pages of different shapes or pixel types")
     if first.samples != 1:
         return blank._replace(
             problem=f"is a colour image ({first.samples} samples per pixel), not raw counts"
+        )
+    if first.photometric != 1:
+        return blank._replace(
+            problem=f"does not hold counts but {_PHOTOMETRIC.get(first.photometric, 'colours')} "
+            f"(TIFF tag 262 is {first.photometric}); save it as greyscale with black as 0"
+        )
+    if first.compression not in _USUAL_COMPRESSION and not _can_decode(first.compression):
+        return blank._replace(
+            problem="is compressed in a way that cannot be read (TIFF tag 259 is "
+            f"{first.compression}); save it uncompressed or with deflate"
         )
     if first.dtype not in PIXEL_TYPES:
         return blank._replace(
@@ -93,3 +106,9 @@ def _read(path: str, status: os.stat_result) -> RawHeader:
     return blank._replace(
         height_px=first.height_px, width_px=first.width_px, dtype=first.dtype, pages=len(pages)
     )
+
+
+def _can_decode(compression: int) -> bool:
+    import tifffile
+
+    return compression in tifffile.TIFF.DECOMPRESSORS

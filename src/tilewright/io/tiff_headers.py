@@ -11,8 +11,12 @@ import struct
 from typing import BinaryIO, NamedTuple
 
 _WIDTH, _HEIGHT, _BITS, _SAMPLES, _FORMAT = 256, 257, 258, 277, 339
+_COMPRESSION, _PHOTOMETRIC = 259, 262
 _OFFSETS, _COUNTS = (273, 324), (279, 325)  # of strips or tiles
-_TAGS = {_WIDTH, _HEIGHT, _BITS, _SAMPLES, _FORMAT, *_OFFSETS, *_COUNTS}
+_TAGS = {
+    *(_WIDTH, _HEIGHT, _BITS, _SAMPLES, _FORMAT, _COMPRESSION, _PHOTOMETRIC),
+    *(*_OFFSETS, *_COUNTS),
+}
 _CODES = {1: "B", 3: "H", 4: "I", 13: "I", 16: "Q", 18: "Q"}
 _KINDS = {1: "uint", 2: "int", 3: "float"}
 
@@ -22,12 +26,18 @@ class BrokenTiffError(ValueError):
 
 
 class PageHeader(NamedTuple):
-    """One page: its shape, pixel type, samples per pixel and where its data end."""
+    """One page: its shape, pixel type, samples per pixel and where its data end.
+
+    ``photometric`` and ``compression`` are the TIFF tags 262 (1 where it is absent: counts from
+    black to white) and 259.
+    """
 
     height_px: int
     width_px: int
     dtype: str
     samples: int
+    photometric: int
+    compression: int
     end: int
 
 
@@ -127,5 +137,7 @@ def _page(tags: dict[int, tuple[int, ...]]) -> PageHeader:
         tags[_WIDTH][0],
         f"{kind}{tags.get(_BITS, (1,))[0]}",
         tags.get(_SAMPLES, (1,))[0],
+        tags.get(_PHOTOMETRIC, (1,))[0],
+        tags.get(_COMPRESSION, (1,))[0],
         max(offset + number for offset, number in zip(offsets, counts, strict=True)),
     )

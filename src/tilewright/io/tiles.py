@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from tilewright.io.conventions.common import RawDataError
+from tilewright.io.conventions.common import RAW_DIR_FILE, RawDataError
 
 
 class _Page(NamedTuple):
@@ -28,6 +29,8 @@ class Tiles:
     ----------
     row, col : ndarray of int64, shape (n,)
         Place of each tile as laid out on the stage.
+    number : ndarray of int64, shape (n,)
+        Its number in the order of acquisition, or of its place where the files tell the place.
     nominal_px : ndarray of float64, shape (n, 2)
         Stage position (y, x) of each tile's first pixel.
     shape : tuple of int
@@ -38,10 +41,15 @@ class Tiles:
 
     row: NDArray[np.int64]
     col: NDArray[np.int64]
+    number: NDArray[np.int64]
     nominal_px: NDArray[np.float64]
     shape: tuple[int, int, int]
     dtype: np.dtype[Any]
     _pages: list[list[_Page]]
+
+    def path(self, tile: int, z: int) -> Path:
+        """Return the file of one plane."""
+        return self._pages[tile][z].path
 
     def read(self, tile: int, z: int) -> NDArray[Any]:
         """Return one plane (y, x) of one tile in raw counts.
@@ -49,7 +57,8 @@ class Tiles:
         Raises
         ------
         RawDataError
-            The file has changed since the workflow started, or is damaged.
+            The file has changed since the workflow started, or is damaged: its data cannot be
+            decoded, or break off into zeros.
         """
         path, page, size_bytes = self._pages[tile][z]
         try:
@@ -80,7 +89,40 @@ class Tiles:
                 f"{path}, page {page}, is {plane.shape} {plane.dtype}, but was "
                 f"{self.shape[1:]} {self.dtype} when the workflow started; start it again"
             )
+        lost = zero_share(plane)
+        if lost:
+            raise RawDataError(
+                f"{path}, page {page}, breaks off: {lost:.0%} of it, from one side on, are zeros, "
+                "where a camera never reads 0 elsewhere in it; copy the file again"
+            )
         return np.asarray(plane)
+
+
+def zero_share(plane: NDArray[Any]) -> float:
+    """Return the share of a plane (y, x) that a broken transfer left at zero, 0 for a whole one.
+
+    These are whole rows or columns of zeros from one side on, at least a thirty-second of the
+    plane, where fewer than 1 % of the other pixels are 0. Images whose background is 0
+    (subtracted, masked) have zeros elsewhere too and are whole.
+
+    >>> zero_share(np.array([[7, 9], [8, 7], [0, 0], [0, 0]]))
+    0.5
+    >>> zero_share(np.array([[7, 0], [8, 7], [0, 0], [0, 0]]))
+    0.0
+    """
+    if plane[0].any() and plane[-1].any() and plane[:, 0].any() and plane[:, -1].any():
+        return 0.0
+    for lines in (plane, plane.T):
+        kept: NDArray[np.bool_] = np.asarray(lines.any(axis=1))
+        count = len(kept) - int(kept.sum())
+        alone = np.count_nonzero(kept[1:] != kept[:-1]) == 1
+        if (
+            alone
+            and count >= len(kept) / 32
+            and np.count_nonzero(lines[kept] == 0) < 0.01 * (lines[kept].size)
+        ):
+            return count / len(kept)
+    return 0.0
 
 
 def open_tiles(manifest: str | Path, channel: str) -> Tiles:
@@ -98,18 +140,29 @@ def open_tiles(manifest: str | Path, channel: str) -> Tiles:
     RawDataError
         The manifest has no such channel.
     """
-    with Path(manifest).open(newline="", encoding="utf-8") as stream:
-        lines = [line for line in csv.DictReader(stream) if line["channel"] == channel]
-    if not lines:
+    table = Path(manifest)
+    raw_dir = table.with_name(RAW_DIR_FILE).read_text("utf-8").rstrip("\n")
+    tiles = tiles_of_table(table.read_text("utf-8"), channel, raw_dir)
+    if tiles is None:
         raise RawDataError(f"{manifest} has no channel {channel!r}; correct the markers table")
+    return tiles
+
+
+def tiles_of_table(text: str, channel: str, raw_dir: str) -> Tiles | None:
+    """Return the tiles of ``channel`` in the text of a manifest, None where it has none."""
+    lines = [line for line in csv.DictReader(io.StringIO(text)) if line["channel"] == channel]
+    if not lines:
+        return None
     # The manifest is ordered by (row, col, z), and every tile in it has all its planes.
     tiles: dict[tuple[int, int], list[dict[str, str]]] = {}
     for line in lines:
         tiles.setdefault((int(line["row"]), int(line["col"])), []).append(line)
     first = lines[0]
+    folder = Path(raw_dir)
     return Tiles(
         row=np.array([row for row, _ in tiles], np.int64),
         col=np.array([col for _, col in tiles], np.int64),
+        number=np.array([int(stack[0]["tile"]) for stack in tiles.values()], np.int64),
         nominal_px=np.array(
             [(float(stack[0]["y_px"]), float(stack[0]["x_px"])) for stack in tiles.values()]
         ),
@@ -121,7 +174,7 @@ def open_tiles(manifest: str | Path, channel: str) -> Tiles:
         dtype=np.dtype(first["dtype"]),
         _pages=[
             [
-                _Page(Path(line["path"]), int(line["page"]), int(line["size_bytes"]))
+                _Page(folder / line["path"], int(line["page"]), int(line["size_bytes"]))
                 for line in stack
             ]
             for stack in tiles.values()

@@ -11,19 +11,23 @@ from tilewright.placement.ledger import read_ledger
 from tilewright.placement.resources import Plan
 
 
-def farewell(plan: Plan, argv: Sequence[str]) -> None:
+def farewell(plan: Plan, argv: Sequence[str], *, failed: bool = False) -> None:
     """Save what was learned and say on standard error how the run ended.
 
     Parameters
     ----------
     plan : Plan
-        Of the run that ends; without a cluster there is nothing to say.
+        Of the run that ends; without a cluster there is nothing to say of a good end.
     argv : sequence of str
         The command that started the run.
+    failed : bool
+        Whether it ended early: a job failed, or somebody stopped it.
     """
     if plan.gpus is not None:
         plan.durations.save()
     if plan.cluster is None or plan.ledger is None:
+        if failed:
+            sys.stderr.write(f"what is finished is kept; {_resume(argv)}\n")
         return
     plan.close()
     plan.durations.save()
@@ -68,6 +72,9 @@ def summary_lines(events: Sequence[Mapping[str, Any]], argv: Sequence[str]) -> l
         log = f"; log: {event['log']}" if "log" in event else ""
         lines.append(f"failed: {name} on {where}{job}: {event['cause']}, {event['words']}{log}")
     if failed:
-        command = shlex.join(["snakemake", *argv[1:]])
-        lines.append(f"resume with: {command}")
+        lines.append(_resume(argv))
     return lines
+
+
+def _resume(argv: Sequence[str]) -> str:
+    return f"resume with: {shlex.join(['snakemake', *argv[1:]])}"

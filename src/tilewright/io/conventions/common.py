@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 #: Endings of the image files that are looked at.
 IMAGE_SUFFIXES = (".tif", ".tiff")
+#: Beside the manifests: the folder below which their paths lie.
+RAW_DIR_FILE = "raw_dir.txt"
 _CYCLE = re.compile(r"(?i)(?:^|[_\-. ])(?:cyc|cycle|round)[_\- ]?0*(\d+)(?=$|[_\-. ])")
 
 
@@ -57,7 +59,10 @@ class ScanOptions:
     overlap : float
         Overlap of neighbouring tiles as a fraction of the tile.
     pixel_um : float, optional
-        Pixel size in µm; turns positions in µm into pixels where files give no size.
+        Pixel size in µm; turns positions in µm into pixels where files give no size, and is
+        compared with the size that they give.
+    z_step_um : float, optional
+        Distance of planes in µm, compared in the same manner.
     flip_y, flip_x : bool
         Whether stage positions grow upwards or leftwards.
     """
@@ -69,6 +74,7 @@ class ScanOptions:
     layout: str = "snake_right_down"
     overlap: float = 0.1
     pixel_um: float | None = None
+    z_step_um: float | None = None
     flip_y: bool = False
     flip_x: bool = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -48,7 +49,15 @@ def parse_tile_configuration(text: str, source: str = FILE_NAME) -> list[tuple[s
                 f"{source}, line {number}: {line!r} places a series of a file; "
                 "use the convention ome_tiff for multi-series files"
             )
-        tiles.append((match[1].strip(), float(match[4]), float(match[3])))
+        try:
+            y_px, x_px = float(match[4]), float(match[3])
+        except ValueError:
+            y_px = x_px = math.nan
+        if not (math.isfinite(y_px) and math.isfinite(x_px)):
+            raise RawDataError(
+                f"{source}, line {number}: {line!r} gives no position; correct the line"
+            )
+        tiles.append((match[1].strip(), y_px, x_px))
     return tiles
 
 

@@ -16,6 +16,9 @@ from tilewright.io.conventions.common import (
 )
 from tilewright.io.conventions.ome_xml import OmeImage, parse_ome_xml
 
+#: Sizes are taken as equal within this share: files round theirs.
+_SAME = 0.02
+
 
 class LocatedImage(NamedTuple):
     """An image, the cycle it belongs to and the file that describes it."""
@@ -62,9 +65,11 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
     Raises
     ------
     RawDataError
-        A tile has no position, or positions are in µm and no pixel size is known.
+        A tile has no position, positions are in µm and no pixel size is known, or the files
+        give other sizes than the options.
     """
     located = read_images(raw_dir)
+    _compare_sizes(located, options)
     named = _channels_are_named(located)
     per_cycle = [cycle for cycle, _, _ in located]
     planes = []
@@ -84,6 +89,23 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
                 )
             )
     return planes
+
+
+def _compare_sizes(located: list[LocatedImage], options: ScanOptions) -> None:
+    """Refuse files whose sizes are not those of the options, or not square."""
+    for _, path, image in located:
+        deep = any(plane.z for plane in image.planes)
+        for key, told, given in (
+            ("PhysicalSizeX", image.pixel_um, options.pixel_um),
+            ("PhysicalSizeY", image.pixel_y_um, options.pixel_um),
+            ("PhysicalSizeZ", image.z_step_um if deep else None, options.z_step_um),
+        ):
+            if told and given and abs(told - given) > _SAME * given:
+                name = "z_step_um" if key.endswith("Z") else "pixel_um"
+                raise RawDataError(
+                    f"{path}: its OME-XML gives {key} {told:g} µm, but acquisition.{name} is "
+                    f"{given:g}; correct the one that is wrong"
+                )
 
 
 def _plane_path(path: str, file: str | None) -> str:

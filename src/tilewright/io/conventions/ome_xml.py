@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import permutations, product
 from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.io.conventions.common import RawDataError
@@ -24,7 +26,11 @@ _UM = {
     "mm": 1e3,
     "cm": 1e4,
     "m": 1e6,
+    "pixel": 1.0,
 }
+_ORDERS = {f"XY{''.join(axes)}" for axes in permutations("ZCT")}
+#: No image has more planes: 100 channels of 10,000 z-planes.
+_MOST_PLANES = 1_000_000
 
 
 class OmeChannel(NamedTuple):
@@ -58,6 +64,7 @@ class OmeImage:
     x: float | None
     position_in_px: bool
     pixel_um: float | None
+    pixel_y_um: float | None
     z_step_um: float | None
     numerical_aperture: float | None
     immersion_refractive_index: float | None
@@ -69,7 +76,8 @@ def parse_ome_xml(xml: str, source: str) -> list[OmeImage]:
     Raises
     ------
     RawDataError
-        The XML is broken, or holds several time points.
+        The XML is broken, holds several time points, a number that is none, or planes that
+        are not all there once.
     """
     from xml.etree import ElementTree
 
@@ -77,34 +85,44 @@ def parse_ome_xml(xml: str, source: str) -> list[OmeImage]:
         root = ElementTree.fromstring(xml)
     except ElementTree.ParseError as error:
         raise RawDataError(f"{source}: the OME-XML cannot be read ({error})") from error
+    try:
+        return list(_images(root))
+    except _BadXmlError as error:
+        raise RawDataError(f"{source}: in the OME-XML {error}") from None
+
+
+class _BadXmlError(ValueError):
+    """What is wrong, in words that follow "in the OME-XML"."""
+
+
+def _images(root: ElementTree.Element) -> Iterator[OmeImage]:
     lens = next(_all(root, "Objective"), None)
     medium = next(_all(root, "ObjectiveSettings"), None)
-    images = []
     for image in _all(root, "Image"):
         pixels = next(_all(image, "Pixels"), None)
         if pixels is None:
             continue
-        if int(pixels.get("SizeT", "1")) > 1:
-            raise RawDataError(
-                f"{source}: SizeT is {pixels.get('SizeT')}, but a time series is no cycle; "
-                "save one file per cycle"
+        sizes = {axis: _whole(pixels, f"Size{axis}", 1, least=1) for axis in "ZCT"}
+        if sizes["T"] > 1:
+            raise _BadXmlError(
+                f"SizeT is {sizes['T']}, but a time series is no cycle; save one file per cycle"
             )
+        if math.prod(sizes.values()) > _MOST_PLANES:
+            raise _BadXmlError(f"SizeZ x SizeC is {math.prod(sizes.values())}, which no image has")
         plane = next(_all(pixels, "Plane"), None)
         unit = plane.get("PositionXUnit", "µm") if plane is not None else "µm"
-        images.append(
-            OmeImage(
-                channels=_channels(pixels),
-                planes=list(_planes(pixels)),
-                y=_length(plane, "PositionY"),
-                x=_length(plane, "PositionX"),
-                position_in_px=unit == "pixel",
-                pixel_um=_length(pixels, "PhysicalSizeX"),
-                z_step_um=_length(pixels, "PhysicalSizeZ"),
-                numerical_aperture=_number(lens, "LensNA"),
-                immersion_refractive_index=_number(medium, "RefractiveIndex"),
-            )
+        yield OmeImage(
+            channels=_channels(pixels, sizes["C"]),
+            planes=_planes(pixels, sizes),
+            y=_length(plane, "PositionY"),
+            x=_length(plane, "PositionX"),
+            position_in_px=unit == "pixel",
+            pixel_um=_size(pixels, "PhysicalSizeX"),
+            pixel_y_um=_size(pixels, "PhysicalSizeY"),
+            z_step_um=_size(pixels, "PhysicalSizeZ"),
+            numerical_aperture=_size(lens, "LensNA"),
+            immersion_refractive_index=_size(medium, "RefractiveIndex"),
         )
-    return images
 
 
 def _all(element: ElementTree.Element, name: str) -> Iterator[ElementTree.Element]:
@@ -115,8 +133,26 @@ def _all(element: ElementTree.Element, name: str) -> Iterator[ElementTree.Elemen
 
 
 def _number(element: ElementTree.Element | None, key: str) -> float | None:
-    value = element.get(key) if element is not None else None
-    return float(value) if value else None
+    text = element.get(key) if element is not None else None
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise _BadXmlError(f"{key} is {text[:40]!r}, which is no number")
+    return value
+
+
+def _whole(element: ElementTree.Element, key: str, default: int, *, least: int) -> int:
+    text = element.get(key)
+    if text is None:
+        return default
+    value = int(text) if re.fullmatch(r"-?[0-9]{1,9}", text) else None
+    if value is None or value < least:
+        raise _BadXmlError(f"{key} is {text[:40]!r}; it must be a whole number from {least} on")
+    return value
 
 
 def _length(element: ElementTree.Element | None, key: str) -> float | None:
@@ -125,49 +161,83 @@ def _length(element: ElementTree.Element | None, key: str) -> float | None:
     if value is None or element is None:
         return None
     unit = element.get(f"{key}Unit", "µm")
-    return value if unit == "pixel" else value * _UM.get(unit, 1.0)
+    if unit not in _UM:
+        raise _BadXmlError(f"{key}Unit is {unit[:40]!r}; known are {', '.join(_UM)}")
+    return value * _UM[unit]
 
 
-def _channels(pixels: ElementTree.Element) -> list[OmeChannel]:
+def _size(element: ElementTree.Element | None, key: str) -> float | None:
+    """Return a positive quantity, in µm if it is a length; files write 0 for "not known"."""
+    value = _length(element, key)
+    if value is not None and value < 0:
+        raise _BadXmlError(f"{key} is {value:g}, which is below 0")
+    return value or None
+
+
+def _channels(pixels: ElementTree.Element, count: int) -> list[OmeChannel]:
     exposures: dict[int, float] = {}
     for plane in _all(pixels, "Plane"):
         exposure = _number(plane, "ExposureTime")
         if exposure is not None:
             # Seconds are the schema's default.
             scale = 1.0 if plane.get("ExposureTimeUnit") == "ms" else 1000.0
-            exposures.setdefault(int(plane.get("TheC", "0")), exposure * scale)
+            exposures.setdefault(_whole(plane, "TheC", 0, least=0), exposure * scale)
     described = list(_all(pixels, "Channel"))
     channels = []
-    for index in range(int(pixels.get("SizeC", "1"))):
+    for index in range(count):
         channel = described[index] if index < len(described) else None
         channels.append(
             OmeChannel(
                 name=channel.get("Name") if channel is not None else None,
-                emission_nm=_number(channel, "EmissionWavelength"),
+                emission_nm=_size(channel, "EmissionWavelength"),
                 exposure_ms=exposures.get(index),
             )
         )
     return channels
 
 
-def _planes(pixels: ElementTree.Element) -> Iterator[OmePlane]:
-    """Yield the planes in the order in which TiffData elements store them."""
-    sizes = {axis: int(pixels.get(f"Size{axis}", "1")) for axis in "ZCT"}
-    order = pixels.get("DimensionOrder", "XYCZT")[2:]
+def _planes(pixels: ElementTree.Element, sizes: dict[str, int]) -> list[OmePlane]:
+    """Return the planes in the order in which TiffData elements store them: each one once."""
+    order = pixels.get("DimensionOrder", "XYCZT")
+    if order not in _ORDERS:
+        raise _BadXmlError(f"DimensionOrder is {order[:40]!r}; known are {', '.join(_ORDERS)}")
+    axes = order[:1:-1]
     # The first axis of the order runs fastest, product's last one does.
-    places = [
-        dict(zip(reversed(order), indices, strict=True))
-        for indices in product(*(range(sizes[axis]) for axis in reversed(order)))
-    ]
+    places = list(product(*(range(sizes[axis]) for axis in axes)))
+    index = {place: number for number, place in enumerate(places)}
+    c, z = axes.index("C"), axes.index("Z")
+    planes: list[OmePlane] = []
     for data in _all(pixels, "TiffData"):
-        first = {axis: int(data.get(f"First{axis}", "0")) for axis in "ZCT"}
-        count = int(data.get("PlaneCount", "1" if "IFD" in data.attrib else str(len(places))))
-        uuid = next(_all(data, "UUID"), None)
-        start = places.index(first)
-        for offset, place in enumerate(places[start : start + count]):
-            yield OmePlane(
-                channel=place["C"],
-                z=place["Z"],
-                page=int(data.get("IFD", "0")) + offset,
-                file=uuid.get("FileName") if uuid is not None else None,
+        first = tuple(_whole(data, f"First{axis}", 0, least=0) for axis in axes)
+        if first not in index:
+            raise _BadXmlError(f"a TiffData begins at {axes} {first}, where the image has {sizes}")
+        start = index[first]
+        rest = 1 if "IFD" in data.attrib else len(places) - start
+        count = _whole(data, "PlaneCount", rest, least=0)
+        if count > len(places) - start:
+            raise _BadXmlError(
+                f"a TiffData has {count} planes from {axes} {first} on, where the image has {sizes}"
             )
+        page, file = _whole(data, "IFD", 0, least=0), _file(data)
+        planes += [
+            OmePlane(place[c], place[z], page + offset, file)
+            for offset, place in enumerate(places[start : start + count])
+        ]
+    stored, meant = {plane[2:] for plane in planes}, {plane[:2] for plane in planes}
+    if len(stored) < len(planes):
+        raise _BadXmlError("a page of the file is said to be two planes")
+    if len(meant) < len(planes) or len(planes) != len(places):
+        raise _BadXmlError(
+            f"{len(meant)} of {len(places)} planes (SizeZ {sizes['Z']} x SizeC {sizes['C']}) are "
+            f"told where they are stored, in {len(planes)} places; save the file again"
+        )
+    return planes
+
+
+def _file(data: ElementTree.Element) -> str | None:
+    """Return the name of the file beside this one that a TiffData names."""
+    uuid = next(_all(data, "UUID"), None)
+    name = uuid.get("FileName") if uuid is not None else None
+    if name is not None and (not name.isprintable() or set(name) & set("/\\") or name == ".."):
+        raise _BadXmlError(f"a plane is in the file {name[:80]!r}; it must be beside this one")
+    return name or None
