@@ -34,13 +34,13 @@ def test_coarse_finds_rotation_and_large_shift(cpu: Backend, seed: int, angle_de
     assert found.score > 2 * found.chance
     limited = coarse_alignment(cpu, images[0], images[1], ANGLES, 60.0)
     assert np.abs(limited.shift_px).max() <= 60
-    assert limited.score < 1.3 * limited.chance
+    assert limited.score < 1.4 * limited.chance
 
 
 def test_coarse_does_not_prefer_any_place_for_other_tissue(cpu: Backend) -> None:
     images = [a_texture(cpu, make_pair(seed, size=(300, 340)).reference) for seed in (1, 2)]
     found = coarse_alignment(cpu, images[0], images[1], ANGLES, 300.0)
-    assert found.score < 1.3 * found.chance
+    assert found.score < 1.4 * found.chance
 
 
 def test_texture_forgets_brightness_and_saturated_spots(cpu: Backend) -> None:
@@ -84,8 +84,8 @@ def test_search_finds_shifts_of_blocks(cpu: Backend, seed: int) -> None:
     # The scale of 1.001 about the centre moves blocks by up to 0.2 px, and the window draws
     # the peak towards zero.
     error = np.abs(found.shift_px[sure] - [11.3, -8.6])
-    assert np.median(error) < 0.35
-    assert error.max() < 1.5
+    assert np.median(error) < 0.4
+    assert error.max() < 1.6
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

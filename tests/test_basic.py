@@ -20,7 +20,7 @@ def tiles(seed: int, *, n: int = 120, size: int = 64, dark: float = 0.0) -> NDAr
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize(("dark", "bar"), [(0.0, 0.06), (150.0, 0.08)])
+@pytest.mark.parametrize(("dark", "bar"), [(0.0, 0.07), (150.0, 0.09)])
 def test_flat_is_recovered(cpu: Backend, seed: int, dark: float, bar: float) -> None:
     found = fit_basic(cpu, tiles(seed, dark=dark)[None], fit_dark=dark > 0)
     assert relative_rmse(found.flat[0], vignette(64)) < bar
@@ -31,7 +31,7 @@ def test_dark_field_takes_up_an_offset(cpu: Backend) -> None:
     images = tiles(1, dark=400.0)[None]
     with_dark, without = (fit_basic(cpu, images, fit_dark=flag) for flag in (True, False))
     truth = vignette(64)
-    assert relative_rmse(with_dark.flat[0], truth) < 0.5 * relative_rmse(without.flat[0], truth)
+    assert relative_rmse(with_dark.flat[0], truth) < 0.55 * relative_rmse(without.flat[0], truth)
     assert 300.0 < float(with_dark.dark.mean()) < 500.0
     assert not without.dark.any()
 

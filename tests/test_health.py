@@ -130,7 +130,7 @@ def test_what_is_noted_is_found_and_cleared(tmp_path: Path) -> None:
     note_failure(root, "B", "y", "sticky", "illegal")
     found = quarantined(root)
     assert set(found) == {"A", "B"}
-    assert TTL_S - 60 < found["A"].left_s <= TTL_S
+    assert TTL_S - 60 < found["A"].left_s <= TTL_S  # no margin
     assert clear(root, "B") == 2
     assert clear(root, "B") == 0
     assert set(quarantined(root)) == {"A"}

@@ -66,7 +66,7 @@ def test_the_truth_predicts_every_tile_within_noise(tmp_path: Path, seed: int) -
             sure = (ndimage.minimum_filter(kept, 15) > 0.99) & (truth.hot_counts == 0)
             # A layer is half a plane step from focus, so the plane is slightly softer.
             assert sure.mean() > 0.5
-            assert abs(residual[sure].mean()) < 0.2
+            assert abs(residual[sure].mean()) < 0.25
             assert 0.9 < residual[sure].std() < 1.5
 
 
@@ -126,7 +126,7 @@ def test_hot_pixels_and_saturation_reach_the_file(tmp_path: Path) -> None:
     hot = truth.hot_counts > 1000
     assert hot.any()
     empty = counts(tmp_path, truth, 1, 1, 3)
-    assert (empty[:, hot] > 1000).all()
+    assert (empty[:, hot] > 1000).all()  # no margin: `hot` begins there
     assert max(counts(tmp_path, truth, 1, 2, tile).max() for tile in range(3)) == 65535
 
 
@@ -138,7 +138,8 @@ def test_cycle_maps_stay_within_their_limits(seed: int) -> None:
     assert np.array_equal(still.to_reference(y, x)[0], np.broadcast_to(y, (20, 28)))
     bent = make_cycle_map(rng, (500, 700), shift_px=0, rotation_deg=0, elastic_px=1.5)
     moved = bent.to_reference(y, x)[0] - y
-    assert 0.2 < np.abs(moved).max() <= 1.5
+    assert np.abs(moved).max() > 0.2
+    assert np.abs(moved).max() <= 1.5  # no margin: the amplitudes add up to it
 
 
 def test_stored_displacement_is_the_map(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_flat_strips_say_nothing(cpu: Backend, value: float) -> None:
 def test_noise_alone_is_no_match(cpu: Backend) -> None:
     rng = np.random.default_rng(0)
     a, b = rng.normal(100, 10, (2, 12, 180, 48)).astype(np.float32)
-    assert measured(cpu, a, b).score.max() < 0.2
+    assert measured(cpu, a, b).score.max() < 0.22
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -91,7 +91,7 @@ def test_channels_lie_on_each_other(
     # Photon noise of two images, one of them smoothed by the interpolation, and nothing else.
     difference = pixels[0][inner].astype(float) - pixels[1][inner]
     light = np.maximum(pixels[1][inner].astype(float) - 100, 10)
-    assert np.median(np.abs(difference) / np.sqrt(4 * light + 100)) < 1.1
+    assert np.median(np.abs(difference) / np.sqrt(4 * light + 100)) < 1.2
     # An unregistered cycle lies where it is, cut and filled to the frame.
     assert np.array_equal(pixels[2][:, :390], pair.moving[:400])
     assert not pixels[2][:, 390:].any()

@@ -129,7 +129,7 @@ def test_every_job_is_done_once_in_order_and_no_pool_is_exceeded(
     done = {bar.job: bar for bar in run.bars if bar.done}
     assert sorted(bar.job for bar in run.bars if bar.done) == sorted(job.name for job in jobs)
     for job in jobs:
-        assert all(done[need].end_s <= done[job.name].start_s for need in job.needs)
+        assert all(done[need].end_s <= done[job.name].start_s for need in job.needs)  # no margin
         assert "gpu" in job.kinds or done[job.name].pool.endswith("cpu")
     for pool in POOLS:
         bars = [bar for bar in run.bars if bar.pool == pool.name]

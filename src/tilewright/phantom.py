@@ -25,6 +25,7 @@ from tilewright.phantom_camera import (
     stage_positions,
 )
 from tilewright.phantom_design import PhantomDesign
+from tilewright.phantom_exact import settled, sigmoid
 from tilewright.phantom_optics import SheetBlur
 from tilewright.phantom_tissue import MARKERS, Tissue, make_tissue, smooth_noise, stain
 
@@ -112,8 +113,11 @@ class Phantom:
 
     def _rng(self, *key: str | int) -> np.random.Generator:
         """Return a generator of its own per purpose: threads and order change nothing."""
+        return np.random.default_rng(self._seed(*key))
+
+    def _seed(self, *key: str | int) -> list[int]:
         words = [int.from_bytes(k.encode()[:8], "little") if isinstance(k, str) else k for k in key]
-        return np.random.default_rng([self.design.seed, *words])
+        return [self.design.seed, *words]
 
     def _stage(self, cycle: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         d = self.design
@@ -154,7 +158,7 @@ class Phantom:
         field = smooth_noise(self._rng("lost", cycle), d.canvas, 0.035 * max(d.canvas))
         field += 0.1 * smooth_noise(self._rng("tear", cycle), d.canvas, 5.0)
         limit = np.quantile(field[::8, ::8], 1 - d.lost_share)
-        return np.asarray(1 / (1 + np.exp(np.clip((field - limit) * 12, -30, 30))), np.float32)
+        return sigmoid(np.asarray((limit - field) * 12, np.float32))
 
     def specimens(self) -> Iterator[Specimen]:
         """Yield each specimen once; only one is in memory at a time."""
@@ -196,7 +200,7 @@ class Phantom:
         full_well = 65535 / d.gain_counts
         for y, x in places[rng.integers(0, len(places), d.saturated_spots)]:
             spots[y, x] = full_well * rng.uniform(60, 200)
-        return np.asarray(ndimage.gaussian_filter(spots, 2.0), np.float32)
+        return settled(ndimage.gaussian_filter(spots, 2.0), 0).astype(np.float32)
 
     def light(self, specimen: Specimen, cycle: int, channel: int, tile: int) -> Image:
         """Return the noise-free electrons (z, y, x) of one tile; cycle and channel from 1."""
@@ -219,8 +223,8 @@ class Phantom:
 
     def expose(self, specimen: Specimen, cycle: int, channel: int, tile: int) -> NDArray[np.uint16]:
         """Return the counts (z, y, x) that the camera reads for one tile."""
-        rng = self._rng("noise", cycle, channel, tile)
-        return self.camera.expose(rng, self.light(specimen, cycle, channel, tile))
+        noise = np.random.Philox(self._seed("noise", cycle, channel, tile))
+        return self.camera.expose(noise, self.light(specimen, cycle, channel, tile))
 
 
 def make_phantom(output_dir: Path, **design: Any) -> None:

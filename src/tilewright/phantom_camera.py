@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.phantom_exact import settled
+from tilewright.phantom_noise import normal, poisson
+
 Image = NDArray[np.float32]
 Points = NDArray[np.float64]
 
@@ -34,14 +37,19 @@ class Camera:
     read_noise_electrons: float
 
     def expose(
-        self, rng: np.random.Generator, electrons: Image, largest: int = 65535
+        self, noise: np.random.BitGenerator, electrons: Image, largest: int = 65535
     ) -> NDArray[np.uint16]:
-        """Return counts: Poisson and read noise, offset, hot pixels, saturation."""
-        signal = rng.poisson(electrons).astype(np.float32)
-        noise = rng.standard_normal(electrons.shape, dtype=np.float32)
-        counts = (signal + self.read_noise_electrons * noise) * self.gain_counts
-        counts += self.dark_counts + self.hot_counts
-        return np.clip(np.rint(counts), 0, largest).astype(np.uint16)
+        """Return counts (z, y, x): Poisson and read noise, offset, hot pixels, saturation."""
+        rng = np.random.Generator(noise)
+        counts = np.empty(electrons.shape, np.uint16)
+        floor = self.dark_counts + self.hot_counts
+        for plane, light in zip(counts, electrons, strict=True):
+            shot, read = rng.integers(0, 1 << 32, (2, *light.shape), np.uint32)
+            signal = poisson(shot, light)
+            signal += normal(read) * np.float32(self.read_noise_electrons)
+            signal *= np.float32(self.gain_counts)
+            plane[...] = np.clip(np.rint(signal + floor), 0, largest)
+        return counts
 
 
 def make_camera(
@@ -60,6 +68,7 @@ def make_camera(
     hot = np.zeros((tile_px, tile_px), np.float32)
     count = round(hot_share * tile_px**2)
     hot[tuple(rng.integers(0, tile_px, (2, count)))] = rng.uniform(200, 4000, count)
+    dark = settled(dark, 10)
     return Camera(dark.astype(np.float32), hot, gain_counts, read_noise_electrons)
 
 
@@ -77,7 +86,7 @@ def make_flat(rng: np.random.Generator, tile_px: int, *, vignetting: float, dust
         distance = np.hypot(y - py, x - px) * tile_px / 2
         ring = np.exp(-0.5 * ((distance - rng.uniform(4, 7)) / 2.2) ** 2)
         flat *= 1 - rng.uniform(0.05, 0.11) * ring
-    return np.asarray(flat / flat.mean(), np.float32)
+    return settled(flat / flat.mean(), 18).astype(np.float32)
 
 
 def stage_positions(
@@ -101,7 +110,11 @@ def stage_positions(
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     true = nominal @ turn.T * scale + rng.normal(0, jitter_px, nominal.shape)
     true[:, 1] += np.where(ij[:, 0] % 2 == 1, backlash_px, 0.0)
-    return nominal, true
+    return nominal, settled(true, 16)
+
+
+def _cos_sin(angle: Any) -> tuple[Any, Any]:
+    return settled(np.cos(angle), 32), settled(np.sin(angle), 32)
 
 
 @dataclass(frozen=True)
@@ -119,15 +132,20 @@ class CycleMap:
 
     def to_reference(self, y: Any, x: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Map cycle coordinates (px, broadcast against each other) to the reference frame."""
-        angle = np.deg2rad(self.rotation_deg)
+        cos, sin = _cos_sin(np.deg2rad(self.rotation_deg))
         v, u = y - self.centre_px[0], x - self.centre_px[1]
-        ry = np.cos(angle) * v - np.sin(angle) * u + self.centre_px[0] + self.shift_px[0]
-        rx = np.sin(angle) * v + np.cos(angle) * u + self.centre_px[1] + self.shift_px[1]
-        bend = [
-            sum(a * np.sin(2 * np.pi * (fy * y + fx * x) + p) for a, fy, fx, p in axis)
-            for axis in self.waves
-        ]
+        ry = cos * v - sin * u + self.centre_px[0] + self.shift_px[0]
+        rx = sin * v + cos * u + self.centre_px[1] + self.shift_px[1]
+        bend = [sum(self._wave(wave, y, x) for wave in axis) for axis in self.waves]
         return np.asarray(ry + bend[0]), np.asarray(rx + bend[1])
+
+    @staticmethod
+    def _wave(wave: tuple[float, float, float, float], y: Any, x: Any) -> Any:
+        """Return one sine wave, from functions of y and of x alone."""
+        amplitude, fy, fx, phase = wave
+        cos_y, sin_y = _cos_sin(2 * np.pi * fy * y + phase)
+        cos_x, sin_x = _cos_sin(2 * np.pi * fx * x)
+        return amplitude * (sin_y * cos_x + cos_y * sin_x)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain numbers for JSON."""
@@ -150,13 +168,14 @@ def make_cycle_map(
     side = float(max(shape))
     waves = []
     for _ in range(2):
-        share = rng.dirichlet(np.ones(4)) * elastic_px
+        share = settled(rng.dirichlet(np.ones(4)), 20) * elastic_px
         turn, phase = rng.uniform(0, 2 * np.pi, (2, 4))
         frequency = rng.uniform(0.5, 1.6, 4) / side
+        fy, fx = settled(frequency * np.sin(turn), 32), settled(frequency * np.cos(turn), 32)
         waves.append(
             tuple(
-                (float(a), float(f * np.sin(t)), float(f * np.cos(t)), float(p))
-                for a, f, t, p in zip(share, frequency, turn, phase, strict=True)
+                (float(a), float(v), float(u), float(p))
+                for a, v, u, p in zip(share, fy, fx, phase, strict=True)
             )
         )
     shift = rng.uniform(0.4, 1, 2) * rng.choice([-1, 1], 2) * shift_px

@@ -14,6 +14,7 @@ from scipy import fft
 from scipy.special import j0
 
 from tilewright.kernels.backend import fast_len
+from tilewright.phantom_exact import settled
 
 Image = NDArray[np.float32]
 
@@ -48,7 +49,7 @@ def radial_otf(
     psf = np.abs(j0(k * optics.aperture * np.outer(r, rho)) @ pupil) ** 2
     frequency = np.linspace(0, 2 * optics.aperture / optics.wavelength_um, 160)
     otf = j0(2 * np.pi * np.outer(frequency, r)) @ (psf * r)
-    return frequency, otf / otf[0]
+    return frequency, settled(otf / otf[0], 16)
 
 
 class SheetBlur:
@@ -68,6 +69,7 @@ class SheetBlur:
     _FFT_THREADS = 2
     #: Specimen layers per image plane; 2 puts cells between the planes of the stack.
     LAYERS_PER_PLANE = 2
+    _DEPTHS_PER_UM = 256
 
     def __init__(self, shape: tuple[int, int], planes: int, optics: Optics) -> None:
         self._shape = shape
@@ -76,39 +78,45 @@ class SheetBlur:
         count = self.LAYERS_PER_PLANE * planes
         step = optics.z_step_um / self.LAYERS_PER_PLANE
         self.layer_um = (np.arange(count) - (count - 1) / 2) * step
-        fy = fft.fftfreq(self._size[0])[:, None].astype(np.float32)
-        fx = fft.rfftfreq(self._size[1])[None, :].astype(np.float32)
-        self._radius = np.hypot(fy, fx) / np.float32(optics.pixel_um)
-        self._pixel = (np.sinc(fy) * np.sinc(fx)).astype(np.float32)
+        fy = fft.fftfreq(self._size[0])[:, None]
+        fx = fft.rfftfreq(self._size[1])[None, :]
+        self._radius = (np.sqrt(fy * fy + fx * fx) / optics.pixel_um).astype(np.float32)
+        pixel = settled(np.sinc(fy), 20) * settled(np.sinc(fx), 20)
+        self._pixel = pixel.astype(np.float32)
         # Cubic B-spline coefficients of the result come free by division in Fourier space.
-        self._spline = ((2 + np.cos(2 * np.pi * fy)) * (2 + np.cos(2 * np.pi * fx)) / 9).astype(
-            np.float32
-        )
+        cos_y, cos_x = (settled(np.cos(2 * np.pi * f), 20) for f in (fy, fx))
+        self._unspline = np.repeat((9 / ((2 + cos_y) * (2 + cos_x))).astype(np.float32), 2, -1)
         self._optics = optics
         self._cache: dict[float, Image] = {}
 
     def _transfer(self, defocus_um: float) -> Image:
+        """Return the transfer at a defocus, once for the real and once for the imaginary part."""
         key = round(abs(defocus_um), 6)
         if key not in self._cache:
             frequency, otf = radial_otf(self._optics, key)
-            self._cache[key] = np.interp(self._radius, frequency, otf, right=0).astype(np.float32)
-            self._cache[key] *= self._pixel
+            transfer = np.interp(self._radius, frequency, otf, right=0).astype(np.float32)
+            self._cache[key] = np.repeat(transfer * self._pixel, 2, axis=-1)
         return self._cache[key]
 
-    def _inverse(self, spectrum: NDArray[np.complex64], spline: bool) -> Image:
-        if spline:
-            spectrum = spectrum / self._spline
-        image = fft.irfft2(spectrum, self._size, workers=self._FFT_THREADS)
+    def _spectrum(self, image: Image) -> Image:
+        """Return real and imaginary parts in turn: a complex product may be fused, this not."""
+        spectrum = fft.rfft2(image, self._size, workers=self._FFT_THREADS)
+        return np.asarray(spectrum, np.complex64).view(np.float32)
+
+    def _inverse(self, spectrum: Image) -> Image:
+        image = fft.irfft2(spectrum.view(np.complex64), self._size, workers=self._FFT_THREADS)
         return np.asarray(image[: self._shape[0], : self._shape[1]], np.float32)
 
     def layers(self, stain: Image, depth_um: Image, thickness_um: float) -> Iterator[Image]:
         """Spread a stain over the layers: a Gaussian of σ ``thickness_um`` around its depth."""
-        total = np.zeros_like(stain)
-        for z in self.layer_um:
-            total += np.exp(-0.5 * ((depth_um - np.float32(z)) / thickness_um) ** 2)
-        for z in self.layer_um:
-            weight = np.exp(-0.5 * ((depth_um - np.float32(z)) / thickness_um) ** 2)
-            yield np.asarray(stain * weight / np.maximum(total, 1e-6), np.float32)
+        index = np.rint(depth_um * np.float32(self._DEPTHS_PER_UM)).astype(np.intp)
+        lowest = index.min()
+        index -= lowest
+        depths = (np.arange(index.max() + 1) + lowest) / self._DEPTHS_PER_UM
+        weights = np.exp(-0.5 * ((depths - self.layer_um[:, None]) / thickness_um) ** 2)
+        weights /= np.maximum(weights.sum(axis=0), 1e-6)
+        for weight in settled(weights, 20).astype(np.float32):
+            yield stain * weight[index]
 
     def stack(
         self, stain: Image, depth_um: Image, thickness_um: float, defocus_um: float = 0.0
@@ -119,15 +127,12 @@ class SheetBlur:
         projection holds every layer in focus: z-integrated intensity. Both (y, x) float32.
         ``defocus_um`` moves the whole stack away from the specimen.
         """
-        spectra = [
-            fft.rfft2(layer, self._size, workers=self._FFT_THREADS)
-            for layer in self.layers(stain, depth_um, thickness_um)
-        ]
+        spectra = [self._spectrum(layer) for layer in self.layers(stain, depth_um, thickness_um)]
         focus = np.sum(spectra, axis=0) * self._transfer(0.0)
         planes = []
         for z in self.plane_um:
             total = np.zeros_like(spectra[0])
             for depth, spectrum in zip(self.layer_um, spectra, strict=True):
                 total += spectrum * self._transfer(float(z + defocus_um - depth))
-            planes.append(self._inverse(total, spline=True))
-        return planes, np.maximum(self._inverse(focus, spline=False), 0)
+            planes.append(self._inverse(total * self._unspline))
+        return planes, np.maximum(self._inverse(focus), 0)

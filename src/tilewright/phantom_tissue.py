@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from scipy.spatial import cKDTree
 
+from tilewright.phantom_exact import bell, settled, sigmoid
+
 Image = NDArray[np.float32]
 
 CELL_TYPES = ("T", "B", "epithelial", "macrophage", "stromal", "endothelial")
@@ -106,24 +108,30 @@ def smooth_noise(rng: np.random.Generator, shape: tuple[int, int], scale_px: flo
     step = max(1, int(scale_px / 4))
     coarse = tuple(n // step + 5 for n in shape)
     field = ndimage.gaussian_filter(rng.standard_normal(coarse), scale_px / step, mode="wrap")
-    field = (field - field.mean()) / field.std()
+    field = settled((field - field.mean()) / field.std(), 14)
     if step > 1:
         axes = [np.arange(n, dtype=np.float32) / step + 1 for n in shape]
         rows = ndimage.map_coordinates(
             field.astype(np.float32), np.meshgrid(*axes, indexing="ij", sparse=False), order=3
         )
-        return np.asarray(rows, dtype=np.float32)
+        return settled(rows, 14).astype(np.float32)
     return np.asarray(field[: shape[0], : shape[1]], dtype=np.float32)
 
 
-def _sigmoid(x: Image) -> Image:
-    return np.asarray(1 / (1 + np.exp(-np.clip(x, -30, 30))), dtype=np.float32)
+def _cos_sin(angle: NDArray[np.float64]) -> tuple[Image, Image]:
+    cos, sin = settled(np.cos(angle), 20), settled(np.sin(angle), 20)
+    return cos.astype(np.float32), sin.astype(np.float32)
+
+
+def _lognormal(rng: np.random.Generator, sigma: float, size: int | tuple[int, int]) -> Image:
+    return settled(rng.lognormal(0, sigma, size), 20).astype(np.float32)
 
 
 def _level_set_distance(field: Image) -> Image:
     """Approximate distance in px to the zero line of a smooth field."""
     gy, gx = np.gradient(field)
-    return np.asarray(np.abs(field) / np.maximum(np.hypot(gy, gx), 1e-4), dtype=np.float32)
+    slope = np.sqrt(gy * gy + gx * gx)
+    return np.asarray(np.abs(field) / np.maximum(slope, 1e-4), dtype=np.float32)
 
 
 def tissue_mask(
@@ -135,21 +143,19 @@ def tissue_mask(
     """Return the soft tissue mask; boxes (y0, x0, y1, x1) in ``empty`` hold none."""
     extent = float(max(shape))
     field = smooth_noise(rng, shape, 0.16 * extent)
-    y = np.linspace(-1, 1, shape[0], dtype=np.float32)[:, None]
-    x = np.linspace(-1, 1, shape[1], dtype=np.float32)[None, :]
-    field = field - 1.1 * (np.abs(y) ** 4 + np.abs(x) ** 4)
+    y2, x2 = (np.square(np.linspace(-1, 1, n, dtype=np.float32)) for n in shape)
+    field = field - np.float32(1.1) * np.add.outer(y2 * y2, x2 * x2)
     field += 0.04 * smooth_noise(rng, shape, 12.0)
     threshold = np.quantile(field[::8, ::8], 1 - tissue_share)
-    mask = _sigmoid((field - threshold) * np.float32(60))
+    mask = sigmoid((field - threshold) * np.float32(60))
     ragged = 14 * smooth_noise(rng, shape, 30.0) + 3 * smooth_noise(rng, shape, 6.0)
     rows, cols = np.arange(shape[0])[:, None], np.arange(shape[1])[None, :]
     for y0, x0, y1, x1 in empty:
-        outside = np.hypot(
-            np.maximum(np.maximum(y0 - rows, rows - y1), 0),
-            np.maximum(np.maximum(x0 - cols, cols - x1), 0),
-        )
+        above = np.maximum(np.maximum(y0 - rows, rows - y1), 0)
+        beside = np.maximum(np.maximum(x0 - cols, cols - x1), 0)
+        outside = np.sqrt(above**2 + beside**2).astype(np.float32)
         # The ragged edge never reaches into the box: at least 4 px of glass around it.
-        mask = mask * _sigmoid((outside - np.maximum(30 + ragged, 10)).astype(np.float32))
+        mask = mask * sigmoid(outside - np.maximum(30 + ragged, 10))
         mask[max(y0, 0) : y1, max(x0, 0) : x1] = 0
     return np.asarray(mask, dtype=np.float32)
 
@@ -221,7 +227,7 @@ def make_tissue(
     del distance, index, pixels
 
     nucleus = _nuclei(rng, points, types, label, wall, pixel_um) * mask
-    inside = _sigmoid(wall * np.float32(2.5)) * mask
+    inside = sigmoid(wall * np.float32(2.5)) * mask
     grain = np.clip(1 + 0.3 * smooth_noise(rng, shape, 1.6), 0.1, None)
     width = np.float32(0.35 / pixel_um)
     scatter = rng.uniform(-scatter_um, scatter_um, len(points)).astype(np.float32)
@@ -231,12 +237,12 @@ def make_tissue(
         depth_um=np.asarray(height + np.where(wall > 0, scatter[label], 0), np.float32),
         nucleus=nucleus,
         cytoplasm=np.asarray(inside * (1 - 0.75 * np.clip(nucleus, 0, 1)) * grain, np.float32),
-        membrane=np.asarray(np.exp(-0.5 * ((wall - width) / width) ** 2) * inside, np.float32),
-        vessel=np.asarray(np.exp(-0.5 * ((vessel_px - 8) / 1.3) ** 2) * mask * grain, np.float32),
+        membrane=bell((wall - width) / width) * inside,
+        vessel=bell((vessel_px - 8) / np.float32(1.3)) * mask * grain,
         fibre=_fibres(rng, shape, mask),
         label=label,
         cell_type=types,
-        level=rng.lognormal(0, 0.35, len(points)).astype(np.float32),
+        level=_lognormal(rng, 0.35, len(points)),
     )
 
 
@@ -251,24 +257,28 @@ def _nuclei(
     """Draw one irregular, textured nucleus per cell."""
     n = len(points)
     axes = np.array([_SIZES_UM[name][:2] for name in CELL_TYPES], np.float32)[types] / pixel_um
-    axes *= rng.lognormal(0, 0.09, (n, 2)).astype(np.float32)
-    angle = rng.uniform(0, np.pi, n).astype(np.float32)
+    axes *= _lognormal(rng, 0.09, (n, 2))
+    angle = rng.uniform(0, np.pi, n)
     dent = rng.uniform(0, 0.13, n).astype(np.float32)
-    phase = rng.uniform(0, 2 * np.pi, n).astype(np.float32)
-    level = rng.lognormal(0, 0.22, n).astype(np.float32)
+    phase = rng.uniform(0, 2 * np.pi, n)
+    level = _lognormal(rng, 0.22, n)
     centre = points.astype(np.float32)
     dy = np.arange(label.shape[0], dtype=np.float32)[:, None] - centre[:, 0][label]
     dx = np.arange(label.shape[1], dtype=np.float32)[None, :] - centre[:, 1][label]
-    cos, sin = np.cos(angle)[label], np.sin(angle)[label]
+    cos, sin = (f[label] for f in _cos_sin(angle))
     u = (cos * dy + sin * dx) / axes[:, 0][label]
     v = (cos * dx - sin * dy) / axes[:, 1][label]
-    turn = np.arctan2(v, u)
-    rho = np.hypot(u, v) / (1 + dent[label] * np.cos(3 * turn + phase[label]))
-    edge = _sigmoid((1 - rho) * axes[:, 1][label] * np.float32(1.6))
+    rho = np.sqrt(u * u + v * v)
+    # Cosine and sine of three times the angle of (u, v), from those of once.
+    cos, sin = u / np.maximum(rho, 1e-6), v / np.maximum(rho, 1e-6)
+    cos, sin = cos * (4 * cos * cos - 3), sin * (3 - 4 * sin * sin)
+    cos_phase, sin_phase = (f[label] for f in _cos_sin(phase))
+    rho /= 1 + dent[label] * (cos * cos_phase - sin * sin_phase)
+    edge = sigmoid((1 - rho) * axes[:, 1][label] * np.float32(1.6))
     chromatin = 1 + 0.28 * smooth_noise(rng, label.shape, 1.5)
     chromatin += 0.22 * smooth_noise(rng, label.shape, 3.0)
     body = edge * np.clip(chromatin, 0.15, None) * level[label]
-    return np.asarray(body * _sigmoid(wall * np.float32(2)), np.float32)
+    return np.asarray(body * sigmoid(wall * np.float32(2)), np.float32)
 
 
 def _fibres(rng: np.random.Generator, shape: tuple[int, int], mask: Image) -> Image:
@@ -276,8 +286,8 @@ def _fibres(rng: np.random.Generator, shape: tuple[int, int], mask: Image) -> Im
     network = np.zeros(shape, np.float32)
     for scale_px in (9.0, 16.0):
         line = _level_set_distance(smooth_noise(rng, shape, scale_px))
-        network += np.exp(-0.5 * (line / 1.1) ** 2)
-    return np.asarray(network * mask * _sigmoid(3 * smooth_noise(rng, shape, 60.0)), np.float32)
+        network += bell(line / np.float32(1.1))
+    return np.asarray(network * mask * sigmoid(3 * smooth_noise(rng, shape, 60.0)), np.float32)
 
 
 def stain(rng: np.random.Generator, tissue: Tissue, marker: Marker | None) -> Image:
@@ -292,7 +302,7 @@ def stain(rng: np.random.Generator, tissue: Tissue, marker: Marker | None) -> Im
         return np.asarray(getattr(tissue, marker.place) * 0.7 + haze, np.float32)
     kinds = [CELL_TYPES.index(name) for name in marker.types]
     positive = np.isin(tissue.cell_type, kinds) & (rng.random(len(tissue.level)) < marker.share)
-    spread = rng.lognormal(0, 0.25, len(tissue.level))
+    spread = _lognormal(rng, 0.25, len(tissue.level))
     level = np.where(positive, tissue.level * spread, 0.015).astype(np.float32)
     body = getattr(tissue, marker.place) * level[tissue.label]
     if marker.place == "membrane":  # some of the protein is always inside the cell

@@ -219,7 +219,7 @@ class _Grid:
     energy: scipy.sparse.csr_array
 
     def solve(
-        self, values: Floats, trust: Floats, bend_px: float, start: Floats, rtol: float = 1e-3
+        self, values: Floats, trust: Floats, bend_px: float, start: Floats, rtol: float = 1e-6
     ) -> Floats:
         """Return the field (2, n) that balances trust in the values and bending.
 

@@ -161,5 +161,5 @@ def _evidence(coarse: Coarse, found: Measured, kept: NDArray[np.bool_]) -> Evide
     # Blocks count by the texture that both images have there: lost tissue and empty glass
     # weigh nothing.
     common = np.sqrt(found.blocks.energy.prod(axis=1))
-    share = float(common[kept].sum() / max(common.sum(), 1e-12))
+    share = round(float(common[kept].sum() / max(common.sum(), 1e-12)), 4)
     return Evidence(coarse, len(kept), int(kept.sum()), share)
