@@ -15,7 +15,7 @@ import zarr
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.quality.workbench import CYCLES, Bench
+from tests.quality.workbench import CHUNK_PX, CYCLES, Bench
 from tilewright.io.illumination import Illumination, write_illumination
 from tilewright.io.ome_tiff import write_ome_tiff
 from tilewright.io.positions import read_positions, write_positions
@@ -134,19 +134,19 @@ def mosaic(edit: Callable[[Array], Array]) -> Harm:
 
 def black_tile(stack: Array) -> Array:
     out = stack.copy()
-    out[:, 230:420, 230:420] = 0
+    out[:, 180:350, 180:350] = 0
     return out
 
 
 def step(stack: Array) -> Array:
     out = stack.astype(float)
-    out[:, :, 237:] = (out[:, :, 237:] - 100) * 1.2 + 100
+    out[:, :, 185:] = (out[:, :, 185:] - 100) * 1.2 + 100
     return out
 
 
 def zero_chunk(stack: Array) -> Array:
     out = stack.copy()
-    out[2, 256:512, 0:256] = 0
+    out[2, CHUNK_PX : 2 * CHUNK_PX, :CHUNK_PX] = 0
     return out
 
 
@@ -203,7 +203,7 @@ def shifted(transform: Transform) -> Transform:
 def turned(transform: Transform) -> Transform:
     angle = np.deg2rad(0.2)
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    middle = np.array([345.0, 345.0])
+    middle = np.array([270.0, 270.0])
     linear = transform.affine[:, :2]
     centre = linear @ middle + transform.affine[:, 2]
     return dataclasses.replace(

@@ -15,8 +15,7 @@ from scipy import ndimage
 
 from tests.quality import faults
 from tests.quality.faults import Array, Asked, Harm
-from tests.quality.workbench import Bench
-from tilewright.io.mosaic import create_mosaic, open_mosaic
+from tests.quality.workbench import BORDERS_PX, Bench
 from tilewright.io.positions import read_edges, read_positions, write_edges, write_positions
 
 
@@ -72,19 +71,7 @@ def edited_attributes(template: str, stage: str, **values: Any) -> Harm:
     """Return a fault of what a stage says beside its mosaic of cycle 1, channel 1."""
 
     def harm(bench: Bench) -> Asked:
-        old = open_mosaic(bench.path(template))
-        pixels = old.read()
-        with create_mosaic(
-            old.path,
-            old.shape,
-            old.dtype,
-            max(old.shape),
-            old.voxel_um,
-            "m",
-            attributes={**old.attributes, **values},
-        ) as writer:
-            for z, plane in enumerate(pixels):
-                writer.write(z, 0, 0, plane)
+        bench.edit_mosaic(template, 1, "1", lambda stack: stack, **values)
         return [(stage, 1, ("1",))]
 
     return harm
@@ -93,17 +80,22 @@ def edited_attributes(template: str, stage: str, **values: Any) -> Harm:
 def glass(stack: Array) -> Array:
     """Leave tissue in a corner of 5 %."""
     out = np.random.default_rng(0).normal(180, 30, stack.shape)
-    out[:, 240:390, 240:390] = stack[:, 240:390, 240:390]
+    out[:, 180:300, 180:300] = stack[:, 180:300, 180:300]
     return out
 
 
-def bright_rows(stack: Array) -> Array:
-    """Brighten the tiles' rows and columns more and more, from the middle of their overlaps."""
-    out = stack.astype(float) - 100
-    for border in (237, 454):
-        out[:, border:] *= 2
-        out[:, :, border:] *= 2
-    return np.asarray(out / 8 + 100)
+def bright_rows(bench: Bench) -> Asked:
+    """Brighten rows and columns of tiles more and more, from the middle of their overlaps."""
+
+    def edit(stack: Array) -> Array:
+        out = stack.astype(float) - 100
+        for border in BORDERS_PX:
+            out[:, border:] *= 2
+            out[:, :, border:] *= 2
+        return np.asarray(out / 8 + 100)
+
+    bench.edit_mosaic("stitch", 1, "1", edit, feather_px=4)
+    return [("stitch", 1, ("1",))]
 
 
 def moats(bench: Bench) -> Asked:
@@ -186,7 +178,7 @@ WARNS: dict[str, str | tuple[str, Harm]] = {
     ),
     "seam": (
         "each row and column of tiles twice as bright as the last",
-        faults.mosaic(bright_rows),
+        bright_rows,
     ),
     "tile_change": "a step of 20 % in the mosaic",
     "blank_area": "a chunk of the mosaic not written",

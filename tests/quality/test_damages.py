@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,30 +37,46 @@ def before(bench: Bench) -> Baseline:
 
 
 @pytest.fixture(scope="module")
-def outcomes(
+def ask(
     bench: Bench, before: Baseline, tmp_path_factory: pytest.TempPathFactory
-) -> list[Outcome]:
-    folder = tmp_path_factory.mktemp("damages")
-    return [judge_damage(d, bench, before, folder / f"{k}") for k, d in enumerate(DAMAGES)]
+) -> Callable[[str], Outcome]:
+    """Return a function from the name of a damage to what quality says; asked once."""
+
+    @functools.cache
+    def outcome(name: str) -> Outcome:
+        damage = next(damage for damage in DAMAGES if damage.name == name)
+        return judge_damage(damage, bench, before, tmp_path_factory.mktemp("damage") / "copy")
+
+    return outcome
 
 
 def test_nothing_warns_without_damage(before: Baseline) -> None:
     assert {i.sentence for i in before.values() if i.verdict != "pass"} == set()
 
 
-def test_damages_are_noticed_and_named(outcomes: list[Outcome]) -> None:
-    assert len(outcomes) >= 30
-    missed = {o.damage.name for o in outcomes if not o.named}
-    assert missed <= MISSED
+@pytest.mark.parametrize("name", [damage.name for damage in DAMAGES])
+def test_a_damage_is_noticed_and_named(name: str, ask: Callable[[str], Outcome]) -> None:
+    if name in MISSED:
+        pytest.xfail("known to pass for good")
+    assert ask(name).named
+
+
+def test_enough_damages_are_noticed() -> None:
+    assert len(DAMAGES) >= 30
+    assert len(MISSED) <= len(DAMAGES) / 15
 
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_every_metric_warns_where_it_must(
-    metric: str, bench: Bench, before: Baseline, outcomes: list[Outcome], tmp_path: Path
+    metric: str,
+    bench: Bench,
+    before: Baseline,
+    ask: Callable[[str], Outcome],
+    tmp_path: Path,
 ) -> None:
     scene = WARNS[metric]
     if isinstance(scene, str):
-        items = next(o.items for o in outcomes if o.damage.name == scene)
+        items = ask(scene).items
     else:
         items = judge_damage(Damage(scene[0], scene[1], ""), bench, before, tmp_path / "s").items
     bad = [i for i in items if i.metric == metric and i.verdict != "pass"]

@@ -6,6 +6,7 @@ the same configuration, but in one process.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from collections.abc import Callable, Iterable
@@ -54,13 +55,16 @@ DESIGN: dict[str, Any] = {
     "rows": 3,
     "cols": 3,
     "planes": 5,
-    "tile_px": 256,
+    "tile_px": 200,
     "overlap": 0.15,
     "empty_tile": False,
     "tissue_share": 0.7,
     "lost_share": 0.0,
 }
 SAMPLE = "tonsil"
+#: Middles of the overlaps.
+BORDERS_PX = (185, 355)
+CHUNK_PX = 192
 CYCLES, CHANNELS = (1, 2), ("1", "2")
 _BACKEND = cpu_backend(workers=1)
 Edit = Callable[[NDArray[Any]], NDArray[Any]]
@@ -73,7 +77,7 @@ class Bench:
     run: Run
     design: PhantomDesign
 
-    @property
+    @functools.cached_property
     def experiment(self) -> Experiment:
         """Return the validated configuration."""
         here = Path.cwd()
@@ -147,7 +151,7 @@ class Bench:
             self.path("stitch", cycle, channel),
             backend=_BACKEND,
             voxel_um=self.experiment.voxel_um,
-            chunk_px=256,
+            chunk_px=CHUNK_PX,
             saturation_counts=self.experiment.options("camera")["saturation_counts"],
             **{**self.experiment.options("stitch"), **options},
         )
@@ -284,15 +288,17 @@ class Bench:
                 tifffile.imwrite(path, plane.astype(np.uint16), metadata=None)
         self.manifests()
 
-    def edit_mosaic(self, template: str, cycle: int, channel: str, edit: Edit) -> None:
-        """Change the pixels (z, y, x) of a mosaic; what is written beside them stays."""
+    def edit_mosaic(
+        self, template: str, cycle: int, channel: str, edit: Edit, **attributes: Any
+    ) -> None:
+        """Change the pixels (z, y, x) of a mosaic; other attributes than those given stay."""
         old = open_mosaic(self.path(template, cycle, channel))
         pixels = edit(old.read())
         if old.dtype.kind == "u":
             pixels = np.clip(np.rint(pixels), 0, 65535)
         with create_mosaic(
             old.path, pixels.shape, old.dtype, old.chunk_px, old.voxel_um, old.path.stem,
-            attributes=old.attributes,
+            attributes={**old.attributes, **attributes},
         ) as writer:  # fmt: skip
             side = old.chunk_px
             for z in range(pixels.shape[0]):
@@ -324,7 +330,7 @@ class Bench:
 def make_bench(folder: Path) -> Bench:
     """Make the experiment and process it to the end."""
     bench = Bench(make_run(folder, **DESIGN), PhantomDesign(**DESIGN))
-    bench.run.edit(deconvolve={"iterations": 5, "tile_px": 1024}, camera={"offset_counts": 100})
+    bench.run.edit(deconvolve={"iterations": 4, "tile_px": 1024}, camera={"offset_counts": 100})
     bench.manifests()
     for cycle in CYCLES:
         for channel in CHANNELS:

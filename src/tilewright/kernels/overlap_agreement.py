@@ -1,4 +1,4 @@
-"""Do two tiles show the same where they overlap: the same place, and as bright?
+"""Whether two tiles show the same where they overlap: the same place, and as bright.
 
 Measured on the tiles themselves, at the positions at which they are fused, and without anything
 that placed or flattened them: textures are compared by normalised cross-correlation, brightness
@@ -21,8 +21,6 @@ _FINE_PX, _COARSE_PX = 1.2, 6.0
 REACH_PX = 8
 #: Side of the cells whose brightness is compared.
 CELL_PX = 16
-#: Cells with less than this share of the strip's bright end hold too little light for a ratio.
-_CELL_LIGHT = 0.2
 #: A strip of fewer pixels on its shorter side says nothing.
 LEAST_PX = 12
 
@@ -33,20 +31,26 @@ class StripAgreement:
 
     Attributes
     ----------
-    ncc : float
-        Correlation of the textures at the best shift within ``REACH_PX``.
+    ncc, ncc_here : float
+        Correlation of the textures at the best shift within ``REACH_PX``, and at none.
     expected : float
         What noise would leave of it if both showed the same; 0 where there is only noise.
+    power : float
+        Variance of the weaker texture, in root counts squared.
     shift_px : tuple of float
         (y, x) by which the second strip is displaced against the first.
-    log_ratio : ndarray of float64, shape (n,)
-        Log of the brightness of the first over the second, per cell with light.
+    log_ratio, light : ndarray of float64, shape (n,)
+        Log of the brightness of the first over the second, and the mean of both in counts, of each
+        cell with light.
     """
 
     ncc: float
+    ncc_here: float
     expected: float
+    power: float
     shift_px: tuple[float, float]
     log_ratio: NDArray[np.float64]
+    light: NDArray[np.float64]
 
 
 def compare_strips(
@@ -56,8 +60,9 @@ def compare_strips(
     images = [backend.asarray(v) for v in (first, second)]
     textures, signals = zip(*(_texture(backend, image) for image in images), strict=True)
     expected = float(np.sqrt(max(signals[0], 0.0) * max(signals[1], 0.0)))
-    ncc, shift = _best_shift(backend, textures[0], textures[1])
-    return StripAgreement(ncc, expected, shift, _log_ratio(first, second))
+    power = min(float((texture * texture).mean(dtype=np.float64)) for texture in textures)
+    ncc, here, shift = _best_shift(backend, textures[0], textures[1])
+    return StripAgreement(ncc, here, expected, power, shift, *_log_ratio(first, second))
 
 
 def _texture(backend: Backend, image: Array) -> tuple[Array, float]:
@@ -75,8 +80,10 @@ def _texture(backend: Backend, image: Array) -> tuple[Array, float]:
     return band, 1 - passed * sigma**2 / max(variance, 1e-12)
 
 
-def _best_shift(backend: Backend, first: Array, second: Array) -> tuple[float, tuple[float, float]]:
-    """Return the largest NCC within the reach and its shift, to a tenth of a pixel."""
+def _best_shift(
+    backend: Backend, first: Array, second: Array
+) -> tuple[float, float, tuple[float, float]]:
+    """Return the largest NCC within the reach, that at no shift, and the shift to a tenth."""
     xp = backend.xp
     sizes = tuple(int(n) for n in first.shape)
     shape = tuple(fast_len(n + REACH_PX) for n in sizes)
@@ -102,10 +109,14 @@ def _best_shift(backend: Backend, first: Array, second: Array) -> tuple[float, t
             bend = line[at - 1] + line[at + 1] - 2 * line[at]
             step = float(0.5 * (line[at - 1] - line[at + 1]) / bend) if bend < 0 else 0.0
         shift.append(at - reach[axis] + step)
-    return float(scores[y, x]), (shift[0], shift[1])
+    # Within a pixel: positions are rounded.
+    here = float(scores[reach[0] - 1 : reach[0] + 2, reach[1] - 1 : reach[1] + 2].max())
+    return float(scores[y, x]), here, (shift[0], shift[1])
 
 
-def _log_ratio(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float64]:
+def _log_ratio(
+    first: NDArray[np.float32], second: NDArray[np.float32]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     means = []
     for strip in (first, second):
         side = [min(CELL_PX, n) for n in strip.shape]
@@ -113,6 +124,7 @@ def _log_ratio(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArr
         cells = strip[: rows * side[0], : columns * side[1]]
         cells = cells.reshape(rows, side[0], columns, side[1])
         means.append(cells.mean(axis=(1, 3), dtype=np.float64).ravel())
-    both = (means[0] + means[1]) / 2
-    lit = (both > _CELL_LIGHT * np.percentile(both, 95)) & (np.minimum(*means) > 0)
-    return np.asarray(np.log(means[0][lit] / means[1][lit]))
+    first_mean, second_mean = means
+    lit = np.minimum(first_mean, second_mean) > 0
+    ratio = np.log(first_mean[lit] / second_mean[lit])
+    return ratio, (first_mean[lit] + second_mean[lit]) / 2

@@ -1,4 +1,4 @@
-"""Quality of the final image: does each channel show what was stitched, in every file and level?"""
+"""Quality of the final image: whether each channel shows what was stitched, in every file."""
 
 from __future__ import annotations
 

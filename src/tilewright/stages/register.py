@@ -175,7 +175,7 @@ def assess(
     before = measure(backend, reference, moving, Transform.identity(), job, "before")
     energy = after.blocks.energy
     tissue = _on_tissue(after)
-    both = tissue.all(axis=1)
+    both = tissue[:, 0] & tissue[:, 1]
     errors = local_errors(after)
     errors = errors[np.isfinite(errors)]
     # The reference's tissue inside the moving image that has lost its texture there.
@@ -232,8 +232,8 @@ def local_errors(found: Measured) -> NDArray[np.float64]:
     The length of the mean residual of 3 x 3 neighbouring blocks, weighted by their precision: the
     noise of single blocks averages out, and what is left is a bend that the field did not follow.
     Blocks must lie elsewhere than those that made the field. On 22 good pairs 0.02 to 0.14 px in
-    the 90th percentile; with 5 to 7 electrons of signal, or a field that changes within 100 px, 0.34
-    and more.
+    the 90th percentile; with 5 to 7 electrons of signal 0.32 and more, in fields that change within
+    100 px 0.8 and more.
     """
     precision = np.where(_on_tissue(found).all(axis=1), 1 / found.blocks.variance_px2, 0.0)
     around = np.ones((3, 3))
