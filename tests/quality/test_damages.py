@@ -91,7 +91,7 @@ def test_the_documentation_has_a_row_of_both_kinds_for_every_metric() -> None:
     rows = {row.split("|")[1].strip(): row.split("|") for row in text.splitlines() if "|" in row}
     for metric in METRICS:
         scene = WARNS[metric]
-        _, _, warns, passes, _ = rows[f"`{metric}`: "]
+        _, _, warns, passes, _ = rows[f"`{metric}`"]
         assert warns.strip() == (scene if isinstance(scene, str) else scene[0])
         assert passes.strip()
     for damage in DAMAGES:
