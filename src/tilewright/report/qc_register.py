@@ -29,9 +29,11 @@ _SIDE_PX = 256
 _BLOCKS = 48
 #: A block below this agreement is counted as mismatched, and its residual means nothing.
 _POOR_NCC = 0.5
-#: A block whose texture has less than this share of the usual energy has lost its tissue: that is
+#: A place whose texture has less than this share of the usual energy has lost its tissue: that is
 #: for ``lost_tissue`` to say, and no mismatch.
 _LOST_ENERGY = 0.1
+#: The energy is a mean over so many px.
+_LOST_PX = 12.0
 #: Distance of the blocks that measure local errors, in pixels binned by two, for a transform
 #: without nodes.
 _STEP_PX = 24
@@ -193,13 +195,17 @@ def _texture(image: NDArray[np.float32]) -> NDArray[np.float32]:
 def _texture_ncc(
     backend: Backend, first: NDArray[np.float32], second: NDArray[np.float32]
 ) -> float:
-    """NCC of the textures where both images have pixels; 0 where one is constant.
+    """NCC of the textures where both images have pixels and tissue; 0 where one is constant.
 
-    Outside tiles an in-focus plane is 0 all over; single zeros are dark pixels of glass or of
-    lost tissue, and those count.
+    Outside tiles an in-focus plane is 0 all over; single zeros are dark pixels of glass.
     """
     both = (ndimage.uniform_filter(first, 9) > 0) & (ndimage.uniform_filter(second, 9) > 0)
-    score = ncc(backend, _texture(first), _texture(second), both)
+    textures = _texture(first), _texture(second)
+    energies = [ndimage.gaussian_filter(texture**2, _LOST_PX) + 1e-9 for texture in textures]
+    # By how much the cycle has more texture than the reference, where it has most.
+    share = energies[1] / energies[0]
+    kept = share >= _LOST_ENERGY * np.percentile(share, 90)
+    score = ncc(backend, textures[0], textures[1], both & kept)
     return score if np.isfinite(score) else 0.0
 
 
