@@ -142,7 +142,10 @@ def table(found: Iterable[Outcome]) -> str:
             continue
         where = f"cycle {item.cycle}" + (f", channel {item.channel}" if item.channel else "")
         who = "`register` itself" if item.metric == "refused" else f"`{item.metric}` ({item.stage})"
-        sentence = item.sentence.replace("|", "/")
+        # Without the limit and what to do, and without the figures of a refusal.
+        sentence = re.sub(
+            r"(, (above|below) [^:]*: .*)|: correlation of.*? are needed", "", item.sentence
+        ).replace("|", "/")
         lines.append(f"| {outcome.damage.name} | {who}, {item.verdict} | {where}: {sentence} |")
     return "\n".join(lines)
 
