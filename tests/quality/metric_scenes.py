@@ -90,9 +90,9 @@ def bright_rows(bench: Bench) -> Asked:
     def edit(stack: Array) -> Array:
         out = stack.astype(float) - 100
         for border in BORDERS_PX:
-            out[:, border:] *= 2
-            out[:, :, border:] *= 2
-        return np.asarray(out / 8 + 100)
+            out[:, border:] *= 4
+            out[:, :, border:] *= 4
+        return np.asarray(out / 64 + 100)
 
     bench.edit_mosaic("stitch", 1, "1", edit, feather_px=4)
     return [("stitch", 1, ("1",))]
@@ -167,7 +167,7 @@ WARNS: dict[str, str | tuple[str, Harm]] = {
     "saturated": "a channel saturated",
     "clipped": (
         "2 % of a mosaic's pixels clipped",
-        edited_attributes("stitch", "stitch", clipped_high=50_000),
+        edited_attributes("stitch", "stitch", clipped_high=30_000),
     ),
     "contrast": "a marker blank",
     "empty": ("a section that covers 5 % of the mosaic", faults.mosaic(glass)),
@@ -177,7 +177,7 @@ WARNS: dict[str, str | tuple[str, Harm]] = {
         faults.mosaic(lambda stack: stack[[2, 1, 0, 0, 0]]),
     ),
     "seam": (
-        "each row and column of tiles twice as bright as the last",
+        "each row and column of tiles four times as bright as the last",
         bright_rows,
     ),
     "tile_change": "a step of 20 % in the mosaic",
