@@ -156,7 +156,7 @@ def let_through(bench: Bench) -> Asked:
 #: Metric to the name of a damage, or to what the scene shows and how it is made.
 WARNS: dict[str, str | tuple[str, Harm]] = {
     "heldout_log_ratio": ("a flat-field whose held-out overlaps differ by 10 %", bad_fit),
-    "flat_minimum": ("a flat-field with 10 % of the light in its corners", deep_vignette),
+    "flat_minimum": ("a flat-field with 6 % of the light in its corners", deep_vignette),
     "accepted_edges": ("8 of 12 overlaps without a match", edited_edges(accepted=False)),
     "edge_residual_px": (
         "overlaps that contradict each other by 2 px",
