@@ -9,6 +9,8 @@ with running(snakemake.log, snakemake.threads):
     qc_stitch(
         snakemake.input.mosaics,
         snakemake.input.flats,
+        snakemake.input.darks,
+        snakemake.input.manifest,
         snakemake.input.positions,
         Path(snakemake.output.numbers),
         Path(snakemake.output.picture),

@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from tilewright.io.manifest import build_manifest
 from tilewright.io.mosaic import create_mosaic
 from tilewright.phantom import Phantom, PhantomDesign
+from tilewright.phantom_files import write_tile
 
 PEDESTAL = 100.0
 GAIN = 8.0
@@ -70,3 +72,24 @@ def write_mosaic(path: Path, stack: NDArray[Any], **attributes: Any) -> Path:
                     writer.write(z, y, x, stack[z, y : y + 128, x : x + 128])
         writer.attributes.update(attributes)
     return path
+
+
+def write_raw(
+    folder: Path, counts: NDArray[np.uint16], grid: tuple[int, int], step_px: int, tile_px: int
+) -> Path:
+    """Cut a stack (z, y, x) into raw tiles of channel 1, cycle 1; return their manifest."""
+    rows, cols = grid
+    planes = counts.shape[0]
+    design = PhantomDesign(
+        seed=0, cycles=1, channels=1, rows=rows, cols=cols, planes=planes, tile_px=tile_px,
+        overlap=1 - step_px / tile_px,
+    )  # fmt: skip
+    for k, (row, col) in enumerate(np.ndindex(grid)):
+        y, x = row * step_px, col * step_px
+        write_tile(folder / "raw", design, 1, 1, k, counts[:, y : y + tile_px, x : x + tile_px])
+    acquisition = {
+        "convention": "codex", "rows": rows, "cols": cols, "layout": "snake_right_down",
+        "overlap": design.overlap,
+    }  # fmt: skip
+    build_manifest(folder / "raw", acquisition, {1: ["1"]}, {1: folder / "cycle1.csv"})
+    return folder / "cycle1.csv"

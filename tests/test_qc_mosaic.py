@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.qc_scenes import PEDESTAL, Scene, expose, make_scene, write_mosaic
+from tests.qc_scenes import PEDESTAL, Scene, expose, make_scene, write_mosaic, write_raw
 from tilewright.io.illumination import Illumination, illumination_paths, write_illumination
 from tilewright.io.mosaic import open_mosaic
 from tilewright.io.positions import Edges, Positions, write_edges, write_positions
@@ -138,7 +138,13 @@ def test_a_single_tile_has_nothing_to_agree_with(tmp_path: Path) -> None:
     assert "fail" not in verdicts(quality).values()
 
 
-def stitched(folder: Path, counts: NDArray[np.uint16], **attributes: Any) -> Quality:
+def stitched(
+    folder: Path,
+    counts: NDArray[np.uint16],
+    raw: NDArray[np.uint16] | None = None,
+    **attributes: Any,
+) -> Quality:
+    """Judge a mosaic of 2 x 2 tiles; the raw tiles are cut from it unless others are given."""
     base: dict[str, Any] = {"pedestal_counts": PEDESTAL, "clipped_low": 0, "clipped_high": 0}
     base["saturated_raw_px"] = [0] * counts.shape[0]
     mosaic = write_mosaic(folder / "m.zarr", counts, **{**base, **attributes})
@@ -146,9 +152,12 @@ def stitched(folder: Path, counts: NDArray[np.uint16], **attributes: Any) -> Qua
     write_illumination(stem, Illumination.from_fields(np.ones((TILE, TILE)), 100.0), {})
     write_positions(folder / "positions.csv", grid(2, 2))
     json, png = folder / "qc.json", folder / "qc.png"
+    flat, dark, _ = illumination_paths(stem)
     qc_stitch(
         [mosaic],
-        [illumination_paths(stem)[0]],
+        [flat],
+        [dark],
+        write_raw(folder, counts if raw is None else raw, (2, 2), STEP, TILE),
         folder / "positions.csv",
         json,
         png,
@@ -197,6 +206,7 @@ def test_an_empty_channel_fails_and_its_focus_is_unknown(tmp_path: Path, scene: 
     found = verdicts(quality)
     assert found["contrast"] == "fail"
     assert found["focus"] == found["empty"] == found["seam"] == found["focus_edge"] == "warn"
+    assert found["overlap_shift_px"] == found["unlike_overlaps"] == "warn"
 
 
 def test_hot_pixels_do_not_pass_for_a_stain(cpu: Backend) -> None:

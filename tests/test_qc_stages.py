@@ -249,7 +249,7 @@ def test_a_torn_field_and_lost_tissue_are_told(tmp_path: Path, scene: Scene) -> 
     lost = moved(scene, 0, 0)
     lost[:, : lost.shape[1] * 6 // 10] = 3
     torn = shifted(0, 0)
-    torn.field[1, 2, 3] = 35
+    torn.field[1, 2, 3] = 70
     quality = registered(tmp_path, in_focus(scene), lost, torn)
     assert verdicts(quality)["elastic_px"] == "fail"
     assert verdicts(quality)["poor_blocks"] in ("warn", "fail")

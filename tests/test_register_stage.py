@@ -15,6 +15,7 @@ from tilewright.io.mosaic import create_mosaic
 from tilewright.io.transform import TransformError, read_transform
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.warp import Transform
+from tilewright.report.metric_table import METRICS
 from tilewright.stages import register as stage
 from tilewright.stages.plane_views import Plane
 from tilewright.stages.register import MismatchError, register
@@ -131,6 +132,39 @@ def test_other_tissue_is_refused(cpu: Backend, tmp_path: Path, seed: int) -> Non
     with pytest.raises(MismatchError, match=r"contradicting overlays up to .* blocks .* needed"):
         run(cpu, tmp_path, reference, other)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("design", "warns"),
+    [
+        ({}, False),
+        ({"angle_deg": 2.5}, False),
+        ({"elastic_px": 5.0}, False),  # up to 12 px, smooth over 500 px
+        ({"gain": 0.01}, False),
+        ({"elastic_px": 6.0, "wave_rad": 0.07}, True),  # changes within 100 px
+        ({"gain": 0.004}, True),  # 2 to 6 photo-electrons over 20 of background
+    ],
+)
+def test_local_error_warns_where_the_field_is_wrong(
+    cpu: Backend, tmp_path: Path, design: dict[str, float], warns: bool
+) -> None:
+    pair = make_pair(7, **design)  # type: ignore[arg-type]
+    transform = run(cpu, tmp_path, pair.reference, pair.moving)
+    points = grid(pair)
+    error = np.percentile(pair.errors(transform.points(points), points), 90)
+    found = float(transform.quality["local_error_px"])  # type: ignore[arg-type]
+    assert (METRICS["local_error_px"].threshold.judge(found) != "pass") == warns
+    assert found > error / 5
+
+
+def test_an_inverted_stain_is_refused_with_fitting_advice(cpu: Backend, tmp_path: Path) -> None:
+    pair = make_pair(5)
+    inverted = np.clip(4000 - pair.moving.astype(int), 0, None).astype(np.uint16)
+    with pytest.raises(MismatchError, match="negative of the other"):
+        run(cpu, tmp_path, pair.reference, inverted)
+    other = make_pair(6)
+    with pytest.raises(MismatchError, match="check that both show the same tissue"):
+        run(cpu, tmp_path, pair.reference, other.moving)
 
 
 def test_blurred_cycle_is_registered(cpu: Backend, tmp_path: Path) -> None:

@@ -238,4 +238,5 @@ def test_every_stage_of_the_matrix_has_a_title() -> None:
         "deconvolve",
         "edf",
         "register",
+        "image",
     ]

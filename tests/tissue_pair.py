@@ -41,9 +41,13 @@ def make_pair(
     angle_deg: float = 1.2,
     shift_px: tuple[float, float] = (23.4, -37.8),
     elastic_px: float = 2.0,
+    wave_rad: float = 0.012,
     gain: float = 0.4,
 ) -> Pair:
-    """Draw nuclei in clumps; the moving image has fewer photons and smoothly other positions."""
+    """Draw nuclei in clumps; the moving image has fewer photons and smoothly other positions.
+
+    ``wave_rad`` is the largest change of the elastic field's phase from pixel to pixel.
+    """
     rng = np.random.default_rng(seed)
     a = np.deg2rad(angle_deg)
     linear = 1.001 * np.array([[np.cos(a), -np.sin(a)], [np.sin(a), np.cos(a)]])
@@ -51,7 +55,7 @@ def make_pair(
     affine = np.column_stack([linear, centre - linear @ centre + shift_px])
     waves = np.array(
         [
-            [*(elastic_px * rng.uniform(-0.6, 0.6, 2)), *rng.uniform(-0.012, 0.012, 2), phase]
+            [*(elastic_px * rng.uniform(-0.6, 0.6, 2)), *rng.uniform(-wave_rad, wave_rad, 2), phase]
             for phase in rng.uniform(0, 6.28, 3)
         ]
     )

@@ -32,7 +32,7 @@ from tilewright.prepare import (
     data_sizes,
 )
 
-QC_STAGES = ("illumination", "tile_positions", "stitch", "edf")
+QC_STAGES = ("illumination", "tile_positions", "stitch", "edf", "image")
 
 try:
     # Snakemake's own reading lets the last of two equal keys win.
@@ -105,6 +105,15 @@ def planes(template, cycles=experiment.cycles, sample=None):
 def of_cycle(template):
     """Return an input function: a template over the channels of the job's cycle."""
     return lambda wildcards: planes(template, [int(wildcards.cycle)], wildcards.sample)
+
+
+def of_moving_cycle(transform):
+    """Return an input function: the transform, but for the reference cycle."""
+    return lambda wildcards: (
+        {"transform": transform.format(**wildcards)}
+        if int(wildcards.cycle) in experiment.moving_cycles
+        else {}
+    )
 
 
 def of_reference_channel(template):

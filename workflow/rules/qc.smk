@@ -60,6 +60,8 @@ rule qc_stitch:
     input:
         mosaics=of_cycle(layout.stitch),
         flats=of_cycle(layout.flat),
+        darks=of_cycle(layout.dark),
+        manifest=layout.manifest,
         positions=layout.positions,
     output:
         numbers=layout.qc("stitch", "json"),
@@ -174,6 +176,39 @@ rule qc_register:
         thresholds=experiment.thresholds(),
     script:
         "../../scripts/qc_register.py"
+
+
+rule qc_image:
+    input:
+        unpack(of_moving_cycle(layout.transform)),
+        zarr=layout.image_zarr,
+        tiff=layout.image_tiff,
+        mosaics=of_cycle(layout.stitch),
+    output:
+        numbers=layout.qc("image", "json"),
+        picture=report(
+            layout.qc("image", "png"),
+            caption="../report/image.rst",
+            category="{sample}",
+            subcategory="image",
+            labels={"cycle": "{cycle}"},
+        ),
+    log:
+        layout.log("qc_image", CYCLE),
+    benchmark:
+        layout.benchmark("qc_image", CYCLE)
+    conda:
+        "../envs/tilewright.yaml"
+    threads: threads("qc_image")
+    resources:
+        **routed("qc_image"),
+    params:
+        channels=lambda wildcards: experiment.tokens(wildcards.cycle),
+        markers=lambda wildcards: experiment.markers(wildcards.cycle),
+        image_channels=experiment.channel_table(),
+        thresholds=experiment.thresholds(),
+    script:
+        "../../scripts/qc_image.py"
 
 
 rule report:

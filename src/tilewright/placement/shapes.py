@@ -19,6 +19,7 @@ RULES = GPU_RULES | {
     "qc_deconvolve",
     "qc_edf",
     "qc_register",
+    "qc_image",
     "report",
     "summary",
     "verdict",

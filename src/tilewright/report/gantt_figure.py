@@ -22,7 +22,7 @@ _STAGES = {
     "illumination": ORANGE, "tile_positions": "#56B4E9", "stitch": BLUE, "deconvolve": RED,
     "project": "#009E73", "register": "#CC79A7", "assemble": "#E6D800",
 }  # fmt: skip
-_CHECKED = {"edf": "project"}
+_CHECKED = {"edf": "project", "image": "assemble"}
 _OTHERS = {"report": "#4a4f57", "summary": "#767c86", "verdict": "#a3a9b2"}
 IDLE = "#e9ecf0"
 #: Inches: the figure, all slots together, the small jobs and the least height of a pool.

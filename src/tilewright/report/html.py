@@ -35,6 +35,10 @@ STAGES = {
         "Registration",
         "Nuclei of this cycle on those of the reference cycle, before and after.",
     ),
+    "image": (
+        "Final image",
+        "Each channel of the final image beside what was stitched, and whether its files agree.",
+    ),
 }
 #: Findings on the first screen; the rest is folded.
 _SHOWN = 12

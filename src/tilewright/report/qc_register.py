@@ -21,11 +21,22 @@ from tilewright.report.places import textured_blocks
 from tilewright.report.quality_file import Quality, write_quality
 from tilewright.report.register_figure import BlockView, draw_register
 from tilewright.report.verdict import Item, Subject, Threshold, judge, resolve_thresholds
+from tilewright.stages.block_passes import Pass, measure
+from tilewright.stages.plane_views import as_plane, open_views
+from tilewright.stages.register import LOCAL_PERCENTILE, local_errors
 
 _SIDE_PX = 256
 _BLOCKS = 48
 #: A block below this agreement is counted as mismatched, and its residual means nothing.
 _POOR_NCC = 0.5
+#: A place whose texture has less than this share of the usual energy has lost its tissue: that is
+#: for ``lost_tissue`` to say, and no mismatch.
+_LOST_ENERGY = 0.1
+#: The energy is a mean over so many px.
+_LOST_PX = 12.0
+#: Distance of the blocks that measure local errors, in pixels binned by two, for a transform
+#: without nodes.
+_STEP_PX = 24
 
 
 def qc_register(
@@ -64,6 +75,7 @@ def qc_register(
     registered = bool(transform.quality.get("registered", True))
     subject = Subject(sample, cycle, "register")
     items = _judge(subject, found, transform, registered, limits)
+    items.append(_local(backend, subject, fixed, other, transform, limits))
     numbers = {
         "registered": registered,
         "blocks": len(found),
@@ -82,6 +94,28 @@ def qc_register(
     moved = _moved_thumbnail(other, transform, small.shape, factor)
     draw_register(small, moved, factor, found, transform, registered, fixed.voxel_um[2], output_png)
     write_quality(output_json, Quality(sample, cycle, "register", tuple(items), numbers, caption))
+
+
+def _local(
+    backend: Backend,
+    subject: Subject,
+    fixed: Mosaic,
+    other: Mosaic,
+    transform: Transform,
+    limits: Mapping[str, Threshold],
+) -> Item:
+    """Judge how far the field is off around each block of the whole section."""
+    views = open_views(as_plane(fixed), as_plane(other))
+    nodes = min(transform.field.shape[1:]) > 1
+    step = max(round(transform.block_px / 2), 12) if nodes else _STEP_PX
+    found = measure(backend, *views, transform, Pass(2, step, 0, step // 2), "local error")
+    errors = local_errors(found)
+    if not np.isfinite(errors).any():
+        return judge(subject, "local_error_px", None, limits, detail="no tissue in both cycles")
+    y, x = found.centres_px[int(np.nanargmax(np.round(errors, 4)))]
+    value = float(np.nanpercentile(errors, LOCAL_PERCENTILE))
+    detail = f"largest near y {y:.0f} px, x {x:.0f} px"
+    return judge(subject, "local_error_px", value, limits, detail=detail)
 
 
 def _tissue(
@@ -109,9 +143,10 @@ def compare_blocks(
 ) -> list[BlockView]:
     """Compare blocks of the reference with the cycle, before and after resampling it.
 
-    Blocks that the cycle does not cover are left out.
+    Blocks that the cycle does not cover, or where it has lost its tissue, are left out.
     """
     found = []
+    energies = []
     for y, x in blocks:
         region = tuple(
             slice(start, min(start + _SIDE_PX, n))
@@ -128,7 +163,13 @@ def compare_blocks(
         scores = [_texture_ncc(backend, a, b) for b in (before, after)]
         shift = block_shift(a, after)
         found.append(BlockView((y, x), a, before, after, scores[0], scores[1], shift))
-    return found
+        energies.append([float(np.square(_texture(v)).mean()) for v in (a, after)])
+    if not found:
+        return []
+    # By how much the cycle has more texture than the reference, where it has most.
+    share = np.array([energy[1] / max(energy[0], 1e-9) for energy in energies])
+    kept = share >= _LOST_ENERGY * np.percentile(share, 90)
+    return [block for block, good in zip(found, kept, strict=True) if good]
 
 
 def _resampled(
@@ -154,13 +195,17 @@ def _texture(image: NDArray[np.float32]) -> NDArray[np.float32]:
 def _texture_ncc(
     backend: Backend, first: NDArray[np.float32], second: NDArray[np.float32]
 ) -> float:
-    """NCC of the textures where both images have pixels; 0 where one is constant.
+    """NCC of the textures where both images have pixels and tissue; 0 where one is constant.
 
-    Outside tiles an in-focus plane is 0 all over; single zeros are dark pixels of glass or of
-    lost tissue, and those count.
+    Outside tiles an in-focus plane is 0 all over; single zeros are dark pixels of glass.
     """
     both = (ndimage.uniform_filter(first, 9) > 0) & (ndimage.uniform_filter(second, 9) > 0)
-    score = ncc(backend, _texture(first), _texture(second), both)
+    textures = _texture(first), _texture(second)
+    energies = [ndimage.gaussian_filter(texture**2, _LOST_PX) + 1e-9 for texture in textures]
+    # By how much the cycle has more texture than the reference, where it has most.
+    share = energies[1] / energies[0]
+    kept = share >= _LOST_ENERGY * np.percentile(share, 90)
+    score = ncc(backend, textures[0], textures[1], both & kept)
     return score if np.isfinite(score) else 0.0
 
 

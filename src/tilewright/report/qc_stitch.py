@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.io.illumination import read_plane
+from tilewright.io.illumination import read_illumination
 from tilewright.io.mosaic import Mosaic, open_mosaic
 from tilewright.io.positions import Positions, read_positions
+from tilewright.io.tiles import open_tiles
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.metrics import empty_fraction, seam_reach_px, seam_score
 from tilewright.kernels.noise import NOISE_KERNEL
 from tilewright.report.figures import new_figure, save_png, scale_bar, show
+from tilewright.report.mosaic_scan import defects_left, judge_scan, scan_mosaic
+from tilewright.report.overlaps import RawAgreement, compare_tiles, judge_overlaps
 from tilewright.report.places import ChannelFiles, FocusScan, scan_focus, zip_channels
 from tilewright.report.quality_file import Quality, write_quality
 from tilewright.report.verdict import Item, Subject, Threshold, judge, resolve_thresholds
@@ -28,6 +31,8 @@ NO_SIGNAL = 3.0
 def qc_stitch(
     mosaics: Sequence[str | Path],
     flats: Sequence[str | Path],
+    darks: Sequence[str | Path],
+    manifest: str | Path,
     positions_csv: str | Path,
     output_json: Path,
     output_png: Path,
@@ -42,8 +47,10 @@ def qc_stitch(
 
     Parameters
     ----------
-    mosaics, flats : sequences of path
-        Mosaic and flat-field per channel; flat-fields say how large a tile is.
+    mosaics, flats, darks : sequences of path
+        Mosaic, flat-field and dark-field per channel.
+    manifest : path
+        Raw planes of the cycle, which are compared where tiles overlap.
     positions_csv : path
         Tile positions of the cycle.
     output_json, output_png : Path
@@ -61,15 +68,22 @@ def qc_stitch(
     items: list[Item] = []
     numbers: dict[str, Any] = {}
     views = []
-    for files in zip_channels(channels, markers, mosaics, flats):
+    for files in zip_channels(channels, markers, mosaics, flats, darks):
         mosaic = open_mosaic(files.paths[0])
-        tile = read_plane(files.paths[1]).shape
+        illumination = read_illumination(*files.paths[1:])
+        tile = (illumination.flat.shape[0], illumination.flat.shape[1])
         scan, small, factor = scan_focus(backend, mosaic)
-        valid = _covered(positions, (tile[0], tile[1]), small.shape, factor)
-        seams = seam_scores(backend, mosaic, positions, (tile[0], tile[1]), scan.best_plane)
+        valid = _covered(positions, tile, small.shape, factor)
+        seams = seam_scores(backend, mosaic, positions, tile, scan.best_plane)
         subject = Subject(sample, cycle, "stitch", files.channel, files.marker)
         raw_px = len(positions.row) * tile[0] * tile[1]
         items += _judge(backend, subject, mosaic, scan, small, valid, seams, raw_px, limits)
+        whole = scan_mosaic(mosaic, positions, tile, scan.best_plane)
+        items += judge_scan(subject, whole, positions, tile, limits)
+        tiles = open_tiles(manifest, files.channel)
+        raw = compare_tiles(backend, tiles, mosaic, positions, illumination, scan.best_plane)
+        items += judge_overlaps(subject, raw, limits)
+        items.append(_hot(subject, mosaic, positions, tile, raw, scan.best_plane, limits))
         numbers[files.channel] = {
             "best_plane": scan.best_plane + 1,
             "planes": mosaic.shape[0],
@@ -167,6 +181,24 @@ def _strip(
     across, beside = slice(*span), slice(low, high)
     pixels = mosaic.read(plane, *((across, beside) if axis == 0 else (beside, across)))
     return pixels, reach, gap
+
+
+def _hot(
+    subject: Subject,
+    mosaic: Mosaic,
+    positions: Positions,
+    tile: tuple[int, int],
+    raw: RawAgreement,
+    plane: int,
+    limits: Mapping[str, Threshold],
+) -> Item:
+    """Judge the camera's defects that the mosaic still shows."""
+    if raw.defects is None:
+        # The stitching stage does not repair so few tiles either: nothing is known to be wrong.
+        return judge(subject, "hot_pixels", 0.0, limits, detail="too few tiles to tell")
+    left = defects_left(mosaic, positions, tile, raw.defects, plane)
+    detail = f"the camera has {len(raw.defects)} defective pixels"
+    return judge(subject, "hot_pixels", left, limits, detail=detail)
 
 
 def contrast_to_noise(backend: Backend, image: NDArray[Any]) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import ndimage
 
 from tilewright.io.mosaic import Mosaic
 from tilewright.io.transform import write_transform
@@ -16,15 +17,17 @@ from tilewright.kernels.backend import Backend
 from tilewright.kernels.block_field import ACCEPTED
 from tilewright.kernels.device_memory import Smallest, memory_noted
 from tilewright.kernels.warp import Transform
-from tilewright.stages.block_passes import Pass, measure
+from tilewright.stages.block_passes import Measured, Pass, measure
 from tilewright.stages.plane_views import Plane, View, as_plane, open_views
-from tilewright.stages.transform_estimate import Evidence, estimate
+from tilewright.stages.transform_estimate import Evidence, estimate, negative_of
 
 Source = Plane | Mosaic | NDArray[Any] | str | Path
 
 #: A block shows tissue where its texture has a tenth of the bright blocks' energy.
 _TISSUE_ENERGY = 0.1
 _WORST_PLACES = 8
+#: Share of the places on tissue whose error lies below ``local_error_px``.
+LOCAL_PERCENTILE = 90.0
 # Not done in parts: the correlation of the overviews is of one piece, and far larger than cells.
 _SMALLEST = Smallest("register", "two overviews and their correlation over all shifts")
 
@@ -89,11 +92,12 @@ def register(
             raise ValueError(f"the {name} image is {plane.shape}, smaller than a block")
     views = open_views(*planes)
     reach = float(max(*planes[0].shape, *planes[1].shape))
+    reach = reach if max_shift_px is None else max_shift_px
     transform, evidence = estimate(
         backend,
         *views,
         block_px=block_px,
-        max_shift_px=reach if max_shift_px is None else max_shift_px,
+        max_shift_px=reach,
         max_rotation_deg=max_rotation_deg,
     )
     numbers = _numbers(evidence)
@@ -103,10 +107,16 @@ def register(
         transform = dataclasses.replace(transform, quality=quality)
         failure = _disagreement(quality)
     if failure and not allow_unregistered:
+        advice = (
+            "one is a negative of the other, dark where the other is bright: make both of the same "
+            "kind, or take another acquisition.reference_channel"
+            if negative_of(backend, *views, reach, max_rotation_deg)
+            else "check that both show the same tissue and channel in focus, raise max_shift_px or "
+            "max_rotation_deg"
+        )
         raise MismatchError(
-            f"{_name(moving)} does not match the reference {_name(reference)}: {failure}; check "
-            "that both show the same tissue and channel in focus, raise max_shift_px or "
-            "max_rotation_deg, or set allow_unregistered for this cycle"
+            f"{_name(moving)} does not match the reference {_name(reference)}: {failure}; "
+            f"{advice}, or set allow_unregistered for this cycle"
         )
     if failure:
         reason = f"the cycles do not match: {failure}"
@@ -153,7 +163,8 @@ def assess(
     -------
     dict
         ``ncc_before``, ``ncc_after``, ``ncc_chance`` (98 % of blocks of other places lie
-        below), ``residual_median_px``, ``residual_p95_px``, ``field_median_px``,
+        below), ``residual_median_px``, ``residual_p95_px``, ``local_error_px`` (see
+        :func:`local_errors`, 90th percentile), ``field_median_px``,
         ``field_max_px`` (what is not affine), ``accepted_share`` of the blocks on tissue,
         ``lost_share`` of the reference's tissue, ``rotation_deg``, ``shift_px`` (y, x at the
         centre), and ``worst_places``: ``y_px, x_px, ncc`` of the lowest NCC on tissue.
@@ -163,9 +174,10 @@ def assess(
     after = measure(backend, reference, moving, transform, job, "quality")
     before = measure(backend, reference, moving, Transform.identity(), job, "before")
     energy = after.blocks.energy
-    bright = np.maximum(np.percentile(energy, 95.0, axis=0), 1e-9)
-    tissue = np.asarray(energy > _TISSUE_ENERGY * bright)
+    tissue = _on_tissue(after)
     both = tissue[:, 0] & tissue[:, 1]
+    errors = local_errors(after)
+    errors = errors[np.isfinite(errors)]
     # The reference's tissue inside the moving image that has lost its texture there.
     seen = tissue[:, 0] & (energy[:, 1] > 0)
     weight = np.sqrt(energy.prod(axis=1)) * both
@@ -186,6 +198,7 @@ def assess(
         "ncc_chance": np.percentile(after.blocks.chance[both], 98.0) if both.any() else 0.0,
         "residual_median_px": np.median(residual),
         "residual_p95_px": np.percentile(residual, 95.0),
+        "local_error_px": np.percentile(errors, LOCAL_PERCENTILE) if errors.size else 0.0,
         "field_median_px": np.median(nodes) if nodes.size else 0.0,
         "field_max_px": nodes.max(initial=0.0),
         "accepted_share": kept.mean() if kept.size else 0.0,
@@ -203,3 +216,33 @@ def assess(
             for i in worst
         ],
     }
+
+
+def _on_tissue(found: Measured) -> NDArray[np.bool_]:
+    """Return (n, 2): which blocks show tissue in the reference and in the moving image."""
+    energy = found.blocks.energy
+    bright = np.maximum(np.percentile(energy, 95.0, axis=0), 1e-9)
+    tissue: NDArray[np.bool_] = energy > _TISSUE_ENERGY * bright
+    return tissue
+
+
+def local_errors(found: Measured) -> NDArray[np.float64]:
+    """Return (n,) how far the field is off around each block, in px; NaN off tissue.
+
+    The length of the mean residual of 3 x 3 neighbouring blocks, weighted by their precision: the
+    noise of single blocks averages out, and what is left is a bend that the field did not follow.
+    Blocks must lie elsewhere than those that made the field. On 22 good pairs 0.02 to 0.14 px in
+    the 90th percentile; with 5 to 7 electrons of signal 0.32 and more, in fields that change within
+    100 px 0.8 and more.
+    """
+    precision = np.where(_on_tissue(found).all(axis=1), 1 / found.blocks.variance_px2, 0.0)
+    around = np.ones((3, 3))
+
+    def smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        grid = values.reshape(found.grid)
+        return np.asarray(ndimage.convolve(grid, around, mode="constant")).reshape(-1)
+
+    total = smooth(precision)
+    mean = [smooth(precision * shift) for shift in found.blocks.shift_px.T]
+    length = np.hypot(*mean) / np.maximum(total, 1e-12)
+    return np.where(precision > 0, length, np.nan)

@@ -103,10 +103,35 @@ def estimate(
     return transform, evidence
 
 
+def negative_of(
+    backend: Backend, reference: View, moving: View, max_shift_px: float, max_rotation_deg: float
+) -> bool:
+    """Return whether one image is clearly the negative of the other."""
+    found, _ = _overlay(backend, reference, moving, max_shift_px, max_rotation_deg, -1.0)
+    return found.score > _CLEAR_OVERLAY * found.chance
+
+
 def _coarse(
     backend: Backend, reference: View, moving: View, max_shift_px: float, max_rotation_deg: float
 ) -> tuple[Transform, Coarse, int]:
     """Return the first guess, what it rests on, and the binning at which it was found."""
+    coarse, factor = _overlay(backend, reference, moving, max_shift_px, max_rotation_deg, 1.0)
+    affine = rotation_about_centre(reference.size(factor), coarse.angle_deg)
+    affine[:, 2] += coarse.shift_px
+    half = np.full(2, (factor - 1) / 2)
+    affine[:, 2] = factor * affine[:, 2] - affine[:, :2] @ half + half
+    return _with_affine(affine), coarse, factor
+
+
+def _overlay(
+    backend: Backend,
+    reference: View,
+    moving: View,
+    max_shift_px: float,
+    max_rotation_deg: float,
+    sign: float,
+) -> tuple[Coarse, int]:
+    """Return the best overlay of the overviews, the reference times ``sign``, and the binning."""
     factor = reference.factor
     while max(*reference.size(factor), *moving.size(factor)) > _COARSE_PX:
         factor *= 2
@@ -119,12 +144,8 @@ def _coarse(
     step = np.degrees(6.0 / max(reference.size(factor)))
     steps = int(np.ceil(max_rotation_deg / step))
     angles = np.linspace(-max_rotation_deg, max_rotation_deg, 2 * steps + 1)
-    coarse = coarse_alignment(backend, textures[0], textures[1], angles, max_shift_px / factor)
-    affine = rotation_about_centre(reference.size(factor), coarse.angle_deg)
-    affine[:, 2] += coarse.shift_px
-    half = np.full(2, (factor - 1) / 2)
-    affine[:, 2] = factor * affine[:, 2] - affine[:, :2] @ half + half
-    return _with_affine(affine), coarse, factor
+    reach = max_shift_px / factor
+    return coarse_alignment(backend, sign * textures[0], textures[1], angles, reach), factor
 
 
 def _with_affine(affine: Floats) -> Transform:

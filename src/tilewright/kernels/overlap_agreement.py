@@ -1,0 +1,130 @@
+"""Whether two tiles show the same where they overlap: the same place, and as bright.
+
+Measured on the tiles themselves, at the positions at which they are fused, and without anything
+that placed or flattened them: textures are compared by normalised cross-correlation, brightness
+by the ratio of cells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.kernels.backend import Array, Backend, fast_len
+from tilewright.kernels.noise import NOISE_KERNEL
+
+#: Band of the textures, in px: noise of single pixels and shading are left out.
+_FINE_PX, _COARSE_PX = 1.2, 6.0
+#: Largest shift looked for, along either axis.
+REACH_PX = 8
+#: Side of the cells whose brightness is compared.
+CELL_PX = 16
+#: A strip of fewer pixels on its shorter side says nothing.
+LEAST_PX = 12
+
+
+@dataclass(frozen=True)
+class StripAgreement:
+    """How two strips (y, x) of one place agree.
+
+    Attributes
+    ----------
+    ncc, ncc_here : float
+        Correlation of the textures at the best shift within ``REACH_PX``, and at none.
+    expected : float
+        What noise would leave of it if both showed the same; 0 where there is only noise.
+    power : float
+        Variance of the weaker texture, in root counts squared.
+    shift_px : tuple of float
+        (y, x) by which the second strip is displaced against the first.
+    log_ratio, light : ndarray of float64, shape (n,)
+        Log of the brightness of the first over the second, and the mean of both in counts, of each
+        cell with light.
+    """
+
+    ncc: float
+    ncc_here: float
+    expected: float
+    power: float
+    shift_px: tuple[float, float]
+    log_ratio: NDArray[np.float64]
+    light: NDArray[np.float64]
+
+
+def compare_strips(
+    backend: Backend, first: NDArray[np.float32], second: NDArray[np.float32]
+) -> StripAgreement:
+    """Compare two strips of the same shape (y, x), in counts of light above zero."""
+    images = [backend.asarray(v) for v in (first, second)]
+    textures, signals = zip(*(_texture(backend, image) for image in images), strict=True)
+    expected = float(np.sqrt(max(signals[0], 0.0) * max(signals[1], 0.0)))
+    power = min(float((texture * texture).mean(dtype=np.float64)) for texture in textures)
+    ncc, here, shift = _best_shift(backend, textures[0], textures[1])
+    return StripAgreement(ncc, here, expected, power, shift, *_log_ratio(first, second))
+
+
+def _texture(backend: Backend, image: Array) -> tuple[Array, float]:
+    """Return the band-passed root of an image, and the share of its variance that is no noise."""
+    xp, ndimage = backend.xp, backend.ndimage
+    root = xp.sqrt(xp.maximum(image, 0.0))
+    noise = xp.abs(ndimage.convolve(root, backend.asarray(NOISE_KERNEL), mode="nearest"))
+    # Immerkaer's kernel of unit norm; the lower half belongs to places without structure.
+    sigma = 1.4826 * float(xp.median(noise))
+    fine = ndimage.gaussian_filter(root, _FINE_PX, mode="nearest")
+    band = fine - ndimage.gaussian_filter(fine, _COARSE_PX, mode="nearest")
+    band = band - band.mean()
+    variance = float((band * band).mean(dtype=np.float64))
+    passed = 1 / (4 * np.pi * _FINE_PX**2)  # share of white noise that the band holds
+    return band, 1 - passed * sigma**2 / max(variance, 1e-12)
+
+
+def _best_shift(
+    backend: Backend, first: Array, second: Array
+) -> tuple[float, float, tuple[float, float]]:
+    """Return the largest NCC within the reach, that at no shift, and the shift to a tenth."""
+    xp = backend.xp
+    sizes = tuple(int(n) for n in first.shape)
+    shape = tuple(fast_len(n + REACH_PX) for n in sizes)
+    with backend.fft_threads():
+        spectra = [backend.fft.rfft2(v, s=shape) for v in (first, second)]
+        cross = backend.fft.irfft2(xp.conj(spectra[0]) * spectra[1], s=shape)
+    reach = [min(REACH_PX, (n - 1) // 2) for n in sizes]
+    index = [
+        backend.asarray(np.arange(-r, r + 1) % n, np.int64)
+        for r, n in zip(reach, shape, strict=True)
+    ]
+    near = backend.to_numpy(xp.take(xp.take(cross, index[0], axis=0), index[1], axis=1))
+    power = float((first * first).sum(dtype=np.float64) * (second * second).sum(dtype=np.float64))
+    # The shifted strips overlap in part only.
+    common = [1 - np.abs(np.arange(-r, r + 1)) / n for r, n in zip(reach, sizes, strict=True)]
+    scores = np.round(near / np.outer(*common) / max(np.sqrt(power), 1e-12), 5)
+    y, x = np.unravel_index(int(scores.argmax()), scores.shape)
+    shift = []
+    for axis, at in enumerate((int(y), int(x))):
+        line = scores[:, x] if axis == 0 else scores[y, :]
+        step = 0.0
+        if 0 < at < len(line) - 1:
+            bend = line[at - 1] + line[at + 1] - 2 * line[at]
+            step = float(0.5 * (line[at - 1] - line[at + 1]) / bend) if bend < 0 else 0.0
+        shift.append(at - reach[axis] + step)
+    # Within a pixel: positions are rounded.
+    here = float(scores[reach[0] - 1 : reach[0] + 2, reach[1] - 1 : reach[1] + 2].max())
+    return float(scores[y, x]), here, (shift[0], shift[1])
+
+
+def _log_ratio(
+    first: NDArray[np.float32], second: NDArray[np.float32]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    means = []
+    for strip in (first, second):
+        side = [min(CELL_PX, n) for n in strip.shape]
+        rows, columns = (n // s for n, s in zip(strip.shape, side, strict=True))
+        cells = strip[: rows * side[0], : columns * side[1]]
+        cells = cells.reshape(rows, side[0], columns, side[1])
+        means.append(cells.mean(axis=(1, 3), dtype=np.float64).ravel())
+    first_mean, second_mean = means
+    lit = np.minimum(first_mean, second_mean) > 0
+    ratio = np.log(first_mean[lit] / second_mean[lit])
+    return ratio, (first_mean[lit] + second_mean[lit]) / 2

@@ -1,0 +1,287 @@
+"""Quality of the final image: whether each channel shows what was stitched, in every file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tifffile
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from tilewright.io.mosaic import Mosaic, open_mosaic
+from tilewright.io.ome_zarr import Image, halve, open_image
+from tilewright.io.transform import read_transform
+from tilewright.kernels.backend import Backend, cpu_backend
+from tilewright.kernels.metrics import focus_score, ncc, tissue_mask
+from tilewright.kernels.warp import Transform
+from tilewright.report.figures import new_figure, save_png, scale_bar, show, thumbnail
+from tilewright.report.places import scan_focus, zip_channels
+from tilewright.report.quality_file import Quality, write_quality
+from tilewright.report.verdict import Item, Subject, Threshold, judge, resolve_thresholds
+
+#: Longest side of the overviews that are compared.
+_SMALL_PX = 512
+#: Planes of the stack whose mean is the overview: light hardly depends on the plane.
+_PLANES = 3
+#: Side of the cells of an overview that are looked at for missing light.
+_CELL_PX = 8
+#: Tissue counts as missing where the final image has less than this share of its usual light.
+_MISSING = 0.05
+#: Blocks whose detail is compared, and their side.
+_BLOCKS, _BLOCK_PX = 6, 256
+#: Places of each channel and level at which files are compared.
+_PLACES, _PLACE_PX = 9, 128
+
+
+def qc_image(
+    image_zarr: str | Path,
+    image_tiff: str | Path,
+    mosaics: Sequence[str | Path],
+    transform_npz: str | Path | None,
+    output_json: Path,
+    output_png: Path,
+    *,
+    sample: str,
+    cycle: int,
+    channels: Sequence[str],
+    markers: Sequence[str],
+    image_channels: Sequence[Mapping[str, Any]],
+    thresholds: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Judge the channels of one cycle in the final image, against the stitched mosaics.
+
+    Parameters
+    ----------
+    image_zarr, image_tiff : path
+        The registered image in both formats.
+    mosaics : sequence of path
+        Stitched mosaic of each channel of the cycle.
+    transform_npz : path or None
+        What ``register`` wrote; None for the reference cycle.
+    output_json, output_png : Path
+        Verdicts and picture.
+    sample : str
+    cycle : int
+    channels, markers : sequences of str
+        Channel tokens and marker names, parallel to ``mosaics``.
+    image_channels : sequence of mappings
+        ``cycle`` and ``channel`` of every channel of the image, in its order.
+    thresholds : mapping
+        ``qc.thresholds`` of the config.
+    """
+    limits = resolve_thresholds(thresholds)
+    backend = cpu_backend()
+    image = open_image(image_zarr)
+    transform = Transform.identity() if transform_npz is None else read_transform(transform_npz)
+    order = [(int(entry["cycle"]), str(entry["channel"])) for entry in image_channels]
+    items: list[Item] = []
+    numbers: dict[str, Any] = {}
+    views = []
+    for files in zip_channels(channels, markers, mosaics):
+        index = order.index((cycle, files.channel))
+        mosaic = open_mosaic(files.paths[0])
+        pair = _overviews(image, index, mosaic, transform)
+        subject = Subject(sample, cycle, "image", files.channel, files.marker)
+        found = [
+            _agreement(backend, subject, pair, limits),
+            _missing(backend, subject, pair, limits),
+            _detail(backend, subject, image, index, mosaic, transform, limits),
+            _files(subject, image, Path(image_tiff), index, files.marker, limits),
+        ]
+        items += found
+        numbers[files.channel] = {"channel_number": index + 1}
+        views.append((files.marker, pair, image.pixel_um[1]))
+    caption = (
+        f"Channels of cycle {cycle}: the stitched mosaic, moved into the frame of the final image, "
+        "and the final image."
+    )
+    _draw(views, output_png)
+    write_quality(output_json, Quality(sample, cycle, "image", tuple(items), numbers, caption))
+
+
+@dataclass(frozen=True)
+class Overviews:
+    """Stitched and final light (y, x) on one grid, where both are known, and the binning."""
+
+    stitched: NDArray[np.float32]
+    final: NDArray[np.float32]
+    valid: NDArray[np.bool_]
+    factor: int
+
+
+def _overviews(image: Image, index: int, mosaic: Mosaic, transform: Transform) -> Overviews:
+    """Return overviews of a channel in the frame of the final image."""
+    full = image.levels[0]
+    factor = max(1, -(-max(full.shape[1:]) // _SMALL_PX))
+    rows, columns = (n // factor for n in full.shape[1:])
+    final = np.empty((rows, columns), np.float32)
+    step = max(full.chunks[-1] // factor, 1)
+    for first in range(0, rows, step):
+        last = min(first + step, rows)
+        strip = np.asarray(full[index, first * factor : last * factor, : columns * factor])
+        cells = strip.reshape(last - first, factor, columns, factor)
+        final[first:last] = cells.mean(axis=(1, 3), dtype=np.float32)
+    planes = np.unique(np.linspace(0, mosaic.shape[0] - 1, _PLANES).round().astype(int))
+    smalls = [thumbnail(mosaic, int(z), _SMALL_PX) for z in planes]
+    own = smalls[0][1]
+    source = np.mean([small for small, _ in smalls], axis=0)
+    source -= np.float32(mosaic.attributes.get("pedestal_counts", 0))
+    centres = np.indices((rows, columns)).reshape(2, -1).T * factor + (factor - 1) / 2
+    at = (transform.points(centres.astype(np.float64)) - (own - 1) / 2) / own
+    moved = ndimage.map_coordinates(source, at.T, order=1, mode="constant", cval=np.nan)
+    moved = moved.reshape(rows, columns).astype(np.float32)
+    valid = np.isfinite(moved)
+    return Overviews(np.where(valid, moved, 0), final, valid, factor)
+
+
+def _agreement(
+    backend: Backend, subject: Subject, pair: Overviews, limits: Mapping[str, Threshold]
+) -> Item:
+    if not bool(backend.to_numpy(_tissue(backend, pair)).any()):
+        detail = "the stitched mosaic shows no tissue"
+        return judge(subject, "image_agreement", None, limits, detail=detail)
+    # Of the root: a few bright specks shall not outweigh the tissue.
+    smooth = [
+        ndimage.gaussian_filter(np.sqrt(np.maximum(v, 0)), 1.5) for v in (pair.stitched, pair.final)
+    ]
+    score = ncc(backend, smooth[0], smooth[1], pair.valid)
+    # An image of one value agrees with nothing.
+    return judge(subject, "image_agreement", score if np.isfinite(score) else 0.0, limits)
+
+
+def _tissue(backend: Backend, pair: Overviews) -> Any:
+    return tissue_mask(backend, pair.stitched, valid=pair.valid, sigma_px=2.0)
+
+
+def _missing(
+    backend: Backend, subject: Subject, pair: Overviews, limits: Mapping[str, Threshold]
+) -> Item:
+    """Judge where the final image is dark although the mosaic shows bright tissue."""
+    side = _CELL_PX
+    rows, columns = (n // side for n in pair.final.shape)
+    tissue = np.asarray(backend.to_numpy(_tissue(backend, pair)))
+
+    def cells(values: NDArray[Any]) -> NDArray[np.float64]:
+        parts = values[: rows * side, : columns * side].reshape(rows, side, columns, side)
+        return np.asarray(parts.mean(axis=(1, 3), dtype=np.float64))
+
+    stitched, final = cells(pair.stitched), cells(pair.final)
+    inside = (cells(tissue) > 0.5) & (cells(pair.valid) == 1)
+    if not inside.any():
+        detail = "the stitched mosaic shows no tissue"
+        return judge(subject, "missing_area", None, limits, detail=detail)
+    # Deconvolution takes away haze, so the dimmer half may lose most of its light.
+    bright = inside & (stitched >= np.median(stitched[inside]))
+    ratio = final / np.maximum(stitched, 1e-9)
+    usual = float(np.median(ratio[bright]))
+    missing = bright & (ratio <= _MISSING * usual)
+    y, x = (
+        (np.argwhere(missing) + 0.5).mean(axis=0) * side * pair.factor if missing.any() else (0, 0)
+    )
+    detail = f"around y {y:.0f} px, x {x:.0f} px" if missing.any() else ""
+    share = float(missing.sum()) / float(bright.sum())
+    return judge(subject, "missing_area", share if usual > 0 else 1.0, limits, detail=detail)
+
+
+def _detail(
+    backend: Backend,
+    subject: Subject,
+    image: Image,
+    index: int,
+    mosaic: Mosaic,
+    transform: Transform,
+    limits: Mapping[str, Threshold],
+) -> Item:
+    """Judge the focus of the final image over that of the sharpest plane, at the same places."""
+    scan, _, _ = scan_focus(backend, mosaic, side=_BLOCK_PX, count=_BLOCKS)
+    ratios = []
+    linear, shift = transform.affine[:, :2], transform.affine[:, 2]
+    for at, scores in zip(scan.blocks, scan.scores, strict=True):
+        if not np.isfinite(scores).any():
+            continue
+        top = np.rint(np.linalg.solve(linear, np.asarray(at) - shift)).astype(int).tolist()
+        spans = [slice(max(y, 0), max(y, 0) + scan.side) for y in top]
+        block = np.asarray(image.levels[0][index, spans[0], spans[1]])
+        if min(block.shape) < scan.side // 2 or min(block.shape) < 64:
+            continue
+        score = focus_score(backend, block).score
+        ratios.append(score / np.nanmax(scores) if np.isfinite(score) else 0.0)
+    if not ratios:
+        detail = "nothing in the stack is in focus"
+        return judge(subject, "image_detail", None, limits, detail=detail)
+    return judge(subject, "image_detail", float(np.median(ratios)), limits)
+
+
+def _files(
+    subject: Subject,
+    image: Image,
+    tiff: Path,
+    index: int,
+    marker: str,
+    limits: Mapping[str, Threshold],
+) -> Item:
+    """Judge whether all levels of both files hold the same image under the same name."""
+    bad: list[str] = []
+    looked = 1
+    if image.channel_names[index] != marker:
+        bad.append(f"channel {index + 1} is called {image.channel_names[index]}")
+    for level in range(1, len(image.levels)):
+        for y, x in _places(image.levels[level].shape[1:], _PLACE_PX):
+            low = image.levels[level][index, y : y + _PLACE_PX, x : x + _PLACE_PX]
+            high = image.levels[level - 1][
+                index, 2 * y : 2 * (y + _PLACE_PX), 2 * x : 2 * (x + _PLACE_PX)
+            ]
+            looked += 1
+            if not np.array_equal(halve(np.asarray(high)), low):
+                bad.append(f"level {level} of the OME-Zarr differs from level {level - 1}")
+    with tifffile.TiffFile(tiff) as file:
+        levels = file.series[0].levels
+        if len(levels) != len(image.levels) or levels[0].shape != image.levels[0].shape:
+            bad.append(f"the OME-TIFF has {len(levels)} levels of shape {levels[0].shape}")
+            levels = []
+        for level, series in enumerate(levels):
+            for region, pixels in _tiff_tiles(file, series.pages[index]):
+                looked += 1
+                if not np.array_equal(pixels, image.levels[level][(index, *region)]):
+                    bad.append(f"level {level} of the OME-TIFF differs from the OME-Zarr")
+    detail = "; ".join(dict.fromkeys(bad))
+    return judge(subject, "file_difference", len(bad) / looked, limits, detail=detail)
+
+
+def _places(shape: Sequence[int], side: int) -> list[tuple[int, int]]:
+    """Return (y, x) of up to ``_PLACES`` places on a grid of ``side``, spread evenly."""
+    rows, columns = (-(-n // side) for n in shape)
+    picked = np.unique(np.linspace(0, rows * columns - 1, _PLACES).round().astype(int))
+    return [(int(k) // columns * side, int(k) % columns * side) for k in picked]
+
+
+def _tiff_tiles(
+    file: tifffile.TiffFile, page: Any
+) -> Iterator[tuple[tuple[slice, slice], NDArray[Any]]]:
+    """Yield where some tiles of a page lie, and their pixels."""
+    height, width = page.shape
+    kept = page.keyframe  # further channels are stored as frames of the first
+    side_y, side_x = kept.tilelength, kept.tilewidth
+    columns = -(-width // side_x)
+    for y, x in _places((height, width), side_y):
+        k = y // side_y * columns + x // side_x
+        file.filehandle.seek(page.dataoffsets[k])
+        segment, _, _ = kept.decode(file.filehandle.read(page.databytecounts[k]), k)
+        pixels = np.squeeze(np.asarray(segment))
+        rows, cols = min(side_y, height - y), min(side_x, width - x)
+        yield (slice(y, y + rows), slice(x, x + cols)), pixels[:rows, :cols]
+
+
+def _draw(views: Sequence[tuple[str, Overviews, float]], output_png: Path) -> None:
+    aspect = views[0][1].final.shape[0] / views[0][1].final.shape[1]
+    figure = new_figure(10, len(views) * float(np.clip(4.8 * aspect + 0.3, 1.8, 6)))
+    grid = figure.subplots(len(views), 2, squeeze=False)
+    for row, (marker, pair, pixel_um) in zip(grid, views, strict=True):
+        show(row[0], pair.stitched, f"{marker}: stitched")
+        scale_bar(row[0], pixel_um * pair.factor, pair.stitched.shape[1])
+        show(row[1], pair.final, "final image")
+    save_png(figure, output_png)
