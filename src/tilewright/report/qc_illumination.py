@@ -63,6 +63,13 @@ def qc_illumination(
                 if ratio is not None
                 else "too few overlaps with tissue",
             ),
+            judge(
+                subject,
+                "flat_error",
+                found.get("flat_error"),
+                limits,
+                detail="" if found.get("flat_error") is not None else "no overlaps to judge it by",
+            ),
             # The 1st percentile: a speck of dust is no vignetting.
             judge(subject, "flat_minimum", float(np.percentile(flat, 1)), limits),
         ]
