@@ -110,7 +110,7 @@ def main() -> int:
             continue
         truth = flat()
         for seed in options.seeds:
-            made = {"grid": GRID, "overlap": 0.1} | making
+            made: dict[str, Any] = {"grid": GRID, "overlap": 0.1} | making
             if callable(made.get("dark")):
                 made["dark"] = made["dark"]()
             tiles, places = make_tiles(truth, seed, **made)

@@ -235,7 +235,7 @@ def _choose(method: str, candidates: dict[str, Candidate], reasons: list[str]) -
     fitted = [name for name in ("overlap", "basic", "file") if name in candidates]
     if not fitted or method == "file":
         return fitted[0] if fitted else "none"
-    best = fitted[0]
+    best: str = fitted[0]
     for name in (*fitted[1:], "none"):
         if _clearly_better(candidates[name], candidates[best]):
             if name == "none":
