@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tifffile
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.illumination_truth import (
@@ -370,6 +370,8 @@ def test_constant_black_and_full_white_tiles_are_survived() -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["auto", "overlap", "basic"]), st.booleans())
+@example(0, "auto", True)
+@example(369, "auto", True)
 @settings(max_examples=15, deadline=None)
 def test_no_input_gives_nan(seed: int, method: str, known: bool) -> None:
     rng = np.random.default_rng(seed)

@@ -12,6 +12,8 @@ Float = NDArray[np.float64]
 #: width is left at 6 % with 14 and at 10 % with 12.
 MAX_ORDER = 14
 
+_LARGEST = 20.0
+
 
 def degrees(order: int = MAX_ORDER) -> NDArray[np.int64]:
     """Return the degrees (y, x) of each column, sorted by total degree, as (columns, 2).
@@ -35,8 +37,9 @@ def legendre_design(place: Float, order: int = MAX_ORDER) -> Float:
 
 
 def log_flat(coefficient: Float, place: Float) -> Float:
-    """Return the log flat-field, up to a constant, at ``place`` (m, 2)."""
-    return np.asarray(legval2d(place[:, 0], place[:, 1], _grid(coefficient)))
+    """Return the log flat-field, up to a constant, at ``place`` (m, 2); between -20 and 20."""
+    value = legval2d(place[:, 0], place[:, 1], _grid(coefficient))
+    return np.asarray(np.clip(value, -_LARGEST, _LARGEST), dtype=np.float64)
 
 
 def flat_field(coefficient: Float, shape_px: tuple[int, int]) -> NDArray[np.float32]:

@@ -192,7 +192,8 @@ def fit_flat(
 
 def _tile_mean(images: Float, mean: Float, order: int) -> TileMean:
     shape = (images.shape[1], images.shape[2])
-    flat = flat_field(mean[:-1], shape).astype(np.float64)
+    # Tiles of pure noise may lead anywhere, but not to a division by zero.
+    flat = np.maximum(flat_field(mean[:-1], shape).astype(np.float64), 1e-6)
     return tile_mean(images, flat, mean[:-1], float(mean[-1]), order)
 
 
