@@ -32,6 +32,27 @@ def vignette(size: int, strength: float = 0.5) -> NDArray[np.float64]:
     return np.asarray(flat / flat.mean())
 
 
+def ring(size: int, height: float = 0.6) -> NDArray[np.float64]:
+    """Return a flat-field of mean 1 with a bright ring half way to the border."""
+    y, x = np.mgrid[-1 : 1 : size * 1j, -1 : 1 : size * 1j]
+    flat = 1 + height * np.exp(-0.5 * ((np.hypot(y, x) - 0.5) / 0.12) ** 2)
+    return np.asarray(flat / flat.mean())
+
+
+def stripes(size: int, height: float = 0.16) -> NDArray[np.float64]:
+    """Return a flat-field of mean 1 with three slanted stripes."""
+    y, x = np.mgrid[-1 : 1 : size * 1j, -1 : 1 : size * 1j]
+    flat = 1 + height * np.sin(3 * np.pi * (x + 0.3 * y))
+    return np.asarray(flat / flat.mean())
+
+
+def shadow(size: int, depth: float = 0.4) -> NDArray[np.float64]:
+    """Return a flat-field of mean 1 whose left half is darker, with a soft edge."""
+    y, x = np.mgrid[-1 : 1 : size * 1j, -1 : 1 : size * 1j]
+    flat = vignette(size, 0.3) * (1 - depth / (1 + np.exp((x - 0.1 * y) / 0.12)))
+    return np.asarray(flat / flat.mean())
+
+
 def relative_rmse(flat: NDArray[Any], truth: NDArray[Any]) -> float:
     return float(np.sqrt(np.mean((flat / truth - 1) ** 2)))
 
@@ -46,8 +67,16 @@ def make_tiles(
     planes: int = 1,
     empty: float = 0.3,
     haze: float = 15.0,
+    lumps: float = 0.0,
+    dark: NDArray[np.float64] | float = 0.0,
+    clip_counts: float = 65535.0,
 ) -> tuple[ArrayTiles, Places]:
-    """Sample tiles at fractional positions; ``empty`` is the share without tissue."""
+    """Sample tiles at fractional positions.
+
+    ``empty`` is the share without tissue, ``lumps`` the log-scatter of the tissue's brightness
+    over half a tile, ``dark`` what the camera adds to its offset in counts, ``clip_counts``
+    where the camera saturates.
+    """
     rng = np.random.default_rng(seed)
     size = flat.shape[0]
     step = size * (1 - overlap)
@@ -58,6 +87,11 @@ def make_tiles(
     tissue = ndimage.gaussian_filter(rng.standard_normal(extent), 25)
     specimen = texture * (tissue > np.quantile(tissue, empty)) * electrons
     specimen = ndimage.gaussian_filter(specimen / texture.mean() / 2, 1.0)
+    if lumps:
+        coarse = rng.standard_normal(tuple(side // 8 + 2 for side in extent))
+        wide = ndimage.gaussian_filter(coarse, size / 32)
+        wide = ndimage.zoom(wide / wide.std(), 8, order=1)[: extent[0], : extent[1]]
+        specimen *= np.exp(lumps * wide)
     stack = np.empty((row.size, planes, size, size), dtype=np.uint16)
     for k, (y, x) in enumerate(place):
         y0, x0 = int(y), int(x)
@@ -66,7 +100,8 @@ def make_tiles(
         for z in range(planes):
             mean = np.clip(light, 0, None) * (1 - 0.2 * z) + haze
             noisy = rng.poisson(mean * flat) + rng.normal(0, 2, flat.shape)
-            stack[k, z] = np.clip(noisy * GAIN + OFFSET_COUNTS, 0, 65535)
+            counts = noisy * GAIN + OFFSET_COUNTS + dark
+            stack[k, z] = np.clip(counts, 0, min(clip_counts, 65535.0))
     sure = np.full(row.size, 0.05)
     islands = np.zeros(row.size, dtype=np.int64)
     places = Places(place[:, 0], place[:, 1], sure, islands)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tifffile
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.illumination_truth import (
@@ -16,18 +16,28 @@ from tests.illumination_truth import (
     Places,
     make_tiles,
     relative_rmse,
+    ring,
+    stripes,
     vignette,
 )
 from tilewright.io.illumination import Illumination, IlluminationFileError
 from tilewright.kernels.backend import Backend, cpu_backend
+from tilewright.kernels.flat_basis import (
+    MAX_ORDER,
+    degrees,
+    design_grid,
+    flat_field,
+    legendre_design,
+    log_flat,
+)
+from tilewright.kernels.flat_posterior import fit_flat
 from tilewright.kernels.illumination import bin_tile, correct, enlarge
 from tilewright.kernels.overlap_cells import measure_cells, overlapping_pairs
-from tilewright.kernels.overlap_photometry import (
-    fit_overlaps,
-    legendre_design,
-    log_ratios,
-)
+from tilewright.kernels.overlap_photometry import relative_difference
+from tilewright.kernels.saturation import saturation_found, top_of
+from tilewright.report.metric_table import METRICS
 from tilewright.stages.illumination import IlluminationError, estimate, fit
+from tilewright.stages.illumination_tiles import overlap_cells, read_binned, tile_blocks
 from tilewright.stages.tile_source import ArrayTiles
 
 SIZE = 128
@@ -74,17 +84,16 @@ def test_fields_of_another_shape_are_refused(cpu: Backend) -> None:
 def test_saturated_blocks_are_marked(cpu: Backend) -> None:
     raw = np.zeros((9, 8), dtype=np.uint16)
     raw[1, 5] = 4095
-    counts, valid = bin_tile(cpu, raw, 4, 4095.0)
+    counts, peak = bin_tile(cpu, raw, 4)
     assert counts.shape == (2, 2)
     assert counts[0, 1] == pytest.approx(4095 / 16)
-    np.testing.assert_array_equal(valid, [[True, False], [True, True]])
-    assert bin_tile(cpu, raw, 4, None)[1].all()
+    np.testing.assert_array_equal(peak, [[0, 4095], [0, 0]])
 
 
 def test_a_plane_survives_binning_and_enlarging(cpu: Backend) -> None:
     y, x = np.mgrid[0:50, 0:66]
     ramp = (3.0 + 0.5 * y - 0.25 * x).astype(np.float32)
-    small, _ = bin_tile(cpu, ramp, 4, None)
+    small, _ = bin_tile(cpu, ramp, 4)
     found = enlarge(cpu, small, (50, 66), 4)
     assert found.shape == (50, 66)
     np.testing.assert_allclose(found, ramp, atol=1e-3)
@@ -152,6 +161,18 @@ def test_gpu_equals_cpu(cpu: Backend, gpu: Backend) -> None:
         np.testing.assert_allclose(results[0], results[1], atol=1e-3)
 
 
+def test_flat_basis_is_orthonormal_and_evaluated_alike_everywhere() -> None:
+    design = design_grid((400, 400))
+    np.testing.assert_allclose(design.T @ design / len(design), np.eye(len(degrees())), atol=0.02)
+    coefficient = np.random.default_rng(0).normal(0, 0.05, len(degrees()))
+    place = np.random.default_rng(1).uniform(-1, 1, (50, 2))
+    np.testing.assert_allclose(
+        log_flat(coefficient, place), legendre_design(place, MAX_ORDER) @ coefficient, atol=1e-12
+    )
+    field = np.exp(design_grid((9, 12)) @ coefficient).reshape(9, 12)
+    np.testing.assert_allclose(flat_field(coefficient, (9, 12)), field / field.mean(), rtol=1e-5)
+
+
 def test_design_columns_are_nested() -> None:
     place = np.random.default_rng(0).uniform(-1, 1, (20, 2))
     np.testing.assert_array_equal(
@@ -198,18 +219,83 @@ def test_planes_are_pooled() -> None:
 def test_order_can_be_fixed() -> None:
     tiles, places = make_tiles(vignette(SIZE), 1, grid=(4, 4))
     assert run(tiles, places, order=4)[1]["fits"]["overlap"]["order"] == 4
-    with pytest.raises(ValueError, match="order is 9"):
-        run(tiles, places, order=9)
+    with pytest.raises(ValueError, match="order is 15"):
+        run(tiles, places, order=15)
 
 
-def test_high_order_flat_takes_a_higher_order() -> None:
+def test_high_order_flat_is_followed() -> None:
     y, x = np.mgrid[-1 : 1 : SIZE * 1j, -1 : 1 : SIZE * 1j]
     truth = vignette(SIZE) * (1 + 0.3 * x**6 - 0.2 * y**5 * x)
     truth /= truth.mean()
     tiles, places = make_tiles(truth, 1, grid=(8, 8), empty=0.1)
-    found, numbers = run(tiles, places, method="overlap")
-    assert numbers["fits"]["overlap"]["order"] >= 5
-    assert relative_rmse(found.flat, truth) < 0.035
+    found, _ = run(tiles, places, method="overlap")
+    assert relative_rmse(found.flat, truth) < 0.03
+
+
+#: Everyday sets that earlier estimators gave up on or left at 4 to 31 %: options of
+#: ``make_tiles``, and the error that is left of 30 %. Measured: 0.3 to 1.2 %.
+EVERYDAY: list[tuple[dict[str, Any], float]] = [
+    ({"grid": (2, 2), "overlap": 0.1}, 0.03),
+    ({"grid": (2, 2), "overlap": 0.1, "empty": 0.0, "lumps": 0.4}, 0.03),
+    ({"grid": (3, 3), "overlap": 0.1, "empty": 0.0, "lumps": 0.4}, 0.02),
+    ({"grid": (6, 6), "overlap": 0.1, "empty": 0.0, "lumps": 0.4}, 0.015),
+    ({"grid": (6, 6), "overlap": 0.05}, 0.02),
+    ({"grid": (6, 6), "overlap": 0.1, "empty": 0.9}, 0.02),
+]
+
+
+@pytest.mark.parametrize(("making", "bar"), EVERYDAY)
+def test_everyday_sets_are_corrected_and_pass(making: dict[str, Any], bar: float) -> None:
+    truth = vignette(SIZE, 0.55)
+    tiles, places = make_tiles(truth, 7, **making)
+    found, numbers = run(tiles, places, offset_counts=None)
+    assert relative_rmse(np.ones_like(truth), truth) > 0.3
+    assert relative_rmse(found.flat, truth) < bar
+    assert judged(numbers) == ["pass", "pass"]
+    assert numbers["offset_counts"] < 140
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_clipped_tissue_is_no_evidence(declared: bool) -> None:
+    """Both tiles clip at 3000: overlaps agree where neither measured anything."""
+    truth = vignette(SIZE, 0.55)
+    tiles, places = make_tiles(truth, 7, overlap=0.1, empty=0.0, lumps=0.4, clip_counts=3000.0)
+    limit = 3000.0 if declared else None
+    found, numbers = run(tiles, places, offset_counts=None, saturation_counts=limit)
+    assert numbers["saturation_counts"] == 3000.0
+    assert numbers["saturated_share"] > 0.05
+    assert relative_rmse(found.flat, truth) < 0.02
+
+
+def test_the_top_of_a_histogram_is_saturation_only_where_it_piles_up() -> None:
+    rng = np.random.default_rng(3)
+    light = rng.poisson(rng.exponential(300, (4, 200, 200))).astype(np.uint16)
+    clipped = np.minimum(light, 900)
+    assert saturation_found(top_of(image) for image in clipped) == 900
+    assert saturation_found(top_of(image) for image in light) is None
+    # Twelve bits shifted into sixteen: levels are 16 apart.
+    assert saturation_found(top_of(image * 16) for image in clipped) == 900 * 16
+    few = np.minimum(rng.poisson(0.5, (4, 200, 200)), 50).astype(np.uint8)
+    assert saturation_found(top_of(image) for image in few) is None
+    assert saturation_found([top_of(np.full((50, 50), 7))]) is None
+    assert saturation_found([]) is None
+
+
+@pytest.mark.parametrize(("shape", "grid"), [(ring, (6, 6)), (stripes, (6, 6)), (stripes, (3, 3))])
+def test_rings_and_stripes_are_not_worsened_and_warn(shape: Any, grid: tuple[int, int]) -> None:
+    """Overlaps agree within 0.3 % here: only the tiles' mean shows that the flat is not even."""
+    truth = shape(SIZE)
+    tiles, places = make_tiles(truth, 7, grid=grid, overlap=0.1)
+    found, numbers = run(tiles, places, offset_counts=None)
+    assert relative_rmse(found.flat, truth) < relative_rmse(np.ones_like(truth), truth)
+    assert numbers["heldout_log_ratio"] < 0.01
+    assert judged(numbers)[1] in ("warn", "fail")
+
+
+def judged(numbers: dict[str, Any]) -> list[str]:
+    return [
+        METRICS[name].threshold.judge(numbers[name]) for name in ("heldout_log_ratio", "flat_error")
+    ]
 
 
 def test_unsure_positions_and_islands_are_left_out() -> None:
@@ -222,7 +308,7 @@ def test_unsure_positions_and_islands_are_left_out() -> None:
     apart = dataclasses.replace(places, island=np.arange(16))
     _, numbers = run(tiles, apart)
     assert (numbers["edges"], numbers["method"]) == (0, "basic")
-    assert "overlaps with signal and has 0" in numbers["reason"]
+    assert "with signal and has 0" in numbers["reason"]
 
 
 def test_wrong_positions_do_not_make_it_worse() -> None:
@@ -235,15 +321,15 @@ def test_wrong_positions_do_not_make_it_worse() -> None:
     assert found.flat.min() > 0.05
 
 
-@pytest.mark.parametrize("grid", [(1, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize("grid", [(1, 1), (1, 2)])
 @pytest.mark.parametrize("method", ["auto", "overlap", "basic"])
-def test_few_tiles_give_a_flat_of_one(grid: tuple[int, int], method: str) -> None:
+def test_too_few_tiles_give_a_flat_of_one(grid: tuple[int, int], method: str) -> None:
     tiles, places = make_tiles(vignette(SIZE), 1, grid=grid)
     found, numbers = run(tiles, places, method=method)
-    if numbers["edges"] < 6:
-        np.testing.assert_array_equal(found.flat, 1.0)
-        assert numbers["method"] == "none"
-        assert "needs" in numbers["reason"]
+    np.testing.assert_array_equal(found.flat, 1.0)
+    assert numbers["method"] == "none"
+    assert numbers["flat_error"] is None
+    assert "needs" in numbers["reason"]
 
 
 @pytest.mark.parametrize("offset", [OFFSET_COUNTS, None])
@@ -265,16 +351,13 @@ def test_few_photons_do_no_harm() -> None:
 def test_saturation_is_left_out() -> None:
     truth = vignette(SIZE)
     tiles, places = make_tiles(truth, 1)
-    limit = float(np.percentile(tiles.stack, 97))
+    limit = np.floor(float(np.percentile(tiles.stack, 97)))
     clipped = dataclasses.replace(tiles, stack=np.minimum(tiles.stack, np.uint16(limit)))
-    results = [
-        run(clipped, places, method="overlap", saturation_counts=s) for s in (np.floor(limit), None)
-    ]
-    assert results[0][1]["saturated_share"] > 0.02
-    assert results[1][1]["saturated_share"] == 0.0
-    errors = [relative_rmse(found.flat, truth) for found, _ in results]
-    assert errors[0] < 0.015
-    assert errors[0] < errors[1]
+    for told in (limit, None):
+        found, numbers = run(clipped, places, method="overlap", saturation_counts=told)
+        assert numbers["saturation_counts"] == limit
+        assert numbers["saturated_share"] > 0.02
+        assert relative_rmse(found.flat, truth) < 0.015
 
 
 def test_constant_black_and_full_white_tiles_are_survived() -> None:
@@ -287,6 +370,8 @@ def test_constant_black_and_full_white_tiles_are_survived() -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["auto", "overlap", "basic"]), st.booleans())
+@example(0, "auto", True)
+@example(369, "auto", True)
 @settings(max_examples=15, deadline=None)
 def test_no_input_gives_nan(seed: int, method: str, known: bool) -> None:
     rng = np.random.default_rng(seed)
@@ -351,22 +436,25 @@ def test_same_input_gives_same_bytes(tmp_path: Path) -> None:
     assert {"method", "heldout_log_ratio", "offset_counts", "pedestal_counts"} <= set(numbers)
 
 
-def test_held_out_residuals_are_not_training_residuals(cpu: Backend) -> None:
-    """With few edges and order 8 the fit follows noise: held-out edges must show it."""
+def test_held_out_overlaps_are_not_those_of_the_fit() -> None:
+    """With few photons and few edges the fit follows noise: held-out edges must show it."""
     tiles, places = make_tiles(vignette(64), 5, grid=(3, 3), electrons=30)
-    place = np.stack([places.y_px, places.x_px], axis=1)
-    cells = measure_cells(
-        cpu,
-        tiles.stack[:, 0].astype(np.float32),
-        None,
-        place,
-        overlapping_pairs(place, (64, 64), 4.0),
-        shape_px=(64, 64),
-        factor=1,
-        cell=2,
-    )
-    ratios = log_ratios(cells, OFFSET_COUNTS)
-    model = fit_overlaps(ratios, np.zeros((4, 4)), order=8, seed=0)
-    change = model.log_flat(ratios.cells.place_first) - model.log_flat(ratios.cells.place_second)
-    training = np.average((ratios.value - change) ** 2, weights=ratios.weight)
-    assert np.average(model.held_out**2, weights=ratios.weight) > training
+    binned = read_binned(cpu_backend(), tiles, 1, None, progress=False)
+    cells = overlap_cells(cpu_backend(), binned, places, seed=0)
+    blocks = tile_blocks(cpu_backend(), binned)
+    fit = fit_flat(cells, blocks, OFFSET_COUNTS, 0.0, order=None, seed=0)
+    at = [
+        np.exp(log_flat(fit.coefficient, place))
+        for place in (cells.place_first, cells.place_second)
+    ]
+    assert fit.held_out > fit.found.rms(relative_difference(cells, at[0], at[1], OFFSET_COUNTS))
+
+
+@pytest.mark.parametrize("seed", [4, 5, 6])
+def test_the_expected_error_is_of_the_size_of_the_error(seed: int) -> None:
+    truth = vignette(SIZE, 0.55)
+    for making in ({"grid": (2, 2)}, {"grid": (4, 4), "overlap": 0.05, "electrons": 100.0}):
+        tiles, places = make_tiles(truth, seed, **making)
+        found, numbers = run(tiles, places, offset_counts=None)
+        error = relative_rmse(found.flat, truth)
+        assert 0.15 * numbers["flat_error"] < error < 2.5 * numbers["flat_error"]

@@ -78,13 +78,21 @@ def vignette(depth: float) -> NDArray[np.float64]:
 
 
 def test_a_good_flat_field_passes(tmp_path: Path) -> None:
-    quality = illuminate(tmp_path, vignette(0.35), heldout_log_ratio=0.01, method="overlap")
+    quality = illuminate(
+        tmp_path, vignette(0.35), heldout_log_ratio=0.01, flat_error=0.01, method="overlap"
+    )
     assert set(verdicts(quality).values()) == {"pass"}
 
 
 def test_mismatch_vignetting_and_an_unknown_ratio_are_told(tmp_path: Path) -> None:
-    deep = illuminate(tmp_path, vignette(0.96), heldout_log_ratio=0.4, method="overlap")
-    assert verdicts(deep) == {"heldout_log_ratio": "fail", "flat_minimum": "warn"}
+    deep = illuminate(
+        tmp_path, vignette(0.96), heldout_log_ratio=0.4, flat_error=0.05, method="overlap"
+    )
+    assert verdicts(deep) == {
+        "heldout_log_ratio": "fail",
+        "flat_error": "warn",
+        "flat_minimum": "warn",
+    }
     none = illuminate(tmp_path, vignette(0.2), heldout_log_ratio=None, method="basic")
     assert verdicts(none)["heldout_log_ratio"] == "warn"
     assert none.items[0].reason == "unknown"

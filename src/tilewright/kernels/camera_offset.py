@@ -34,11 +34,14 @@ class EmptyTiles:
     structure_counts : ndarray of float64, shape (y, x)
         What is left of empty tiles beside offset and glow: stray light and dark current that
         do not follow the flat-field. Zero on average.
+    glow_counts : float
+        Light of empty tiles: what an error of the flat-field is multiplied by.
     """
 
     offset_counts: float
     error_counts: float
     structure_counts: Float
+    glow_counts: float = 0.0
 
 
 def empty_tiles(images: Float, flat: Float) -> EmptyTiles:
@@ -86,7 +89,7 @@ def empty_tiles(images: Float, flat: Float) -> EmptyTiles:
     structure -= float(structure.mean())
     if offset + float(structure.min()) <= 0:
         return nothing
-    return EmptyTiles(offset, error, structure)
+    return EmptyTiles(offset, error, structure, glow)
 
 
 def _mean(images: Float, bare: NDArray[np.bool_], shared: Float) -> Float:

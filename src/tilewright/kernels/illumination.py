@@ -49,9 +49,7 @@ def correct(backend: Backend, raw: Array, flat: Array, dark: Array, pedestal: fl
     return corrected
 
 
-def bin_tile(
-    backend: Backend, raw: Array, factor: int, saturation_counts: float | None
-) -> tuple[Array, Array]:
+def bin_tile(backend: Backend, raw: Array, factor: int) -> tuple[Array, Array]:
     """Average blocks of ``factor`` x ``factor`` pixels; a rest at the far edges is cut off.
 
     Parameters
@@ -62,26 +60,20 @@ def bin_tile(
         Raw counts; host or device.
     factor : int
         Side of a block.
-    saturation_counts : float or None
-        Counts from which a pixel is saturated.
 
     Returns
     -------
     counts : array of float32, shape (y // factor, x // factor)
         Block means.
-    valid : array of bool, same shape
-        False where a block holds a saturated pixel.
+    peak : array of the type of ``raw``, same shape
+        Largest pixel of each block, which says whether one was saturated.
     """
     counts = backend.asarray(raw, dtype=None)
     h, w = counts.shape[0] // factor, counts.shape[1] // factor
     blocks = counts[: h * factor, : w * factor].reshape(h, factor, w, factor)
     # Rows first: contiguous adds are four times faster than one mean over both axes.
     total = blocks.sum(axis=1, dtype=np.float32).sum(axis=2)
-    if saturation_counts is None:
-        valid = backend.xp.ones((h, w), dtype=np.bool_)
-    else:
-        valid = blocks.max(axis=1).max(axis=2) < saturation_counts
-    return total / np.float32(factor * factor), valid
+    return total / np.float32(factor * factor), blocks.max(axis=1).max(axis=2)
 
 
 def enlarge(backend: Backend, field: Array, shape_px: tuple[int, int], factor: int) -> Array:

@@ -1,11 +1,10 @@
-"""Flat-field from the same specimen seen in two tiles.
+"""What two tiles that show the same specimen tell about flat-field and camera offset.
 
-Two tiles that show the same cell measure the ratio of the flat-field at two places of the
-camera, whatever the specimen is. The log flat-field is a Legendre polynomial fitted to all
-log-ratios by iteratively reweighted least squares. Overlaps lie at the tiles' borders, so
-a weak pull towards the mean of all tiles holds the interior. Order
-and pull are chosen by edges held out of the fit. All on the host in float64: a design of a
-few ten thousand rows and at most 44 columns.
+A cell of the specimen's brightness ``s`` reads ``offset + flat * s`` in either tile, so
+``(first - offset) / flat_first - (second - offset) / flat_second`` is zero whatever the
+specimen is. This difference is linear in the offset and, near a solution, in the log
+flat-field; unlike a log-ratio it has no bias where few photons were counted, and dark cells
+need no threshold: they measure the offset. All on the host in float64.
 """
 
 from __future__ import annotations
@@ -13,269 +12,182 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.polynomial.legendre import legvander
 from numpy.typing import NDArray
 
+from tilewright.kernels.flat_basis import legendre_design, log_flat
 from tilewright.kernels.overlap_cells import OverlapCells
 
 Float = NDArray[np.float64]
 
-MAX_ORDER = 8
 FOLDS = 5
-#: Strengths of the pull to the tile mean, relative to the overlaps' information per coefficient.
-#: Held-out overlaps cannot see the interior: on the brain tiles 0.003 scored as well as 0.1, and
-#: drew a ridge that no tile shows. On hard10 0.1 is 1.9 %, 0.003 2.7 % and none 3.8 %.
-PULLS = (0.1, 0.03, 0.01, 0.003)
-#: Strongest pull, then lowest order, whose held-out rms is within 5 % of the best. On syn10 that
-#: is order 2 (0.60 %), on hard10 order 6 (1.9 %); the noise of the rms itself is below 0.1 %.
-TOLERANCE = 0.05
-_REFERENCE_ORDER = 5
-_ITERATIONS = 6
 _SIGNAL_BINS = 16
-#: Cells whose log-ratio scatters more than this are mostly noise; a whole bin of signal is
-#: left out, since leaving out single cells by their noise would bias the ratio.
+#: Cells whose relative difference scatters more than this tell nothing about evenness.
 _MAX_SCATTER = 0.4
-_RIDGE = 1e-6
-#: Larger log-ratios count as this much in the quality number (debris, a wrong position).
+#: Larger relative differences count as this much in the quality number (debris, a wrong position).
 _CLIP = 0.3
+#: Parts of a tile's side; cells of one edge in one of these squares err together.
+_PARTS = 4
+#: Median of a squared standard normal deviate.
+_MEDIAN_CHI2 = 0.4549
 
 
 @dataclass(frozen=True)
-class LogRatios:
-    """Log-ratios of usable cells with their weights; host arrays of length m."""
-
-    cells: OverlapCells
-    value: Float
-    weight: Float
-
-
-@dataclass(frozen=True)
-class LegendreFit:
-    """Log flat-field as a Legendre polynomial.
+class Knowledge:
+    """A Gaussian in the coefficients of the log flat-field, then the offset in counts.
 
     Attributes
     ----------
-    order : int
-        Largest total degree.
-    coefficient : ndarray of float64, shape (columns of the order,)
-        As ordered by :func:`legendre_design`.
-    pull : float
-        Strength of the pull to the tile mean.
-    held_out : ndarray of float64, shape (m,)
-        Residual of each log-ratio under a fit without its edge's fold.
+    matrix : ndarray of float64, shape (k + 1, k + 1)
+        Precision: the inverse of the covariance.
+    vector : ndarray of float64, shape (k + 1,)
+        Precision times mean.
     """
 
-    order: int
-    coefficient: Float
-    pull: float
-    held_out: Float
+    matrix: Float
+    vector: Float
 
-    def flat(self, shape_px: tuple[int, int]) -> NDArray[np.float32]:
-        """Return the flat-field of mean 1 at pixel centres, float32 (y, x)."""
-        grid = np.zeros((self.order + 1, self.order + 1))
-        for value, (i, j) in zip(self.coefficient, _degrees(self.order), strict=True):
-            grid[i, j] = value
-        y, x = ((np.arange(size) + 0.5) / size * 2.0 - 1.0 for size in shape_px)
-        log_flat = legvander(y, self.order) @ grid @ legvander(x, self.order).T
-        flat = np.exp(log_flat - log_flat.max())
-        return np.asarray(flat / flat.mean(), dtype=np.float32)
+    def __add__(self, other: Knowledge) -> Knowledge:
+        """Join independent knowledge."""
+        return Knowledge(self.matrix + other.matrix, self.vector + other.vector)
 
-    def log_flat(self, place: Float) -> Float:
-        """Return the log flat-field, up to a constant, at ``place`` (m, 2)."""
-        return legendre_design(place, self.order) @ self.coefficient
+    def weaken(self, factor: float) -> Knowledge:
+        """Return the same mean with ``factor`` times the variance."""
+        return Knowledge(self.matrix / factor, self.vector / factor)
 
 
-def _degrees(order: int) -> list[tuple[int, int]]:
-    return [(i, total - i) for total in range(1, order + 1) for i in range(total + 1)]
+@dataclass(frozen=True)
+class Differences:
+    """Differences of all cells at one flat-field and offset; arrays of length m, counts.
 
-
-def legendre_design(place: Float, order: int) -> Float:
-    """Return Legendre products of total degree 1 to ``order`` at ``place`` (m, 2) in -1 to 1.
-
-    Sorted by total degree, so the columns of a lower order come first; the constant is left
-    out, as a flat-field has mean 1.
+    Attributes
+    ----------
+    cells : OverlapCells
+    signal : ndarray
+        Brightness of the specimen.
+    value : ndarray
+        First less second tile, both corrected.
+    scatter : ndarray
+        Robust standard deviation of ``value`` among cells of like signal.
+    robust : ndarray
+        Weight of each cell, 1 for an inlier.
+    by_offset : ndarray
+        Change of ``value`` if the offset were one count higher.
     """
-    y, x = legvander(place[:, 0], order), legvander(place[:, 1], order)
-    return np.stack([y[:, i] * x[:, j] for i, j in _degrees(order)], axis=1)
+
+    cells: OverlapCells
+    signal: Float
+    value: Float
+    scatter: Float
+    robust: Float
+    by_offset: Float
+
+    @property
+    def seen(self) -> NDArray[np.bool_]:
+        """Cells whose signal stands out of their scatter."""
+        return (self.scatter < _MAX_SCATTER * self.signal) & (self.robust > 0)
+
+    def rms(self, relative: Float) -> float:
+        """Return the rms of relative differences (m,), averaged over neighbouring seen cells.
+
+        The mean of the cells of one edge in one square of a quarter of the tile's side: noise of
+        single cells is no unevenness. Single means are clipped at 0.3.
+        NaN where no cell is seen.
+        """
+        seen = self.seen
+        if not seen.any():
+            return float("nan")
+        weight = (self.robust * (self.signal / self.scatter) ** 2)[seen]
+        group = _neighbours(self.cells.take(seen))
+        power = np.bincount(group, weight)
+        mean = np.bincount(group, weight * relative[seen]) / power
+        square = np.minimum(np.abs(mean), _CLIP) ** 2
+        return float(np.sqrt(np.average(square, weights=power)))
 
 
-def log_ratios(cells: OverlapCells, offset_counts: float) -> LogRatios:
-    """Return log-ratios of the cells with signal, weighted by their scatter at that signal.
+def relative_difference(
+    cells: OverlapCells, flat_first: Float, flat_second: Float, offset_counts: float
+) -> Float:
+    """Return the difference of corrected counts over the specimen's brightness, per cell."""
+    first, second = cells.first - offset_counts, cells.second - offset_counts
+    signal = (first + second) / (flat_first + flat_second)
+    return np.asarray((first / flat_first - second / flat_second) / np.maximum(signal, 1e-6))
+
+
+def differences(
+    cells: OverlapCells, coefficient: Float, offset_counts: float, *, robust: bool
+) -> Differences:
+    """Compare all cells under a flat-field and an offset.
 
     Parameters
     ----------
     cells : OverlapCells
-        Raw counts.
+        Raw counts, at least one cell.
+    coefficient : ndarray of float64, shape (k,)
+        Log flat-field (:mod:`tilewright.kernels.flat_basis`).
     offset_counts : float
         Counts without light.
-
-    Returns
-    -------
-    LogRatios
-        May be empty. Weights are 1/scatter², scatter being a robust standard deviation among
-        cells of like signal after a fit of order 5.
+    robust : bool
+        Weight outliers down; False before the flat-field is roughly known.
     """
-    signal = 0.5 * (cells.first + cells.second) - offset_counts
-    cells, signal = cells.take(signal > 0), signal[signal > 0]
-    floor = 0.05 * signal
-    value = np.log(
-        np.maximum(cells.first - offset_counts, floor)
-        / np.maximum(cells.second - offset_counts, floor)
-    )
-    if len(value) < 4 * _SIGNAL_BINS:
-        return LogRatios(cells.take(np.zeros(len(value), dtype=bool)), value[:0], value[:0])
+    flat_first = np.exp(log_flat(coefficient, cells.place_first))
+    flat_second = np.exp(log_flat(coefficient, cells.place_second))
+    first, second = cells.first - offset_counts, cells.second - offset_counts
+    signal = (first + second) / (flat_first + flat_second)
+    value = first / flat_first - second / flat_second
     rank = np.argsort(np.argsort(signal, kind="stable"), kind="stable")
     group = rank * _SIGNAL_BINS // len(rank)
-    design = _difference(cells, min(_REFERENCE_ORDER, MAX_ORDER))
-    residual, robust = value - np.median(value), np.ones_like(value)
-    for iteration in range(_ITERATIONS):
-        scatter = np.array(
-            [np.median(np.abs(residual[group == k])) / 0.6745 for k in range(_SIGNAL_BINS)]
-        )
-        scatter = np.maximum(scatter, 1e-3)[group]
-        # Not before the first fit, when the scatter is the vignetting itself.
-        weight = ((scatter < _MAX_SCATTER) | (iteration == 0)) / scatter**2
-        robust = weight / (1.0 + (0.5 * residual / scatter) ** 2) ** 2
-        if not robust.any():
-            break
-        residual = value - design @ _solve(*_normal(design, value, robust), None, None, 0.0)
-    keep = robust > 0
-    return LogRatios(cells.take(keep), value[keep], robust[keep])
+    apart = np.abs(value)
+    scatter = np.zeros(_SIGNAL_BINS)
+    for k in np.unique(group):
+        scatter[k] = float(np.median(apart[group == k])) / 0.6745
+    spread = np.maximum(np.maximum(scatter[group], 1e-3 * np.abs(signal)), 1e-3)
+    weight = 1.0 / (1.0 + (0.5 * value / spread) ** 2) ** 2 if robust else np.ones_like(value)
+    return Differences(cells, signal, value, spread, weight, 1.0 / flat_second - 1.0 / flat_first)
 
 
-def rms(ratios: LogRatios, residual: Float) -> float:
-    """Return the weighted root mean square of ``residual``, single values clipped at 0.3."""
-    square = np.minimum(np.abs(residual), _CLIP) ** 2
-    return float(np.sqrt(np.average(square, weights=ratios.weight)))
+def knowledge_by_fold(
+    found: Differences, coefficient: Float, offset_counts: float, order: int, seed: int
+) -> tuple[list[Knowledge], NDArray[np.int64]]:
+    """Return what each fold of edges tells, and the fold of each cell.
 
-
-def estimate_offset(cells: OverlapCells, fit: LegendreFit) -> tuple[float, float]:
-    """Return the camera offset that makes ratios independent of signal, and its standard error.
-
-    ``(first - o) / f1 = (second - o) / f2`` is linear in ``o``: dark cells at places of unlike
-    flat-field measure it. A regression on the darker half of the cells, robust against outliers.
+    Cells of an edge share errors (position, bleaching, the same specimen in several planes), so
+    variances are raised by how far means of neighbouring cells scatter beyond single cells.
     """
-    gain = [np.exp(fit.log_flat(place)) for place in (cells.place_first, cells.place_second)]
-    dark = cells.first + cells.second <= np.median(cells.first + cells.second)
-    x = (gain[1] - gain[0])[dark]
-    y = (cells.first * gain[1] - cells.second * gain[0])[dark]
-    weight = np.ones_like(x)
-    slope = 0.0
-    for _ in range(2 * _ITERATIONS):
-        power = max(float((weight * x * x).sum()), 1e-12)
-        slope = float((weight * x * y).sum()) / power
-        residual = y - slope * x
-        scatter = max(float(np.median(np.abs(residual))) / 0.6745, 1e-9)
-        weight = 1.0 / (1.0 + (0.5 * residual / scatter) ** 2) ** 2
-    return slope, scatter / power**0.5
+    fold = _folds(found.cells.edge, seed)
+    factor = _common_error(found)
+    parts = []
+    for k in range(FOLDS):
+        inside = np.flatnonzero(fold == k)
+        cells = found.cells.take(inside)
+        design = legendre_design(cells.place_first, order)
+        design -= legendre_design(cells.place_second, order)
+        root = np.sqrt(found.robust[inside]) / found.scatter[inside]
+        design *= (found.signal[inside] * root)[:, None]
+        rows = np.concatenate([design, (-found.by_offset[inside] * root)[:, None]], axis=1)
+        mean = np.append(coefficient, offset_counts)
+        matrix = rows.T @ rows
+        vector = rows.T @ (found.value[inside] * root) + matrix @ mean
+        parts.append(Knowledge(matrix, vector).weaken(factor))
+    return parts, fold
 
 
-def fit_overlaps(
-    ratios: LogRatios, tile_mean: Float, *, order: int | None, seed: int
-) -> LegendreFit:
-    """Fit the log flat-field; choose order and pull by held-out edges.
-
-    Parameters
-    ----------
-    ratios : LogRatios
-        At least one cell in each of two edges.
-    tile_mean : ndarray of float64, shape (h, w)
-        Log of the mean of all tiles without the offset, finite.
-    order : int or None
-        Fixed order 1 to 8, or None to choose.
-    seed : int
-        Seed of the split of edges into folds.
-
-    Returns
-    -------
-    LegendreFit
-        Stiffest model (strongest pull, then lowest order) within 5 % of the best held-out rms.
-
-    Raises
-    ------
-    ValueError
-        ``order`` is not 1 to 8.
-    """
-    if order is not None and not 1 <= order <= MAX_ORDER:
-        raise ValueError(f"illumination order is {order}; give 1 to {MAX_ORDER}, or null to choose")
-    orders = range(1, MAX_ORDER + 1) if order is None else [order]
-    design = _difference(ratios.cells, orders[-1])
-    prior = _tile_mean_normal(tile_mean, orders[-1])
-    fold = _folds(ratios.cells.edge, seed)
-    parts = [
-        _normal(design[fold == k], ratios.value[fold == k], ratios.weight[fold == k])
-        for k in range(FOLDS)
-    ]
-    held_out = {}
-    for k in orders:
-        for pull in PULLS:
-            held_out[k, pull] = _held_out(design, ratios.value, fold, parts, prior, k, pull)
-    score = {key: round(rms(ratios, residual), 7) for key, residual in held_out.items()}
-    good = (1.0 + TOLERANCE) * min(score.values())
-    chosen = min((key for key in score if score[key] <= good), key=lambda key: (-key[1], key[0]))
-    matrix, vector = _total(parts)
-    coefficient = _solve(*_lead(matrix, vector, chosen[0]), *_lead(*prior, chosen[0]), chosen[1])
-    return LegendreFit(chosen[0], coefficient, chosen[1], held_out[chosen])
+def _common_error(found: Differences) -> float:
+    """Variance of means of neighbouring cells over what independent cells would have, from 1."""
+    group = _neighbours(found.cells)
+    weight = found.robust / found.scatter**2
+    score = np.bincount(group, weight * found.signal * found.value)
+    power = np.bincount(group, weight * found.signal**2)
+    return max(1.0, float(np.median(score**2 / np.maximum(power, 1e-12))) / _MEDIAN_CHI2)
 
 
-def _difference(cells: OverlapCells, order: int) -> Float:
-    return legendre_design(cells.place_first, order) - legendre_design(cells.place_second, order)
+def _neighbours(cells: OverlapCells) -> NDArray[np.int64]:
+    """Return one number for all cells of an edge in one square of the first tile."""
+    square = np.clip(np.floor((cells.place_first + 1.0) * (_PARTS / 2)), 0, _PARTS - 1)
+    key = (cells.edge * _PARTS + square[:, 0].astype(np.int64)) * _PARTS
+    _, group = np.unique(key + square[:, 1].astype(np.int64), return_inverse=True)
+    return np.asarray(group, dtype=np.int64)
 
 
 def _folds(edge: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
     names, index = np.unique(edge, return_inverse=True)
     return (np.random.default_rng(seed).permutation(len(names)) % FOLDS)[index]
-
-
-def _normal(design: Float, value: Float, weight: Float) -> tuple[Float, Float]:
-    root = np.sqrt(weight)
-    scaled = design * root[:, None]
-    # One array times its own transpose: BLAS then computes half of the symmetric product.
-    return scaled.T @ scaled, scaled.T @ (root * value)
-
-
-def _total(parts: list[tuple[Float, Float]]) -> tuple[Float, Float]:
-    return np.sum([part[0] for part in parts], axis=0), np.sum([part[1] for part in parts], axis=0)
-
-
-def _tile_mean_normal(tile_mean: Float, order: int) -> tuple[Float, Float]:
-    h, w = tile_mean.shape
-    y, x = np.meshgrid(*((np.arange(s) + 0.5) / s * 2.0 - 1.0 for s in (h, w)), indexing="ij")
-    design = legendre_design(np.stack([y.ravel(), x.ravel()], axis=1), order)
-    value = tile_mean.ravel() - tile_mean.mean()
-    design = design - design.mean(axis=0)
-    return _normal(design, value, np.full(value.size, 1.0 / value.size))
-
-
-def _lead(matrix: Float, vector: Float, order: int) -> tuple[Float, Float]:
-    columns = len(_degrees(order))
-    return matrix[:columns, :columns], vector[:columns]
-
-
-def _solve(
-    matrix: Float, vector: Float, prior: Float | None, prior_vector: Float | None, pull: float
-) -> Float:
-    """Solve in units of the mean overlap information, so that pull and ridge are relative."""
-    scale = max(float(np.trace(matrix)) / len(vector), 1e-12)
-    left, right = matrix / scale + _RIDGE * np.eye(len(vector)), vector / scale
-    if prior is not None and prior_vector is not None:
-        left, right = left + pull * prior, right + pull * prior_vector
-    return np.asarray(np.linalg.solve(left, right), dtype=np.float64)
-
-
-def _held_out(
-    design: Float,
-    value: Float,
-    fold: NDArray[np.int64],
-    parts: list[tuple[Float, Float]],
-    prior: tuple[Float, Float],
-    order: int,
-    pull: float,
-) -> Float:
-    residual = np.empty_like(value)
-    for k in range(FOLDS):
-        matrix, vector = _total([part for j, part in enumerate(parts) if j != k])
-        solution = _solve(*_lead(matrix, vector, order), *_lead(*prior, order), pull)
-        inside = fold == k
-        residual[inside] = value[inside] - design[inside, : len(solution)] @ solution
-    return residual

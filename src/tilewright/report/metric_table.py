@@ -80,7 +80,15 @@ METRICS: dict[str, Metric] = {
         "Brightness mismatch in held-out overlaps",
         "uneven_illumination",
         "the flat-field leaves tiles of different brightness side by side",
-        _above(0.05, 0.15),
+        _above(0.03, 0.1),
+    ),
+    "flat_error": Metric(
+        "Expected error of the flat-field",
+        "uncertain_flat",
+        "tiles and overlaps do not say what the middle of the flat-field looks like; measure "
+        "more tiles or a wider overlap, or give a flat_file",
+        _above(0.03, 0.08),
+        "%",
     ),
     "flat_minimum": Metric(
         "Darkest place of the flat-field",

@@ -63,6 +63,13 @@ def qc_illumination(
                 if ratio is not None
                 else "too few overlaps with tissue",
             ),
+            judge(
+                subject,
+                "flat_error",
+                found.get("flat_error"),
+                limits,
+                detail="" if found.get("flat_error") is not None else "no overlaps to judge it by",
+            ),
             # The 1st percentile: a speck of dust is no vignetting.
             judge(subject, "flat_minimum", float(np.percentile(flat, 1)), limits),
         ]
@@ -86,7 +93,10 @@ def _how(numbers: Mapping[str, Any]) -> str:
     bound = "at most " if "upper bound" in str(numbers.get("offset_method")) else ""
     offset = numbers.get("offset_counts")
     zero = f", offset {bound}{offset:g}" if isinstance(offset, int | float) else ""
-    return f"{numbers.get('method', 'unknown')}{zero}"
+    clips = ""
+    if "piles up" in str(numbers.get("saturation_method")):
+        clips = f", saturates at {numbers['saturation_counts']:g}: set camera.saturation_counts"
+    return f"{numbers.get('method', 'unknown')}{zero}{clips}"
 
 
 def _draw(fields: Sequence[tuple[str, NDArray[np.float32], str]], output_png: Path) -> None:

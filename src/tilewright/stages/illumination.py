@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.io.illumination import Illumination, write_illumination
 from tilewright.kernels.backend import Backend
@@ -15,13 +15,15 @@ from tilewright.stages.illumination_methods import (
     Candidate,
     Evidence,
     Plane,
+    dark_field,
     finish,
     gather,
+    overlap_candidate,
     read_files,
     try_basic,
-    try_overlap,
 )
 from tilewright.stages.illumination_tiles import (
+    BinnedTiles,
     TilePositions,
     enlarge_blocks,
     has_signal,
@@ -122,9 +124,9 @@ def estimate(
     planes : int
         Number of evenly spaced z-planes pooled.
     order : int or None
-        Legendre order of ``overlap``, 1 to 8; None chooses.
+        Largest Legendre order of ``overlap``, 1 to 14; None is 14.
     saturation_counts : float or None
-        Counts from which pixels are left out; None is the largest value of an integer type.
+        Counts from which pixels are left out; None finds it.
     seed : int
         Seed of the split into held-out edges.
     progress : bool
@@ -136,8 +138,9 @@ def estimate(
         Fields at tile resolution; the flat-field has mean 1 and is >= 0.05.
     numbers : dict
         ``method``, ``reason``, ``offset_counts``, ``offset_method``, ``heldout_log_ratio`` (of the
-        method used, rms), ``heldout_log_ratio_rms`` (uncorrected and each method), ``edges``,
-        ``cells``, ``planes``, ``flat_clipped_pixels``, and the fit's own numbers per method.
+        method used, rms), ``heldout_log_ratio_rms`` (uncorrected and each method), ``flat_error``
+        (expected, relative rms), ``edges``, ``cells``, ``planes``, ``saturation_counts``,
+        ``saturation_method``, ``flat_clipped_pixels``, and the fit's own numbers per method.
 
     Raises
     ------
@@ -150,31 +153,23 @@ def estimate(
     """
     _check(tiles, positions, method, planes, flat_file)
     binned = read_binned(backend, tiles, planes, saturation_counts, progress=progress)
-    cells = None if positions is None else overlap_cells(backend, binned, positions, seed)
-    evidence = gather(backend, binned, cells, offset_counts, seed)
-    structure = evidence.structure
-    if structure is not None:
-        binned = less_structure(backend, binned, structure)
-        cells = None if positions is None else overlap_cells(backend, binned, positions, seed)
-        again = gather(backend, binned, cells, evidence.offset_counts, seed)
-        evidence = dataclasses.replace(again, offset_method=evidence.offset_method)
-    flat_one = np.ones(binned.shape_px, dtype=np.float32)
-    candidates = {"none": Candidate(flat_one, evidence.score(flat_one))}
+    evidence, structure = _gather(backend, binned, positions, offset_counts, order, seed)
+    candidates = {"none": evidence.candidate(np.ones(binned.shape_px, dtype=np.float32))}
     reasons: list[str] = []
     dark: Plane | float = evidence.offset_counts
     if structure is not None:
         dark = dark + enlarge_blocks(backend, structure, binned)
     if method == "file":
         flat, dark = read_files(flat_file, dark_file, binned.shape_px, evidence.offset_counts)
-        candidates["file"] = Candidate(flat, evidence.score(flat))
+        candidates["file"] = evidence.candidate(flat)
     elif method != "none" and not has_signal(
-        backend, binned, evidence.offset_counts, offset_known=offset_counts is not None
+        backend, evidence.binned, evidence.offset_counts, offset_known=offset_counts is not None
     ):
         reasons.append("no signal above the camera offset")
     else:
         attempts: dict[str, Candidate | str] = {}
         if method in ("auto", "overlap"):
-            attempts["overlap"] = try_overlap(backend, evidence, order, seed)
+            attempts["overlap"] = overlap_candidate(evidence)
         if method in ("auto", "basic"):
             attempts["basic"] = try_basic(backend, evidence, fit_dark=offset_counts is None)
         candidates |= {k: v for k, v in attempts.items() if isinstance(v, Candidate)}
@@ -183,6 +178,29 @@ def estimate(
     flat, clipped = finish(candidates[chosen].flat)
     numbers = _report(chosen, candidates, reasons, evidence)
     return Illumination.from_fields(flat, dark), numbers | {"flat_clipped_pixels": clipped}
+
+
+def _gather(
+    backend: Backend,
+    binned: BinnedTiles,
+    positions: TilePositions | None,
+    offset_counts: float | None,
+    order: int | None,
+    seed: int,
+) -> tuple[Evidence, NDArray[np.float64] | None]:
+    """Fit the overlaps; where empty tiles show a dark-field, once more without it."""
+    cells = None if positions is None else overlap_cells(backend, binned, positions, seed)
+    known = None if offset_counts is None else (float(offset_counts), 0.0, "given")
+    evidence = gather(backend, binned, cells, known, order=order, seed=seed)
+    empty = dark_field(backend, evidence) if known is None else None
+    if empty is None or positions is None:
+        return evidence, None
+    offset = round(empty.offset_counts, 1)
+    known = (offset, empty.error_counts, "empty tiles: what makes them even")
+    even = less_structure(backend, binned, empty.structure_counts)
+    cells = overlap_cells(backend, even, positions, seed)
+    again = gather(backend, even, cells, known, order=order, seed=seed)
+    return again, empty.structure_counts
 
 
 def _check(
@@ -209,19 +227,27 @@ def _check(
 
 
 def _choose(method: str, candidates: dict[str, Candidate], reasons: list[str]) -> str:
-    """Lowest held-out rms of the methods asked for; the plain flat where nothing helps."""
+    """Lowest held-out rms of the methods asked for; the plain flat where nothing helps.
+
+    ``basic`` must be clearly better than ``overlap``, and no correction than either: scores
+    within 5 % are equal, and the fit to overlaps knows the interior better.
+    """
     fitted = [name for name in ("overlap", "basic", "file") if name in candidates]
     if not fitted or method == "file":
         return fitted[0] if fitted else "none"
-    scored = [name for name in fitted if candidates[name].held_out is not None]
-    if not scored:
-        return fitted[0]
-    score = {name: round(candidates[name].held_out or 0.0, 6) for name in (*scored, "none")}
-    best = min(scored, key=lambda name: score[name])
-    if score[best] >= score["none"]:
-        reasons.append(f"{best} does not make held-out overlaps agree better than no correction")
-        return "none"
+    best: str = fitted[0]
+    for name in (*fitted[1:], "none"):
+        if _clearly_better(candidates[name], candidates[best]):
+            if name == "none":
+                reasons.append(f"{best} does not make held-out overlaps agree better")
+            best = name
     return best
+
+
+def _clearly_better(one: Candidate, other: Candidate) -> bool:
+    if one.held_out is None or other.held_out is None:
+        return False
+    return round(one.held_out, 4) < round(0.95 * other.held_out, 4)
 
 
 def _report(
@@ -233,17 +259,22 @@ def _report(
         if candidate.held_out is not None
     }
     flat, valid = candidates[chosen].flat, evidence.binned.valid
+    error = candidates[chosen].error
+    saturation, known = evidence.binned.saturation
     return {
         "method": chosen,
         "reason": "; ".join(reasons),
         "heldout_log_ratio": scores.get("uncorrected" if chosen == "none" else chosen),
         "heldout_log_ratio_rms": scores,
+        "flat_error": None if error is None else round(error, 5),
         "fits": {name: c.numbers for name, c in candidates.items() if c.numbers},
         "flat_range": [round(float(flat.min()), 5), round(float(flat.max()), 5)],
         "offset_counts": evidence.offset_counts,
         "offset_method": evidence.offset_method,
         "edges": evidence.edges,
-        "cells": 0 if evidence.ratios is None else len(evidence.ratios.value),
+        "cells": evidence.cells,
         "planes": list(evidence.binned.planes),
+        "saturation_counts": saturation,
+        "saturation_method": known,
         "saturated_share": 0.0 if valid is None else round(1.0 - float(valid.mean()), 6),
     }

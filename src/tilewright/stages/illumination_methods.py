@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +13,18 @@ from scipy.ndimage import map_coordinates
 from tilewright.io.illumination import IlluminationFileError, read_plane
 from tilewright.kernels.backend import Array, Backend
 from tilewright.kernels.basic import fit_basic
-from tilewright.kernels.camera_offset import empty_tiles
+from tilewright.kernels.camera_offset import EmptyTiles, empty_tiles
+from tilewright.kernels.flat_basis import design_grid, flat_field
+from tilewright.kernels.flat_posterior import FlatFit, fit_flat
 from tilewright.kernels.illumination import enlarge
 from tilewright.kernels.overlap_cells import OverlapCells
-from tilewright.kernels.overlap_photometry import (
-    LogRatios,
-    estimate_offset,
-    fit_overlaps,
-    log_ratios,
-    rms,
-)
+from tilewright.kernels.overlap_photometry import relative_difference
 from tilewright.stages.illumination_tiles import (
     BinnedTiles,
-    block_means,
     darkest_counts,
     has_signal,
+    tile_blocks,
+    unsaturated,
 )
 
 Plane = NDArray[np.float32]
@@ -36,23 +32,26 @@ Float = NDArray[np.float64]
 
 #: A flat-field below this share of its mean would multiply noise by more than 20.
 MIN_FLAT = 0.05
-MIN_EDGES = 6
+#: Four tiles have four overlaps, of which one may be empty. The error that is reported says
+#: what three are worth.
+MIN_EDGES = 3
 MIN_CELLS = 300
 MIN_IMAGES_BASIC = 8
-_OFFSET_ROUNDS = 5
-_OFFSET_ORDER = 5
 #: Standard error, as a share of the darkest counts, at which empty tiles are believed. Where
 #: tissue is in most of them it is over 1 (syn10), where they are empty 0.02 (brain tiles).
 _EMPTY_TOLERANCE = 0.05
-_MEAN_BLOCK = 4
+#: A dark-field is taken from empty tiles if it is more than this share of their glow: a third on
+#: the brain tiles. It is 0.02 on syn10, whose camera has none; taken off, it gave 1.5 % for 0.6 %.
+_EMPTY_STRUCTURE = 0.05
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A flat-field, the rms log-ratio it leaves in held-out overlaps, numbers of its fit."""
+    """A flat-field, what it leaves in held-out overlaps, its expected error, numbers of its fit."""
 
     flat: Plane
     held_out: float | None
+    error: float | None = None
     numbers: dict[str, Any] = field(default_factory=dict)
 
 
@@ -67,123 +66,113 @@ class Evidence:
         Camera offset.
     offset_method : str
         How it was found.
-    ratios : LogRatios or None
-        Log-ratios of overlaps, None if there are too few with signal.
-    edges : int
-        Overlaps in ``ratios``.
-    structure : ndarray of float64, shape (h, w), or None
-        Dark-field beside the offset, in blocks of binned pixels, where empty tiles show it.
+    fit : FlatFit or None
+        Flat-field and offset from overlaps and the tiles' mean; None if there are too few cells
+        with signal.
+    edges, cells : int
+        Overlaps, and cells in them, with signal.
     """
 
     binned: BinnedTiles
     offset_counts: float
     offset_method: str
-    ratios: LogRatios | None
+    fit: FlatFit | None
     edges: int
-    structure: Float | None = None
+    cells: int
 
-    def score(self, flat: Plane) -> float | None:
-        """Rms of the overlap log-ratio under ``flat``, None without overlaps."""
-        if self.ratios is None:
-            return None
-        log_flat = np.log(flat)
+    def candidate(self, flat: Plane, numbers: dict[str, Any] | None = None) -> Candidate:
+        """Score a flat-field that was not fitted to the overlaps, and compare it with the fit."""
+        if self.fit is None:
+            return Candidate(flat, None, None, numbers or {})
+        cells = self.fit.found.cells
         size = np.asarray(flat.shape)[:, None]
         at = [
-            map_coordinates(log_flat, (place.T + 1.0) * size / 2.0 - 0.5, order=1, mode="nearest")
-            for place in (self.ratios.cells.place_first, self.ratios.cells.place_second)
+            map_coordinates(flat, (place.T + 1.0) * size / 2.0 - 0.5, order=1, mode="nearest")
+            for place in (cells.place_first, cells.place_second)
         ]
-        return rms(self.ratios, self.ratios.value - (at[0] - at[1]))
+        first, second = (np.asarray(values, dtype=np.float64) for values in at)
+        apart = relative_difference(cells, first, second, self.offset_counts)
+        fitted = self.fit.flat((flat.shape[0], flat.shape[1]))
+        differs = float(np.mean((flat / fitted - 1.0) ** 2, dtype=np.float64))
+        error = float(np.sqrt(self.fit.error**2 + differs))
+        return Candidate(flat, self.fit.found.rms(apart), error, numbers or {})
 
 
 def gather(
     backend: Backend,
     binned: BinnedTiles,
     cells: OverlapCells | None,
-    given: float | None,
+    known: tuple[float, float, str] | None,
+    *,
+    order: int | None,
     seed: int,
 ) -> Evidence:
-    """Settle the camera offset (``given``, or estimated if None) and take the log-ratios."""
-    offset, how, structure = _offset(backend, binned, cells, given, seed)
-    ratios = None if cells is None else log_ratios(cells, offset)
-    if ratios is None or len(ratios.value) < MIN_CELLS:
-        return Evidence(binned, offset, how, None, 0, structure)
-    edges = len(np.unique(ratios.cells.edge))
-    return Evidence(binned, offset, how, ratios, edges, structure)
+    """Fit flat-field and camera offset to the overlaps and the tiles' mean.
+
+    ``known`` is the offset in counts, its standard error, and how it was found; with None it is
+    fitted too, between 0 and the darkest counts.
+    """
+    if known is None:
+        bound = darkest_counts(backend, binned)
+        if not has_signal(backend, binned, bound, offset_known=False):
+            dark = round(float(backend.xp.median(binned.images)), 1)
+            how = "median: the tiles show no light above the noise"
+            return Evidence(binned, dark, how, None, 0, 0)
+        offset, error = bound / 2, bound / 2
+        how = "5th percentile over images of their 1st percentile: an upper bound"
+        nothing = Evidence(binned, round(bound, 1), how, None, 0, 0)
+    else:
+        offset, error, how = known
+        nothing = Evidence(binned, offset, how, None, 0, 0)
+    if cells is None or len(cells) < MIN_CELLS:
+        return nothing
+    images = tile_blocks(backend, binned)[unsaturated(backend, binned)]
+    fit = fit_flat(cells, images, offset, error, order=order, seed=seed)
+    seen = fit.found.seen
+    edges = len(np.unique(fit.found.cells.edge[seen]))
+    if edges < MIN_EDGES or int(seen.sum()) < MIN_CELLS:
+        return replace(nothing, edges=edges, cells=int(seen.sum()))
+    if known is None:
+        offset = round(fit.offset_counts, 1)
+        how = f"overlaps: to {fit.offset_error_counts:.1f} counts"
+    return Evidence(binned, offset, how, fit, edges, int(seen.sum()))
 
 
-def _offset(
-    backend: Backend,
-    binned: BinnedTiles,
-    cells: OverlapCells | None,
-    given: float | None,
-    seed: int,
-) -> tuple[float, str, Float | None]:
-    """Camera offset: given, or from empty tiles, dark overlap cells, or the darkest pixels."""
-    if given is not None:
-        return float(given), "given", None
-    bound = darkest_counts(backend, binned)
-    if not has_signal(backend, binned, bound, offset_known=False):
-        dark = float(backend.xp.median(binned.images))
-        return round(dark, 1), "median: the tiles show no light above the noise", None
-    offset, error, tolerance, how = 0.9 * bound, np.inf, 0.0, ""
-    structure: Float | None = None
-    if cells is not None:
-        # 16 000 cells give the offset of syn10 to 1 count in a quarter of the time of all.
-        sample = cells.take(np.arange(0, len(cells), max(1, len(cells) // 16_000)))
-        mean = _tile_mean(backend, binned)
-        blocks = backend.to_numpy(block_means(binned)).astype(np.float64)
-        # The planes of a tile are not independent: they are one image here.
-        blocks = blocks.reshape(len(binned.planes), -1, *blocks.shape[1:]).mean(axis=0)
-        for _ in range(_OFFSET_ROUNDS):
-            ratios = log_ratios(sample, offset)
-            if len(np.unique(ratios.cells.edge)) < MIN_EDGES or len(ratios.value) < MIN_CELLS:
-                break
-            log_mean = _log_tile_mean(mean, offset)
-            model = fit_overlaps(ratios, log_mean, order=_OFFSET_ORDER, seed=seed)
-            flat = model.flat(blocks.shape[1:]).astype(np.float64)
-            empty = empty_tiles(blocks, flat)
-            found, error, structure = dataclasses.astuple(empty)
-            how, tolerance = "empty tiles: what makes them even", _EMPTY_TOLERANCE * bound
-            if error > tolerance:
-                structure = None
-                found, error = estimate_offset(sample, model)
-                how = "overlaps: ratios of dark cells do not depend on signal"
-                tolerance = max(1.0, 0.01 * bound)
-            offset = float(np.clip(found, 0.0, bound))
-    if error <= tolerance:
-        return round(offset, 1), how, structure
-    how = "5th percentile over images of their 1st percentile: an upper bound"
-    return round(bound, 1), how, None
+def dark_field(backend: Backend, evidence: Evidence) -> EmptyTiles | None:
+    """Return offset and dark-field that empty tiles show, None unless they tell both well."""
+    if evidence.fit is None:
+        return None
+    blocks = tile_blocks(backend, evidence.binned)
+    shape = (blocks.shape[1], blocks.shape[2])
+    flat = flat_field(evidence.fit.coefficient, shape).astype(np.float64)
+    empty = empty_tiles(blocks, flat)
+    # An error of the flat-field that looks like the flat-field itself tilts the line of counts
+    # over flat-field, and its intercept with it.
+    design = design_grid(shape, evidence.fit.order)
+    apart = (flat - flat.mean()).ravel()
+    tilt = (flat.ravel()[:, None] * design).T @ apart / float(apart @ apart + 1e-12)
+    covariance = evidence.fit.posterior.covariance[:-1, :-1]
+    flat_error = abs(empty.glow_counts) * float(np.sqrt(tilt @ covariance @ tilt))
+    tolerance = _EMPTY_TOLERANCE * darkest_counts(backend, evidence.binned)
+    error = float(np.hypot(empty.error_counts, flat_error))
+    shown = float(empty.structure_counts.std()) > _EMPTY_STRUCTURE * abs(empty.glow_counts)
+    return replace(empty, error_counts=error) if shown and error <= tolerance else None
 
 
-def _tile_mean(backend: Backend, binned: BinnedTiles) -> Float:
-    """Mean of all images (y, x), in blocks of 4 x 4 binned pixels where tiles are large."""
-    mean = backend.to_numpy(binned.images.mean(axis=(0, 1))).astype(np.float64)
-    h, w = (size // _MEAN_BLOCK for size in mean.shape)
-    if min(h, w) < 4:
-        return np.asarray(mean)
-    blocks = mean[: h * _MEAN_BLOCK, : w * _MEAN_BLOCK].reshape(h, _MEAN_BLOCK, w, _MEAN_BLOCK)
-    return np.asarray(blocks.mean(axis=(1, 3)))
-
-
-def _log_tile_mean(mean_counts: Float, offset_counts: float) -> Float:
-    signal = mean_counts - offset_counts
-    return np.asarray(np.log(np.maximum(signal, MIN_FLAT * max(float(signal.mean()), 1e-6))))
-
-
-def try_overlap(
-    backend: Backend, evidence: Evidence, order: int | None, seed: int
-) -> Candidate | str:
+def overlap_candidate(evidence: Evidence) -> Candidate | str:
     """Flat-field by overlap photometry, or why there is none."""
-    if evidence.ratios is None or evidence.edges < MIN_EDGES:
-        return f"overlap needs {MIN_EDGES} overlaps with signal and has {evidence.edges}"
-    log_mean = _log_tile_mean(_tile_mean(backend, evidence.binned), evidence.offset_counts)
-    model = fit_overlaps(evidence.ratios, log_mean, order=order, seed=seed)
-    return Candidate(
-        model.flat(evidence.binned.shape_px),
-        rms(evidence.ratios, model.held_out),
-        {"order": model.order, "tile_mean_weight": model.pull},
-    )
+    fit = evidence.fit
+    if fit is None:
+        return (
+            f"overlap needs {MIN_EDGES} overlaps and {MIN_CELLS} cells with signal and has "
+            f"{evidence.edges} and {evidence.cells}"
+        )
+    numbers = {
+        "order": fit.order,
+        "fall": round(fit.posterior.fall, 3),
+        "interior": round(fit.posterior.interior, 3),
+    }
+    return Candidate(fit.flat(evidence.binned.shape_px), fit.held_out, fit.error, numbers)
 
 
 def try_basic(backend: Backend, evidence: Evidence, *, fit_dark: bool) -> Candidate | str:
@@ -196,7 +185,7 @@ def try_basic(backend: Backend, evidence: Evidence, *, fit_dark: bool) -> Candid
     enlarged = enlarge(backend, fields.flat[0], binned.shape_px, 2 * binned.factor)
     flat, _ = finish(backend.to_numpy(enlarged))
     rest = round(float(fields.dark[0].mean()), 2)
-    return Candidate(flat, evidence.score(flat), {"dark_rest_counts": rest})
+    return evidence.candidate(flat, {"dark_rest_counts": rest})
 
 
 def _clean_images(backend: Backend, binned: BinnedTiles) -> Array:

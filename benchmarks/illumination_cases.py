@@ -1,0 +1,136 @@
+"""Error of the flat-field where estimating it is hard, and whether the verdict says so.
+
+``python -m benchmarks.illumination_cases [--seeds 11 12 13] [--only NAME ...]``
+
+Each row is a set of synthetic tiles with a known flat-field (``tests/illumination_truth.py``),
+256 px, 10 % overlap and one plane unless its name says otherwise, the camera's offset unknown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.illumination_truth import (
+    make_tiles,
+    relative_rmse,
+    ring,
+    shadow,
+    stripes,
+    vignette,
+)
+from tilewright.kernels.backend import cpu_backend
+from tilewright.report.metric_table import METRICS
+from tilewright.stages.illumination import estimate
+
+SIZE = 256
+Field = NDArray[np.float64]
+GRID = (6, 6)
+
+
+def _tilted() -> Field:
+    y, x = np.mgrid[-1 : 1 : SIZE * 1j, -1 : 1 : SIZE * 1j]
+    flat = 1 + 0.35 * x - 0.15 * y
+    return np.asarray(flat / flat.mean())
+
+
+def _off_centre() -> Field:
+    y, x = np.mgrid[-1 : 1 : SIZE * 1j, -1 : 1 : SIZE * 1j]
+    flat = np.exp(-0.45 * ((x - 0.8) ** 2 + (y + 0.6) ** 2))
+    return np.asarray(flat / flat.mean())
+
+
+def _gradient() -> Field:
+    y, x = np.mgrid[-1 : 1 : SIZE * 1j, -1 : 1 : SIZE * 1j]
+    return np.asarray(20 * x + 10 * y)
+
+
+def _smooth() -> Field:
+    return vignette(SIZE, 0.55)
+
+
+#: (name, flat-field, options of ``make_tiles``, options of ``estimate``).
+CASES: list[tuple[str, Callable[[], Field], dict[str, Any], dict[str, Any]]] = [
+    ("standard 36 tiles", _smooth, {}, {}),
+    ("4 tiles", _smooth, {"grid": (2, 2)}, {}),
+    ("4 tiles, tissue", _smooth, {"grid": (2, 2), "empty": 0, "lumps": 0.4}, {}),
+    ("9 tiles", _smooth, {"grid": (3, 3)}, {}),
+    ("9 tiles, tissue", _smooth, {"grid": (3, 3), "empty": 0, "lumps": 0.4}, {}),
+    ("36 tiles, tissue", _smooth, {"empty": 0, "lumps": 0.4}, {}),
+    ("saturated, declared", _smooth, {"empty": 0, "lumps": 0.4, "clip_counts": 3000.0},
+     {"saturation_counts": 3000.0}),
+    ("saturated, undeclared", _smooth, {"empty": 0, "lumps": 0.4, "clip_counts": 3000.0}, {}),
+    ("2 % overlap", _smooth, {"overlap": 0.02}, {}),
+    ("5 % overlap", _smooth, {"overlap": 0.05}, {}),
+    ("8 % overlap", _smooth, {"overlap": 0.08}, {}),
+    ("25 % overlap", _smooth, {"overlap": 0.25}, {}),
+    ("90 % empty", _smooth, {"empty": 0.9}, {}),
+    ("dim, 20 electrons", _smooth, {"electrons": 20.0, "haze": 5.0}, {}),
+    ("half shadow", lambda: shadow(SIZE), {}, {}),
+    ("tilt", _tilted, {}, {}),
+    ("off centre", _off_centre, {}, {}),
+    ("ring", lambda: ring(SIZE), {}, {}),
+    ("ring, 9 tiles", lambda: ring(SIZE), {"grid": (3, 3)}, {}),
+    ("stripes", lambda: stripes(SIZE), {}, {}),
+    ("stripes, 9 tiles", lambda: stripes(SIZE), {"grid": (3, 3)}, {}),
+    ("dark-field gradient", _smooth, {"dark": _gradient}, {}),
+]  # fmt: skip
+
+
+def verdict(numbers: dict[str, Any]) -> str:
+    """Return the worse verdict of the numbers that are judged."""
+    told = []
+    for name in ("heldout_log_ratio", "flat_error"):
+        if name in METRICS:
+            value = numbers.get(name)
+            told.append("warn" if value is None else METRICS[name].threshold.judge(value))
+    return max(told, key=["pass", "warn", "fail"].index)
+
+
+def line(*cells: object) -> None:
+    """Print one row of the table."""
+    widths = (24, 5, 18, 10, 10, 6, 8, 7, 6)
+    print("  ".join(f"{c!s:<{w}}" for c, w in zip(cells, widths, strict=False)), flush=True)
+
+
+def main() -> int:
+    """Print one row for each case and seed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[11, 12, 13])
+    parser.add_argument("--only", nargs="+", help="cases whose name begins so")
+    options = parser.parse_args()
+    line("set", "seed", "error", "expected", "held out", "says", "method", "offset", "s")
+    for name, flat, making, asked in CASES:
+        if options.only and not name.startswith(tuple(options.only)):
+            continue
+        truth = flat()
+        for seed in options.seeds:
+            made: dict[str, Any] = {"grid": GRID, "overlap": 0.1} | making
+            if callable(made.get("dark")):
+                made["dark"] = made["dark"]()
+            tiles, places = make_tiles(truth, seed, **made)
+            start = time.perf_counter()
+            found, numbers = estimate(
+                tiles, places, backend=cpu_backend(1), progress=False, **asked
+            )
+            seconds = time.perf_counter() - start
+            before = relative_rmse(np.ones_like(truth), truth)
+            after = relative_rmse(found.flat, truth)
+            expected, ratio = numbers.get("flat_error"), numbers["heldout_log_ratio"]
+            line(
+                name, seed, f"{100 * before:.1f} -> {100 * after:.2f} %",
+                "-" if expected is None else f"{100 * expected:.2f} %",
+                "-" if ratio is None else f"{ratio:.4f}",
+                verdict(numbers), numbers["method"], f"{numbers['offset_counts']:g}",
+                f"{seconds:.1f}",
+            )  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
