@@ -34,7 +34,7 @@ _AGREE_PX = 0.75
 #: for a copy whose new noise equals the old.
 SHARED_NOISE = 0.2
 #: Side of the blocks in which the sharpest plane is looked for.
-FOCUS_BLOCK_PX = 64
+FOCUS_BLOCK_PX = 32
 #: Standard errors that count as certain.
 _SURE = 6.0
 

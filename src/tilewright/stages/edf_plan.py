@@ -119,6 +119,9 @@ def _in_focus_job(job: Job, backend: Backend, mosaic: Mosaic, focus: Mosaic) -> 
     cells = sample_cells(mosaic)
     planes = [focus.read(slice(1, 3), cell.y, cell.x).reshape(2, -1) for cell in cells]
     trust = trust_in(*np.concatenate(planes, axis=1))
+    # As much tissue again as is sharpest in an end plane lies beyond it, where nothing shows.
+    outside = 2 * sum(mosaic.attributes.get("focus_ends", []))
+    trust = round(trust * max(1 - outside, 0.0), 2)
     floor = _floor_energy(backend, mosaic)
     count = mosaic.shape[0]
 
