@@ -22,16 +22,26 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from tilewright.io.mosaic import create_mosaic, open_mosaic
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.deconvolution import deconvolve, scene_margin
 from tilewright.kernels.focus import plane_weights, psf_mean, soft_focus
 from tilewright.kernels.noise import photon_transfer
+from tilewright.stages.deconvolve import deconvolve as deconvolve_mosaic
+from tilewright.stages.edf import project
 
 TOOL = Path(__file__).resolve().parents[2] / "shared" / "tools" / "edf-truth"
 WORKERS = 2
 #: PSNR in dB that psf_mean and soft_focus must reach.
 BARS = {"wavy": (34.8, 32.7), "thick": (32.3, 26.9), "dim": (27.0, 24.5)}
 Z_STEP_UM = 1.5
+VOXEL_UM = (Z_STEP_UM, 0.377, 0.377)
+OPTICS = {
+    "numerical_aperture": 0.75,
+    "emission_nm": 668.0,
+    "immersion_refractive_index": 1.0,
+    "sample_refractive_index": 1.44,
+}
 Image = NDArray[np.float32]
 
 
@@ -90,11 +100,16 @@ def _measure(
         image: Image = psf_mean(backend, light, kernel, plane_weights(kept), share, 1.0).image
         return image
 
+    def stages(through: bool) -> Callable[[], Image]:
+        return lambda: staged(backend, stack, float(data["bg"]), through)
+
     methods: list[tuple[str, Callable[[], Image], float | None]] = [
         ("max projection", lambda: stack.max(axis=0).astype(np.float32), None),
         ("variance, blur, argmax (as CLIJ)", lambda: variance_argmax(stack), None),
         ("soft_focus (raw)", soft, bars[1]),
         (f"deconvolution ({iterations}), psf_mean", mean, bars[0]),
+        ("stage project, raw stack", stages(False), None),
+        ("stages deconvolve, project", stages(True), None),
     ]
     pictures = {"truth": truth, "middle": stack[len(stack) // 2].astype(np.float32)}
     for label, run, bar in methods:
@@ -107,6 +122,46 @@ def _measure(
         pictures[label] = image
     if png is not None:
         _save(png, name, pictures)
+
+
+def staged(backend: Backend, stack: NDArray[Any], pedestal: float, through: bool) -> Image:
+    """Return the plane that the workflow's stages make, with or without deconvolution."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        source, focus = folder / "in.zarr", None
+        told = {"pedestal_counts": pedestal}
+        with create_mosaic(
+            source, stack.shape, stack.dtype, 512, VOXEL_UM, "in", attributes=told
+        ) as writer:
+            writer.write(0, 0, 0, stack)
+        if through:
+            focus = folder / "focus.zarr"
+            deconvolve_mosaic(
+                source,
+                folder / "light.zarr",
+                backend=backend,
+                optics=OPTICS,
+                gain_counts_per_photon=None,
+                psf_file=None,
+                method="accelerated",
+                iterations=None,
+                tile_px=1024,
+                halo_px=64,
+                focus_output=focus,
+            )
+            source = folder / "light.zarr"
+        output = folder / "edf.zarr"
+        project(
+            source,
+            output,
+            folder / "height.tif",
+            backend=backend,
+            method="auto",
+            optics=OPTICS,
+            focus=focus,
+        )
+        image: Image = open_mosaic(output).read(0).astype(np.float32)
+        return image
 
 
 def variance_argmax(stack: NDArray[Any]) -> Image:

@@ -10,7 +10,8 @@ options = {**snakemake.params.options, "psf_file": snakemake.input.get("psf_file
 with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
     deconvolve(
         Path(snakemake.input.mosaic),
-        Path(snakemake.output[0]),
+        Path(snakemake.output.mosaic),
+        focus_output=Path(snakemake.output.focus),
         backend=backend,
         optics=snakemake.params.optics,
         ome_zarr_version=snakemake.params.output["ome_zarr_version"],

@@ -13,6 +13,7 @@ with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wi
         backend=backend,
         optics=snakemake.params.optics,
         psf_file=snakemake.input.get("psf_file"),
+        focus=snakemake.input.get("focus") or None,
         ome_zarr_version=snakemake.params.output["ome_zarr_version"],
         **snakemake.params.options,
     )

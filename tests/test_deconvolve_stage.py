@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 from scipy.signal import fftconvolve
 
+from tests.test_focus import psnr
 from tilewright.io.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.io.psf_file import PsfFileError, read_psf
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.psf import Optics, PsfError, gibson_lanni
 from tilewright.stages.deconvolve import deconvolve
+from tilewright.stages.edf import project
 from tilewright.stages.tile_windows import tile_windows
 
 VOXEL = (1.5, 0.377, 0.377)
@@ -177,6 +179,80 @@ def test_places_without_a_tile_stay_zero_and_do_not_dim_their_neighbours(
     assert not part[:, :, :40].any()
     edge = (slice(None), slice(None), slice(40, 46))
     assert part[edge].sum() == pytest.approx(whole[edge].sum(), rel=0.2)
+
+
+def both(
+    folder: Path, counts: NDArray[Any], backend: Backend
+) -> tuple[NDArray[np.float32], NDArray[np.float32], Mosaic]:
+    """Return the projections after deconvolution and of the raw stack, and the former's mosaic."""
+    focus = folder / "focus.zarr"
+    run(folder, counts, backend, iterations=None, focus_output=focus)
+    planes = []
+    for name, extra in (("out", focus), ("in", None)):
+        path = folder / f"{name}_edf.zarr"
+        project(
+            folder / f"{name}.zarr",
+            path,
+            folder / f"{name}.tif",
+            backend=backend,
+            method="auto",
+            optics=OPTICS,
+            focus=extra,
+        )
+        planes.append(open_mosaic(path).read(0).astype(np.float32))
+    return planes[0], planes[1], open_mosaic(folder / "out_edf.zarr")
+
+
+def sheet(middle: float, seed: int, photons: float = 600) -> tuple[NDArray[Any], Counts]:
+    """Return (in-focus plane, counts) of a thin wavy sheet around plane ``middle`` of nine.
+
+    The scene is wider than the view and has eight planes more at each end.
+    """
+    rng = np.random.default_rng(seed)
+    size, planes, beyond, edge = 96, 9, 8, 24
+    shape = (planes + 2 * beyond, size + 2 * edge, size + 2 * edge)
+    flat = gaussian_filter((rng.random(shape[1:]) < 0.02) * rng.random(shape[1:]), 1.5)
+    height = beyond + middle + 2 * np.sin(2 * np.pi * np.arange(shape[1]) / 130 + seed)
+    z = np.arange(shape[0])[:, None, None]
+    light = flat * np.exp(-0.5 * ((z - height[:, None]) / 0.7) ** 2)
+    psf = gibson_lanni(Optics(**OPTICS), VOXEL, 2 * shape[0] - 1, max_lateral_px=65)
+    kernel = psf.astype(np.float64)
+    blurred = np.maximum(fftconvolve(light, kernel, mode="same"), 0)
+    truth = fftconvolve(light.sum(axis=0), kernel[shape[0] - 1], mode="same")
+    view = (slice(edge, -edge), slice(edge, -edge))
+    seen = blurred[beyond:-beyond][:, *view]
+    scale = photons / seen.max()
+    noisy = rng.poisson(seen * scale) + rng.normal(PEDESTAL, 2, seen.shape)
+    return truth[view] * scale, np.rint(noisy).astype(np.uint16)
+
+
+@pytest.mark.parametrize(
+    ("middle", "photons", "gain_db"), [(4, 600, 1.5), (4, 40, 0.5), (7.5, 600, 0.0)]
+)
+def test_the_projection_is_never_below_that_of_the_raw_stack(
+    tmp_path: Path, cpu: Backend, middle: float, photons: float, gain_db: float
+) -> None:
+    """In the middle, dim, and half beyond the last plane."""
+    truth, counts = sheet(middle, 3, photons)
+    image, raw, told = both(tmp_path, counts, cpu)
+    assert psnr(image, truth) > psnr(raw, truth) + gain_db
+    assert told.attributes["method"] == "corrected_focus"
+    assert 0 <= told.attributes["trust"] < 1
+    assert (sum(told.attributes["focus_ends"]) > 0.06) == (middle == 7.5)
+
+
+def test_a_damaged_plane_has_no_part_in_the_deconvolution(tmp_path: Path, cpu: Backend) -> None:
+    truth, counts = sheet(4, 4)
+    whole, _, _ = both(tmp_path / "whole", counts, cpu)
+    for damage in ("black", "blob"):
+        broken = counts.copy()
+        if damage == "black":
+            broken[6] = int(PEDESTAL)
+        else:
+            broken[6, 20:60, 20:60] = 65535
+        image, _, told = both(tmp_path / damage, broken, cpu)
+        assert [entry["z"] for entry in told.attributes["excluded_planes"]] == [6]
+        assert psnr(image, truth) > psnr(whole, truth) - 1.5
 
 
 def test_saturation_stays_finite(tmp_path: Path, cpu: Backend) -> None:

@@ -215,7 +215,7 @@ def test_impossible_methods_are_refused_and_nothing_is_left(cpu: Backend, tmp_pa
         run(cpu, tmp_path, source, method="mean")
     broken = np.full((3, 64, 64), np.nan, np.float32)
     with pytest.raises(EdfError, match="not finite"):
-        run(cpu, tmp_path, store(tmp_path / "nan.zarr", broken, 64, DECONVOLVED))
+        run(cpu, tmp_path, store(tmp_path / "nan.zarr", broken, 64))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.zarr", "nan.zarr"]
 
 

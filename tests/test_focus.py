@@ -15,6 +15,7 @@ from scipy import ndimage
 from tilewright.kernels import focus
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.noise import NoiseModel
+from tilewright.kernels.plane_order import add_pairs, compare_planes
 from tilewright.kernels.planes import PlaneVerdict, judge_planes, sample_planes
 
 PLANES, SIZE, PEDESTAL = 9, 192, 100.0
@@ -163,14 +164,13 @@ def test_plane_weights_interpolate_between_kept_planes(kept: list[bool]) -> None
     assert (weights * np.arange(mask.size)).sum() == pytest.approx(inner.sum())
 
 
-def judged(
-    backend: Backend, stack: NDArray[np.float32] | NDArray[np.uint16], deconvolved: bool = False
-) -> list[PlaneVerdict]:
+def judged(backend: Backend, stack: NDArray[np.float32] | NDArray[np.uint16]) -> list[PlaneVerdict]:
     ceiling = 65535.0 if stack.dtype == np.uint16 else np.inf
     half = stack.shape[1] // 2
     chunks = (stack[:, :half], stack[:, half:])
     samples = [sample_planes(backend, chunk, ceiling) for chunk in chunks]
-    return judge_planes(samples, 0.0 if deconvolved else PEDESTAL, deconvolved=deconvolved)
+    pairs = add_pairs([compare_planes(backend, chunk, NOISE, PEDESTAL) for chunk in chunks])
+    return judge_planes(samples, PEDESTAL, pairs)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
@@ -237,17 +237,39 @@ def test_an_empty_or_wholly_saturated_stack_loses_nothing(cpu: Backend) -> None:
     assert judged(cpu, np.full((PLANES, SIZE, SIZE), 65535, np.uint16)) == []
 
 
-def test_end_planes_of_a_deconvolution_are_flagged_and_left_out_only_if_wild(
-    cpu: Backend,
-) -> None:
-    light = np.clip(wavy(7)[0].astype(np.float32) - PEDESTAL, 0, None)
-    light[0] *= 1.4
-    light[8] *= 6
-    verdicts = judged(cpu, light, deconvolved=True)
-    assert [(v.z, v.excluded) for v in verdicts] == [(0, False), (8, True)]
-    assert "end plane" in verdicts[0].reason
-    light[4, 5, 5] = np.nan
-    assert (4, True) in [(v.z, v.excluded) for v in judged(cpu, light, deconvolved=True)]
+@pytest.mark.parametrize("z", [1, 3, 5])
+@pytest.mark.parametrize("damage", ["displaced", "noisy copy", "swapped", "dimmed"])
+def test_a_subtly_damaged_plane_is_named(cpu: Backend, damage: str, z: int) -> None:
+    stack, _, _ = wavy(8)
+    rng = np.random.default_rng(9)
+    wanted, reason = [z], {"dimmed": "0.7"}.get(damage, damage)
+    if damage == "displaced":
+        stack[z] = np.roll(stack[z], 3, axis=1)
+    elif damage == "noisy copy":
+        again = stack[z - 1] + rng.normal(0, 3, stack[z].shape)
+        stack[z] = np.clip(np.rint(again), 0, 65535).astype(np.uint16)
+    elif damage == "swapped":
+        stack[[z, z + 1]] = stack[[z + 1, z]]
+        wanted, reason = [z, z + 1], "out of order"
+    else:
+        stack[z] = np.rint(0.7 * (stack[z] - PEDESTAL) + PEDESTAL).astype(np.uint16)
+    verdicts = judged(cpu, stack)
+    assert [v.z for v in verdicts if v.excluded] == wanted
+    assert all(reason in v.reason for v in verdicts)
+
+
+def test_a_stage_that_drifts_evenly_displaces_no_plane(cpu: Backend) -> None:
+    stack, _, _ = wavy(8)
+    for z in range(PLANES):
+        stack[z] = np.roll(stack[z], z, axis=0)
+    assert judged(cpu, stack) == []
+
+
+def test_tissue_that_leaves_the_stack_is_seen_at_that_end(cpu: Backend) -> None:
+    stack, _, _ = wavy(8)
+    ends = [compare_planes(cpu, part, NOISE, PEDESTAL).ends for part in (stack, stack[:4])]
+    assert max(ends[0]) < 0.1
+    assert ends[1][1] > 0.3 > ends[1][0]
 
 
 def _same_on(device: Backend, cpu: Backend) -> None:

@@ -167,7 +167,8 @@ def in_focus(scene: Scene, seed: int = 0) -> NDArray[np.uint16]:
 
 
 def test_a_sharp_projection_passes(tmp_path: Path, scene: Scene) -> None:
-    found = projected(tmp_path, in_focus(scene))
+    found = projected(tmp_path, in_focus(scene), focus_ends=[0.0, 0.01])
+    assert "tissue_beyond" in found
     assert {verdict for verdict, _ in found.values()} == {"pass"}
 
 
@@ -190,7 +191,10 @@ def test_focus_beyond_the_stack_and_damaged_planes_are_told(tmp_path: Path, scen
         in_focus(scene),
         plane_usage=[0.8, 0.1, 0.05, 0.0, 0.05],
         excluded_planes=[{"z": 3, "reason": "blank"}],
+        focus_ends=[0.2, 0.0],
     )
+    assert found["tissue_beyond"][0] == "warn"
+    assert "plane 1: 20%" in found["tissue_beyond"][1]
     assert found["focus_edge"][0] == "fail"
     assert found["damaged_planes"][0] == "warn"
     assert "plane 4: blank" in found["damaged_planes"][1]

@@ -74,6 +74,11 @@ class Layout:
         return self._sample(f"deconvolve/{_PLANE}.zarr")
 
     @property
+    def deconvolve_focus(self) -> str:
+        """What the deconvolution says about the in-focus plane."""
+        return self._sample(f"deconvolve/{_PLANE}_focus.zarr")
+
+    @property
     def edf(self) -> str:
         """The in-focus plane."""
         return self._sample(f"edf/{_PLANE}.zarr")

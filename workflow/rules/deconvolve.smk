@@ -3,7 +3,8 @@ rule deconvolve:
         unpack(lambda wildcards: experiment.files("deconvolve", wildcards)),
         mosaic=layout.stitch,
     output:
-        directory(layout.deconvolve),
+        mosaic=directory(layout.deconvolve),
+        focus=directory(layout.deconvolve_focus),
     log:
         layout.log("deconvolve", PLANE),
     benchmark:

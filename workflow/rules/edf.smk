@@ -2,6 +2,7 @@ rule project:
     input:
         unpack(lambda wildcards: experiment.files("deconvolve", wildcards)),
         mosaic=layout.deconvolve if DECONVOLVED else layout.stitch,
+        focus=layout.deconvolve_focus if DECONVOLVED else [],
     output:
         plane=directory(layout.edf),
         height=layout.height,

@@ -74,6 +74,7 @@ def missing_bytes(experiment: Experiment, layout: Layout) -> float:
         images = [
             (layout.stitch, stack * _raw_bytes(experiment, layout, sample)),
             (layout.deconvolve, 4 * stack * deconvolved),
+            (layout.deconvolve_focus, 12 * plane * deconvolved),
             (layout.edf, 2 * plane),
         ]
         for channel in experiment.channels:

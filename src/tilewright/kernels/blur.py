@@ -136,9 +136,10 @@ class Blur:
 
         each(self.backend, self.scene[1], self.rows_per_block, columns)
 
-    def forward(self, scene: Array) -> Array:
+    def forward(self, scene: Array, out: Array | None = None) -> Array:
         """Return H ``scene``: (z, y, x) of the view from (z, y, x) of the scene, float32."""
-        out = self.backend.xp.empty(self.view, dtype=self.backend.xp.float32)
+        if out is None:
+            out = self.backend.xp.empty(self.view, dtype=self.backend.xp.float32)
 
         def store(z: slice) -> None:
             out[z] = self.gather(z, *self.view[1:])

@@ -1,4 +1,4 @@
-"""Which planes of a z-stack are damaged: blank, saturated, copied, foreign, too bright."""
+"""Which planes of a raw z-stack are damaged: blank, saturated, copied, foreign, too bright."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.kernels.backend import Backend
+from tilewright.kernels.plane_order import PlanePairs, judge_order
 
 #: Side of the blocks whose means stand for a plane: 8 px average noise down to an eighth.
 BLOCK_PX = 8
@@ -16,11 +17,10 @@ BLANK_CONTRAST = 0.05
 #: A plane saturates where this share of its pixels does and the stack's median has a quarter.
 SATURATED_SHARE = 0.2
 #: A widefield stack has the same light in every plane: this factor is a lamp or exposure fault.
-LEVEL_FACTOR = 1.5
+#: Lamps waver by some percent; bleaching changes a plane against its neighbours by less.
+LEVEL_FACTOR = 1.2
 #: A plane whose best NCC with a neighbour is under this share of the median is another field.
 FOREIGN_NCC = 0.4
-#: End planes of a deconvolution gather light from outside the stack: flag, and leave out.
-END_FLAG, END_DAMAGED = 1.15, 4.0
 
 
 class PlaneSample(NamedTuple):
@@ -69,27 +69,25 @@ def sample_planes(backend: Backend, stack: Any, ceiling_counts: float) -> PlaneS
 
 
 def judge_planes(
-    samples: list[PlaneSample], pedestal_counts: float, *, deconvolved: bool
+    samples: list[PlaneSample], pedestal_counts: float, pairs: PlanePairs | None = None
 ) -> list[PlaneVerdict]:
     """Judge the planes of a mosaic from samples of its chunks; one verdict per bad plane.
 
     Each rule compares a plane with the rest of its own stack, so that an empty channel or a
     wholly saturated one loses nothing here: that is for the quality report to say. The order
-    of rules is fixed: not finite, blank, saturated, copied, other brightness, foreign, ends.
+    of rules is fixed: not finite, blank, saturated, copied, other brightness, foreign, and with
+    ``pairs`` copied with new noise, displaced, out of order.
     """
     coarse = np.concatenate([s.coarse for s in samples], axis=1)
     found: dict[int, str] = {}
     for rule in (_broken, _saturated, _copied):
         for z, reason in rule(samples, coarse).items():
             found.setdefault(z, reason)
-    level = coarse.mean(axis=1) - pedestal_counts
-    if not deconvolved:
-        found |= _other_level(level, set(found))
+    found |= _other_level(coarse.mean(axis=1) - pedestal_counts, set(found))
     found |= _foreign(coarse, set(found))
-    verdicts = [PlaneVerdict(z, True, reason) for z, reason in found.items()]
-    if deconvolved:
-        verdicts += _ends(level, set(found))
-    return sorted(verdicts)
+    if pairs is not None:
+        found |= judge_order(pairs, set(found))
+    return sorted(PlaneVerdict(z, True, reason) for z, reason in found.items())
 
 
 def _broken(samples: list[PlaneSample], coarse: NDArray[np.float64]) -> dict[int, str]:
@@ -114,7 +112,7 @@ def _copied(samples: list[PlaneSample], coarse: NDArray[np.float64]) -> dict[int
     varied = np.array([s.varied for s in samples])
     copied = np.array([s.copied for s in samples])
     bad = varied.any(axis=0) & (copied | ~varied).all(axis=0)
-    return {int(z): f"a copy of plane {z - 1}" for z in np.flatnonzero(bad)}
+    return {int(z): f"a copy of plane {z}" for z in np.flatnonzero(bad)}
 
 
 def _other_level(level: NDArray[np.float64], found: set[int]) -> dict[int, str]:
@@ -151,19 +149,6 @@ def _foreign(coarse: NDArray[np.float64], found: set[int]) -> dict[int, str]:
         if usual < 0.5 or best[worst] >= FOREIGN_NCC * usual:
             return bad
         bad[good[worst]] = f"unlike the planes around it: NCC {best[worst]:.2f}, usual {usual:.2f}"
-
-
-def _ends(level: NDArray[np.float64], found: set[int]) -> list[PlaneVerdict]:
-    """Return end planes of a deconvolved stack that hold more light than the plane beside them."""
-    verdicts: list[PlaneVerdict] = []
-    if level.size < 3:
-        return verdicts
-    for z, inner in ((0, 1), (level.size - 1, level.size - 2)):
-        ratio = float(level[z] / max(level[inner], 1e-6)) if z not in found else 0.0
-        if ratio >= END_FLAG:
-            reason = f"end plane with {ratio:.2f} times the light of the plane beside it"
-            verdicts.append(PlaneVerdict(z, ratio >= END_DAMAGED, reason))
-    return verdicts
 
 
 def _sizes(samples: list[PlaneSample]) -> list[int]:

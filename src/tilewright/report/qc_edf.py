@@ -109,6 +109,11 @@ def _judge(
         at_edge = usage[0] + usage[-1] if sum(usage) else None
         detail = "" if sum(usage) else "no plane stands out anywhere"
         items.append(judge(subject, "focus_edge", at_edge, limits, detail=detail))
+        ends = plane.attributes.get("focus_ends", [])
+        if ends:
+            named = zip((1, planes), ends, strict=True)
+            detail = ", ".join(f"plane {z}: {share:.0%}" for z, share in named if share)
+            items.append(judge(subject, "tissue_beyond", sum(ends), limits, detail=detail))
     return items
 
 

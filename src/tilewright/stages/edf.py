@@ -21,7 +21,8 @@ from tilewright.io.mosaic import Mosaic, MosaicWriter, create_mosaic, open_mosai
 from tilewright.io.zarr_store import OmeZarrVersion, whole_or_nothing
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
-from tilewright.stages.edf_plan import Cell, EdfError, Job, Method, chunk_cells, plan_projection
+from tilewright.stages.edf_plan import EdfError, Job, Method, plan_projection
+from tilewright.stages.stack_survey import Cell, chunk_cells
 from tilewright.stages.tile_planes import abandoning_pool
 from tilewright.stages.tile_windows import halves
 
@@ -45,6 +46,7 @@ def project(
     method: Method,
     optics: Mapping[str, float | None] | None = None,
     psf_file: str | Path | None = None,
+    focus: str | Path | None = None,
     ome_zarr_version: OmeZarrVersion = "0.4",
 ) -> None:
     """Project a mosaic z-stack to one in-focus plane.
@@ -72,12 +74,15 @@ def project(
     backend : Backend
         Where to compute; its ``workers`` threads project chunks.
     method : {"auto", "psf_mean", "soft_focus"}
-        ``auto``: ``psf_mean`` if the source was deconvolved (its attributes have
-        ``iterations``), else ``soft_focus``.
+        ``auto``: for a source that was deconvolved (its attributes have ``iterations``) the
+        correction to ``soft_focus`` that is in ``focus``, or ``psf_mean`` without that; else
+        ``soft_focus``.
     optics : mapping, optional
     psf_file : Path, optional
         The PSF of the deconvolution, see :func:`tilewright.stages.mosaic_psf.mosaic_psf`; only
         ``psf_mean`` reads it.
+    focus : Path, optional
+        What the deconvolution made for the projection (its ``focus_output``).
     ome_zarr_version : {"0.4", "0.5"}
         Version of OME-NGFF.
 
@@ -90,7 +95,8 @@ def project(
     """
     mosaic = open_mosaic(source)
     inner = replace(backend, workers=1)
-    job = plan_projection(inner, mosaic, method, optics, psf_file)
+    planes = None if focus is None else open_mosaic(focus)
+    job = plan_projection(inner, mosaic, method, optics, psf_file, planes)
     height, width = mosaic.shape[1:]
     shape = (1, height, width)
     with (
@@ -166,7 +172,7 @@ def _project_part(backend: Backend, job: Job, part: _Stack) -> _Projected:
     counts = np.rint(backend.to_numpy(found.image[inside]))
     pixels = np.clip(counts, 0, 65535).astype(np.uint16)
     # The last entry counts pixels where no plane stands out.
-    kinds = stack.shape[0] + 1
+    kinds = job.planes + 1
     votes = np.bincount(backend.to_numpy(found.winner[inside]).ravel() % kinds, minlength=kinds)
     # The grid of heights starts at pixel 0 of the mosaic, not of the chunk.
     step = HEIGHT_STEP_PX
@@ -189,7 +195,7 @@ def _stream(
         parts = in_parts(
             inner,
             lambda part: _project_part(inner, job, part),
-            _Stack(cell, mosaic.read(slice(None), cell.read_y, cell.read_x)),
+            _Stack(cell, job.read(cell.read_y, cell.read_x)),
             lambda part: _halves(part, job.halo_px),
             _SMALLEST,
         )

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from tilewright.io.mosaic import Mosaic
 from tilewright.kernels.backend import Backend
@@ -22,40 +21,36 @@ from tilewright.kernels.focus import (
     HALO_PX,
     Projection,
     focus_energy,
-    plane_weights,
+    in_focus,
     psf_mean,
     soft_focus,
+    trust_in,
 )
-from tilewright.kernels.noise import photon_transfer
-from tilewright.kernels.planes import PlaneVerdict, judge_planes, sample_planes
 from tilewright.stages.mosaic_psf import mosaic_psf
+from tilewright.stages.stack_survey import chunk_cells, measure_noise, sample_cells, survey_stack
+
+__all__ = ["EdfError", "Job", "Method", "chunk_cells", "plan_projection"]
 
 Method = Literal["auto", "psf_mean", "soft_focus"]
-
-#: The first pass looks at the middle of this many chunks, at most, spread evenly.
-_SAMPLES, _SAMPLE_PX = 32, 512
 
 
 class EdfError(ValueError):
     """A stack cannot be projected as asked; the message names the file and the mend."""
 
 
-class Cell(NamedTuple):
-    """One chunk: where it is written, and what is read for it."""
-
-    y: slice
-    x: slice
-    read_y: slice
-    read_x: slice
-
-
 @dataclass(frozen=True)
 class Job:
-    """How the stacks of all chunks are projected, and what the output records of it."""
+    """How the stacks of all chunks are projected, and what the output records of it.
+
+    ``planes`` of what ``read`` returns for a place (y, x) are the stack; :meth:`project` takes
+    it all.
+    """
 
     project: Callable[[Backend, NDArray[Any]], Projection]
     halo_px: int
     record: dict[str, Any]
+    planes: int
+    read: Callable[[slice, slice], NDArray[Any]]
 
 
 def plan_projection(
@@ -64,6 +59,7 @@ def plan_projection(
     method: Method,
     optics: Mapping[str, float | None] | None,
     psf_file: str | Path | None,
+    focus: Mosaic | None = None,
 ) -> Job:
     """Decide once per mosaic how every chunk is projected; parameters as ``edf.project``.
 
@@ -75,31 +71,38 @@ def plan_projection(
     if method not in ("auto", "psf_mean", "soft_focus"):
         raise EdfError(f"edf: method is {method!r}; give auto, psf_mean or soft_focus")
     deconvolved = "iterations" in mosaic.attributes
-    if method == "auto":
-        method = "psf_mean" if deconvolved else "soft_focus"
+    told = {
+        key: mosaic.attributes.get(key, [])
+        for key in ("excluded_planes", "flagged_planes", "focus_ends")
+    }
     pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
+    job = Job(
+        _single(pedestal),
+        0,
+        {"method": "none", "scale": 1.0, **told},
+        mosaic.shape[0],
+        lambda y, x: mosaic.read(slice(None), y, x),
+    )
     if mosaic.shape[0] == 1:
-        return Job(_single(pedestal), 0, {**_verdict_record([]), "method": "none", "scale": 1.0})
+        return job
     if method == "psf_mean" and not deconvolved:
         raise EdfError(
             f"edf: method psf_mean needs a deconvolved stack, but {mosaic.path} has not been "
             "deconvolved; give auto or soft_focus"
         )
-    verdicts = _judge(backend, mosaic, pedestal, deconvolved)
     kept = np.ones(mosaic.shape[0], bool)
-    kept[[v.z for v in verdicts if v.excluded]] = False
-    if not kept.any():
-        raise EdfError(f"no plane of {mosaic.path} is usable: {verdicts[0].reason}")
-    make = _psf_mean_job if method == "psf_mean" else _soft_focus_job
-    job = make(backend, mosaic, kept, pedestal, optics, psf_file)
-    return replace(job, record={**job.record, **_verdict_record(verdicts), "method": method})
-
-
-def _verdict_record(verdicts: list[PlaneVerdict]) -> dict[str, Any]:
-    lists: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
-    for verdict in verdicts:
-        lists[verdict.excluded].append({"z": verdict.z, "reason": verdict.reason})
-    return {"excluded_planes": lists[True], "flagged_planes": lists[False]}
+    if not deconvolved:
+        survey = survey_stack(backend, mosaic)
+        told, kept = survey.record, survey.kept
+        if not kept.any():
+            raise EdfError(f"no plane of {mosaic.path} is usable: {survey.verdicts[0].reason}")
+    if method == "soft_focus" or not deconvolved:
+        job = _soft_focus_job(job, backend, mosaic, kept, pedestal)
+    elif method == "auto" and focus is not None:
+        job = _in_focus_job(job, backend, mosaic, focus)
+    else:
+        job = _psf_mean_job(job, backend, mosaic, pedestal, optics, psf_file)
+    return replace(job, record={**job.record, **told})
 
 
 def _single(pedestal: float) -> Callable[[Backend, NDArray[Any]], Projection]:
@@ -112,10 +115,32 @@ def _single(pedestal: float) -> Callable[[Backend, NDArray[Any]], Projection]:
     return run
 
 
+def _in_focus_job(job: Job, backend: Backend, mosaic: Mosaic, focus: Mosaic) -> Job:
+    cells = sample_cells(mosaic)
+    planes = [focus.read(slice(1, 3), cell.y, cell.x).reshape(2, -1) for cell in cells]
+    trust = trust_in(*np.concatenate(planes, axis=1))
+    # As much tissue again as is sharpest in an end plane lies beyond it, where nothing shows.
+    outside = 2 * sum(mosaic.attributes.get("focus_ends", []))
+    trust = round(trust * max(1 - outside, 0.0), 2)
+    floor = _floor_energy(backend, mosaic)
+    count = mosaic.shape[0]
+
+    def read(y: slice, x: slice) -> NDArray[Any]:
+        parts = (mosaic.read(slice(None), y, x), focus.read(slice(None), y, x))
+        return np.concatenate(parts)
+
+    def run(backend: Backend, stack: NDArray[Any]) -> Projection:
+        raw, _, told = stack[count:]
+        return in_focus(backend, stack[:count], raw, told, trust, floor)
+
+    record = {"method": "corrected_focus", "scale": 1.0, "trust": trust}
+    return replace(job, project=run, halo_px=HALO_PX, record=record, read=read)
+
+
 def _psf_mean_job(
+    job: Job,
     backend: Backend,
     mosaic: Mosaic,
-    kept: NDArray[np.bool_],
     pedestal: float,
     optics: Mapping[str, float | None] | None,
     psf_file: str | Path | None,
@@ -124,89 +149,41 @@ def _psf_mean_job(
     # As the deconvolution crops it: the central plane's share depends on the planes counted.
     psf = crop_psf(psf, mosaic.shape)
     kernel = psf[psf.shape[0] // 2]
-    scale, weights = float(kernel.sum(dtype=np.float64)), plane_weights(kept)
-    floor = _floor_energy(backend, mosaic, kept)
+    scale, weights = float(kernel.sum(dtype=np.float64)), np.ones(mosaic.shape[0])
+    floor = _floor_energy(backend, mosaic)
 
     def run(backend: Backend, stack: NDArray[Any]) -> Projection:
         return psf_mean(backend, stack - np.float32(pedestal), kernel, weights, scale, floor)
 
-    return Job(run, max(HALO_PX, max(kernel.shape) // 2), {"scale": scale})
+    return replace(
+        job,
+        project=run,
+        halo_px=max(HALO_PX, max(kernel.shape) // 2),
+        record={"method": "psf_mean", "scale": scale},
+    )
 
 
 def _soft_focus_job(
-    backend: Backend,
-    mosaic: Mosaic,
-    kept: NDArray[np.bool_],
-    pedestal: float,
-    optics: Mapping[str, float | None] | None,
-    psf_file: str | Path | None,
+    job: Job, backend: Backend, mosaic: Mosaic, kept: NDArray[np.bool_], pedestal: float
 ) -> Job:
-    good = np.flatnonzero(kept)
-    planes = [
-        mosaic.read(int(good[i % good.size]), cell.y, cell.x)
-        for i, cell in enumerate(_sample_cells(mosaic))
-    ]
-    width = min(plane.shape[1] for plane in planes)
-    noise = photon_transfer(backend, np.concatenate([p[:, :width] for p in planes]), pedestal)
+    noise = measure_noise(backend, mosaic, kept, pedestal)
 
     def run(backend: Backend, stack: NDArray[Any]) -> Projection:
         return soft_focus(backend, stack, noise, pedestal, kept)
 
-    return Job(
-        run,
-        HALO_PX,
-        {"scale": 1.0, "noise_gain": noise.gain, "read_noise_counts": noise.read_noise_counts},
-    )
+    record = {
+        "method": "soft_focus",
+        "scale": 1.0,
+        "noise_gain": noise.gain,
+        "read_noise_counts": noise.read_noise_counts,
+    }
+    return replace(job, project=run, halo_px=HALO_PX, record=record)
 
 
-def _judge(
-    backend: Backend, mosaic: Mosaic, pedestal: float, deconvolved: bool
-) -> list[PlaneVerdict]:
-    """Judge the planes of the whole mosaic from the sampled chunks."""
-    integer = np.issubdtype(mosaic.dtype, np.integer)
-    ceiling = float(np.iinfo(mosaic.dtype).max) if integer else np.inf
-    samples = [
-        sample_planes(backend, mosaic.read(slice(None), cell.y, cell.x), ceiling)
-        for cell in tqdm(_sample_cells(mosaic), desc="edf: planes", unit="chunk", mininterval=5)
-    ]
-    return judge_planes(samples, pedestal, deconvolved=deconvolved)
-
-
-def _floor_energy(backend: Backend, mosaic: Mosaic, kept: NDArray[np.bool_]) -> float:
+def _floor_energy(backend: Backend, mosaic: Mosaic) -> float:
     """Return 1 % of the energy of the best-focused percent: less is not worth a vote."""
-    good = np.flatnonzero(kept)
     energies = []
-    for i, cell in enumerate(_sample_cells(mosaic)):
-        plane = mosaic.read(int(good[i % good.size]), cell.y, cell.x)
+    for i, cell in enumerate(sample_cells(mosaic)):
+        plane = mosaic.read(i % mosaic.shape[0], cell.y, cell.x)
         energies.append(backend.to_numpy(focus_energy(backend, plane)[0][::4, ::4]).ravel())
     return max(0.01 * float(np.percentile(np.concatenate(energies), 99)), 1e-6)
-
-
-def _sample_cells(mosaic: Mosaic) -> list[Cell]:
-    """Return the middles of chunks, spread evenly over the mosaic; the same for every device."""
-    cells = chunk_cells(mosaic, 0)
-    count = min(len(cells), _SAMPLES)
-    picked = [cells[i * len(cells) // count] for i in range(count)]
-    return [cell._replace(y=_middle(cell.y), x=_middle(cell.x)) for cell in picked]
-
-
-def _middle(span: slice) -> slice:
-    size = span.stop - span.start
-    start = span.start + max(size - _SAMPLE_PX, 0) // 2
-    return slice(start, start + min(size, _SAMPLE_PX))
-
-
-def chunk_cells(mosaic: Mosaic, halo_px: int) -> list[Cell]:
-    """Return the mosaic's chunks row by row, each with a halo cut at the mosaic's borders."""
-    side = mosaic.chunk_px
-    spans = [
-        [
-            (
-                slice(start, min(start + side, size)),
-                slice(max(start - halo_px, 0), min(start + side + halo_px, size)),
-            )
-            for start in range(0, size, side)
-        ]
-        for size in mosaic.shape[1:]
-    ]
-    return [Cell(y, x, read_y, read_x) for y, read_y in spans[0] for x, read_x in spans[1]]

@@ -1,0 +1,154 @@
+"""What holds for a whole mosaic stack, found in a fixed sample of it before it is processed.
+
+Damaged planes, the camera's noise, and whether the tissue's focus lies in the stack. The sample
+is the same on every device: the middles of chunks spread evenly over the mosaic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from tilewright.io.mosaic import Mosaic
+from tilewright.kernels.backend import Backend
+from tilewright.kernels.noise import NoiseModel, photon_transfer
+from tilewright.kernels.plane_order import PlanePairs, add_pairs, compare_planes
+from tilewright.kernels.planes import PlaneVerdict, judge_planes, sample_planes
+
+#: The middles of this many chunks, at most, are looked at, spread evenly.
+_SAMPLES, _SAMPLE_PX = 32, 512
+#: Of these, so many are transformed to compare planes: 0.3 CPU-s each for 17 planes.
+_COMPARED = 8
+
+
+class Cell(NamedTuple):
+    """One chunk: where it is written, and what is read for it."""
+
+    y: slice
+    x: slice
+    read_y: slice
+    read_x: slice
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was found.
+
+    Attributes
+    ----------
+    verdicts : list of PlaneVerdict
+        Planes that are not as they should be.
+    kept : ndarray of bool, shape (z,)
+        Planes to use.
+    noise : NoiseModel
+        Of the planes kept.
+    focus_ends : tuple of float
+        Share of what is in focus anywhere that is sharpest in the first and in the last plane.
+    """
+
+    verdicts: list[PlaneVerdict]
+    kept: NDArray[np.bool_]
+    noise: NoiseModel
+    focus_ends: tuple[float, float]
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The attributes ``excluded_planes``, ``flagged_planes`` and ``focus_ends``."""
+        lists: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+        for verdict in self.verdicts:
+            lists[verdict.excluded].append({"z": verdict.z, "reason": verdict.reason})
+        return {
+            "excluded_planes": lists[True],
+            "flagged_planes": lists[False],
+            "focus_ends": list(self.focus_ends),
+        }
+
+
+def survey_stack(backend: Backend, mosaic: Mosaic) -> Survey:
+    """Return what a sample of a raw mosaic tells; where every plane is bad none is kept."""
+    pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
+    integer = np.issubdtype(mosaic.dtype, np.integer)
+    ceiling = float(np.iinfo(mosaic.dtype).max) if integer else np.inf
+    cells = sample_cells(mosaic)
+    samples = [
+        sample_planes(backend, mosaic.read(slice(None), cell.y, cell.x), ceiling)
+        for cell in tqdm(cells, desc="planes", unit="chunk", mininterval=5)
+    ]
+    verdicts = judge_planes(samples, pedestal)
+    noise = measure_noise(backend, mosaic, kept_planes(mosaic, verdicts), pedestal)
+    pairs = _compare(backend, mosaic, cells, noise, pedestal)
+    if pairs is not None:
+        verdicts = judge_planes(samples, pedestal, pairs)
+    kept = kept_planes(mosaic, verdicts)
+    return Survey(verdicts, kept, noise, pairs.ends if pairs is not None else (0.0, 0.0))
+
+
+def kept_planes(mosaic: Mosaic, verdicts: list[PlaneVerdict]) -> NDArray[np.bool_]:
+    """Return which planes of a mosaic (z,) are not left out."""
+    kept = np.ones(mosaic.shape[0], bool)
+    kept[[verdict.z for verdict in verdicts if verdict.excluded]] = False
+    return kept
+
+
+def _compare(
+    backend: Backend, mosaic: Mosaic, cells: list[Cell], noise: NoiseModel, pedestal: float
+) -> PlanePairs | None:
+    if mosaic.shape[0] < 3:
+        return None
+    count = min(len(cells), _COMPARED)
+    picked = [cells[i * len(cells) // count] for i in range(count)]
+    return add_pairs(
+        [
+            compare_planes(backend, mosaic.read(slice(None), cell.y, cell.x), noise, pedestal)
+            for cell in tqdm(picked, desc="order of planes", unit="chunk", mininterval=5)
+        ]
+    )
+
+
+def measure_noise(
+    backend: Backend, mosaic: Mosaic, kept: NDArray[np.bool_], pedestal: float
+) -> NoiseModel:
+    """Return the noise of a mosaic by photon transfer on one kept plane of each sample."""
+    good = np.flatnonzero(kept)
+    if not good.size:
+        return NoiseModel(0.0, 0.0)
+    planes = [
+        mosaic.read(int(good[i % good.size]), cell.y, cell.x)
+        for i, cell in enumerate(sample_cells(mosaic))
+    ]
+    width = min(plane.shape[1] for plane in planes)
+    return photon_transfer(backend, np.concatenate([p[:, :width] for p in planes]), pedestal)
+
+
+def sample_cells(mosaic: Mosaic) -> list[Cell]:
+    """Return the middles of chunks, spread evenly over the mosaic; the same for every device."""
+    cells = chunk_cells(mosaic, 0)
+    count = min(len(cells), _SAMPLES)
+    picked = [cells[i * len(cells) // count] for i in range(count)]
+    return [cell._replace(y=_middle(cell.y), x=_middle(cell.x)) for cell in picked]
+
+
+def _middle(span: slice) -> slice:
+    size = span.stop - span.start
+    start = span.start + max(size - _SAMPLE_PX, 0) // 2
+    return slice(start, start + min(size, _SAMPLE_PX))
+
+
+def chunk_cells(mosaic: Mosaic, halo_px: int) -> list[Cell]:
+    """Return the mosaic's chunks row by row, each with a halo cut at the mosaic's borders."""
+    side = mosaic.chunk_px
+    spans = [
+        [
+            (
+                slice(start, min(start + side, size)),
+                slice(max(start - halo_px, 0), min(start + side + halo_px, size)),
+            )
+            for start in range(0, size, side)
+        ]
+        for size in mosaic.shape[1:]
+    ]
+    return [Cell(y, x, read_y, read_x) for y, read_y in spans[0] for x, read_x in spans[1]]
