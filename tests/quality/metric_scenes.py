@@ -23,7 +23,7 @@ def bad_fit(bench: Bench) -> Asked:
     path = bench.path("illumination_json", 1, "2")
     numbers = json.loads(path.read_text())
     path.unlink()
-    path.write_text(json.dumps({**numbers, "heldout_log_ratio": 0.1}))
+    path.write_text(json.dumps({**numbers, "heldout_log_ratio": 0.08, "flat_error": 0.05}))
     return [("illumination", 1, ("2",))]
 
 
@@ -46,6 +46,22 @@ def edited_edges(**values: Any) -> Harm:
             changed[name][4:] = value
         path.unlink()
         write_edges(path, dataclasses.replace(edges, **changed))
+        return [("tile_positions", 1, ())]
+
+    return harm
+
+
+def displaced_edges(accepted: bool) -> Harm:
+    """Return a fault of the last eight overlaps of cycle 1: 2.5 px from where the tiles are."""
+
+    def harm(bench: Bench) -> Asked:
+        path = bench.path("edges")
+        edges = read_edges(path)
+        edges.dy_px[4:] += 2.5
+        edges.accepted[4:] = accepted
+        edges.log10_chance[4:] = -9.0
+        path.unlink()
+        write_edges(path, edges)
         return [("tile_positions", 1, ())]
 
     return harm
@@ -156,11 +172,17 @@ def let_through(bench: Bench) -> Asked:
 #: Metric to the name of a damage, or to what the scene shows and how it is made.
 WARNS: dict[str, str | tuple[str, Harm]] = {
     "heldout_log_ratio": ("a flat-field whose held-out overlaps differ by 10 %", bad_fit),
+    "flat_error": ("a flat-field whose own error is 5 %", bad_fit),
     "flat_minimum": ("a flat-field with 6 % of the light in its corners", deep_vignette),
     "accepted_edges": ("8 of 12 overlaps without a match", edited_edges(accepted=False)),
     "edge_residual_px": (
         "overlaps that contradict each other by 2 px",
-        edited_edges(residual_px=2),
+        displaced_edges(accepted=True),
+    ),
+    "doubtful_tiles": ("a row of tiles known to 2 px", edited_positions(sigma_px=2.0)),
+    "contradicting_overlaps": (
+        "sure matches that were given up for others",
+        displaced_edges(accepted=False),
     ),
     "untied_tiles": ("a row of tiles that nothing ties to the others", edited_positions(island=1)),
     "position_sigma_px": ("a row of tiles known to 2 px", edited_positions(sigma_px=2.0)),
@@ -195,6 +217,10 @@ WARNS: dict[str, str | tuple[str, Harm]] = {
     "ringing": ("moats of half a cell's haze around lone cells", moats),
     "flux_factor": "2.5 times the light after deconvolution",
     "end_plane_excess": ("four times the light of the best plane in the first", light_at_the_end),
+    "tissue_beyond": (
+        "a quarter of the tissue beyond the first plane",
+        edited_attributes("edf", "edf", focus_ends=[0.25, 0.0]),
+    ),
     "damaged_planes": (
         "one of five planes left out of the projection",
         edited_attributes("edf", "edf", excluded_planes=[{"z": 3, "reason": "blank"}]),

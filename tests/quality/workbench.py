@@ -161,6 +161,7 @@ class Bench:
         deconvolve(
             self.path("stitch", cycle, channel),
             self.path("deconvolve", cycle, channel),
+            focus_output=self.path("deconvolve_focus", cycle, channel),
             backend=_BACKEND,
             optics={**self.experiment.optics_of(cycle, channel), **optics},
             gain_counts_per_photon=self.experiment.options("camera")["gain_counts_per_photon"],
@@ -174,6 +175,7 @@ class Bench:
             self.path("edf", cycle, channel),
             self.path("height", cycle, channel),
             backend=_BACKEND,
+            focus=self.path("deconvolve_focus", cycle, channel),
             optics=self.experiment.optics_of(cycle, channel),
             **self.experiment.options("edf"),
         )

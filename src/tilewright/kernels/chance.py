@@ -27,6 +27,8 @@ _TAIL = 2.0
 _PRIOR_PEAKS = 10.0
 #: Length along a strip, in pixels of filtered strips, within which signal counts as one object.
 _OBJECT_PX = 16
+#: A long edge fills three pieces: the pairings of three objects less those of one of their size.
+_LARGE_OBJECT = 6.0
 #: Least NCC of a piece of two strips that are alike there, and the least in deviations of noise.
 _ALIKE, _ALIKE_DEVIATIONS = 0.5, 4.5
 #: Peaks between the pixels and the climb out of the window add up to 1.7 times as many.
@@ -293,8 +295,9 @@ def chance(score: Floats, null: RolledNull, witness: Witnesses) -> Floats:
     sparse specimen. Its mean excess is estimated from the peaks seen and a prior, and the
     predictive tail (a Pareto law) allows for their number. Two single
     objects of different specimen lie within the window of each other with the probability of
-    its share of all shifts. Rolled strips do not show that; of m objects they show m² pairings,
-    so the share to the power m² is the least that is reported.
+    its share of all shifts. Rolled strips do not show that, and a large object looks like two
+    or three; of more objects they show m² pairings. So the share to the power m, and m² - 6 from
+    3 objects on, is the least that is reported.
     """
     limit = _TAIL**2 * null.variance
     weight = _PRIOR_PEAKS + null.peaks
@@ -306,5 +309,6 @@ def chance(score: Floats, null: RolledNull, witness: Witnesses) -> Floats:
     # Specimen that repeats itself shows the same height wherever it is rolled to.
     repeated = net <= (_ABOVE_ALL * null.highest) ** 2
     unknown = (null.variance <= 0) | ~np.isfinite(null.share) | (net <= limit) | repeated
-    accident = np.minimum(null.share, 1.0) ** witness.objects**2
+    alike = np.maximum(witness.objects, witness.objects**2 - _LARGE_OBJECT)
+    accident = np.minimum(null.share, 1.0) ** alike
     return np.where(unknown, 1.0, np.clip(np.maximum(found, accident), LEAST, 1.0))
