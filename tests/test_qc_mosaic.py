@@ -97,7 +97,7 @@ def test_tiles_that_nothing_ties_down_are_told_and_named(tmp_path: Path) -> None
 
 def test_doubtful_tiles_are_all_named(tmp_path: Path) -> None:
     positions = grid(3, 7)
-    positions.sigma_px[[1, 2, 3, 6, 9]] = 0.9
+    positions.sigma_px[[1, 2, 3, 6, 9]] = 1.3
     quality = located(tmp_path, positions, edges_of(positions, YES, 0.0))
     assert verdicts(quality)["doubtful_tiles"] == "warn"
     sentence = next(i.sentence for i in quality.items if i.metric == "doubtful_tiles")

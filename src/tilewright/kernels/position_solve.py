@@ -30,7 +30,7 @@ _BELIEF = 4.0
 _STAGE_BELIEF = 2.0
 #: Errors of positions on truth sets over those that loops explain: what all overlaps of one
 #: direction share (residual shading, distortion) closes every loop.
-_SHARED = 1.5
+_SHARED = 1.4
 #: Smallest error of an edge: interpolation and residual distortion, px.
 _FLOOR_PX = 0.005
 _ROUNDS = 12

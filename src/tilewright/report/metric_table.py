@@ -179,11 +179,11 @@ METRICS: dict[str, Metric] = {
         "%",
     ),
     "tissue_beyond": Metric(
-        "Blocks that are sharpest in the first or last plane",
+        "Blocks that are sharpest in one end plane",
         "tissue_beyond_stack",
         "tissue leaves the stack there and is out of focus; image more planes at that end",
-        # 0 on 10 good sets; 0.12 where 40 % of a sheet lie outside, much of it without detail.
-        _above(0.06, 0.6),
+        # Up to 0.07 on 13 good sets; 0.2 where 40 % of a sheet lie outside.
+        _above(0.1, 0.6),
         "%",
     ),
     "seam": Metric(

@@ -113,7 +113,7 @@ def _judge(
         if ends:
             named = zip((1, planes), ends, strict=True)
             detail = ", ".join(f"plane {z}: {share:.0%}" for z, share in named if share)
-            items.append(judge(subject, "tissue_beyond", sum(ends), limits, detail=detail))
+            items.append(judge(subject, "tissue_beyond", max(ends), limits, detail=detail))
     return items
 
 

@@ -18,7 +18,7 @@ from tilewright.report.verdict import Item, Subject, Threshold, judge, resolve_t
 Limits = Mapping[str, Threshold]
 
 #: Standard error, px, and disagreement of a tile's overlaps, px, from which it is doubtful.
-_DOUBT_SIGMA_PX, _DOUBT_RESIDUAL_PX = 0.7, 1.5
+_DOUBT_SIGMA_PX, _DOUBT_RESIDUAL_PX = 1.0, 1.5
 #: An overlap so surely right that was given up contradicts the others, log10 of its chance.
 _SURE = -7.0
 
