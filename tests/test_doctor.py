@@ -217,7 +217,7 @@ def test_the_size_of_what_is_to_come(phantom: Run, monkeypatch: pytest.MonkeyPat
     experiment, layout = read_experiment(Path("config.yaml")), Layout("results")
     assert {check.state for check in check_config(experiment, layout)} == {"ok"}
     plane = 2 * 128**2 * 0.85**2
-    stacks, planes = 3 * plane * (2 + 4), plane * (2 + 2 * 2 * 4 / 3)
+    stacks, planes = 3 * plane * (2 + 4 + 4), plane * (2 + 2 * 2 * 4 / 3)
     assert missing_bytes(experiment, layout) == pytest.approx(4 * (stacks + planes))
     done = phantom.sample / "deconvolve/cycle1_channel1.zarr"
     done.mkdir(parents=True)

@@ -20,6 +20,11 @@ from tilewright.kernels.tile_layout import (
 _SIDE = 10
 #: Width to which tiles are reduced before their borders are compared.
 _WIDTH_PX = 400
+#: Fewer tiles have too few borders to contradict a configuration; two dim tiles side by side
+#: scored 0.10 one over the other by chance.
+_LEAST_TILES = 4
+#: Score of a layout that is clear enough to refuse another one.
+_SURE = 0.2
 #: Rows and columns that turn out to run otherwise have their stage axes flipped.
 FLIPS = {
     "raster_right_down": (False, False),
@@ -41,9 +46,10 @@ def layout_problem(tiles: Tiles, overlap: float, *, numbered: bool, backend: Bac
     """Return how the borders of the tiles contradict their places, nothing where they do not.
 
     Every order and direction of the grid is compared (:func:`rank_layouts`). Said is only what
-    is clear: another layout scores at least 0.1, and four thirds of any other's. Grids with
-    places that hold no tile are passed over. Of a grid of more than 100 tiles the middle
-    10 x 10 are read, which show axes that are turned round but no wrong order of numbers.
+    is clear: there are four tiles, and another layout scores at least 0.2 and four thirds of any
+    other's. Grids with places that hold no tile are passed over. Of a grid of more than 100
+    tiles the middle 10 x 10 are read, which show axes that are turned round but no wrong
+    order of numbers.
 
     Parameters
     ----------
@@ -57,7 +63,7 @@ def layout_problem(tiles: Tiles, overlap: float, *, numbered: bool, backend: Bac
     backend : Backend
     """
     rows, cols = int(tiles.row.max()) + 1, int(tiles.col.max()) + 1
-    if rows * cols != len(tiles.row) or rows * cols < 2:
+    if rows * cols != len(tiles.row) or rows * cols < _LEAST_TILES:
         return ""
     whole = rows * cols <= _SIDE**2
     index = np.flatnonzero(whole | (_middle(tiles.row, rows) & _middle(tiles.col, cols)))
@@ -74,6 +80,8 @@ def layout_problem(tiles: Tiles, overlap: float, *, numbered: bool, backend: Bac
     if mine is ranking[0] or not is_clear(ranking):
         return _other_grid(backend, images, shape, overlap, mine) if numbered and whole else ""
     best = ranking[0]
+    if best.score < _SURE:
+        return ""
     said = (
         f"the borders of the tiles fit {{}} (score {best.score:.2f}), not {{}} ({mine.score:.2f})"
     )
@@ -109,6 +117,7 @@ def _other_grid(
     most = best.layout.score * (2 * count - best.rows - best.cols)
     if (
         (best.rows, best.cols) == shape
+        or best.layout.score < _SURE
         or explained >= 0.75 * most
         or not is_clear(rank_layouts(backend, images, best.rows, best.cols, overlap))
     ):
