@@ -139,7 +139,9 @@ def test_quality_report(run: Run) -> None:
     content = json.loads((run.results / "qc.json").read_text())
     assert content["verdict"] in ("pass", "warn")
     stages = {item["stage"] for item in content["items"]}
-    assert stages == {"illumination", "tile_positions", "stitch", "deconvolve", "edf", "register"}
+    assert stages == {
+        *("illumination", "tile_positions", "stitch", "deconvolve", "edf", "register", "image"),
+    }
     unknown = [item["sentence"] for item in content["items"] if item["value"] is None]
     assert not unknown
     page = (run.results / "report.html").read_text()
