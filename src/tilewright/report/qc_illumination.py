@@ -94,7 +94,7 @@ def _how(numbers: Mapping[str, Any]) -> str:
     offset = numbers.get("offset_counts")
     zero = f", offset {bound}{offset:g}" if isinstance(offset, int | float) else ""
     clips = ""
-    if "piles up" in str(numbers.get("saturation_method")) and numbers["saturation_counts"] < 65535:
+    if "piles up" in str(numbers.get("saturation_method")):
         clips = f", saturates at {numbers['saturation_counts']:g}: set camera.saturation_counts"
     return f"{numbers.get('method', 'unknown')}{zero}{clips}"
 

@@ -117,12 +117,11 @@ def _saturation(
 ) -> tuple[float | None, str]:
     if given is not None:
         return float(given), "given"
+    largest = float(np.iinfo(dtype).max) if np.issubdtype(dtype, np.integer) else None
     found = saturation_found(tops)
-    if found is not None:
+    if found is not None and found != largest:
         return found, "the histogram piles up there"
-    if np.issubdtype(dtype, np.integer):
-        return float(np.iinfo(dtype).max), "largest value of the pixel type"
-    return None, "unknown"
+    return largest, "unknown" if largest is None else "largest value of the pixel type"
 
 
 def block_means(binned: BinnedTiles) -> Array:
