@@ -10,8 +10,8 @@ import tifffile
 from numpy.typing import NDArray
 
 from tilewright.io.tile_order import tile_places
-from tilewright.phantom import PhantomDesign, make_phantom
-from tilewright.phantom_files import tile_path
+from tilewright.phantom.files import tile_path
+from tilewright.phantom.make import PhantomDesign, make_phantom
 
 Tiles = NDArray[np.uint16]
 PIXEL_UM = 0.377

@@ -13,8 +13,8 @@ from scipy import ndimage
 
 from tilewright.io.manifest import build_manifest
 from tilewright.io.mosaic import create_mosaic
-from tilewright.phantom import Phantom, PhantomDesign
-from tilewright.phantom_files import write_tile
+from tilewright.phantom.files import write_tile
+from tilewright.phantom.make import Phantom, PhantomDesign
 
 PEDESTAL = 100.0
 GAIN = 8.0

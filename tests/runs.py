@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from tests.conftest import REPO
-from tilewright.phantom import PhantomDesign, make_phantom
+from tilewright.phantom.make import PhantomDesign, make_phantom
 
 #: The smallest experiment that still has everything real data have.
 SMALL: dict[str, Any] = {

@@ -12,9 +12,9 @@ import yaml
 
 from tests.runs import Run
 from tests.test_experiment import _set, config
-from tilewright.experiment import ConfigError, load_experiment, read_config
-from tilewright.layout import Layout
-from tilewright.prepare import check_files, check_raw, check_results
+from tilewright.config.checks import check_files, check_raw, check_results
+from tilewright.config.experiment import ConfigError, load_experiment, read_config
+from tilewright.config.layout import Layout
 
 __all__ = ["config"]
 

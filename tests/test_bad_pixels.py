@@ -12,14 +12,14 @@ import tifffile
 from numpy.typing import NDArray
 
 from tests.convention_raw import Tiles, make_tiles, write_as
-from tilewright.experiment import ConfigError, load_experiment
+from tilewright.config.checks import check_raw
+from tilewright.config.experiment import ConfigError, load_experiment
+from tilewright.config.layout import Layout
 from tilewright.io.raw_pixels import grain_trend, structure
 from tilewright.io.tile_order import LAYOUTS
 from tilewright.io.tiles import open_tiles, zero_share
 from tilewright.kernels.backend import Backend
-from tilewright.layout import Layout
-from tilewright.phantom import Phantom, PhantomDesign
-from tilewright.prepare import check_raw
+from tilewright.phantom.make import Phantom, PhantomDesign
 from tilewright.stages.layout_check import layout_problem
 
 Made = tuple[PhantomDesign, dict[tuple[int, int], Tiles]]

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from tests.conftest import REPO
-from tilewright.settings import Section, Settings
+from tilewright.config.settings import Section, Settings
 
 
 def _keys() -> list[str]:

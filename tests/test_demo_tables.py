@@ -3,7 +3,7 @@ from __future__ import annotations
 import csv
 
 from tests.conftest import REPO
-from tilewright.phantom import PhantomDesign
+from tilewright.phantom.make import PhantomDesign
 
 
 def test_the_demo_tables_name_what_the_phantom_stains() -> None:

@@ -39,7 +39,7 @@ from tilewright.commands.check_slurm import (
 from tilewright.commands.checks import Check, ok, problem, warning
 from tilewright.commands.dag import read_experiment
 from tilewright.commands.doctor import as_json, print_checks
-from tilewright.layout import Layout
+from tilewright.config.layout import Layout
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.resources import Plan
 from tilewright.placement.site import Site

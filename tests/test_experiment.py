@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import REPO
-from tilewright.experiment import ConfigError, load_experiment
+from tilewright.config.experiment import ConfigError, load_experiment
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_any_section_gives_a_sentence_or_an_experiment(value: Any) -> None:
 
 
 def test_schema_is_the_models() -> None:
-    from tilewright.settings import Settings
+    from tilewright.config.settings import Settings
 
     shipped = yaml.safe_load((REPO / "workflow/schemas/config.schema.yaml").read_text())
     assert shipped == Settings.model_json_schema()

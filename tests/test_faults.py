@@ -16,7 +16,7 @@ import pytest
 import tifffile
 
 from tests.runs import Run, digests, make_run
-from tilewright.phantom import make_phantom
+from tilewright.phantom.make import make_phantom
 
 pytestmark = pytest.mark.workflow
 

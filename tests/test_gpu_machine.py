@@ -17,7 +17,7 @@ from tests.test_faults import TINY
 from tilewright.devices.lease import leases
 from tilewright.devices.nvml import snapshot
 from tilewright.io.mosaic import open_mosaic
-from tilewright.machine import usable_gpus
+from tilewright.runtime.machine import usable_gpus
 
 pytestmark = [pytest.mark.gpu, pytest.mark.workflow]
 MIB = 2**20
@@ -25,7 +25,7 @@ MIB = 2**20
 JOB = """
 import sys, time
 from pathlib import Path
-from tilewright.gpu_job import leased_backend
+from tilewright.runtime.gpu import leased_backend
 with leased_backend(sys.argv[1], "group", int(sys.argv[2])) as backend:
     cupy = backend.xp
     held = cupy.zeros(int(sys.argv[2]) * 2**20 - 2**21, dtype=cupy.uint8)

@@ -12,9 +12,9 @@ import tifffile
 import yaml
 from numpy.typing import NDArray
 
-from tilewright.experiment import Experiment, load_experiment
-from tilewright.init import InitError, InitResult, create_experiment
-from tilewright.init_recognise import infer_pattern
+from tilewright.config.experiment import Experiment, load_experiment
+from tilewright.init.folder import InitError, InitResult, create_experiment
+from tilewright.init.recognise import infer_pattern
 from tilewright.io.conventions import RawDataError
 from tilewright.io.manifest import build_manifest
 from tilewright.io.tile_order import tile_places

@@ -11,7 +11,7 @@ import yaml
 
 from tests.test_conventions import write_ome
 from tests.test_init import OVERLAP, SIZE, config, filled_in, specimen_tiles
-from tilewright.init import create_experiment
+from tilewright.init.folder import create_experiment
 from tilewright.io.conventions import RawDataError
 from tilewright.io.tile_order import tile_places
 

@@ -23,7 +23,7 @@ from tilewright.devices.budget import RESERVE_B
 from tilewright.devices.health import note_failure, quarantined
 from tilewright.devices.held import CONTEXT_B
 from tilewright.devices.lease import leases
-from tilewright.phantom import make_phantom
+from tilewright.phantom.make import make_phantom
 
 TARGET = "stitching"
 MIB = 2**20
@@ -31,7 +31,7 @@ MIB = 2**20
 JOB = """
 import os, sys
 from pathlib import Path
-from tilewright.job import running
+from tilewright.runtime.job import running
 before, log, does = sys.argv[1:]
 exec(before)
 with running([log], 1, {"gpu": 1, "gpu_mem_mb": 1000}, {"sample": "a", "cycle": "1"}) as backend:
@@ -121,7 +121,7 @@ def test_a_device_that_dies_is_quarantined_and_its_jobs_go_elsewhere(
 LEASING = """
 import logging, sys
 from tilewright.devices.root import lease_root
-from tilewright.gpu_job import leased_backend
+from tilewright.runtime.gpu import leased_backend
 from tilewright.kernels.backend import DeviceError
 with leased_backend("deconvolve/x", "g", int(sys.argv[1])) as backend:
     if sys.argv[2:]:
@@ -289,7 +289,7 @@ def test_under_slurm_no_folder_is_needed_and_each_node_writes_its_own_evidence(
 LAZY = """
 import sys, time
 from pathlib import Path
-from tilewright.gpu_job import backend_at_first_use
+from tilewright.runtime.gpu import backend_at_first_use
 from tilewright.devices.lease import leases
 from tilewright.devices.root import lease_root
 def held():

@@ -12,12 +12,12 @@ import pytest
 
 from tests.fake_nvml import GB, FakeDevice, FakeMachine, uuid
 from tests.test_standin import STANDIN
+from tilewright.config.experiment import ConfigError
+from tilewright.config.settings import RuleResources, Settings
 from tilewright.devices.choose import DeviceChoiceError
 from tilewright.devices.health import note_failure
 from tilewright.devices.root import LeaseRootError
-from tilewright.experiment import ConfigError
-from tilewright.machine import Gpus, device_kinds, healthy_gpus, pools, usable_gpus
-from tilewright.settings import RuleResources, Settings
+from tilewright.runtime.machine import Gpus, device_kinds, healthy_gpus, pools, usable_gpus
 
 BOTH, GPU, CPU = ("gpu", "cpu"), ("gpu",), ("cpu",)
 

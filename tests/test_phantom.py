@@ -10,10 +10,10 @@ import tifffile
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tilewright.phantom import Phantom, PhantomDesign, make_phantom
-from tilewright.phantom_camera import make_cycle_map
-from tilewright.phantom_files import PhantomTruth, read_truth, tile_path
-from tilewright.phantom_optics import Optics, SheetBlur, radial_otf
+from tilewright.phantom.camera import make_cycle_map
+from tilewright.phantom.files import PhantomTruth, read_truth, tile_path
+from tilewright.phantom.make import Phantom, PhantomDesign, make_phantom
+from tilewright.phantom.optics import Optics, SheetBlur, radial_otf
 
 SMALL: dict[str, Any] = {
     "cycles": 2,

@@ -14,9 +14,9 @@ from scipy import stats
 from tests.conftest import REPO
 from tests.cpu_levels import environments
 from tests.runs import digests
-from tilewright.phantom import make_phantom
-from tilewright.phantom_exact import bell, sigmoid
-from tilewright.phantom_noise import normal, poisson
+from tilewright.phantom.exact import bell, sigmoid
+from tilewright.phantom.make import make_phantom
+from tilewright.phantom.noise import normal, poisson
 
 DESIGN = {"seed": 8, "cycles": 2, "channels": 2, "rows": 2, "cols": 2, "planes": 3, "tile_px": 128}
 MAKE = """
@@ -25,7 +25,7 @@ from pathlib import Path
 from tests.cpu_levels import disturb
 if sys.argv[1] == "disturbed":
     disturb()
-from tilewright.phantom import make_phantom
+from tilewright.phantom.make import make_phantom
 make_phantom(Path(sys.argv[2]), **eval(sys.argv[3]))
 """
 

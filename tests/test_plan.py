@@ -23,15 +23,15 @@ from tests.test_stale import cluster_with
 from tilewright.commands.dag import DagError, read_experiment, read_tasks
 from tilewright.commands.plan import Preview
 from tilewright.commands.plan_table import print_preview
-from tilewright.layout import Layout
-from tilewright.machine import device_kinds
+from tilewright.config.checks import data_sizes
+from tilewright.config.layout import Layout
 from tilewright.placement.capacity import Room, room_now
 from tilewright.placement.outlook import look_ahead
 from tilewright.placement.resources import Plan
 from tilewright.placement.shapes import Shape
 from tilewright.placement.tasks import Task
 from tilewright.placement.workload import Kind
-from tilewright.prepare import data_sizes
+from tilewright.runtime.machine import device_kinds
 
 SNAKEFILE = REPO / "workflow/Snakefile"
 

@@ -19,8 +19,8 @@ from tests.runs import Run, digests, make_run
 from tilewright.io.mosaic import open_mosaic
 from tilewright.io.positions import read_positions
 from tilewright.io.transform import read_transform
-from tilewright.phantom import make_phantom
-from tilewright.phantom_files import PhantomTruth, read_truth
+from tilewright.phantom.files import PhantomTruth, read_truth
+from tilewright.phantom.make import make_phantom
 
 pytestmark = pytest.mark.workflow
 Image = NDArray[np.floating[Any]]

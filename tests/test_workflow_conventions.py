@@ -13,9 +13,9 @@ import yaml
 
 from tests.convention_raw import CONVENTIONS, PIXEL_UM, Tiles, make_tiles, write_as
 from tests.runs import Run
-from tilewright.init import create_experiment
+from tilewright.init.folder import create_experiment
 from tilewright.io.positions import read_positions
-from tilewright.phantom import PhantomDesign
+from tilewright.phantom.make import PhantomDesign
 
 pytestmark = pytest.mark.workflow
 

@@ -27,7 +27,7 @@ def init(
     force: Annotated[bool, typer.Option(help="Overwrite an existing configuration.")] = False,
 ) -> None:
     """Write a configuration and tables for a folder of raw tiles."""
-    from tilewright.init import InitError, create_experiment
+    from tilewright.init.folder import InitError, create_experiment
 
     try:
         result = create_experiment(raw_dir, output, force=force)
@@ -52,7 +52,7 @@ def accounts(
     import platformdirs
     from rich.console import Console
 
-    from tilewright.accounts_table import as_json, print_survey
+    from tilewright.commands.accounts_table import as_json, print_survey
     from tilewright.placement.site import SiteError, read_site
     from tilewright.placement.survey import SurveyError, survey
     from tilewright.slurm.query import SlurmClient
@@ -91,7 +91,7 @@ def plan(
     from tilewright.commands.dag import DagError
     from tilewright.commands.plan import preview
     from tilewright.commands.plan_table import print_preview
-    from tilewright.experiment import ConfigError
+    from tilewright.config.experiment import ConfigError
     from tilewright.placement.errors import PlacementError
     from tilewright.placement.site import SiteError
     from tilewright.placement.survey import SurveyError
@@ -174,10 +174,10 @@ def devices(
     from tilewright.commands.device_leases import holders, memory_of_jobs
     from tilewright.commands.devices import DevicesError, as_json, clear_device, look, repeat
     from tilewright.commands.devices_table import print_view
+    from tilewright.config.experiment import ConfigError
     from tilewright.devices.budget import RESERVE_B
     from tilewright.devices.health import HealthError
     from tilewright.devices.root import LeaseRootError, lease_root
-    from tilewright.experiment import ConfigError
 
     console = Console()
 
@@ -225,7 +225,7 @@ def demo(
     output: Annotated[Path, typer.Option(help="Folder to write the raw tiles to.")] = Path("demo"),
 ) -> None:
     """Make the raw tiles of the demo experiment: synthetic tissue with known truth."""
-    from tilewright.phantom import make_phantom
+    from tilewright.phantom.make import make_phantom
 
     if (output / "raw").is_dir():
         typer.echo(f"{output / 'raw'} is there already")

@@ -17,7 +17,7 @@ import numpy as np
 
 from tests.quality import faults
 from tests.quality.workbench import CYCLES, SAMPLE, Bench, make_bench
-from tilewright.experiment import ConfigError
+from tilewright.config.experiment import ConfigError
 from tilewright.report.verdict import Item
 from tilewright.stages.edf import EdfError
 from tilewright.stages.register import MismatchError

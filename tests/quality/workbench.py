@@ -20,16 +20,16 @@ import yaml
 from numpy.typing import NDArray
 
 from tests.runs import Run, make_run
-from tilewright.experiment import Experiment, load_experiment
+from tilewright.config.checks import check_raw
+from tilewright.config.experiment import Experiment, load_experiment
+from tilewright.config.layout import Layout
 from tilewright.io.illumination import Illumination, read_illumination
 from tilewright.io.mosaic import create_mosaic, open_mosaic
 from tilewright.io.positions import read_positions
 from tilewright.io.tiles import open_tiles
 from tilewright.kernels.backend import cpu_backend
-from tilewright.layout import Layout
-from tilewright.phantom_design import PhantomDesign
-from tilewright.phantom_files import tile_path
-from tilewright.prepare import check_raw
+from tilewright.phantom.design import PhantomDesign
+from tilewright.phantom.files import tile_path
 from tilewright.report.qc_deconvolve import qc_deconvolve
 from tilewright.report.qc_edf import qc_edf
 from tilewright.report.qc_illumination import qc_illumination

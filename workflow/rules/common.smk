@@ -11,9 +11,9 @@ from tilewright.devices.choose import (
 )
 from tilewright.devices.health import HealthError
 from tilewright.devices.root import LeaseRootError
-from tilewright.experiment import ConfigError, load_experiment, read_config
-from tilewright.layout import Layout
-from tilewright.machine import (
+from tilewright.config.experiment import ConfigError, load_experiment, read_config
+from tilewright.config.layout import Layout
+from tilewright.runtime.machine import (
     device_kinds,
     healthy_gpus,
     usable_gpus,
@@ -24,7 +24,7 @@ from tilewright.placement.errors import PlacementError
 from tilewright.placement.farewell import farewell
 from tilewright.placement.preflight import before_run
 from tilewright.placement.resources import Plan, granted_cpus, other_scheduler
-from tilewright.prepare import (
+from tilewright.config.checks import (
     check_files,
     check_raw,
     check_results,

@@ -22,4 +22,4 @@ rule project:
         options=experiment.options("edf"),
         output=experiment.options("output", "ome_zarr_version"),
     script:
-        "../../scripts/project.py"
+        "../scripts/project.py"

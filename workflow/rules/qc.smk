@@ -25,7 +25,7 @@ rule qc_illumination:
         markers=lambda wildcards: experiment.markers(wildcards.cycle),
         thresholds=experiment.thresholds(),
     script:
-        "../../scripts/qc_illumination.py"
+        "../scripts/qc_illumination.py"
 
 
 rule qc_tile_positions:
@@ -53,7 +53,7 @@ rule qc_tile_positions:
     params:
         thresholds=experiment.thresholds(),
     script:
-        "../../scripts/qc_tile_positions.py"
+        "../scripts/qc_tile_positions.py"
 
 
 rule qc_stitch:
@@ -86,7 +86,7 @@ rule qc_stitch:
         markers=lambda wildcards: experiment.markers(wildcards.cycle),
         thresholds=experiment.thresholds(),
     script:
-        "../../scripts/qc_stitch.py"
+        "../scripts/qc_stitch.py"
 
 
 rule qc_deconvolve:
@@ -116,7 +116,7 @@ rule qc_deconvolve:
         markers=lambda wildcards: experiment.markers(wildcards.cycle),
         thresholds=experiment.thresholds(),
     script:
-        "../../scripts/qc_deconvolve.py"
+        "../scripts/qc_deconvolve.py"
 
 
 rule qc_edf:
@@ -146,7 +146,7 @@ rule qc_edf:
         markers=lambda wildcards: experiment.markers(wildcards.cycle),
         thresholds=experiment.thresholds(),
     script:
-        "../../scripts/qc_edf.py"
+        "../scripts/qc_edf.py"
 
 
 rule qc_register:
@@ -175,7 +175,7 @@ rule qc_register:
     params:
         thresholds=experiment.thresholds(),
     script:
-        "../../scripts/qc_register.py"
+        "../scripts/qc_register.py"
 
 
 rule qc_image:
@@ -208,7 +208,7 @@ rule qc_image:
         image_channels=experiment.channel_table(),
         thresholds=experiment.thresholds(),
     script:
-        "../../scripts/qc_image.py"
+        "../scripts/qc_image.py"
 
 
 rule report:
@@ -239,7 +239,7 @@ rule report:
         ledger=str(layout.ledger),
         devices=str(layout.device_evidence),
     script:
-        "../../scripts/report.py"
+        "../scripts/report.py"
 
 
 rule summary:
@@ -258,7 +258,7 @@ rule summary:
     resources:
         **routed("summary"),
     script:
-        "../../scripts/summary.py"
+        "../scripts/summary.py"
 
 
 # With `qc.on_fail: stop` this rule fails when a verdict does; the report is there by then.
@@ -281,4 +281,4 @@ rule verdict:
         channels=experiment.channel_table(),
         on_fail=experiment.settings.qc.on_fail,
     script:
-        "../../scripts/verdict.py"
+        "../scripts/verdict.py"

@@ -17,7 +17,7 @@ rule register:
     params:
         options=lambda wildcards: experiment.register_options(wildcards.cycle),
     script:
-        "../../scripts/register.py"
+        "../scripts/register.py"
 
 
 rule assemble:
@@ -44,4 +44,4 @@ rule assemble:
         moving_cycles=experiment.moving_cycles,
         output=experiment.options("output"),
     script:
-        "../../scripts/assemble.py"
+        "../scripts/assemble.py"

@@ -21,7 +21,7 @@ rule illumination:
         options=experiment.options("illumination"),
         camera=experiment.options("camera", "offset_counts", "saturation_counts"),
     script:
-        "../../scripts/illumination.py"
+        "../scripts/illumination.py"
 
 
 rule tile_positions:
@@ -46,7 +46,7 @@ rule tile_positions:
         reference_channel=experiment.reference_channel,
         options=experiment.options("tile_positions"),
     script:
-        "../../scripts/tile_positions.py"
+        "../scripts/tile_positions.py"
 
 
 rule stitch:
@@ -72,4 +72,4 @@ rule stitch:
         output=experiment.options("output", "chunk_px", "ome_zarr_version"),
         saturation_counts=experiment.options("camera")["saturation_counts"],
     script:
-        "../../scripts/stitch.py"
+        "../scripts/stitch.py"

@@ -8,9 +8,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tilewright.commands.checks import Check, count, ok, problem, said_by, warning
-from tilewright.experiment import ConfigError, Experiment
-from tilewright.layout import Layout
-from tilewright.prepare import check_files, check_raw, check_results, check_thresholds, data_size
+from tilewright.config.checks import (
+    check_files,
+    check_raw,
+    check_results,
+    check_thresholds,
+    data_size,
+)
+from tilewright.config.experiment import ConfigError, Experiment
+from tilewright.config.layout import Layout
 
 #: Blosc and deflate leave about three quarters of 16-bit counts; less of empty ground.
 _COMPRESSED = 0.7

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import tilewright
-from tilewright.experiment import Experiment, load_experiment, read_config
+from tilewright.config.experiment import Experiment, load_experiment, read_config
 from tilewright.placement.place import Sizes, key_of
 from tilewright.placement.tasks import Task
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from tilewright.commands.dag import read_experiment
 from tilewright.commands.devices import Holder
+from tilewright.config.checks import check_raw, data_sizes
+from tilewright.config.layout import Layout
 from tilewright.devices.budget import MIB
 from tilewright.devices.held import CONTEXT_B
 from tilewright.devices.lease import leases
-from tilewright.layout import Layout
-from tilewright.machine import device_kinds
-from tilewright.prepare import check_raw, data_sizes
+from tilewright.runtime.machine import device_kinds
 
 
 def holders(root: Path) -> list[Holder]:

@@ -32,19 +32,19 @@ from tilewright.commands.check_slurm import (
 )
 from tilewright.commands.checks import Check, count, ok, problem
 from tilewright.commands.dag import DagError, find_snakefile, read_experiment, read_tasks
+from tilewright.config.checks import data_sizes
+from tilewright.config.experiment import ConfigError
+from tilewright.config.layout import Layout
 from tilewright.devices.choose import DeviceChoiceError
 from tilewright.devices.health import HealthError
 from tilewright.devices.root import LeaseRootError
-from tilewright.experiment import ConfigError
-from tilewright.layout import Layout
-from tilewright.machine import device_kinds, usable_gpus
 from tilewright.placement import cluster
 from tilewright.placement.place import Sizes
 from tilewright.placement.resources import Plan
 from tilewright.placement.site import SiteError
 from tilewright.placement.survey import SurveyError
 from tilewright.placement.tasks import Task
-from tilewright.prepare import data_sizes
+from tilewright.runtime.machine import device_kinds, usable_gpus
 from tilewright.slurm.query import SlurmClient
 
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}

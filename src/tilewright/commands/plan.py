@@ -11,8 +11,8 @@ from typing import Any
 
 from tilewright.commands.checks import count
 from tilewright.commands.dag import find_snakefile, read_experiment, read_tasks
-from tilewright.layout import Layout
-from tilewright.machine import device_kinds, usable_gpus
+from tilewright.config.checks import data_sizes
+from tilewright.config.layout import Layout
 from tilewright.placement import cluster
 from tilewright.placement.capacity import Room, room_now
 from tilewright.placement.errors import PlacementError
@@ -20,7 +20,7 @@ from tilewright.placement.outlook import Outlook, look_ahead
 from tilewright.placement.preflight import check_sizes
 from tilewright.placement.resources import Plan
 from tilewright.placement.tasks import Task
-from tilewright.prepare import data_sizes
+from tilewright.runtime.machine import device_kinds, usable_gpus
 from tilewright.slurm.jobs import SlurmJob, stale_jobs
 from tilewright.slurm.query import Unknown
 

@@ -1,0 +1,300 @@
+"""What the main process does before the DAG: check raw files, size the jobs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+from tilewright.config.experiment import ConfigError, Experiment, Sample
+from tilewright.config.layout import Layout
+from tilewright.io.manifest import RawDataError, build_manifest
+from tilewright.placement.resources import DataSizes
+from tilewright.placement.shapes import DataSize, ShapeModel
+from tilewright.placement.workload import Kind
+from tilewright.report.verdict import resolve_thresholds
+
+#: Smallest tile side: at 10 % overlap its strips are 6 px wide.
+MIN_TILE_PX = 64
+#: A mosaic of more areas of a tile than this, for each tile, is a mistake of units.
+_SPREAD = 100
+#: Bytes that must find room in the folder of results before anything starts.
+_PROBE_B = 1 << 20
+
+
+def check_results(experiment: Experiment) -> None:
+    """Check that the folder of results can be written to; it is made if need be.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be made, or not be written to.
+    """
+    folder = Path(experiment.settings.results)
+    try:
+        # os.path's questions do not raise for names that are too long.
+        if os.path.lexists(folder) and not os.path.isdir(folder):  # noqa: PTH112
+            raise ConfigError(
+                f"results is {folder}, which is "
+                f"{'a link to nothing' if folder.is_symlink() else 'no folder'}; name another"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as stream:
+            stream.write(bytes(_PROBE_B))
+    except OSError as error:
+        raise ConfigError(
+            f"results is {folder}, which cannot be written to ({error.strerror}); free space or "
+            "change its permissions, or name another folder"
+        ) from None
+
+
+def check_raw(experiment: Experiment, layout: Layout) -> None:
+    """Check every raw file of every sample and write the manifests of planes.
+
+    A manifest is written only where it changes, so its time stamp says when the raw data
+    last changed; files that the last manifest knows unchanged are not opened again, and pixels
+    are looked at only where a manifest is new.
+
+    Raises
+    ------
+    ConfigError
+        Planes are missing, truncated or of different shape, or their pixels cannot be used;
+        the message names them.
+    """
+    wanted: dict[int, list[str]] = {}
+    for channel in experiment.channels:
+        wanted.setdefault(channel.cycle, []).append(channel.channel)
+    for sample in experiment.samples.values():
+        manifests = {
+            cycle: Path(layout.manifest.format(sample=sample.name, cycle=cycle))
+            for cycle in experiment.cycles
+        }
+        look = partial(_look, experiment, sample, wanted)
+        try:
+            build_manifest(
+                sample.raw_dir,
+                sample.acquisition.model_dump(),
+                wanted,
+                manifests,
+                look=look,
+                look_for=f"{experiment.settings.camera} {sample.acquisition}",
+            )
+            _check_mosaic(experiment, manifests[experiment.reference_cycle])
+        except RawDataError as error:
+            raise ConfigError(f"sample '{sample.name}': {error}") from None
+        except OSError as error:
+            raise ConfigError(
+                f"sample '{sample.name}': {error.filename} cannot be written ({error.strerror})"
+            ) from None
+
+
+def _look(
+    experiment: Experiment,
+    sample: Sample,
+    channels: Mapping[int, Sequence[str]],
+    tables: Mapping[int, str],
+) -> list[str]:
+    """Return what is wrong with the pixels of a sample; heavy imports wait until they are new."""
+    from tilewright.io.raw_pixels import pixel_problems
+    from tilewright.io.tiles import tiles_of_table
+    from tilewright.kernels.backend import cpu_backend
+    from tilewright.stages.layout_check import layout_problem
+
+    size = _extent(tables[experiment.reference_cycle])
+    spread = size.mosaic_px[0] * size.mosaic_px[1] / (size.tile_px[0] * size.tile_px[1])
+    if spread > _SPREAD * size.tiles:
+        return [
+            f"{size.tiles} tiles are spread over {size.mosaic_px[0]} x {size.mosaic_px[1]} px; "
+            "correct acquisition.pixel_um, or the units of the positions in the files"
+        ]
+    if min(size.tile_px) < MIN_TILE_PX:
+        return [
+            f"tiles are {size.tile_px[0]} x {size.tile_px[1]} px; the overlaps of tiles of less "
+            f"than {MIN_TILE_PX} px cannot be compared"
+        ]
+    raw_dir = str(sample.raw_dir.resolve())
+    camera = experiment.options("camera", "offset_counts", "saturation_counts")
+    reference = experiment.reference_channel
+    problems = pixel_problems(
+        tables,
+        channels,
+        raw_dir,
+        reference_channel=reference,
+        pages_are_planes=sample.acquisition.convention != "ome_tiff",
+        **camera,
+    )
+    tiles = tiles_of_table(tables[experiment.reference_cycle], reference, raw_dir)
+    if problems or tiles is None:
+        return problems
+    own = sample.acquisition
+    numbered = own.convention in ("codex", "imagexpress") or "{tile" in (own.pattern or "")
+    try:
+        said = layout_problem(tiles, own.overlap, numbered=numbered, backend=cpu_backend(1))
+    except RawDataError as error:
+        said = str(error)
+    return [said] if said else []
+
+
+def _check_mosaic(experiment: Experiment, manifest: Path) -> None:
+    """Refuse a mosaic that is smaller than what is registered at once."""
+    mosaic_px = _extent(manifest.read_text("utf-8")).mosaic_px
+    block_px = experiment.settings.registration.block_px
+    if experiment.moving_cycles and min(mosaic_px) < block_px:
+        raise RawDataError(
+            f"the mosaic is {mosaic_px[0]} x {mosaic_px[1]} px, smaller than a block of the "
+            f"registration; set registration.block_px below {block_px}"
+        )
+
+
+class _Extent(NamedTuple):
+    tile_px: tuple[int, int]
+    mosaic_px: tuple[int, int]
+    planes: int
+    tiles: int
+
+
+def _extent(manifest: str) -> _Extent:
+    """Return the (y, x) of a tile and of the nominal mosaic, how many planes and tiles."""
+    y_px, x_px, z, places = 0.0, 0.0, 0, set()
+    for row in csv.DictReader(io.StringIO(manifest)):
+        y_px, x_px = max(y_px, float(row["y_px"])), max(x_px, float(row["x_px"]))
+        z = max(z, int(row["z"]))
+        places.add((row["row"], row["col"]))
+    tile_px = int(row["height_px"]), int(row["width_px"])
+    return _Extent(tile_px, (int(y_px) + tile_px[0], int(x_px) + tile_px[1]), z + 1, len(places))
+
+
+def check_files(experiment: Experiment, layout: Layout) -> None:
+    """Check the flat-fields, dark-fields and PSFs which the configuration names.
+
+    Their manifests must be there (:func:`check_raw`).
+
+    Raises
+    ------
+    ConfigError
+        A file is absent or unusable, or its template has an unknown field.
+    """
+    extent_of = cache(lambda path: _extent(path.read_text("utf-8")))
+    for section in ("illumination", "deconvolve"):
+        seen = set()
+        for sample, channel in product(experiment.samples, experiment.channels):
+            fields = {"sample": sample, "cycle": str(channel.cycle), "channel": channel.channel}
+            try:
+                files = experiment.files(section, fields)
+            except (KeyError, ValueError, IndexError) as error:
+                raise ConfigError(
+                    f"a file of section '{section}' has the field {error}; known are "
+                    "{sample}, {cycle} and {channel}"
+                ) from None
+            for key, path in files.items():
+                if not os.path.isfile(path):  # noqa: PTH113 (Path's raises for long names)
+                    raise ConfigError(f"{section}.{key} is {path[:200]}, which does not exist")
+            if files:
+                manifest = Path(layout.manifest.format(**fields))
+                seen.add((tuple(sorted(files.items())), extent_of(manifest)))
+        for files_of, size in sorted(seen):
+            _check_content(section, dict(files_of), size, experiment.voxel_um)
+
+
+def _check_content(
+    section: str, files: dict[str, str], size: _Extent, voxel_um: tuple[float, float, float]
+) -> None:
+    """Read the files as the job will."""
+    import tifffile
+
+    from tilewright.io.psf_file import read_psf
+    from tilewright.kernels.psf import measured_psf
+    from tilewright.stages.illumination_methods import read_files
+
+    try:
+        if section == "illumination":
+            read_files(files.get("flat_file"), files.get("dark_file"), size.tile_px, 0.0)
+        else:
+            image, pitch_um = read_psf(files["psf_file"])
+            measured_psf(image, pitch_um or voxel_um, voxel_um, 2 * size.planes - 1)
+    except (
+        tifffile.TiffFileError,
+        OSError,
+        ValueError,
+        KeyError,
+        IndexError,
+        RuntimeError,
+    ) as error:
+        names = " and ".join(f"{section}.{key} ({path})" for key, path in files.items())
+        raise ConfigError(f"{names} cannot be used: {error}") from None
+
+
+def check_thresholds(experiment: Experiment) -> None:
+    """Check the limits of quality numbers.
+
+    Raises
+    ------
+    ConfigError
+        A metric is unknown, or its limits contradict each other.
+    """
+    try:
+        resolve_thresholds(experiment.thresholds())
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def data_size(experiment: Experiment, layout: Layout) -> Callable[[str | None], DataSize]:
+    """Return a function from sample name to the size of its data.
+
+    ``None`` asks for the largest sample: what a job over all samples must be ready for.
+    """
+
+    @cache
+    def size_of(sample: str | None) -> DataSize:
+        if sample is None:
+            return max((size_of(name) for name in experiment.samples), key=lambda s: s.mosaic_px)
+        path = Path(layout.manifest.format(sample=sample, cycle=experiment.reference_cycle))
+        tiles, planes = set(), set()
+        with path.open(newline="") as stream:
+            for row in csv.DictReader(stream):
+                tiles.add((row["row"], row["col"]))
+                planes.add(row["z"])
+                height_px, width_px = int(row["height_px"]), int(row["width_px"])
+        return DataSize(
+            tiles=len(tiles),
+            planes=len(planes),
+            height_px=height_px,
+            width_px=width_px,
+            overlap=experiment.samples[sample].acquisition.overlap,
+            cycles=len(experiment.cycles),
+            channels=len(experiment.channels),
+        )
+
+    return size_of
+
+
+def data_sizes(
+    experiment: Experiment, layout: Layout, kinds_of: Mapping[str, tuple[Kind, ...]]
+) -> DataSizes:
+    """Return shapes and times of the rules on the experiment's data.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    layout : Layout
+    kinds_of : mapping
+        As :func:`tilewright.runtime.machine.device_kinds` returns them.
+    """
+    return DataSizes(shape_model(experiment), data_size(experiment, layout), kinds_of)
+
+
+def shape_model(experiment: Experiment) -> ShapeModel:
+    """Return the shapes of all rules under the experiment's settings."""
+    settings = experiment.settings
+    return ShapeModel(
+        chunk_px=settings.output.chunk_px,
+        tile_px=settings.deconvolve.tile_px,
+        halo_px=settings.deconvolve.halo_px,
+        overrides={rule: own.model_dump() for rule, own in settings.resources.items()},
+    )

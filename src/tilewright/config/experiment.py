@@ -1,0 +1,306 @@
+"""The configuration and its two tables as one typed experiment.
+
+This is the only reader of the configuration dictionary. Every problem is found before
+the DAG is built and said in one sentence that names the key or file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from tilewright.config.settings import Settings
+from tilewright.config.tables import (
+    Channel,
+    ConfigError,
+    Sample,
+    problem_sentence,
+    read_markers,
+    read_samples,
+)
+from tilewright.placement.shapes import RULES
+
+__all__ = ["Channel", "ConfigError", "Experiment", "Sample", "load_experiment", "read_config"]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A validated experiment.
+
+    Attributes
+    ----------
+    settings : Settings
+        The configuration.
+    samples : dict of str to Sample
+        In table order.
+    channels : tuple of Channel
+        Ordered by cycle, then by table order.
+    """
+
+    settings: Settings
+    samples: dict[str, Sample]
+    channels: tuple[Channel, ...]
+
+    @cached_property
+    def cycles(self) -> tuple[int, ...]:
+        """All cycles, ascending."""
+        return tuple(sorted({channel.cycle for channel in self.channels}))
+
+    @property
+    def reference_cycle(self) -> int:
+        """The cycle onto which the others are registered."""
+        return self.settings.acquisition.reference_cycle
+
+    @property
+    def reference_channel(self) -> str:
+        """The channel (usually nuclei) that every cycle has."""
+        return self.settings.acquisition.reference_channel
+
+    @property
+    def moving_cycles(self) -> tuple[int, ...]:
+        """The cycles to register: all but the reference."""
+        return tuple(cycle for cycle in self.cycles if cycle != self.reference_cycle)
+
+    def channels_of(self, cycle: int) -> tuple[Channel, ...]:
+        """Return the channels of one cycle."""
+        return tuple(channel for channel in self.channels if channel.cycle == cycle)
+
+    def channel(self, cycle: int, channel: str) -> Channel:
+        """Return one channel of one cycle."""
+        return next(c for c in self.channels if (c.cycle, c.channel) == (cycle, channel))
+
+    @property
+    def voxel_um(self) -> tuple[float, float, float]:
+        """Size of a voxel (z, y, x) in µm."""
+        acquisition = self.settings.acquisition
+        return acquisition.z_step_um, acquisition.pixel_um, acquisition.pixel_um
+
+    def options(self, section: str, *keys: str) -> dict[str, Any]:
+        """Return one section as keyword options; a number that is ``auto`` becomes None.
+
+        With ``keys`` those alone: a job reruns when any option that its rule is given changes.
+        """
+        values = getattr(self.settings, section).model_dump()
+        return {
+            key: None if value == "auto" and key != "method" else value
+            for key, value in values.items()
+            if not keys or key in keys
+        }
+
+    def optics_of(self, cycle: int, channel: str) -> dict[str, float | None]:
+        """Return what the PSF of one channel is computed from."""
+        emission_nm = self.channel(int(cycle), channel).emission_nm
+        return {**self.settings.optics.model_dump(), "emission_nm": emission_nm}
+
+    def register_options(self, cycle: int) -> dict[str, Any]:
+        """Return the options of one cycle's registration."""
+        options = self.options("registration")
+        options["allow_unregistered"] = int(cycle) in options["allow_unregistered"]
+        return options
+
+    def files(self, section: str, wildcards: Mapping[str, str]) -> dict[str, str]:
+        """Return the files that a section names (keys ending in ``_file``) for one job."""
+        return {
+            key: value.format(**wildcards)
+            for key, value in self.options(section).items()
+            if key.endswith("_file") and value is not None
+        }
+
+    def tokens(self, cycle: int) -> list[str]:
+        """Return the channels of one cycle by the token in their paths."""
+        return [channel.channel for channel in self.channels_of(int(cycle))]
+
+    def markers(self, cycle: int) -> list[str]:
+        """Return the markers of one cycle, in the order of :meth:`tokens`."""
+        return [channel.marker for channel in self.channels_of(int(cycle))]
+
+    def thresholds(self) -> dict[str, dict[str, Any]]:
+        """Return the configured limits of quality numbers, only what was set."""
+        return {
+            metric: limits.model_dump(exclude_unset=True)
+            for metric, limits in self.settings.qc.thresholds.items()
+        }
+
+    def as_yaml(self) -> str:
+        """Return the whole configuration, defaults included."""
+        return yaml.safe_dump(self.settings.model_dump(mode="json"), sort_keys=False)
+
+    def channel_table(self) -> list[dict[str, Any]]:
+        """Return the channels of the registered image in order, as plain values."""
+        return [{"cycle": c.cycle, "channel": c.channel, "marker": c.marker} for c in self.channels]
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML in which a key stands once; the language itself lets the last one win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Refuse a second line of the same key."""
+        seen: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if key.value in seen:
+                raise ConfigError(
+                    f"the key '{key.value}' is there twice (lines {seen[key.value]} and {line}); "
+                    "take one out"
+                )
+            if isinstance(key, yaml.ScalarNode):
+                seen[key.value] = line
+        return super().construct_mapping(node, deep)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object whose keys stand once."""
+    keys = [key for key, _ in pairs]
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"the key '{twice}' is there twice; take one out")
+    return dict(pairs)
+
+
+def _parse(text: str) -> Any:
+    """Read JSON, whose tabs YAML refuses, or YAML, in the order in which Snakemake does."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except json.JSONDecodeError:
+        return yaml.load(text, _StrictLoader)
+
+
+def read_config(configfile: Path) -> dict[str, Any]:
+    """Return the keys of a config file.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, is not YAML, has no keys, or has one twice.
+    """
+    try:
+        config = _parse(configfile.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(f"{configfile} cannot be read: {reason}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{configfile} is not UTF-8; save it with that encoding") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{configfile} is not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise ConfigError(f"{configfile} is nested too deeply for a configuration") from None
+    except ConfigError as error:
+        raise ConfigError(f"{configfile}: {error}") from None
+    if not isinstance(config, dict):
+        raise ConfigError(f"{configfile} holds no keys; `tilewright init` writes such a file")
+    return config
+
+
+def load_experiment(config: Mapping[str, Any]) -> Experiment:
+    """Validate a configuration and read its tables.
+
+    Parameters
+    ----------
+    config : mapping
+        The dictionary that Snakemake made of the config file and ``--config``.
+
+    Raises
+    ------
+    ConfigError
+        A key is unknown, missing or out of range, or a table is wrong.
+    """
+    if not config:
+        raise ConfigError(
+            "there is no configuration; add --configfile with the file that `tilewright init` "
+            "wrote, after the targets"
+        )
+    try:
+        settings = Settings.model_validate(dict(config))
+    except ValidationError as error:
+        lines = [f"  {problem_sentence(problem)}" for problem in error.errors()]
+        raise ConfigError("the configuration is wrong:\n" + "\n".join(lines)) from None
+    channels = read_markers(Path(settings.markers))
+    samples = read_samples(Path(settings.samples), settings.acquisition)
+    experiment = Experiment(settings, samples, channels)
+    _check_references(experiment)
+    _check_optics(experiment)
+    _check_keys(settings)
+    return experiment
+
+
+def _check_references(experiment: Experiment) -> None:
+    """Every cycle must have the reference channel, and the reference cycle must exist."""
+    table = experiment.settings.markers
+    if experiment.reference_cycle not in experiment.cycles:
+        raise ConfigError(
+            f"acquisition.reference_cycle is {experiment.reference_cycle}, but {table} has the "
+            f"cycles {', '.join(map(str, experiment.cycles))}"
+        )
+    for cycle in experiment.cycles:
+        tokens = [channel.channel for channel in experiment.channels_of(cycle)]
+        if experiment.reference_channel not in tokens:
+            raise ConfigError(
+                f"acquisition.reference_channel is '{experiment.reference_channel}', but cycle "
+                f"{cycle} in {table} has the channels {', '.join(tokens)}"
+            )
+    for cycle in experiment.settings.registration.allow_unregistered:
+        if cycle not in experiment.moving_cycles:
+            raise ConfigError(
+                f"registration.allow_unregistered names cycle {cycle}; the cycles that are "
+                f"registered are {', '.join(map(str, experiment.moving_cycles)) or 'none'}"
+            )
+
+
+def _check_optics(experiment: Experiment) -> None:
+    """Refuse a computed PSF without its optics before any work is done."""
+    settings = experiment.settings
+    if settings.deconvolve.method == "none" or settings.deconvolve.psf_file is not None:
+        return
+    at_surface = settings.optics.depth_um == 0
+    missing = [
+        f"optics.{key}"
+        for key, value in settings.optics
+        if value is None and not (key == "sample_refractive_index" and at_surface)
+    ]
+    dark = [c for c in experiment.channels if c.emission_nm is None]
+    if dark:
+        missing.append(f"emission_nm of {dark[0].marker} in {settings.markers}")
+    if missing:
+        raise ConfigError(
+            f"the PSF cannot be computed without {', '.join(missing)}; fill it in, or give "
+            "deconvolve.psf_file, or set deconvolve.method: none"
+        )
+    aperture, index = settings.optics.numerical_aperture, settings.optics.immersion_refractive_index
+    if aperture is not None and index is not None and aperture >= index:
+        raise ConfigError(
+            f"optics.numerical_aperture {aperture} must be smaller than "
+            f"optics.immersion_refractive_index {index}"
+        )
+
+
+def _check_keys(settings: Settings) -> None:
+    """Refuse keys that only make sense with others."""
+    illumination = settings.illumination
+    if illumination.method == "file" and illumination.flat_file is None:
+        raise ConfigError(
+            "illumination.method is 'file', but illumination.flat_file is not set; name the "
+            "flat-field, with {sample}, {cycle} and {channel} where the file depends on them"
+        )
+    if illumination.method != "file" and (illumination.flat_file or illumination.dark_file):
+        raise ConfigError(
+            f"illumination.flat_file and dark_file are used by method 'file' only, and "
+            f"illumination.method is '{illumination.method}'; set method: file, or leave them out"
+        )
+    if settings.edf.method == "psf_mean" and settings.deconvolve.method == "none":
+        raise ConfigError(
+            "edf.method is 'psf_mean', which needs deconvolved stacks, but deconvolve.method is "
+            "'none'; set edf.method: auto, or deconvolve"
+        )
+    for rule in settings.resources:
+        if rule not in RULES:
+            near = difflib.get_close_matches(rule, RULES, n=1, cutoff=0.5)
+            hint = f"did you mean '{near[0]}'?" if near else f"rules: {', '.join(sorted(RULES))}"
+            raise ConfigError(f"'resources.{rule}' names no rule; {hint}")

@@ -1,0 +1,273 @@
+"""The two tables of an experiment, samples and markers, checked line by line."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from tilewright.config.settings import EMISSION_NM, Acquisition, Settings
+
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_SAMPLE_COLUMNS = ("sample", "raw_dir", "region", "rows", "cols", "layout", "overlap")
+_MARKER_COLUMNS = ("cycle", "channel", "marker", "emission_nm", "exposure_ms")
+
+
+class ConfigError(ValueError):
+    """The configuration or one of its tables is wrong; the message names the fix."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One tissue: where its raw tiles are and how they were acquired."""
+
+    name: str
+    raw_dir: Path
+    acquisition: Acquisition
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One channel of one cycle."""
+
+    cycle: int
+    channel: str
+    marker: str
+    emission_nm: float | None
+    exposure_ms: float | None
+
+
+def _model_at(location: tuple[int | str, ...]) -> type[BaseModel] | None:
+    """Return the model that holds the key at ``location``."""
+    model: type[BaseModel] = Settings
+    for part in location[:-1]:
+        field = model.model_fields.get(str(part))
+        if field is None:
+            continue
+        candidates = [field.annotation, *get_args(field.annotation)]
+        models = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
+        if not models:
+            return None
+        model = models[0]
+    return model
+
+
+_NAMES = {",": "commas", "\t": "tabs"}
+
+
+def problem_sentence(problem: Any) -> str:
+    """Say one pydantic problem in one sentence."""
+    location = tuple(problem["loc"])
+    key = ".".join(str(part) for part in location)
+    if problem["type"] == "extra_forbidden":
+        model = _model_at(location)
+        known = list(model.model_fields) if model else []
+        near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
+        hint = f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(known)}"
+        return f"unknown key '{key}'; {hint}"
+    if problem["type"] == "missing":
+        return f"the key '{key}' is missing; config/README.md describes it"
+    value = problem.get("input")
+    if value is None:
+        return f"'{key}' is not filled in; config/README.md describes it"
+    message = problem["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    return f"'{key}' is {value!r}: {message}"
+
+
+def _read_text(path: Path, key: str) -> str:
+    """Return the text of a table, whatever wrote it."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(f"the table '{path}' named by the key '{key}' does not exist") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"the table '{path}' named by the key '{key}' cannot be read ({reason})"
+        ) from None
+    if content[:2] == b"PK" or content[:4] == b"\xd0\xcf\x11\xe0":
+        raise ConfigError(f"{path} is a workbook of a spreadsheet program; export it as text")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise ConfigError(
+            f"{path}, line {line}: the text is not UTF-8; save the table with that encoding"
+        ) from None
+
+
+def _cells(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line, cells) of every line that is not empty."""
+    reader = csv.reader(io.StringIO(text), delimiter=delimiter, strict=True)
+    try:
+        for cells in reader:
+            for cell in cells:
+                odd = next((c for c in cell if not c.isprintable()), None)
+                if odd is not None:
+                    hint = "a quote is not closed" if odd in "\r\n" else "write plain characters"
+                    raise ConfigError(
+                        f"{path}, line {reader.line_num}: {cell[:40]!r} holds the character "
+                        f"U+{ord(odd):04X}; {hint}"
+                    )
+            if any(cell.strip() for cell in cells):
+                yield reader.line_num, cells
+    except csv.Error as error:
+        raise ConfigError(
+            f"{path}, line {reader.line_num}: the line cannot be read ({error}); is a quote not "
+            "closed?"
+        ) from None
+
+
+def _rows(path: Path, key: str, delimiter: str, known: tuple[str, ...], needed: int) -> list[Any]:
+    """Read a table whose first ``needed`` columns must be there, with (line, row) items."""
+    lines = list(_cells(path, _read_text(path, key), delimiter))
+    columns = [column.strip() for column in lines[0][1]] if lines else []
+    if len(columns) == 1 and ";" in columns[0]:
+        raise ConfigError(f"{path} is separated by semicolons; separate it by {_NAMES[delimiter]}")
+    for column in columns:
+        if column not in known:
+            near = difflib.get_close_matches(column, known, n=1, cutoff=0.5)
+            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+            raise ConfigError(f"{path}: unknown column '{column[:40]}'; {hint}")
+        if columns.count(column) > 1:
+            raise ConfigError(f"{path}: the column '{column}' is there twice; take one out")
+    missing = [column for column in known[:needed] if column not in columns]
+    if missing:
+        raise ConfigError(f"{path}: the column '{missing[0]}' is missing")
+    if len(lines) == 1:
+        raise ConfigError(f"{path}: the table has no rows")
+    for line, cells in lines[1:]:
+        if any(cell.strip() for cell in cells[len(columns) :]):
+            raise ConfigError(
+                f"{path}, line {line}: {len(cells)} cells for {len(columns)} columns; quote a "
+                "cell that holds the separator, and write numbers with a decimal point"
+            )
+    return [
+        (line, {c: t.strip() for c, t in zip_longest(columns, cells[: len(columns)], fillvalue="")})
+        for line, cells in lines[1:]
+    ]
+
+
+def _number(path: Path, line: int, column: str, text: str | None) -> float | None:
+    """Read an optional positive number."""
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not 0 < value < float("inf"):
+        raise ConfigError(
+            f"{path}, line {line}: {column} is '{text}'; give a positive number with a decimal "
+            "point"
+        )
+    return value
+
+
+def _emission_nm(path: Path, line: int, text: str | None) -> float | None:
+    value = _number(path, line, "emission_nm", text)
+    wrong = None if value is None else EMISSION_NM.sentence(value)
+    if wrong:
+        raise ConfigError(f"{path}, line {line}: emission_nm is {text}: {wrong}")
+    return value
+
+
+def read_markers(path: Path) -> tuple[Channel, ...]:
+    """Return the channels in a markers table, ordered by cycle.
+
+    Raises
+    ------
+    ConfigError
+        The table is missing, or one of its lines is wrong; the message names the line.
+    """
+    channels: list[Channel] = []
+    for line, row in _rows(path, "markers", ",", _MARKER_COLUMNS, 3):
+        marker, token = row["marker"], row["channel"]
+        if not re.fullmatch(r"[0-9]{1,6}", row["cycle"]):
+            raise ConfigError(f"{path}, line {line}: cycle '{row['cycle']}' is not a number")
+        if not re.fullmatch(r"[A-Za-z0-9-]{1,50}", token):
+            raise ConfigError(
+                f"{path}, line {line}: channel '{token}' must be letters and digits, at most 50"
+            )
+        if not 0 < len(marker) <= 100:
+            raise ConfigError(
+                f"{path}, line {line}: the marker has "
+                f"{'a name of over 100 characters; shorten it' if marker else 'no name; give one'}"
+            )
+        channel = Channel(
+            int(row["cycle"]),
+            token,
+            marker,
+            _emission_nm(path, line, row.get("emission_nm")),
+            _number(path, line, "exposure_ms", row.get("exposure_ms")),
+        )
+        for other in channels:
+            if other.marker == marker:
+                raise ConfigError(
+                    f"{path}, line {line}: the marker '{marker}' stands twice (also cycle "
+                    f"{other.cycle} channel {other.channel}); marker names must differ"
+                )
+            if (other.cycle, other.channel) == (channel.cycle, token):
+                raise ConfigError(
+                    f"{path}, line {line}: cycle {channel.cycle} channel {token} stands twice"
+                )
+        channels.append(channel)
+    return tuple(sorted(channels, key=lambda channel: channel.cycle))
+
+
+def _overrides(row: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    for column in _SAMPLE_COLUMNS[2:]:
+        text = row.get(column)
+        if text:
+            yield column, text
+
+
+def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
+    """Return the samples in a samples table, each with its own acquisition.
+
+    Parameters
+    ----------
+    path : Path
+        The table, tab-separated.
+    acquisition : Acquisition
+        What holds for a sample where its line says nothing else.
+
+    Raises
+    ------
+    ConfigError
+        The table is missing, or one of its lines is wrong; the message names the line.
+    """
+    samples: dict[str, Sample] = {}
+    for line, row in _rows(path, "samples", "\t", _SAMPLE_COLUMNS, 2):
+        name, raw_dir = row["sample"], row["raw_dir"]
+        if not _TOKEN.fullmatch(name):
+            raise ConfigError(
+                f"{path}, line {line}: sample '{name}' must be letters, digits, '_' and '-', "
+                "at most 100"
+            )
+        if name in samples:
+            raise ConfigError(f"{path}, line {line}: the sample '{name}' stands twice")
+        try:
+            own = Acquisition.model_validate({**acquisition.model_dump(), **dict(_overrides(row))})
+        except ValidationError as error:
+            raise ConfigError(
+                f"{path}, line {line}: {problem_sentence(error.errors()[0])}"
+            ) from None
+        # Path.is_dir raises for names that are too long and parents that are closed.
+        if not raw_dir or not os.path.isdir(raw_dir):  # noqa: PTH112
+            raise ConfigError(
+                f"{path}, line {line}: the raw_dir '{raw_dir[:200]}' is not a folder that can be "
+                "opened; write the whole path, without '~' and '$'"
+            )
+        samples[name] = Sample(name, Path(raw_dir), own)
+    return samples

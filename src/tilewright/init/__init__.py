@@ -1,0 +1,1 @@
+"""``tilewright init``: a raw folder in, a configuration for it out."""

@@ -1,0 +1,229 @@
+"""Which naming convention a raw folder follows."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.init.foreign import foreign
+from tilewright.io.conventions import RawDataError, RawPlane, ScanOptions, codex, scan
+from tilewright.io.conventions.common import list_folder, walk_images
+from tilewright.io.conventions.fiji import find_configurations
+from tilewright.io.raw_headers import read_headers
+from tilewright.io.raw_pixels import channels_told
+
+_HINTS = {
+    "cycle": ("cyc", "cycle", "round"),
+    "row": ("r", "row", "y"),
+    "col": ("c", "col", "column", "x"),
+    "z": ("z", "zstep", "slice", "plane"),
+    "channel": ("ch", "chan", "channel", "w", "wavelength"),
+    "region": ("reg", "region", "roi", "xy", "multipoint"),
+    "tile": ("t", "tile", "s", "site", "pos", "position", "fov", "f", "field", "m", "series"),
+}
+_FIELD_OF_HINT = {hint: field for field, hints in _HINTS.items() for hint in hints}
+_LOOKED_FOR = (
+    "Fiji's TileConfiguration.txt; CODEX folders (Cyc1_reg1/1_00001_Z001_CH1.tif); "
+    "ImageXpress names (plate_A01_s1_w1.tif); OME-TIFF with plane positions; "
+    "numbered names (tile_001.tif, cycle1/r1_c2_z3_ch4.tif)"
+)
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """A raw folder understood: its planes, the images that are none, and where it begins."""
+
+    convention: str
+    options: ScanOptions
+    planes: list[RawPlane]
+    left_over: list[str]
+    folder: Path
+
+
+def recognise(raw_dir: Path) -> Recognised:
+    """Return the convention of ``raw_dir`` and its planes.
+
+    Raises
+    ------
+    RawDataError
+        No convention fits; the message says what was looked for and what is there.
+    """
+    if not raw_dir.is_dir():
+        raise RawDataError(f"{raw_dir} is not a folder; name the folder of the raw tiles")
+    folder = _below(str(raw_dir.resolve()))
+    images = list(walk_images(folder))
+    inside = [name for name in list_folder(folder)[0] if codex.find_root(f"{folder}/{name}")]
+    if inside and not codex.find_root(folder):
+        raise RawDataError(
+            f"{raw_dir} holds {len(inside)} CODEX experiments ({', '.join(inside[:5])}); name one "
+            "of them, and add the others to samples.tsv, a line each"
+        )
+    what = foreign(Path(folder), images)
+    if what:
+        raise RawDataError(f"{raw_dir}: {what}")
+    if images:
+        for convention, options in _candidates(folder, images):
+            planes = scan(convention, folder, options)
+            if planes:
+                _refuse_finished(planes)
+                used = {plane.path for plane in planes}
+                left_over = [path for path in images if path not in used]
+                return Recognised(convention, options, planes, left_over, Path(folder))
+    seen = [os.path.relpath(path, folder) for path in images[:: max(1, len(images) // 5)][:5]]
+    names = sorted(path.name for path in raw_dir.iterdir())[:5]
+    there = (
+        f"its {len(images)} TIFFs are named like {', '.join(seen)}"
+        if images
+        else f"it holds no TIFF at all, only {', '.join(names)}"
+        if names
+        else "it is empty"
+    )
+    raise RawDataError(
+        f"{raw_dir}: no naming convention fits. Looked for: {_LOOKED_FOR}. But {there}. "
+        "Write config.yaml by hand with acquisition.convention: pattern and acquisition.pattern "
+        "(config/README.md)"
+    )
+
+
+def _below(folder: str) -> str:
+    """Return the folder itself, or its ``raw`` where only that holds images (MCMICRO's root)."""
+    folders, images = list_folder(folder)
+    if not images and "raw" in folders and list_folder(f"{folder}/raw")[1]:
+        return f"{folder}/raw"
+    return folder
+
+
+def _refuse_finished(planes: list[RawPlane]) -> None:
+    """Refuse images of whole cycles, stitched already: one a cycle, and of different sizes.
+
+    Raises
+    ------
+    RawDataError
+        They are, or the pages of a file are channels and not the z-planes that they would
+        be taken for.
+    """
+    first = {plane.cycle: plane for plane in reversed(planes)}
+    tiles = {(plane.cycle, *plane[5:]) for plane in planes}
+    headers = read_headers({plane.path: 1 for plane in first.values()}, {}, 4)
+    sizes = {(h.height_px, h.width_px) for h in headers.values() if not h.problem}
+    if len(tiles) == len(first) > 1 and len(sizes) > 1:
+        raise RawDataError(
+            f"{Path(planes[0].path).parent} holds one image for each of {len(first)} cycles, of "
+            "different sizes: they are stitched already, and tilewright starts from tiles; name "
+            "the folder of the raw tiles"
+        )
+    plane = planes[0]
+    if plane.page is None and plane.z is None and headers[first[plane.cycle].path].pages > 1:
+        channels = channels_told(first[plane.cycle].path)
+        if channels > 1:
+            raise RawDataError(
+                f"{first[plane.cycle].path}: its pages are {channels} channels, but no positions "
+                "are told, so that the tiles cannot be placed; save one file per channel with "
+                "the tile's number in its name, or OME-TIFF with PositionX and PositionY"
+            )
+
+
+def _candidates(folder: str, images: list[str]) -> list[tuple[str, ScanOptions]]:
+    """Return the conventions worth a try, the most telling ones first."""
+    found = [("fiji", ScanOptions())] if find_configurations(folder) else []
+    found.append(("codex", ScanOptions()))
+    if any(re.search(r"(?i)_s\d+(_w\d+)?[0-9A-F-]*\.tiff?$", path) for path in images):
+        found.append(("imagexpress", ScanOptions()))
+    if _is_ome_tile(images[0]):
+        found.append(("ome_tiff", ScanOptions()))
+    pattern = infer_pattern([os.path.relpath(path, folder) for path in images])
+    if pattern is not None:
+        found.append(("pattern", ScanOptions(pattern=pattern)))
+    return found
+
+
+def _is_ome_tile(path: str) -> bool:
+    """Return whether the OME-XML of a file is needed to read it: positions or channels.
+
+    Raises
+    ------
+    RawDataError
+        The channels of a file are told by ImageJ only, which no convention reads.
+    """
+    import tifffile
+
+    try:
+        with tifffile.TiffFile(path) as tiff:
+            xml = tiff.ome_metadata or ""
+            channels = (tiff.imagej_metadata or {}).get("channels", 1)
+    except (tifffile.TiffFileError, OSError, ValueError):
+        return False  # the manifest will name a file that cannot be read
+    if channels > 1:
+        raise RawDataError(
+            f"{path} is an ImageJ hyperstack of {channels} channels; "
+            "save one file per channel, or OME-TIFF"
+        )
+    return "PositionX" in xml or bool(re.search(r'SizeC="([2-9]|\d\d)', xml))
+
+
+def infer_pattern(paths: list[str]) -> str | None:
+    """Return the file pattern that the most common form of name follows, or None.
+
+    Numbers that are the same in all names stay as they are; the others become fields by the
+    letters before them, and a single number without such letters is the tile's.
+
+    >>> infer_pattern(["C3-Brain01.tif", "C3-Brain02.tif"])
+    'C3-Brain{tile}.tif'
+    >>> infer_pattern([f"cyc{n}/r{r}_c{c}.tif" for n in "12" for r in "01" for c in "01"])
+    'cyc{cycle}/r{row}_c{col}.tif'
+    >>> infer_pattern(["left.tif", "right.tif"])
+    """
+    forms = Counter(_form(path) for path in paths)
+    if not forms:
+        return None
+    form = max(sorted(forms), key=forms.__getitem__)
+    if "#" not in form or set(form) & set("{}*"):
+        return None
+    pieces = form.split("#")
+    numbers = [re.findall(r"\d+", path) for path in paths if _form(path) == form]
+    columns = list(zip(*numbers, strict=True))
+    fields = _fields(pieces, columns)
+    if fields is None:
+        return None
+    middle = [
+        f"{{{field}}}" if field else column[0]
+        for field, column in zip(fields, columns, strict=True)
+    ]
+    return "".join(piece + text for piece, text in zip(pieces, [*middle, ""], strict=True))
+
+
+def _form(path: str) -> str:
+    return re.sub(r"\d+", "#", path)
+
+
+def _fields(pieces: list[str], columns: list[tuple[str, ...]]) -> list[str | None] | None:
+    """Name the numbers between ``pieces``; None where that is not possible without doubt."""
+    hints = [
+        re.sub(r".*?([a-z]*)[^a-z]*$", r"\1", piece.rsplit("/", 1)[-1].lower(), flags=re.DOTALL)
+        for piece in pieces[:-1]
+    ]
+    varying = [len(set(column)) > 1 for column in columns]
+    fields: list[str | None] = [None] * len(columns)
+    for index, hint in enumerate(hints):
+        field = _FIELD_OF_HINT.get(hint)
+        if varying[index] or (field in ("cycle", "channel") and len(hint) > 1):
+            fields[index] = field
+    if "row" not in fields and "channel" not in fields:
+        # Without a row, c1 is a channel and not a column.
+        fields = ["channel" if field == "col" else field for field in fields]
+    unnamed = [i for i, field in enumerate(fields) if field is None and varying[i]]
+    if len(unnamed) == 1 and "tile" not in fields and "row" not in fields:
+        fields[unnamed[0]] = "tile"
+    elif unnamed:
+        return None
+    for field in set(fields) - {None}:
+        same = [columns[i] for i, name in enumerate(fields) if name == field]
+        if any(column != same[0] for column in same):
+            return None
+    has_row, has_col, has_tile = (name in fields for name in ("row", "col", "tile"))
+    if has_row != has_col or (has_row and has_tile):
+        return None
+    return fields

@@ -1,0 +1,193 @@
+"""The three files that ``tilewright init`` writes, as texts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from tilewright.init.metadata import Marker, Metadata
+from tilewright.init.recognise import Recognised
+from tilewright.init.tile_layout import TileLayout
+
+_HEAD = """\
+# Written by `tilewright init {raw_dir}`.
+# Every key, and the options of each stage (all have defaults): config/README.md of tilewright.
+{notes}
+samples: {samples}
+markers: {markers}
+results: {results}
+
+acquisition:
+"""
+_TAIL = """
+camera:
+  offset_counts: auto  # counts without light
+  gain_counts_per_photon: auto
+  saturation_counts: auto
+"""
+_NO_DECONVOLUTION = """
+deconvolve:
+  method: none  # one z-plane: there is no out-of-focus light to put back
+"""
+
+
+class ConfigText:
+    """Lines of the config, with what is to be filled in noted."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.unknown: list[str] = []
+
+    def key(self, name: str, value: object, comment: str = "") -> None:
+        """Add a line of a section."""
+        note = f"  # {comment}" if comment else ""
+        bare = isinstance(value, str) and re.fullmatch(r"[a-z]+(_[a-z]+)*", value)
+        text = value if bare else json.dumps(value, ensure_ascii=False)
+        self.text += f"  {name}: {text}{note}\n"
+
+    def known(self, section: str, name: str, value: object, meaning: str) -> None:
+        """Add a line, or a gap to fill in where the value is None."""
+        if value is None:
+            self.unknown.append(f"{section}.{name}: {meaning}")
+            meaning = f"fill in: {meaning}"
+        self.key(name, value, meaning)
+
+
+def config_text(
+    raw_dir: Path,
+    files: tuple[Path, Path, Path],
+    recognised: Recognised,
+    layouts: Sequence[TileLayout],
+    metadata: Metadata,
+    planes: int,
+    warnings: Sequence[str],
+) -> ConfigText:
+    """Return the text of ``config.yaml`` and the keys to fill in.
+
+    Parameters
+    ----------
+    raw_dir : Path
+        The raw folder.
+    files : tuple of Path
+        The samples table, the markers table and the folder of results.
+    recognised, layouts, metadata
+        What was found; one layout per sample.
+    planes : int
+        z-planes of a tile.
+    warnings : sequence of str
+        What looks wrong, kept as comments.
+    """
+    out = ConfigText()
+    samples, markers, results = (json.dumps(str(path), ensure_ascii=False) for path in files)
+    notes = "".join(f"# Warning: {warning}\n" for warning in warnings)
+    out.text = _HEAD.format(
+        raw_dir=raw_dir, samples=samples, markers=markers, results=results, notes=notes
+    )
+    first = layouts[0]
+    section = "acquisition"
+    out.key("convention", recognised.convention)
+    if recognised.options.pattern:
+        out.key("pattern", recognised.options.pattern)
+    numbered = recognised.planes[0].tile is not None
+    if numbered:
+        out.known(section, "rows", first.rows, "rows of the tile grid")
+        out.known(section, "cols", first.cols, "columns of the tile grid")
+        if first.layout is not None:
+            out.key("layout", first.layout, "order in which tiles were taken")
+        elif first.count > 1:
+            out.known(section, "layout", None, "order in which tiles were taken")
+    else:
+        why = "" if first.rows else "not every place holds a tile"
+        out.key("rows", first.rows, why)
+        out.key("cols", first.cols, why)
+    if first.count > 1:
+        out.known(section, "overlap", first.overlap, "fraction of a tile its neighbour sees too")
+    for name, flip in (("flip_y", first.flip_y), ("flip_x", first.flip_x)):
+        if flip:
+            out.key(name, flip, "the stage axis runs against the image's")
+    out.known(section, "pixel_um", metadata.pixel_um, "size of a pixel in the specimen, µm")
+    if planes > 1:
+        out.known(section, "z_step_um", metadata.z_step_um, "distance of z-planes, µm")
+    out.key("reference_cycle", metadata.reference_cycle)
+    reference = next(
+        marker.marker
+        for marker in metadata.markers
+        if (marker.cycle, marker.channel) == (metadata.reference_cycle, metadata.reference_channel)
+    )
+    out.key(
+        "reference_channel",
+        metadata.reference_channel,
+        f"{reference}: check that it shows nuclei, in every cycle",
+    )
+    _optics(out, metadata, planes)
+    return out
+
+
+def _optics(out: ConfigText, metadata: Metadata, planes: int) -> None:
+    out.text += _TAIL
+    told = {
+        "numerical_aperture": (metadata.numerical_aperture, "of the objective"),
+        "immersion_refractive_index": (
+            metadata.immersion_refractive_index,
+            "1.0 air, 1.33 water, 1.515 oil",
+        ),
+        "sample_refractive_index": (
+            None,
+            "of the mounting medium (used where depth_um > 0): 1.33 buffer, about 1.44 glycerol",
+        ),
+    }
+    if planes == 1:
+        # Nothing asks for the optics then, so nothing needs filling in.
+        told = {name: what for name, what in told.items() if what[0] is not None}
+    out.text += "\noptics:\n" if told else ""
+    for name, (value, meaning) in told.items():
+        out.known("optics", name, value, meaning)
+    if planes == 1:
+        out.text += _NO_DECONVOLUTION
+        return
+    dark = [marker.marker for marker in metadata.markers if marker.emission_nm is None]
+    if dark:
+        out.unknown.append(f"emission_nm in the markers table: {', '.join(dark[:6])}")
+
+
+def samples_text(samples: Sequence[tuple[str, Path, str | None]], layouts: list[TileLayout]) -> str:
+    """Return the samples table; (name, raw folder, region) and a layout per sample.
+
+    Columns that the config says for all samples are left out.
+    """
+    columns = ["sample", "raw_dir"]
+    values: list[list[object]] = [[name, raw_dir] for name, raw_dir, _ in samples]
+    if any(region is not None for _, _, region in samples):
+        columns.append("region")
+        for line, (_, _, region) in zip(values, samples, strict=True):
+            line.append(region)
+    for index, column in enumerate(("rows", "cols", "layout", "overlap")):
+        if len({layout.grid[index] for layout in layouts}) > 1:
+            columns.append(column)
+            for line, layout in zip(values, layouts, strict=True):
+                line.append(layout.grid[index])
+    return _table([columns, *values], "\t")
+
+
+def markers_text(markers: Sequence[Marker]) -> str:
+    """Return the markers table."""
+    columns = ["cycle", "channel", "marker", "emission_nm", "exposure_ms"]
+    lines = [
+        [m.cycle, m.channel, m.marker, _plain(m.emission_nm), _plain(m.exposure_ms)]
+        for m in markers
+    ]
+    return _table([columns, *lines], ",")
+
+
+def _plain(number: float | None) -> str:
+    return "" if number is None else f"{number:g}"
+
+
+def _table(lines: Sequence[Sequence[object]], delimiter: str) -> str:
+    stream = io.StringIO()
+    csv.writer(stream, delimiter=delimiter, lineterminator="\n").writerows(lines)
+    return stream.getvalue()

@@ -1,0 +1,1 @@
+"""Synthetic tissue with known truth, and a microscope that images it."""

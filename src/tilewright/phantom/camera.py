@@ -1,0 +1,187 @@
+"""Camera, stage and cycle geometry of the phantom."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.phantom.exact import settled
+from tilewright.phantom.noise import normal, poisson
+
+Image = NDArray[np.float32]
+Points = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Camera:
+    """A camera whose faults are locked to its pixels.
+
+    Attributes
+    ----------
+    dark_counts : float32 (y, x)
+        Offset plus dark-field pattern: what is read without light.
+    hot_counts : float32 (y, x)
+        Added by hot pixels, 0 elsewhere.
+    gain_counts : float
+        Counts per electron.
+    read_noise_electrons : float
+        σ of the read noise.
+    """
+
+    dark_counts: Image
+    hot_counts: Image
+    gain_counts: float
+    read_noise_electrons: float
+
+    def expose(
+        self, noise: np.random.BitGenerator, electrons: Image, largest: int = 65535
+    ) -> NDArray[np.uint16]:
+        """Return counts (z, y, x): Poisson and read noise, offset, hot pixels, saturation."""
+        rng = np.random.Generator(noise)
+        counts = np.empty(electrons.shape, np.uint16)
+        floor = self.dark_counts + self.hot_counts
+        for plane, light in zip(counts, electrons, strict=True):
+            shot, read = rng.integers(0, 1 << 32, (2, *light.shape), np.uint32)
+            signal = poisson(shot, light)
+            signal += normal(read) * np.float32(self.read_noise_electrons)
+            signal *= np.float32(self.gain_counts)
+            plane[...] = np.clip(np.rint(signal + floor), 0, largest)
+        return counts
+
+
+def make_camera(
+    rng: np.random.Generator,
+    tile_px: int,
+    *,
+    offset_counts: float,
+    gain_counts: float,
+    read_noise_electrons: float,
+    hot_share: float,
+) -> Camera:
+    """Draw a camera: column pattern and a glowing corner of a few counts, hot pixels."""
+    y, x = np.meshgrid(*[np.linspace(0, 1, tile_px)] * 2, indexing="ij")
+    glow = 6 * np.exp(-((y - 1) ** 2 + x**2) / 0.08)
+    dark = offset_counts + rng.normal(0, 0.8, tile_px)[None, :] + glow
+    hot = np.zeros((tile_px, tile_px), np.float32)
+    count = round(hot_share * tile_px**2)
+    hot[tuple(rng.integers(0, tile_px, (2, count)))] = rng.uniform(200, 4000, count)
+    dark = settled(dark, 10)
+    return Camera(dark.astype(np.float32), hot, gain_counts, read_noise_electrons)
+
+
+def make_flat(rng: np.random.Generator, tile_px: int, *, vignetting: float, dust: int) -> Image:
+    """Return a flat-field (y, x) of mean 1: off-centre fall-off, and rings of dust.
+
+    ``vignetting`` is the loss in the darkest corner.
+    """
+    y, x = np.meshgrid(*[np.linspace(-1, 1, tile_px)] * 2, indexing="ij")
+    cy, cx = rng.uniform(-0.2, 0.2, 2)
+    radius = (x - cx) ** 2 + 0.85 * (y - cy) ** 2 + 0.15 * (x - cx) * (y - cy)
+    flat = 1 / (1 + vignetting / (1 - vignetting) * (radius / radius.max()) ** 1.15)
+    for _ in range(dust):
+        py, px = rng.uniform(-0.9, 0.9, 2)
+        distance = np.hypot(y - py, x - px) * tile_px / 2
+        ring = np.exp(-0.5 * ((distance - rng.uniform(4, 7)) / 2.2) ** 2)
+        flat *= 1 - rng.uniform(0.05, 0.11) * ring
+    return settled(flat / flat.mean(), 18).astype(np.float32)
+
+
+def stage_positions(
+    rng: np.random.Generator,
+    grid: tuple[int, int],
+    step_px: float,
+    *,
+    jitter_px: float,
+    backlash_px: float,
+    skew_deg: float,
+    scale: float,
+) -> tuple[Points, Points]:
+    """Return nominal and true (y, x) of each tile, ordered by (row, col).
+
+    The camera is turned by ``skew_deg`` against the stage, odd rows (scanned backwards)
+    are late by ``backlash_px``, and every stop misses by a normal of σ ``jitter_px``.
+    """
+    ij = np.argwhere(np.ones(grid)).astype(np.float64)
+    nominal = ij * step_px
+    angle = np.deg2rad(skew_deg)
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    true = nominal @ turn.T * scale + rng.normal(0, jitter_px, nominal.shape)
+    true[:, 1] += np.where(ij[:, 0] % 2 == 1, backlash_px, 0.0)
+    return nominal, settled(true, 16)
+
+
+def _cos_sin(angle: Any) -> tuple[Any, Any]:
+    return settled(np.cos(angle), 32), settled(np.sin(angle), 32)
+
+
+@dataclass(frozen=True)
+class CycleMap:
+    """Where a pixel of one cycle lies in the reference frame; exact anywhere.
+
+    A rotation about ``centre_px``, a shift, and an elastic field of four sine waves per axis
+    (amplitude, frequency y, frequency x, phase).
+    """
+
+    centre_px: tuple[float, float]
+    shift_px: tuple[float, float]
+    rotation_deg: float
+    waves: tuple[tuple[tuple[float, float, float, float], ...], ...]
+
+    def to_reference(self, y: Any, x: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Map cycle coordinates (px, broadcast against each other) to the reference frame."""
+        cos, sin = _cos_sin(np.deg2rad(self.rotation_deg))
+        v, u = y - self.centre_px[0], x - self.centre_px[1]
+        ry = cos * v - sin * u + self.centre_px[0] + self.shift_px[0]
+        rx = sin * v + cos * u + self.centre_px[1] + self.shift_px[1]
+        bend = [sum(self._wave(wave, y, x) for wave in axis) for axis in self.waves]
+        return np.asarray(ry + bend[0]), np.asarray(rx + bend[1])
+
+    @staticmethod
+    def _wave(wave: tuple[float, float, float, float], y: Any, x: Any) -> Any:
+        """Return one sine wave, from functions of y and of x alone."""
+        amplitude, fy, fx, phase = wave
+        cos_y, sin_y = _cos_sin(2 * np.pi * fy * y + phase)
+        cos_x, sin_x = _cos_sin(2 * np.pi * fx * x)
+        return amplitude * (sin_y * cos_x + cos_y * sin_x)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain numbers for JSON."""
+        return asdict(self)
+
+
+def make_cycle_map(
+    rng: np.random.Generator,
+    shape: tuple[int, int],
+    *,
+    shift_px: float,
+    rotation_deg: float,
+    elastic_px: float,
+) -> CycleMap:
+    """Draw a deformation; all three limits 0 give the identity (the reference cycle).
+
+    The elastic displacement never exceeds ``elastic_px`` per axis; wavelengths are between
+    0.6 and 2 canvas sides.
+    """
+    side = float(max(shape))
+    waves = []
+    for _ in range(2):
+        share = settled(rng.dirichlet(np.ones(4)), 20) * elastic_px
+        turn, phase = rng.uniform(0, 2 * np.pi, (2, 4))
+        frequency = rng.uniform(0.5, 1.6, 4) / side
+        fy, fx = settled(frequency * np.sin(turn), 32), settled(frequency * np.cos(turn), 32)
+        waves.append(
+            tuple(
+                (float(a), float(v), float(u), float(p))
+                for a, v, u, p in zip(share, fy, fx, phase, strict=True)
+            )
+        )
+    shift = rng.uniform(0.4, 1, 2) * rng.choice([-1, 1], 2) * shift_px
+    return CycleMap(
+        centre_px=(shape[0] / 2, shape[1] / 2),
+        shift_px=(float(shift[0]), float(shift[1])),
+        rotation_deg=float(rng.choice([-1, 1]) * rng.uniform(0.5, 1) * rotation_deg),
+        waves=tuple(waves),
+    )

@@ -1,0 +1,266 @@
+"""Synthetic tissue with known truth: raw tiles as a CODEX microscope writes them.
+
+Nothing of the workflow is used to make it, so that the workflow can be measured against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from tilewright.phantom import files as phantom_files
+from tilewright.phantom.camera import (
+    Camera,
+    CycleMap,
+    make_camera,
+    make_cycle_map,
+    make_flat,
+    stage_positions,
+)
+from tilewright.phantom.design import PhantomDesign
+from tilewright.phantom.exact import settled, sigmoid
+from tilewright.phantom.optics import SheetBlur
+from tilewright.phantom.tissue import MARKERS, Tissue, make_tissue, smooth_noise, stain
+
+__all__ = ["Phantom", "PhantomDesign", "Specimen", "make_phantom"]
+
+Image = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """One stain of one section, imaged.
+
+    Attributes
+    ----------
+    name : str
+        Marker, without a cycle for the nuclear stain.
+    seen_in : list of tuple of int
+        (cycle, channel) from 1 that show it.
+    planes : list of float32 (y, x)
+        Cubic B-spline coefficients of each plane in electrons, reference canvas.
+    projection : float32 (y, x)
+        Truth: z-integrated, in focus, in electrons, reference canvas.
+    """
+
+    name: str
+    seen_in: list[tuple[int, int]]
+    planes: list[Image]
+    projection: Image
+
+
+class Phantom:
+    """The specimen, camera and stage of one design; planes are exposed on demand.
+
+    Attributes
+    ----------
+    nominal_px, true_px : float64
+        (n, 2) and (cycles, n, 2): tile positions (y, x), ordered by (row, col). True
+        positions are canvas pixels of that cycle's frame.
+    flats : list of float32 (y, x)
+        True flat-field per channel, mean 1, dust included.
+    camera : Camera
+    maps : list of CycleMap
+        Cycle to reference frame; the first is the identity.
+    tissue : Tissue
+        Section of the reference frame.
+    kept : list of float32 (y, x)
+        Per cycle, 1 where tissue is present and 0 where it was lost, reference frame.
+    """
+
+    #: σ in µm of what one pixel's cell spans in depth.
+    THICKNESS_UM = 0.9
+    #: Light of glass and medium without tissue.
+    GLASS_ELECTRONS = 10.0
+
+    def __init__(self, design: PhantomDesign) -> None:
+        self.design = d = design
+        self._margin = d.margin_px
+        self.camera: Camera = make_camera(
+            self._rng("camera"),
+            d.tile_px,
+            offset_counts=d.offset_counts,
+            gain_counts=d.gain_counts,
+            read_noise_electrons=d.read_noise_electrons,
+            hot_share=d.hot_share,
+        )
+        self.flats = [
+            make_flat(self._rng("flat", c), d.tile_px, vignetting=d.vignetting, dust=d.dust)
+            for c in range(d.channels)
+        ]
+        stages = [self._stage(cycle) for cycle in range(d.cycles)]
+        self.nominal_px = stages[0][0]
+        self.true_px = np.stack([true for _, true in stages])
+        self.maps: list[CycleMap] = [
+            make_cycle_map(
+                self._rng("map", cycle),
+                d.canvas,
+                shift_px=d.cycle_shift_px * (cycle > 0),
+                rotation_deg=d.cycle_rotation_deg * (cycle > 0),
+                elastic_px=d.elastic_px * (cycle > 0),
+            )
+            for cycle in range(d.cycles)
+        ]
+        self.tissue = self._section("tissue")
+        self.kept = [self._kept(cycle) for cycle in range(d.cycles)]
+
+    def _rng(self, *key: str | int) -> np.random.Generator:
+        """Return a generator of its own per purpose: threads and order change nothing."""
+        return np.random.default_rng(self._seed(*key))
+
+    def _seed(self, *key: str | int) -> list[int]:
+        words = [int.from_bytes(k.encode()[:8], "little") if isinstance(k, str) else k for k in key]
+        return [self.design.seed, *words]
+
+    def _stage(self, cycle: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        d = self.design
+        nominal, true = stage_positions(
+            self._rng("stage", cycle),
+            (d.rows, d.cols),
+            d.step_px,
+            jitter_px=d.jitter_px,
+            backlash_px=d.backlash_px,
+            skew_deg=d.skew_deg,
+            scale=d.stage_scale,
+        )
+        return nominal, true + self._margin
+
+    def _section(self, purpose: str) -> Tissue:
+        d = self.design
+        half_um = (d.planes - 1) * d.z_step_um / 2
+        empty = []
+        if d.empty_tile:
+            corner = self.nominal_px[-1] + self._margin
+            reach = self._margin  # whichever way the stage and the cycle went
+            y0, x0 = (int(v) - reach for v in corner)
+            empty.append((y0, x0, d.canvas[0], d.canvas[1]))
+        return make_tissue(
+            self._rng(purpose),
+            d.canvas,
+            d.pixel_um,
+            tissue_share=d.tissue_share,
+            relief_um=0.45 * half_um,
+            scatter_um=min(1.5, 0.3 * half_um),
+            empty=empty,
+        )
+
+    def _kept(self, cycle: int) -> Image:
+        d = self.design
+        if cycle == 0 or d.lost_share == 0:
+            return np.ones(d.canvas, np.float32)
+        field = smooth_noise(self._rng("lost", cycle), d.canvas, 0.035 * max(d.canvas))
+        field += 0.1 * smooth_noise(self._rng("tear", cycle), d.canvas, 5.0)
+        limit = np.quantile(field[::8, ::8], 1 - d.lost_share)
+        return sigmoid(np.asarray((limit - field) * 12, np.float32))
+
+    def specimens(self) -> Iterator[Specimen]:
+        """Yield each specimen once; only one is in memory at a time."""
+        d = self.design
+        # These cycles do not share the nuclear stain of the others.
+        odd = {d.another_tissue_cycle, d.blurred_cycle} - {None}
+        names = d.markers()
+        for channel in range(1, d.channels + 1):
+            blur = SheetBlur(d.canvas, d.planes, d.optics(channel))
+            shared = [c for c in range(1, d.cycles + 1) if channel == 1 and c not in odd]
+            if shared:
+                yield self._specimen(blur, "DAPI", [(c, 1) for c in shared])
+            for cycle in range(1, d.cycles + 1):
+                if cycle not in shared:
+                    name = names[cycle - 1][channel - 1]
+                    yield self._specimen(blur, name, [(cycle, channel)])
+
+    def _specimen(self, blur: SheetBlur, name: str, seen_in: list[tuple[int, int]]) -> Specimen:
+        d = self.design
+        cycle, channel = seen_in[0]
+        rng = self._rng("stain", cycle, channel)
+        tissue = self._section("another") if cycle == d.another_tissue_cycle else self.tissue
+        image = np.zeros(d.canvas, np.float32)
+        if d.empty_channel != (cycle, channel):
+            index = (cycle - 1) * (d.channels - 1) + channel - 2
+            marker = None if channel == 1 else MARKERS[index % len(MARKERS)]
+            level = d.peak_electrons * (1.0 if marker is None else rng.uniform(0.35, 1.0))
+            image += stain(rng, tissue, marker) * np.float32(level)
+            image += self._debris(rng, tissue)
+        defocus_um = 12.0 if cycle == d.blurred_cycle else 0.0
+        planes, truth = blur.stack(image, tissue.depth_um, self.THICKNESS_UM, defocus_um)
+        return Specimen(name, seen_in, planes, truth)
+
+    def _debris(self, rng: np.random.Generator, tissue: Tissue) -> Image:
+        """Return a few specks of dye so bright that the camera saturates."""
+        d = self.design
+        spots = np.zeros(d.canvas, np.float32)
+        places = np.argwhere(tissue.mask[::8, ::8] > 0.9) * 8
+        full_well = 65535 / d.gain_counts
+        for y, x in places[rng.integers(0, len(places), d.saturated_spots)]:
+            spots[y, x] = full_well * rng.uniform(60, 200)
+        return settled(ndimage.gaussian_filter(spots, 2.0), 0).astype(np.float32)
+
+    def light(self, specimen: Specimen, cycle: int, channel: int, tile: int) -> Image:
+        """Return the noise-free electrons (z, y, x) of one tile; cycle and channel from 1."""
+        d = self.design
+        y, x = (np.arange(d.tile_px) + p for p in self.true_px[cycle - 1, tile])
+        at = np.stack(self.maps[cycle - 1].to_reference(y[:, None], x[None, :]))
+        low = np.maximum(np.floor(at.min((1, 2))).astype(int) - 4, 0)
+        high = np.ceil(at.max((1, 2))).astype(int) + 5
+        crop = (slice(low[0], high[0]), slice(low[1], high[1]))
+        at = (at - low[:, None, None]).astype(np.float32)
+        kept = ndimage.map_coordinates(self.kept[cycle - 1][crop], at, order=1)
+        kept = kept * np.float32(40.0 if d.saturated_channel == (cycle, channel) else 1.0)
+        stack = np.empty((d.planes, d.tile_px, d.tile_px), np.float32)
+        for plane, coefficients in zip(stack, specimen.planes, strict=True):
+            ndimage.map_coordinates(coefficients[crop], at, plane, order=3, prefilter=False)
+        return np.asarray(
+            (np.maximum(stack, 0) * kept + self.GLASS_ELECTRONS) * self.flats[channel - 1],
+            np.float32,
+        )
+
+    def expose(self, specimen: Specimen, cycle: int, channel: int, tile: int) -> NDArray[np.uint16]:
+        """Return the counts (z, y, x) that the camera reads for one tile."""
+        noise = np.random.Philox(self._seed("noise", cycle, channel, tile))
+        return self.camera.expose(noise, self.light(specimen, cycle, channel, tile))
+
+
+def make_phantom(output_dir: Path, **design: Any) -> None:
+    """Write raw tiles to ``output_dir/raw`` and the truth to ``output_dir/truth``.
+
+    Parameters
+    ----------
+    output_dir : Path
+        Made when absent; files of the same names are replaced.
+    **design
+        Fields of :class:`PhantomDesign`; ``seed`` is required.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A key that is no field, or a size that makes no image.
+    """
+    phantom = Phantom(PhantomDesign(**design))
+    d = phantom.design
+    raw = output_dir / "raw"
+    phantom_files.write_metadata(raw, d)
+    projections = {}
+
+    def write(specimen: Specimen, cycle: int, channel: int, tile: int) -> None:
+        stack = phantom.expose(specimen, cycle, channel, tile)
+        phantom_files.write_tile(raw, d, cycle, channel, tile, stack)
+
+    with ThreadPoolExecutor(d.workers) as pool:
+        for specimen in phantom.specimens():
+            for cycle, channel in specimen.seen_in:
+                projections[cycle, channel] = specimen.projection
+                # list(): an error in a thread is raised here, not lost.
+                list(
+                    pool.map(
+                        lambda tile, s=specimen, c=cycle, k=channel: write(s, c, k, tile),
+                        range(d.rows * d.cols),
+                    )
+                )
+    phantom_files.write_truth(output_dir / "truth", phantom, projections)

@@ -1,0 +1,90 @@
+"""What every rule script does around its one call: log, device, progress."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from tilewright.devices.lease import WAIT_EXIT_CODE, LeaseTimeoutError
+from tilewright.kernels.backend import Backend, cpu_backend
+
+logger = logging.getLogger("tilewright")
+
+
+@contextlib.contextmanager
+def running(
+    log: Sequence[str],
+    threads: int,
+    resources: Mapping[str, Any] | None = None,
+    wildcards: Mapping[str, str] | None = None,
+) -> Iterator[Backend]:
+    """Send what the job says to its log and give it its device.
+
+    Parameters
+    ----------
+    log : sequence of str
+        The rule's log files; the first is used.
+    threads : int
+        CPU threads of the job.
+    resources : mapping, optional
+        The rule's; with ``gpu`` the job computes on one that it waits for. Without it the job
+        never does.
+    wildcards : mapping, optional
+        Jobs of one sample and cycle prefer one device.
+
+    Yields
+    ------
+    Backend
+        The array namespace to compute with.
+    """
+    path = Path(log[0])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", buffering=1) as stream, contextlib.redirect_stderr(stream):
+        handler = logging.StreamHandler(stream)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logging.captureWarnings(True)
+        logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+        try:
+            with _device(path, threads, resources or {}, wildcards or {}) as backend:
+                logger.info("device %s, %d threads", backend.device, threads)
+                yield backend
+        except LeaseTimeoutError as error:
+            logger.error("%s", error)
+            sys.__stderr__.write(f"{error}\n")  # type: ignore[union-attr]
+            raise SystemExit(WAIT_EXIT_CODE) from error
+        except Exception as error:
+            traceback.print_exc(file=stream)
+            sys.__stderr__.write(f"{type(error).__name__}: {error}\n")  # type: ignore[union-attr]
+            raise
+
+
+@contextlib.contextmanager
+def _device(
+    log: Path, threads: int, resources: Mapping[str, Any], wildcards: Mapping[str, str]
+) -> Iterator[Backend]:
+    if not resources.get("gpu"):
+        yield cpu_backend(threads)
+        return
+    from tilewright.runtime.gpu import backend_at_first_use
+
+    # the log's whole path tells jobs of all experiments apart
+    job = f"{log.parent.name}/{log.stem}"
+    group = "/".join(str(wildcards.get(name, "")) for name in ("sample", "cycle"))
+    whose = f"{log.resolve().parents[1]} {group}"
+    with backend_at_first_use(job, whose, resources["gpu_mem_mb"]) as own:
+        yield own
+
+
+def software_versions() -> dict[str, str]:
+    """Return the versions of what computes the pixels; packages that are absent are left out."""
+    found = {"Python": sys.version.split()[0]}
+    for package in ("tilewright", "numpy", "scipy", "zarr", "tifffile", "snakemake"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found

@@ -1,0 +1,148 @@
+"""Which device kinds the rules may use, decided before the DAG from the config and this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from tilewright.config.experiment import ConfigError
+from tilewright.config.settings import Settings
+from tilewright.devices.budget import MIB, leasable, leased_b, room_b, whole_above_b
+from tilewright.devices.choose import DeviceChoice, device_from_environment
+from tilewright.devices.health import HealthError, quarantined
+from tilewright.devices.held import CONTEXT_B
+from tilewright.devices.lease import leases
+from tilewright.devices.nvml import snapshot
+from tilewright.devices.records import Device
+from tilewright.devices.root import LeaseRootError, lease_root
+from tilewright.placement.shapes import GPU_RULES
+from tilewright.placement.workload import Kind
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """GPUs that jobs on this machine can lease; ``reason`` says why there are none."""
+
+    devices: tuple[Device, ...] = ()
+    reason: str = ""
+
+
+def usable_gpus(environ: Mapping[str, str] = os.environ) -> Gpus:
+    """Return the GPUs that are visible, healthy and that CuPy could use; makes no CUDA context.
+
+    Raises
+    ------
+    LeaseRootError, HealthError
+        There are GPUs, and the folder of their leases cannot be used.
+    """
+    seen = snapshot(environ)
+    if not seen.devices:
+        return Gpus(reason=seen.reason)
+    if find_spec("cupy") is None:
+        return Gpus(reason="CuPy is not installed: install tilewright[cuda12] or [cuda13]")
+    bad = quarantined(lease_root(environ))
+    found = tuple(leasable(seen.devices, bad))
+    if not found:
+        why = "; ".join(f"{uuid} is quarantined: {q.reason}" for uuid, q in bad.items())
+        return Gpus(reason=why or "MIG is on, and there is no instance")
+    return Gpus(found, seen.reason)
+
+
+def device_kinds(
+    settings: Settings, look: Callable[[], Gpus] | None, environ: Mapping[str, str] = os.environ
+) -> dict[str, tuple[Kind, ...]]:
+    """Return the device kinds that may run each rule that a GPU can run, the preferred one first.
+
+    A rule's own ``device`` wins over ``TILEWRIGHT_DEVICE``, and that over the config's.
+
+    Parameters
+    ----------
+    settings : Settings
+    look : callable or None
+        Returns the GPUs of this machine, and is asked only if a rule may use one; None where a
+        cluster has them.
+    environ : mapping
+
+    Raises
+    ------
+    ConfigError
+        A rule is to run on a GPU, and there is none.
+    """
+    for rule in sorted(settings.resources.keys() - GPU_RULES):
+        if settings.resources[rule].device == "gpu":
+            raise ConfigError(f"resources.{rule}.device: rule {rule} uses no GPU; remove the key")
+    general = device_from_environment(environ, settings.device)
+    kinds: dict[str, tuple[Kind, ...]] = {}
+    gpus: Gpus | None = None
+    for rule in sorted(GPU_RULES):
+        own = settings.resources.get(rule)
+        choice: DeviceChoice = own.device if own and own.device else general
+        if choice != "cpu" and look is not None and gpus is None:
+            gpus = look()
+        there = gpus is None or bool(gpus.devices)
+        if choice == "gpu" and gpus is not None and not there:
+            named = "TILEWRIGHT_DEVICE" if "TILEWRIGHT_DEVICE" in environ else "device"
+            key = f"resources.{rule}.device" if own and own.device else named
+            raise ConfigError(
+                f"rule {rule} is to run on a GPU, and this machine has none that can be used "
+                f"({gpus.reason}); set {key} to auto or cpu, or see `tilewright devices`"
+            )
+        every: dict[DeviceChoice, tuple[Kind, ...]] = {
+            "cpu": ("cpu",), "gpu": ("gpu",), "auto": ("gpu", "cpu") if there else ("cpu",)
+        }  # fmt: skip
+        kinds[rule] = every[choice]
+    return kinds
+
+
+def write_evidence_to(path: Path) -> None:
+    """Tell the jobs that this process starts where to write what they made of their devices."""
+    os.environ["TILEWRIGHT_DEVICE_LOG"] = str(path)
+
+
+def healthy_gpus(need_mb: int = 0) -> int:
+    """Return how many GPUs could hold a job now, were it not for other jobs of ours.
+
+    Parameters
+    ----------
+    need_mb : int
+        Device memory of its arrays. A job that takes a whole GPU can do with half of one.
+    """
+    devices = usable_gpus().devices
+    if not devices:
+        return 0
+    held = leases(lease_root())
+    need_b = need_mb * MIB + CONTEXT_B
+    whole = need_b > whole_above_b(devices)
+    return sum(
+        room_b(device, held) + leased_b(device, held) >= (device.total_b / 2 if whole else need_b)
+        for device in devices
+    )
+
+
+def pools() -> dict[str, int]:
+    """Return the local pools, for ``resources`` of a profile; nothing on a machine without GPU.
+
+    ``gpu`` is one job on each GPU, or ``TILEWRIGHT_JOBS_PER_GPU``. ``cpu`` counts the CPUs of jobs
+    that could use a GPU and run on CPUs: two are left for each GPU's job.
+
+    Where the folder of the leases cannot be used there are none: the Snakefile says so, if a rule
+    wants a GPU.
+    """
+    try:
+        gpus = len(usable_gpus().devices)
+    except (LeaseRootError, HealthError):
+        return {}
+    if not gpus:
+        return {}
+    jobs = gpus * _jobs_per_gpu(os.environ.get("TILEWRIGHT_JOBS_PER_GPU", "1"))
+    return {"gpu": jobs, "cpu": max(1, len(os.sched_getaffinity(0)) - 2 * jobs)}
+
+
+def _jobs_per_gpu(text: str) -> int:
+    if not text.isdigit() or not int(text):
+        # within a profile Snakemake says all else of an error but its reason
+        raise SystemExit(f"TILEWRIGHT_JOBS_PER_GPU is '{text}'; set it to 1 or more")
+    return int(text)

@@ -1,0 +1,20 @@
+"""Deconvolve one mosaic z-stack."""
+
+from pathlib import Path
+
+from tilewright.runtime.job import running
+from tilewright.stages.deconvolve import deconvolve
+
+options = {**snakemake.params.options, "psf_file": snakemake.input.get("psf_file")}
+
+with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
+    deconvolve(
+        Path(snakemake.input.mosaic),
+        Path(snakemake.output.mosaic),
+        focus_output=Path(snakemake.output.focus),
+        backend=backend,
+        optics=snakemake.params.optics,
+        ome_zarr_version=snakemake.params.output["ome_zarr_version"],
+        gain_counts_per_photon=snakemake.params.gain_counts_per_photon,
+        **options,
+    )

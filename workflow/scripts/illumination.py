@@ -1,0 +1,26 @@
+"""Estimate the flat-field and dark-field of one cycle and channel."""
+
+from pathlib import Path
+
+from tilewright.io.tiles import open_tiles
+from tilewright.runtime.job import running
+from tilewright.stages.illumination import fit
+from tilewright.stages.tile_positions import locate
+
+params = snakemake.params
+manifest = Path(snakemake.input.manifest)
+files = {key: snakemake.input.get(key) for key in ("flat_file", "dark_file")}
+
+with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
+    located = locate(
+        open_tiles(manifest, params.reference_channel), backend=backend, **params.positions
+    )
+    fit(
+        open_tiles(manifest, snakemake.wildcards.channel),
+        located.positions,
+        Path(snakemake.output.numbers).with_suffix(""),
+        backend=backend,
+        offset_counts=params.camera["offset_counts"],
+        saturation_counts=params.camera["saturation_counts"],
+        **{**params.options, **files},
+    )

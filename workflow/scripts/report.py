@@ -1,0 +1,24 @@
+"""Write the report of all samples."""
+
+from pathlib import Path
+
+from tilewright.report.html import write_report
+from tilewright.runtime.job import running, software_versions
+
+params = snakemake.params
+
+with running(snakemake.log, snakemake.threads):
+    write_report(
+        [Path(path) for path in snakemake.input.numbers],
+        [Path(path) for path in snakemake.input.pictures],
+        dict(zip(params.samples, map(Path, snakemake.input.images), strict=True)),
+        params.channels,
+        Path(snakemake.output.html),
+        title="tilewright report",
+        reference_cycle=params.reference_cycle,
+        reference_channel=params.reference_channel,
+        software=software_versions(),
+        config_text=params.config,
+        ledger=Path(params.ledger),
+        devices=Path(params.devices),
+    )

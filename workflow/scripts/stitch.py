@@ -1,0 +1,23 @@
+"""Fuse the tiles of one cycle and channel into a mosaic z-stack."""
+
+from pathlib import Path
+
+from tilewright.io.illumination import read_illumination
+from tilewright.io.positions import read_positions
+from tilewright.io.tiles import open_tiles
+from tilewright.runtime.job import running
+from tilewright.stages.stitch import stitch
+
+with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
+    stitch(
+        open_tiles(Path(snakemake.input.manifest), snakemake.wildcards.channel),
+        read_positions(Path(snakemake.input.positions)),
+        read_illumination(Path(snakemake.input.flat), Path(snakemake.input.dark)),
+        Path(snakemake.output[0]),
+        backend=backend,
+        voxel_um=tuple(snakemake.params.voxel_um),
+        chunk_px=snakemake.params.output["chunk_px"],
+        ome_zarr_version=snakemake.params.output["ome_zarr_version"],
+        saturation_counts=snakemake.params.saturation_counts,
+        **snakemake.params.options,
+    )

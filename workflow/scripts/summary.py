@@ -1,0 +1,11 @@
+"""Collect all quality items in one table."""
+
+from pathlib import Path
+
+from tilewright.report.summary import write_summary
+from tilewright.runtime.job import running
+
+with running(snakemake.log, snakemake.threads):
+    write_summary(
+        map(Path, snakemake.input), Path(snakemake.output.json), Path(snakemake.output.csv)
+    )

@@ -1,0 +1,17 @@
+"""Find the positions of one cycle's tiles on the reference channel."""
+
+from pathlib import Path
+
+from tilewright.io.illumination import read_illumination
+from tilewright.io.tiles import open_tiles
+from tilewright.runtime.job import running
+from tilewright.stages.tile_positions import locate, write_located
+
+with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
+    located = locate(
+        open_tiles(Path(snakemake.input.manifest), snakemake.params.reference_channel),
+        read_illumination(Path(snakemake.input.flat), Path(snakemake.input.dark)),
+        backend=backend,
+        **snakemake.params.options,
+    )
+    write_located(Path(snakemake.output.positions).parent, located)
