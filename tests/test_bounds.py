@@ -13,8 +13,8 @@ from tests.test_capacity import account, partition
 from tests.test_survey import LIMITS, PARTITIONS, USE, Recorded, client
 from tilewright.placement.bounds import clipped, largest, longest_min, may_use, room, too_big
 from tilewright.placement.capacity import Claim, Room, room_now
+from tilewright.placement.jobs import Shape
 from tilewright.placement.pools import Sharing, make_pools, sharing
-from tilewright.placement.shapes import Shape
 from tilewright.placement.site import Site
 from tilewright.placement.survey import SurveyError, survey
 from tilewright.slurm.jobs import SlurmJob

@@ -15,14 +15,10 @@ from tests.test_stale import cluster_with
 from tilewright.placement.bounds import needs
 from tilewright.placement.capacity import Claim, Room, room_now
 from tilewright.placement.cluster import Cluster
-from tilewright.placement.place import Place
+from tilewright.placement.jobs import Fixed, Kind, Past, Place, Shape, Task
 from tilewright.placement.pools import Sharing
 from tilewright.placement.resources import Plan
-from tilewright.placement.retry import Past
 from tilewright.placement.rounds import RoundOfPlacing, light, make_workload
-from tilewright.placement.shapes import Shape
-from tilewright.placement.tasks import Fixed, Task
-from tilewright.placement.workload import Kind
 from tilewright.slurm.accounts import COUNTED, Account
 from tilewright.slurm.jobs import SlurmJob
 from tilewright.slurm.records import Partition

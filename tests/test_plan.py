@@ -26,11 +26,9 @@ from tilewright.commands.plan_table import print_preview
 from tilewright.config.checks import data_sizes
 from tilewright.config.layout import Layout
 from tilewright.placement.capacity import Room, room_now
+from tilewright.placement.jobs import Kind, Shape, Task
 from tilewright.placement.outlook import look_ahead
 from tilewright.placement.resources import Plan
-from tilewright.placement.shapes import Shape
-from tilewright.placement.tasks import Task
-from tilewright.placement.workload import Kind
 from tilewright.runtime.machine import device_kinds
 
 SNAKEFILE = REPO / "workflow/Snakefile"

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.placement.forecast import Forecast, Queues
+from tilewright.placement.jobs import Kind
 from tilewright.placement.policy import decide
 from tilewright.placement.restarts import after, restarts
-from tilewright.placement.workload import Job, Kind, Round, Running, Seen, Slots, Way, Workload
+from tilewright.placement.workload import Job, Round, Running, Seen, Slots, Way, Workload
 
 BOTH: tuple[Kind, ...] = ("gpu", "cpu")
 ESTIMATES_S: dict[tuple[str, Kind], float] = {

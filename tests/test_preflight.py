@@ -14,13 +14,10 @@ from tests.test_stale import HERE, OTHERS, cluster_with, queue_line
 from tilewright.placement.capacity import room_now
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.errors import PlacementError
+from tilewright.placement.jobs import Fixed, Kind, Past, Shape, Task
 from tilewright.placement.preflight import before_run, check_sizes, deal_with_stale, only_looks
 from tilewright.placement.resources import Plan
-from tilewright.placement.retry import Past
-from tilewright.placement.shapes import Shape
 from tilewright.placement.site import Site
-from tilewright.placement.tasks import Fixed, Task
-from tilewright.placement.workload import Kind
 from tilewright.slurm.accounts import Account
 from tilewright.slurm.query import SlurmClient, Unknown
 from tilewright.slurm.records import Partition

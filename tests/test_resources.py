@@ -22,9 +22,8 @@ from tests.test_stale import cluster_with
 from tests.test_survey import LIMITS
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.durations import Durations
-from tilewright.placement.place import Place, key_of
+from tilewright.placement.jobs import Place, Shape, key_of
 from tilewright.placement.resources import Plan, granted_cpus
-from tilewright.placement.shapes import Shape
 from tilewright.placement.site import Site
 from tilewright.placement.survey import survey
 

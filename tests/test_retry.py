@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 from tests.test_capacity import account, partition
 from tilewright.placement.endings import most_mb, nothing_more
-from tilewright.placement.place import Place
-from tilewright.placement.retry import Past, judge, within
-from tilewright.placement.shapes import Shape
-from tilewright.placement.tasks import Fixed, Task
+from tilewright.placement.jobs import Fixed, Past, Place, Shape, Task
+from tilewright.placement.retry import judge, within
 from tilewright.slurm.jobs import Cause
 
 TASK = Task("rule_a", "a", {}, ("cpu",))

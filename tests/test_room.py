@@ -12,13 +12,10 @@ from tests.test_capacity import GROUP_REASONS, Rules, account, partition
 from tests.test_stale import cluster_with, queue_line
 from tilewright.placement.capacity import Claim, Room, room_now
 from tilewright.placement.dispatch import Dispatcher
+from tilewright.placement.jobs import Kind, Place, Shape, Task
 from tilewright.placement.ledger import Ledger, read_ledger
-from tilewright.placement.place import Place
 from tilewright.placement.resources import Plan
 from tilewright.placement.rounds import sooner_elsewhere
-from tilewright.placement.shapes import Shape
-from tilewright.placement.tasks import Task
-from tilewright.placement.workload import Kind
 from tilewright.slurm.accounts import Account
 from tilewright.slurm.jobs import SlurmJob
 from tilewright.slurm.query import Unknown

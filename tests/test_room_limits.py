@@ -12,12 +12,11 @@ from tests.test_room import CPU, GPU, LIMIT, PLACES, dispatcher, pending, room
 from tests.test_stale import cluster_with
 from tilewright.placement.capacity import room_now
 from tilewright.placement.errors import PlacementError
+from tilewright.placement.jobs import Shape, Task
 from tilewright.placement.ledger import Ledger, read_ledger
 from tilewright.placement.preflight import check_sizes, only_looks
 from tilewright.placement.resources import Plan
 from tilewright.placement.rounds import shape_of
-from tilewright.placement.shapes import Shape
-from tilewright.placement.tasks import Task
 from tilewright.slurm.jobs import STUCK, SlurmJob, cause_of
 
 

@@ -27,9 +27,9 @@ from tests.test_stale import cluster_with, queue_line
 from tests.test_survey import PARTITIONS, Recorded
 from tilewright.placement import cluster
 from tilewright.placement.cluster import Cluster
+from tilewright.placement.jobs import Shape
 from tilewright.placement.ledger import read_ledger
 from tilewright.placement.resources import Plan
-from tilewright.placement.shapes import Shape
 from tilewright.slurm.query import Unknown
 
 RULES = Rules(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tilewright.placement.jobs import Kind
 from tilewright.placement.policy import decide
 from tilewright.placement.restarts import after, restarts
 from tilewright.placement.simulator import (
@@ -19,7 +20,7 @@ from tilewright.placement.simulator import (
     View,
     simulate,
 )
-from tilewright.placement.workload import Decision, Job, Kind, Slots, Way, Workload
+from tilewright.placement.workload import Decision, Job, Slots, Way, Workload
 
 BOTH: tuple[Kind, ...] = ("gpu", "cpu")
 UNIT_S: dict[tuple[str, Kind], float] = {("s", "gpu"): 1, ("s", "cpu"): 5, ("qc", "cpu"): 0.5}

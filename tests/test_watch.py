@@ -16,14 +16,11 @@ from tests.test_survey import PARTITIONS, Recorded, client
 from tilewright.placement.anew import begin_anew
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.dispatch import Dispatcher
+from tilewright.placement.jobs import Past, Place, Shape, Task
 from tilewright.placement.ledger import Ledger, read_ledger
-from tilewright.placement.place import Place
 from tilewright.placement.resources import Plan
-from tilewright.placement.retry import Past
-from tilewright.placement.shapes import Shape
 from tilewright.placement.site import Site
 from tilewright.placement.survey import survey
-from tilewright.placement.tasks import Task
 from tilewright.slurm.query import Unknown
 
 NOON_S = time.mktime(time.strptime("2026-11-21T12:00:00", "%Y-%m-%dT%H:%M:%S"))

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
-from tilewright.placement.place import key_of
+from tilewright.placement.jobs import KINDS, Kind, key_of
 from tilewright.placement.policy import decide
 from tilewright.placement.resources import Plan
-from tilewright.placement.workload import KINDS, Job, Kind, Running, Slots, Way, Workload
+from tilewright.placement.workload import Job, Running, Slots, Way, Workload
 
 #: Estimates are learned anew this often.
 _ESTIMATES_S = 60.0

@@ -16,11 +16,10 @@ from tilewright.placement.anew import begin_anew
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.dispatch import Dispatcher
 from tilewright.placement.errors import PlacementError
+from tilewright.placement.jobs import Fixed, Place, Task, key_of
 from tilewright.placement.ledger import Ledger
-from tilewright.placement.place import Place, key_of
 from tilewright.placement.preflight import check_sizes
 from tilewright.placement.resources import Plan
-from tilewright.placement.tasks import Fixed, Task
 from tilewright.placement.watch import soonest_end_s, tend
 
 _TEND_S = 5.0

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tilewright.placement.shapes import Shape
-from tilewright.placement.workload import Kind
+from tilewright.placement.jobs import Kind, Shape
 
 
 class Sleepers:

@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tilewright.placement.jobs import Kind
 from tilewright.placement.pools import Sharing, total_slots
 from tilewright.placement.survey import Survey
-from tilewright.placement.workload import Kind
 from tilewright.slurm.accounts import Account
 
 

@@ -12,8 +12,8 @@ from tilewright.commands.checks import Check, count, ok, problem, said_by, warni
 from tilewright.devices.choose import DeviceChoiceError, device_from_environment
 from tilewright.devices.health import HealthError
 from tilewright.devices.root import LeaseRootError
+from tilewright.placement.jobs import Task
 from tilewright.placement.resources import Plan
-from tilewright.placement.tasks import Task
 from tilewright.runtime.machine import usable_gpus
 
 _CUPY = "pip install 'tilewright[cuda12]' (or cuda13)"

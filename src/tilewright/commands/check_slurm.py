@@ -10,11 +10,10 @@ from tilewright.commands.checks import Check, count, ok, problem, said_by, warni
 from tilewright.commands.plan import live_room
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.errors import PlacementError
+from tilewright.placement.jobs import Kind, Task
 from tilewright.placement.pools import total_slots
 from tilewright.placement.preflight import check_sizes, look_for_stale
 from tilewright.placement.resources import Plan
-from tilewright.placement.tasks import Task
-from tilewright.placement.workload import Kind
 from tilewright.slurm.query import SlurmClient, Unknown
 
 _PROGRAMS = ("sbatch", "squeue", "scontrol", "sacctmgr", "scancel")

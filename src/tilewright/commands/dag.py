@@ -11,8 +11,7 @@ from typing import Any
 
 import tilewright
 from tilewright.config.experiment import Experiment, load_experiment, read_config
-from tilewright.placement.place import Sizes, key_of
-from tilewright.placement.tasks import Task
+from tilewright.placement.jobs import Sizes, Task, key_of
 
 
 class DagError(RuntimeError):

@@ -39,11 +39,10 @@ from tilewright.devices.choose import DeviceChoiceError
 from tilewright.devices.health import HealthError
 from tilewright.devices.root import LeaseRootError
 from tilewright.placement import cluster
-from tilewright.placement.place import Sizes
+from tilewright.placement.jobs import Sizes, Task
 from tilewright.placement.resources import Plan
 from tilewright.placement.site import SiteError
 from tilewright.placement.survey import SurveyError
-from tilewright.placement.tasks import Task
 from tilewright.runtime.machine import device_kinds, usable_gpus
 from tilewright.slurm.query import SlurmClient
 

@@ -16,10 +16,10 @@ from tilewright.config.layout import Layout
 from tilewright.placement import cluster
 from tilewright.placement.capacity import Room, room_now
 from tilewright.placement.errors import PlacementError
+from tilewright.placement.jobs import Task
 from tilewright.placement.outlook import Outlook, look_ahead
 from tilewright.placement.preflight import check_sizes
 from tilewright.placement.resources import Plan
-from tilewright.placement.tasks import Task
 from tilewright.runtime.machine import device_kinds, usable_gpus
 from tilewright.slurm.jobs import SlurmJob, stale_jobs
 from tilewright.slurm.query import Unknown

@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 from tilewright.config.experiment import ConfigError, Experiment, Sample
 from tilewright.config.layout import Layout
+from tilewright.config.rules import DataSize, DataSizes, ShapeModel
 from tilewright.io.manifest import RawDataError, build_manifest
-from tilewright.placement.resources import DataSizes
-from tilewright.placement.shapes import DataSize, ShapeModel
-from tilewright.placement.workload import Kind
+from tilewright.placement.jobs import Kind
 from tilewright.report.verdict import resolve_thresholds
 
 #: Smallest tile side: at 10 % overlap its strips are 6 px wide.

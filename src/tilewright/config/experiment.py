@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from tilewright.config.rules import RULES
 from tilewright.config.settings import Settings
 from tilewright.config.tables import (
     Channel,
@@ -26,7 +27,6 @@ from tilewright.config.tables import (
     read_markers,
     read_samples,
 )
-from tilewright.placement.shapes import RULES
 
 __all__ = ["Channel", "ConfigError", "Experiment", "Sample", "load_experiment", "read_config"]
 

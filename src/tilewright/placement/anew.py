@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from tilewright.placement.bounds import needs
 from tilewright.placement.capacity import Claim, Room
-from tilewright.placement.place import Place
+from tilewright.placement.jobs import Place, Task
 from tilewright.placement.pools import pool_name
 from tilewright.placement.restarts import restarts
-from tilewright.placement.tasks import Task
 from tilewright.placement.workload import Decision
 from tilewright.slurm.jobs import parse_start
 from tilewright.slurm.query import Unknown

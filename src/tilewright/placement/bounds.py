@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tilewright.placement.shapes import Shape
+from tilewright.placement.jobs import Shape
 from tilewright.slurm.accounts import COUNTED, Account
 from tilewright.slurm.records import Partition
 

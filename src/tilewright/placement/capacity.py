@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 
 from tilewright.placement.bounds import largest, may_use, needs, unknown_use
 from tilewright.placement.bounds import room as room_of
+from tilewright.placement.jobs import KINDS, Kind, Shape
 from tilewright.placement.pools import Pool, Sharing, make_pools
-from tilewright.placement.shapes import Shape
-from tilewright.placement.workload import KINDS, Kind
 from tilewright.slurm.accounts import COUNTED, Account
 from tilewright.slurm.jobs import GROUP_LIMIT, SlurmJob
 from tilewright.slurm.records import Partition, Tres

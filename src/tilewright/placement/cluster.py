@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import platformdirs
 
+from tilewright.placement.jobs import Kind
 from tilewright.placement.site import Site, SiteError, read_site
 from tilewright.placement.survey import Survey, survey
-from tilewright.placement.workload import Kind
 from tilewright.slurm.jobs import SlurmJob, parse_queue
 from tilewright.slurm.query import SlurmClient, Unknown
 

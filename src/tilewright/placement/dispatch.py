@@ -17,14 +17,13 @@ from tilewright.placement.capacity import Claim, Room, room_now
 from tilewright.placement.claims import Claims
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.endings import find_cause, nothing_more
+from tilewright.placement.jobs import Kind, Place, Task, observe
 from tilewright.placement.ledger import Ledger
-from tilewright.placement.place import Place
 from tilewright.placement.resources import Plan
 from tilewright.placement.retry import Verdict, judge
 from tilewright.placement.rounds import RoundOfPlacing, Start, make_workload
-from tilewright.placement.tasks import Task, observe
 from tilewright.placement.watch import end_doubles
-from tilewright.placement.workload import Kind, Way, Workload
+from tilewright.placement.workload import Way, Workload
 from tilewright.slurm.jobs import SlurmJob
 from tilewright.slurm.query import Unknown
 

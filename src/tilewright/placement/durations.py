@@ -12,7 +12,7 @@ from pathlib import Path
 
 import platformdirs
 
-from tilewright.placement.workload import Kind
+from tilewright.placement.jobs import Kind
 from tilewright.slurm.query import write_whole
 
 #: Finished jobs that are remembered for each rule and device.

@@ -6,10 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tilewright.placement.bounds import largest, longest_min, may_use
-from tilewright.placement.place import Place
+from tilewright.placement.jobs import Kind, Place, Task
 from tilewright.placement.retry import DEVICE_ERROR
-from tilewright.placement.tasks import Task
-from tilewright.placement.workload import Kind
 from tilewright.slurm.accounts import Account
 from tilewright.slurm.jobs import Cause, SlurmJob, cause_of, node_of
 from tilewright.slurm.query import SlurmClient, Unknown

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tilewright.placement.workload import KINDS, Running, Slots, Way, Workload
+from tilewright.placement.jobs import KINDS
+from tilewright.placement.workload import Running, Slots, Way, Workload
 
 #: Of its time, how much longer a job may take on a CPU where a GPU would do it too: nothing makes
 #: up for one that runs on when all else is done.

@@ -9,12 +9,12 @@ from itertools import cycle
 
 from tilewright.placement.capacity import Room
 from tilewright.placement.forecast import Forecast
+from tilewright.placement.jobs import KINDS, Task
 from tilewright.placement.policy import decide
 from tilewright.placement.resources import Plan
 from tilewright.placement.rounds import Shapes, estimate_s, light, make_workload
 from tilewright.placement.simulator import Policy, Run, View, simulate
-from tilewright.placement.tasks import Task
-from tilewright.placement.workload import KINDS, Decision, Job, Slots, Way, Workload
+from tilewright.placement.workload import Decision, Job, Slots, Way, Workload
 
 #: Light jobs take no slot, so the simulator gives them a pool that never fills.
 LIGHT = "light"

@@ -15,18 +15,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.placement.forecast import BUDGET, Forecast, Queues, Start, expected_end_s
-from tilewright.placement.workload import (
-    KINDS,
-    Decision,
-    Job,
-    Kind,
-    Round,
-    Running,
-    Seen,
-    Slots,
-    Way,
-    Workload,
-)
+from tilewright.placement.jobs import KINDS, Kind
+from tilewright.placement.workload import Decision, Job, Round, Running, Seen, Slots, Way, Workload
 
 _SHORT = 300  # jobs of a run that has time to try its best way in some more orders, 24 of 100
 _GAIN = 0.02  # of the rest of the run that another way must save: forecasts are no better

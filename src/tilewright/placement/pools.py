@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tilewright.placement.bounds import bounds, largest, may_use, needs
-from tilewright.placement.shapes import Shape
-from tilewright.placement.workload import KINDS, Kind
+from tilewright.placement.jobs import KINDS, Kind, Shape
 from tilewright.slurm.accounts import COUNTED, Account
 from tilewright.slurm.records import Partition
 

@@ -11,11 +11,9 @@ from tilewright.placement.bounds import longest_min, too_big
 from tilewright.placement.capacity import Room
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.errors import PlacementError
+from tilewright.placement.jobs import Kind, Shape, Task
 from tilewright.placement.resources import Plan
 from tilewright.placement.rounds import shape_of
-from tilewright.placement.shapes import Shape
-from tilewright.placement.tasks import Task
-from tilewright.placement.workload import Kind
 from tilewright.slurm.accounts import Account
 from tilewright.slurm.jobs import SlurmJob, parse_queue, stale_jobs
 from tilewright.slurm.query import SlurmClient, Unknown

@@ -21,49 +21,11 @@ from typing import Any
 from tilewright.placement.bounds import clipped, too_big
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.durations import Durations, local_durations
-from tilewright.placement.place import Place, Sizes, key_of, wildcards_of
+from tilewright.placement.jobs import Kind, Place, Shape, Sizes, key_of, wildcards_of
 from tilewright.placement.pools import Pool, pool_name
-from tilewright.placement.shapes import DataSize, Shape, ShapeModel
-from tilewright.placement.workload import Kind
 from tilewright.slurm.accounts import Account
 
 _local: Plan | None = None
-
-
-@dataclass(frozen=True)
-class DataSizes:
-    """Shapes and times of the image rules.
-
-    Attributes
-    ----------
-    model : ShapeModel
-    size_of : callable
-        Sample name to the size of its data.
-    kinds_of : mapping
-        Rule to the device kinds that may run it, the preferred one first; others run on CPUs.
-    """
-
-    model: ShapeModel
-    size_of: Callable[[str | None], DataSize]
-    kinds_of: Mapping[str, tuple[Kind, ...]]
-
-    def kinds(self, rule: str) -> tuple[Kind, ...]:
-        """Return the device kinds that may run a rule."""
-        return self.kinds_of.get(rule, ("cpu",))
-
-    def shape(self, rule: str, wildcards: Any, *, gpu: bool, attempt: int = 1) -> Shape:
-        """Return what one job needs on a device kind."""
-        size = self.size_of(wildcards.get("sample"))
-        return self.model.shape(rule, size, gpu=gpu, attempt=attempt)
-
-    def nominal_s(self, rule: str, wildcards: Any) -> float:
-        """Return about how long one job takes on CPUs."""
-        return self.model.nominal_s(rule, self.size_of(wildcards.get("sample")))
-
-    def group(self, wildcards: Any) -> str | None:
-        """Return the sample and cycle of a job."""
-        sample, cycle = wildcards.get("sample"), wildcards.get("cycle")
-        return f"{sample} {cycle}" if cycle else None
 
 
 @dataclass

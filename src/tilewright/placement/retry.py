@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from tilewright.placement.shapes import Shape
+from tilewright.placement.jobs import Past, Shape
 from tilewright.slurm.jobs import Cause
 
 #: What the log of a job ends with where CUDA does not initialise.
 DEVICE_ERROR = "DeviceError"
-
-
-@dataclass(frozen=True)
-class Past:
-    """The failures of one job.
-
-    Attributes
-    ----------
-    memory, time : int
-        Times it ran out of either.
-    causes : tuple of str
-        Cause and last words of each failure.
-    nodes : frozenset of str
-        Nodes that died under it.
-    """
-
-    memory: int = 0
-    time: int = 0
-    causes: tuple[str, ...] = ()
-    nodes: frozenset[str] = field(default_factory=frozenset)
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from tilewright.placement.bounds import clipped
 from tilewright.placement.capacity import Room
 from tilewright.placement.endings import most_mb
-from tilewright.placement.place import Place
+from tilewright.placement.jobs import KINDS, Kind, Place, Shape, Task
 from tilewright.placement.policy import decide
 from tilewright.placement.resources import Plan
 from tilewright.placement.retry import within
-from tilewright.placement.shapes import Shape
-from tilewright.placement.tasks import Task
-from tilewright.placement.workload import KINDS, Job, Kind, Running, Slots, Way, Workload
+from tilewright.placement.workload import Job, Running, Slots, Way, Workload
 
 _PASSES = 6
 

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tilewright.placement.workload import Decision, Job, Kind, Running, Slots
+from tilewright.placement.jobs import Kind
+from tilewright.placement.workload import Decision, Job, Running, Slots
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from tilewright.placement.shapes import Shape
+from tilewright.placement.jobs import Shape
 from tilewright.slurm.accounts import COUNTED, SiteRules
 from tilewright.slurm.parse import parse_tres
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tilewright.placement.jobs import Kind
 from tilewright.placement.pools import Pool, Sharing, make_pools, sharing
 from tilewright.placement.site import Site
-from tilewright.placement.workload import Kind
 from tilewright.slurm.accounts import Account, LeftOut, usable_accounts, with_usage
 from tilewright.slurm.jobs import SlurmJob, parse_queue, usage_of_queue
 from tilewright.slurm.parse import parse_assoc_mgr, parse_partitions, parse_sacctmgr

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from tilewright.placement.jobs import Task, observe
 from tilewright.placement.rounds import estimate_s, sooner_elsewhere
-from tilewright.placement.tasks import Task, observe
 from tilewright.slurm.jobs import STUCK, stale_jobs
 from tilewright.slurm.query import Unknown
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-Kind = Literal["gpu", "cpu"]
+from tilewright.placement.jobs import KINDS, Kind
 
-KINDS: tuple[Kind, ...] = ("gpu", "cpu")
 #: Standard deviation of the logarithm of the keys of a shaken order.
 _SHAKE = 0.15
 

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tilewright.config.experiment import ConfigError
+from tilewright.config.rules import GPU_RULES
 from tilewright.config.settings import Settings
 from tilewright.devices.budget import MIB, leasable, leased_b, room_b, whole_above_b
 from tilewright.devices.choose import DeviceChoice, device_from_environment
@@ -18,8 +19,7 @@ from tilewright.devices.lease import leases
 from tilewright.devices.nvml import snapshot
 from tilewright.devices.records import Device
 from tilewright.devices.root import LeaseRootError, lease_root
-from tilewright.placement.shapes import GPU_RULES
-from tilewright.placement.workload import Kind
+from tilewright.placement.jobs import Kind
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+from tilewright.placement.jobs import Kind, Shape
 
 #: Rules whose kernels run on a GPU when the device is ``gpu``.
 GPU_RULES = frozenset({"illumination", "tile_positions", "stitch", "deconvolve", "project",
@@ -69,21 +71,6 @@ class DataSize:
     def row_px(self) -> float:
         """Pixels of one row of tiles, taking the grid as square."""
         return math.ceil(math.sqrt(self.tiles)) * self.tile_px
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What one job needs; ``gpu_mem_mb`` is memory of its device, 0 on CPUs."""
-
-    cpus: int
-    mem_mb: int
-    gpus: int
-    runtime_min: int
-    gpu_mem_mb: int = 0
-
-    def grown(self, memory: int = 0, time: int = 0) -> Shape:
-        """Return the shape after so many failures for want of memory and of time: each doubles."""
-        return replace(self, mem_mb=self.mem_mb * 2**memory, runtime_min=self.runtime_min * 2**time)
 
 
 @dataclass(frozen=True)
@@ -191,3 +178,39 @@ class ShapeModel:
             case _:
                 work = voxels * size.channels / max(size.cycles, 1) / 15e6
         return _START_MIN + math.ceil(_MARGIN * work / 60)
+
+
+@dataclass(frozen=True)
+class DataSizes:
+    """Shapes and times of the image rules.
+
+    Attributes
+    ----------
+    model : ShapeModel
+    size_of : callable
+        Sample name to the size of its data.
+    kinds_of : mapping
+        Rule to the device kinds that may run it, the preferred one first; others run on CPUs.
+    """
+
+    model: ShapeModel
+    size_of: Callable[[str | None], DataSize]
+    kinds_of: Mapping[str, tuple[Kind, ...]]
+
+    def kinds(self, rule: str) -> tuple[Kind, ...]:
+        """Return the device kinds that may run a rule."""
+        return self.kinds_of.get(rule, ("cpu",))
+
+    def shape(self, rule: str, wildcards: Any, *, gpu: bool, attempt: int = 1) -> Shape:
+        """Return what one job needs on a device kind."""
+        size = self.size_of(wildcards.get("sample"))
+        return self.model.shape(rule, size, gpu=gpu, attempt=attempt)
+
+    def nominal_s(self, rule: str, wildcards: Any) -> float:
+        """Return about how long one job takes on CPUs."""
+        return self.model.nominal_s(rule, self.size_of(wildcards.get("sample")))
+
+    def group(self, wildcards: Any) -> str | None:
+        """Return the sample and cycle of a job."""
+        sample, cycle = wildcards.get("sample"), wildcards.get("cycle")
+        return f"{sample} {cycle}" if cycle else None

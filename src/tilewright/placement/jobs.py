@@ -1,0 +1,207 @@
+"""What is placed: a job, what it needs, and the place that it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+from tilewright.slurm.jobs import SlurmJob
+
+Kind = Literal["gpu", "cpu"]
+
+KINDS: tuple[Kind, ...] = ("gpu", "cpu")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What one job needs; ``gpu_mem_mb`` is memory of its device, 0 on CPUs."""
+
+    cpus: int
+    mem_mb: int
+    gpus: int
+    runtime_min: int
+    gpu_mem_mb: int = 0
+
+    def grown(self, memory: int = 0, time: int = 0) -> Shape:
+        """Return the shape after so many failures for want of memory and of time: each doubles."""
+        return replace(self, mem_mb=self.mem_mb * 2**memory, runtime_min=self.runtime_min * 2**time)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one job runs.
+
+    Attributes
+    ----------
+    account : str
+    qos : str or None
+        None where Slurm takes the account's by itself: then the user may change the account.
+    partition : str or None
+    kind : {"gpu", "cpu"}
+    shape : Shape
+        What it asks Slurm for.
+    pool : str
+        Name of the Snakemake resource that counts its slot.
+    exclude : tuple of str
+        Nodes it must not run on.
+    """
+
+    account: str
+    qos: str | None
+    partition: str | None
+    kind: Kind
+    shape: Shape
+    pool: str
+    exclude: tuple[str, ...] = ()
+
+
+class Sizes(Protocol):
+    """What a workflow says of its rules: who may use a GPU, what a job needs, how long it takes."""
+
+    def kinds(self, rule: str) -> tuple[Kind, ...]:
+        """Return the device kinds that may run a rule."""
+        ...
+
+    def shape(self, rule: str, wildcards: Any, *, gpu: bool, attempt: int = 1) -> Shape:
+        """Return what one job needs on a device kind."""
+        ...
+
+    def nominal_s(self, rule: str, wildcards: Any) -> float:
+        """Return about how long one job takes on CPUs."""
+        ...
+
+    def group(self, wildcards: Any) -> str | None:
+        """Return what a job belongs to that better stays on one account."""
+        ...
+
+
+def key_of(rule: str, wildcards: Any) -> str:
+    """Return the name of a job: its rule and wildcards, as the executor's comment has them.
+
+    Examples
+    --------
+    >>> key_of("stitch", {"sample": "a", "cycle": "1"})
+    'rule_stitch_wildcards_a_1'
+    """
+    values = "_".join(wildcards_of(wildcards)).replace("/", "_")
+    return f"rule_{rule}_wildcards_{values}" if values else f"rule_{rule}"
+
+
+def wildcards_of(wildcards: Any) -> Iterable[str]:
+    """Return the values of wildcards, which Snakemake's own container iterates over."""
+    return map(str, wildcards.values() if isinstance(wildcards, Mapping) else wildcards or ())
+
+
+@dataclass(frozen=True)
+class Past:
+    """The failures of one job.
+
+    Attributes
+    ----------
+    memory, time : int
+        Times it ran out of either.
+    causes : tuple of str
+        Cause and last words of each failure.
+    nodes : frozenset of str
+        Nodes that died under it.
+    """
+
+    memory: int = 0
+    time: int = 0
+    causes: tuple[str, ...] = ()
+    nodes: frozenset[str] = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What the user chose for a rule with ``--set-resources`` or ``--set-threads``."""
+
+    account: str | None = None
+    cpus: int | None = None
+    mem_mb: int | None = None
+    runtime_min: int | None = None
+
+    def applied(self, shape: Shape) -> Shape:
+        """Return a shape with what was chosen."""
+        return replace(
+            shape,
+            cpus=self.cpus or shape.cpus,
+            mem_mb=self.mem_mb or shape.mem_mb,
+            runtime_min=self.runtime_min or shape.runtime_min,
+        )
+
+
+@dataclass
+class Task:
+    """One job.
+
+    Attributes
+    ----------
+    name, rule : str
+        Name as in the executor's comment.
+    wildcards : object
+    kinds : tuple of str
+        Kind kinds that may run it.
+    needs : tuple of str
+        Names of the jobs it waits for.
+    nominal_s : float
+        About how long it takes on CPUs.
+    group : str or None
+        What it better shares an account with.
+    fixed : Fixed
+    log : str
+        Its log file.
+    place : Place or None
+        Where it was sent.
+    sent_s : float
+        When; seconds since the epoch.
+    after_id : int
+        The queue's jobs up to this number are not this try.
+    seen : SlurmJob or None
+        What the queue last said of this try.
+    past : Past
+    moved : str
+        Why it was cancelled to be placed anew; empty if it was not.
+    anew : bool
+        It was ended on CPUs to begin anew on a GPU, and is not moved again.
+    """
+
+    name: str
+    rule: str
+    wildcards: Any
+    kinds: tuple[Kind, ...]
+    needs: tuple[str, ...] = ()
+    nominal_s: float = 60.0
+    group: str | None = None
+    fixed: Fixed = Fixed()
+    log: str = ""
+    place: Place | None = None
+    sent_s: float = 0.0
+    after_id: int = 0
+    seen: SlurmJob | None = None
+    past: Past = field(default_factory=Past)
+    moved: str = ""
+    anew: bool = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it was sent and the queue does not show it yet."""
+        return self.place is not None and self.seen is None
+
+    @property
+    def active(self) -> bool:
+        """Whether it was sent and has not ended, as far as the queue says."""
+        return self.place is not None and (self.seen is None or self.seen.active)
+
+
+def observe(tasks: Iterable[Task], queue: Iterable[SlurmJob], workdir: str) -> None:
+    """Note what the queue says of each job that was sent from a folder."""
+    last: dict[str, SlurmJob] = {}
+    for job in queue:
+        if job.workdir == workdir and (job.comment not in last or job.id > last[job.comment].id):
+            last[job.comment] = job
+    for task in tasks:
+        found = last.get(task.name)
+        if task.place is not None and found is not None and found.id > task.after_id:
+            task.seen = found
