@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from benchmarks.placement_bound import Bound
-from tilewright.placement.simulator import View, simulate
+from tilewright.placement.preview import View, simulate
 from tilewright.placement.workload import Decision
 
 if TYPE_CHECKING:

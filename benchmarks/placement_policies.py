@@ -7,11 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
+from tilewright.placement.restarts import after, restarts
+
 from benchmarks.placement_scenarios import Scenario
 from tilewright.placement.jobs import KINDS, Kind
 from tilewright.placement.policy import decide
-from tilewright.placement.restarts import after, restarts
-from tilewright.placement.simulator import Policy, View
+from tilewright.placement.preview import Policy, View
 from tilewright.placement.workload import Decision, Workload
 
 BASELINES = ("gpu round robin", "static weighted", "any free slot")

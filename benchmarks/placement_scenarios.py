@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from benchmarks.placement_bound import Bound
-from tilewright.placement.jobs import KINDS, Kind
-from tilewright.placement.simulator import Change
-from tilewright.placement.workload import Job, Slots
+from tilewright.placement.jobs import KINDS, Job, Kind
+from tilewright.placement.preview import Change
+from tilewright.placement.workload import Slots
 
 CPUS_PER_JOB, GPU_JOB_GB, CPU_JOB_GB = 8, 16, 48
 #: Rules in the order of the pipeline; the light ones never take a GPU.

@@ -11,12 +11,23 @@ import pytest
 
 from tests.test_capacity import account, partition
 from tests.test_survey import LIMITS, PARTITIONS, USE, Recorded, client
-from tilewright.placement.bounds import clipped, largest, longest_min, may_use, room, too_big
-from tilewright.placement.capacity import Claim, Room, room_now
+from tilewright.placement.cluster import SurveyError, survey
 from tilewright.placement.jobs import Shape
-from tilewright.placement.pools import Sharing, make_pools, sharing
+from tilewright.placement.limits import (
+    Capacity,
+    Claim,
+    Sharing,
+    capacity_now,
+    clipped,
+    largest,
+    longest_min,
+    make_pools,
+    may_use,
+    room,
+    sharing,
+    too_big,
+)
 from tilewright.placement.site import Site
-from tilewright.placement.survey import SurveyError, survey
 from tilewright.slurm.jobs import SlurmJob
 from tilewright.slurm.query import SlurmClient, Unknown
 from tilewright.slurm.records import Partition
@@ -35,10 +46,10 @@ GPUS = bound("gpu", {"cpu": 16, "gres/gpu": 4})
 CPUS = bound("cpu", {"cpu": 24})
 
 
-def rooms(*sent: Claim, waiting: Sequence[SlurmJob] = (), **partitions: Partition) -> Room:
+def rooms(*sent: Claim, waiting: Sequence[SlurmJob] = (), **partitions: Partition) -> Capacity:
     both = [account("a", limit=LIMIT), account("b", limit=LIMIT)]
     where: dict[Any, Partition | None] = {"gpu": GPUS, "cpu": CPUS, **partitions}
-    return room_now(both, waiting, sent, mode="independent", utilisation=1.0, partitions=where)
+    return capacity_now(both, waiting, sent, mode="independent", utilisation=1.0, partitions=where)
 
 
 def test_a_partition_qos_replaces_the_limit_of_the_account() -> None:
@@ -105,7 +116,7 @@ def test_a_job_bigger_than_one_job_may_be_has_no_slot() -> None:
     a = replace(account("a", limit=LIMIT), limit_per_job={"cpu": 4})
     assert too_big(a, CPU) == "it asks for cpu=8 and account a has 4"
     assert make_pools([a], {"cpu": CPU}) == []
-    left = room_now([a], (), (), mode="shared", utilisation=1.0, partitions={})
+    left = capacity_now([a], (), (), mode="shared", utilisation=1.0, partitions={})
     assert not left.fits("a", "cpu", CPU)
     assert left.fits("a", "cpu", replace(CPU, cpus=4))
 

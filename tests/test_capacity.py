@@ -12,13 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.test_stale import cluster_with
-from tilewright.placement.bounds import needs
-from tilewright.placement.capacity import Claim, Room, room_now
 from tilewright.placement.cluster import Cluster
+from tilewright.placement.dispatcher import Round
 from tilewright.placement.jobs import Fixed, Kind, Past, Place, Shape, Task
-from tilewright.placement.pools import Sharing
-from tilewright.placement.resources import Plan
-from tilewright.placement.rounds import RoundOfPlacing, light, make_workload
+from tilewright.placement.limits import Capacity, Claim, Sharing, capacity_now, needs
+from tilewright.placement.routing import Plan
+from tilewright.placement.sizing import light, make_workload
 from tilewright.slurm.accounts import COUNTED, Account
 from tilewright.slurm.jobs import SlurmJob
 from tilewright.slurm.records import Partition
@@ -82,8 +81,8 @@ class Question:
     bad_nodes: dict[Kind, set[str]] = field(default_factory=lambda: {"gpu": set(), "cpu": set()})
 
     @property
-    def room(self) -> Room:
-        return room_now(
+    def room(self) -> Capacity:
+        return capacity_now(
             self.accounts,
             self.waiting,
             self.claims,
@@ -92,11 +91,11 @@ class Question:
             partitions=self.partitions,
         )
 
-    def answer(self, cluster: Cluster) -> RoundOfPlacing:
+    def answer(self, cluster: Cluster) -> Round:
         cluster.survey = replace(cluster.survey, partitions=self.partitions)
         plan = Plan(Rules(self.shapes), cluster=cluster)
         tasks = [*self.ready, *self.later, *self.active]
-        found = RoundOfPlacing(
+        found = Round(
             make_workload(tasks, plan), plan, self.room, self.active, self.bad_nodes, {}, 1000.0
         )
         found.place(self.ready, self.later, None)

@@ -40,10 +40,9 @@ from tilewright.commands.checks import Check, ok, problem, warning
 from tilewright.commands.dag import read_experiment
 from tilewright.commands.doctor import as_json, print_checks
 from tilewright.config.layout import Layout
-from tilewright.placement.cluster import Cluster
-from tilewright.placement.resources import Plan
+from tilewright.placement.cluster import Cluster, survey
+from tilewright.placement.routing import Plan
 from tilewright.placement.site import Site
-from tilewright.placement.survey import survey
 from tilewright.slurm.query import Unknown
 
 CONFIG = "MinJobAge               = 300 sec\nSLURM_VERSION           = 22.05.8\n"

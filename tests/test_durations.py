@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.placement.durations import Durations
+from tilewright.placement.sizing import Durations
 
 
 def test_until_something_is_learned_the_slowdown_counts() -> None:

@@ -185,7 +185,7 @@ def test_events_are_read_as_placement_reads_them(tmp_path: Path) -> None:
 
 
 def test_light_jobs_are_known_by_the_words_of_placement() -> None:
-    rounds = Path(__file__).parent.parent / "src/tilewright/placement/rounds.py"
+    rounds = Path(__file__).parent.parent / "src/tilewright/placement/dispatcher.py"
     assert f'"{LIGHT}, ' in rounds.read_text()
 
 

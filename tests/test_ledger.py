@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from tests.test_capacity import Rules
 from tests.test_stale import cluster_with
-from tilewright.placement.farewell import farewell, summary_lines
-from tilewright.placement.ledger import Ledger, read_ledger
-from tilewright.placement.resources import Plan
+from tilewright.placement.ledger import Ledger, farewell, read_ledger, summary_lines
+from tilewright.placement.routing import Plan
 
 DONE: dict[str, Any] = {"event": "done", "job": "rule_a", "pool": "clive_cpu"}
 FAIL: dict[str, Any] = {

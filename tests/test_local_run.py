@@ -18,7 +18,7 @@ SNAKEFILE = f"""
 from dataclasses import replace
 from pathlib import Path
 from tests.sleepers.sizes import Sleepers
-from tilewright.placement.resources import Plan
+from tilewright.placement.routing import Plan
 
 class Sizes(Sleepers):
     def kinds(self, rule):

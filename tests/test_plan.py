@@ -25,10 +25,10 @@ from tilewright.commands.plan import Preview
 from tilewright.commands.plan_table import print_preview
 from tilewright.config.checks import data_sizes
 from tilewright.config.layout import Layout
-from tilewright.placement.capacity import Room, room_now
 from tilewright.placement.jobs import Kind, Shape, Task
-from tilewright.placement.outlook import look_ahead
-from tilewright.placement.resources import Plan
+from tilewright.placement.limits import Capacity, capacity_now
+from tilewright.placement.preview import preview
+from tilewright.placement.routing import Plan
 from tilewright.runtime.machine import device_kinds
 
 SNAKEFILE = REPO / "workflow/Snakefile"
@@ -64,12 +64,12 @@ def tasks_of(count: int) -> list[Task]:
     ]
 
 
-def room_of(folder: Path, *, used: str = "") -> Room:
+def room_of(folder: Path, *, used: str = "") -> Capacity:
     cluster, _ = cluster_with("", folder)
     accounts = [a for a in cluster.survey.accounts if a.name in ("clive", "maigan")]
     if used:
         accounts = [replace(a, used=dict(a.limit)) for a in accounts]
-    return room_now(
+    return capacity_now(
         accounts,
         [],
         [],
@@ -81,7 +81,7 @@ def room_of(folder: Path, *, used: str = "") -> Room:
 
 def test_jobs_go_to_gpu_and_cpu_slots_and_end_before_gpus_alone(tmp_path: Path) -> None:
     tasks = tasks_of(60)
-    found = look_ahead(tasks, Plan(Sizes()), room_of(tmp_path))
+    found = preview(tasks, Plan(Sizes()), room_of(tmp_path))
     rules = {rule.rule: rule for rule in found.rules}
     assert rules["stitch"].jobs == rules["stitch"].gpu + rules["stitch"].cpu == 60
     assert rules["stitch"].gpu > 0 < rules["stitch"].cpu
@@ -101,7 +101,7 @@ def test_jobs_go_to_gpu_and_cpu_slots_and_end_before_gpus_alone(tmp_path: Path) 
 
 
 def test_where_nothing_is_free_the_end_is_not_known(tmp_path: Path) -> None:
-    found = look_ahead(tasks_of(3), Plan(Sizes()), room_of(tmp_path, used="all"))
+    found = preview(tasks_of(3), Plan(Sizes()), room_of(tmp_path, used="all"))
     assert (found.finish_s, found.bound_s, found.gpu_only_s) == (None, None, None)
     assert found.all_free_s is not None
     shown = text_of(Preview((), 6, found, None, ()))
@@ -110,7 +110,7 @@ def test_where_nothing_is_free_the_end_is_not_known(tmp_path: Path) -> None:
 
 def test_only_light_jobs_need_no_slot(tmp_path: Path) -> None:
     checks = tasks_of(3)[3:]
-    found = look_ahead(checks, Plan(Sizes()), room_of(tmp_path, used="all"))
+    found = preview(checks, Plan(Sizes()), room_of(tmp_path, used="all"))
     assert (found.finish_s, found.gpu_only_s, found.bound_s) == (30, 30, 30)
     assert found.pools == ()
 
@@ -122,7 +122,7 @@ def text_of(found: Preview) -> str:
 
 
 def test_the_table_has_80_columns_and_the_json_all_of_it(tmp_path: Path) -> None:
-    outlook = look_ahead(tasks_of(60), Plan(Sizes()), room_of(tmp_path))
+    outlook = preview(tasks_of(60), Plan(Sizes()), room_of(tmp_path))
     found = Preview(("registration", "qc"), 120, outlook, None, ("durations: guesses",))
     shown = text_of(found)
     assert shown.startswith("120 jobs to do for registration, qc\n")

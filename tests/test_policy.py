@@ -8,12 +8,11 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from tilewright.placement.forecast import Forecast, Queues
-from tilewright.placement.jobs import Kind
-from tilewright.placement.policy import decide
 from tilewright.placement.restarts import after, restarts
-from tilewright.placement.workload import Job, Round, Running, Seen, Slots, Way, Workload
+
+from tilewright.placement.jobs import Job, Kind
+from tilewright.placement.policy import Forecast, Queues, decide
+from tilewright.placement.workload import Round, Running, Seen, Slots, Strategy, Workload
 
 BOTH: tuple[Kind, ...] = ("gpu", "cpu")
 ESTIMATES_S: dict[tuple[str, Kind], float] = {
@@ -55,7 +54,11 @@ def questions(draw: st.DrawFn) -> tuple[list[Job], list[str], list[Slots], float
 
 
 def ask(
-    jobs: list[Job], ready: list[str], pools: list[Slots], clock_s: float, last: Way | None = None
+    jobs: list[Job],
+    ready: list[str],
+    pools: list[Slots],
+    clock_s: float,
+    last: Strategy | None = None,
 ) -> Round:
     later = [job.name for job in jobs if job.name not in set(ready)]
     preferred = {"g0": "a", "g1": "b", "g2": "gone"}
@@ -64,9 +67,9 @@ def ask(
 
 
 @settings(max_examples=120, deadline=None)
-@given(questions(), st.sampled_from([None, Way(0.0), Way(900.0, False, True, 950.0)]))
+@given(questions(), st.sampled_from([None, Strategy(0.0), Strategy(900.0, False, True, 950.0)]))
 def test_no_pool_is_exceeded_and_every_ready_job_is_placed_or_has_a_reason(
-    question: tuple[list[Job], list[str], list[Slots], float], last: Way | None
+    question: tuple[list[Job], list[str], list[Slots], float], last: Strategy | None
 ) -> None:
     jobs, ready, pools, clock_s = question
     found = ask(jobs, ready, pools, clock_s, last)
@@ -135,7 +138,7 @@ def test_what_is_known_of_gpu_slots() -> None:
 def test_gpus_that_go_are_waited_for_as_long_as_they_have_been_gone() -> None:
     jobs = [Job(f"j{i}", "stitch", BOTH) for i in range(4)]
     names = [job.name for job in jobs]
-    last = Way(math.inf, seen=Seen(0.0, 2))
+    last = Strategy(math.inf, seen=Seen(0.0, 2))
     gone = [pool("a", "gpu", 0), pool("a", "cpu", 8, 7, 50.0)]
     at_once = ask(jobs, names, gone, 10.0, last)
     assert not at_once.starts
@@ -222,11 +225,13 @@ def test_a_cpu_takes_what_it_and_its_chain_can_end_by_the_aim(
     jobs = [Job("a", "stitch", BOTH), Job("b", "stitch", BOTH, ("a",))]
     # 300 s on the CPU with a risk of 120 s and 60 s for what follows; or both on the GPU after 60 s
     found = forecast(jobs, pool("a", "gpu", 1, 0, 60.0), pool("a", "cpu", 1))
-    assert found.play(Way(aim_s, by_gain))[0] == end_s
+    assert found.play(Strategy(aim_s, by_gain))[0] == end_s
 
 
-@pytest.mark.parametrize("way", [Way(0.0, True), Way(0.0, False), Way(math.inf, True)])
-def test_gpus_and_cpus_take_the_longest_chains_first_in_every_way(way: Way) -> None:
+@pytest.mark.parametrize(
+    "way", [Strategy(0.0, True), Strategy(0.0, False), Strategy(math.inf, True)]
+)
+def test_gpus_and_cpus_take_the_longest_chains_first_in_every_way(way: Strategy) -> None:
     def jobs(rule: str, kinds: tuple[Kind, ...]) -> list[Job]:
         chain = [Job(f"c{i}", rule, kinds, (f"c{i - 1}",) if i else ()) for i in range(3)]
         return [Job(f"j{i}", rule, kinds) for i in range(3)] + chain
@@ -242,12 +247,12 @@ def test_what_is_too_late_for_a_cpu_goes_to_gpus_by_chain() -> None:
     chain = [Job(f"c{i}", "edf", BOTH, (f"c{i - 1}",) if i else ()) for i in range(3)]
     jobs = [Job(f"j{i}", "edf", BOTH) for i in range(3)] + chain
     found = forecast(jobs, pool("a", "gpu", 2, 0, 10.0, 10.0), pool("a", "cpu", 1))
-    assert found.play(Way(0.0))[0] == 10 + 3 * 20.0
+    assert found.play(Strategy(0.0))[0] == 10 + 3 * 20.0
     stitch = [*jobs[:3], Job("s", "stitch", BOTH, work=0.5), *jobs[3:]]
-    late = Queues(forecast(stitch, pool("a", "gpu", 2), pool("a", "cpu", 1)), Way(0.0))
+    late = Queues(forecast(stitch, pool("a", "gpu", 2), pool("a", "cpu", 1)), Strategy(0.0))
     # of the stitch a GPU saves most, of the chain it is the end of all
     assert [stitch[i].name for *_, i in late.fill([2, 1], 0.0)] == ["c0", "s"]
-    queues = Queues(found, Way(0.0))
+    queues = Queues(found, Strategy(0.0))
     assert queues.fill([0, 1], 0.0) == []
     assert [jobs[i].name for *_, i in queues.fill([2, 0], 10.0)] == ["c0", "j0"]
 
@@ -256,13 +261,13 @@ def test_what_is_too_late_for_a_cpu_goes_to_gpus_by_chain() -> None:
 def test_cpus_take_what_loses_least_there(by_gain: bool) -> None:
     jobs = [Job("s", "stitch", BOTH), Job("e", "edf", BOTH)]
     found = forecast(jobs, pool("a", "gpu", 1, 0, 25.0), pool("a", "cpu", 1))
-    assert found.play(Way(math.inf, by_gain))[0] == 25 + 60.0
+    assert found.play(Strategy(math.inf, by_gain))[0] == 25 + 60.0
 
 
 def test_without_a_gpu_cpus_take_the_longest_jobs_first() -> None:
     jobs = [Job(f"e{i}", "edf", BOTH, work=2) for i in range(2)] + [Job("s", "stitch", BOTH)]
     # 300 s beside 2 x 60 s; the other way round 60 + 300 s
-    assert forecast(jobs, pool("a", "cpu", 2)).play(Way(math.inf))[0] == 300.0
+    assert forecast(jobs, pool("a", "cpu", 2)).play(Strategy(math.inf))[0] == 300.0
 
 
 def test_a_job_with_an_account_takes_what_longer_chains_leave() -> None:

@@ -11,12 +11,11 @@ import pytest
 
 from tests.test_capacity import Rules, account, partition
 from tests.test_stale import HERE, OTHERS, cluster_with, queue_line
-from tilewright.placement.capacity import room_now
 from tilewright.placement.cluster import Cluster
-from tilewright.placement.errors import PlacementError
-from tilewright.placement.jobs import Fixed, Kind, Past, Shape, Task
+from tilewright.placement.jobs import Fixed, Kind, Past, PlacementError, Shape, Task
+from tilewright.placement.limits import capacity_now
 from tilewright.placement.preflight import before_run, check_sizes, deal_with_stale, only_looks
-from tilewright.placement.resources import Plan
+from tilewright.placement.routing import Plan
 from tilewright.placement.site import Site
 from tilewright.slurm.accounts import Account
 from tilewright.slurm.query import SlurmClient, Unknown
@@ -110,7 +109,7 @@ def check(
     places: dict[Kind, Partition | None] = PLACES,
     shapes: dict[Kind, Shape] | None = None,
 ) -> None:
-    room = room_now(accounts, [], [], mode="shared", utilisation=1.0, partitions=places)
+    room = capacity_now(accounts, [], [], mode="shared", utilisation=1.0, partitions=places)
     check_sizes(tasks, room, Plan(Rules({"work": shapes or {"gpu": GPU, "cpu": CPU}})))
 
 

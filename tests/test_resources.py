@@ -20,12 +20,11 @@ from snakemake.resources import Resource
 from tests.test_capacity import Rules
 from tests.test_stale import cluster_with
 from tests.test_survey import LIMITS
-from tilewright.placement.cluster import Cluster
-from tilewright.placement.durations import Durations
+from tilewright.placement.cluster import Cluster, survey
 from tilewright.placement.jobs import Place, Shape, key_of
-from tilewright.placement.resources import Plan, granted_cpus
+from tilewright.placement.routing import Plan, granted_cpus
 from tilewright.placement.site import Site
-from tilewright.placement.survey import survey
+from tilewright.placement.sizing import Durations
 
 GPU, CPU = Shape(8, 5000, 1, 60, 900), Shape(6, 3000, 0, 90)
 RULES = Rules({"both": {"gpu": GPU, "cpu": CPU}, "cpu": {"cpu": CPU}})

@@ -10,9 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.test_capacity import account, partition
-from tilewright.placement.endings import most_mb, nothing_more
+from tilewright.placement.failures import judge, most_mb, nothing_more, within
 from tilewright.placement.jobs import Fixed, Past, Place, Shape, Task
-from tilewright.placement.retry import judge, within
 from tilewright.slurm.jobs import Cause
 
 TASK = Task("rule_a", "a", {}, ("cpu",))

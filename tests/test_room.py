@@ -1,4 +1,4 @@
-"""Room of accounts, counted by hand, and rounds on recorded answers of a cluster."""
+"""Capacity of accounts, counted by hand, and rounds on recorded answers of a cluster."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import pytest
 
 from tests.test_capacity import GROUP_REASONS, Rules, account, partition
 from tests.test_stale import cluster_with, queue_line
-from tilewright.placement.capacity import Claim, Room, room_now
-from tilewright.placement.dispatch import Dispatcher
+from tilewright.placement.dispatcher import Dispatcher, sooner_elsewhere
 from tilewright.placement.jobs import Kind, Place, Shape, Task
 from tilewright.placement.ledger import Ledger, read_ledger
-from tilewright.placement.resources import Plan
-from tilewright.placement.rounds import sooner_elsewhere
+from tilewright.placement.limits import Capacity, Claim, capacity_now
+from tilewright.placement.routing import Plan
 from tilewright.slurm.accounts import Account
 from tilewright.slurm.jobs import SlurmJob
 from tilewright.slurm.query import Unknown
@@ -28,13 +27,13 @@ DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher 
 LIMIT = {"cpu": 40, "mem": 400, "gres/gpu": 2}
 
 
-def room(*accounts: Account, waiting: tuple[SlurmJob, ...] = (), **claims: Shape) -> Room:
+def room(*accounts: Account, waiting: tuple[SlurmJob, ...] = (), **claims: Shape) -> Capacity:
     sent = [Claim(name, {"cpu": shape.cpus, "mem": shape.mem_mb, "gres/gpu": shape.gpus, "jobs": 1})
             for name, shape in claims.items()]  # fmt: skip
-    return room_now(accounts, waiting, sent, mode="shared", utilisation=1.0, partitions=PLACES)
+    return capacity_now(accounts, waiting, sent, mode="shared", utilisation=1.0, partitions=PLACES)
 
 
-def free(found: Room) -> dict[str, int]:
+def free(found: Capacity) -> dict[str, int]:
     return {pool.name: pool.free for pool in found.pools({"gpu": GPU, "cpu": CPU})}
 
 

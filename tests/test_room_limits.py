@@ -10,13 +10,12 @@ import pytest
 from tests.test_capacity import Rules, account, partition
 from tests.test_room import CPU, GPU, LIMIT, PLACES, dispatcher, pending, room
 from tests.test_stale import cluster_with
-from tilewright.placement.capacity import room_now
-from tilewright.placement.errors import PlacementError
-from tilewright.placement.jobs import Shape, Task
+from tilewright.placement.jobs import PlacementError, Shape, Task
 from tilewright.placement.ledger import Ledger, read_ledger
+from tilewright.placement.limits import capacity_now
 from tilewright.placement.preflight import check_sizes, only_looks
-from tilewright.placement.resources import Plan
-from tilewright.placement.rounds import shape_of
+from tilewright.placement.routing import Plan
+from tilewright.placement.sizing import shape_of
 from tilewright.slurm.jobs import STUCK, SlurmJob, cause_of
 
 
@@ -34,7 +33,7 @@ def test_others_jobs_count_for_the_most_jobs_of_an_account() -> None:
 
 
 def test_without_a_gpu_partition_nothing_goes_to_gpus() -> None:
-    left = room_now([account("a", limit={"cpu": 100})], [], [], mode="shared", utilisation=1.0,
+    left = capacity_now([account("a", limit={"cpu": 100})], [], [], mode="shared", utilisation=1.0,
                     partitions={"gpu": None, "cpu": partition("c")})  # fmt: skip
     assert not left.fits("a", "gpu", GPU)
     assert {pool.kind for pool in left.pools({"gpu": GPU, "cpu": CPU})} == {"cpu"}

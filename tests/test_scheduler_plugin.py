@@ -29,7 +29,7 @@ from tilewright.placement import cluster
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.jobs import Shape
 from tilewright.placement.ledger import read_ledger
-from tilewright.placement.resources import Plan
+from tilewright.placement.routing import Plan
 from tilewright.slurm.query import Unknown
 
 RULES = Rules(
@@ -201,7 +201,7 @@ SNAKEFILE = """
 from pathlib import Path
 from tests.test_scheduler_plugin import RULES, recorded_cluster
 from tilewright.placement import cluster
-from tilewright.placement.resources import Plan
+from tilewright.placement.routing import Plan
 
 cluster._current = recorded_cluster()
 plan = Plan(RULES, cluster=cluster.current(), ledger=Path("ledger.jsonl"))

@@ -8,19 +8,12 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from tilewright.placement.jobs import Kind
-from tilewright.placement.policy import decide
 from tilewright.placement.restarts import after, restarts
-from tilewright.placement.simulator import (
-    Change,
-    OversubscribedError,
-    Policy,
-    Run,
-    View,
-    simulate,
-)
-from tilewright.placement.workload import Decision, Job, Slots, Way, Workload
+
+from tilewright.placement.jobs import Job, Kind
+from tilewright.placement.policy import decide
+from tilewright.placement.preview import Change, OversubscribedError, Policy, Run, View, simulate
+from tilewright.placement.workload import Decision, Slots, Strategy, Workload
 
 BOTH: tuple[Kind, ...] = ("gpu", "cpu")
 UNIT_S: dict[tuple[str, Kind], float] = {("s", "gpu"): 1, ("s", "cpu"): 5, ("qc", "cpu"): 0.5}
@@ -35,7 +28,7 @@ POOLS = [
 
 def production(jobs: list[Job]) -> Policy:
     work = Workload(jobs, UNIT_S)
-    last: Way | None = None
+    last: Strategy | None = None
 
     def policy(view: View) -> Iterable[Decision]:
         nonlocal last

@@ -11,9 +11,8 @@ import pytest
 from rich.console import Console
 
 from tilewright.commands.accounts_table import as_json, print_survey
-from tilewright.placement.cluster import site_file
+from tilewright.placement.cluster import Survey, SurveyError, site_file, survey
 from tilewright.placement.site import Site, SiteError, read_site
-from tilewright.placement.survey import Survey, SurveyError, survey
 from tilewright.slurm.query import SlurmClient, Unknown, run_command
 
 REPO = Path(__file__).parents[1]

@@ -8,19 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tilewright.placement.anew import begin_anew
 
 from tests.test_capacity import Rules
 from tests.test_slurm_jobs import details
 from tests.test_stale import queue_line
 from tests.test_survey import PARTITIONS, Recorded, client
-from tilewright.placement.anew import begin_anew
-from tilewright.placement.cluster import Cluster
-from tilewright.placement.dispatch import Dispatcher
+from tilewright.placement.cluster import Cluster, survey
+from tilewright.placement.dispatcher import Dispatcher
 from tilewright.placement.jobs import Past, Place, Shape, Task
 from tilewright.placement.ledger import Ledger, read_ledger
-from tilewright.placement.resources import Plan
+from tilewright.placement.routing import Plan
 from tilewright.placement.site import Site
-from tilewright.placement.survey import survey
 from tilewright.slurm.query import Unknown
 
 NOON_S = time.mktime(time.strptime("2026-11-21T12:00:00", "%Y-%m-%dT%H:%M:%S"))

@@ -15,9 +15,9 @@ from snakemake_interface_scheduler_plugins.base import SchedulerBase
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
 from snakemake_scheduler_plugin_tilewright.local import LocalRun
 from snakemake_scheduler_plugin_tilewright.run import Run
-from tilewright.placement import cluster
-from tilewright.placement.errors import PlacementError
-from tilewright.placement.resources import local_plan
+from tilewright.placement.jobs import PlacementError
+from tilewright.placement.routing import plan_of
+from tilewright.runtime import snakemake_adapter as adapter
 
 #: Rounds that may fail, 5 s apart, before the greedy scheduler sends all that is ready.
 _PATIENCE = 12
@@ -30,16 +30,20 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
     logger: logging.Logger
 
     def __post_init__(self) -> None:
-        found = cluster.current()
         self._run: Run | LocalRun | None = None
         self._failures = 0
-        if found is not None and found.plan is not None:
-            try:
-                self._run = Run(self.dag, found, found.plan, self.logger)
-            except PlacementError as error:
-                raise WorkflowError(str(error)) from None
-        elif (plan := local_plan()) is not None:
-            self._run = LocalRun(self.dag, plan, self.logger)
+        plan = plan_of(adapter.resource_functions(self.dag))
+        if plan is None:
+            return
+        try:
+            adapter.check("dag", self.dag)
+            adapter.check("workflow", self.dag.workflow)
+            if plan.cluster is not None:
+                self._run = Run(self.dag, plan.cluster, plan, self.logger)
+            elif plan.gpus is not None:
+                self._run = LocalRun(self.dag, plan, self.logger)
+        except (adapter.AdapterError, PlacementError) as error:
+            raise WorkflowError(str(error)) from None
 
     def dag_updated(self) -> None:
         """Take the jobs that came with an update of the DAG."""
@@ -66,7 +70,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             self.logger.error(f"placement failed: {error!r}", exc_info=True)
             if self._failures < _PATIENCE:
                 if isinstance(self._run, LocalRun):  # where no job runs, nothing else would ask
-                    self.dag.workflow.scheduler._schedule_reevalutation(_AGAIN_S)
+                    adapter.round_later(self.dag, _AGAIN_S)
                 return []
             self.logger.error("placement failed again and again, so this round is greedy")
             return None

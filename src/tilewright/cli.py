@@ -53,8 +53,8 @@ def accounts(
     from rich.console import Console
 
     from tilewright.commands.accounts_table import as_json, print_survey
+    from tilewright.placement.cluster import SurveyError, survey
     from tilewright.placement.site import SiteError, read_site
-    from tilewright.placement.survey import SurveyError, survey
     from tilewright.slurm.query import SlurmClient
 
     if not _slurm_wanted(site):
@@ -89,15 +89,15 @@ def plan(
     from rich.console import Console
 
     from tilewright.commands.dag import DagError
-    from tilewright.commands.plan import preview
-    from tilewright.commands.plan_table import print_preview
+    from tilewright.commands.plan import plan_run
+    from tilewright.commands.plan_table import print_plan
     from tilewright.config.experiment import ConfigError
-    from tilewright.placement.errors import PlacementError
+    from tilewright.placement.cluster import SurveyError
+    from tilewright.placement.jobs import PlacementError
     from tilewright.placement.site import SiteError
-    from tilewright.placement.survey import SurveyError
 
     try:
-        found = preview(
+        found = plan_run(
             configfile, target or (), site=site, snakefile=snakefile, slurm=_slurm_wanted(site)
         )
     except (ConfigError, DagError, PlacementError, SiteError, SurveyError) as error:
@@ -105,7 +105,7 @@ def plan(
     if json:
         typer.echo(json_text.dumps(found.as_json(), indent=2))
     else:
-        print_preview(found, Console())
+        print_plan(found, Console())
 
 
 @app.command()
@@ -140,7 +140,7 @@ def stale(
     """List jobs of a killed run that still write into this folder; status 1 if there are some."""
     from tilewright.commands.stale import stale as look
     from tilewright.placement.cluster import own_client
-    from tilewright.placement.errors import PlacementError
+    from tilewright.placement.jobs import PlacementError
 
     if wait and cancel:
         raise SystemExit("tilewright stale: give --wait or --cancel, not both")

@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tilewright.placement.cluster import Survey
 from tilewright.placement.jobs import Kind
-from tilewright.placement.pools import Sharing, total_slots
-from tilewright.placement.survey import Survey
+from tilewright.placement.limits import Sharing, total_slots
 from tilewright.slurm.accounts import Account
 
 
@@ -54,7 +54,7 @@ def as_json(survey: Survey) -> dict[str, Any]:
         "sharing_reason": survey.sharing_reason,
         "total": {mode: total_slots(pools) for mode, pools in survey.pools.items()},
         "left_out": {left.account: left.reason for left in survey.left_out},
-        "notes": list(survey.notes),
+        "notes": [note.text for note in survey.notes],
     }
 
 

@@ -94,7 +94,7 @@ class ShapeModel:
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     slowdown: float = 5.0
 
-    def shape(self, rule: str, size: DataSize, *, gpu: bool = False, attempt: int = 1) -> Shape:
+    def shape(self, rule: str, size: DataSize, *, gpu: bool = False) -> Shape:
         """Return the shape of one job of ``rule`` on data of ``size``.
 
         Parameters
@@ -105,14 +105,11 @@ class ShapeModel:
             The job's data.
         gpu : bool
             Whether the job is placed on a GPU.
-        attempt : int
-            1 for the first try; memory and time grow by half with each further one.
         """
         own = self.overrides.get(rule, {})
         cpus = own.get("cpus") or self._cpus(rule, size)
         mem_mb = own.get("mem_mb") or math.ceil(_PYTHON_MB + self._work_mb(rule, size, cpus))
         minutes: float = own.get("runtime_min") or self._minutes(rule, size, cpus)
-        growth = 1 + 0.5 * (attempt - 1)
         gpus = int(gpu and rule in GPU_RULES)
         if gpus and not own.get("cpus"):
             cpus = min(cpus, _GPU_CPUS)
@@ -121,10 +118,10 @@ class ShapeModel:
         gpu_mem_mb = gpus * (own.get("gpu_mem_mb") or self._work_mb(rule, size, cpus))
         return Shape(
             cpus,
-            math.ceil(mem_mb * growth),
+            math.ceil(mem_mb),
             gpus,
-            math.ceil(minutes * growth),
-            math.ceil(gpu_mem_mb * growth),
+            math.ceil(minutes),
+            math.ceil(gpu_mem_mb),
         )
 
     def nominal_s(self, rule: str, size: DataSize) -> float:
@@ -201,10 +198,10 @@ class DataSizes:
         """Return the device kinds that may run a rule."""
         return self.kinds_of.get(rule, ("cpu",))
 
-    def shape(self, rule: str, wildcards: Any, *, gpu: bool, attempt: int = 1) -> Shape:
+    def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
         """Return what one job needs on a device kind."""
         size = self.size_of(wildcards.get("sample"))
-        return self.model.shape(rule, size, gpu=gpu, attempt=attempt)
+        return self.model.shape(rule, size, gpu=gpu)
 
     def nominal_s(self, rule: str, wildcards: Any) -> float:
         """Return about how long one job takes on CPUs."""

@@ -150,16 +150,6 @@ def parse_time_s(text: str) -> float | None:
         return None
 
 
-def parse_start(said: str) -> float | None:
-    """Return when ``sbatch --test-only`` says that a job would start, in seconds since the epoch.
-
-    >>> parse_start("allocation failure: Requested node configuration is not available") is None
-    True
-    """
-    found = re.search(r"\bto start at (\S+)", said)
-    return parse_time_s(found[1]) if found else None
-
-
 def cause_of(details: str) -> tuple[Cause, str]:
     """Return why a job ended badly, and what Slurm said, from ``scontrol -o show job``.
 

@@ -1,31 +1,78 @@
-"""What the rules call: ``resources: **routed("stitch")`` and ``threads: threads("stitch")``.
+"""What a Snakefile calls: one set-up, then ``resources: **run.routed("stitch")``.
 
 Inside a Slurm job the answer is what Slurm granted. In the main process it is the assignment
 table that the scheduler plugin writes as jobs are dispatched; where it holds nothing (greedy
 scheduler, dry run), a static plan that spreads jobs over the pools by slots and speed. Without a
-cluster every job runs here, on the device that ``TILEWRIGHT_DEVICE`` names.
+cluster every job runs here, on the device kind that the plugin chose for it.
 """
 
 from __future__ import annotations
 
-import inspect
 import os
+import sys
 import zlib
 from bisect import bisect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from tilewright.placement.bounds import clipped, too_big
+from tilewright.placement import cluster as clusters
 from tilewright.placement.cluster import Cluster
-from tilewright.placement.durations import Durations, local_durations
-from tilewright.placement.jobs import Kind, Place, Shape, Sizes, key_of, wildcards_of
-from tilewright.placement.pools import Pool, pool_name
+from tilewright.placement.jobs import Kind, Place, Shape, Sizes, key_of
+from tilewright.placement.ledger import read_ledger, resume_line, summary_lines
+from tilewright.placement.limits import Pool, clipped, pool_name, too_big
+from tilewright.placement.preflight import before_run
+from tilewright.placement.sizing import Durations, Estimates, local_durations
+from tilewright.runtime.snakemake_adapter import command, other_scheduler, remember_parameters
 from tilewright.slurm.accounts import Account
 
-_local: Plan | None = None
+
+def set_up(
+    workflow: Any,
+    sizes: Sizes,
+    *,
+    ledger: Path,
+    device: Kind = "cpu",
+    gpus: Callable[[int], int] | None = None,
+) -> Plan:
+    """Prepare a run; called once, where Snakemake reads the Snakefile.
+
+    Parameters
+    ----------
+    workflow : snakemake.workflow.Workflow
+        The object of that name in every Snakefile.
+    sizes : Sizes
+        What the workflow says of its rules.
+    ledger : Path
+        Where decisions are written.
+    device : {"gpu", "cpu"}
+        Where jobs run that have no place: this machine's device, or the one that Slurm granted.
+    gpus : callable, optional
+        On one machine: how many GPUs could hold a job with so many MB of device memory now.
+
+    Returns
+    -------
+    Plan
+        Its methods ``routed`` and ``threads`` are for the rules, ``end`` for ``onsuccess`` and
+        ``onerror``.
+
+    Raises
+    ------
+    PlacementError
+        Jobs of an earlier run still write into this folder, or Slurm does not say.
+    """
+    found, argv = clusters.current(), command()
+    if workflow.is_main_process:
+        before_run(found, argv)
+    granted = granted_cpus() if in_slurm_job(workflow) else None
+    return Plan(sizes, device, found, granted, ledger, other_scheduler(argv), gpus)
+
+
+def in_slurm_job(workflow: Any) -> bool:
+    """Return whether this process runs one job that Slurm started."""
+    return workflow.remote_exec and "SLURM_JOB_ID" in os.environ
 
 
 @dataclass
@@ -46,14 +93,13 @@ class Plan:
     count_slots : bool
         Jobs also count in the Snakemake resource of their pool: for schedulers that do not look
         at Slurm themselves.
+    gpus : callable or None
+        On one machine: how many GPUs could hold a job with so many MB of device memory now.
     table : dict of str to Place
         The assignment table: job to place, written at dispatch.
     here : dict of str to {"gpu", "cpu"}
         The same on one machine: job to device kind.
-    gpus : callable or None
-        On one machine: how many GPUs could hold a job with so many MB of device memory now.
-    close : callable
-        Called when the run ends, so that the last jobs get into the ledger.
+    estimates : Estimates
     """
 
     sizes: Sizes
@@ -62,33 +108,47 @@ class Plan:
     granted_cpus: int | None = None
     ledger: Path | None = None
     count_slots: bool = False
+    gpus: Callable[[int], int] | None = None
     table: dict[str, Place] = field(default_factory=dict)
     here: dict[str, Kind] = field(default_factory=dict)
-    gpus: Callable[[int], int] | None = None
-    close: Callable[[], None] = lambda: None
+    estimates: Estimates = field(init=False)
+    _at_end: list[Callable[[], None]] = field(default_factory=list)
     _static: dict[str, Place] = field(default_factory=dict)
-    _sized: dict[tuple[str, ...], tuple[Shape, float]] = field(default_factory=dict)
-    _durations: Durations | None = None
 
     def __post_init__(self) -> None:
-        global _local
-        if self.cluster is not None:
-            self.cluster.plan = self
-        elif self.gpus is not None:
-            _local = self
+        if self.cluster is None:
+            learned = Durations(local_durations() if self.gpus else None)
+        else:
+            site = self.cluster.site
+            learned = Durations(self.cluster.durations_file, site.slowdown, site.slowdowns)
+        times = self.cluster.max_times_min() if self.cluster else {}
+        self.estimates = Estimates(self.sizes, learned, times)
 
-    @property
-    def durations(self) -> Durations:
-        """What is known of durations on this cluster."""
-        if self._durations is None:
-            if self.cluster is None:
-                self._durations = Durations(local_durations() if self.gpus else None)
-            else:
-                site = self.cluster.site
-                self._durations = Durations(
-                    self.cluster.durations_file, site.slowdown, site.slowdowns
-                )
-        return self._durations
+    def at_end(self, function: Callable[[], None]) -> None:
+        """Have a function called when the run ends, so that the last jobs get into the ledger."""
+        self._at_end.append(function)
+
+    def end(self, *, failed: bool = False) -> None:
+        """Save what was learned and say on standard error how the run ended.
+
+        Parameters
+        ----------
+        failed : bool
+            Whether it ended early: a job failed, or somebody stopped it.
+        """
+        for function in self._at_end:
+            function()
+        if self.gpus is not None or self.cluster is not None:
+            self.estimates.durations.save()
+        lines = []
+        if self.cluster is not None and self.ledger is not None:
+            events = list(read_ledger(self.ledger))
+            starts = [i for i, event in enumerate(events) if event["event"] == "run"]
+            lines = summary_lines(events[starts[-1] :] if starts else [], command())
+        elif failed:
+            lines = [f"what is finished is kept; {resume_line(command())}"]
+        for line in lines:
+            sys.stderr.write(f"{line}\n")
 
     def routed(self, rule: str) -> dict[str, Any]:
         """Return the resources of ``rule``, as Snakemake resource functions where jobs differ.
@@ -123,7 +183,7 @@ class Plan:
             place = self.place_of(rule, wildcards)
             return place.shape.cpus if place else self._here(rule, wildcards, 1).cpus
 
-        return _signed(threads)
+        return remember_parameters(threads)
 
     def place_of(self, rule: str, wildcards: Any) -> Place | None:
         """Return where a job goes: by the table, or the static plan; None without a cluster."""
@@ -159,30 +219,20 @@ class Plan:
                 case _:
                     return 1 if place and place.pool == name else None
 
-        return _signed(resource)
+        resource.plan = self  # type: ignore[attr-defined]  # the scheduler plugin finds it here
+        return remember_parameters(resource)
 
     def _here(self, rule: str, wildcards: Any, attempt: int) -> Shape:
         """Return the shape of a job on this machine, on the first kind without a decision."""
         kind: Kind = "cpu"
         if self.device == "gpu":
             kind = self.here.get(key_of(rule, wildcards)) or self.sizes.kinds(rule)[0]
-        return self.sizes.shape(rule, wildcards, gpu=kind == "gpu", attempt=attempt)
+        stated = self.sizes.shape(rule, wildcards, gpu=kind == "gpu")
+        return stated.grown(attempt - 1, attempt - 1)
 
     def _pools(self) -> tuple[Pool, ...]:
         survey = self.cluster.survey if self.cluster else None
         return survey.pools[survey.sharing] if survey else ()
-
-    def shape(self, rule: str, wildcards: Any, kind: Kind) -> Shape:
-        """Return the shape of a job on a device kind, no longer than its partition allows."""
-        key = (rule, kind, *wildcards_of(wildcards))
-        if key not in self._sized:
-            shape = self.sizes.shape(rule, wildcards, gpu=kind == "gpu")
-            self._sized[key] = shape, self.sizes.nominal_s(rule, wildcards)
-        shape, nominal_s = self._sized[key]
-        minutes = max(shape.runtime_min, self.durations.factor(rule, kind) * nominal_s / 30)
-        most = self.cluster.max_time_min(kind) if self.cluster else None
-        runtime_min = int(min(minutes, most)) if most is not None else int(minutes)
-        return replace(shape, runtime_min=max(1, runtime_min))
 
     def _static_place(self, key: str, rule: str, wildcards: Any) -> Place:
         """Choose a pool by the job's name, in proportion to slots and speed."""
@@ -195,13 +245,13 @@ class Plan:
             if pool.kind in kinds
             and not too_big(
                 accounts[pool.account],
-                self.shape(rule, wildcards, pool.kind),
+                self.estimates.shape(rule, wildcards, pool.kind),
                 self.cluster.survey.partitions[pool.kind],
             )
         ]
         if not pools:
             return self.place(next(iter(accounts.values())), kinds[-1], rule, wildcards)
-        speeds = {kind: 1 / self.durations.factor(rule, kind) for kind in kinds}
+        speeds = {kind: 1 / self.estimates.durations.factor(rule, kind) for kind in kinds}
         ends = list(accumulate(pool.slots * speeds[pool.kind] for pool in pools))
         at = zlib.crc32(key.encode()) / 2**32 * ends[-1]
         pool = pools[bisect(ends, at)]
@@ -216,44 +266,21 @@ class Plan:
             self.cluster.partition(kind),
             kind,
             clipped(
-                self.shape(rule, wildcards, kind), account, self.cluster.survey.partitions[kind]
+                self.estimates.shape(rule, wildcards, kind),
+                account,
+                self.cluster.survey.partitions[kind],
             ),
             pool_name(account.name, kind),
         )
 
 
-def local_plan() -> Plan | None:
-    """Return the plan of this process for one machine with GPUs, None without."""
-    return _local
-
-
-def _signed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep a function's parameters where Snakemake looks for them before it inspects.
-
-    It inspects its own method twice and the function once for every resource of every job, 45 µs
-    each: a quarter of the time of a dry run.
-    """
-    from snakemake.common import FUNC_OVERWRITE_PARAMS_ATTR as REMEMBERED
-    from snakemake.resources import Resource
-
-    setattr(function, REMEMBERED, inspect.signature(function).parameters)
-    if not hasattr(Resource.evaluate, REMEMBERED):
-        bound = inspect.signature(Resource("name", 1).evaluate).parameters
-        setattr(Resource.evaluate, REMEMBERED, bound)
-    return function
-
-
-def other_scheduler(argv: Sequence[str]) -> bool:
-    """Return whether a Snakemake command names a scheduler other than ours.
-
-    Examples
-    --------
-    >>> other_scheduler(["snakemake", "--scheduler", "greedy"]), other_scheduler(["snakemake"])
-    (True, False)
-    """
-    named = [argv[i + 1] for i, word in enumerate(argv[:-1]) if word == "--scheduler"]
-    named += [word.partition("=")[2] for word in argv if word.startswith("--scheduler=")]
-    return any(name != "tilewright" for name in named)
+def plan_of(functions: Iterable[Callable[..., Any]]) -> Plan | None:
+    """Return the plan that the resource functions of a workflow's rules ask, None without any."""
+    for function in functions:
+        plan = getattr(function, "plan", None)
+        if isinstance(plan, Plan):
+            return plan
+    return None
 
 
 def granted_cpus(environ: Mapping[str, str] = os.environ) -> int | None:
