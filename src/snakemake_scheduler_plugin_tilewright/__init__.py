@@ -1,12 +1,16 @@
 """Snakemake's ``--scheduler tilewright``: asks tilewright's placement who goes where, now.
 
-Inside jobs, and wherever no profile named a cluster, it hands jobs out as they come.
+It places the jobs of any workflow: of rules that ask a plan, and of rules that only state
+``threads``, ``mem_mb``, ``runtime`` and ``gpu``. Inside jobs, and on one machine without a plan,
+it hands jobs out as they come.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from snakemake_interface_common.exceptions import WorkflowError
@@ -15,8 +19,12 @@ from snakemake_interface_scheduler_plugins.base import SchedulerBase
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
 from snakemake_scheduler_plugin_tilewright.local import LocalRun
 from snakemake_scheduler_plugin_tilewright.run import Run
+from tilewright.placement import cluster
+from tilewright.placement.cluster import SurveyError
 from tilewright.placement.jobs import PlacementError
-from tilewright.placement.routing import plan_of
+from tilewright.placement.preflight import before_run
+from tilewright.placement.routing import LEDGER, Plan, plan_of
+from tilewright.placement.site import SiteError
 from tilewright.runtime import snakemake_adapter as adapter
 
 #: Rounds that may fail, 5 s apart, before the greedy scheduler sends all that is ready.
@@ -32,18 +40,34 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
     def __post_init__(self) -> None:
         self._run: Run | LocalRun | None = None
         self._failures = 0
-        plan = plan_of(adapter.resource_functions(self.dag))
-        if plan is None:
-            return
         try:
+            plan = plan_of(adapter.resource_functions(self.dag)) or self._own_plan()
+            if plan is None:
+                return
             adapter.check("dag", self.dag)
             adapter.check("workflow", self.dag.workflow)
             if plan.cluster is not None:
                 self._run = Run(self.dag, plan.cluster, plan, self.logger)
             elif plan.gpus is not None:
                 self._run = LocalRun(self.dag, plan, self.logger)
-        except (adapter.AdapterError, PlacementError) as error:
+        except (adapter.AdapterError, PlacementError, SiteError, SurveyError) as error:
             raise WorkflowError(str(error)) from None
+
+    def _own_plan(self) -> Plan | None:
+        """Return a plan for a workflow that never heard of placement, None without Slurm.
+
+        The cluster is the one that the profile named, else the one of a ``site.yaml`` beside the
+        profile, else the one that is there.
+        """
+        if adapter.executor(self.dag) != "slurm":
+            return None
+        argv = adapter.command()
+        site = adapter.beside_profile(Path("site.yaml"), argv)
+        found = cluster.current() or cluster.use(site if site.is_file() else None)
+        before_run(found, argv)
+        plan = Plan(cluster=found, ledger=LEDGER)
+        atexit.register(plan.end)
+        return plan
 
     def dag_updated(self) -> None:
         """Take the jobs that came with an update of the DAG."""

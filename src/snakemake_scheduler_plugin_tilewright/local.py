@@ -159,7 +159,7 @@ class LocalRun:
         needs = [key_of(n.rule.name, n.wildcards) for n in self.dag.job_dependencies(job)]
         return Job(
             name, rule, sizes.kinds(rule), tuple(needs), sizes.nominal_s(rule, wildcards),
-            sizes.group(wildcards), wildcards=wildcards,
+            sizes.of(rule).group(wildcards), wildcards=wildcards,
         )  # fmt: skip
 
     def _workload(self) -> Workload:

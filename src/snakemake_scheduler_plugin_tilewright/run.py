@@ -12,6 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
+from snakemake_scheduler_plugin_tilewright.stated import (
+    STATED,
+    StatedSizes,
+    fixed_of,
+    resources_at,
+)
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.dispatcher import Dispatcher
 from tilewright.placement.jobs import Fixed, Job, Place, PlacementError, key_of
@@ -45,6 +51,7 @@ class Run:
         self._numbers = itertools.count(1)
         self._said: dict[str, float] = {}
         self._timers_stopped = False
+        self._stated: StatedSizes | None = None
         self._ended = threading.Event()
         self.dispatcher = Dispatcher(cluster, plan, Ledger(plan.ledger), adapter.workdir(dag))
         self.load()
@@ -57,38 +64,40 @@ class Run:
         threading.Thread(target=self._tend, name="tilewright-tend", daemon=True).start()
 
     def load(self) -> None:
-        """Take the jobs of the DAG that placement is asked for."""
-        chosen: dict[str, Fixed] = {}
-        found = []
+        """Take the jobs of the DAG; those of rules that ask no plan by what they state."""
         named = {key_of(job.rule.name, job.wildcards): job for job in self.dag.needrun_jobs()
-                 if self._routed(job)}  # fmt: skip
+                 if not job.is_group() and not job.is_local}  # fmt: skip
+        stated = [job for job in named.values() if job.rule.name not in self.plan.rules]
+        if self._stated is None:
+            self._stated = StatedSizes(stated)
+        else:
+            self._stated.take(stated)
+        for rule in {job.rule.name for job in stated}:
+            self.plan.sizes.add(rule, self._stated)
         self.jobs |= named
-        for name, job in named.items():
-            rule, wildcards = job.rule.name, job.wildcards
-            if rule not in chosen:
-                chosen[rule] = self._fixed(job)
-            needs = [key_of(n.rule.name, n.wildcards) for n in self.dag.job_dependencies(job)]
-            sizes = self.plan.sizes
-            found.append(
-                Job(
-                    name,
-                    rule,
-                    sizes.kinds(rule),
-                    tuple(needs),
-                    sizes.nominal_s(rule, wildcards),
-                    sizes.group(wildcards),
-                    chosen[rule],
-                    wildcards,
-                    str(job.log[0]) if len(job.log) else "",
-                )
-            )
-        self.dispatcher.load(found)
+        chosen: dict[str, Fixed] = {}
+        for job in named.values():
+            if job.rule.name in self.plan.rules and job.rule.name not in chosen:
+                chosen[job.rule.name] = self._chosen(job)
+        self.dispatcher.load(
+            self._job(name, job, chosen.get(job.rule.name)) for name, job in named.items()
+        )
 
-    def _routed(self, job: Any) -> bool:
-        """Return whether a job's rule asks placement: no target, no group, no foreign rule."""
-        return not job.is_group() and not job.is_local and "slurm_account" in job.rule.resources
+    def _job(self, name: str, job: Any, fixed: Fixed | None) -> Job:
+        rule, wildcards, sizes = job.rule.name, job.wildcards, self.plan.sizes.of(job.rule.name)
+        return Job(
+            name,
+            rule,
+            sizes.kinds(rule),
+            tuple(key_of(n.rule.name, n.wildcards) for n in self.dag.job_dependencies(job)),
+            sizes.nominal_s(rule, wildcards),
+            sizes.group(wildcards),
+            fixed or fixed_of(job),
+            wildcards,
+            str(job.log[0]) if len(job.log) else "",
+        )
 
-    def _fixed(self, job: Any) -> Fixed:
+    def _chosen(self, job: Any) -> Fixed:
         """Return what the user chose with ``--set-resources`` and ``--set-threads``."""
         chosen, threads = adapter.chosen_resources(self.dag, job.rule.name)
 
@@ -96,10 +105,10 @@ class Run:
             return job.resources.get(names[-1]) if any(name in chosen for name in names) else None
 
         return Fixed(
-            value("slurm_account"),
-            job.threads if threads else None,
-            value("mem", "mem_mb"),
-            value("runtime"),
+            account=value("slurm_account"),
+            cpus=job.threads if threads else None,
+            mem_mb=value("mem", "mem_mb"),
+            runtime_min=value("runtime"),
         )
 
     def select(
@@ -118,12 +127,15 @@ class Run:
             adapter.without_timers(self.dag)
             self._timers_stopped = True
         self._settle(ready)
+        for job in ready.values():
+            if job.rule.name not in self.plan.rules and job.attempt == 1:
+                self.plan.estimates.forget(job.rule.name, job.wildcards)  # its input is there now
         waiting = {key_of(job.rule.name, job.wildcards) for job in remaining if not job.is_group()}
         later = (waiting & self.dispatcher.tasks.keys()) - ready.keys()
         places = self.dispatcher.round(ready, later)
         for name in places:
             job = ready[name]
-            self._ask_again(job, places[name])
+            self._send_to(job, places[name])
             self.tries[name] = job.attempt
         self._say_waiting()
         # slots are counted from what Slurm says, not from jobs that Snakemake has yet to see end
@@ -136,14 +148,20 @@ class Run:
                 self.dispatcher.withdraw(name)
         return chosen
 
-    def _ask_again(self, job: Any, place: Place) -> None:
-        """Make Snakemake ask all resource functions of a job again, and name nodes to leave out."""
-        adapter.change_resources(job, next(self._numbers), {"slurm_extra": None})
-        if place.exclude:
-            # what the user gave stays
-            own = job.resources.get("slurm_extra")
-            exclude = f"--exclude={','.join(place.exclude)}"
-            values = {"slurm_extra": f"{own} {exclude}" if own else exclude}
+    def _send_to(self, job: Any, place: Place) -> None:
+        """Have Snakemake ask all resource functions of a job again, and set what none gives."""
+        task = self.dispatcher.tasks[key_of(job.rule.name, job.wildcards)]
+        unset: dict[str, Any] = {"slurm_extra": None}
+        if job.rule.name not in self.plan.rules:
+            unset |= dict.fromkeys(STATED)
+        adapter.change_resources(job, next(self._numbers), unset)
+        values: dict[str, Any] = {}
+        if place.exclude:  # what the user gave stays
+            own, exclude = job.resources.get("slurm_extra"), f"--exclude={','.join(place.exclude)}"
+            values["slurm_extra"] = f"{own} {exclude}" if own else exclude
+        if job.rule.name not in self.plan.rules:
+            values |= resources_at(place, job, task.job.fixed, failed=bool(task.past.causes))
+        if values:
             adapter.change_resources(job, next(self._numbers), values)
 
     def _say_waiting(self) -> None:

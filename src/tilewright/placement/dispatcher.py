@@ -427,8 +427,10 @@ class Round:
         if not self.capacity.fits(account, kind, shape):
             return False
         here = next(a for a in self.capacity.accounts if a.name == account)
+        found = self.plan.place(here, kind, task.job.rule, task.job.wildcards)
         place = replace(
-            self.plan.place(here, kind, task.job.rule, task.job.wildcards),
+            found,
+            partition=task.job.fixed.partition or found.partition,
             shape=clipped(shape, here, self.capacity.partitions.get(kind)),
             exclude=tuple(sorted({*self.bad_nodes[kind], *task.past.nodes})),
         )

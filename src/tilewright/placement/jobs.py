@@ -125,9 +125,10 @@ class Past:
 
 @dataclass(frozen=True)
 class Fixed:
-    """What the user chose for a rule with ``--set-resources`` or ``--set-threads``."""
+    """What the user chose for a job, in its rule or on the command line, and what stays so."""
 
     account: str | None = None
+    partition: str | None = None
     cpus: int | None = None
     mem_mb: int | None = None
     runtime_min: int | None = None

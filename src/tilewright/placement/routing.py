@@ -24,16 +24,26 @@ from tilewright.placement.jobs import Kind, Place, Shape, Sizes, key_of
 from tilewright.placement.ledger import read_ledger, resume_line, summary_lines
 from tilewright.placement.limits import Pool, clipped, pool_name, too_big
 from tilewright.placement.preflight import before_run
-from tilewright.placement.sizing import Durations, Estimates, local_durations
+from tilewright.placement.sizing import (
+    Durations,
+    EitherSizes,
+    Estimates,
+    RuleSizes,
+    local_durations,
+    stated_shape,
+)
 from tilewright.runtime.snakemake_adapter import command, other_scheduler, remember_parameters
 from tilewright.slurm.accounts import Account
+
+#: Where decisions are written, below the working directory, unless the workflow says otherwise.
+LEDGER = Path(".snakemake/tilewright/ledger.jsonl")
 
 
 def set_up(
     workflow: Any,
-    sizes: Sizes,
+    sizes: Sizes | None = None,
     *,
-    ledger: Path,
+    ledger: Path = LEDGER,
     device: Kind = "cpu",
     gpus: Callable[[int], int] | None = None,
 ) -> Plan:
@@ -43,8 +53,8 @@ def set_up(
     ----------
     workflow : snakemake.workflow.Workflow
         The object of that name in every Snakefile.
-    sizes : Sizes
-        What the workflow says of its rules.
+    sizes : Sizes, optional
+        What the workflow says of the rules that it names in ``routed``.
     ledger : Path
         Where decisions are written.
     device : {"gpu", "cpu"}
@@ -55,8 +65,8 @@ def set_up(
     Returns
     -------
     Plan
-        Its methods ``routed`` and ``threads`` are for the rules, ``end`` for ``onsuccess`` and
-        ``onerror``.
+        Its methods ``routed`` and ``threads``, or ``either``, are for the rules, ``end`` for
+        ``onsuccess`` and ``onerror``.
 
     Raises
     ------
@@ -81,7 +91,8 @@ class Plan:
 
     Attributes
     ----------
-    sizes : Sizes
+    described : Sizes or None
+        What the workflow says of its rules.
     device : {"gpu", "cpu"}
         Where jobs run that have no place: this machine's, or the one that Slurm granted.
     cluster : Cluster or None
@@ -95,22 +106,28 @@ class Plan:
         at Slurm themselves.
     gpus : callable or None
         On one machine: how many GPUs could hold a job with so many MB of device memory now.
+    rules : set of str
+        Rules whose resource functions ask this plan; the scheduler plugin notes them.
     table : dict of str to Place
         The assignment table: job to place, written at dispatch.
     here : dict of str to {"gpu", "cpu"}
         The same on one machine: job to device kind.
+    sizes : RuleSizes
+        What is described, and what single rules state.
     estimates : Estimates
     """
 
-    sizes: Sizes
+    described: Sizes | None = None
     device: Kind = "cpu"
     cluster: Cluster | None = None
     granted_cpus: int | None = None
     ledger: Path | None = None
     count_slots: bool = False
     gpus: Callable[[int], int] | None = None
+    rules: set[str] = field(default_factory=set)
     table: dict[str, Place] = field(default_factory=dict)
     here: dict[str, Kind] = field(default_factory=dict)
+    sizes: RuleSizes = field(init=False)
     estimates: Estimates = field(init=False)
     _at_end: list[Callable[[], None]] = field(default_factory=list)
     _static: dict[str, Place] = field(default_factory=dict)
@@ -121,6 +138,7 @@ class Plan:
         else:
             site = self.cluster.site
             learned = Durations(self.cluster.durations_file, site.slowdown, site.slowdowns)
+        self.sizes = RuleSizes(self.described)
         times = self.cluster.max_times_min() if self.cluster else {}
         self.estimates = Estimates(self.sizes, learned, times)
 
@@ -174,6 +192,39 @@ class Plan:
             resources["slurm_partition"] = partition
         return resources
 
+    def either(self, gpu: Mapping[str, int], cpu: Mapping[str, int]) -> dict[str, Any]:
+        """Return the resources of a rule that may run on a GPU or on CPUs.
+
+        Use it as ``resources: **run.either(gpu=..., cpu=...)``. The job finds the kind that was
+        chosen in ``resources.device``, ``"gpu"`` or ``"cpu"``, and its CPUs in
+        ``resources.cpus_per_task``.
+
+        Parameters
+        ----------
+        gpu, cpu : mapping
+            What a job needs on each kind: ``cpus``, ``mem_mb``, ``runtime`` in minutes, and for
+            ``gpu`` the number of ``gpus``, 1 unless stated.
+
+        Raises
+        ------
+        PlacementError
+            A key is absent or unknown.
+        """
+        sizes = EitherSizes({"gpu": stated_shape(gpu, gpus=1), "cpu": stated_shape(cpu, gpus=0)})
+        names = ["cpus_per_task", "mem_mb", "runtime", "gpu", "device"]
+        if self.cluster is not None:
+            names += ["slurm_account", "slurm_partition", "qos"]
+        return {name: self._either(sizes, name) for name in names}
+
+    def _either(self, sizes: EitherSizes, name: str) -> Callable[..., Any]:
+        def resource(wildcards: Any, attempt: int, rulename: str) -> Any:
+            self.sizes.add(rulename, sizes)
+            return self._value(rulename, name, wildcards, attempt)
+
+        resource.plan = self  # type: ignore[attr-defined]
+        resource.sizes = sizes  # type: ignore[attr-defined]
+        return remember_parameters(resource)
+
     def threads(self, rule: str) -> Callable[..., int]:
         """Return the threads of ``rule`` as a Snakemake threads function."""
 
@@ -197,30 +248,38 @@ class Plan:
 
     def _function(self, rule: str, name: str) -> Callable[..., Any]:
         def resource(wildcards: Any, attempt: int) -> Any:
-            place = self.place_of(rule, wildcards)
-            shape = place.shape if place else self._here(rule, wildcards, attempt)
-            match name:
-                case "mem_mb":
-                    return shape.mem_mb
-                case "runtime":
-                    return shape.runtime_min
-                case "gpu":
-                    return shape.gpus or None
-                case "gpu_mem_mb":
-                    return shape.gpu_mem_mb
-                case "cpu":
-                    return None if shape.gpus else shape.cpus
-                case "slurm_account":
-                    return place.account if place else None
-                case "slurm_partition":
-                    return place.partition if place else None
-                case "qos":
-                    return place.qos if place else None
-                case _:
-                    return 1 if place and place.pool == name else None
+            return self._value(rule, name, wildcards, attempt)
 
         resource.plan = self  # type: ignore[attr-defined]  # the scheduler plugin finds it here
         return remember_parameters(resource)
+
+    def _value(self, rule: str, name: str, wildcards: Any, attempt: int) -> Any:
+        """Return one resource of a job."""
+        place = self.place_of(rule, wildcards)
+        shape = place.shape if place else self._here(rule, wildcards, attempt)
+        match name:
+            case "mem_mb":
+                return shape.mem_mb
+            case "runtime":
+                return shape.runtime_min
+            case "gpu":
+                return shape.gpus or None
+            case "gpu_mem_mb":
+                return shape.gpu_mem_mb
+            case "cpu":
+                return None if shape.gpus else shape.cpus
+            case "cpus_per_task":
+                return self.granted_cpus or shape.cpus
+            case "device":
+                return "gpu" if shape.gpus else "cpu"
+            case "slurm_account":
+                return place.account if place else None
+            case "slurm_partition":
+                return place.partition if place else None
+            case "qos":
+                return place.qos if place else None
+            case _:
+                return 1 if place and place.pool == name else None
 
     def _here(self, rule: str, wildcards: Any, attempt: int) -> Shape:
         """Return the shape of a job on this machine, on the first kind without a decision."""
@@ -274,13 +333,23 @@ class Plan:
         )
 
 
-def plan_of(functions: Iterable[Callable[..., Any]]) -> Plan | None:
-    """Return the plan that the resource functions of a workflow's rules ask, None without any."""
-    for function in functions:
-        plan = getattr(function, "plan", None)
+def plan_of(functions: Iterable[tuple[str, Callable[..., Any]]]) -> Plan | None:
+    """Return the plan that the resource functions of a workflow's rules ask, None without any.
+
+    Parameters
+    ----------
+    functions : iterable of (str, callable)
+        Rule name and resource function.
+    """
+    found: Plan | None = None
+    for rule, function in functions:
+        plan, sizes = getattr(function, "plan", None), getattr(function, "sizes", None)
         if isinstance(plan, Plan):
-            return plan
-    return None
+            found = plan
+            found.rules.add(rule)
+            if isinstance(sizes, EitherSizes):
+                found.sizes.add(rule, sizes)
+    return found
 
 
 def granted_cpus(environ: Mapping[str, str] = os.environ) -> int | None:

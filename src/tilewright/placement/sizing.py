@@ -14,7 +14,16 @@ from typing import Any
 import platformdirs
 
 from tilewright.placement.failures import memory_limit_mb
-from tilewright.placement.jobs import KINDS, Job, Kind, Shape, Sizes, Task, wildcards_of
+from tilewright.placement.jobs import (
+    KINDS,
+    Job,
+    Kind,
+    PlacementError,
+    Shape,
+    Sizes,
+    Task,
+    wildcards_of,
+)
 from tilewright.placement.limits import Capacity
 from tilewright.placement.workload import Workload
 from tilewright.runtime.files import write_whole
@@ -109,13 +118,100 @@ def _read(path: Path | None) -> dict[str, list[float]]:
     }
 
 
+@dataclass(frozen=True)
+class EitherSizes:
+    """Sizes of a rule that may run on a GPU or on CPUs, as its author states them."""
+
+    shapes: Mapping[Kind, Shape]
+
+    def kinds(self, rule: str) -> tuple[Kind, ...]:
+        """Return the device kinds that may run the rule."""
+        return tuple(kind for kind in KINDS if kind in self.shapes)
+
+    def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
+        """Return what one job needs on a device kind."""
+        return self.shapes["gpu" if gpu else "cpu"]
+
+    def nominal_s(self, rule: str, wildcards: Any) -> float:
+        """Return about how long one job takes on CPUs: half the time that it may take."""
+        return 30.0 * self.shapes.get("cpu", self.shapes[self.kinds(rule)[0]]).runtime_min
+
+    def group(self, wildcards: Any) -> str | None:
+        """Return None: nothing is known of what a job belongs to."""
+        return None
+
+
+class RuleSizes:
+    """Sizes of all rules of a workflow: some state their own, the others share one description.
+
+    Parameters
+    ----------
+    shared : Sizes, optional
+    """
+
+    def __init__(self, shared: Sizes | None = None) -> None:
+        self._shared = shared
+        self._own: dict[str, Sizes] = {}
+
+    def add(self, rule: str, sizes: Sizes) -> None:
+        """Take a rule's own sizes."""
+        self._own[rule] = sizes
+
+    def has(self, rule: str) -> bool:
+        """Return whether anything is known of a rule."""
+        return self._shared is not None or rule in self._own
+
+    def of(self, rule: str) -> Sizes:
+        """Return the sizes that describe a rule.
+
+        Raises
+        ------
+        PlacementError
+            Nothing describes it.
+        """
+        found = self._own.get(rule, self._shared)
+        if found is None:
+            raise PlacementError(f"nothing says what rule {rule} needs; give set_up its sizes")
+        return found
+
+    def kinds(self, rule: str) -> tuple[Kind, ...]:
+        """Return the device kinds that may run a rule."""
+        return self.of(rule).kinds(rule)
+
+    def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
+        """Return what one job needs on a device kind."""
+        return self.of(rule).shape(rule, wildcards, gpu=gpu)
+
+    def nominal_s(self, rule: str, wildcards: Any) -> float:
+        """Return about how long one job takes on CPUs."""
+        return self.of(rule).nominal_s(rule, wildcards)
+
+
+def stated_shape(stated: Mapping[str, int], gpus: int) -> Shape:
+    """Return the shape that a rule's author states.
+
+    Raises
+    ------
+    PlacementError
+        A key is absent or unknown, or a value is no positive integer.
+    """
+    known = {"cpus", "mem_mb", "runtime", "gpus"}
+    if wrong := sorted(stated.keys() - known):
+        raise PlacementError(f"either() takes {', '.join(sorted(known))}, and not {wrong[0]}")
+    for key in ("cpus", "mem_mb", "runtime"):
+        value = stated.get(key)
+        if not isinstance(value, int) or value < 1:
+            raise PlacementError(f"either() needs {key} for each kind, an integer above 0")
+    return Shape(stated["cpus"], stated["mem_mb"], stated.get("gpus", gpus), stated["runtime"])
+
+
 @dataclass
 class Estimates:
     """What the jobs of a run need and how long they take, by rule and device kind.
 
     Attributes
     ----------
-    sizes : Sizes
+    sizes : RuleSizes
         What the workflow states.
     durations : Durations
         What was learned.
@@ -123,10 +219,15 @@ class Estimates:
         Longest job of the partition of each device kind, where there is one.
     """
 
-    sizes: Sizes
+    sizes: RuleSizes
     durations: Durations
     max_time_min: Mapping[Kind, int | None] = field(default_factory=dict)
     _sized: dict[Hashable, tuple[Shape, float]] = field(default_factory=dict)
+
+    def forget(self, rule: str, wildcards: Any) -> None:
+        """Ask for the shape of a job again: its input was not there before."""
+        for kind in KINDS:
+            self._sized.pop((rule, kind, *wildcards_of(wildcards)), None)
 
     def seconds(self, job: Job, kind: Kind) -> float:
         """Return about how long a job runs on a device kind."""

@@ -26,7 +26,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     ),
     "dag": ("_ready_jobs", "finished", "job_dependencies", "needrun_jobs", "workflow"),
     "job": ("_aux_resources", "_resources", "add_aux_resource", "attempt", "restart_times"),
-    "workflow": ("resource_settings", "rules", "workdir_init"),
+    "workflow": ("executor_plugin", "resource_settings", "rules", "workdir_init"),
 }
 
 #: Options with which Snakemake runs nothing, as its parser names them.
@@ -152,13 +152,13 @@ def remember_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def resource_functions(dag: Any) -> Iterator[Callable[..., Any]]:
-    """Yield the resource functions of all rules. Uses ``Resource._evaluator``."""
+def resource_functions(dag: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the rule names and resource functions of all rules. Uses ``Resource._evaluator``."""
     for rule in dag.workflow.rules:
         for resource in rule.resources.values():
             function = getattr(resource, "_evaluator", None)
             if function is not None:
-                yield function
+                yield rule.name, function
 
 
 def chosen_resources(dag: Any, rule: str) -> tuple[Mapping[str, Any], bool]:
@@ -194,6 +194,12 @@ def change_resources(job: Any, number: int, values: Mapping[str, Any]) -> None:
 
 
 # A run.
+
+
+def executor(dag: Any) -> str:
+    """Return the name of the executor that runs the jobs. Uses ``workflow.executor_plugin``."""
+    plugin = dag.workflow.executor_plugin
+    return str(plugin.name) if plugin is not None else ""
 
 
 def workdir(dag: Any) -> str:
