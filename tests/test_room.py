@@ -10,8 +10,8 @@ import pytest
 
 from tests.test_capacity import GROUP_REASONS, Rules, account, partition
 from tests.test_stale import cluster_with, queue_line
-from tilewright.placement.dispatcher import Dispatcher, sooner_elsewhere
-from tilewright.placement.jobs import Kind, Place, Shape, Task
+from tilewright.placement.dispatcher import Dispatcher, Round
+from tilewright.placement.jobs import Fixed, Job, Kind, Place, Shape, Task
 from tilewright.placement.ledger import Ledger, read_ledger
 from tilewright.placement.limits import Capacity, Claim, capacity_now
 from tilewright.placement.routing import Plan
@@ -107,18 +107,25 @@ def test_a_job_larger_than_its_limit_pends_for_ever_and_holds_nothing() -> None:
     assert free(room(account("a", limit=LIMIT), waiting=(hopeless,))) == {"a_gpu": 2, "a_cpu": 3}
 
 
-def test_the_place_that_ends_a_pending_job_soonest() -> None:
-    plan = Plan(RULES)  # 600 s on CPUs, 120 s on GPUs
-    task = Task("t", "work", {}, ("gpu", "cpu"), nominal_s=600.0)
-    task.place = Place("a", None, None, "gpu", GPU, "a_gpu")
+def test_the_place_that_ends_a_pending_job_soonest(tmp_path: Path) -> None:
+    plan = Plan(RULES, cluster=cluster_with("", tmp_path)[0])  # 600 s on CPUs, 120 s on GPUs
+    job = Job("t", "work", ("gpu", "cpu"), nominal_s=600.0, wildcards={})
+    task = Task(job, Place("a", None, None, "gpu", GPU, "a_gpu"))
+
+    def sooner(task: Task, capacity: Capacity, waited_s: float) -> object:
+        work = plan.estimates.workload([task.job])
+        bad_nodes: dict[Kind, set[str]] = {"gpu": set(), "cpu": set()}
+        made = Round(work, plan, capacity, [task], bad_nodes, {}, 5000.0)
+        return made.sooner_elsewhere(task, waited_s)
+
     both = room(account("a", limit=LIMIT), account("b", limit=LIMIT))
-    assert sooner_elsewhere(task, both, plan, 60.0) == ("b", "gpu", GPU)
+    assert sooner(task, both, 60.0) == ("b", "gpu", GPU)
     own = room(account("a", limit=LIMIT))
-    assert sooner_elsewhere(task, own, plan, 470.0) is None  # 470 + 120 s is less than 600
-    assert sooner_elsewhere(task, own, plan, 490.0) == ("a", "cpu", CPU)
-    fixed = replace(task, fixed=replace(task.fixed, account="a"))
-    assert sooner_elsewhere(fixed, both, plan, 60.0) is None
-    assert sooner_elsewhere(task, room(), plan, 9999.0) is None
+    assert sooner(task, own, 470.0) is None  # 470 + 120 s is less than 600
+    assert sooner(task, own, 490.0) == ("a", "cpu", CPU)
+    fixed = replace(task, job=replace(job, fixed=Fixed("a")))
+    assert sooner(fixed, both, 60.0) is None
+    assert sooner(task, room(), 9999.0) is None
 
 
 def dispatcher(queue: str | Unknown, folder: Path, sent: int, ready: int) -> Dispatcher:
@@ -127,7 +134,13 @@ def dispatcher(queue: str | Unknown, folder: Path, sent: int, ready: int) -> Dis
     plan = Plan(RULES, cluster=cluster)
     made = Dispatcher(cluster, plan, Ledger(folder / "ledger.jsonl"), "/data/run", lambda: 5000.0)
     made.load(
-        Task(f"rule_work_wildcards_{i}", "work", {"i": i}, ("gpu", "cpu"), nominal_s=600.0)
+        Job(
+            f"rule_work_wildcards_{i}",
+            "work",
+            ("gpu", "cpu"),
+            nominal_s=600.0,
+            wildcards={"i": i},
+        )
         for i in range(sent + ready)
     )
     for task in list(made.tasks.values())[:sent]:
