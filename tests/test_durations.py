@@ -88,7 +88,7 @@ def test_a_file_holds_the_last_jobs_of_all_runs(tmp_path: Path) -> None:
         "\x00",
     ],
 )
-def test_a_damaged_file_holds_nothing_and_is_mended(tmp_path: Path, content: str) -> None:
+def test_a_damaged_file_holds_nothing_and_is_replaced(tmp_path: Path, content: str) -> None:
     path = tmp_path / "durations.json"
     path.write_text(content)
     durations = Durations(path)
