@@ -221,6 +221,21 @@ def _slurm_wanted(site: Path | None) -> bool:
 
 
 @app.command()
+def run_report(
+    ledger: Annotated[Path, typer.Argument(help="ledger.jsonl of a run on a cluster.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="HTML file.")] = Path("run.html"),
+) -> None:
+    """Show where the jobs of any workflow ran, from the ledger of their placement."""
+    from tilewright.report.html import write_run_report
+
+    try:
+        write_run_report(ledger, output)
+    except ValueError as error:
+        raise SystemExit(f"tilewright run-report: {error}") from None
+    typer.echo(f"report: {output}")
+
+
+@app.command()
 def demo(
     output: Annotated[Path, typer.Option(help="Folder to write the raw tiles to.")] = Path("demo"),
 ) -> None:
