@@ -40,12 +40,18 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
     def __post_init__(self) -> None:
         self._run: Run | LocalRun | None = None
         self._failures = 0
+        self._checked = False
+        if not adapter.is_snakemakes(self.dag):
+            return
         try:
+            adapter.check("dag", self.dag)
+            adapter.check("workflow", self.dag.workflow)
             plan = plan_of(adapter.resource_functions(self.dag)) or self._own_plan()
             if plan is None:
                 return
-            adapter.check("dag", self.dag)
-            adapter.check("workflow", self.dag.workflow)
+            for job in self.dag.needrun_jobs():
+                adapter.check("job", job)
+                break
             if plan.cluster is not None:
                 self._run = Run(self.dag, plan.cluster, plan, self.logger)
             elif plan.gpus is not None:
@@ -84,6 +90,12 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         """Return the jobs that start now; None lets the greedy scheduler choose."""
         if self._run is None:
             return first_fit(selectable_jobs, available_resources)
+        if not self._checked:  # it was not there before, and no job runs by now
+            try:
+                adapter.check("scheduler", self.dag.workflow.scheduler)
+            except adapter.AdapterError as error:
+                raise WorkflowError(str(error)) from None
+            self._checked = True
         try:
             chosen = self._run.select(selectable_jobs, remaining_jobs, available_resources)
             self._failures = 0
@@ -97,4 +109,6 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
                     adapter.round_later(self.dag, _AGAIN_S)
                 return []
             self.logger.error("placement failed again and again, so this round is greedy")
+            if isinstance(self._run, Run):
+                self._run.dispatcher.ledger.write("greedy", reason=repr(error))
             return None

@@ -25,8 +25,15 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "running",
     ),
     "dag": ("_ready_jobs", "finished", "job_dependencies", "needrun_jobs", "workflow"),
-    "job": ("_aux_resources", "_resources", "add_aux_resource", "attempt", "restart_times"),
-    "workflow": ("executor_plugin", "resource_settings", "rules", "workdir_init"),
+    "job": (
+        "_aux_resources",
+        "_resources",
+        "_scheduler_resources",
+        "add_aux_resource",
+        "attempt",
+        "restart_times",
+    ),
+    "workflow": ("executor_plugin", "resource_settings", "rules", "scheduler", "workdir_init"),
 }
 
 #: Options with which Snakemake runs nothing, as its parser names them.
@@ -45,6 +52,11 @@ class AdapterError(RuntimeError):
 def missing(what: str, thing: Any) -> list[str]:
     """Return the attributes that an object of Snakemake lacks; ``what`` is a key of `NEEDED`."""
     return [name for name in NEEDED[what] if not hasattr(thing, name)]
+
+
+def is_snakemakes(dag: Any) -> bool:
+    """Return whether a DAG is Snakemake's own, and not one of its test of schedulers."""
+    return type(dag).__module__.partition(".")[0] == "snakemake"
 
 
 def check(what: str, thing: Any) -> None:
@@ -171,11 +183,12 @@ def chosen_resources(dag: Any, rule: str) -> tuple[Mapping[str, Any], bool]:
 
 
 def change_resources(job: Any, number: int, values: Mapping[str, Any]) -> None:
-    """Make Snakemake ask all resource functions of a job again, and set some beside them.
+    """Make Snakemake ask all resource functions of a job again, and set some resources.
 
-    Uses ``job._aux_resources`` and ``job._resources``: Snakemake keeps what it asked once; an
-    auxiliary resource that the rule does not name makes it forget, and all auxiliary resources
-    then replace what the rule says.
+    Uses ``job._aux_resources``, ``job._resources`` and ``job._scheduler_resources``: Snakemake
+    keeps what it asked once; an auxiliary resource that the rule does not name makes it forget.
+    What the rule itself names it never takes from auxiliary resources, so that is replaced in
+    what it keeps.
 
     Parameters
     ----------
@@ -185,12 +198,17 @@ def change_resources(job: Any, number: int, values: Mapping[str, Any]) -> None:
     values : mapping
         Resource to value; None leaves it to the rule.
     """
-    for name, value in values.items():
+    for name in values:
         job._aux_resources.pop(name, None)
-        if value is not None:
-            job._aux_resources[name] = value
     job._resources = None
     job.add_aux_resource(f"placement_{number}", 1)
+    named = set(job.resources.keys())
+    wanted = {name: value for name, value in values.items() if value is not None}
+    for name in wanted.keys() - named:
+        job.add_aux_resource(name, wanted[name])
+    if replaced := {name: value for name, value in wanted.items() if name in named}:
+        both = dict(job.resources.items()) | replaced
+        job._resources, job._scheduler_resources = type(job.resources)(fromdict=both), None
 
 
 # A run.
