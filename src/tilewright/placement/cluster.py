@@ -266,7 +266,7 @@ class Cluster:
     survey: Survey
 
     def look(self) -> Survey:
-        """Look again; what is younger than its time to live is not asked anew."""
+        """Look again; what is younger than its time to live is not asked again."""
         self.survey = survey(self.client, self.uid, self.site)
         return self.survey
 

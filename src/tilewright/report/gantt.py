@@ -27,7 +27,7 @@ class Bar:
     start_s, end_s : float
     sent_s : float or None
         When it was handed to Slurm.
-    light : bool
+    small : bool
         It took no slot.
     failed : bool
         It failed or was cancelled.
@@ -39,7 +39,7 @@ class Bar:
     start_s: float
     end_s: float
     sent_s: float | None = None
-    light: bool = False
+    small: bool = False
     failed: bool = False
 
     @property
@@ -100,13 +100,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Use:
-    """What runs made of a pool; light jobs take no slot and count for ``jobs`` and ``wait_s``.
+    """What runs made of a pool; small jobs take no slot and count for ``jobs`` and ``wait_s``.
 
     Attributes
     ----------
     pool : Pool
         With the most slots it had.
-    jobs, light : int
+    jobs, small : int
         Tries, and those of them that took no slot.
     busy_s, idle_s : float
         Slot-seconds.
@@ -116,7 +116,7 @@ class Use:
 
     pool: Pool
     jobs: int
-    light: int
+    small: int
     busy_s: float
     idle_s: float
     wait_s: float | None
@@ -164,12 +164,12 @@ def use_of(runs: Sequence[Run]) -> list[Use]:
         busy, total = 0.0, 0.0
         for run in runs:
             slots = run.pools[pool.name].slots if pool.name in run.pools else 0
-            busy += busy_s((b for b in run.bars if b.pool == pool.name and not b.light), slots)
+            busy += busy_s((b for b in run.bars if b.pool == pool.name and not b.small), slots)
             total += slots * run.span_s
         if not bars and not total:
             continue
         found.append(
-            Use(pool, len(bars), sum(b.light for b in bars), busy, total - busy, mean_wait_s(bars))
+            Use(pool, len(bars), sum(b.small for b in bars), busy, total - busy, mean_wait_s(bars))
         )
     return found
 

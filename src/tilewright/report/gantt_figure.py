@@ -113,14 +113,14 @@ def draw_gantt(runs: Sequence[Run], uses: Sequence[Use]) -> Figure:
 
 
 def _bands(runs: Sequence[Run], uses: Sequence[Use]) -> list[_Band]:
-    """Return the bands from top to bottom; light jobs lie above the slots, however many."""
+    """Return the bands from top to bottom; small jobs lie above the slots, however many."""
     placed: list[tuple[Use, dict[Bar, int], int, int]] = []
     for use in uses:
         bars = [bar for run in runs for bar in run.bars if bar.pool == use.pool.name]
-        heavy, light = ([b for b in bars if b.light == kind] for kind in (False, True))
-        of_bar = dict(zip(heavy, lanes(heavy), strict=True))
+        large, small_jobs = ([b for b in bars if b.small == one] for one in (False, True))
+        of_bar = dict(zip(large, lanes(large), strict=True))
         first = max([use.pool.slots, *(lane + 1 for lane in of_bar.values())])
-        of_bar |= {b: first + k for b, k in zip(light, lanes(light), strict=True)}
+        of_bar |= {b: first + k for b, k in zip(small_jobs, lanes(small_jobs), strict=True)}
         placed.append((use, of_bar, first, max([first, *(k + 1 for k in of_bar.values())])))
     total = max(1, sum(first for _, _, first, _ in placed))
     lane = float(np.clip(_SLOTS_IN / total, _LOW_IN, _HIGH_IN))

@@ -15,9 +15,7 @@ from typing import Any, Literal
 
 from tilewright.report.gantt import Bar, Pool, Remark, Run
 
-#: How the ledger's reason begins where a job took no slot.
-LIGHT = "a light job"
-#: Causes of the failure of a job that the workflow itself took back, to place it anew.
+#: Causes of the failure of a job that the workflow itself took back, to place it again.
 _BY_MOVE = ("cancelled", "unknown")
 _CAUSES = {
     "memory": "ran out of memory",
@@ -135,7 +133,7 @@ def _bars(event: Event, place: Event) -> list[Bar]:
         Bar(
             str(event.get("job", "")), str(event.get("rule", "")), event["pool"], start_s,
             max(start_s, end_s), number(place, "time_s") if sent_s is None else sent_s,
-            str(place.get("reason", "")).startswith(LIGHT), failed,
+            place.get("small") is True, failed,
         )
     ]  # fmt: skip
 
@@ -148,7 +146,7 @@ def _remarks(event: Event) -> list[Remark]:
     match event["event"]:
         case "move":
             what = "move"
-            texts = [f"{label}: placed anew, sooner on {event.get('sooner')}; it waited, {why}"]
+            texts = [f"{label}: placed again, sooner on {event.get('sooner')}; it waited, {why}"]
         case "fail":
             what = "fail"
             cause = _CAUSES.get(event.get("cause", ""), str(event.get("cause")))
@@ -158,6 +156,12 @@ def _remarks(event: Event) -> list[Remark]:
             texts = [f"{label}{', ' * bool(where)}{where}: {cause}{said}; {event.get('next', '')}"]
         case "hold":
             texts = [f"nothing was started: {why}"]
+        case "forgive":
+            nodes = ", ".join(map(str, event.get("nodes", [])))
+            texts = [f"nothing else was left, so nodes that failed may be used again: {nodes}"]
+        case "cancel":
+            jobs = ", ".join(map(str, event.get("slurm_ids", [])))
+            texts = [f"jobs of Slurm were cancelled ({why}): {jobs}"]
         case "greedy":
             texts = [f"a round was not planned, jobs started in the order they came: {why}"]
         case "notes":

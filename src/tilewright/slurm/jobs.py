@@ -23,7 +23,7 @@ JOB_FORMAT = ",".join(f"{name}:{width}|" for name, width in JOB_FIELDS.items())
 ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"})
 #: Pending because a group limit is reached.
 GROUP_LIMIT = re.compile(r"(QOS|Assoc)(Grp|Max)")
-#: Pending for what time alone does not mend: a limit that others hold, nodes that are down.
+#: Pending for what time alone does not change: a limit that others hold, nodes that are down.
 STUCK = re.compile(
     GROUP_LIMIT.pattern + r"|ReqNodeNotAvail|BadConstraints|Partition(Down|Inactive)|.*\bDOWN\b"
 )
