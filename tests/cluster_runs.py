@@ -21,7 +21,7 @@ from tilewright.placement.ledger import read_ledger
 
 SLEEPERS: dict[str, Any] = {
     "jobs": 8,
-    "light": 0,
+    "small": 0,
     "seconds": "2,6",
     "nominal_s": 20,
     "gpu_job": {"cpus": 8, "mem_mb": 180_000},

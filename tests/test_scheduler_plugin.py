@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from snakemake_executor_plugin_slurm import Executor as SlurmExecutor  # type: ignore[import-untyped]
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
-from snakemake_interface_scheduler_plugins.tests import TestSchedulerBase
+from snakemake_interface_scheduler_plugins.tests import DummyDAG, TestSchedulerBase
 
 from snakemake_scheduler_plugin_tilewright import Scheduler
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
+from snakemake_scheduler_plugin_tilewright.run import Run
 from tests.scribe import dispatched, run
 from tests.test_capacity import Rules
 from tests.test_slurm_jobs import details
@@ -28,7 +31,7 @@ from tests.test_survey import PARTITIONS, Recorded
 from tilewright.placement import cluster
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.jobs import Shape
-from tilewright.placement.ledger import read_ledger
+from tilewright.placement.ledger import Ledger, read_ledger
 from tilewright.placement.routing import Plan
 from tilewright.slurm.query import Unknown
 
@@ -86,6 +89,7 @@ def test_jobs_as_they_come_never_take_more_than_there_is(
 
 CANARY = """
 import json
+import logging
 from pathlib import Path
 from snakemake_interface_scheduler_plugins.base import SchedulerBase
 
@@ -167,6 +171,24 @@ def test_the_executor_waits_as_long_as_it_is_told() -> None:
     assert "self.next_seconds_between_status_checks" in inspect.getsource(RemoteExecutor.sleep)
     # it grows by 10 s after each idle round, which Run holds down
     assert "self.next_seconds_between_status_checks + 10" in inspect.getsource(SlurmExecutor)
+
+
+@pytest.mark.parametrize("failures", [11, 12])
+def test_a_round_that_fails_again_and_again_is_greedy_and_the_ledger_says_so(
+    tmp_path: Path, failures: int
+) -> None:
+    def fail(*asked: object) -> list[object]:
+        raise KeyError("x")
+
+    scheduler = Scheduler(DummyDAG(), None, logging.getLogger("greedy"))
+    made = Run.__new__(Run)
+    made.select = fail  # type: ignore[method-assign]
+    made.dispatcher = SimpleNamespace(ledger=Ledger(tmp_path / "ledger.jsonl"))  # type: ignore[assignment]
+    scheduler._run, scheduler._checked = made, True
+    answers = [scheduler.select_jobs([], [], {}, {}) for _ in range(failures)]
+    assert answers == [*[[]] * 11, None][:failures]
+    events = [(e["event"], e["reason"]) for e in read_ledger(tmp_path / "ledger.jsonl")]
+    assert events == [("greedy", "KeyError('x')")] * (failures - 11)
 
 
 class FailingSlurm(Recorded):

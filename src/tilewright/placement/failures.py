@@ -14,6 +14,9 @@ from tilewright.slurm.jobs import Cause, SlurmJob, cause_of, node_of
 from tilewright.slurm.query import SlurmClient, Unknown
 from tilewright.slurm.records import Partition
 
+#: Characters of a log's last line that are kept.
+_MOST_WORDS = 300
+
 
 @dataclass(frozen=True)
 class NextTry:
@@ -81,27 +84,28 @@ def find_cause(client: SlurmClient, job: SlurmJob | None, log: str) -> tuple[Cau
     log : str
         The job's log file; empty if it has none.
     """
-    words = last_words(log)
+    line = last_line(log)
+    stated, words = read_cause(line)
+    words = words[:_MOST_WORDS]
     if job is None:
-        return "unknown", (read_cause(words)[1] if words else "it never reached the queue"), ""
+        return "unknown", words or "it never reached the queue", ""
     details = client.job(job.id)
     if isinstance(details, Unknown):
         return "unknown", str(details), job.nodes
     cause, said = cause_of(details)
     node = node_of(details) or job.nodes
     if cause == "error" and words:
-        stated, words = read_cause(words)
         return stated, words, node
     return cause, said, node
 
 
-def last_words(log: str) -> str:
+def last_line(log: str) -> str:
     """Return the last line of a job's log: of a traceback, the error."""
     try:
         lines = Path(log).read_text(encoding="utf-8", errors="replace").splitlines() if log else []
     except OSError:
         return ""
-    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def memory_limit_mb(
