@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -181,9 +182,9 @@ def test_a_round_that_fails_again_and_again_is_greedy_and_the_ledger_says_so(
         raise KeyError("x")
 
     scheduler = Scheduler(DummyDAG(), None, logging.getLogger("greedy"))
-    made = Run.__new__(Run)
-    made.select = fail  # type: ignore[method-assign]
-    made.dispatcher = SimpleNamespace(ledger=Ledger(tmp_path / "ledger.jsonl"))  # type: ignore[assignment]
+    made: Any = Run.__new__(Run)
+    made.select = fail
+    made.dispatcher = SimpleNamespace(ledger=Ledger(tmp_path / "ledger.jsonl"))
     scheduler._run, scheduler._checked = made, True
     answers = [scheduler.select_jobs([], [], {}, {}) for _ in range(failures)]
     assert answers == [*[[]] * 11, None][:failures]

@@ -256,7 +256,8 @@ def test_the_scheduler_plugin_refuses_a_dag_and_a_scheduler_of_another_snakemake
         Scheduler(dag_of_snakemake(**lacking), None, logger)
     made = Scheduler(dag_of_snakemake(**values), None, logger)
     assert made.select_jobs([], [], {}, {}) == []
-    made._run = SimpleNamespace(select=lambda *asked: ["job"])
+    placing: Any = SimpleNamespace(select=lambda *asked: ["job"])
+    made._run = placing
     values["workflow"].scheduler = thing_without("scheduler", "failed")
     with pytest.raises(WorkflowError, match=r"has no scheduler\.failed, which placement needs"):
         made.select_jobs([], [], {}, {})

@@ -36,7 +36,8 @@ def test_a_workflow_that_never_heard_of_placement(quiet_slurm: Cluster, tmp_path
     accounts = Counter(job.account for job in run.jobs())
     assert set(accounts) == {"clive", "maigan"}, dump(run.events)
     # 100 of 812 GB are left on clive then, room for one large job
-    later = [job for job in run.jobs() if job.start and job.start > quiet_slurm.job(hog).start]
+    began = quiet_slurm.job(hog).start or 0
+    later = [job for job in run.jobs() if job.start and job.start > began]
     assert Counter(job.account for job in later)["maigan"] >= 5, dump(run.events)
     assert sum(event["event"] == "done" for event in run.events) == 61
     assert "placement: 61 jobs done" in run.log
