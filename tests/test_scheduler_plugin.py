@@ -212,7 +212,7 @@ class FailingSlurm(Recorded):
 
 
 def recorded_cluster() -> Cluster:
-    """Return a cluster on recorded answers; each look asks anew."""
+    """Return a cluster on recorded answers; each look asks again."""
     found, recorded = cluster_with("", Path("cache"))
     found.client.ttl_s = 0
     larger = PARTITIONS.replace(" TRES=", " TotalNodes=4 TRES=")
