@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.devices.budget import Request
+from tilewright.devices.inventory import Device, Snapshot
 from tilewright.devices.lease import WAIT_EXIT_CODE, LeaseTimeoutError, lease, leases
-from tilewright.devices.records import Device, Snapshot
 
 GIB = 2**30
 RESERVE_B = GIB

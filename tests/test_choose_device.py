@@ -16,12 +16,12 @@ from tilewright.devices.budget import (
     Request,
     choose,
     foreign_b,
+    grants,
     lacking_b,
     leased_b,
-    plan,
     room_b,
 )
-from tilewright.devices.records import Device
+from tilewright.devices.inventory import Device
 
 RESERVE_B = 1
 UUIDS = ("GPU-a", "GPU-b", "GPU-c")
@@ -102,7 +102,7 @@ def test_a_plan_never_overcommits(
     """Whatever NVML shows: the true foreign use was seen when the leases were granted."""
     devices, held = machine
     waiting = [waiter(100 + k, b, whole=w) for k, (b, w) in enumerate(asked)]
-    changed = plan(devices, [*held, *waiting], {}, (), RESERVE_B)
+    changed = grants(devices, [*held, *waiting], {}, (), RESERVE_B)
     after = held + [claim for claim in changed if claim.uuid]
     for d in devices:
         true_foreign = (
@@ -135,7 +135,7 @@ def test_nobody_starves(asked: list[tuple[int, bool]], random: Random) -> None:
             claims[new.ticket] = new
         else:
             del claims[random.choice(holders).ticket]
-        claims |= {c.ticket: c for c in plan(devices, claims.values(), {}, (), RESERVE_B)}
+        claims |= {c.ticket: c for c in grants(devices, claims.values(), {}, (), RESERVE_B)}
         held = [c for c in claims.values() if c.uuid]
         waiting = [c for c in claims.values() if not c.uuid]
         assert held or not waiting
@@ -154,7 +154,7 @@ def test_the_first_is_passed_by_the_bound_only() -> None:
     devices = [device(total_b=25)]
     claims = [lease(1, "GPU-a", 4), waiter(2, 1, whole=True)]
     claims += [waiter(ticket, 1) for ticket in range(3, 30)]
-    changed = {c.ticket: c for c in plan(devices, claims, {}, (), RESERVE_B)}
+    changed = {c.ticket: c for c in grants(devices, claims, {}, (), RESERVE_B)}
     assert changed.pop(2).passed == PASSES
     assert sorted(changed) == list(range(3, 3 + PASSES))
 
@@ -162,7 +162,9 @@ def test_the_first_is_passed_by_the_bound_only() -> None:
 def test_beside_a_whole_device_there_is_no_lease_though_foreign_use_ended() -> None:
     holder = Claim(1, 11, Request(4, "large", whole=True), ("a",), uuid="a", granted_b=10)
     small = Claim(2, 12, Request(2, "small"), ("a",))
-    assert plan([Device("a", 0, "", 24, 10, None, ((11, 10),))], [holder, small], reserve_b=0) == []
+    assert (
+        grants([Device("a", 0, "", 24, 10, None, ((11, 10),))], [holder, small], reserve_b=0) == []
+    )
 
 
 def test_nothing_is_kept_where_foreign_use_is_in_the_way() -> None:
@@ -172,14 +174,14 @@ def test_nothing_is_kept_where_foreign_use_is_in_the_way() -> None:
         Claim(1, 11, Request(16, "large"), ("a",), passed=PASSES),
         Claim(2, 12, Request(2, "small"), ("a",)),
     ]
-    assert [c.ticket for c in plan([busy], claims, reserve_b=0) if c.uuid] == [2]
+    assert [c.ticket for c in grants([busy], claims, reserve_b=0) if c.uuid] == [2]
 
 
 def test_a_device_is_kept_and_the_others_go_on() -> None:
     devices = [device("GPU-a", 25), device("GPU-b", 25)]
     first = replace(waiter(3, 1, whole=True), passed=PASSES)
     held = [lease(1, "GPU-a", 4), lease(2, "GPU-b", 20)]
-    changed = plan(devices, [*held, first, waiter(4, 4), waiter(5, 4)], {}, (), RESERVE_B)
+    changed = grants(devices, [*held, first, waiter(4, 4), waiter(5, 4)], {}, (), RESERVE_B)
     assert [(c.ticket, c.uuid) for c in changed if c.uuid] == [(4, "GPU-b")]
 
 
@@ -187,7 +189,7 @@ def test_a_device_too_small_is_not_kept() -> None:
     devices = [device("GPU-a", 13), device("GPU-b", 25)]
     first = replace(waiter(2, 20), passed=PASSES)
     held = [lease(1, "GPU-b", 24)]
-    changed = plan(devices, [*held, first, waiter(3, 4)], {}, (), RESERVE_B)
+    changed = grants(devices, [*held, first, waiter(3, 4)], {}, (), RESERVE_B)
     assert [(c.ticket, c.uuid) for c in changed if c.uuid] == [(3, "GPU-a")]
 
 
@@ -226,12 +228,12 @@ def test_a_group_returns_to_its_device_and_a_new_one_goes_to_the_emptiest() -> N
     devices = [device("GPU-a", 25), device("GPU-b", 25)]
     last = {"s1c2": "GPU-b"}
     asking = [waiter(2, 4, group="s1c2"), waiter(3, 4)]
-    assert [c.uuid for c in plan(devices, asking, last, (), RESERVE_B)] == ["GPU-b", "GPU-a"]
+    assert [c.uuid for c in grants(devices, asking, last, (), RESERVE_B)] == ["GPU-b", "GPU-a"]
     # an idle device goes before the group's, and where none is idle the group's before an emptier
     busy = [lease(1, "GPU-b", 4)]
-    assert next(c.uuid for c in plan(devices, [*busy, *asking], last, (), RESERVE_B)) == "GPU-a"
+    assert next(c.uuid for c in grants(devices, [*busy, *asking], last, (), RESERVE_B)) == "GPU-a"
     both = [lease(1, "GPU-a", 2), lease(4, "GPU-b", 4)]
-    assert next(c.uuid for c in plan(devices, [*both, *asking], last, (), RESERVE_B)) == "GPU-b"
+    assert next(c.uuid for c in grants(devices, [*both, *asking], last, (), RESERVE_B)) == "GPU-b"
 
 
 def test_less_utilisation_wins_between_equally_leased() -> None:
@@ -240,7 +242,7 @@ def test_less_utilisation_wins_between_equally_leased() -> None:
 
 
 def test_a_whole_device_is_all_that_is_free() -> None:
-    (granted,) = plan([device(used_b=3)], [waiter(1, 5, whole=True)], {}, (), RESERVE_B)
+    (granted,) = grants([device(used_b=3)], [waiter(1, 5, whole=True)], {}, (), RESERVE_B)
     assert granted.granted_b == 25 - 3 - RESERVE_B
 
 
@@ -259,7 +261,7 @@ def test_only_grants_on_devices_that_it_could_use_count_against_the_bound() -> N
     devices = [device("GPU-a", 13), device("GPU-b", 25)]
     first = replace(waiter(2, 4), allowed=("GPU-a",))
     claims = [lease(1, "GPU-a", 12), first, waiter(3, 4)]
-    (changed,) = plan(devices, claims, {}, (), RESERVE_B)
+    (changed,) = grants(devices, claims, {}, (), RESERVE_B)
     assert (changed.ticket, changed.uuid) == (3, "GPU-b")
 
 
@@ -267,7 +269,7 @@ def test_jobs_of_a_group_that_start_together_go_to_one_device_where_none_is_idle
     devices = [device("GPU-a", 25), device("GPU-b", 25)]
     both = [lease(1, "GPU-a", 2), lease(2, "GPU-b", 4)]
     asking = [waiter(3, 5, group="s1c2"), waiter(4, 5, group="s1c2")]
-    changed = plan(devices, [*both, *asking], {}, (), RESERVE_B)
+    changed = grants(devices, [*both, *asking], {}, (), RESERVE_B)
     assert [c.uuid for c in changed] == ["GPU-a", "GPU-a"]
 
 
@@ -275,12 +277,12 @@ def test_a_device_that_the_first_may_not_use_is_not_kept_for_it() -> None:
     devices = [device("GPU-a", 25), device("GPU-b", 25)]
     first = replace(waiter(3, 20), allowed=("GPU-a",), passed=PASSES)
     held = [lease(1, "GPU-a", 20), lease(2, "GPU-b", 10)]
-    changed = plan(devices, [*held, first, waiter(4, 4)], {}, (), RESERVE_B)
+    changed = grants(devices, [*held, first, waiter(4, 4)], {}, (), RESERVE_B)
     assert [(c.ticket, c.uuid) for c in changed if c.uuid] == [(4, "GPU-b")]
 
 
 def test_a_grant_remembers_the_foreign_use_that_it_saw() -> None:
-    (granted,) = plan([device(used_b=3)], [waiter(1, 5)], {}, (), RESERVE_B)
+    (granted,) = grants([device(used_b=3)], [waiter(1, 5)], {}, (), RESERVE_B)
     assert granted.foreign_b == 3
 
 
@@ -288,5 +290,5 @@ def test_one_device_is_kept_for_the_first_and_no_more() -> None:
     devices = [device("GPU-a", 25), device("GPU-b", 25)]
     first = replace(waiter(3, 1, whole=True), passed=PASSES)
     held = [lease(1, "GPU-a", 4), lease(2, "GPU-b", 12)]
-    changed = plan(devices, [*held, first, waiter(4, 4), waiter(5, 4)], {}, (), RESERVE_B)
+    changed = grants(devices, [*held, first, waiter(4, 4), waiter(5, 4)], {}, (), RESERVE_B)
     assert [(c.ticket, c.uuid) for c in changed if c.uuid] == [(4, "GPU-b"), (5, "GPU-b")]

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tests import test_deconvolve_stage, test_edf_stage, test_stitch, test_tile_positions
 from tests.test_focus import wavy
 from tests.tissue_pair import make_pair
-from tilewright.devices.faults import classify
+from tilewright.devices.health import classify
 from tilewright.io.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.kernels.backend import Backend, cpu_backend, gpu_backend
 from tilewright.kernels.device_memory import DeviceMemoryError, Smallest, in_parts, shrinking

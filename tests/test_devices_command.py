@@ -28,9 +28,8 @@ from tilewright.commands.devices import (
 )
 from tilewright.commands.devices_table import print_view
 from tilewright.devices.health import note_failure, quarantined
-from tilewright.devices.libraries import Library, installed_libraries
-from tilewright.devices.records import Device, Snapshot
-from tilewright.devices.root import lease_root
+from tilewright.devices.inventory import Device, Library, Snapshot, installed_libraries
+from tilewright.devices.lease_queue import lease_root
 
 FALLEN = "NVRM: Xid (PCI:0000:03:00): 79, GPU has fallen off the bus"
 
@@ -92,7 +91,7 @@ def test_devices_of_the_table(machine: FakeMachine) -> None:
         assert name in text
 
 
-def test_a_quarantine_gives_its_reason_and_its_mend(machine: FakeMachine) -> None:
+def test_a_quarantine_gives_its_reason_and_its_fix(machine: FakeMachine) -> None:
     text = " ".join(table(seen(machine)).split())
     assert f"{uuid(4)} gets no jobs for 24 h 00 min: hardware fault in deconvolve" in text
     assert FALLEN in text

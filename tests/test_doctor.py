@@ -149,7 +149,7 @@ def test_without_cupy_the_mend_leaves_no_gpu_pool(
     monkeypatch.setitem(sys.modules, "cupy", None)
     (found,) = check_cupy(["clive_gpu", "maigan_gpu"])
     assert found.state == "warning"
-    assert "caps: {clive: gres/gpu=0, maigan: gres/gpu=0}" in found.mend
+    assert "caps: {clive: gres/gpu=0, maigan: gres/gpu=0}" in found.fix
     caps = dict.fromkeys(("brusko", "clive", "maigan"), "gres/gpu=0")
     pools = cluster_of(tmp_path, {"caps": caps}).survey.pools["shared"]
     assert {pool.kind for pool in pools} == {"cpu"}
@@ -163,7 +163,7 @@ def test_the_device_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert absent.state == "problem"
     assert "no GPU that can be used: NVML does not start" in absent.text
     (wrong,) = check_device({"TILEWRIGHT_DEVICE": "cuda"})
-    assert (wrong.state, wrong.mend) == ("problem", "set it to cpu, gpu or auto")
+    assert (wrong.state, wrong.fix) == ("problem", "set it to cpu, gpu or auto")
 
 
 def test_plugins_are_found_with_their_versions() -> None:
@@ -187,7 +187,7 @@ def test_stale_jobs_and_a_queue_that_is_not_known(tmp_path: Path) -> None:
     assert [check.state for check in check_stale(cluster, "/data/other")] == ["ok"]
     hidden, _ = cluster_with(Unknown("squeue", "refused"), tmp_path)
     (found,) = check_stale(hidden, "/data/run")
-    assert (found.state, found.mend) == ("problem", "try again when Slurm answers")
+    assert (found.state, found.fix) == ("problem", "try again when Slurm answers")
 
 
 def test_jobs_too_large_for_any_account_or_this_machine(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_jobs_too_large_for_any_account_or_this_machine(tmp_path: Path) -> None:
     found = check_fit(cluster, tasks_of(1), plan)
     assert found.state == "problem"
     assert "it asks for cpu=200 and account clive has 104" in found.text
-    assert found.mend.startswith("Lower resources.stitch in the config")
+    assert found.fix.startswith("Lower resources.stitch in the config")
     assert check_fit(cluster, tasks_of(1), Plan(TenMinutes())).state == "ok"
     assert check_memory(tasks_of(1), plan).state == "ok"
 
@@ -258,7 +258,7 @@ def test_the_table_has_80_columns_and_colours_only_on_a_terminal() -> None:
     assert "\x1b" in coloured.getvalue()
     assert "a run would fail: 1 problem, 1 warning" in plain.getvalue()
     assert as_json(checks)["checks"][0] == {
-        "about": "lock", "state": "ok", "text": "fine", "mend": "",
+        "about": "lock", "state": "ok", "text": "fine", "fix": "",
     }  # fmt: skip
 
 

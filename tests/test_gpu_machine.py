@@ -14,8 +14,8 @@ import pytest
 
 from tests.runs import make_run
 from tests.test_faults import TINY
+from tilewright.devices.inventory import snapshot
 from tilewright.devices.lease import leases
-from tilewright.devices.nvml import snapshot
 from tilewright.io.mosaic import open_mosaic
 from tilewright.runtime.machine import usable_gpus
 

@@ -15,15 +15,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.devices.faults import FaultClass, classify, preflight
 from tilewright.devices.health import (
     TTL_S,
     Failure,
+    FaultClass,
     HealthError,
+    classify,
     clear,
-    judge,
     note_failure,
+    preflight,
     quarantined,
+    quarantines,
 )
 
 FAILURES = st.lists(
@@ -49,12 +51,12 @@ def failure(
 
 
 def bad(*failures: Failure, now_s: float = 50) -> set[str]:
-    return set(judge(failures, now_s))
+    return set(quarantines(failures, now_s))
 
 
 def test_one_hardware_fault_is_enough() -> None:
     assert bad(failure("A", "x", "hardware")) == {"A"}
-    found = judge([failure("A", "x", "hardware")], 30)["A"]
+    found = quarantines([failure("A", "x", "hardware")], 30)["A"]
     assert found.left_s == 70
     assert "x" in found.reason
     assert "hardware words" in found.reason
@@ -87,11 +89,11 @@ def test_a_hardware_fault_counts_whichever_job_had_it() -> None:
 
 def test_a_quarantine_ends_with_what_it_rests_on() -> None:
     pair = [failure("A", "x", at_s=0), failure("A", "y", at_s=20)]
-    assert judge(pair, 40)["A"].left_s == 60
+    assert quarantines(pair, 40)["A"].left_s == 60
     assert bad(*pair, now_s=99.9) == {"A"}
     assert bad(*pair, now_s=100) == set()
     both = [*pair, failure("A", "x", "hardware", at_s=50)]
-    assert judge(both, 60)["A"].left_s == 90
+    assert quarantines(both, 60)["A"].left_s == 90
     assert bad(failure("A", "x", "hardware"), now_s=100) == set()
 
 
@@ -102,24 +104,24 @@ def test_an_old_failure_still_blames_the_job() -> None:
 
 @given(FAILURES, st.integers(0, 200))
 def test_rules_hold_for_any_failures(failures: list[Failure], now_s: int) -> None:
-    found = judge(failures, now_s)
-    assert judge(failures[::-1], now_s).keys() == found.keys()
+    found = quarantines(failures, now_s)
+    assert quarantines(failures[::-1], now_s).keys() == found.keys()
     for uuid, quarantine in found.items():
         live = [f for f in failures if f.uuid == uuid and not f.cleared and f.until_s > now_s]
         jobs = {f.job for f in live if f.fault == "sticky"}
         assert len(jobs) > 1 or any(f.fault == "hardware" for f in live)
         assert quarantine.left_s > 0
         # it holds until then, and no longer
-        assert uuid in judge(failures, now_s + quarantine.left_s - 0.5)
-        assert uuid not in judge(failures, now_s + quarantine.left_s)
+        assert uuid in quarantines(failures, now_s + quarantine.left_s - 0.5)
+        assert uuid not in quarantines(failures, now_s + quarantine.left_s)
 
 
 @given(FAILURES, st.sampled_from("AB"))
 def test_clearing_a_device_frees_it_and_condemns_no_other(
     failures: list[Failure], uuid: str
 ) -> None:
-    after = judge([replace(f, cleared=f.cleared or f.uuid == uuid) for f in failures], 50)
-    assert after == {name: q for name, q in judge(failures, 50).items() if name != uuid}
+    after = quarantines([replace(f, cleared=f.cleared or f.uuid == uuid) for f in failures], 50)
+    assert after == {name: q for name, q in quarantines(failures, 50).items() if name != uuid}
 
 
 def test_what_is_noted_is_found_and_cleared(tmp_path: Path) -> None:

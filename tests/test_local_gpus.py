@@ -20,8 +20,8 @@ from tests.runs import Run, digests, make_run
 from tests.test_faults import TINY
 from tests.test_standin import STANDIN
 from tilewright.devices.budget import RESERVE_B
+from tilewright.devices.evidence import CONTEXT_B
 from tilewright.devices.health import note_failure, quarantined
-from tilewright.devices.held import CONTEXT_B
 from tilewright.devices.lease import leases
 from tilewright.phantom.make import make_phantom
 
@@ -120,7 +120,7 @@ def test_a_device_that_dies_is_quarantined_and_its_jobs_go_elsewhere(
 
 LEASING = """
 import logging, sys
-from tilewright.devices.root import lease_root
+from tilewright.devices.lease_queue import lease_root
 from tilewright.runtime.gpu import leased_backend
 from tilewright.kernels.backend import DeviceError
 with leased_backend("deconvolve/x", "g", int(sys.argv[1])) as backend:
@@ -291,7 +291,7 @@ import sys, time
 from pathlib import Path
 from tilewright.runtime.gpu import backend_at_first_use
 from tilewright.devices.lease import leases
-from tilewright.devices.root import lease_root
+from tilewright.devices.lease_queue import lease_root
 def held():
     return len(leases(lease_root()))
 with backend_at_first_use("tile_positions/x", "g", 1000) as backend:

@@ -14,9 +14,9 @@ from tests.fake_nvml import GB, FakeDevice, FakeMachine, uuid
 from tests.test_standin import STANDIN
 from tilewright.config.experiment import ConfigError
 from tilewright.config.settings import RuleResources, Settings
-from tilewright.devices.choose import DeviceChoiceError
 from tilewright.devices.health import note_failure
-from tilewright.devices.root import LeaseRootError
+from tilewright.devices.lease_queue import LeaseRootError
+from tilewright.devices.slurm_grant import DeviceChoiceError
 from tilewright.runtime.machine import Gpus, device_kinds, healthy_gpus, pools, usable_gpus
 
 BOTH, GPU, CPU = ("gpu", "cpu"), ("gpu",), ("cpu",)
@@ -59,7 +59,7 @@ def test_a_rule_wins_over_the_variable_and_that_over_the_config(machine: FakeMac
     assert (kinds["stitch"], kinds["deconvolve"], kinds["register"]) == (CPU, BOTH, CPU)
 
 
-def test_a_gpu_that_is_demanded_and_not_there_is_named_with_the_rule_and_the_mend() -> None:
+def test_a_gpu_that_is_demanded_and_not_there_is_named_with_the_rule_and_the_fix() -> None:
     with pytest.raises(ConfigError) as caught:
         device_kinds(settings(deconvolve="gpu"), none, {})
     for words in ("rule deconvolve", "NVML does not start", "resources.deconvolve.device"):

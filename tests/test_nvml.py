@@ -12,8 +12,7 @@ import pynvml
 import pytest
 
 from tests.fake_nvml import GB, FakeDevice, FakeMachine, uuid
-from tilewright.devices.nvml import snapshot
-from tilewright.devices.records import Device, Snapshot
+from tilewright.devices.inventory import Device, Snapshot, snapshot
 
 LOST, DENIED, UNSUPPORTED, UNKNOWN = 15, 4, 3, 999
 
@@ -272,7 +271,7 @@ def test_an_older_driver_does_not_tell_of_processes(machine: FakeMachine) -> Non
 CHILD = """
 import json, sys
 from dataclasses import asdict
-import tilewright.devices.nvml as nvml
+import tilewright.devices.inventory as nvml
 lazy = "pynvml" not in sys.modules
 found = nvml.snapshot()
 libraries = [name for name in ("cupy", "torch", "jax", "numpy") if name in sys.modules]

@@ -210,7 +210,7 @@ def test_nothing_stale_needs_nothing(
     assert (slurm.cancelled, slurm.slept_s) == ([], [])
 
 
-def test_refusing_names_the_jobs_and_the_mend(
+def test_refusing_names_the_jobs_and_the_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm = Slurm(["\n".join([HERE, PENDING, *OTHERS])])

@@ -8,9 +8,8 @@ import time
 
 import pytest
 
-from tilewright.devices.held import Held
-from tilewright.devices.records import Device, Snapshot
-from tilewright.devices.sampler import watched
+from tilewright.devices.evidence import Held, watched
+from tilewright.devices.inventory import Device, Snapshot
 
 
 def test_busy_seconds_and_mean_utilisation() -> None:

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fake_nvml import uuid
-from tilewright.devices.records import Device
-from tilewright.devices.visible import visible
+from tilewright.devices.inventory import Device, visible
 
 
 def gpu(index: int, *, divided: bool = False) -> Device:

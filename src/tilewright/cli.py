@@ -177,7 +177,7 @@ def devices(
     from tilewright.config.experiment import ConfigError
     from tilewright.devices.budget import RESERVE_B
     from tilewright.devices.health import HealthError
-    from tilewright.devices.root import LeaseRootError, lease_root
+    from tilewright.devices.lease_queue import LeaseRootError, lease_root
 
     console = Console()
 

@@ -261,5 +261,5 @@ def test_three_runs_with_a_third_of_their_jobs_killed(
     ended = [line["job"] for line in read_log(machine) if line["event"] == "ends"]
     assert sum("killed" not in job for job in ended) == 3 * sum(k % 3 > 0 for k in range(number))
     assert leases(root) == []
-    left = [p.name for folder in ("waiting", "holding", "bells") for p in (root / folder).iterdir()]
+    left = [p.name for folder in ("waiting", "holding", "pipes") for p in (root / folder).iterdir()]
     assert left == []

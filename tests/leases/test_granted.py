@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tilewright.devices.budget import RESERVE_B, Request
-from tilewright.devices.choose import GRANTED, use_granted_device
+from tilewright.devices.inventory import Device, Snapshot
 from tilewright.devices.lease import NoDeviceError, lease, leases
-from tilewright.devices.records import Device, Snapshot
+from tilewright.devices.slurm_grant import GRANTED, use_granted_device
 
 GIB = 2**30
 ONE = Snapshot((Device("GPU-a", 0, "fake", 25 * GIB, 0),), driver="fake 1")

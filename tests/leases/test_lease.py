@@ -13,7 +13,7 @@ import pytest
 
 from tests.lease_jobs import GIB, RESERVE_B, Machine, holders, until, waiters
 from tilewright.devices.budget import Request
-from tilewright.devices.held import CONTEXT_B
+from tilewright.devices.evidence import CONTEXT_B
 from tilewright.devices.lease import (
     WAIT_EXIT_CODE,
     LeaseTimeoutError,
@@ -21,7 +21,7 @@ from tilewright.devices.lease import (
     lease,
     leases,
 )
-from tilewright.devices.root import LeaseRootError
+from tilewright.devices.lease_queue import LeaseRootError
 
 
 def test_the_variables_are_set_within_and_undone_after(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.devices import root
-from tilewright.devices.root import LeaseRootError, file_system, lease_root
+from tilewright.devices import lease_queue
+from tilewright.devices.lease_queue import LeaseRootError, file_system, lease_root
 
 MOUNTS = """\
 1 0 8:1 / / rw - ext4 /dev/sda1 rw
@@ -28,8 +28,8 @@ def mounts(tmp_path: Path) -> Path:
 
 
 def test_the_order_of_the_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(root, "RUNTIMES", tmp_path / "user")
-    monkeypatch.setattr(root, "TEMPORARY", tmp_path)
+    monkeypatch.setattr(lease_queue, "RUNTIMES", tmp_path / "user")
+    monkeypatch.setattr(lease_queue, "TEMPORARY", tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "of this job"))
     names = {"TILEWRIGHT_LEASE_ROOT": str(tmp_path / "own"), "XDG_RUNTIME_DIR": str(tmp_path)}
     assert lease_root(names) == tmp_path / "own"
@@ -75,7 +75,7 @@ def test_a_link_is_refused(tmp_path: Path) -> None:
         lease_root({"TILEWRIGHT_LEASE_ROOT": str(tmp_path / "own")})
 
 
-def test_a_wrong_mode_is_refused_with_its_mend(tmp_path: Path) -> None:
+def test_a_wrong_mode_is_refused_with_its_fix(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own").chmod(0o755)
     with pytest.raises(LeaseRootError, match=rf"mode 0755.*chmod 700 {tmp_path}"):

@@ -4,13 +4,9 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-from tilewright.devices.choose import (
-    DeviceChoiceError,
-    granted_device,
-    use_granted_device,
-)
+from tilewright.devices.slurm_grant import DeviceChoiceError, granted_device, use_granted_device
 from tilewright.devices.health import HealthError
-from tilewright.devices.root import LeaseRootError
+from tilewright.devices.lease_queue import LeaseRootError
 from tilewright.config.experiment import ConfigError, load_experiment, read_config
 from tilewright.config.layout import Layout
 from tilewright.runtime.machine import (

@@ -9,7 +9,7 @@ from tilewright.commands.devices import Holder
 from tilewright.config.checks import check_raw, data_sizes
 from tilewright.config.layout import Layout
 from tilewright.devices.budget import MIB
-from tilewright.devices.held import CONTEXT_B
+from tilewright.devices.evidence import CONTEXT_B
 from tilewright.devices.lease import leases
 from tilewright.runtime.machine import device_kinds
 

@@ -11,9 +11,7 @@ from typing import Any
 
 from tilewright.commands.checks import count
 from tilewright.devices.health import Quarantine, clear, quarantined
-from tilewright.devices.libraries import Library, installed_libraries
-from tilewright.devices.nvml import snapshot
-from tilewright.devices.records import Device, Snapshot
+from tilewright.devices.inventory import Device, Library, Snapshot, installed_libraries, snapshot
 
 #: Seconds between two looks of ``--watch``.
 EVERY_S = 2.0

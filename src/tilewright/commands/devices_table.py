@@ -12,7 +12,7 @@ from rich.text import Text
 from tilewright.commands.checks import count
 from tilewright.commands.devices import Holder, View
 from tilewright.commands.plan_table import duration
-from tilewright.devices.records import Device
+from tilewright.devices.inventory import Device
 
 _GB = 1e9
 _NUMBERS = ("memory GB", "busy", "GB", "process")
@@ -38,8 +38,8 @@ def _page(view: View) -> Group:
         parts += ["", _slots(view)]
     for uuid, found in view.quarantined.items():
         line = f"\n{uuid} gets no jobs for {duration(found.left_s)}: {found.reason}"
-        mend = f"\n→ tilewright devices --clear {uuid[:_SHORT]}"
-        parts.append(Text.assemble((line, "red"), (mend, "italic")))
+        fix = f"\n→ tilewright devices --clear {uuid[:_SHORT]}"
+        parts.append(Text.assemble((line, "red"), (fix, "italic")))
     parts += ["", *_notes(view)]
     return Group(*parts)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.devices.records import Device
+from tilewright.devices.inventory import Device
 
 MIB = 2**20
 #: Left free on each device: the context of CUDA lies outside CuPy's limit.
@@ -168,7 +168,7 @@ def choose(
     )[2]
 
 
-def plan(
+def grants(
     devices: Sequence[Device],
     claims: Iterable[Claim],
     last: Mapping[str, str] | None = None,

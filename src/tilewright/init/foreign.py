@@ -18,7 +18,7 @@ class _Form(NamedTuple):
 
     name: str
     what: str
-    mend: str
+    fix: str
 
 
 #: Looked for in this order, in the paths of files and folders down to three levels.
@@ -91,7 +91,7 @@ def foreign(folder: Path, images: Sequence[str]) -> str | None:
     for form in _FORMS:
         example = next((path for path in paths if re.search(form.name, path)), None)
         if example:
-            return f"it is {form.what} (see {example}), which is not read; {form.mend}"
+            return f"it is {form.what} (see {example}), which is not read; {form.fix}"
     if images:
         return None
     for path in inside:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 
 class IlluminationFileError(ValueError):
-    """A flat-field or dark-field file cannot be used; the message names it and the mend."""
+    """A flat-field or dark-field file cannot be used; the message names it and the fix."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ _FIJI_LINE = re.compile(r"^(?P<name>[^;]+);[^;]*;\s*\((?P<numbers>[^)]*)\)\s*$")
 
 
 class PositionFileError(ValueError):
-    """A file of positions cannot be used; the message names it and the mend."""
+    """A file of positions cannot be used; the message names it and the fix."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tilewright.devices.held import CONTEXT_B
+from tilewright.devices.evidence import CONTEXT_B
 from tilewright.report.device_figure import draw_devices
 from tilewright.report.device_rules import (
     ENOUGH,

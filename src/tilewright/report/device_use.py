@@ -1,7 +1,7 @@
 """The jobs' lines of evidence: runs, idle devices, where bars lie (pure).
 
-The lines are written by :meth:`tilewright.devices.held.Held.evidence`; bytes are of device memory,
-times in seconds since the epoch.
+The lines are written by :meth:`tilewright.devices.evidence.Held.evidence`; bytes are of
+device memory, times in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.devices.faults import classify
+from tilewright.devices.health import classify
 from tilewright.report.ledger import number
 
 #: The lines do not say which run they are of: leases further apart are taken for two runs.

@@ -35,7 +35,7 @@ Method = Literal["auto", "psf_mean", "soft_focus"]
 
 
 class EdfError(ValueError):
-    """A stack cannot be projected as asked; the message names the file and the mend."""
+    """A stack cannot be projected as asked; the message names the file and the fix."""
 
 
 @dataclass(frozen=True)

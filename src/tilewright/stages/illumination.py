@@ -37,7 +37,7 @@ Method = Literal["auto", "overlap", "basic", "file", "none"]
 
 
 class IlluminationError(ValueError):
-    """The options of the illumination stage cannot be followed; the message names the mend."""
+    """The options of the illumination stage cannot be followed; the message names the fix."""
 
 
 # Not done in parts: every fit looks at all binned tiles at once.

@@ -1,16 +1,18 @@
-"""What a job holds, and the line of evidence that it leaves."""
+"""What a job holds, how busy it keeps it, and the line of evidence that it leaves."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tilewright.devices.budget import Request
+from tilewright.devices.inventory import Snapshot
 
 #: CUDA's context and the kernels and plans that libraries load, which no pool's limit counts.
 CONTEXT_B = 512 * 2**20
@@ -116,3 +118,46 @@ def append_line(path: Path, line: Mapping[str, object]) -> None:
         os.write(stream, json.dumps(line).encode() + b"\n")
     finally:
         os.close(stream)
+
+
+#: NVML averages over up to a second; a look takes 10 ms.
+EVERY_S = 1.0
+
+
+@contextlib.contextmanager
+def watched(
+    held: Held, snapshot: Callable[[], Snapshot], every_s: float = EVERY_S
+) -> Iterator[None]:
+    """Note how long the held device computes, and its mean utilisation.
+
+    Where NVML does not tell, both stay unknown.
+
+    Parameters
+    ----------
+    held : Held
+        Gets ``busy_s`` and ``utilisation``.
+    snapshot : callable
+        Returns what NVML sees now.
+    every_s : float
+    """
+    end = threading.Event()
+    rates: list[float] = []
+
+    def look() -> None:
+        last_s = time.monotonic()
+        while not end.wait(every_s):
+            found = [d.utilisation for d in snapshot().devices if d.uuid == held.uuid]
+            now_s = time.monotonic()
+            if found and found[0] is not None:
+                rates.append(found[0])
+                held.busy(now_s - last_s if found[0] > 0 else 0.0)
+                held.utilisation = sum(rates) / len(rates)
+            last_s = now_s
+
+    thread = threading.Thread(target=look, name="tilewright-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join(every_s)  # NVML may hang where a driver does: the job's work is done
