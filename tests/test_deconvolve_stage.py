@@ -19,7 +19,7 @@ from tilewright.io.psf_file import PsfFileError, read_psf
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.psf import Optics, PsfError, gibson_lanni
 from tilewright.stages.deconvolve import deconvolve
-from tilewright.stages.edf import project
+from tilewright.stages.edf import edf_plane
 from tilewright.stages.tile_windows import tile_windows
 
 VOXEL = (1.5, 0.377, 0.377)
@@ -190,7 +190,7 @@ def both(
     planes = []
     for name, extra in (("out", focus), ("in", None)):
         path = folder / f"{name}_edf.zarr"
-        project(
+        edf_plane(
             folder / f"{name}.zarr",
             path,
             folder / f"{name}.tif",

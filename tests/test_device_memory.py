@@ -31,9 +31,9 @@ from tilewright.kernels.backend import Backend, cpu_backend, gpu_backend
 from tilewright.kernels.device_memory import DeviceMemoryError, Smallest, in_parts, shrinking
 from tilewright.kernels.warp import Transform
 from tilewright.stages import stack_survey
+from tilewright.stages.assemble import resample
 from tilewright.stages.illumination import estimate
 from tilewright.stages.register import register
-from tilewright.stages.registration import resample
 
 STANDIN = Path(__file__).parent / "standin"
 MB = 2**20

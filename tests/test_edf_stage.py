@@ -16,7 +16,7 @@ from tilewright.io.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.psf import PsfError
 from tilewright.stages import edf_plan
-from tilewright.stages.edf import EdfError, project
+from tilewright.stages.edf import EdfError, edf_plane
 from tilewright.stages.mosaic_psf import mosaic_psf
 
 OPTICS = {
@@ -55,7 +55,7 @@ def run(
     backend: Backend, tmp_path: Path, source: Path, name: str = "out", **options: Any
 ) -> tuple[Mosaic, NDArray[np.float32]]:
     output, heights = tmp_path / f"{name}.zarr", tmp_path / f"{name}_height.tif"
-    project(
+    edf_plane(
         source, output, heights, backend=backend, **{"method": "auto", "optics": OPTICS} | options
     )
     return open_mosaic(output), tifffile.imread(heights)

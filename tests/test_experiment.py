@@ -4,11 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import REPO
 from tilewright.config.experiment import ConfigError, load_experiment
 
 
@@ -146,10 +144,3 @@ def test_samples_override_and_refuse(config: dict[str, Any], tmp_path: Path) -> 
 def test_any_section_gives_a_sentence_or_an_experiment(value: Any) -> None:
     with pytest.raises(ConfigError):
         load_experiment({"samples": "none.tsv", "markers": "none.csv", "acquisition": value})
-
-
-def test_schema_is_the_models() -> None:
-    from tilewright.config.settings import Settings
-
-    shipped = yaml.safe_load((REPO / "workflow/schemas/config.schema.yaml").read_text())
-    assert shipped == Settings.model_json_schema()

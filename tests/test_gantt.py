@@ -209,8 +209,8 @@ def test_every_job_is_a_bar_that_can_be_seen(count: int, tmp_path: Path) -> None
 
 
 def test_stages_have_colours_of_their_own_and_quality_rules_a_paler_one() -> None:
-    stages = ["illumination", "tile_positions", "stitch", "deconvolve", "project", "register"]
-    checks = [f"qc_{s}" for s in stages if s != "project"] + ["qc_edf"]
+    stages = ["illumination", "tile_positions", "stitch", "deconvolve", "edf_plane", "register"]
+    checks = [f"qc_{s}" for s in stages if s != "edf_plane"] + ["qc_edf"]
     colours = {colour_of(rule) for rule in [*stages, *checks, "assemble", "report"]}
     assert len(colours) == 14
 

@@ -188,7 +188,7 @@ def test_tasks_carry_what_they_wait_for(phantom: Run, monkeypatch: pytest.Monkey
     experiment = read_experiment(Path("config.yaml"))
     sizes = data_sizes(experiment, Layout("results"), device_kinds(experiment.settings, None, {}))
     tasks = {t.name: t for t in read_tasks(SNAKEFILE, Path("config.yaml"), ["edf"], sizes)}
-    assert Counter(task.rule for task in tasks.values())["project"] == 4
+    assert Counter(task.rule for task in tasks.values())["edf_plane"] == 4
     last = tasks["rule_project_wildcards_tonsil_2_1"]
     assert last.needs == ("rule_deconvolve_wildcards_tonsil_2_1",)
     assert (last.kinds, last.group) == (("gpu", "cpu"), "tonsil 2")

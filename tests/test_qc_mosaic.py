@@ -18,9 +18,8 @@ from tilewright.io.mosaic import open_mosaic
 from tilewright.io.positions import Edges, Positions, write_edges, write_positions
 from tilewright.kernels.backend import Backend
 from tilewright.report.figures import overlay, thumbnail
-from tilewright.report.qc_stitch import contrast_to_noise, qc_stitch, seam_scores
-from tilewright.report.qc_tile_positions import qc_tile_positions
-from tilewright.report.quality_file import Quality, read_quality
+from tilewright.report.qc_stitch import contrast_to_noise, seam_scores
+from tilewright.report.quality import Quality, judge_stage, read_quality
 
 TILE = 340
 STEP = 296  # 2 × 2 tiles of 340 px with 44 px overlap cover the scene of 636 px
@@ -55,10 +54,8 @@ def located(folder: Path, positions: Positions, edges: Edges) -> Quality:
     write_positions(folder / "positions.csv", positions)
     write_edges(folder / "edges.csv", edges)
     json, png = folder / "qc.json", folder / "qc.png"
-    qc_tile_positions(
-        folder / "positions.csv", folder / "edges.csv", json, png, sample="s", cycle=1,
-        thresholds={},
-    )  # fmt: skip
+    files = {"positions": folder / "positions.csv", "edges": folder / "edges.csv"}
+    judge_stage("tile_positions", files, json, png, sample="s", cycle=1, thresholds={})
     assert np.asarray(imagecodecs.png_decode(png.read_bytes())).std() > 5
     return read_quality(json)
 
@@ -153,20 +150,15 @@ def stitched(
     write_positions(folder / "positions.csv", grid(2, 2))
     json, png = folder / "qc.json", folder / "qc.png"
     flat, dark, _ = illumination_paths(stem)
-    qc_stitch(
-        [mosaic],
-        [flat],
-        [dark],
-        write_raw(folder, counts if raw is None else raw, (2, 2), STEP, TILE),
-        folder / "positions.csv",
-        json,
-        png,
-        sample="s",
-        cycle=1,
-        channels=["1"],
-        markers=["DAPI"],
-        thresholds={},
-    )
+    files = {
+        "mosaic": [mosaic],
+        "flat": [flat],
+        "dark": [dark],
+        "manifest": write_raw(folder, counts if raw is None else raw, (2, 2), STEP, TILE),
+        "positions": folder / "positions.csv",
+    }
+    cycle: dict[str, Any] = {"sample": "s", "cycle": 1, "channels": [("1", "DAPI")]}
+    judge_stage("stitch", files, json, png, **cycle, thresholds={})
     assert np.asarray(imagecodecs.png_decode(png.read_bytes())).std() > 5
     return read_quality(json)
 

@@ -16,17 +16,13 @@ from tests.qc_scenes import GAIN, PEDESTAL, Scene, expose, make_scene, write_mos
 from tilewright.io.illumination import Illumination, illumination_paths, write_illumination
 from tilewright.io.transform import write_transform
 from tilewright.kernels.warp import Transform
-from tilewright.report.qc_deconvolve import qc_deconvolve
-from tilewright.report.qc_edf import qc_edf
-from tilewright.report.qc_illumination import qc_illumination
-from tilewright.report.qc_register import block_shift, qc_register
-from tilewright.report.quality_file import Quality, read_quality
+from tilewright.report.qc_register import block_shift
+from tilewright.report.quality import Quality, judge_stage, read_quality
 
 PLANE: dict[str, Any] = {
     "sample": "s",
     "cycle": 2,
-    "channels": ["1"],
-    "markers": ["DAPI"],
+    "channels": [("1", "DAPI")],
     "thresholds": {},
 }
 CYCLE: dict[str, Any] = {"sample": "s", "cycle": 2, "thresholds": {}}
@@ -68,7 +64,8 @@ def illuminate(folder: Path, flat: NDArray[Any], **numbers: Any) -> Quality:
     field = Illumination.from_fields(flat, 100.0)
     write_illumination(stem, field, numbers)
     flat_path, _, json_path = illumination_paths(stem)
-    qc_illumination([flat_path], [json_path], *outputs(folder), **PLANE)
+    files = {"flat": [flat_path], "numbers": [json_path]}
+    judge_stage("illumination", files, *outputs(folder), **PLANE)
     return checked(folder)
 
 
@@ -103,7 +100,8 @@ def deconvolved(
 ) -> dict[str, tuple[str, float | None]]:
     before = write_mosaic(folder / "a.zarr", expose(scene.nuclei), pedestal_counts=PEDESTAL)
     done = write_mosaic(folder / "b.zarr", after.astype(np.float32), pedestal_counts=0)
-    qc_deconvolve([before], [done], *outputs(folder), **PLANE)
+    files = {"stitched": [before], "deconvolved": [done]}
+    judge_stage("deconvolve", files, *outputs(folder), **PLANE)
     return {i.metric: (i.verdict, i.value) for i in checked(folder).items}
 
 
@@ -157,7 +155,8 @@ def projected(folder: Path, plane: NDArray[Any], **attributes: Any) -> dict[str,
     path = write_mosaic(folder / "edf.zarr", plane[None], **{**usage, **attributes})
     height = folder / "height.tif"
     tifffile.imwrite(height, np.linspace(0, 6, 40 * 40, dtype=np.float32).reshape(40, 40))
-    qc_edf([path], [height], *outputs(folder), **PLANE)
+    files = {"plane": [path], "height": [height]}
+    judge_stage("edf", files, *outputs(folder), **PLANE)
     return {i.metric: (i.verdict, i.sentence) for i in checked(folder).items}
 
 
@@ -211,7 +210,8 @@ def registered(
     b = write_mosaic(folder / "mov.zarr", moving[None])
     npz = folder / "cycle2.npz"
     write_transform(transform, npz, folder / "cycle2.json")
-    qc_register(a, b, npz, *outputs(folder), **CYCLE)
+    files = {"reference": a, "moving": b, "transform": npz}
+    judge_stage("register", files, *outputs(folder), **CYCLE)
     return checked(folder)
 
 

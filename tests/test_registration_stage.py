@@ -14,7 +14,7 @@ from tilewright.io.ome_zarr import open_image
 from tilewright.io.transform import write_transform
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.warp import Transform
-from tilewright.stages.registration import PlaneOfImage, assemble
+from tilewright.stages.assemble import PlaneOfImage, assemble
 
 OPTIONS: dict[str, Any] = {
     "chunk_px": 128,

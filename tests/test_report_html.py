@@ -13,9 +13,9 @@ import pytest
 
 from tilewright.io.ome_zarr import create_image
 from tilewright.report.figures import new_figure, save_png
-from tilewright.report.html import STAGES, write_report
+from tilewright.report.html import write_report
 from tilewright.report.pictures import render
-from tilewright.report.quality_file import Quality, write_quality
+from tilewright.report.quality import Quality, write_quality
 from tilewright.report.verdict import Subject, judge, resolve_thresholds
 
 CHANNELS = [
@@ -228,15 +228,3 @@ def test_the_picture_has_the_nuclei_of_the_reference_cycle_only(tmp_path: Path) 
     shown = re.findall(r'alt="Registered image of tonsil: ([^"]*)"', text)
     assert shown
     assert all("DAPI-1" in names and "DAPI-2" not in names for names in shown)
-
-
-def test_every_stage_of_the_matrix_has_a_title() -> None:
-    assert list(STAGES) == [
-        "illumination",
-        "tile_positions",
-        "stitch",
-        "deconvolve",
-        "edf",
-        "register",
-        "image",
-    ]

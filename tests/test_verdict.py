@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.report.quality_file import Quality, read_quality, write_quality
+from tilewright.report.quality import Quality, read_quality, write_quality
 from tilewright.report.summary import (
     QualityError,
     stop_on_failure,

@@ -163,7 +163,7 @@ def test_changed_key_reruns_what_depends_on_it(run: Run) -> None:
     finally:
         run.config.write_text(before)
     assert jobs.pop("deconvolve") == 6
-    assert jobs.pop("project") == 6
+    assert jobs.pop("edf_plane") == 6
     assert jobs.pop("register") == 2
     assert jobs.pop("assemble") == 1
     assert set(jobs) <= {"registration"}
@@ -186,7 +186,7 @@ def test_a_key_of_one_rule_reruns_no_other(
         jobs = run.planned("registration")
     finally:
         run.config.write_text(before)
-    order = ["illumination", "tile_positions", "stitch", "deconvolve", "project", "register"]
+    order = ["illumination", "tile_positions", "stitch", "deconvolve", "edf_plane", "register"]
     earlier = set([*order, "assemble"][: [*order, "assemble"].index(first)])
     assert first in jobs
     assert not earlier & set(jobs)
@@ -207,12 +207,12 @@ def test_a_folder_that_moves_reruns_nothing(run: Run) -> None:
 
 
 def test_per_rule_reruns(run: Run) -> None:
-    forced = run.planned("registration", "-R", "project")
-    assert forced["project"] == 6
+    forced = run.planned("registration", "-R", "edf_plane")
+    assert forced["edf_plane"] == 6
     assert "stitch" not in forced
     assert "deconvolve" not in forced
     one = run.planned("results/tonsil/edf/cycle1_channel2.zarr", "-f")
-    assert one == {"project": 1}
+    assert one == {"edf_plane": 1}
 
 
 def test_targets_do_no_more_than_they_need(tmp_path: Path, run: Run) -> None:

@@ -76,7 +76,7 @@ def plane(edit: Callable[[Array], Array]) -> Harm:
         bench.edit_raw(1, "2", edit)
         asked = stitched(bench, 1, "2")
         bench.deconvolve(1, "2")
-        bench.project(1, "2")
+        bench.edf(1, "2")
         return [*asked, ("deconvolve", 1, ("2",)), ("edf", 1, ("2",))]
 
     return harm

@@ -23,6 +23,7 @@ from tests.runs import Run, make_run
 from tilewright.config.checks import check_raw
 from tilewright.config.experiment import Experiment, load_experiment
 from tilewright.config.layout import Layout
+from tilewright.config.rules import STAGES
 from tilewright.io.illumination import Illumination, read_illumination
 from tilewright.io.mosaic import create_mosaic, open_mosaic
 from tilewright.io.positions import read_positions
@@ -30,20 +31,13 @@ from tilewright.io.tiles import open_tiles
 from tilewright.kernels.backend import cpu_backend
 from tilewright.phantom.design import PhantomDesign
 from tilewright.phantom.files import tile_path
-from tilewright.report.qc_deconvolve import qc_deconvolve
-from tilewright.report.qc_edf import qc_edf
-from tilewright.report.qc_illumination import qc_illumination
-from tilewright.report.qc_image import qc_image
-from tilewright.report.qc_register import qc_register
-from tilewright.report.qc_stitch import qc_stitch
-from tilewright.report.qc_tile_positions import qc_tile_positions
-from tilewright.report.quality_file import read_quality
+from tilewright.report.quality import judge_stage, read_quality
 from tilewright.report.verdict import Item
+from tilewright.stages.assemble import assemble
 from tilewright.stages.deconvolve import deconvolve
-from tilewright.stages.edf import project
+from tilewright.stages.edf import edf_plane
 from tilewright.stages.illumination import fit
 from tilewright.stages.register import register
-from tilewright.stages.registration import assemble
 from tilewright.stages.stitch import stitch
 from tilewright.stages.tile_positions import locate, write_located
 
@@ -168,9 +162,9 @@ class Bench:
             **self.experiment.options("deconvolve"),
         )
 
-    def project(self, cycle: int, channel: str) -> None:
+    def edf(self, cycle: int, channel: str) -> None:
         """Project one channel onto its in-focus plane."""
-        project(
+        edf_plane(
             self.path("deconvolve", cycle, channel),
             self.path("edf", cycle, channel),
             self.path("height", cycle, channel),
@@ -216,43 +210,44 @@ class Bench:
         """Run one quality stage on some channels of a cycle and return its items."""
         tokens = list(channels)
         out = self.run.folder / f"{stage}.json"
-        done: dict[str, Any] = {"sample": SAMPLE, "cycle": cycle, "thresholds": {}}
-        each = {
-            **done,
-            "channels": tokens,
-            "markers": [self.experiment.channel(cycle, token).marker for token in tokens],
-        }
+        markers = [self.experiment.channel(cycle, token).marker for token in tokens]
 
         def of(template: str) -> list[Path]:
             return [self.path(template, cycle, token) for token in tokens]
 
-        png = out.with_suffix(".png")
-        if stage == "illumination":
-            qc_illumination(of("flat"), of("illumination_json"), out, png, **each)
-        elif stage == "tile_positions":
-            qc_tile_positions(
-                self.path("positions", cycle), self.path("edges", cycle), out, png, **done
-            )
-        elif stage == "stitch":
-            qc_stitch(
-                of("stitch"), of("flat"), of("dark"), self.path("manifest", cycle),
-                self.path("positions", cycle), out, png, **each,
-            )  # fmt: skip
-        elif stage == "deconvolve":
-            qc_deconvolve(of("stitch"), of("deconvolve"), out, png, **each)
-        elif stage == "edf":
-            qc_edf(of("edf"), of("height"), out, png, **each)
-        elif stage == "register":
-            qc_register(
-                self.path("edf", 1, "1"), self.path("edf", cycle, "1"),
-                self.path("transform", cycle), out, png, **done,
-            )  # fmt: skip
-        else:
-            qc_image(
-                self.path("image_zarr"), self.path("image_tiff"), of("stitch"),
-                None if cycle == 1 else self.path("transform", cycle), out, png,
-                image_channels=self.experiment.channel_table(), **each,
-            )  # fmt: skip
+        files: dict[str, dict[str, Any]] = {
+            "illumination": {"flat": of("flat"), "numbers": of("illumination_json")},
+            "tile_positions": {
+                "positions": self.path("positions", cycle), "edges": self.path("edges", cycle)
+            },
+            "stitch": {
+                "mosaic": of("stitch"), "flat": of("flat"), "dark": of("dark"),
+                "manifest": self.path("manifest", cycle),
+                "positions": self.path("positions", cycle),
+            },
+            "deconvolve": {"stitched": of("stitch"), "deconvolved": of("deconvolve")},
+            "edf": {"plane": of("edf"), "height": of("height")},
+            "register": {
+                "reference": self.path("edf", 1, "1"), "moving": self.path("edf", cycle, "1"),
+                "transform": self.path("transform", cycle),
+            },
+            "image": {
+                "zarr": self.path("image_zarr"), "tiff": self.path("image_tiff"),
+                "mosaic": of("stitch"),
+                "transform": [] if cycle == 1 else self.path("transform", cycle),
+            },
+        }  # fmt: skip
+        judge_stage(
+            stage,
+            files[stage],
+            out,
+            out.with_suffix(".png"),
+            sample=SAMPLE,
+            cycle=cycle,
+            channels=list(zip(tokens, markers, strict=True)) if STAGES[stage].by_channel else (),
+            thresholds={},
+            options={"image_channels": self.experiment.channel_table()} if stage == "image" else {},
+        )
         return list(read_quality(out).items)
 
     # Damage
@@ -339,7 +334,7 @@ def make_bench(folder: Path) -> Bench:
             bench.illumination(cycle, channel)
         bench.positions(cycle)
         for channel in CHANNELS:
-            for step in (bench.stitch, bench.deconvolve, bench.project):
+            for step in (bench.stitch, bench.deconvolve, bench.edf):
                 step(cycle, channel)
     bench.register()
     bench.assemble()

@@ -13,7 +13,6 @@ from pydantic import (
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
 )
 from pydantic_core import core_schema
 
@@ -72,12 +71,6 @@ class Within:
     ) -> core_schema.CoreSchema:
         """Check the number after pydantic has read it."""
         return core_schema.no_info_after_validator_function(self._validate, handler(source))
-
-    def __get_pydantic_json_schema__(
-        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        """Tell editors the range."""
-        return {**handler(schema), "minimum": self.low, "maximum": self.high}
 
 
 #: Pixels of light microscopes in the specimen: 0.03 µm (100 x, small camera) to 13 µm (1 x).

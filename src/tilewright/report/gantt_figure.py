@@ -14,15 +14,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from tilewright.config.rules import RULES
 from tilewright.report.figures import BLUE, GREY, ORANGE, RED, new_figure
 from tilewright.report.gantt import Bar, Run, Use, lanes
 
-#: Okabe–Ito; the quality rule of a stage has its colour, paler.
-_STAGES = {
-    "illumination": ORANGE, "tile_positions": "#56B4E9", "stitch": BLUE, "deconvolve": RED,
-    "project": "#009E73", "register": "#CC79A7", "assemble": "#E6D800",
-}  # fmt: skip
-_CHECKED = {"edf": "project", "image": "assemble"}
+#: Okabe–Ito, in the order of the rules; the quality rule of a stage has its rule's colour, paler.
+_COLOURS = (ORANGE, "#56B4E9", BLUE, RED, "#009E73", "#CC79A7", "#E6D800")
+_COLOUR_OF = dict(zip((name for name, rule in RULES.items() if rule.stage), _COLOURS, strict=True))
+_RULE_OF = {f"qc_{rule.stage.name}": name for name, rule in RULES.items() if rule.stage}
 _OTHERS = {"report": "#4a4f57", "summary": "#767c86", "verdict": "#a3a9b2"}
 IDLE = "#e9ecf0"
 #: Inches: the figure, all slots together, the small jobs and the least height of a pool.
@@ -59,11 +58,9 @@ class _Band:
 
 def colour_of(rule: str) -> str:
     """Return the colour of a rule's bars."""
-    stage = rule.removeprefix("qc_")
-    full = _STAGES.get(_CHECKED.get(stage, stage))
-    if full is None:
-        return _OTHERS.get(rule, GREY)
-    return full if stage == rule else pale(full)
+    if rule in _RULE_OF:
+        return pale(_COLOUR_OF[_RULE_OF[rule]])
+    return _COLOUR_OF.get(rule) or _OTHERS.get(rule, GREY)
 
 
 def pale(colour: str) -> str:
@@ -74,10 +71,9 @@ def pale(colour: str) -> str:
 
 def rank_of(rule: str) -> tuple[int, bool, str]:
     """Return a rule's place in the legend: the workflow's order, each with its quality rule."""
-    stage = rule.removeprefix("qc_")
-    known = [*_STAGES, *_OTHERS]
-    name = _CHECKED.get(stage, stage)
-    return (known.index(name) if name in known else len(known), stage != rule, rule)
+    known = [*_COLOUR_OF, *_OTHERS]
+    name = _RULE_OF.get(rule, rule)
+    return (known.index(name) if name in known else len(known), name != rule, rule)
 
 
 def draw_gantt(runs: Sequence[Run], uses: Sequence[Use]) -> Figure:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +17,9 @@ from tilewright.kernels.metrics import ncc
 from tilewright.kernels.warp import Transform, source_region, warp
 from tilewright.report.figures import thumbnail
 from tilewright.report.places import textured_blocks
-from tilewright.report.quality_file import Quality, write_quality
-from tilewright.report.register_figure import BlockView, draw_register
-from tilewright.report.verdict import Item, Subject, Threshold, judge, resolve_thresholds
+from tilewright.report.quality import Files, Findings
+from tilewright.report.register_figure import BlockView, SectionView, draw_register
+from tilewright.report.verdict import Item, Limits, Subject, judge
 from tilewright.stages.block_passes import Pass, measure
 from tilewright.stages.plane_views import as_plane, open_views
 from tilewright.stages.register import LOCAL_PERCENTILE, local_errors
@@ -39,61 +38,46 @@ _LOST_PX = 12.0
 _STEP_PX = 24
 
 
-def qc_register(
-    reference: str | Path,
-    moving: str | Path,
-    transform_npz: str | Path,
-    output_json: Path,
-    output_png: Path,
-    *,
-    sample: str,
-    cycle: int,
-    thresholds: Mapping[str, Mapping[str, Any]],
-) -> None:
-    """Judge the registration of one cycle on the reference channel.
+CAPTION = (
+    "Nuclei of the reference cycle in magenta and of cycle {cycle} in green, white where they "
+    "agree: the whole section after registration with the elastic displacements (arrows, "
+    "enlarged), and the worst places before and after."
+)
 
-    Parameters
-    ----------
-    reference, moving : path
-        In-focus planes of the reference channel: of the reference cycle and of this one.
-    transform_npz : path
-        What ``register`` wrote.
-    output_json, output_png : Path
-        Verdicts and picture.
-    sample : str
-    cycle : int
-    thresholds : mapping
-        ``qc.thresholds`` of the config.
+
+def findings(subject: Subject, files: Files, limits: Limits) -> Findings:
+    """Judge the registration of one cycle.
+
+    ``files`` are the in-focus planes of the reference channel, of the ``reference`` cycle and of
+    the ``moving`` one, and the ``transform``.
     """
-    limits = resolve_thresholds(thresholds)
     backend = cpu_backend()
-    fixed, other = open_mosaic(reference), open_mosaic(moving)
-    transform = read_transform(transform_npz)
+    fixed, other = open_mosaic(files["reference"]), open_mosaic(files["moving"])
+    transform = read_transform(files["transform"])
     small, factor = thumbnail(fixed, 0)
     blocks = textured_blocks(small, factor, fixed.shape[1:], _SIDE_PX, 4 * _BLOCKS)
     found = compare_blocks(backend, fixed, other, transform, _tissue(small, factor, blocks))
     registered = bool(transform.quality.get("registered", True))
-    subject = Subject(sample, cycle, "register")
     items = _judge(subject, found, transform, registered, limits)
     items.append(_local(backend, subject, fixed, other, transform, limits))
+    linear = transform.affine
     numbers = {
         "registered": registered,
         "blocks": len(found),
         "ncc_before": float(np.median([b.ncc_before for b in found])) if found else None,
-        "rotation_deg": float(
-            np.degrees(np.arctan2(transform.affine[1, 0], transform.affine[0, 0]))
-        ),
-        "shift_px": transform.affine[:, 2].tolist(),
+        "rotation_deg": float(np.degrees(np.arctan2(linear[1, 0], linear[0, 0]))),
+        "shift_px": linear[:, 2].tolist(),
         "register": dict(transform.quality),
     }
-    caption = (
-        f"Nuclei of the reference cycle in magenta and of cycle {cycle} in green, white where they "
-        "agree: the whole section after registration with the elastic displacements (arrows, "
-        "enlarged), and the worst places before and after."
-    )
     moved = _moved_thumbnail(other, transform, small.shape, factor)
-    draw_register(small, moved, factor, found, transform, registered, fixed.voxel_um[2], output_png)
-    write_quality(output_json, Quality(sample, cycle, "register", tuple(items), numbers, caption))
+    pixel_um = fixed.voxel_um[2]
+    view = SectionView(small, moved, factor, found, transform, registered, pixel_um)
+    return Findings(items, numbers, view)
+
+
+def draw(views: Sequence[SectionView], path: Path) -> None:
+    """Draw the two cycles over each other."""
+    draw_register(views[0], path)
 
 
 def _local(
@@ -102,7 +86,7 @@ def _local(
     fixed: Mosaic,
     other: Mosaic,
     transform: Transform,
-    limits: Mapping[str, Threshold],
+    limits: Limits,
 ) -> Item:
     """Judge how far the field is off around each block of the whole section."""
     views = open_views(as_plane(fixed), as_plane(other))
@@ -267,7 +251,7 @@ def _judge(
     found: list[BlockView],
     transform: Transform,
     registered: bool,
-    limits: Mapping[str, Threshold],
+    limits: Limits,
 ) -> list[Item]:
     result = agreement(found)
     bend = float(np.hypot(*transform.field).max())

@@ -40,35 +40,36 @@ class BlockView:
     shift_px: tuple[float, float]
 
 
-def draw_register(
-    small: NDArray[np.float32],
-    moved: NDArray[np.float32],
-    factor: int,
-    found: Sequence[BlockView],
-    transform: Transform,
-    registered: bool,
-    pixel_um: float,
-    output_png: Path,
-) -> None:
+@dataclass(frozen=True)
+class SectionView:
+    """The whole section (y, x) of the reference and of the cycle, shrunk, and its blocks."""
+
+    reference: NDArray[np.float32]
+    moved: NDArray[np.float32]
+    factor: int
+    blocks: Sequence[BlockView]
+    transform: Transform
+    registered: bool
+    pixel_um: float
+
+
+def draw_register(view: SectionView, output_png: Path) -> None:
     """Draw the section at thumbnail size with the field, and the worst blocks."""
-    worst = sorted(found, key=lambda b: (round(b.ncc_after, 4), b.at))[:_WORST]
+    small, factor = view.reference, view.factor
+    worst = sorted(view.blocks, key=lambda b: (round(b.ncc_after, 4), b.at))[:_WORST]
     aspect = small.shape[0] / small.shape[1]
     top = float(np.clip(6.6 * aspect, 2.5, 7.5))
     figure = new_figure(10, top + 0.4)
     left, right = figure.subfigures(1, 2, width_ratios=(1.9, 1), squeeze=False)[0]
     axes = left.subplots()
-    axes.imshow(overlay(small, moved), interpolation="antialiased")
+    axes.imshow(overlay(small, view.moved), interpolation="antialiased")
     _bare(axes)
-    title = "after registration" if registered else "NOT REGISTERED"
-    axes.set_title(
-        title,
-        fontsize=10,
-        loc="left",
-        color="black" if registered else RED,
-        weight="normal" if registered else "bold",
-    )
-    scale_bar(axes, pixel_um * factor, small.shape[1])
-    _arrows(axes, transform, factor)
+    if view.registered:
+        axes.set_title("after registration", fontsize=10, loc="left", color="black")
+    else:
+        axes.set_title("NOT REGISTERED", fontsize=10, loc="left", color=RED, weight="bold")
+    scale_bar(axes, view.pixel_um * factor, small.shape[1])
+    _arrows(axes, view.transform, factor)
     grid = right.subplots(_WORST, 2, squeeze=False)
     for row, block in zip(grid, worst, strict=False):
         limits = tuple(display_range(v) for v in (block.reference, block.after))

@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
-from tilewright.report.quality_file import Quality, read_quality
+from tilewright.report.quality import Quality, read_quality
 from tilewright.report.verdict import Item, Verdict, worst
 
 

@@ -26,18 +26,18 @@ from tilewright.stages.stack_survey import Cell, chunk_cells
 from tilewright.stages.tile_planes import abandoning_pool
 from tilewright.stages.tile_windows import halves
 
-__all__ = ["EdfError", "Method", "project"]
+__all__ = ["EdfError", "Method", "edf_plane"]
 
 #: The height map keeps every eighth pixel of the mosaic in y and x.
 HEIGHT_STEP_PX = 8
 #: On a GPU one thread reads while the other computes.
 _GPU_THREADS = 2
-_SMALLEST = Smallest("project", "all planes of its smallest part of a chunk")
-_SAMPLES = Smallest("project", "the middle of a chunk, by which it judges the planes")
+_SMALLEST = Smallest("edf_plane", "all planes of its smallest part of a chunk")
+_SAMPLES = Smallest("edf_plane", "the middle of a chunk, by which it judges the planes")
 
 
 @memory_noted(_SAMPLES)
-def project(
+def edf_plane(
     source: str | Path,
     output: str | Path,
     height_output: str | Path,

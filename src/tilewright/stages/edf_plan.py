@@ -61,12 +61,12 @@ def plan_projection(
     psf_file: str | Path | None,
     focus: Mosaic | None = None,
 ) -> Job:
-    """Decide once per mosaic how every chunk is projected; parameters as ``edf.project``.
+    """Decide once per mosaic how every chunk is projected; parameters as ``edf.edf_plane``.
 
     Raises
     ------
     EdfError
-        See ``edf.project``.
+        See ``edf.edf_plane``.
     """
     if method not in ("auto", "psf_mean", "soft_focus"):
         raise EdfError(f"edf: method is {method!r}; give auto, psf_mean or soft_focus")

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from tilewright.runtime.job import running
-from tilewright.stages.edf import project
+from tilewright.stages.edf import edf_plane
 
 with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
-    project(
+    edf_plane(
         Path(snakemake.input.mosaic),
         Path(snakemake.output.plane),
         Path(snakemake.output.height),
