@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tilewright.devices.budget import (
     PASSES,
-    Claim,
+    LeaseClaim,
     Request,
     choose,
     foreign_b,
@@ -31,20 +31,20 @@ def device(uuid: str = "GPU-a", total_b: int = 25, used_b: int = 0, **more: Any)
     return Device(uuid, 0, "fake", total_b, used_b, **more)
 
 
-def lease(ticket: int, uuid: str, bytes_: int, pid: int = 0, seen_b: int = 0) -> Claim:
+def lease(ticket: int, uuid: str, bytes_: int, pid: int = 0, seen_b: int = 0) -> LeaseClaim:
     request = Request(bytes_, f"job {ticket}")
-    return Claim(ticket, pid or ticket, request, UUIDS, 0.0, 0, uuid, bytes_, seen_b)
+    return LeaseClaim(ticket, pid or ticket, request, UUIDS, 0.0, 0, uuid, bytes_, seen_b)
 
 
-def waiter(ticket: int, bytes_: int, *, whole: bool = False, group: str = "") -> Claim:
-    return Claim(ticket, ticket, Request(bytes_, f"job {ticket}", group, whole), UUIDS)
+def waiter(ticket: int, bytes_: int, *, whole: bool = False, group: str = "") -> LeaseClaim:
+    return LeaseClaim(ticket, ticket, Request(bytes_, f"job {ticket}", group, whole), UUIDS)
 
 
 @st.composite
-def machines(draw: st.DrawFn) -> tuple[list[Device], list[Claim]]:
+def machines(draw: st.DrawFn) -> tuple[list[Device], list[LeaseClaim]]:
     """Draw devices, and leases that fit on them, some of which use what they leased."""
     devices: list[Device] = []
-    held: list[Claim] = []
+    held: list[LeaseClaim] = []
     for uuid in UUIDS[: draw(st.integers(1, 3))]:
         total, foreign = draw(st.integers(10, 50)), draw(st.integers(0, 8))
         shown, used, leased = [(1, foreign)], foreign, 0
@@ -67,7 +67,7 @@ def machines(draw: st.DrawFn) -> tuple[list[Device], list[Claim]]:
 
 @given(machines(), st.integers(1, 60), st.booleans(), st.sampled_from((None, *UUIDS)))
 def test_what_is_chosen_fits_and_what_fits_is_chosen(
-    machine: tuple[list[Device], list[Claim]], bytes_: int, whole: bool, last: str | None
+    machine: tuple[list[Device], list[LeaseClaim]], bytes_: int, whole: bool, last: str | None
 ) -> None:
     devices, held = machine
     request = Request(bytes_, "job", whole=whole)
@@ -97,7 +97,7 @@ def _by_uuid(devices: list[Device], uuid: str) -> Device:
 
 @given(machines(), st.lists(st.tuples(st.integers(1, 50), st.booleans()), max_size=12))
 def test_a_plan_never_overcommits(
-    machine: tuple[list[Device], list[Claim]], asked: list[tuple[int, bool]]
+    machine: tuple[list[Device], list[LeaseClaim]], asked: list[tuple[int, bool]]
 ) -> None:
     """Whatever NVML shows: the true foreign use was seen when the leases were granted."""
     devices, held = machine
@@ -126,7 +126,7 @@ def test_nobody_starves(asked: list[tuple[int, bool]], random: Random) -> None:
     """Passed often enough, what the first lacks never grows, whatever comes and ends."""
     devices = [device(uuid, total) for uuid, total in zip(UUIDS, (25, 25, 13), strict=True)]
     queue = [waiter(k + 1, b, whole=w) for k, (b, w) in enumerate(asked)]
-    claims: dict[int, Claim] = {}
+    claims: dict[int, LeaseClaim] = {}
     first, lacked = 0, 0
     while queue or claims:
         holders = [c for c in claims.values() if c.uuid]
@@ -160,8 +160,8 @@ def test_the_first_is_passed_by_the_bound_only() -> None:
 
 
 def test_beside_a_whole_device_there_is_no_lease_though_foreign_use_ended() -> None:
-    holder = Claim(1, 11, Request(4, "large", whole=True), ("a",), uuid="a", granted_b=10)
-    small = Claim(2, 12, Request(2, "small"), ("a",))
+    holder = LeaseClaim(1, 11, Request(4, "large", whole=True), ("a",), uuid="a", granted_b=10)
+    small = LeaseClaim(2, 12, Request(2, "small"), ("a",))
     assert (
         grants([Device("a", 0, "", 24, 10, None, ((11, 10),))], [holder, small], reserve_b=0) == []
     )
@@ -171,8 +171,8 @@ def test_nothing_is_kept_where_foreign_use_is_in_the_way() -> None:
     """Keeping younger ones out would not help the older one."""
     busy = Device("a", 0, "", 24, 10, None, ((999, 10),))
     claims = [
-        Claim(1, 11, Request(16, "large"), ("a",), passed=PASSES),
-        Claim(2, 12, Request(2, "small"), ("a",)),
+        LeaseClaim(1, 11, Request(16, "large"), ("a",), passed=PASSES),
+        LeaseClaim(2, 12, Request(2, "small"), ("a",)),
     ]
     assert [c.ticket for c in grants([busy], claims, reserve_b=0) if c.uuid] == [2]
 

@@ -21,11 +21,11 @@ from tilewright.report.device_rules import ENOUGH, Slot, Spread, rules_of, slot_
 from tilewright.report.device_section import device_section
 from tilewright.report.device_use import (
     GAP_S,
-    Job,
+    DeviceJob,
+    device_runs,
     idle_spans,
     jobs_of,
     leased_fraction,
-    runs_of,
     stacked,
 )
 from tilewright.report.gantt_figure import rank_of
@@ -58,7 +58,7 @@ def test_what_is_asked_for_a_whole_device_tells_nothing() -> None:
     assert [job.asked_b for job in jobs] == [None, 2 * GIB]
 
 
-def small(**values: Any) -> list[Job]:
+def small(**values: Any) -> list[DeviceJob]:
     return jobs_of([{**each, **values} for each in SMALL])
 
 
@@ -67,7 +67,7 @@ def write(path: Path, lines: list[dict[str, Any]], tail: str = "") -> Path:
     return path
 
 
-def measured(count: int, peak_mib: float, **values: Any) -> list[Job]:
+def measured(count: int, peak_mib: float, **values: Any) -> list[DeviceJob]:
     lines = (line(f"edf/{k}", k, 1, peak_b=int(peak_mib * MIB), **values) for k in range(count))
     return jobs_of(lines)
 
@@ -92,13 +92,13 @@ def test_jobs_without_a_device_wait_and_ask_but_hold_nothing() -> None:
     stitch = rules_of(jobs, rank_of)[0]
     assert (stitch.jobs, stitch.waited.largest, stitch.asked.largest) == (4, 50, 8 * GIB)
     assert (stitch.held.median, stitch.granted.median) == (40, 2 * GIB)
-    (run,) = runs_of(jobs)
+    (run,) = device_runs(jobs)
     assert set(run.devices) == set(GPU.values())
     assert sum(map(len, run.devices.values())) == 4
 
 
 def test_idle_time_is_when_no_job_held_the_device() -> None:
-    (run,) = runs_of(small())
+    (run,) = device_runs(small())
     spans = idle_spans(run.devices[GPU[1]], run.start_s, run.end_s)
     assert [(a - T0, b - T0) for a, b in spans] == [(50, 90)]
     assert idle_spans(run.devices[GPU[2]], run.start_s, run.end_s) == []
@@ -112,16 +112,16 @@ def test_idle_time_is_when_no_job_held_the_device() -> None:
 def test_leases_far_apart_are_two_runs_and_the_wait_belongs_to_its_run() -> None:
     after_s = 100 + GAP_S + 1
     apart = [*SMALL, line("edf/a", after_s, 1)]
-    first, second = runs_of(jobs_of(apart))
+    first, second = device_runs(jobs_of(apart))
     assert (first.number, first.span_s, second.number, second.span_s) == (1, 100, 2, 1)
     waiting = [*SMALL, line("edf/a", after_s, 1, waited_s=5.0)]
-    (run,) = runs_of(jobs_of(waiting))
+    (run,) = device_runs(jobs_of(waiting))
     assert (len(run.jobs), run.span_s) == (5, after_s + 1)
 
 
 def test_a_long_job_keeps_its_run_together() -> None:
     lines = [line("edf/a", 0, 4 * GAP_S), line("edf/b", 1, 1), line("edf/c", 3 * GAP_S, 1)]
-    assert len(runs_of(jobs_of(lines))) == 1
+    assert len(device_runs(jobs_of(lines))) == 1
 
 
 spans = st.lists(
@@ -236,7 +236,7 @@ def test_every_job_is_drawn_as_high_as_its_memory(devices: int, count: int) -> N
         line(f"stitch/{k}", k, 30, uuid=f"GPU-{k % devices:08d}", granted_b=GIB, peak_b=GIB // 4)
         for k in range(count)
     )
-    (run,) = runs_of(jobs)
+    (run,) = device_runs(jobs)
     figure = draw_devices(run)
     assert [axes.get_ylabel() for axes in figure.axes] == [f"GPU-{k:08d}" for k in range(devices)]
     drawn = [axes.collections for axes in figure.axes]

@@ -19,8 +19,8 @@ from rich.console import Console
 from tests.fake_nvml import GB, FakeDevice, FakeMachine, uuid
 from tilewright.commands.devices import (
     DevicesError,
+    DevicesView,
     Holder,
-    View,
     as_json,
     clear_device,
     look,
@@ -49,12 +49,12 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     return made
 
 
-def seen(machine: FakeMachine, *, holders: Sequence[Holder] = (), **job_b: int) -> View:
+def seen(machine: FakeMachine, *, holders: Sequence[Holder] = (), **job_b: int) -> DevicesView:
     machine.write()
     return look(lease_root(), holders=holders, job_b=job_b, reserve_b=GB)
 
 
-def table(view: View, *, terminal: bool = False) -> str:
+def table(view: DevicesView, *, terminal: bool = False) -> str:
     text = StringIO()
     print_view(view, Console(file=text, width=80, force_terminal=terminal))
     assert max(len(re.sub("\x1b.*?m", "", line)) for line in text.getvalue().splitlines()) <= 80
@@ -320,6 +320,6 @@ def test_the_library_that_an_import_finds_is_told(tmp_path: Path) -> None:
 
 def test_libraries_in_the_table() -> None:
     libraries = (Library("CuPy", "14.0", True), Library("PyTorch", "2.5", None))
-    text = " ".join(table(View(Snapshot(()), libraries=libraries)).split())
+    text = " ".join(table(DevicesView(Snapshot(()), libraries=libraries)).split())
     assert "CuPy 14.0 (for CUDA), PyTorch 2.5 (its metadata does not tell if for CUDA)" in text
-    assert "array libraries: none" in table(View(Snapshot(())))
+    assert "array libraries: none" in table(DevicesView(Snapshot(())))

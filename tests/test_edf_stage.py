@@ -94,7 +94,7 @@ def test_chunk_borders_are_invisible(cpu: Backend, tmp_path: Path, deconvolved: 
     stack = light_of(2) if deconvolved else wavy(2)[0]
     attributes = DECONVOLVED if deconvolved else None
     results: list[tuple[Mosaic, NDArray[np.float32]]] = []
-    first: list[edf_plan.Job] = []
+    first: list[edf_plan.ProjectionPlan] = []
     for chunk_px in (256, 64, 70):
         source = open_mosaic(store(tmp_path / f"{chunk_px}.zarr", stack, chunk_px, attributes))
         plan = edf_plan.plan_projection(cpu, source, "auto", OPTICS, None)

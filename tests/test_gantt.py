@@ -15,10 +15,10 @@ from matplotlib.collections import PolyCollection
 from tests.test_report_html import GOOD, Page, make_inputs
 from tilewright.placement.ledger import read_ledger
 from tilewright.report.figures import save_png
-from tilewright.report.gantt import Bar, busy_s, lanes, mean_wait_s, use_of
+from tilewright.report.gantt import JobBar, busy_s, lanes, mean_wait_s, use_of
 from tilewright.report.gantt_figure import colour_of, draw_gantt
 from tilewright.report.html import write_report
-from tilewright.report.ledger import LIGHT, read_events, runs_of
+from tilewright.report.ledger import LIGHT, cluster_runs, read_events
 from tilewright.report.run_section import run_section
 
 T0 = 1_795_252_000.0
@@ -85,7 +85,7 @@ def page(folder: Path, ledger: Path | None, devices: Path | None = None) -> str:
 
 
 def test_use_of_a_small_run_is_exact() -> None:
-    uses = {use.pool.name: use for use in use_of(runs_of(SMALL))}
+    uses = {use.pool.name: use for use in use_of(cluster_runs(SMALL))}
     assert list(uses) == ["lab_gpu", "guest_gpu", "lab_cpu"]
     gpu, guest, cpu = uses.values()
     assert (gpu.jobs, gpu.busy_s, gpu.idle_s, gpu.utilisation, gpu.wait_s) == (2, 100, 100, 0.5, 15)
@@ -96,14 +96,14 @@ def test_use_of_a_small_run_is_exact() -> None:
 
 def test_jobs_beside_the_slots_do_not_make_them_busier_than_they_can_be() -> None:
     events = [start(), *(e for k in range(5) for e in job(str(k), "guest_gpu", 0, 0, 50))]
-    use = next(use for use in use_of(runs_of(events)) if use.pool.name == "guest_gpu")
+    use = next(use for use in use_of(cluster_runs(events)) if use.pool.name == "guest_gpu")
     assert (use.jobs, use.busy_s, use.utilisation) == (5, 50, 1)
 
 
 def test_use_of_several_runs_counts_the_slots_of_each() -> None:
     second = [{**e, "time_s": e["time_s"] + 1000} for e in SMALL[:1]]
     second[0]["pools"] = {"lab_gpu": ["lab", "gpu", 4]}
-    first, last = runs_of([*SMALL, *second, *job("e", "lab_gpu", 1000, 1000, 1050)])
+    first, last = cluster_runs([*SMALL, *second, *job("e", "lab_gpu", 1000, 1000, 1050)])
     use = use_of([first, last])[0]
     assert (first.number, last.number, use.pool.slots) == (1, 2, 4)
     assert (use.busy_s, use.busy_s + use.idle_s) == (150, 200 + 4 * 50)
@@ -111,14 +111,14 @@ def test_use_of_several_runs_counts_the_slots_of_each() -> None:
 
 bars_by_start = st.lists(
     st.tuples(st.integers(0, 300), st.integers(0, 60)).map(
-        lambda t: Bar("j", "stitch", "p", float(t[0]), float(t[0] + t[1]))
+        lambda t: JobBar("j", "stitch", "p", float(t[0]), float(t[0] + t[1]))
     ),
     max_size=60,
 ).map(lambda bars: sorted(bars, key=lambda bar: bar.start_s))
 
 
 @given(bars_by_start)
-def test_bars_of_a_lane_do_not_overlap_and_lanes_are_as_few_as_can_be(bars: list[Bar]) -> None:
+def test_bars_of_a_lane_do_not_overlap_and_lanes_are_as_few_as_can_be(bars: list[JobBar]) -> None:
     found = lanes(bars)
     assert len(found) == len(bars)
     by_lane = {lane: [b for b, k in zip(bars, found, strict=True) if k == lane] for lane in found}
@@ -130,7 +130,7 @@ def test_bars_of_a_lane_do_not_overlap_and_lanes_are_as_few_as_can_be(bars: list
 
 
 @given(bars_by_start, st.integers(0, 70))
-def test_busy_time_is_counted_as_second_by_second(bars: list[Bar], slots: int) -> None:
+def test_busy_time_is_counted_as_second_by_second(bars: list[JobBar], slots: int) -> None:
     running = np.zeros(400)
     for bar in bars:
         running[int(bar.start_s) : int(bar.end_s)] += 1
@@ -144,7 +144,7 @@ def test_a_job_that_failed_and_was_placed_anew_has_two_bars() -> None:
         event(0, "place", job="rule_stitch_wildcards_a", rule="stitch", pool="lab_gpu"),
         failure("a", 22, "memory", words="OUT_OF_MEMORY", **times),
     ]
-    (run,) = runs_of(events)
+    (run,) = cluster_runs(events)
     assert [(b.failed, b.start_s - T0, b.end_s - T0, b.wait_s) for b in run.bars] == [
         (True, 5, 20, 5),
         (False, 25, 60, 25),
@@ -160,7 +160,7 @@ def test_a_job_that_was_moved_while_it_waited_is_no_failure_and_has_no_bar() -> 
     moved = {"job": "rule_stitch_wildcards_a", "reason": "QOSGrpGRES", "sooner": "guest gpu"}
     again = failure("a", 70, "memory", start_s=T0 + 40, next="gets twice the memory")
     events = [start(), event(30, "move", **moved), failure("a", 31, "cancelled", end_s=T0 + 30)]
-    (run,) = runs_of([*events, again])
+    (run,) = cluster_runs([*events, again])
     assert [r.what for r in run.remarks] == ["move", "fail"]
     assert run.causes == {"memory": 1}
     assert [(b.start_s - T0, b.end_s - T0) for b in run.bars] == [(40, 70)]
@@ -169,11 +169,11 @@ def test_a_job_that_was_moved_while_it_waited_is_no_failure_and_has_no_bar() -> 
 def test_jobs_without_an_end_are_named_and_withdrawn_ones_are_not() -> None:
     events = [*SMALL, *job("x", "lab_gpu", 0, 0, 0)[:1], *job("y", "lab_gpu", 0, 0, 0)[:1]]
     events.append(event(101, "withdraw", job="rule_stitch_wildcards_y"))
-    assert runs_of(events)[0].unfinished == ("stitch x",)
+    assert cluster_runs(events)[0].unfinished == ("stitch x",)
 
 
 def test_ends_that_squeue_only_foretold_are_cut_at_the_event() -> None:
-    (run,) = runs_of([start(), failure("a", 30, "node", start_s=T0, end_s=T0 + 9000)])
+    (run,) = cluster_runs([start(), failure("a", 30, "node", start_s=T0, end_s=T0 + 9000)])
     assert run.bars[0].end_s == T0 + 30
     assert run.span_s == 30
 
@@ -192,7 +192,7 @@ def test_light_jobs_are_known_by_the_words_of_placement() -> None:
 @pytest.mark.parametrize("count", [60, 5000])
 def test_every_job_is_a_bar_that_can_be_seen(count: int, tmp_path: Path) -> None:
     jobs = (job(str(k), "lab_cpu", k, k, k + 4, LIGHT * (k % 2)) for k in range(count))
-    runs = runs_of([start(), *itertools.chain(*jobs)])
+    runs = cluster_runs([start(), *itertools.chain(*jobs)])
     figure = draw_gantt(runs, use_of(runs))
     save_png(figure, tmp_path / "gantt.png")
     (axes,) = figure.axes

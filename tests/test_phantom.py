@@ -13,7 +13,7 @@ from scipy import ndimage
 from tilewright.phantom.camera import make_cycle_map
 from tilewright.phantom.files import PhantomTruth, read_truth, tile_path
 from tilewright.phantom.make import Phantom, PhantomDesign, make_phantom
-from tilewright.phantom.optics import Optics, SheetBlur, radial_otf
+from tilewright.phantom.optics import Microscope, SheetBlur, radial_otf
 
 SMALL: dict[str, Any] = {
     "cycles": 2,
@@ -152,7 +152,7 @@ def test_stored_displacement_is_the_map(tmp_path: Path) -> None:
 
 
 def test_blur_keeps_light_and_loses_detail_with_distance() -> None:
-    optics = Optics(0.75, 0.52, 1.0, 0.377, 1.5)
+    optics = Microscope(0.75, 0.52, 1.0, 0.377, 1.5)
     shares = []
     for defocus_um in (0.0, 2.0, 6.0):
         frequency, otf = radial_otf(optics, defocus_um)
@@ -166,7 +166,7 @@ def test_blur_keeps_light_and_loses_detail_with_distance() -> None:
 
 
 def test_a_cell_is_sharpest_in_its_own_plane() -> None:
-    blur = SheetBlur((96, 96), 5, Optics(0.75, 0.52, 1.0, 0.377, 1.5))
+    blur = SheetBlur((96, 96), 5, Microscope(0.75, 0.52, 1.0, 0.377, 1.5))
     stain = np.zeros((96, 96), np.float32)
     stain[40:56, 40:56] = 100
     planes, truth = blur.stack(stain, np.full((96, 96), 1.5, np.float32), 0.3)

@@ -45,7 +45,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class DevicesView:
     """Everything that the table shows.
 
     Attributes
@@ -73,7 +73,7 @@ def look(
     job_b: Mapping[str, int] | None = None,
     reserve_b: int = 0,
     environ: Mapping[str, str] = os.environ,
-) -> View:
+) -> DevicesView:
     """Return what is known of this machine's GPUs now.
 
     Parameters
@@ -89,7 +89,7 @@ def look(
     """
     machine, bad = snapshot(environ), quarantined(root)
     usable = [device for device in machine.devices if device.uuid not in bad]
-    return View(
+    return DevicesView(
         machine=machine,
         holders=tuple(holders),
         quarantined=bad,
@@ -120,7 +120,7 @@ def slots(
     }
 
 
-def as_json(view: View) -> dict[str, Any]:
+def as_json(view: DevicesView) -> dict[str, Any]:
     """Return the view as plain values; bytes, seconds, and null for what is not known."""
     machine = asdict(view.machine)
     for device in machine["devices"]:

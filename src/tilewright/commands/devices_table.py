@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewright.commands.checks import count
-from tilewright.commands.devices import Holder, View
+from tilewright.commands.devices import DevicesView, Holder
 from tilewright.commands.plan_table import duration
 from tilewright.devices.inventory import Device
 
@@ -20,12 +20,12 @@ _NUMBERS = ("memory GB", "busy", "GB", "process")
 _SHORT = len("GPU-8932f937")
 
 
-def print_view(view: View, console: Console) -> None:
+def print_view(view: DevicesView, console: Console) -> None:
     """Print devices, who holds them, what is quarantined, slots, libraries, and what is amiss."""
     console.print(_page(view), highlight=False)
 
 
-def _page(view: View) -> Group:
+def _page(view: DevicesView) -> Group:
     parts: list[RenderableType] = []
     machine = view.machine
     if machine.devices:
@@ -44,7 +44,7 @@ def _page(view: View) -> Group:
     return Group(*parts)
 
 
-def _devices(view: View) -> Table:
+def _devices(view: DevicesView) -> Table:
     table = _table("GPU", "device", "memory GB", "busy", "state")
     for device in view.machine.devices:
         busy = "" if device.utilisation is None else f"{device.utilisation:.0%}"
@@ -55,7 +55,7 @@ def _devices(view: View) -> Table:
     return table
 
 
-def _state(view: View, device: Device) -> Text:
+def _state(view: DevicesView, device: Device) -> Text:
     leases = sum(holder.uuid == device.uuid for holder in view.holders)
     if device.uuid in view.quarantined:
         return Text("quarantined", style="bold red")
@@ -64,7 +64,7 @@ def _state(view: View, device: Device) -> Text:
     return Text(count(leases, "lease") if leases else "no lease")
 
 
-def _holders(view: View) -> Table:
+def _holders(view: DevicesView) -> Table:
     now_s = time.time()
     table = _table("job", "device", "GB", "since", "process")
     for holder in view.holders:
@@ -74,7 +74,7 @@ def _holders(view: View) -> Table:
     return table
 
 
-def _name(view: View, holder: Holder) -> str:
+def _name(view: DevicesView, holder: Holder) -> str:
     """Return how the tables call a device: its number, or its UUID where numbers do not tell."""
     for device in view.machine.devices:
         if device.uuid == holder.uuid and device.parent is None:
@@ -82,7 +82,7 @@ def _name(view: View, holder: Holder) -> str:
     return holder.uuid[:_SHORT] or "waits"
 
 
-def _slots(view: View) -> Table:
+def _slots(view: DevicesView) -> Table:
     whole = [device for device in view.machine.devices if not device.divided]
     names = [f"GPU {d.index}" if d.parent is None else d.uuid[:_SHORT] for d in whole]
     table = _table("jobs that fit", *names, right=names)
@@ -91,7 +91,7 @@ def _slots(view: View) -> Table:
     return table
 
 
-def _notes(view: View) -> Iterator[Text]:
+def _notes(view: DevicesView) -> Iterator[Text]:
     built = {
         True: "for CUDA",
         False: "not for CUDA",

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tilewright.devices.budget import MIB, RESERVE_B, Claim, Request, grants, leasable
+from tilewright.devices.budget import MIB, RESERVE_B, LeaseClaim, Request, grants, leasable
 from tilewright.devices.evidence import Held, append_line, variables_set
 from tilewright.devices.health import HealthError
 from tilewright.devices.inventory import Snapshot
@@ -115,7 +115,7 @@ def lease(
         _note(evidence, held, request, "done")
 
 
-def leases(root: Path) -> list[Claim]:
+def leases(root: Path) -> list[LeaseClaim]:
     """Return the claims of living processes, those that hold a device first."""
     if not (root / "holding").is_dir():
         return []
@@ -147,7 +147,7 @@ def _leased(
         yield Held(claim.uuid, claim.granted_b, time.monotonic() - started_s, seen.driver)
 
 
-def _wait(waiter: _Waiter, ticket: Ticket, request: Request, started_s: float) -> Claim:
+def _wait(waiter: _Waiter, ticket: Ticket, request: Request, started_s: float) -> LeaseClaim:
     limit_s = request.wait_limit_s
     looked_s = time.monotonic()
     if not waiter.queue.held_claim(ticket):

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from tilewright.devices.budget import Claim, Request
+from tilewright.devices.budget import LeaseClaim, Request
 from tilewright.devices.evidence import Held, append_line
 
 #: File systems that other machines see too: their locks and their UUIDs mean other devices.
@@ -120,7 +120,7 @@ def _unusable(root: Path, what: str, fix: str) -> LeaseRootError:
 RECORD_B = 4096
 #: Groups whose last device is remembered: several runs of some hundred samples and cycles.
 GROUPS = 2048
-_CLAIM, _REQUEST = ({field.name for field in fields(kind)} for kind in (Claim, Request))
+_CLAIM, _REQUEST = ({field.name for field in fields(kind)} for kind in (LeaseClaim, Request))
 #: What a waiting process reads: see whether it was granted; look at the whole queue oneself.
 NOTICE, LOOK = b"n", b"l"
 
@@ -188,7 +188,7 @@ class LeaseQueue:
         """Enter the queue at its end."""
         taken = [*_names(self.waiting), *_names(self.holding)]
         number = 1 + max(map(int, taken), default=0)
-        claim = Claim(
+        claim = LeaseClaim(
             number, os.getpid(), request, tuple(allowed), time.time(),
             evidence=str(evidence.absolute()) if evidence else "",
         )  # fmt: skip
@@ -211,7 +211,7 @@ class LeaseQueue:
         os.close(ticket.lock)
         os.close(ticket.pipe)
 
-    def claims(self) -> list[Claim]:
+    def claims(self) -> list[LeaseClaim]:
         """Return the claims of living processes; those of dead ones are noted and removed."""
         living = []
         for folder in (self.waiting, self.holding):
@@ -227,7 +227,7 @@ class LeaseQueue:
                     (self._pipes / name).unlink(missing_ok=True)
         return living
 
-    def save(self, claim: Claim) -> None:
+    def save(self, claim: LeaseClaim) -> None:
         """Write a changed claim; one with a device is granted by the move of its file."""
         name = f"{claim.ticket:09d}"
         stream = os.open(self.waiting / name, os.O_WRONLY)
@@ -238,11 +238,11 @@ class LeaseQueue:
         if claim.uuid:
             (self.waiting / name).rename(self.holding / name)
 
-    def waiting_claim(self, ticket: Ticket) -> Claim | None:
+    def waiting_claim(self, ticket: Ticket) -> LeaseClaim | None:
         """Return the claim of this process while it waits."""
         return _own(self.waiting, ticket)
 
-    def held_claim(self, ticket: Ticket) -> Claim | None:
+    def held_claim(self, ticket: Ticket) -> LeaseClaim | None:
         """Return the lease of this process; None while it waits."""
         return _own(self.holding, ticket)
 
@@ -286,7 +286,7 @@ class LeaseQueue:
             return {}
         return kept
 
-    def remember(self, granted: Iterable[Claim]) -> None:
+    def remember(self, granted: Iterable[LeaseClaim]) -> None:
         """Note the device of each group that got one."""
         new = {c.request.group: c.uuid for c in granted if c.uuid and c.request.group}
         kept = self.last()
@@ -313,7 +313,7 @@ def _note_killed(path: Path, *, granted: bool) -> None:
         append_line(Path(claim.evidence), line | {"time_s": round(end_s, 3), "held_s": None})
 
 
-def _own(folder: Path, ticket: Ticket) -> Claim | None:
+def _own(folder: Path, ticket: Ticket) -> LeaseClaim | None:
     if not (folder / ticket.name).exists():
         return None
     return _unpacked(os.pread(ticket.lock, RECORD_B, 0))
@@ -340,7 +340,7 @@ def _living(path: str) -> bytes | None:
     return None
 
 
-def _packed(claim: Claim) -> bytes:
+def _packed(claim: LeaseClaim) -> bytes:
     record = json.dumps(asdict(claim)).encode()
     if len(record) > RECORD_B:
         raise ValueError(
@@ -350,13 +350,13 @@ def _packed(claim: Claim) -> bytes:
     return record.ljust(RECORD_B)
 
 
-def _unpacked(record: bytes) -> Claim:
+def _unpacked(record: bytes) -> LeaseClaim:
     """Return a claim; of another version's what this one knows of it."""
     told = json.loads(record)
     request = Request(**{k: v for k, v in told["request"].items() if k in _REQUEST})
     own = {k: v for k, v in told.items() if k in _CLAIM}
-    return Claim(**own | {"request": request, "allowed": tuple(told["allowed"])})
+    return LeaseClaim(**own | {"request": request, "allowed": tuple(told["allowed"])})
 
 
-def _waiting(claim: Claim) -> Claim:
+def _waiting(claim: LeaseClaim) -> LeaseClaim:
     return replace(claim, uuid="", granted_b=0, foreign_b=0)

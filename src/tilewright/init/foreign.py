@@ -13,7 +13,7 @@ _TILE_CONFIGURATION = (
 )
 
 
-class _Form(NamedTuple):
+class _FolderForm(NamedTuple):
     """A form of folder: what a file name or path in it looks like, what it is, what to do."""
 
     name: str
@@ -23,30 +23,30 @@ class _Form(NamedTuple):
 
 #: Looked for in this order, in the paths of files and folders down to three levels.
 _FORMS = (
-    _Form(
+    _FolderForm(
         r"(^|/)NDTiff\.index$",
         "an NDTiff data set (Micro-Manager 2, Pycro-Manager), whose index alone tells tiles, "
         "channels and planes",
         "save it as OME-TIFF with positions (Micro-Manager: 'Image stack file')",
     ),
-    _Form(
+    _FolderForm(
         r"(^|/)Index(\.idx)?\.xml$|(^|/)r\d\d?c\d\d?f\d+p\d+-ch\d+.*\.tiff$",
         "an Opera Phenix or Operetta export (Harmony), whose positions are in Index.idx.xml",
         f"{_TILE_CONFIGURATION}, or use the pattern "
         "r01c01f{tile}p{z}-ch{channel}sk1fk1fl1.tiff if fields run in rows",
     ),
-    _Form(
+    _FolderForm(
         r"(^|/)reg\d+_X\d+_Y\d+_t\d+_z\d+_c\d+\.tiff?$",
         "output of the CODEX Processor (tiles that it deconvolved and registered)",
         "name the folder of the raw tiles, which holds Cyc*_reg*",
     ),
-    _Form(
+    _FolderForm(
         r"(^|/)(CYC-?\d+_.*|C-\d+_S-\d+_.*)(ROI|_A-|_F-).*\.tiff?$",
         "a MACSima export",
         "use the convention pattern where the names hold a tile or field number, or "
         f"{_TILE_CONFIGURATION}",
     ),
-    _Form(
+    _FolderForm(
         r"(?i)(^|/)S\d+_(mono|[^/]*_mono)_|_\d+\.\d+\.\d+_R\d{3}_|_R\d{3}_[^/]*_F(INAL)?[^/]*\.tiff?$",
         "a Cell DIVE export (images that it has stitched and registered)",
         "start from its raw fields, or go on with the images as they are",

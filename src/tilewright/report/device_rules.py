@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from tilewright.report.device_use import Job
+from tilewright.report.device_use import DeviceJob
 
 MIB = 2**20
 #: A slot is the largest peak of at least so many jobs, and a margin, up to whole steps.
@@ -83,13 +83,13 @@ class RuleUse:
     slot: Slot
 
 
-def rules_of(jobs: Sequence[Job], rank: Callable[[str], Any]) -> list[RuleUse]:
+def rules_of(jobs: Sequence[DeviceJob], rank: Callable[[str], Any]) -> list[RuleUse]:
     """Return the use of each rule, in the order of ``rank``."""
     rules = sorted({job.rule for job in jobs}, key=rank)
     return [_use(rule, [job for job in jobs if job.rule == rule]) for rule in rules]
 
 
-def slot_of(jobs: Sequence[Job]) -> Slot:
+def slot_of(jobs: Sequence[DeviceJob]) -> Slot:
     """Return the memory that jobs of one rule should ask for.
 
     A job that was short of memory does not show how much it wanted, so only jobs with more than
@@ -110,7 +110,7 @@ def slot_of(jobs: Sequence[Job]) -> Slot:
     return Slot(mib, peak_b, len(peaks), len(short), max(0.0, short_b))
 
 
-def _use(rule: str, jobs: Sequence[Job]) -> RuleUse:
+def _use(rule: str, jobs: Sequence[DeviceJob]) -> RuleUse:
     granted = [job for job in jobs if job.granted]
     leased = [
         (job.idle_fraction, job.held_s)
@@ -130,7 +130,7 @@ def _use(rule: str, jobs: Sequence[Job]) -> RuleUse:
     )  # fmt: skip
 
 
-def _failures(jobs: Iterable[Job]) -> tuple[tuple[str, str, int], ...]:
+def _failures(jobs: Iterable[DeviceJob]) -> tuple[tuple[str, str, int], ...]:
     counts: Counter[tuple[str, str]] = Counter()
     words: dict[tuple[str, str], str] = {}
     for job in jobs:

@@ -24,7 +24,7 @@ _ROUNDING_S = 0.01
 
 
 @dataclass(frozen=True)
-class Job:
+class DeviceJob:
     """One line; None: not known.
 
     Attributes
@@ -87,7 +87,7 @@ class DeviceRun:
     number: int
     start_s: float
     end_s: float
-    jobs: tuple[Job, ...]
+    jobs: tuple[DeviceJob, ...]
 
     @property
     def span_s(self) -> float:
@@ -95,16 +95,16 @@ class DeviceRun:
         return self.end_s - self.start_s
 
     @property
-    def devices(self) -> dict[str, list[Job]]:
+    def devices(self) -> dict[str, list[DeviceJob]]:
         """The jobs on each device that had any, by UUID."""
         uuids = sorted({job.uuid for job in self.jobs if job.on_device})
         return {uuid: [j for j in self.jobs if j.on_device and j.uuid == uuid] for uuid in uuids}
 
 
-def jobs_of(lines: Iterable[Mapping[str, Any]]) -> list[Job]:
+def jobs_of(lines: Iterable[Mapping[str, Any]]) -> list[DeviceJob]:
     """Return the jobs by start; lines without a job or a time are left out."""
     jobs = [
-        Job(
+        DeviceJob(
             name=line["job"],
             rule=line["job"].split("/")[0],
             uuid=str(line.get("uuid") or ""),
@@ -128,9 +128,9 @@ def jobs_of(lines: Iterable[Mapping[str, Any]]) -> list[Job]:
     return sorted(jobs, key=lambda job: (job.start_s, job.end_s, job.name, job.uuid))
 
 
-def runs_of(jobs: Iterable[Job]) -> list[DeviceRun]:
+def device_runs(jobs: Iterable[DeviceJob]) -> list[DeviceRun]:
     """Return the runs that the jobs seem to be of, in the order of time."""
-    groups: list[list[Job]] = []
+    groups: list[list[DeviceJob]] = []
     end_s = -math.inf
     for job in sorted(jobs, key=_since_s):
         if _since_s(job) - end_s > GAP_S:
@@ -143,7 +143,9 @@ def runs_of(jobs: Iterable[Job]) -> list[DeviceRun]:
     ]
 
 
-def idle_spans(jobs: Iterable[Job], start_s: float, end_s: float) -> list[tuple[float, float]]:
+def idle_spans(
+    jobs: Iterable[DeviceJob], start_s: float, end_s: float
+) -> list[tuple[float, float]]:
     """Return from when to when, between start and end, none of the jobs held the device."""
     spans = []
     for job in sorted(jobs, key=lambda job: job.start_s):
@@ -163,7 +165,7 @@ def leased_fraction(runs: Iterable[DeviceRun]) -> float | None:
     return 1 - idle_s / total_s if total_s > 0 else None
 
 
-def stacked(jobs: Sequence[Job], grid_s: float) -> list[list[tuple[float, float]]]:
+def stacked(jobs: Sequence[DeviceJob], grid_s: float) -> list[list[tuple[float, float]]]:
     """Return for each job of a device the bytes below it, as (from when, bytes), first its start.
 
     The jobs lie on each other without a hole, so that the top is the memory that is leased. The
@@ -211,7 +213,7 @@ def _order(
     return order
 
 
-def _since_s(job: Job) -> float:
+def _since_s(job: DeviceJob) -> float:
     return job.start_s - (job.waited_s or 0.0)
 
 

@@ -21,7 +21,7 @@ from tilewright.io.mosaic import Mosaic, MosaicWriter, create_mosaic, open_mosai
 from tilewright.io.zarr_store import OmeZarrVersion, whole_or_nothing
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
-from tilewright.stages.edf_plan import EdfError, Job, Method, plan_projection
+from tilewright.stages.edf_plan import EdfError, Method, ProjectionPlan, plan_projection
 from tilewright.stages.stack_survey import Cell, chunk_cells
 from tilewright.stages.tile_planes import abandoning_pool
 from tilewright.stages.tile_windows import halves
@@ -161,7 +161,7 @@ def _halves(part: _Stack, halo_px: int) -> list[_Stack]:
     return parts
 
 
-def _project_part(backend: Backend, job: Job, part: _Stack) -> _Projected:
+def _project_part(backend: Backend, job: ProjectionPlan, part: _Stack) -> _Projected:
     cell, stack = part
     found = job.project(backend, stack)
     top, left = cell.y.start - cell.read_y.start, cell.x.start - cell.read_x.start
@@ -183,7 +183,7 @@ def _project_part(backend: Backend, job: Job, part: _Stack) -> _Projected:
 
 
 def _stream(
-    backend: Backend, inner: Backend, mosaic: Mosaic, job: Job, writer: MosaicWriter
+    backend: Backend, inner: Backend, mosaic: Mosaic, job: ProjectionPlan, writer: MosaicWriter
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
     """Project and write all chunks; return the height map in planes, votes, clipped pixels."""
     step = HEIGHT_STEP_PX

@@ -29,7 +29,7 @@ from tilewright.kernels.focus import (
 from tilewright.stages.mosaic_psf import mosaic_psf
 from tilewright.stages.stack_survey import chunk_cells, measure_noise, sample_cells, survey_stack
 
-__all__ = ["EdfError", "Job", "Method", "chunk_cells", "plan_projection"]
+__all__ = ["EdfError", "Method", "ProjectionPlan", "chunk_cells", "plan_projection"]
 
 Method = Literal["auto", "psf_mean", "soft_focus"]
 
@@ -39,7 +39,7 @@ class EdfError(ValueError):
 
 
 @dataclass(frozen=True)
-class Job:
+class ProjectionPlan:
     """How the stacks of all chunks are projected, and what the output records of it.
 
     ``planes`` of what ``read`` returns for a place (y, x) are the stack; :meth:`project` takes
@@ -60,7 +60,7 @@ def plan_projection(
     optics: Mapping[str, float | None] | None,
     psf_file: str | Path | None,
     focus: Mosaic | None = None,
-) -> Job:
+) -> ProjectionPlan:
     """Decide once per mosaic how every chunk is projected; parameters as ``edf.edf_plane``.
 
     Raises
@@ -76,7 +76,7 @@ def plan_projection(
         for key in ("excluded_planes", "flagged_planes", "focus_ends")
     }
     pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
-    job = Job(
+    job = ProjectionPlan(
         _single(pedestal),
         0,
         {"method": "none", "scale": 1.0, **told},
@@ -115,7 +115,9 @@ def _single(pedestal: float) -> Callable[[Backend, NDArray[Any]], Projection]:
     return run
 
 
-def _in_focus_job(job: Job, backend: Backend, mosaic: Mosaic, focus: Mosaic) -> Job:
+def _in_focus_job(
+    job: ProjectionPlan, backend: Backend, mosaic: Mosaic, focus: Mosaic
+) -> ProjectionPlan:
     cells = sample_cells(mosaic)
     planes = [focus.read(slice(1, 3), cell.y, cell.x).reshape(2, -1) for cell in cells]
     trust = trust_in(*np.concatenate(planes, axis=1))
@@ -138,13 +140,13 @@ def _in_focus_job(job: Job, backend: Backend, mosaic: Mosaic, focus: Mosaic) -> 
 
 
 def _psf_mean_job(
-    job: Job,
+    job: ProjectionPlan,
     backend: Backend,
     mosaic: Mosaic,
     pedestal: float,
     optics: Mapping[str, float | None] | None,
     psf_file: str | Path | None,
-) -> Job:
+) -> ProjectionPlan:
     psf = mosaic_psf(mosaic, optics or {}, psf_file)
     # As the deconvolution crops it: the central plane's share depends on the planes counted.
     psf = crop_psf(psf, mosaic.shape)
@@ -164,8 +166,8 @@ def _psf_mean_job(
 
 
 def _soft_focus_job(
-    job: Job, backend: Backend, mosaic: Mosaic, kept: NDArray[np.bool_], pedestal: float
-) -> Job:
+    job: ProjectionPlan, backend: Backend, mosaic: Mosaic, kept: NDArray[np.bool_], pedestal: float
+) -> ProjectionPlan:
     noise = measure_noise(backend, mosaic, kept, pedestal)
 
     def run(backend: Backend, stack: NDArray[Any]) -> Projection:

@@ -13,7 +13,7 @@ from tilewright.kernels.backend import Backend
 from tilewright.kernels.device_memory import Smallest, memory_noted
 from tilewright.stages.illumination_methods import (
     Candidate,
-    Evidence,
+    FlatEvidence,
     Plane,
     dark_field,
     finish,
@@ -187,7 +187,7 @@ def _gather(
     offset_counts: float | None,
     order: int | None,
     seed: int,
-) -> tuple[Evidence, NDArray[np.float64] | None]:
+) -> tuple[FlatEvidence, NDArray[np.float64] | None]:
     """Fit the overlaps; where empty tiles show a dark-field, once more without it."""
     cells = None if positions is None else overlap_cells(backend, binned, positions, seed)
     known = None if offset_counts is None else (float(offset_counts), 0.0, "given")
@@ -251,7 +251,7 @@ def _clearly_better(one: Candidate, other: Candidate) -> bool:
 
 
 def _report(
-    chosen: str, candidates: dict[str, Candidate], reasons: list[str], evidence: Evidence
+    chosen: str, candidates: dict[str, Candidate], reasons: list[str], evidence: FlatEvidence
 ) -> dict[str, Any]:
     scores = {
         "uncorrected" if name == "none" else name: round(candidate.held_out, 6)

@@ -56,7 +56,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class FlatEvidence:
     """What the methods estimate from.
 
     Attributes
@@ -106,7 +106,7 @@ def gather(
     *,
     order: int | None,
     seed: int,
-) -> Evidence:
+) -> FlatEvidence:
     """Fit flat-field and camera offset to the overlaps and the tiles' mean.
 
     ``known`` is the offset in counts, its standard error, and how it was found; with None it is
@@ -117,13 +117,13 @@ def gather(
         if not has_signal(backend, binned, bound, offset_known=False):
             dark = round(float(backend.xp.median(binned.images)), 1)
             how = "median: the tiles show no light above the noise"
-            return Evidence(binned, dark, how, None, 0, 0)
+            return FlatEvidence(binned, dark, how, None, 0, 0)
         offset, error = bound / 2, bound / 2
         how = "5th percentile over images of their 1st percentile: an upper bound"
-        nothing = Evidence(binned, round(bound, 1), how, None, 0, 0)
+        nothing = FlatEvidence(binned, round(bound, 1), how, None, 0, 0)
     else:
         offset, error, how = known
-        nothing = Evidence(binned, offset, how, None, 0, 0)
+        nothing = FlatEvidence(binned, offset, how, None, 0, 0)
     if cells is None or len(cells) < MIN_CELLS:
         return nothing
     images = tile_blocks(backend, binned)[unsaturated(backend, binned)]
@@ -135,10 +135,10 @@ def gather(
     if known is None:
         offset = round(fit.offset_counts, 1)
         how = f"overlaps: to {fit.offset_error_counts:.1f} counts"
-    return Evidence(binned, offset, how, fit, edges, int(seen.sum()))
+    return FlatEvidence(binned, offset, how, fit, edges, int(seen.sum()))
 
 
-def dark_field(backend: Backend, evidence: Evidence) -> EmptyTiles | None:
+def dark_field(backend: Backend, evidence: FlatEvidence) -> EmptyTiles | None:
     """Return offset and dark-field that empty tiles show, None unless they tell both well."""
     if evidence.fit is None:
         return None
@@ -159,7 +159,7 @@ def dark_field(backend: Backend, evidence: Evidence) -> EmptyTiles | None:
     return replace(empty, error_counts=error) if shown and error <= tolerance else None
 
 
-def overlap_candidate(evidence: Evidence) -> Candidate | str:
+def overlap_candidate(evidence: FlatEvidence) -> Candidate | str:
     """Flat-field by overlap photometry, or why there is none."""
     fit = evidence.fit
     if fit is None:
@@ -175,7 +175,7 @@ def overlap_candidate(evidence: Evidence) -> Candidate | str:
     return Candidate(fit.flat(evidence.binned.shape_px), fit.held_out, fit.error, numbers)
 
 
-def try_basic(backend: Backend, evidence: Evidence, *, fit_dark: bool) -> Candidate | str:
+def try_basic(backend: Backend, evidence: FlatEvidence, *, fit_dark: bool) -> Candidate | str:
     """Flat-field by sorted BaSiC, or why there is none."""
     binned = evidence.binned
     images = _clean_images(backend, binned)

@@ -18,8 +18,8 @@ from tilewright.kernels.block_field import ACCEPTED
 from tilewright.kernels.device_memory import Smallest, memory_noted
 from tilewright.kernels.warp import Transform
 from tilewright.stages.block_passes import Measured, Pass, measure
-from tilewright.stages.plane_views import Plane, View, as_plane, open_views
-from tilewright.stages.transform_estimate import Evidence, estimate, negative_of
+from tilewright.stages.plane_views import Plane, PlaneView, as_plane, open_views
+from tilewright.stages.transform_estimate import MatchEvidence, estimate, negative_of
 
 Source = Plane | Mosaic | NDArray[Any] | str | Path
 
@@ -131,7 +131,7 @@ def _name(source: Source) -> str:
     return str(source) if isinstance(source, str | Path) else "image"
 
 
-def _numbers(evidence: Evidence) -> dict[str, object]:
+def _numbers(evidence: MatchEvidence) -> dict[str, object]:
     return {
         "coarse_ncc": round(evidence.coarse.score, 4),
         "coarse_ncc_chance": round(evidence.coarse.chance, 4),
@@ -155,7 +155,7 @@ def _disagreement(quality: Mapping[str, Any]) -> str:
 
 
 def assess(
-    backend: Backend, reference: View, moving: View, transform: Transform, block_px: int
+    backend: Backend, reference: PlaneView, moving: PlaneView, transform: Transform, block_px: int
 ) -> dict[str, object]:
     """Measure a transform with blocks displaced by half from those that made it.
 

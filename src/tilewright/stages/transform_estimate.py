@@ -12,7 +12,7 @@ from tilewright.kernels.backend import Backend
 from tilewright.kernels.block_field import ACCEPTED, fit_affine, fit_field
 from tilewright.kernels.warp import Transform
 from tilewright.stages.block_passes import Measured, Pass, measure
-from tilewright.stages.plane_views import View
+from tilewright.stages.plane_views import PlaneView
 
 Floats = NDArray[np.float64]
 
@@ -31,7 +31,7 @@ _LEAST_BLOCKS = 3
 
 
 @dataclass(frozen=True)
-class Evidence:
+class MatchEvidence:
     """What speaks for a match: the coarse overlay, and blocks that agree on one smooth field.
 
     ``agreeing_share`` is their share of the texture that both images have.
@@ -65,13 +65,13 @@ class Evidence:
 
 def estimate(
     backend: Backend,
-    reference: View,
-    moving: View,
+    reference: PlaneView,
+    moving: PlaneView,
     *,
     block_px: int,
     max_shift_px: float,
     max_rotation_deg: float,
-) -> tuple[Transform, Evidence]:
+) -> tuple[Transform, MatchEvidence]:
     """Estimate the transform between two views.
 
     Rotation and shift come from overviews; the affine map and a first field from correlation of
@@ -104,7 +104,11 @@ def estimate(
 
 
 def negative_of(
-    backend: Backend, reference: View, moving: View, max_shift_px: float, max_rotation_deg: float
+    backend: Backend,
+    reference: PlaneView,
+    moving: PlaneView,
+    max_shift_px: float,
+    max_rotation_deg: float,
 ) -> bool:
     """Return whether one image is clearly the negative of the other."""
     found, _ = _overlay(backend, reference, moving, max_shift_px, max_rotation_deg, -1.0)
@@ -112,7 +116,11 @@ def negative_of(
 
 
 def _coarse(
-    backend: Backend, reference: View, moving: View, max_shift_px: float, max_rotation_deg: float
+    backend: Backend,
+    reference: PlaneView,
+    moving: PlaneView,
+    max_shift_px: float,
+    max_rotation_deg: float,
 ) -> tuple[Transform, Coarse, int]:
     """Return the first guess, what it rests on, and the binning at which it was found."""
     coarse, factor = _overlay(backend, reference, moving, max_shift_px, max_rotation_deg, 1.0)
@@ -125,8 +133,8 @@ def _coarse(
 
 def _overlay(
     backend: Backend,
-    reference: View,
-    moving: View,
+    reference: PlaneView,
+    moving: PlaneView,
     max_shift_px: float,
     max_rotation_deg: float,
     sign: float,
@@ -178,9 +186,9 @@ def _with_field(
     return transform, fit.weight.reshape(-1) > ACCEPTED
 
 
-def _evidence(coarse: Coarse, found: Measured, kept: NDArray[np.bool_]) -> Evidence:
+def _evidence(coarse: Coarse, found: Measured, kept: NDArray[np.bool_]) -> MatchEvidence:
     # Blocks count by the texture that both images have there: lost tissue and empty glass
     # weigh nothing.
     common = np.sqrt(found.blocks.energy.prod(axis=1))
     share = round(float(common[kept].sum() / max(common.sum(), 1e-12)), 4)
-    return Evidence(coarse, len(kept), int(kept.sum()), share)
+    return MatchEvidence(coarse, len(kept), int(kept.sum()), share)
