@@ -15,7 +15,7 @@ from tests.test_gantt import page
 from tests.test_report_html import Page
 from tilewright.config.layout import Layout
 from tilewright.devices.budget import Request
-from tilewright.devices.evidence import Held, append_line
+from tilewright.devices.evidence import Held
 from tilewright.report.device_figure import draw_devices, short_names
 from tilewright.report.device_rules import ENOUGH, Slot, Spread, rules_of, slot_of
 from tilewright.report.device_section import device_section
@@ -29,6 +29,7 @@ from tilewright.report.device_use import (
     stacked,
 )
 from tilewright.report.gantt_figure import rank_of
+from tilewright.runtime.files import append_line
 
 T0 = 1_795_252_000.0
 MIB, GIB = 2**20, 2**30

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from zarr.storage import _local as local_store
 
 from tilewright.io.mosaic import StoreError, create_mosaic, open_mosaic
-from tilewright.io.zarr_store import OmeZarrVersion, whole_or_nothing
+from tilewright.io.zarr_store import OmeZarrVersion
+from tilewright.runtime.files import whole_or_nothing
 
 VERSIONS: list[OmeZarrVersion] = ["0.4", "0.5"]
 MODELS: dict[str, Any] = {

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from tilewright.devices.budget import Request
 from tilewright.devices.inventory import Snapshot
@@ -108,16 +106,6 @@ def variables_set(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def append_line(path: Path, line: Mapping[str, object]) -> None:
-    """Append one JSON line in a single write, so that lines of several jobs do not mix."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    stream = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(stream, json.dumps(line).encode() + b"\n")
-    finally:
-        os.close(stream)
 
 
 #: NVML averages over up to a second; a look takes 10 ms.

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from tilewright.runtime.files import write_whole
+
 #: ``hardware``: the device is not to be trusted. ``sticky``: the process can use it no more and
 #: must end; a program or a device may be the cause. ``memory``: the job asked for more than there
 #: is. ``other``: says nothing about the device.
@@ -287,9 +289,7 @@ def _failures(root: Path) -> list[Failure]:
 def _write(root: Path, failures: list[Failure]) -> None:
     """Replace the file in one step; only one process does so at a time."""
     path = _path(root)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps([asdict(f) for f in failures[-_KEPT:]]), encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, json.dumps([asdict(f) for f in failures[-_KEPT:]]))
 
 
 @contextmanager

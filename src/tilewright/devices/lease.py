@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilewright.devices.budget import MIB, RESERVE_B, LeaseClaim, Request, grants, leasable
-from tilewright.devices.evidence import Held, append_line, variables_set
+from tilewright.devices.evidence import Held, variables_set
 from tilewright.devices.health import HealthError
 from tilewright.devices.inventory import Snapshot
 from tilewright.devices.lease_queue import (
@@ -28,6 +28,7 @@ from tilewright.devices.lease_queue import (
     lease_root,
 )
 from tilewright.devices.slurm_grant import granted_lease
+from tilewright.runtime.files import append_line
 
 logger = logging.getLogger("tilewright")
 

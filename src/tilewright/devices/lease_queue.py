@@ -23,7 +23,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from tilewright.devices.budget import LeaseClaim, Request
-from tilewright.devices.evidence import Held, append_line
+from tilewright.devices.evidence import Held
+from tilewright.runtime.files import append_line
 
 #: File systems that other machines see too: their locks and their UUIDs mean other devices.
 NETWORK = frozenset(

@@ -22,7 +22,7 @@ from tilewright.io.zarr_store import (
     multiscales,
     ome_attributes,
     open_group,
-    whole_or_nothing,
+    whole_store,
 )
 
 __all__ = ["Mosaic", "MosaicWriter", "StoreError", "create_mosaic", "open_mosaic"]
@@ -179,7 +179,7 @@ def create_mosaic(
     MosaicWriter
     """
     path = Path(path)
-    with whole_or_nothing(path) as partial:
+    with whole_store(path) as partial:
         group = create_group(partial, ome_zarr_version)
         level = create_level(group, 0, "zyx", shape, np.dtype(dtype), chunk_px, fill)
         writer = MosaicWriter(level, dict(attributes or {}))

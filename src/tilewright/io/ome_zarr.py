@@ -25,7 +25,7 @@ from tilewright.io.zarr_store import (
     multiscales,
     ome_attributes,
     open_group,
-    whole_or_nothing,
+    whole_store,
 )
 
 #: A pyramid ends with the first level that fits into a square of this size.
@@ -150,7 +150,7 @@ def create_image(
     ImageWriter
     """
     path = Path(path)
-    with whole_or_nothing(path) as partial:
+    with whole_store(path) as partial:
         group = create_group(partial, ome_zarr_version)
         full = create_level(
             group, 0, "cyx", (len(channel_names), *shape), np.dtype(dtype), chunk_px

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.runtime.files import write_whole
+
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
@@ -137,7 +139,7 @@ def write_tile_configuration(path: Path, names: Sequence[str], yx_px: Floats) ->
     lines.append("# Define the image coordinates")
     for name, (y, x) in zip(names, np.asarray(yx_px).tolist(), strict=True):
         lines.append(f"{name}; ; ({x:.4f}, {y:.4f})")
-    _replace(path, "\n".join(lines) + "\n")
+    write_whole(path, "\n".join(lines) + "\n")
 
 
 def read_tile_configuration(path: Path) -> tuple[list[str], Floats]:
@@ -179,15 +181,7 @@ def _write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[float]
     for row in rows:
         # + 0.0 turns -0.0 into 0.0, so that equal results are equal bytes.
         lines.append(",".join(f"{v + 0.0:.4f}" if isinstance(v, float) else str(v) for v in row))
-    _replace(path, "\n".join(lines) + "\n")
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.partial")
-    temporary.write_text(text, encoding="utf-8", newline="\n")
-    temporary.replace(path)
+    write_whole(path, "\n".join(lines) + "\n")
 
 
 def _read_csv(path: Path, columns: Sequence[str]) -> dict[str, list[str]]:

@@ -30,9 +30,9 @@ from tilewright.report.device_use import (
     leased_fraction,
 )
 from tilewright.report.gantt_figure import rank_of
-from tilewright.report.ledger import read_lines
 from tilewright.report.pictures import embed_figure
 from tilewright.report.run_section import span_text
+from tilewright.runtime.files import read_lines
 
 _NONE = "–"  # noqa: RUF001
 #: Runs in pictures and tables, kinds of failures, and letters of a reason.

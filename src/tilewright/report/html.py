@@ -17,6 +17,7 @@ from tilewright.report.quality import Quality, read_quality
 from tilewright.report.run_section import run_section
 from tilewright.report.summary import trusted_markers, verdict_matrix
 from tilewright.report.verdict import METRICS, Item, worst
+from tilewright.runtime.files import write_whole
 
 #: Findings on the first screen; the rest is folded.
 _SHOWN = 12
@@ -229,7 +230,4 @@ def write_report(
         devices=device_section(devices),
         style=style,
     )
-    output.parent.mkdir(parents=True, exist_ok=True)
-    partial = output.with_name(f".{output.name}.partial")
-    partial.write_text(page, encoding="utf-8")
-    partial.replace(output)
+    write_whole(output, page)

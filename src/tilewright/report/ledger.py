@@ -5,7 +5,6 @@ The ledger is written by placement, which knows nothing of the report, nor this 
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tilewright.report.gantt import ClusterRun, JobBar, PoolBand, Remark
+from tilewright.runtime.files import read_lines
 
 #: How the ledger's reason begins where a job took no slot.
 LIGHT = "a light job"
@@ -37,21 +37,6 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     """Return the events of a ledger."""
     entries = read_lines(path)
     return [e for e in entries if "event" in e and number(e, "time_s") is not None]
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a JSONL file; a line cut short by a crash is left out."""
-    if not path.is_file():
-        return []
-    entries = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, dict):
-            entries.append(entry)
-    return entries
 
 
 def cluster_runs(events: Iterable[Event]) -> list[ClusterRun]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.report.verdict import Item, Subject, resolve_thresholds, worst
+from tilewright.runtime.files import write_whole
 
 #: Name of an input of a quality rule to its path.
 Files = Mapping[str, Any]
@@ -158,11 +159,7 @@ def write_quality(path: Path, quality: Quality) -> None:
         "items": [item.as_dict() for item in quality.items],
         "numbers": quality.numbers,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    text = json.dumps(_plain(content), indent=1, allow_nan=False) + "\n"
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, json.dumps(_plain(content), indent=1, allow_nan=False) + "\n")
 
 
 def read_quality(path: Path) -> Quality:

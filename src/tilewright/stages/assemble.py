@@ -15,10 +15,11 @@ from tilewright.io.mosaic import Mosaic, open_mosaic
 from tilewright.io.ome_tiff import Compression, write_ome_tiff
 from tilewright.io.ome_zarr import create_image
 from tilewright.io.transform import read_transform
-from tilewright.io.zarr_store import OmeZarrVersion, whole_or_nothing
+from tilewright.io.zarr_store import OmeZarrVersion
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
 from tilewright.kernels.warp import Region, Transform, source_region, warp
+from tilewright.runtime.files import whole_or_nothing
 from tilewright.stages.tile_planes import abandoning_pool
 from tilewright.stages.tile_windows import halves
 

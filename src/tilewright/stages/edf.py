@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from tilewright.io.mosaic import Mosaic, MosaicWriter, create_mosaic, open_mosaic
-from tilewright.io.zarr_store import OmeZarrVersion, whole_or_nothing
+from tilewright.io.zarr_store import OmeZarrVersion
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
+from tilewright.runtime.files import whole_or_nothing
 from tilewright.stages.edf_plan import EdfError, Method, ProjectionPlan, plan_projection
 from tilewright.stages.stack_survey import Cell, chunk_cells
 from tilewright.stages.tile_planes import abandoning_pool
