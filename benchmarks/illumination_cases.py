@@ -26,7 +26,7 @@ from tests.illumination_truth import (
 )
 from tilewright.kernels.backend import cpu_backend
 from tilewright.report.metric_table import METRICS
-from tilewright.stages.illumination import estimate
+from tilewright.stages.illumination import estimate_illumination
 
 SIZE = 256
 Field = NDArray[np.float64]
@@ -115,7 +115,7 @@ def main() -> int:
                 made["dark"] = made["dark"]()
             tiles, places = make_tiles(truth, seed, **made)
             start = time.perf_counter()
-            found, numbers = estimate(
+            found, numbers = estimate_illumination(
                 tiles, places, backend=cpu_backend(1), progress=False, **asked
             )
             seconds = time.perf_counter() - start

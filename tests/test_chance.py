@@ -9,7 +9,7 @@ from tilewright.kernels.backend import Backend
 from tilewright.kernels.edge_support import FALSE_ACCEPTS, believe, loop_closures
 from tilewright.kernels.overlap_strips import neighbours, plan_strips
 from tilewright.kernels.phase_correlation import correlate_strips
-from tilewright.kernels.tile_positions import Overlaps, measure
+from tilewright.kernels.tile_positions import Overlaps, measure_overlaps
 
 Floats = NDArray[np.float64]
 Strips = NDArray[np.float32]
@@ -75,7 +75,7 @@ def test_what_the_camera_adds_to_every_tile_is_no_evidence(cpu: Backend) -> None
         np.asarray(dirt + np.random.default_rng(s).standard_normal((9, *plan.shape)), np.float32)
         for s in (1, 2)
     ]
-    found = measure(cpu, [plan], [strips[0]], [strips[1]], 1.5)
+    found = measure_overlaps(cpu, [plan], [strips[0]], [strips[1]], 1.5)
     assert found.score.min() > 0.5
     assert found.chance.min() > 100 * FALSE_ACCEPTS
     alone = correlate_strips(cpu, strips[0], strips[1], plan.expected_px, 8.0, 1.5)
@@ -94,7 +94,7 @@ def test_a_shift_outside_the_window_is_not_believed(cpu: Backend) -> None:
             tile[y : y + plan.shape[0], x : x + plan.shape[1]][None]
             for tile, (y, x) in zip(tiles, (plan.origin_a, plan.origin_b), strict=True)
         ]
-        return measure(cpu, [plan], [strips[0]], [strips[1]], 1.5)
+        return measure_overlaps(cpu, [plan], [strips[0]], [strips[1]], 1.5)
 
     inside = found(6)
     assert inside.chance[0] < FALSE_ACCEPTS

@@ -32,7 +32,7 @@ from tilewright.kernels.device_memory import DeviceMemoryError, Smallest, in_par
 from tilewright.kernels.warp import Transform
 from tilewright.stages import stack_survey
 from tilewright.stages.assemble import resample
-from tilewright.stages.illumination import estimate
+from tilewright.stages.illumination import estimate_illumination
 from tilewright.stages.register import register
 
 STANDIN = Path(__file__).parent / "standin"
@@ -236,7 +236,7 @@ def check_what_cannot_be_split_says_so(folder: Path) -> None:
     assert not list(folder.iterdir())
     tiles = test_tile_positions.grid(0)[0]
     with limited(MB / 4) as backend, pytest.raises(DeviceMemoryError, match="lower illumination"):
-        estimate(tiles, None, backend=backend, progress=False)
+        estimate_illumination(tiles, None, backend=backend, progress=False)
     with limited(MB / 4) as backend, pytest.raises(DeviceMemoryError, match="tile_positions"):
         test_tile_positions.located(tiles, backend)
     assert (caught.value.needed_b, caught.value.available_b) > (MB / 4, MB / 4 - 1)

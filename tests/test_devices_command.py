@@ -24,9 +24,9 @@ from tilewright.commands.devices import (
     as_json,
     clear_device,
     look,
+    print_view,
     slots,
 )
-from tilewright.commands.devices_table import print_view
 from tilewright.devices.health import note_failure, quarantined
 from tilewright.devices.inventory import Device, Library, Snapshot, installed_libraries
 from tilewright.devices.lease_queue import lease_root

@@ -18,7 +18,6 @@ from tests.test_plan import Sizes as TenMinutes
 from tests.test_plan import command, tasks_of
 from tests.test_stale import HERE, cluster_with
 from tests.test_survey import LIMITS, PARTITIONS, USE, Recorded, client
-from tilewright import cli
 from tilewright.commands.check_experiment import check_config, check_space, missing_bytes
 from tilewright.commands.check_machine import (
     check_cupy,
@@ -39,6 +38,7 @@ from tilewright.commands.check_slurm import (
 from tilewright.commands.checks import Check, ok, problem, warning
 from tilewright.commands.dag import read_experiment
 from tilewright.commands.doctor import as_json, print_checks
+from tilewright.commands.slurm_here import slurm_wanted
 from tilewright.config.layout import Layout
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.resources import Plan
@@ -278,4 +278,4 @@ def test_commands_of_slurm_without_a_cluster_are_no_slurm(
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("TILEWRIGHT_SITE", raising=False)
-    assert cli._slurm_wanted(None) == wanted
+    assert slurm_wanted() == wanted

@@ -20,7 +20,7 @@ from tests.illumination_truth import (
     stripes,
     vignette,
 )
-from tilewright.io.illumination import Illumination, IlluminationFileError
+from tilewright.io.illumination import Illumination, IlluminationFileError, write_illumination
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.flat_basis import (
     MAX_ORDER,
@@ -36,7 +36,7 @@ from tilewright.kernels.overlap_cells import measure_cells, overlapping_pairs
 from tilewright.kernels.overlap_photometry import relative_difference
 from tilewright.kernels.saturation import saturation_found, top_of
 from tilewright.report.metric_table import METRICS
-from tilewright.stages.illumination import IlluminationError, estimate, fit
+from tilewright.stages.illumination import IlluminationError, estimate_illumination
 from tilewright.stages.illumination_tiles import overlap_cells, read_binned, tile_blocks
 from tilewright.stages.tile_source import ArrayTiles
 
@@ -49,7 +49,7 @@ def run(tiles: ArrayTiles, places: Places | None, **options: Any) -> tuple[Illum
         "offset_counts": OFFSET_COUNTS,
         "progress": False,
     }
-    illumination, numbers = estimate(tiles, places, **(settled | options))
+    illumination, numbers = estimate_illumination(tiles, places, **(settled | options))
     assert illumination.flat.shape == tiles.shape[1:]
     assert np.isfinite(illumination.flat).all()
     assert np.isfinite(illumination.dark).all()
@@ -427,7 +427,10 @@ def test_options_are_checked() -> None:
 def test_same_input_gives_same_bytes(tmp_path: Path) -> None:
     tiles, places = make_tiles(vignette(SIZE), 1, grid=(4, 4))
     written = [
-        fit(tiles, places, tmp_path / name, backend=cpu_backend(workers), progress=False)
+        write_illumination(
+            tmp_path / name,
+            *estimate_illumination(tiles, places, backend=cpu_backend(workers), progress=False),
+        )
         for name, workers in (("a", 1), ("b", 2))
     ]
     for one, other in zip(*written, strict=True):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tilewright.commands.accounts_table import as_json, print_survey
+from tilewright.commands.accounts import as_json, print_survey
 from tilewright.placement.cluster import site_file
 from tilewright.placement.site import Site, SiteError, read_site
 from tilewright.placement.survey import Survey, SurveyError, survey

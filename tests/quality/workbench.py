@@ -24,7 +24,7 @@ from tilewright.config.checks import check_raw
 from tilewright.config.experiment import Experiment, load_experiment
 from tilewright.config.layout import Layout
 from tilewright.config.rules import STAGES
-from tilewright.io.illumination import Illumination, read_illumination
+from tilewright.io.illumination import Illumination, read_illumination, write_illumination
 from tilewright.io.mosaic import create_mosaic, open_mosaic
 from tilewright.io.positions import read_positions
 from tilewright.io.tiles import open_tiles
@@ -36,7 +36,7 @@ from tilewright.report.verdict import Item
 from tilewright.stages.assemble import assemble
 from tilewright.stages.deconvolve import deconvolve
 from tilewright.stages.edf import edf_plane
-from tilewright.stages.illumination import fit
+from tilewright.stages.illumination import estimate_illumination
 from tilewright.stages.register import register
 from tilewright.stages.stitch import stitch
 from tilewright.stages.tile_positions import locate, write_located
@@ -108,16 +108,16 @@ class Bench:
             progress=False,
             **self.experiment.options("tile_positions"),
         )
-        fit(
+        illumination, numbers = estimate_illumination(
             open_tiles(manifest, channel),
             placed.positions,
-            self.path("illumination", cycle, channel),
             backend=_BACKEND,
             offset_counts=camera["offset_counts"],
             saturation_counts=camera["saturation_counts"],
             progress=False,
             **options,
         )
+        write_illumination(self.path("illumination", cycle, channel), illumination, numbers)
 
     def positions(self, cycle: int) -> None:
         """Place the tiles of one cycle."""

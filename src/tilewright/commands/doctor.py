@@ -6,10 +6,12 @@ import os
 import pwd
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from json import dumps
 from pathlib import Path
 from typing import Any
 
 import platformdirs
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -32,6 +34,7 @@ from tilewright.commands.check_slurm import (
 )
 from tilewright.commands.checks import Check, count, ok, problem
 from tilewright.commands.dag import DagError, find_snakefile, read_experiment, read_tasks
+from tilewright.commands.slurm_here import slurm_wanted
 from tilewright.config.checks import data_sizes
 from tilewright.config.experiment import ConfigError
 from tilewright.config.layout import Layout
@@ -47,6 +50,18 @@ from tilewright.runtime.machine import device_kinds, usable_gpus
 from tilewright.slurm.query import SlurmClient
 
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+
+
+def show_checks(
+    configfile: Path | None, *, site: Path | None, snakefile: Path | None, json: bool
+) -> None:
+    """Look and print; end with status 1 if something would make a run fail."""
+    checks = examine(configfile, site=site, snakefile=snakefile, slurm=slurm_wanted(site))
+    if json:
+        typer.echo(dumps(as_json(checks), indent=2))
+    else:
+        print_checks(checks, Console())
+    raise SystemExit(int(any(check.state == "problem" for check in checks)))
 
 
 def examine(

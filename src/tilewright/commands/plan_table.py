@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from json import dumps
+from pathlib import Path
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
 from tilewright.commands.checks import count
-from tilewright.commands.plan import Here, Preview
+from tilewright.commands.dag import DagError
+from tilewright.commands.plan import Here, Preview, preview
+from tilewright.commands.slurm_here import slurm_wanted
+from tilewright.config.experiment import ConfigError
+from tilewright.placement.errors import PlacementError
 from tilewright.placement.outlook import Outlook
+from tilewright.placement.site import SiteError
+from tilewright.placement.survey import SurveyError
+
+
+def show_plan(
+    configfile: Path,
+    targets: Sequence[str],
+    *,
+    site: Path | None,
+    snakefile: Path | None,
+    json: bool,
+) -> None:
+    """Look at what remains to be done and print where it would go."""
+    try:
+        slurm = slurm_wanted(site)
+        found = preview(configfile, targets, site=site, snakefile=snakefile, slurm=slurm)
+    except (ConfigError, DagError, PlacementError, SiteError, SurveyError) as error:
+        raise SystemExit(f"tilewright plan: {error}") from None
+    if json:
+        typer.echo(dumps(found.as_json(), indent=2))
+    else:
+        print_preview(found, Console())
 
 
 def print_preview(found: Preview, console: Console) -> None:

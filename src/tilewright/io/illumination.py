@@ -14,6 +14,11 @@ from numpy.typing import NDArray
 
 from tilewright.runtime.files import whole_or_nothing, write_whole
 
+#: ``offset_method`` of an offset that the tiles only bound, ``saturation_method`` of a camera that
+#: clips below the largest value of its files: the report tells both.
+OFFSET_BOUND = "5th percentile over images of their 1st percentile: an upper bound"
+CLIPPED_BELOW = "the histogram piles up there"
+
 
 class IlluminationFileError(ValueError):
     """A flat-field or dark-field file cannot be used; the message names it and the fix."""

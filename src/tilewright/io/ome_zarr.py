@@ -18,6 +18,7 @@ from tilewright.io.zarr_store import (
     ChunkedLevel,
     OmeZarrVersion,
     StoreError,
+    StoreWriter,
     create_group,
     create_level,
     for_each,
@@ -83,21 +84,8 @@ def open_image(path: str | Path) -> Image:
     return Image(path, levels, names, colours, (y_um, x_um), attributes)
 
 
-class ImageWriter:
-    """The full resolution of an image being written; many threads may write at once.
-
-    Attributes
-    ----------
-    attributes : dict
-        Stored with the image when it is closed; numbers, strings, lists of them.
-    """
-
-    def __init__(self, level: ChunkedLevel, attributes: dict[str, Any]) -> None:
-        self._level = level
-        self.attributes = attributes
-        self.shape: tuple[int, ...] = level.shape
-        self.dtype = level.dtype
-        self.chunk_px = level.chunk_px
+class ImageWriter(StoreWriter):
+    """The full resolution of an image being written."""
 
     def write(self, channel: int, y0: int, x0: int, block: NDArray[Any]) -> None:
         """Write a block (y, x) of one channel; see :meth:`ChunkedLevel.write`."""

@@ -197,6 +197,23 @@ class ChunkedLevel:
             self.array[plane, y0 : ends[1], x0 : ends[2]] = block
 
 
+class StoreWriter:
+    """An image being written; many threads may write at once.
+
+    Attributes
+    ----------
+    attributes : dict
+        Stored with the image when it is closed; numbers, strings, lists of them.
+    """
+
+    def __init__(self, level: ChunkedLevel, attributes: dict[str, Any]) -> None:
+        self._level = level
+        self.attributes = attributes
+        self.shape: tuple[int, ...] = level.shape
+        self.dtype = level.dtype
+        self.chunk_px = level.chunk_px
+
+
 def json_ready(attributes: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return a copy of ``attributes`` as JSON holds it: NumPy's numbers become Python's.
 

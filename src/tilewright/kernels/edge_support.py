@@ -140,26 +140,48 @@ def _rounded(probability: Floats) -> Floats:
     return np.asarray(10.0**exponent)
 
 
+def least_absolute(design: Floats, belief: Floats, values: Floats) -> tuple[Floats, float, Floats]:
+    """Fit coefficients by least absolute residuals, by ten rounds of reweighting.
+
+    Parameters
+    ----------
+    design : ndarray, shape (m, k)
+    belief : ndarray, shape (k,)
+        How large each coefficient may be.
+    values : ndarray, shape (m,)
+
+    Returns
+    -------
+    coefficients : ndarray, shape (k,)
+    spread : float
+        Standard deviation of the residuals by their median.
+    leverage : ndarray, shape (m,)
+        Share of each value in its own fit.
+    """
+    weight = np.ones(len(values))
+    for _ in range(10):
+        normal = (design * weight[:, None]).T @ design + np.diag(1.0 / belief**2)
+        inverse = np.linalg.inv(normal)
+        fitted = inverse @ design.T @ (weight * values)
+        left = values - design @ fitted
+        weight = 1.0 / np.maximum(np.abs(left), 0.1)
+    leverage = weight * np.einsum("ij,jk,ik->i", design, inverse, design)
+    return fitted, 1.4826 * float(np.median(np.abs(left))), leverage
+
+
 def _from_stage(
     design: Floats, belief: Floats, offset_px: Floats, accepted: Bools
 ) -> tuple[Floats, float]:
     """Return each overlap's distance from the stage model without it, and the model's spread.
 
-    Least absolute residuals; an accepted overlap's own pull is taken out by its leverage.
+    An accepted overlap's own pull is taken out by its leverage.
     """
     distance = np.zeros(len(offset_px))
     spreads = []
     for column in (0, 1):
-        weight = np.ones(np.count_nonzero(accepted))
-        for _ in range(10):
-            normal = (design[accepted] * weight[:, None]).T @ design[accepted]
-            normal += np.diag(1.0 / belief**2)
-            inverse = np.linalg.inv(normal)
-            fitted = inverse @ design[accepted].T @ (weight * offset_px[accepted, column])
-            left = offset_px[accepted, column] - design[accepted] @ fitted
-            weight = 1.0 / np.maximum(np.abs(left), 0.1)
-        spreads.append(1.4826 * float(np.median(np.abs(left))))
-        leverage = weight * np.einsum("ij,jk,ik->i", design[accepted], inverse, design[accepted])
+        values = offset_px[accepted, column]
+        fitted, spread, leverage = least_absolute(design[accepted], belief, values)
+        spreads.append(spread)
         away = offset_px[:, column] - design @ fitted
         away[accepted] /= np.maximum(1.0 - leverage, 0.1)
         distance = np.maximum(distance, np.abs(away))

@@ -14,7 +14,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import SuperLU, splu
 
-from tilewright.kernels.edge_support import believe
+from tilewright.kernels.edge_support import believe, least_absolute
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -164,15 +164,7 @@ def _stage_spread(
     if freedom <= 0:
         return known
     design = model[pairs[:, 1]] - model[pairs[:, 0]]
-    spread = []
-    for axis in (0, 1):
-        weight = np.ones(len(pairs))
-        for _ in range(10):
-            normal = (design * weight[:, None]).T @ design + np.diag(1.0 / belief**2)
-            fitted = np.linalg.solve(normal, design.T @ (weight * offset[:, axis]))
-            left = offset[:, axis] - design @ fitted
-            weight = 1.0 / np.maximum(np.abs(left), 0.1)
-        spread.append(1.4826 * float(np.median(np.abs(left))))
+    spread = [least_absolute(design, belief, offset[:, axis])[1] for axis in (0, 1)]
     # Two tiles' errors make one edge's.
     seen = math.hypot(*spread) / 2.0
     square = (_STAGE_BELIEF * known**2 + freedom * seen**2) / (_STAGE_BELIEF + freedom)

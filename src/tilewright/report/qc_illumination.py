@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.io.illumination import read_plane
+from tilewright.io.illumination import CLIPPED_BELOW, OFFSET_BOUND, read_plane
 from tilewright.report.figures import new_figure, save_png, show
 from tilewright.report.quality import Files, Findings
 from tilewright.report.verdict import Limits, Subject, judge
@@ -41,11 +41,11 @@ def findings(subject: Subject, files: Files, limits: Limits) -> Findings:
 
 def _how(numbers: Mapping[str, Any]) -> str:
     """Return the method and what zero light is taken for."""
-    bound = "at most " if "upper bound" in str(numbers.get("offset_method")) else ""
+    bound = "at most " if numbers.get("offset_method") == OFFSET_BOUND else ""
     offset = numbers.get("offset_counts")
     zero = f", offset {bound}{offset:g}" if isinstance(offset, int | float) else ""
     clips = ""
-    if "piles up" in str(numbers.get("saturation_method")):
+    if numbers.get("saturation_method") == CLIPPED_BELOW:
         clips = f", saturates at {numbers['saturation_counts']:g}: set camera.saturation_counts"
     return f"{numbers.get('method', 'unknown')}{zero}{clips}"
 

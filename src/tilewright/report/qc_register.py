@@ -20,7 +20,7 @@ from tilewright.report.places import textured_blocks
 from tilewright.report.quality import Files, Findings
 from tilewright.report.register_figure import BlockView, SectionView, draw_register
 from tilewright.report.verdict import Item, Limits, Subject, judge
-from tilewright.stages.block_passes import Pass, measure
+from tilewright.stages.block_passes import Pass, measure_blocks
 from tilewright.stages.plane_views import as_plane, open_views
 from tilewright.stages.register import LOCAL_PERCENTILE, local_errors
 
@@ -92,7 +92,7 @@ def _local(
     views = open_views(as_plane(fixed), as_plane(other))
     nodes = min(transform.field.shape[1:]) > 1
     step = max(round(transform.block_px / 2), 12) if nodes else _STEP_PX
-    found = measure(backend, *views, transform, Pass(2, step, 0, step // 2), "local error")
+    found = measure_blocks(backend, *views, transform, Pass(2, step, 0, step // 2), "local error")
     errors = local_errors(found)
     if not np.isfinite(errors).any():
         return judge(subject, "local_error_px", None, limits, detail="no tissue in both cycles")

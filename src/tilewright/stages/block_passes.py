@@ -67,7 +67,7 @@ class Measured:
         return np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 2)
 
 
-def measure(
+def measure_blocks(
     backend: Backend,
     reference: PlaneView,
     moving: PlaneView,

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.io.illumination import Illumination, write_illumination
+from tilewright.io.illumination import Illumination
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.device_memory import Smallest, memory_noted
 from tilewright.stages.illumination_methods import (
@@ -44,50 +44,8 @@ class IlluminationError(ValueError):
 _SMALLEST = Smallest("illumination", "the binned tiles", "lower illumination.planes")
 
 
-def fit(
-    tiles: TileSource,
-    positions: TilePositions | None,
-    stem: str | Path,
-    *,
-    backend: Backend,
-    method: Method = "auto",
-    offset_counts: float | None = None,
-    flat_file: str | Path | None = None,
-    dark_file: str | Path | None = None,
-    planes: int = 5,
-    order: int | None = None,
-    saturation_counts: float | None = None,
-    seed: int = 0,
-    progress: bool = True,
-) -> tuple[Path, Path, Path]:
-    """Estimate and write ``{stem}-ffp.tif``, ``{stem}-dfp.tif`` and ``{stem}.json``.
-
-    Parameters are those of :func:`estimate`.
-
-    Returns
-    -------
-    tuple of Path
-        The three files.
-    """
-    illumination, numbers = estimate(
-        tiles,
-        positions,
-        backend=backend,
-        method=method,
-        offset_counts=offset_counts,
-        flat_file=flat_file,
-        dark_file=dark_file,
-        planes=planes,
-        order=order,
-        saturation_counts=saturation_counts,
-        seed=seed,
-        progress=progress,
-    )
-    return write_illumination(stem, illumination, numbers)
-
-
 @memory_noted(_SMALLEST)
-def estimate(
+def estimate_illumination(
     tiles: TileSource,
     positions: TilePositions | None,
     *,

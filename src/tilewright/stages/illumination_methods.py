@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import map_coordinates
 
-from tilewright.io.illumination import IlluminationFileError, read_plane
+from tilewright.io.illumination import OFFSET_BOUND, IlluminationFileError, read_plane
 from tilewright.kernels.backend import Array, Backend
 from tilewright.kernels.basic import fit_basic
 from tilewright.kernels.camera_offset import EmptyTiles, empty_tiles
@@ -119,8 +119,7 @@ def gather(
             how = "median: the tiles show no light above the noise"
             return FlatEvidence(binned, dark, how, None, 0, 0)
         offset, error = bound / 2, bound / 2
-        how = "5th percentile over images of their 1st percentile: an upper bound"
-        nothing = FlatEvidence(binned, round(bound, 1), how, None, 0, 0)
+        nothing = FlatEvidence(binned, round(bound, 1), OFFSET_BOUND, None, 0, 0)
     else:
         offset, error, how = known
         nothing = FlatEvidence(binned, offset, how, None, 0, 0)

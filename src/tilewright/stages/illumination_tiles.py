@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from tilewright.io.illumination import CLIPPED_BELOW
 from tilewright.kernels.backend import Array, Backend
 from tilewright.kernels.illumination import bin_tile, enlarge
 from tilewright.kernels.overlap_cells import OverlapCells, measure_cells, overlapping_pairs
@@ -120,7 +121,7 @@ def _saturation(
     largest = float(np.iinfo(dtype).max) if np.issubdtype(dtype, np.integer) else None
     found = saturation_found(tops)
     if found is not None and found != largest:
-        return found, "the histogram piles up there"
+        return found, CLIPPED_BELOW
     return largest, "unknown" if largest is None else "largest value of the pixel type"
 
 

@@ -17,9 +17,9 @@ from tilewright.kernels.backend import Backend
 from tilewright.kernels.block_field import ACCEPTED
 from tilewright.kernels.device_memory import Smallest, memory_noted
 from tilewright.kernels.warp import Transform
-from tilewright.stages.block_passes import Measured, Pass, measure
+from tilewright.stages.block_passes import Measured, Pass, measure_blocks
 from tilewright.stages.plane_views import Plane, PlaneView, as_plane, open_views
-from tilewright.stages.transform_estimate import MatchEvidence, estimate, negative_of
+from tilewright.stages.transform_estimate import MatchEvidence, estimate_transform, negative_of
 
 Source = Plane | Mosaic | NDArray[Any] | str | Path
 
@@ -93,7 +93,7 @@ def register(
     views = open_views(*planes)
     reach = float(max(*planes[0].shape, *planes[1].shape))
     reach = reach if max_shift_px is None else max_shift_px
-    transform, evidence = estimate(
+    transform, evidence = estimate_transform(
         backend,
         *views,
         block_px=block_px,
@@ -171,8 +171,8 @@ def assess(
     """
     step = block_px // 4
     job = Pass(2, step, 0, step // 2)
-    after = measure(backend, reference, moving, transform, job, "quality")
-    before = measure(backend, reference, moving, Transform.identity(), job, "before")
+    after = measure_blocks(backend, reference, moving, transform, job, "quality")
+    before = measure_blocks(backend, reference, moving, Transform.identity(), job, "before")
     energy = after.blocks.energy
     tissue = _on_tissue(after)
     both = tissue[:, 0] & tissue[:, 1]

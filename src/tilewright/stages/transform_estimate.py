@@ -11,7 +11,7 @@ from tilewright.kernels.alignment import Coarse, coarse_alignment, rotation_abou
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.block_field import ACCEPTED, fit_affine, fit_field
 from tilewright.kernels.warp import Transform
-from tilewright.stages.block_passes import Measured, Pass, measure
+from tilewright.stages.block_passes import Measured, Pass, measure_blocks
 from tilewright.stages.plane_views import PlaneView
 
 Floats = NDArray[np.float64]
@@ -63,7 +63,7 @@ class MatchEvidence:
         )
 
 
-def estimate(
+def estimate_transform(
     backend: Backend,
     reference: PlaneView,
     moving: PlaneView,
@@ -87,7 +87,7 @@ def estimate(
         passes.append(Pass(factor, 32, 8))
     passes.append(Pass(2, block_px // 2, block_px // 6))
     for job in passes:
-        found = measure(backend, reference, moving, transform, job, f"search 1/{job.factor}")
+        found = measure_blocks(backend, reference, moving, transform, job, f"search 1/{job.factor}")
         precision = _significant(found)
         targets = transform.points(found.centres_px) + found.blocks.shift_px
         kept = np.zeros(len(precision), bool)
@@ -96,7 +96,7 @@ def estimate(
             transform, kept = _with_field(affine, found, targets, precision)
     evidence = _evidence(coarse, found, kept)
     for step in (block_px // 3, block_px // 4):
-        found = measure(backend, reference, moving, transform, Pass(2, step), "field")
+        found = measure_blocks(backend, reference, moving, transform, Pass(2, step), "field")
         targets = transform.points(found.centres_px) + found.blocks.shift_px
         precision = 1 / found.blocks.variance_px2
         transform, _ = _with_field(transform.affine, found, targets, precision)

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from dataclasses import asdict
+from json import dumps
+from pathlib import Path
 from typing import Any
 
+import platformdirs
+import typer
 from rich.console import Console
 from rich.table import Table
 
+from tilewright.commands.slurm_here import slurm_wanted
 from tilewright.placement.jobs import Kind
 from tilewright.placement.pools import Sharing, total_slots
-from tilewright.placement.survey import Survey
+from tilewright.placement.site import SiteError, read_site
+from tilewright.placement.survey import Survey, SurveyError, survey
 from tilewright.slurm.accounts import Account
+from tilewright.slurm.query import SlurmClient
+
+
+def show_accounts(site: Path | None, user: str | None, *, json: bool) -> None:
+    """Look at the accounts of a user, yours without one, and print what was found."""
+    if not slurm_wanted(site):
+        raise SystemExit("tilewright accounts: no Slurm here: jobs run on this machine")
+    try:
+        person = pwd.getpwnam(user) if user else pwd.getpwuid(os.getuid())
+        client = SlurmClient(person.pw_name, platformdirs.user_cache_path("tilewright"))
+        found = survey(client, person.pw_uid, read_site(site))
+    except KeyError:
+        raise SystemExit(f"tilewright accounts: there is no user {user}") from None
+    except (SiteError, SurveyError) as error:
+        raise SystemExit(f"tilewright accounts: {error}") from None
+    if json:
+        typer.echo(dumps(as_json(found), indent=2))
+    else:
+        print_survey(found, Console())
 
 
 def print_survey(survey: Survey, console: Console) -> None:
