@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tilewright.kernels.camera_defects import CameraDefects, find_defects
+from tilewright.kernels.camera import CameraDefects, find_defects
 
 SIDE = 192
 

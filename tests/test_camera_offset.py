@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.kernels.camera_offset import empty_tiles
+from tilewright.kernels.camera import empty_tiles
 
 
 def _flat() -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:

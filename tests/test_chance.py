@@ -6,9 +6,9 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.edge_support import FALSE_ACCEPTS, believe, loop_closures
 from tilewright.kernels.overlap_strips import neighbours, plan_strips
 from tilewright.kernels.phase_correlation import correlate_strips
+from tilewright.kernels.position_solve import FALSE_ACCEPTS, believe, loop_closures
 from tilewright.kernels.tile_positions import Overlaps, measure_overlaps
 
 Floats = NDArray[np.float64]

@@ -17,15 +17,19 @@ from tilewright.config.layout import Layout
 from tilewright.devices.budget import Request
 from tilewright.devices.evidence import Held
 from tilewright.report.device_figure import draw_devices, short_names
-from tilewright.report.device_rules import ENOUGH, Slot, Spread, rules_of, slot_of
 from tilewright.report.device_section import device_section
 from tilewright.report.device_use import (
+    ENOUGH,
     GAP_S,
     DeviceJob,
+    Slot,
+    Spread,
     device_runs,
     idle_spans,
     jobs_of,
     leased_fraction,
+    rules_of,
+    slot_of,
     stacked,
 )
 from tilewright.report.gantt_figure import rank_of

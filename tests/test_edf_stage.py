@@ -15,7 +15,7 @@ from tests.test_focus import PEDESTAL, PLANES, SIZE, psnr, wavy
 from tilewright.io.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.psf import PsfError
-from tilewright.stages import edf_plan
+from tilewright.stages import edf
 from tilewright.stages.edf import EdfError, edf_plane
 from tilewright.stages.mosaic_psf import mosaic_psf
 
@@ -94,10 +94,10 @@ def test_chunk_borders_are_invisible(cpu: Backend, tmp_path: Path, deconvolved: 
     stack = light_of(2) if deconvolved else wavy(2)[0]
     attributes = DECONVOLVED if deconvolved else None
     results: list[tuple[Mosaic, NDArray[np.float32]]] = []
-    first: list[edf_plan.ProjectionPlan] = []
+    first: list[edf.ProjectionPlan] = []
     for chunk_px in (256, 64, 70):
         source = open_mosaic(store(tmp_path / f"{chunk_px}.zarr", stack, chunk_px, attributes))
-        plan = edf_plan.plan_projection(cpu, source, "auto", OPTICS, None)
+        plan = edf.plan_projection(cpu, source, "auto", OPTICS, None)
         first.append(plan)
         assert plan.halo_px == first[0].halo_px
         with pytest.MonkeyPatch.context() as patch:

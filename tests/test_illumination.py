@@ -22,6 +22,7 @@ from tests.illumination_truth import (
 )
 from tilewright.io.illumination import Illumination, IlluminationFileError, write_illumination
 from tilewright.kernels.backend import Backend, cpu_backend
+from tilewright.kernels.camera import saturation_found, top_of
 from tilewright.kernels.flat_basis import (
     MAX_ORDER,
     degrees,
@@ -34,7 +35,6 @@ from tilewright.kernels.flat_posterior import fit_flat
 from tilewright.kernels.illumination import bin_tile, correct, enlarge
 from tilewright.kernels.overlap_cells import measure_cells, overlapping_pairs
 from tilewright.kernels.overlap_photometry import relative_difference
-from tilewright.kernels.saturation import saturation_found, top_of
 from tilewright.report.metric_table import METRICS
 from tilewright.stages.illumination import IlluminationError, estimate_illumination
 from tilewright.stages.illumination_tiles import overlap_cells, read_binned, tile_blocks

@@ -14,9 +14,8 @@ from scipy import stats
 from tests.conftest import REPO
 from tests.cpu_levels import environments
 from tests.runs import digests
-from tilewright.phantom.exact import bell, sigmoid
+from tilewright.phantom.exact import bell, normal, poisson, sigmoid
 from tilewright.phantom.make import make_phantom
-from tilewright.phantom.noise import normal, poisson
 
 DESIGN = {"seed": 8, "cycles": 2, "channels": 2, "rows": 2, "cols": 2, "planes": 3, "tile_px": 128}
 MAKE = """

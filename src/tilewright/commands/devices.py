@@ -31,6 +31,10 @@ from tilewright.runtime.machine import device_kinds
 
 #: Seconds between two looks of ``--watch``.
 EVERY_S = 2.0
+_GB = 1e9
+_NUMBERS = ("memory GB", "busy", "GB", "process")
+#: Characters of a UUID that tell devices apart for people.
+_SHORT = len("GPU-8932f937")
 
 
 class DevicesError(ValueError):
@@ -218,12 +222,6 @@ def repeat(show: Callable[[], None], every_s: float = EVERY_S) -> None:
             time.sleep(every_s)
     except KeyboardInterrupt:
         return
-
-
-_GB = 1e9
-_NUMBERS = ("memory GB", "busy", "GB", "process")
-#: Characters of a UUID that tell devices apart for people.
-_SHORT = len("GPU-8932f937")
 
 
 def print_view(view: DevicesView, console: Console) -> None:

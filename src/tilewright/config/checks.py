@@ -210,7 +210,7 @@ def _check_content(
 
     from tilewright.io.psf_file import read_psf
     from tilewright.kernels.psf import measured_psf
-    from tilewright.stages.illumination_methods import read_files
+    from tilewright.stages.illumination import read_files
 
     try:
         if section == "illumination":

@@ -14,6 +14,8 @@ from tilewright.devices.inventory import Snapshot
 
 #: CUDA's context and the kernels and plans that libraries load, which no pool's limit counts.
 CONTEXT_B = 512 * 2**20
+#: NVML averages over up to a second; a look takes 10 ms.
+EVERY_S = 1.0
 
 
 @dataclass
@@ -106,10 +108,6 @@ def variables_set(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-#: NVML averages over up to a second; a look takes 10 ms.
-EVERY_S = 1.0
 
 
 @contextlib.contextmanager

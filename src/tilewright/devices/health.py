@@ -66,6 +66,11 @@ _CELLS = 1 << 20
 _ROUNDS = 8
 #: What `_checksum` gives with NumPy: whole numbers that wrap, so it is the same everywhere.
 _EXPECTED = 2251005875580922
+#: How long a failure counts against a device.
+TTL_S = 24 * 3600.0
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+#: Failures that the file keeps, the newest ones.
+_KEPT = 1000
 
 
 def classify(text: str) -> FaultClass:
@@ -120,14 +125,6 @@ def _checksum(xp: Any) -> int:
         cells = cells * xp.uint32(1664525) + xp.uint32(1013904223)
         cells = (cells ^ (cells >> xp.uint32(15))) + xp.roll(cells, 4099)
     return int(cells.sum(dtype=xp.uint64))
-
-
-#: How long a failure counts against a device.
-TTL_S = 24 * 3600.0
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-#: Failures that the file keeps, the newest ones.
-_KEPT = 1000
 
 
 class HealthError(RuntimeError):

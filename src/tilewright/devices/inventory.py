@@ -14,6 +14,23 @@ from dataclasses import dataclass
 from importlib.metadata import Distribution, distributions
 from typing import Any
 
+_NAME = "CUDA_VISIBLE_DEVICES"
+#: Distributions of each library; where the name itself tells, whether it is built for CUDA.
+_NAMES: dict[str, dict[str, bool | None]] = {
+    "CuPy": {
+        "cupy-cuda11x": True,
+        "cupy-cuda12x": True,
+        "cupy-cuda13x": True,
+        "cupy-rocm-5-0": False,
+        "cupy": None,
+    },
+    "PyTorch": {"torch": None},
+    "TensorFlow": {"tensorflow": None, "tensorflow-cpu": False, "tensorflow-rocm": False},
+    "JAX": {"jax": None},
+}
+#: JAX reaches GPUs through a plugin, a distribution of its own.
+_JAX_PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -69,9 +86,6 @@ class Snapshot:
     reason: str = ""
     driver: str = ""
     hidden: tuple[str, ...] = ()
-
-
-_NAME = "CUDA_VISIBLE_DEVICES"
 
 
 def visible(
@@ -330,23 +344,6 @@ class _Look:
                 call = getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses_v2")
             found = self.ask(f"{label}: who uses its memory ({kind.lower()})", call, handle) or []
         return found
-
-
-#: Distributions of each library; where the name itself tells, whether it is built for CUDA.
-_NAMES: dict[str, dict[str, bool | None]] = {
-    "CuPy": {
-        "cupy-cuda11x": True,
-        "cupy-cuda12x": True,
-        "cupy-cuda13x": True,
-        "cupy-rocm-5-0": False,
-        "cupy": None,
-    },
-    "PyTorch": {"torch": None},
-    "TensorFlow": {"tensorflow": None, "tensorflow-cpu": False, "tensorflow-rocm": False},
-    "JAX": {"jax": None},
-}
-#: JAX reaches GPUs through a plugin, a distribution of its own.
-_JAX_PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
 
 
 @dataclass(frozen=True, slots=True)

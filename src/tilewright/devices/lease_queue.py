@@ -38,6 +38,13 @@ MOUNTS = Path("/proc/self/mountinfo")
 RUNTIMES = Path("/run/user")
 TEMPORARY = Path("/tmp")
 _FIX = "set TILEWRIGHT_LEASE_ROOT to a folder of your own on a local disk"
+#: One page: the kernel writes it whole or, where the process is killed before, not at all.
+RECORD_B = 4096
+#: Groups whose last device is remembered: several runs of some hundred samples and cycles.
+GROUPS = 2048
+_CLAIM, _REQUEST = ({field.name for field in fields(kind)} for kind in (LeaseClaim, Request))
+#: What a waiting process reads: see whether it was granted; look at the whole queue oneself.
+NOTICE, LOOK = b"n", b"l"
 
 
 class LeaseRootError(RuntimeError):
@@ -115,15 +122,6 @@ def _named(environ: Mapping[str, str]) -> Path:
 
 def _unusable(root: Path, what: str, fix: str) -> LeaseRootError:
     return LeaseRootError(f"the folder of the device leases {root} {what}; {fix}")
-
-
-#: One page: the kernel writes it whole or, where the process is killed before, not at all.
-RECORD_B = 4096
-#: Groups whose last device is remembered: several runs of some hundred samples and cycles.
-GROUPS = 2048
-_CLAIM, _REQUEST = ({field.name for field in fields(kind)} for kind in (LeaseClaim, Request))
-#: What a waiting process reads: see whether it was granted; look at the whole queue oneself.
-NOTICE, LOOK = b"n", b"l"
 
 
 @dataclass(slots=True)

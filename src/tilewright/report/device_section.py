@@ -11,23 +11,21 @@ from typing import Any
 
 from tilewright.devices.evidence import CONTEXT_B
 from tilewright.report.device_figure import draw_devices
-from tilewright.report.device_rules import (
+from tilewright.report.device_use import (
     ENOUGH,
+    GAP_S,
     MARGIN_PERCENT,
     MIB,
     STEP_MIB,
-    RuleUse,
-    Spread,
-    rules_of,
-    spread,
-)
-from tilewright.report.device_use import (
-    GAP_S,
     DeviceJob,
     DeviceRun,
+    RuleUse,
+    Spread,
     device_runs,
     jobs_of,
     leased_fraction,
+    rules_of,
+    spread,
 )
 from tilewright.report.gantt_figure import rank_of
 from tilewright.report.pictures import embed_figure

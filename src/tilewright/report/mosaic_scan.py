@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tilewright.io.mosaic import Mosaic
 from tilewright.io.positions import Positions
-from tilewright.kernels.camera_defects import CameraDefects
+from tilewright.kernels.camera import CameraDefects
 from tilewright.report.overlaps import tile_name
 from tilewright.report.verdict import Item, Limits, Subject, judge
 

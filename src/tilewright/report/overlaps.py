@@ -13,7 +13,7 @@ from tilewright.io.illumination import Illumination
 from tilewright.io.mosaic import Mosaic
 from tilewright.io.positions import Positions
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.camera_defects import MIN_TILES, SAMPLE_TILES, CameraDefects, find_defects
+from tilewright.kernels.camera import MIN_TILES, SAMPLE_TILES, CameraDefects, find_defects
 from tilewright.kernels.overlap_agreement import CELL_PX, LEAST_PX, StripAgreement, compare_strips
 from tilewright.report.verdict import Item, Limits, Subject, judge
 from tilewright.stages.tile_source import TileSource

@@ -14,9 +14,9 @@ from tqdm import tqdm
 
 from tilewright.io.illumination import CLIPPED_BELOW
 from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.camera import Top, saturation_found, top_of
 from tilewright.kernels.illumination import bin_tile, enlarge
 from tilewright.kernels.overlap_cells import OverlapCells, measure_cells, overlapping_pairs
-from tilewright.kernels.saturation import Top, saturation_found, top_of
 from tilewright.stages.tile_source import TileSource
 
 #: Tiles are binned to at most this many pixels on the long side: 0.26 MB per tile and plane.
