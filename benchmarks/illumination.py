@@ -23,7 +23,7 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from tests.illumination_truth import Places, relative_rmse
+from tests.support.illumination_truth import Places, relative_rmse
 from tilewright.io.positions import Positions
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.illumination import correct

@@ -2,8 +2,9 @@
 
 ``python -m benchmarks.illumination_cases [--seeds 11 12 13] [--only NAME ...]``
 
-Each row is a set of synthetic tiles with a known flat-field (``tests/illumination_truth.py``),
-256 px, 10 % overlap and one plane unless its name says otherwise, the camera's offset unknown.
+Each row is a set of synthetic tiles with a known flat-field
+(``tests/support/illumination_truth.py``), 256 px, 10 % overlap and one plane unless its name says
+otherwise, the camera's offset unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.illumination_truth import (
+from tests.support.illumination_truth import (
     make_tiles,
     relative_rmse,
     ring,

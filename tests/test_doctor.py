@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.runs import Run, make_run
+from tests.support.runs import Run, make_run
 from tests.test_plan import Sizes as TenMinutes
 from tests.test_plan import command, tasks_of
 from tests.test_stale import HERE, cluster_with

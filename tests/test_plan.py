@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 from tests.conftest import REPO
-from tests.runs import Run, make_run
+from tests.support.runs import Run, make_run
 from tests.test_stale import cluster_with
 from tilewright.commands.dag import DagError, read_experiment, read_tasks
 from tilewright.commands.plan import Preview
