@@ -14,7 +14,7 @@ from scipy import stats
 from tests.conftest import REPO
 from tests.support.cpu_levels import environments
 from tests.support.runs import digests
-from tilewright.phantom.exact import bell, normal, poisson, sigmoid
+from tilewright.phantom.exact import gaussian, normal, poisson, sigmoid
 from tilewright.phantom.make import make_phantom
 
 DESIGN = {"seed": 8, "cycles": 2, "channels": 2, "rows": 2, "cols": 2, "planes": 3, "tile_px": 128}
@@ -73,4 +73,4 @@ def test_read_noise_is_normal_to_its_far_tails() -> None:
 def test_tables_are_near_their_functions_and_level_out() -> None:
     x = np.linspace(-40, 40, 200_001, dtype=np.float32)
     assert np.abs(sigmoid(x) - 1 / (1 + np.exp(-x.astype(float)))).max() < 3e-5
-    assert np.abs(bell(x) - np.exp(-0.5 * x.astype(float) ** 2)).max() < 2e-5
+    assert np.abs(gaussian(x) - np.exp(-0.5 * x.astype(float) ** 2)).max() < 2e-5

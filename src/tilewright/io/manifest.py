@@ -155,7 +155,7 @@ def _read_known(tables: Iterable[Path], folder: str) -> dict[str, RawHeader]:
         try:
             known.update(_parse_known(table.read_text("utf-8"), folder))
         except (ValueError, csv.Error):
-            # Cut off or edited: its files are opened again and the table written anew.
+            # Cut off or edited: its files are opened again and the table written again.
             continue
     return known
 

@@ -189,7 +189,7 @@ def _read_csv(path: Path, columns: Sequence[str]) -> dict[str, list[str]]:
         reader = csv.DictReader(stream)
         missing = [name for name in columns if name not in (reader.fieldnames or ())]
         if missing:
-            raise PositionFileError(f"{path} has no column {missing[0]!r}; write it anew")
+            raise PositionFileError(f"{path} has no column {missing[0]!r}; write it again")
         rows = list(reader)
     return {name: [row[name] or "" for row in rows] for name in columns}
 

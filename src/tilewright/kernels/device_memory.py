@@ -132,7 +132,7 @@ def shrinking(
     smaller: Callable[[int], int | None],
     smallest: Smallest,
 ) -> T:
-    """Do ``work`` with a size; where the device's memory runs out, anew with a smaller one.
+    """Do ``work`` with a size; where the device's memory runs out, again with a smaller one.
 
     Parameters
     ----------

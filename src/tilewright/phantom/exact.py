@@ -79,7 +79,7 @@ class Table:
 #: 1 / (1 + exp(-x)); wrong by 2e-5 at most.
 sigmoid = Table(lambda x: 1 / (1 + np.exp(-x)), -20, 20, 2.0**-5)
 #: exp(-x² / 2); wrong by 1e-5 at most.
-bell = Table(lambda x: np.exp(-0.5 * x**2), -7, 7, 2.0**-7)
+gaussian = Table(lambda x: np.exp(-0.5 * x**2), -7, 7, 2.0**-7)
 
 
 @cache

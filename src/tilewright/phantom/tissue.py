@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from scipy.spatial import cKDTree
 
-from tilewright.phantom.exact import bell, settled, sigmoid
+from tilewright.phantom.exact import gaussian, settled, sigmoid
 
 Image = NDArray[np.float32]
 
@@ -237,8 +237,8 @@ def make_tissue(
         depth_um=np.asarray(height + np.where(wall > 0, scatter[label], 0), np.float32),
         nucleus=nucleus,
         cytoplasm=np.asarray(inside * (1 - 0.75 * np.clip(nucleus, 0, 1)) * grain, np.float32),
-        membrane=bell((wall - width) / width) * inside,
-        vessel=bell((vessel_px - 8) / np.float32(1.3)) * mask * grain,
+        membrane=gaussian((wall - width) / width) * inside,
+        vessel=gaussian((vessel_px - 8) / np.float32(1.3)) * mask * grain,
         fibre=_fibres(rng, shape, mask),
         label=label,
         cell_type=types,
@@ -286,7 +286,7 @@ def _fibres(rng: np.random.Generator, shape: tuple[int, int], mask: Image) -> Im
     network = np.zeros(shape, np.float32)
     for scale_px in (9.0, 16.0):
         line = _level_set_distance(smooth_noise(rng, shape, scale_px))
-        network += bell(line / np.float32(1.1))
+        network += gaussian(line / np.float32(1.1))
     return np.asarray(network * mask * sigmoid(3 * smooth_noise(rng, shape, 60.0)), np.float32)
 
 

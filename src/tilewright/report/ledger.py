@@ -17,7 +17,7 @@ from tilewright.runtime.files import read_lines
 
 #: How the ledger's reason begins where a job took no slot.
 LIGHT = "a light job"
-#: Causes of the failure of a job that the workflow itself took back, to place it anew.
+#: Causes of the failure of a job that the workflow itself took back, to place it again.
 _BY_MOVE = ("cancelled", "unknown")
 _CAUSES = {
     "memory": "ran out of memory",
@@ -135,7 +135,7 @@ def _remarks(event: Event) -> list[Remark]:
     match event["event"]:
         case "move":
             what = "move"
-            texts = [f"{label}: placed anew, sooner on {event.get('sooner')}; it waited, {why}"]
+            texts = [f"{label}: placed again, sooner on {event.get('sooner')}; it waited, {why}"]
         case "fail":
             what = "fail"
             cause = _CAUSES.get(event.get("cause", ""), str(event.get("cause")))

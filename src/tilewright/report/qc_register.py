@@ -1,4 +1,4 @@
-"""Quality of registration: measured anew on the images, not taken from the registration."""
+"""Quality of registration: measured on the images, not taken from the registration."""
 
 from __future__ import annotations
 

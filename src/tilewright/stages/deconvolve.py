@@ -1,7 +1,7 @@
 """Deconvolution of a stitched z-stack, tile by tile.
 
 The tile grid comes from the options alone, so every device gives the same pixels. Only where
-a GPU's memory runs out the mosaic is begun anew with tiles of half the side and the same halo:
+a GPU's memory runs out the mosaic is restarted with tiles of half the side and the same halo:
 that changes pixels along seams by the tolerance of the halo (``halo_px``), and by some percent
 within half a PSF of the mosaic's border, where light from outside is guessed. All windows have one
 size, so one transfer function and one set of buffers serve the whole mosaic. The next window is
