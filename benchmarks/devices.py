@@ -19,8 +19,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tilewright.devices.budget import Request
+from tilewright.devices.inventory import Device, Snapshot
 from tilewright.devices.lease import lease
-from tilewright.devices.records import Device, Snapshot
 
 SPAWN = get_context("spawn")
 GIB = 2**30

@@ -28,7 +28,7 @@ from tilewright.kernels.deconvolution import deconvolve, scene_margin
 from tilewright.kernels.focus import plane_weights, psf_mean, soft_focus
 from tilewright.kernels.noise import photon_transfer
 from tilewright.stages.deconvolve import deconvolve as deconvolve_mosaic
-from tilewright.stages.edf import project
+from tilewright.stages.edf import edf_plane
 
 TOOL = Path(__file__).resolve().parents[2] / "shared" / "tools" / "edf-truth"
 WORKERS = 2
@@ -151,7 +151,7 @@ def staged(backend: Backend, stack: NDArray[Any], pedestal: float, through: bool
             )
             source = folder / "light.zarr"
         output = folder / "edf.zarr"
-        project(
+        edf_plane(
             source,
             output,
             folder / "height.tif",

@@ -23,11 +23,11 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from tests.illumination_truth import Places, relative_rmse
+from tests.support.illumination_truth import Places, relative_rmse
 from tilewright.io.positions import Positions
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.illumination import correct
-from tilewright.stages.illumination import estimate
+from tilewright.stages.illumination import estimate_illumination
 from tilewright.stages.tile_positions import locate
 from tilewright.stages.tile_source import ArrayTiles
 
@@ -97,7 +97,7 @@ def measure(name: str, folder: Path, peer_python: str | None) -> bool:
         for offset in (OFFSET_COUNTS, None):
             wall, cpu = time.perf_counter(), time.process_time()
             options: dict[str, Any] = {"method": method, "offset_counts": offset}
-            found, numbers = estimate(
+            found, numbers = estimate_illumination(
                 tiles, places, backend=cpu_backend(2), progress=False, **options
             )
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -122,7 +122,7 @@ def brain(png: Path | None) -> None:
     """Print held-out log-ratios of the brain tiles; picture the mean tile before and after."""
     tiles, places = read_brain()
     backend = cpu_backend(2)
-    found, numbers = estimate(tiles, places, backend=backend, progress=False)
+    found, numbers = estimate_illumination(tiles, places, backend=backend, progress=False)
     for name, value in numbers["heldout_log_ratio_rms"].items():
         line("brain", name, f"held out {value:.4f}")
     line("brain", "method, offset", numbers["method"], numbers["offset_counts"], numbers["fits"])

@@ -2,8 +2,9 @@
 
 ``python -m benchmarks.illumination_cases [--seeds 11 12 13] [--only NAME ...]``
 
-Each row is a set of synthetic tiles with a known flat-field (``tests/illumination_truth.py``),
-256 px, 10 % overlap and one plane unless its name says otherwise, the camera's offset unknown.
+Each row is a set of synthetic tiles with a known flat-field
+(``tests/support/illumination_truth.py``), 256 px, 10 % overlap and one plane unless its name says
+otherwise, the camera's offset unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.illumination_truth import (
+from tests.support.illumination_truth import (
     make_tiles,
     relative_rmse,
     ring,
@@ -26,7 +27,7 @@ from tests.illumination_truth import (
 )
 from tilewright.kernels.backend import cpu_backend
 from tilewright.report.metric_table import METRICS
-from tilewright.stages.illumination import estimate
+from tilewright.stages.illumination import estimate_illumination
 
 SIZE = 256
 Field = NDArray[np.float64]
@@ -115,7 +116,7 @@ def main() -> int:
                 made["dark"] = made["dark"]()
             tiles, places = make_tiles(truth, seed, **made)
             start = time.perf_counter()
-            found, numbers = estimate(
+            found, numbers = estimate_illumination(
                 tiles, places, backend=cpu_backend(1), progress=False, **asked
             )
             seconds = time.perf_counter() - start

@@ -27,8 +27,7 @@ from benchmarks.positions_scenes import (
     weak_grid,
 )
 from tilewright.kernels.backend import cpu_backend
-from tilewright.report.qc_tile_positions import qc_tile_positions
-from tilewright.report.quality_file import read_quality
+from tilewright.report.quality import judge_stage, read_quality
 from tilewright.stages.tile_positions import LocatedTiles, locate, write_located
 
 Floats = NDArray[np.float64]
@@ -113,9 +112,9 @@ def signal_in_overlap(grid: Grid) -> NDArray[np.bool_]:
 def named_tiles(found: LocatedTiles, folder: Path) -> tuple[NDArray[np.bool_], str]:
     """Return which tiles of the main island the report names, and the cycle's verdict."""
     write_located(folder, found)
-    qc_tile_positions(
-        folder / "positions.csv",
-        folder / "edges.csv",
+    judge_stage(
+        "tile_positions",
+        {"positions": folder / "positions.csv", "edges": folder / "edges.csv"},
         folder / "qc.json",
         folder / "qc.png",
         sample="s",

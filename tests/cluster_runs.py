@@ -70,7 +70,7 @@ class ClusterRun:
             **self.slurm.env,
             "TILEWRIGHT_SITE": str(self.folder / "site.yaml"),
             "XDG_CACHE_HOME": str(self.folder / "cache"),
-            "PYTHONPATH": f"{REPO / 'src'}:{REPO}:{REPO / 'tests/standin'}",
+            "PYTHONPATH": f"{REPO / 'src'}:{REPO}:{REPO / 'tests/support/standin'}",
             **self.env,
         }
 

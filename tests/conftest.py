@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
-from tests.guard import guarded_backend
 from tests.slurm_fixtures import quiet_slurm, slurm
+from tests.support.guard import guarded_backend
 from tilewright.kernels.backend import Backend, cpu_backend
 
 __all__ = ["quiet_slurm", "slurm"]
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 REPO = Path(__file__).resolve().parent.parent
+#: CuPy's name over NumPy, for processes that have it on their path.
+STANDIN = REPO / "tests/support/standin"
 ON_SLURM = "tests/on_slurm/"
 
 

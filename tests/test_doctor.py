@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.runs import Run, make_run
+from tests.support.runs import Run, make_run
 from tests.test_plan import Sizes as TenMinutes
 from tests.test_plan import command, tasks_of
 from tests.test_stale import HERE, cluster_with
 from tests.test_survey import LIMITS, PARTITIONS, USE, Recorded, client
-from tilewright import cli
 from tilewright.commands.check_experiment import check_config, check_space, missing_bytes
 from tilewright.commands.check_machine import (
     check_cupy,
@@ -39,6 +38,7 @@ from tilewright.commands.check_slurm import (
 from tilewright.commands.checks import Check, ok, problem, warning
 from tilewright.commands.dag import read_experiment
 from tilewright.commands.doctor import as_json, print_checks
+from tilewright.commands.slurm_here import slurm_wanted
 from tilewright.config.layout import Layout
 from tilewright.placement.cluster import Cluster, Note, survey
 from tilewright.placement.routing import Plan
@@ -149,7 +149,7 @@ def test_without_cupy_the_mend_leaves_no_gpu_pool(
     monkeypatch.setitem(sys.modules, "cupy", None)
     (found,) = check_cupy(["clive_gpu", "maigan_gpu"])
     assert found.state == "warning"
-    assert "caps: {clive: gres/gpu=0, maigan: gres/gpu=0}" in found.mend
+    assert "caps: {clive: gres/gpu=0, maigan: gres/gpu=0}" in found.fix
     caps = dict.fromkeys(("brusko", "clive", "maigan"), "gres/gpu=0")
     pools = cluster_of(tmp_path, {"caps": caps}).survey.pools["shared"]
     assert {pool.kind for pool in pools} == {"cpu"}
@@ -163,7 +163,7 @@ def test_the_device_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert absent.state == "problem"
     assert "no GPU that can be used: NVML does not start" in absent.text
     (wrong,) = check_device({"TILEWRIGHT_DEVICE": "cuda"})
-    assert (wrong.state, wrong.mend) == ("problem", "set it to cpu, gpu or auto")
+    assert (wrong.state, wrong.fix) == ("problem", "set it to cpu, gpu or auto")
 
 
 def test_plugins_are_found_with_their_versions() -> None:
@@ -187,7 +187,7 @@ def test_stale_jobs_and_a_queue_that_is_not_known(tmp_path: Path) -> None:
     assert [check.state for check in check_stale(cluster, "/data/other")] == ["ok"]
     hidden, _ = cluster_with(Unknown("squeue", "refused"), tmp_path)
     (found,) = check_stale(hidden, "/data/run")
-    assert (found.state, found.mend) == ("problem", "try again when Slurm answers")
+    assert (found.state, found.fix) == ("problem", "try again when Slurm answers")
 
 
 def test_jobs_too_large_for_any_account_or_this_machine(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_jobs_too_large_for_any_account_or_this_machine(tmp_path: Path) -> None:
     found = check_fit(cluster, tasks_of(1), large)
     assert found.state == "problem"
     assert "it asks for cpu=200 and account clive has 104" in found.text
-    assert found.mend.startswith("Lower resources.stitch in the config")
+    assert found.fix.startswith("Lower resources.stitch in the config")
     assert check_fit(cluster, tasks_of(1), Plan(TenMinutes()).estimates).state == "ok"
     assert check_memory(tasks_of(1), large).state == "ok"
 
@@ -258,7 +258,7 @@ def test_the_table_has_80_columns_and_colours_only_on_a_terminal() -> None:
     assert "\x1b" in coloured.getvalue()
     assert "a run would fail: 1 problem, 1 warning" in plain.getvalue()
     assert as_json(checks)["checks"][0] == {
-        "about": "lock", "state": "ok", "text": "fine", "mend": "",
+        "about": "lock", "state": "ok", "text": "fine", "fix": "",
     }  # fmt: skip
 
 
@@ -278,4 +278,4 @@ def test_commands_of_slurm_without_a_cluster_are_no_slurm(
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("TILEWRIGHT_SITE", raising=False)
-    assert cli._slurm_wanted(None) == wanted
+    assert slurm_wanted() == wanted

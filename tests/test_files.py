@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.runtime.files import append_json, read_json_lines, write_whole
+from tilewright.runtime.files import append_line, read_lines, write_whole
 
 _values = st.none() | st.booleans() | st.integers() | st.text()
 _entries = st.lists(st.dictionaries(st.text(max_size=5), _values, max_size=3), max_size=5)
@@ -66,7 +66,7 @@ def test_a_folder_that_is_a_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="file"):
         write_whole(tmp_path / "file/kept", "")
     with pytest.raises(OSError, match="file"):
-        append_json(tmp_path / "file/kept", {})
+        append_line(tmp_path / "file/kept", {})
 
 
 @given(_entries)
@@ -75,8 +75,8 @@ def test_what_is_appended_is_read_in_order(
 ) -> None:
     path = tmp_path_factory.mktemp("lines") / "new/lines.jsonl"
     for entry in entries:
-        append_json(path, entry)
-    assert list(read_json_lines(path)) == entries
+        append_line(path, entry)
+    assert list(read_lines(path)) == entries
 
 
 @given(_entries, st.integers(1, 60), st.dictionaries(st.text(max_size=5), _values, max_size=3))
@@ -88,12 +88,12 @@ def test_a_crash_in_mid_line_loses_that_line_and_not_the_next(
 ) -> None:
     path = tmp_path_factory.mktemp("lines") / "lines.jsonl"
     for entry in entries:
-        append_json(path, entry)
+        append_line(path, entry)
     whole = path.read_bytes() if entries else b""
     kept = whole[: max(0, len(whole) - cut)]
     path.write_bytes(kept)
-    append_json(path, last)
-    found = list(read_json_lines(path))
+    append_line(path, last)
+    found = list(read_lines(path))
     complete = kept.count(b"\n")
     assert found[-1] == last
     # a line that lost nothing but its newline is whole
@@ -103,9 +103,9 @@ def test_a_crash_in_mid_line_loses_that_line_and_not_the_next(
 def test_what_is_no_object_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     path.write_bytes(b'{"a": 1}\n[1]\n3\nnull\n\n\xff\xfe\n{"b"\n{"c": 2}')
-    assert list(read_json_lines(path)) == [{"a": 1}, {"c": 2}]
-    assert list(read_json_lines(tmp_path / "none")) == []
-    assert list(read_json_lines(tmp_path)) == []
+    assert list(read_lines(path)) == [{"a": 1}, {"c": 2}]
+    assert list(read_lines(tmp_path / "none")) == []
+    assert list(read_lines(tmp_path)) == []
 
 
 def test_lines_of_two_writers_do_not_mix(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_lines_of_two_writers_do_not_mix(tmp_path: Path) -> None:
 
     def write(name: str) -> None:
         for k in range(200):
-            append_json(path, {"who": name, "k": k, "long": "x" * 500})
+            append_line(path, {"who": name, "k": k, "long": "x" * 500})
 
     writers = [threading.Thread(target=write, args=(name,)) for name in "ab"]
     for writer in writers:
@@ -121,7 +121,7 @@ def test_lines_of_two_writers_do_not_mix(tmp_path: Path) -> None:
     for writer in writers:
         writer.join()
     assert all(json.loads(line) for line in path.read_text().splitlines() if line)
-    found = list(read_json_lines(path))
+    found = list(read_lines(path))
     assert len(found) == 400
     for name in "ab":
         assert [entry["k"] for entry in found if entry["who"] == name] == list(range(200))

@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 from tests.conftest import REPO
-from tests.runs import Run, make_run
+from tests.support.runs import Run, make_run
 from tests.test_stale import cluster_with
 from tilewright.commands.dag import DagError, read_experiment, read_tasks
 from tilewright.commands.plan import PlannedRun
@@ -188,7 +188,7 @@ def test_tasks_carry_what_they_wait_for(phantom: Run, monkeypatch: pytest.Monkey
     experiment = read_experiment(Path("config.yaml"))
     sizes = data_sizes(experiment, Layout("results"), device_kinds(experiment.settings, None, {}))
     tasks = {t.name: t for t in read_tasks(SNAKEFILE, Path("config.yaml"), ["edf"], sizes)}
-    assert Counter(task.job.rule for task in tasks.values())["project"] == 4
+    assert Counter(task.job.rule for task in tasks.values())["edf_plane"] == 4
     last = tasks["rule_project_wildcards_tonsil_2_1"]
     assert last.job.needs == ("rule_deconvolve_wildcards_tonsil_2_1",)
     assert (last.job.kinds, last.job.group) == (("gpu", "cpu"), "tonsil 2")

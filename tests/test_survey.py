@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tilewright.commands.accounts_table import as_json, print_survey
+from tilewright.commands.accounts import as_json, print_survey
 from tilewright.placement.cluster import Note, Survey, SurveyError, survey
 from tilewright.placement.site import Site, SiteError, read_site
 from tilewright.runtime.snakemake_adapter import beside_profile

@@ -1,9 +1,9 @@
-"""The command line: a thin list of commands; each has its logic in a module of its own."""
+"""The command line: the list of commands. Each computes and shows in a module of ``commands``."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -27,13 +27,9 @@ def init(
     force: Annotated[bool, typer.Option(help="Overwrite an existing configuration.")] = False,
 ) -> None:
     """Write a configuration and tables for a folder of raw tiles."""
-    from tilewright.init.folder import InitError, create_experiment
+    from tilewright.commands.init import show_init
 
-    try:
-        result = create_experiment(raw_dir, output, force=force)
-    except (InitError, OSError, ValueError) as error:
-        raise SystemExit(f"tilewright init: {error}") from None
-    typer.echo(result.summary())
+    show_init(raw_dir, output, force=force)
 
 
 @app.command()
@@ -45,32 +41,9 @@ def accounts(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show your Slurm accounts: limits, use, and how many jobs fit."""
-    import json as json_text
-    import os
-    import pwd
+    from tilewright.commands.accounts import show_accounts
 
-    import platformdirs
-    from rich.console import Console
-
-    from tilewright.commands.accounts_table import as_json, print_survey
-    from tilewright.placement.cluster import SurveyError, survey
-    from tilewright.placement.site import SiteError, read_site
-    from tilewright.slurm.query import SlurmClient
-
-    if not _slurm_wanted(site):
-        raise SystemExit("tilewright accounts: no Slurm here: jobs run on this machine")
-    try:
-        person = pwd.getpwnam(user) if user else pwd.getpwuid(os.getuid())
-        client = SlurmClient(person.pw_name, platformdirs.user_cache_path("tilewright"))
-        found = survey(client, person.pw_uid, read_site(site))
-    except KeyError:
-        raise SystemExit(f"tilewright accounts: there is no user {user}") from None
-    except (SiteError, SurveyError) as error:
-        raise SystemExit(f"tilewright accounts: {error}") from None
-    if json:
-        typer.echo(json_text.dumps(as_json(found), indent=2))
-    else:
-        print_survey(found, Console())
+    show_accounts(site, user, json=json)
 
 
 @app.command()
@@ -84,28 +57,9 @@ def plan(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show which jobs remain, where they would go now, and when they would be done."""
-    import json as json_text
+    from tilewright.commands.plan_table import show_plan
 
-    from rich.console import Console
-
-    from tilewright.commands.dag import DagError
-    from tilewright.commands.plan import plan_run
-    from tilewright.commands.plan_table import print_plan
-    from tilewright.config.experiment import ConfigError
-    from tilewright.placement.cluster import SurveyError
-    from tilewright.placement.jobs import PlacementError
-    from tilewright.placement.site import SiteError
-
-    try:
-        found = plan_run(
-            configfile, target or (), site=site, snakefile=snakefile, slurm=_slurm_wanted(site)
-        )
-    except (ConfigError, DagError, PlacementError, SiteError, SurveyError) as error:
-        raise SystemExit(f"tilewright plan: {error}") from None
-    if json:
-        typer.echo(json_text.dumps(found.as_json(), indent=2))
-    else:
-        print_plan(found, Console())
+    show_plan(configfile, target or (), site=site, snakefile=snakefile, json=json)
 
 
 @app.command()
@@ -118,18 +72,9 @@ def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Look for everything that would make a run fail; status 1 if something would."""
-    import json as json_text
+    from tilewright.commands.doctor import show_checks
 
-    from rich.console import Console
-
-    from tilewright.commands.doctor import as_json, examine, print_checks
-
-    checks = examine(configfile, site=site, snakefile=snakefile, slurm=_slurm_wanted(site))
-    if json:
-        typer.echo(json_text.dumps(as_json(checks), indent=2))
-    else:
-        print_checks(checks, Console())
-    raise SystemExit(int(any(check.state == "problem" for check in checks)))
+    show_checks(configfile, site=site, snakefile=snakefile, json=json)
 
 
 @app.command()
@@ -138,21 +83,9 @@ def stale(
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel them.")] = False,
 ) -> None:
     """List jobs of a killed run that still write into this folder; status 1 if there are some."""
-    from tilewright.commands.stale import stale as look
-    from tilewright.placement.cluster import own_client
-    from tilewright.placement.jobs import PlacementError
+    from tilewright.commands.stale import show_stale
 
-    if wait and cancel:
-        raise SystemExit("tilewright stale: give --wait or --cancel, not both")
-    if not _slurm_wanted(None):
-        typer.echo("no Slurm here, so no job of an earlier run is left")
-        return
-    choice: Literal["list", "wait", "cancel"] = "cancel" if cancel else "wait" if wait else "list"
-    try:
-        left = look(own_client(), str(Path.cwd()), choice, typer.echo)
-    except PlacementError as error:
-        raise SystemExit(f"tilewright stale: {error}") from None
-    raise SystemExit(min(left, 1))
+    show_stale(wait=wait, cancel=cancel)
 
 
 @app.command()
@@ -167,57 +100,9 @@ def devices(
     ] = None,
 ) -> None:
     """Show this machine's GPUs: memory, who holds them, and which get no jobs."""
-    import json as json_text
+    from tilewright.commands.devices import show_devices
 
-    from rich.console import Console
-
-    from tilewright.commands.device_leases import holders, memory_of_jobs
-    from tilewright.commands.devices import DevicesError, as_json, clear_device, look, repeat
-    from tilewright.commands.devices_table import print_view
-    from tilewright.config.experiment import ConfigError
-    from tilewright.devices.budget import RESERVE_B
-    from tilewright.devices.health import HealthError
-    from tilewright.devices.root import LeaseRootError, lease_root
-
-    console = Console()
-
-    def show() -> None:
-        view = look(root, holders=holders(root), job_b=job_b, reserve_b=RESERVE_B)
-        if json:
-            typer.echo(json_text.dumps(as_json(view), indent=None if watch else 2))
-            return
-        if watch:
-            console.clear()
-        print_view(view, console)
-
-    try:
-        root = lease_root()
-        job_b = memory_of_jobs(configfile) if configfile else {}
-        if clear is not None:
-            typer.echo(clear_device(root, clear))
-        elif watch:
-            repeat(show)
-        else:
-            show()
-    except (ConfigError, DevicesError, HealthError, LeaseRootError) as error:
-        raise SystemExit(f"tilewright devices: {error}") from None
-
-
-def _slurm_wanted(site: Path | None) -> bool:
-    """Return whether there is Slurm on this machine, or a site file says that there should be."""
-    import os
-    import shutil
-
-    from tilewright.slurm.query import Unknown, run_command
-
-    if site or os.environ.get("TILEWRIGHT_SITE"):
-        return True
-    if not shutil.which("sbatch"):
-        return False
-    # Slurm's commands alone, which name no cluster; one that is down is another matter
-    said = run_command(["scontrol", "ping"])
-    signs = ("DNS SRV lookup failed", "configuration source")
-    return not (isinstance(said, Unknown) and any(sign in said.reason for sign in signs))
+    show_devices(json=json, watch=watch, clear=clear, configfile=configfile)
 
 
 @app.command()
@@ -226,13 +111,9 @@ def run_report(
     output: Annotated[Path, typer.Option("--output", "-o", help="HTML file.")] = Path("run.html"),
 ) -> None:
     """Show where the jobs of any workflow ran, from the ledger of their placement."""
-    from tilewright.report.html import write_run_report
+    from tilewright.commands.run_report import make_run_report
 
-    try:
-        write_run_report(ledger, output)
-    except ValueError as error:
-        raise SystemExit(f"tilewright run-report: {error}") from None
-    typer.echo(f"report: {output}")
+    make_run_report(ledger, output)
 
 
 @app.command()
@@ -240,13 +121,9 @@ def demo(
     output: Annotated[Path, typer.Option(help="Folder to write the raw tiles to.")] = Path("demo"),
 ) -> None:
     """Make the raw tiles of the demo experiment: synthetic tissue with known truth."""
-    from tilewright.phantom.make import make_phantom
+    from tilewright.commands.demo import make_demo
 
-    if (output / "raw").is_dir():
-        typer.echo(f"{output / 'raw'} is there already")
-        return
-    make_phantom(output, seed=1)
-    typer.echo(f"raw tiles: {output / 'raw'}")
+    make_demo(output)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ import pytest
 
 from tests.cluster_runs import ClusterRun, dump
 from tests.conftest import REPO
-from tests.runs import digests, make_run
 from tests.slurm_cluster import Cluster, wait_for
 from tests.slurm_cluster.settings import Part
+from tests.support.runs import digests, make_run
 
 pytestmark = pytest.mark.slurm
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGKILL")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.runs import make_run
 from tests.slurm_cluster import Cluster, wait_for
+from tests.support.runs import make_run
 
 
 @pytest.mark.workflow

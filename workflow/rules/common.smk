@@ -3,15 +3,16 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-from tilewright.devices.choose import (
+from tilewright.devices.slurm_grant import (
     DeviceChoiceError,
     granted_device,
     use_granted_device,
 )
 from tilewright.devices.health import HealthError
-from tilewright.devices.root import LeaseRootError
+from tilewright.devices.lease_queue import LeaseRootError
 from tilewright.config.experiment import ConfigError, load_experiment, read_config
 from tilewright.config.layout import Layout
+from tilewright.config.rules import STAGES
 from tilewright.runtime.machine import (
     device_kinds,
     healthy_gpus,
@@ -28,8 +29,6 @@ from tilewright.config.checks import (
     check_thresholds,
     data_sizes,
 )
-
-QC_STAGES = ("illumination", "tile_positions", "stitch", "edf", "image")
 
 try:
     # Snakemake's own reading lets the last of two equal keys win.
@@ -101,13 +100,23 @@ def of_cycle(template):
     return lambda wildcards: planes(template, [int(wildcards.cycle)], wildcards.sample)
 
 
-def of_moving_cycle(transform):
-    """Return an input function: the transform, but for the reference cycle."""
+def of_moving_cycle(template):
+    """Return an input function: a template, nothing for the reference cycle."""
     return lambda wildcards: (
-        {"transform": transform.format(**wildcards)}
+        template.format(**wildcards)
         if int(wildcards.cycle) in experiment.moving_cycles
-        else {}
+        else []
     )
+
+
+def channels_judged(stage):
+    """Return a params function: token and marker of the channels judged one by one."""
+    if not stage.by_channel:
+        return []
+    return lambda wildcards: [
+        (channel.channel, channel.marker)
+        for channel in experiment.channels_of(int(wildcards.cycle))
+    ]
 
 
 def of_reference_channel(template):
@@ -130,12 +139,10 @@ def registered_images():
 
 def quality_stages(cycle):
     """Return the stages that have quality numbers in a cycle."""
-    stages = [*QC_STAGES]
-    if DECONVOLVED:
-        stages.append("deconvolve")
-    if cycle in experiment.moving_cycles:
-        stages.append("register")
-    return stages
+    absent = set() if DECONVOLVED else {"deconvolve"}
+    if cycle not in experiment.moving_cycles:
+        absent.add("register")
+    return [stage for stage in STAGES if stage not in absent]
 
 
 def quality_of_stages(suffix):

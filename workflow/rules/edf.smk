@@ -1,4 +1,4 @@
-rule project:
+rule edf_plane:
     input:
         unpack(lambda wildcards: experiment.files("deconvolve", wildcards)),
         mosaic=layout.deconvolve if DECONVOLVED else layout.stitch,
@@ -7,14 +7,14 @@ rule project:
         plane=directory(layout.edf),
         height=layout.height,
     log:
-        layout.log("project", PLANE),
+        layout.log("edf_plane", PLANE),
     benchmark:
-        layout.benchmark("project", PLANE)
+        layout.benchmark("edf_plane", PLANE)
     conda:
         "../envs/tilewright.yaml"
-    threads: threads("project")
+    threads: threads("edf_plane")
     resources:
-        **routed("project"),
+        **routed("edf_plane"),
     params:
         optics=lambda wildcards: experiment.optics_of(
             wildcards.cycle, wildcards.channel
@@ -22,4 +22,4 @@ rule project:
         options=experiment.options("edf"),
         output=experiment.options("output", "ome_zarr_version"),
     script:
-        "../scripts/project.py"
+        "../scripts/edf_plane.py"

@@ -1,214 +1,70 @@
-rule qc_illumination:
-    input:
-        flats=of_cycle(layout.flat),
-        numbers=of_cycle(layout.illumination_json),
-    output:
-        numbers=layout.qc("illumination", "json"),
-        picture=report(
-            layout.qc("illumination", "png"),
-            caption="../report/illumination.rst",
-            category="{sample}",
-            subcategory="illumination",
-            labels={"cycle": "{cycle}"},
-        ),
-    log:
-        layout.log("qc_illumination", CYCLE),
-    benchmark:
-        layout.benchmark("qc_illumination", CYCLE)
-    conda:
-        "../envs/tilewright.yaml"
-    threads: threads("qc_illumination")
-    resources:
-        **routed("qc_illumination"),
-    params:
-        channels=lambda wildcards: experiment.tokens(wildcards.cycle),
-        markers=lambda wildcards: experiment.markers(wildcards.cycle),
-        thresholds=experiment.thresholds(),
-    script:
-        "../scripts/qc_illumination.py"
+# The inputs by which each stage is judged, under the names that its module knows.
+QUALITY_INPUTS = {
+    "illumination": {
+        "flat": of_cycle(layout.flat),
+        "numbers": of_cycle(layout.illumination_json),
+    },
+    "tile_positions": {"positions": layout.positions, "edges": layout.edges},
+    "stitch": {
+        "mosaic": of_cycle(layout.stitch),
+        "flat": of_cycle(layout.flat),
+        "dark": of_cycle(layout.dark),
+        "manifest": layout.manifest,
+        "positions": layout.positions,
+    },
+    "deconvolve": {
+        "stitched": of_cycle(layout.stitch),
+        "deconvolved": of_cycle(layout.deconvolve),
+    },
+    "edf": {"plane": of_cycle(layout.edf), "height": of_cycle(layout.height)},
+    "register": {
+        "reference": of_reference_channel(of_reference_cycle(layout.edf)),
+        "moving": of_reference_channel(layout.edf),
+        "transform": layout.transform,
+    },
+    "image": {
+        "zarr": layout.image_zarr,
+        "tiff": layout.image_tiff,
+        "mosaic": of_cycle(layout.stitch),
+        "transform": of_moving_cycle(layout.transform),
+    },
+}
+QUALITY_OPTIONS = {"image": {"image_channels": experiment.channel_table()}}
 
 
-rule qc_tile_positions:
-    input:
-        positions=layout.positions,
-        edges=layout.edges,
-    output:
-        numbers=layout.qc("tile_positions", "json"),
-        picture=report(
-            layout.qc("tile_positions", "png"),
-            caption="../report/tile_positions.rst",
-            category="{sample}",
-            subcategory="tile_positions",
-            labels={"cycle": "{cycle}"},
-        ),
-    log:
-        layout.log("qc_tile_positions", CYCLE),
-    benchmark:
-        layout.benchmark("qc_tile_positions", CYCLE)
-    conda:
-        "../envs/tilewright.yaml"
-    threads: threads("qc_tile_positions")
-    resources:
-        **routed("qc_tile_positions"),
-    params:
-        thresholds=experiment.thresholds(),
-    script:
-        "../scripts/qc_tile_positions.py"
+for stage in STAGES.values():
 
-
-rule qc_stitch:
-    input:
-        mosaics=of_cycle(layout.stitch),
-        flats=of_cycle(layout.flat),
-        darks=of_cycle(layout.dark),
-        manifest=layout.manifest,
-        positions=layout.positions,
-    output:
-        numbers=layout.qc("stitch", "json"),
-        picture=report(
-            layout.qc("stitch", "png"),
-            caption="../report/stitch.rst",
-            category="{sample}",
-            subcategory="stitch",
-            labels={"cycle": "{cycle}"},
-        ),
-    log:
-        layout.log("qc_stitch", CYCLE),
-    benchmark:
-        layout.benchmark("qc_stitch", CYCLE)
-    conda:
-        "../envs/tilewright.yaml"
-    threads: threads("qc_stitch")
-    resources:
-        **routed("qc_stitch"),
-    params:
-        channels=lambda wildcards: experiment.tokens(wildcards.cycle),
-        markers=lambda wildcards: experiment.markers(wildcards.cycle),
-        thresholds=experiment.thresholds(),
-    script:
-        "../scripts/qc_stitch.py"
-
-
-rule qc_deconvolve:
-    input:
-        stitched=of_cycle(layout.stitch),
-        deconvolved=of_cycle(layout.deconvolve),
-    output:
-        numbers=layout.qc("deconvolve", "json"),
-        picture=report(
-            layout.qc("deconvolve", "png"),
-            caption="../report/deconvolve.rst",
-            category="{sample}",
-            subcategory="deconvolve",
-            labels={"cycle": "{cycle}"},
-        ),
-    log:
-        layout.log("qc_deconvolve", CYCLE),
-    benchmark:
-        layout.benchmark("qc_deconvolve", CYCLE)
-    conda:
-        "../envs/tilewright.yaml"
-    threads: threads("qc_deconvolve")
-    resources:
-        **routed("qc_deconvolve"),
-    params:
-        channels=lambda wildcards: experiment.tokens(wildcards.cycle),
-        markers=lambda wildcards: experiment.markers(wildcards.cycle),
-        thresholds=experiment.thresholds(),
-    script:
-        "../scripts/qc_deconvolve.py"
-
-
-rule qc_edf:
-    input:
-        planes=of_cycle(layout.edf),
-        heights=of_cycle(layout.height),
-    output:
-        numbers=layout.qc("edf", "json"),
-        picture=report(
-            layout.qc("edf", "png"),
-            caption="../report/edf.rst",
-            category="{sample}",
-            subcategory="edf",
-            labels={"cycle": "{cycle}"},
-        ),
-    log:
-        layout.log("qc_edf", CYCLE),
-    benchmark:
-        layout.benchmark("qc_edf", CYCLE)
-    conda:
-        "../envs/tilewright.yaml"
-    threads: threads("qc_edf")
-    resources:
-        **routed("qc_edf"),
-    params:
-        channels=lambda wildcards: experiment.tokens(wildcards.cycle),
-        markers=lambda wildcards: experiment.markers(wildcards.cycle),
-        thresholds=experiment.thresholds(),
-    script:
-        "../scripts/qc_edf.py"
-
-
-rule qc_register:
-    input:
-        reference=of_reference_channel(of_reference_cycle(layout.edf)),
-        moving=of_reference_channel(layout.edf),
-        transform=layout.transform,
-    output:
-        numbers=layout.qc("register", "json"),
-        picture=report(
-            layout.qc("register", "png"),
-            caption="../report/register.rst",
-            category="{sample}",
-            subcategory="register",
-            labels={"cycle": "{cycle}"},
-        ),
-    log:
-        layout.log("qc_register", CYCLE),
-    benchmark:
-        layout.benchmark("qc_register", CYCLE)
-    conda:
-        "../envs/tilewright.yaml"
-    threads: threads("qc_register")
-    resources:
-        **routed("qc_register"),
-    params:
-        thresholds=experiment.thresholds(),
-    script:
-        "../scripts/qc_register.py"
-
-
-rule qc_image:
-    input:
-        unpack(of_moving_cycle(layout.transform)),
-        zarr=layout.image_zarr,
-        tiff=layout.image_tiff,
-        mosaics=of_cycle(layout.stitch),
-    output:
-        numbers=layout.qc("image", "json"),
-        picture=report(
-            layout.qc("image", "png"),
-            caption="../report/image.rst",
-            category="{sample}",
-            subcategory="image",
-            labels={"cycle": "{cycle}"},
-        ),
-    log:
-        layout.log("qc_image", CYCLE),
-    benchmark:
-        layout.benchmark("qc_image", CYCLE)
-    conda:
-        "../envs/tilewright.yaml"
-    threads: threads("qc_image")
-    resources:
-        **routed("qc_image"),
-    params:
-        channels=lambda wildcards: experiment.tokens(wildcards.cycle),
-        markers=lambda wildcards: experiment.markers(wildcards.cycle),
-        image_channels=experiment.channel_table(),
-        thresholds=experiment.thresholds(),
-    script:
-        "../scripts/qc_image.py"
+    rule:
+        name:
+            f"qc_{stage.name}"
+        input:
+            **QUALITY_INPUTS[stage.name],
+        output:
+            numbers=layout.qc(stage.name, "json"),
+            picture=report(
+                layout.qc(stage.name, "png"),
+                caption="../report/quality.rst",
+                category="{sample}",
+                subcategory=stage.name,
+                labels={"cycle": "{cycle}"},
+            ),
+        log:
+            layout.log(f"qc_{stage.name}", CYCLE),
+        benchmark:
+            layout.benchmark(f"qc_{stage.name}", CYCLE)
+        conda:
+            "../envs/tilewright.yaml"
+        threads: threads(f"qc_{stage.name}")
+        resources:
+            **routed(f"qc_{stage.name}"),
+        params:
+            stage=stage.name,
+            about=stage.about,
+            channels=channels_judged(stage),
+            options=QUALITY_OPTIONS.get(stage.name, {}),
+            thresholds=experiment.thresholds(),
+        script:
+            "../scripts/quality.py"
 
 
 rule report:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tilewright.runtime.job import running
-from tilewright.stages.registration import assemble
+from tilewright.stages.assemble import assemble
 
 transforms = dict(zip(snakemake.params.moving_cycles, snakemake.input.transforms, strict=True))
 planes = [

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from tilewright.io.illumination import write_illumination
 from tilewright.io.tiles import open_tiles
 from tilewright.runtime.job import running
-from tilewright.stages.illumination import fit
+from tilewright.stages.illumination import estimate_illumination
 from tilewright.stages.tile_positions import locate
 
 params = snakemake.params
@@ -15,12 +16,12 @@ with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wi
     located = locate(
         open_tiles(manifest, params.reference_channel), backend=backend, **params.positions
     )
-    fit(
+    illumination, numbers = estimate_illumination(
         open_tiles(manifest, snakemake.wildcards.channel),
         located.positions,
-        Path(snakemake.output.numbers).with_suffix(""),
         backend=backend,
         offset_counts=params.camera["offset_counts"],
         saturation_counts=params.camera["saturation_counts"],
         **{**params.options, **files},
     )
+    write_illumination(Path(snakemake.output.numbers).with_suffix(""), illumination, numbers)

@@ -38,7 +38,7 @@ def check_config(experiment: Experiment, layout: Layout) -> Iterable[Check]:
             look()
         except ConfigError as error:
             well = False
-            yield said_by(about, error, "mend the configuration or the files")
+            yield said_by(about, error, "fix the configuration or the files")
             if about == "raw files":
                 break  # files are compared with the manifests
     if well:
@@ -58,10 +58,10 @@ def check_space(needed: float, results: Path) -> Check:
         f"results to come: about {_size(needed)}, compressed "
         f"{_size(_COMPRESSED * needed)}; {_size(free)} are free (a quota is not seen)"
     )
-    mend = f"free space, or put the results elsewhere: results: in the config is {results}"
+    fix = f"free space, or put the results elsewhere: results: in the config is {results}"
     if free < _COMPRESSED * needed:
-        return problem("disk", text, mend)
-    return warning("disk", text, mend) if free < needed else ok("disk", text)
+        return problem("disk", text, fix)
+    return warning("disk", text, fix) if free < needed else ok("disk", text)
 
 
 def missing_bytes(experiment: Experiment, layout: Layout) -> float:

@@ -9,9 +9,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tilewright.commands.checks import Check, count, ok, problem, said_by, warning
-from tilewright.devices.choose import DeviceChoiceError, device_from_environment
 from tilewright.devices.health import HealthError
-from tilewright.devices.root import LeaseRootError
+from tilewright.devices.lease_queue import LeaseRootError
+from tilewright.devices.slurm_grant import DeviceChoiceError, device_from_environment
 from tilewright.placement.jobs import Task
 from tilewright.placement.sizing import Estimates
 from tilewright.runtime.machine import usable_gpus
@@ -29,7 +29,7 @@ def check_plugins() -> Iterable[Check]:
     )
     from snakemake_interface_scheduler_plugins.registry import SchedulerPluginRegistry
 
-    mend = "install tilewright again in this environment: pip install -e ."
+    fix = "install tilewright again in this environment: pip install -e ."
     for about, name, package, registry in (
         ("scheduler", "tilewright", "tilewright", SchedulerPluginRegistry),
         ("executor", "slurm", "snakemake-executor-plugin-slurm", ExecutorPluginRegistry),
@@ -37,12 +37,12 @@ def check_plugins() -> Iterable[Check]:
         try:
             found = registry().is_installed(name)
         except Exception as error:  # noqa: BLE001 - a broken plugin of anybody may raise anything
-            yield problem(about, f"Snakemake's plugins do not load: {error!r}", mend)
+            yield problem(about, f"Snakemake's plugins do not load: {error!r}", fix)
             continue
         if found:
             yield ok(about, f"plugin {name} {_version(package)}, Snakemake {_version('snakemake')}")
         else:
-            yield problem(about, f"Snakemake does not find the plugin {name}", mend)
+            yield problem(about, f"Snakemake does not find the plugin {name}", fix)
 
 
 def check_device(environ: Mapping[str, str] = os.environ) -> Iterable[Check]:
@@ -64,7 +64,7 @@ def check_device(environ: Mapping[str, str] = os.environ) -> Iterable[Check]:
             return
         driver = gpu_backend().xp.cuda.runtime.driverGetVersion()
     except (DeviceChoiceError, DeviceError, HealthError, LeaseRootError) as error:
-        yield said_by("device", error, "set TILEWRIGHT_DEVICE=cpu, or mend the GPU")
+        yield said_by("device", error, "set TILEWRIGHT_DEVICE=cpu, or fix the GPU")
         return
     yield ok(
         "device",

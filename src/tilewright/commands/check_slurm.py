@@ -60,11 +60,11 @@ def check_job_age(config: str) -> Check:
         return warning("MinJobAge", "not known", "look at `scontrol show config`")
     age_s = int(found.group(1))
     text = f"squeue lists ended jobs for {age_s} s"
-    mend = "ask your cluster's staff for MinJobAge=300 in slurm.conf"
+    fix = "ask your cluster's staff for MinJobAge=300 in slurm.conf"
     if age_s < _MUST_AGE_S:
-        return problem("MinJobAge", f"{text}; {_MUST_AGE_S} s are needed", mend)
+        return problem("MinJobAge", f"{text}; {_MUST_AGE_S} s are needed", fix)
     if age_s < _SHOULD_AGE_S:
-        return warning("MinJobAge", f"{text}; {_SHOULD_AGE_S} s are safe", mend)
+        return warning("MinJobAge", f"{text}; {_SHOULD_AGE_S} s are safe", fix)
     return ok("MinJobAge", text)
 
 
@@ -76,11 +76,11 @@ def check_accounts(cluster: Cluster) -> Iterable[Check]:
         kinds: tuple[Kind, ...] = ("gpu", "cpu")
         gpu, cpu = (total_slots(own, kind) for kind in kinds)
         if account.used is None:
-            text, mend = "its use is not known, so it takes no job", "wait until scontrol answers"
-            yield warning("account", f"{account.name}: {text}", mend)
+            text, fix = "its use is not known, so it takes no job", "wait until scontrol answers"
+            yield warning("account", f"{account.name}: {text}", fix)
         elif not own:
-            mend = "block it in the site file, or lower gpu_job and cpu_job there"
-            yield warning("account", f"{account.name} has no slot", mend)
+            fix = "block it in the site file, or lower gpu_job and cpu_job there"
+            yield warning("account", f"{account.name} has no slot", fix)
         else:
             yield ok("account", f"{account.name}: {gpu} GPU + {cpu} CPU slots")
     for left in survey.left_out:
@@ -132,9 +132,9 @@ def check_stale(cluster: Cluster, folder: str) -> Iterable[Check]:
         yield said_by("stale jobs", error, "try again when Slurm answers")
         return
     if left:
-        mend = "`tilewright stale --wait` or `tilewright stale --cancel`"
+        fix = "`tilewright stale --wait` or `tilewright stale --cancel`"
         yield problem(
-            "stale jobs", f"{count(len(left), 'job')} of an earlier run still to end", mend
+            "stale jobs", f"{count(len(left), 'job')} of an earlier run still to end", fix
         )
     else:
         yield ok("stale jobs", "no job of an earlier run writes here")

@@ -18,14 +18,14 @@ class Check:
         A problem makes a run fail.
     text : str
         What was found.
-    mend : str
+    fix : str
         What to do about it; empty where it is well.
     """
 
     about: str
     state: Literal["ok", "warning", "problem"]
     text: str
-    mend: str = ""
+    fix: str = ""
 
 
 def count(number: int, word: str) -> str:
@@ -44,27 +44,27 @@ def ok(about: str, text: str) -> Check:
     return Check(about, "ok", text)
 
 
-def warning(about: str, text: str, mend: str) -> Check:
+def warning(about: str, text: str, fix: str) -> Check:
     """Return a line about what may go wrong."""
-    return Check(about, "warning", text, mend)
+    return Check(about, "warning", text, fix)
 
 
-def said_by(about: str, error: Exception, mend: str, mark: str = "; ") -> Check:
-    """Return a problem in an error's words, which end with the mend after the last ``mark``.
+def said_by(about: str, error: Exception, fix: str, mark: str = "; ") -> Check:
+    """Return a problem in an error's words, which end with the fix after the last ``mark``.
 
     Parameters
     ----------
     about : str
     error : Exception
-    mend : str
+    fix : str
         What to do where the error does not say it.
     mark : str
-        What stands between cause and mend.
+        What stands between cause and fix.
     """
     text, found, own = str(error).rpartition(mark)
-    return problem(about, text if found else own, own if found else mend)
+    return problem(about, text if found else own, own if found else fix)
 
 
-def problem(about: str, text: str, mend: str) -> Check:
+def problem(about: str, text: str, fix: str) -> Check:
     """Return a line about what makes a run fail."""
-    return Check(about, "problem", text, mend)
+    return Check(about, "problem", text, fix)

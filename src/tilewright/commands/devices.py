@@ -4,19 +4,37 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from json import dumps
 from pathlib import Path
 from typing import Any
 
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
 from tilewright.commands.checks import count
-from tilewright.devices.health import Quarantine, clear, quarantined
-from tilewright.devices.libraries import Library, installed_libraries
-from tilewright.devices.nvml import snapshot
-from tilewright.devices.records import Device, Snapshot
+from tilewright.commands.dag import read_experiment
+from tilewright.commands.plan_table import duration
+from tilewright.config.checks import check_raw, data_sizes
+from tilewright.config.experiment import ConfigError
+from tilewright.config.layout import Layout
+from tilewright.devices.budget import MIB, RESERVE_B
+from tilewright.devices.evidence import CONTEXT_B
+from tilewright.devices.health import HealthError, Quarantine, clear, quarantined
+from tilewright.devices.inventory import Device, Library, Snapshot, installed_libraries, snapshot
+from tilewright.devices.lease import leases
+from tilewright.devices.lease_queue import LeaseRootError, lease_root
+from tilewright.runtime.machine import device_kinds
 
 #: Seconds between two looks of ``--watch``.
 EVERY_S = 2.0
+_GB = 1e9
+_NUMBERS = ("memory GB", "busy", "GB", "process")
+#: Characters of a UUID that tell devices apart for people.
+_SHORT = len("GPU-8932f937")
 
 
 class DevicesError(ValueError):
@@ -47,7 +65,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class DevicesView:
     """Everything that the table shows.
 
     Attributes
@@ -68,6 +86,32 @@ class View:
     slots: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
+def show_devices(*, json: bool, watch: bool, clear: str | None, configfile: Path | None) -> None:
+    """Look at the devices and print them, again and again with ``watch``, or clear one."""
+    console = Console()
+
+    def show() -> None:
+        view = look(root, holders=holders(root), job_b=job_b, reserve_b=RESERVE_B)
+        if json:
+            typer.echo(dumps(as_json(view), indent=None if watch else 2))
+            return
+        if watch:
+            console.clear()
+        print_view(view, console)
+
+    try:
+        root = lease_root()
+        job_b = memory_of_jobs(configfile) if configfile else {}
+        if clear is not None:
+            typer.echo(clear_device(root, clear))
+        elif watch:
+            repeat(show)
+        else:
+            show()
+    except (ConfigError, DevicesError, HealthError, LeaseRootError) as error:
+        raise SystemExit(f"tilewright devices: {error}") from None
+
+
 def look(
     root: Path,
     *,
@@ -75,7 +119,7 @@ def look(
     job_b: Mapping[str, int] | None = None,
     reserve_b: int = 0,
     environ: Mapping[str, str] = os.environ,
-) -> View:
+) -> DevicesView:
     """Return what is known of this machine's GPUs now.
 
     Parameters
@@ -91,7 +135,7 @@ def look(
     """
     machine, bad = snapshot(environ), quarantined(root)
     usable = [device for device in machine.devices if device.uuid not in bad]
-    return View(
+    return DevicesView(
         machine=machine,
         holders=tuple(holders),
         quarantined=bad,
@@ -122,7 +166,7 @@ def slots(
     }
 
 
-def as_json(view: View) -> dict[str, Any]:
+def as_json(view: DevicesView) -> dict[str, Any]:
     """Return the view as plain values; bytes, seconds, and null for what is not known."""
     machine = asdict(view.machine)
     for device in machine["devices"]:
@@ -178,3 +222,130 @@ def repeat(show: Callable[[], None], every_s: float = EVERY_S) -> None:
             time.sleep(every_s)
     except KeyboardInterrupt:
         return
+
+
+def print_view(view: DevicesView, console: Console) -> None:
+    """Print devices, who holds them, what is quarantined, slots, libraries, and what is amiss."""
+    console.print(_page(view), highlight=False)
+
+
+def _page(view: DevicesView) -> Group:
+    parts: list[RenderableType] = []
+    machine = view.machine
+    if machine.devices:
+        parts += [f"driver {machine.driver or 'not known'}", _devices(view)]
+    else:
+        parts.append("no GPU can be used here")
+    if view.holders:
+        parts += ["", _holders(view)]
+    if view.slots and machine.devices:
+        parts += ["", _slots(view)]
+    for uuid, found in view.quarantined.items():
+        line = f"\n{uuid} gets no jobs for {duration(found.left_s)}: {found.reason}"
+        fix = f"\n→ tilewright devices --clear {uuid[:_SHORT]}"
+        parts.append(Text.assemble((line, "red"), (fix, "italic")))
+    parts += ["", *_notes(view)]
+    return Group(*parts)
+
+
+def _devices(view: DevicesView) -> Table:
+    table = _table("GPU", "device", "memory GB", "busy", "state")
+    for device in view.machine.devices:
+        busy = "" if device.utilisation is None else f"{device.utilisation:.0%}"
+        memory = f"{device.used_b / _GB:.1f}/{device.total_b / _GB:.1f}"
+        number = str(device.index) if device.parent is None else f"{device.index} └"
+        name = f"{device.name}\n{device.uuid}"
+        table.add_row(number, Text(name), memory, busy, _state(view, device))
+    return table
+
+
+def _state(view: DevicesView, device: Device) -> Text:
+    leases = sum(holder.uuid == device.uuid for holder in view.holders)
+    if device.uuid in view.quarantined:
+        return Text("quarantined", style="bold red")
+    if device.divided:
+        return Text("divided", style="dim")
+    return Text(count(leases, "lease") if leases else "no lease")
+
+
+def _holders(view: DevicesView) -> Table:
+    now_s = time.time()
+    table = _table("job", "device", "GB", "since", "process")
+    for holder in view.holders:
+        since = duration(max(0.0, now_s - holder.since_s))
+        where = _name(view, holder)
+        table.add_row(Text(holder.job), where, f"{holder.bytes_ / _GB:.1f}", since, str(holder.pid))
+    return table
+
+
+def _name(view: DevicesView, holder: Holder) -> str:
+    """Return how the tables call a device: its number, or its UUID where numbers do not tell."""
+    for device in view.machine.devices:
+        if device.uuid == holder.uuid and device.parent is None:
+            return f"GPU {device.index}"
+    return holder.uuid[:_SHORT] or "waits"
+
+
+def _slots(view: DevicesView) -> Table:
+    whole = [device for device in view.machine.devices if not device.divided]
+    names = [f"GPU {d.index}" if d.parent is None else d.uuid[:_SHORT] for d in whole]
+    table = _table("jobs that fit", *names, right=names)
+    for rule, by_uuid in view.slots.items():
+        table.add_row(rule, *(str(by_uuid.get(device.uuid, 0)) for device in whole))
+    return table
+
+
+def _notes(view: DevicesView) -> Iterator[Text]:
+    built = {
+        True: "for CUDA",
+        False: "not for CUDA",
+        None: "its metadata does not tell if for CUDA",
+    }
+    names = [f"{found.name} {found.version} ({built[found.cuda]})" for found in view.libraries]
+    yield Text(f"array libraries: {', '.join(names) or 'none'}")
+    if view.machine.hidden:
+        hidden = ", ".join(uuid[:_SHORT] for uuid in view.machine.hidden)
+        yield Text(f"hidden by CUDA_VISIBLE_DEVICES: {hidden}")
+    if view.machine.reason:
+        yield Text(f"note: {view.machine.reason}", style="yellow")
+
+
+def _table(*columns: str, right: Collection[str] = _NUMBERS) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
+
+
+def holders(root: Path) -> list[Holder]:
+    """Return who holds memory of a device, or waits for some."""
+    return [
+        Holder(
+            claim.uuid,
+            claim.granted_b if claim.uuid else claim.request.bytes_,
+            claim.request.job,
+            claim.pid,
+            claim.since_s,
+        )
+        for claim in leases(root)
+    ]
+
+
+def memory_of_jobs(configfile: Path) -> dict[str, int]:
+    """Return the bytes of a device that the largest job of each rule asks for, by rule.
+
+    Raises
+    ------
+    ConfigError
+        The configuration is wrong, or its raw files are.
+    """
+    experiment = read_experiment(configfile)
+    layout = Layout(experiment.settings.results)
+    check_raw(experiment, layout)
+    kinds = device_kinds(experiment.settings, None, {})
+    sizes = data_sizes(experiment, layout, kinds)
+    return {
+        rule: sizes.shape(rule, {}, gpu=True).gpu_mem_mb * MIB + CONTEXT_B
+        for rule, able in kinds.items()
+        if "gpu" in able
+    }

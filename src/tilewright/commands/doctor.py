@@ -6,10 +6,12 @@ import os
 import pwd
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from json import dumps
 from pathlib import Path
 from typing import Any
 
 import platformdirs
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -32,12 +34,13 @@ from tilewright.commands.check_slurm import (
 )
 from tilewright.commands.checks import Check, count, ok, problem
 from tilewright.commands.dag import DagError, find_snakefile, read_experiment, read_tasks
+from tilewright.commands.slurm_here import slurm_wanted
 from tilewright.config.checks import data_sizes
 from tilewright.config.experiment import ConfigError
 from tilewright.config.layout import Layout
-from tilewright.devices.choose import DeviceChoiceError
 from tilewright.devices.health import HealthError
-from tilewright.devices.root import LeaseRootError
+from tilewright.devices.lease_queue import LeaseRootError
+from tilewright.devices.slurm_grant import DeviceChoiceError
 from tilewright.placement import cluster
 from tilewright.placement.cluster import SurveyError
 from tilewright.placement.jobs import Sizes, Task
@@ -47,6 +50,18 @@ from tilewright.runtime.machine import device_kinds, usable_gpus
 from tilewright.slurm.query import SlurmClient
 
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+
+
+def show_checks(
+    configfile: Path | None, *, site: Path | None, snakefile: Path | None, json: bool
+) -> None:
+    """Look and print; end with status 1 if something would make a run fail."""
+    checks = examine(configfile, site=site, snakefile=snakefile, slurm=slurm_wanted(site))
+    if json:
+        typer.echo(dumps(as_json(checks), indent=2))
+    else:
+        print_checks(checks, Console())
+    raise SystemExit(int(any(check.state == "problem" for check in checks)))
 
 
 def examine(
@@ -79,7 +94,7 @@ def examine(
                 jobs = read_tasks(find_snakefile(snakefile), configfile, (), sizes)
                 checks.append(ok("jobs", f"{count(len(jobs), 'job')} to do"))
         except (ConfigError, DagError) as error:
-            checks.append(problem("config", str(error), f"mend {configfile}, or its tables"))
+            checks.append(problem("config", str(error), f"fix {configfile}, or its tables"))
         except (DeviceChoiceError, HealthError, LeaseRootError) as error:
             checks.append(problem("device", str(error), "see tilewright devices"))
     if slurm:
@@ -100,7 +115,7 @@ def _on_slurm(site: Path | None, jobs: Sequence[Task], sizes: Sizes | None) -> I
     try:
         found = cluster.use(site)
     except (SiteError, SurveyError) as error:
-        yield problem("site", str(error), "mend the site file, or wait until Slurm answers")
+        yield problem("site", str(error), "fix the site file, or wait until Slurm answers")
         return
     yield from check_accounts(found)
     yield from check_partitions(found)
@@ -112,15 +127,15 @@ def _on_slurm(site: Path | None, jobs: Sequence[Task], sizes: Sizes | None) -> I
 
 
 def print_checks(checks: Sequence[Check], console: Console) -> None:
-    """Print a line for each check, what mends it below, and how many problems there are."""
+    """Print a line for each check, what fixes it below, and how many problems there are."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column()
     for check in checks:
         text = Text(check.text)
-        if check.mend:
-            text.append(f"\n→ {check.mend}", style="italic")
+        if check.fix:
+            text.append(f"\n→ {check.fix}", style="italic")
         table.add_row(Text(check.state, style=_COLOURS[check.state]), check.about, text)
     console.print(table)
     console.print(_sum(checks), highlight=False)

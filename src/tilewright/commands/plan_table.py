@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from json import dumps
+from pathlib import Path
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
 from tilewright.commands.checks import count
-from tilewright.commands.plan import Here, PlannedRun
+from tilewright.commands.dag import DagError
+from tilewright.commands.plan import Here, PlannedRun, plan_run
+from tilewright.commands.slurm_here import slurm_wanted
+from tilewright.config.experiment import ConfigError
+from tilewright.placement.cluster import SurveyError
+from tilewright.placement.jobs import PlacementError
 from tilewright.placement.preview import Preview
+from tilewright.placement.site import SiteError
+
+
+def show_plan(
+    configfile: Path,
+    targets: Sequence[str],
+    *,
+    site: Path | None,
+    snakefile: Path | None,
+    json: bool,
+) -> None:
+    """Look at what remains to be done and print where it would go."""
+    try:
+        slurm = slurm_wanted(site)
+        found = plan_run(configfile, targets, site=site, snakefile=snakefile, slurm=slurm)
+    except (ConfigError, DagError, PlacementError, SiteError, SurveyError) as error:
+        raise SystemExit(f"tilewright plan: {error}") from None
+    if json:
+        typer.echo(dumps(found.as_json(), indent=2))
+    else:
+        print_plan(found, Console())
 
 
 def print_plan(found: PlannedRun, console: Console) -> None:

@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
+import typer
+
 from tilewright.commands.checks import count
+from tilewright.commands.slurm_here import slurm_wanted
+from tilewright.placement.cluster import own_client
+from tilewright.placement.jobs import PlacementError
 from tilewright.placement.preflight import deal_with_stale, look_for_stale
 from tilewright.slurm.query import SlurmClient
+
+
+def show_stale(*, wait: bool, cancel: bool) -> None:
+    """Do so for the current folder; end with status 1 if some are left."""
+    if wait and cancel:
+        raise SystemExit("tilewright stale: give --wait or --cancel, not both")
+    if not slurm_wanted():
+        typer.echo("no Slurm here, so no job of an earlier run is left")
+        return
+    choice: Literal["list", "wait", "cancel"] = "cancel" if cancel else "wait" if wait else "list"
+    try:
+        left = stale(own_client(), str(Path.cwd()), choice, typer.echo)
+    except PlacementError as error:
+        raise SystemExit(f"tilewright stale: {error}") from None
+    raise SystemExit(min(left, 1))
 
 
 def stale(

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from tilewright.config.experiment import ConfigError, Experiment, Sample
 from tilewright.config.layout import Layout
-from tilewright.config.rules import DataSize, DataSizes, ShapeModel
+from tilewright.config.rules import BlockSizes, DataSize
+from tilewright.config.sizing import DataSizes, ShapeModel
 from tilewright.io.manifest import RawDataError, build_manifest
 from tilewright.placement.jobs import Kind
 from tilewright.report.verdict import resolve_thresholds
@@ -209,7 +210,7 @@ def _check_content(
 
     from tilewright.io.psf_file import read_psf
     from tilewright.kernels.psf import measured_psf
-    from tilewright.stages.illumination_methods import read_files
+    from tilewright.stages.illumination import read_files
 
     try:
         if section == "illumination":
@@ -291,9 +292,8 @@ def data_sizes(
 def shape_model(experiment: Experiment) -> ShapeModel:
     """Return the shapes of all rules under the experiment's settings."""
     settings = experiment.settings
+    deconvolve = settings.deconvolve
     return ShapeModel(
-        chunk_px=settings.output.chunk_px,
-        tile_px=settings.deconvolve.tile_px,
-        halo_px=settings.deconvolve.halo_px,
+        BlockSizes(settings.output.chunk_px, deconvolve.tile_px, deconvolve.halo_px),
         overrides={rule: own.model_dump() for rule, own in settings.resources.items()},
     )

@@ -114,14 +114,6 @@ class Experiment:
             if key.endswith("_file") and value is not None
         }
 
-    def tokens(self, cycle: int) -> list[str]:
-        """Return the channels of one cycle by the token in their paths."""
-        return [channel.channel for channel in self.channels_of(int(cycle))]
-
-    def markers(self, cycle: int) -> list[str]:
-        """Return the markers of one cycle, in the order of :meth:`tokens`."""
-        return [channel.marker for channel in self.channels_of(int(cycle))]
-
     def thresholds(self) -> dict[str, dict[str, Any]]:
         """Return the configured limits of quality numbers, only what was set."""
         return {
@@ -301,6 +293,7 @@ def _check_keys(settings: Settings) -> None:
         )
     for rule in settings.resources:
         if rule not in RULES:
-            near = difflib.get_close_matches(rule, RULES, n=1, cutoff=0.5)
+            renamed = {"project": ["edf_plane"]}
+            near = renamed.get(rule) or difflib.get_close_matches(rule, RULES, n=1, cutoff=0.5)
             hint = f"did you mean '{near[0]}'?" if near else f"rules: {', '.join(sorted(RULES))}"
             raise ConfigError(f"'resources.{rule}' names no rule; {hint}")

@@ -1,38 +1,13 @@
-"""What one job of a rule needs: CPUs, memory, GPUs and minutes, from the size of its data."""
+"""The workflow's rules in one table: what a job of each costs, and how its results are judged."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from tilewright.placement.jobs import Kind, Shape
-
-#: Rules whose kernels run on a GPU when the device is ``gpu``.
-GPU_RULES = frozenset({"illumination", "tile_positions", "stitch", "deconvolve", "project",
-                       "register", "assemble"})  # fmt: skip
-
-#: All rules whose resources can be configured.
-RULES = GPU_RULES | {
-    "qc_illumination",
-    "qc_tile_positions",
-    "qc_stitch",
-    "qc_deconvolve",
-    "qc_edf",
-    "qc_register",
-    "qc_image",
-    "report",
-    "summary",
-    "verdict",
-}
-
-_PYTHON_MB = 350  # interpreter with numpy, scipy and zarr imported, measured 290
 _MB = 2**20
-_GPU_CPUS = 2  # of a job on a GPU: one drives it, one reads and writes
-_START_MIN = 10  # of a time limit, whatever the data
-_MARGIN = 4  # of a time limit over the time measured
-_START_S = 8.0  # Snakemake starts twice in every Slurm job, measured 5.5 on idle cores
 
 
 @dataclass(frozen=True)
@@ -68,146 +43,170 @@ class DataSize:
         return self.tiles * self.tile_px * (1 - self.overlap) ** 2
 
     @property
+    def mosaic_voxels(self) -> float:
+        """Voxels of the mosaic of one channel."""
+        return self.mosaic_px * self.planes
+
+    @property
     def row_px(self) -> float:
         """Pixels of one row of tiles, taking the grid as square."""
         return math.ceil(math.sqrt(self.tiles)) * self.tile_px
 
 
 @dataclass(frozen=True)
-class ShapeModel:
-    """Shapes of all rules under one configuration.
-
-    Attributes
-    ----------
-    chunk_px, tile_px, halo_px : int
-        Chunk edge of the stores; tile edge and halo of the deconvolution.
-    overrides : mapping
-        Rule to ``{"cpus": …, "mem_mb": …, "runtime_min": …, "gpu_mem_mb": …}``; absent or None
-        means computed.
-    slowdown : float
-        How much longer a CPU job may take than a GPU job.
-    """
+class BlockSizes:
+    """Chunk edge of the stores; tile edge and halo of the deconvolution; all in px."""
 
     chunk_px: int = 1024
     tile_px: int = 1024
     halo_px: int = 64
-    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    slowdown: float = 5.0
 
-    def shape(self, rule: str, size: DataSize, *, gpu: bool = False) -> Shape:
-        """Return the shape of one job of ``rule`` on data of ``size``.
+    @property
+    def chunk_mb(self) -> float:
+        """Memory of one plane of a chunk in float32."""
+        return self.chunk_px**2 * 4 / _MB
 
-        Parameters
-        ----------
-        rule : str
-            Rule name; rules that are not known here count as light.
-        size : DataSize
-            The job's data.
-        gpu : bool
-            Whether the job is placed on a GPU.
-        """
-        own = self.overrides.get(rule, {})
-        cpus = own.get("cpus") or self._cpus(rule, size)
-        mem_mb = own.get("mem_mb") or math.ceil(_PYTHON_MB + self._work_mb(rule, size, cpus))
-        minutes: float = own.get("runtime_min") or self._minutes(rule, size, cpus)
-        gpus = int(gpu and rule in GPU_RULES)
-        if gpus and not own.get("cpus"):
-            cpus = min(cpus, _GPU_CPUS)
-        if gpus:
-            minutes = _START_MIN + max(0, minutes - _START_MIN) / self.slowdown
-        gpu_mem_mb = gpus * (own.get("gpu_mem_mb") or self._work_mb(rule, size, cpus))
-        return Shape(
-            cpus,
-            math.ceil(mem_mb),
-            gpus,
-            math.ceil(minutes),
-            math.ceil(gpu_mem_mb),
-        )
 
-    def nominal_s(self, rule: str, size: DataSize) -> float:
-        """Return about how long the job takes on CPUs, Snakemake's two starts included."""
-        work_min = self._minutes(rule, size, self._cpus(rule, size)) - _START_MIN
-        return _START_S + 60 * work_min / _MARGIN
+class Cost(NamedTuple):
+    """What one job takes on CPUs: memory beyond the interpreter's, and seconds of work.
 
-    def _cpus(self, rule: str, size: DataSize) -> int:
-        """One CPU per 200 Mvoxel of work, at most 8: below that starting costs more."""
-        if rule not in GPU_RULES:
-            return 1
-        return max(1, min(8, math.ceil(size.mosaic_px * size.planes / 200e6)))
+    Seconds are those measured on 2 cores.
+    """
 
-    def _work_mb(self, rule: str, size: DataSize, cpus: int) -> float:
-        chunk_mb = self.chunk_px**2 * 4 / _MB
-        match rule:
-            case "illumination":
-                return size.tiles * 256**2 * 4 * 6 / _MB + size.tile_px * 24 / _MB + 100
-            case "tile_positions":
-                strips = 4 * size.tiles * size.tile_px * max(size.overlap, 0.05)
-                return strips * 4 * 3 / _MB + size.tile_px * 24 / _MB + 100
-            case "stitch":
-                return size.row_px * 3 * 2 / _MB + cpus * chunk_mb * 12 + 100
-            case "deconvolve":
-                edge = min(self.tile_px, math.sqrt(size.mosaic_px)) + 2 * (self.halo_px + 16)
-                # 47 bytes per padded voxel measured; two tiles are in flight while reading
-                return edge**2 * (size.planes + 16) * 60 / _MB + 200
-            case "project":
-                return cpus * chunk_mb * (6 * size.planes + 12) + 100
-            case "register":
-                return math.sqrt(size.mosaic_px) * self.chunk_px * 4 * 8 / _MB + 600
-            case "assemble":
-                return cpus * chunk_mb * 16 + math.sqrt(size.mosaic_px) * 1024 * 4 / _MB + 300
-            case _:
-                return 800.0
+    mb: float
+    work_s: float
 
-    def _minutes(self, rule: str, size: DataSize, cpus: int) -> int:
-        """Return minutes at a quarter of the speed measured on 2 cores, plus ten to start."""
-        voxels = size.mosaic_px * size.planes
-        match rule:
-            case "deconvolve":
-                work = voxels / (0.6e6 * cpus)
-            case "illumination" | "tile_positions":
-                work = size.tiles * size.tile_px * size.planes / 20e6
-            case "stitch" | "project":
-                work = voxels / (15e6 * cpus)
-            case "register":
-                work = size.mosaic_px / 1e6
-            case "assemble":
-                work = size.mosaic_px * size.channels / (8e6 * cpus)
-            case _:
-                work = voxels * size.channels / max(size.cycles, 1) / 15e6
-        return _START_MIN + math.ceil(_MARGIN * work / 60)
+
+CostOf = Callable[[DataSize, BlockSizes, int], Cost]
+
+
+def _illumination(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+    mb = size.tiles * 256**2 * 4 * 6 / _MB + size.tile_px * 24 / _MB + 100
+    return Cost(mb, size.tiles * size.tile_px * size.planes / 20e6)
+
+
+def _tile_positions(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+    strips = 4 * size.tiles * size.tile_px * max(size.overlap, 0.05)
+    mb = strips * 4 * 3 / _MB + size.tile_px * 24 / _MB + 100
+    return Cost(mb, size.tiles * size.tile_px * size.planes / 20e6)
+
+
+def _stitch(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+    mb = size.row_px * 3 * 2 / _MB + cpus * blocks.chunk_mb * 12 + 100
+    return Cost(mb, size.mosaic_voxels / (15e6 * cpus))
+
+
+def _deconvolve(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+    edge = min(blocks.tile_px, math.sqrt(size.mosaic_px)) + 2 * (blocks.halo_px + 16)
+    # 47 bytes per padded voxel measured; two tiles are in flight while reading
+    mb = edge**2 * (size.planes + 16) * 60 / _MB + 200
+    return Cost(mb, size.mosaic_voxels / (0.6e6 * cpus))
+
+
+def _edf_plane(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+    mb = cpus * blocks.chunk_mb * (6 * size.planes + 12) + 100
+    return Cost(mb, size.mosaic_voxels / (15e6 * cpus))
+
+
+def _register(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+    mb = math.sqrt(size.mosaic_px) * blocks.chunk_px * 4 * 8 / _MB + 600
+    return Cost(mb, size.mosaic_px / 1e6)
+
+
+def _assemble(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+    mb = cpus * blocks.chunk_mb * 16 + math.sqrt(size.mosaic_px) * 1024 * 4 / _MB + 300
+    return Cost(mb, size.mosaic_px * size.channels / (8e6 * cpus))
+
+
+def _judging(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+    return Cost(800.0, size.mosaic_voxels * size.channels / max(size.cycles, 1) / 15e6)
 
 
 @dataclass(frozen=True)
-class DataSizes:
-    """Shapes and times of the image rules.
+class Stage:
+    """What is judged of a rule's results, by rule ``qc_<name>`` and module ``report.qc_<name>``.
 
     Attributes
     ----------
-    model : ShapeModel
-    size_of : callable
-        Sample name to the size of its data.
-    kinds_of : mapping
-        Rule to the device kinds that may run it, the preferred one first; others run on CPUs.
+    name : str
+        As in ``results/<sample>/qc/<name>_cycle1.json`` and in the table of verdicts.
+    title, about : str
+        Heading in the report, and what its pictures show.
+    by_channel : bool
+        Whether the channels of a cycle are judged one by one, or the cycle at once.
     """
 
-    model: ShapeModel
-    size_of: Callable[[str | None], DataSize]
-    kinds_of: Mapping[str, tuple[Kind, ...]]
+    name: str
+    title: str
+    about: str
+    by_channel: bool = True
 
-    def kinds(self, rule: str) -> tuple[Kind, ...]:
-        """Return the device kinds that may run a rule."""
-        return self.kinds_of.get(rule, ("cpu",))
 
-    def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
-        """Return what one job needs on a device kind."""
-        size = self.size_of(wildcards.get("sample"))
-        return self.model.shape(rule, size, gpu=gpu)
+@dataclass(frozen=True)
+class Rule:
+    """One rule.
 
-    def nominal_s(self, rule: str, wildcards: Any) -> float:
-        """Return about how long one job takes on CPUs."""
-        return self.model.nominal_s(rule, self.size_of(wildcards.get("sample")))
+    Attributes
+    ----------
+    name : str
+    cost : callable
+        Size of the data, sizes of blocks and CPUs to :class:`Cost`.
+    gpu : bool
+        Whether its kernels run on a GPU too.
+    stage : Stage or None
+        What is judged of its results.
+    """
 
-    def group(self, wildcards: Any) -> str | None:
-        """Return the sample and cycle of a job."""
-        sample, cycle = wildcards.get("sample"), wildcards.get("cycle")
-        return f"{sample} {cycle}" if cycle else None
+    name: str
+    cost: CostOf = _judging
+    gpu: bool = False
+    stage: Stage | None = None
+
+
+_IMAGE_RULES = (
+    Rule("illumination", _illumination, True, Stage(
+        "illumination", "Illumination",
+        "The flat-field of each channel, and how well tiles agree in overlaps it was not "
+        "fitted to.",
+    )),
+    Rule("tile_positions", _tile_positions, True, Stage(
+        "tile_positions", "Tile positions",
+        "Where each tile lies, which overlaps agreed, and what nothing ties down.",
+        by_channel=False,
+    )),
+    Rule("stitch", _stitch, True, Stage(
+        "stitch", "Stitching", "The mosaic in its sharpest plane, before deconvolution.",
+    )),
+    Rule("deconvolve", _deconvolve, True, Stage(
+        "deconvolve", "Deconvolution", "The same place before and after.",
+    )),
+    Rule("edf_plane", _edf_plane, True, Stage(
+        "edf", "In-focus plane",
+        "One plane made from the stack, and where in z the tissue lies.",
+    )),
+    Rule("register", _register, True, Stage(
+        "register", "Registration",
+        "Nuclei of this cycle on those of the reference cycle, before and after.",
+        by_channel=False,
+    )),
+    Rule("assemble", _assemble, True, Stage(
+        "image", "Final image",
+        "Each channel of the final image beside what was stitched, and whether its files agree.",
+    )),
+)  # fmt: skip
+
+#: Stages with quality numbers, in the order of the workflow.
+STAGES = {rule.stage.name: rule.stage for rule in _IMAGE_RULES if rule.stage}
+
+#: All rules that do work, in the order of the workflow: their resources can be configured.
+RULES = {
+    rule.name: rule
+    for rule in (
+        *_IMAGE_RULES,
+        *(Rule(f"qc_{stage}") for stage in STAGES),
+        *(Rule(name) for name in ("report", "summary", "verdict")),
+    )
+}
+
+#: Rules whose kernels run on a GPU when the device is ``gpu``.
+GPU_RULES = frozenset(name for name, rule in RULES.items() if rule.gpu)

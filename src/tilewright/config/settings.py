@@ -13,7 +13,6 @@ from pydantic import (
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
 )
 from pydantic_core import core_schema
 
@@ -72,12 +71,6 @@ class Within:
     ) -> core_schema.CoreSchema:
         """Check the number after pydantic has read it."""
         return core_schema.no_info_after_validator_function(self._validate, handler(source))
-
-    def __get_pydantic_json_schema__(
-        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        """Tell editors the range."""
-        return {**handler(schema), "minimum": self.low, "maximum": self.high}
 
 
 #: Pixels of light microscopes in the specimen: 0.03 µm (100 x, small camera) to 13 µm (1 x).
@@ -150,7 +143,7 @@ class Acquisition(Section):
     reference_channel: TokenText
 
 
-class Camera(Section):
+class CameraSettings(Section):
     """What the camera adds to the light."""
 
     offset_counts: Annotated[float, Field(ge=0)] | Auto = "auto"
@@ -158,7 +151,7 @@ class Camera(Section):
     saturation_counts: Annotated[int, Field(ge=1)] | Auto = "auto"
 
 
-class Optics(Section):
+class OpticsSettings(Section):
     """What the point spread function is computed from."""
 
     numerical_aperture: float | None = Field(default=None, gt=0, lt=1.7)
@@ -227,7 +220,7 @@ class OutputSettings(Section):
     tiff_tile_px: int = Field(default=512, ge=128, multiple_of=16)
 
 
-class Threshold(Section):
+class ThresholdSettings(Section):
     """Where a quality number turns to warn and to fail; either may be absent."""
 
     warn: float | None = None
@@ -239,7 +232,7 @@ class QcSettings(Section):
     """Verdicts."""
 
     on_fail: Literal["stop", "continue"] = "continue"
-    thresholds: dict[str, Threshold] = Field(default_factory=dict)
+    thresholds: dict[str, ThresholdSettings] = Field(default_factory=dict)
 
 
 class RuleResources(Section):
@@ -260,8 +253,8 @@ class Settings(Section):
     results: Annotated[PathText, AfterValidator(_no_braces)] = "results"
     device: Literal["auto", "gpu", "cpu"] = "auto"
     acquisition: Acquisition
-    camera: Camera = Camera()
-    optics: Optics = Optics()
+    camera: CameraSettings = CameraSettings()
+    optics: OpticsSettings = OpticsSettings()
     illumination: IlluminationSettings = IlluminationSettings()
     tile_positions: PositionSettings = PositionSettings()
     stitch: StitchSettings = StitchSettings()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.devices.records import Device
+from tilewright.devices.inventory import Device
 
 MIB = 2**20
 #: Left free on each device: the context of CUDA lies outside CuPy's limit.
@@ -49,7 +49,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class LeaseClaim:
     """A request in the queue, or, once it has a device, a lease.
 
     Attributes
@@ -88,12 +88,12 @@ class Claim:
     evidence: str = ""
 
 
-def leased_b(device: Device, held: Iterable[Claim]) -> int:
+def leased_b(device: Device, held: Iterable[LeaseClaim]) -> int:
     """Return the bytes of a device that are leased."""
     return sum(claim.granted_b for claim in held if claim.uuid == device.uuid)
 
 
-def foreign_b(device: Device, held: Iterable[Claim]) -> int:
+def foreign_b(device: Device, held: Iterable[LeaseClaim]) -> int:
     """Return the bytes of a device that others than the holders of leases use.
 
     What a holder uses beyond its lease counts as foreign too. Where NVML shows no processes, as
@@ -111,13 +111,13 @@ def foreign_b(device: Device, held: Iterable[Claim]) -> int:
     return min(device.used_b, max([0, beyond, *(claim.foreign_b for claim in own)]))
 
 
-def room_b(device: Device, held: Collection[Claim], reserve_b: int = RESERVE_B) -> int:
+def room_b(device: Device, held: Collection[LeaseClaim], reserve_b: int = RESERVE_B) -> int:
     """Return the bytes of a device that can still be granted; below 0 where it is overfull."""
     return device.total_b - reserve_b - leased_b(device, held) - foreign_b(device, held)
 
 
 def lacking_b(
-    device: Device, held: Collection[Claim], request: Request, reserve_b: int = RESERVE_B
+    device: Device, held: Collection[LeaseClaim], request: Request, reserve_b: int = RESERVE_B
 ) -> int:
     """Return the bytes that must become free on a device before a request fits; 0: it fits.
 
@@ -141,7 +141,7 @@ def whole_above_b(devices: Iterable[Device]) -> int:
 
 def choose(
     devices: Iterable[Device],
-    held: Collection[Claim],
+    held: Collection[LeaseClaim],
     request: Request,
     last_uuid: str | None = None,
     quarantined: Collection[str] = (),
@@ -168,19 +168,19 @@ def choose(
     )[2]
 
 
-def plan(
+def grants(
     devices: Sequence[Device],
-    claims: Iterable[Claim],
+    claims: Iterable[LeaseClaim],
     last: Mapping[str, str] | None = None,
     quarantined: Collection[str] = (),
     reserve_b: int = RESERVE_B,
-) -> list[Claim]:
+) -> list[LeaseClaim]:
     """Return the claims that change: those that get a device now, and those that they passed.
 
     Parameters
     ----------
     devices : sequence of Device
-    claims : iterable of Claim
+    claims : iterable of LeaseClaim
         All that live, waiting or holding.
     last : mapping
         Last device by group.
@@ -192,8 +192,8 @@ def plan(
     held = [claim for claim in every if claim.uuid]
     usable = {device.uuid: device for device in leasable(devices, quarantined)}
     recent = dict(last or {})
-    changed: dict[int, Claim] = {}
-    waiting: list[Claim] = []
+    changed: dict[int, LeaseClaim] = {}
+    waiting: list[LeaseClaim] = []
     keepers: set[int] = set()
     for claim in every:
         if claim.uuid:
@@ -219,18 +219,20 @@ def plan(
     return [claim for claim in changed.values() if claim != known[claim.ticket]]
 
 
-def _granted(claim: Claim, device: Device, held: Collection[Claim], reserve_b: int) -> Claim:
+def _granted(
+    claim: LeaseClaim, device: Device, held: Collection[LeaseClaim], reserve_b: int
+) -> LeaseClaim:
     bytes_ = room_b(device, held, reserve_b) if claim.request.whole else claim.request.bytes_
     return replace(claim, uuid=device.uuid, granted_b=bytes_, foreign_b=foreign_b(device, held))
 
 
-def _passed(claim: Claim, uuid: str) -> Claim:
+def _passed(claim: LeaseClaim, uuid: str) -> LeaseClaim:
     """Count a younger one that got a device which this one could use."""
     return replace(claim, passed=claim.passed + (uuid in claim.allowed))
 
 
 def _nearest(
-    usable: Mapping[str, Device], held: Collection[Claim], claim: Claim, reserve_b: int
+    usable: Mapping[str, Device], held: Collection[LeaseClaim], claim: LeaseClaim, reserve_b: int
 ) -> str | None:
     """Return the device that lacks least for a claim, of those that hold it without leases.
 

@@ -1,4 +1,4 @@
-"""Which devices are not to be used for a while, because of how jobs failed on them.
+"""Which errors speak against a device, and which devices are not to be used for a while.
 
 Failures are noted in one file of a folder on this node; what they mean is reckoned when asked.
 """
@@ -7,20 +7,124 @@ from __future__ import annotations
 
 import fcntl
 import json
+import re
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, Literal
 
-from tilewright.devices.faults import FaultClass
+from tilewright.runtime.files import write_whole
 
+#: ``hardware``: the device is not to be trusted. ``sticky``: the process can use it no more and
+#: must end; a program or a device may be the cause. ``memory``: the job asked for more than there
+#: is. ``other``: says nothing about the device.
+FaultClass = Literal["hardware", "sticky", "memory", "other"]
+
+# Letters of CUDA's names (cudaErrorX and CUDA_ERROR_X alike) and sentences, without the rest.
+_HARDWARE = (
+    "eccuncorrectable",
+    "uncorrectableecc",
+    "nvlinkuncorrectable",
+    "cudaerrorcontained",
+    "fallenoffthebus",
+    "felloffthebus",
+    "gpuislost",
+    "gpurequiresrestart",
+    "computeswrongly",
+)
+_STICKY = (
+    "illegaladdress",
+    "illegalmemoryaccess",
+    "illegalinstruction",
+    "invalidaddressspace",
+    "cudaerrorinvalidpc",
+    "misalignedaddress",
+    "hardwarestackerror",
+    "launchfailure",
+    "launchfailed",
+    "launchtimeout",
+    "deviceunavailable",
+    "devicesunavailable",
+    "busyorunavailable",
+    "deviceassert",
+    "cudaerrorassert",
+    "cudaerrorunknown",
+    "cudaerrornodevice",
+    "cudaerrorinitializationerror",
+    "cudaerrornotinitialized",
+    "execfailed",
+    "executionfailed",
+)
+_MEMORY = ("outofmemory", "memoryallocation", "allocfailed")
+#: Xid numbers that a program alone can cause, by NVIDIA's catalogue.
+_XID_OF_PROGRAMS = frozenset({8, 11, 13, 25, 31, 32, 43, 45, 68, 69})
+_XID = re.compile(r"\bXid\b(?:\s*\([^)]*\))?\D{0,4}(\d+)?", re.IGNORECASE)
+
+_CELLS = 1 << 20
+_ROUNDS = 8
+#: What `_checksum` gives with NumPy: whole numbers that wrap, so it is the same everywhere.
+_EXPECTED = 2251005875580922
 #: How long a failure counts against a device.
 TTL_S = 24 * 3600.0
-
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 #: Failures that the file keeps, the newest ones.
 _KEPT = 1000
+
+
+def classify(text: str) -> FaultClass:
+    """Return the class of an error by its text: its type's name and message, or a kernel's line.
+
+    Examples
+    --------
+    >>> classify("CUDARuntimeError: cudaErrorIllegalAddress: an illegal memory access")
+    'sticky'
+    >>> classify("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus")
+    'hardware'
+    """
+    xid = _XID.search(text)
+    if xid:
+        return "sticky" if int(xid[1] or 0) in _XID_OF_PROGRAMS else "hardware"
+    letters = re.sub("[^a-z]", "", text.lower())
+    classes: tuple[tuple[FaultClass, tuple[str, ...]], ...] = (
+        ("hardware", _HARDWARE),
+        ("sticky", _STICKY),
+        ("memory", _MEMORY),
+    )
+    for fault, marks in classes:
+        if any(mark in letters for mark in marks):
+            return fault
+    return "hardware" if re.search(r"\bECC\b", text) else "other"
+
+
+def preflight(xp: Any) -> str:
+    """Compute a known number with an array library; return what went wrong, or nothing.
+
+    The caller waits for nothing else: the number is fetched from the device. What is returned
+    is text for `classify`.
+
+    Parameters
+    ----------
+    xp : module
+        NumPy or one like it, such as CuPy, whose current device is looked at.
+    """
+    try:
+        found = _checksum(xp)
+    except (RuntimeError, MemoryError) as error:
+        return f"{type(error).__name__}: {error}"
+    if found != _EXPECTED:
+        return f"the device computes wrongly: the checksum is {found}, not {_EXPECTED}"
+    return ""
+
+
+def _checksum(xp: Any) -> int:
+    """Mix numbers over 4 MB of memory, each with one far away, and add them up."""
+    cells = xp.arange(_CELLS, dtype=xp.uint32)
+    for _ in range(_ROUNDS):
+        cells = cells * xp.uint32(1664525) + xp.uint32(1013904223)
+        cells = (cells ^ (cells >> xp.uint32(15))) + xp.roll(cells, 4099)
+    return int(cells.sum(dtype=xp.uint64))
 
 
 class HealthError(RuntimeError):
@@ -35,7 +139,7 @@ class Failure:
     ----------
     uuid, job : str
     fault : str
-        Class of the fault, see `tilewright.devices.faults`.
+        Class of the fault, see `tilewright.devices.health`.
     words : str
         What was said of it.
     at_s : float
@@ -78,7 +182,7 @@ class Quarantine:
     left_s: float
 
 
-def judge(failures: Iterable[Failure], now_s: float) -> dict[str, Quarantine]:
+def quarantines(failures: Iterable[Failure], now_s: float) -> dict[str, Quarantine]:
     """Return the devices to quarantine.
 
     One hardware fault is enough. So are sticky errors of two different jobs, but those of a job
@@ -144,7 +248,7 @@ def note_failure(
 
 def quarantined(root: Path) -> dict[str, Quarantine]:
     """Return the devices that get no jobs now, by UUID."""
-    return judge(_failures(root), _now_s())
+    return quarantines(_failures(root), _now_s())
 
 
 def failed_on(root: Path, job: str) -> set[str]:
@@ -182,9 +286,7 @@ def _failures(root: Path) -> list[Failure]:
 def _write(root: Path, failures: list[Failure]) -> None:
     """Replace the file in one step; only one process does so at a time."""
     path = _path(root)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps([asdict(f) for f in failures[-_KEPT:]]), encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, json.dumps([asdict(f) for f in failures[-_KEPT:]]))
 
 
 @contextmanager
@@ -195,9 +297,7 @@ def _locked(root: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
     except OSError as error:
-        raise HealthError(
-            f"failures cannot be noted in {root} ({error}); mend the folder"
-        ) from None
+        raise HealthError(f"failures cannot be noted in {root} ({error}); fix the folder") from None
 
 
 def _path(root: Path) -> Path:

@@ -1,7 +1,7 @@
 """Leases of GPU memory that all runs of a user on one machine share.
 
-Whoever enters or leaves the queue or gives a lease back takes the lock of the book, reads all
-claims and writes the grants of :func:`~tilewright.devices.budget.plan`, its own and those of
+Whoever enters or leaves the queue or gives a lease back takes the lock of the queue, reads all
+claims and writes the grants of :func:`~tilewright.devices.budget.grants`, its own and those of
 others, which it wakes by their pipes. A killed process says nothing: the first in the queue tests
 the holders' locks every :data:`FIRST_S`, and the others now and then the first one's.
 """
@@ -15,13 +15,20 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tilewright.devices.book import LOOK, NOTICE, Book, Ticket
-from tilewright.devices.budget import MIB, RESERVE_B, Claim, Request, leasable, plan
-from tilewright.devices.granted import granted_lease
+from tilewright.devices.budget import MIB, RESERVE_B, LeaseClaim, Request, grants, leasable
+from tilewright.devices.evidence import Held, variables_set
 from tilewright.devices.health import HealthError
-from tilewright.devices.held import Held, append_line, variables_set
-from tilewright.devices.records import Snapshot
-from tilewright.devices.root import LeaseRootError, lease_root
+from tilewright.devices.inventory import Snapshot
+from tilewright.devices.lease_queue import (
+    LOOK,
+    NOTICE,
+    LeaseQueue,
+    LeaseRootError,
+    Ticket,
+    lease_root,
+)
+from tilewright.devices.slurm_grant import granted_lease
+from tilewright.runtime.files import append_line
 
 logger = logging.getLogger("tilewright")
 
@@ -44,10 +51,10 @@ class NoDeviceError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class _Desk:
-    """What a process needs to look at the book."""
+class _Waiter:
+    """What a process needs to look at the queue."""
 
-    book: Book
+    queue: LeaseQueue
     snapshot: Callable[[], Snapshot]
     quarantined: Callable[[], Collection[str]]
     reserve_b: int
@@ -77,7 +84,7 @@ def lease(
     snapshot : callable
         Returns what NVML sees now, cut to what this process may use.
     root : Path, optional
-        That of :func:`~tilewright.devices.root.lease_root`, unless a test names another.
+        That of :func:`~tilewright.devices.lease_queue.lease_root`, unless a test names another.
     quarantined : callable
         Returns the UUIDs that must not be used now.
     avoid : collection of str
@@ -96,8 +103,9 @@ def lease(
     with contextlib.ExitStack() as stack:
         held = granted_lease(request, seen, reserve_b=reserve_b)
         if held is None:
-            desk = _Desk(Book(root or lease_root()), snapshot, quarantined, reserve_b, evidence)
-            held = stack.enter_context(_leased(desk, request, seen, avoid))
+            queue = LeaseQueue(root or lease_root())
+            waiter = _Waiter(queue, snapshot, quarantined, reserve_b, evidence)
+            held = stack.enter_context(_leased(waiter, request, seen, avoid))
         try:
             with variables_set(held.environment()):
                 yield held
@@ -108,46 +116,46 @@ def lease(
         _note(evidence, held, request, "done")
 
 
-def leases(root: Path) -> list[Claim]:
+def leases(root: Path) -> list[LeaseClaim]:
     """Return the claims of living processes, those that hold a device first."""
     if not (root / "holding").is_dir():
         return []
-    book = Book(root)
-    with book.opened():
-        return sorted(book.claims(), key=lambda claim: (not claim.uuid, claim.ticket))
+    queue = LeaseQueue(root)
+    with queue.locked():
+        return sorted(queue.claims(), key=lambda claim: (not claim.uuid, claim.ticket))
 
 
 @contextlib.contextmanager
 def _leased(
-    desk: _Desk, request: Request, seen: Snapshot, avoid: Collection[str]
+    waiter: _Waiter, request: Request, seen: Snapshot, avoid: Collection[str]
 ) -> Iterator[Held]:
     """Queue, wait, hold, and give back."""
     started_s = time.monotonic()
     with contextlib.ExitStack() as stack:
         try:
-            bad = desk.quarantined()
-            allowed = _able(request, seen, bad, desk, avoid)
-            with desk.book.opened():
-                ticket = desk.book.join(request, allowed, desk.evidence)
-            stack.callback(_give_back, desk, ticket)
-            with desk.book.opened():
-                _grant(desk, seen, bad, ticket)
-            claim = _wait(desk, ticket, request, started_s)
+            bad = waiter.quarantined()
+            allowed = _able(request, seen, bad, waiter, avoid)
+            with waiter.queue.locked():
+                ticket = waiter.queue.join(request, allowed, waiter.evidence)
+            stack.callback(_give_back, waiter, ticket)
+            with waiter.queue.locked():
+                _grant(waiter, seen, bad, ticket)
+            claim = _wait(waiter, ticket, request, started_s)
         except (LeaseTimeoutError, NoDeviceError) as error:
             none = Held("", 0, time.monotonic() - started_s, seen.driver, reason=str(error))
-            _note(desk.evidence, none, request, "not granted")
+            _note(waiter.evidence, none, request, "not granted")
             raise
         yield Held(claim.uuid, claim.granted_b, time.monotonic() - started_s, seen.driver)
 
 
-def _wait(desk: _Desk, ticket: Ticket, request: Request, started_s: float) -> Claim:
+def _wait(waiter: _Waiter, ticket: Ticket, request: Request, started_s: float) -> LeaseClaim:
     limit_s = request.wait_limit_s
     looked_s = time.monotonic()
-    if not desk.book.own(ticket):
+    if not waiter.queue.held_claim(ticket):
         what = f"a GPU with {request.bytes_ // MIB} MiB free"
         logger.info("job %s waits for %s; see tilewright devices", request.job, what)
     while True:
-        if claim := desk.book.own(ticket):
+        if claim := waiter.queue.held_claim(ticket):
             return claim
         now_s = time.monotonic()
         if limit_s is not None and now_s - started_s >= limit_s:
@@ -155,76 +163,77 @@ def _wait(desk: _Desk, ticket: Ticket, request: Request, started_s: float) -> Cl
                 f"job {request.job} got no device with {request.bytes_} B within {limit_s:g} s; "
                 "raise the wait limit, or end other work on the GPUs"
             )
-        before, due = desk.book.stirred(ticket)
+        before, due = waiter.queue.look_due(ticket)
         if due or (not before and now_s - looked_s >= AGAIN_S):
-            _look(desk, ticket, request, spread=True)
+            _look(waiter, ticket, request, spread=True)
             looked_s = time.monotonic()
             continue
         pause_s = OTHERS_S * before or FIRST_S
         if limit_s is not None:
             pause_s = min(pause_s, started_s + limit_s - now_s)
         if LOOK in ticket.sleep(pause_s):
-            _look(desk, ticket, request, spread=False)
+            _look(waiter, ticket, request, spread=False)
 
 
-def _look(desk: _Desk, ticket: Ticket, request: Request, *, spread: bool) -> None:
+def _look(waiter: _Waiter, ticket: Ticket, request: Request, *, spread: bool) -> None:
     """See what became free; ``spread``: let others judge devices that are hidden from here."""
-    seen, bad = desk.snapshot(), desk.quarantined()
-    able = _able(request, seen, bad, desk)
-    with desk.book.opened():
-        own = desk.book.waits(ticket)
+    seen, bad = waiter.snapshot(), waiter.quarantined()
+    able = _able(request, seen, bad, waiter)
+    queue = waiter.queue
+    with queue.locked():
+        own = queue.waiting_claim(ticket)
         if own and not {*own.allowed} & {*able}:
-            desk.book.save(replace(own, allowed=able))  # those it wanted cannot be had any more
-        _grant(desk, seen, bad, ticket, spread=spread)
-        if not any((f / ticket.name).exists() for f in (desk.book.waiting, desk.book.holding)):
+            queue.save(replace(own, allowed=able))  # those it wanted cannot be had any more
+        _grant(waiter, seen, bad, ticket, spread=spread)
+        if not any((f / ticket.name).exists() for f in (queue.waiting, queue.holding)):
             raise LeaseRootError(
-                f"the claim of job {request.job} in {desk.book.root} was removed while it waited; "
+                f"the claim of job {request.job} in {queue.root} was removed while it waited; "
                 "set TILEWRIGHT_LEASE_ROOT to a folder that nobody clears"
             )
 
 
 def _grant(
-    desk: _Desk,
+    waiter: _Waiter,
     seen: Snapshot,
     bad: Collection[str],
     ticket: Ticket | None,
     *,
     spread: bool = True,
 ) -> None:
-    """Write what the plan grants, and wake those whom it concerns."""
-    book = desk.book
-    claims = book.claims()
-    changed = plan(seen.devices, claims, book.last(), bad, desk.reserve_b)
+    """Write the grants, and wake those whom they concern."""
+    queue = waiter.queue
+    claims = queue.claims()
+    changed = grants(seen.devices, claims, queue.last(), bad, waiter.reserve_b)
     now_s = time.time()
     for claim in changed:
-        book.save(replace(claim, granted_s=now_s) if claim.uuid else claim)
+        queue.save(replace(claim, granted_s=now_s) if claim.uuid else claim)
     granted = {claim.ticket for claim in changed if claim.uuid}
-    book.remember(claim for claim in changed if claim.uuid)
+    queue.remember(claim for claim in changed if claim.uuid)
     waiting = [c for c in claims if not c.uuid and c.ticket not in granted]
-    rings = dict.fromkeys(granted, NOTICE)
+    calls = dict.fromkeys(granted, NOTICE)
     if waiting:
-        rings[min(claim.ticket for claim in waiting)] = NOTICE
+        calls[min(claim.ticket for claim in waiting)] = NOTICE
     if spread:
         known = {device.uuid for device in seen.devices}
         strangers = {c.allowed: c.ticket for c in reversed(waiting) if not known >= {*c.allowed}}
-        rings |= dict.fromkeys(strangers.values(), LOOK)
+        calls |= dict.fromkeys(strangers.values(), LOOK)
     if ticket is not None:
-        rings.pop(ticket.number, None)
-    for number, kind in rings.items():
-        book.ring(number, kind)
+        calls.pop(ticket.number, None)
+    for number, kind in calls.items():
+        queue.wake(number, kind)
 
 
-def _give_back(desk: _Desk, ticket: Ticket) -> None:
+def _give_back(waiter: _Waiter, ticket: Ticket) -> None:
     """Leave, and hand what became free to those who wait."""
     # NVML may take seconds to start, so it is asked only where somebody waits, outside the lock
     try:
-        with desk.book.opened():
-            desk.book.leave(ticket)
-            waiting = desk.book.queue()
+        with waiter.queue.locked():
+            waiter.queue.leave(ticket)
+            waiting = waiter.queue.names()
         if waiting:
-            seen, bad = desk.snapshot(), desk.quarantined()
-            with desk.book.opened():
-                _grant(desk, seen, bad, None)
+            seen, bad = waiter.snapshot(), waiter.quarantined()
+            with waiter.queue.locked():
+                _grant(waiter, seen, bad, None)
     except (LeaseRootError, HealthError, OSError) as error:
         # the job's work is done, its locks end with its process, and those who wait look again
         logger.warning("what job %s held was not handed on: %s", ticket.name, error)
@@ -234,7 +243,7 @@ def _able(
     request: Request,
     seen: Snapshot,
     bad: Collection[str],
-    desk: _Desk,
+    waiter: _Waiter,
     avoid: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Return the devices that can hold a request, those to avoid only where there is no other.
@@ -250,13 +259,13 @@ def _able(
         raise NoDeviceError(
             f"job {request.job} has no GPU to use: {reason}; see tilewright devices"
         )
-    most_b = max(device.total_b for device in devices) - desk.reserve_b
+    most_b = max(device.total_b for device in devices) - waiter.reserve_b
     if request.bytes_ > most_b:
         raise NoDeviceError(
             f"job {request.job} needs {request.bytes_} B, more than the {most_b} B of the largest "
             "GPU; make its tiles smaller or let it use the CPU"
         )
-    able = [d.uuid for d in devices if d.total_b - desk.reserve_b >= request.bytes_]
+    able = [d.uuid for d in devices if d.total_b - waiter.reserve_b >= request.bytes_]
     return tuple(uuid for uuid in able if uuid not in avoid) or tuple(able)
 
 

@@ -14,6 +14,7 @@ from tilewright.init.write import config_text, markers_text, samples_text
 from tilewright.io.conventions import RawPlane
 from tilewright.io.conventions.common import clean_token
 from tilewright.io.raw_headers import read_headers
+from tilewright.runtime.files import write_whole
 
 
 class InitError(ValueError):
@@ -99,9 +100,9 @@ def create_experiment(
     files = (samples, markers, output / "results")
     warnings = _warnings(recognised, metadata, layouts)
     text = config_text(raw.resolve(), files, recognised, layouts, metadata, planes, warnings)
-    _write(config, text.text)
-    _write(samples, samples_text(_samples(raw.resolve(), regions), layouts))
-    _write(markers, markers_text(metadata.markers))
+    write_whole(config, text.text)
+    write_whole(samples, samples_text(_samples(raw.resolve(), regions), layouts))
+    write_whole(markers, markers_text(metadata.markers))
     return InitResult(
         config,
         samples,
@@ -181,11 +182,3 @@ def _warnings(recognised: Recognised, metadata: Metadata, layouts: list[TileLayo
             f"others have {most}; the workflow will name what is missing"
         )
     return warnings
-
-
-def _write(path: Path, text: str) -> None:
-    """Write whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

@@ -26,7 +26,7 @@ _NUCLEAR = re.compile(r"(?i)dapi|hoechst|nuclei|nuclear|dna|draq5|sytox")
 
 
 @dataclass(frozen=True)
-class Marker:
+class MarkerLine:
     """One line of the markers table."""
 
     cycle: int
@@ -40,7 +40,7 @@ class Marker:
 class Metadata:
     """What is known of an acquisition; None is "not known"."""
 
-    markers: list[Marker]
+    markers: list[MarkerLine]
     reference_cycle: int
     reference_channel: str
     pixel_um: float | None = None
@@ -84,7 +84,7 @@ def _with_markers(
     """Return metadata with the markers table made, and a reference channel chosen."""
     unnamed = [names.get(key) or f"cycle{key[0]}_channel{key[1]}" for key in channels]
     markers = [
-        Marker(*key, name, emission.get(key), exposure.get(key))
+        MarkerLine(*key, name, emission.get(key), exposure.get(key))
         for key, name in zip(channels, unique_names(unnamed), strict=True)
     ]
     cycles = sorted({cycle for cycle, _ in channels})

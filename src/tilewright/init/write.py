@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from tilewright.init.metadata import Marker, Metadata
+from tilewright.init.metadata import MarkerLine, Metadata
 from tilewright.init.recognise import Recognised
 from tilewright.init.tile_layout import TileLayout
 
@@ -173,7 +173,7 @@ def samples_text(samples: Sequence[tuple[str, Path, str | None]], layouts: list[
     return _table([columns, *values], "\t")
 
 
-def markers_text(markers: Sequence[Marker]) -> str:
+def markers_text(markers: Sequence[MarkerLine]) -> str:
     """Return the markers table."""
     columns = ["cycle", "channel", "marker", "emission_nm", "exposure_ms"]
     lines = [

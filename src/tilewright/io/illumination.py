@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,16 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
+from tilewright.runtime.files import whole_or_nothing, write_whole
+
+#: ``offset_method`` of an offset that the tiles only bound, ``saturation_method`` of a camera that
+#: clips below the largest value of its files: the report tells both.
+OFFSET_BOUND = "5th percentile over images of their 1st percentile: an upper bound"
+CLIPPED_BELOW = "the histogram piles up there"
+
 
 class IlluminationFileError(ValueError):
-    """A flat-field or dark-field file cannot be used; the message names it and the mend."""
+    """A flat-field or dark-field file cannot be used; the message names it and the fix."""
 
 
 @dataclass(frozen=True)
@@ -139,12 +146,12 @@ def write_illumination(
         Paths of the flat-field, the dark-field and the JSON.
     """
     flat_path, dark_path, json_path = illumination_paths(stem)
-    flat_path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(flat_path, lambda temporary: _write_plane(temporary, illumination.flat))
-    _replace(dark_path, lambda temporary: _write_plane(temporary, illumination.dark))
+    for path, plane in ((flat_path, illumination.flat), (dark_path, illumination.dark)):
+        with whole_or_nothing(path) as partial:
+            _write_plane(partial, plane)
     content = {"pedestal_counts": illumination.pedestal, **numbers}
     text = json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n"
-    _replace(json_path, lambda temporary: _write_text(temporary, text))
+    write_whole(json_path, text)
     return flat_path, dark_path, json_path
 
 
@@ -158,16 +165,3 @@ def _write_plane(path: Path, plane: NDArray[np.float32]) -> None:
         metadata=None,
         software="tilewright",
     )
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-
-
-def _replace(path: Path, write: Callable[[Path], None]) -> None:
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        write(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

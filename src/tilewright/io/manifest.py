@@ -21,6 +21,7 @@ from tilewright.io.conventions import RawDataError, RawPlane, ScanOptions, scan,
 from tilewright.io.conventions.common import RAW_DIR_FILE
 from tilewright.io.raw_headers import RawHeader, read_headers
 from tilewright.io.tile_grid import TileGrid, arrange, completeness, tile_key
+from tilewright.runtime.files import write_whole
 
 __all__ = ["COLUMNS", "RawDataError", "build_manifest"]
 
@@ -154,7 +155,7 @@ def _read_known(tables: Iterable[Path], folder: str) -> dict[str, RawHeader]:
         try:
             known.update(_parse_known(table.read_text("utf-8"), folder))
         except (ValueError, csv.Error):
-            # Cut off or edited: its files are opened again and the table written anew.
+            # Cut off or edited: its files are opened again and the table written again.
             continue
     return known
 
@@ -279,7 +280,4 @@ def _write_if_changed(path: Path, text: str) -> None:
     """Write whole or not at all, and leave an equal file as it is."""
     if _holds(path, text):
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(text.encode())
-    temporary.replace(path)
+    write_whole(path, text, shared=True)

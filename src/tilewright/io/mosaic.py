@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 
 from tilewright.io.zarr_store import (
     ATTRIBUTES_KEY,
-    ChunkedLevel,
     OmeZarrVersion,
     StoreError,
+    StoreWriter,
     create_group,
     create_level,
     json_ready,
     multiscales,
     ome_attributes,
     open_group,
-    whole_or_nothing,
+    whole_store,
 )
 
 __all__ = ["Mosaic", "MosaicWriter", "StoreError", "create_mosaic", "open_mosaic"]
@@ -89,21 +89,8 @@ def open_mosaic(path: str | Path) -> Mosaic:
     )
 
 
-class MosaicWriter:
-    """A mosaic being written; many threads may write at once.
-
-    Attributes
-    ----------
-    attributes : dict
-        Stored with the mosaic when it is closed; numbers, strings, lists of them.
-    """
-
-    def __init__(self, level: ChunkedLevel, attributes: dict[str, Any]) -> None:
-        self._level = level
-        self.attributes = attributes
-        self.shape: tuple[int, ...] = level.shape
-        self.dtype = level.dtype
-        self.chunk_px = level.chunk_px
+class MosaicWriter(StoreWriter):
+    """A mosaic being written."""
 
     def write(self, z: int | slice, y: int | slice, x: int | slice, block: NDArray[Any]) -> None:
         """Write a block (y, x) or (z, y, x) in the mosaic's dtype.
@@ -179,7 +166,7 @@ def create_mosaic(
     MosaicWriter
     """
     path = Path(path)
-    with whole_or_nothing(path) as partial:
+    with whole_store(path) as partial:
         group = create_group(partial, ome_zarr_version)
         level = create_level(group, 0, "zyx", shape, np.dtype(dtype), chunk_px, fill)
         writer = MosaicWriter(level, dict(attributes or {}))

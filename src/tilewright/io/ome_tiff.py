@@ -17,7 +17,8 @@ import tifffile
 from numpy.typing import NDArray
 
 from tilewright.io.ome_zarr import Image, open_image
-from tilewright.io.zarr_store import StoreError, whole_or_nothing
+from tilewright.io.zarr_store import StoreError
+from tilewright.runtime.files import whole_or_nothing
 
 Compression = Literal["deflate", "zstd", "lzw", "none"]
 #: tifffile's name and level of each compression. On Hoechst and brain tiles deflate 1 makes

@@ -18,6 +18,7 @@ from tilewright.io.zarr_store import (
     ChunkedLevel,
     OmeZarrVersion,
     StoreError,
+    StoreWriter,
     create_group,
     create_level,
     for_each,
@@ -25,7 +26,7 @@ from tilewright.io.zarr_store import (
     multiscales,
     ome_attributes,
     open_group,
-    whole_or_nothing,
+    whole_store,
 )
 
 #: A pyramid ends with the first level that fits into a square of this size.
@@ -83,21 +84,8 @@ def open_image(path: str | Path) -> Image:
     return Image(path, levels, names, colours, (y_um, x_um), attributes)
 
 
-class ImageWriter:
-    """The full resolution of an image being written; many threads may write at once.
-
-    Attributes
-    ----------
-    attributes : dict
-        Stored with the image when it is closed; numbers, strings, lists of them.
-    """
-
-    def __init__(self, level: ChunkedLevel, attributes: dict[str, Any]) -> None:
-        self._level = level
-        self.attributes = attributes
-        self.shape: tuple[int, ...] = level.shape
-        self.dtype = level.dtype
-        self.chunk_px = level.chunk_px
+class ImageWriter(StoreWriter):
+    """The full resolution of an image being written."""
 
     def write(self, channel: int, y0: int, x0: int, block: NDArray[Any]) -> None:
         """Write a block (y, x) of one channel; see :meth:`ChunkedLevel.write`."""
@@ -150,7 +138,7 @@ def create_image(
     ImageWriter
     """
     path = Path(path)
-    with whole_or_nothing(path) as partial:
+    with whole_store(path) as partial:
         group = create_group(partial, ome_zarr_version)
         full = create_level(
             group, 0, "cyx", (len(channel_names), *shape), np.dtype(dtype), chunk_px

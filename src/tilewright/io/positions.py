@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.runtime.files import write_whole
+
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
@@ -23,7 +25,7 @@ _FIJI_LINE = re.compile(r"^(?P<name>[^;]+);[^;]*;\s*\((?P<numbers>[^)]*)\)\s*$")
 
 
 class PositionFileError(ValueError):
-    """A file of positions cannot be used; the message names it and the mend."""
+    """A file of positions cannot be used; the message names it and the fix."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ def write_tile_configuration(path: Path, names: Sequence[str], yx_px: Floats) ->
     lines.append("# Define the image coordinates")
     for name, (y, x) in zip(names, np.asarray(yx_px).tolist(), strict=True):
         lines.append(f"{name}; ; ({x:.4f}, {y:.4f})")
-    _replace(path, "\n".join(lines) + "\n")
+    write_whole(path, "\n".join(lines) + "\n")
 
 
 def read_tile_configuration(path: Path) -> tuple[list[str], Floats]:
@@ -179,15 +181,7 @@ def _write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[float]
     for row in rows:
         # + 0.0 turns -0.0 into 0.0, so that equal results are equal bytes.
         lines.append(",".join(f"{v + 0.0:.4f}" if isinstance(v, float) else str(v) for v in row))
-    _replace(path, "\n".join(lines) + "\n")
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.partial")
-    temporary.write_text(text, encoding="utf-8", newline="\n")
-    temporary.replace(path)
+    write_whole(path, "\n".join(lines) + "\n")
 
 
 def _read_csv(path: Path, columns: Sequence[str]) -> dict[str, list[str]]:
@@ -195,7 +189,7 @@ def _read_csv(path: Path, columns: Sequence[str]) -> dict[str, list[str]]:
         reader = csv.DictReader(stream)
         missing = [name for name in columns if name not in (reader.fieldnames or ())]
         if missing:
-            raise PositionFileError(f"{path} has no column {missing[0]!r}; write it anew")
+            raise PositionFileError(f"{path} has no column {missing[0]!r}; write it again")
         rows = list(reader)
     return {name: [row[name] or "" for row in rows] for name in columns}
 

@@ -120,10 +120,10 @@ def _channel(
             "what is dark is grainy, as in a negative; save them as the camera counted"
         )
     why = "; registration finds no tissue in it" if reference else ""
-    mend = "choose another reference_channel" if reference else "take it out of the markers table"
+    fix = "choose another reference_channel" if reference else "take it out of the markers table"
     kinds = " or ".join(sorted({kind for kind, _, _ in said}))
     _, detail, path = said[0]
-    return f"every tile is {kinds}, such as {path} ({detail}){why}; copy the files again, or {mend}"
+    return f"every tile is {kinds}, such as {path} ({detail}){why}; copy the files again, or {fix}"
 
 
 def _check_pages(tiles: Tiles, pages_are_planes: bool) -> None:

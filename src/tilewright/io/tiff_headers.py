@@ -41,7 +41,7 @@ class PageHeader(NamedTuple):
     end: int
 
 
-class _Form(NamedTuple):
+class _TiffForm(NamedTuple):
     """Sizes of a TIFF (42) or BigTIFF (43)."""
 
     order: str
@@ -78,18 +78,18 @@ def read_page_headers(stream: BinaryIO, size_bytes: int) -> list[PageHeader]:
     return pages
 
 
-def _read_start(start: bytes) -> tuple[_Form, int]:
+def _read_start(start: bytes) -> tuple[_TiffForm, int]:
     """Return the form of the file and the offset of its first page."""
     order = {b"II": "<", b"MM": ">"}.get(start[:2])
     magic = struct.unpack_from(f"{order}H", start, 2)[0] if order else 0
     if magic == 42:
         form, (offset,) = (
-            _Form(order or "", "H", "HHI4s", "I"),
+            _TiffForm(order or "", "H", "HHI4s", "I"),
             struct.unpack_from(f"{order}I", start, 4),
         )
     elif magic == 43:
         form, (offset,) = (
-            _Form(order or "", "Q", "HHQ8s", "Q"),
+            _TiffForm(order or "", "Q", "HHQ8s", "Q"),
             struct.unpack_from(f"{order}Q", start, 8),
         )
     else:
@@ -100,7 +100,7 @@ def _read_start(start: bytes) -> tuple[_Form, int]:
 
 
 def _read_directory(
-    stream: BinaryIO, form: _Form, offset: int
+    stream: BinaryIO, form: _TiffForm, offset: int
 ) -> tuple[dict[int, tuple[int, ...]], int]:
     """Return the tags of one page and the offset of the next, 0 after the last."""
     stream.seek(offset)

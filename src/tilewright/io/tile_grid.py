@@ -11,7 +11,7 @@ from tilewright.io.tile_order import LAYOUTS, factor_pairs, grid_places, tile_pl
 
 
 @dataclass(frozen=True)
-class Place:
+class GridPlace:
     """A tile's place: on the grid, its number, and its stage position in pixels."""
 
     row: int
@@ -36,7 +36,7 @@ class TileGrid:
     rows: int
     cols: int
     expected: dict[tuple[int, int], int]
-    places: dict[int, dict[TileKey, Place]]
+    places: dict[int, dict[TileKey, GridPlace]]
     problems: list[str] = field(default_factory=list)
 
 
@@ -131,7 +131,7 @@ def _by_position(
         y0 = min(key[3] or 0.0 for key in tiles)
         x0 = min(key[4] or 0.0 for key in tiles)
         grid.places[cycle] = {
-            key: Place(
+            key: GridPlace(
                 row,
                 col,
                 grid.expected.get((row, col), -1),
@@ -165,9 +165,9 @@ def _grid_of_seen(seen: set[tuple[int, int]], options: ScanOptions) -> TileGrid:
 
 def _nominal(
     row: int, col: int, number: int, options: ScanOptions, shape: tuple[int, int]
-) -> Place:
+) -> GridPlace:
     step = 1.0 - options.overlap
-    return Place(row, col, number, row * step * shape[0], col * step * shape[1])
+    return GridPlace(row, col, number, row * step * shape[0], col * step * shape[1])
 
 
 def completeness(

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.lib import format as npy
 
-from tilewright.io.zarr_store import whole_or_nothing
 from tilewright.kernels.warp import Transform
+from tilewright.runtime.files import whole_or_nothing
 
 _ARRAYS = ("affine", "field", "origin_px", "block_px", "confidence")
 

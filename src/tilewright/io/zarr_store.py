@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,8 @@ import zarr.codecs
 from numpy.typing import NDArray
 from zarr.core.sync import sync
 
+from tilewright.runtime.files import whole_or_nothing
+
 OmeZarrVersion = Literal["0.4", "0.5"]
 #: Key of the group's attributes that holds tilewright's own numbers.
 ATTRIBUTES_KEY = "tilewright"
@@ -31,26 +32,14 @@ class StoreError(ValueError):
 
 
 @contextlib.contextmanager
-def whole_or_nothing(path: Path) -> Iterator[Path]:
-    """Give a temporary sibling of ``path`` that becomes ``path`` if the block succeeds.
-
-    Works for a file and for a directory. After an error nothing is left behind, and
-    whatever was at ``path`` before is still there.
-    """
-    partial = path.with_name(f".{path.name}.partial")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _remove(partial)
-    try:
-        yield partial
-        # A directory cannot replace one that is not empty, so the old one leaves first.
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        partial.replace(path)
-    except BaseException:
-        _end_writes()
-        raise
-    finally:
-        _remove(partial)
+def whole_store(path: Path) -> Iterator[Path]:
+    """Give a temporary sibling of a store, as ``whole_or_nothing`` does."""
+    with whole_or_nothing(path) as partial:
+        try:
+            yield partial
+        except BaseException:
+            _end_writes()
+            raise
 
 
 def _end_writes() -> None:
@@ -61,13 +50,6 @@ def _end_writes() -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     sync(end())
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def multiscales(
@@ -213,6 +195,23 @@ class ChunkedLevel:
         )
         with contextlib.nullcontext() if aligned else self._partial:
             self.array[plane, y0 : ends[1], x0 : ends[2]] = block
+
+
+class StoreWriter:
+    """An image being written; many threads may write at once.
+
+    Attributes
+    ----------
+    attributes : dict
+        Stored with the image when it is closed; numbers, strings, lists of them.
+    """
+
+    def __init__(self, level: ChunkedLevel, attributes: dict[str, Any]) -> None:
+        self._level = level
+        self.attributes = attributes
+        self.shape: tuple[int, ...] = level.shape
+        self.dtype = level.dtype
+        self.chunk_px = level.chunk_px
 
 
 def json_ready(attributes: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ Device = Literal["cpu", "gpu"]
 
 
 class DeviceError(RuntimeError):
-    """The device asked for cannot be used; the message names the cause and the mend."""
+    """The device asked for cannot be used; the message names the cause and the fix."""
 
 
 @dataclass

@@ -63,7 +63,7 @@ def overlap(shape: tuple[int, int], shift: Shift) -> tuple[slice, slice, slice, 
     return a_y, a_x, b_y, b_x
 
 
-def ncc(backend: Backend, a: Array, b: Array, wanted: list[tuple[int, Shift]]) -> Floats:
+def strip_ncc(backend: Backend, a: Array, b: Array, wanted: list[tuple[int, Shift]]) -> Floats:
     """Return the NCC of (pair, shift) items; 0 where the overlap is too small or flat.
 
     The strips (n, y, x) are LoG-filtered, so their mean is 0 and is not subtracted.
@@ -135,7 +135,7 @@ def _score_new(
         for shift in dict.fromkeys(shifts)
         if shift not in known[pair]
     ]
-    for (pair, shift), score in zip(wanted, ncc(backend, a, b, wanted), strict=True):
+    for (pair, shift), score in zip(wanted, strip_ncc(backend, a, b, wanted), strict=True):
         known[pair][shift] = float(score)
     return bool(wanted)
 

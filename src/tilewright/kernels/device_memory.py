@@ -53,13 +53,13 @@ class Smallest:
         The rule whose memory can be configured.
     what : str
         The smallest part.
-    mend : str
+    fix : str
         What helps beside more memory, as the end of a sentence that begins with "or".
     """
 
     rule: str
     what: str
-    mend: str = ""
+    fix: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ class _Shortage:
     available_b: int
 
     def error(self, smallest: Smallest) -> DeviceMemoryError:
-        rule, mend = smallest.rule, f", or {smallest.mend}" if smallest.mend else ""
+        rule, fix = smallest.rule, f", or {smallest.fix}" if smallest.fix else ""
         return DeviceMemoryError(
             f"out of memory on the GPU: {rule} needs at least {-(-self.needed_b // _MB)} MB for "
             f"{smallest.what}, and there are {self.available_b // _MB} MB; raise "
-            f"resources.{rule}.gpu_mem_mb{mend}",
+            f"resources.{rule}.gpu_mem_mb{fix}",
             self.needed_b,
             self.available_b,
         )
@@ -132,7 +132,7 @@ def shrinking(
     smaller: Callable[[int], int | None],
     smallest: Smallest,
 ) -> T:
-    """Do ``work`` with a size; where the device's memory runs out, anew with a smaller one.
+    """Do ``work`` with a size; where the device's memory runs out, again with a smaller one.
 
     Parameters
     ----------

@@ -102,7 +102,7 @@ def plan_strips(
     """
     nominal = np.asarray(nominal_px, np.float64).reshape(-1, 2)
     if not np.isfinite(nominal).all():
-        raise ValueError("a nominal tile position is not finite; mend the stage positions")
+        raise ValueError("a nominal tile position is not finite; fix the stage positions")
     if max_shift_px is not None and not max_shift_px > 0:
         raise ValueError(f"max_shift_px is {max_shift_px}; give a number of pixels above 0")
     pairs, axes = neighbours(nominal, tile_shape) if len(nominal) > 1 else (None, None)

@@ -130,7 +130,7 @@ def _other_level(level: NDArray[np.float64], found: set[int]) -> dict[int, str]:
 
 
 def _foreign(coarse: NDArray[np.float64], found: set[int]) -> dict[int, str]:
-    """Return planes unlike the two on either side; the least alike goes first, then all anew."""
+    """Return planes unlike the two on either side; after the least alike all are compared again."""
     bad: dict[int, str] = {}
     centred = coarse - coarse.mean(axis=1, keepdims=True)
     norm = np.maximum(np.sqrt((centred**2).sum(axis=1)), 1e-12)

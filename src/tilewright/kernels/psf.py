@@ -23,7 +23,7 @@ _ENERGY = 0.98
 
 
 class PsfError(ValueError):
-    """A PSF cannot be computed or used; the message names the cause and the mend."""
+    """A PSF cannot be computed or used; the message names the cause and the fix."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ _TOLERANCE_OF_FALL = 0.005
 
 
 @dataclass(frozen=True)
-class Camera:
+class CountModel:
     """Counts as shifted Poisson numbers: ``(counts - zero_counts) / gain`` are the photons.
 
     Read noise σ is Poisson noise of σ² / gain² more photons, so that the counts start below
@@ -55,7 +55,7 @@ def measure_camera(
     stack: NDArray[Any],
     pedestal_counts: float,
     gain_counts_per_photon: float | None = None,
-) -> Camera:
+) -> CountModel:
     """Return the camera of a stack (z, y, x) by photon transfer on five of its planes.
 
     Parameters
@@ -79,7 +79,7 @@ def measure_camera(
     gains = [model.gain for model in models if model.gain > 0]
     gain = gain_counts_per_photon or (float(np.median(gains)) if gains else 0.0)
     if gain == 0:
-        return Camera(0.0, 0.0, max(pedestal_counts, 1.0))
+        return CountModel(0.0, 0.0, max(pedestal_counts, 1.0))
     # Through each plane's variance at its mean, with the slope that is used.
     signals = [float(stack[z].mean(dtype=np.float64)) - pedestal_counts for z in planes]
     read_variance = float(
@@ -87,7 +87,7 @@ def measure_camera(
     )
     # No camera reads better than one photon's worth; it also keeps the model's ratio finite.
     background = max(read_variance / gain, gain)
-    return Camera(gain, pedestal_counts - background, background)
+    return CountModel(gain, pedestal_counts - background, background)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def choose_iterations(
     backend: Backend,
     stack: NDArray[Any],
     psf: NDArray[Any],
-    camera: Camera,
+    camera: CountModel,
     *,
     margin: tuple[int, int, int],
     method: Method = "accelerated",
@@ -138,7 +138,7 @@ def choose_iterations(
         Counts of a calibration tile, as the camera made them.
     psf : ndarray, shape (z, y, x)
         Odd sizes, sum 1.
-    camera : Camera
+    camera : CountModel
         From :func:`measure_camera`.
     margin : tuple of int
         See :func:`tilewright.kernels.deconvolution.scene_margin`.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tilewright.kernels.backend import Array, Backend
 from tilewright.kernels.chance import Pattern
-from tilewright.kernels.correlation_peak import ncc
+from tilewright.kernels.correlation_peak import strip_ncc
 from tilewright.kernels.device_memory import Smallest, in_parts
 from tilewright.kernels.overlap_strips import StripPlan
 from tilewright.kernels.phase_correlation import (
@@ -161,14 +161,16 @@ def choose_sigma(
             with backend.fft_threads():
                 for width in SIGMAS_PX:
                     small = [filter_strips(backend, strips, width) for strips in part]
-                    scores.setdefault(width, []).extend(ncc(backend, small[0], small[1], wanted))
+                    scores.setdefault(width, []).extend(
+                        strip_ncc(backend, small[0], small[1], wanted)
+                    )
     if not scores:
         return SIGMAS_PX[1]
     medians = np.array([np.median(scores[width]) for width in SIGMAS_PX])
     return SIGMAS_PX[int(np.argmax(np.round(medians, 3) >= _ENOUGH * medians.max()))]
 
 
-def measure(
+def measure_overlaps(
     backend: Backend,
     plans: list[StripPlan],
     firsts: list[Strips],

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.phantom.exact import settled
-from tilewright.phantom.noise import normal, poisson
+from tilewright.phantom.exact import normal, poisson, settled
 
 Image = NDArray[np.float32]
 Points = NDArray[np.float64]

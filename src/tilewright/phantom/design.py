@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.phantom.optics import Optics
+from tilewright.phantom.optics import Microscope
 from tilewright.phantom.tissue import MARKERS
 
 
@@ -128,10 +128,10 @@ class PhantomDesign:
             for c in range(self.cycles)
         ]
 
-    def optics(self, channel: int) -> Optics:
+    def optics(self, channel: int) -> Microscope:
         """Optics of a channel, from 1."""
         wavelength = self.wavelengths_nm[(channel - 1) % len(self.wavelengths_nm)]
-        return Optics(
+        return Microscope(
             self.aperture,
             wavelength / 1000,
             self.immersion_index,

@@ -20,7 +20,7 @@ Image = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Optics:
+class Microscope:
     """Objective and sampling of one channel; lengths in µm."""
 
     aperture: float
@@ -31,7 +31,7 @@ class Optics:
 
 
 def radial_otf(
-    optics: Optics, defocus_um: float, n: int = 512
+    optics: Microscope, defocus_um: float, n: int = 512
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return frequency (cycles/µm) and incoherent transfer at a defocus, 1 at frequency 0.
 
@@ -61,7 +61,7 @@ class SheetBlur:
         (y, x) of the canvas.
     planes : int
         Planes of the stack, centred on z = 0.
-    optics : Optics
+    optics : Microscope
         Sampling and objective.
     """
 
@@ -71,7 +71,7 @@ class SheetBlur:
     LAYERS_PER_PLANE = 2
     _DEPTHS_PER_UM = 256
 
-    def __init__(self, shape: tuple[int, int], planes: int, optics: Optics) -> None:
+    def __init__(self, shape: tuple[int, int], planes: int, optics: Microscope) -> None:
         self._shape = shape
         self._size = (fast_len(shape[0] + 32), fast_len(shape[1] + 32))
         self.plane_um = (np.arange(planes) - (planes - 1) / 2) * optics.z_step_um

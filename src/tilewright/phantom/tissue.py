@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from scipy.spatial import cKDTree
 
-from tilewright.phantom.exact import bell, settled, sigmoid
+from tilewright.phantom.exact import gaussian, settled, sigmoid
 
 Image = NDArray[np.float32]
 
@@ -28,7 +28,7 @@ _PITCH_UM = 7.6  # distance between neighbouring cells in dense lymphoid tissue
 
 
 @dataclass(frozen=True)
-class Marker:
+class Stain:
     """What a marker stains.
 
     Parameters
@@ -51,18 +51,18 @@ class Marker:
 
 #: Order in which markers fill the channels after the nuclear stain of each cycle.
 MARKERS = (
-    Marker("CD3", "membrane", ("T",), 0.9),
-    Marker("PanCK", "cytoplasm", ("epithelial",), 0.97),
-    Marker("CD20", "membrane", ("B",), 0.95),
-    Marker("FoxP3", "nucleus", ("T",), 0.06),
-    Marker("CD31", "vessel"),
-    Marker("CD68", "cytoplasm", ("macrophage",), 0.9),
-    Marker("Vimentin", "fibre"),
-    Marker("CD8", "membrane", ("T",), 0.3),
-    Marker("Ki67", "nucleus", ("B", "epithelial"), 0.3),
-    Marker("CD4", "membrane", ("T", "macrophage"), 0.55),
-    Marker("ECadherin", "membrane", ("epithelial",), 0.95),
-    Marker("SMA", "vessel"),
+    Stain("CD3", "membrane", ("T",), 0.9),
+    Stain("PanCK", "cytoplasm", ("epithelial",), 0.97),
+    Stain("CD20", "membrane", ("B",), 0.95),
+    Stain("FoxP3", "nucleus", ("T",), 0.06),
+    Stain("CD31", "vessel"),
+    Stain("CD68", "cytoplasm", ("macrophage",), 0.9),
+    Stain("Vimentin", "fibre"),
+    Stain("CD8", "membrane", ("T",), 0.3),
+    Stain("Ki67", "nucleus", ("B", "epithelial"), 0.3),
+    Stain("CD4", "membrane", ("T", "macrophage"), 0.55),
+    Stain("ECadherin", "membrane", ("epithelial",), 0.95),
+    Stain("SMA", "vessel"),
 )
 
 
@@ -134,7 +134,7 @@ def _level_set_distance(field: Image) -> Image:
     return np.asarray(np.abs(field) / np.maximum(slope, 1e-4), dtype=np.float32)
 
 
-def tissue_mask(
+def tissue_of_canvas(
     rng: np.random.Generator,
     shape: tuple[int, int],
     tissue_share: float,
@@ -204,7 +204,7 @@ def make_tissue(
     texture. ``relief_um`` is the half range of the sheet's height, ``scatter_um`` of the
     cells around it.
     """
-    mask = tissue_mask(rng, shape, tissue_share, empty)
+    mask = tissue_of_canvas(rng, shape, tissue_share, empty)
     height = np.clip(smooth_noise(rng, shape, 0.2 * max(shape)) / 2, -1, 1) * relief_um
     vessel_px = _level_set_distance(smooth_noise(rng, shape, 0.07 * max(shape)))
     vessel_px[smooth_noise(rng, shape, 0.06 * max(shape)) < 0.3] = 1e3
@@ -237,8 +237,8 @@ def make_tissue(
         depth_um=np.asarray(height + np.where(wall > 0, scatter[label], 0), np.float32),
         nucleus=nucleus,
         cytoplasm=np.asarray(inside * (1 - 0.75 * np.clip(nucleus, 0, 1)) * grain, np.float32),
-        membrane=bell((wall - width) / width) * inside,
-        vessel=bell((vessel_px - 8) / np.float32(1.3)) * mask * grain,
+        membrane=gaussian((wall - width) / width) * inside,
+        vessel=gaussian((vessel_px - 8) / np.float32(1.3)) * mask * grain,
         fibre=_fibres(rng, shape, mask),
         label=label,
         cell_type=types,
@@ -286,11 +286,11 @@ def _fibres(rng: np.random.Generator, shape: tuple[int, int], mask: Image) -> Im
     network = np.zeros(shape, np.float32)
     for scale_px in (9.0, 16.0):
         line = _level_set_distance(smooth_noise(rng, shape, scale_px))
-        network += bell(line / np.float32(1.1))
+        network += gaussian(line / np.float32(1.1))
     return np.asarray(network * mask * sigmoid(3 * smooth_noise(rng, shape, 60.0)), np.float32)
 
 
-def stain(rng: np.random.Generator, tissue: Tissue, marker: Marker | None) -> Image:
+def stain(rng: np.random.Generator, tissue: Tissue, marker: Stain | None) -> Image:
     """Return the stain of a marker (``None``: nuclear dye), 1 where a typical cell shines.
 
     Every channel also holds a weak autofluorescence of the whole tissue.

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from tilewright.report.device_use import DeviceRun, Job, idle_spans, stacked
+from tilewright.report.device_use import DeviceJob, DeviceRun, idle_spans, stacked
 from tilewright.report.figures import new_figure
 from tilewright.report.gantt_figure import IDLE, colour_of, legend, pale, rank_of, time_step
 
@@ -77,7 +77,7 @@ def short_names(uuids: Collection[str]) -> dict[str, str]:
 
 
 def _bars(
-    axes: Axes, jobs: Sequence[Job], below: Sequence[Steps], start_s: float, shortest_s: float
+    axes: Axes, jobs: Sequence[DeviceJob], below: Sequence[Steps], start_s: float, shortest_s: float
 ) -> None:
     """Draw what each job was granted, paler where its peak did not reach."""
     for failed in (False, True):
@@ -104,7 +104,7 @@ def _bars(
             axes.add_collection(PolyCollection(shapes, zorder=3 if failed else 2, **style))
 
 
-def _shape(job: Job, steps: Steps, shortest_s: float, used: bool) -> NDArray[np.float64]:
+def _shape(job: DeviceJob, steps: Steps, shortest_s: float, used: bool) -> NDArray[np.float64]:
     """Return the corners (s, GiB) of a bar: along its foot, and back along its top."""
     granted_b = job.granted_b or 0.0
     height = granted_b if job.peak_b is None or not used else min(job.peak_b, granted_b)
@@ -124,7 +124,7 @@ def _time_axis(axes: Axes, span_s: float) -> None:
     axes.set_xlabel(f"{unit} from the start of the run", fontsize=9)
 
 
-def _others(jobs: Sequence[Job]) -> list[Any]:
+def _others(jobs: Sequence[DeviceJob]) -> list[Any]:
     others = [Patch(facecolor=IDLE, label="nothing leased")]
     if any(job.peak_b is not None for job in jobs):
         first = min((job.rule for job in jobs if job.peak_b is not None), key=rank_of)

@@ -9,23 +9,28 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tilewright.devices.held import CONTEXT_B
+from tilewright.devices.evidence import CONTEXT_B
 from tilewright.report.device_figure import draw_devices
-from tilewright.report.device_rules import (
+from tilewright.report.device_use import (
     ENOUGH,
+    GAP_S,
     MARGIN_PERCENT,
     MIB,
     STEP_MIB,
+    DeviceJob,
+    DeviceRun,
     RuleUse,
     Spread,
+    device_runs,
+    jobs_of,
+    leased_fraction,
     rules_of,
     spread,
 )
-from tilewright.report.device_use import GAP_S, DeviceRun, Job, jobs_of, leased_fraction, runs_of
 from tilewright.report.gantt_figure import rank_of
-from tilewright.report.ledger import read_lines
 from tilewright.report.pictures import embed_figure
 from tilewright.report.run_section import span_text
+from tilewright.runtime.files import read_lines
 
 _NONE = "–"  # noqa: RUF001
 #: Runs in pictures and tables, kinds of failures, and letters of a reason.
@@ -42,7 +47,7 @@ def device_section(evidence: Path | None) -> dict[str, Any] | None:
     """
     # jobs on a cluster write to one file for each node
     files = sorted(evidence.parent.glob(f"{evidence.stem}*{evidence.suffix}")) if evidence else []
-    runs = runs_of(jobs_of(line for path in files for line in read_lines(path)))
+    runs = device_runs(jobs_of(line for path in files for line in read_lines(path)))
     shown = runs[-_RUNS:]
     if not shown:
         return None
@@ -68,7 +73,7 @@ def device_section(evidence: Path | None) -> dict[str, Any] | None:
     }
 
 
-def _lead(runs: Sequence[DeviceRun], jobs: Sequence[Job]) -> str:
+def _lead(runs: Sequence[DeviceRun], jobs: Sequence[DeviceJob]) -> str:
     devices = len({uuid for run in runs for uuid in run.devices})
     texts = [
         f"{_count(len(jobs), 'job')} on {_count(devices, 'device')} in {_count(len(runs), 'run')}"
@@ -94,7 +99,7 @@ def _title(run: DeviceRun, shown: int) -> str:
     return f"{name} began {began} and took {span_text(run.span_s)}."
 
 
-def _caption(runs: int, jobs: Sequence[Job]) -> str:
+def _caption(runs: int, jobs: Sequence[DeviceJob]) -> str:
     """Return how to read the pictures, and what they do not show."""
     texts = [
         "Each row is a device, each bar a job: as high as the memory that it was granted, on top "

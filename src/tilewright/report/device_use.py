@@ -1,30 +1,36 @@
-"""The jobs' lines of evidence: runs, idle devices, where bars lie (pure).
+"""The jobs' lines of evidence: runs, idle devices, bars, and the memory to ask for (pure).
 
-The lines are written by :meth:`tilewright.devices.held.Held.evidence`; bytes are of device memory,
-times in seconds since the epoch.
+The lines are written by :meth:`tilewright.devices.evidence.Held.evidence`; bytes are of
+device memory, times in seconds since the epoch.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.devices.faults import classify
+from tilewright.devices.health import classify
 from tilewright.report.ledger import number
 
 #: The lines do not say which run they are of: leases further apart are taken for two runs.
 GAP_S = 900.0
 #: Times are rounded, so a lease may seem to begin just before the one it follows has ended.
 _ROUNDING_S = 0.01
+MIB = 2**20
+#: A slot is the largest peak of at least so many jobs, and a margin, up to whole steps.
+ENOUGH, MARGIN_PERCENT, STEP_MIB = 5, 20, 64
 
 
 @dataclass(frozen=True)
-class Job:
+class DeviceJob:
     """One line; None: not known.
 
     Attributes
@@ -87,7 +93,7 @@ class DeviceRun:
     number: int
     start_s: float
     end_s: float
-    jobs: tuple[Job, ...]
+    jobs: tuple[DeviceJob, ...]
 
     @property
     def span_s(self) -> float:
@@ -95,16 +101,16 @@ class DeviceRun:
         return self.end_s - self.start_s
 
     @property
-    def devices(self) -> dict[str, list[Job]]:
+    def devices(self) -> dict[str, list[DeviceJob]]:
         """The jobs on each device that had any, by UUID."""
         uuids = sorted({job.uuid for job in self.jobs if job.on_device})
         return {uuid: [j for j in self.jobs if j.on_device and j.uuid == uuid] for uuid in uuids}
 
 
-def jobs_of(lines: Iterable[Mapping[str, Any]]) -> list[Job]:
+def jobs_of(lines: Iterable[Mapping[str, Any]]) -> list[DeviceJob]:
     """Return the jobs by start; lines without a job or a time are left out."""
     jobs = [
-        Job(
+        DeviceJob(
             name=line["job"],
             rule=line["job"].split("/")[0],
             uuid=str(line.get("uuid") or ""),
@@ -128,9 +134,9 @@ def jobs_of(lines: Iterable[Mapping[str, Any]]) -> list[Job]:
     return sorted(jobs, key=lambda job: (job.start_s, job.end_s, job.name, job.uuid))
 
 
-def runs_of(jobs: Iterable[Job]) -> list[DeviceRun]:
+def device_runs(jobs: Iterable[DeviceJob]) -> list[DeviceRun]:
     """Return the runs that the jobs seem to be of, in the order of time."""
-    groups: list[list[Job]] = []
+    groups: list[list[DeviceJob]] = []
     end_s = -math.inf
     for job in sorted(jobs, key=_since_s):
         if _since_s(job) - end_s > GAP_S:
@@ -143,7 +149,9 @@ def runs_of(jobs: Iterable[Job]) -> list[DeviceRun]:
     ]
 
 
-def idle_spans(jobs: Iterable[Job], start_s: float, end_s: float) -> list[tuple[float, float]]:
+def idle_spans(
+    jobs: Iterable[DeviceJob], start_s: float, end_s: float
+) -> list[tuple[float, float]]:
     """Return from when to when, between start and end, none of the jobs held the device."""
     spans = []
     for job in sorted(jobs, key=lambda job: job.start_s):
@@ -163,7 +171,7 @@ def leased_fraction(runs: Iterable[DeviceRun]) -> float | None:
     return 1 - idle_s / total_s if total_s > 0 else None
 
 
-def stacked(jobs: Sequence[Job], grid_s: float) -> list[list[tuple[float, float]]]:
+def stacked(jobs: Sequence[DeviceJob], grid_s: float) -> list[list[tuple[float, float]]]:
     """Return for each job of a device the bytes below it, as (from when, bytes), first its start.
 
     The jobs lie on each other without a hole, so that the top is the memory that is leased. The
@@ -211,10 +219,141 @@ def _order(
     return order
 
 
-def _since_s(job: Job) -> float:
+def _since_s(job: DeviceJob) -> float:
     return job.start_s - (job.waited_s or 0.0)
 
 
 def _positive(line: Mapping[str, Any], key: str) -> float | None:
     value = number(line, key)
     return value if value is not None and value >= 0 else None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and largest of what is known; both None where nothing is."""
+
+    median: float | None
+    largest: float | None
+
+
+@dataclass(frozen=True)
+class Slot:
+    """How much memory a job of a rule should ask for.
+
+    Attributes
+    ----------
+    mib : int or None
+        None: not known.
+    peak_b : float
+        Largest peak of the ``measured`` jobs.
+    measured : int
+        Jobs that were done, with a known peak, and more memory than any job that was short of it.
+    short : int
+        Jobs that were short of memory.
+    short_b : float
+        The most memory that was too little; infinite where that is not known.
+    """
+
+    mib: int | None
+    peak_b: float
+    measured: int
+    short: int
+    short_b: float
+
+
+@dataclass(frozen=True)
+class RuleUse:
+    """What the jobs of a rule made of their leases.
+
+    Attributes
+    ----------
+    rule : str
+    jobs : int
+    waited, held : Spread
+        Seconds.
+    idle_fraction : float or None
+        Over all leases in which it was measured, each by its length.
+    asked, granted, peak : Spread
+        Bytes.
+    splits : int
+    failures : tuple of (outcome, reason, count)
+        Most frequent first; reasons that differ only in numbers are one, in the words of the first.
+    slot : Slot
+    """
+
+    rule: str
+    jobs: int
+    waited: Spread
+    held: Spread
+    idle_fraction: float | None
+    asked: Spread
+    granted: Spread
+    peak: Spread
+    splits: int
+    failures: tuple[tuple[str, str, int], ...]
+    slot: Slot
+
+
+def rules_of(jobs: Sequence[DeviceJob], rank: Callable[[str], Any]) -> list[RuleUse]:
+    """Return the use of each rule, in the order of ``rank``."""
+    rules = sorted({job.rule for job in jobs}, key=rank)
+    return [_use(rule, [job for job in jobs if job.rule == rule]) for rule in rules]
+
+
+def slot_of(jobs: Sequence[DeviceJob]) -> Slot:
+    """Return the memory that jobs of one rule should ask for.
+
+    A job that was short of memory does not show how much it wanted, so only jobs with more than
+    that are measured.
+    """
+    short = [job for job in jobs if job.short]
+    short_b = max(
+        (math.inf if job.granted_b is None else job.granted_b for job in short), default=-1.0
+    )
+    peaks = [
+        job.peak_b
+        for job in jobs
+        if job.outcome == "done" and job.peak_b is not None and (job.granted_b or 0) > short_b
+    ]
+    peak_b = max(peaks, default=0.0)
+    steps = -(-int(peak_b) * (100 + MARGIN_PERCENT) // (100 * STEP_MIB * MIB))
+    mib = max(1, steps) * STEP_MIB if len(peaks) >= ENOUGH else None
+    return Slot(mib, peak_b, len(peaks), len(short), max(0.0, short_b))
+
+
+def _use(rule: str, jobs: Sequence[DeviceJob]) -> RuleUse:
+    granted = [job for job in jobs if job.granted]
+    leased = [
+        (job.idle_fraction, job.held_s)
+        for job in granted
+        if job.idle_fraction is not None and job.held_s is not None
+    ]
+    leased_s = sum(held_s for _, held_s in leased)
+    return RuleUse(
+        rule, len(jobs),
+        spread(job.waited_s for job in jobs),
+        spread(job.held_s for job in granted),
+        sum(idle * held_s for idle, held_s in leased) / leased_s if leased_s else None,
+        spread(job.asked_b for job in jobs),
+        spread(job.granted_b for job in granted),
+        spread(job.peak_b for job in granted),
+        sum(job.splits for job in jobs), _failures(jobs), slot_of(jobs),
+    )  # fmt: skip
+
+
+def _failures(jobs: Iterable[DeviceJob]) -> tuple[tuple[str, str, int], ...]:
+    counts: Counter[tuple[str, str]] = Counter()
+    words: dict[tuple[str, str], str] = {}
+    for job in jobs:
+        if job.outcome != "done":
+            reason = job.reason.replace(job.name, "…")
+            key = (job.outcome, re.sub(r"[\d.,]*\d", "0", reason))
+            counts[key] += 1
+            words.setdefault(key, reason)
+    return tuple((key[0], words[key], n) for key, n in counts.most_common())
+
+
+def spread(values: Iterable[float | None]) -> Spread:
+    """Return the median and the largest of the values that are known."""
+    known = [value for value in values if value is not None]
+    return Spread(median(known), max(known)) if known else Spread(None, None)

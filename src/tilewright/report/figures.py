@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from tilewright.io.mosaic import Mosaic
+from tilewright.runtime.files import whole_or_nothing
 
 #: Okabe–Ito colours: told apart by colour-blind readers.
 BLUE, ORANGE, RED, GREY = "#0072B2", "#E69F00", "#D55E00", "#8a8f98"
@@ -29,13 +30,8 @@ def new_figure(width_in: float, height_in: float) -> Figure:
 
 def save_png(figure: Figure, path: Path) -> None:
     """Write a figure whole or not at all; same figure, same bytes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    try:
+    with whole_or_nothing(path) as partial:
         figure.savefig(partial, format="png", metadata={"Software": None})
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def display_range(

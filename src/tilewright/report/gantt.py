@@ -8,7 +8,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
-class Pool:
+class PoolBand:
     """Slots of one account and device kind, as counted when a run began."""
 
     name: str
@@ -18,7 +18,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Bar:
+class JobBar:
     """One try of a job on a pool; times in seconds since the epoch.
 
     Attributes
@@ -58,7 +58,7 @@ class Remark:
 
 
 @dataclass(frozen=True)
-class Run:
+class ClusterRun:
     """One run of the workflow on a cluster; times in seconds since the epoch.
 
     Attributes
@@ -68,7 +68,7 @@ class Run:
     start_s, end_s : float
         ``end_s`` is the last that the ledger knows of it.
     pools : dict of str to Pool
-    bars : tuple of Bar
+    bars : tuple of JobBar
         By start.
     remarks : tuple of Remark
     causes : dict of str to int
@@ -84,8 +84,8 @@ class Run:
     number: int
     start_s: float
     end_s: float
-    pools: Mapping[str, Pool]
-    bars: tuple[Bar, ...]
+    pools: Mapping[str, PoolBand]
+    bars: tuple[JobBar, ...]
     remarks: tuple[Remark, ...] = ()
     causes: Mapping[str, int] = field(default_factory=dict)
     unfinished: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ class Use:
 
     Attributes
     ----------
-    pool : Pool
+    pool : PoolBand
         With the most slots it had.
     jobs, small : int
         Tries, and those of them that took no slot.
@@ -114,7 +114,7 @@ class Use:
         Mean time in the queue.
     """
 
-    pool: Pool
+    pool: PoolBand
     jobs: int
     small: int
     busy_s: float
@@ -128,7 +128,7 @@ class Use:
         return self.busy_s / total_s if total_s > 0 else None
 
 
-def lanes(bars: Sequence[Bar]) -> list[int]:
+def lanes(bars: Sequence[JobBar]) -> list[int]:
     """Return for each bar, given by start, the lowest lane that is free from its start on."""
     ends: list[float] = []
     found = []
@@ -139,7 +139,7 @@ def lanes(bars: Sequence[Bar]) -> list[int]:
     return found
 
 
-def busy_s(bars: Iterable[Bar], slots: int) -> float:
+def busy_s(bars: Iterable[JobBar], slots: int) -> float:
     """Return slot-seconds in use: running jobs integrated over time, at most ``slots`` at once."""
     steps = sorted(step for bar in bars for step in ((bar.start_s, 1), (bar.end_s, -1)))
     total_s, running, last_s = 0.0, 0, 0.0
@@ -149,12 +149,12 @@ def busy_s(bars: Iterable[Bar], slots: int) -> float:
     return total_s
 
 
-def use_of(runs: Sequence[Run]) -> list[Use]:
+def use_of(runs: Sequence[ClusterRun]) -> list[Use]:
     """Return what the runs made of each pool: GPUs first, then in the ledger's order.
 
     Pools without slots and jobs are left out.
     """
-    pools: dict[str, Pool] = {}
+    pools: dict[str, PoolBand] = {}
     for pool in (pool for run in runs for pool in run.pools.values()):
         if pool.name not in pools or pool.slots > pools[pool.name].slots:
             pools[pool.name] = pool
@@ -174,7 +174,7 @@ def use_of(runs: Sequence[Run]) -> list[Use]:
     return found
 
 
-def mean_wait_s(bars: Iterable[Bar]) -> float | None:
+def mean_wait_s(bars: Iterable[JobBar]) -> float | None:
     """Return the mean time in the queue in seconds, None where it is not known."""
     waits = [bar.wait_s for bar in bars if bar.wait_s is not None]
     return sum(waits) / len(waits) if waits else None

@@ -14,15 +14,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from tilewright.config.rules import RULES
 from tilewright.report.figures import BLUE, GREY, ORANGE, RED, new_figure
-from tilewright.report.gantt import Bar, Run, Use, lanes
+from tilewright.report.gantt import ClusterRun, JobBar, Use, lanes
 
-#: Okabe–Ito; the quality rule of a stage has its colour, paler.
-_STAGES = {
-    "illumination": ORANGE, "tile_positions": "#56B4E9", "stitch": BLUE, "deconvolve": RED,
-    "project": "#009E73", "register": "#CC79A7", "assemble": "#E6D800",
-}  # fmt: skip
-_CHECKED = {"edf": "project", "image": "assemble"}
+#: Okabe–Ito, in the order of the rules; the quality rule of a stage has its rule's colour, paler.
+_COLOURS = (ORANGE, "#56B4E9", BLUE, RED, "#009E73", "#CC79A7", "#E6D800")
+_COLOUR_OF = dict(zip((name for name, rule in RULES.items() if rule.stage), _COLOURS, strict=True))
+_RULE_OF = {f"qc_{rule.stage.name}": name for name, rule in RULES.items() if rule.stage}
 _OTHERS = {"report": "#4a4f57", "summary": "#767c86", "verdict": "#a3a9b2"}
 IDLE = "#e9ecf0"
 #: Inches: the figure, all slots together, the small jobs and the least height of a pool.
@@ -50,7 +49,7 @@ class _Band:
     small: float
     first: int
     lanes: int
-    of_bar: dict[Bar, int]
+    of_bar: dict[JobBar, int]
 
     def at(self, lane: int) -> float:
         """Return the foot of a lane."""
@@ -59,11 +58,9 @@ class _Band:
 
 def colour_of(rule: str) -> str:
     """Return the colour of a rule's bars."""
-    stage = rule.removeprefix("qc_")
-    full = _STAGES.get(_CHECKED.get(stage, stage))
-    if full is None:
-        return _OTHERS.get(rule, GREY)
-    return full if stage == rule else pale(full)
+    if rule in _RULE_OF:
+        return pale(_COLOUR_OF[_RULE_OF[rule]])
+    return _COLOUR_OF.get(rule) or _OTHERS.get(rule, GREY)
 
 
 def pale(colour: str) -> str:
@@ -74,18 +71,17 @@ def pale(colour: str) -> str:
 
 def rank_of(rule: str) -> tuple[int, bool, str]:
     """Return a rule's place in the legend: the workflow's order, each with its quality rule."""
-    stage = rule.removeprefix("qc_")
-    known = [*_STAGES, *_OTHERS]
-    name = _CHECKED.get(stage, stage)
-    return (known.index(name) if name in known else len(known), stage != rule, rule)
+    known = [*_COLOUR_OF, *_OTHERS]
+    name = _RULE_OF.get(rule, rule)
+    return (known.index(name) if name in known else len(known), name != rule, rule)
 
 
-def draw_gantt(runs: Sequence[Run], uses: Sequence[Use]) -> Figure:
+def draw_gantt(runs: Sequence[ClusterRun], uses: Sequence[Use]) -> Figure:
     """Draw runs one after the other; the time between them is cut out.
 
     Parameters
     ----------
-    runs : sequence of Run
+    runs : sequence of ClusterRun
         In the order of time.
     uses : sequence of Use
         The pools in the order of the bands.
@@ -112,9 +108,9 @@ def draw_gantt(runs: Sequence[Run], uses: Sequence[Use]) -> Figure:
     return figure
 
 
-def _bands(runs: Sequence[Run], uses: Sequence[Use]) -> list[_Band]:
+def _bands(runs: Sequence[ClusterRun], uses: Sequence[Use]) -> list[_Band]:
     """Return the bands from top to bottom; small jobs lie above the slots, however many."""
-    placed: list[tuple[Use, dict[Bar, int], int, int]] = []
+    placed: list[tuple[Use, dict[JobBar, int], int, int]] = []
     for use in uses:
         bars = [bar for run in runs for bar in run.bars if bar.pool == use.pool.name]
         large, small_jobs = ([b for b in bars if b.small == one] for one in (False, True))
@@ -135,7 +131,7 @@ def _bands(runs: Sequence[Run], uses: Sequence[Use]) -> list[_Band]:
     return found[::-1]
 
 
-def _slots(axes: Axes, band: _Band, run: Run, left_s: float) -> None:
+def _slots(axes: Axes, band: _Band, run: ClusterRun, left_s: float) -> None:
     """Shade the slots that a pool had in a run, with a line on top."""
     pool = run.pools.get(band.use.pool.name)
     if pool is None or not pool.slots:
@@ -148,7 +144,9 @@ def _slots(axes: Axes, band: _Band, run: Run, left_s: float) -> None:
     axes.plot([left_s, right_s], [head, head], color="#1b1f24", lw=0.9, zorder=4)
 
 
-def _bars(axes: Axes, bands: Iterable[_Band], run: Run, left_s: float, shortest_s: float) -> None:
+def _bars(
+    axes: Axes, bands: Iterable[_Band], run: ClusterRun, left_s: float, shortest_s: float
+) -> None:
     for band, failed in itertools.product(bands, (False, True)):
         bars = [b for b in run.bars if b in band.of_bar and b.failed == failed]
         apart = band.lane > _TOUCH_IN and len(run.bars) < _MANY
@@ -174,7 +172,7 @@ def _bars(axes: Axes, bands: Iterable[_Band], run: Run, left_s: float, shortest_
 
 
 def _time_axis(
-    axes: Axes, runs: Sequence[Run], starts: Sequence[float], pause_s: float, total_s: float
+    axes: Axes, runs: Sequence[ClusterRun], starts: Sequence[float], pause_s: float, total_s: float
 ) -> None:
     """Label the time from the start of each run; two strokes mark what is cut out between."""
     unit_s, unit, step_s = time_step(total_s)

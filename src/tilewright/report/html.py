@@ -10,37 +10,15 @@ from typing import Any
 
 import jinja2
 
+from tilewright.config.rules import STAGES
 from tilewright.report.device_section import device_section
 from tilewright.report.pictures import Rendering, embed_png, render
-from tilewright.report.quality_file import Quality, read_quality
+from tilewright.report.quality import Quality, read_quality
 from tilewright.report.run_section import run_section
 from tilewright.report.summary import trusted_markers, verdict_matrix
 from tilewright.report.verdict import METRICS, Item, worst
 from tilewright.runtime.files import write_whole
 
-#: Title and one sentence per stage, in the order of the workflow.
-STAGES = {
-    "illumination": (
-        "Illumination",
-        "The flat-field of each channel, and how well tiles agree in overlaps it was not "
-        "fitted to.",
-    ),
-    "tile_positions": (
-        "Tile positions",
-        "Where each tile lies, which overlaps agreed, and what nothing ties down.",
-    ),
-    "stitch": ("Stitching", "The mosaic in its sharpest plane, before deconvolution."),
-    "deconvolve": ("Deconvolution", "The same place before and after."),
-    "edf": ("In-focus plane", "One plane made from the stack, and where in z the tissue lies."),
-    "register": (
-        "Registration",
-        "Nuclei of this cycle on those of the reference cycle, before and after.",
-    ),
-    "image": (
-        "Final image",
-        "Each channel of the final image beside what was stitched, and whether its files agree.",
-    ),
-}
 #: Findings on the first screen; the rest is folded.
 _SHOWN = 12
 _ORDER = {"fail": 0, "warn": 1, "pass": 2}
@@ -60,7 +38,7 @@ def _item(item: Item) -> dict[str, Any]:
     return {
         **asdict(item),
         "title": kind.title,
-        "stage_title": STAGES[item.stage][0],
+        "stage_title": STAGES[item.stage].title,
         "anchor": _anchor(item.sample, item.stage, item.cycle),
         "shown": shown["shown"],
         "warn_shown": shown["warn"],
@@ -83,8 +61,7 @@ def _stage(sample: str, stage: str, found: Sequence[tuple[Quality, Path]]) -> di
                 **asdict(embed_png(png)),
             }
         )
-    title, about = STAGES[stage]
-    return {"title": title, "about": about, "parts": parts}
+    return {"title": STAGES[stage].title, "about": STAGES[stage].about, "parts": parts}
 
 
 def _matrix(
@@ -92,7 +69,7 @@ def _matrix(
 ) -> list[dict[str, Any]]:
     verdicts = verdict_matrix(found)
     rows = []
-    for stage, (title, _) in STAGES.items():
+    for stage in STAGES:
         if not any(name == stage for name, _ in verdicts):
             continue
         cells = [
@@ -103,7 +80,7 @@ def _matrix(
             }
             for cycle in cycles
         ]
-        rows.append({"title": title, "cells": cells})
+        rows.append({"title": STAGES[stage].title, "cells": cells})
     return rows
 
 

@@ -5,7 +5,6 @@ The ledger is written by placement, which knows nothing of the report, nor this 
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -13,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from tilewright.report.gantt import Bar, Pool, Remark, Run
+from tilewright.report.gantt import ClusterRun, JobBar, PoolBand, Remark
+from tilewright.runtime.files import read_lines
 
 #: Causes of the failure of a job that the workflow itself took back, to place it again.
 _BY_MOVE = ("cancelled", "unknown")
@@ -37,22 +37,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     return [e for e in entries if "event" in e and number(e, "time_s") is not None]
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a JSONL file; a line cut short by a crash is left out."""
-    if not path.is_file():
-        return []
-    entries = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, dict):
-            entries.append(entry)
-    return entries
-
-
-def runs_of(events: Iterable[Event]) -> list[Run]:
+def cluster_runs(events: Iterable[Event]) -> list[ClusterRun]:
     """Return the runs of a ledger; each starts with an event ``run``."""
     groups: list[list[Event]] = []
     for event in events:
@@ -77,15 +62,15 @@ def number(event: Event, key: str) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def _run(number: int, events: Sequence[Event]) -> Run:
+def _run(number: int, events: Sequence[Event]) -> ClusterRun:
     head = events[0] if events[0]["event"] == "run" else {}
     pools = {
-        name: Pool(name, str(account), str(kind), int(slots))
+        name: PoolBand(name, str(account), str(kind), int(slots))
         for name, (account, kind, slots) in head.get("pools", {}).items()
     }
     placed: dict[str, Event] = {}
     moved: set[str] = set()
-    bars: list[Bar] = []
+    bars: list[JobBar] = []
     remarks: list[Remark] = []
     causes: Counter[str] = Counter()
     for event in events:
@@ -97,7 +82,9 @@ def _run(number: int, events: Sequence[Event]) -> Run:
         elif name in ("done", "fail"):
             pool = event.get("pool")
             if pool and pool not in pools:
-                pools[pool] = Pool(pool, event.get("account", pool), event.get("kind", "cpu"), 0)
+                pools[pool] = PoolBand(
+                    pool, event.get("account", pool), event.get("kind", "cpu"), 0
+                )
             bars += _bars(event, placed.pop(job, {}))
             was_moved = job in moved and event.get("cause") in _BY_MOVE
             moved.discard(job)
@@ -111,14 +98,14 @@ def _run(number: int, events: Sequence[Event]) -> Run:
     bars.sort(key=lambda bar: (bar.start_s, bar.end_s, bar.job))
     times = [event["time_s"] for event in events]
     unfinished = (job_label(job, event.get("rule", "")) for job, event in placed.items())
-    return Run(
+    return ClusterRun(
         number, min([times[0], *(bar.start_s for bar in bars)]), max(times), pools, tuple(bars),
         tuple(remarks), dict(causes), tuple(unfinished), head.get("left_out") or {},
         head.get("sharing") or "",
     )  # fmt: skip
 
 
-def _bars(event: Event, place: Event) -> list[Bar]:
+def _bars(event: Event, place: Event) -> list[JobBar]:
     """Return the bar of a job that ended, none where it never ran."""
     start_s, end_s = number(event, "start_s"), number(event, "end_s")
     failed = event["event"] == "fail"
@@ -130,7 +117,7 @@ def _bars(event: Event, place: Event) -> list[Bar]:
         return []
     sent_s = number(event, "sent_s")
     return [
-        Bar(
+        JobBar(
             str(event.get("job", "")), str(event.get("rule", "")), event["pool"], start_s,
             max(start_s, end_s), number(place, "time_s") if sent_s is None else sent_s,
             place.get("small") is True, failed,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +9,9 @@ from numpy.typing import NDArray
 
 from tilewright.io.mosaic import Mosaic
 from tilewright.io.positions import Positions
-from tilewright.kernels.camera_defects import CameraDefects
+from tilewright.kernels.camera import CameraDefects
 from tilewright.report.overlaps import tile_name
-from tilewright.report.verdict import Item, Subject, Threshold, judge
+from tilewright.report.verdict import Item, Limits, Subject, judge
 
 #: Side of the blocks that are looked at; a camera never reads one value all over such a block.
 _BLOCK_PX = 32
@@ -100,7 +99,7 @@ def judge_scan(
     scan: MosaicScan,
     positions: Positions,
     tile: tuple[int, int],
-    limits: Mapping[str, Threshold],
+    limits: Limits,
 ) -> list[Item]:
     """Judge what was never written, and light below zero."""
     where = sorted({(z + 1, tile_at(positions, tile, y + 16, x + 16)) for z, y, x in scan.blank})

@@ -13,9 +13,9 @@ from tilewright.io.illumination import Illumination
 from tilewright.io.mosaic import Mosaic
 from tilewright.io.positions import Positions
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.camera_defects import MIN_TILES, SAMPLE_TILES, CameraDefects, find_defects
+from tilewright.kernels.camera import MIN_TILES, SAMPLE_TILES, CameraDefects, find_defects
 from tilewright.kernels.overlap_agreement import CELL_PX, LEAST_PX, StripAgreement, compare_strips
-from tilewright.report.verdict import Item, Subject, Threshold, judge
+from tilewright.report.verdict import Item, Limits, Subject, judge
 from tilewright.stages.tile_source import TileSource
 
 #: Texture stands out of the noise from here on: an overlap can say whether both tiles agree.
@@ -255,9 +255,7 @@ def tile_brightness(cells: list[tuple[Overlap, NDArray[np.float64]]]) -> dict[Ke
     return {key: float(np.median(values)) for key, values in ratios.items()}
 
 
-def judge_overlaps(
-    subject: Subject, raw: RawAgreement, limits: Mapping[str, Threshold]
-) -> list[Item]:
+def judge_overlaps(subject: Subject, raw: RawAgreement, limits: Limits) -> list[Item]:
     """Judge place and brightness of the tiles of one channel."""
     overlaps = raw.overlaps
     changed = max(raw.changes, key=lambda k: (round(raw.changes[k], 4), k), default=None)

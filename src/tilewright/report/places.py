@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,29 +11,6 @@ from tilewright.io.mosaic import Mosaic
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.metrics import focus_score
 from tilewright.report.figures import thumbnail
-
-
-@dataclass(frozen=True)
-class ChannelFiles:
-    """Files of one channel that a quality stage reads; the order is up to the stage."""
-
-    channel: str
-    marker: str
-    paths: tuple[Path, ...]
-
-
-def zip_channels(
-    channels: Sequence[str], markers: Sequence[str], *paths: Sequence[str | Path]
-) -> list[ChannelFiles]:
-    """Bring parallel lists of one cycle's channels together.
-
-    Raises
-    ------
-    ValueError
-        The lists differ in length.
-    """
-    rows = zip(channels, markers, *paths, strict=True)
-    return [ChannelFiles(str(c), str(m), tuple(Path(p) for p in rest)) for c, m, *rest in rows]
 
 
 def textured_blocks(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,9 +14,9 @@ from tilewright.io.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.metrics import ringing
 from tilewright.report.figures import BLUE, new_figure, save_png, scale_bar, show
-from tilewright.report.places import FocusScan, scan_focus, zip_channels
-from tilewright.report.quality_file import Quality, write_quality
-from tilewright.report.verdict import Item, Subject, judge, resolve_thresholds
+from tilewright.report.places import FocusScan, scan_focus
+from tilewright.report.quality import Files, Findings
+from tilewright.report.verdict import Limits, Subject, judge
 
 #: Side of the crops shown, and of the blocks measured.
 _CROP_PX = 256
@@ -48,7 +47,7 @@ class Light:
 
 
 @dataclass(frozen=True)
-class _View:
+class _BeforeAfter:
     """One channel's crops (y, x) before and after, and its light."""
 
     marker: str
@@ -61,69 +60,33 @@ class _View:
     curve: list[float]
 
 
-def qc_deconvolve(
-    stitched: Sequence[str | Path],
-    deconvolved: Sequence[str | Path],
-    output_json: Path,
-    output_png: Path,
-    *,
-    sample: str,
-    cycle: int,
-    channels: Sequence[str],
-    markers: Sequence[str],
-    thresholds: Mapping[str, Mapping[str, Any]],
-) -> None:
-    """Judge the deconvolved channels of one cycle.
+CAPTION = (
+    "Cycle {cycle}: the most textured place of each channel in its sharpest plane before and "
+    "after deconvolution (each scaled for the eye), the light in each plane, and the misfit "
+    "by which the number of iterations was chosen."
+)
 
-    Parameters
-    ----------
-    stitched, deconvolved : sequences of path
-        Mosaics of each channel before and after.
-    output_json, output_png : Path
-        Verdicts and picture.
-    sample : str
-    cycle : int
-    channels, markers : sequences of str
-        Channel tokens and marker names, parallel to the mosaics.
-    thresholds : mapping
-        ``qc.thresholds`` of the config.
-    """
-    limits = resolve_thresholds(thresholds)
+
+def findings(subject: Subject, files: Files, limits: Limits) -> Findings:
+    """Judge the deconvolution of one channel by the mosaics ``stitched`` and ``deconvolved``."""
     backend = cpu_backend()
-    items: list[Item] = []
-    numbers: dict[str, Any] = {}
-    views = []
-    for files in zip_channels(channels, markers, stitched, deconvolved):
-        before, after = (open_mosaic(path) for path in files.paths)
-        scan, _, _ = scan_focus(backend, before, side=_CROP_PX, count=_BLOCKS)
-        subject = Subject(sample, cycle, "deconvolve", files.channel, files.marker)
-        light = measure_light(before, after, scan)
-        moats = moat_depths(backend, before, after, scan)
-        ring = float(np.median(moats)) if moats else None
-        thin = "" if before.shape[0] > 2 else "the stack has fewer than three planes"
-        items += [
-            judge(subject, "ringing", ring, limits, detail="" if moats else "nothing is bright"),
-            judge(
-                subject,
-                "flux_factor",
-                max(light.ratio, 1 / light.ratio),
-                limits,
-                detail="more" if light.ratio >= 1 else "less",
-            ),
-            judge(subject, "end_plane_excess", max(light.end_excess, 0.0), limits)
-            if np.isfinite(light.end_excess)
-            else judge(subject, "end_plane_excess", None, limits, detail=thin),
-        ]
-        attributes = dict(after.attributes)
-        numbers[files.channel] = {"flux_ratio": light.ratio, "deconvolution": attributes}
-        views.append(_view(files.marker, before, after, scan, light))
-    caption = (
-        f"Cycle {cycle}: the most textured place of each channel in its sharpest plane before and "
-        "after deconvolution (each scaled for the eye), the light in each plane, and the misfit "
-        "by which the number of iterations was chosen."
-    )
-    _draw(views, output_png)
-    write_quality(output_json, Quality(sample, cycle, "deconvolve", tuple(items), numbers, caption))
+    before, after = open_mosaic(files["stitched"]), open_mosaic(files["deconvolved"])
+    scan, _, _ = scan_focus(backend, before, side=_CROP_PX, count=_BLOCKS)
+    light = measure_light(before, after, scan)
+    moats = moat_depths(backend, before, after, scan)
+    ring = float(np.median(moats)) if moats else None
+    dim = "" if moats else "nothing is bright"
+    change = "more" if light.ratio >= 1 else "less"
+    excess = max(light.end_excess, 0.0) if np.isfinite(light.end_excess) else None
+    thin = "" if before.shape[0] > 2 else "the stack has fewer than three planes"
+    ends = thin if excess is None else ""
+    items = [
+        judge(subject, "ringing", ring, limits, detail=dim),
+        judge(subject, "flux_factor", max(light.ratio, 1 / light.ratio), limits, detail=change),
+        judge(subject, "end_plane_excess", excess, limits, detail=ends),
+    ]
+    numbers = {"flux_ratio": light.ratio, "deconvolution": dict(after.attributes)}
+    return Findings(items, numbers, _view(subject.marker, before, after, scan, light))
 
 
 def _block(mosaic: Mosaic, z: int | slice, at: tuple[int, int], side: int) -> NDArray[np.float32]:
@@ -159,10 +122,12 @@ def moat_depths(backend: Backend, before: Mosaic, after: Mosaic, scan: FocusScan
     return depths
 
 
-def _view(marker: str, before: Mosaic, after: Mosaic, scan: FocusScan, light: Light) -> _View:
+def _view(
+    marker: str, before: Mosaic, after: Mosaic, scan: FocusScan, light: Light
+) -> _BeforeAfter:
     at, side = scan.blocks[0], scan.side
     curve = after.attributes.get("held_out_divergence") or after.attributes.get("divergence", [])
-    return _View(
+    return _BeforeAfter(
         marker,
         _block(before, scan.best_plane, at, side),
         _block(after, scan.best_plane, at, side),
@@ -174,7 +139,8 @@ def _view(marker: str, before: Mosaic, after: Mosaic, scan: FocusScan, light: Li
     )
 
 
-def _draw(views: Sequence[_View], output_png: Path) -> None:
+def draw(views: Sequence[_BeforeAfter], path: Path) -> None:
+    """Draw each channel before and after."""
     figure = new_figure(10, 2.7 * len(views))
     grid = figure.subplots(len(views), 4, squeeze=False, width_ratios=(1, 1, 0.75, 0.75))
     for row, view in zip(grid, views, strict=True):
@@ -184,7 +150,7 @@ def _draw(views: Sequence[_View], output_png: Path) -> None:
         _profile(row[2], view)
         _plain(row[3], "misfit per iteration", "iteration")
         row[3].plot(np.arange(1, len(view.curve) + 1), view.curve, "o-", color=BLUE, ms=3)
-    save_png(figure, output_png)
+    save_png(figure, path)
 
 
 def _plain(axes: Axes, title: str, label: str) -> None:
@@ -194,7 +160,7 @@ def _plain(axes: Axes, title: str, label: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _profile(axes: Axes, view: _View) -> None:
+def _profile(axes: Axes, view: _BeforeAfter) -> None:
     """Plot the light of each plane, 1 the mean before."""
     planes = np.arange(1, len(view.light.before) + 1)
     scale = max(view.light.before.mean(), 1e-9)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tifffile
@@ -14,13 +13,13 @@ from numpy.typing import NDArray
 from tilewright.io.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.backend import cpu_backend
 from tilewright.report.figures import BLUE, new_figure, save_png, scale_bar, show
-from tilewright.report.places import FocusScan, scan_focus, zip_channels
-from tilewright.report.quality_file import Quality, write_quality
-from tilewright.report.verdict import Item, Subject, Threshold, judge, resolve_thresholds
+from tilewright.report.places import FocusScan, scan_focus
+from tilewright.report.quality import Files, Findings
+from tilewright.report.verdict import Item, Limits, Subject, judge
 
 
 @dataclass(frozen=True)
-class _View:
+class _InFocus:
     marker: str
     small: NDArray[np.float32]
     pixel_um: float
@@ -28,58 +27,23 @@ class _View:
     usage: NDArray[np.float64]
 
 
-def qc_edf(
-    projections: Sequence[str | Path],
-    heights: Sequence[str | Path],
-    output_json: Path,
-    output_png: Path,
-    *,
-    sample: str,
-    cycle: int,
-    channels: Sequence[str],
-    markers: Sequence[str],
-    thresholds: Mapping[str, Mapping[str, Any]],
-) -> None:
-    """Judge the in-focus planes of one cycle.
-
-    Parameters
-    ----------
-    projections, heights : sequences of path
-        In-focus plane and height map of each channel.
-    output_json, output_png : Path
-        Verdicts and picture.
-    sample : str
-    cycle : int
-    channels, markers : sequences of str
-        Channel tokens and marker names, parallel to the files.
-    thresholds : mapping
-        ``qc.thresholds`` of the config.
-    """
-    limits = resolve_thresholds(thresholds)
-    backend = cpu_backend()
-    items: list[Item] = []
-    numbers: dict[str, Any] = {}
-    views = []
-    for files in zip_channels(channels, markers, projections, heights):
-        plane = open_mosaic(files.paths[0])
-        height = np.squeeze(tifffile.imread(files.paths[1])).astype(np.float32)
-        scan, small, factor = scan_focus(backend, plane)
-        subject = Subject(sample, cycle, "edf", files.channel, files.marker)
-        items += _judge(subject, plane, scan, limits)
-        numbers[files.channel] = dict(plane.attributes)
-        usage = np.asarray(plane.attributes.get("plane_usage", []), np.float64)
-        views.append(_View(files.marker, small, plane.voxel_um[2] * factor, height, usage))
-    caption = (
-        f"Cycle {cycle}: the in-focus plane of each channel, the height at which the tissue was "
-        "sharpest, and how much of it each plane was sharpest for."
-    )
-    _draw(views, output_png)
-    write_quality(output_json, Quality(sample, cycle, "edf", tuple(items), numbers, caption))
+CAPTION = (
+    "Cycle {cycle}: the in-focus plane of each channel, the height at which the tissue was "
+    "sharpest, and how much of it each plane was sharpest for."
+)
 
 
-def _judge(
-    subject: Subject, plane: Mosaic, scan: FocusScan, limits: Mapping[str, Threshold]
-) -> list[Item]:
+def findings(subject: Subject, files: Files, limits: Limits) -> Findings:
+    """Judge the in-focus plane of one channel by ``plane`` and its ``height`` map."""
+    plane = open_mosaic(files["plane"])
+    height = np.squeeze(tifffile.imread(files["height"])).astype(np.float32)
+    scan, small, factor = scan_focus(cpu_backend(), plane)
+    usage = np.asarray(plane.attributes.get("plane_usage", []), np.float64)
+    view = _InFocus(subject.marker, small, plane.voxel_um[2] * factor, height, usage)
+    return Findings(_judge(subject, plane, scan, limits), dict(plane.attributes), view)
+
+
+def _judge(subject: Subject, plane: Mosaic, scan: FocusScan, limits: Limits) -> list[Item]:
     """Judge one in-focus plane from its own pixels and what ``edf`` stored with it."""
     usage = plane.attributes.get("plane_usage", [])
     lost = {
@@ -117,7 +81,8 @@ def _judge(
     return items
 
 
-def _draw(views: Sequence[_View], output_png: Path) -> None:
+def draw(views: Sequence[_InFocus], path: Path) -> None:
+    """Draw the in-focus plane of each channel, its heights and its use of planes."""
     aspect = views[0].small.shape[0] / views[0].small.shape[1]
     figure = new_figure(10, len(views) * float(np.clip(4 * aspect + 0.3, 1.8, 5)))
     grid = figure.subplots(len(views), 3, squeeze=False, width_ratios=(1, 1.12, 0.5))
@@ -134,4 +99,4 @@ def _draw(views: Sequence[_View], output_png: Path) -> None:
         row[2].invert_yaxis()
         row[2].tick_params(labelsize=7)
         row[2].spines[["top", "right"]].set_visible(False)
-    save_png(figure, output_png)
+    save_png(figure, path)

@@ -19,9 +19,9 @@ from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.metrics import focus_score, ncc, tissue_mask
 from tilewright.kernels.warp import Transform
 from tilewright.report.figures import new_figure, save_png, scale_bar, show, thumbnail
-from tilewright.report.places import scan_focus, zip_channels
-from tilewright.report.quality_file import Quality, write_quality
-from tilewright.report.verdict import Item, Subject, Threshold, judge, resolve_thresholds
+from tilewright.report.places import scan_focus
+from tilewright.report.quality import Files, Findings
+from tilewright.report.verdict import Item, Limits, Subject, judge
 
 #: Longest side of the overviews that are compared.
 _SMALL_PX = 512
@@ -37,70 +37,41 @@ _BLOCKS, _BLOCK_PX = 6, 256
 _PLACES, _PLACE_PX = 9, 128
 
 
-def qc_image(
-    image_zarr: str | Path,
-    image_tiff: str | Path,
-    mosaics: Sequence[str | Path],
-    transform_npz: str | Path | None,
-    output_json: Path,
-    output_png: Path,
-    *,
-    sample: str,
-    cycle: int,
-    channels: Sequence[str],
-    markers: Sequence[str],
-    image_channels: Sequence[Mapping[str, Any]],
-    thresholds: Mapping[str, Mapping[str, Any]],
-) -> None:
-    """Judge the channels of one cycle in the final image, against the stitched mosaics.
+CAPTION = (
+    "Channels of cycle {cycle}: the stitched mosaic, moved into the frame of the final image, "
+    "and the final image."
+)
 
-    Parameters
-    ----------
-    image_zarr, image_tiff : path
-        The registered image in both formats.
-    mosaics : sequence of path
-        Stitched mosaic of each channel of the cycle.
-    transform_npz : path or None
-        What ``register`` wrote; None for the reference cycle.
-    output_json, output_png : Path
-        Verdicts and picture.
-    sample : str
-    cycle : int
-    channels, markers : sequences of str
-        Channel tokens and marker names, parallel to ``mosaics``.
-    image_channels : sequence of mappings
-        ``cycle`` and ``channel`` of every channel of the image, in its order.
-    thresholds : mapping
-        ``qc.thresholds`` of the config.
+
+def findings(
+    subject: Subject,
+    files: Files,
+    limits: Limits,
+    *,
+    image_channels: Sequence[Mapping[str, Any]],
+) -> Findings:
+    """Judge one channel of the final image against what was stitched.
+
+    ``files`` are the stitched ``mosaic``, the image as ``zarr`` and ``tiff``, and the
+    ``transform`` of a cycle that was registered; ``image_channels`` are ``cycle`` and ``channel``
+    of every channel of the image, in its order.
     """
-    limits = resolve_thresholds(thresholds)
     backend = cpu_backend()
-    image = open_image(image_zarr)
-    transform = Transform.identity() if transform_npz is None else read_transform(transform_npz)
+    image = open_image(files["zarr"])
+    npz = files.get("transform")
+    transform = Transform.identity() if npz is None else read_transform(npz)
     order = [(int(entry["cycle"]), str(entry["channel"])) for entry in image_channels]
-    items: list[Item] = []
-    numbers: dict[str, Any] = {}
-    views = []
-    for files in zip_channels(channels, markers, mosaics):
-        index = order.index((cycle, files.channel))
-        mosaic = open_mosaic(files.paths[0])
-        pair = _overviews(image, index, mosaic, transform)
-        subject = Subject(sample, cycle, "image", files.channel, files.marker)
-        found = [
-            _agreement(backend, subject, pair, limits),
-            _missing(backend, subject, pair, limits),
-            _detail(backend, subject, image, index, mosaic, transform, limits),
-            _files(subject, image, Path(image_tiff), index, files.marker, limits),
-        ]
-        items += found
-        numbers[files.channel] = {"channel_number": index + 1}
-        views.append((files.marker, pair, image.pixel_um[1]))
-    caption = (
-        f"Channels of cycle {cycle}: the stitched mosaic, moved into the frame of the final image, "
-        "and the final image."
-    )
-    _draw(views, output_png)
-    write_quality(output_json, Quality(sample, cycle, "image", tuple(items), numbers, caption))
+    index = order.index((subject.cycle, subject.channel))
+    mosaic = open_mosaic(files["mosaic"])
+    pair = _overviews(image, index, mosaic, transform)
+    items = [
+        _agreement(backend, subject, pair, limits),
+        _missing(backend, subject, pair, limits),
+        _detail(backend, subject, image, index, mosaic, transform, limits),
+        _files(subject, image, Path(files["tiff"]), index, limits),
+    ]
+    view = (subject.marker, pair, image.pixel_um[1])
+    return Findings(items, {"channel_number": index + 1}, view)
 
 
 @dataclass(frozen=True)
@@ -138,9 +109,7 @@ def _overviews(image: Image, index: int, mosaic: Mosaic, transform: Transform) -
     return Overviews(np.where(valid, moved, 0), final, valid, factor)
 
 
-def _agreement(
-    backend: Backend, subject: Subject, pair: Overviews, limits: Mapping[str, Threshold]
-) -> Item:
+def _agreement(backend: Backend, subject: Subject, pair: Overviews, limits: Limits) -> Item:
     if not bool(backend.to_numpy(_tissue(backend, pair)).any()):
         detail = "the stitched mosaic shows no tissue"
         return judge(subject, "image_agreement", None, limits, detail=detail)
@@ -157,9 +126,7 @@ def _tissue(backend: Backend, pair: Overviews) -> Any:
     return tissue_mask(backend, pair.stitched, valid=pair.valid, sigma_px=2.0)
 
 
-def _missing(
-    backend: Backend, subject: Subject, pair: Overviews, limits: Mapping[str, Threshold]
-) -> Item:
+def _missing(backend: Backend, subject: Subject, pair: Overviews, limits: Limits) -> Item:
     """Judge where the final image is dark although the mosaic shows bright tissue."""
     side = _CELL_PX
     rows, columns = (n // side for n in pair.final.shape)
@@ -194,7 +161,7 @@ def _detail(
     index: int,
     mosaic: Mosaic,
     transform: Transform,
-    limits: Mapping[str, Threshold],
+    limits: Limits,
 ) -> Item:
     """Judge the focus of the final image over that of the sharpest plane, at the same places."""
     scan, _, _ = scan_focus(backend, mosaic, side=_BLOCK_PX, count=_BLOCKS)
@@ -221,13 +188,12 @@ def _files(
     image: Image,
     tiff: Path,
     index: int,
-    marker: str,
-    limits: Mapping[str, Threshold],
+    limits: Limits,
 ) -> Item:
     """Judge whether all levels of both files hold the same image under the same name."""
     bad: list[str] = []
     looked = 1
-    if image.channel_names[index] != marker:
+    if image.channel_names[index] != subject.marker:
         bad.append(f"channel {index + 1} is called {image.channel_names[index]}")
     for level in range(1, len(image.levels)):
         for y, x in _places(image.levels[level].shape[1:], _PLACE_PX):
@@ -276,7 +242,8 @@ def _tiff_tiles(
         yield (slice(y, y + rows), slice(x, x + cols)), pixels[:rows, :cols]
 
 
-def _draw(views: Sequence[tuple[str, Overviews, float]], output_png: Path) -> None:
+def draw(views: Sequence[tuple[str, Overviews, float]], path: Path) -> None:
+    """Draw each channel as stitched and in the final image."""
     aspect = views[0][1].final.shape[0] / views[0][1].final.shape[1]
     figure = new_figure(10, len(views) * float(np.clip(4.8 * aspect + 0.3, 1.8, 6)))
     grid = figure.subplots(len(views), 2, squeeze=False)
@@ -284,4 +251,4 @@ def _draw(views: Sequence[tuple[str, Overviews, float]], output_png: Path) -> No
         show(row[0], pair.stitched, f"{marker}: stitched")
         scale_bar(row[0], pixel_um * pair.factor, pair.stitched.shape[1])
         show(row[1], pair.final, "final image")
-    save_png(figure, output_png)
+    save_png(figure, path)

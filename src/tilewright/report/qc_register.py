@@ -1,13 +1,13 @@
-"""Quality of registration: measured anew on the images, not taken from the registration."""
+"""Quality of registration: measured on the images, not taken from the registration."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from scipy import ndimage
 
@@ -16,12 +16,20 @@ from tilewright.io.transform import read_transform
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.metrics import ncc
 from tilewright.kernels.warp import Transform, source_region, warp
-from tilewright.report.figures import thumbnail
+from tilewright.report.figures import (
+    ORANGE,
+    RED,
+    display_range,
+    new_figure,
+    overlay,
+    save_png,
+    scale_bar,
+    thumbnail,
+)
 from tilewright.report.places import textured_blocks
-from tilewright.report.quality_file import Quality, write_quality
-from tilewright.report.register_figure import BlockView, draw_register
-from tilewright.report.verdict import Item, Subject, Threshold, judge, resolve_thresholds
-from tilewright.stages.block_passes import Pass, measure
+from tilewright.report.quality import Files, Findings
+from tilewright.report.verdict import Item, Limits, Subject, judge
+from tilewright.stages.block_passes import Pass, measure_blocks
 from tilewright.stages.plane_views import as_plane, open_views
 from tilewright.stages.register import LOCAL_PERCENTILE, local_errors
 
@@ -39,61 +47,47 @@ _LOST_PX = 12.0
 _STEP_PX = 24
 
 
-def qc_register(
-    reference: str | Path,
-    moving: str | Path,
-    transform_npz: str | Path,
-    output_json: Path,
-    output_png: Path,
-    *,
-    sample: str,
-    cycle: int,
-    thresholds: Mapping[str, Mapping[str, Any]],
-) -> None:
-    """Judge the registration of one cycle on the reference channel.
+CAPTION = (
+    "Nuclei of the reference cycle in magenta and of cycle {cycle} in green, white where they "
+    "agree: the whole section after registration with the elastic displacements (arrows, "
+    "enlarged), and the worst places before and after."
+)
+_WORST = 3
 
-    Parameters
-    ----------
-    reference, moving : path
-        In-focus planes of the reference channel: of the reference cycle and of this one.
-    transform_npz : path
-        What ``register`` wrote.
-    output_json, output_png : Path
-        Verdicts and picture.
-    sample : str
-    cycle : int
-    thresholds : mapping
-        ``qc.thresholds`` of the config.
+
+def findings(subject: Subject, files: Files, limits: Limits) -> Findings:
+    """Judge the registration of one cycle.
+
+    ``files`` are the in-focus planes of the reference channel, of the ``reference`` cycle and of
+    the ``moving`` one, and the ``transform``.
     """
-    limits = resolve_thresholds(thresholds)
     backend = cpu_backend()
-    fixed, other = open_mosaic(reference), open_mosaic(moving)
-    transform = read_transform(transform_npz)
+    fixed, other = open_mosaic(files["reference"]), open_mosaic(files["moving"])
+    transform = read_transform(files["transform"])
     small, factor = thumbnail(fixed, 0)
     blocks = textured_blocks(small, factor, fixed.shape[1:], _SIDE_PX, 4 * _BLOCKS)
     found = compare_blocks(backend, fixed, other, transform, _tissue(small, factor, blocks))
     registered = bool(transform.quality.get("registered", True))
-    subject = Subject(sample, cycle, "register")
     items = _judge(subject, found, transform, registered, limits)
     items.append(_local(backend, subject, fixed, other, transform, limits))
+    linear = transform.affine
     numbers = {
         "registered": registered,
         "blocks": len(found),
         "ncc_before": float(np.median([b.ncc_before for b in found])) if found else None,
-        "rotation_deg": float(
-            np.degrees(np.arctan2(transform.affine[1, 0], transform.affine[0, 0]))
-        ),
-        "shift_px": transform.affine[:, 2].tolist(),
+        "rotation_deg": float(np.degrees(np.arctan2(linear[1, 0], linear[0, 0]))),
+        "shift_px": linear[:, 2].tolist(),
         "register": dict(transform.quality),
     }
-    caption = (
-        f"Nuclei of the reference cycle in magenta and of cycle {cycle} in green, white where they "
-        "agree: the whole section after registration with the elastic displacements (arrows, "
-        "enlarged), and the worst places before and after."
-    )
     moved = _moved_thumbnail(other, transform, small.shape, factor)
-    draw_register(small, moved, factor, found, transform, registered, fixed.voxel_um[2], output_png)
-    write_quality(output_json, Quality(sample, cycle, "register", tuple(items), numbers, caption))
+    pixel_um = fixed.voxel_um[2]
+    view = SectionView(small, moved, factor, found, transform, registered, pixel_um)
+    return Findings(items, numbers, view)
+
+
+def draw(views: Sequence[SectionView], path: Path) -> None:
+    """Draw the two cycles over each other."""
+    draw_register(views[0], path)
 
 
 def _local(
@@ -102,13 +96,13 @@ def _local(
     fixed: Mosaic,
     other: Mosaic,
     transform: Transform,
-    limits: Mapping[str, Threshold],
+    limits: Limits,
 ) -> Item:
     """Judge how far the field is off around each block of the whole section."""
     views = open_views(as_plane(fixed), as_plane(other))
     nodes = min(transform.field.shape[1:]) > 1
     step = max(round(transform.block_px / 2), 12) if nodes else _STEP_PX
-    found = measure(backend, *views, transform, Pass(2, step, 0, step // 2), "local error")
+    found = measure_blocks(backend, *views, transform, Pass(2, step, 0, step // 2), "local error")
     errors = local_errors(found)
     if not np.isfinite(errors).any():
         return judge(subject, "local_error_px", None, limits, detail="no tissue in both cycles")
@@ -267,7 +261,7 @@ def _judge(
     found: list[BlockView],
     transform: Transform,
     registered: bool,
-    limits: Mapping[str, Threshold],
+    limits: Limits,
 ) -> list[Item]:
     result = agreement(found)
     bend = float(np.hypot(*transform.field).max())
@@ -286,3 +280,102 @@ def _judge(
         declared = "allowed by registration.allow_unregistered"
         items.insert(0, judge(subject, "unregistered", 1.0, limits, detail=declared))
     return items
+
+
+@dataclass(frozen=True)
+class BlockView:
+    """One block (y, x) of the reference, and of the cycle before and after resampling.
+
+    ``shift_px`` is what is still left between them.
+    """
+
+    at: tuple[int, int]
+    reference: NDArray[np.float32]
+    before: NDArray[np.float32]
+    after: NDArray[np.float32]
+    ncc_before: float
+    ncc_after: float
+    shift_px: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class SectionView:
+    """The whole section (y, x) of the reference and of the cycle, shrunk, and its blocks."""
+
+    reference: NDArray[np.float32]
+    moved: NDArray[np.float32]
+    factor: int
+    blocks: Sequence[BlockView]
+    transform: Transform
+    registered: bool
+    pixel_um: float
+
+
+def draw_register(view: SectionView, output_png: Path) -> None:
+    """Draw the section at thumbnail size with the field, and the worst blocks."""
+    small, factor = view.reference, view.factor
+    worst = sorted(view.blocks, key=lambda b: (round(b.ncc_after, 4), b.at))[:_WORST]
+    aspect = small.shape[0] / small.shape[1]
+    top = float(np.clip(6.6 * aspect, 2.5, 7.5))
+    figure = new_figure(10, top + 0.4)
+    left, right = figure.subfigures(1, 2, width_ratios=(1.9, 1), squeeze=False)[0]
+    axes = left.subplots()
+    axes.imshow(overlay(small, view.moved), interpolation="antialiased")
+    _bare(axes)
+    if view.registered:
+        axes.set_title("after registration", fontsize=10, loc="left", color="black")
+    else:
+        axes.set_title("NOT REGISTERED", fontsize=10, loc="left", color=RED, weight="bold")
+    scale_bar(axes, view.pixel_um * factor, small.shape[1])
+    _arrows(axes, view.transform, factor)
+    grid = right.subplots(_WORST, 2, squeeze=False)
+    for row, block in zip(grid, worst, strict=False):
+        limits = tuple(display_range(v) for v in (block.reference, block.after))
+        for ax, image, name, score in (
+            (row[0], block.before, "before", block.ncc_before),
+            (row[1], block.after, "after", block.ncc_after),
+        ):
+            ax.imshow(overlay(block.reference, image, (limits[0], limits[1])))
+            ax.set_title(f"{name}, NCC {score:.2f}", fontsize=7.5, loc="left")
+        y, x = (v / factor for v in block.at)
+        side = block.reference.shape[0] / factor
+        axes.plot(
+            [x, x + side, x + side, x, x], [y, y, y + side, y + side, y], color=ORANGE, lw=1.2
+        )
+    axes.set_xlim(-0.5, small.shape[1] - 0.5)
+    axes.set_ylim(small.shape[0] - 0.5, -0.5)
+    for ax in grid.ravel():
+        _bare(ax)
+    save_png(figure, output_png)
+
+
+def _bare(axes: Axes) -> None:
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_frame_on(False)
+
+
+def _arrows(axes: Axes, transform: Transform, factor: int) -> None:
+    """Draw the elastic field, at most 16 arrows a side, the longest one node distance long."""
+    _, rows, cols = transform.field.shape
+    if rows < 2 or cols < 2:
+        return
+    step = max(1, -(-max(rows, cols) // 16))
+    field = transform.field[:, ::step, ::step]
+    y = (transform.origin_px[0] + transform.block_px * np.arange(0, rows, step)) / factor
+    x = (transform.origin_px[1] + transform.block_px * np.arange(0, cols, step)) / factor
+    longest = float(np.hypot(*field).max())
+    if longest < 1e-3:
+        return
+    axes.quiver(
+        x,
+        y,
+        field[1],
+        field[0],
+        angles="xy",
+        scale_units="xy",
+        color=ORANGE,
+        width=0.0028,
+        scale=longest / (transform.block_px * step / factor),
+    )
+    axes.set_xlabel(f"longest arrow {longest:.2g} px", fontsize=7.5, loc="left")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,85 +20,62 @@ from tilewright.kernels.noise import NOISE_KERNEL
 from tilewright.report.figures import new_figure, save_png, scale_bar, show
 from tilewright.report.mosaic_scan import defects_left, judge_scan, scan_mosaic
 from tilewright.report.overlaps import RawAgreement, compare_tiles, judge_overlaps
-from tilewright.report.places import ChannelFiles, FocusScan, scan_focus, zip_channels
-from tilewright.report.quality_file import Quality, write_quality
-from tilewright.report.verdict import Item, Subject, Threshold, judge, resolve_thresholds
+from tilewright.report.places import FocusScan, scan_focus
+from tilewright.report.quality import Files, Findings
+from tilewright.report.verdict import Item, Limits, Subject, judge
 
 #: Contrast below which a field holds nothing but noise (an empty one reaches about 2).
 NO_SIGNAL = 3.0
 
 
-def qc_stitch(
-    mosaics: Sequence[str | Path],
-    flats: Sequence[str | Path],
-    darks: Sequence[str | Path],
-    manifest: str | Path,
-    positions_csv: str | Path,
-    output_json: Path,
-    output_png: Path,
-    *,
-    sample: str,
-    cycle: int,
-    channels: Sequence[str],
-    markers: Sequence[str],
-    thresholds: Mapping[str, Mapping[str, Any]],
-) -> None:
-    """Judge the stitched channels of one cycle.
+CAPTION = (
+    "Stitched mosaics of cycle {cycle}, each in its sharpest plane, scaled from the 1st to "
+    "the 99.7th percentile."
+)
 
-    Parameters
-    ----------
-    mosaics, flats, darks : sequences of path
-        Mosaic, flat-field and dark-field per channel.
-    manifest : path
-        Raw planes of the cycle, which are compared where tiles overlap.
-    positions_csv : path
-        Tile positions of the cycle.
-    output_json, output_png : Path
-        Verdicts and picture.
-    sample : str
-    cycle : int
-    channels, markers : sequences of str
-        Channel tokens and marker names, parallel to ``mosaics``.
-    thresholds : mapping
-        ``qc.thresholds`` of the config.
+
+@dataclass(frozen=True)
+class _Shown:
+    """A mosaic in its sharpest plane, shrunk."""
+
+    title: str
+    small: NDArray[np.float32]
+    pixel_um: float
+
+
+def findings(subject: Subject, files: Files, limits: Limits) -> Findings:
+    """Judge the stitched mosaic of one channel.
+
+    ``files`` are ``mosaic``, ``flat`` and ``dark`` of the channel, and ``manifest`` and
+    ``positions`` of the cycle, whose raw planes are compared where tiles overlap.
     """
-    limits = resolve_thresholds(thresholds)
     backend = cpu_backend()
-    positions = read_positions(Path(positions_csv))
-    items: list[Item] = []
-    numbers: dict[str, Any] = {}
-    views = []
-    for files in zip_channels(channels, markers, mosaics, flats, darks):
-        mosaic = open_mosaic(files.paths[0])
-        illumination = read_illumination(*files.paths[1:])
-        tile = (illumination.flat.shape[0], illumination.flat.shape[1])
-        scan, small, factor = scan_focus(backend, mosaic)
-        valid = _covered(positions, tile, small.shape, factor)
-        seams = seam_scores(backend, mosaic, positions, tile, scan.best_plane)
-        subject = Subject(sample, cycle, "stitch", files.channel, files.marker)
-        raw_px = len(positions.row) * tile[0] * tile[1]
-        items += _judge(backend, subject, mosaic, scan, small, valid, seams, raw_px, limits)
-        whole = scan_mosaic(mosaic, positions, tile, scan.best_plane)
-        items += judge_scan(subject, whole, positions, tile, limits)
-        tiles = open_tiles(manifest, files.channel)
-        raw = compare_tiles(backend, tiles, mosaic, positions, illumination, scan.best_plane)
-        items += judge_overlaps(subject, raw, limits)
-        items.append(_hot(subject, mosaic, positions, tile, raw, scan.best_plane, limits))
-        numbers[files.channel] = {
-            "best_plane": scan.best_plane + 1,
-            "planes": mosaic.shape[0],
-            "worst_seams": [seam.as_dict() for seam in seams[:5]],
-            "focus_per_plane": np.nanmedian(scan.scores, axis=0).tolist()
-            if np.isfinite(scan.scores).any(axis=0).all()
-            else None,
-        }
-        views.append((files, small, valid, scan.best_plane, mosaic, factor))
-    caption = (
-        f"Stitched mosaics of cycle {cycle}, each in its sharpest plane, scaled from the 1st to "
-        "the 99.7th percentile."
-    )
-    _draw(views, output_png)
-    write_quality(output_json, Quality(sample, cycle, "stitch", tuple(items), numbers, caption))
+    positions = read_positions(Path(files["positions"]))
+    mosaic = open_mosaic(files["mosaic"])
+    illumination = read_illumination(Path(files["flat"]), Path(files["dark"]))
+    tile = (illumination.flat.shape[0], illumination.flat.shape[1])
+    scan, small, factor = scan_focus(backend, mosaic)
+    best = scan.best_plane
+    valid = _covered(positions, tile, small.shape, factor)
+    seams = seam_scores(backend, mosaic, positions, tile, best)
+    raw_px = len(positions.row) * tile[0] * tile[1]
+    items = _judge(backend, subject, mosaic, scan, small, valid, seams, raw_px, limits)
+    whole = scan_mosaic(mosaic, positions, tile, best)
+    items += judge_scan(subject, whole, positions, tile, limits)
+    tiles = open_tiles(files["manifest"], subject.channel)
+    raw = compare_tiles(backend, tiles, mosaic, positions, illumination, best)
+    items += judge_overlaps(subject, raw, limits)
+    items.append(_hot(subject, mosaic, positions, tile, raw, best, limits))
+    numbers = {
+        "best_plane": best + 1,
+        "planes": mosaic.shape[0],
+        "worst_seams": [seam.as_dict() for seam in seams[:5]],
+        "focus_per_plane": np.nanmedian(scan.scores, axis=0).tolist()
+        if np.isfinite(scan.scores).any(axis=0).all()
+        else None,
+    }
+    title = f"{subject.marker}, plane {best + 1} of {mosaic.shape[0]}"
+    return Findings(items, numbers, _Shown(title, small, mosaic.voxel_um[2] * factor))
 
 
 @dataclass(frozen=True)
@@ -190,7 +167,7 @@ def _hot(
     tile: tuple[int, int],
     raw: RawAgreement,
     plane: int,
-    limits: Mapping[str, Threshold],
+    limits: Limits,
 ) -> Item:
     """Judge the camera's defects that the mosaic still shows."""
     if raw.defects is None:
@@ -245,7 +222,7 @@ def _judge(
     valid: NDArray[np.bool_],
     seams: Sequence[BorderSeam],
     raw_px: int,
-    limits: Mapping[str, Threshold],
+    limits: Limits,
 ) -> list[Item]:
     clipped = mosaic.attributes.get("clipped_low", 0) + mosaic.attributes.get("clipped_high", 0)
     saturated, where = _saturated(mosaic, scan.best_plane, raw_px)
@@ -286,19 +263,17 @@ def _judge(
     return items
 
 
-def _draw(
-    views: Sequence[tuple[ChannelFiles, NDArray[np.float32], NDArray[np.bool_], int, Mosaic, int]],
-    output_png: Path,
-) -> None:
+def draw(views: Sequence[_Shown], path: Path) -> None:
+    """Draw the mosaic of each channel."""
     columns = min(len(views), 3)
     rows = -(-len(views) // columns)
-    aspect = views[0][1].shape[0] / views[0][1].shape[1]
+    aspect = views[0].small.shape[0] / views[0].small.shape[1]
     width = 10 / columns
     figure = new_figure(10, max(rows * (width * aspect + 0.25), 1.5))
     axes = np.atleast_1d(figure.subplots(rows, columns)).ravel()
-    for ax, (files, small, _, best, mosaic, factor) in zip(axes, views, strict=False):
-        show(ax, small, f"{files.marker}, plane {best + 1} of {mosaic.shape[0]}")
-        scale_bar(ax, mosaic.voxel_um[2] * factor, small.shape[1])
+    for ax, view in zip(axes, views, strict=False):
+        show(ax, view.small, view.title)
+        scale_bar(ax, view.pixel_um, view.small.shape[1])
     for ax in axes[len(views) :]:
         ax.set_axis_off()
-    save_png(figure, output_png)
+    save_png(figure, path)

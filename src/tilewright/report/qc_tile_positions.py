@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.collections import LineCollection
@@ -12,10 +11,8 @@ from numpy.typing import NDArray
 
 from tilewright.io.positions import Edges, Positions, read_edges, read_positions
 from tilewright.report.figures import BLUE, GREY, RED, new_figure, save_png
-from tilewright.report.quality_file import Quality, write_quality
-from tilewright.report.verdict import Item, Subject, Threshold, judge, resolve_thresholds
-
-Limits = Mapping[str, Threshold]
+from tilewright.report.quality import Files, Findings
+from tilewright.report.verdict import Item, Limits, Subject, judge
 
 #: Standard error, px, and disagreement of a tile's overlaps, px, from which it is doubtful.
 _DOUBT_SIGMA_PX, _DOUBT_RESIDUAL_PX = 1.0, 1.5
@@ -23,36 +20,22 @@ _DOUBT_SIGMA_PX, _DOUBT_RESIDUAL_PX = 1.0, 1.5
 _SURE = -7.0
 
 
-def qc_tile_positions(
-    positions_csv: str | Path,
-    edges_csv: str | Path,
-    output_json: Path,
-    output_png: Path,
-    *,
-    sample: str,
-    cycle: int,
-    thresholds: Mapping[str, Mapping[str, Any]],
-) -> None:
-    """Judge the tile positions of one cycle.
+CAPTION = (
+    "Tiles of cycle {cycle} where they were placed; lines are overlaps: blue matched, the "
+    "thicker the larger the residual, dotted red not matched. Grey squares are tiles that "
+    "nothing ties to the main island."
+)
 
-    Parameters
-    ----------
-    positions_csv, edges_csv : path
-        What ``tile_positions`` wrote.
-    output_json, output_png : Path
-        Verdicts and picture.
-    sample : str
-    cycle : int
-    thresholds : mapping
-        ``qc.thresholds`` of the config.
-    """
-    limits = resolve_thresholds(thresholds)
-    positions, edges = read_positions(Path(positions_csv)), read_edges(Path(edges_csv))
-    main, subject = _main_island(positions), Subject(sample, cycle, "tile_positions")
-    residual = _residuals(positions, edges)
-    items = [_matched(edges, subject, limits), _agreed(edges, residual, subject, limits)]
-    items += [_untied(positions, main, subject, limits), _precise(positions, main, subject, limits)]
-    items += [
+
+def findings(subject: Subject, files: Files, limits: Limits) -> Findings:
+    """Judge the tile positions of one cycle by ``positions`` and ``edges``."""
+    positions, edges = read_positions(Path(files["positions"])), read_edges(Path(files["edges"]))
+    main, residual = _main_island(positions), _residuals(positions, edges)
+    items = [
+        _matched(edges, subject, limits),
+        _agreed(edges, residual, subject, limits),
+        _untied(positions, main, subject, limits),
+        _precise(positions, main, subject, limits),
         _doubtful(positions, edges, residual, main, subject, limits),
         _contradicting(edges, residual, subject, limits),
     ]
@@ -63,15 +46,7 @@ def qc_tile_positions(
         "islands": len(np.unique(positions.island)),
         "median_residual_px": float(np.median(kept)) if kept.size else None,
     }
-    caption = (
-        f"Tiles of cycle {cycle} where they were placed; lines are overlaps: blue matched, the "
-        "thicker the larger the residual, dotted red not matched. Grey squares are tiles that "
-        "nothing ties to the main island."
-    )
-    _draw(positions, edges, main, output_png)
-    write_quality(
-        output_json, Quality(sample, cycle, "tile_positions", tuple(items), numbers, caption)
-    )
+    return Findings(items, numbers, (positions, edges, main))
 
 
 def _matched(edges: Edges, subject: Subject, limits: Limits) -> Item:
@@ -181,7 +156,9 @@ def _main_island(positions: Positions) -> NDArray[np.bool_]:
     return np.asarray(positions.island == names[int(np.argmax(counts))])
 
 
-def _draw(positions: Positions, edges: Edges, main: NDArray[np.bool_], output_png: Path) -> None:
+def draw(views: Sequence[tuple[Positions, Edges, NDArray[np.bool_]]], path: Path) -> None:
+    """Draw the tiles of a cycle and their overlaps."""
+    ((positions, edges, main),) = views
     at = {
         (int(r), int(c)): (float(x), float(y))
         for r, c, y, x in zip(
@@ -232,4 +209,4 @@ def _draw(positions: Positions, edges: Edges, main: NDArray[np.bool_], output_pn
     axes.set_ylabel("y, px", fontsize=8)
     axes.tick_params(labelsize=7)
     axes.spines[["top", "right"]].set_visible(False)
-    save_png(figure, output_png)
+    save_png(figure, path)

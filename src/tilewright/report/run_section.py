@@ -9,9 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tilewright.report.gantt import Remark, Run, Use, mean_wait_s, use_of
+from tilewright.report.gantt import ClusterRun, Remark, Use, mean_wait_s, use_of
 from tilewright.report.gantt_figure import draw_gantt
-from tilewright.report.ledger import read_events, runs_of
+from tilewright.report.ledger import cluster_runs, read_events
 from tilewright.report.pictures import embed_figure
 
 _NONE = "–"  # noqa: RUF001
@@ -27,7 +27,7 @@ def run_section(ledger: Path | None) -> dict[str, Any] | None:
     ledger : Path or None
         The ledger of the experiment; need not exist.
     """
-    everything = runs_of(read_events(ledger)) if ledger is not None else []
+    everything = cluster_runs(read_events(ledger)) if ledger is not None else []
     runs = [run for run in everything if run.bars]
     shown = runs[-_RUNS:]
     if not shown:
@@ -58,7 +58,7 @@ def span_text(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _lead(runs: Sequence[Run], uses: Sequence[Use]) -> str:
+def _lead(runs: Sequence[ClusterRun], uses: Sequence[Use]) -> str:
     bars = [bar for run in runs for bar in run.bars]
     busy = []
     for kind in ("gpu", "cpu"):
@@ -84,7 +84,7 @@ def _lead(runs: Sequence[Run], uses: Sequence[Use]) -> str:
     return "; ".join(texts) + "." + (f" Failed tries by cause: {failed}." if failed else "")
 
 
-def _caption(runs: Sequence[Run], earlier: int, last: Run) -> str:
+def _caption(runs: Sequence[ClusterRun], earlier: int, last: ClusterRun) -> str:
     """Return how to read the picture, and what it does not show."""
     sharing = f" ({runs[-1].sharing})" if runs[-1].sharing else ""
     texts = [
@@ -125,7 +125,7 @@ def _row(use: Use) -> dict[str, str | int]:
     }
 
 
-def _lines(said: Iterable[tuple[Run, Remark]], several: bool) -> list[dict[str, str]]:
+def _lines(said: Iterable[tuple[ClusterRun, Remark]], several: bool) -> list[dict[str, str]]:
     """Return remarks with the time since the start of their run; equal ones once."""
     times: Counter[str] = Counter()
     first: dict[str, str] = {}

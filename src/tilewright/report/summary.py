@@ -10,8 +10,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
-from tilewright.report.quality_file import Quality, read_quality
+from tilewright.report.quality import Quality, read_quality
 from tilewright.report.verdict import Item, Verdict, worst
+from tilewright.runtime.files import write_whole
 
 
 class QualityError(RuntimeError):
@@ -77,8 +78,8 @@ def write_summary(quality_paths: Iterable[Path], qc_json: Path, qc_csv: Path) ->
             {"sample": q.sample, "cycle": q.cycle, "stage": q.stage, **q.numbers} for q in found
         ],
     }
-    _write(qc_json, json.dumps(content, indent=1, allow_nan=False) + "\n")
-    _write(qc_csv, _table([f.name for f in fields(Item)], [item.as_dict() for item in items]))
+    write_whole(qc_json, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_whole(qc_csv, _table([f.name for f in fields(Item)], [item.as_dict() for item in items]))
     return items
 
 
@@ -99,7 +100,7 @@ def write_trusted_markers(
     content = json.loads(qc_json.read_text(encoding="utf-8"))
     items = [Item(**item) for item in content["items"]]
     columns = ["sample", "cycle", "channel", "marker", "verdict", "reasons"]
-    _write(output, _table(columns, trusted_markers(items, channels)))
+    write_whole(output, _table(columns, trusted_markers(items, channels)))
     return items
 
 
@@ -129,13 +130,6 @@ def _table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
 
 
 def verdict_matrix(found: Sequence[Quality]) -> dict[tuple[str, int], Verdict]:

@@ -13,6 +13,7 @@ from tilewright.report.metric_table import METRICS, Direction, Metric, Threshold
 __all__ = [
     "METRICS",
     "Item",
+    "Limits",
     "Metric",
     "Subject",
     "Threshold",
@@ -22,6 +23,9 @@ __all__ = [
     "resolve_thresholds",
     "worst",
 ]
+
+#: Thresholds by metric.
+Limits = Mapping[str, Threshold]
 
 _RANK: dict[Verdict, int] = {"pass": 0, "warn": 1, "fail": 2}
 

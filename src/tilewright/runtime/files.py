@@ -1,59 +1,81 @@
-"""Files that others may read meanwhile: written whole or not at all, and JSON line by line."""
+"""Files written whole or not at all, and files of JSON lines."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import tempfile
+import shutil
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a small file that others may read meanwhile: whole, or not at all.
+@contextlib.contextmanager
+def whole_or_nothing(path: Path, *, shared: bool = False) -> Iterator[Path]:
+    """Give a temporary sibling of ``path`` that becomes ``path`` if the block succeeds.
 
-    Raises
-    ------
-    OSError
-        It could not be written; what was there is still there.
+    Works for a file and for a folder, whose parents are made. After an error nothing is left
+    behind, and whatever was at ``path`` before is still there.
+
+    Parameters
+    ----------
+    path : Path
+    shared : bool
+        Others may write the same file at this moment: the sibling has a name of its own. Else a
+        sibling that a killed process left is removed.
     """
+    mark = f".{os.getpid()}-{threading.get_ident()}" if shared else ""
+    partial = path.with_name(f".{path.name}{mark}.partial")
     path.parent.mkdir(parents=True, exist_ok=True)
-    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    _remove(partial)
     try:
-        with os.fdopen(number, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
+        yield partial
+        # A folder cannot replace one that is not empty, so the old one leaves first.
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        partial.replace(path)
+    finally:
+        _remove(partial)
 
 
-def append_json(path: Path, entry: Mapping[str, Any]) -> None:
-    """Append one object to a file of JSON lines.
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
-    Raises
-    ------
-    OSError
-        It could not be written.
-    """
+
+def write_whole(path: Path, text: str, *, shared: bool = False) -> None:
+    """Write a text file as :func:`whole_or_nothing` does; lines end as they do in ``text``."""
+    with whole_or_nothing(path, shared=shared) as partial:
+        partial.write_text(text, encoding="utf-8", newline="\n")
+
+
+def append_line(path: Path, entry: Mapping[str, Any]) -> None:
+    """Append one JSON line in a single write, so that lines of several processes do not mix."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b") as stream:
+    line = json.dumps(entry).encode() + b"\n"
+    with path.open("a+b", buffering=0) as stream:
+        end = stream.seek(0, os.SEEK_END)
+        stream.seek(max(end - 1, 0))
         # a crash may have cut the last line: this one must not be lost with it
-        if stream.seek(0, 2) and (stream.seek(-1, 2), stream.read(1))[1] != b"\n":
-            stream.write(b"\n")
-        stream.write(json.dumps(entry).encode() + b"\n")
+        cut = end > 0 and stream.read(1) != b"\n"
+        stream.write(b"\n" * cut + line)
 
 
-def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file of JSON lines; a line cut short by a crash is left out."""
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file of JSON lines, none where there is no file.
+
+    A line that a crash cut short is left out.
+    """
     if not path.is_file():
-        return
-    with path.open(encoding="utf-8", errors="replace") as stream:
-        for line in stream:
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                continue
+        return []
+    entries = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        with contextlib.suppress(ValueError):
+            entry = json.loads(line)
             if isinstance(entry, dict):
-                yield entry
+                entries.append(entry)
+    return entries

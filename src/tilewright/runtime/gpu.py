@@ -14,14 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.devices.budget import MIB, Request, leasable, whole_above_b
-from tilewright.devices.faults import classify, preflight
-from tilewright.devices.granted import by_slurm
-from tilewright.devices.health import HealthError, failed_on, note_failure, quarantined
-from tilewright.devices.held import CONTEXT_B, Held
+from tilewright.devices.evidence import CONTEXT_B, Held, watched
+from tilewright.devices.health import (
+    HealthError,
+    classify,
+    failed_on,
+    note_failure,
+    preflight,
+    quarantined,
+)
+from tilewright.devices.inventory import snapshot
 from tilewright.devices.lease import lease
-from tilewright.devices.nvml import snapshot
-from tilewright.devices.root import lease_root
-from tilewright.devices.sampler import watched
+from tilewright.devices.lease_queue import lease_root
+from tilewright.devices.slurm_grant import by_slurm
 from tilewright.kernels.backend import Backend, DeviceError, DeviceUse, gpu_backend
 from tilewright.kernels.device_memory import note_peak
 

@@ -12,13 +12,12 @@ from tilewright.config.experiment import ConfigError
 from tilewright.config.rules import GPU_RULES
 from tilewright.config.settings import Settings
 from tilewright.devices.budget import MIB, leasable, leased_b, room_b, whole_above_b
-from tilewright.devices.choose import DeviceChoice, device_from_environment
+from tilewright.devices.evidence import CONTEXT_B
 from tilewright.devices.health import HealthError, quarantined
-from tilewright.devices.held import CONTEXT_B
+from tilewright.devices.inventory import Device, snapshot
 from tilewright.devices.lease import leases
-from tilewright.devices.nvml import snapshot
-from tilewright.devices.records import Device
-from tilewright.devices.root import LeaseRootError, lease_root
+from tilewright.devices.lease_queue import LeaseRootError, lease_root
+from tilewright.devices.slurm_grant import DeviceChoice, device_from_environment
 from tilewright.placement.jobs import Kind
 
 

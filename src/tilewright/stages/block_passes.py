@@ -24,7 +24,7 @@ from tilewright.kernels.block_shifts import (
     search_shifts,
 )
 from tilewright.kernels.warp import HALO_PX, Transform, displacement, sample
-from tilewright.stages.plane_views import View
+from tilewright.stages.plane_views import PlaneView
 
 #: Side of a cell, in binned pixels: large enough for FFT batches, small enough for caches.
 _CELL_PX = 576
@@ -67,8 +67,13 @@ class Measured:
         return np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 2)
 
 
-def measure(
-    backend: Backend, reference: View, moving: View, transform: Transform, job: Pass, name: str
+def measure_blocks(
+    backend: Backend,
+    reference: PlaneView,
+    moving: PlaneView,
+    transform: Transform,
+    job: Pass,
+    name: str,
 ) -> Measured:
     """Measure how far the moving image is from where ``transform`` puts it, block by block."""
     grid = job.grid(reference.shape)
@@ -113,8 +118,8 @@ def _in_order(
 
 def _measure_cell(
     backend: Backend,
-    reference: View,
-    moving: View,
+    reference: PlaneView,
+    moving: PlaneView,
     transform: Transform,
     job: Pass,
     cell: tuple[slice, slice],
@@ -145,8 +150,8 @@ def _measure_cell(
 
 def _textures(
     backend: Backend,
-    reference: View,
-    moving: View,
+    reference: PlaneView,
+    moving: PlaneView,
     transform: Transform,
     factor: int,
     read: list[slice],

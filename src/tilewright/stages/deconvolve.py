@@ -1,7 +1,7 @@
 """Deconvolution of a stitched z-stack, tile by tile.
 
 The tile grid comes from the options alone, so every device gives the same pixels. Only where
-a GPU's memory runs out the mosaic is begun anew with tiles of half the side and the same halo:
+a GPU's memory runs out the mosaic is restarted with tiles of half the side and the same halo:
 that changes pixels along seams by the tolerance of the halo (``halo_px``), and by some percent
 within half a PSF of the mosaic's border, where light from outside is guessed. All windows have one
 size, so one transfer function and one set of buffers serve the whole mosaic. The next window is
@@ -29,9 +29,9 @@ from tilewright.kernels.blur import Blur, crop_psf
 from tilewright.kernels.deconvolution import BEYOND_UM, Method, RichardsonLucy, scene_margin
 from tilewright.kernels.device_memory import Smallest, memory_noted, shrinking
 from tilewright.kernels.focus import blur, correction, explain
-from tilewright.kernels.thinning import Camera, Stopping, choose_iterations, measure_camera
+from tilewright.kernels.thinning import CountModel, Stopping, choose_iterations, measure_camera
 from tilewright.stages.mosaic_psf import mosaic_psf
-from tilewright.stages.stack_survey import Survey, survey_stack
+from tilewright.stages.stack_survey import StackSurvey, survey_stack
 from tilewright.stages.tile_windows import Window, smaller_tile, tile_windows
 
 #: Side of the calibration tile; its count of iterations holds for all.
@@ -205,10 +205,10 @@ def _calibrate(
     gain_counts_per_photon: float | None,
     method: Method,
     iterations: int | None,
-    survey: Survey,
+    survey: StackSurvey,
     *,
     backend: Backend,
-) -> tuple[Camera, Stopping]:
+) -> tuple[CountModel, Stopping]:
     """Measure the camera, and choose the number of iterations unless it is given."""
     stack = mosaic.read(slice(None), tile.y, tile.x).astype(np.float32)
     pedestal = float(mosaic.attributes["pedestal_counts"])
@@ -222,7 +222,7 @@ def _calibrate(
     )
 
 
-def _report(mosaic: Mosaic, camera: Camera, stopping: Stopping) -> dict[str, Any]:
+def _report(mosaic: Mosaic, camera: CountModel, stopping: Stopping) -> dict[str, Any]:
     clipped = ("clipped_low", "clipped_high")
     return {
         "pedestal_counts": 0,
@@ -242,9 +242,9 @@ class _Run:
 
     mosaic: Mosaic
     solver: RichardsonLucy
-    camera: Camera
+    camera: CountModel
     iterations: int
-    survey: Survey
+    survey: StackSurvey
     psf: NDArray[np.float32]
 
     def __post_init__(self) -> None:

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from tilewright.io.illumination import CLIPPED_BELOW
 from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.camera import Top, saturation_found, top_of
 from tilewright.kernels.illumination import bin_tile, enlarge
 from tilewright.kernels.overlap_cells import OverlapCells, measure_cells, overlapping_pairs
-from tilewright.kernels.saturation import Top, saturation_found, top_of
 from tilewright.stages.tile_source import TileSource
 
 #: Tiles are binned to at most this many pixels on the long side: 0.26 MB per tile and plane.
@@ -120,7 +121,7 @@ def _saturation(
     largest = float(np.iinfo(dtype).max) if np.issubdtype(dtype, np.integer) else None
     found = saturation_found(tops)
     if found is not None and found != largest:
-        return found, "the histogram piles up there"
+        return found, CLIPPED_BELOW
     return largest, "unknown" if largest is None else "largest value of the pixel type"
 
 

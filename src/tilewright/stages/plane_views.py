@@ -89,7 +89,7 @@ def _binned(image: NDArray[Any], factor: int) -> NDArray[np.float32]:
     return out
 
 
-class View:
+class PlaneView:
     """An image and its overview, read at any power-of-two binning.
 
     Attributes
@@ -130,10 +130,10 @@ class View:
         return _binned(self._plane.read(rows, slice(x.start * factor, x.stop * factor)), factor)
 
 
-def open_views(reference: Plane, moving: Plane) -> tuple[View, View]:
+def open_views(reference: Plane, moving: Plane) -> tuple[PlaneView, PlaneView]:
     """Return views of both images whose overviews have the same binning, 2 or more."""
     longest = max(*reference.shape, *moving.shape)
     factor = 2
     while longest // factor > _OVERVIEW_PX:
         factor *= 2
-    return View(reference, factor, "read reference"), View(moving, factor, "read moving")
+    return PlaneView(reference, factor, "read reference"), PlaneView(moving, factor, "read moving")

@@ -35,7 +35,7 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Survey:
+class StackSurvey:
     """What was found.
 
     Attributes
@@ -68,7 +68,7 @@ class Survey:
         }
 
 
-def survey_stack(backend: Backend, mosaic: Mosaic) -> Survey:
+def survey_stack(backend: Backend, mosaic: Mosaic) -> StackSurvey:
     """Return what a sample of a raw mosaic tells; where every plane is bad none is kept."""
     pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
     integer = np.issubdtype(mosaic.dtype, np.integer)
@@ -84,7 +84,7 @@ def survey_stack(backend: Backend, mosaic: Mosaic) -> Survey:
     if pairs is not None:
         verdicts = judge_planes(samples, pedestal, pairs)
     kept = kept_planes(mosaic, verdicts)
-    return Survey(verdicts, kept, noise, pairs.ends if pairs is not None else (0.0, 0.0))
+    return StackSurvey(verdicts, kept, noise, pairs.ends if pairs is not None else (0.0, 0.0))
 
 
 def kept_planes(mosaic: Mosaic, verdicts: list[PlaneVerdict]) -> NDArray[np.bool_]:

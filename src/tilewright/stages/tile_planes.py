@@ -10,12 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.camera_defects import (
-    MIN_TILES,
-    SAMPLE_TILES,
-    CameraDefects,
-    find_defects,
-)
+from tilewright.kernels.camera import MIN_TILES, SAMPLE_TILES, CameraDefects, find_defects
 from tilewright.stages.tile_source import TileSource
 
 

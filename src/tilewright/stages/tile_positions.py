@@ -27,7 +27,7 @@ from tilewright.kernels.tile_positions import (
     Overlaps,
     choose_sigma,
     flatten,
-    measure,
+    measure_overlaps,
     repair_pixels,
 )
 from tilewright.stages.tile_source import TileSource
@@ -124,7 +124,7 @@ def locate(
     sigma = choose_sigma(backend, plans, firsts, seconds) if sigma_px is None else sigma_px
     total = sum(len(plan.pairs) for plan in plans)
     with _bar("tile_positions: correlate", total, progress) as bar:
-        overlaps = measure(backend, plans, firsts, seconds, sigma, bar.update)
+        overlaps = measure_overlaps(backend, plans, firsts, seconds, sigma, bar.update)
     tolerance = max((plan.max_shift_px for plan in plans), default=0.0)
     solution = solve_positions(
         tiles.nominal_px,

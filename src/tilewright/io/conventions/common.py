@@ -16,7 +16,7 @@ _CYCLE = re.compile(r"(?i)(?:^|[_\-. ])(?:cyc|cycle|round)[_\- ]?0*(\d+)(?=$|[_\
 
 
 class RawDataError(ValueError):
-    """Raw data cannot be used; the message names the files and the mend."""
+    """Raw data cannot be used; the message names the files and the fix."""
 
 
 class RawPlane(NamedTuple):

@@ -1,0 +1,18 @@
+"""``tilewright demo``: the raw tiles of the demo experiment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from tilewright.phantom.make import make_phantom
+
+
+def make_demo(output: Path) -> None:
+    """Make them, unless they are there."""
+    if (output / "raw").is_dir():
+        typer.echo(f"{output / 'raw'} is there already")
+        return
+    make_phantom(output, seed=1)
+    typer.echo(f"raw tiles: {output / 'raw'}")

@@ -1,0 +1,18 @@
+"""``tilewright init``: a configuration and tables for a folder of raw tiles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from tilewright.init.folder import InitError, create_experiment
+
+
+def show_init(raw_dir: Path, output: Path, *, force: bool) -> None:
+    """Write them, and say what was recognised and what is left to fill in."""
+    try:
+        result = create_experiment(raw_dir, output, force=force)
+    except (InitError, OSError, ValueError) as error:
+        raise SystemExit(f"tilewright init: {error}") from None
+    typer.echo(result.summary())

@@ -1,0 +1,270 @@
+"""What the camera does to the light: its offset, where it clips, and pixels that do not measure.
+
+Offset and dark-field are found in tiles without tissue.
+
+A hot pixel adds the same counts to every tile. Interpolation and deconvolution would draw a
+spot with a moat around it, at the same place of every tile. Defects are found on the host: one
+image of the size of a tile, and lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+#: Tiles looked at; of fewer than eight the specimen might do the same in half.
+SAMPLE_TILES = 16
+MIN_TILES = 8
+#: A defect lies this many ranges beyond its neighbours, the highest and lowest of the eight
+#: left aside: 6 sigma of noise on average, and more where there is texture.
+_RANGES = 3.0
+#: Scatters of the mean of all tiles about its neighbourhood, and ranges beyond it, from which
+#: a pixel is looked at in every tile.
+_SIEVE_SCATTER = 4.0
+_SIEVE_RANGES = 1.0
+#: More defects than this share of the camera are a pattern and not defects.
+_MOST = 0.01
+_AROUND = tuple((y, x) for y in (-1, 0, 1) for x in (-1, 0, 1) if (y, x) != (0, 0))
+Float = NDArray[np.float64]
+#: Images count as empty up to this share of the way from the darkest to the brightest.
+_EMPTY_SHARE = 0.1
+#: Fewer empty tiles do not show what they have in common: the 12 tiles of a sparse channel
+#: all look empty, and gave an offset below 0.
+_MIN_EMPTY = 20
+#: Groups of empty images whose scatter says how well the offset is known.
+_GROUPS = 5
+#: Blocks this many robust deviations off what empty images share are tissue and left out: on 54
+#: of the brain tiles groups of six then give 723 to 774 counts, and 719 to 1170 with them.
+_TISSUE = 3.0
+#: Pixels at one and the same largest value that are no chance.
+_MIN_PIXELS = 32
+#: A tail of bright pixels thins out: its largest value is rarer than the one below. Clipped, it
+#: holds all that would lie above; 1 % of saturated pixels are hundreds of times the value below.
+_SPIKE = 4
+
+
+@dataclass(frozen=True)
+class CameraDefects:
+    """Defective pixels of one camera.
+
+    Attributes
+    ----------
+    pixel : ndarray of int64, shape (m,)
+        Flat indices into a tile (y, x).
+    neighbours : ndarray of int64, shape (m, 8)
+        Flat indices of good neighbours, repeated where there are fewer than eight.
+    """
+
+    pixel: NDArray[np.int64]
+    neighbours: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Return the number of defective pixels."""
+        return len(self.pixel)
+
+    def repair(self, tile: NDArray[Any]) -> NDArray[Any]:
+        """Return a tile (y, x) with defects replaced by the median of good neighbours."""
+        if not len(self):
+            return tile
+        repaired = tile.copy()
+        flat = repaired.reshape(-1)
+        value = np.median(flat[self.neighbours], axis=1)
+        flat[self.pixel] = value if tile.dtype.kind == "f" else np.rint(value)
+        return repaired
+
+
+def find_defects(tiles: Sequence[NDArray[Any]]) -> CameraDefects:
+    """Find the pixels that stand out of their neighbourhood in at least half of the tiles.
+
+    Parameters
+    ----------
+    tiles : sequence of ndarray, shape (y, x)
+        Raw counts of different places of the specimen.
+
+    Returns
+    -------
+    CameraDefects
+        None of fewer than eight tiles, and none where over 1 % of all pixels stand out.
+    """
+    shape = tiles[0].shape if tiles else (0, 0)
+    nothing = np.empty(0, np.int64)
+    if len(tiles) < MIN_TILES or min(shape) < 3:
+        return _with_neighbours(nothing, shape)
+    mean = np.zeros(shape, np.float32)
+    for tile in tiles:
+        mean += tile
+    mean /= len(tiles)
+    apart = np.abs(mean - ndimage.uniform_filter(mean, 3, mode="mirror"))
+    # The ranges of all pixels would take ten times as long as this first sieve.
+    pixel = np.nonzero(apart.ravel() > _SIEVE_SCATTER * float(np.median(apart[::4, ::4])))[0]
+    low, high = _range(mean.reshape(-1)[_indices(pixel, shape)].T)
+    pixel = pixel[_excess(mean.reshape(-1)[pixel], low, high) > _SIEVE_RANGES]
+    around = _indices(pixel, shape)
+    votes = np.zeros(len(pixel), np.int64)
+    for tile in tiles:
+        counts = np.asarray(tile).reshape(-1)
+        low, high = _range(counts[around].T.astype(np.float32))
+        votes += _excess(counts[pixel].astype(np.float32), low, high) > _RANGES
+    found = pixel[2 * votes >= len(tiles)]
+    return _with_neighbours(found if len(found) <= _MOST * mean.size else nothing, shape)
+
+
+def _range(around: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return the second lowest and second highest of eight neighbours: pairs are defects too."""
+    ordered = np.partition(around, (1, 6), axis=0)
+    return ordered[1], ordered[6]
+
+
+def _excess(
+    value: NDArray[np.float32], low: NDArray[np.float32], high: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return by how many ranges of its neighbours a value lies beyond them."""
+    beyond = np.maximum(value - high, low - value)
+    excess: NDArray[np.float32] = beyond / np.maximum(high - low, 1.0)
+    return excess
+
+
+def _indices(pixel: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Return flat indices (m, 8) of the neighbours; reflected at the border."""
+    places = []
+    for step in _AROUND:
+        moved = [c + s for c, s in zip(np.unravel_index(pixel, shape), step, strict=True)]
+        inside = [
+            np.where(c < 0, 1, np.where(c >= n, n - 2, c))
+            for c, n in zip(moved, shape, strict=True)
+        ]
+        places.append(np.ravel_multi_index(tuple(inside), shape))
+    return np.stack(places, axis=1).astype(np.int64)
+
+
+def _with_neighbours(pixel: NDArray[np.int64], shape: tuple[int, ...]) -> CameraDefects:
+    """Add the good neighbours; a pixel that has none is left as it is."""
+    if not len(pixel):
+        return CameraDefects(pixel, np.empty((0, 8), np.int64))
+    around = _indices(pixel, shape)
+    good = ~np.isin(around, pixel)
+    kept = good.any(axis=1)
+    # Good neighbours first, then the same again: a plain median needs eight.
+    order = np.argsort(~good, axis=1, kind="stable")
+    turn = np.arange(8)[None] % np.maximum(good.sum(axis=1), 1)[:, None]
+    chosen = np.take_along_axis(around, np.take_along_axis(order, turn, axis=1), axis=1)
+    return CameraDefects(pixel[kept], chosen[kept])
+
+
+@dataclass(frozen=True)
+class EmptyTiles:
+    """What tiles without tissue show of the camera.
+
+    Attributes
+    ----------
+    offset_counts, error_counts : float
+        Camera offset and its standard error; the error is infinite where too few tiles are
+        empty.
+    structure_counts : ndarray of float64, shape (y, x)
+        What is left of empty tiles beside offset and glow: stray light and dark current that
+        do not follow the flat-field. Zero on average.
+    glow_counts : float
+        Light of empty tiles: what an error of the flat-field is multiplied by.
+    """
+
+    offset_counts: float
+    error_counts: float
+    structure_counts: Float
+    glow_counts: float = 0.0
+
+
+def empty_tiles(images: Float, flat: Float) -> EmptyTiles:
+    """Read the camera's dark-field from tiles without tissue.
+
+    An empty tile shows ``offset + glow * flat``: the offset is the intercept of its counts
+    over the flat-field. Overlaps compare two borders, where flat-fields are alike; an empty
+    tile compares its middle with its corners. On the 63 brain tiles of the development data
+    empty tiles give 721 to 729 counts whichever are taken, where overlaps gave 306; their
+    structure of 120 counts is a third of the glow, and a grid in the mosaic if left in.
+
+    Parameters
+    ----------
+    images : ndarray of float64, shape (n, y, x)
+        Raw counts of each tile, averaged over its planes and over blocks.
+    flat : ndarray of float64, shape (y, x)
+        Flat-field at the same blocks.
+
+    Returns
+    -------
+    EmptyTiles
+        From the pixelwise mean of the empty images without the blocks that tissue reaches
+        into; the error is the scatter of five groups of them, and infinite where there are
+        fewer than twenty, the flat-field is even, or the dark-field would be below 0.
+    """
+    level = np.median(images, axis=(1, 2))
+    low, high = np.percentile(level, [5.0, 95.0])
+    order = np.argsort(level, kind="stable")
+    empty = images[order[level[order] <= low + _EMPTY_SHARE * (high - low)]]
+    nothing = EmptyTiles(0.0, float("inf"), np.zeros_like(flat))
+    if len(empty) < _MIN_EMPTY or float(flat.std()) < 1e-3:
+        return nothing
+    shared = np.median(empty, axis=0)
+    apart = np.abs(empty - shared)
+    bare = apart < _TISSUE * 1.4826 * float(np.median(apart))
+    parts = [
+        _line(_mean(empty[k::_GROUPS], bare[k::_GROUPS], shared), flat)[1] for k in range(_GROUPS)
+    ]
+    middle = _mean(empty, bare, shared)
+    glow, offset = _line(middle, flat)
+    rest = ndimage.median_filter(middle - offset - glow * flat, size=5, mode="nearest")
+    structure = np.asarray(ndimage.gaussian_filter(rest, 1.5, mode="nearest"), np.float64)
+    # The median deviation: one group may be far off.
+    error = 1.4826 * float(np.median(np.abs(np.array(parts) - offset))) / _GROUPS**0.5
+    structure -= float(structure.mean())
+    if offset + float(structure.min()) <= 0:
+        return nothing
+    return EmptyTiles(offset, error, structure, glow)
+
+
+def _mean(images: Float, bare: NDArray[np.bool_], shared: Float) -> Float:
+    """Return the mean (y, x) of the ``bare`` blocks, ``shared`` where there is none."""
+    count = bare.sum(axis=0)
+    total = np.where(bare, images, 0.0).sum(axis=0)
+    return np.where(count > 0, total / np.maximum(count, 1), shared)
+
+
+def _line(image: Float, flat: Float) -> tuple[float, float]:
+    """Return slope and intercept of an image over the flat-field."""
+    slope, intercept = np.polyfit(flat.ravel(), image.ravel(), 1)
+    return float(slope), float(intercept)
+
+
+class Top(NamedTuple):
+    """The largest value of an image, how many pixels have it, and how many the next lower one."""
+
+    value: float
+    pixels: int
+    below: int
+
+
+def top_of(raw: NDArray[Any]) -> Top:
+    """Return the top of the histogram of an image of any shape."""
+    value = raw.max()
+    pixels = int(np.count_nonzero(raw == value))
+    if pixels < _MIN_PIXELS or pixels == raw.size:
+        return Top(float(value), pixels, 0)
+    lower = raw[raw < value].max()
+    return Top(float(value), pixels, int(np.count_nonzero(raw == lower)))
+
+
+def saturation_found(tops: Iterable[Top]) -> float | None:
+    """Return the value at which the histogram of all images piles up, None if it does not.
+
+    Only images with at least 32 pixels at their largest value are looked at, and only those at
+    the largest value of all; where that is all they show they are constant, not saturated.
+    """
+    tops = list(tops)
+    largest = max((top.value for top in tops), default=0.0)
+    piled = [top for top in tops if top.value == largest and top.pixels >= _MIN_PIXELS]
+    pixels, below = sum(top.pixels for top in piled), sum(top.below for top in piled)
+    return largest if below and pixels > _SPIKE * below else None

@@ -1,0 +1,181 @@
+"""Judging one stage of one cycle, and the JSON that comes of it.
+
+What is particular to a stage is in its module ``report.qc_<stage>``, which has
+
+- ``findings(subject, files, limits, **options)``, which judges a channel, or a whole cycle,
+- ``draw(views, path)``, which shows the ``view`` of each of its findings in a picture,
+- ``CAPTION``, which says what the picture shows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tilewright.report.verdict import Item, Subject, resolve_thresholds, worst
+from tilewright.runtime.files import write_whole
+
+#: Name of an input of a quality rule to its path.
+Files = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found in a channel, or in a cycle.
+
+    Attributes
+    ----------
+    items : list of Item
+        Judged numbers.
+    numbers : mapping
+        Further numbers, not judged.
+    view
+        What the stage's ``draw`` shows of it.
+    """
+
+    items: list[Item]
+    numbers: Mapping[str, Any]
+    view: Any
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What one quality stage found in one cycle.
+
+    Attributes
+    ----------
+    sample, cycle, stage
+        What was looked at.
+    items : tuple of Item
+        Judged numbers.
+    numbers : dict
+        Further numbers, not judged.
+    caption : str
+        What its picture shows; also the alternative text.
+    """
+
+    sample: str
+    cycle: int
+    stage: str
+    items: tuple[Item, ...]
+    numbers: dict[str, Any]
+    caption: str
+
+
+def judge_stage(
+    stage: str,
+    files: Files,
+    output_json: Path,
+    output_png: Path,
+    *,
+    sample: str,
+    cycle: int,
+    channels: Sequence[tuple[str, str]] = (),
+    thresholds: Mapping[str, Mapping[str, Any]],
+    options: Mapping[str, Any] | None = None,
+) -> None:
+    """Judge one stage of one cycle and draw what was looked at.
+
+    Parameters
+    ----------
+    stage : str
+        A key of :data:`~tilewright.config.rules.STAGES`.
+    files : mapping
+        Inputs of the quality rule by name. A list holds a file for each channel; an empty one
+        is an input that this cycle does not have.
+    output_json, output_png : Path
+        Verdicts and picture.
+    sample : str
+    cycle : int
+    channels : sequence of (str, str)
+        Token and marker of each channel; empty where the cycle is judged at once.
+    thresholds : mapping
+        ``qc.thresholds`` of the config.
+    options : mapping, optional
+        What else the stage's ``findings`` takes.
+
+    Raises
+    ------
+    ValueError
+        There is not a file for each channel, or a threshold is wrong.
+    """
+    module = import_module(f"tilewright.report.qc_{stage}")
+    limits = resolve_thresholds(thresholds)
+    subjects = [Subject(sample, cycle, stage, token, marker) for token, marker in channels]
+    subjects = subjects or [Subject(sample, cycle, stage)]
+    parts = _by_channel(files, len(channels)) if channels else [files]
+    found: list[Findings] = [
+        module.findings(subject, part, limits, **(options or {}))
+        for subject, part in zip(subjects, parts, strict=True)
+    ]
+    numbers = {s.channel: f.numbers for s, f in zip(subjects, found, strict=True)}
+    module.draw([part.view for part in found], output_png)
+    items = tuple(item for part in found for item in part.items)
+    caption = module.CAPTION.format(cycle=cycle)
+    whole = dict(numbers if channels else found[0].numbers)
+    write_quality(output_json, Quality(sample, cycle, stage, items, whole, caption))
+
+
+def _by_channel(files: Files, count: int) -> list[dict[str, Any]]:
+    """Return the files of each channel; those that are not lists are for all."""
+    lists = {name: list(paths) for name, paths in files.items() if isinstance(paths, list)}
+    for name, paths in lists.items():
+        if len(paths) not in (0, count):
+            raise ValueError(f"{len(paths)} files of '{name}' for {count} channels")
+    shared = {name: path for name, path in files.items() if name not in lists}
+    return [
+        {**shared, **{name: paths[k] for name, paths in lists.items() if paths}}
+        for k in range(count)
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """Return JSON values: numbers rounded to six digits, NaN and infinity as null."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(v) for v in value]
+    if isinstance(value, bool | str) or value is None:
+        return value
+    if isinstance(value, int):
+        return value
+    number = float(value)
+    return float(f"{number:.6g}") if math.isfinite(number) else None
+
+
+def write_quality(path: Path, quality: Quality) -> None:
+    """Write whole or not at all."""
+    content = {
+        "sample": quality.sample,
+        "cycle": quality.cycle,
+        "stage": quality.stage,
+        "verdict": worst(item.verdict for item in quality.items),
+        "caption": quality.caption,
+        "items": [item.as_dict() for item in quality.items],
+        "numbers": quality.numbers,
+    }
+    write_whole(path, json.dumps(_plain(content), indent=1, allow_nan=False) + "\n")
+
+
+def read_quality(path: Path) -> Quality:
+    """Read what :func:`write_quality` wrote.
+
+    Raises
+    ------
+    ValueError
+        The file is not a quality file; the message names it.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        items = tuple(Item(**item) for item in content["items"])
+        keys = ("sample", "cycle", "stage", "numbers", "caption")
+        return Quality(items=items, **{key: content[key] for key in keys})
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ValueError(
+            f"{path} is not a quality file of tilewright ({error}); remove it and run again"
+        ) from error

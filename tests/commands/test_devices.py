@@ -1,0 +1,325 @@
+"""``tilewright devices``: the table, JSON, ``--watch`` and ``--clear``."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.support.fake_nvml import GB, FakeDevice, FakeMachine, uuid
+from tilewright.commands.devices import (
+    DevicesError,
+    DevicesView,
+    Holder,
+    as_json,
+    clear_device,
+    look,
+    print_view,
+    slots,
+)
+from tilewright.devices.health import note_failure, quarantined
+from tilewright.devices.inventory import Device, Library, Snapshot, installed_libraries
+from tilewright.devices.lease_queue import lease_root
+
+FALLEN = "NVRM: Xid (PCI:0000:03:00): 79, GPU has fallen off the bus"
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
+    """A card, a divided GPU with one instance, and a card that is quarantined."""
+    card = FakeDevice(uuid(1), "NVIDIA GeForce RTX 4090", used_b=3 * GB, utilisation=0.42)
+    part = FakeDevice(uuid(3, "MIG"), "NVIDIA A100-SXM4-80GB MIG 1g.10gb", 10 * GB)
+    divided = FakeDevice(uuid(2), "NVIDIA A100-SXM4-80GB", 80 * GB, mig=True, instances=[part])
+    part.utilisation = divided.utilisation = None
+    worst = FakeDevice(uuid(4), "NVIDIA H200 NVL 141GB HBM3e", 141 * GB, 100 * GB, 1.0)
+    made = FakeMachine(tmp_path / "nvml.json", [card, divided, worst])
+    made.install(monkeypatch)
+    monkeypatch.setenv("TILEWRIGHT_LEASE_ROOT", str(tmp_path / "leases"))
+    note_failure(lease_root(), uuid(4), "deconvolve tonsil 1", "hardware", FALLEN)
+    return made
+
+
+def seen(machine: FakeMachine, *, holders: Sequence[Holder] = (), **job_b: int) -> DevicesView:
+    machine.write()
+    return look(lease_root(), holders=holders, job_b=job_b, reserve_b=GB)
+
+
+def table(view: DevicesView, *, terminal: bool = False) -> str:
+    text = StringIO()
+    print_view(view, Console(file=text, width=80, force_terminal=terminal))
+    assert max(len(re.sub("\x1b.*?m", "", line)) for line in text.getvalue().splitlines()) <= 80
+    return text.getvalue()
+
+
+def row(text: str, start: str) -> list[str]:
+    """Return the cells of the line that begins so."""
+    line = next(line for line in text.splitlines() if line.startswith(start))
+    return re.split(r"\s{2,}", line.strip())
+
+
+def command(machine: FakeMachine, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    machine.write()
+    return subprocess.run(
+        [sys.executable, "-m", "tilewright.cli", "devices", *args],
+        env={**machine.environ(), "COLUMNS": "80", **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_devices_of_the_table(machine: FakeMachine) -> None:
+    text = table(seen(machine))
+    assert "driver 550.54.15" in text
+    assert row(text, "0 ") == ["0", "NVIDIA GeForce RTX 4090", "3.0/24.0", "42%", "no lease"]
+    assert row(text, "1 └") == [
+        "1 └", "NVIDIA A100-SXM4-80GB MIG 1g.10gb", "0.0/10.0", "no lease",
+    ]  # fmt: skip
+    assert row(text, "1  ")[-1] == "divided"
+    assert row(text, "2 ")[-3:] == ["100.0/141.0", "100%", "quarantined"]
+    for name in (uuid(1), uuid(2), uuid(3, "MIG"), uuid(4)):
+        assert name in text
+
+
+def test_a_quarantine_gives_its_reason_and_its_fix(machine: FakeMachine) -> None:
+    text = " ".join(table(seen(machine)).split())
+    assert f"{uuid(4)} gets no jobs for 24 h 00 min: hardware fault in deconvolve" in text
+    assert FALLEN in text
+    assert "→ tilewright devices --clear GPU-00000004" in text
+
+
+def test_a_quarantined_device_that_is_gone_is_told_of(machine: FakeMachine) -> None:
+    machine.devices[2].errors = {"*": 15}
+    text = " ".join(table(seen(machine)).split())
+    assert f"{uuid(4)} gets no jobs" in text
+    assert "note: GPU 2 is left out (GPU is lost)" in text
+
+
+def test_holders(machine: FakeMachine) -> None:
+    since_s = time.time() - 200
+    holders = [
+        Holder(uuid(1), 8 * GB, "deconvolve tonsil 1", 4242, since_s),
+        Holder(uuid(1), 2 * GB, "register tonsil", 4243, since_s),
+        Holder(uuid(3, "MIG"), GB, "edf tonsil 1", 4244, since_s),
+        Holder("", 9 * GB, "deconvolve tonsil 2", 4245, since_s),
+    ]
+    text = table(seen(machine, holders=holders))
+    assert row(text, "0 ")[-1] == "2 leases"
+    assert row(text, "1 └")[-1] == "1 lease"
+    cells = row(text, "deconvolve tonsil 1")
+    assert cells[1:3] + cells[4:] == ["GPU 0", "8.0", "4242"]
+    assert re.fullmatch(r"3 min 2\d s", cells[3])
+    assert row(text, "edf tonsil 1")[1:3] == ["MIG-00000003", "1.0"]
+    assert row(text, "deconvolve tonsil 2")[1:3] == ["waits", "9.0"]
+
+
+def test_slots_of_each_rule(machine: FakeMachine) -> None:
+    view = seen(machine, deconvolve=6 * GB, register=2 * GB)
+    assert view.slots == {
+        "deconvolve": {uuid(1): 3, uuid(3, "MIG"): 1},
+        "register": {uuid(1): 11, uuid(3, "MIG"): 4},
+    }
+    text = table(view)
+    assert row(text, "jobs that fit") == ["jobs that fit", "GPU 0", "MIG-00000003", "GPU 2"]
+    assert ["deconvolve", "3", "1", "0"] in [line.split() for line in text.splitlines()]
+    assert ["register", "11", "4", "0"] in [line.split() for line in text.splitlines()]
+    assert "jobs that fit" not in table(seen(machine))
+
+
+def test_slots_of_a_device_smaller_than_the_reserve() -> None:
+    small = Device("GPU-1", 0, "small", 5, 0)
+    assert slots([small], {"rule": 2}) == {"rule": {"GPU-1": 2}}
+    assert slots([small], {"rule": 2}, reserve_b=6) == {"rule": {"GPU-1": 0}}
+
+
+def test_hidden_devices_and_reasons(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,7")
+    text = " ".join(table(seen(machine)).split())
+    assert "hidden by CUDA_VISIBLE_DEVICES: GPU-00000002, MIG-00000003, GPU-00000004" in text
+    assert "note: CUDA_VISIBLE_DEVICES: '7' names no GPU here" in text
+
+
+def test_no_gpu(machine: FakeMachine) -> None:
+    machine.library = False
+    text = table(seen(machine))
+    assert text.startswith("no GPU can be used here")
+    assert "NVML does not start" in text
+
+
+def test_colour_is_for_terminals(machine: FakeMachine) -> None:
+    view = seen(machine)
+    assert "\x1b[" in table(view, terminal=True)
+    assert "\x1b[" not in table(view)
+
+
+def test_brackets_in_names_are_text(machine: FakeMachine) -> None:
+    machine.devices[0].name = "NVIDIA [bold]"
+    assert "NVIDIA [bold]" in table(seen(machine))
+
+
+def test_json_has_what_the_table_has(machine: FakeMachine) -> None:
+    machine.devices[0].compute = [(7, GB)]
+    holder = Holder(uuid(1), 8 * GB, "deconvolve", 4242, 1e9)
+    plain: dict[str, Any] = json.loads(
+        json.dumps(as_json(seen(machine, holders=[holder], deconvolve=6 * GB)))
+    )
+    assert plain["devices"][0] == {
+        "uuid": uuid(1),
+        "index": 0,
+        "name": "NVIDIA GeForce RTX 4090",
+        "total_b": 24 * GB,
+        "used_b": 4 * GB,
+        "utilisation": 0.42,
+        "processes": [{"pid": 7, "used_b": GB}],
+        "parent": None,
+        "divided": False,
+    }
+    assert plain["devices"][2]["parent"] == uuid(2)
+    assert plain["driver"] == "550.54.15"
+    assert plain["leases"] == [
+        {"uuid": uuid(1), "bytes": 8 * GB, "job": "deconvolve", "pid": 4242, "since_s": 1e9}
+    ]
+    assert FALLEN in plain["quarantined"][uuid(4)]["reason"]
+    assert plain["slots"] == {"deconvolve": {uuid(1): 3, uuid(3, "MIG"): 1}}
+    assert plain["hidden"] == []
+    assert isinstance(plain["libraries"], list)
+
+
+def test_the_command_prints_the_table_and_json(machine: FakeMachine) -> None:
+    done = command(machine)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert row(done.stdout, "0 ")[-1] == "no lease"
+    assert uuid(4) in done.stdout
+    done = command(machine, "--json", CUDA_VISIBLE_DEVICES="0")
+    plain = json.loads(done.stdout)
+    assert [device["uuid"] for device in plain["devices"]] == [uuid(1)]
+    assert plain["hidden"] == [uuid(2), uuid(3, "MIG"), uuid(4)]
+
+
+@pytest.mark.parametrize("name", [uuid(4), "GPU-00000004"])
+def test_clear(machine: FakeMachine, name: str) -> None:
+    done = command(machine, "--clear", name)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{uuid(4)} may be used again: 1 failure cleared\n"
+    assert quarantined(lease_root()) == {}
+    assert clear_device(lease_root(), name) == f"{uuid(4)}: no failure counts against it"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("GPU-9", "there is no device 'GPU-9' here; tilewright devices lists them"),
+        ("", "there is no device '' here; tilewright devices lists them"),
+        ("GPU-", f"'GPU-' is more than one: {uuid(1)}, {uuid(2)}, {uuid(4)}; give more"),
+    ],
+)
+def test_clear_what_is_not_there(machine: FakeMachine, name: str, said: str) -> None:
+    done = command(machine, "--clear", name)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"tilewright devices: {said}\n"
+    assert set(quarantined(lease_root())) == {uuid(4)}
+
+
+def test_clear_a_device_that_is_gone_or_hidden(machine: FakeMachine) -> None:
+    machine.devices[2].errors = {"*": 15}
+    machine.write()
+    root = lease_root()
+    assert "may be used again" in clear_device(root, "GPU-00000004")
+    note_failure(root, uuid(2), "x", "sticky", "illegal")
+    hide = {"CUDA_VISIBLE_DEVICES": "0"}
+    assert "1 failure cleared" in clear_device(root, "GPU-00000002", hide)
+    with pytest.raises(DevicesError):
+        clear_device(root, "GPU-00000004")
+
+
+def test_a_broken_file_of_failures_is_one_sentence(machine: FakeMachine) -> None:
+    (lease_root() / "health.json").write_text("{")
+    done = command(machine)
+    assert done.returncode == 1
+    assert re.fullmatch(r"tilewright devices: .*health\.json cannot be read .*\n", done.stderr)
+
+
+def test_watch_looks_again_until_it_is_interrupted(machine: FakeMachine) -> None:
+    machine.write()
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "tilewright.cli", "devices", "--watch", "--json"],
+        env=machine.environ(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # tests in the background of a shell would hand on that SIGINT is ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        assert watching.stdout
+        first = json.loads(watching.stdout.readline())
+        machine.hold(uuid(1), 7, 5 * GB)
+        asked_s = time.monotonic()
+        second = json.loads(watching.stdout.readline())
+        assert time.monotonic() - asked_s < 10
+        watching.send_signal(signal.SIGINT)
+        _, errors = watching.communicate(timeout=30)
+    finally:
+        watching.kill()
+        watching.communicate()
+    assert [plain["devices"][0]["used_b"] for plain in (first, second)] == [3 * GB, 8 * GB]
+    assert (watching.returncode, errors) == (0, "")
+
+
+def distribution(folder: Path, name: str, version: str, *requires: str) -> None:
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {r}" for r in requires)]
+    (info / "METADATA").write_text("\n".join(["Metadata-Version: 2.1", *lines, ""]))
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "others", "expected"),
+    [
+        ("cupy-cuda12x", "14.0.1", [], Library("CuPy", "14.0.1", True)),
+        ("cupy", "14.0.1", [], Library("CuPy", "14.0.1", None)),
+        ("torch", "2.5.1+cu121", [], Library("PyTorch", "2.5.1+cu121", True)),
+        ("torch", "2.5.1+cpu", [], Library("PyTorch", "2.5.1+cpu", False)),
+        ("torch", "2.5.1+rocm6.2", [], Library("PyTorch", "2.5.1+rocm6.2", False)),
+        ("torch", "2.5.1", ["nvidia-nccl-cu12"], Library("PyTorch", "2.5.1", True)),
+        ("torch", "2.5.1", [], Library("PyTorch", "2.5.1", None)),
+        ("tensorflow-cpu", "2.18", [], Library("TensorFlow", "2.18", False)),
+        ("tensorflow", "2.18", ["nvidia-nccl-cu12"], Library("TensorFlow", "2.18", True)),
+        ("jax", "0.5", ["jax-cuda12-plugin"], Library("JAX", "0.5", True)),
+        ("jax", "0.5", [], Library("JAX", "0.5", False)),
+    ],
+)
+def test_libraries(
+    tmp_path: Path, name: str, version: str, others: list[str], expected: Library
+) -> None:
+    needs = ["numpy>=1", 'nvidia-nccl-cu12==2.21 ; platform_system == "Linux"']
+    distribution(tmp_path, name, version, *needs)
+    for other in others:
+        distribution(tmp_path, other, "1.0")
+    assert installed_libraries([str(tmp_path)]) == (expected,)
+
+
+def test_the_library_that_an_import_finds_is_told(tmp_path: Path) -> None:
+    for folder, version in (("a", "2.0+cpu"), ("b", "1.0+cu121")):
+        (tmp_path / folder).mkdir()
+        distribution(tmp_path / folder, "torch", version)
+    path = [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert installed_libraries(path) == (Library("PyTorch", "2.0+cpu", False),)
+    assert installed_libraries([]) == ()
+
+
+def test_libraries_in_the_table() -> None:
+    libraries = (Library("CuPy", "14.0", True), Library("PyTorch", "2.5", None))
+    text = " ".join(table(DevicesView(Snapshot(()), libraries=libraries)).split())
+    assert "CuPy 14.0 (for CUDA), PyTorch 2.5 (its metadata does not tell if for CUDA)" in text
+    assert "array libraries: none" in table(DevicesView(Snapshot(())))

@@ -1,0 +1,339 @@
+"""Pixels that cannot be used are named as raw files before any work starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+from numpy.typing import NDArray
+
+from tests.support.convention_raw import Tiles, make_tiles, write_as
+from tilewright.config.checks import check_raw
+from tilewright.config.experiment import ConfigError, load_experiment
+from tilewright.config.layout import Layout
+from tilewright.io.raw_pixels import grain_trend, structure
+from tilewright.io.tile_order import LAYOUTS
+from tilewright.io.tiles import open_tiles, zero_share
+from tilewright.kernels.backend import Backend
+from tilewright.phantom.make import Phantom, PhantomDesign
+from tilewright.stages.layout_check import layout_problem
+
+Made = tuple[PhantomDesign, dict[tuple[int, int], Tiles]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return make_tiles(tmp_path_factory.mktemp("phantom"), cols=3, cycles=2, channels=2)
+
+
+def experiment(
+    folder: Path, made: Made, convention: str = "codex", **acquisition: Any
+) -> dict[str, Any]:
+    design, tiles = made
+    write_as(convention, folder / "raw", tiles, round(design.step_px))
+    (folder / "samples.tsv").write_text(f"sample\traw_dir\ns\t{folder / 'raw'}\n")
+    lines = [f"{cycle},{channel},m{cycle}{channel}" for cycle in (1, 2) for channel in (1, 2)]
+    (folder / "markers.csv").write_text("\n".join(["cycle,channel,marker", *lines]) + "\n")
+    return {
+        "samples": str(folder / "samples.tsv"),
+        "markers": str(folder / "markers.csv"),
+        "results": str(folder / "results"),
+        "acquisition": {
+            "convention": convention,
+            "rows": design.rows,
+            "cols": design.cols,
+            "overlap": design.overlap,
+            "pixel_um": design.pixel_um,
+            "reference_channel": "1",
+            **acquisition,
+        },
+        "deconvolve": {"method": "none"},
+    }
+
+
+def check(config: dict[str, Any]) -> Layout:
+    loaded = load_experiment(config)
+    layout = Layout(loaded.settings.results)
+    check_raw(loaded, layout)
+    return layout
+
+
+def refused(config: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        check(config)
+    assert not list(Path(config["results"]).rglob("cycle*.csv"))
+    return str(caught.value)
+
+
+def change(
+    config: dict[str, Any], files: str, what: Callable[[NDArray[Any]], NDArray[Any]], **how: Any
+) -> None:
+    paths = list(Path(config["samples"]).parent.glob(f"raw/{files}"))
+    assert paths
+    for path in paths:
+        tifffile.imwrite(path, what(tifffile.imread(path)), **{"photometric": "minisblack", **how})
+
+
+def noise(plane: NDArray[Any]) -> NDArray[Any]:
+    rng = np.random.default_rng(int(plane.sum()) % 1000)
+    return rng.poisson(150, plane.shape).astype(np.uint16)
+
+
+@pytest.mark.parametrize(
+    ("files", "what", "message"),
+    [
+        ("Cyc2*/*CH2.tif", lambda p: p * 0, "cycle 2, channel 2: every tile is constant"),
+        ("Cyc1*/*CH2.tif", lambda p: p * 0 + 7, "(7 everywhere)"),
+        ("Cyc1*/*CH2.tif", lambda p: p * 0 + 65535, "channel 2: every tile is constant"),
+        (
+            "Cyc1*/*CH2.tif",
+            lambda p: np.where(np.arange(p.size).reshape(p.shape) % 3, 65535, p),
+            "cycle 1, channel 2: every tile is saturated",
+        ),
+        ("Cyc2*/*CH1.tif", lambda p: p * 0, "(the reference channel): every tile is constant"),
+        ("Cyc2*/*CH1.tif", noise, "(the reference channel): every tile is noise without structure"),
+        ("Cyc*/*CH1.tif", lambda p: 65535 - p, "the images look inverted"),
+        ("Cyc*/*CH1.tif", lambda p: 4095 - np.minimum(p, 4095), "the images look inverted"),
+    ],
+)
+def test_channels_that_show_nothing(
+    tmp_path: Path, made: Made, files: str, what: Any, message: str
+) -> None:
+    config = experiment(tmp_path, made)
+    change(config, files, lambda plane: what(plane).astype(np.uint16))
+    said = refused(config)
+    assert message in said
+    assert "/raw/Cyc" in said
+
+
+def test_what_is_no_damage(tmp_path: Path, made: Made) -> None:
+    """A blank channel beside the reference, one empty reference tile, a subtracted background."""
+    config = experiment(tmp_path, made)
+    change(config, "Cyc2*/*CH2.tif", noise)
+    change(config, "Cyc2*/1_00001*CH1.tif", noise)
+    change(config, "Cyc1*/*CH*.tif", lambda p: np.maximum(p, 160) - 160)
+    check(config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("offset_counts", 3000, "camera.offset_counts is 3000, but half the pixels of"),
+        ("saturation_counts", 20, "camera.saturation_counts is 20, but half the pixels of"),
+        ("offset_counts", 100, None),
+        ("saturation_counts", 65535, None),
+    ],
+)
+def test_a_camera_that_the_counts_contradict(
+    tmp_path: Path, made: Made, key: str, value: int, message: str | None
+) -> None:
+    config = experiment(tmp_path, made)
+    check(config)  # well before: the camera counts though no raw file is new
+    config["camera"] = {key: value}
+    if message is None:
+        check(config)
+        return
+    with pytest.raises(ConfigError) as caught:
+        check(config)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"photometric": "miniswhite"}, "a negative, with white as 0 (TIFF tag 262 is 0)"),
+        ({"photometric": "palette", "colormap": np.zeros((3, 65536), np.uint16)}, "a palette's"),
+        ({"extratags": [(259, 3, 1, 999, True)]}, "(TIFF tag 259 is 999)"),
+    ],
+)
+def test_files_that_hold_no_counts(
+    tmp_path: Path, made: Made, how: dict[str, Any], message: str
+) -> None:
+    config = experiment(tmp_path, made)
+    path = tmp_path / "raw/Cyc1_reg1/1_00002_Z001_CH1.tif"
+    if "extratags" in how:
+        with path.open("r+b") as stream:
+            with tifffile.TiffFile(path) as tiff:
+                at = tiff.pages[0].tags["Compression"].valueoffset
+            stream.seek(at)
+            stream.write((999).to_bytes(2, "little"))
+    else:
+        change(config, "Cyc1_reg1/1_00002_Z001_CH1.tif", lambda p: p, **how)
+    said = refused(config)
+    assert message in said
+    assert str(path) in said
+
+
+def test_a_corrupt_plane_is_named(tmp_path: Path, made: Made) -> None:
+    config = experiment(tmp_path, made)
+    change(config, "Cyc1*/*CH1.tif", lambda p: p, compression="zlib")
+    for path in tmp_path.glob("raw/Cyc1*/*CH1.tif"):
+        with tifffile.TiffFile(path) as tiff:
+            start = tiff.pages[0].dataoffsets[0]
+        content = bytearray(path.read_bytes())
+        content[start : start + 40] = b"\0" * 40
+        path.write_bytes(content)
+    assert "CH1.tif, page 0, cannot be read" in refused(config)
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols"),
+    [
+        (slice(96, None), slice(None)),
+        (slice(None, 96), slice(None)),
+        (slice(None), slice(100, None)),
+        (slice(180, None), slice(None)),
+    ],
+)
+def test_half_a_plane_of_zeros(tmp_path: Path, made: Made, rows: slice, cols: slice) -> None:
+    """Not every plane is read before the work; the job that meets one names it."""
+    config = experiment(tmp_path, made)
+    layout = check(config)
+    plane = tifffile.imread(tmp_path / "raw/Cyc1_reg1/1_00003_Z001_CH2.tif")
+    plane[rows, cols] = 0
+    tifffile.imwrite(tmp_path / "raw/Cyc1_reg1/1_00003_Z001_CH2.tif", plane)
+    tiles = open_tiles(layout.manifest.format(sample="s", cycle=1), "2")
+    (tile,) = np.flatnonzero(tiles.number == 3)
+    with pytest.raises(Exception, match=r"1_00003_Z001_CH2.tif, page 0, breaks off: \d+% of it"):
+        tiles.read(int(tile), 0)
+
+
+def test_zeros_that_are_no_damage() -> None:
+    rng = np.random.default_rng(0)
+    plane = rng.poisson(2.0, (64, 64)).astype(np.uint16)  # no offset, dark
+    plane[:20] = 0
+    assert zero_share(plane) == 0
+    assert zero_share(plane * 0) == 0
+    assert zero_share(plane + 100) == 0
+    masked = np.zeros((64, 64), np.uint16)
+    masked[10:50, 10:50] = 300
+    assert zero_share(masked) == 0
+    dead_row = rng.poisson(100, (64, 64)).astype(np.uint16)
+    dead_row[-1] = 0
+    assert zero_share(dead_row) == 0
+
+
+@pytest.mark.parametrize("electrons", [5, 60, 2000])
+@pytest.mark.parametrize("seed", [21, 22])
+def test_dim_tissue_shows_structure_and_is_no_negative(seed: int, electrons: int) -> None:
+    phantom = Phantom(PhantomDesign(seed=seed, cycles=1, channels=1, rows=1, cols=2, planes=1))
+    rng = np.random.default_rng(seed)
+    light = phantom.light(next(iter(phantom.specimens())), 1, 1, 0)[0]
+    counts = 100 + rng.normal(0, 2, light.shape)
+    counts += rng.poisson(light * (electrons / np.percentile(light, 99)))
+    plane = np.rint(counts).astype(np.uint16)
+    trend, negative = grain_trend(plane), grain_trend(65535 - plane)
+    assert structure(plane) > 0.1
+    assert trend is not None
+    assert negative is not None
+    assert negative < 0.05 < trend
+
+
+@pytest.mark.parametrize("px", [192, 512])
+@pytest.mark.parametrize("kind", ["read", "shot", "uneven light", "stripes", "hot"])
+def test_cameras_without_tissue_show_no_structure(kind: str, px: int) -> None:
+    rng = np.random.default_rng(px)
+    y, x = np.mgrid[:px, :px] / px - 0.5
+    plane = {
+        "read": rng.normal(100, 2, (px, px)),
+        "shot": 100.0 + rng.poisson(200, (px, px)),
+        "uneven light": 100 + rng.poisson(200 * (1 - 0.5 * (x**2 + y**2))),
+        "stripes": rng.normal(100, 2, (px, px)) + rng.normal(0, 3, px),
+        "hot": rng.normal(100, 2, (px, px)) + (rng.random((px, px)) < 0.001) * 3000,
+    }[kind]
+    assert structure(np.rint(plane).astype(np.uint16)) < 0.03
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_that_the_pixels_contradict(tmp_path: Path, made: Made, layout: str) -> None:
+    config = experiment(tmp_path, made, layout=layout)
+    if layout == "snake_right_down":
+        check(config)
+        return
+    said = refused(config)
+    assert "the borders of the tiles fit snake_right_down" in said
+    assert f"not {layout} (" in said or "not " in said
+    assert "set acquisition.layout: snake_right_down" in said
+
+
+def test_rows_and_columns_that_the_pixels_contradict(tmp_path: Path, made: Made) -> None:
+    said = refused(experiment(tmp_path, made, rows=3, cols=2))
+    assert "the borders of the tiles fit 2 rows x 3 columns (snake_right_down" in said
+    assert "correct acquisition.rows, cols and layout" in said
+
+
+@pytest.mark.parametrize(
+    ("flips", "keys"),
+    [
+        ({"flip_y": True}, "acquisition.flip_y"),
+        ({"flip_x": True}, "acquisition.flip_x"),
+        ({"flip_y": True, "flip_x": True}, "acquisition.flip_y and acquisition.flip_x"),
+        ({}, None),
+    ],
+)
+@pytest.mark.parametrize("convention", ["fiji", "pattern", "ome_tiff"])
+def test_a_stage_that_runs_the_other_way(
+    tmp_path: Path, made: Made, convention: str, flips: dict[str, bool], keys: str | None
+) -> None:
+    pattern = "cycle{cycle}/tile_r{row}_c{col}_ch{channel}.tif" if convention == "pattern" else None
+    if convention == "ome_tiff":
+        made = made[0], {(cycle, 1): made[1][cycle, 1] for cycle in (1, 2)}
+    config = experiment(tmp_path, made, convention, pattern=pattern, **flips)
+    if convention == "ome_tiff":
+        Path(config["markers"]).write_text("cycle,channel,marker\n1,1,a\n2,1,b\n")
+    if keys is None:
+        check(config)
+        return
+    assert f"turned round (score 0.{refused(config).split('(score 0.')[1]}".endswith(
+        f"; change {keys}\nCopy such files again from the microscope, correct the config where it "
+        "is named, or take the cycle or channel out of the markers table."
+    )
+
+
+@pytest.mark.parametrize("seed", [31, 32, 33])
+def test_two_by_two_tiles_are_enough(tmp_path: Path, cpu: Backend, seed: int) -> None:
+    design, tiles = make_tiles(tmp_path / "phantom", seed=seed)
+    made = design, dict.fromkeys([(1, 1), (1, 2), (2, 1), (2, 2)], tiles[1, 1])
+    layout = check(experiment(tmp_path, made))
+    right = open_tiles(layout.manifest.format(sample="s", cycle=1), "1")
+    assert layout_problem(right, design.overlap, numbered=True, backend=cpu) == ""
+    said = refused(experiment(tmp_path / "wrong", made, layout="raster_right_down"))
+    assert "set acquisition.layout: snake_right_down" in said
+
+
+def test_tiles_without_tissue_tell_no_layout(tmp_path: Path, made: Made) -> None:
+    config = experiment(tmp_path, made, layout="raster_left_up")
+    change(config, "Cyc*/1_0000[2-6]*.tif", noise)
+    check(config)
+
+
+def test_positions_in_another_unit(tmp_path: Path, made: Made) -> None:
+    config = experiment(tmp_path, made, "fiji")
+    for path in tmp_path.glob("raw/*/TileConfiguration.txt"):
+        lines = [
+            line.replace(", ", "000, ").replace(")", "000)")
+            for line in path.read_text().splitlines()
+        ]
+        path.write_text("\n".join(lines))
+    assert "6 tiles are spread over" in refused(config)
+
+
+def test_pages_that_are_channels(tmp_path: Path, made: Made) -> None:
+    design, tiles = made
+    raw = tmp_path / "raw"
+    config = experiment(tmp_path, made, "pattern", pattern="cycle{cycle}/t_r{row}_c{col}.tif")
+    Path(config["markers"]).write_text("cycle,channel,marker\n1,1,a\n2,1,b\n")
+    for cycle in (1, 2):
+        for row, col in np.ndindex(design.rows, design.cols):
+            planes = np.stack([tiles[cycle, channel][row, col] for channel in (1, 2)])
+            path = raw / f"cycle{cycle}/t_r{row}_c{col}.tif"
+            tifffile.imwrite(path, planes, ome=True, metadata={"axes": "CYX"})
+    said = refused(config)
+    assert "t_r0_c0.tif: its metadata say that its pages are 2 channels" in said
+    for path in raw.glob("cycle*/t_*.tif"):
+        tifffile.imwrite(path, tifffile.imread(path), ome=True, metadata={"axes": "ZYX"})
+    check(config)

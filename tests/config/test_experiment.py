@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.configs import set_key
+from tilewright.config.experiment import ConfigError, load_experiment
+
+
+def test_valid(config: dict[str, Any]) -> None:
+    experiment = load_experiment(config)
+    assert experiment.cycles == (1, 2)
+    assert experiment.moving_cycles == (2,)
+    assert experiment.reference_channel == "1"
+    assert [c.marker for c in experiment.channels] == ["DAPI_1", "CD3", "DAPI_2"]
+    assert experiment.voxel_um == (1.5, 0.377, 0.377)
+    assert experiment.optics_of(1, "2")["emission_nm"] == 525
+    assert experiment.options("deconvolve")["iterations"] is None
+    assert experiment.options("illumination")["method"] == "auto"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("acquisition.overlop", 0.1, "unknown key 'acquisition.overlop'; did you mean 'overlap'?"),
+        ("deconvolv", {}, "unknown key 'deconvolv'; did you mean 'deconvolve'?"),
+        ("qc.thresholds", {"ncc": {"wrn": 1}}, "did you mean 'warn'?"),
+        ("optics.numerical_aperture", float("nan"), "'optics.numerical_aperture' is nan"),
+        ("optics.numerical_aperture", 1.2, "must be smaller than"),
+        ("optics.numerical_aperture", None, "without optics.numerical_aperture"),
+        ("optics", {"depth_um": 5.0}, "optics.sample_refractive_index"),
+        ("acquisition.pixel_um", 0, "'acquisition.pixel_um' is 0"),
+        ("acquisition.pixel_um", "wide", "'acquisition.pixel_um' is 'wide'"),
+        ("acquisition.overlap", 1.5, "'acquisition.overlap' is 1.5"),
+        ("acquisition.reference_cycle", 7, "has the cycles 1, 2"),
+        ("acquisition.reference_channel", 2, "cycle 2 in"),
+        ("registration.allow_unregistered", [1], "names cycle 1"),
+        ("samples", "nowhere.tsv", "the table 'nowhere.tsv' named by the key 'samples'"),
+        ("illumination.method", "file", "illumination.flat_file"),
+        ("illumination.flat_file", "flat.tif", "used by method 'file' only"),
+        ("acquisition.pixel_um", None, "'acquisition.pixel_um' is not filled in"),
+        ("resources.stich.cpus", 2, "did you mean 'stitch'?"),
+    ],
+)
+def test_refused(config: dict[str, Any], key: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(set_key(config, key, value))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("2,2,CD3,525", "the marker 'CD3' stands twice (also cycle 1 channel 2)"),
+        ("2,1,CD8,525", "cycle 2 channel 1 stands twice"),
+        ("two,2,CD8,525", "cycle 'two' is not a number"),
+        ("2,2,CD8,nan", "emission_nm is 'nan'"),
+        ("2,2,,525", "the marker has no name"),
+        ("2,CH 2,CD8,525", "channel 'CH 2'"),
+    ],
+)
+def test_markers_refused(config: dict[str, Any], line: str, message: str) -> None:
+    path = Path(config["markers"])
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(config)
+    assert message in str(caught.value)
+    assert "line 5" in str(caught.value)
+
+
+def test_a_table_of_semicolons_and_no_configuration(config: dict[str, Any]) -> None:
+    path = Path(config["markers"])
+    path.write_text(path.read_text().replace(",", ";"))
+    with pytest.raises(ConfigError, match="separated by semicolons; separate it by commas"):
+        load_experiment(config)
+    with pytest.raises(ConfigError, match="--configfile"):
+        load_experiment({})
+
+
+def test_samples_override_and_refuse(config: dict[str, Any], tmp_path: Path) -> None:
+    path = Path(config["samples"])
+    raw = tmp_path / "raw"
+    path.write_text(f"sample\traw_dir\trows\nleft\t{raw}\t5\nright\t{raw}\t\n")
+    samples = load_experiment(config).samples
+    assert (samples["left"].acquisition.rows, samples["right"].acquisition.rows) == (5, 2)
+    for line, message in [
+        (f"left\t{raw}\t5", "stands twice"),
+        (f"le ft\t{raw}\t5", "must be letters"),
+        ("other\tnowhere\t5", "the raw_dir 'nowhere' is not a folder"),
+        (f"other\t{raw}\t0", "'rows' is '0'"),
+    ]:
+        path.write_text(f"sample\traw_dir\trows\nleft\t{raw}\t5\n{line}\n")
+        with pytest.raises(ConfigError, match="line 3") as caught:
+            load_experiment(config)
+        assert message in str(caught.value)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(max_size=5),
+        lambda children: st.lists(children) | st.dictionaries(st.text(max_size=8), children),
+        max_leaves=8,
+    )
+)
+def test_any_section_gives_a_sentence_or_an_experiment(value: Any) -> None:
+    with pytest.raises(ConfigError):
+        load_experiment({"samples": "none.tsv", "markers": "none.csv", "acquisition": value})

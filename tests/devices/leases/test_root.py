@@ -1,0 +1,116 @@
+"""The folder of the leases: which one, and what makes it unusable."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tilewright.devices import lease_queue
+from tilewright.devices.lease_queue import LeaseRootError, file_system, lease_root
+
+MOUNTS = """\
+1 0 8:1 / / rw - ext4 /dev/sda1 rw
+2 1 0:2 / /home rw shared:1 - nfs4 server:/home rw
+3 1 0:3 / /run/my\\040disk rw - tmpfs tmpfs rw
+4 2 0:4 / /home/fast rw - xfs /dev/sdb1 rw
+5 1 0:5 / /data rw - xfs /dev/sdc1 rw
+6 5 0:6 / /data rw - lustre server:/data rw
+"""
+
+
+@pytest.fixture
+def mounts(tmp_path: Path) -> Path:
+    path = tmp_path / "mountinfo"
+    path.write_text(MOUNTS)
+    return path
+
+
+def test_the_order_of_the_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_queue, "RUNTIMES", tmp_path / "user")
+    monkeypatch.setattr(lease_queue, "TEMPORARY", tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "of this job"))
+    names = {"TILEWRIGHT_LEASE_ROOT": str(tmp_path / "own"), "XDG_RUNTIME_DIR": str(tmp_path)}
+    assert lease_root(names) == tmp_path / "own"
+    assert lease_root({"XDG_RUNTIME_DIR": str(tmp_path)}) == tmp_path / "tilewright"
+    assert lease_root({}) == tmp_path / f"tilewright-{os.getuid()}"
+    session = tmp_path / "user" / str(os.getuid())
+    session.mkdir(parents=True, mode=0o700)
+    assert lease_root({}) == lease_root({"XDG_RUNTIME_DIR": str(session)})
+    for made in (tmp_path / "own", session / "tilewright", tmp_path / "tilewright"):
+        assert made.stat().st_mode & 0o7777 == 0o700
+    assert lease_root(names) == tmp_path / "own"
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/var/x", "ext4"),
+        ("/home/me", "nfs4"),
+        ("/homes", "ext4"),
+        ("/home/fast/me", "xfs"),
+        ("/run/my disk/x", "tmpfs"),
+        ("/data/x", "lustre"),
+    ],
+)
+def test_the_file_system_of_a_path(path: str, kind: str, mounts: Path) -> None:
+    assert file_system(Path(path), mounts) == kind
+
+
+@pytest.mark.parametrize(
+    "kind", ["nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "gpfs", "ceph", "fuse.sshfs"]
+)
+def test_a_network_file_system_is_refused(kind: str, tmp_path: Path) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"1 0 8:1 / / rw - ext4 a rw\n2 1 0:2 / {tmp_path} rw - {kind} a rw\n")
+    with pytest.raises(LeaseRootError, match=rf"network file system \({kind}\); set TILEWRIGHT"):
+        lease_root({"TILEWRIGHT_LEASE_ROOT": str(tmp_path / "own")}, mounts)
+
+
+def test_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "true").mkdir(mode=0o700)
+    (tmp_path / "own").symlink_to(tmp_path / "true")
+    with pytest.raises(LeaseRootError, match="is a link"):
+        lease_root({"TILEWRIGHT_LEASE_ROOT": str(tmp_path / "own")})
+
+
+def test_a_wrong_mode_is_refused_with_its_fix(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own").chmod(0o755)
+    with pytest.raises(LeaseRootError, match=rf"mode 0755.*chmod 700 {tmp_path}"):
+        lease_root({"TILEWRIGHT_LEASE_ROOT": str(tmp_path / "own")})
+
+
+def test_a_folder_may_inherit_its_group(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    own.chmod(0o2700)
+    assert lease_root({"TILEWRIGHT_LEASE_ROOT": str(own)}) == own
+
+
+def test_another_owner_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(LeaseRootError, match="belongs to user"):
+        lease_root({"TILEWRIGHT_LEASE_ROOT": str(tmp_path / "own")})
+
+
+@pytest.mark.parametrize("name", ["missing/own", "file/own"])
+def test_one_that_cannot_be_made_is_an_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LeaseRootError, match=r"cannot be made: .*; set TILEWRIGHT_LEASE_ROOT"):
+        lease_root({"TILEWRIGHT_LEASE_ROOT": str(tmp_path / name)})
+
+
+def test_a_relative_one_is_refused() -> None:
+    with pytest.raises(LeaseRootError, match="relative"):
+        lease_root({"TILEWRIGHT_LEASE_ROOT": "leases"})
+
+
+def test_one_that_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that is mounted read-only."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(LeaseRootError, match="cannot be written"):
+        lease_root({"TILEWRIGHT_LEASE_ROOT": str(tmp_path / "own")})

@@ -1,0 +1,338 @@
+"""Which devices are quarantined, and the computation that shows a bad one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright.devices.health import (
+    TTL_S,
+    Failure,
+    FaultClass,
+    HealthError,
+    classify,
+    clear,
+    note_failure,
+    preflight,
+    quarantined,
+    quarantines,
+)
+
+FAILURES = st.lists(
+    st.builds(
+        Failure,
+        uuid=st.sampled_from("AB"),
+        job=st.sampled_from("xyz"),
+        fault=st.sampled_from(["hardware", "sticky", "memory", "other"]),
+        words=st.just("words"),
+        at_s=st.integers(0, 100).map(float),
+        ttl_s=st.integers(1, 100).map(float),
+        boot=st.just("boot"),
+        cleared=st.booleans(),
+    ),
+    max_size=8,
+)
+
+
+def failure(
+    uuid: str, job: str, fault: FaultClass = "sticky", at_s: float = 0, ttl_s: float = 100
+) -> Failure:
+    return Failure(uuid, job, fault, f"{fault} words", at_s, ttl_s, "boot")
+
+
+def bad(*failures: Failure, now_s: float = 50) -> set[str]:
+    return set(quarantines(failures, now_s))
+
+
+def test_one_hardware_fault_is_enough() -> None:
+    assert bad(failure("A", "x", "hardware")) == {"A"}
+    found = quarantines([failure("A", "x", "hardware")], 30)["A"]
+    assert found.left_s == 70
+    assert "x" in found.reason
+    assert "hardware words" in found.reason
+
+
+def test_two_different_jobs_are_enough_and_one_is_not() -> None:
+    assert bad(failure("A", "x"), failure("A", "x", at_s=1)) == set()
+    assert bad(failure("A", "x"), failure("A", "y")) == {"A"}
+    assert bad(failure("A", "x"), failure("B", "y")) == set()
+
+
+@pytest.mark.parametrize("fault", ["memory", "other"])
+def test_errors_that_say_nothing_about_the_device_never_count(fault: FaultClass) -> None:
+    assert bad(*(failure("A", job, fault) for job in "xyz")) == set()
+    assert bad(failure("A", "x"), failure("A", "y", fault)) == set()
+    assert bad(failure("A", "x"), failure("A", "y"), failure("B", "x", fault)) == {"A"}
+
+
+def test_a_job_that_fails_on_two_devices_is_to_blame() -> None:
+    once = [failure("A", "x"), failure("A", "y")]
+    assert bad(*once) == {"A"}
+    assert bad(*once, failure("B", "x")) == set()
+    assert bad(*once, failure("B", "x"), failure("B", "y")) == set()
+    assert bad(*once, failure("B", "x"), failure("A", "z")) == {"A"}
+
+
+def test_a_hardware_fault_counts_whichever_job_had_it() -> None:
+    assert bad(failure("A", "x"), failure("B", "x", "hardware"), failure("C", "x")) == {"B"}
+
+
+def test_a_quarantine_ends_with_what_it_rests_on() -> None:
+    pair = [failure("A", "x", at_s=0), failure("A", "y", at_s=20)]
+    assert quarantines(pair, 40)["A"].left_s == 60
+    assert bad(*pair, now_s=99.9) == {"A"}
+    assert bad(*pair, now_s=100) == set()
+    both = [*pair, failure("A", "x", "hardware", at_s=50)]
+    assert quarantines(both, 60)["A"].left_s == 90
+    assert bad(failure("A", "x", "hardware"), now_s=100) == set()
+
+
+def test_an_old_failure_still_blames_the_job() -> None:
+    old, new = failure("B", "x", at_s=0, ttl_s=10), [failure("A", "x"), failure("A", "y")]
+    assert bad(old, *new) == set()
+
+
+@given(FAILURES, st.integers(0, 200))
+def test_rules_hold_for_any_failures(failures: list[Failure], now_s: int) -> None:
+    found = quarantines(failures, now_s)
+    assert quarantines(failures[::-1], now_s).keys() == found.keys()
+    for uuid, quarantine in found.items():
+        live = [f for f in failures if f.uuid == uuid and not f.cleared and f.until_s > now_s]
+        jobs = {f.job for f in live if f.fault == "sticky"}
+        assert len(jobs) > 1 or any(f.fault == "hardware" for f in live)
+        assert quarantine.left_s > 0
+        # it holds until then, and no longer
+        assert uuid in quarantines(failures, now_s + quarantine.left_s - 0.5)
+        assert uuid not in quarantines(failures, now_s + quarantine.left_s)
+
+
+@given(FAILURES, st.sampled_from("AB"))
+def test_clearing_a_device_frees_it_and_condemns_no_other(
+    failures: list[Failure], uuid: str
+) -> None:
+    after = quarantines([replace(f, cleared=f.cleared or f.uuid == uuid) for f in failures], 50)
+    assert after == {name: q for name, q in quarantines(failures, 50).items() if name != uuid}
+
+
+def test_what_is_noted_is_found_and_cleared(tmp_path: Path) -> None:
+    root = tmp_path / "made" / "root"
+    assert quarantined(root) == {}
+    note_failure(root, "A", "x", "hardware", "gone")
+    note_failure(root, "B", "x", "sticky", "illegal")
+    note_failure(root, "B", "y", "sticky", "illegal")
+    found = quarantined(root)
+    assert set(found) == {"A", "B"}
+    assert TTL_S - 60 < found["A"].left_s <= TTL_S  # no margin
+    assert clear(root, "B") == 2
+    assert clear(root, "B") == 0
+    assert set(quarantined(root)) == {"A"}
+    note_failure(root, "B", "z", "sticky", "illegal")
+    assert set(quarantined(root)) == {"A"}
+    assert root.stat().st_mode & 0o777 == 0o700
+
+
+def test_clearing_keeps_what_blames_a_job(tmp_path: Path) -> None:
+    for uuid, job in (("A", "x"), ("B", "x"), ("B", "y")):
+        note_failure(tmp_path, uuid, job, "sticky", "illegal")
+    assert clear(tmp_path, "A") == 1
+    assert quarantined(tmp_path) == {}
+
+
+def test_time_to_live(tmp_path: Path) -> None:
+    note_failure(tmp_path, "A", "x", "hardware", "gone", ttl_s=0)
+    note_failure(tmp_path, "B", "x", "hardware", "gone", ttl_s=60)
+    assert set(quarantined(tmp_path)) == {"B"}
+
+
+def test_a_failure_of_another_boot_does_not_count(tmp_path: Path) -> None:
+    note_failure(tmp_path, "A", "x", "hardware", "gone")
+    path = tmp_path / "health.json"
+    noted = json.loads(path.read_text())
+    assert noted[0]["boot"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    path.write_text(json.dumps([{**noted[0], "boot": "another"}]))
+    assert quarantined(tmp_path) == {}
+    note_failure(tmp_path, "B", "x", "hardware", "gone")
+    assert set(quarantined(tmp_path)) == {"B"}
+    assert len(json.loads(path.read_text())) == 1
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '[{"uuid": "A"}]', "null"])
+def test_a_broken_file_is_an_error_that_names_it(tmp_path: Path, text: str) -> None:
+    (tmp_path / "health.json").write_text(text)
+    calls: tuple[Callable[[], Any], ...] = (
+        lambda: quarantined(tmp_path),
+        lambda: clear(tmp_path, "A"),
+        lambda: note_failure(tmp_path, "A", "x", "hardware", "gone"),
+    )
+    for call in calls:
+        with pytest.raises(HealthError, match=r"health\.json cannot be read .*; delete it"):
+            call()
+    assert (tmp_path / "health.json").read_text() == text
+
+
+def test_a_folder_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(HealthError, match="failures cannot be noted in"):
+        note_failure(tmp_path / "file", "A", "x", "hardware", "gone")
+
+
+NOTE = """
+import sys
+from pathlib import Path
+from tilewright.devices.health import note_failure
+for turn in range(int(sys.argv[3])):
+    note_failure(Path(sys.argv[1]), "A", f"{sys.argv[2]}-{turn}", "sticky", "illegal")
+"""
+
+
+def note(root: Path, name: str, turns: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", NOTE, str(root), name, str(turns)])
+
+
+def test_processes_do_not_lose_each_others_failures(tmp_path: Path) -> None:
+    processes = [note(tmp_path, str(name), 40) for name in range(4)]
+    while any(process.poll() is None for process in processes):
+        quarantined(tmp_path)
+    assert [process.returncode for process in processes] == [0] * 4
+    noted = json.loads((tmp_path / "health.json").read_text())
+    expected = {f"{name}-{turn}" for name in range(4) for turn in range(40)}
+    assert {entry["job"] for entry in noted} == expected
+
+
+def test_a_killed_process_leaves_a_whole_file_and_no_lock(tmp_path: Path) -> None:
+    for name in range(3):
+        process = note(tmp_path, str(name), 10**6)
+        while f'"{name}-5"' not in _text(tmp_path):
+            assert process.poll() is None
+        process.kill()
+        process.wait()
+        assert quarantined(tmp_path)
+    note_failure(tmp_path, "B", "x", "hardware", "gone")
+    assert "B" in quarantined(tmp_path)
+
+
+def test_the_file_does_not_grow_without_end(tmp_path: Path) -> None:
+    note_failure(tmp_path, "A", "first", "sticky", "illegal")
+    path = tmp_path / "health.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) * 1500))
+    note_failure(tmp_path, "A", "last", "sticky", "illegal")
+    noted = json.loads(path.read_text())
+    assert (len(noted), noted[-1]["job"]) == (1000, "last")
+
+
+def _text(root: Path) -> str:
+    try:
+        return (root / "health.json").read_text()
+    except FileNotFoundError:
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.", "hardware"),
+        ("NVRM: Xid (PCI:0000:3b:00): 48, Double Bit ECC Error", "hardware"),
+        ("NVRM: Xid (PCI:0000:3b:00): 31, pid=7, MMU Fault", "sticky"),
+        ("Xid 94: contained memory error", "hardware"),
+        ("an Xid was reported", "hardware"),
+        ("the GPU fell off the bus", "hardware"),
+        ("CUDARuntimeError: cudaErrorECCUncorrectable: uncorrectable ECC error", "hardware"),
+        ("CUDA_ERROR_ECC_UNCORRECTABLE", "hardware"),
+        ("volatile ECC errors", "hardware"),
+        ("NVMLError_GpuIsLost: GPU is lost", "hardware"),
+        ("the device computes wrongly: the checksum is 1, not 2", "hardware"),
+        ("cudaErrorIllegalAddress: an illegal memory access was encountered", "sticky"),
+        ("an illegal memory access was encountered", "sticky"),
+        ("CUDA_ERROR_ILLEGAL_ADDRESS", "sticky"),
+        ("cudaErrorLaunchFailure: unspecified launch failure", "sticky"),
+        ("CUDA_ERROR_LAUNCH_FAILED", "sticky"),
+        ("cudaErrorMisalignedAddress: misaligned address", "sticky"),
+        ("cudaErrorHardwareStackError: hardware stack error", "sticky"),
+        (
+            "cudaErrorDevicesUnavailable: CUDA-capable device(s) is/are busy or unavailable",
+            "sticky",
+        ),
+        ("CUDA_ERROR_DEVICE_UNAVAILABLE", "sticky"),
+        ("cudaErrorNoDevice: no CUDA-capable device is detected", "sticky"),
+        ("cudaErrorInitializationError: initialization error", "sticky"),
+        ("cudaErrorUnknown: unknown error", "sticky"),
+        ("CUFFT_EXEC_FAILED", "sticky"),
+        ("OutOfMemoryError: Out of memory allocating 1,024 bytes", "memory"),
+        ("cudaErrorMemoryAllocation: out of memory", "memory"),
+        ("CUDA_ERROR_OUT_OF_MEMORY", "memory"),
+        ("CUFFT_ALLOC_FAILED", "memory"),
+        ("cudaErrorLaunchOutOfResources: too many resources requested for launch", "other"),
+        ("cudaErrorInvalidValue: invalid argument", "other"),
+        ("ValueError: a directory contained no tiles; seccomp", "other"),
+        ("", "other"),
+    ],
+)
+def test_classes_of_faults(text: str, fault: str) -> None:
+    assert classify(text) == fault
+
+
+def test_the_worst_of_several_errors_counts() -> None:
+    memory, sticky = "CUFFT_ALLOC_FAILED\n", "cudaErrorIllegalAddress\n"
+    assert classify(memory + sticky) == "sticky"
+    assert classify(memory + sticky + "GPU has fallen off the bus") == "hardware"
+
+
+class Device:
+    """NumPy on a device that may compute wrongly or fail."""
+
+    def __init__(self, wrong: str = "", error: Exception | None = None) -> None:
+        self._wrong, self._error = wrong, error
+
+    def __getattr__(self, name: str) -> Any:
+        if name != self._wrong:
+            return getattr(np, name)
+        if self._error:
+            raise self._error
+
+        def computed(*args: Any, **kwargs: Any) -> Any:
+            result = getattr(np, name)(*args, **kwargs)
+            result[12345] ^= 1 << 7
+            return result
+
+        return computed
+
+
+def test_the_preflight_computation_of_a_good_device() -> None:
+    assert preflight(np) == ""
+    assert preflight(Device()) == ""
+
+
+@pytest.mark.parametrize("wrong", ["arange", "roll"])
+def test_one_wrong_bit_is_found(wrong: str) -> None:
+    said = preflight(Device(wrong))
+    assert "the device computes wrongly" in said
+    assert classify(said) == "hardware"
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (RuntimeError("cudaErrorIllegalAddress: an illegal memory access"), "sticky"),
+        (RuntimeError("cudaErrorECCUncorrectable: uncorrectable ECC error"), "hardware"),
+        (MemoryError("Out of memory allocating 4 bytes"), "memory"),
+    ],
+)
+def test_a_device_that_fails_is_told_in_words(error: Exception, fault: str) -> None:
+    said = preflight(Device("arange", error))
+    assert str(error) in said
+    assert classify(said) == fault
+
+
+@pytest.mark.gpu
+def test_the_preflight_computation_on_a_gpu(gpu: Any) -> None:
+    assert preflight(gpu.xp) == ""

@@ -1,0 +1,121 @@
+"""``tilewright init`` on folders of other programs: read right, or explained in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+import yaml
+
+from tests.support.ome_files import write_ome
+from tests.support.raw_folders import OVERLAP, SIZE, config, filled_in, specimen_tiles
+from tilewright.init.folder import create_experiment
+from tilewright.io.conventions import RawDataError
+from tilewright.io.tile_order import tile_places
+
+
+def refused(folder: Path) -> str:
+    with pytest.raises(RawDataError) as caught:
+        create_experiment(folder, folder.parent / "out")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("NDTiff.index", "an NDTiff data set"),
+        ("Images/Index.idx.xml", "an Opera Phenix or Operetta export"),
+        ("Images/r01c02f03p01-ch1sk1fk1fl1.tiff", "an Opera Phenix or Operetta export"),
+        ("reg001_X01_Y01_t001_z001_c001.tif", "output of the CODEX Processor"),
+        ("tiles/reg001_X01_Y01_t001_z001_c001.tif", "output of the CODEX Processor"),
+        ("C-001_S-000_S_APC_R-01_W-B-1_ROI-01_A-CD4_C-REA.tif", "a MACSima export"),
+        ("CYC-001_SCN-001_ST-S_R-01_W-A-1_ROI-001_F-001_A-DAPI_C-None_D-DAPI.tif", "a MACSima"),
+        ("S001_mono_dapi_reg_pyr16_region_001.tif", "a Cell DIVE export"),
+        ("s_1.0.4_R000_DAPI__FINAL_AFR_F.ome.tif", "a Cell DIVE export"),
+        ("slide.qptiff", ".qptiff files of PhenoImager"),
+        ("Scan1/scan.czi", ".czi files of ZEISS ZEN (such as Scan1/scan.czi)"),
+        ("plate.ome.zarr/0/.zarray", ".zarr files of OME-Zarr"),
+    ],
+)
+def test_folders_that_are_explained(tmp_path: Path, name: str, said: str) -> None:
+    path = tmp_path / "raw" / name
+    path.parent.mkdir(parents=True)
+    path.touch()
+    if not name.endswith((".qptiff", ".czi", ".zarray")):
+        for tile in range(4):
+            tifffile.imwrite(tmp_path / f"raw/t_{tile}_DAPI.tif", np.zeros((64, 64), np.uint16))
+    message = refused(tmp_path / "raw")
+    assert said in message
+    assert message.count("\n") == 0
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_names_are_nobody_elses(tmp_path: Path) -> None:
+    """A form of another program must not be seen in names that are read right."""
+    places = tile_places("snake_right_down", 2, 2)
+    tiles = specimen_tiles(2, 2)
+    for name in ("C-{}_S-x.tif", "S{:03}_DAPI.tif", "mono_{}.tif", "index_{}.tif", "r1c1f{}.tif"):
+        raw = tmp_path / name[:5]
+        raw.mkdir()
+        for number, place in enumerate(places, start=1):
+            tifffile.imwrite(raw / name.format(number), tiles[place])
+        assert create_experiment(raw, tmp_path / f"out{name[:5]}").convention == "pattern"
+
+
+def test_an_mcmicro_root_is_read_below_raw(tmp_path: Path) -> None:
+    root = tmp_path / "exemplar"
+    for cycle in (1, 2):
+        write_ome(root / f"raw/e-cycle-0{cycle}.ome.tiff", [(0, 0), (0, 9), (7, 0), (7, 9)], z=1)
+    (root / "markers.csv").write_text("channel_number,cycle_number,marker_name\n1,1,DNA\n")
+    result = create_experiment(root, tmp_path / "out")
+    assert result.convention == "ome_tiff"
+    assert "2 cycles, 2 channels, 1 z-planes" in result.found[0]
+    assert str(root / "raw") in result.samples.read_text()
+    assert result.samples.read_text().splitlines()[1].startswith("exemplar\t")
+    filled_in(result)
+
+
+def test_channels_without_positions_are_no_planes(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    for tile in range(4):
+        path = tmp_path / f"raw/tile_{tile}.ome.tif"
+        planes = np.zeros((3, 64, 64), np.uint16)
+        tifffile.imwrite(path, planes, photometric="minisblack", metadata={"axes": "CYX"})
+    assert "a tile has no PositionX and PositionY" in refused(tmp_path / "raw")
+
+
+def test_keyence_in_xy_folders(tmp_path: Path) -> None:
+    tiles = specimen_tiles(2, 3)
+    for position in (1, 2):
+        folder = tmp_path / f"raw/XY0{position}"
+        folder.mkdir(parents=True)
+        for number, place in enumerate(tile_places("snake_right_down", 2, 3), start=1):
+            for z, channel in np.ndindex(2, 2):
+                name = f"Image_XY0{position}_{number:05}_Z{z + 1:03}_CH{channel + 1}.tif"
+                tifffile.imwrite(folder / name, tiles[place])
+    result = create_experiment(tmp_path / "raw", tmp_path / "out")
+    acquisition = config(result)["acquisition"]
+    assert acquisition["pattern"] == ("XY{region}/Image_XY{region}_{tile}_Z{z}_CH{channel}.tif")
+    assert (acquisition["rows"], acquisition["cols"]) == (2, 3)
+    assert acquisition["layout"] == "snake_right_down"
+    assert acquisition["overlap"] == pytest.approx(OVERLAP, abs=0.02)
+    assert len(filled_in(result).samples) == 2
+    for path in (tmp_path / "raw/XY02").iterdir():
+        path.unlink()
+    (tmp_path / "raw/XY02").rmdir()
+    one = create_experiment(tmp_path / "raw", tmp_path / "one")
+    assert yaml.safe_load(one.config.read_text())["acquisition"]["rows"] == 2
+    assert len(filled_in(one).samples) == 1
+
+
+def test_stitched_cycles_are_explained(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    for cycle in (1, 2, 3):
+        image = np.zeros((SIZE + cycle, SIZE), np.uint16)
+        tifffile.imwrite(tmp_path / f"raw/cycle{cycle}_stitched.tif", image)
+    message = refused(tmp_path / "raw")
+    assert (
+        "one image for each of 3 cycles, of different sizes: they are stitched already" in message
+    )

@@ -1,0 +1,353 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+
+from tests.support.raw_folders import OVERLAP, SIZE, config, filled_in, specimen_tiles
+from tilewright.config.experiment import load_experiment
+from tilewright.init.folder import InitError, create_experiment
+from tilewright.init.recognise import infer_pattern
+from tilewright.io.conventions import RawDataError
+from tilewright.io.manifest import build_manifest
+from tilewright.io.tile_order import tile_places
+
+
+def write_codex(
+    raw: Path,
+    layout: str,
+    rows: int,
+    cols: int,
+    *,
+    cycles: int = 1,
+    channels: int = 1,
+    region: int = 1,
+    blank: bool = False,
+) -> None:
+    tiles = specimen_tiles(rows, cols)
+    for cycle in range(1, cycles + 1):
+        folder = raw / f"cyc{cycle:03}_reg{region:03}"
+        folder.mkdir(parents=True)
+        for number, place in enumerate(tile_places(layout, rows, cols), start=1):
+            tile = np.full_like(tiles[place], 100) if blank else tiles[place]
+            for channel in range(1, channels + 1):
+                for z in (1, 2):
+                    name = f"{region}_{number:05}_Z{z:03}_CH{channel}.tif"
+                    tifffile.imwrite(folder / name, tile)
+
+
+def test_codex_with_all_its_metadata(tmp_path: Path) -> None:
+    raw = tmp_path / "spleen A/data/raw"
+    write_codex(raw, "snake_right_down", 3, 2, cycles=2, channels=2)
+    metadata = {
+        "numCycles": 2,
+        "numZPlanes": 2,
+        "numChannels": 2,
+        "regionHeight": 3,
+        "regionWidth": 2,
+        "xyResolution": 377.4,
+        "zPitch": 1500.0,
+        "aperture": 0.75,
+        "objectiveType": "air",
+        "wavelengths": [358, 650],
+        "tilingMode": "snake",
+        "tileOverlapX": OVERLAP,
+        "referenceCycle": 2,
+    }
+    (tmp_path / "spleen A/Experiment.json").write_text(json.dumps({"experiment": metadata}))
+    (raw / "channelnames.txt").write_text("DAPI\nCD8\nDAPI\nBlank\n")
+    (raw / "exposure_times.txt").write_text("Cycle,CH1,CH2\n1,10,500\n2,10,350\n")
+    result = create_experiment(tmp_path / "spleen A", tmp_path / "out")
+    acquisition = config(result)["acquisition"]
+    assert acquisition == {
+        "convention": "codex",
+        "rows": 3,
+        "cols": 2,
+        "layout": "snake_right_down",
+        "overlap": OVERLAP,
+        "pixel_um": 0.3774,
+        "z_step_um": 1.5,
+        "reference_cycle": 2,
+        "reference_channel": "1",
+    }
+    assert config(result)["optics"] == {
+        "numerical_aperture": 0.75,
+        "immersion_refractive_index": 1.0,
+        "sample_refractive_index": None,
+    }
+    assert [line.split(":")[0] for line in result.unknown] == ["optics.sample_refractive_index"]
+    assert result.markers.read_text() == (
+        "cycle,channel,marker,emission_nm,exposure_ms\n"
+        "1,1,DAPI_1,461,10\n1,2,CD8,668,500\n2,1,DAPI_2,461,10\n2,2,Blank,668,350\n"
+    )
+    assert any("excitation" in warning for warning in result.warnings)
+    assert list(filled_in(result).samples) == ["spleen-A"]
+    assert "fill in: of the mounting medium" in result.config.read_text()
+
+
+@pytest.mark.parametrize("layout", ["snake_right_up", "raster_down_left", "snake_left_down"])
+def test_the_layout_is_found_from_the_pixels(tmp_path: Path, layout: str) -> None:
+    write_codex(tmp_path / "raw", layout, 3, 4)
+    result = create_experiment(tmp_path / "raw", tmp_path / "out")
+    acquisition = config(result)["acquisition"]
+    assert (acquisition["rows"], acquisition["cols"], acquisition["layout"]) == (3, 4, layout)
+    assert acquisition["overlap"] == pytest.approx(OVERLAP, abs=0.02)
+    assert "cycle1_channel1" in result.markers.read_text()
+    assert not result.warnings
+    filled_in(result)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (
+            {"regionHeight": 3, "regionWidth": 4, "tilingMode": "grid"},
+            "tell the layout raster_right_down, but the pixels fit snake_left_down",
+        ),
+        ({"regionHeight": 4, "regionWidth": 3}, "tell 4 x 3 tiles, but the pixels fit 3 x 4"),
+        ({"regionHeight": 5, "regionWidth": 3}, "tell 5 x 3 tiles, but the files number 12"),
+        ({"numCycles": 4}, "tell 4 cycles, but there are 1"),
+        ({"channelNames": {"channelNamesArray": ["a", "b"]}}, "2 marker names for 1 cycles"),
+    ],
+)
+def test_metadata_that_disagree_are_warned_of(
+    tmp_path: Path, told: dict[str, Any], said: str
+) -> None:
+    raw = tmp_path / "raw"
+    write_codex(raw, "snake_left_down", 3, 4)
+    (raw / "experiment.json").write_text(json.dumps(told))
+    result = create_experiment(raw, tmp_path / "out")
+    acquisition = config(result)["acquisition"]
+    assert (acquisition["rows"], acquisition["cols"]) == (3, 4)
+    assert acquisition["layout"] == "snake_left_down"
+    assert any(said in warning for warning in result.warnings), result.warnings
+
+
+def test_without_structure_the_grid_is_a_gap_to_fill_in(tmp_path: Path) -> None:
+    write_codex(tmp_path / "raw", "snake_right_down", 2, 3, blank=True)
+    result = create_experiment(tmp_path / "raw", tmp_path / "out")
+    acquisition = config(result)["acquisition"]
+    assert acquisition["rows"] is acquisition["cols"] is acquisition["layout"] is None
+    assert any("2 x 3, 3 x 2, 1 x 6, 6 x 1" in warning for warning in result.warnings)
+    keys = [line.split(":")[0] for line in result.unknown]
+    assert keys[:3] == ["acquisition.rows", "acquisition.cols", "acquisition.layout"]
+
+
+def test_without_structure_the_metadata_decide(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    write_codex(raw, "snake_right_down", 2, 3, blank=True)
+    told = {"regionHeight": 2, "regionWidth": 3, "tilingMode": "snake", "tileOverlapX": 32}
+    (raw / "experiment.json").write_text(json.dumps(told))
+    acquisition = config(create_experiment(raw, tmp_path / "out"))["acquisition"]
+    assert (acquisition["rows"], acquisition["cols"]) == (2, 3)
+    assert acquisition["layout"] == "snake_right_down"
+    assert acquisition["overlap"] == 32 / SIZE
+
+
+def test_a_missing_tile_is_warned_of(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    write_codex(raw, "snake_right_down", 2, 3)
+    for path in raw.rglob("1_00004_*"):
+        path.unlink()
+    result = create_experiment(raw, tmp_path / "out")
+    assert any("tiles 4 are missing" in warning for warning in result.warnings)
+
+
+def test_regions_become_samples_with_their_own_grids(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    write_codex(raw, "snake_right_down", 2, 3, region=1)
+    write_codex(raw, "snake_right_down", 4, 3, region=2)
+    result = create_experiment(raw, tmp_path / "out")
+    lines = [line.split("\t") for line in result.samples.read_text().splitlines()]
+    assert lines[0][:4] == ["sample", "raw_dir", "region", "rows"]
+    assert [(line[0][-2:], line[2], line[3]) for line in lines[1:]] == [
+        ("_1", "1", "2"),
+        ("_2", "2", "4"),
+    ]
+    assert len(filled_in(result).samples) == 2
+
+
+def write_grid(raw: Path, name: Callable[[int, int], str], rows: int = 3, cols: int = 3) -> None:
+    tiles = specimen_tiles(rows, cols)
+    for row, col in np.ndindex(rows, cols):
+        path = raw / name(row, col)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tifffile.imwrite(path, tiles[row, col])
+
+
+def test_rows_that_count_upwards_are_flipped(tmp_path: Path) -> None:
+    write_grid(tmp_path / "raw", lambda row, col: f"tile_r{3 - row}_c{col}.tif")
+    result = create_experiment(tmp_path / "raw", tmp_path / "out")
+    acquisition = config(result)["acquisition"]
+    assert acquisition["pattern"] == "tile_r{row}_c{col}.tif"
+    assert acquisition["flip_y"] is True
+    assert "flip_x" not in acquisition
+    filled_in(result)
+    (table,) = tmp_path.glob("out/*/cycle1.csv")
+    assert "tile_r3_c0.tif" in table.read_text().splitlines()[1]
+
+
+@pytest.mark.parametrize("flip_y", [False, True])
+def test_ome_positions_and_metadata(tmp_path: Path, flip_y: bool) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    tiles = specimen_tiles(2, 3)
+    step_um = round(SIZE * (1 - OVERLAP)) * 0.5
+    for row, col in np.ndindex(2, 3):
+        y_um = (-row if flip_y else row) * step_um
+        tifffile.imwrite(
+            raw / f"t{row}{col}.ome.tif",
+            np.stack([tiles[row, col]] * 2),
+            photometric="minisblack",
+            metadata={
+                "axes": "CYX",
+                "PhysicalSizeX": 0.5,
+                "PhysicalSizeY": 0.5,
+                "Channel": {"Name": ["AF750", "Hoechst"]},
+                "Plane": {"PositionX": [col * step_um] * 2, "PositionY": [y_um] * 2},
+            },
+        )
+    result = create_experiment(raw, tmp_path / "out")
+    acquisition = config(result)["acquisition"]
+    assert acquisition["convention"] == "ome_tiff"
+    assert acquisition.get("flip_y", False) is flip_y
+    assert (acquisition["rows"], acquisition["cols"]) == (2, 3)
+    assert acquisition["overlap"] == pytest.approx(OVERLAP, abs=0.01)
+    assert acquisition["pixel_um"] == 0.5
+    assert acquisition["reference_channel"] == "2"
+    assert "1,1,AF750" in result.markers.read_text()
+    filled_in(result)
+
+
+def test_imagexpress_is_recognised(tmp_path: Path) -> None:
+    places = tile_places("raster_right_down", 2, 3)
+    write_grid(
+        tmp_path / "raw",
+        lambda row, col: f"TimePoint_1/p_B02_s{places.index((row, col)) + 1}_w1.tif",
+        2,
+        3,
+    )
+    acquisition = config(create_experiment(tmp_path / "raw", tmp_path / "out"))["acquisition"]
+    assert acquisition["convention"] == "imagexpress"
+    assert (acquisition["rows"], acquisition["cols"]) == (2, 3)
+    assert acquisition["layout"] == "raster_right_down"
+
+
+def test_several_experiments_in_one_folder_are_told_apart(tmp_path: Path) -> None:
+    for name in ("A", "B"):
+        write_codex(tmp_path / "raw" / name, "snake_right_down", 1, 1)
+    with pytest.raises(RawDataError, match=r"2 CODEX experiments \(A, B\)"):
+        create_experiment(tmp_path / "raw", tmp_path / "out")
+
+
+def test_channels_that_only_imagej_knows_are_refused(tmp_path: Path) -> None:
+    for tile in (1, 2):
+        stack = np.zeros((2, 3, 8, 8), np.uint16)
+        tifffile.imwrite(tmp_path / f"t{tile}.tif", stack, imagej=True, metadata={"axes": "ZCYX"})
+    with pytest.raises(RawDataError, match=r"t1.tif is an ImageJ hyperstack of 3 channels"):
+        create_experiment(tmp_path, tmp_path / "out")
+
+
+def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
+    write_codex(tmp_path / "raw", "snake_right_down", 1, 1)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/markers.csv").write_text("mine")
+    with pytest.raises(InitError, match=r"markers.csv exist already; give --force"):
+        create_experiment(tmp_path / "raw", tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["markers.csv"]
+    assert (tmp_path / "out/markers.csv").read_text() == "mine"
+    create_experiment(tmp_path / "raw", tmp_path / "out", force=True)
+    assert (tmp_path / "out/markers.csv").read_text() != "mine"
+
+
+def test_the_same_folder_gives_the_same_files(tmp_path: Path) -> None:
+    write_codex(tmp_path / "raw", "snake_right_down", 2, 2)
+    texts = []
+    for _ in range(2):
+        result = create_experiment(tmp_path / "raw", tmp_path / "out", force=True)
+        paths = (result.config, result.samples, result.markers)
+        texts.append([path.read_bytes() for path in paths])
+    assert texts[0] == texts[1]
+
+
+def test_a_folder_of_no_convention_says_what_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(RawDataError, match="it is empty"):
+        create_experiment(tmp_path, tmp_path / "out")
+    (tmp_path / "notes.docx").touch()
+    with pytest.raises(RawDataError, match=r"no TIFF at all, only notes.docx"):
+        create_experiment(tmp_path, tmp_path / "out")
+    for name in ("left.tif", "right.tif"):
+        (tmp_path / name).touch()
+    with pytest.raises(RawDataError, match=r"Cyc1_reg1.*named like left.tif, right.tif"):
+        create_experiment(tmp_path, tmp_path / "out")
+    with pytest.raises(RawDataError, match="is not a folder"):
+        create_experiment(tmp_path / "none", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_broken_metadata_are_named(tmp_path: Path) -> None:
+    write_codex(tmp_path / "raw", "snake_right_down", 1, 1)
+    (tmp_path / "raw/experiment.json").write_text("{")
+    with pytest.raises(RawDataError, match=r"experiment.json is no JSON"):
+        create_experiment(tmp_path / "raw", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("paths", "pattern"),
+    [
+        ([f"cycle{c}/img_{t:03}_ch{n}.tif" for c in (1, 2) for t in range(3) for n in (1, 2)],
+         "cycle{cycle}/img_{tile}_ch{channel}.tif"),
+        ([f"a_r{r}_c{c}_z{z}_ch2.tif" for r in (1, 2) for c in (1, 2) for z in (1, 2)],
+         "a_r{row}_c{col}_z{z}_ch{channel}.tif"),
+        ([f"t{t}_c{c}.tif" for t in (1, 2) for c in (1, 2)], "t{tile}_c{channel}.tif"),
+        (["C3-a1.tif", "C3-a2.tif", "C3-a3.tif", "overview.tif"], "C3-a{tile}.tif"),
+        ([f"20240101_{a}_{b}.tif" for a in (1, 2) for b in (1, 2)], None),
+        ([f"r{r}.tif" for r in (1, 2)], None),
+        (["a{1}.tif", "a{2}.tif"], None),
+        ([], None),
+    ],
+)  # fmt: skip
+def test_patterns_are_read_from_names(paths: list[str], pattern: str | None) -> None:
+    assert infer_pattern(paths) == pattern
+
+
+@pytest.mark.shared
+def test_brain_tiles_through_fiji(shared: Path, tmp_path: Path) -> None:
+    result = create_experiment(shared / "data/brain-tiles", tmp_path)
+    acquisition = config(result)["acquisition"]
+    assert acquisition["convention"] == "fiji"
+    # TileConfiguration.txt places 54 of the 63 tiles.
+    assert (acquisition["rows"], acquisition["cols"]) == (6, 9)
+    assert acquisition["overlap"] == pytest.approx(52 / 512, abs=0.001)
+    assert any(warning.startswith("9 TIFFs are left out") for warning in result.warnings)
+    assert not result.unknown
+    load_experiment(config(result))
+
+
+@pytest.mark.shared
+def test_brain_tiles_by_number_lie_as_tile_configuration_says(shared: Path, tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for path in (shared / "data/brain-tiles").glob("*.tif"):
+        (raw / path.name).symlink_to(path)
+    numbered = create_experiment(raw, tmp_path / "numbered")
+    acquisition = config(numbered)["acquisition"]
+    assert acquisition["pattern"] == "C3-BrainSection{tile}.tif"
+    assert (acquisition["rows"], acquisition["cols"]) == (7, 9)
+    assert not numbered.warnings
+    places = {}
+    for name, told in (("numbered", numbered), ("fiji", None)):
+        told = told or create_experiment(shared / "data/brain-tiles", tmp_path / name)
+        sample = next(iter(load_experiment(config(told)).samples.values()))
+        table = tmp_path / name / "cycle1.csv"
+        channel = sample.acquisition.reference_channel
+        build_manifest(sample.raw_dir, sample.acquisition.model_dump(), {1: [channel]}, {1: table})
+        lines = [line.split(",") for line in table.read_text().splitlines()[1:]]
+        places[name] = {Path(line[5]).name: (line[1], line[2]) for line in lines}
+    assert len(places["fiji"]) == 54
+    assert {name: places["numbered"][name] for name in places["fiji"]} == places["fiji"]

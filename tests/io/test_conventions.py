@@ -1,0 +1,318 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+
+from tests.support.ome_files import write_ome
+from tilewright.io.conventions import RawDataError, RawPlane, ScanOptions, scan, select_region
+from tilewright.io.conventions.common import clean_token, cycle_number
+from tilewright.io.conventions.fiji import parse_tile_configuration
+from tilewright.io.conventions.ome_xml import parse_ome_xml
+
+
+def touch(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+
+
+def names(planes: list[RawPlane], root: Path) -> list[str]:
+    return sorted(Path(plane.path).relative_to(root.resolve()).as_posix() for plane in planes)
+
+
+@pytest.mark.parametrize(
+    ("folder", "region"),
+    [
+        ("Cyc2_reg3", "3"),
+        ("cyc002_reg003_211206_105217", "3"),
+        ("cyc002", "1"),
+        ("cyc02", "1"),
+        ("Cyc02", "1"),
+        ("CYC2_REG3", "3"),
+    ],
+)
+@pytest.mark.parametrize("below", ["", "data/raw", "raw"])
+def test_codex_spellings(tmp_path: Path, folder: str, region: str, below: str) -> None:
+    file = f"{below}/{folder}/1_00012_Z003_CH4.tif".lstrip("/")
+    touch(tmp_path, file, f"{below}/{folder}/1_00012_Z001_CH4.tif".lstrip("/"), "notes/other.tif")
+    planes = scan("codex", tmp_path)
+    assert RawPlane(2, "4", 2, str(tmp_path / file), tile=12, region=region) in planes
+    assert len(planes) == 2
+
+
+def test_codex_region_of_the_file_name_counts_where_the_folder_names_none(tmp_path: Path) -> None:
+    touch(tmp_path, "cyc001/1_00001_Z001_CH1.tif", "cyc001/2_00001_Z001_CH1.tif")
+    planes = scan("codex", tmp_path)
+    assert sorted(plane.region for plane in planes) == ["1", "2"]
+    assert [plane.region for plane in select_region(planes, "2", tmp_path)] == ["2"]
+    with pytest.raises(RawDataError, match="regions 1, 2"):
+        select_region(planes, None, tmp_path)
+    with pytest.raises(RawDataError, match="no region '3', only 1, 2"):
+        select_region(planes, "3", tmp_path)
+
+
+def test_codex_passes_over_what_is_no_plane(tmp_path: Path) -> None:
+    touch(
+        tmp_path,
+        "Cyc1_reg1/1_00001_Z001_CH1.tif",
+        "Cyc1_reg1/._1_00001_Z001_CH1.tif",
+        "Cyc1_reg1/1_00001_Z001_CH1.tif.part",
+        "Cyc1_reg1/Thumbs.db",
+        "Cyc1_reg1/overview.tif",
+        "recycled/1_00001_Z001_CH1.tif",
+    )
+    assert names(scan("codex", tmp_path), tmp_path) == ["Cyc1_reg1/1_00001_Z001_CH1.tif"]
+
+
+def test_pattern_reads_every_field(tmp_path: Path) -> None:
+    touch(tmp_path, "A/cycle2/tile_r07_c03_z5_chDAPI.tif", "A/cycle2/tile_r07_c03_z4_chDAPI.tif")
+    options = ScanOptions(pattern="{region}/cycle{cycle}/tile_r{row}_c{col}_z{z}_ch{channel}.tif")
+    low, high = sorted(scan("pattern", tmp_path, options), key=lambda plane: plane.z or 0)
+    path = str(tmp_path / "A/cycle2/tile_r07_c03_z5_chDAPI.tif")
+    assert high == RawPlane(2, "DAPI", 1, path, row=7, col=3, region="A")
+    assert low.z == 0
+
+
+def test_pattern_missing_fields_mean_one_and_pages_are_planes(tmp_path: Path) -> None:
+    touch(tmp_path, "x+y 0007.tif", "x+y 0008.tiff")
+    (plane,) = scan("pattern", tmp_path, ScanOptions(pattern="x+y {tile:04}.tif"))
+    assert plane == RawPlane(1, "1", None, str(tmp_path / "x+y 0007.tif"), tile=7)
+
+
+def test_pattern_repeated_fields_must_agree(tmp_path: Path) -> None:
+    touch(tmp_path, "c1/c1_t1_c1_any.tif", "c1/c2_t1_c2_any.tif", "c2/c2_t1_c1_any.tif")
+    options = ScanOptions(pattern="c{cycle}/c{cycle}_t{tile}_c{cycle}_*.tif")
+    assert names(scan("pattern", tmp_path, options), tmp_path) == ["c1/c1_t1_c1_any.tif"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        (None, "acquisition.pattern"),
+        ("tile_{row}.tif", "must hold"),
+        ("tile_{row}_{col}_{tile}.tif", "must hold"),
+        ("{tile}_{colour}.tif", "colour"),
+        ("{tile}_{.tif", "'{' is no field"),
+    ],
+)
+def test_pattern_that_cannot_work_is_refused(
+    tmp_path: Path, pattern: str | None, said: str
+) -> None:
+    with pytest.raises(RawDataError, match=said):
+        scan("pattern", tmp_path, ScanOptions(pattern=pattern))
+
+
+def test_imagexpress_sites_wavelengths_wells_and_z(tmp_path: Path) -> None:
+    guid = "0A1B2C3D-0123-4567-89AB-0123456789AB"
+    touch(
+        tmp_path,
+        f"TimePoint_1/ZStep_1/plate_B02_s3_w2{guid}.tif",
+        f"TimePoint_1/ZStep_2/plate_B02_s3_w2{guid}.TIF",
+        "TimePoint_1/ZStep_0/plate_B02_s3_w2.tif",
+        f"TimePoint_1/ZStep_1/plate_B02_s3_w2_thumb{guid}.tif",
+    )
+    planes = sorted(scan("imagexpress", tmp_path), key=lambda plane: plane.z or 0)
+    assert [(p.cycle, p.channel, p.z, p.tile, p.region) for p in planes] == [
+        (1, "2", 0, 3, "B02"),
+        (1, "2", 1, 3, "B02"),
+    ]
+
+
+def test_imagexpress_cycle_folders_and_flat_files(tmp_path: Path) -> None:
+    touch(tmp_path, "cycle1/TimePoint_1/a_s1_w1.tif", "cycle2/TimePoint_1/a_s1_w1.tif")
+    assert sorted(p.cycle for p in scan("imagexpress", tmp_path)) == [1, 2]
+    (tmp_path / "flat").mkdir()
+    touch(tmp_path / "flat", "a_s10_w2.tif", "a_s10.tif", "a_w2.tif", "a.tif")
+    found = {(p.tile, p.channel) for p in scan("imagexpress", tmp_path / "flat")}
+    assert found == {(10, "2"), (10, "1"), (1, "2")}
+
+
+def test_fiji_positions_cycles_and_split_channels(tmp_path: Path) -> None:
+    touch(tmp_path, *(f"cycle{n}/C{c}-t{t}.tif" for n in (1, 2) for c in (1, 2) for t in (1, 2)))
+    touch(tmp_path, "cycle1/C1-overview.tif")
+    text = "# comment\ndim = 2\nC1-t1.tif; ; (90.5, -3)\nC1-t2.tif ;; (0.0,1e1)\n"
+    for cycle in (1, 2):
+        (tmp_path / f"cycle{cycle}" / "TileConfiguration.txt").write_text(text)
+    planes = scan("fiji", tmp_path)
+    assert len(planes) == 8
+    assert {(p.cycle, p.channel) for p in planes} == {(1, "1"), (1, "2"), (2, "1"), (2, "2")}
+    assert {(p.y_px, p.x_px) for p in planes} == {(-3.0, 90.5), (10.0, 0.0)}
+    flipped = scan("fiji", tmp_path, ScanOptions(flip_x=True))
+    assert {(p.y_px, p.x_px) for p in flipped} == {(-3.0, -90.5), (10.0, 0.0)}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("a.tif; 3; (1, 2)", "series"),
+        ("a.tif; ; (1, x)", "line 2"),
+        ("a.tif 1 2", "line 2"),
+        ("a.tif; ; (e, 1)", "line 2: .* gives no position"),
+        ("a.tif; ; (1, 1e999)", "no position"),
+    ],
+)
+def test_fiji_line_that_cannot_be_read(line: str, said: str) -> None:
+    with pytest.raises(RawDataError, match=said):
+        parse_tile_configuration(f"dim = 2\n{line}\n", "T.txt")
+
+
+def test_ome_tiff_one_file_per_cycle(tmp_path: Path) -> None:
+    for name in ("a.ome.tif", "b.ome.tif"):
+        write_ome(tmp_path / name, [(0.0, 0.0), (0.0, 9.0), (7.0, 9.0)])
+    planes = scan("ome_tiff", tmp_path)
+    assert len(planes) == 2 * 3 * 2 * 3
+    assert {p.cycle for p in planes if p.path.endswith("b.ome.tif")} == {2}
+    path = str(tmp_path / "a.ome.tif")
+    assert RawPlane(1, "2", 2, path, page=11, y_px=0.0, x_px=18.0) in planes
+    with tifffile.TiffFile(path) as tiff:
+        assert tiff.pages[11].asarray().max() == 1
+    flipped = scan("ome_tiff", tmp_path, ScanOptions(flip_y=True))
+    assert {p.y_px for p in flipped} == {0.0, -14.0}
+
+
+def test_ome_tiff_one_file_per_tile_in_cycle_folders(tmp_path: Path) -> None:
+    for cycle in (1, 3):
+        write_ome(tmp_path / f"cycle_{cycle}/t1.tif", [(0.0, 0.0)], z=1)
+        write_ome(tmp_path / f"cycle_{cycle}/t2.tif", [(0.0, 9.0)], z=1)
+    planes = scan("ome_tiff", tmp_path)
+    assert {(p.cycle, p.channel, p.x_px) for p in planes} == {
+        (cycle, channel, x) for cycle in (1, 3) for channel in "12" for x in (0.0, 18.0)
+    }
+
+
+OME = """<OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06"><Image ID="Image:0">
+<Pixels DimensionOrder="{order}" SizeX="8" SizeY="8" SizeZ="3" SizeC="2" SizeT="{t}" {size}>
+<Channel Name="DAPI" EmissionWavelength="461"/><Channel/>{data}{plane}</Pixels></Image></OME>"""
+
+
+def ome(order: str = "XYCZT", data: str = "<TiffData/>", plane: str = "", **fields: str) -> str:
+    return OME.format(order=order, data=data, plane=plane, **{"size": "", "t": "1", **fields})
+
+
+def test_ome_xml_dimension_order_and_planes_in_several_files() -> None:
+    (image,) = parse_ome_xml(ome("XYCZT"), "a.tif")
+    assert [(p.channel, p.z) for p in image.planes] == [(c, z) for z in range(3) for c in range(2)]
+    (image,) = parse_ome_xml(ome("XYZCT"), "a.tif")
+    assert [(p.channel, p.z) for p in image.planes] == [(c, z) for c in range(2) for z in range(3)]
+    here = '<TiffData IFD="0" PlaneCount="5"/>'
+    data = '<TiffData IFD="4" FirstC="1" FirstZ="2"><UUID FileName="b.tif">urn</UUID></TiffData>'
+    (image,) = parse_ome_xml(ome(data=here + data), "a.tif")
+    assert image.planes[4:] == [(0, 2, 4, None), (1, 2, 4, "b.tif")]
+    assert [channel.name for channel in image.channels] == ["DAPI", None]
+    assert image.channels[0].emission_nm == 461.0
+
+
+def test_ome_xml_units() -> None:
+    plane = (
+        '<Plane TheZ="0" TheC="0" TheT="0" PositionX="1.5" PositionXUnit="mm" PositionY="20" '
+        'ExposureTime="0.25"/>'
+    )
+    (image,) = parse_ome_xml(
+        ome(plane=plane, size='PhysicalSizeX="377" PhysicalSizeXUnit="nm"'), "a.tif"
+    )
+    assert (image.x, image.y) == (1500.0, 20.0)
+    assert image.pixel_um == pytest.approx(0.377)
+    assert image.channels[0].exposure_ms == 250.0
+
+
+def test_ome_xml_that_cannot_be_used() -> None:
+    with pytest.raises(RawDataError, match=r"a.tif: in the OME-XML SizeT is 2"):
+        parse_ome_xml(ome(t="2"), "a.tif")
+    with pytest.raises(RawDataError, match=r"a.tif: the OME-XML cannot be read"):
+        parse_ome_xml("<OME>", "a.tif")
+
+
+def test_ome_tiff_without_positions_or_pixel_size(tmp_path: Path) -> None:
+    for name in ("t1", "t2"):
+        tifffile.imwrite(
+            tmp_path / f"{name}.ome.tif", np.zeros((8, 8), np.uint16), metadata={"axes": "YX"}
+        )
+    with pytest.raises(RawDataError, match="PositionX"):
+        scan("ome_tiff", tmp_path)
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(RawDataError, match="not a folder"):
+        scan("codex", tmp_path / "none")
+
+
+def test_names_that_tell_a_cycle_and_tokens() -> None:
+    assert cycle_number("Cycle-03") == 3
+    assert cycle_number("motorcycle1") is None
+    assert clean_token("DAPI (nuclei)") == "DAPI-nuclei"
+
+
+@pytest.mark.shared
+def test_brain_tiles_through_tile_configuration(shared: Path) -> None:
+    planes = scan("fiji", shared / "data/brain-tiles")
+    assert len(planes) == 54
+    assert {plane.channel for plane in planes} == {"3"}
+    assert len({(plane.y_px, plane.x_px) for plane in planes}) == 54
+
+
+@pytest.mark.parametrize(
+    ("xml", "said"),
+    [
+        # channels would be mixed: two of three planes are said to be stored
+        (ome(data='<TiffData IFD="0" PlaneCount="5"/>'), "5 of 6 planes"),
+        (ome(data=""), "0 of 6 planes"),
+        (ome(data='<TiffData IFD="0" PlaneCount="7"/>'), "has 7 planes from"),
+        (ome(data='<TiffData/><TiffData IFD="5"/>'), "a page of the file is said to be two"),
+        (ome(data='<TiffData/><TiffData IFD="6"/>'), "6 of 6 planes .* in 7 places"),
+        (ome(data='<TiffData IFD="-1" PlaneCount="6"/>'), "IFD is '-1'"),
+        (ome(data='<TiffData IFD="x" PlaneCount="6"/>'), "IFD is 'x'"),
+        (ome(data='<TiffData FirstC="2"/>'), "a TiffData begins at"),
+        (ome(data='<TiffData FirstC="-1"/>'), "FirstC is '-1'"),
+        (ome(data='<TiffData PlaneCount="1e9"/>'), "PlaneCount is '1e9'"),
+        (ome(data='<TiffData><UUID FileName="../b.tif">u</UUID></TiffData>'), "beside this one"),
+        (ome(data='<TiffData><UUID FileName="C:\\b.tif">u</UUID></TiffData>'), "beside this one"),
+        (ome("XYABC"), "DimensionOrder is 'XYABC'"),
+        (ome("XYCZ"), "DimensionOrder is 'XYCZ'"),
+        (ome(t="two"), "SizeT is 'two'"),
+        (ome(t="0"), "SizeT is '0'"),
+        (ome().replace('SizeC="2"', 'SizeC="999999999"'), "which no image has"),
+        (ome().replace('SizeC="2"', f'SizeC="{"9" * 5000}"'), "SizeC is '999"),
+        (ome().replace('SizeZ="3"', 'SizeZ="-3"'), "SizeZ is '-3'"),
+        (ome().replace('SizeZ="3"', 'SizeZ="nan"'), "SizeZ is 'nan'"),
+        (ome(size='PhysicalSizeX="wide"'), "PhysicalSizeX is 'wide'"),
+        (ome(size='PhysicalSizeX="NaN"'), "PhysicalSizeX is 'NaN'"),
+        (ome(size='PhysicalSizeX="-1"'), "PhysicalSizeX is -1"),
+        (ome(size='PhysicalSizeX="1" PhysicalSizeXUnit="parsec"'), "known are µm"),
+        (ome(plane='<Plane PositionX="inf" PositionY="0"/>'), "PositionX is 'inf'"),
+        (ome(plane='<Plane PositionX="1e999" PositionY="0"/>'), "PositionX is '1e999'"),
+        (ome(plane='<Plane TheC="x" ExposureTime="1"/>'), "TheC is 'x'"),
+    ],
+)
+def test_ome_xml_that_contradicts_itself(xml: str, said: str) -> None:
+    with pytest.raises(RawDataError, match=said) as caught:
+        parse_ome_xml(xml, "a.tif")
+    assert str(caught.value).startswith("a.tif: in the OME-XML ")
+
+
+def test_ome_xml_of_zero_is_not_known() -> None:
+    (image,) = parse_ome_xml(ome(size='PhysicalSizeX="0" PhysicalSizeZ="0.0"'), "a.tif")
+    assert (image.pixel_um, image.z_step_um) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"pixel_um": 0.5, "z_step_um": 1.5}, None),
+        ({"pixel_um": 0.505}, None),
+        ({"pixel_um": 0.377}, r"gives PhysicalSizeX 0.5 µm, but acquisition.pixel_um is 0.377"),
+        ({"z_step_um": 1.0}, r"gives PhysicalSizeZ 1.5 µm, but acquisition.z_step_um is 1;"),
+    ],
+)
+def test_sizes_of_the_files_are_compared(
+    tmp_path: Path, options: dict[str, Any], said: str | None
+) -> None:
+    write_ome(tmp_path / "a.ome.tif", [(0.0, 0.0), (0.0, 9.0)])
+    if said is None:
+        assert scan("ome_tiff", tmp_path, ScanOptions(**options))
+        return
+    with pytest.raises(RawDataError, match=said):
+        scan("ome_tiff", tmp_path, ScanOptions(**options))

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from tilewright.kernels.camera import CameraDefects, find_defects
+
+SIDE = 192
+
+
+def tissue(rng: np.random.Generator, count: int, tissue_share: float) -> list[NDArray[np.uint16]]:
+    """Photon images of spots as sharp as optics allow, the rest of the tiles nearly empty."""
+    tiles = []
+    for k in range(count):
+        points = rng.random((SIDE, SIDE)) ** 40
+        sharp = ndimage.gaussian_filter(points, 1.0)
+        light = 2000 * sharp / sharp.max() if k < tissue_share * count else 20 * sharp
+        tiles.append((rng.poisson(light + 10) + 100).astype(np.uint16))
+    return tiles
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_finds_hot_and_dead_pixels_and_no_others(seed: int, share: float) -> None:
+    rng = np.random.default_rng(seed)
+    tiles = tissue(rng, 16, share)
+    truth = {(0, 0), (0, 77), (191, 191), (50, 60), (50, 61), (120, 3)}
+    truth |= {(int(y), int(x)) for y, x in rng.integers(10, 180, (30, 2))}
+    for tile in tiles:
+        for y, x in truth:
+            tile[y, x] += 3000
+        tile[99, 100] = 0
+    found = find_defects(tiles)
+    places = {divmod(int(pixel), SIDE) for pixel in found.pixel}
+    assert len(places - truth - {(99, 100)}) <= 1
+    # Three close together hide one another.
+    assert len(truth - places) <= 1
+    # Under texture as sharp as this everywhere, a pixel without light is one of many.
+    assert share == 1 or (99, 100) in places
+
+
+def test_repair_takes_good_neighbours_and_leaves_the_rest() -> None:
+    rng = np.random.default_rng(0)
+    clean = tissue(rng, 12, 0.5)
+    tiles = [tile.copy() for tile in clean]
+    for tile in tiles:
+        tile[[40, 40, 0], [40, 41, 0]] = 60_000
+    defects = find_defects(tiles)
+    assert len(defects) == 3
+    repaired = defects.repair(tiles[-1])
+    change = np.abs(repaired.astype(int) - clean[-1])
+    assert repaired.dtype == np.uint16
+    assert np.count_nonzero(change) <= 3
+    assert change.max() < 6 * np.sqrt(10)
+    assert tiles[-1][40, 40] == 60_000
+
+
+def test_few_tiles_and_patterns_say_nothing() -> None:
+    rng = np.random.default_rng(0)
+    tiles = tissue(rng, 16, 0.5)
+    for tile in tiles:
+        tile[40, 40] = 60_000
+    assert len(find_defects(tiles[:7])) == 0
+    assert len(find_defects([])) == 0
+    for tile in tiles:
+        tile[::5, ::5] += 5000
+    assert len(find_defects(tiles)) == 0
+    nothing = CameraDefects(np.empty(0, np.int64), np.empty((0, 8), np.int64))
+    assert nothing.repair(tiles[0]) is tiles[0]
+
+
+def test_alike_pixels_are_no_defects() -> None:
+    assert len(find_defects([np.full((32, 32), 7, np.uint16)] * 10)) == 0

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import tifffile
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from tilewright.phantom.camera import make_cycle_map
+from tilewright.phantom.files import PhantomTruth, read_truth, tile_path
+from tilewright.phantom.make import Phantom, PhantomDesign, make_phantom
+from tilewright.phantom.optics import Microscope, SheetBlur, radial_otf
+
+SMALL: dict[str, Any] = {
+    "cycles": 2,
+    "channels": 2,
+    "rows": 2,
+    "cols": 2,
+    "planes": 3,
+    "tile_px": 128,
+    "overlap": 0.2,
+}
+
+
+def write(folder: Path, **design: Any) -> PhantomTruth:
+    make_phantom(folder, **{**SMALL, **design})
+    return read_truth(folder / "truth")
+
+
+def counts(folder: Path, truth: PhantomTruth, cycle: int, channel: int, tile: int) -> Any:
+    planes = range(truth.design.planes)
+    raw = folder / "raw"
+    return np.stack(
+        [tifffile.imread(tile_path(raw, truth.design, cycle, channel, tile, z)) for z in planes]
+    ).astype(np.float64)
+
+
+def look_up(
+    truth: PhantomTruth, image: NDArray[Any], cycle: int, tile: int, order: Literal[0, 1, 3]
+) -> NDArray[np.float64]:
+    """Resample a canvas image at the true place of each pixel of a tile."""
+    y, x = (np.arange(truth.design.tile_px) + p for p in truth.true_px[cycle - 1, tile])
+    at = np.stack(truth.maps[cycle - 1].to_reference(y[:, None], x[None, :]))
+    return np.asarray(ndimage.map_coordinates(image.astype(np.float64), at, order=order))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_truth_predicts_every_tile_within_noise(tmp_path: Path, seed: int) -> None:
+    """A flat specimen in focus is its own projection: raw = truth × flat + dark + noise."""
+    design = {"seed": seed, "planes": 1, "saturated_spots": 0, "empty_tile": False}
+    truth = write(tmp_path, **design)
+    gain = truth.design.gain_counts
+    for cycle, channel in truth.projections:
+        for tile in range(4):
+            raw = counts(tmp_path, truth, cycle, channel, tile)[0]
+            kept = look_up(truth, truth.kept[cycle - 1], cycle, tile, 1)
+            light = look_up(truth, truth.projections[cycle, channel], cycle, tile, 3)
+            light = (light + Phantom.GLASS_ELECTRONS * gain) * truth.flat[channel - 1]
+            sigma = np.sqrt(gain * np.maximum(light, 0) + (2.5 * gain) ** 2)
+            residual = (raw - truth.dark_counts - truth.hot_counts - light) / sigma
+            # Where tissue was torn the stored mask is binary; hot pixels clip.
+            sure = (ndimage.minimum_filter(kept, 15) > 0.99) & (truth.hot_counts == 0)
+            # A layer is half a plane step from focus, so the plane is slightly softer.
+            assert sure.mean() > 0.5
+            assert abs(residual[sure].mean()) < 0.25
+            assert 0.9 < residual[sure].std() < 1.5
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_neighbouring_tiles_show_the_same_specimen(seed: int) -> None:
+    phantom = Phantom(PhantomDesign(seed=seed, dust=0, **SMALL))
+    specimen = next(phantom.specimens())
+    left, right = (phantom.light(specimen, 2, 1, tile)[1] / phantom.flats[0] for tile in (0, 1))
+    offset = phantom.true_px[1, 1] - phantom.true_px[1, 0]
+    seen = ndimage.shift(left, -offset, order=3)[:, :12]
+    inner = slice(8, -8)
+    assert np.corrcoef(seen[inner, 4:].ravel(), right[inner, 4:12].ravel())[0, 1] > 0.999
+
+
+def test_same_seed_same_bytes_and_another_seed_another_specimen(tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        write(tmp_path / name, seed=seed, workers=1 if name == "a" else 2)
+    files = sorted(p.relative_to(tmp_path / "a") for p in (tmp_path / "a").rglob("*.*"))
+    assert len(files) == 3 + 2 + 2 * 2 * 4 * 3
+    same = [(tmp_path / "a" / f).read_bytes() == (tmp_path / "b" / f).read_bytes() for f in files]
+    # truth.json names the number of workers; nothing else may depend on it.
+    assert [str(f) for f, equal in zip(files, same, strict=True) if not equal] == [
+        "truth/truth.json"
+    ]
+    first = Path("raw/Cyc1_reg1/1_00001_Z002_CH1.tif")
+    assert (tmp_path / "a" / first).read_bytes() != (tmp_path / "c" / first).read_bytes()
+
+
+def test_files_follow_the_codex_convention(tmp_path: Path) -> None:
+    write(tmp_path, seed=1)
+    experiment = json.loads((tmp_path / "raw/experiment.json").read_text())
+    assert (experiment["regionHeight"], experiment["regionWidth"]) == (2, 2)
+    assert experiment["xyResolution"] == pytest.approx(377.0)
+    names = (tmp_path / "raw/channelnames.txt").read_text().split()
+    assert names == ["DAPI-1", "CD3", "DAPI-2", "PanCK"]
+    plane = tifffile.imread(tmp_path / "raw/Cyc2_reg1/1_00004_Z003_CH2.tif")
+    assert plane.shape == (128, 128)
+    assert plane.dtype == np.uint16
+    assert not (tmp_path / "raw/truth").exists()
+
+
+def test_the_second_row_is_scanned_backwards(tmp_path: Path) -> None:
+    design = PhantomDesign(seed=1, **SMALL)
+    names = [tile_path(tmp_path, design, 1, 1, tile, 0).name[2:7] for tile in range(4)]
+    assert names == ["00001", "00002", "00004", "00003"]
+
+
+def test_the_empty_tile_holds_no_tissue_in_any_cycle(tmp_path: Path) -> None:
+    truth = write(tmp_path, seed=3)
+    for cycle in (1, 2):
+        assert look_up(truth, truth.tissue, cycle, 3, 0).max() == 0
+        assert look_up(truth, truth.tissue, cycle, 0, 0).mean() > 0.05
+
+
+def test_hot_pixels_and_saturation_reach_the_file(tmp_path: Path) -> None:
+    truth = write(tmp_path, seed=1, saturated_spots=12, hot_share=1e-3)
+    hot = truth.hot_counts > 1000
+    assert hot.any()
+    empty = counts(tmp_path, truth, 1, 1, 3)
+    assert (empty[:, hot] > 1000).all()  # no margin: `hot` begins there
+    assert max(counts(tmp_path, truth, 1, 2, tile).max() for tile in range(3)) == 65535
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_cycle_maps_stay_within_their_limits(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    y, x = np.arange(0.0, 500, 25)[:, None], np.arange(0.0, 700, 25)[None, :]
+    still = make_cycle_map(rng, (500, 700), shift_px=0, rotation_deg=0, elastic_px=0)
+    assert np.array_equal(still.to_reference(y, x)[0], np.broadcast_to(y, (20, 28)))
+    bent = make_cycle_map(rng, (500, 700), shift_px=0, rotation_deg=0, elastic_px=1.5)
+    moved = bent.to_reference(y, x)[0] - y
+    assert np.abs(moved).max() > 0.2
+    assert np.abs(moved).max() <= 1.5  # no margin: the amplitudes add up to it
+
+
+def test_stored_displacement_is_the_map(tmp_path: Path) -> None:
+    truth = write(tmp_path, seed=6)
+    field = truth.displacement_px[1]
+    ry, rx = truth.maps[1].to_reference(16.0 * 3, 16.0 * 5)
+    assert field[:, 3, 5] == pytest.approx([ry - 48, rx - 80], abs=1e-4)
+    assert np.abs(truth.displacement_px[0]).max() == 0
+    assert np.abs(field).max() > 4
+
+
+def test_blur_keeps_light_and_loses_detail_with_distance() -> None:
+    optics = Microscope(0.75, 0.52, 1.0, 0.377, 1.5)
+    shares = []
+    for defocus_um in (0.0, 2.0, 6.0):
+        frequency, otf = radial_otf(optics, defocus_um)
+        assert otf[0] == pytest.approx(1)
+        assert otf[-1] == pytest.approx(0, abs=0.02)
+        shares.append(abs(np.interp(0.6, frequency, otf)))
+    # In focus the transfer of a circular pupil is known: 2/π (acos s − s √(1 − s²)).
+    s = 0.6 * 0.52 / 1.5
+    assert shares[0] == pytest.approx(2 / np.pi * (np.arccos(s) - s * np.sqrt(1 - s**2)), abs=0.03)
+    assert shares[0] > 3 * shares[1] > 3 * shares[2] / 2
+
+
+def test_a_cell_is_sharpest_in_its_own_plane() -> None:
+    blur = SheetBlur((96, 96), 5, Microscope(0.75, 0.52, 1.0, 0.377, 1.5))
+    stain = np.zeros((96, 96), np.float32)
+    stain[40:56, 40:56] = 100
+    planes, truth = blur.stack(stain, np.full((96, 96), 1.5, np.float32), 0.3)
+    sharpness = [ndimage.spline_filter1d(p, 1, axis=0).std() for p in planes]
+    assert int(np.argmax(sharpness)) == 3
+    assert truth.sum() == pytest.approx(stain.sum(), rel=1e-3)
+    values = ndimage.map_coordinates(
+        planes[3], np.indices((96, 96), dtype=np.float32), order=3, prefilter=False
+    )
+    assert values.sum() == pytest.approx(stain.sum(), rel=0.02)
+
+
+def test_faults_change_what_they_name_and_nothing_else(tmp_path: Path) -> None:
+    plain = write(tmp_path / "plain", seed=1)
+    for fault, touched in (
+        ({"another_tissue_cycle": 2}, {(2, 1), (2, 2)}),
+        ({"empty_channel": (1, 2)}, {(1, 2)}),
+        ({"blurred_cycle": 2}, {(2, 1), (2, 2)}),
+        ({"saturated_channel": (2, 2)}, {(2, 2)}),
+    ):
+        folder = tmp_path / next(iter(fault))
+        write(folder, seed=1, **fault)
+        for cycle, channel in plain.projections:
+            a = counts(tmp_path / "plain", plain, cycle, channel, 0)
+            b = counts(folder, plain, cycle, channel, 0)
+            assert np.array_equal(a, b) != ((cycle, channel) in touched)
+    empty = counts(tmp_path / "empty_channel", plain, 1, 2, 0)
+    level = Phantom.GLASS_ELECTRONS * plain.design.gain_counts + 100
+    assert np.median(empty) == pytest.approx(level, rel=0.15)
+    burnt = counts(tmp_path / "saturated_channel", plain, 2, 2, 0)
+    assert (burnt == 65535).mean() > 0.02
+
+
+def test_refuses_what_makes_no_image(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        make_phantom(tmp_path, seed=1, cycles=0)
+    with pytest.raises(ValueError, match="overlap"):
+        make_phantom(tmp_path, seed=1, overlap=0.7)
+    with pytest.raises(TypeError, match="tilepx"):
+        make_phantom(tmp_path, seed=1, tilepx=3)

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright.report.quality import Quality, read_quality, write_quality
+from tilewright.report.summary import (
+    QualityError,
+    stop_on_failure,
+    write_summary,
+    write_trusted_markers,
+)
+from tilewright.report.verdict import (
+    METRICS,
+    Item,
+    Subject,
+    Threshold,
+    Verdict,
+    default_thresholds,
+    judge,
+    resolve_thresholds,
+    worst,
+)
+
+LIMITS = resolve_thresholds({})
+RANK = {"pass": 0, "warn": 1, "fail": 2}
+CHANNELS = [{"cycle": c, "channel": k, "marker": f"M{c}{k}"} for c in (1, 2) for k in ("1", "2")]
+
+
+def item(metric: str, value: float | None, **subject: Any) -> Item:
+    base = {"sample": "s", "cycle": 1, "stage": "stitch"}
+    return judge(Subject(**{**base, **subject}), metric, value, LIMITS)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_every_metric_fails_beyond_its_limit_and_says_so(name: str) -> None:
+    limits = METRICS[name].threshold
+    assert limits.fail is not None
+    bad = limits.fail * 2 + 1 if limits.direction == "above" else limits.fail / 2
+    found = item(name, bad)
+    assert found.verdict == "fail"
+    assert found.reason == METRICS[name].reason
+    assert METRICS[name].bad in found.sentence
+    good = limits.warn if limits.warn is not None else limits.fail
+    assert item(name, good).verdict == "pass"
+    assert item(name, good).reason == ""
+
+
+@pytest.mark.parametrize("value", [None, math.nan])
+def test_an_unknown_number_is_a_warning_with_its_reason(value: float | None) -> None:
+    found = judge(Subject("s", 1, "stitch"), "focus", value, LIMITS, detail="no tissue in view")
+    assert (found.verdict, found.reason, found.value) == ("warn", "unknown", None)
+    assert "no tissue in view" in found.sentence
+
+
+@given(
+    st.floats(-1e6, 1e6),
+    st.floats(-1e6, 1e6),
+    st.floats(0, 1e6),
+    st.sampled_from(["above", "below"]),
+)
+def test_verdicts_only_get_worse_towards_the_bad_side(
+    value: float, warn: float, gap: float, direction: Any
+) -> None:
+    sign = 1 if direction == "above" else -1
+    limits = Threshold(warn, warn + sign * gap, direction)
+    worse = value + sign * 1.0
+    assert RANK[limits.judge(worse)] >= RANK[limits.judge(value)]
+
+
+@given(st.lists(st.sampled_from(["pass", "warn", "fail"]), min_size=1))
+def test_worst_is_the_maximum(verdicts: list[Verdict]) -> None:
+    assert RANK[worst(verdicts)] == max(RANK[v] for v in verdicts)
+
+
+def test_nothing_looked_at_is_not_good() -> None:
+    assert worst([]) == "warn"
+
+
+def test_overrides_keep_what_they_do_not_name() -> None:
+    limits = resolve_thresholds({"seam": {"fail": 9.0}, "focus": {"warn": None, "direction": None}})
+    assert limits["seam"] == Threshold(METRICS["seam"].threshold.warn, 9.0, "above")
+    assert limits["focus"].warn is None
+    assert limits["focus"].direction == "below"
+    assert resolve_thresholds(default_thresholds()) == resolve_thresholds({})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"seems": {"fail": 1.0}}, "did you mean 'seam'"),
+        ({"seam": {"failure": 1.0}}, "has no key 'failure'"),
+        ({"seam": {"warn": 9.0, "fail": 2.0}}, "must lie beyond warn"),
+        ({"seam": {"warn": math.nan}}, "NaN"),
+        ({"seam": {"direction": "up"}}, "'above' or 'below'"),
+    ],
+)
+def test_wrong_thresholds_are_refused(overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        resolve_thresholds(overrides)
+
+
+def test_quality_files_come_back_as_they_were_written(tmp_path: Path) -> None:
+    items = (item("seam", 1.5), item("focus", None))
+    quality = Quality("s", 1, "stitch", items, {"planes": [1, 2.5, math.nan]}, "caption")
+    path = tmp_path / "qc" / "stitch.json"
+    write_quality(path, quality)
+    back = read_quality(path)
+    assert back.items == items
+    assert back.numbers == {"planes": [1, 2.5, None]}
+    assert json.loads(path.read_text())["verdict"] == "warn"
+    first = path.read_bytes()
+    write_quality(path, back)
+    assert path.read_bytes() == first
+    path.write_text('{"items": []}')
+    with pytest.raises(ValueError, match=r"stitch\.json is not a quality file"):
+        read_quality(path)
+
+
+def summarise(folder: Path, items: list[Item]) -> list[dict[str, str]]:
+    paths = []
+    for n, found in enumerate(items):
+        paths.append(folder / f"{n}.json")
+        write_quality(paths[-1], Quality(found.sample, found.cycle, found.stage, (found,), {}, ""))
+    outputs = [folder / name for name in ("qc.json", "qc.csv", "trusted_markers.csv")]
+    returned = write_summary(paths, *outputs[:2])
+    assert write_trusted_markers(outputs[0], CHANNELS, outputs[2]) == returned
+    assert sorted(i.metric for i in returned) == sorted(i.metric for i in items)
+    with outputs[1].open() as file:
+        assert len(list(csv.DictReader(file))) == len(items)
+    assert len(json.loads(outputs[0].read_text())["items"]) == len(items)
+    with outputs[2].open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_markers_are_as_trusted_as_their_worst_item(tmp_path: Path) -> None:
+    rows = summarise(
+        tmp_path,
+        [
+            item("seam", 1.0, channel="1"),
+            item("seam", 1e9, channel="2"),
+            item("ncc", 0.1, cycle=2, stage="register"),
+            item("saturated", 1.0, sample="other", channel="1"),
+        ],
+    )
+    verdicts = {(r["sample"], r["marker"]): (r["verdict"], r["reasons"]) for r in rows}
+    assert verdicts["s", "M11"] == ("pass", "")
+    assert verdicts["s", "M12"] == ("fail", "seam")
+    # The registration of a cycle concerns each of its markers.
+    assert verdicts["s", "M21"] == verdicts["s", "M22"] == ("fail", "poor_overlap")
+    assert verdicts["other", "M11"] == ("fail", "saturated")
+    assert verdicts["other", "M22"] == ("warn", "not_looked_at")
+
+
+def test_on_fail_stops_only_when_asked_and_names_the_items() -> None:
+    items = [item("seam", 1e9, channel="2", marker="CD3"), item("seam", 1.0)]
+    stop_on_failure(items, "continue")
+    stop_on_failure(items[1:], "stop")
+    with pytest.raises(QualityError, match=r"1 quality items failed.*\n.*cycle 1 CD3.*above 6"):
+        stop_on_failure(items, "stop")

@@ -1,0 +1,171 @@
+"""Which device kinds the rules may use here, and the local pools."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import STANDIN
+from tests.support.fake_nvml import GB, FakeDevice, FakeMachine, uuid
+from tilewright.config.experiment import ConfigError
+from tilewright.config.settings import RuleResources, Settings
+from tilewright.devices.health import note_failure
+from tilewright.devices.lease_queue import LeaseRootError
+from tilewright.devices.slurm_grant import DeviceChoiceError
+from tilewright.runtime.machine import Gpus, device_kinds, healthy_gpus, pools, usable_gpus
+
+BOTH, GPU, CPU = ("gpu", "cpu"), ("gpu",), ("cpu",)
+
+
+def none() -> Gpus:
+    return Gpus(reason="NVML does not start: is there an NVIDIA driver?")
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
+    made = FakeMachine(tmp_path / "nvml.json", [FakeDevice(uuid(1)), FakeDevice(uuid(2))])
+    made.install(monkeypatch)
+    monkeypatch.setenv("TILEWRIGHT_LEASE_ROOT", str(tmp_path / "leases"))
+    monkeypatch.syspath_prepend(str(STANDIN))
+    return made
+
+
+def some(machine: FakeMachine) -> Callable[[], Gpus]:
+    assert len(usable_gpus().devices) == len(machine.devices)
+    return usable_gpus
+
+
+def settings(device: str = "auto", **rules: str) -> Settings:
+    resources = {rule: RuleResources.model_validate({"device": d}) for rule, d in rules.items()}
+    return Settings.model_construct(device=device, resources=resources)
+
+
+def test_auto_takes_what_there_is(machine: FakeMachine) -> None:
+    assert set(device_kinds(settings(), some(machine), {}).values()) == {BOTH}
+    assert set(device_kinds(settings(), none, {}).values()) == {CPU}
+    assert set(device_kinds(settings(), None, {}).values()) == {BOTH}  # a cluster's partitions
+
+
+def test_a_rule_wins_over_the_variable_and_that_over_the_config(machine: FakeMachine) -> None:
+    chosen = settings("gpu", stitch="cpu", deconvolve="auto")
+    kinds = device_kinds(chosen, some(machine), {})
+    assert (kinds["stitch"], kinds["deconvolve"], kinds["register"]) == (CPU, BOTH, GPU)
+    kinds = device_kinds(chosen, some(machine), {"TILEWRIGHT_DEVICE": "cpu"})
+    assert (kinds["stitch"], kinds["deconvolve"], kinds["register"]) == (CPU, BOTH, CPU)
+
+
+def test_a_gpu_that_is_demanded_and_not_there_is_named_with_the_rule_and_the_fix() -> None:
+    with pytest.raises(ConfigError) as caught:
+        device_kinds(settings(deconvolve="gpu"), none, {})
+    for words in ("rule deconvolve", "NVML does not start", "resources.deconvolve.device"):
+        assert words in str(caught.value)
+    with pytest.raises(ConfigError, match="rule assemble"):
+        device_kinds(settings(), none, {"TILEWRIGHT_DEVICE": "gpu"})
+
+
+def test_pools_count_what_is_visible_and_healthy(
+    machine: FakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpus = len(os.sched_getaffinity(0))
+    assert pools() == {"gpu": 2, "cpu": max(1, cpus - 4)}
+    note_failure(tmp_path / "leases", uuid(1), "job", "hardware", "fell off the bus")
+    assert pools() == {"gpu": 1, "cpu": max(1, cpus - 2)}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", uuid(1))
+    assert (healthy_gpus(), pools()) == (0, {})
+    assert "is quarantined: hardware fault" in usable_gpus().reason
+
+
+def test_a_gpu_without_cupy_is_not_used_and_the_reason_is_said(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(STANDIN)])
+    assert usable_gpus() == Gpus(
+        reason="CuPy is not installed: install tilewright[cuda12] or [cuda13]"
+    )
+
+
+def test_a_machine_without_gpu_needs_no_folder_of_leases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeMachine(tmp_path / "nvml.json", library=False).install(monkeypatch)
+    monkeypatch.setenv("TILEWRIGHT_LEASE_ROOT", str(tmp_path / "no" / "folder"))
+    assert pools() == {}
+    assert "NVML does not start" in usable_gpus().reason
+
+
+def test_a_gpu_that_others_filled_is_not_counted_for_jobs_that_it_cannot_hold(
+    machine: FakeMachine,
+) -> None:
+    first, second = machine.devices
+    first.total_b = second.total_b = 24 * GB
+    first.compute = [(999_999, 20 * GB)]
+    machine.write()
+    assert [healthy_gpus(need_mb) for need_mb in (0, 2000, 10_000, 90_000)] == [2, 2, 1, 1]
+    assert pools()["gpu"] == 2  # it may leave
+
+
+def test_a_gpu_for_a_rule_that_uses_none_is_refused(machine: FakeMachine) -> None:
+    with pytest.raises(ConfigError, match=r"resources\.qc_stitch\.device: rule qc_stitch uses no"):
+        device_kinds(settings(qc_stitch="gpu"), some(machine), {})
+
+
+@pytest.mark.parametrize("text", ["many", "0", ""])
+def test_a_wrong_number_of_jobs_per_gpu_is_named(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_JOBS_PER_GPU", text)
+    with pytest.raises(SystemExit, match="TILEWRIGHT_JOBS_PER_GPU is"):
+        pools()
+
+
+@pytest.mark.parametrize(
+    ("environ", "chosen", "key"),
+    [
+        ({}, settings("gpu"), "device"),
+        ({"TILEWRIGHT_DEVICE": "gpu"}, settings(), "TILEWRIGHT_DEVICE"),
+        ({}, settings(assemble="gpu"), "resources.assemble.device"),
+    ],
+)
+def test_the_key_that_demands_a_gpu_is_named(
+    environ: dict[str, str], chosen: Settings, key: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"; set {re.escape(key)} to auto or cpu"):
+        device_kinds(chosen, none, environ)
+
+
+def test_a_device_that_is_none_of_the_three_is_an_error() -> None:
+    with pytest.raises(DeviceChoiceError, match="'tpu'; set it to cpu, gpu or auto"):
+        device_kinds(settings(), none, {"TILEWRIGHT_DEVICE": "tpu"})
+
+
+def test_of_a_divided_gpu_the_instances_count(machine: FakeMachine) -> None:
+    divided = machine.devices[1]
+    divided.mig, divided.instances = True, [FakeDevice(uuid(3, "MIG"))]
+    machine.write()
+    assert [device.uuid for device in usable_gpus().devices] == [uuid(1), uuid(3, "MIG")]
+    machine.devices, divided.instances = [divided], []
+    machine.write()
+    assert (pools(), usable_gpus().reason) == ({}, "MIG is on, and there is no instance")
+
+
+def test_jobs_that_share_a_gpu_leave_fewer_cpus(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_JOBS_PER_GPU", "3")
+    cpus = len(os.sched_getaffinity(0))
+    assert pools() == {"gpu": 6, "cpu": max(1, cpus - 12)}
+
+
+def test_where_the_folder_of_leases_cannot_be_used_gpus_are_an_error_and_no_pools(
+    machine: FakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_LEASE_ROOT", str(tmp_path / "no" / "folder"))
+    assert pools() == {}
+    with pytest.raises(LeaseRootError, match="cannot be made"):
+        usable_gpus()
+    assert set(device_kinds(settings("cpu"), usable_gpus, {}).values()) == {CPU}

@@ -1,0 +1,1 @@
+"""What tests share: experiments, machines, images with known truth."""

@@ -1,0 +1,78 @@
+"""One small specimen as each naming convention stores it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tifffile
+from numpy.typing import NDArray
+
+from tilewright.io.tile_order import tile_places
+from tilewright.phantom.files import tile_path
+from tilewright.phantom.make import PhantomDesign, make_phantom
+
+Tiles = NDArray[np.uint16]
+PIXEL_UM = 0.377
+#: A small grid of the CODEX convention.
+CODEX: dict[str, Any] = {
+    "convention": "codex",
+    "rows": 2,
+    "cols": 3,
+    "layout": "snake_left_down",
+    "overlap": 0.25,
+}
+
+
+def make_tiles(folder: Path, **changes: Any) -> tuple[PhantomDesign, dict[tuple[int, int], Tiles]]:
+    """Return a design and its tiles (row, col, y, x) of one plane by (cycle, channel)."""
+    values: dict[str, Any] = {"seed": 5, "cycles": 1, "channels": 1, "rows": 2, "cols": 2}
+    values |= {"planes": 1, "tile_px": 192, "overlap": 0.2, **changes}
+    make_phantom(folder, **values)
+    design = PhantomDesign(**values)
+    found = {}
+    for cycle in range(1, design.cycles + 1):
+        for channel in range(1, design.channels + 1):
+            paths = [
+                tile_path(folder / "raw", design, cycle, channel, tile, 0)
+                for tile in range(design.rows * design.cols)
+            ]
+            tiles = np.stack([tifffile.imread(path) for path in paths])
+            found[cycle, channel] = tiles.reshape(design.rows, design.cols, *tiles.shape[1:])
+    return design, found
+
+
+def write_as(convention: str, raw: Path, tiles: dict[tuple[int, int], Tiles], step_px: int) -> None:
+    """Write tiles (row, col, y, x) by (cycle, channel) below ``raw``."""
+    for (cycle, channel), grid in tiles.items():
+        rows, cols = grid.shape[:2]
+        order = tile_places("snake_right_down", rows, cols)
+        for number, (row, col) in enumerate(order, start=1):
+            path = raw / _NAMES[convention].format(
+                cycle=cycle, channel=channel, number=number, row=row, col=col
+            )
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if convention == "ome_tiff":
+                at = {
+                    "PositionX": [col * step_px * PIXEL_UM],
+                    "PositionY": [row * step_px * PIXEL_UM],
+                }
+                size = {"PhysicalSizeX": PIXEL_UM, "PhysicalSizeY": PIXEL_UM}
+                metadata = {"axes": "YX", "Channel": {"Name": f"c{channel}"}, "Plane": at, **size}
+                tifffile.imwrite(path, grid[row, col], ome=True, metadata=metadata)
+            else:
+                tifffile.imwrite(path, grid[row, col])
+            if convention == "fiji":
+                with (path.parent / "TileConfiguration.txt").open("a") as stream:
+                    stream.write(f"{path.name}; ; ({col * step_px}, {row * step_px})\n")
+
+
+_NAMES = {
+    "codex": "Cyc{cycle}_reg1/1_{number:05}_Z001_CH{channel}.tif",
+    "pattern": "cycle{cycle}/tile_r{row}_c{col}_ch{channel}.tif",
+    "ome_tiff": "cycle{cycle}/c{channel}_t{number}.ome.tif",
+    "imagexpress": "cycle{cycle}/p_B02_s{number}_w{channel}.tif",
+    "fiji": "cycle{cycle}/C{channel}-t{number}.tif",
+}
+CONVENTIONS = tuple(_NAMES)

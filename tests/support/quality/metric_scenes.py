@@ -1,0 +1,235 @@
+"""For every judged number a fault that must make it warn; the undamaged experiment must not.
+
+``WARNS`` names a damage of :mod:`tests.support.quality.damages`, or describes a scene of its own
+and how it is made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+from scipy import ndimage
+
+from tests.support.quality import faults
+from tests.support.quality.faults import Array, Asked, Harm
+from tests.support.quality.workbench import BORDERS_PX, Bench
+from tilewright.io.positions import read_edges, read_positions, write_edges, write_positions
+
+
+def bad_fit(bench: Bench) -> Asked:
+    path = bench.path("illumination_json", 1, "2")
+    numbers = json.loads(path.read_text())
+    path.unlink()
+    path.write_text(json.dumps({**numbers, "heldout_log_ratio": 0.08, "flat_error": 0.05}))
+    return [("illumination", 1, ("2",))]
+
+
+def deep_vignette(bench: Bench) -> Asked:
+    def edit(flat: Array) -> Array:
+        y, x = np.meshgrid(*[np.linspace(-1, 1, n) for n in flat.shape], indexing="ij")
+        return np.asarray(1 - 0.47 * (x**2 + y**2))
+
+    return faults.flat(edit)(bench)[:1]
+
+
+def edited_edges(**values: Any) -> Harm:
+    """Return a fault of all overlaps of cycle 1 but the first four."""
+
+    def harm(bench: Bench) -> Asked:
+        path = bench.path("edges")
+        edges = read_edges(path)
+        changed = {name: getattr(edges, name).copy() for name in values}
+        for name, value in values.items():
+            changed[name][4:] = value
+        path.unlink()
+        write_edges(path, dataclasses.replace(edges, **changed))
+        return [("tile_positions", 1, ())]
+
+    return harm
+
+
+def displaced_edges(accepted: bool) -> Harm:
+    """Return a fault of the last eight overlaps of cycle 1: 2.5 px from where the tiles are."""
+
+    def harm(bench: Bench) -> Asked:
+        path = bench.path("edges")
+        edges = read_edges(path)
+        edges.dy_px[4:] += 2.5
+        edges.accepted[4:] = accepted
+        edges.log10_chance[4:] = -9.0
+        path.unlink()
+        write_edges(path, edges)
+        return [("tile_positions", 1, ())]
+
+    return harm
+
+
+def edited_positions(**values: Any) -> Harm:
+    """Return a fault of the last row of tiles of cycle 1."""
+
+    def harm(bench: Bench) -> Asked:
+        path = bench.path("positions")
+        positions = read_positions(path)
+        changed = {name: getattr(positions, name).copy() for name in values}
+        for name, value in values.items():
+            changed[name][-3:] = value
+        path.unlink()
+        write_positions(path, dataclasses.replace(positions, **changed))
+        return [("tile_positions", 1, ())]
+
+    return harm
+
+
+def edited_attributes(template: str, stage: str, **values: Any) -> Harm:
+    """Return a fault of what a stage says beside its mosaic of cycle 1, channel 1."""
+
+    def harm(bench: Bench) -> Asked:
+        bench.edit_mosaic(template, 1, "1", lambda stack: stack, **values)
+        return [(stage, 1, ("1",))]
+
+    return harm
+
+
+def glass(stack: Array) -> Array:
+    """Leave tissue in a corner of 5 %."""
+    out = np.random.default_rng(0).normal(180, 30, stack.shape)
+    out[:, 180:300, 180:300] = stack[:, 180:300, 180:300]
+    return out
+
+
+def bright_rows(bench: Bench) -> Asked:
+    """Brighten rows and columns of tiles more and more, from the middle of their overlaps."""
+
+    def edit(stack: Array) -> Array:
+        out = stack.astype(float) - 100
+        for border in BORDERS_PX:
+            out[:, border:] *= 4
+            out[:, :, border:] *= 4
+        return np.asarray(out / 64 + 100)
+
+    bench.edit_mosaic("stitch", 1, "1", edit, feather_px=4)
+    return [("stitch", 1, ("1",))]
+
+
+def moats(bench: Bench) -> Asked:
+    """Draw lone cells over haze, and moats around them after deconvolution."""
+    size = bench.pixels("stitch", 1, "1").shape
+    y, x = np.indices(size[1:]) % 64 - 32
+    cells = 800 / (1 + np.exp((np.hypot(y, x) - 9) * 1.5))
+    reach = ndimage.distance_transform_edt(cells <= 400)
+    moat = 200.0 * ((reach > 0) & (reach <= 4))
+    noise = np.random.default_rng(0).normal(0, 20, size)
+    bench.edit_mosaic("stitch", 1, "1", lambda _: (cells + 400) * 8 + 100 + noise)
+    bench.edit_mosaic(
+        "deconvolve", 1, "1", lambda _: np.broadcast_to((cells + 400 - moat) * 8, size)
+    )
+    return [("deconvolve", 1, ("1",))]
+
+
+def light_at_the_end(bench: Bench) -> Asked:
+    bench.edit_mosaic(
+        "deconvolve", 1, "1", lambda s: np.concatenate([4 * s[2:3], s[1:]]).astype(np.float32)
+    )
+    return [("deconvolve", 1, ("1",))]
+
+
+def elsewhere(bench: Bench) -> Asked:
+    def edit(transform: Any) -> Any:
+        affine = transform.affine + np.array([[0, 0, 60.0], [0, 0, 40.0]])
+        return dataclasses.replace(transform, affine=affine)
+
+    return faults.transform(edit)(bench)
+
+
+def torn(bench: Bench) -> Asked:
+    def edit(transform: Any) -> Any:
+        field = transform.field.copy()
+        field[1, 5, 5] = 40.0
+        return dataclasses.replace(transform, field=field)
+
+    return faults.transform(edit)(bench)
+
+
+def lost(bench: Bench) -> Asked:
+    def edit(plane: Array) -> Array:
+        out = plane.copy()
+        out[:, :, plane.shape[2] * 3 // 4 :] = 0
+        return out
+
+    bench.edit_mosaic("edf", 2, "1", edit)
+    bench.register()
+    return [("register", 2, ())]
+
+
+def let_through(bench: Bench) -> Asked:
+    bench.run.edit(registration={"allow_unregistered": [2]})
+    return faults.negative(bench)
+
+
+#: Metric to the name of a damage, or to what the scene shows and how it is made.
+WARNS: dict[str, str | tuple[str, Harm]] = {
+    "heldout_log_ratio": ("a flat-field whose held-out overlaps differ by 10 %", bad_fit),
+    "flat_error": ("a flat-field whose own error is 5 %", bad_fit),
+    "flat_minimum": ("a flat-field with 6 % of the light in its corners", deep_vignette),
+    "accepted_edges": ("8 of 12 overlaps without a match", edited_edges(accepted=False)),
+    "edge_residual_px": (
+        "overlaps that contradict each other by 2 px",
+        displaced_edges(accepted=True),
+    ),
+    "doubtful_tiles": ("a row of tiles known to 2 px", edited_positions(sigma_px=2.0)),
+    "contradicting_overlaps": (
+        "sure matches that were given up for others",
+        displaced_edges(accepted=False),
+    ),
+    "untied_tiles": ("a row of tiles that nothing ties to the others", edited_positions(island=1)),
+    "position_sigma_px": ("a row of tiles known to 2 px", edited_positions(sigma_px=2.0)),
+    "saturated": "a channel saturated",
+    "clipped": (
+        "2 % of a mosaic's pixels clipped",
+        edited_attributes("stitch", "stitch", clipped_high=30_000),
+    ),
+    "contrast": "a marker blank",
+    "empty": ("a section that covers 5 % of the mosaic", faults.mosaic(glass)),
+    "focus": "a cycle out of focus",
+    "focus_edge": (
+        "a stack whose sharpest plane is the first",
+        faults.mosaic(lambda stack: stack[[2, 1, 0, 0, 0]]),
+    ),
+    "seam": (
+        "each row and column of tiles four times as bright as the last",
+        bright_rows,
+    ),
+    "tile_change": "a step of 20 % in the mosaic",
+    "blank_area": "a chunk of the mosaic not written",
+    "below_zero": "a dark-field 150 counts too high",
+    "overlap_shift_px": "one tile 3 px off in `positions.csv`",
+    "unlike_overlaps": "a tile is a copy of another",
+    "tile_brightness": "one tile 30 % dimmer",
+    "overlap_mismatch": "the flat-field applied twice",
+    "hot_pixels": "hot pixels left",
+    "image_agreement": "the in-focus plane of another channel",
+    "missing_area": "a chunk of the final image missing",
+    "image_detail": "the in-focus plane made of the wrong plane",
+    "file_difference": "a lower level of the final image of another channel",
+    "ringing": ("moats of half a cell's haze around lone cells", moats),
+    "flux_factor": "2.5 times the light after deconvolution",
+    "end_plane_excess": ("four times the light of the best plane in the first", light_at_the_end),
+    "tissue_beyond": (
+        "a quarter of the tissue beyond the first plane",
+        edited_attributes("edf", "edf", focus_ends=[0.25, 0.0]),
+    ),
+    "damaged_planes": (
+        "one of five planes left out of the projection",
+        edited_attributes("edf", "edf", excluded_planes=[{"z": 3, "reason": "blank"}]),
+    ),
+    "ncc": ("a transform that is 70 px off", elsewhere),
+    "residual_px": "the transform of a cycle 1.5 px off",
+    "local_error_px": "the elastic field three times too large",
+    "elastic_px": ("one node of the field 40 px off", torn),
+    "poor_blocks": ("a transform that is 70 px off", elsewhere),
+    "lost_tissue": ("a quarter of the tissue lost", lost),
+    "unregistered": ("an inverted stain that `allow_unregistered` lets through", let_through),
+}

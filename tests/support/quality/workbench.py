@@ -1,0 +1,341 @@
+"""A small experiment processed once; copies of it are damaged, and the touched part runs again.
+
+Stages and quality stages are called as the rules of the workflow call them, with the options of
+the same configuration, but in one process.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tifffile
+import yaml
+from numpy.typing import NDArray
+
+from tests.support.runs import Run, make_run
+from tilewright.config.checks import check_raw
+from tilewright.config.experiment import Experiment, load_experiment
+from tilewright.config.layout import Layout
+from tilewright.config.rules import STAGES
+from tilewright.io.illumination import Illumination, read_illumination, write_illumination
+from tilewright.io.mosaic import create_mosaic, open_mosaic
+from tilewright.io.positions import read_positions
+from tilewright.io.tiles import open_tiles
+from tilewright.kernels.backend import cpu_backend
+from tilewright.phantom.design import PhantomDesign
+from tilewright.phantom.files import tile_path
+from tilewright.report.quality import judge_stage, read_quality
+from tilewright.report.verdict import Item
+from tilewright.stages.assemble import assemble
+from tilewright.stages.deconvolve import deconvolve
+from tilewright.stages.edf import edf_plane
+from tilewright.stages.illumination import estimate_illumination
+from tilewright.stages.register import register
+from tilewright.stages.stitch import stitch
+from tilewright.stages.tile_positions import locate, write_located
+
+#: 3 x 3 tiles, so that the middle one has four neighbours and both kinds of borders.
+DESIGN: dict[str, Any] = {
+    "seed": 5,
+    "cycles": 2,
+    "channels": 2,
+    "rows": 3,
+    "cols": 3,
+    "planes": 5,
+    "tile_px": 200,
+    "overlap": 0.15,
+    "empty_tile": False,
+    "tissue_share": 0.7,
+    "lost_share": 0.0,
+}
+SAMPLE = "tonsil"
+#: Middles of the overlaps.
+BORDERS_PX = (185, 355)
+CHUNK_PX = 192
+CYCLES, CHANNELS = (1, 2), ("1", "2")
+_BACKEND = cpu_backend(workers=1)
+Edit = Callable[[NDArray[Any]], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """An experiment in a folder; every method reads and writes files as its rule does."""
+
+    run: Run
+    design: PhantomDesign
+
+    @functools.cached_property
+    def experiment(self) -> Experiment:
+        """Return the validated configuration."""
+        here = Path.cwd()
+        os.chdir(self.run.folder)
+        try:
+            return load_experiment(yaml.safe_load(self.run.config.read_text()))
+        finally:
+            os.chdir(here)
+
+    def path(self, template: str, cycle: int = 1, channel: str = "1") -> Path:
+        """Return a file of the layout, ``template`` being the name of its property."""
+        layout = Layout(str(self.run.results))
+        return Path(getattr(layout, template).format(sample=SAMPLE, cycle=cycle, channel=channel))
+
+    # Stages
+
+    def manifests(self) -> None:
+        """Check the raw files."""
+        here = Path.cwd()
+        os.chdir(self.run.folder)
+        try:
+            check_raw(self.experiment, Layout("results"))
+        finally:
+            os.chdir(here)
+
+    def illumination(self, cycle: int, channel: str) -> None:
+        """Estimate the flat-field of one channel."""
+        options = self.experiment.options("illumination")
+        camera = self.experiment.options("camera")
+        manifest = self.path("manifest", cycle)
+        placed = locate(
+            open_tiles(manifest, "1"),
+            backend=_BACKEND,
+            progress=False,
+            **self.experiment.options("tile_positions"),
+        )
+        illumination, numbers = estimate_illumination(
+            open_tiles(manifest, channel),
+            placed.positions,
+            backend=_BACKEND,
+            offset_counts=camera["offset_counts"],
+            saturation_counts=camera["saturation_counts"],
+            progress=False,
+            **options,
+        )
+        write_illumination(self.path("illumination", cycle, channel), illumination, numbers)
+
+    def positions(self, cycle: int) -> None:
+        """Place the tiles of one cycle."""
+        located = locate(
+            open_tiles(self.path("manifest", cycle), "1"),
+            self.fields(cycle, "1"),
+            backend=_BACKEND,
+            progress=False,
+            **self.experiment.options("tile_positions"),
+        )
+        write_located(self.path("positions", cycle).parent, located)
+
+    def fields(self, cycle: int, channel: str) -> Illumination:
+        """Return flat-field and dark-field."""
+        return read_illumination(
+            self.path("flat", cycle, channel), self.path("dark", cycle, channel)
+        )
+
+    def stitch(self, cycle: int, channel: str, **options: Any) -> None:
+        """Fuse the tiles of one channel."""
+        stitch(
+            open_tiles(self.path("manifest", cycle), channel),
+            read_positions(self.path("positions", cycle)),
+            self.fields(cycle, channel),
+            self.path("stitch", cycle, channel),
+            backend=_BACKEND,
+            voxel_um=self.experiment.voxel_um,
+            chunk_px=CHUNK_PX,
+            saturation_counts=self.experiment.options("camera")["saturation_counts"],
+            **{**self.experiment.options("stitch"), **options},
+        )
+
+    def deconvolve(self, cycle: int, channel: str, **optics: Any) -> None:
+        """Deconvolve one channel."""
+        deconvolve(
+            self.path("stitch", cycle, channel),
+            self.path("deconvolve", cycle, channel),
+            focus_output=self.path("deconvolve_focus", cycle, channel),
+            backend=_BACKEND,
+            optics={**self.experiment.optics_of(cycle, channel), **optics},
+            gain_counts_per_photon=self.experiment.options("camera")["gain_counts_per_photon"],
+            **self.experiment.options("deconvolve"),
+        )
+
+    def edf(self, cycle: int, channel: str) -> None:
+        """Project one channel onto its in-focus plane."""
+        edf_plane(
+            self.path("deconvolve", cycle, channel),
+            self.path("edf", cycle, channel),
+            self.path("height", cycle, channel),
+            backend=_BACKEND,
+            focus=self.path("deconvolve_focus", cycle, channel),
+            optics=self.experiment.optics_of(cycle, channel),
+            **self.experiment.options("edf"),
+        )
+
+    def register(self, cycle: int = 2) -> None:
+        """Register a cycle to the first."""
+        register(
+            self.path("edf", 1, "1"),
+            self.path("edf", cycle, "1"),
+            self.path("transform", cycle),
+            self.path("transform_json", cycle),
+            backend=_BACKEND,
+            **self.experiment.register_options(cycle),
+        )
+
+    def assemble(self) -> None:
+        """Write the final image."""
+        output = self.experiment.options("output")
+        assemble(
+            [
+                (c.marker, c.cycle, c.channel, self.path("edf", c.cycle, c.channel),
+                 None if c.cycle == 1 else self.path("transform", c.cycle))
+                for c in self.experiment.channels
+            ],
+            self.path("image_tiff"),
+            self.path("image_zarr"),
+            self.path("image_markers"),
+            backend=_BACKEND,
+            chunk_px=output["chunk_px"],
+            compression=output["tiff_compression"],
+            tile_px=output["tiff_tile_px"],
+            ome_zarr_version=output["ome_zarr_version"],
+        )  # fmt: skip
+
+    # Quality
+
+    def quality(self, stage: str, cycle: int, channels: Iterable[str] = CHANNELS) -> list[Item]:
+        """Run one quality stage on some channels of a cycle and return its items."""
+        tokens = list(channels)
+        out = self.run.folder / f"{stage}.json"
+        markers = [self.experiment.channel(cycle, token).marker for token in tokens]
+
+        def of(template: str) -> list[Path]:
+            return [self.path(template, cycle, token) for token in tokens]
+
+        files: dict[str, dict[str, Any]] = {
+            "illumination": {"flat": of("flat"), "numbers": of("illumination_json")},
+            "tile_positions": {
+                "positions": self.path("positions", cycle), "edges": self.path("edges", cycle)
+            },
+            "stitch": {
+                "mosaic": of("stitch"), "flat": of("flat"), "dark": of("dark"),
+                "manifest": self.path("manifest", cycle),
+                "positions": self.path("positions", cycle),
+            },
+            "deconvolve": {"stitched": of("stitch"), "deconvolved": of("deconvolve")},
+            "edf": {"plane": of("edf"), "height": of("height")},
+            "register": {
+                "reference": self.path("edf", 1, "1"), "moving": self.path("edf", cycle, "1"),
+                "transform": self.path("transform", cycle),
+            },
+            "image": {
+                "zarr": self.path("image_zarr"), "tiff": self.path("image_tiff"),
+                "mosaic": of("stitch"),
+                "transform": [] if cycle == 1 else self.path("transform", cycle),
+            },
+        }  # fmt: skip
+        judge_stage(
+            stage,
+            files[stage],
+            out,
+            out.with_suffix(".png"),
+            sample=SAMPLE,
+            cycle=cycle,
+            channels=list(zip(tokens, markers, strict=True)) if STAGES[stage].by_channel else (),
+            thresholds={},
+            options={"image_channels": self.experiment.channel_table()} if stage == "image" else {},
+        )
+        return list(read_quality(out).items)
+
+    # Damage
+
+    def raw(self, cycle: int, channel: str, tile: int, z: int) -> Path:
+        """Return a raw plane; tiles count by (row, col), from 0."""
+        return tile_path(self.run.folder / "raw", self.design, cycle, int(channel), tile, z)
+
+    def stack(self, cycle: int, channel: str, tile: int) -> NDArray[Any]:
+        """Return the raw planes (z, y, x) of one tile."""
+        paths = [self.raw(cycle, channel, tile, z) for z in range(self.design.planes)]
+        return np.stack([tifffile.imread(path) for path in paths])
+
+    def pixels(self, template: str, cycle: int, channel: str) -> NDArray[Any]:
+        """Return the pixels (z, y, x) of a mosaic."""
+        return open_mosaic(self.path(template, cycle, channel)).read()
+
+    def own_tree(self, template: str) -> Path:
+        """Make a folder of hard links one of files of its own."""
+        path = self.path(template)
+        shutil.copytree(path, path.with_suffix(".own"))
+        shutil.rmtree(path)
+        path.with_suffix(".own").rename(path)
+        return path
+
+    def edit_raw(
+        self, cycle: int, channel: str, edit: Edit, tiles: Iterable[int] = range(9)
+    ) -> None:
+        """Change the stacks (z, y, x) of some tiles."""
+        for tile in tiles:
+            paths = [self.raw(cycle, channel, tile, z) for z in range(self.design.planes)]
+            stack = edit(self.stack(cycle, channel, tile))
+            for path, plane in zip(paths, np.clip(np.rint(stack), 0, 65535), strict=True):
+                path.unlink()  # the original is a hard link to the same file
+                tifffile.imwrite(path, plane.astype(np.uint16), metadata=None)
+        self.manifests()
+
+    def edit_mosaic(
+        self, template: str, cycle: int, channel: str, edit: Edit, **attributes: Any
+    ) -> None:
+        """Change the pixels (z, y, x) of a mosaic; other attributes than those given stay."""
+        old = open_mosaic(self.path(template, cycle, channel))
+        pixels = edit(old.read())
+        if old.dtype.kind == "u":
+            pixels = np.clip(np.rint(pixels), 0, 65535)
+        with create_mosaic(
+            old.path, pixels.shape, old.dtype, old.chunk_px, old.voxel_um, old.path.stem,
+            attributes={**old.attributes, **attributes},
+        ) as writer:  # fmt: skip
+            side = old.chunk_px
+            for z in range(pixels.shape[0]):
+                for y in range(0, pixels.shape[1], side):
+                    for x in range(0, pixels.shape[2], side):
+                        block = pixels[z, y : y + side, x : x + side].astype(old.dtype)
+                        writer.write(z, y, x, block)
+
+    def replace(self, template: str, target: tuple[int, str], source: tuple[int, str]) -> None:
+        """Put a copy of another channel's file or folder in the place of one."""
+        there, here = self.path(template, *target), self.path(template, *source)
+        if there.is_dir():
+            shutil.rmtree(there)
+            shutil.copytree(here, there)
+        else:
+            there.unlink()
+            shutil.copy(here, there)
+
+    def copy(self, folder: Path) -> Bench:
+        """Return a copy whose files are hard links."""
+        shutil.copytree(self.run.folder, folder, copy_function=os.link)
+        config = folder / self.run.config.name
+        samples = folder / "samples.tsv"
+        samples.unlink()
+        samples.write_text(f"sample\traw_dir\n{SAMPLE}\t{folder / 'raw'}\n")
+        return Bench(Run(folder, config), self.design)
+
+
+def make_bench(folder: Path) -> Bench:
+    """Make the experiment and process it to the end."""
+    bench = Bench(make_run(folder, **DESIGN), PhantomDesign(**DESIGN))
+    bench.run.edit(deconvolve={"iterations": 4, "tile_px": 1024}, camera={"offset_counts": 100})
+    bench.manifests()
+    for cycle in CYCLES:
+        for channel in CHANNELS:
+            bench.illumination(cycle, channel)
+        bench.positions(cycle)
+        for channel in CHANNELS:
+            for step in (bench.stitch, bench.deconvolve, bench.edf):
+                step(cycle, channel)
+    bench.register()
+    bench.assemble()
+    return bench

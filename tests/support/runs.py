@@ -1,0 +1,155 @@
+"""Real Snakemake runs on phantom experiments."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.conftest import REPO
+from tilewright.phantom.make import PhantomDesign, make_phantom
+
+#: The smallest experiment that still has everything real data have.
+SMALL: dict[str, Any] = {
+    "seed": 3,
+    "cycles": 3,
+    "channels": 2,
+    "rows": 2,
+    "cols": 3,
+    "planes": 5,
+    "tile_px": 256,
+    "overlap": 0.15,
+}
+#: The smallest experiment that a workflow runs.
+TINY: dict[str, Any] = {
+    "seed": 5,
+    "cycles": 2,
+    "channels": 2,
+    "rows": 2,
+    "cols": 2,
+    "planes": 3,
+    "tile_px": 224,
+    "overlap": 0.15,
+    "empty_tile": False,
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """An experiment in a folder of its own."""
+
+    folder: Path
+    config: Path
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results"
+
+    @property
+    def sample(self) -> Path:
+        return self.results / "tonsil"
+
+    def edit(self, **sections: Any) -> None:
+        """Change sections of the config file."""
+        config = yaml.safe_load(self.config.read_text())
+        for name, values in sections.items():
+            config[name] = (
+                {**config.get(name, {}), **values} if isinstance(values, dict) else values
+            )
+        self.config.write_text(yaml.safe_dump(config))
+
+    def command(self, *args: str) -> list[str]:
+        return [
+            sys.executable,
+            "-m",
+            "snakemake",
+            *args,
+            "--snakefile",
+            str(REPO / "workflow/Snakefile"),
+            "--configfile",
+            str(self.config),
+        ]
+
+    def snakemake(
+        self, *args: str, ok: bool = True, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run Snakemake; fail the test with its output when it ends otherwise than ``ok``."""
+        done = subprocess.run(
+            self.command(*args),
+            cwd=self.folder,
+            env={**os.environ, "TILEWRIGHT_DEVICE": "cpu", **(env or {})},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode == 0) == ok, done.stdout[-6000:] + done.stderr[-6000:]
+        return done
+
+    def planned(self, *args: str) -> dict[str, int]:
+        """Return how many jobs of each rule a dry run would start."""
+        out = self.snakemake(*args, "-n", "--quiet", "rules").stdout
+        jobs: dict[str, int] = {}
+        table = out.split("job", 1)[1] if "job" in out else ""
+        for line in table.splitlines():
+            words = line.split()
+            if len(words) == 2 and words[1].isdigit() and words[0] != "total":
+                jobs[words[0]] = int(words[1])
+        return jobs
+
+
+def make_run(folder: Path, raw: Path | None = None, **design: Any) -> Run:
+    """Make a phantom (or take the raw tiles of another) and its configuration."""
+    values = {**SMALL, **design}
+    folder.mkdir(parents=True, exist_ok=True)
+    if raw is None:
+        make_phantom(folder, **values)
+        raw = folder / "raw"
+    plan = PhantomDesign(**values)
+    (folder / "samples.tsv").write_text(f"sample\traw_dir\ntonsil\t{raw}\n")
+    lines = ["cycle,channel,marker,emission_nm"]
+    for cycle, names in enumerate(plan.markers(), 1):
+        for channel, name in enumerate(names, 1):
+            lines.append(f"{cycle},{channel},{name},{plan.wavelengths_nm[channel - 1]}")
+    (folder / "markers.csv").write_text("\n".join(lines) + "\n")
+    config = {
+        "samples": "samples.tsv",
+        "markers": "markers.csv",
+        "results": "results",
+        "acquisition": {
+            "convention": "codex",
+            "rows": plan.rows,
+            "cols": plan.cols,
+            "layout": "snake_right_down",
+            "overlap": plan.overlap,
+            "pixel_um": plan.pixel_um,
+            "z_step_um": plan.z_step_um,
+            "reference_channel": "1",
+        },
+        "optics": {
+            "numerical_aperture": plan.aperture,
+            "immersion_refractive_index": plan.immersion_index,
+            "sample_refractive_index": 1.44,
+        },
+        "output": {"chunk_px": 256},
+        "deconvolve": {"tile_px": 256, "halo_px": 32},
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    return Run(folder, folder / "config.yaml")
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of every result file, logs and timings left out."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        and path.relative_to(folder).parts[0] not in ("logs", "benchmarks")
+        and path.parent.name != "raw"
+        and path.name != ".snakemake_timestamp"
+    }

@@ -1,0 +1,117 @@
+"""Leases, limits and the workflow on a real GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.runs import TINY, make_run
+from tilewright.devices.inventory import snapshot
+from tilewright.devices.lease import leases
+from tilewright.io.mosaic import open_mosaic
+from tilewright.runtime.machine import usable_gpus
+
+pytestmark = [pytest.mark.gpu, pytest.mark.workflow]
+MIB = 2**20
+#: A job that takes what it was granted, to the byte, and holds it.
+JOB = """
+import sys, time
+from pathlib import Path
+from tilewright.runtime.gpu import leased_backend
+with leased_backend(sys.argv[1], "group", int(sys.argv[2])) as backend:
+    cupy = backend.xp
+    held = cupy.zeros(int(sys.argv[2]) * 2**20 - 2**21, dtype=cupy.uint8)
+    cupy.cuda.Device().synchronize()
+    Path(sys.argv[3]).touch()
+    try:
+        cupy.zeros(2**28, dtype=cupy.uint8)
+    except cupy.cuda.memory.OutOfMemoryError:
+        Path(sys.argv[3] + ".limited").touch()
+    time.sleep(float(sys.argv[4]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    monkeypatch.setenv("TILEWRIGHT_LEASE_ROOT", str(tmp_path / "leases"))
+    if not usable_gpus().devices:
+        pytest.skip("no GPU")
+
+
+def begin(folder: Path, name: str, mib: int, hold_s: float) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", JOB, name, str(mib), str(folder / name), str(hold_s)]
+    )
+
+
+def wait_for(paths: list[Path], limit_s: float = 120.0) -> None:
+    end_s = time.monotonic() + limit_s
+    while not all(path.exists() for path in paths):
+        assert time.monotonic() < end_s, "it did not happen"
+        time.sleep(0.05)
+
+
+def test_the_devices_are_those_that_cupy_sees() -> None:
+    found = {device.uuid for device in usable_gpus().devices}
+    code = (
+        "import cupy; print(*(cupy.cuda.runtime.getDeviceProperties(k)['uuid'].hex()"
+        " for k in range(cupy.cuda.runtime.getDeviceCount())))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+    )  # fmt: skip
+    seen = {name.replace("-", "").lower() for name in done.stdout.split()}
+    assert {uuid.split("-", 1)[1].replace("-", "") for uuid in found} == seen
+
+
+def test_four_jobs_share_one_device_by_bytes_and_a_killed_one_frees_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = usable_gpus().devices[0]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", device.uuid)
+    free_mib = (device.total_b - device.used_b) // MIB - 512
+    mib = free_mib // 4 - 512 - 64
+    jobs = [begin(tmp_path, f"job{k}", mib, 300.0) for k in range(4)]
+    try:
+        marks = [tmp_path / f"job{k}" for k in range(4)]
+        wait_for(marks + [mark.with_suffix(".limited") for mark in marks])
+        assert sum(bool(claim.uuid) for claim in leases(tmp_path / "leases")) == 4
+        used_b = snapshot().devices[0].used_b
+        assert used_b <= device.total_b
+        late = begin(tmp_path, "late", mib, 0.0)
+        jobs.append(late)
+        time.sleep(3.0)
+        assert not (tmp_path / "late").exists()
+        jobs[0].kill()
+        assert late.wait(60) == 0
+    finally:
+        for job in jobs:
+            job.kill()
+            job.wait()
+
+
+def test_the_phantom_on_the_gpu_has_the_pixels_of_the_cpu(tmp_path: Path) -> None:
+    on_gpu = make_run(tmp_path / "gpu", None, **TINY)
+    on_gpu.edit(device="gpu")
+    on_cpu = make_run(tmp_path / "cpu", on_gpu.folder / "raw", **TINY)
+    env = {"TILEWRIGHT_LEASE_ROOT": str(tmp_path / "leases"), "TILEWRIGHT_DEVICE": "gpu"}
+    on_gpu.snakemake("registration", env=env)
+    on_cpu.snakemake("registration")
+    lines = (on_gpu.results / "placement/devices.jsonl").read_text().splitlines()
+    assert {json.loads(line)["outcome"] for line in lines} == {"done"}
+    for stage, tolerance in (("stitch", 1.0), ("edf", 1.0)):
+        for path in sorted((on_cpu.sample / stage).glob("*.zarr")):
+            a, b = (
+                open_mosaic(run.sample / stage / path.name).read(0, slice(None), slice(None))
+                for run in (on_gpu, on_cpu)
+            )
+            assert np.abs(a.astype(float) - b.astype(float)).max() <= tolerance, path

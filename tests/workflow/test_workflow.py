@@ -1,0 +1,253 @@
+"""The whole workflow, run by Snakemake on a phantom, against the phantom's truth."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from tests.conftest import REPO
+from tests.support.runs import Run, digests, make_run
+from tilewright.io.mosaic import open_mosaic
+from tilewright.io.positions import read_positions
+from tilewright.io.transform import read_transform
+from tilewright.phantom.files import PhantomTruth, read_truth
+from tilewright.phantom.make import make_phantom
+
+pytestmark = pytest.mark.workflow
+Image = NDArray[np.floating[Any]]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """An experiment processed to the end, quality report included."""
+    made = make_run(tmp_path_factory.mktemp("experiment"))
+    made.snakemake("registration", "qc")
+    return made
+
+
+@pytest.fixture(scope="module")
+def truth(run: Run) -> PhantomTruth:
+    return read_truth(run.folder / "truth")
+
+
+def _offset(run: Run, truth: PhantomTruth, cycle: int) -> NDArray[np.float64]:
+    """Return where the mosaic's first pixel lies on the phantom's canvas."""
+    found = read_positions(run.sample / f"tile_positions/cycle{cycle}/positions.csv")
+    placed = np.stack([found.y_px, found.x_px], axis=1)
+    tied = found.island == 0
+    offset: NDArray[np.float64] = (truth.true_px[cycle - 1] - placed)[tied].mean(axis=0)
+    return offset
+
+
+def _correlation(a: Image, b: Image) -> float:
+    return float(np.corrcoef(a.ravel(), b.ravel())[0, 1])
+
+
+@pytest.mark.parametrize("cycle", [1, 2, 3])
+def test_positions(run: Run, truth: PhantomTruth, cycle: int) -> None:
+    found = read_positions(run.sample / f"tile_positions/cycle{cycle}/positions.csv")
+    placed = np.stack([found.y_px, found.x_px], axis=1)
+    error = truth.true_px[cycle - 1] - placed - _offset(run, truth, cycle)
+    tied = found.island == 0
+    assert tied.sum() >= 4
+    assert np.sqrt((error[tied] ** 2).mean()) < 0.2
+    # Tiles without tissue stand at the corrected stage position.
+    assert np.abs(error).max() < 8
+
+
+@pytest.mark.parametrize("channel", [1, 2])
+def test_flat_field(run: Run, truth: PhantomTruth, channel: int) -> None:
+    flat = tifffile.imread(run.sample / f"illumination/cycle1_channel{channel}-ffp.tif")
+    expected = truth.flat[channel - 1]
+    before = np.sqrt(((1 / expected - 1) ** 2).mean())
+    after = np.sqrt(((flat / flat.mean() / expected - 1) ** 2).mean())
+    assert after < 0.05
+    assert after < before / 3
+
+
+@pytest.mark.parametrize(("cycle", "channel"), [(1, 1), (1, 2)])
+def test_in_focus_plane(run: Run, truth: PhantomTruth, cycle: int, channel: int) -> None:
+    """Deconvolution and projection come nearer to the truth than any raw plane."""
+    name = f"cycle{cycle}_channel{channel}.zarr"
+    plane = open_mosaic(run.sample / "edf" / name).read(0).astype(float)
+    stack = open_mosaic(run.sample / "stitch" / name)
+    oy, ox = _offset(run, truth, cycle)
+    y, x = np.mgrid[: plane.shape[0], : plane.shape[1]]
+    expected = ndimage.map_coordinates(truth.projections[cycle, channel], [y + oy, x + ox], order=3)
+    # Debris is brighter than the camera can say; 24 px are the mosaic's ragged rim.
+    judged = expected < np.percentile(expected, 99.5)
+    judged[:24] = judged[-24:] = judged[:, :24] = judged[:, -24:] = False
+    reached = _correlation(plane[judged], expected[judged])
+    raw = max(_correlation(stack.read(z)[judged], expected[judged]) for z in range(stack.shape[0]))
+    assert reached > 0.95
+    # 0.59 and 0.20 of the best raw plane's disagreement are left.
+    assert 1 - reached < 0.75 * (1 - raw)
+
+
+@pytest.mark.parametrize("cycle", [2, 3])
+def test_registration_error(run: Run, truth: PhantomTruth, cycle: int) -> None:
+    transform = read_transform(run.sample / f"register/cycle{cycle}.npz")
+    reference = _offset(run, truth, 1)
+    moving = _offset(run, truth, cycle)
+    # A grid on the cycle's canvas, where it shows tissue that the cycle kept.
+    y, x = np.mgrid[60:400:12, 60:600:12].astype(float)
+    there = np.stack(truth.maps[cycle - 1].to_reference(y, x))
+    seen = ndimage.map_coordinates(
+        (truth.tissue * truth.kept[cycle - 1]).astype(float), there, order=1
+    )
+    on_tissue = seen > 0.9
+    points = np.stack([there[0][on_tissue], there[1][on_tissue]], axis=1) - reference
+    expected = np.stack([y[on_tissue], x[on_tissue]], axis=1) - moving
+    error = np.hypot(*(transform.points(points) - expected).T)
+    assert len(error) > 200
+    assert np.median(error) < 0.35
+    assert np.percentile(error, 95) < 1.2
+
+
+def test_registered_image(run: Run, truth: PhantomTruth) -> None:
+    path = run.sample / "registration/tonsil.ome.tif"
+    with tifffile.TiffFile(path) as tiff:
+        series = tiff.series[0]
+        assert series.axes == "CYX"
+        assert series.dtype == np.uint16
+        assert len(series.levels) > 1
+        image = series.asarray().astype(float)
+        metadata = tiff.ome_metadata or ""
+    with (run.sample / "registration/markers.csv").open() as stream:
+        markers = [row["marker_name"] for row in csv.DictReader(stream)]
+    assert markers == [name for names in truth.design.markers() for name in names]
+    for marker in markers:
+        assert f'Name="{marker}"' in metadata
+    assert 'PhysicalSizeX="0.377"' in metadata
+    inner = (slice(24, -24), slice(24, -24))
+    nuclei = [image[k][inner] for k in (0, 2, 4)]
+    # Lost tissue (3 %) and the empty tile leave the rest in agreement.
+    assert _correlation(nuclei[0], nuclei[1]) > 0.85
+    assert _correlation(nuclei[0], nuclei[2]) > 0.85
+
+
+def test_quality_report(run: Run) -> None:
+    content = json.loads((run.results / "qc.json").read_text())
+    assert content["verdict"] in ("pass", "warn")
+    stages = {item["stage"] for item in content["items"]}
+    assert stages == {
+        *("illumination", "tile_positions", "stitch", "deconvolve", "edf", "register", "image"),
+    }
+    unknown = [item["sentence"] for item in content["items"] if item["value"] is None]
+    assert not unknown
+    page = (run.results / "report.html").read_text()
+    assert "tonsil" in page
+    assert "data:image/" in page
+    with (run.results / "trusted_markers.csv").open() as stream:
+        assert {row["verdict"] for row in csv.DictReader(stream)} <= {"pass", "warn"}
+
+
+def test_nothing_is_left_to_do(run: Run) -> None:
+    assert run.planned() == {}
+
+
+def test_changed_key_reruns_what_depends_on_it(run: Run) -> None:
+    before = run.config.read_text()
+    run.edit(deconvolve={"iterations": 7})
+    try:
+        jobs = run.planned("registration")
+    finally:
+        run.config.write_text(before)
+    assert jobs.pop("deconvolve") == 6
+    assert jobs.pop("edf_plane") == 6
+    assert jobs.pop("register") == 2
+    assert jobs.pop("assemble") == 1
+    assert set(jobs) <= {"registration"}
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "first"),
+    [
+        # Only the registered image has TIFF tiles, only deconvolution reads the gain.
+        ("output", {"tiff_tile_px": 256}, "assemble"),
+        ("camera", {"gain_counts_per_photon": 2.0}, "deconvolve"),
+    ],
+)
+def test_a_key_of_one_rule_reruns_no_other(
+    run: Run, section: str, values: dict[str, Any], first: str
+) -> None:
+    before = run.config.read_text()
+    run.edit(**{section: values})
+    try:
+        jobs = run.planned("registration")
+    finally:
+        run.config.write_text(before)
+    order = ["illumination", "tile_positions", "stitch", "deconvolve", "edf_plane", "register"]
+    earlier = set([*order, "assemble"][: [*order, "assemble"].index(first)])
+    assert first in jobs
+    assert not earlier & set(jobs)
+
+
+def test_a_folder_that_moves_reruns_nothing(run: Run) -> None:
+    there = run.folder.with_name("moved")
+    table = (run.folder / "samples.tsv").read_text()
+    run.folder.rename(there)
+    try:
+        (there / "samples.tsv").write_text(table.replace(str(run.folder), str(there)))
+        moved = Run(there, there / "config.yaml")
+        assert moved.planned() == {}
+        assert (moved.sample / "raw/raw_dir.txt").read_text() == f"{there / 'raw'}\n"
+    finally:
+        there.rename(run.folder)
+        (run.folder / "samples.tsv").write_text(table)
+
+
+def test_per_rule_reruns(run: Run) -> None:
+    forced = run.planned("registration", "-R", "edf_plane")
+    assert forced["edf_plane"] == 6
+    assert "stitch" not in forced
+    assert "deconvolve" not in forced
+    one = run.planned("results/tonsil/edf/cycle1_channel2.zarr", "-f")
+    assert one == {"edf_plane": 1}
+
+
+def test_targets_do_no_more_than_they_need(tmp_path: Path, run: Run) -> None:
+    fresh = make_run(tmp_path, raw=run.folder / "raw")
+    stitching = fresh.planned("stitching")
+    assert set(stitching) == {"illumination", "tile_positions", "stitch", "stitching"}
+    registration = fresh.planned("registration")
+    assert not [rule for rule in registration if rule.startswith(("qc", "report", "verdict"))]
+    until = fresh.planned("registration", "--until", "stitch")
+    assert "deconvolve" not in until
+
+
+def test_same_bytes_again(tmp_path: Path, run: Run) -> None:
+    """Another folder, another number of threads, the same bytes.
+
+    One pair of images goes through every stage; the final image is compared on the cluster.
+    """
+    again = make_run(tmp_path, raw=run.folder / "raw")
+    again.snakemake("results/tonsil/register/cycle2.npz", "--cores", "1")
+    ours, theirs = digests(again.sample), digests(run.sample)
+    assert len(ours) > 30
+    assert {path: theirs.get(path) for path in ours} == ours
+
+
+def test_lint(run: Run) -> None:
+    said = run.snakemake("--lint")
+    assert "in a good condition" in said.stdout + said.stderr
+
+
+@pytest.mark.parametrize("name", ["demo.yaml", "config.yaml"])
+def test_shipped_configurations_run(tmp_path: Path, name: str) -> None:
+    make_phantom(tmp_path / "demo", seed=1, tile_px=128, planes=2, workers=2)
+    shutil.copytree(REPO / "config", tmp_path / "config")
+    shipped = Run(tmp_path, tmp_path / "config" / name)
+    jobs = shipped.planned()
+    assert jobs["stitch"] == jobs["deconvolve"] == 9
+    shipped.snakemake("demo/results/tonsil/stitch/cycle1_channel1.zarr")
+    assert open_mosaic(tmp_path / "demo/results/tonsil/stitch/cycle1_channel1.zarr").shape[0] == 2
