@@ -197,3 +197,50 @@ def test_a_run_does_not_fill_what_another_run_has_just_taken(tmp_path: Path) -> 
     own.rename(own.with_name("other-1.json"))  # as if another process had written it
     second = dispatcher("", tmp_path, sent=0, ready=5)
     assert {place.kind for place in second.round(names, []).values()} == {"cpu"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "waited_s", "movable", "moves"),
+    [
+        ("QOSGrpGRES", 100, True, True),
+        (DOWN, 100, True, True),
+        ("QOSGrpGRES", 59, True, False),  # the site's patience
+        ("QOSGrpGRES", 100, False, False),
+        ("Priority", 100, True, False),
+    ],
+)
+def test_a_job_that_pends_in_vain_is_cancelled_and_placed_again(
+    tmp_path: Path, reason: str, waited_s: float, movable: bool, moves: bool
+) -> None:
+    run = dispatcher(pending(1, reason), tmp_path, sent=1, ready=0)
+    (task,) = run.tasks.values()
+    task.sent_s = 5000.0 - waited_s
+    assert run.move_pending(lambda name: movable) == [task.name] * moves
+    assert run.move_pending(lambda name: movable) == []  # once
+    events = [e for e in read_ledger(run.ledger.path) if e["event"] == "move"]
+    assert len(events) == moves
+    assert bool(task.moved) == moves
+    for event in events:
+        assert (event["job"], event["slurm_id"]) == (task.name, 20)
+        assert event["reason"] == f"{reason} on clive for 100 s"
+        assert event["sooner"] in ("brusko gpu", "maigan gpu")
+
+
+def test_an_earlier_try_that_is_still_in_the_queue_is_cancelled_first(tmp_path: Path) -> None:
+    run = dispatcher(pending(1, "Priority"), tmp_path, sent=0, ready=2)
+    names = list(run.tasks)
+    assert list(run.round(names, [])) == names[1:]
+    assert "is cancelled" in run.why_waiting[names[0]]
+    events = [e for e in read_ledger(run.ledger.path) if e["event"] == "cancel"]
+    assert [event["slurm_ids"] for event in events] == [[20]]
+
+
+def test_nodes_that_failed_are_forgiven_only_where_nothing_else_is_left(tmp_path: Path) -> None:
+    run = dispatcher("", tmp_path, sent=0, ready=1)
+    (name,) = run.tasks
+    run.bad_nodes = {"gpu": {"b1"}, "cpu": {"c1", "c2"}}
+    assert list(run.round([name], [])) == []
+    events = [e for e in read_ledger(run.ledger.path) if e["event"] == "forgive"]
+    assert [event["nodes"] for event in events] == [["b1", "c1", "c2"]]
+    assert run.bad_nodes == {"gpu": set(), "cpu": set()}
+    assert list(run.round([name], [])) == [name]
