@@ -45,20 +45,10 @@ class Queues:
         work, slots = self.work, self.slots
         # without a GPU in sight there is nothing to wait for
         self.aim_s = strategy.aim_s if slots[0] else math.inf
-        self.patient = strategy.patient and slots[0] > 0
-        self.by_gain = strategy.by_gain
-        chain, gain, loss = work.orders
-        self.by_chain = chain
-        order = gain if strategy.by_gain else chain
-        # a place below zero is one in the order by chain: for those that may not be late
-        self.gpu_place, self.gpu_jobs = order.place, order.jobs + chain.jobs
-        order = loss if slots[0] else chain
-        self.cpu_place, self.cpu_jobs = order.place, order.jobs
+        self.gpu_order = work.by_chain
+        self.cpu_order = work.by_loss if slots[0] else work.by_chain
         self.gpus, self.cpus = [list[int]() for _ in KINDS]
         self.taken: set[int] = set()
-        self.queue_s = 0.0
-        ends_s = [end_s for end_s, kind, _ in forecast.events if not kind]
-        self.busy, self.ends_s = len(ends_s), sum(ends_s)
         for i in forecast.ready:
             self.add(i, forecast.now_s)
 
@@ -68,14 +58,9 @@ class Queues:
         gpu = self.slots[0] > 0 and gpu_s[i] < math.inf
         late = gpu and clock_s + (1 + RISK) * cpu_s[i] + tail_s[i] > self.aim_s
         if gpu:
-            heapq.heappush(self.gpus, self._late_place(i) if late else self.gpu_place[i])
-            self.queue_s += gpu_s[i]
+            heapq.heappush(self.gpus, self.gpu_order.place[i])
         if self.slots[1] and cpu_s[i] < math.inf and not late:
-            heapq.heappush(self.cpus, self.cpu_place[i])
-
-    def _late_place(self, i: int) -> int:
-        """Return a place by chain, before all others where the order is by gain."""
-        return self.by_chain.place[i] - len(self.work.jobs) * self.by_gain
+            heapq.heappush(self.cpus, self.cpu_order.place[i])
 
     def fill(self, free: list[int], clock_s: float) -> list[Start]:
         """Take slots from ``free`` and return what starts in them."""
@@ -83,35 +68,23 @@ class Queues:
         gpus, cpus, taken = self.gpus, self.cpus, self.taken
         (gpu_s, cpu_s), tail_s = self.work.seconds, self.work.tail_s
         while gpus and free[0]:
-            i = self.gpu_jobs[heapq.heappop(gpus)]
+            i = self.gpu_order.jobs[heapq.heappop(gpus)]
             if i not in taken:
                 taken.add(i)
                 starts.append((clock_s + gpu_s[i], 0, i))
                 free[0] -= 1
-                self.busy += 1
-                self.ends_s += clock_s + gpu_s[i]
-                self.queue_s -= gpu_s[i]
         while cpus and free[1]:
-            i = self.cpu_jobs[cpus[0]]
+            i = self.cpu_order.jobs[cpus[0]]
             end_s, either = clock_s + cpu_s[i], gpu_s[i] < math.inf
             if i in taken:
                 heapq.heappop(cpus)
             elif either and end_s + RISK * cpu_s[i] + tail_s[i] > self.aim_s:
                 heapq.heappop(cpus)  # what is too late for a CPU now is so for ever
-                if self.by_gain:
-                    heapq.heappush(gpus, self._late_place(i))
-            elif (
-                self.patient
-                and either
-                and cpu_s[i] > (self.queue_s + self.ends_s - self.busy * clock_s) / self.slots[0]
-            ):
-                break
             else:
                 heapq.heappop(cpus)
                 taken.add(i)
                 starts.append((end_s, 1, i))
                 free[1] -= 1
-                self.queue_s -= gpu_s[i] if either else 0.0
         return starts
 
 
@@ -210,9 +183,6 @@ class Forecast:
                 if done == _SLOT:
                     continue
                 done_s = end_s
-                if not kind:
-                    queues.busy -= 1
-                    queues.ends_s -= end_s
                 if waits and done >= 0:
                     for i in feeds[done]:
                         if i in waits:
@@ -233,22 +203,10 @@ def expected_end_s(run: Running, now_s: float) -> float:
 
 _GAIN = 0.02  # of the rest of the run that another strategy must save: forecasts are no better
 _WHY = ("a gpu slot is free", "a cpu slot finishes it in time")
-#: Aim over the bound (0: GPU only, inf: any slot), ``by_gain`` and ``patient``; best ones first.
-STRATEGIES = (
-    (1.0, False, False),
-    (2.0, True, True),
-    (1.3, False, False),
-    (1.6, True, False),
-    (1.15, False, False),
-    (math.inf, False, False),
-    (1.0, True, False),
-    (0.0, False, False),
-    (1.06, True, False),
-    (1.06, False, False),
-    (1.15, True, False),
-    (1.06, False, True),
-    (math.inf, True, False),
-)
+#: Aims of the strategies over the bound of what is left, best ones first; with infinity a job
+#: takes any slot. Of 13 strategies, among them others that gave GPUs to the jobs that gain most,
+#: these three did as well as all (mean 1.000, 95th percentile 1.00; one alone: 1.037, 1.18).
+AIMS = (1.0, 1.3, math.inf)
 
 
 def decide(
@@ -313,9 +271,7 @@ def _best_strategy(forecast: Forecast, last: Strategy | None) -> Strategy:
     jobs = len(forecast.ready) + len(forecast.later)
     now_s = forecast.now_s
     span_s = forecast.bound_s() - now_s
-    strategies = [
-        Strategy(now_s + f * span_s if f else -math.inf, gain, wait) for f, gain, wait in STRATEGIES
-    ]
+    strategies = [Strategy(now_s + aim * span_s) for aim in AIMS]
     tries = max(1, min(len(strategies), BUDGET // jobs))
     best, score = strategies[0], (math.inf, math.inf)
     if last:
@@ -381,7 +337,7 @@ class _Assignment:
                 ends = sorted(expected_end_s(run, self.clock_s) for run in pool.running)
                 ends = ends[pool.fillable - pool.slots :] if pool.fillable < pool.slots else []
                 gpus_s[pool.account] += [self.clock_s] * pool.fillable + ends
-        for i in sorted(jobs, key=self.work.orders.by_chain.place.__getitem__):
+        for i in sorted(jobs, key=self.work.by_chain.place.__getitem__):
             account = self.work.jobs[i].fixed.account or ""
             gpu_s, cpu_s = (seconds[i] for seconds in self.work.seconds)
             line = gpus_s[account] if gpu_s < math.inf else []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,17 +81,12 @@ class GpuSlots:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """How slots are filled.
+    """How slots are filled: GPUs by the longest chain, CPUs with what can still end by an aim.
 
     Attributes
     ----------
     aim_s : float
         When everything should be done, in seconds of the clock.
-    by_gain : bool
-        GPUs take the jobs that gain most from them; otherwise those with the longest chain.
-    patient : bool
-        A CPU slot is taken only where that also beats waiting for a GPU behind the jobs that
-        are ready now.
     end_s : float
         When the last forecast with it ended.
     gpu_slots : GpuSlots
@@ -100,8 +94,6 @@ class Strategy:
     """
 
     aim_s: float
-    by_gain: bool = True
-    patient: bool = False
     end_s: float = math.inf
     gpu_slots: GpuSlots = GpuSlots()
 
@@ -126,14 +118,6 @@ class Order:
         self.place = [0] * len(self.jobs)
         for place, i in enumerate(self.jobs):
             self.place[i] = place
-
-
-class Orders(NamedTuple):
-    """Jobs by the longest chain, by the most a GPU gains them, and by the least."""
-
-    by_chain: Order
-    by_gain: Order
-    by_loss: Order
 
 
 class Workload:
@@ -166,7 +150,7 @@ class Workload:
         self.flows = np.array([*self.seconds, self.tail_s])
         self.flow_order = np.argsort(-np.array(gains), kind="stable")
         gain, chain = -np.array(gains), -np.array(self.chain_s)
-        self.orders = Orders(Order(gain, chain), Order(chain, gain), Order(chain, -gain))
+        self.by_chain, self.by_loss = Order(gain, chain), Order(chain, -gain)
 
     def _tails(self) -> list[float]:
         """Seconds from each job's end to the end of all that needs it, at the faster kind."""
