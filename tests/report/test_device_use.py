@@ -32,7 +32,7 @@ from tilewright.report.device_use import (
     slot_of,
     stacked,
 )
-from tilewright.report.gantt_figure import rank_of
+from tilewright.report.gantt import rank_of
 from tilewright.runtime.files import append_line
 
 T0 = 1_795_252_000.0

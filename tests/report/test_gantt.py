@@ -17,8 +17,15 @@ from tests.support.ledger_pages import page
 from tests.support.report_pages import Page
 from tilewright.placement.ledger import read_ledger
 from tilewright.report.figures import save_png
-from tilewright.report.gantt import JobBar, busy_s, lanes, mean_wait_s, use_of
-from tilewright.report.gantt_figure import colour_of, draw_gantt
+from tilewright.report.gantt import (
+    JobBar,
+    busy_s,
+    colour_of,
+    draw_gantt,
+    lanes,
+    mean_wait_s,
+    use_of,
+)
 from tilewright.report.ledger import LIGHT, cluster_runs, read_events
 from tilewright.report.run_section import run_section
 

@@ -27,8 +27,8 @@ from tilewright.report.device_use import (
     rules_of,
     spread,
 )
-from tilewright.report.gantt_figure import rank_of
-from tilewright.report.pictures import embed_figure
+from tilewright.report.figures import embed_figure
+from tilewright.report.gantt import rank_of
 from tilewright.report.run_section import span_text
 from tilewright.runtime.files import read_lines
 
