@@ -34,7 +34,7 @@ import sys
 sys.path.insert(0, {repo!r})
 from tests.sleepers.sizes import Sleepers
 from tilewright.placement import cluster
-from tilewright.placement.resources import Plan
+from tilewright.placement.routing import Plan
 cluster.use()
 sizes = Sleepers({{"nominal_s": 60, "gpu_job": {{"cpus": 8, "mem_mb": 180000}},
                    "cpu_job": {{"cpus": 8, "mem_mb": 48000}}}})

@@ -24,10 +24,10 @@ from benchmarks.placement_bound import Bound
 from benchmarks.placement_exact import best_of_many_s, told
 from benchmarks.placement_policies import BASELINES, any_free, ours, preassigned
 from benchmarks.placement_scenarios import Scenario, make_scenario
-from tilewright.placement.jobs import KINDS
+from tilewright.placement.jobs import KINDS, Job
 from tilewright.placement.policy import decide
-from tilewright.placement.simulator import Policy, Run, simulate
-from tilewright.placement.workload import Job, Slots, Workload
+from tilewright.placement.preview import Policy, SimulatedRun, simulate
+from tilewright.placement.workload import Slots, Workload
 
 
 @dataclass
@@ -46,13 +46,13 @@ class Result:
     loss: float | None
 
 
-def play(scenario: Scenario, policy: Policy) -> tuple[float, Run]:
+def play(scenario: Scenario, policy: Policy) -> tuple[float, SimulatedRun]:
     """Return the makespan, infinite where jobs are left, and the run."""
     run = simulate(scenario.jobs, scenario.true_s, scenario.pools, policy, scenario.changes)
     return (math.inf if run.undone else run.makespan_s), run
 
 
-def cost_of_loss(scenario: Scenario, lost_s: float, run: Run) -> float:
+def cost_of_loss(scenario: Scenario, lost_s: float, run: SimulatedRun) -> float:
     """Return the time from the loss of an account on, over that without the loss and its share.
 
     The share: what was left takes longer by the lost part of the speed, and the longest of the
@@ -68,8 +68,8 @@ def cost_of_loss(scenario: Scenario, lost_s: float, run: Run) -> float:
         for pool in scenario.pools
     }  # fmt: skip
     share = sum(speeds.values()) / sum(v for name, v in speeds.items() if name not in kills)
-    killed = [bar for bar in run.bars if not bar.done and kills.get(bar.pool) == bar.end_s]
-    again_s = max((bar.end_s - bar.start_s for bar in killed), default=0.0)
+    killed = [span for span in run.spans if not span.done and kills.get(span.pool) == span.end_s]
+    again_s = max((span.end_s - span.start_s for span in killed), default=0.0)
     return max(0.0, lost_s - at_s) / max(1e-9, max(0.0, kept_s - at_s) * share + again_s)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from benchmarks.placement_bound import Bound
-from tilewright.placement.simulator import View, simulate
+from tilewright.placement.preview import Snapshot, simulate
 from tilewright.placement.workload import Decision
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def told(scenario: Scenario) -> Scenario:
     """Return the same scenario with the true duration of every job as its estimate."""
-    jobs = [replace(job, rule=job.name, work=1.0) for job in scenario.jobs]
+    jobs = [replace(job, rule=job.name, nominal_s=1.0) for job in scenario.jobs]
     return replace(scenario, jobs=jobs, estimates_s=dict(scenario.true_s))
 
 
@@ -42,18 +42,22 @@ def best_of_many_s(scenario: Scenario, tries: int = 300) -> float:
         ]
 
         def policy(
-            view: View, aim_s: float = aim_s, weight: list[float] = weight
+            snapshot: Snapshot, aim_s: float = aim_s, weight: list[float] = weight
         ) -> Iterable[Decision]:
-            free = {p.name: p.free for p in sorted(view.pools, key=lambda p: p.kind, reverse=True)}
-            for i in sorted((index[n] for n in view.ready), key=weight.__getitem__, reverse=True):
+            free = {
+                p.name: p.free for p in sorted(snapshot.pools, key=lambda p: p.kind, reverse=True)
+            }
+            for i in sorted(
+                (index[n] for n in snapshot.ready), key=weight.__getitem__, reverse=True
+            ):
                 for pool, count in free.items():
                     on_gpu = kinds[pool] == "gpu"
-                    end_s = view.clock_s + (gpu_s[i] if on_gpu else cpu_s[i])
-                    safe = not view.clock_s < kills.get(pool, math.inf) < end_s < math.inf
+                    end_s = snapshot.clock_s + (gpu_s[i] if on_gpu else cpu_s[i])
+                    safe = not snapshot.clock_s < kills.get(pool, math.inf) < end_s < math.inf
                     timely = on_gpu or gpu_s[i] == math.inf or end_s + tail_s[i] <= aim_s
                     if count and end_s < math.inf and safe and timely:
                         free[pool] -= 1
-                        yield Decision(scenario.jobs[i].name, pool, view.clock_s, end_s, "")
+                        yield Decision(scenario.jobs[i].name, pool, snapshot.clock_s, end_s, "")
                         break
 
         run = simulate(scenario.jobs, scenario.true_s, scenario.pools, policy, scenario.changes)

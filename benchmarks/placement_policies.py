@@ -10,9 +10,8 @@ from dataclasses import replace
 from benchmarks.placement_scenarios import Scenario
 from tilewright.placement.jobs import KINDS, Kind
 from tilewright.placement.policy import decide
-from tilewright.placement.restarts import after, restarts
-from tilewright.placement.simulator import Policy, View
-from tilewright.placement.workload import Decision, Workload
+from tilewright.placement.preview import Policy, Snapshot
+from tilewright.placement.workload import Decision, Running, Workload
 
 BASELINES = ("gpu round robin", "static weighted", "any free slot")
 
@@ -25,32 +24,34 @@ def ours(scenario: Scenario, learn: bool = True) -> Policy:
     work, last, seen = Workload(scenario.jobs, estimates), None, 0
     logs: dict[tuple[str, Kind], list[float]] = defaultdict(list)
 
-    def policy(view: View) -> Iterable[Decision]:
+    def policy(snapshot: Snapshot) -> Iterable[Decision]:
         nonlocal work, last, seen
         stale = False
-        for bar in view.bars[seen:]:
-            if bar.done:
-                key = jobs[bar.job].rule, kinds[bar.pool]
-                per_work_s = (bar.end_s - bar.start_s) / jobs[bar.job].work
-                logs[key].append(math.log(per_work_s / scenario.estimates_s[key]))
+        for span in snapshot.spans[seen:]:
+            if span.done:
+                key = jobs[span.job].rule, kinds[span.pool]
+                per_nominal_s = (span.end_s - span.start_s) / jobs[span.job].nominal_s
+                logs[key].append(math.log(per_nominal_s / scenario.estimates_s[key]))
                 learned_s = scenario.estimates_s[key] * math.exp(
                     sum(logs[key]) / (len(logs[key]) + 0.5)
                 )
                 if abs(learned_s / estimates[key] - 1) > 0.05:
                     estimates[key], stale = learned_s, True
-        seen = len(view.bars)
+        seen = len(snapshot.spans)
         if stale and learn:
             work = Workload(scenario.jobs, estimates)
-        pools = [replace(p, running=tuple(
-            replace(r, end_s=r.start_s + estimates[jobs[r.job].rule, p.kind] * jobs[r.job].work)
-            for r in p.running)) for p in view.pools]  # fmt: skip
-        starts: tuple[Decision, ...] = ()
-        if view.ready:
-            found = decide(work, view.ready, view.later, pools, view.clock_s, last=last)
-            last, starts = found.way, found.starts
-        pools = after(pools, starts)
-        waiting = set(view.ready) - {start.job for start in starts}
-        return [*starts, *restarts(work, waiting, view.later, pools, view.clock_s, last)]
+
+        def end_s(run: Running, kind: Kind) -> float:
+            job = jobs[run.job]
+            return run.start_s + estimates[job.rule, kind] * job.nominal_s
+
+        pools = [
+            replace(p, running=tuple(replace(r, end_s=end_s(r, p.kind)) for r in p.running))
+            for p in snapshot.pools
+        ]
+        found = decide(work, snapshot.ready, snapshot.later, pools, snapshot.clock_s, last=last)
+        last = found.strategy
+        return found.starts
 
     return policy
 
@@ -77,11 +78,13 @@ def preassigned(scenario: Scenario, weighted: bool) -> Policy:
         )
         plan[job.name] = chosen.name
 
-    def policy(view: View) -> Iterable[Decision]:
-        pools = {pool.name: pool for pool in view.pools}
-        free = {pool.name: pool.free for pool in view.pools}
-        alive = {kind: [p.name for p in view.pools if p.kind == kind and p.slots] for kind in KINDS}
-        for name in view.ready:
+    def policy(snapshot: Snapshot) -> Iterable[Decision]:
+        pools = {pool.name: pool for pool in snapshot.pools}
+        free = {pool.name: pool.free for pool in snapshot.pools}
+        alive = {
+            kind: [p.name for p in snapshot.pools if p.kind == kind and p.slots] for kind in KINDS
+        }
+        for name in snapshot.ready:
             pool = plan[name]
             if not pools[pool].slots:
                 others = alive[pools[pool].kind] or alive["cpu"]
@@ -90,7 +93,7 @@ def preassigned(scenario: Scenario, weighted: bool) -> Policy:
                 pool = plan[name] = others[len(name) % len(others)]
             if free[pool]:
                 free[pool] -= 1
-                yield Decision(name, pool, view.clock_s, view.clock_s, "planned")
+                yield Decision(name, pool, snapshot.clock_s, snapshot.clock_s, "planned")
 
     return policy
 
@@ -99,13 +102,13 @@ def any_free(scenario: Scenario) -> Policy:
     """Return a policy that takes whatever slot is free, GPUs first."""
     jobs = {job.name: job for job in scenario.jobs}
 
-    def policy(view: View) -> Iterable[Decision]:
-        free = {p.name: p.free for p in sorted(view.pools, key=lambda p: p.kind, reverse=True)}
-        kinds = {p.name: p.kind for p in view.pools}
-        for name in view.ready:
+    def policy(snapshot: Snapshot) -> Iterable[Decision]:
+        free = {p.name: p.free for p in sorted(snapshot.pools, key=lambda p: p.kind, reverse=True)}
+        kinds = {p.name: p.kind for p in snapshot.pools}
+        for name in snapshot.ready:
             pool = next((p for p, n in free.items() if n and kinds[p] in jobs[name].kinds), None)
             if pool is not None:
                 free[pool] -= 1
-                yield Decision(name, pool, view.clock_s, view.clock_s, "free")
+                yield Decision(name, pool, snapshot.clock_s, snapshot.clock_s, "free")
 
     return policy

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from benchmarks.placement_bound import Bound
-from tilewright.placement.jobs import KINDS, Kind
-from tilewright.placement.simulator import Change
-from tilewright.placement.workload import Job, Slots
+from tilewright.placement.jobs import KINDS, Job, Kind
+from tilewright.placement.preview import Change
+from tilewright.placement.workload import Slots
 
 CPUS_PER_JOB, GPU_JOB_GB, CPU_JOB_GB = 8, 16, 48
-#: Rules in the order of the pipeline; the light ones never take a GPU.
+#: Rules in the order of the pipeline; the small ones never take a GPU.
 RULES = ("tile_positions", "stitch", "deconvolve", "project", "register", "assemble")
 
 
@@ -41,10 +41,10 @@ def pipeline(rng: random.Random, count: int) -> list[Job]:
         for cycle in range(cycles):
             group = f"s{sample}c{cycle}"
 
-            def add(rule: str, part: str, needs: Iterable[str], light: bool = False,
+            def add(rule: str, part: str, needs: Iterable[str], small: bool = False,
                     group: str = group, work: float = work) -> str:
                 name = f"{rule}_{group}_{part}"
-                kinds: tuple[Kind, ...] = ("cpu",) if light else KINDS
+                kinds: tuple[Kind, ...] = ("cpu",) if small else KINDS
                 jobs.append(Job(name, rule, kinds, tuple(needs), work, group))
                 return name
 
@@ -54,7 +54,7 @@ def pipeline(rng: random.Random, count: int) -> list[Job]:
                 last = places
                 for rule in RULES[1:4]:
                     last = add(rule, str(channel), (last,))
-                    add("qc", f"{rule}{channel}", (last,), light=True)
+                    add("qc", f"{rule}{channel}", (last,), small=True)
                 planes.append(last)
             ends.append(add("register", "", [*planes, *ends[:1]]))
         add("assemble", "", ends)
@@ -102,7 +102,7 @@ def make_scenario(seed: int) -> Scenario:
     off = {key: math.exp(rng.uniform(-half, half)) for key in estimates}
     true = {
         (job.name, kind): estimates[job.rule, kind]
-        * job.work
+        * job.nominal_s
         * off[job.rule, kind]
         * math.exp(rng.uniform(-half, half))
         for job in jobs

@@ -21,7 +21,7 @@ from tilewright.placement.ledger import read_ledger
 
 SLEEPERS: dict[str, Any] = {
     "jobs": 8,
-    "light": 0,
+    "small": 0,
     "seconds": "2,6",
     "nominal_s": 20,
     "gpu_job": {"cpus": 8, "mem_mb": 180_000},
@@ -70,7 +70,7 @@ class ClusterRun:
             **self.slurm.env,
             "TILEWRIGHT_SITE": str(self.folder / "site.yaml"),
             "XDG_CACHE_HOME": str(self.folder / "cache"),
-            "PYTHONPATH": f"{REPO}:{REPO / 'tests/support/standin'}",
+            "PYTHONPATH": f"{REPO / 'src'}:{REPO}:{REPO / 'tests/support/standin'}",
             **self.env,
         }
 

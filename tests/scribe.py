@@ -71,7 +71,7 @@ def run(
     (folder / "Snakefile").write_text(snakefile)
     environment = {
         **{key: value for key, value in os.environ.items() if not key.startswith("SLURM_")},
-        "PYTHONPATH": f"{folder / 'plugins'}:{REPO}",
+        "PYTHONPATH": f"{folder / 'plugins'}:{REPO / 'src'}:{REPO}",
         "XDG_CACHE_HOME": str(folder / "cache"),
     }
     return subprocess.run(

@@ -11,12 +11,23 @@ import pytest
 
 from tests.test_capacity import account, partition
 from tests.test_survey import LIMITS, PARTITIONS, USE, Recorded, client
-from tilewright.placement.bounds import clipped, largest, longest_min, may_use, room, too_big
-from tilewright.placement.capacity import Claim, Room, room_now
+from tilewright.placement.cluster import Note, SurveyError, survey
 from tilewright.placement.jobs import Shape
-from tilewright.placement.pools import Sharing, make_pools, sharing
+from tilewright.placement.limits import (
+    Capacity,
+    Claim,
+    Sharing,
+    capacity_now,
+    clipped,
+    largest,
+    left,
+    longest_min,
+    make_pools,
+    may_use,
+    sharing,
+    too_big,
+)
 from tilewright.placement.site import Site
-from tilewright.placement.survey import SurveyError, survey
 from tilewright.slurm.jobs import SlurmJob
 from tilewright.slurm.query import SlurmClient, Unknown
 from tilewright.slurm.records import Partition
@@ -35,37 +46,37 @@ GPUS = bound("gpu", {"cpu": 16, "gres/gpu": 4})
 CPUS = bound("cpu", {"cpu": 24})
 
 
-def rooms(*sent: Claim, waiting: Sequence[SlurmJob] = (), **partitions: Partition) -> Room:
+def rooms(*sent: Claim, waiting: Sequence[SlurmJob] = (), **partitions: Partition) -> Capacity:
     both = [account("a", limit=LIMIT), account("b", limit=LIMIT)]
     where: dict[Any, Partition | None] = {"gpu": GPUS, "cpu": CPUS, **partitions}
-    return room_now(both, waiting, sent, mode="independent", utilisation=1.0, partitions=where)
+    return capacity_now(both, waiting, sent, mode="independent", utilisation=1.0, partitions=where)
 
 
 def test_a_partition_qos_replaces_the_limit_of_the_account() -> None:
     a = account("a", limit=LIMIT)
-    assert (room(a, None, "cpu"), room(a, CPUS, "cpu"), room(a, CPUS, "mem")) == (64, 24, 9000)
+    assert (left(a, None, "cpu"), left(a, CPUS, "cpu"), left(a, CPUS, "mem")) == (64, 24, 9000)
     over = replace(a, before_partition=True)
-    assert (room(over, CPUS, "cpu"), largest(over, CPUS, "cpu")) == (64, 64)
+    assert (left(over, CPUS, "cpu"), largest(over, CPUS, "cpu")) == (64, 64)
     wider = replace(CPUS, limit={"cpu": 500})
-    assert room(a, wider, "cpu") == 500
+    assert left(a, wider, "cpu") == 500
     capped = replace(a, limit={**LIMIT, "cpu": 10}, limit_from={"cpu": "cap"})
-    assert room(capped, wider, "cpu") == 10
+    assert left(capped, wider, "cpu") == 10
     used = replace(CPUS, used={"cpu": 20})
-    assert room(a, used, "cpu") == 4
+    assert left(a, used, "cpu") == 4
     mine = replace(CPUS, limit_per_user={"cpu": 9}, mine={"cpu": 3})
-    assert room(a, mine, "cpu") == 6
+    assert left(a, mine, "cpu") == 6
 
 
 def test_jobs_of_two_accounts_share_the_room_of_a_partition_qos() -> None:
-    left = rooms()
+    here = rooms()
     for name in "aba":
-        assert left.fits(name, "cpu", CPU)
-        left = left.take(name, "cpu", CPU)
-    assert not left.fits("a", "cpu", CPU)
-    assert not left.fits("b", "cpu", CPU)
-    assert left.fits("b", "gpu", GPU)
-    left = left.take("b", "gpu", GPU).take("a", "gpu", GPU)
-    assert not left.fits("b", "gpu", GPU)
+        assert here.fits(name, "cpu", CPU)
+        here = here.take(name, "cpu", CPU)
+    assert not here.fits("a", "cpu", CPU)
+    assert not here.fits("b", "cpu", CPU)
+    assert here.fits("b", "gpu", GPU)
+    here = here.take("b", "gpu", GPU).take("a", "gpu", GPU)
+    assert not here.fits("b", "gpu", GPU)
 
 
 def test_what_was_sent_or_pends_in_a_partition_counts_on_its_qos() -> None:
@@ -78,10 +89,10 @@ def test_what_was_sent_or_pends_in_a_partition_counts_on_its_qos() -> None:
 
 
 def test_unknown_use_of_a_partition_qos_closes_its_kind() -> None:
-    left = rooms(cpu=replace(CPUS, used=None))
-    assert not left.fits("a", "cpu", CPU)
-    assert left.fits("a", "gpu", GPU)
-    assert left.closed["a", "cpu"] == "use of cpu is not known"
+    here = rooms(cpu=replace(CPUS, used=None))
+    assert not here.fits("a", "cpu", CPU)
+    assert here.fits("a", "gpu", GPU)
+    assert here.closed["a", "cpu"] == "use of cpu is not known"
 
 
 def test_slots_of_a_partition_qos() -> None:
@@ -105,9 +116,9 @@ def test_a_job_bigger_than_one_job_may_be_has_no_slot() -> None:
     a = replace(account("a", limit=LIMIT), limit_per_job={"cpu": 4})
     assert too_big(a, CPU) == "it asks for cpu=8 and account a has 4"
     assert make_pools([a], {"cpu": CPU}) == []
-    left = room_now([a], (), (), mode="shared", utilisation=1.0, partitions={})
-    assert not left.fits("a", "cpu", CPU)
-    assert left.fits("a", "cpu", replace(CPU, cpus=4))
+    here = capacity_now([a], (), (), mode="shared", utilisation=1.0, partitions={})
+    assert not here.fits("a", "cpu", CPU)
+    assert here.fits("a", "cpu", replace(CPU, cpus=4))
 
 
 def test_the_shortest_wall_holds() -> None:
@@ -157,11 +168,13 @@ def test_use_is_seen_in_the_queue_where_slurm_refuses_but_not_where_it_is_silent
     recorded.answers["flags=qos"] = Unknown("scontrol", "Access/permission denied")
     found = survey(client(recorded, tmp_path), 1001, Site())
     assert all(one.used == FREE for one in found.accounts)
-    assert "lower bound" in found.notes[0]
+    assert "lower bound" in found.notes[0].text
     recorded.answers["flags=qos"] = Unknown("scontrol", "no answer within 15 s", refused=False)
     found = survey(client(recorded, tmp_path / "b"), 1001, Site())
     assert all(one.used is None for one in found.accounts)
-    assert found.notes == ("use is not known: scontrol did not answer: no answer within 15 s",)
+    assert found.notes == (
+        Note("use", "use is not known: scontrol did not answer: no answer within 15 s"),
+    )
 
 
 def test_accounts_of_other_clusters_are_not_ours(recorded: Recorded, tmp_path: Path) -> None:

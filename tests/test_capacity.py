@@ -12,13 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.test_stale import cluster_with
-from tilewright.placement.bounds import needs
-from tilewright.placement.capacity import Claim, Room, room_now
 from tilewright.placement.cluster import Cluster
-from tilewright.placement.jobs import Fixed, Kind, Past, Place, Shape, Task
-from tilewright.placement.pools import Sharing
-from tilewright.placement.resources import Plan
-from tilewright.placement.rounds import RoundOfPlacing, light, make_workload
+from tilewright.placement.dispatcher import Round
+from tilewright.placement.jobs import Fixed, Job, Kind, Past, Place, Shape, Task
+from tilewright.placement.limits import Capacity, Claim, Sharing, capacity_now, needs
+from tilewright.placement.routing import Plan
 from tilewright.slurm.accounts import COUNTED, Account
 from tilewright.slurm.jobs import SlurmJob
 from tilewright.slurm.records import Partition
@@ -38,7 +36,7 @@ class Rules:
     def kinds(self, rule: str) -> tuple[Kind, ...]:
         return tuple(self.shapes[rule])
 
-    def shape(self, rule: str, wildcards: Any, *, gpu: bool, attempt: int = 1) -> Shape:
+    def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
         shapes = self.shapes[rule]
         return shapes["gpu"] if gpu else shapes.get("cpu", shapes[next(iter(shapes))])
 
@@ -82,8 +80,8 @@ class Question:
     bad_nodes: dict[Kind, set[str]] = field(default_factory=lambda: {"gpu": set(), "cpu": set()})
 
     @property
-    def room(self) -> Room:
-        return room_now(
+    def capacity(self) -> Capacity:
+        return capacity_now(
             self.accounts,
             self.waiting,
             self.claims,
@@ -92,13 +90,12 @@ class Question:
             partitions=self.partitions,
         )
 
-    def answer(self, cluster: Cluster) -> RoundOfPlacing:
+    def answer(self, cluster: Cluster) -> Round:
         cluster.survey = replace(cluster.survey, partitions=self.partitions)
         plan = Plan(Rules(self.shapes), cluster=cluster)
         tasks = [*self.ready, *self.later, *self.active]
-        found = RoundOfPlacing(
-            make_workload(tasks, plan), plan, self.room, self.active, self.bad_nodes, {}, 1000.0
-        )
+        work = plan.estimates.workload(task.job for task in tasks)
+        found = Round(work, plan, self.capacity, self.active, self.bad_nodes, {}, 1000.0)
         found.place(self.ready, self.later, None)
         return found
 
@@ -140,7 +137,7 @@ def _shapes(draw: st.DrawFn) -> dict[str, dict[Kind, Shape]]:
         "both": {"gpu": shape(draw(st.integers(1, 2))), "cpu": shape(0, 2)},
         "large": {"gpu": shape(1), "cpu": shape(0, 2)},
         "cpu": {"cpu": shape(0, 2)},
-        "light": {"cpu": Shape(1, draw(st.integers(10, 60)), 0, 5)},
+        "small": {"cpu": Shape(1, draw(st.integers(10, 60)), 0, 5)},
     }
 
 
@@ -148,18 +145,18 @@ def _shapes(draw: st.DrawFn) -> dict[str, dict[Kind, Shape]]:
 def questions(draw: st.DrawFn) -> Question:
     shapes = draw(_shapes())
 
-    def task(name: str, **values: Any) -> Task:
+    def job(name: str, **values: Any) -> Job:
         rule = draw(st.sampled_from(sorted(shapes)))
-        return Task(name, rule, {}, tuple(shapes[rule]), nominal_s=60.0, **values)
+        return Job(name, rule, tuple(shapes[rule]), nominal_s=60.0, wildcards={}, **values)
 
     def sent(name: str) -> Task:
-        made = task(name, sent_s=990.0)
+        made = job(name)
         kind = draw(st.sampled_from(made.kinds))
         where = draw(_names)
         place = Place(where, None, None, kind, shapes[made.rule][kind], f"{where}_{kind}")
         state = draw(st.sampled_from(["PENDING", "RUNNING"]))
         seen = draw(st.none() | st.just(SlurmJob(7, state, start_s=995.0)))
-        return replace(made, place=place, seen=seen)
+        return Task(made, place, 990.0, seen=seen)
 
     bound = partition("g", allow_accounts=draw(st.sampled_from([None, ("a", "b")])))
     return Question(
@@ -194,17 +191,19 @@ def questions(draw: st.DrawFn) -> Question:
         draw(st.sampled_from([0.5, 0.85, 1.0])),
         shapes,
         [
-            task(
-                f"r{n}",
-                fixed=Fixed(
-                    draw(st.sampled_from([None, None, None, "a", "gone"])),
-                    draw(st.sampled_from([None, None, 3])),
+            Task(
+                job(
+                    f"r{n}",
+                    fixed=Fixed(
+                        draw(st.sampled_from([None, None, None, "a", "gone"])),
+                        cpus=draw(st.sampled_from([None, None, 3])),
+                    ),
                 ),
                 past=Past(draw(st.integers(0, 2)), 0, (), frozenset(draw(st.sets(_names)))),
             )
             for n in range(draw(st.integers(1, 12)))
         ],
-        [task(f"l{n}", needs=("r0",)) for n in range(draw(st.integers(0, 3)))],
+        [Task(job(f"l{n}", needs=("r0",))) for n in range(draw(st.integers(0, 3)))],
         [sent(f"s{n}") for n in range(draw(st.integers(0, 3)))],
         {"gpu": draw(st.sets(st.sampled_from(["g1", "g2"]))), "cpu": {"c1"}},
     )
@@ -254,11 +253,11 @@ def test_starts_never_exceed_any_limit_and_every_ready_job_starts_or_has_a_reaso
     cluster: Cluster, question: Question
 ) -> None:
     found = question.answer(cluster)
-    started = [start.task.name for start in found.starts]
+    started = [start.task.name for start in found.placements]
     assert sorted([*started, *found.why]) == sorted(task.name for task in question.ready)
     assert all(found.why.values())
     for one in question.accounts:
-        here = [start for start in found.starts if start.place.account == one.name]
+        here = [start for start in found.placements if start.place.account == one.name]
         asked: Counter[str] = Counter()
         for start in here:
             asked.update(needs(start.place.shape, 1))
@@ -266,18 +265,19 @@ def test_starts_never_exceed_any_limit_and_every_ready_job_starts_or_has_a_reaso
         for tres in (*COUNTED, "jobs") if here else ():
             assert asked[tres] <= left[tres], (one, tres)
         assert not {start.place.kind for start in here} & closed_kinds(question, one)
-    for start in found.starts:
+    for start in found.placements:
         task, place = start.task, start.place
         one = next(a for a in question.accounts if a.name == place.account)
         where = question.partitions[place.kind]
         assert where is not None
-        assert place.kind in task.kinds
+        assert place.kind in task.job.kinds
         assert (place.shape.gpus > 0) == (place.kind == "gpu")
-        assert place.kind == "cpu" or not light(task, found.plan)
-        assert task.fixed.account in (None, place.account)
-        assert place.shape.cpus == task.fixed.cpus or task.fixed.cpus is None
+        assert place.kind == "cpu" or not found.plan.estimates.is_small(task.job)
+        assert task.job.fixed.account in (None, place.account)
+        assert place.shape.cpus == task.job.fixed.cpus or task.job.fixed.cpus is None
         assert place.partition == where.name
         assert where.allow_accounts is None or one.name in where.allow_accounts
         assert not one.partitions or where.name in one.partitions
         assert set(place.exclude) == question.bad_nodes[place.kind] | task.past.nodes
         assert start.reason
+        assert start.small == (start.task.job.rule == "small")

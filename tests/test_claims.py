@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.placement.capacity import Claim
-from tilewright.placement.claims import Claims
+from tilewright.placement.limits import Claim
+from tilewright.placement.submission_lock import SubmissionLock
 
 ONE = Claim("clive", {"cpu": 8, "mem": 100, "gres/gpu": 1, "jobs": 1})
 TWO = Claim("maigan", {"cpu": 4})
 
 
 @dataclass
-class Run(Claims):
+class Run(SubmissionLock):
     """Claims of a run with another process number, since two runs are two processes."""
 
     pid: int = 0
@@ -111,9 +111,9 @@ def test_an_error_inside_the_lock_is_not_swallowed_and_frees_it(tmp_path: Path) 
 _HOLDER = """
 import sys, time
 from pathlib import Path
-from tilewright.placement.capacity import Claim
-from tilewright.placement.claims import Claims
-claims = Claims(Path(sys.argv[1]))
+from tilewright.placement.limits import Claim
+from tilewright.placement.submission_lock import SubmissionLock
+claims = SubmissionLock(Path(sys.argv[1]))
 print("trying", flush=True)
 with claims.alone():
     print(time.monotonic(), flush=True)
@@ -148,4 +148,4 @@ def test_the_lock_keeps_another_process_out_until_it_is_left(tmp_path: Path) -> 
             free.communicate("\n")
     assert held_s < left_s < entered_s  # no margin
     assert other_s < left_s  # no margin
-    assert Claims(tmp_path).others() == [Claim("clive", {"cpu": 8})] * 2
+    assert SubmissionLock(tmp_path).others() == [Claim("clive", {"cpu": 8})] * 2

@@ -40,10 +40,9 @@ from tilewright.commands.dag import read_experiment
 from tilewright.commands.doctor import as_json, print_checks
 from tilewright.commands.slurm_here import slurm_wanted
 from tilewright.config.layout import Layout
-from tilewright.placement.cluster import Cluster
-from tilewright.placement.resources import Plan
+from tilewright.placement.cluster import Cluster, Note, survey
+from tilewright.placement.routing import Plan
 from tilewright.placement.site import Site
-from tilewright.placement.survey import survey
 from tilewright.slurm.query import Unknown
 
 CONFIG = "MinJobAge               = 300 sec\nSLURM_VERSION           = 22.05.8\n"
@@ -135,7 +134,8 @@ def test_partitions_that_are_too_short_or_refuse_an_account(tmp_path: Path) -> N
 def test_accounts_of_unknown_use_take_no_job(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path)
     unknown = replace(cluster.survey.accounts[0], used=None)
-    cluster.survey = replace(cluster.survey, accounts=(unknown,), notes=("limits are old", "x"))
+    notes = (Note("limits", "limits are old"), Note("use", "x"))
+    cluster.survey = replace(cluster.survey, accounts=(unknown,), notes=notes)
     found = [check for check in check_accounts(cluster) if check.state == "warning"]
     assert [check.text for check in found] == [
         "brusko: its use is not known, so it takes no job",
@@ -191,13 +191,13 @@ def test_stale_jobs_and_a_queue_that_is_not_known(tmp_path: Path) -> None:
 
 
 def test_jobs_too_large_for_any_account_or_this_machine(tmp_path: Path) -> None:
-    cluster, plan = cluster_of(tmp_path), Plan(TenMinutes(cpus=200))
-    found = check_fit(cluster, tasks_of(1), plan)
+    cluster, large = cluster_of(tmp_path), Plan(TenMinutes(cpus=200)).estimates
+    found = check_fit(cluster, tasks_of(1), large)
     assert found.state == "problem"
     assert "it asks for cpu=200 and account clive has 104" in found.text
     assert found.fix.startswith("Lower resources.stitch in the config")
-    assert check_fit(cluster, tasks_of(1), Plan(TenMinutes())).state == "ok"
-    assert check_memory(tasks_of(1), plan).state == "ok"
+    assert check_fit(cluster, tasks_of(1), Plan(TenMinutes()).estimates).state == "ok"
+    assert check_memory(tasks_of(1), large).state == "ok"
 
 
 def test_disk_space(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.placement.durations import Durations
+from tilewright.placement.sizing import Durations
 
 
 def test_until_something_is_learned_the_slowdown_counts() -> None:
@@ -88,7 +88,7 @@ def test_a_file_holds_the_last_jobs_of_all_runs(tmp_path: Path) -> None:
         "\x00",
     ],
 )
-def test_a_damaged_file_holds_nothing_and_is_mended(tmp_path: Path, content: str) -> None:
+def test_a_damaged_file_holds_nothing_and_is_replaced(tmp_path: Path, content: str) -> None:
     path = tmp_path / "durations.json"
     path.write_text(content)
     durations = Durations(path)

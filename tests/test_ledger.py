@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,8 @@ from hypothesis import strategies as st
 
 from tests.test_capacity import Rules
 from tests.test_stale import cluster_with
-from tilewright.placement.farewell import farewell, summary_lines
-from tilewright.placement.ledger import Ledger, read_ledger
-from tilewright.placement.resources import Plan
+from tilewright.placement.ledger import Ledger, read_ledger, summary_lines
+from tilewright.placement.routing import Plan
 
 DONE: dict[str, Any] = {"event": "done", "job": "rule_a", "pool": "clive_cpu"}
 FAIL: dict[str, Any] = {
@@ -111,20 +111,21 @@ def test_the_command_that_resumes_can_be_pasted_into_a_shell(arguments: list[str
 
 
 def test_the_end_speaks_of_the_last_run_only(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, _ = cluster_with("", tmp_path / "cache")
     ledger = Ledger(tmp_path / "ledger.jsonl")
     plan = Plan(Rules({}), cluster=cluster, ledger=ledger.path)
-    plan.close = lambda: ledger.write(**DONE)
+    plan.at_end(lambda: ledger.write(**DONE))
     ledger.write("run", run="1")
     ledger.write(**FAIL)
     ledger.write("run", run="2")
-    plan.durations.learn("a", "cpu", 1.0, 2.0)
-    farewell(plan, ["snakemake", "-k"])
+    plan.estimates.durations.learn("a", "cpu", 1.0, 2.0)
+    plan.end()
     assert capsys.readouterr().err == "placement: 1 jobs done (clive_cpu 1)\n"
     assert cluster.durations_file.is_file()
-    farewell(Plan(Rules({}), ledger=ledger.path), ["snakemake"])
+    Plan(Rules({}), ledger=ledger.path).end()
     assert capsys.readouterr().err == ""
-    farewell(Plan(Rules({}), ledger=ledger.path), ["snakemake", "qc"], failed=True)
+    monkeypatch.setattr(sys, "argv", ["/opt/bin/snakemake", "qc"])
+    Plan(Rules({}), ledger=ledger.path).end(failed=True)
     assert capsys.readouterr().err == "what is finished is kept; resume with: snakemake qc\n"

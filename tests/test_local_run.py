@@ -18,12 +18,12 @@ SNAKEFILE = f"""
 from dataclasses import replace
 from pathlib import Path
 from tests.sleepers.sizes import Sleepers
-from tilewright.placement.resources import Plan
+from tilewright.placement.routing import Plan
 
 class Sizes(Sleepers):
     def kinds(self, rule):
         return tuple(config["kinds"])
-    def shape(self, rule, wildcards, *, gpu, attempt=1):
+    def shape(self, rule, wildcards, *, gpu):
         return replace(super().shape(rule, wildcards, gpu=gpu), gpu_mem_mb=900 * gpu)
 
 plan = Plan(Sizes(config), "gpu", gpus=lambda need_mb: int(Path("gpus").read_text()))
@@ -77,7 +77,8 @@ def play(
          "--configfile", "config.json", "--workflow-profile", "none", "--latency-wait", "1",
          "--keep-going", "--retries", "3", "--resources", *pools],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPO), "XDG_CACHE_HOME": str(folder / "cache")},
+        env={**os.environ, "PYTHONPATH": f"{REPO / 'src'}:{REPO}",
+             "XDG_CACHE_HOME": str(folder / "cache")},
         capture_output=True, text=True, timeout=90, check=False,
     )  # fmt: skip
     log = folder / "log"

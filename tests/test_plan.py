@@ -21,14 +21,14 @@ from tests.conftest import REPO
 from tests.support.runs import Run, make_run
 from tests.test_stale import cluster_with
 from tilewright.commands.dag import DagError, read_experiment, read_tasks
-from tilewright.commands.plan import Preview
-from tilewright.commands.plan_table import print_preview
+from tilewright.commands.plan import PlannedRun
+from tilewright.commands.plan_table import print_plan
 from tilewright.config.checks import data_sizes
 from tilewright.config.layout import Layout
-from tilewright.placement.capacity import Room, room_now
-from tilewright.placement.jobs import Kind, Shape, Task
-from tilewright.placement.outlook import look_ahead
-from tilewright.placement.resources import Plan
+from tilewright.placement.jobs import Job, Kind, Shape, Task
+from tilewright.placement.limits import Capacity, capacity_now
+from tilewright.placement.preview import preview
+from tilewright.placement.routing import Plan
 from tilewright.runtime.machine import device_kinds
 
 SNAKEFILE = REPO / "workflow/Snakefile"
@@ -44,7 +44,7 @@ class Sizes:
     def kinds(self, rule: str) -> tuple[Kind, ...]:
         return ("cpu",) if rule == "qc" else ("gpu", "cpu")
 
-    def shape(self, rule: str, wildcards: Any, *, gpu: bool, attempt: int = 1) -> Shape:
+    def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
         return Shape(1 if rule == "qc" else self.cpus, 4096, int(gpu), 60)
 
     def nominal_s(self, rule: str, wildcards: Any) -> float:
@@ -59,17 +59,17 @@ def tasks_of(count: int) -> list[Task]:
     jobs = [("stitch", f"s{k}", ()) for k in range(count)]
     checks = [("qc", f"q{k}", (f"s{k}", "done before")) for k in range(count)]
     return [
-        Task(name, rule, None, sizes.kinds(rule), needs, sizes.nominal_s(rule, None))
+        Task(Job(name, rule, sizes.kinds(rule), needs, sizes.nominal_s(rule, None)))
         for rule, name, needs in [*jobs, *checks]
     ]
 
 
-def room_of(folder: Path, *, used: str = "") -> Room:
+def capacity_of(folder: Path, *, used: str = "") -> Capacity:
     cluster, _ = cluster_with("", folder)
     accounts = [a for a in cluster.survey.accounts if a.name in ("clive", "maigan")]
     if used:
         accounts = [replace(a, used=dict(a.limit)) for a in accounts]
-    return room_now(
+    return capacity_now(
         accounts,
         [],
         [],
@@ -81,11 +81,11 @@ def room_of(folder: Path, *, used: str = "") -> Room:
 
 def test_jobs_go_to_gpu_and_cpu_slots_and_end_before_gpus_alone(tmp_path: Path) -> None:
     tasks = tasks_of(60)
-    found = look_ahead(tasks, Plan(Sizes()), room_of(tmp_path))
+    found = preview(tasks, Plan(Sizes()).estimates, capacity_of(tmp_path))
     rules = {rule.rule: rule for rule in found.rules}
     assert rules["stitch"].jobs == rules["stitch"].gpu + rules["stitch"].cpu == 60
     assert rules["stitch"].gpu > 0 < rules["stitch"].cpu
-    assert (rules["qc"].light, rules["qc"].gpu, rules["qc"].cpu) == (60, 0, 0)
+    assert (rules["qc"].small, rules["qc"].gpu, rules["qc"].cpu) == (60, 0, 0)
     assert sum(pool.jobs for pool in found.pools) == 60
     # use by labmates: 1 of 3 GPUs is taken
     free = {pool.name: (pool.free, pool.slots) for pool in found.pools}
@@ -101,37 +101,37 @@ def test_jobs_go_to_gpu_and_cpu_slots_and_end_before_gpus_alone(tmp_path: Path) 
 
 
 def test_where_nothing_is_free_the_end_is_not_known(tmp_path: Path) -> None:
-    found = look_ahead(tasks_of(3), Plan(Sizes()), room_of(tmp_path, used="all"))
+    found = preview(tasks_of(3), Plan(Sizes()).estimates, capacity_of(tmp_path, used="all"))
     assert (found.finish_s, found.bound_s, found.gpu_only_s) == (None, None, None)
     assert found.all_free_s is not None
-    shown = text_of(Preview((), 6, found, None, ()))
+    shown = text_of(PlannedRun((), 6, found, None, ()))
     assert "when it would end is not known: no slot is free" in shown
 
 
-def test_only_light_jobs_need_no_slot(tmp_path: Path) -> None:
+def test_only_small_jobs_need_no_slot(tmp_path: Path) -> None:
     checks = tasks_of(3)[3:]
-    found = look_ahead(checks, Plan(Sizes()), room_of(tmp_path, used="all"))
+    found = preview(checks, Plan(Sizes()).estimates, capacity_of(tmp_path, used="all"))
     assert (found.finish_s, found.gpu_only_s, found.bound_s) == (30, 30, 30)
     assert found.pools == ()
 
 
-def text_of(found: Preview) -> str:
+def text_of(found: PlannedRun) -> str:
     stream = StringIO()
-    print_preview(found, Console(file=stream, width=80))
+    print_plan(found, Console(file=stream, width=80))
     return stream.getvalue()
 
 
 def test_the_table_has_80_columns_and_the_json_all_of_it(tmp_path: Path) -> None:
-    outlook = look_ahead(tasks_of(60), Plan(Sizes()), room_of(tmp_path))
-    found = Preview(("registration", "qc"), 120, outlook, None, ("durations: guesses",))
+    forecast = preview(tasks_of(60), Plan(Sizes()).estimates, capacity_of(tmp_path))
+    found = PlannedRun(("registration", "qc"), 120, forecast, None, ("durations: guesses",))
     shown = text_of(found)
     assert shown.startswith("120 jobs to do for registration, qc\n")
     assert "(GPUs only: 30 min, lower bound" in shown
     assert max(map(len, shown.splitlines())) <= 80
     assert "\x1b" not in shown
     numbers = json.loads(json.dumps(found.as_json()))
-    assert numbers["outlook"]["gpu_only_s"] == 1830
-    assert numbers["outlook"]["pools"][0]["name"] == "clive_gpu"
+    assert numbers["forecast"]["gpu_only_s"] == 1830
+    assert numbers["forecast"]["pools"][0]["name"] == "clive_gpu"
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def test_the_jobs_are_those_of_a_dry_run(phantom: Run, monkeypatch: pytest.Monke
         r: n for r, n in dry.items() if r not in ("registration", "qc")
     }
     assert found["here"]["jobs"]["illumination"] == 3
-    assert found["outlook"] is None
+    assert found["forecast"] is None
     assert found["notes"][0].startswith("no Slurm here")
 
 
@@ -188,10 +188,10 @@ def test_tasks_carry_what_they_wait_for(phantom: Run, monkeypatch: pytest.Monkey
     experiment = read_experiment(Path("config.yaml"))
     sizes = data_sizes(experiment, Layout("results"), device_kinds(experiment.settings, None, {}))
     tasks = {t.name: t for t in read_tasks(SNAKEFILE, Path("config.yaml"), ["edf"], sizes)}
-    assert Counter(task.rule for task in tasks.values())["edf_plane"] == 4
-    last = tasks["rule_project_wildcards_tonsil_2_1"]
-    assert last.needs == ("rule_deconvolve_wildcards_tonsil_2_1",)
-    assert (last.kinds, last.group) == (("gpu", "cpu"), "tonsil 2")
+    assert Counter(task.job.rule for task in tasks.values())["edf_plane"] == 4
+    last = tasks["rule_edf_plane_wildcards_tonsil_2_1"]
+    assert last.job.needs == ("rule_deconvolve_wildcards_tonsil_2_1",)
+    assert (last.job.kinds, last.job.group) == (("gpu", "cpu"), "tonsil 2")
     with pytest.raises(DagError, match="no rule to produce edff; targets are stitching"):
         read_tasks(SNAKEFILE, Path("config.yaml"), ["edff"], sizes)
 

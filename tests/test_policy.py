@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.placement.forecast import Forecast, Queues
-from tilewright.placement.jobs import Kind
-from tilewright.placement.policy import decide
-from tilewright.placement.restarts import after, restarts
-from tilewright.placement.workload import Job, Round, Running, Seen, Slots, Way, Workload
+from tilewright.placement.jobs import Fixed, Job, Kind
+from tilewright.placement.policy import Forecast, Queues, decide
+from tilewright.placement.workload import Choice, GpuSlots, Running, Slots, Strategy, Workload
 
 BOTH: tuple[Kind, ...] = ("gpu", "cpu")
 ESTIMATES_S: dict[tuple[str, Kind], float] = {
@@ -43,8 +41,10 @@ def questions(draw: st.DrawFn) -> tuple[list[Job], list[str], list[Slots], float
         )
         needs = draw(st.sets(st.sampled_from([j.name for j in jobs]), max_size=2)) if jobs else ()
         account = draw(st.sampled_from([None, None, None, "a", "b", "gone"]))
-        work = draw(st.floats(0.1, 10))
-        jobs.append(Job(f"j{i}", rule, kinds, tuple(sorted(needs)), work, f"g{i % 3}", account))
+        nominal_s = draw(st.floats(0.1, 10))
+        jobs.append(
+            Job(f"j{i}", rule, kinds, tuple(sorted(needs)), nominal_s, f"g{i % 3}", Fixed(account))
+        )
     pools = [
         pool(account, kind, draw(st.integers(0, 4)), draw(st.integers(-1, 6)),
              *draw(st.lists(st.floats(0, 900), max_size=4)))
@@ -55,8 +55,12 @@ def questions(draw: st.DrawFn) -> tuple[list[Job], list[str], list[Slots], float
 
 
 def ask(
-    jobs: list[Job], ready: list[str], pools: list[Slots], clock_s: float, last: Way | None = None
-) -> Round:
+    jobs: list[Job],
+    ready: list[str],
+    pools: list[Slots],
+    clock_s: float,
+    last: Strategy | None = None,
+) -> Choice:
     later = [job.name for job in jobs if job.name not in set(ready)]
     preferred = {"g0": "a", "g1": "b", "g2": "gone"}
     work = Workload(jobs, ESTIMATES_S)
@@ -64,9 +68,9 @@ def ask(
 
 
 @settings(max_examples=120, deadline=None)
-@given(questions(), st.sampled_from([None, Way(0.0), Way(900.0, False, True, 950.0)]))
+@given(questions(), st.sampled_from([None, Strategy(0.0), Strategy(900.0, False, True, 950.0)]))
 def test_no_pool_is_exceeded_and_every_ready_job_is_placed_or_has_a_reason(
-    question: tuple[list[Job], list[str], list[Slots], float], last: Way | None
+    question: tuple[list[Job], list[str], list[Slots], float], last: Strategy | None
 ) -> None:
     jobs, ready, pools, clock_s = question
     found = ask(jobs, ready, pools, clock_s, last)
@@ -78,9 +82,9 @@ def test_no_pool_is_exceeded_and_every_ready_job_is_placed_or_has_a_reason(
     for start in found.starts:
         job, p = by_name[start.job], by_pool[start.pool]
         assert p.kind in job.kinds
-        assert job.account in (None, p.account)
+        assert job.fixed.account in (None, p.account)
         assert start.start_s == clock_s < start.end_s
-        assert start.end_s == pytest.approx(clock_s + ESTIMATES_S[job.rule, p.kind] * job.work)
+        assert start.end_s == pytest.approx(clock_s + ESTIMATES_S[job.rule, p.kind] * job.nominal_s)
         assert start.reason
     assert sorted([s.job for s in found.starts] + list(found.waiting)) == sorted(ready)
     assert all(found.waiting.values())
@@ -104,7 +108,7 @@ def test_an_idle_cluster_never_waits_for_nothing(
     idle = [pool(p.account, p.kind, p.slots) for p in pools]
     found = ask(jobs, ready, idle, clock_s)
     able = any(
-        p.slots and p.kind in job.kinds and job.account in (None, p.account)
+        p.slots and p.kind in job.kinds and job.fixed.account in (None, p.account)
         for job in jobs if job.name in ready for p in idle
     )  # fmt: skip
     assert bool(found.starts) == able
@@ -124,25 +128,25 @@ def test_a_cpu_slot_is_used_only_where_it_finishes_sooner() -> None:
 
 
 def test_what_is_known_of_gpu_slots() -> None:
-    fell = Seen().after(4, 0.0).after(3, 5.0).after(1, 10.0)
+    fell = GpuSlots().counted(4, 0.0).counted(3, 5.0).counted(1, 10.0)
     assert (fell.slots, fell.gone_s) == (1, (5.0, 10.0, 10.0))
-    assert fell.after(4, 10.0) == fell  # a later count of the same round is for smaller jobs
-    rose = fell.after(3, 20.0)
-    assert rose.back_s(30.0) == [55.0]
-    assert rose.after(9, 40.0).gone_s == ()
+    assert fell.counted(4, 10.0) == fell  # a later count of the same round is for smaller jobs
+    rose = fell.counted(3, 20.0)
+    assert rose.returns_s(30.0) == [55.0]
+    assert rose.counted(9, 40.0).gone_s == ()
 
 
 def test_gpus_that_go_are_waited_for_as_long_as_they_have_been_gone() -> None:
     jobs = [Job(f"j{i}", "stitch", BOTH) for i in range(4)]
     names = [job.name for job in jobs]
-    last = Way(math.inf, seen=Seen(0.0, 2))
+    last = Strategy(math.inf, gpu_slots=GpuSlots(0.0, 2))
     gone = [pool("a", "gpu", 0), pool("a", "cpu", 8, 7, 50.0)]
     at_once = ask(jobs, names, gone, 10.0, last)
     assert not at_once.starts
-    assert at_once.way is not None
-    soon = ask(jobs, names, gone, 100.0, at_once.way)
+    assert at_once.strategy is not None
+    soon = ask(jobs, names, gone, 100.0, at_once.strategy)
     assert not soon.starts  # two more a minute after 190 s are done before 400 s
-    late = ask(jobs, names, gone, 1000.0, at_once.way)
+    late = ask(jobs, names, gone, 1000.0, at_once.strategy)
     assert {s.pool for s in late.starts} == {"a_cpu"}
     idle = [pool("a", "gpu", 0), pool("a", "cpu", 8)]
     assert len(ask(jobs, names, idle, 10.0, last).starts) == 4  # nothing else would happen
@@ -174,7 +178,7 @@ def test_a_group_stays_on_its_account_where_that_costs_nothing() -> None:
 
 
 def test_the_account_that_a_user_chose_is_kept() -> None:
-    jobs = [Job(f"j{i}", "stitch", BOTH, account="b") for i in range(3)]
+    jobs = [Job(f"j{i}", "stitch", BOTH, fixed=Fixed("b")) for i in range(3)]
     names = [job.name for job in jobs]
     pools = [pool("a", "gpu", 3), pool("b", "gpu", 1), pool("b", "cpu", 4)]
     found = ask(jobs, names, pools, 0.0)
@@ -185,7 +189,7 @@ def test_the_account_that_a_user_chose_is_kept() -> None:
 
 def test_a_longer_chain_goes_before_a_job_with_an_account() -> None:
     chain = [Job(f"c{i}", "edf", BOTH, (f"c{i - 1}",) if i else ()) for i in range(3)]
-    jobs = [Job("own", "edf", BOTH, account="a"), *chain]
+    jobs = [Job("own", "edf", BOTH, fixed=Fixed("a")), *chain]
     one = [pool("a", "gpu", 1)]
     assert [s.job for s in ask(jobs, ["own", "c0"], one, 0.0).starts] == ["c0"]
     assert len(ask(jobs, ["own", "c0"], [pool("a", "gpu", 2)], 0.0).starts) == 2
@@ -193,15 +197,19 @@ def test_a_longer_chain_goes_before_a_job_with_an_account() -> None:
     both = [pool("a", "gpu", 1), pool("b", "gpu", 1)]
     assert {s.job: s.pool for s in ask(jobs, ["own", "c0"], both, 0.0).starts}["own"] == "a_gpu"
     longer = [
-        Job(f"o{i}", "edf", BOTH, (f"o{i - 1}",) if i else (), 1, None, "a") for i in range(2)
+        Job(f"o{i}", "edf", BOTH, (f"o{i - 1}",) if i else (), 1, None, Fixed("a"))
+        for i in range(2)
     ]
     found = ask([*longer, Job("j", "edf", BOTH)], ["o0", "j"], one, 0.0)
     assert [s.job for s in found.starts] == ["o0"]
 
 
 def test_of_jobs_with_one_account_the_longest_chain_goes_first() -> None:
-    chain = [Job(f"o{i}", "edf", BOTH, (f"o{i - 1}",) if i else (), 1, None, "a") for i in range(3)]
-    jobs = [Job("own", "edf", BOTH, account="a"), *chain]
+    chain = [
+        Job(f"o{i}", "edf", BOTH, (f"o{i - 1}",) if i else (), 1, None, Fixed("a"))
+        for i in range(3)
+    ]
+    jobs = [Job("own", "edf", BOTH, fixed=Fixed("a")), *chain]
     assert [s.job for s in ask(jobs, ["own", "o0"], [pool("a", "gpu", 1)], 0.0).starts] == ["o0"]
 
 
@@ -222,32 +230,34 @@ def test_a_cpu_takes_what_it_and_its_chain_can_end_by_the_aim(
     jobs = [Job("a", "stitch", BOTH), Job("b", "stitch", BOTH, ("a",))]
     # 300 s on the CPU with a risk of 120 s and 60 s for what follows; or both on the GPU after 60 s
     found = forecast(jobs, pool("a", "gpu", 1, 0, 60.0), pool("a", "cpu", 1))
-    assert found.play(Way(aim_s, by_gain))[0] == end_s
+    assert found.play(Strategy(aim_s, by_gain))[0] == end_s
 
 
-@pytest.mark.parametrize("way", [Way(0.0, True), Way(0.0, False), Way(math.inf, True)])
-def test_gpus_and_cpus_take_the_longest_chains_first_in_every_way(way: Way) -> None:
+@pytest.mark.parametrize(
+    "strategy", [Strategy(0.0, True), Strategy(0.0, False), Strategy(math.inf, True)]
+)
+def test_gpus_and_cpus_take_the_longest_chains_first_in_every_strategy(strategy: Strategy) -> None:
     def jobs(rule: str, kinds: tuple[Kind, ...]) -> list[Job]:
         chain = [Job(f"c{i}", rule, kinds, (f"c{i - 1}",) if i else ()) for i in range(3)]
         return [Job(f"j{i}", rule, kinds) for i in range(3)] + chain
 
     # three of a chain in one slot, three others in the other; 4 in a row the other way round
     on_gpus = forecast(jobs("edf", BOTH), pool("a", "gpu", 2))
-    assert on_gpus.play(way)[0] == 3 * 20.0
+    assert on_gpus.play(strategy)[0] == 3 * 20.0
     on_cpus = forecast(jobs("qc", ("cpu",)), pool("a", "cpu", 2))
-    assert on_cpus.play(way)[0] == 3 * 15.0
+    assert on_cpus.play(strategy)[0] == 3 * 15.0
 
 
 def test_what_is_too_late_for_a_cpu_goes_to_gpus_by_chain() -> None:
     chain = [Job(f"c{i}", "edf", BOTH, (f"c{i - 1}",) if i else ()) for i in range(3)]
     jobs = [Job(f"j{i}", "edf", BOTH) for i in range(3)] + chain
     found = forecast(jobs, pool("a", "gpu", 2, 0, 10.0, 10.0), pool("a", "cpu", 1))
-    assert found.play(Way(0.0))[0] == 10 + 3 * 20.0
-    stitch = [*jobs[:3], Job("s", "stitch", BOTH, work=0.5), *jobs[3:]]
-    late = Queues(forecast(stitch, pool("a", "gpu", 2), pool("a", "cpu", 1)), Way(0.0))
+    assert found.play(Strategy(0.0))[0] == 10 + 3 * 20.0
+    stitch = [*jobs[:3], Job("s", "stitch", BOTH, nominal_s=0.5), *jobs[3:]]
+    late = Queues(forecast(stitch, pool("a", "gpu", 2), pool("a", "cpu", 1)), Strategy(0.0))
     # of the stitch a GPU saves most, of the chain it is the end of all
     assert [stitch[i].name for *_, i in late.fill([2, 1], 0.0)] == ["c0", "s"]
-    queues = Queues(found, Way(0.0))
+    queues = Queues(found, Strategy(0.0))
     assert queues.fill([0, 1], 0.0) == []
     assert [jobs[i].name for *_, i in queues.fill([2, 0], 10.0)] == ["c0", "j0"]
 
@@ -256,17 +266,17 @@ def test_what_is_too_late_for_a_cpu_goes_to_gpus_by_chain() -> None:
 def test_cpus_take_what_loses_least_there(by_gain: bool) -> None:
     jobs = [Job("s", "stitch", BOTH), Job("e", "edf", BOTH)]
     found = forecast(jobs, pool("a", "gpu", 1, 0, 25.0), pool("a", "cpu", 1))
-    assert found.play(Way(math.inf, by_gain))[0] == 25 + 60.0
+    assert found.play(Strategy(math.inf, by_gain))[0] == 25 + 60.0
 
 
 def test_without_a_gpu_cpus_take_the_longest_jobs_first() -> None:
-    jobs = [Job(f"e{i}", "edf", BOTH, work=2) for i in range(2)] + [Job("s", "stitch", BOTH)]
+    jobs = [Job(f"e{i}", "edf", BOTH, nominal_s=2) for i in range(2)] + [Job("s", "stitch", BOTH)]
     # 300 s beside 2 x 60 s; the other way round 60 + 300 s
-    assert forecast(jobs, pool("a", "cpu", 2)).play(Way(math.inf))[0] == 300.0
+    assert forecast(jobs, pool("a", "cpu", 2)).play(Strategy(math.inf))[0] == 300.0
 
 
 def test_a_job_with_an_account_takes_what_longer_chains_leave() -> None:
-    jobs = [Job("own", "edf", BOTH, account="a"), Job("s", "stitch", BOTH)]
+    jobs = [Job("own", "edf", BOTH, fixed=Fixed("a")), Job("s", "stitch", BOTH)]
     found = ask(jobs, ["own", "s"], [pool("a", "gpu", 1, 0, 100.0), pool("a", "cpu", 1)], 0.0)
     assert {s.job: s.pool for s in found.starts} == {"own": "a_cpu"}
 
@@ -275,53 +285,3 @@ def test_jobs_in_a_circle_are_refused() -> None:
     circle = [Job("a", "qc", ("cpu",), ("b",)), Job("b", "qc", ("cpu",), ("a",))]
     with pytest.raises(ValueError, match="circle"):
         Workload(circle, ESTIMATES_S)
-
-
-@settings(max_examples=120, deadline=None)
-@given(questions(), st.data())
-def test_a_job_moves_only_to_a_faster_gpu_that_nobody_waits_for(
-    question: tuple[list[Job], list[str], list[Slots], float], data: st.DataObject
-) -> None:
-    jobs, ready, pools, clock_s = question
-    work = Workload(jobs, ESTIMATES_S)
-    cpu_jobs = [name for name in ready if "cpu" in work.jobs[work.index[name]].kinds]
-    busy = data.draw(st.sets(st.sampled_from(cpu_jobs))) if cpu_jobs else set()
-    runs = [Running(name, 0.0, data.draw(st.floats(0, 3000)), data.draw(st.booleans()))
-            for name in sorted(busy)]  # fmt: skip
-    pools = [*pools, Slots("more", "a", "cpu", len(runs), 0, tuple(runs))]
-    waiting = [name for name in ready if name not in busy]
-    later = [job.name for job in jobs if job.needs]
-    moves = restarts(work, waiting, later, pools, clock_s)
-    assert len({move.job for move in moves}) == len(moves)
-    by_name, run_of = {p.name: p for p in pools}, {run.job: run for run in runs}
-    wanted = {work.jobs[work.index[n]].account for n in waiting
-              if "gpu" in work.jobs[work.index[n]].kinds}  # fmt: skip
-    for move in moves:
-        job, gpu = work.jobs[work.index[move.job]], by_name[move.pool]
-        assert gpu.kind == "gpu"
-        assert "gpu" in job.kinds
-        assert job.account in (None, gpu.account)
-        assert not wanted & {None, gpu.account}
-        assert not run_of[move.job].moved
-        assert clock_s < move.end_s < run_of[move.job].end_s
-    for name, count in Counter(move.pool for move in moves).items():
-        assert count <= by_name[name].room
-    filled = after(pools, moves)
-    assert sum(len(p.running) for p in filled) == sum(len(p.running) for p in pools)
-
-
-def test_the_longest_gains_move_first_and_what_ends_early_stays() -> None:
-    jobs = [Job(name, "stitch", BOTH) for name in ("a", "b", "early", "moved", "over")]
-    ends_s = (400.0, 600.0, 250.0, 700.0, -5.0)
-    runs = [Running(j.name, -90.0, end, j.name == "moved")
-            for j, end in zip(jobs, ends_s, strict=True)]  # fmt: skip
-    work = Workload(jobs, ESTIMATES_S)
-
-    def moved(gpus: int, *waiting: str) -> list[str]:
-        pools = [pool("a", "gpu", gpus), Slots("c", "a", "cpu", 5, 0, tuple(runs))]
-        return [move.job for move in restarts(work, waiting, (), pools, 0.0)]
-
-    assert moved(1) == ["b"]
-    assert moved(4) == ["b", "a"]
-    runs.pop()
-    assert moved(4, "over") == []  # it waits for a GPU

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.placement.bounds import too_big
 from tilewright.placement.jobs import Kind, Shape
-from tilewright.placement.pools import make_pools, total_slots
+from tilewright.placement.limits import make_pools, too_big, total_slots
 from tilewright.slurm.accounts import Account, SiteRules, usable_accounts, with_usage
 from tilewright.slurm.records import Association, Partition, Qos, Usage
 

@@ -11,13 +11,13 @@ import pytest
 
 from tests.test_capacity import Rules, account, partition
 from tests.test_stale import HERE, OTHERS, cluster_with, queue_line
-from tilewright.placement.capacity import room_now
 from tilewright.placement.cluster import Cluster
-from tilewright.placement.errors import PlacementError
-from tilewright.placement.jobs import Fixed, Kind, Past, Shape, Task
-from tilewright.placement.preflight import before_run, check_sizes, deal_with_stale, only_looks
-from tilewright.placement.resources import Plan
+from tilewright.placement.jobs import Fixed, Job, Kind, Past, PlacementError, Shape, Task
+from tilewright.placement.limits import capacity_now
+from tilewright.placement.preflight import before_run, check_sizes, deal_with_stale
+from tilewright.placement.routing import Plan
 from tilewright.placement.site import Site
+from tilewright.runtime.snakemake_adapter import only_looks
 from tilewright.slurm.accounts import Account
 from tilewright.slurm.query import SlurmClient, Unknown
 from tilewright.slurm.records import Partition
@@ -110,12 +110,18 @@ def check(
     places: dict[Kind, Partition | None] = PLACES,
     shapes: dict[Kind, Shape] | None = None,
 ) -> None:
-    room = room_now(accounts, [], [], mode="shared", utilisation=1.0, partitions=places)
-    check_sizes(tasks, room, Plan(Rules({"work": shapes or {"gpu": GPU, "cpu": CPU}})))
+    capacity = capacity_now(accounts, [], [], mode="shared", utilisation=1.0, partitions=places)
+    plan = Plan(Rules({"work": shapes or {"gpu": GPU, "cpu": CPU}}))
+    check_sizes(tasks, capacity, plan.estimates)
 
 
-def task(**values: object) -> Task:
-    return Task("rule_work_wildcards_a", "work", {}, ("gpu", "cpu"), **values)  # type: ignore[arg-type]
+def task(
+    fixed: Fixed = Fixed(),  # noqa: B008
+    past: Past = Past(),  # noqa: B008
+    kinds: tuple[Kind, ...] = ("gpu", "cpu"),
+) -> Task:
+    job = Job("rule_work_wildcards_a", "work", kinds, fixed=fixed, wildcards={})
+    return Task(job, past=past)
 
 
 @pytest.fixture
@@ -163,7 +169,7 @@ def test_the_account_that_the_user_chose_counts(cluster: Cluster) -> None:
 
 
 def test_gpu_jobs_without_a_gpu_partition_are_refused(cluster: Cluster) -> None:
-    only_gpu = replace(task(), kinds=("gpu",))
+    only_gpu = task(kinds=("gpu",))
     none: dict[Kind, Partition | None] = {"gpu": None, "cpu": partition("c")}
     check(cluster, [task()], [account("a")], none)
     with pytest.raises(PlacementError, match="no gpu partition"):

@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 from snakemake.common import FUNC_OVERWRITE_PARAMS_ATTR, get_function_params
 from snakemake.resources import Resource
 
+from tests.conftest import REPO
 from tests.test_capacity import Rules
 from tests.test_stale import cluster_with
 from tests.test_survey import LIMITS
-from tilewright.placement.cluster import Cluster
-from tilewright.placement.durations import Durations
+from tilewright.placement.cluster import Cluster, survey
 from tilewright.placement.jobs import Place, Shape, key_of
-from tilewright.placement.resources import Plan, granted_cpus
+from tilewright.placement.routing import Plan, granted_cpus
 from tilewright.placement.site import Site
-from tilewright.placement.survey import survey
+from tilewright.placement.sizing import Durations
 
 GPU, CPU = Shape(8, 5000, 1, 60, 900), Shape(6, 3000, 0, 90)
 RULES = Rules({"both": {"gpu": GPU, "cpu": CPU}, "cpu": {"cpu": CPU}})
@@ -62,12 +62,15 @@ def test_on_one_machine_the_device_of_the_machine_counts() -> None:
     assert gpu.threads("cpu")({}) == 6
 
 
-def test_on_one_machine_a_retry_reaches_the_sizes() -> None:
-    class Growing(Rules):
-        def shape(self, rule: str, wildcards: Any, *, gpu: bool, attempt: int = 1) -> Shape:
-            return Shape(1, 100 * attempt, 0, 5)
-
-    assert values(Plan(Growing(RULES.shapes)), "cpu", {}, attempt=3)["mem_mb"] == 300
+def test_on_one_machine_each_retry_doubles_memory_and_time() -> None:
+    found = [values(Plan(RULES), "cpu", {}, attempt) for attempt in (1, 2, 3)]
+    assert [(one["mem_mb"], one["runtime"]) for one in found] == [
+        (3000, 90),
+        (6000, 180),
+        (12000, 360),
+    ]
+    gpu = values(Plan(RULES, device="gpu"), "both", {}, attempt=2)
+    assert gpu == {"mem_mb": 10000, "runtime": 120, "gpu": 1, "gpu_mem_mb": 1800}
 
 
 def test_inside_a_job_the_cpus_are_those_that_slurm_granted() -> None:
@@ -92,7 +95,7 @@ def test_what_slurm_granted(environ: dict[str, str], cpus: int | None) -> None:
 
 def test_the_static_plan_spreads_by_slots_and_speed(cluster: Cluster) -> None:
     plan = Plan(RULES, cluster=cluster)
-    plan._durations = Durations(slowdown=4.0)
+    plan.estimates.durations = Durations(slowdown=4.0)
     pools = {p.name: p for p in cluster.survey.pools[cluster.survey.sharing]}
     assert set(pools) == POOLS
     for rule in ("both", "cpu"):
@@ -118,10 +121,10 @@ def test_the_static_plan_is_the_same_in_every_process(cluster: Cluster, tmp_path
         check=True,
         capture_output=True,
         text=True,
-        env={"PYTHONHASHSEED": "7", "PYTHONPATH": str(Path(__file__).parents[1]), "HOME": "/"},
+        env={"PYTHONHASHSEED": "7", "PYTHONPATH": f"{REPO / 'src'}:{REPO}", "HOME": "/"},
     )
     plan = Plan(RULES, cluster=cluster)
-    plan._durations = Durations()
+    plan.estimates.durations = Durations()
     placed = [plan.place_of("both", {"i": i}) for i in range(60)]
     assert done.stdout.split() == [place.pool for place in placed if place]
 
@@ -203,14 +206,18 @@ def test_no_job_asks_for_more_time_than_its_partition_gives(
     limited = replace(cluster, survey=replace(cluster.survey, partitions=bounded))
     shapes = {"both": {"gpu": replace(GPU, runtime_min=runtime_min), "cpu": CPU}}
     plan = Plan(Rules(shapes, seconds), cluster=limited)  # type: ignore[arg-type]
-    plan._durations = Durations()
-    plan._durations.learn("both", "gpu", 1.0, factor)
-    found = plan.shape("both", {}, "gpu").runtime_min
+    plan.estimates.durations = Durations()
+    plan.estimates.durations.learn("both", "gpu", 1.0, factor)
+    found = plan.estimates.shape("both", {}, "gpu").runtime_min
     assert 1 <= found <= most
     # twice what it took so far, where that is allowed
-    wanted = max(runtime_min, int(2 * plan.durations.factor("both", "gpu") * seconds / 60))
+    wanted = max(
+        runtime_min, int(2 * plan.estimates.durations.factor("both", "gpu") * seconds / 60)
+    )
     assert found == pytest.approx(min(wanted, most), abs=1)
-    assert replace(plan.shape("both", {}, "gpu"), runtime_min=0) == replace(GPU, runtime_min=0)
+    assert replace(plan.estimates.shape("both", {}, "gpu"), runtime_min=0) == replace(
+        GPU, runtime_min=0
+    )
 
 
 def test_where_a_partition_has_no_limit_time_has_none(cluster: Cluster) -> None:
@@ -220,7 +227,7 @@ def test_where_a_partition_has_no_limit_time_has_none(cluster: Cluster) -> None:
         Rules({"cpu": {"cpu": replace(CPU, runtime_min=10**6)}}),
         cluster=replace(cluster, survey=replace(cluster.survey, partitions=free)),
     )
-    assert plan.shape("cpu", {}, "cpu").runtime_min == 10**6
+    assert plan.estimates.shape("cpu", {}, "cpu").runtime_min == 10**6
 
 
 def test_snakemake_reads_the_arguments_that_the_functions_want(cluster: Cluster) -> None:

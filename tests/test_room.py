@@ -1,4 +1,4 @@
-"""Room of accounts, counted by hand, and rounds on recorded answers of a cluster."""
+"""Capacity of accounts, counted by hand, and rounds on recorded answers of a cluster."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import pytest
 
 from tests.test_capacity import GROUP_REASONS, Rules, account, partition
 from tests.test_stale import cluster_with, queue_line
-from tilewright.placement.capacity import Claim, Room, room_now
-from tilewright.placement.dispatch import Dispatcher
-from tilewright.placement.jobs import Kind, Place, Shape, Task
+from tilewright.placement.dispatcher import Dispatcher, Round
+from tilewright.placement.jobs import Fixed, Job, Kind, Place, Shape, Task
 from tilewright.placement.ledger import Ledger, read_ledger
-from tilewright.placement.resources import Plan
-from tilewright.placement.rounds import sooner_elsewhere
+from tilewright.placement.limits import Capacity, Claim, capacity_now
+from tilewright.placement.routing import Plan
 from tilewright.slurm.accounts import Account
 from tilewright.slurm.jobs import SlurmJob
 from tilewright.slurm.query import Unknown
@@ -28,13 +27,13 @@ DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher 
 LIMIT = {"cpu": 40, "mem": 400, "gres/gpu": 2}
 
 
-def room(*accounts: Account, waiting: tuple[SlurmJob, ...] = (), **claims: Shape) -> Room:
+def room(*accounts: Account, waiting: tuple[SlurmJob, ...] = (), **claims: Shape) -> Capacity:
     sent = [Claim(name, {"cpu": shape.cpus, "mem": shape.mem_mb, "gres/gpu": shape.gpus, "jobs": 1})
             for name, shape in claims.items()]  # fmt: skip
-    return room_now(accounts, waiting, sent, mode="shared", utilisation=1.0, partitions=PLACES)
+    return capacity_now(accounts, waiting, sent, mode="shared", utilisation=1.0, partitions=PLACES)
 
 
-def free(found: Room) -> dict[str, int]:
+def free(found: Capacity) -> dict[str, int]:
     return {pool.name: pool.free for pool in found.pools({"gpu": GPU, "cpu": CPU})}
 
 
@@ -108,18 +107,25 @@ def test_a_job_larger_than_its_limit_pends_for_ever_and_holds_nothing() -> None:
     assert free(room(account("a", limit=LIMIT), waiting=(hopeless,))) == {"a_gpu": 2, "a_cpu": 3}
 
 
-def test_the_place_that_ends_a_pending_job_soonest() -> None:
-    plan = Plan(RULES)  # 600 s on CPUs, 120 s on GPUs
-    task = Task("t", "work", {}, ("gpu", "cpu"), nominal_s=600.0)
-    task.place = Place("a", None, None, "gpu", GPU, "a_gpu")
+def test_the_place_that_ends_a_pending_job_soonest(tmp_path: Path) -> None:
+    plan = Plan(RULES, cluster=cluster_with("", tmp_path)[0])  # 600 s on CPUs, 120 s on GPUs
+    job = Job("t", "work", ("gpu", "cpu"), nominal_s=600.0, wildcards={})
+    task = Task(job, Place("a", None, None, "gpu", GPU, "a_gpu"))
+
+    def sooner(task: Task, capacity: Capacity, waited_s: float) -> object:
+        work = plan.estimates.workload([task.job])
+        bad_nodes: dict[Kind, set[str]] = {"gpu": set(), "cpu": set()}
+        made = Round(work, plan, capacity, [task], bad_nodes, {}, 5000.0)
+        return made.sooner_elsewhere(task, waited_s)
+
     both = room(account("a", limit=LIMIT), account("b", limit=LIMIT))
-    assert sooner_elsewhere(task, both, plan, 60.0) == ("b", "gpu", GPU)
+    assert sooner(task, both, 60.0) == ("b", "gpu", GPU)
     own = room(account("a", limit=LIMIT))
-    assert sooner_elsewhere(task, own, plan, 470.0) is None  # 470 + 120 s is less than 600
-    assert sooner_elsewhere(task, own, plan, 490.0) == ("a", "cpu", CPU)
-    fixed = replace(task, fixed=replace(task.fixed, account="a"))
-    assert sooner_elsewhere(fixed, both, plan, 60.0) is None
-    assert sooner_elsewhere(task, room(), plan, 9999.0) is None
+    assert sooner(task, own, 470.0) is None  # 470 + 120 s is less than 600
+    assert sooner(task, own, 490.0) == ("a", "cpu", CPU)
+    fixed = replace(task, job=replace(job, fixed=Fixed("a")))
+    assert sooner(fixed, both, 60.0) is None
+    assert sooner(task, room(), 9999.0) is None
 
 
 def dispatcher(queue: str | Unknown, folder: Path, sent: int, ready: int) -> Dispatcher:
@@ -128,7 +134,13 @@ def dispatcher(queue: str | Unknown, folder: Path, sent: int, ready: int) -> Dis
     plan = Plan(RULES, cluster=cluster)
     made = Dispatcher(cluster, plan, Ledger(folder / "ledger.jsonl"), "/data/run", lambda: 5000.0)
     made.load(
-        Task(f"rule_work_wildcards_{i}", "work", {"i": i}, ("gpu", "cpu"), nominal_s=600.0)
+        Job(
+            f"rule_work_wildcards_{i}",
+            "work",
+            ("gpu", "cpu"),
+            nominal_s=600.0,
+            wildcards={"i": i},
+        )
         for i in range(sent + ready)
     )
     for task in list(made.tasks.values())[:sent]:
@@ -185,3 +197,50 @@ def test_a_run_does_not_fill_what_another_run_has_just_taken(tmp_path: Path) -> 
     own.rename(own.with_name("other-1.json"))  # as if another process had written it
     second = dispatcher("", tmp_path, sent=0, ready=5)
     assert {place.kind for place in second.round(names, []).values()} == {"cpu"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "waited_s", "movable", "moves"),
+    [
+        ("QOSGrpGRES", 100, True, True),
+        (DOWN, 100, True, True),
+        ("QOSGrpGRES", 59, True, False),  # the site's patience
+        ("QOSGrpGRES", 100, False, False),
+        ("Priority", 100, True, False),
+    ],
+)
+def test_a_job_that_pends_in_vain_is_cancelled_and_placed_again(
+    tmp_path: Path, reason: str, waited_s: float, movable: bool, moves: bool
+) -> None:
+    run = dispatcher(pending(1, reason), tmp_path, sent=1, ready=0)
+    (task,) = run.tasks.values()
+    task.sent_s = 5000.0 - waited_s
+    assert run.move_pending(lambda name: movable) == [task.name] * moves
+    assert run.move_pending(lambda name: movable) == []  # once
+    events = [e for e in read_ledger(run.ledger.path) if e["event"] == "move"]
+    assert len(events) == moves
+    assert bool(task.moved) == moves
+    for event in events:
+        assert (event["job"], event["slurm_id"]) == (task.name, 20)
+        assert event["reason"] == f"{reason} on clive for 100 s"
+        assert event["sooner"] in ("brusko gpu", "maigan gpu")
+
+
+def test_an_earlier_try_that_is_still_in_the_queue_is_cancelled_first(tmp_path: Path) -> None:
+    run = dispatcher(pending(1, "Priority"), tmp_path, sent=0, ready=2)
+    names = list(run.tasks)
+    assert list(run.round(names, [])) == names[1:]
+    assert "is cancelled" in run.why_waiting[names[0]]
+    events = [e for e in read_ledger(run.ledger.path) if e["event"] == "cancel"]
+    assert [event["slurm_ids"] for event in events] == [[20]]
+
+
+def test_nodes_that_failed_are_forgiven_only_where_nothing_else_is_left(tmp_path: Path) -> None:
+    run = dispatcher("", tmp_path, sent=0, ready=1)
+    (name,) = run.tasks
+    run.bad_nodes = {"gpu": {"b1"}, "cpu": {"c1", "c2"}}
+    assert list(run.round([name], [])) == []
+    events = [e for e in read_ledger(run.ledger.path) if e["event"] == "forgive"]
+    assert [event["nodes"] for event in events] == [["b1", "c1", "c2"]]
+    assert run.bad_nodes == {"gpu": set(), "cpu": set()}
+    assert list(run.round([name], [])) == [name]

@@ -10,14 +10,14 @@ import pytest
 from tests.test_capacity import Rules, account, partition
 from tests.test_room import CPU, GPU, LIMIT, PLACES, dispatcher, pending, room
 from tests.test_stale import cluster_with
-from tilewright.placement.capacity import room_now
-from tilewright.placement.errors import PlacementError
-from tilewright.placement.jobs import Shape, Task
+from tilewright.placement.jobs import Job, PlacementError, Shape, Task
 from tilewright.placement.ledger import Ledger, read_ledger
-from tilewright.placement.preflight import check_sizes, only_looks
-from tilewright.placement.resources import Plan
-from tilewright.placement.rounds import shape_of
+from tilewright.placement.limits import capacity_now
+from tilewright.placement.preflight import check_sizes
+from tilewright.placement.routing import Plan
+from tilewright.runtime.snakemake_adapter import only_looks
 from tilewright.slurm.jobs import STUCK, SlurmJob, cause_of
+from tilewright.slurm.query import Unknown
 
 
 def test_accounts_on_one_qos_share_its_room() -> None:
@@ -34,7 +34,7 @@ def test_others_jobs_count_for_the_most_jobs_of_an_account() -> None:
 
 
 def test_without_a_gpu_partition_nothing_goes_to_gpus() -> None:
-    left = room_now([account("a", limit={"cpu": 100})], [], [], mode="shared", utilisation=1.0,
+    left = capacity_now([account("a", limit={"cpu": 100})], [], [], mode="shared", utilisation=1.0,
                     partitions={"gpu": None, "cpu": partition("c")})  # fmt: skip
     assert not left.fits("a", "gpu", GPU)
     assert {pool.kind for pool in left.pools({"gpu": GPU, "cpu": CPU})} == {"cpu"}
@@ -55,18 +55,18 @@ def test_a_job_that_can_never_run_or_is_on_another_qos_closes_nothing(job: Slurm
 def test_memory_that_no_account_has_is_refused_and_not_cut(tmp_path: Path) -> None:
     large = Rules({"work": {"cpu": Shape(1, 500, 0, 60)}}, seconds=600)
     plan = Plan(large, cluster=cluster_with("", tmp_path)[0])
-    task = Task("rule_work", "work", {}, ("cpu",))
+    task = Task(Job("rule_work", "work", ("cpu",), wildcards={}))
     small = room(account("a", limit=LIMIT))
-    assert shape_of(task, "cpu", plan, small).mem_mb == 500
+    assert plan.estimates.shape_of(task, "cpu", small).mem_mb == 500
     with pytest.raises(PlacementError, match="mem=500 and account a has 400"):
-        check_sizes([task], small, plan)
+        check_sizes([task], small, plan.estimates)
 
 
 def test_a_dead_node_counts_for_the_kind_that_it_died_under(tmp_path: Path) -> None:
     run = dispatcher(pending(0, ""), tmp_path, 0, 2)
     run.bad_nodes["cpu"].add("c1")
-    found = run.room()
-    assert not isinstance(found, str)
+    found = run.capacity()
+    assert not isinstance(found, Unknown)
     assert not any(kind == "gpu" for _, kind in found.closed)
 
 

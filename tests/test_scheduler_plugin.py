@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from snakemake_executor_plugin_slurm import Executor as SlurmExecutor  # type: ignore[import-untyped]
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
-from snakemake_interface_scheduler_plugins.tests import TestSchedulerBase
+from snakemake_interface_scheduler_plugins.tests import DummyDAG, TestSchedulerBase
 
 from snakemake_scheduler_plugin_tilewright import Scheduler
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
+from snakemake_scheduler_plugin_tilewright.run import Run
 from tests.scribe import dispatched, run
 from tests.test_capacity import Rules
 from tests.test_slurm_jobs import details
@@ -28,8 +32,8 @@ from tests.test_survey import PARTITIONS, Recorded
 from tilewright.placement import cluster
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.jobs import Shape
-from tilewright.placement.ledger import read_ledger
-from tilewright.placement.resources import Plan
+from tilewright.placement.ledger import Ledger, read_ledger
+from tilewright.placement.routing import Plan
 from tilewright.slurm.query import Unknown
 
 RULES = Rules(
@@ -86,6 +90,7 @@ def test_jobs_as_they_come_never_take_more_than_there_is(
 
 CANARY = """
 import json
+import logging
 from pathlib import Path
 from snakemake_interface_scheduler_plugins.base import SchedulerBase
 
@@ -169,6 +174,24 @@ def test_the_executor_waits_as_long_as_it_is_told() -> None:
     assert "self.next_seconds_between_status_checks + 10" in inspect.getsource(SlurmExecutor)
 
 
+@pytest.mark.parametrize("failures", [11, 12])
+def test_a_round_that_fails_again_and_again_is_greedy_and_the_ledger_says_so(
+    tmp_path: Path, failures: int
+) -> None:
+    def fail(*asked: object) -> list[object]:
+        raise KeyError("x")
+
+    scheduler = Scheduler(DummyDAG(), None, logging.getLogger("greedy"))
+    made: Any = Run.__new__(Run)
+    made.select = fail
+    made.dispatcher = SimpleNamespace(ledger=Ledger(tmp_path / "ledger.jsonl"))
+    scheduler._run, scheduler._checked = made, True
+    answers = [scheduler.select_jobs([], [], {}, {}) for _ in range(failures)]
+    assert answers == [*[[]] * 11, None][:failures]
+    events = [(e["event"], e["reason"]) for e in read_ledger(tmp_path / "ledger.jsonl")]
+    assert events == [("greedy", "KeyError('x')")] * (failures - 11)
+
+
 class FailingSlurm(Recorded):
     """Recorded answers; ``bad`` jobs end with exit code 1, a first ``lost`` one with its node."""
 
@@ -189,7 +212,7 @@ class FailingSlurm(Recorded):
 
 
 def recorded_cluster() -> Cluster:
-    """Return a cluster on recorded answers; each look asks anew."""
+    """Return a cluster on recorded answers; each look asks again."""
     found, recorded = cluster_with("", Path("cache"))
     found.client.ttl_s = 0
     larger = PARTITIONS.replace(" TRES=", " TotalNodes=4 TRES=")
@@ -201,7 +224,7 @@ SNAKEFILE = """
 from pathlib import Path
 from tests.test_scheduler_plugin import RULES, recorded_cluster
 from tilewright.placement import cluster
-from tilewright.placement.resources import Plan
+from tilewright.placement.routing import Plan
 
 cluster._current = recorded_cluster()
 plan = Plan(RULES, cluster=cluster.current(), ledger=Path("ledger.jsonl"))

@@ -13,10 +13,9 @@ from typer.testing import CliRunner
 from tests.test_survey import LIMITS, PARTITIONS, USE, Recorded, client
 from tilewright.cli import app
 from tilewright.commands.stale import stale
-from tilewright.placement.cluster import Cluster
-from tilewright.placement.errors import PlacementError
+from tilewright.placement.cluster import Cluster, survey
+from tilewright.placement.jobs import PlacementError
 from tilewright.placement.site import Site
-from tilewright.placement.survey import survey
 from tilewright.slurm.jobs import JOB_FIELDS
 from tilewright.slurm.query import Unknown
 

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from tilewright.commands.accounts import as_json, print_survey
-from tilewright.placement.cluster import site_file
+from tilewright.placement.cluster import Note, Survey, SurveyError, survey
 from tilewright.placement.site import Site, SiteError, read_site
-from tilewright.placement.survey import Survey, SurveyError, survey
+from tilewright.runtime.snakemake_adapter import beside_profile
 from tilewright.slurm.query import SlurmClient, Unknown, run_command
 
 REPO = Path(__file__).parents[1]
@@ -112,7 +112,9 @@ def test_limits_of_a_dead_slurmdbd_are_the_last_good_ones_and_said_to_be_old(
     recorded.answers["sacctmgr"] = Unknown("sacctmgr", "Connection refused")
     found = survey(client(recorded, tmp_path, [7300.0]), 1001, Site())
     assert [account.name for account in found.accounts] == ["brusko", "clive", "maigan"]
-    assert found.notes == ("limits are 2 hours old: sacctmgr did not answer: Connection refused",)
+    assert found.notes == (
+        Note("limits", "limits are 2 hours old: sacctmgr did not answer: Connection refused"),
+    )
 
 
 def test_never_known_limits_are_an_error_and_not_no_accounts(
@@ -136,7 +138,9 @@ def test_unknown_use_is_a_question_mark_and_a_note(recorded: Recorded, tmp_path:
     clive = as_json(found)["accounts"][1]
     assert clive["used"] is None
     assert clive["free"] == {"cpu": None, "gres/gpu": None, "mem": None}
-    assert found.notes == ("use is not known: scontrol did not answer: no answer within 15 s",)
+    assert found.notes == (
+        Note("use", "use is not known: scontrol did not answer: no answer within 15 s"),
+    )
     free = next(line for line in text_of(found).splitlines() if "free" in line)
     assert free.count("?") == 4
 
@@ -144,7 +148,9 @@ def test_unknown_use_is_a_question_mark_and_a_note(recorded: Recorded, tmp_path:
 def test_a_partition_that_is_not_there_is_named(recorded: Recorded, tmp_path: Path) -> None:
     site = Site.model_validate({"partitions": {"gpu": "gpu-old"}})
     found = survey(client(recorded, tmp_path), 1001, site)
-    assert found.notes == ("partition gpu-old is not up; up are hpg-b200, hpg-default",)
+    assert found.notes == (
+        Note("site", "partition gpu-old is not up; up are hpg-b200, hpg-default"),
+    )
 
 
 def test_a_cluster_without_gpus_has_no_gpu_slots(recorded: Recorded, tmp_path: Path) -> None:
@@ -159,7 +165,8 @@ def test_a_cluster_without_gpus_has_no_gpu_slots(recorded: Recorded, tmp_path: P
         ("blocked: {brusko: ''}", "'blocked.brusko'"),
         ("utilisation: 2", "'utilisation'"),
         ("burst: '['", "not a regular expression"),
-        ("bursts: x", "'bursts'"),
+        ("bursts: x", "'bursts': extra inputs are not permitted; remove it"),
+        ("restarts: false", "'restarts': extra inputs are not permitted; remove it"),
         ("a: [", "is not YAML"),
         ("- a", "valid"),
         ("caps: {clive: 'cpus=40'}", "'cpus=40' is none of"),
@@ -196,7 +203,7 @@ def test_a_copied_profile_has_the_site_file_beside_it(
     site = Path("site.yaml")
 
     def found(command: str) -> Path:
-        return site_file(site, ["snakemake", *command.split()])
+        return beside_profile(site, ["snakemake", *command.split()])
 
     assert found("all --workflow-profile theirs") == Path("theirs/site.yaml")
     assert found("--workflow-profile=ours/config.yaml -n").resolve() == tmp_path / "ours/site.yaml"
@@ -211,7 +218,7 @@ def test_a_copied_profile_has_the_site_file_beside_it(
     assert found("all").resolve() == tmp_path / "ours/site.yaml"
     whole = tmp_path / "elsewhere.yaml"
     whole.touch()
-    assert site_file(whole, ["snakemake", "--workflow-profile", "ours"]) == whole
+    assert beside_profile(whole, ["snakemake", "--workflow-profile", "ours"]) == whole
 
 
 def test_commands_that_fail_hang_or_are_absent_are_unknown(tmp_path: Path) -> None:

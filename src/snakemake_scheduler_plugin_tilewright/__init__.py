@@ -1,12 +1,16 @@
 """Snakemake's ``--scheduler tilewright``: asks tilewright's placement who goes where, now.
 
-Inside jobs, and wherever no profile named a cluster, it hands jobs out as they come.
+It places the jobs of any workflow: of rules that ask a plan, and of rules that only state
+``threads``, ``mem_mb``, ``runtime`` and ``gpu``. Inside jobs, and on one machine without a plan,
+it hands jobs out as they come.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from snakemake_interface_common.exceptions import WorkflowError
@@ -16,8 +20,12 @@ from snakemake_scheduler_plugin_tilewright.fit import first_fit
 from snakemake_scheduler_plugin_tilewright.local import LocalRun
 from snakemake_scheduler_plugin_tilewright.run import Run
 from tilewright.placement import cluster
-from tilewright.placement.errors import PlacementError
-from tilewright.placement.resources import local_plan
+from tilewright.placement.cluster import SurveyError
+from tilewright.placement.jobs import PlacementError
+from tilewright.placement.preflight import before_run
+from tilewright.placement.routing import LEDGER, Plan, plan_of
+from tilewright.placement.site import SiteError
+from tilewright.runtime import snakemake_adapter as adapter
 
 #: Rounds that may fail, 5 s apart, before the greedy scheduler sends all that is ready.
 _PATIENCE = 12
@@ -30,16 +38,42 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
     logger: logging.Logger
 
     def __post_init__(self) -> None:
-        found = cluster.current()
         self._run: Run | LocalRun | None = None
         self._failures = 0
-        if found is not None and found.plan is not None:
-            try:
-                self._run = Run(self.dag, found, found.plan, self.logger)
-            except PlacementError as error:
-                raise WorkflowError(str(error)) from None
-        elif (plan := local_plan()) is not None:
-            self._run = LocalRun(self.dag, plan, self.logger)
+        self._checked = False
+        if not adapter.is_snakemakes(self.dag):
+            return
+        try:
+            adapter.check("dag", self.dag)
+            adapter.check("workflow", self.dag.workflow)
+            plan = plan_of(adapter.resource_functions(self.dag)) or self._own_plan()
+            if plan is None:
+                return
+            for job in self.dag.needrun_jobs():
+                adapter.check("job", job)
+                break
+            if plan.cluster is not None:
+                self._run = Run(self.dag, plan.cluster, plan, self.logger)
+            elif plan.gpus is not None:
+                self._run = LocalRun(self.dag, plan, self.logger)
+        except (adapter.AdapterError, PlacementError, SiteError, SurveyError) as error:
+            raise WorkflowError(str(error)) from None
+
+    def _own_plan(self) -> Plan | None:
+        """Return a plan for a workflow that never heard of placement, None without Slurm.
+
+        The cluster is the one that the profile named, else the one of a ``site.yaml`` beside the
+        profile, else the one that is there.
+        """
+        if adapter.executor(self.dag) != "slurm":
+            return None
+        argv = adapter.command()
+        site = adapter.beside_profile(Path("site.yaml"), argv)
+        found = cluster.current() or cluster.use(site if site.is_file() else None)
+        before_run(found, argv)
+        plan = Plan(cluster=found, ledger=LEDGER)
+        atexit.register(plan.end)
+        return plan
 
     def dag_updated(self) -> None:
         """Take the jobs that came with an update of the DAG."""
@@ -56,6 +90,12 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         """Return the jobs that start now; None lets the greedy scheduler choose."""
         if self._run is None:
             return first_fit(selectable_jobs, available_resources)
+        if not self._checked:  # it was not there before, and no job runs by now
+            try:
+                adapter.check("scheduler", self.dag.workflow.scheduler)
+            except adapter.AdapterError as error:
+                raise WorkflowError(str(error)) from None
+            self._checked = True
         try:
             chosen = self._run.select(selectable_jobs, remaining_jobs, available_resources)
             self._failures = 0
@@ -66,7 +106,9 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             self.logger.error(f"placement failed: {error!r}", exc_info=True)
             if self._failures < _PATIENCE:
                 if isinstance(self._run, LocalRun):  # where no job runs, nothing else would ask
-                    self.dag.workflow.scheduler._schedule_reevalutation(_AGAIN_S)
+                    adapter.round_later(self.dag, _AGAIN_S)
                 return []
             self.logger.error("placement failed again and again, so this round is greedy")
+            if isinstance(self._run, Run):
+                self._run.dispatcher.ledger.write("greedy", reason=repr(error))
             return None

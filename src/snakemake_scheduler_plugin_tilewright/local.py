@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
-from tilewright.placement.jobs import KINDS, Kind, key_of
+from tilewright.placement.jobs import KINDS, Job, Kind, key_of
 from tilewright.placement.policy import decide
-from tilewright.placement.resources import Plan
-from tilewright.placement.workload import Job, Running, Slots, Way, Workload
+from tilewright.placement.routing import Plan
+from tilewright.placement.workload import Running, Slots, Strategy, Workload
+from tilewright.runtime import snakemake_adapter as adapter
 
-#: Estimates are learned anew this often.
+#: Estimates are made again this often.
 _ESTIMATES_S = 60.0
 _COUNT_S = 2.0
 
@@ -48,7 +49,7 @@ class LocalRun:
         self.jobs |= {key_of(job.rule.name, job.wildcards): job for job in jobs}
         self._work: Workload | None = None
         self._work_s = 0.0
-        self._way: Way | None = None
+        self._strategy: Strategy | None = None
 
     def select(
         self, selectable: Sequence[Any], remaining: Sequence[Any], available: Mapping[str, Any]
@@ -63,7 +64,7 @@ class LocalRun:
         placed = self._place(ready, (waiting & self.jobs.keys()) - ready.keys(), available)
         others = [job for job in selectable if job not in able]
         chosen = first_fit([*(ready[name] for name in placed), *others], available)
-        if not chosen and selectable and not self.dag.workflow.scheduler.running:
+        if not chosen and selectable and not adapter.anything_runs(self.dag):
             chosen = [self._any(selectable[0], ready, placed)]
         for name, kind in placed.items():
             if ready[name] in chosen:
@@ -82,9 +83,9 @@ class LocalRun:
             return {}
         made = decide(
             self._workload(), list(ready), list(later), self._slots(ready, available),
-            time.monotonic(), last=self._way,
+            time.monotonic(), last=self._strategy,
         )  # fmt: skip
-        self._way = made.way
+        self._strategy = made.strategy
         placed: dict[str, Kind] = {
             start.job: "gpu" if start.pool == "gpu" else "cpu" for start in made.starts
         }
@@ -104,14 +105,13 @@ class LocalRun:
         """Put kinds where the resource functions find them."""
         for name, kind in kinds.items():
             self.plan.here[name] = kind
-            # a new resource makes Snakemake ask all resource functions of the job again
-            ready[name].add_aux_resource(f"placement_{next(self._numbers)}", 1)
+            adapter.change_resources(ready[name], next(self._numbers), {})
         return kinds
 
     def _slots(self, ready: Mapping[str, Any], available: Mapping[str, Any]) -> list[Slots]:
         """Return the local pools, for the largest of the ready jobs."""
         self._count_gpus(ready)
-        most = self.dag.workflow.scheduler.global_resources
+        most = adapter.machine_resources(self.dag)
         taken = sum(one.kind == "gpu" for one in self.running.values())
         # more jobs than GPUs share them
         gpu_jobs = self.gpus * max(1, math.ceil(most.get("gpu", 0) / max(1, self.most_gpus)))
@@ -151,51 +151,40 @@ class LocalRun:
         self.gpus, self.most_gpus = gpus, max(gpus, self.most_gpus)
 
     def _run(self, name: str, started: _Started) -> Running:
-        task = started.job
-        estimate_s = self.plan.durations.factor(task.rule.name, started.kind) * self._nominal_s(
-            task
-        )
-        return Running(name, started.at_s, started.at_s + estimate_s)
+        seconds = self.plan.estimates.seconds(self._job(name, started.job), started.kind)
+        return Running(name, started.at_s, started.at_s + seconds)
 
-    def _nominal_s(self, job: Any) -> float:
-        return self.plan.sizes.nominal_s(job.rule.name, job.wildcards)
+    def _job(self, name: str, job: Any) -> Job:
+        sizes, rule, wildcards = self.plan.sizes, job.rule.name, job.wildcards
+        needs = [key_of(n.rule.name, n.wildcards) for n in self.dag.job_dependencies(job)]
+        return Job(
+            name, rule, sizes.kinds(rule), tuple(needs), sizes.nominal_s(rule, wildcards),
+            sizes.of(rule).group(wildcards), wildcards=wildcards,
+        )  # fmt: skip
 
     def _workload(self) -> Workload:
         """Return all jobs with estimates that are at most a minute old."""
         now_s = time.monotonic()
         if self._work is None or now_s - self._work_s > _ESTIMATES_S:
-            jobs = [
-                Job(
-                    name,
-                    job.rule.name,
-                    self.plan.sizes.kinds(job.rule.name),
-                    self._needs(job),
-                    self._nominal_s(job),
-                    self.plan.sizes.group(job.wildcards),
-                )
-                for name, job in self.jobs.items()
-            ]
-            factor = self.plan.durations.factor
+            jobs = [self._job(name, job) for name, job in self.jobs.items()]
             rules = {job.rule for job in jobs}
+            factor = self.plan.estimates.durations.factor
             self._work = Workload(
                 jobs, {(r, kind): factor(r, kind) for r in rules for kind in KINDS}
             )
             self._work_s = now_s
         return self._work
 
-    def _needs(self, job: Any) -> tuple[str, ...]:
-        needed = self.dag.job_dependencies(job)
-        return tuple(key_of(need.rule.name, need.wildcards) for need in needed)
-
     def _settle(self) -> None:
         """Take the jobs that have ended out of their slots, and learn how long they took."""
-        scheduler = self.dag.workflow.scheduler
         for name, started in list(self.running.items()):
             job = started.job
             if self.dag.finished(job):
                 took_s = time.monotonic() - started.at_s
-                self.plan.durations.learn(job.rule.name, started.kind, self._nominal_s(job), took_s)
-            elif job in scheduler.running:
+                self.plan.estimates.durations.learn(
+                    job.rule.name, started.kind, self._job(name, job).nominal_s, took_s
+                )
+            elif adapter.running(self.dag, job):
                 continue
             elif started.kind == "gpu":
                 self._counted_s = -math.inf  # it may have failed because its GPU is gone

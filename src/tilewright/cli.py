@@ -106,6 +106,17 @@ def devices(
 
 
 @app.command()
+def run_report(
+    ledger: Annotated[Path, typer.Argument(help="ledger.jsonl of a run on a cluster.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="HTML file.")] = Path("run.html"),
+) -> None:
+    """Show where the jobs of any workflow ran, from the ledger of their placement."""
+    from tilewright.commands.run_report import show_run_report
+
+    show_run_report(ledger, output)
+
+
+@app.command()
 def demo(
     output: Annotated[Path, typer.Option(help="Folder to write the raw tiles to.")] = Path("demo"),
 ) -> None:

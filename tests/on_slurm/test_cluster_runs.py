@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-import zlib
 from pathlib import Path
 
 import pytest
@@ -54,7 +53,7 @@ def test_worked_example(quiet_slurm: Cluster) -> None:
 
 
 def test_every_kind_of_both_accounts(run: ClusterRun) -> None:
-    run.prepare(jobs=20, light=2, seconds="6,9", site={"slowdown": 1.5}).run()
+    run.prepare(jobs=20, small=2, seconds="6,9", site={"slowdown": 1.5}).run()
     run.check_outputs(set(range(20)))
     run.check_limits()
     assert set(run.placed()) == {"clive_gpu", "clive_cpu", "maigan_gpu", "maigan_cpu"}
@@ -93,30 +92,6 @@ def test_labmate_fills_an_account_before_and_during_the_run(run: ClusterRun) -> 
         assert job.submit is not None
         assert job.start - job.submit < 8, f"job {job.id} waited on {job.account}"
     assert run.placed()["maigan_gpu"] + run.placed()["maigan_cpu"] >= 8
-
-
-def test_jobs_on_cpus_begin_anew_when_a_labmate_leaves_the_gpus(run: ClusterRun) -> None:
-    slurm = run.slurm
-    hogs = [slurm.sbatch("labmate", "-A", account, "-p", "hpg-b200", f"--gres=gpu:{gpus}",
-                         command="sleep 600")
-            for account, gpus in (("clive", 3), ("maigan", 2))]  # fmt: skip
-    wait_for(lambda: all("RUNNING" in slurm.show_job(hog) for hog in hogs), 20)
-    run.prepare(jobs=4, seconds="3,100", nominal_s=100, site={"slowdown": 20})
-    partitions = zlib.crc32(b"hpg-b200,hpg-default")
-    learned = run.folder / f"cache/tilewright/durations-{partitions:08x}.json"
-    learned.parent.mkdir(parents=True)
-    learned.write_text(json.dumps({"work gpu": [0.05]}))  # no job is moved on a guess
-    process = run.start()
-    wait_for(lambda: all(run.traces(i) for i in range(4)), 60)
-    for hog in hogs:
-        slurm.run(["scancel", str(hog)])
-    assert run.finish(process, 150) == 0
-    run.check_outputs(set(range(4)))
-    run.check_limits()
-    assert [event["event"] for event in run.events].count("move") == 4, dump(run.events)
-    for i in range(4):
-        assert [line.split()[0] for line in run.traces(i)] == ["cpu", "gpu"]
-    assert "4 moved" in run.log
 
 
 def test_pending_jobs_leave_an_account_that_was_throttled(run: ClusterRun) -> None:

@@ -34,10 +34,10 @@ def test_the_three_commands(quiet_slurm: Cluster, tmp_path: Path) -> None:
     planned = tilewright("plan", "--configfile", "config.yaml", "--json")
     assert (planned.returncode, planned.stderr) == (0, "")
     found = json.loads(planned.stdout)
-    outlook = found["outlook"]
-    assert sum(rule["jobs"] for rule in outlook["rules"]) == found["jobs"] > 30
-    assert {p["name"]: p["slots"] for p in outlook["pools"]}["clive_gpu"] == 3
-    assert 0 < outlook["bound_s"] <= outlook["finish_s"] <= outlook["gpu_only_s"]
+    forecast = found["forecast"]
+    assert sum(rule["jobs"] for rule in forecast["rules"]) == found["jobs"] > 30
+    assert {p["name"]: p["slots"] for p in forecast["pools"]}["clive_gpu"] == 3
+    assert 0 < forecast["bound_s"] <= forecast["finish_s"] <= forecast["gpu_only_s"]
     shown = tilewright("plan", "--configfile", "config.yaml")
     assert "finish in about" in shown.stdout
 

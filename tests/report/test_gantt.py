@@ -12,10 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.collections import PolyCollection
 
-from tests.conftest import REPO
 from tests.support.ledger_pages import page
 from tests.support.report_pages import Page
-from tilewright.placement.ledger import read_ledger
+from tests.test_capacity import Rules
+from tests.test_stale import cluster_with
+from tilewright.placement.dispatcher import Dispatcher
+from tilewright.placement.jobs import Job, Shape
+from tilewright.placement.ledger import Ledger, read_ledger
+from tilewright.placement.routing import Plan
 from tilewright.report.figures import save_png
 from tilewright.report.gantt import (
     JobBar,
@@ -26,7 +30,7 @@ from tilewright.report.gantt import (
     mean_wait_s,
     use_of,
 )
-from tilewright.report.ledger import LIGHT, cluster_runs, read_events
+from tilewright.report.ledger import cluster_runs, read_events
 from tilewright.report.run_section import run_section
 
 T0 = 1_795_252_000.0
@@ -51,12 +55,13 @@ def job(
     sent_s: float,
     start_s: float,
     end_s: float,
-    why: str = "a slot is free",
+    *,
+    small: bool = False,
 ) -> list[dict[str, Any]]:
     here = {"job": f"rule_stitch_wildcards_{name}", "rule": "stitch", "pool": pool}
     times = {"start_s": T0 + start_s, "end_s": T0 + end_s, "sent_s": T0 + sent_s}
     return [
-        event(sent_s, "place", **here, reason=why),
+        event(sent_s, "place", **here, reason="it fits", **({"small": True} if small else {})),
         event(end_s, "done", **here, account="lab", kind=pool[-3:], **times),
     ]
 
@@ -66,13 +71,13 @@ def failure(name: str, at_s: float, cause: str, **values: Any) -> dict[str, Any]
     return event(at_s, "fail", **here, cause=cause, account="lab", kind="gpu", **values)
 
 
-#: 100 s; GPUs of lab: 40 + 60 of 200 slot-seconds, its CPUs: 30 of 300 and a light job.
+#: 100 s; GPUs of lab: 40 + 60 of 200 slot-seconds, its CPUs: 30 of 300 and a small job.
 SMALL = [
     start(),
     *job("a", "lab_gpu", 0, 10, 50),
     *job("b", "lab_gpu", 0, 20, 80),
     *job("c", "lab_cpu", 0, 70, 100),
-    *job("d", "lab_cpu", 5, 5, 95, f"{LIGHT}, where most CPUs are free"),
+    *job("d", "lab_cpu", 5, 5, 95, small=True),
 ]
 
 
@@ -88,7 +93,7 @@ def test_use_of_a_small_run_is_exact() -> None:
     assert (gpu.jobs, gpu.busy_s, gpu.idle_s, gpu.utilisation, gpu.wait_s) == (2, 100, 100, 0.5, 15)
     assert (guest.jobs, guest.busy_s, guest.idle_s, guest.utilisation) == (0, 0, 100, 0)
     assert guest.wait_s is None
-    assert (cpu.jobs, cpu.light, cpu.busy_s, cpu.utilisation, cpu.wait_s) == (2, 1, 30, 0.1, 35)
+    assert (cpu.jobs, cpu.small, cpu.busy_s, cpu.utilisation, cpu.wait_s) == (2, 1, 30, 0.1, 35)
 
 
 def test_jobs_beside_the_slots_do_not_make_them_busier_than_they_can_be() -> None:
@@ -134,7 +139,7 @@ def test_busy_time_is_counted_as_second_by_second(bars: list[JobBar], slots: int
     assert busy_s(bars, slots) == np.minimum(running, slots).sum()
 
 
-def test_a_job_that_failed_and_was_placed_anew_has_two_bars() -> None:
+def test_a_job_that_failed_and_was_placed_again_has_two_bars() -> None:
     times = {"start_s": T0 + 5, "end_s": T0 + 20, "next": "gets twice the memory", "node": "c3"}
     events = [start(), *job("a", "lab_gpu", 0, 25, 60)]
     events[1:1] = [
@@ -181,14 +186,22 @@ def test_events_are_read_as_placement_reads_them(tmp_path: Path) -> None:
     assert read_events(tmp_path / "none") == []
 
 
-def test_light_jobs_are_known_by_the_words_of_placement() -> None:
-    rounds = REPO / "src/tilewright/placement/rounds.py"
-    assert f'"{LIGHT}, ' in rounds.read_text()
+def test_small_jobs_are_known_by_what_placement_writes(tmp_path: Path) -> None:
+    cluster, _ = cluster_with("", tmp_path)
+    sizes = Rules({"work": {"cpu": Shape(2, 100, 0, 5)}, "count": {"cpu": Shape(1, 100, 0, 5)}})
+    path = tmp_path / "ledger.jsonl"
+    run = Dispatcher(cluster, Plan(sizes, cluster=cluster), Ledger(path), "/data/run")
+    run.load(Job(f"rule_{rule}", rule, ("cpu",)) for rule in ("work", "count"))
+    assert len(run.round(list(run.tasks), [])) == 2
+    for name in list(run.tasks):
+        run.done(name)
+    (found,) = cluster_runs([start(), *read_events(path)])
+    assert {bar.rule: bar.small for bar in found.bars} == {"work": False, "count": True}
 
 
 @pytest.mark.parametrize("count", [60, 5000])
 def test_every_job_is_a_bar_that_can_be_seen(count: int, tmp_path: Path) -> None:
-    jobs = (job(str(k), "lab_cpu", k, k, k + 4, LIGHT * (k % 2)) for k in range(count))
+    jobs = (job(str(k), "lab_cpu", k, k, k + 4, small=k % 2 == 1) for k in range(count))
     runs = cluster_runs([start(), *itertools.chain(*jobs)])
     figure = draw_gantt(runs, use_of(runs))
     save_png(figure, tmp_path / "gantt.png")
@@ -233,6 +246,8 @@ def test_the_report_shows_where_it_ran(tmp_path: Path) -> None:
         event(98, "room", closed={"guest gpu": "job 4 pends there: QOSGrpGRES"}),
         event(99, "room", closed={"guest gpu": "job 5 pends there: QOSGrpGRES"}),
         event(99, "notes", notes=["limits are 3 hours old"]),
+        event(99, "forgive", nodes=["b1", "b2"]),
+        event(99, "cancel", slurm_ids=[7, 9], reason="an earlier try of a ready job"),
         event(100, "greedy", reason="KeyError('x')"),
     ]
     ledger = write(tmp_path / "ledger.jsonl", events, '{"time_s": 1, "ev')
@@ -248,6 +263,8 @@ def test_the_report_shows_where_it_ran(tmp_path: Path) -> None:
         "lab GPU", "50 %", "ran out of time (<TIMEOUT>); gets twice the time",
         "nothing was started: squeue: timed out", "limits are 3 hours old", "KeyError('x')",
         "guest gpu was closed: a job pends there: QOSGrpGRES (2 times)", "burst account",
+        "nothing else was left, so nodes that failed may be used again: b1, b2",
+        "jobs of Slurm were cancelled (an earlier try of a ready job): 7, 9",
     ):  # fmt: skip
         assert words in shown.text
     levels = [int(tag[1]) for tag, _ in shown.tags if re.fullmatch(r"h[1-6]", tag)]

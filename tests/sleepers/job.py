@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+from tilewright.runtime.cause import cause_line
+
 output, seconds, fault, name = sys.argv[1:]
 device = os.environ["TILEWRIGHT_DEVICE"]
 gpu_s, cpu_s = map(float, seconds.split(","))
@@ -23,7 +25,7 @@ if fault == "once" and not tries:
     sys.exit("OSError: once only")
 if fault == "device" and device == "gpu":
     node = os.environ["SLURMD_NODENAME"]
-    sys.exit(f"tilewright.kernels.backend.DeviceError: CUDA does not initialise on {node}")
+    sys.exit(cause_line("device", f"DeviceError: CUDA does not initialise on {node}"))
 if fault == "long" and not tries:
     time.sleep(600)
 time.sleep(gpu_s if device == "gpu" else cpu_s)

@@ -9,7 +9,7 @@ from tilewright.placement.jobs import Kind, Shape
 
 
 class Sleepers:
-    """Rule ``work`` runs on either device, ``light`` on one CPU."""
+    """Rule ``work`` runs on either device, ``small`` on one CPU."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
@@ -17,8 +17,8 @@ class Sleepers:
     def kinds(self, rule: str) -> tuple[Kind, ...]:
         return ("gpu", "cpu") if rule == "work" else ("cpu",)
 
-    def shape(self, rule: str, wildcards: Any, *, gpu: bool, attempt: int = 1) -> Shape:
-        if rule == "light":
+    def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
+        if rule == "small":
             return Shape(1, 500, 0, 5)
         size = self.config["gpu_job" if gpu else "cpu_job"]
         return Shape(size["cpus"], size["mem_mb"], int(gpu), size.get("runtime_min", 5))

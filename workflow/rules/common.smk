@@ -1,5 +1,4 @@
 import os
-import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -21,10 +20,8 @@ from tilewright.runtime.machine import (
     write_evidence_to,
 )
 from tilewright.placement import cluster
-from tilewright.placement.errors import PlacementError
-from tilewright.placement.farewell import farewell
-from tilewright.placement.preflight import before_run
-from tilewright.placement.resources import Plan, granted_cpus, other_scheduler
+from tilewright.placement.jobs import PlacementError
+from tilewright.placement.routing import in_slurm_job, set_up
 from tilewright.config.checks import (
     check_files,
     check_raw,
@@ -40,18 +37,17 @@ try:
             read_config(Path(path))
     experiment = load_experiment(config)
     layout = Layout(experiment.settings.results)
-    in_slurm_job = workflow.remote_exec and "SLURM_JOB_ID" in os.environ
-    if in_slurm_job:
+    in_job = in_slurm_job(workflow)
+    if in_job:
         use_granted_device()
     # Jobs trust the manifests that the main process checked: raw files are looked at once.
     if workflow.is_main_process:
-        before_run(cluster.current(), sys.argv)
         check_thresholds(experiment)
         check_results(experiment)
         check_raw(experiment, layout)
         check_files(experiment, layout)
     # On a cluster the GPUs are those of its partitions.
-    here = cluster.current() is None and not in_slurm_job
+    here = cluster.current() is None and not in_job
     kinds = device_kinds(
         experiment.settings,
         usable_gpus if here else None,
@@ -59,13 +55,11 @@ try:
     )
     write_evidence_to(layout.device_evidence)
     any_gpu = here and any("gpu" in able for able in kinds.values())
-    plan = Plan(
+    run = set_up(
+        workflow,
         data_sizes(experiment, layout, kinds),
-        granted_device() if in_slurm_job else "gpu" if any_gpu else "cpu",
-        cluster.current(),
-        granted_cpus() if in_slurm_job else None,
-        layout.ledger,
-        count_slots=other_scheduler(sys.argv),
+        ledger=layout.ledger,
+        device=granted_device() if in_job else "gpu" if any_gpu else "cpu",
         gpus=healthy_gpus if any_gpu else None,
     )
 except (
@@ -77,8 +71,8 @@ except (
 ) as error:
     raise WorkflowError(str(error)) from None
 
-routed = plan.routed
-threads = plan.threads
+routed = run.routed
+threads = run.threads
 DECONVOLVED = experiment.settings.deconvolve.method != "none"
 VOXEL_UM = experiment.voxel_um
 PLANE = "{sample}_cycle{cycle}_channel{channel}"

@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tilewright.commands.slurm_here import slurm_wanted
+from tilewright.placement.cluster import Survey, SurveyError, survey
 from tilewright.placement.jobs import Kind
-from tilewright.placement.pools import Sharing, total_slots
+from tilewright.placement.limits import Sharing, total_slots
 from tilewright.placement.site import SiteError, read_site
-from tilewright.placement.survey import Survey, SurveyError, survey
 from tilewright.slurm.accounts import Account
 from tilewright.slurm.query import SlurmClient
 
@@ -81,7 +81,7 @@ def as_json(survey: Survey) -> dict[str, Any]:
         "sharing_reason": survey.sharing_reason,
         "total": {mode: total_slots(pools) for mode, pools in survey.pools.items()},
         "left_out": {left.account: left.reason for left in survey.left_out},
-        "notes": list(survey.notes),
+        "notes": [note.text for note in survey.notes],
     }
 
 

@@ -13,7 +13,7 @@ from tilewright.devices.health import HealthError
 from tilewright.devices.lease_queue import LeaseRootError
 from tilewright.devices.slurm_grant import DeviceChoiceError, device_from_environment
 from tilewright.placement.jobs import Task
-from tilewright.placement.resources import Plan
+from tilewright.placement.sizing import Estimates
 from tilewright.runtime.machine import usable_gpus
 
 _CUPY = "pip install 'tilewright[cuda12]' (or cuda13)"
@@ -93,9 +93,12 @@ def check_cupy(gpu_pools: Iterable[str]) -> Iterable[Check]:
     )
 
 
-def check_memory(jobs: Iterable[Task], plan: Plan) -> Check:
+def check_memory(jobs: Iterable[Task], estimates: Estimates) -> Check:
     """Check that the largest job fits into this machine's memory."""
-    shapes = [(plan.shape(job.rule, job.wildcards, "cpu").mem_mb, job.name) for job in jobs]
+    shapes = [
+        (estimates.shape(task.job.rule, task.job.wildcards, "cpu").mem_mb, task.name)
+        for task in jobs
+    ]
     most_mb, name = max(shapes)
     have_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _MEMORY_SHARE / 2**20
     text = f"the largest job, {name}, asks for {most_mb / 1024:.1f} GB of {have_mb / 1024:.1f} GB"

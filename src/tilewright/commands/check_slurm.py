@@ -7,13 +7,12 @@ import shutil
 from collections.abc import Callable, Iterable, Sequence
 
 from tilewright.commands.checks import Check, count, ok, problem, said_by, warning
-from tilewright.commands.plan import live_room
+from tilewright.commands.plan import live_capacity
 from tilewright.placement.cluster import Cluster
-from tilewright.placement.errors import PlacementError
-from tilewright.placement.jobs import Kind, Task
-from tilewright.placement.pools import total_slots
+from tilewright.placement.jobs import Kind, PlacementError, Task
+from tilewright.placement.limits import total_slots
 from tilewright.placement.preflight import check_sizes, look_for_stale
-from tilewright.placement.resources import Plan
+from tilewright.placement.sizing import Estimates
 from tilewright.slurm.query import SlurmClient, Unknown
 
 _PROGRAMS = ("sbatch", "squeue", "scontrol", "sacctmgr", "scancel")
@@ -87,9 +86,9 @@ def check_accounts(cluster: Cluster) -> Iterable[Check]:
     for left in survey.left_out:
         yield ok("account", f"{left.account} is left out: {left.reason}")
     for note in survey.notes:
-        if note.startswith("limits are "):
+        if note.about == "limits":
             continue  # said of slurmdbd
-        yield warning("survey", note, "`tilewright accounts` shows what is known")
+        yield warning("survey", note.text, "`tilewright accounts` shows what is known")
 
 
 def check_partitions(cluster: Cluster) -> Iterable[Check]:
@@ -141,10 +140,10 @@ def check_stale(cluster: Cluster, folder: str) -> Iterable[Check]:
         yield ok("stale jobs", "no job of an earlier run writes here")
 
 
-def check_fit(cluster: Cluster, jobs: Sequence[Task], plan: Plan) -> Check:
+def check_fit(cluster: Cluster, jobs: Sequence[Task], estimates: Estimates) -> Check:
     """Check that every job fits on some account."""
     try:
-        check_sizes(jobs, live_room(cluster, cluster.queue()), plan)
+        check_sizes(jobs, live_capacity(cluster, cluster.queue()), estimates)
     except PlacementError as error:
         return said_by("job sizes", error, "see `tilewright accounts`", ". ")
     return ok("job sizes", "every job fits on some account")

@@ -11,7 +11,8 @@ from typing import Any
 
 import tilewright
 from tilewright.config.experiment import Experiment, load_experiment, read_config
-from tilewright.placement.jobs import Sizes, Task, key_of
+from tilewright.placement.jobs import Job, Sizes, Task, key_of
+from tilewright.runtime.snakemake_adapter import dag_of
 
 
 class DagError(RuntimeError):
@@ -90,7 +91,7 @@ def read_tasks(
             )  # fmt: skip
             # the shortest of the calls that build the DAG, take no lock and run nothing
             workflow.dag(DAGSettings(targets=frozenset(targets))).printrulegraph()
-            return _tasks(workflow._workflow.dag, sizes)
+            return _tasks(dag_of(workflow), sizes)
     except MissingRuleException as error:
         what = str(error).partition(" (")[0].lower()
         raise DagError(
@@ -103,13 +104,15 @@ def read_tasks(
 def _tasks(dag: Any, sizes: Sizes) -> list[Task]:
     return [
         Task(
-            key_of(job.rule.name, job.wildcards),
-            job.rule.name,
-            job.wildcards,
-            sizes.kinds(job.rule.name),
-            tuple(key_of(n.rule.name, n.wildcards) for n in dag.job_dependencies(job)),
-            sizes.nominal_s(job.rule.name, job.wildcards),
-            sizes.group(job.wildcards),
+            Job(
+                key_of(job.rule.name, job.wildcards),
+                job.rule.name,
+                sizes.kinds(job.rule.name),
+                tuple(key_of(n.rule.name, n.wildcards) for n in dag.job_dependencies(job)),
+                sizes.nominal_s(job.rule.name, job.wildcards),
+                sizes.group(job.wildcards),
+                wildcards=job.wildcards,
+            )
         )
         for job in sorted(dag.needrun_jobs(), key=lambda job: job.jobid)
         if len(job.output)

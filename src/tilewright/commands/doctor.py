@@ -42,10 +42,10 @@ from tilewright.devices.health import HealthError
 from tilewright.devices.lease_queue import LeaseRootError
 from tilewright.devices.slurm_grant import DeviceChoiceError
 from tilewright.placement import cluster
+from tilewright.placement.cluster import SurveyError
 from tilewright.placement.jobs import Sizes, Task
-from tilewright.placement.resources import Plan
+from tilewright.placement.routing import Plan
 from tilewright.placement.site import SiteError
-from tilewright.placement.survey import SurveyError
 from tilewright.runtime.machine import device_kinds, usable_gpus
 from tilewright.slurm.query import SlurmClient
 
@@ -101,7 +101,7 @@ def examine(
         return [*checks, *_on_slurm(site, jobs, sizes)]
     checks += [ok("Slurm", "not on this machine: all jobs run here"), *check_device()]
     if sizes is not None and jobs:
-        checks.append(check_memory(jobs, Plan(sizes)))
+        checks.append(check_memory(jobs, Plan(sizes).estimates))
     return checks
 
 
@@ -123,7 +123,7 @@ def _on_slurm(site: Path | None, jobs: Sequence[Task], sizes: Sizes | None) -> I
     yield from check_cupy(pool.name for pool in pools if pool.kind == "gpu")
     yield from check_stale(found, str(Path.cwd()))
     if sizes is not None and jobs:
-        yield check_fit(found, jobs, Plan(sizes, cluster=found))
+        yield check_fit(found, jobs, Plan(sizes, cluster=found).estimates)
 
 
 def print_checks(checks: Sequence[Check], console: Console) -> None:

@@ -14,12 +14,12 @@ from tilewright.commands.dag import find_snakefile, read_experiment, read_tasks
 from tilewright.config.checks import data_sizes
 from tilewright.config.layout import Layout
 from tilewright.placement import cluster
-from tilewright.placement.capacity import Room, room_now
-from tilewright.placement.errors import PlacementError
-from tilewright.placement.jobs import Task
-from tilewright.placement.outlook import Outlook, look_ahead
+from tilewright.placement.jobs import PlacementError, Task
+from tilewright.placement.limits import Capacity, capacity_now
 from tilewright.placement.preflight import check_sizes
-from tilewright.placement.resources import Plan
+from tilewright.placement.preview import Preview, preview
+from tilewright.placement.routing import Plan
+from tilewright.placement.sizing import Durations, Estimates
 from tilewright.runtime.machine import device_kinds, usable_gpus
 from tilewright.slurm.jobs import SlurmJob, stale_jobs
 from tilewright.slurm.query import Unknown
@@ -34,7 +34,7 @@ class Here:
 
 
 @dataclass(frozen=True)
-class Preview:
+class PlannedRun:
     """What ``tilewright plan`` found.
 
     Attributes
@@ -43,7 +43,7 @@ class Preview:
         Empty is the default target.
     jobs : int
         That remain.
-    outlook : Outlook or None
+    forecast : Preview or None
         None without Slurm, and where nothing remains.
     here : Here or None
         Instead of it on a machine without Slurm.
@@ -53,7 +53,7 @@ class Preview:
 
     targets: tuple[str, ...]
     jobs: int
-    outlook: Outlook | None
+    forecast: Preview | None
     here: Here | None
     notes: tuple[str, ...]
 
@@ -62,14 +62,14 @@ class Preview:
         return asdict(self)
 
 
-def preview(
+def plan_run(
     configfile: Path,
     targets: Sequence[str],
     *,
     site: Path | None,
     snakefile: Path | None,
     slurm: bool,
-) -> Preview:
+) -> PlannedRun:
     """Return what remains of an experiment and how it would go on the live cluster.
 
     Parameters
@@ -97,22 +97,22 @@ def preview(
         able = any("gpu" in kind for kind in kinds.values())
         beside = f" beside {count(len(usable_gpus().devices), 'GPU')}" if able else ""
         note = f"no Slurm here: jobs run on this machine, as many at once as its CPUs take{beside}"
-        here = _here(tasks, Plan(sizes))
-        return Preview(tuple(targets), len(tasks), None, here if tasks else None, (note,))
+        here = _here(tasks, Plan(sizes).estimates)
+        return PlannedRun(tuple(targets), len(tasks), None, here if tasks else None, (note,))
     found = cluster.use(site)
     plan = Plan(sizes, cluster=found)
     queue = found.queue()
-    room = live_room(found, queue)
-    check_sizes(tasks, room, plan)
-    notes = [_source(plan), *found.survey.notes]
-    notes += [f"nothing goes to {a} {kind}: {why}" for (a, kind), why in room.closed.items()]
+    capacity = live_capacity(found, queue)
+    check_sizes(tasks, capacity, plan.estimates)
+    notes = [_source(plan.estimates.durations), *(note.text for note in found.survey.notes)]
+    notes += [f"nothing goes to {a} {kind}: {why}" for (a, kind), why in capacity.closed.items()]
     if not isinstance(queue, Unknown) and (active := stale_jobs(queue, str(Path.cwd()))):
         notes.append(f"{len(active)} jobs of this folder are in the queue; they count twice here")
-    outlook = look_ahead(tasks, plan, room) if tasks else None
-    return Preview(tuple(targets), len(tasks), outlook, None, tuple(notes))
+    forecast = preview(tasks, plan.estimates, capacity) if tasks else None
+    return PlannedRun(tuple(targets), len(tasks), forecast, None, tuple(notes))
 
 
-def live_room(found: cluster.Cluster, queue: list[SlurmJob] | Unknown) -> Room:
+def live_capacity(found: cluster.Cluster, queue: list[SlurmJob] | Unknown) -> Capacity:
     """Return what is free now.
 
     Raises
@@ -123,7 +123,7 @@ def live_room(found: cluster.Cluster, queue: list[SlurmJob] | Unknown) -> Room:
     survey = found.survey
     if isinstance(queue, Unknown):
         raise PlacementError(f"what waits in the queue is not known: {queue}")
-    room = room_now(
+    capacity = capacity_now(
         survey.accounts,
         queue,
         [],
@@ -131,22 +131,24 @@ def live_room(found: cluster.Cluster, queue: list[SlurmJob] | Unknown) -> Room:
         utilisation=found.site.utilisation,
         partitions=survey.partitions,
     )
-    if not room.accounts:
-        raise PlacementError("; ".join(survey.notes) or "the use of your accounts is not known")
-    return room
+    if not capacity.accounts:
+        raise PlacementError(
+            "; ".join(map(str, survey.notes)) or "the use of your accounts is not known"
+        )
+    return capacity
 
 
-def _source(plan: Plan) -> str:
-    known, slowdown = plan.durations.path, plan.durations.slowdown
+def _source(durations: Durations) -> str:
+    known, slowdown = durations.path, durations.slowdown
     guess = f"the size of the data, and CPU jobs {slowdown:g} x longer than GPU jobs"
     if known is not None and known.is_file():
         return f"durations: from jobs that ended here, where there are some; else {guess}"
     return f"durations are first guesses: {guess}; nothing has been learned here yet"
 
 
-def _here(tasks: Sequence[Task], plan: Plan) -> Here:
-    hours: Counter[str] = Counter()
-    for task in tasks:
-        cpus = plan.shape(task.rule, task.wildcards, "cpu").cpus
-        hours[task.rule] += task.nominal_s * cpus / 3600  # type: ignore[assignment]
-    return Here(dict(Counter(task.rule for task in tasks)), dict(hours))
+def _here(tasks: Sequence[Task], estimates: Estimates) -> Here:
+    hours: dict[str, float] = {}
+    for job in (task.job for task in tasks):
+        cpus = estimates.shape(job.rule, job.wildcards, "cpu").cpus
+        hours[job.rule] = hours.get(job.rule, 0.0) + job.nominal_s * cpus / 3600
+    return Here(dict(Counter(task.job.rule for task in tasks)), hours)

@@ -12,13 +12,13 @@ from rich.table import Table
 
 from tilewright.commands.checks import count
 from tilewright.commands.dag import DagError
-from tilewright.commands.plan import Here, Preview, preview
+from tilewright.commands.plan import Here, PlannedRun, plan_run
 from tilewright.commands.slurm_here import slurm_wanted
 from tilewright.config.experiment import ConfigError
-from tilewright.placement.errors import PlacementError
-from tilewright.placement.outlook import Outlook
+from tilewright.placement.cluster import SurveyError
+from tilewright.placement.jobs import PlacementError
+from tilewright.placement.preview import Preview
 from tilewright.placement.site import SiteError
-from tilewright.placement.survey import SurveyError
 
 
 def show_plan(
@@ -32,16 +32,16 @@ def show_plan(
     """Look at what remains to be done and print where it would go."""
     try:
         slurm = slurm_wanted(site)
-        found = preview(configfile, targets, site=site, snakefile=snakefile, slurm=slurm)
+        found = plan_run(configfile, targets, site=site, snakefile=snakefile, slurm=slurm)
     except (ConfigError, DagError, PlacementError, SiteError, SurveyError) as error:
         raise SystemExit(f"tilewright plan: {error}") from None
     if json:
         typer.echo(dumps(found.as_json(), indent=2))
     else:
-        print_preview(found, Console())
+        print_plan(found, Console())
 
 
-def print_preview(found: Preview, console: Console) -> None:
+def print_plan(found: PlannedRun, console: Console) -> None:
     """Print jobs by rule and pool, when all would be done, and the notes."""
     targets = ", ".join(found.targets) or "all targets"
     if not found.jobs:
@@ -50,8 +50,8 @@ def print_preview(found: Preview, console: Console) -> None:
         console.print(f"{count(found.jobs, 'job')} to do for {targets}", highlight=False)
     if found.here:
         _print_here(found.here, console)
-    if found.outlook:
-        _print_outlook(found.outlook, console)
+    if found.forecast:
+        _print_forecast(found.forecast, console)
     for note in found.notes:
         console.print(note, highlight=False, markup=False)
 
@@ -75,35 +75,35 @@ def duration(seconds: float | None) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min"
 
 
-def _print_outlook(outlook: Outlook, console: Console) -> None:
+def _print_forecast(forecast: Preview, console: Console) -> None:
     rules = [
-        (rule.rule, *(str(n or "") for n in (rule.jobs, rule.gpu, rule.cpu, rule.light)),
+        (rule.rule, *(str(n or "") for n in (rule.jobs, rule.gpu, rule.cpu, rule.small)),
          duration(rule.busy_s))
-        for rule in outlook.rules
+        for rule in forecast.rules
     ]  # fmt: skip
     console.print(_table(["rule", "jobs", "GPU", "CPU", "no slot", "run time"], rules))
     pools = [
         (pool.name, f"{pool.free} of {pool.slots}", str(pool.jobs), duration(pool.busy_s))
-        for pool in outlook.pools
+        for pool in forecast.pools
     ]
     if pools:
         console.print(_table(["pool", "free slots", "jobs", "busy"], pools))
-    for line in _end(outlook):
+    for line in _end(forecast):
         console.print(line, highlight=False, markup=False)
 
 
-def _end(outlook: Outlook) -> list[str]:
+def _end(forecast: Preview) -> list[str]:
     """Return when all would be done."""
-    if outlook.finish_s is None:
+    if forecast.finish_s is None:
         lines = ["when it would end is not known: no slot is free now for the largest job"]
     else:
         lines = [
-            f"finish in about {duration(outlook.finish_s)} "
-            f"(GPUs only: {duration(outlook.gpu_only_s) if outlook.gpu_only_s else 'none free'}, "
-            f"lower bound {duration(outlook.bound_s)})"
+            f"finish in about {duration(forecast.finish_s)} "
+            f"(GPUs only: {duration(forecast.gpu_only_s) if forecast.gpu_only_s else 'none free'}, "
+            f"lower bound {duration(forecast.bound_s)})"
         ]
-    if outlook.all_free_s is not None:
-        lines.append(f"with all slots of your accounts free: {duration(outlook.all_free_s)}")
+    if forecast.all_free_s is not None:
+        lines.append(f"with all slots of your accounts free: {duration(forecast.all_free_s)}")
     return lines
 
 

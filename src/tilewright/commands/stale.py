@@ -11,7 +11,7 @@ import typer
 from tilewright.commands.checks import count
 from tilewright.commands.slurm_here import slurm_wanted
 from tilewright.placement.cluster import own_client
-from tilewright.placement.errors import PlacementError
+from tilewright.placement.jobs import PlacementError
 from tilewright.placement.preflight import deal_with_stale, look_for_stale
 from tilewright.slurm.query import SlurmClient
 

@@ -35,7 +35,7 @@ class ShapeModel:
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     slowdown: float = 5.0
 
-    def shape(self, rule: str, size: DataSize, *, gpu: bool = False, attempt: int = 1) -> Shape:
+    def shape(self, rule: str, size: DataSize, *, gpu: bool = False) -> Shape:
         """Return the shape of one job of ``rule`` on data of ``size``.
 
         Parameters
@@ -46,15 +46,12 @@ class ShapeModel:
             The job's data.
         gpu : bool
             Whether the job is placed on a GPU.
-        attempt : int
-            1 for the first try; memory and time grow by half with each further one.
         """
         own = self.overrides.get(rule, {})
         cpus = own.get("cpus") or self._cpus(rule, size)
         cost = self._cost(rule, size, cpus)
         mem_mb = own.get("mem_mb") or math.ceil(_PYTHON_MB + cost.mb)
         minutes: float = own.get("runtime_min") or self._minutes(cost.work_s)
-        growth = 1 + 0.5 * (attempt - 1)
         gpus = int(gpu and rule in GPU_RULES)
         if gpus and not own.get("cpus"):
             cpus = min(cpus, _GPU_CPUS)
@@ -63,10 +60,10 @@ class ShapeModel:
         gpu_mem_mb = gpus * (own.get("gpu_mem_mb") or self._cost(rule, size, cpus).mb)
         return Shape(
             cpus,
-            math.ceil(mem_mb * growth),
+            math.ceil(mem_mb),
             gpus,
-            math.ceil(minutes * growth),
-            math.ceil(gpu_mem_mb * growth),
+            math.ceil(minutes),
+            math.ceil(gpu_mem_mb),
         )
 
     def nominal_s(self, rule: str, size: DataSize) -> float:
@@ -110,10 +107,10 @@ class DataSizes:
         """Return the device kinds that may run a rule."""
         return self.kinds_of.get(rule, ("cpu",))
 
-    def shape(self, rule: str, wildcards: Any, *, gpu: bool, attempt: int = 1) -> Shape:
+    def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
         """Return what one job needs on a device kind."""
         size = self.size_of(wildcards.get("sample"))
-        return self.model.shape(rule, size, gpu=gpu, attempt=attempt)
+        return self.model.shape(rule, size, gpu=gpu)
 
     def nominal_s(self, rule: str, wildcards: Any) -> float:
         """Return about how long one job takes on CPUs."""

@@ -1,31 +1,246 @@
-"""The cluster of this process: asked once where a profile says so, and again as time passes.
+"""A Slurm cluster as one person sees it: accounts, limits, use, pools, and what is not known.
 
-A profile evaluates ``cluster.limits("site.yaml")`` in Snakemake's main process; the rules'
-resource functions and the scheduler plugin then find the same cluster here. Inside jobs no
-profile is evaluated, so nothing is asked there.
+A profile evaluates ``cluster.limits("site.yaml")`` in Snakemake's main process and the Snakefile
+is read later in the same process, with nothing that Snakemake passes from one to the other; so
+the cluster of the process is kept here. Inside jobs no profile is evaluated, so nothing is asked
+there.
 """
 
 from __future__ import annotations
 
 import os
 import pwd
-import sys
+import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Literal, NamedTuple
 
 import platformdirs
 
 from tilewright.placement.jobs import Kind
+from tilewright.placement.limits import Pool, Sharing, make_pools, sharing
 from tilewright.placement.site import Site, SiteError, read_site
-from tilewright.placement.survey import Survey, survey
-from tilewright.slurm.jobs import SlurmJob, parse_queue
+from tilewright.runtime.snakemake_adapter import beside_profile, command
+from tilewright.slurm.accounts import Account, LeftOut, usable_accounts, with_usage
+from tilewright.slurm.jobs import SlurmJob, parse_queue, usage_of_queue
+from tilewright.slurm.parse import parse_assoc_mgr, parse_partitions, parse_sacctmgr
+from tilewright.slurm.partitions import cpu_partition, gpu_partition, with_qos, with_use
 from tilewright.slurm.query import SlurmClient, Unknown
+from tilewright.slurm.records import Association, Partition, Qos, Usage
 
-if TYPE_CHECKING:
-    from tilewright.placement.resources import Plan
+
+class SurveyError(RuntimeError):
+    """Nothing is known of the accounts; the message says what did not answer."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is old or unknown, and what it is about."""
+
+    about: Literal["limits", "use", "partitions", "site"]
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A cluster as one person may use it.
+
+    Attributes
+    ----------
+    user : str
+    accounts : tuple of Account
+        By name, with live use where Slurm said it.
+    left_out : tuple of LeftOut
+    pools : dict of {"independent", "shared"} to tuple of Pool
+        Slots counted either way.
+    sharing, sharing_reason : str
+        The way that holds here, and why.
+    partitions : dict of {"gpu", "cpu"} to Partition or None
+    notes : tuple of Note
+        What is old or unknown.
+    """
+
+    user: str
+    accounts: tuple[Account, ...]
+    left_out: tuple[LeftOut, ...]
+    pools: Mapping[Sharing, tuple[Pool, ...]]
+    sharing: Sharing
+    sharing_reason: str
+    partitions: Mapping[Kind, Partition | None]
+    notes: tuple[Note, ...]
+
+    def unknown(self) -> Unknown | None:
+        """Return what keeps every job from being placed: nobody knows partitions, or any use."""
+        about = {note.about: note.text for note in self.notes}
+        if "partitions" in about:
+            return Unknown("scontrol show partition", about["partitions"])
+        if all(account.used is None for account in self.accounts):
+            return Unknown("scontrol show assoc_mgr", about.get("use", "use is not known"))
+        return None
+
+
+def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
+    """Ask Slurm what a person may use.
+
+    Parameters
+    ----------
+    client : SlurmClient
+    uid : int
+        Number of the user, by which live use is listed.
+    site : Site
+        The site's profile.
+
+    Raises
+    ------
+    SurveyError
+        Limits were never known: sacctmgr fails and no good answer is on disk.
+    """
+    answer = client.limits()
+    if isinstance(answer, Unknown):
+        raise SurveyError(f"the accounts are not known: {answer}")
+    old = Note("limits", f"limits are {_age(answer.age_s)} old: {answer.failure}")
+    associations, qos = parse_sacctmgr(answer.text)
+    here = _of_this_cluster(client, associations)
+    accounts, left_out = usable_accounts(client.user, here, qos, site.rules())
+    partitions, more = _partitions(client, site, qos)
+    use, said = _live_use(client, accounts, partitions, uid)
+    if use is not None:
+        accounts = with_usage(accounts, use.qos, use.accounts, uid)
+        partitions = {k: p and with_use(p, use.partitions, uid) for k, p in partitions.items()}
+    unknown = [
+        Note("use", f"use of {', '.join(account.unknown_use)} on {account.name} is not known")
+        for account in accounts
+        if use is not None and account.unknown_use
+    ]
+    how, why = sharing(site.pools, partitions)
+    return Survey(
+        client.user,
+        tuple(accounts),
+        tuple(left_out),
+        _pools(accounts, site, partitions, with_gpu=bool(more) or partitions["gpu"] is not None),
+        how,
+        why,
+        partitions,
+        (*([old] if answer.failure else []), *said, *unknown, *more),
+    )
+
+
+def _pools(
+    accounts: list[Account],
+    site: Site,
+    partitions: Mapping[Kind, Partition | None],
+    *,
+    with_gpu: bool,
+) -> dict[Sharing, tuple[Pool, ...]]:
+    """Return the pools counted either way."""
+    shapes = {kind: s for kind, s in site.shapes().items() if kind == "cpu" or with_gpu}
+    modes: tuple[Sharing, ...] = ("independent", "shared")
+    return {
+        mode: tuple(
+            make_pools(
+                accounts, shapes, mode=mode, utilisation=site.utilisation, partitions=partitions
+            )
+        )
+        for mode in modes
+    }
+
+
+def _of_this_cluster(client: SlurmClient, associations: list[Association]) -> Iterable[Association]:
+    """Return the associations of this cluster, where slurmdbd serves several."""
+    clusters = {association.cluster for association in associations}
+    if len(clusters) < 2:
+        return associations
+    said = client.config()
+    if isinstance(said, Unknown):
+        raise SurveyError(f"which of {', '.join(sorted(clusters))} this is is not known: {said}")
+    found = re.search(r"^ClusterName\s*=\s*(\S+)", said, re.M)
+    name = found.group(1) if found else ""
+    return [association for association in associations if association.cluster == name]
+
+
+class _Use(NamedTuple):
+    """Live limits and use by name."""
+
+    qos: list[Usage]
+    accounts: list[Usage]
+    partitions: list[Usage]
+
+
+def _live_use(
+    client: SlurmClient,
+    accounts: list[Account],
+    partitions: Mapping[Kind, Partition | None],
+    uid: int,
+) -> tuple[_Use | None, list[Note]]:
+    """Return live use; where Slurm refuses to say it, what the jobs that squeue shows use."""
+    own = {p.qos for p in partitions.values() if p is not None and p.qos}
+    names = sorted({account.qos for account in accounts} | own)
+    if not names:
+        return None, []
+    live = client.usage(names)
+    if isinstance(live, Unknown):
+        seen = client.everybodys_queue() if live.refused else live
+        if isinstance(seen, Unknown):
+            return None, [Note("use", f"use is not known: {live}")]
+        note = Note("use", f"use is a lower bound, from the jobs that squeue shows: {live}")
+        return _use_of_queue(parse_queue(seen), accounts, partitions, {client.user: uid}), [note]
+    of_qos = parse_assoc_mgr(live)
+    bound = [a.name for a in accounts if "association" in a.limit_from.values()]
+    said = client.account_usage(bound) if bound else ""
+    if isinstance(said, Unknown):
+        note = Note("use", f"use of {', '.join(bound)} is not known: {said}")
+        return _Use(of_qos, [], of_qos), [note]
+    return _Use(of_qos, parse_assoc_mgr(said), of_qos), []
+
+
+def _use_of_queue(
+    jobs: list[SlurmJob],
+    accounts: list[Account],
+    partitions: Mapping[Kind, Partition | None],
+    uids: Mapping[str, int],
+) -> _Use:
+    named = {p.name: p.qos for p in partitions.values() if p is not None and p.qos}
+    return _Use(
+        usage_of_queue(jobs, uids, [a.qos for a in accounts], lambda job: job.qos),
+        usage_of_queue(jobs, uids, [a.name for a in accounts], lambda job: job.account),
+        usage_of_queue(
+            jobs, uids, filter(None, named.values()), lambda job: named.get(job.partition) or ""
+        ),
+    )
+
+
+def _partitions(
+    client: SlurmClient, site: Site, qos: list[Qos]
+) -> tuple[dict[Kind, Partition | None], list[Note]]:
+    """Return the partition of each device kind: named by the site, or else the one that fits."""
+    text = client.partitions()
+    if isinstance(text, Unknown):
+        note = Note("partitions", f"the partitions are not known: {text}")
+        return {"gpu": None, "cpu": None}, [note]
+    known = {p.name: with_qos(p, qos) for p in parse_partitions(text) if p.up}
+    chosen = {"gpu": gpu_partition(known.values()), "cpu": cpu_partition(known.values())}
+    found: dict[Kind, Partition | None] = {}
+    notes = []
+    wanted: dict[Kind, str | None] = {"gpu": site.partitions.gpu, "cpu": site.partitions.cpu}
+    for kind, name in wanted.items():
+        found[kind] = chosen[kind] if name is None else known.get(name)
+        if name is not None and name not in known and (kind, name) != ("gpu", "none"):
+            up = ", ".join(sorted(known))
+            notes.append(Note("site", f"partition {name} is not up; up are {up}"))
+    return found, notes
+
+
+def _age(seconds: float) -> str:
+    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
 
 #: Live use and the queue are asked again after this long: two calls of 20 ms each.
 TTL_S = 5.0
@@ -43,18 +258,15 @@ class Cluster:
     uid : int
     survey : Survey
         The last look.
-    plan : Plan or None
-        Where the jobs of this process's run go; the Snakefile makes it.
     """
 
     site: Site
     client: SlurmClient
     uid: int
     survey: Survey
-    plan: Plan | None = None
 
     def look(self) -> Survey:
-        """Look again; what is younger than its time to live is not asked anew."""
+        """Look again; what is younger than its time to live is not asked again."""
         self.survey = survey(self.client, self.uid, self.site)
         return self.survey
 
@@ -74,10 +286,9 @@ class Cluster:
         chosen = self.survey.partitions[kind]
         return chosen.name if chosen else None
 
-    def max_time_min(self, kind: Kind) -> int | None:
-        """Return the longest job of a device kind's partition."""
-        chosen = self.survey.partitions[kind]
-        return chosen.max_time_min if chosen else None
+    def max_times_min(self) -> dict[Kind, int | None]:
+        """Return the longest job of each device kind's partition, where it has a limit."""
+        return {kind: p.max_time_min if p else None for kind, p in self.survey.partitions.items()}
 
 
 def use(site: str | Path | None = None) -> Cluster:
@@ -98,37 +309,13 @@ def use(site: str | Path | None = None) -> Cluster:
     """
     global _current
     named = os.environ.get("TILEWRIGHT_SITE")
-    path = Path(named) if named else site_file(Path(site), sys.argv) if site else None
+    path = Path(named) if named else beside_profile(Path(site), command()) if site else None
     read = read_site(path)
     client = own_client()
     found = survey(client, os.getuid(), read)
     _check_names(read, found, str(path))
     _current = Cluster(read, client, os.getuid(), found)
     return _current
-
-
-def site_file(name: Path, argv: Sequence[str]) -> Path:
-    """Return a site file beside the profile that a Snakemake command names, else as it is.
-
-    A profile cannot tell where it lies, and a copy of one must not read the site of the other.
-    """
-    from snakemake.cli import get_argument_parser, get_profile_dir, resolve_snakefile
-
-    try:
-        given, _ = get_argument_parser().parse_known_args(list(argv[1:]))
-    except SystemExit:  # Snakemake refuses them itself
-        return name
-    profiles = list(given.profile or ())
-    if given.workflow_profile:
-        own = Path("profiles", given.workflow_profile)
-        snakefile = resolve_snakefile(given.snakefile, allow_missing=True)
-        beside = [Path(snakefile).parent / own] if snakefile else []
-        profiles = [given.workflow_profile, own, *beside, *profiles]
-    for profile in profiles:
-        found = get_profile_dir(str(profile))
-        if found is not None and Path(found[0], name).is_file():
-            return Path(found[0], name)
-    return name
 
 
 def own_client() -> SlurmClient:
@@ -166,7 +353,7 @@ def _check_names(site: Site, found: Survey, path: str) -> None:
                     f"{path}: '{key}' names account {account}, which {found.user} does not have; "
                     f"there are {', '.join(known)}"
                 )
-    absent = [note for note in found.notes if note.startswith("partition ")]
+    absent = [note for note in found.notes if note.about == "site"]
     if absent:
         raise SiteError(f"{path}: {absent[0]}")
     if not found.accounts:

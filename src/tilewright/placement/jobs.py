@@ -8,6 +8,11 @@ from typing import Any, Literal, Protocol
 
 from tilewright.slurm.jobs import SlurmJob
 
+
+class PlacementError(RuntimeError):
+    """A run cannot be placed; the message says why and what to do."""
+
+
 Kind = Literal["gpu", "cpu"]
 
 KINDS: tuple[Kind, ...] = ("gpu", "cpu")
@@ -25,7 +30,12 @@ class Shape:
 
     def grown(self, memory: int = 0, time: int = 0) -> Shape:
         """Return the shape after so many failures for want of memory and of time: each doubles."""
-        return replace(self, mem_mb=self.mem_mb * 2**memory, runtime_min=self.runtime_min * 2**time)
+        return replace(
+            self,
+            mem_mb=self.mem_mb * 2**memory,
+            runtime_min=self.runtime_min * 2**time,
+            gpu_mem_mb=self.gpu_mem_mb * 2**memory,
+        )
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,7 @@ class Sizes(Protocol):
         """Return the device kinds that may run a rule."""
         ...
 
-    def shape(self, rule: str, wildcards: Any, *, gpu: bool, attempt: int = 1) -> Shape:
+    def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
         """Return what one job needs on a device kind."""
         ...
 
@@ -115,9 +125,10 @@ class Past:
 
 @dataclass(frozen=True)
 class Fixed:
-    """What the user chose for a rule with ``--set-resources`` or ``--set-threads``."""
+    """What the user chose for a job, in its rule or on the command line, and what stays so."""
 
     account: str | None = None
+    partition: str | None = None
     cpus: int | None = None
     mem_mb: int | None = None
     runtime_min: int | None = None
@@ -132,26 +143,47 @@ class Fixed:
         )
 
 
-@dataclass
-class Task:
-    """One job.
+@dataclass(frozen=True)
+class Job:
+    """One job of a workflow.
 
     Attributes
     ----------
     name, rule : str
-        Name as in the executor's comment.
-    wildcards : object
+        Unique name as in the executor's comment, and the rule that durations are learned for.
     kinds : tuple of str
-        Kind kinds that may run it.
+        Device kinds that may run it.
     needs : tuple of str
-        Names of the jobs it waits for.
+        Names of the jobs that must be done first.
     nominal_s : float
-        About how long it takes on CPUs.
+        About how long it takes on CPUs; only ratios between jobs of a rule count.
     group : str or None
-        What it better shares an account with.
+        Jobs that better stay on one account, such as one sample and cycle.
     fixed : Fixed
+        What the user chose for it.
+    wildcards : object
     log : str
-        Its log file.
+        Its log file; empty if it has none.
+    """
+
+    name: str
+    rule: str
+    kinds: tuple[Kind, ...]
+    needs: tuple[str, ...] = ()
+    nominal_s: float = 1.0
+    group: str | None = None
+    fixed: Fixed = Fixed()
+    wildcards: Any = None
+    log: str = ""
+
+
+@dataclass
+class Task:
+    """A job in a run: where it was sent, and what became of it.
+
+    Attributes
+    ----------
+    job : Job
     place : Place or None
         Where it was sent.
     sent_s : float
@@ -162,27 +194,21 @@ class Task:
         What the queue last said of this try.
     past : Past
     moved : str
-        Why it was cancelled to be placed anew; empty if it was not.
-    anew : bool
-        It was ended on CPUs to begin anew on a GPU, and is not moved again.
+        Why it was cancelled to be placed again; empty if it was not.
     """
 
-    name: str
-    rule: str
-    wildcards: Any
-    kinds: tuple[Kind, ...]
-    needs: tuple[str, ...] = ()
-    nominal_s: float = 60.0
-    group: str | None = None
-    fixed: Fixed = Fixed()
-    log: str = ""
+    job: Job
     place: Place | None = None
     sent_s: float = 0.0
     after_id: int = 0
     seen: SlurmJob | None = None
     past: Past = field(default_factory=Past)
     moved: str = ""
-    anew: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the job."""
+        return self.job.name
 
     @property
     def waiting(self) -> bool:

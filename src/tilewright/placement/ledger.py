@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tilewright.runtime.files import append_json, read_json_lines
 
 
 @dataclass
@@ -31,15 +34,7 @@ class Ledger:
         entry = {"time_s": round(self.clock(), 3), "event": event}
         entry |= {key: value for key, value in values.items() if value is not None}
         with contextlib.suppress(OSError):  # a full disk must not end the run
-            self._append(entry)
-
-    def _append(self, entry: dict[str, Any]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a+b") as stream:
-            # a crash may have cut the last line: this one must not be lost with it
-            if stream.seek(0, 2) and (stream.seek(-1, 2), stream.read(1))[1] != b"\n":
-                stream.write(b"\n")
-            stream.write(json.dumps(entry).encode() + b"\n")
+            append_json(self.path, entry)
 
     def write_change(self, event: str, about: str, **values: Any) -> bool:
         """Append an event only where it differs from the last one about the same thing."""
@@ -53,13 +48,48 @@ class Ledger:
 
 def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of a ledger; a last line cut short by a crash is left out."""
-    if not path.is_file():
-        return
-    with path.open(encoding="utf-8", errors="replace") as stream:
-        for line in stream:
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(entry, dict) and "event" in entry and "time_s" in entry:
-                yield entry
+    return (entry for entry in read_json_lines(path) if "event" in entry and "time_s" in entry)
+
+
+def summary_lines(events: Sequence[Mapping[str, Any]], argv: Sequence[str]) -> list[str]:
+    """Return how the jobs of one run ended, from its events (pure).
+
+    Parameters
+    ----------
+    events : sequence of mapping
+        From the run's start on.
+    argv : sequence of str
+        The command that started it.
+    """
+    done: dict[str, int] = {}
+    failed: dict[str, Mapping[str, Any]] = {}
+    moved = 0
+    for event in events:
+        match event["event"]:
+            case "done":
+                done[event["pool"]] = done.get(event["pool"], 0) + 1
+                failed.pop(event["job"], None)
+            case "fail":
+                failed[event["job"]] = event
+            case "move":
+                moved += 1
+    if not done and not failed:
+        return []
+    lines = [
+        f"placement: {sum(done.values())} jobs done ("
+        + ", ".join(f"{pool} {n}" for pool, n in sorted(done.items()))
+        + (f"), {moved} moved" if moved else ")")
+    ]
+    for name, event in sorted(failed.items()):
+        where = event.get("node") or event.get("pool") or "no place"
+        job = f", Slurm job {event['slurm_id']}" if "slurm_id" in event else ""
+        log = f"; log: {event['log']}" if "log" in event else ""
+        lines.append(f"failed: {name} on {where}{job}: {event['cause']}, {event['words']}{log}")
+    if failed:
+        lines.append(resume_line(argv))
+    return lines
+
+
+def resume_line(argv: Sequence[str]) -> str:
+    """Return the command that resumes a run."""
+    return f"resume with: {shlex.join(['snakemake', *argv[1:]])}"

@@ -1,28 +1,240 @@
 """Who goes where now: ready jobs, free slots and the clock in, places out; nothing is read.
 
-Every round plays the rest of the run with estimated durations under a few simple ways of
-filling slots, and starts what the best of them starts now. All ways share an *aim*, the time by
-which everything should be done: a job takes a CPU slot only if it and all that waits for it can
-still be done by the aim; otherwise it waits for a GPU.
+Every round plays the rest of the run with estimated durations under a few simple strategies of
+filling slots, and starts what the best of them starts now. All strategies share an *aim*, the
+time by which everything should be done: a job takes a CPU slot only if it and all that waits for
+it can still be done by the aim; otherwise it waits for a GPU.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from tilewright.placement.forecast import BUDGET, Forecast, Queues, Start, expected_end_s
-from tilewright.placement.jobs import KINDS, Kind
-from tilewright.placement.workload import Decision, Job, Round, Running, Seen, Slots, Way, Workload
+import numpy as np
 
-_SHORT = 300  # jobs of a run that has time to try its best way in some more orders, 24 of 100
-_GAIN = 0.02  # of the rest of the run that another way must save: forecasts are no better
+from tilewright.placement.jobs import KINDS, Job, Kind
+from tilewright.placement.workload import (
+    Choice,
+    Decision,
+    GpuSlots,
+    Running,
+    Slots,
+    Strategy,
+    Workload,
+)
+
+#: Margin of a job on a CPU that a GPU could run too, as a share of its time: one such job that
+#: still runs when everything else is done delays the whole run.
+RISK = 0.4
+BUDGET = 1500  # jobs times forecasts in one round, about 2.5 µs each
+_SLOT = -2  # in place of a job: a slot that comes back
+#: A start: end in seconds of the clock, 0 for GPU or 1 for CPU, number of the job.
+Start = tuple[float, int, int]
+
+
+class Queues:
+    """Ready jobs in line for GPU and CPU slots: heaps of their places in an order."""
+
+    def __init__(self, forecast: Forecast, strategy: Strategy) -> None:
+        self.work, self.slots = forecast.work, forecast.slots
+        work, slots = self.work, self.slots
+        # without a GPU in sight there is nothing to wait for
+        self.aim_s = strategy.aim_s if slots[0] else math.inf
+        self.patient = strategy.patient and slots[0] > 0
+        self.by_gain = strategy.by_gain
+        chain, gain, loss = work.orders
+        self.by_chain = chain
+        order = gain if strategy.by_gain else chain
+        # a place below zero is one in the order by chain: for those that may not be late
+        self.gpu_place, self.gpu_jobs = order.place, order.jobs + chain.jobs
+        order = loss if slots[0] else chain
+        self.cpu_place, self.cpu_jobs = order.place, order.jobs
+        self.gpus, self.cpus = [list[int]() for _ in KINDS]
+        self.taken: set[int] = set()
+        self.queue_s = 0.0
+        ends_s = [end_s for end_s, kind, _ in forecast.events if not kind]
+        self.busy, self.ends_s = len(ends_s), sum(ends_s)
+        for i in forecast.ready:
+            self.add(i, forecast.now_s)
+
+    def add(self, i: int, clock_s: float) -> None:
+        """Put a job that became ready in line; one that is too late for a CPU only for GPUs."""
+        (gpu_s, cpu_s), tail_s = self.work.seconds, self.work.tail_s
+        gpu = self.slots[0] > 0 and gpu_s[i] < math.inf
+        late = gpu and clock_s + (1 + RISK) * cpu_s[i] + tail_s[i] > self.aim_s
+        if gpu:
+            heapq.heappush(self.gpus, self._late_place(i) if late else self.gpu_place[i])
+            self.queue_s += gpu_s[i]
+        if self.slots[1] and cpu_s[i] < math.inf and not late:
+            heapq.heappush(self.cpus, self.cpu_place[i])
+
+    def _late_place(self, i: int) -> int:
+        """Return a place by chain, before all others where the order is by gain."""
+        return self.by_chain.place[i] - len(self.work.jobs) * self.by_gain
+
+    def fill(self, free: list[int], clock_s: float) -> list[Start]:
+        """Take slots from ``free`` and return what starts in them."""
+        starts: list[Start] = []
+        gpus, cpus, taken = self.gpus, self.cpus, self.taken
+        (gpu_s, cpu_s), tail_s = self.work.seconds, self.work.tail_s
+        while gpus and free[0]:
+            i = self.gpu_jobs[heapq.heappop(gpus)]
+            if i not in taken:
+                taken.add(i)
+                starts.append((clock_s + gpu_s[i], 0, i))
+                free[0] -= 1
+                self.busy += 1
+                self.ends_s += clock_s + gpu_s[i]
+                self.queue_s -= gpu_s[i]
+        while cpus and free[1]:
+            i = self.cpu_jobs[cpus[0]]
+            end_s, either = clock_s + cpu_s[i], gpu_s[i] < math.inf
+            if i in taken:
+                heapq.heappop(cpus)
+            elif either and end_s + RISK * cpu_s[i] + tail_s[i] > self.aim_s:
+                heapq.heappop(cpus)  # what is too late for a CPU now is so for ever
+                if self.by_gain:
+                    heapq.heappush(gpus, self._late_place(i))
+            elif (
+                self.patient
+                and either
+                and cpu_s[i] > (self.queue_s + self.ends_s - self.busy * clock_s) / self.slots[0]
+            ):
+                break
+            else:
+                heapq.heappop(cpus)
+                taken.add(i)
+                starts.append((end_s, 1, i))
+                free[1] -= 1
+                self.queue_s -= gpu_s[i] if either else 0.0
+        return starts
+
+
+class Forecast:
+    """The rest of the run from now on, played with estimated durations."""
+
+    def __init__(
+        self,
+        work: Workload,
+        ready: list[int],
+        later: list[int],
+        pools: Iterable[Slots],
+        now_s: float,
+        returns_s: Iterable[float] = (),
+    ) -> None:
+        self.work, self.ready, self.later, self.now_s = work, ready, later, now_s
+        self.free, self.slots = [0, 0], [0, 0]
+        self.events: list[Start] = []
+        for pool in pools:
+            kind = KINDS.index(pool.kind)
+            self.free[kind] += pool.fillable
+            ends = sorted(
+                (expected_end_s(run, now_s), work.index.get(run.job, -1)) for run in pool.running
+            )
+            # where a pool has shrunk, the first slots to fall free are not filled again
+            gone = len(ends) + pool.fillable - pool.slots
+            self.events += [(end, kind if k >= gone else 2, i) for k, (end, i) in enumerate(ends)]
+            self.slots[kind] += pool.fillable + min(len(ends), len(ends) - gone)
+        self.coming = [(end_s, 0, _SLOT) for end_s in returns_s]
+        self.slots[0] += len(self.coming)
+        heapq.heapify(self.events)
+
+    def bound_s(self) -> float:
+        """Return when all is done at best, were work to flow like water through the slots.
+
+        A job that cannot be done by then on a CPU, with all that waits for it, flows to GPUs;
+        of the others those that gain most from a GPU do, as far as there is room.
+        """
+        work, now_s = self.work, self.now_s
+        tails = [end + (work.tail_s[i] if i >= 0 else 0.0) for end, _, i in self.events]
+        low: float = max([now_s, *tails, *(now_s + work.chain_s[i] for i in self.ready)])
+        chosen = np.zeros(len(work.jobs), dtype=bool)
+        chosen[self.ready + self.later] = True
+        gpu, cpu, tail = work.flows[:, work.flow_order[chosen[work.flow_order]]]
+        only = np.isinf(gpu)
+        fixed_s = float(cpu[only].sum())
+        gpu, cpu, tail = gpu[~only], cpu[~only], tail[~only]
+
+        def fits(end_s: float) -> bool:
+            room = [n * (end_s - now_s) for n in self.free] + [0.0]
+            for end, kind, _ in self.events + self.coming:
+                room[kind] += max(0.0, end_s - end)
+            late = cpu + tail > end_s - now_s
+            gpu_room = room[0] - float(gpu[late].sum())
+            taken = int(np.searchsorted(np.cumsum(gpu[~late]), gpu_room, side="right"))
+            return gpu_room >= 0 and float(cpu[~late][taken:].sum()) + fixed_s <= room[1]
+
+        if fits(low):
+            return low
+        high = 2 * low - now_s + 1.0
+        while not fits(high) and high - now_s < 1e9:
+            high += high - now_s
+        for _ in range(10):
+            middle = (low + high) / 2
+            low, high = (low, middle) if fits(middle) else (middle, high)
+        return high
+
+    def play(self, strategy: Strategy, limit_s: float = math.inf) -> tuple[float, float]:
+        """Return when all is done and the sum of all ends; infinite where later than a limit.
+
+        A job on a CPU may take longer than estimated by the share ``RISK``. The end is the latest
+        of the estimated ends and of the ends with that margin.
+        """
+        queues = Queues(self, strategy)
+        free, events, feeds = list(self.free), self.events + self.coming, self.work.feeds
+        if self.coming:
+            heapq.heapify(events)
+        open_ = {*self.ready, *self.later, *(i for *_, i in events)} if self.later else set()
+        waits = {i: sum(n in open_ for n in self.work.needs[i]) for i in self.later}
+        clock_s, total_s, risk_s, done_s = self.now_s, 0.0, 0.0, self.now_s
+        (gpu_s, cpu_s), tail_s = self.work.seconds, self.work.tail_s
+        while done_s <= limit_s:
+            for start in queues.fill(free, clock_s):
+                heapq.heappush(events, start)
+                end_s, kind, i = start
+                total_s += end_s
+                if kind and self.slots[0] and gpu_s[i] < math.inf:
+                    risk_s = max(risk_s, end_s + RISK * cpu_s[i] + tail_s[i])
+            if not events:
+                return max(done_s, risk_s), total_s
+            clock_s = events[0][0]
+            while events and events[0][0] <= clock_s:
+                end_s, kind, done = heapq.heappop(events)
+                if kind < 2:
+                    free[kind] += 1
+                if done == _SLOT:
+                    continue
+                done_s = end_s
+                if not kind:
+                    queues.busy -= 1
+                    queues.ends_s -= end_s
+                if waits and done >= 0:
+                    for i in feeds[done]:
+                        if i in waits:
+                            waits[i] -= 1
+                            if not waits[i]:
+                                queues.add(i, clock_s)
+        return math.inf, math.inf
+
+
+def expected_end_s(run: Running, now_s: float) -> float:
+    """Return when a running job ends, in seconds of the clock.
+
+    One that is late needs as much again as it is late.
+    """
+    late_s = now_s - run.end_s
+    return run.end_s if late_s < 0 else now_s + max(late_s, 0.05 * (now_s - run.start_s), 1e-6)
+
+
+_GAIN = 0.02  # of the rest of the run that another strategy must save: forecasts are no better
 _WHY = ("a gpu slot is free", "a cpu slot finishes it in time")
 #: Aim over the bound (0: GPU only, inf: any slot), ``by_gain`` and ``patient``; best ones first.
-_WAYS = (
+STRATEGIES = (
     (1.0, False, False),
     (2.0, True, True),
     (1.3, False, False),
@@ -47,8 +259,8 @@ def decide(
     clock_s: float,
     *,
     preferred: Mapping[str, str] | None = None,
-    last: Way | None = None,
-) -> Round:
+    last: Strategy | None = None,
+) -> Choice:
     """Decide which ready jobs start now, and where.
 
     Parameters
@@ -63,95 +275,93 @@ def decide(
         Now, in seconds.
     preferred : mapping, optional
         Group to the account it better stays on; honoured where the kind of slot is the same.
-    last : Way, optional
-        The way of the round before, which is tried too.
+    last : Strategy, optional
+        The strategy of the round before, which is tried too.
     """
-    desk = _Desk(work, pools, clock_s, preferred or {})
+    assignment = _Assignment(work, pools, clock_s, preferred or {})
     numbers = sorted(work.index[name] for name in ready)
-    fixed = [i for i in numbers if work.jobs[i].account is not None]
-    left = [i for i in numbers if work.jobs[i].account is None]
-    wait = desk.outranked(fixed, left)
-    desk.place_fixed([i for i in fixed if i not in wait])
-    seen = last.seen if last else Seen()
-    seen = seen.after(sum(pool.slots for pool in pools if pool.kind == "gpu"), clock_s)
+    fixed = [i for i in numbers if work.jobs[i].fixed.account is not None]
+    left = [i for i in numbers if work.jobs[i].fixed.account is None]
+    wait = assignment.outranked(fixed, left)
+    assignment.place_fixed([i for i in fixed if i not in wait])
+    seen = last.gpu_slots if last else GpuSlots()
+    seen = seen.counted(sum(pool.slots for pool in pools if pool.kind == "gpu"), clock_s)
     coming = [work.index[n] for n in later]
-    way = last or Way(math.inf)
-    for back_s in (seen.back_s(clock_s), ()):
-        forecast = Forecast(work, left, coming, desk.pools(), clock_s, back_s)
+    strategy = last or Strategy(math.inf)
+    for returns_s in (seen.returns_s(clock_s), ()):
+        forecast = Forecast(work, left, coming, assignment.pools(), clock_s, returns_s)
         if left and sum(forecast.free):
-            way = _best_way(forecast, last)
-        desk.place(Queues(forecast, way).fill(list(forecast.free), clock_s))
-        if desk.starts or any(pool.running for pool in pools):
+            strategy = _best_strategy(forecast, last)
+        assignment.place(Queues(forecast, strategy).fill(list(forecast.free), clock_s))
+        if assignment.starts or any(pool.running for pool in pools):
             break  # otherwise nothing would tell that it waits in vain
-    desk.place_fixed(sorted(wait))
-    placed = {start.job for start in desk.starts}
+    assignment.place_fixed(sorted(wait))
+    placed = {start.job for start in assignment.starts}
     why: dict[tuple[tuple[Kind, ...], str | None], str] = {}
     waiting = {}
     for name in ready:
         if name not in placed:
             job = work.jobs[work.index[name]]
-            if (job.kinds, job.account) not in why:
-                why[job.kinds, job.account] = desk.why_waiting(job)
-            waiting[name] = why[job.kinds, job.account]
-    return Round(tuple(desk.starts), waiting, replace(way, seen=seen))
+            if (job.kinds, job.fixed.account) not in why:
+                why[job.kinds, job.fixed.account] = assignment.why_waiting(job)
+            waiting[name] = why[job.kinds, job.fixed.account]
+    return Choice(tuple(assignment.starts), waiting, replace(strategy, gpu_slots=seen))
 
 
-def _best_way(forecast: Forecast, last: Way | None) -> Way:
-    """Play the rest as often as the time of a round allows, and return the way that ends first."""
+def _best_strategy(forecast: Forecast, last: Strategy | None) -> Strategy:
+    """Play the rest as often as a round allows, and return the strategy that ends first."""
     jobs = len(forecast.ready) + len(forecast.later)
     now_s = forecast.now_s
     span_s = forecast.bound_s() - now_s
-    ways = [Way(now_s + f * span_s if f else -math.inf, gain, wait) for f, gain, wait in _WAYS]
-    tries = max(1, min(len(ways), BUDGET // jobs))
-    best, score = ways[0], (math.inf, math.inf)
+    strategies = [
+        Strategy(now_s + f * span_s if f else -math.inf, gain, wait) for f, gain, wait in STRATEGIES
+    ]
+    tries = max(1, min(len(strategies), BUDGET // jobs))
+    best, score = strategies[0], (math.inf, math.inf)
     if last:
-        # few tries start elsewhere every time, so that a long run sees all ways
-        turn = jobs * tries % len(ways)
-        ways = [*ways[turn:], *ways[:turn]]
+        # few tries start elsewhere every time, so that a long run sees all strategies
+        turn = jobs * tries % len(strategies)
+        strategies = [*strategies[turn:], *strategies[:turn]]
         best = last
         if tries > 1 or jobs % 3 == 0:
             best, tries = replace(last, end_s=forecast.play(last)[0]), tries - 1
         score = (1 - _GAIN) * best.end_s + _GAIN * now_s, math.inf
-    for way in ways[:tries]:
-        found = forecast.play(way, score[0])
+    for strategy in strategies[:tries]:
+        found = forecast.play(strategy, score[0])
         if found < score:
-            best, score = replace(way, end_s=found[0]), found
-    for shake in range(1, max(0, _SHORT - jobs) // 8):
-        found = forecast.play(way := replace(best, shake=shake), score[0])
-        if found < score:
-            best, score = replace(way, end_s=found[0]), found
+            best, score = replace(strategy, end_s=found[0]), found
     return best
 
 
-class _Desk:
+class _Assignment:
     """Gives starts of a kind to accounts, and keeps what is left of each pool."""
 
     def __init__(
         self, work: Workload, pools: Sequence[Slots], clock_s: float, preferred: Mapping[str, str]
     ) -> None:
         self.work, self.clock_s, self.preferred = work, clock_s, preferred
-        self.given, self.room = list(pools), [pool.room for pool in pools]
+        self.given, self.free = list(pools), [pool.fillable for pool in pools]
         self.added: dict[int, list[Running]] = defaultdict(list)
         self.starts: list[Decision] = []
 
     def pools(self) -> list[Slots]:
         """Return the pools with what was placed here."""
         return [
-            replace(pool, free=self.room[k], running=(*pool.running, *self.added[k]))
+            replace(pool, free=self.free[k], running=(*pool.running, *self.added[k]))
             for k, pool in enumerate(self.given)
         ]
 
     def _give(self, i: int, k: int, reason: str) -> None:
         job, pool = self.work.jobs[i], self.given[k]
         end_s = self.clock_s + self.work.seconds[KINDS.index(pool.kind)][i]
-        self.room[k] -= 1
+        self.free[k] -= 1
         self.added[k].append(Running(job.name, self.clock_s, end_s))
         self.starts.append(Decision(job.name, pool.name, self.clock_s, end_s, reason))
 
     def outranked(self, fixed: list[int], others: list[int]) -> set[int]:
-        """Return the jobs with an account that leave their slot to longer chains without one."""
+        """Return the jobs with a fixed account that wait, because longer chains need the slots."""
         chain_s, (gpu_s, _) = self.work.chain_s, self.work.seconds
-        rooms = [sum(self.room[k] for k in self._open(kind)) for kind in range(len(KINDS))]
+        rooms = [sum(self.free[k] for k in self._open(kind)) for kind in range(len(KINDS))]
         ranks = [
             sorted(chain_s[i] for i in others if seconds[i] < math.inf)
             for seconds in self.work.seconds
@@ -169,10 +379,10 @@ class _Desk:
         for pool in self.pools():
             if pool.kind == "gpu" and pool.slots > 0:
                 ends = sorted(expected_end_s(run, self.clock_s) for run in pool.running)
-                ends = ends[pool.room - pool.slots :] if pool.room < pool.slots else []
-                gpus_s[pool.account] += [self.clock_s] * pool.room + ends
-        for i in sorted(jobs, key=self.work.by_chain.place.__getitem__):
-            account = self.work.jobs[i].account or ""
+                ends = ends[pool.fillable - pool.slots :] if pool.fillable < pool.slots else []
+                gpus_s[pool.account] += [self.clock_s] * pool.fillable + ends
+        for i in sorted(jobs, key=self.work.orders.by_chain.place.__getitem__):
+            account = self.work.jobs[i].fixed.account or ""
             gpu_s, cpu_s = (seconds[i] for seconds in self.work.seconds)
             line = gpus_s[account] if gpu_s < math.inf else []
             cpu_end_s = self.clock_s + cpu_s if account in with_cpus else math.inf
@@ -197,17 +407,17 @@ class _Desk:
             else:
                 others.append((kind, i))
         for kind, i in others:
-            self._give(i, max(self._open(kind), key=lambda k: (self.room[k], -k)), _WHY[kind])
+            self._give(i, max(self._open(kind), key=lambda k: (self.free[k], -k)), _WHY[kind])
 
     def _open(self, kind: int) -> list[int]:
-        return [k for k, p in enumerate(self.given) if p.kind == KINDS[kind] and self.room[k] > 0]
+        return [k for k, p in enumerate(self.given) if p.kind == KINDS[kind] and self.free[k] > 0]
 
     def why_waiting(self, job: Job) -> str:
         """Return why a ready job was not placed."""
         fits = [k for k, pool in enumerate(self.given) if pool.kind in job.kinds and pool.slots > 0
-                and job.account in (None, pool.account)]  # fmt: skip
+                and job.fixed.account in (None, pool.account)]  # fmt: skip
         if not fits:
-            return f"no slot of {' or '.join(job.kinds)} on {job.account or 'any account'}"
-        if any(self.room[k] for k in fits):
+            return f"no slot of {' or '.join(job.kinds)} on {job.fixed.account or 'any account'}"
+        if any(self.free[k] for k in fits):
             return "a gpu slot falls free in time to finish it sooner"
         return "every slot it may use is taken"

@@ -7,44 +7,18 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from tilewright.placement.bounds import longest_min, too_big
-from tilewright.placement.capacity import Room
 from tilewright.placement.cluster import Cluster
-from tilewright.placement.errors import PlacementError
-from tilewright.placement.jobs import Kind, Shape, Task
-from tilewright.placement.resources import Plan
-from tilewright.placement.rounds import shape_of
+from tilewright.placement.jobs import Job, Kind, PlacementError, Shape, Task
+from tilewright.placement.limits import Capacity, longest_min, too_big
+from tilewright.placement.sizing import Estimates
+from tilewright.runtime.snakemake_adapter import only_looks
 from tilewright.slurm.accounts import Account
 from tilewright.slurm.jobs import SlurmJob, parse_queue, stale_jobs
 from tilewright.slurm.query import SlurmClient, Unknown
 
-#: Snakemake's options with which it runs nothing, as its parser names them.
-_LOOKING = (
-    "dryrun", "touch", "summary", "detailed_summary", "dag", "rulegraph", "filegraph", "d3dag",
-    "lint", "list_rules", "list_target_rules", "list_changes", "list_input_changes",
-    "list_params_changes", "list_untracked", "list_conda_envs", "report", "archive",
-    "containerize", "generate_unit_tests", "cleanup_metadata", "print_compilation", "export_cwl",
-)  # fmt: skip
 _POLL_S = 10.0
 _PATIENCE = 30  # looks in vain while waiting
 _COMPLETING_S = 120.0  # KillWait is 30 s unless the site says otherwise
-
-
-def only_looks(argv: Sequence[str]) -> bool:
-    """Return whether a Snakemake command runs no job and unlocks nothing.
-
-    Examples
-    --------
-    >>> only_looks(["registration", "-np"]), only_looks(["registration", "--unlock"])
-    (True, False)
-    """
-    from snakemake.cli import get_argument_parser
-
-    try:
-        given, _ = get_argument_parser().parse_known_args(list(argv))
-    except SystemExit:  # Snakemake refuses them itself
-        return False
-    return any(getattr(given, name, None) not in (None, False, []) for name in _LOOKING)
 
 
 def before_run(cluster: Cluster | None, argv: Sequence[str]) -> None:
@@ -143,47 +117,48 @@ def _without_completing(
     return stale
 
 
-def _never(task: Task, account: Account, kind: Kind, shape: Shape, room: Room) -> str:
+def _never(job: Job, account: Account, kind: Kind, shape: Shape, capacity: Capacity) -> str:
     """Return why a job would pend at a place for ever; empty if it would not."""
-    where = room.partitions.get(kind)
-    if not room.has(kind):
+    where = capacity.partitions.get(kind)
+    if not capacity.has_partition(kind):
         return f"no {kind} partition"
-    minutes, most = task.fixed.runtime_min, longest_min(account, where)
+    minutes, most = job.fixed.runtime_min, longest_min(account, where)
     if minutes is not None and most is not None and minutes > most:
         return f"it asks for {minutes} min and account {account.name} has {most}"
     return too_big(account, shape, where) or ""
 
 
-def check_sizes(tasks: Iterable[Task], room: Room, plan: Plan) -> None:
+def check_sizes(tasks: Iterable[Task], capacity: Capacity, estimates: Estimates) -> None:
     """Refuse jobs that would pend for ever, because no account may ever run them.
 
     Raises
     ------
     PlacementError
-        With the figures of the first such job, and how to mend it.
+        With the figures of the first such job, and what to change.
     """
     seen = set()
     for task in tasks:
-        shapes = {kind: shape_of(task, kind, plan, room) for kind in task.kinds}
-        same = (task.rule, task.fixed, *shapes.values())
+        job = task.job
+        shapes = {kind: estimates.shape_of(task, kind, capacity) for kind in job.kinds}
+        same = (job.rule, job.fixed, *shapes.values())
         if same in seen:
             continue
         seen.add(same)
-        chosen = task.fixed.account
-        accounts = [a for a in room.accounts if chosen in (None, a.name)]
+        chosen = job.fixed.account
+        accounts = [a for a in capacity.accounts if chosen in (None, a.name)]
         if not accounts:
-            known = ", ".join(a.name for a in room.accounts)
+            known = ", ".join(a.name for a in capacity.accounts)
             raise PlacementError(
-                f"rule {task.rule} is to run on account {chosen}, which cannot be used; "
+                f"rule {job.rule} is to run on account {chosen}, which cannot be used; "
                 f"there are {known}"
             )
         reasons = [
-            _never(task, account, kind, shape, room)
+            _never(job, account, kind, shape, capacity)
             for account in accounts
             for kind, shape in shapes.items()
         ]
         if all(reasons):
             raise PlacementError(
-                f"{task.name} would pend for ever: {'; '.join(dict.fromkeys(reasons))}. Lower "
-                f"resources.{task.rule} in the config, or use an account that has more"
+                f"{job.name} would pend for ever: {'; '.join(dict.fromkeys(reasons))}. Lower "
+                f"resources.{job.rule} in the config, or use an account that has more"
             )

@@ -15,7 +15,7 @@ from tilewright.slurm.parse import parse_tres
 
 
 class SiteError(ValueError):
-    """A site file cannot be used; the message names the file, the key and the mend."""
+    """A site file cannot be used; the message names the file, the key and the fix."""
 
 
 def _expression(text: str) -> str:
@@ -80,8 +80,6 @@ class Site(_Section):
         What a run does about jobs of an earlier, killed run that still write into its folder.
     patience_s : float
         Seconds a job pends on a group limit before it may be moved.
-    restarts : bool
-        Whether jobs that run on CPUs may begin anew on GPUs that nobody waits for.
     """
 
     burst: Annotated[str, AfterValidator(_expression)] = r"-b$"
@@ -97,7 +95,6 @@ class Site(_Section):
     slowdowns: dict[str, Annotated[float, Field(ge=0.1)]] = Field(default_factory=dict)
     stale: Literal["refuse", "wait", "cancel"] = "refuse"
     patience_s: float = Field(default=60.0, ge=0)
-    restarts: bool = True
 
     def rules(self) -> SiteRules:
         """Return what decides which accounts are used."""
@@ -139,4 +136,5 @@ def read_site(path: Path | None) -> Site:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        raise SiteError(f"{path}: '{key}': {first['msg'].lower()}") from None
+        fix = "; remove it" if first["type"] == "extra_forbidden" else ""
+        raise SiteError(f"{path}: '{key}': {first['msg'].lower()}{fix}") from None

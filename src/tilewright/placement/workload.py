@@ -1,4 +1,4 @@
-"""The jobs of a run, pools with their slots, and what a round of placing decides."""
+"""Jobs with estimates, pools with their slots, and what the policy decides about them."""
 
 from __future__ import annotations
 
@@ -10,52 +10,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.placement.jobs import KINDS, Kind
-
-#: Standard deviation of the logarithm of the keys of a shaken order.
-_SHAKE = 0.15
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One job of the run.
-
-    Attributes
-    ----------
-    name, rule : str
-        Unique name, and the rule that estimates are kept for.
-    kinds : tuple of str
-        Device kinds that may run it; QC and light rules have ``("cpu",)``.
-    needs : tuple of str
-        Names of the jobs that must be done first.
-    work : float
-        Size relative to the job that the rule's estimate is for.
-    group : str, optional
-        Jobs that better stay on one account: one sample and cycle.
-    account : str, optional
-        The only account that may run it, where the user chose one.
-    """
-
-    name: str
-    rule: str
-    kinds: tuple[Kind, ...]
-    needs: tuple[str, ...] = ()
-    work: float = 1.0
-    group: str | None = None
-    account: str | None = None
+from tilewright.placement.jobs import KINDS, Job, Kind
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A job in a slot: its start, and when it is expected to end, in seconds of the clock.
-
-    One that was ``moved`` was ended in another slot to begin anew; it stays where it is.
-    """
+    """A job in a slot: its start, and when it is expected to end, in seconds of the clock."""
 
     job: str
     start_s: float
     end_s: float
-    moved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +34,7 @@ class Slots:
     running: tuple[Running, ...] = ()
 
     @property
-    def room(self) -> int:
+    def fillable(self) -> int:
         """Slots that may be filled now, never more than are left of ``slots``."""
         return max(0, min(self.free, self.slots - len(self.running)))
 
@@ -87,55 +51,71 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """GPU slots over the run: when they were last counted, and since when each lost one is gone."""
+class GpuSlots:
+    """The number of GPU slots during a run.
+
+    Attributes
+    ----------
+    at_s : float
+        When they were last counted, in seconds of the clock.
+    slots : int
+        How many there were.
+    gone_s : tuple of float
+        For each slot that was lost and has not come back, when it went.
+    """
 
     at_s: float = -math.inf
     slots: int = 0
     gone_s: tuple[float, ...] = ()
 
-    def after(self, slots: int, now_s: float) -> Seen:
-        """Return what is known with a new count; of one time only the first count is kept."""
+    def counted(self, slots: int, now_s: float) -> GpuSlots:
+        """Return what is known after a new count; a second count at one time is ignored."""
         if now_s <= self.at_s:
             return self
         gone_s = self.gone_s + (now_s,) * (self.slots - slots)
-        return Seen(now_s, slots, gone_s[: len(gone_s) - max(0, slots - self.slots)])
+        return GpuSlots(now_s, slots, gone_s[: len(gone_s) - max(0, slots - self.slots)])
 
-    def back_s(self, now_s: float) -> list[float]:
-        """Return when slots are back: what is gone for a while stays away as long again."""
+    def returns_s(self, now_s: float) -> list[float]:
+        """Return when each lost slot is expected back: after as long again as it has been gone."""
         return [2 * now_s - gone_s for gone_s in self.gone_s]
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Strategy:
     """How slots are filled.
 
-    ``aim_s`` is when everything should be done, in seconds of the clock. GPUs take the jobs that
-    gain most from them (``by_gain``) or those with the longest chain. A ``patient`` way takes a
-    CPU slot only where that also beats waiting for a GPU behind the jobs that are ready now.
-    ``shake`` is the number of a random change to both orders, 0 for none.
-    ``seen`` is what the next round has to know of the slots until now.
+    Attributes
+    ----------
+    aim_s : float
+        When everything should be done, in seconds of the clock.
+    by_gain : bool
+        GPUs take the jobs that gain most from them; otherwise those with the longest chain.
+    patient : bool
+        A CPU slot is taken only where that also beats waiting for a GPU behind the jobs that
+        are ready now.
+    end_s : float
+        When the last forecast with it ended.
+    gpu_slots : GpuSlots
+        What the next round has to know of the GPU slots until now.
     """
 
     aim_s: float
     by_gain: bool = True
     patient: bool = False
     end_s: float = math.inf
-    seen: Seen = Seen()
-    shake: int = 0
+    gpu_slots: GpuSlots = GpuSlots()
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """Who starts, why each other ready job waits, the way that was followed and when it ends."""
+class Choice:
+    """Who starts, why each other ready job waits, and the strategy that was followed."""
 
     starts: tuple[Decision, ...] = ()
     waiting: Mapping[str, str] = field(default_factory=dict)
-    way: Way | None = None
-    end_s: float = math.inf
+    strategy: Strategy | None = None
 
 
-class Line:
+class Order:
     """An order of all jobs: the number at each place, and the place of each number.
 
     Places are plain integers, which heaps compare three times as fast as tuples.
@@ -148,12 +128,12 @@ class Line:
             self.place[i] = place
 
 
-class Lines(NamedTuple):
+class Orders(NamedTuple):
     """Jobs by the longest chain, by the most a GPU gains them, and by the least."""
 
-    by_chain: Line
-    by_gain: Line
-    by_loss: Line
+    by_chain: Order
+    by_gain: Order
+    by_loss: Order
 
 
 class Workload:
@@ -171,7 +151,7 @@ class Workload:
         self.jobs = list(jobs)
         self.index = {job.name: i for i, job in enumerate(self.jobs)}
         self.seconds = [
-            [max(1e-6, estimates_s[j.rule, kind] * j.work) if kind in j.kinds else math.inf
+            [max(1e-6, estimates_s[j.rule, kind] * j.nominal_s) if kind in j.kinds else math.inf
              for j in self.jobs]
             for kind in KINDS
         ]  # fmt: skip
@@ -185,19 +165,8 @@ class Workload:
         gains = [c / g if g < math.inf else 0.0 for g, c in zip(*self.seconds, strict=True)]
         self.flows = np.array([*self.seconds, self.tail_s])
         self.flow_order = np.argsort(-np.array(gains), kind="stable")
-        self._keys = -np.array(gains), -np.array(self.chain_s)
-        self._lines: dict[int, Lines] = {}
-        self.by_chain = self.lines(0).by_chain
-
-    def lines(self, shake: int) -> Lines:
-        """Return the orders of all jobs; those of a shake other than 0 are a little at random."""
-        if shake not in self._lines:
-            gain, chain = self._keys
-            if shake:
-                noise = np.random.default_rng(shake).normal(0.0, _SHAKE, (2, len(self.jobs)))
-                gain, chain = np.exp(noise) * (gain, chain)
-            self._lines[shake] = Lines(Line(gain, chain), Line(chain, gain), Line(chain, -gain))
-        return self._lines[shake]
+        gain, chain = -np.array(gains), -np.array(self.chain_s)
+        self.orders = Orders(Order(gain, chain), Order(chain, gain), Order(chain, -gain))
 
     def _tails(self) -> list[float]:
         """Seconds from each job's end to the end of all that needs it, at the faster kind."""

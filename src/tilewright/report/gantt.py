@@ -55,7 +55,7 @@ class JobBar:
     start_s, end_s : float
     sent_s : float or None
         When it was handed to Slurm.
-    light : bool
+    small : bool
         It took no slot.
     failed : bool
         It failed or was cancelled.
@@ -67,7 +67,7 @@ class JobBar:
     start_s: float
     end_s: float
     sent_s: float | None = None
-    light: bool = False
+    small: bool = False
     failed: bool = False
 
     @property
@@ -128,13 +128,13 @@ class ClusterRun:
 
 @dataclass(frozen=True)
 class Use:
-    """What runs made of a pool; light jobs take no slot and count for ``jobs`` and ``wait_s``.
+    """What runs made of a pool; small jobs take no slot and count for ``jobs`` and ``wait_s``.
 
     Attributes
     ----------
     pool : PoolBand
         With the most slots it had.
-    jobs, light : int
+    jobs, small : int
         Tries, and those of them that took no slot.
     busy_s, idle_s : float
         Slot-seconds.
@@ -144,7 +144,7 @@ class Use:
 
     pool: PoolBand
     jobs: int
-    light: int
+    small: int
     busy_s: float
     idle_s: float
     wait_s: float | None
@@ -192,12 +192,12 @@ def use_of(runs: Sequence[ClusterRun]) -> list[Use]:
         busy, total = 0.0, 0.0
         for run in runs:
             slots = run.pools[pool.name].slots if pool.name in run.pools else 0
-            busy += busy_s((b for b in run.bars if b.pool == pool.name and not b.light), slots)
+            busy += busy_s((b for b in run.bars if b.pool == pool.name and not b.small), slots)
             total += slots * run.span_s
         if not bars and not total:
             continue
         found.append(
-            Use(pool, len(bars), sum(b.light for b in bars), busy, total - busy, mean_wait_s(bars))
+            Use(pool, len(bars), sum(b.small for b in bars), busy, total - busy, mean_wait_s(bars))
         )
     return found
 
@@ -282,14 +282,14 @@ def draw_gantt(runs: Sequence[ClusterRun], uses: Sequence[Use]) -> Figure:
 
 
 def _bands(runs: Sequence[ClusterRun], uses: Sequence[Use]) -> list[_Band]:
-    """Return the bands from top to bottom; light jobs lie above the slots, however many."""
+    """Return the bands from top to bottom; small jobs lie above the slots, however many."""
     placed: list[tuple[Use, dict[JobBar, int], int, int]] = []
     for use in uses:
         bars = [bar for run in runs for bar in run.bars if bar.pool == use.pool.name]
-        heavy, light = ([b for b in bars if b.light == kind] for kind in (False, True))
-        of_bar = dict(zip(heavy, lanes(heavy), strict=True))
+        large, small_jobs = ([b for b in bars if b.small == one] for one in (False, True))
+        of_bar = dict(zip(large, lanes(large), strict=True))
         first = max([use.pool.slots, *(lane + 1 for lane in of_bar.values())])
-        of_bar |= {b: first + k for b, k in zip(light, lanes(light), strict=True)}
+        of_bar |= {b: first + k for b, k in zip(small_jobs, lanes(small_jobs), strict=True)}
         placed.append((use, of_bar, first, max([first, *(k + 1 for k in of_bar.values())])))
     total = max(1, sum(first for _, _, first, _ in placed))
     lane = float(np.clip(_SLOTS_IN / total, _LOW_IN, _HIGH_IN))

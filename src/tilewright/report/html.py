@@ -213,13 +213,8 @@ def write_report(
         )
         for name in names
     ]
-    loader = jinja2.PackageLoader("tilewright.report", "templates")
-    environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
-    )
-    environment.globals.update(vars(environment.get_template("macros.html").module))
-    style = (Path(__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
-    page = environment.get_template("report.html").render(
+    page = render_page(
+        "report.html",
         title=title,
         headline=_headline(samples),
         samples=samples,
@@ -228,6 +223,37 @@ def write_report(
         config=config_text,
         ran=run_section(ledger),
         devices=device_section(devices),
-        style=style,
     )
     write_whole(output, page)
+
+
+def write_run_report(ledger: Path, output: Path) -> None:
+    """Write the page of the runs of any workflow, from the ledger of their placement.
+
+    Parameters
+    ----------
+    ledger : Path
+    output : Path
+        The HTML file.
+
+    Raises
+    ------
+    ValueError
+        The ledger is absent, or no job of it ended.
+    """
+    found = run_section(ledger) if ledger.is_file() else None
+    if found is None:
+        state = "holds no job that ended" if ledger.is_file() else "does not exist"
+        raise ValueError(f"{ledger} {state}; name the ledger.jsonl of a run")
+    write_whole(output, render_page("run.html", title="Where it ran", ran=found))
+
+
+def render_page(template: str, **values: Any) -> str:
+    """Return a page of this report, with its style in it."""
+    loader = jinja2.PackageLoader("tilewright.report", "templates")
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+    environment.globals.update(vars(environment.get_template("macros.html").module))
+    style = (Path(__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
+    return environment.get_template(template).render(style=style, **values)

@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tilewright.report.gantt import ClusterRun, JobBar, PoolBand, Remark
-from tilewright.runtime.files import read_lines
+from tilewright.runtime.files import read_json_lines
 
-#: How the ledger's reason begins where a job took no slot.
-LIGHT = "a light job"
 #: Causes of the failure of a job that the workflow itself took back, to place it again.
 _BY_MOVE = ("cancelled", "unknown")
 _CAUSES = {
@@ -35,7 +33,7 @@ Event = Mapping[str, Any]
 
 def read_events(path: Path) -> list[dict[str, Any]]:
     """Return the events of a ledger."""
-    entries = read_lines(path)
+    entries = read_json_lines(path)
     return [e for e in entries if "event" in e and number(e, "time_s") is not None]
 
 
@@ -122,7 +120,7 @@ def _bars(event: Event, place: Event) -> list[JobBar]:
         JobBar(
             str(event.get("job", "")), str(event.get("rule", "")), event["pool"], start_s,
             max(start_s, end_s), number(place, "time_s") if sent_s is None else sent_s,
-            str(place.get("reason", "")).startswith(LIGHT), failed,
+            place.get("small") is True, failed,
         )
     ]  # fmt: skip
 
@@ -145,6 +143,12 @@ def _remarks(event: Event) -> list[Remark]:
             texts = [f"{label}{', ' * bool(where)}{where}: {cause}{said}; {event.get('next', '')}"]
         case "hold":
             texts = [f"nothing was started: {why}"]
+        case "forgive":
+            nodes = ", ".join(map(str, event.get("nodes", [])))
+            texts = [f"nothing else was left, so nodes that failed may be used again: {nodes}"]
+        case "cancel":
+            jobs = ", ".join(map(str, event.get("slurm_ids", [])))
+            texts = [f"jobs of Slurm were cancelled ({why}): {jobs}"]
         case "greedy":
             texts = [f"a round was not planned, jobs started in the order they came: {why}"]
         case "notes":

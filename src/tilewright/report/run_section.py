@@ -117,7 +117,7 @@ def _row(use: Use) -> dict[str, str | int]:
         "name": f"{use.pool.account} {use.pool.kind.upper()}",
         "slots": use.pool.slots,
         "jobs": use.jobs,
-        "light": use.light,
+        "small": use.small,
         "busy": f"{hours:.1f}" if hours >= 10 else f"{hours:.2f}",
         "utilisation": _NONE if use.utilisation is None else f"{100 * use.utilisation:.0f} %",
         "wait": _NONE if use.wait_s is None else span_text(use.wait_s),

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.devices.lease import WAIT_EXIT_CODE, LeaseTimeoutError
-from tilewright.kernels.backend import Backend, cpu_backend
+from tilewright.kernels.backend import Backend, DeviceError, cpu_backend
+from tilewright.runtime.cause import cause_line
 
 logger = logging.getLogger("tilewright")
 
@@ -60,7 +61,11 @@ def running(
             raise SystemExit(WAIT_EXIT_CODE) from error
         except Exception as error:
             traceback.print_exc(file=stream)
-            sys.__stderr__.write(f"{type(error).__name__}: {error}\n")  # type: ignore[union-attr]
+            words = f"{type(error).__name__}: {error}"
+            stream.write(
+                f"{cause_line('device' if isinstance(error, DeviceError) else 'error', words)}\n"
+            )
+            sys.__stderr__.write(f"{words}\n")  # type: ignore[union-attr]
             raise
 
 

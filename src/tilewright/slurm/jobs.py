@@ -23,7 +23,7 @@ JOB_FORMAT = ",".join(f"{name}:{width}|" for name, width in JOB_FIELDS.items())
 ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"})
 #: Pending because a group limit is reached.
 GROUP_LIMIT = re.compile(r"(QOS|Assoc)(Grp|Max)")
-#: Pending for what time alone does not mend: a limit that others hold, nodes that are down.
+#: Pending for what time alone does not change: a limit that others hold, nodes that are down.
 STUCK = re.compile(
     GROUP_LIMIT.pattern + r"|ReqNodeNotAvail|BadConstraints|Partition(Down|Inactive)|.*\bDOWN\b"
 )
@@ -148,16 +148,6 @@ def parse_time_s(text: str) -> float | None:
         return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
     except (ValueError, OverflowError):
         return None
-
-
-def parse_start(said: str) -> float | None:
-    """Return when ``sbatch --test-only`` says that a job would start, in seconds since the epoch.
-
-    >>> parse_start("allocation failure: Requested node configuration is not available") is None
-    True
-    """
-    found = re.search(r"\bto start at (\S+)", said)
-    return parse_time_s(found[1]) if found else None
 
 
 def cause_of(details: str) -> tuple[Cause, str]:

@@ -6,12 +6,12 @@ import contextlib
 import json
 import os
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tilewright.runtime.files import write_whole
 from tilewright.slurm.jobs import JOB_FORMAT
 from tilewright.slurm.parse import ASSOCIATION_FIELDS, QOS_FIELDS
 
@@ -198,12 +198,8 @@ class SlurmClient:
         state = ("--state=PENDING",) if pending_only else ()
         return self._call(("scancel", *state, *map(str, job_ids)))
 
-    def would_start(self, options: Sequence[str]) -> str | Unknown:
-        """Return what sbatch says of when such a job would start; nothing is submitted."""
-        return self._call(("sbatch", "--test-only", *options, "--wrap", "true"))
-
     def forget(self) -> None:
-        """Ask anew for live use and the queue, as after a placement that was refused."""
+        """Ask again for live use and the queue, as after a placement that was refused."""
         for argv in [key for key in self._kept if key[0] in ("squeue", "scontrol")]:
             if "partition" not in argv:
                 del self._kept[argv]
@@ -238,16 +234,3 @@ class SlurmClient:
             return Answer(str(kept["text"]), max(0.0, self.clock() - kept["time_s"]), failure)
         except (OSError, ValueError, KeyError, TypeError):
             return failure
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a small file that others may read meanwhile: whole, or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(number, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -1,4 +1,4 @@
-"""What the runs of one person have just sent, so that two of them do not fill the same room.
+"""What the runs of one person have just sent, so that two of them do not fill the same slots.
 
 Live use shows a job some seconds after sbatch took it. For that long each run writes its claims
 to a file of its own beside the others', and one lock lets them choose one after the other.
@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from tilewright.placement.capacity import Claim
-from tilewright.slurm.query import write_whole
+from tilewright.placement.limits import Claim
+from tilewright.runtime.files import write_whole
 
 #: Longer than live use is kept and sbatch takes; 12 jobs were submitted within 2 s.
 _CLAIM_S = 15.0
@@ -27,7 +27,7 @@ _LOCK_S = 20.0
 
 
 @dataclass
-class Claims:
+class SubmissionLock:
     """The claims of all runs that share a folder.
 
     Attributes

@@ -1,0 +1,126 @@
+"""Rules that never heard of placement: what they need, from the resources that they state."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tilewright.placement.jobs import Fixed, Kind, Place, Shape, key_of
+
+#: Where a rule does not state them, and before its input is there.
+_MEM_MB = 1000
+_RUNTIME_MIN = 60
+#: Resources that placement sets on such jobs.
+STATED = ("slurm_account", "slurm_partition", "qos", "mem_mb", "mem_mb_per_cpu", "runtime")
+
+
+class StatedSizes:
+    """Sizes of jobs of Snakemake, as they stood at the first try.
+
+    Parameters
+    ----------
+    jobs : iterable of snakemake.jobs.Job
+    """
+
+    def __init__(self, jobs: Iterable[Any]) -> None:
+        self._jobs: dict[str, Any] = {}
+        self._kinds: dict[str, Kind] = {}
+        self.take(jobs)
+
+    def take(self, jobs: Iterable[Any]) -> None:
+        """Take more jobs."""
+        for job in jobs:
+            self._jobs.setdefault(key_of(job.rule.name, job.wildcards), job)
+            if job.rule.name not in self._kinds:
+                self._kinds[job.rule.name] = "gpu" if stated_shape_of(job).gpus else "cpu"
+
+    def kinds(self, rule: str) -> tuple[Kind, ...]:
+        """Return the one device kind that a rule's jobs run on."""
+        return (self._kinds[rule],)
+
+    def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
+        """Return what one job states."""
+        return stated_shape_of(self._jobs[key_of(rule, wildcards)])
+
+    def nominal_s(self, rule: str, wildcards: Any) -> float:
+        """Return about how long one job takes: half the time that it may take."""
+        return 30.0 * self.shape(rule, wildcards, gpu=False).runtime_min
+
+    def group(self, wildcards: Any) -> str | None:
+        """Return None: nothing is known of what a job belongs to."""
+        return None
+
+
+def stated_shape_of(job: Any) -> Shape:
+    """Return what a job of Snakemake states that it needs, in any of the executor's words."""
+    resources = job.resources
+    cpus = _integer(resources.get("cpus_per_task")) or int(job.threads)
+    cpus *= _integer(resources.get("tasks")) or 1
+    mem_mb = _integer(resources.get("mem_mb"))
+    per_cpu_mb = _integer(resources.get("mem_mb_per_cpu"))
+    if per_cpu_mb:
+        mem_mb = per_cpu_mb * cpus
+    runtime_min = _integer(resources.get("runtime")) or _RUNTIME_MIN
+    return Shape(max(1, cpus), mem_mb or _MEM_MB, gpus_of(resources), runtime_min)
+
+
+def gpus_of(resources: Mapping[str, Any]) -> int:
+    """Return the GPUs that a job states: by ``gpu``, ``gres``, or options of sbatch.
+
+    Examples
+    --------
+    >>> gpus_of({"gpu": 2}), gpus_of({"gres": "gpu:a100:1"}), gpus_of({"gres": "shard:4"})
+    (2, 1, 0)
+    >>> gpus_of({"slurm_extra": "--nice=5 --gres=gpu:2"}), gpus_of({"slurm_extra": "--gpus a100:3"})
+    (2, 3)
+    """
+    stated = _integer(resources.get("gpu")) or _integer(resources.get("gpus"))
+    if stated:
+        return stated
+    extra = str(resources.get("slurm_extra") or "")
+    named = [str(resources.get("gres") or "")]
+    named += re.findall(r"--gres[= ]'?\"?(\S+)", extra)
+    total = 0
+    for text in ",".join(named).split(","):
+        found = re.fullmatch(r"(?:gres[:/])?gpu(?::[A-Za-z][\w.-]*)?(?:[:=](\d+))?\W*", text)
+        total += int(found[1] or 1) if found else 0
+    for text in re.findall(r"(?:--gpus|--gpus-per-node|--gpus-per-task|-G)[= ]'?\"?(\S+)", extra):
+        number = re.search(r"(\d+)\W*$", text)
+        total += int(number[1]) if number else 1
+    return total
+
+
+def fixed_of(job: Any) -> Fixed:
+    """Return what a job's rule and the command line fix: account and partition stay as stated."""
+    account, partition = (job.resources.get(name) for name in ("slurm_account", "slurm_partition"))
+    return Fixed(str(account) if account else None, str(partition) if partition else None)
+
+
+def resources_at(place: Place, job: Any, fixed: Fixed, *, failed: bool) -> dict[str, Any]:
+    """Return the resources that send a job to its place; what is fixed is not among them.
+
+    Memory and time are set after a failure only, and never below what the rule then states.
+    """
+    values: dict[str, Any] = {}
+    if fixed.account is None:
+        values["slurm_account"] = place.account
+    if fixed.partition is None and place.partition:
+        values["slurm_partition"] = place.partition
+    if place.qos and not job.resources.get("qos"):
+        values["qos"] = place.qos
+    if failed:
+        now = stated_shape_of(job)
+        if place.shape.mem_mb > now.mem_mb:
+            cpus = max(1, place.shape.cpus)
+            per_cpu = job.resources.get("mem_mb_per_cpu")
+            name, value = ("mem_mb_per_cpu", -(-place.shape.mem_mb // cpus))
+            values |= {name: value} if per_cpu else {"mem_mb": place.shape.mem_mb}
+        if place.shape.runtime_min > now.runtime_min:
+            values["runtime"] = place.shape.runtime_min
+    return values
+
+
+def _integer(value: Any) -> int:
+    """Return a stated number, 0 where it is absent or not known before the input is there."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

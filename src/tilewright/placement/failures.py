@@ -1,0 +1,166 @@
+"""Why a job failed, and what it gets next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tilewright.placement.jobs import Job, Kind, Past, Place
+from tilewright.placement.limits import largest, longest_min, may_use
+from tilewright.runtime.cause import read_cause
+from tilewright.slurm.accounts import Account
+from tilewright.slurm.jobs import Cause, SlurmJob, cause_of, node_of
+from tilewright.slurm.query import SlurmClient, Unknown
+from tilewright.slurm.records import Partition
+
+#: Characters of a log's last line that are kept.
+_MOST_WORDS = 300
+
+
+@dataclass(frozen=True)
+class NextTry:
+    """What comes of a failure.
+
+    Attributes
+    ----------
+    past : Past
+    next : str
+        What is done about it, in words.
+    give_up : bool
+        The job is not tried again.
+    free : bool
+        The failure does not count as one of the job's tries.
+    """
+
+    past: Past
+    next: str
+    give_up: bool = False
+    free: bool = False
+
+
+def next_try(past: Past, cause: Cause, words: str, node: str, *, moved: bool = False) -> NextTry:
+    """Return what a job gets after a failure.
+
+    Parameters
+    ----------
+    past : Past
+        Its failures before.
+    cause : str
+        As :func:`~tilewright.slurm.jobs.cause_of` says, ``device`` where CUDA failed.
+    words : str
+        What Slurm and the job's log said; two equal ones are the same failure.
+    node : str
+        Where it ran.
+    moved : bool
+        The workflow cancelled it itself, to place it elsewhere.
+    """
+    if moved and cause in ("cancelled", "unknown"):
+        return NextTry(past, "is placed again", free=True)
+    said = f"{cause}: {words}"
+    now = replace(past, causes=(*past.causes, said))
+    match cause:
+        case "memory":
+            return NextTry(replace(now, memory=past.memory + 1), "gets twice the memory")
+        case "time":
+            return NextTry(replace(now, time=past.time + 1), "gets twice the time")
+        case "node" | "device":
+            avoided = past.nodes | ({node} if node else set())
+            return NextTry(replace(now, nodes=avoided), f"goes elsewhere than {node or 'there'}")
+        case "error" if said in past.causes:
+            return NextTry(now, "failed twice in the same way and is not tried again", True)
+        case _:
+            return NextTry(now, "is tried again")
+
+
+def find_cause(client: SlurmClient, job: SlurmJob | None, log: str) -> tuple[Cause, str, str]:
+    """Return the cause of a failure, what was said, and the node.
+
+    Parameters
+    ----------
+    client : SlurmClient
+    job : SlurmJob or None
+        None if the queue never showed it.
+    log : str
+        The job's log file; empty if it has none.
+    """
+    line = last_line(log)
+    stated, words = read_cause(line)
+    words = words[:_MOST_WORDS]
+    if job is None:
+        return "unknown", words or "it never reached the queue", ""
+    details = client.job(job.id)
+    if isinstance(details, Unknown):
+        return "unknown", str(details), job.nodes
+    cause, said = cause_of(details)
+    node = node_of(details) or job.nodes
+    if cause == "error" and words:
+        return stated, words, node
+    return cause, said, node
+
+
+def last_line(log: str) -> str:
+    """Return the last line of a job's log: of a traceback, the error."""
+    try:
+        lines = Path(log).read_text(encoding="utf-8", errors="replace").splitlines() if log else []
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def memory_limit_mb(
+    job: Job, accounts: Iterable[Account], partition: Partition | None
+) -> int | None:
+    """Return the most memory that a job may have anywhere it may go; None without a limit."""
+    allowed = _allowed(job, accounts, partition)
+    limits = [largest(account, partition, "mem") for account in allowed]
+    known = [limit for limit in limits if limit is not None]
+    return max(known) if known and len(known) == len(limits) else None
+
+
+def why_no_retry(
+    job: Job,
+    place: Place,
+    cause: Cause,
+    accounts: Iterable[Account],
+    partitions: Mapping[Kind, Partition | None],
+) -> str:
+    """Return why another try of a job would end as this one did; empty if it may not.
+
+    Parameters
+    ----------
+    job : Job
+        That ran out of memory or time.
+    place : Place
+        Where.
+    cause : str
+    accounts : iterable of Account
+    partitions : mapping
+        Partition of each device kind.
+    """
+    shape, accounts = place.shape, list(accounts)
+    if cause == "memory":
+        if job.fixed.mem_mb:
+            return f"had the {shape.mem_mb} MB that were chosen for it and is not tried again"
+        most = memory_limit_mb(job, accounts, partitions.get(place.kind))
+        if most is not None and most <= shape.mem_mb:
+            return "needs more memory than any account has"
+    if cause == "time":
+        if job.fixed.runtime_min:
+            return f"had the {shape.runtime_min} min that were chosen for it, no second try"
+        if place.kind == "cpu" and "gpu" in job.kinds and partitions.get("gpu"):
+            return ""  # a GPU may do it in time
+        where = partitions.get(place.kind)
+        longest = [longest_min(account, where) for account in _allowed(job, accounts, where)]
+        if all(most is not None and most <= shape.runtime_min for most in longest):
+            return f"needs more than {shape.runtime_min} min, the longest that a job may take"
+    return ""
+
+
+def _allowed(job: Job, accounts: Iterable[Account], partition: Partition | None) -> list[Account]:
+    return [
+        account
+        for account in accounts
+        if job.fixed.account in (None, account.name)
+        and (partition is None or may_use(account, partition))
+    ]

@@ -1,0 +1,302 @@
+"""Everything that tilewright touches of Snakemake beyond its documented interfaces.
+
+Each function names the attribute that it rests on. :func:`check` looks for all of them when a
+run begins, so that a Snakemake that renamed one stops with a sentence; one test for each fails
+by its name. ``docs/upstream.md`` proposes a public hook for each.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+#: What a scheduler, a DAG and a job must have; see the functions below for what each is used for.
+NEEDED: Mapping[str, tuple[str, ...]] = {
+    "scheduler": (
+        "_errors",
+        "_executor",
+        "_open_jobs",
+        "_schedule_reevalutation",
+        "failed",
+        "global_resources",
+        "running",
+    ),
+    "dag": ("_ready_jobs", "finished", "job_dependencies", "needrun_jobs", "workflow"),
+    "job": (
+        "_aux_resources",
+        "_resources",
+        "_scheduler_resources",
+        "add_aux_resource",
+        "attempt",
+        "restart_times",
+    ),
+    "workflow": ("executor_plugin", "resource_settings", "rules", "scheduler", "workdir_init"),
+}
+
+#: Options with which Snakemake runs nothing, as its parser names them.
+_LOOKING = (
+    "dryrun", "touch", "summary", "detailed_summary", "dag", "rulegraph", "filegraph", "d3dag",
+    "lint", "list_rules", "list_target_rules", "list_changes", "list_input_changes",
+    "list_params_changes", "list_untracked", "list_conda_envs", "report", "archive",
+    "containerize", "generate_unit_tests", "cleanup_metadata", "print_compilation", "export_cwl",
+)  # fmt: skip
+
+
+class AdapterError(RuntimeError):
+    """Snakemake lacks something that placement needs; the message names it and the fix."""
+
+
+def missing(what: str, thing: Any) -> list[str]:
+    """Return the attributes that an object of Snakemake lacks; ``what`` is a key of `NEEDED`."""
+    return [name for name in NEEDED[what] if not hasattr(thing, name)]
+
+
+def is_snakemakes(dag: Any) -> bool:
+    """Return whether a DAG is Snakemake's own, and not one of its test of schedulers."""
+    return type(dag).__module__.partition(".")[0] == "snakemake"
+
+
+def check(what: str, thing: Any) -> None:
+    """Refuse an object of Snakemake that lacks an attribute.
+
+    Raises
+    ------
+    AdapterError
+        With the first attribute that is absent.
+    """
+    absent = missing(what, thing)
+    if absent:
+        import snakemake
+
+        raise AdapterError(
+            f"Snakemake {snakemake.__version__} has no {what}.{absent[0]}, which placement needs; "
+            "install a version that tilewright's pyproject.toml names, or run with "
+            "--scheduler greedy"
+        )
+
+
+# The command line.
+
+
+def command() -> list[str]:
+    """Return the command that started this process, its name first."""
+    return list(sys.argv)
+
+
+def only_looks(argv: Sequence[str]) -> bool:
+    """Return whether a Snakemake command runs no job and unlocks nothing.
+
+    Uses ``snakemake.cli.get_argument_parser``.
+
+    Examples
+    --------
+    >>> only_looks(["registration", "-np"]), only_looks(["registration", "--unlock"])
+    (True, False)
+    """
+    from snakemake.cli import get_argument_parser
+
+    try:
+        given, _ = get_argument_parser().parse_known_args(list(argv))
+    except SystemExit:  # Snakemake refuses them itself
+        return False
+    return any(getattr(given, name, None) not in (None, False, []) for name in _LOOKING)
+
+
+def other_scheduler(argv: Sequence[str]) -> bool:
+    """Return whether a Snakemake command names a scheduler other than ours.
+
+    Examples
+    --------
+    >>> other_scheduler(["snakemake", "--scheduler", "greedy"]), other_scheduler(["snakemake"])
+    (True, False)
+    """
+    named = [argv[i + 1] for i, word in enumerate(argv[:-1]) if word == "--scheduler"]
+    named += [word.partition("=")[2] for word in argv if word.startswith("--scheduler=")]
+    return any(name != "tilewright" for name in named)
+
+
+def beside_profile(name: Path, argv: Sequence[str]) -> Path:
+    """Return a file beside the profile that a Snakemake command names, else as it is.
+
+    A profile cannot tell where it lies, and a copy of one must not read the file of the other.
+    Uses ``get_argument_parser``, ``get_profile_dir`` and ``resolve_snakefile`` of
+    ``snakemake.cli``.
+    """
+    from snakemake.cli import get_argument_parser, get_profile_dir, resolve_snakefile
+
+    try:
+        given, _ = get_argument_parser().parse_known_args(list(argv[1:]))
+    except SystemExit:  # Snakemake refuses them itself
+        return name
+    profiles = list(given.profile or ())
+    if given.workflow_profile:
+        own = Path("profiles", given.workflow_profile)
+        snakefile = resolve_snakefile(given.snakefile, allow_missing=True)
+        beside = [Path(snakefile).parent / own] if snakefile else []
+        profiles = [given.workflow_profile, own, *beside, *profiles]
+    for profile in profiles:
+        found = get_profile_dir(str(profile))
+        if found is not None and Path(found[0], name).is_file():
+            return Path(found[0], name)
+    return name
+
+
+# Rules and jobs.
+
+
+def remember_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep a function's parameters where Snakemake looks for them before it inspects.
+
+    It inspects its own method twice and the function once for every resource of every job, 45 µs
+    each: a quarter of the time of a dry run. Uses ``FUNC_OVERWRITE_PARAMS_ATTR`` and
+    ``Resource.evaluate``.
+    """
+    from snakemake.common import FUNC_OVERWRITE_PARAMS_ATTR as REMEMBERED
+    from snakemake.resources import Resource
+
+    setattr(function, REMEMBERED, inspect.signature(function).parameters)
+    if not hasattr(Resource.evaluate, REMEMBERED):
+        bound = inspect.signature(Resource("name", 1).evaluate).parameters
+        setattr(Resource.evaluate, REMEMBERED, bound)
+    return function
+
+
+def resource_functions(dag: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the rule names and resource functions of all rules. Uses ``Resource._evaluator``."""
+    for rule in dag.workflow.rules:
+        for resource in rule.resources.values():
+            function = getattr(resource, "_evaluator", None)
+            if function is not None:
+                yield rule.name, function
+
+
+def chosen_resources(dag: Any, rule: str) -> tuple[Mapping[str, Any], bool]:
+    """Return the resources, and whether the threads, that the command line set for a rule.
+
+    Uses ``workflow.resource_settings``.
+    """
+    settings = dag.workflow.resource_settings
+    return settings.overwrite_resources.get(rule, {}), rule in settings.overwrite_threads
+
+
+def change_resources(job: Any, number: int, values: Mapping[str, Any]) -> None:
+    """Make Snakemake ask all resource functions of a job again, and set some resources.
+
+    Uses ``job._aux_resources``, ``job._resources`` and ``job._scheduler_resources``: Snakemake
+    keeps what it asked once; an auxiliary resource that the rule does not name makes it forget.
+    What the rule itself names it never takes from auxiliary resources, so that is replaced in
+    what it keeps.
+
+    Parameters
+    ----------
+    job : object
+    number : int
+        One that was not used for this job before.
+    values : mapping
+        Resource to value; None leaves it to the rule.
+    """
+    for name in values:
+        job._aux_resources.pop(name, None)
+    job._resources = None
+    job.add_aux_resource(f"placement_{number}", 1)
+    named = set(job.resources.keys())
+    wanted = {name: value for name, value in values.items() if value is not None}
+    for name in wanted.keys() - named:
+        job.add_aux_resource(name, wanted[name])
+    if replaced := {name: value for name, value in wanted.items() if name in named}:
+        both = dict(job.resources.items()) | replaced
+        job._resources, job._scheduler_resources = type(job.resources)(fromdict=both), None
+
+
+# A run.
+
+
+def executor(dag: Any) -> str:
+    """Return the name of the executor that runs the jobs. Uses ``workflow.executor_plugin``."""
+    plugin = dag.workflow.executor_plugin
+    return str(plugin.name) if plugin is not None else ""
+
+
+def workdir(dag: Any) -> str:
+    """Return the folder where the run began. Uses ``workflow.workdir_init``."""
+    return str(dag.workflow.workdir_init)
+
+
+def failed(dag: Any, job: Any) -> bool:
+    """Return whether Snakemake has given a job up. Uses ``scheduler.failed``."""
+    return job in dag.workflow.scheduler.failed
+
+
+def running(dag: Any, job: Any) -> bool:
+    """Return whether a job was started and has not ended. Uses ``scheduler.running``."""
+    return job in dag.workflow.scheduler.running
+
+
+def anything_runs(dag: Any) -> bool:
+    """Return whether any job was started and has not ended. Uses ``scheduler.running``."""
+    return bool(dag.workflow.scheduler.running)
+
+
+def machine_resources(dag: Any) -> Mapping[str, int]:
+    """Return what the whole machine has. Uses ``scheduler.global_resources``."""
+    most: Mapping[str, int] = dag.workflow.scheduler.global_resources
+    return most
+
+
+def give_up(dag: Any, job: Any) -> None:
+    """Let Snakemake count a job as failed although it has tries left.
+
+    Uses ``scheduler.failed``, ``_errors`` and ``_open_jobs``, and ``dag._ready_jobs``.
+    """
+    scheduler = dag.workflow.scheduler
+    scheduler.failed.add(job)
+    scheduler._errors = True
+    dag._ready_jobs.discard(job)
+    scheduler._open_jobs.release()
+
+
+def has_tries(job: Any) -> bool:
+    """Return whether Snakemake would try a job again. Uses ``job.restart_times``."""
+    return bool(job.restart_times > job.attempt - 1)
+
+
+def without_timers(dag: Any) -> None:
+    """Keep Snakemake from starting a timer after every round.
+
+    Each timer ends in a round that starts another: one more for each job that ended. Whoever
+    calls this calls :func:`wake` from time to time. Replaces
+    ``scheduler._schedule_reevalutation``.
+    """
+    dag.workflow.scheduler._schedule_reevalutation = lambda delay: None
+
+
+def round_later(dag: Any, seconds: float) -> None:
+    """Ask for a round in some seconds. Uses ``scheduler._schedule_reevalutation``."""
+    dag.workflow.scheduler._schedule_reevalutation(seconds)
+
+
+def wake(dag: Any) -> None:
+    """Ask for a round now. Uses ``scheduler._open_jobs``."""
+    dag.workflow.scheduler._open_jobs.release()
+
+
+def look_at_jobs_after(dag: Any, seconds: float) -> None:
+    """Set how long the executor waits until it asks for the state of its jobs again.
+
+    It adds 10 s after each idle round, up to 180: freed slots idle as long. Uses
+    ``scheduler._executor.next_seconds_between_status_checks``.
+    """
+    dag.workflow.scheduler._executor.next_seconds_between_status_checks = seconds
+
+
+def started(dag: Any) -> bool:
+    """Return whether Snakemake has made its scheduler by now. Uses ``workflow.scheduler``."""
+    return dag.workflow.scheduler is not None
+
+
+def dag_of(workflow_api: Any) -> Any:
+    """Return the DAG behind an object of Snakemake's API. Uses ``WorkflowApi._workflow``."""
+    return workflow_api._workflow.dag

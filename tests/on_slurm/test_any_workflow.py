@@ -1,0 +1,72 @@
+"""Workflows that are not tilewright's, placed on the private cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.cluster_runs import ClusterRun, dump
+from tests.conftest import REPO
+from tests.slurm_cluster import Cluster, wait_for
+
+pytestmark = pytest.mark.slurm
+
+
+def foreign(slurm: Cluster, folder: Path, name: str) -> ClusterRun:
+    run = ClusterRun(slurm, folder, REPO / f"tests/foreign/{name}/Snakefile")
+    (folder / "config.yaml").write_text("{}\n")
+    return run.prepare()
+
+
+def test_a_workflow_that_never_heard_of_placement(quiet_slurm: Cluster, tmp_path: Path) -> None:
+    """61 jobs on two accounts; somebody else fills one of them in mid-run."""
+    run = foreign(quiet_slurm, tmp_path, "plain")
+    process = run.start()
+    run.wait_running(6)
+    hog = quiet_slurm.sbatch("labmate", "-A", "clive", "-p", "hpg-default", "--mem=700G",
+                             command="sleep 60")  # fmt: skip
+    wait_for(lambda: "RUNNING" in quiet_slurm.show_job(hog), 30)
+    assert run.finish(process) == 0, run.log[-3000:]
+    called = (tmp_path / "calls/all.vcf").read_text().split()
+    assert called == [f"s{i:02d}" for i in range(20)]
+    run.check_limits((quiet_slurm.job(hog),))
+    accounts = Counter(job.account for job in run.jobs())
+    assert set(accounts) == {"clive", "maigan"}, dump(run.events)
+    # 100 of 812 GB are left on clive then, room for one large job
+    began = quiet_slurm.job(hog).start or 0
+    later = [job for job in run.jobs() if job.start and job.start > began]
+    assert Counter(job.account for job in later)["maigan"] >= 5, dump(run.events)
+    assert sum(event["event"] == "done" for event in run.events) == 61
+    assert "placement: 61 jobs done" in run.log
+    ledger = next(tmp_path.rglob("ledger.jsonl"))
+    report = tmp_path / "run.html"
+    quiet_slurm.run([sys.executable, "-m", "tilewright.cli", "run-report", str(ledger), "-o",
+                     str(report)])  # fmt: skip
+    assert "Where it ran" in report.read_text()
+
+
+def test_a_fixed_account_stays_and_memory_grows_after_a_failure(
+    quiet_slurm: Cluster, tmp_path: Path
+) -> None:
+    run = foreign(quiet_slurm, tmp_path, "plain")
+    run.targets = ("sorted/s00.bam", "sorted/s01.bam")
+    run.run("--set-resources", "map_reads:slurm_account=maigan", "sort_reads:mem_mb=700")
+    placed = [event for event in run.events if event["event"] == "place"]
+    assert {e["account"] for e in placed if e["rule"] == "map_reads"} == {"maigan"}
+    assert {e["mem_mb"] for e in placed if e["rule"] == "sort_reads"} == {700}
+    assert {job.account for job in run.jobs()} >= {"maigan"}
+
+
+def test_a_rule_that_runs_on_either_device(quiet_slurm: Cluster, tmp_path: Path) -> None:
+    run = foreign(quiet_slurm, tmp_path, "either")
+    run.run()
+    kinds = {event["job"]: event["kind"] for event in run.events
+             if event["event"] == "place" and event["rule"] == "segment"}  # fmt: skip
+    assert set(kinds.values()) == {"gpu", "cpu"}, dump(run.events)
+    for i in range(8):
+        said = (tmp_path / f"objects/{i}.csv").read_text().strip()
+        assert said == kinds[f"rule_segment_wildcards_{i}"]
+    run.check_limits()
