@@ -23,13 +23,12 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
+from tests.support.array_tiles import ArrayTiles, correct
 from tests.support.illumination_truth import Places, relative_rmse
 from tilewright.io.positions import Positions
 from tilewright.kernels.backend import cpu_backend
-from tilewright.kernels.illumination import correct
 from tilewright.stages.illumination import estimate_illumination
 from tilewright.stages.tile_positions import locate
-from tilewright.stages.tile_source import ArrayTiles
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 OFFSET_COUNTS = 100.0

@@ -22,7 +22,7 @@ import tifffile
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tilewright.io.positions import read_tile_configuration
+from tests.support.tile_configuration import read_tile_configuration
 from tilewright.kernels.backend import cpu_backend
 from tilewright.stages.tile_positions import LocatedTiles, locate
 

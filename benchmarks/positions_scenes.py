@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tilewright.stages.tile_source import ArrayTiles
+from tests.support.array_tiles import ArrayTiles
 
 Floats = NDArray[np.float64]
 Image = NDArray[np.float32]

@@ -111,9 +111,9 @@ def run_report(
     output: Annotated[Path, typer.Option("--output", "-o", help="HTML file.")] = Path("run.html"),
 ) -> None:
     """Show where the jobs of any workflow ran, from the ledger of their placement."""
-    from tilewright.commands.run_report import make_run_report
+    from tilewright.commands.run_report import show_run_report
 
-    make_run_report(ledger, output)
+    show_run_report(ledger, output)
 
 
 @app.command()

@@ -44,6 +44,7 @@ def test_valid(config: dict[str, Any]) -> None:
         ("illumination.flat_file", "flat.tif", "used by method 'file' only"),
         ("acquisition.pixel_um", None, "'acquisition.pixel_um' is not filled in"),
         ("resources.stich.cpus", 2, "did you mean 'stitch'?"),
+        ("resources.project.cpus", 2, "did you mean 'edf_plane'?"),
     ],
 )
 def test_refused(config: dict[str, Any], key: str, value: Any, message: str) -> None:

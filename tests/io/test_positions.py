@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.tile_configuration import read_tile_configuration
 from tilewright.io.positions import (
     Edges,
     PositionFileError,
     Positions,
     read_edges,
     read_positions,
-    read_tile_configuration,
     write_edges,
     write_positions,
     write_tile_configuration,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.support.wavy_stack import PEDESTAL, PLANES, SIZE, psnr, wavy
+from tests.support.wavy_stack import PEDESTAL, PLANES, SIZE, plane_weights, psnr, wavy
 from tilewright.kernels import focus
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.noise import NoiseModel
@@ -63,9 +63,7 @@ def test_planes_left_out_have_no_part(cpu: Backend) -> None:
     spoiled[[0, 5]] = 60000
     for kernel_stack in (stack, spoiled):
         soft = focus.soft_focus(cpu, kernel_stack, NOISE, PEDESTAL, kept)
-        mean = focus.psf_mean(
-            cpu, kernel_stack, np.ones((1, 1)), focus.plane_weights(kept), 1.0, 1.0
-        )
+        mean = focus.psf_mean(cpu, kernel_stack, np.ones((1, 1)), plane_weights(kept), 1.0, 1.0)
         assert not np.isin(soft.winner, [0, 5]).any()
         if kernel_stack is stack:
             first = soft, mean
@@ -112,7 +110,7 @@ def test_blur_reaches_past_small_images(cpu: Backend) -> None:
 @given(st.lists(st.booleans(), min_size=1, max_size=20).filter(any))
 def test_plane_weights_interpolate_between_kept_planes(kept: list[bool]) -> None:
     mask = np.array(kept)
-    weights = focus.plane_weights(mask)
+    weights = plane_weights(mask)
     good = np.flatnonzero(mask)
     assert weights[~mask].sum() == 0
     assert weights.sum() == pytest.approx(good[-1] - good[0] + 1)

@@ -32,8 +32,8 @@ from tilewright.report.device_use import (
     slot_of,
     stacked,
 )
-from tilewright.report.gantt_figure import rank_of
-from tilewright.runtime.files import append_line
+from tilewright.report.gantt import rank_of
+from tilewright.runtime.files import append_json
 
 T0 = 1_795_252_000.0
 MIB, GIB = 2**20, 2**30
@@ -301,7 +301,7 @@ def test_only_the_last_runs_count(tmp_path: Path) -> None:
 def test_what_a_lease_writes_is_what_is_read(tmp_path: Path) -> None:
     held = Held(GPU[1], 3 * GIB, 1.5, "1", busy_s=0.0, peak_b=GIB, splits=1, reason="split")
     path = Path(Layout(str(tmp_path)).device_evidence)
-    append_line(path, held.evidence(Request(2 * GIB, "edf/s_cycle1"), "done"))
+    append_json(path, held.evidence(Request(2 * GIB, "edf/s_cycle1"), "done"))
     assert path == tmp_path / "placement/devices.jsonl"
     (job,) = jobs_of(json.loads(text) for text in path.read_text().splitlines())
     assert (job.rule, job.uuid, job.outcome, job.reason) == ("edf", GPU[1], "done", "split")

@@ -21,8 +21,15 @@ from tilewright.placement.jobs import Job, Shape
 from tilewright.placement.ledger import Ledger, read_ledger
 from tilewright.placement.routing import Plan
 from tilewright.report.figures import save_png
-from tilewright.report.gantt import JobBar, busy_s, lanes, mean_wait_s, use_of
-from tilewright.report.gantt_figure import colour_of, draw_gantt
+from tilewright.report.gantt import (
+    JobBar,
+    busy_s,
+    colour_of,
+    draw_gantt,
+    lanes,
+    mean_wait_s,
+    use_of,
+)
 from tilewright.report.ledger import cluster_runs, read_events
 from tilewright.report.run_section import run_section
 

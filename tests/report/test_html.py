@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.report_pages import GOOD, Page, make_inputs
 from tilewright.io.ome_zarr import create_image
+from tilewright.report.figures import render
 from tilewright.report.html import write_report
-from tilewright.report.pictures import render
 
 CHANNELS = [
     {"cycle": c, "channel": str(k), "marker": name}

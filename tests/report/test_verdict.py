@@ -23,7 +23,6 @@ from tilewright.report.verdict import (
     Subject,
     Threshold,
     Verdict,
-    default_thresholds,
     judge,
     resolve_thresholds,
     worst,
@@ -89,7 +88,6 @@ def test_overrides_keep_what_they_do_not_name() -> None:
     assert limits["seam"] == Threshold(METRICS["seam"].threshold.warn, 9.0, "above")
     assert limits["focus"].warn is None
     assert limits["focus"].direction == "below"
-    assert resolve_thresholds(default_thresholds()) == resolve_thresholds({})
 
 
 @pytest.mark.parametrize(

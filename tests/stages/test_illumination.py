@@ -11,6 +11,7 @@ import tifffile
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.array_tiles import ArrayTiles, correct
 from tests.support.illumination_truth import (
     OFFSET_COUNTS,
     Places,
@@ -32,13 +33,12 @@ from tilewright.kernels.flat_basis import (
     log_flat,
 )
 from tilewright.kernels.flat_posterior import fit_flat
-from tilewright.kernels.illumination import bin_tile, correct, enlarge
+from tilewright.kernels.illumination import bin_tile, enlarge
 from tilewright.kernels.overlap_cells import measure_cells, overlapping_pairs
 from tilewright.kernels.overlap_photometry import relative_difference
 from tilewright.report.metric_table import METRICS
 from tilewright.stages.illumination import IlluminationError, estimate_illumination
 from tilewright.stages.illumination_tiles import overlap_cells, read_binned, tile_blocks
-from tilewright.stages.tile_source import ArrayTiles
 
 SIZE = 128
 

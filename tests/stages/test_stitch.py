@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.array_tiles import ArrayTiles
 from tests.support.stitch_runs import (
     SIZE,
     VOXEL_UM,
@@ -20,7 +21,6 @@ from tests.support.stitch_runs import (
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.blending import fuse, make_correction, tile_span
 from tilewright.stages.stitch import StitchError, overlap_px
-from tilewright.stages.tile_source import ArrayTiles
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.support.array_tiles import ArrayTiles
 from tests.support.position_runs import Fields, Floats, grid, located
-from tilewright.io.positions import read_edges, read_positions, read_tile_configuration
+from tests.support.tile_configuration import read_tile_configuration
+from tilewright.io.positions import read_edges, read_positions
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.overlap_strips import neighbours, plan_strips
 from tilewright.kernels.position_solve import islands, solve_positions
 from tilewright.kernels.tile_layout import estimate_overlap, is_clear, rank_grids, rank_layouts
 from tilewright.kernels.tile_positions import repair_pixels
 from tilewright.stages.tile_positions import LocatedTiles, locate, write_located
-from tilewright.stages.tile_source import ArrayTiles
 
 
 def wrong(found: LocatedTiles, true: Floats) -> Floats:

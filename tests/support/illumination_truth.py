@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tilewright.stages.tile_source import ArrayTiles
+from tests.support.array_tiles import ArrayTiles
 
 OFFSET_COUNTS = 100.0
 GAIN = 4.0

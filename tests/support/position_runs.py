@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.support.array_tiles import ArrayTiles
 from tests.support.spots import render, spots
 from tilewright.kernels.backend import Backend
 from tilewright.stages.tile_positions import LocatedTiles, locate
-from tilewright.stages.tile_source import ArrayTiles
 
 Floats = NDArray[np.float64]
 

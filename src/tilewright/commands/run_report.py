@@ -1,4 +1,4 @@
-"""``tilewright run-report``: where the jobs of any workflow ran."""
+"""``tilewright run-report``: where the jobs of any workflow ran, by the ledger of placement."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import typer
 from tilewright.report.html import write_run_report
 
 
-def make_run_report(ledger: Path, output: Path) -> None:
-    """Write the page of a ledger's runs and name it."""
+def show_run_report(ledger: Path, output: Path) -> None:
+    """Write the page, and say where it is."""
     try:
         write_run_report(ledger, output)
     except ValueError as error:

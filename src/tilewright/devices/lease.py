@@ -28,7 +28,7 @@ from tilewright.devices.lease_queue import (
     lease_root,
 )
 from tilewright.devices.slurm_grant import granted_lease
-from tilewright.runtime.files import append_line
+from tilewright.runtime.files import append_json
 
 logger = logging.getLogger("tilewright")
 
@@ -271,4 +271,4 @@ def _able(
 
 def _note(path: Path | None, held: Held, request: Request, outcome: str) -> None:
     if path is not None:
-        append_line(path, held.evidence(request, outcome))
+        append_json(path, held.evidence(request, outcome))

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tilewright.devices.budget import LeaseClaim, Request
 from tilewright.devices.evidence import Held
-from tilewright.runtime.files import append_line
+from tilewright.runtime.files import append_json
 
 #: File systems that other machines see too: their locks and their UUIDs mean other devices.
 NETWORK = frozenset(
@@ -309,7 +309,7 @@ def _note_killed(path: Path, *, granted: bool) -> None:
             reason="its process was killed",
         )  # fmt: skip
         line = held.evidence(claim.request, "failed" if granted else "not granted")
-        append_line(Path(claim.evidence), line | {"time_s": round(end_s, 3), "held_s": None})
+        append_json(Path(claim.evidence), line | {"time_s": round(end_s, 3), "held_s": None})
 
 
 def _own(folder: Path, ticket: Ticket) -> LeaseClaim | None:

@@ -280,4 +280,4 @@ def _write_if_changed(path: Path, text: str) -> None:
     """Write whole or not at all, and leave an equal file as it is."""
     if _holds(path, text):
         return
-    write_whole(path, text, shared=True)
+    write_whole(path, text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,6 @@ _EDGE_COLUMNS = (
     *("row_a", "col_a", "row_b", "col_b", "dy_px", "dx_px"),
     *("score", "accepted", "residual_px", "log10_chance"),
 )
-_FIJI_LINE = re.compile(r"^(?P<name>[^;]+);[^;]*;\s*\((?P<numbers>[^)]*)\)\s*$")
 
 
 class PositionFileError(ValueError):
@@ -140,40 +138,6 @@ def write_tile_configuration(path: Path, names: Sequence[str], yx_px: Floats) ->
     for name, (y, x) in zip(names, np.asarray(yx_px).tolist(), strict=True):
         lines.append(f"{name}; ; ({x:.4f}, {y:.4f})")
     write_whole(path, "\n".join(lines) + "\n")
-
-
-def read_tile_configuration(path: Path) -> tuple[list[str], Floats]:
-    """Read Fiji's ``TileConfiguration.txt``.
-
-    Returns
-    -------
-    names : list of str
-        Image of each tile, in the file's order.
-    yx_px : ndarray of float64, shape (n, 2)
-        Positions (y, x); a third dimension is left out.
-
-    Raises
-    ------
-    PositionFileError
-        A line is neither a comment, nor ``key = value``, nor ``image; ; (x, y)``.
-    """
-    names, places = [], []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        text = line.strip()
-        if not text or text.startswith("#") or ("=" in text and ";" not in text):
-            continue
-        match = _FIJI_LINE.match(text)
-        try:
-            numbers = [float(part) for part in match["numbers"].split(",")] if match else []
-        except ValueError:
-            numbers = []
-        if match is None or len(numbers) not in (2, 3) or not np.isfinite(numbers).all():
-            raise PositionFileError(
-                f"{path}, line {number}: expected 'image; ; (x, y)', found {text!r}"
-            )
-        names.append(match["name"].strip())
-        places.append((numbers[1], numbers[0]))
-    return names, np.asarray(places, np.float64).reshape(-1, 2)
 
 
 def _write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[float]]) -> None:

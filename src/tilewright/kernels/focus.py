@@ -40,9 +40,6 @@ SHRINK_REACH = 4.0
 #: where tissue leaves the stack.
 BORDER_PX = 8.0
 ENDS_SIGMA_PX = 6.0
-#: Pixels around a tile that reach into the result of :func:`explain`: 22 for the weights and 4
-#: sigma of 5.6 px with a window of 45 px, of which the outer half counts next to nothing.
-EXPLAIN_HALO_PX = 64
 #: Pixels around a chunk that reach into it: 4 sigma of the wide Gaussian and of the smoothing.
 HALO_PX = 24
 
@@ -253,7 +250,7 @@ def psf_mean(
     kernel : ndarray, shape (y, x)
         In-focus PSF with odd sides; scaled to sum 1.
     weights : ndarray, shape (z,)
-        Weight of each plane (:func:`plane_weights`); 0 leaves it out.
+        Weight of each plane; 0 leaves it out.
     scale : float
         Share of light in the PSF's central plane.
     floor_energy : float
@@ -286,27 +283,6 @@ def focus_energy(backend: Backend, plane: Any) -> tuple[Array, Array]:
     wide = gaussian(plane, 2 * BAND_SIGMA_PX, mode="reflect", truncate=4.0)
     band = gaussian(plane, BAND_SIGMA_PX, mode="reflect", truncate=4.0) - wide
     return gaussian(band * band, ENERGY_SIGMA_PX, mode="reflect", truncate=4.0), wide
-
-
-def plane_weights(kept: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return weights (z,) for a sum over z in which neighbours stand in for lost planes.
-
-    A plane lost between two kept ones gives each the share of a linear interpolation; planes
-    lost at an end are not made up for.
-
-    >>> plane_weights(np.array([False, True, False, True, True]))
-    array([0. , 1.5, 0. , 1.5, 1. ])
-    """
-    weights = kept.astype(np.float64)
-    good = np.flatnonzero(kept)
-    for z in np.flatnonzero(~kept):
-        before, after = good[good < z], good[good > z]
-        if before.size and after.size:
-            low, high = before[-1], after[0]
-            share = (z - low) / (high - low)
-            weights[low] += 1 - share
-            weights[high] += share
-    return weights
 
 
 def blur(backend: Backend, image: Any, kernel: NDArray[Any]) -> Array:

@@ -1,52 +1,10 @@
-"""Apply a flat-field and a dark-field to raw tiles; bin tiles to estimate them."""
+"""Bin raw tiles to estimate a flat-field, and enlarge it to the tiles' size."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from tilewright.kernels.backend import Array, Backend
-
-
-def correct(backend: Backend, raw: Array, flat: Array, dark: Array, pedestal: float) -> Array:
-    """Return raw counts corrected for illumination, zero light kept at ``pedestal``.
-
-    ``(raw - dark) / flat + pedestal``: noise below zero light survives (no clipping,
-    hence no bias in empty areas) and stays storable in an unsigned type.
-
-    Parameters
-    ----------
-    backend : Backend
-        Array namespace to compute with.
-    raw : array, shape (..., y, x)
-        Raw counts of any real dtype; host or device.
-    flat : array, shape (y, x)
-        Relative sensitivity, mean 1, > 0.
-    dark : array, shape (y, x) or ()
-        Counts without light.
-    pedestal : float
-        Counts at which zero light is kept.
-
-    Returns
-    -------
-    array of float32, shape (..., y, x)
-        Corrected counts on the device of ``backend``.
-
-    Raises
-    ------
-    ValueError
-        ``flat`` or ``dark`` does not have the shape of a plane of ``raw``.
-    """
-    counts = backend.asarray(raw)
-    gain, zero = backend.asarray(flat), backend.asarray(dark)
-    if gain.shape != counts.shape[-2:] or zero.shape not in ((), counts.shape[-2:]):
-        raise ValueError(
-            f"flat {gain.shape} and dark {zero.shape} do not fit tiles of {counts.shape[-2:]} "
-            "pixels (y, x); give fields of the tiles' own size"
-        )
-    corrected = counts - zero
-    corrected /= gain
-    corrected += float(pedestal)
-    return corrected
 
 
 def bin_tile(backend: Backend, raw: Array, factor: int) -> tuple[Array, Array]:

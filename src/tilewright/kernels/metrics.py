@@ -9,30 +9,23 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.kernels.artefacts import Ringing, Seam, ringing, seam_reach_px, seam_score
 from tilewright.kernels.backend import Array, Backend, fast_len
-from tilewright.kernels.noise import NOISE_KERNEL, NoiseModel, photon_transfer, snr
+from tilewright.kernels.noise import NOISE_KERNEL, NoiseModel, photon_transfer
 
 __all__ = [
     "Focus",
-    "LocalNcc",
     "NoiseModel",
     "Ringing",
-    "Saturation",
     "Seam",
     "empty_fraction",
     "focus_score",
-    "i_divergence",
-    "local_ncc",
     "ncc",
     "photon_transfer",
     "ringing",
-    "saturation",
     "seam_reach_px",
     "seam_score",
-    "snr",
     "tissue_mask",
 ]
 
@@ -43,8 +36,6 @@ DETAIL_BAND = (0.08, 0.20)
 NOISE_BAND = (0.50, 0.71)
 #: Low-band power over the noise floor below which there is no signal to focus on.
 SIGNAL_GUARD = 3.0
-#: Full scales of cameras, in counts.
-FULL_SCALES = (255, 1023, 4095, 16383, 65535)
 
 
 class Focus(NamedTuple):
@@ -52,21 +43,6 @@ class Focus(NamedTuple):
 
     score: float
     signal_to_floor: float
-
-
-class Saturation(NamedTuple):
-    """Share of pixels at the camera's maximum, and that maximum in counts."""
-
-    fraction: float
-    ceiling_counts: float
-
-
-class LocalNcc(NamedTuple):
-    """NCC of blocks (rows, columns), ``nan`` without tissue, and the blocks' centres in px."""
-
-    score: NDArray[np.float32]
-    y_px: NDArray[np.float64]
-    x_px: NDArray[np.float64]
 
 
 def focus_score(backend: Backend, image: Any) -> Focus:
@@ -103,25 +79,6 @@ def focus_score(backend: Backend, image: Any) -> Focus:
     return Focus(max(band(DETAIL_BAND) - floor, 0.0) / (low - floor), low / floor)
 
 
-def saturation(backend: Backend, image: Any, ceiling_counts: float | None = None) -> Saturation:
-    """Return the share of pixels at the camera's own maximum.
-
-    ``ceiling_counts`` None finds it: the image's maximum where pixels pile up there (16 or
-    more, and more than in the 1 % of counts below it: a 12-bit camera in a 16-bit file, or one
-    that clips after its offset), else the next full scale of 8 to 16 bits.
-    """
-    xp = backend.xp
-    plane = backend.asarray(image, dtype=None)
-    top = float(plane.max())
-    if ceiling_counts is None:
-        below = (plane >= top - max(0.01 * top, 2.0)) & (plane < top)
-        pile = int(xp.sum(plane == top))
-        piled = pile >= 16 and pile > int(xp.sum(below)) and float(plane.min()) < top
-        scale = next((full for full in FULL_SCALES if full >= top), FULL_SCALES[-1])
-        ceiling_counts = top if piled else float(scale)
-    return Saturation(float((plane >= ceiling_counts).mean(dtype=np.float64)), ceiling_counts)
-
-
 def tissue_mask(
     backend: Backend, image: Any, *, valid: Any | None = None, sigma_px: float = 6.0
 ) -> Array:
@@ -153,19 +110,6 @@ def empty_fraction(backend: Backend, image: Any, *, valid: Any | None = None) ->
     return 1.0 - int(mask.sum()) / count if count else 1.0
 
 
-def i_divergence(backend: Backend, counts: Any, model: Any) -> float:
-    """Return Csiszár's I-divergence per pixel: mean of ``g ln(g/m) - g + m``.
-
-    ``counts`` g and ``model`` m (same shape, any number of axes) are light over the pedestal;
-    negative counts are taken as none. 0 where the model explains the data; half a count per
-    pixel is what photon noise alone leaves (in electrons).
-    """
-    xp = backend.xp
-    g = xp.maximum(backend.asarray(counts), 0)
-    m = xp.maximum(backend.asarray(model), 1e-6)
-    return float((g * xp.log(xp.maximum(g, 1e-6) / m) - g + m).mean(dtype=np.float64))
-
-
 def ncc(backend: Backend, first: Any, second: Any, mask: Any | None = None) -> float:
     """Return the normalised cross-correlation of two (y, x) images on ``mask`` (y, x bool).
 
@@ -181,34 +125,3 @@ def ncc(backend: Backend, first: Any, second: Any, mask: Any | None = None) -> f
     product = float((a * b).sum(dtype=np.float64))
     power = float((a * a).sum(dtype=np.float64)) * float((b * b).sum(dtype=np.float64))
     return product / float(np.sqrt(power)) if power > 0 else float("nan")
-
-
-def local_ncc(
-    backend: Backend, first: Any, second: Any, *, block_px: int = 128, mask: Any | None = None
-) -> LocalNcc:
-    """Return the NCC of every ``block_px`` block of two (y, x) images, to find the worst places.
-
-    Blocks with less than a quarter of their pixels on ``mask``, or without any variance,
-    are ``nan``.
-    """
-    xp = backend.xp
-    a, b = backend.asarray(first), backend.asarray(second)
-    inside = xp.ones(a.shape, bool) if mask is None else backend.asarray(mask, dtype=None)
-    rows, columns = (-(-n // block_px) for n in a.shape)
-    pad = [(0, rows * block_px - a.shape[0]), (0, columns * block_px - a.shape[1])]
-
-    def block_sums(values: Array) -> NDArray[np.float64]:
-        blocks = xp.pad(values, pad).reshape(rows, block_px, columns, block_px)
-        sums: NDArray[np.float64] = backend.to_numpy(blocks.sum(axis=(1, 3), dtype=np.float64))
-        return sums
-
-    # Means off first: sums of squares of raw counts would lose the contrast in float32.
-    a, b = ((v - v.mean(dtype=np.float64)).astype(np.float32) * inside for v in (a, b))
-    n = np.maximum(block_sums(inside), 1)
-    mean_a, mean_b = block_sums(a) / n, block_sums(b) / n
-    covariance = block_sums(a * b) / n - mean_a * mean_b
-    power = (block_sums(a * a) / n - mean_a**2) * (block_sums(b * b) / n - mean_b**2)
-    good = (n >= 0.25 * block_px**2) & (power > 1e-12)
-    score = np.where(good, covariance / np.sqrt(np.where(good, power, 1.0)), np.nan)
-    y_px, x_px = ((np.arange(n) + 0.5) * block_px - 0.5 for n in (rows, columns))
-    return LocalNcc(score.astype(np.float32), y_px, x_px)

@@ -71,22 +71,3 @@ def _noise_line(signal: NDArray[np.float64], variance: NDArray[np.float64]) -> N
         weight = 1 / (expected * (1 + excess**2))
     read_variance, gain = np.maximum(line, 0.0)
     return NoiseModel(float(gain), float(np.sqrt(read_variance)))
-
-
-def snr(
-    backend: Backend, image: Any, mask: Any, noise: NoiseModel, pedestal_counts: float
-) -> float:
-    """Return the offset-aware signal-to-noise ratio of the tissue, ``nan`` without tissue.
-
-    Mean of the tissue over the mean beside it (over the pedestal, where less than 1 % of the
-    image is empty), divided by the noise of a pixel at the tissue's mean.
-    """
-    plane = backend.asarray(image)
-    tissue = backend.asarray(mask, dtype=None)
-    share = float(tissue.mean(dtype=np.float64))
-    if share == 0:
-        return float("nan")
-    level = float(plane[tissue].mean(dtype=np.float64))
-    beside = float(plane[~tissue].mean(dtype=np.float64)) if share < 0.99 else pedestal_counts
-    variance = float(noise.variance(max(level - pedestal_counts, 0.0)))
-    return (level - beside) / max(float(np.sqrt(variance)), 1e-6)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tilewright.runtime.files import append_line, read_lines
+from tilewright.runtime.files import append_json, read_json_lines
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Ledger:
         entry = {"time_s": round(self.clock(), 3), "event": event}
         entry |= {key: value for key, value in values.items() if value is not None}
         with contextlib.suppress(OSError):  # a full disk must not end the run
-            append_line(self.path, entry)
+            append_json(self.path, entry)
 
     def write_change(self, event: str, about: str, **values: Any) -> bool:
         """Append an event only where it differs from the last one about the same thing."""
@@ -48,7 +48,7 @@ class Ledger:
 
 def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of a ledger; a last line cut short by a crash is left out."""
-    return (entry for entry in read_lines(path) if "event" in entry and "time_s" in entry)
+    return (entry for entry in read_json_lines(path) if "event" in entry and "time_s" in entry)
 
 
 def summary_lines(events: Sequence[Mapping[str, Any]], argv: Sequence[str]) -> list[str]:

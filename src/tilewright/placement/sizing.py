@@ -88,7 +88,7 @@ class Durations:
         for key, values in self._new.items():
             kept[key] = [*kept.get(key, []), *values][-_KEPT:]
         with contextlib.suppress(OSError):  # a full home must not end the run
-            write_whole(self.path, json.dumps(kept, indent=1, sort_keys=True), shared=True)
+            write_whole(self.path, json.dumps(kept, indent=1, sort_keys=True))
             self._new.clear()
 
     def _median(self, rule: str, kind: Kind) -> float | None:

@@ -104,7 +104,7 @@ class SubmissionLock:
             for path in self.folder.glob("*.json"):
                 if path != self._path and not self._fresh(path):
                     path.unlink(missing_ok=True)
-            write_whole(self._path, json.dumps(content), shared=True)
+            write_whole(self._path, json.dumps(content))
 
     @property
     def _path(self) -> Path:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tilewright.report.device_use import DeviceJob, DeviceRun, idle_spans, stacked
 from tilewright.report.figures import new_figure
-from tilewright.report.gantt_figure import IDLE, colour_of, legend, pale, rank_of, time_step
+from tilewright.report.gantt import IDLE, colour_of, legend, pale, rank_of, time_step
 
 _GIB = 2**30
 #: Inches: the figure, all rows together, the lowest and highest row.

@@ -27,10 +27,10 @@ from tilewright.report.device_use import (
     rules_of,
     spread,
 )
-from tilewright.report.gantt_figure import rank_of
-from tilewright.report.pictures import embed_figure
+from tilewright.report.figures import embed_figure
+from tilewright.report.gantt import rank_of
 from tilewright.report.run_section import span_text
-from tilewright.runtime.files import read_lines
+from tilewright.runtime.files import read_json_lines
 
 _NONE = "–"  # noqa: RUF001
 #: Runs in pictures and tables, kinds of failures, and letters of a reason.
@@ -47,7 +47,7 @@ def device_section(evidence: Path | None) -> dict[str, Any] | None:
     """
     # jobs on a cluster write to one file for each node
     files = sorted(evidence.parent.glob(f"{evidence.stem}*{evidence.suffix}")) if evidence else []
-    runs = device_runs(jobs_of(line for path in files for line in read_lines(path)))
+    runs = device_runs(jobs_of(line for path in files for line in read_json_lines(path)))
     shown = runs[-_RUNS:]
     if not shown:
         return None

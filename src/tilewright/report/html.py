@@ -12,7 +12,7 @@ import jinja2
 
 from tilewright.config.rules import STAGES
 from tilewright.report.device_section import device_section
-from tilewright.report.pictures import Rendering, embed_png, render
+from tilewright.report.figures import Rendering, embed_png, render
 from tilewright.report.quality import Quality, read_quality
 from tilewright.report.run_section import run_section
 from tilewright.report.summary import trusted_markers, verdict_matrix

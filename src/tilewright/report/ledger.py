@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tilewright.report.gantt import ClusterRun, JobBar, PoolBand, Remark
-from tilewright.runtime.files import read_lines
+from tilewright.runtime.files import read_json_lines
 
 #: Causes of the failure of a job that the workflow itself took back, to place it again.
 _BY_MOVE = ("cancelled", "unknown")
@@ -33,7 +33,7 @@ Event = Mapping[str, Any]
 
 def read_events(path: Path) -> list[dict[str, Any]]:
     """Return the events of a ledger."""
-    entries = read_lines(path)
+    entries = read_json_lines(path)
     return [e for e in entries if "event" in e and number(e, "time_s") is not None]
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from numpy.typing import NDArray
 
@@ -169,25 +170,7 @@ def draw(views: Sequence[tuple[Positions, Edges, NDArray[np.bool_]]], path: Path
     width = 8.0
     figure = new_figure(width, float(np.clip(width * extent[0] / extent[1] + 0.6, 2.5, 11)))
     axes = figure.subplots()
-    for good in (False, True):
-        chosen = np.flatnonzero(np.asarray(edges.accepted, bool) == good)
-        lines = [
-            (
-                at[int(edges.row_a[k]), int(edges.col_a[k])],
-                at[int(edges.row_b[k]), int(edges.col_b[k])],
-            )
-            for k in chosen
-        ]
-        residual = np.nan_to_num(np.abs(edges.residual_px[chosen])) if good else 0 * chosen
-        axes.add_collection(
-            LineCollection(
-                lines,
-                colors=BLUE if good else RED,
-                linestyles="-" if good else ":",
-                linewidths=np.clip(1.0 + 3 * residual, 1.0, 7.0) if good else 1.4,
-                zorder=2 if good else 1,
-            )
-        )
+    _draw_overlaps(axes, edges, at)
     size = float(np.clip(9000 / max(len(main), 12), 20, 260))
     colours = np.where(main, BLUE, GREY)
     axes.scatter(positions.x_px, positions.y_px, s=size, marker="s", c=colours.tolist(), zorder=3)
@@ -210,3 +193,28 @@ def draw(views: Sequence[tuple[Positions, Edges, NDArray[np.bool_]]], path: Path
     axes.tick_params(labelsize=7)
     axes.spines[["top", "right"]].set_visible(False)
     save_png(figure, path)
+
+
+def _draw_overlaps(
+    axes: Axes, edges: Edges, at: Mapping[tuple[int, int], tuple[float, float]]
+) -> None:
+    """Draw a line for each overlap between tiles at (x, y)."""
+    for good in (False, True):
+        chosen = np.flatnonzero(np.asarray(edges.accepted, bool) == good)
+        lines = [
+            (
+                at[int(edges.row_a[k]), int(edges.col_a[k])],
+                at[int(edges.row_b[k]), int(edges.col_b[k])],
+            )
+            for k in chosen
+        ]
+        residual = np.nan_to_num(np.abs(edges.residual_px[chosen])) if good else 0 * chosen
+        axes.add_collection(
+            LineCollection(
+                lines,
+                colors=BLUE if good else RED,
+                linestyles="-" if good else ":",
+                linewidths=np.clip(1.0 + 3 * residual, 1.0, 7.0) if good else 1.4,
+                zorder=2 if good else 1,
+            )
+        )

@@ -9,10 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tilewright.report.gantt import ClusterRun, Remark, Use, mean_wait_s, use_of
-from tilewright.report.gantt_figure import draw_gantt
+from tilewright.report.figures import embed_figure
+from tilewright.report.gantt import ClusterRun, Remark, Use, draw_gantt, mean_wait_s, use_of
 from tilewright.report.ledger import cluster_runs, read_events
-from tilewright.report.pictures import embed_figure
 
 _NONE = "–"  # noqa: RUF001
 #: Runs in the picture, lines of a list, and jobs that are named.

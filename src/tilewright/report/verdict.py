@@ -18,7 +18,6 @@ __all__ = [
     "Subject",
     "Threshold",
     "Verdict",
-    "default_thresholds",
     "judge",
     "resolve_thresholds",
     "worst",
@@ -65,11 +64,6 @@ class Subject:
     stage: str
     channel: str = ""
     marker: str = ""
-
-
-def default_thresholds() -> dict[str, dict[str, Any]]:
-    """Return ``{metric: {warn, fail, direction}}`` of every metric, as plain values."""
-    return {name: asdict(metric.threshold) for name, metric in METRICS.items()}
 
 
 def resolve_thresholds(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, Threshold]:

@@ -47,13 +47,21 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, text: str, *, shared: bool = False) -> None:
-    """Write a text file as :func:`whole_or_nothing` does; lines end as they do in ``text``."""
-    with whole_or_nothing(path, shared=shared) as partial:
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file that others may read or write meanwhile: whole, or not at all.
+
+    Lines end as they do in ``text``.
+
+    Raises
+    ------
+    OSError
+        It could not be written; what was there is still there.
+    """
+    with whole_or_nothing(path, shared=True) as partial:
         partial.write_text(text, encoding="utf-8", newline="\n")
 
 
-def append_line(path: Path, entry: Mapping[str, Any]) -> None:
+def append_json(path: Path, entry: Mapping[str, Any]) -> None:
     """Append one JSON line in a single write, so that lines of several processes do not mix."""
     path.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps(entry).encode() + b"\n"
@@ -65,17 +73,18 @@ def append_line(path: Path, entry: Mapping[str, Any]) -> None:
         stream.write(b"\n" * cut + line)
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a file of JSON lines, none where there is no file.
+def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file of JSON lines, none where there is no file.
 
     A line that a crash cut short is left out.
     """
     if not path.is_file():
-        return []
-    entries = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        with contextlib.suppress(ValueError):
-            entry = json.loads(line)
+        return
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        for line in stream:
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
             if isinstance(entry, dict):
-                entries.append(entry)
-    return entries
+                yield entry

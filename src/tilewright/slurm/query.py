@@ -149,7 +149,7 @@ class SlurmClient:
         if asked_s != self._saved_s:
             kept = {"time_s": asked_s, "asked": asked, "text": said}
             with contextlib.suppress(OSError):  # a full home must not end the run
-                write_whole(path, json.dumps(kept), shared=True)
+                write_whole(path, json.dumps(kept))
             self._saved_s = asked_s
         return Answer(said)
 

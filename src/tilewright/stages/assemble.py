@@ -67,13 +67,7 @@ def assemble(
     DeviceMemoryError
         The GPU's memory does not hold the smallest part of a chunk.
     """
-    mosaics = [open_mosaic(path) for _, _, _, path, _ in planes]
-    for mosaic in mosaics:
-        if mosaic.shape[0] != 1 or mosaic.dtype != np.uint16:
-            raise ValueError(
-                f"{mosaic.path} has {mosaic.shape[0]} planes of {mosaic.dtype}; the image is made "
-                "of single uint16 planes, as the edf stage writes them"
-            )
+    mosaics = [_single_plane(path) for _, _, _, path, _ in planes]
     frame = next((m for m, p in zip(mosaics, planes, strict=True) if p[4] is None), None)
     if frame is None:
         raise ValueError("no plane belongs to the reference cycle; give one a transform of None")
@@ -111,6 +105,16 @@ def assemble(
         ome_zarr, ome_tif, compression=compression, tile_px=tile_px, workers=backend.workers
     )
     write_markers(planes, markers_csv)
+
+
+def _single_plane(path: str | Path) -> Mosaic:
+    mosaic = open_mosaic(path)
+    if mosaic.shape[0] != 1 or mosaic.dtype != np.uint16:
+        raise ValueError(
+            f"{mosaic.path} has {mosaic.shape[0]} planes of {mosaic.dtype}; the image is made "
+            "of single uint16 planes, as the edf stage writes them"
+        )
+    return mosaic
 
 
 def _regions(shape: tuple[int, int], chunk_px: int) -> Iterator[Region]:

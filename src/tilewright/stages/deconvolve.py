@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,24 +143,11 @@ def deconvolve(
         solver = RichardsonLucy(Blur(backend, psf, view, margin), method)
         run = _Run(mosaic, solver, camera, stopping.iterations, survey, psf)
         with ExitStack() as stack:
-            writer, focus = (
-                stack.enter_context(
-                    create_mosaic(
-                        path,
-                        (planes, *mosaic.shape[1:]),
-                        np.float32,
-                        mosaic.chunk_px,
-                        mosaic.voxel_um,
-                        Path(path).stem,
-                        ome_zarr_version=ome_zarr_version,
-                        attributes={"pedestal_counts": 0},
-                    )
-                )
-                if path is not None
-                else None
-                for path, planes in ((output, mosaic.shape[0]), (focus_output, 3))
-            )
-            assert writer is not None
+            whole = _like(mosaic, output, mosaic.shape[0], ome_zarr_version)
+            writer, focus = stack.enter_context(whole), None
+            if focus_output is not None:
+                small = _like(mosaic, focus_output, 3, ome_zarr_version)
+                focus = stack.enter_context(small)
             run.stream(windows, writer, focus)
             writer.attributes.update(
                 **run.report(),
@@ -177,6 +164,22 @@ def deconvolve(
         return smaller_tile(mosaic.shape[1:], side_px, halo_px)
 
     shrinking(backend, write, tile_px, smaller, _SMALLEST)
+
+
+def _like(
+    mosaic: Mosaic, path: str | Path, planes: int, ome_zarr_version: OmeZarrVersion
+) -> AbstractContextManager[MosaicWriter]:
+    """Create a mosaic of light, as large as another, with so many planes."""
+    return create_mosaic(
+        path,
+        (planes, *mosaic.shape[1:]),
+        np.float32,
+        mosaic.chunk_px,
+        mosaic.voxel_um,
+        Path(path).stem,
+        ome_zarr_version=ome_zarr_version,
+        attributes={"pedestal_counts": 0},
+    )
 
 
 class StackError(ValueError):

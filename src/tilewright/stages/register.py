@@ -45,6 +45,15 @@ _LEAST_SHARE = 0.3
 _CLEAR_OVERLAY = 2.0
 _LEAST_SHARE_WHEN_CLEAR = 0.15
 _LEAST_BLOCKS = 3
+#: What to do about two images that do not match.
+_NEGATIVE = (
+    "one is a negative of the other, dark where the other is bright: make both of the same kind, "
+    "or take another acquisition.reference_channel"
+)
+_UNLIKE = (
+    "check that both show the same tissue and channel in focus, raise max_shift_px or "
+    "max_rotation_deg"
+)
 
 
 class MismatchError(RuntimeError):
@@ -122,13 +131,7 @@ def register(
         transform = dataclasses.replace(transform, quality=quality)
         failure = _disagreement(quality)
     if failure and not allow_unregistered:
-        advice = (
-            "one is a negative of the other, dark where the other is bright: make both of the same "
-            "kind, or take another acquisition.reference_channel"
-            if negative_of(backend, *views, reach, max_rotation_deg)
-            else "check that both show the same tissue and channel in focus, raise max_shift_px or "
-            "max_rotation_deg"
-        )
+        advice = _NEGATIVE if negative_of(backend, *views, reach, max_rotation_deg) else _UNLIKE
         raise MismatchError(
             f"{_name(moving)} does not match the reference {_name(reference)}: {failure}; "
             f"{advice}, or set allow_unregistered for this cycle"

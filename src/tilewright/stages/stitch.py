@@ -8,8 +8,9 @@ tiles and not with the mosaic.
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +19,18 @@ from tqdm import tqdm
 from tilewright.io.mosaic import MosaicWriter, create_mosaic
 from tilewright.io.zarr_store import OmeZarrVersion
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.blending import Interpolation, make_correction, tile_span
-from tilewright.kernels.device_memory import memory_noted
-from tilewright.stages.stitch_chunks import SMALLEST, StitchPlan, fuse_chunk
+from tilewright.kernels.blending import (
+    Correction,
+    Interpolation,
+    Span,
+    fuse,
+    make_correction,
+    tile_span,
+)
+from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
 from tilewright.stages.tile_planes import TilePlanes, abandoning_pool
 from tilewright.stages.tile_source import TileSource
+from tilewright.stages.tile_windows import Region, halves
 
 if TYPE_CHECKING:
     from tilewright.io.illumination import Illumination
@@ -30,6 +38,7 @@ if TYPE_CHECKING:
 
 #: On a GPU the threads only read, move and write: four keep one device busy.
 _GPU_THREADS = 4
+SMALLEST = Smallest("stitch", "the flat-field, the dark-field and the smallest part of a chunk")
 
 
 class StitchError(ValueError):
@@ -239,3 +248,63 @@ def _stream(
             planes.keep({(z, k) for z, y in [*here, *ahead] for k in needs[y]})
             before = running
     return int(clipped[0]), int(clipped[1]), planes
+
+
+@dataclass(frozen=True)
+class StitchPlan:
+    """Where each tile lies, and how chunks are fused."""
+
+    spans: list[tuple[Span, Span]]
+    shape: tuple[int, int]
+    chunk_px: int
+    correction: Correction
+    feather_px: float
+    interpolation: Interpolation
+
+    def touching(self, y: tuple[int, int], x: tuple[int, int]) -> list[int]:
+        """Return the tiles that share pixels with the region [y0, y1) x [x0, x1)."""
+        return [
+            k
+            for k, (ys, xs) in enumerate(self.spans)
+            if ys.start < y[1] and y[0] < ys.stop and xs.start < x[1] and x[0] < xs.stop
+        ]
+
+    def ranges(self, axis: int) -> list[tuple[int, int]]:
+        """Return the chunks along an axis as (start, stop)."""
+        size, side = self.shape[axis], self.chunk_px
+        return [(start, min(start + side, size)) for start in range(0, size, side)]
+
+
+def fuse_chunk(
+    backend: Backend,
+    plan: StitchPlan,
+    planes: TilePlanes,
+    mosaic: MosaicWriter,
+    z: int,
+    y: tuple[int, int],
+    x: tuple[int, int],
+) -> tuple[int, int]:
+    """Fuse and write one chunk; return its pixels clipped low and high."""
+    members = plan.touching(y, x)
+    if not members:
+        return 0, 0
+    tiles, spans = planes.get(z, members), [plan.spans[k] for k in members]
+
+    def fuse_part(part: Region) -> tuple[Region, NDArray[Any], int, int]:
+        rows, columns = part
+        pixels, low, high = fuse(
+            backend,
+            tiles,
+            spans,
+            plan.correction,
+            (rows.start, columns.start),
+            (rows.stop - rows.start, columns.stop - columns.start),
+            feather_px=plan.feather_px,
+            interpolation=plan.interpolation,
+        )
+        return part, backend.to_numpy(pixels), low, high
+
+    parts = in_parts(backend, fuse_part, (slice(*y), slice(*x)), halves, SMALLEST)
+    for (rows, columns), pixels, _, _ in parts:
+        mosaic.write(z, rows, columns, pixels)
+    return sum(low for _, _, low, _ in parts), sum(high for *_, high in parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,29 +37,3 @@ class TileSource(Protocol):
     def read(self, tile: int, z: int) -> NDArray[Any]:
         """Return one plane (y, x) of one tile in raw counts."""
         ...
-
-
-@dataclass(frozen=True)
-class ArrayTiles:
-    """Tiles held in memory as one array (tile, z, y, x)."""
-
-    stack: NDArray[Any]
-    row: NDArray[np.int64]
-    col: NDArray[np.int64]
-    nominal_px: NDArray[np.float64]
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(z, y, x) of every tile."""
-        _, z, y, x = self.stack.shape
-        return z, y, x
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Raw pixel type."""
-        return self.stack.dtype
-
-    def read(self, tile: int, z: int) -> NDArray[Any]:
-        """Return one plane (y, x) of one tile."""
-        plane: NDArray[Any] = self.stack[tile, z]
-        return plane
