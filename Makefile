@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := demo
 
-.PHONY: demo test lint clean
+.PHONY: demo test check lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/tilewright demo --output $(DEMO)
@@ -12,10 +12,14 @@ demo: $(VENV)/.installed
 	@echo "image:  $(DEMO)/results/tonsil/registration/tonsil.ome.tif"
 	@echo "report: $(DEMO)/results/report.html"
 
-# The cluster's tests wait most of the time: they run beside the others.
+# The cluster's tests wait most of the time: a third worker keeps two cores busy.
 test: $(VENV)/.installed-test lint
 	tests/install_slurm
-	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --durations 40
+
+# For the inner loop: no Snakemake run, no cluster.
+check: $(VENV)/.installed-test lint
+	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not workflow and not slurm and not slow"
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

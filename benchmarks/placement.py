@@ -5,6 +5,9 @@ one that runs in production. The bound (`benchmarks.placement_bound`) knows the 
 all that will happen to the slots, which no policy can. *Told durations* is the same policy with
 the true duration of every job. Estimates are off by up to 2x (half by rule and device, half by
 job) and learned from finished jobs in the same run.
+
+``--ablate`` plays the policy with other sets of aims instead, and without learning durations: what
+improves neither the mean nor the median makespan by 0.5 %, nor the 95th percentile by 2 %, goes.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import argparse
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -25,7 +28,7 @@ from benchmarks.placement_exact import best_of_many_s, told
 from benchmarks.placement_policies import BASELINES, any_free, ours, preassigned
 from benchmarks.placement_scenarios import Scenario, make_scenario
 from tilewright.placement.jobs import KINDS, Job
-from tilewright.placement.policy import decide
+from tilewright.placement.policy import AIMS, decide
 from tilewright.placement.preview import Policy, SimulatedRun, simulate
 from tilewright.placement.workload import Slots, Workload
 
@@ -97,15 +100,52 @@ def measure(seed: int) -> Result:
                   run.round_s, loss)  # fmt: skip
 
 
+VARIANTS: Mapping[str, tuple[tuple[float, ...], bool]] = {
+    "as it is": (AIMS, True),
+    "seven aims": ((1.0, 1.06, 1.15, 1.3, 1.6, 2.0, math.inf), True),
+    "aims 1.0 and 1.3": ((1.0, 1.3), True),
+    "aims 1.0 and infinity": ((1.0, math.inf), True),
+    "aim 1.0": ((1.0,), True),
+    "aim 1.3": ((1.3,), True),
+    "any slot": ((math.inf,), True),
+    "durations not learned": (AIMS, False),
+}
+
+
+def ablate(seed: int) -> list[float]:
+    """Return the makespan of one scenario under each variant."""
+    scenario = make_scenario(seed)
+    return [play(scenario, ours(scenario, learn, aims))[0] for aims, learn in VARIANTS.values()]
+
+
+def report_ablation(makespans_s: list[list[float]]) -> None:
+    """Print each variant's makespans over the policy's, and over the best variant's."""
+    values = np.array(makespans_s)
+    print(f"{len(values)} scenarios; makespan over that of the policy, and over the best variant's")
+    print("| variant | mean | median | p95 | max | over the best: mean | p95 | max |")
+    print("|---" * 8 + "|")
+    for name, own, best in zip(
+        VARIANTS, (values / values[:, :1]).T, (values / values.min(1, keepdims=True)).T, strict=True
+    ):
+        cells = [own.mean(), np.median(own), np.quantile(own, 0.95), own.max()]
+        cells += [best.mean(), np.quantile(best, 0.95), best.max()]
+        print(f"| {name} | " + " | ".join(f"{cell:.3f}" for cell in cells) + " |")
+
+
 def main() -> None:
     """Run all scenarios and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scenarios", type=int, default=200)
     parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--ablate", action="store_true", help="the policy without its parts")
     options = parser.parse_args()
     seeds = range(options.seed * 1_000_000, options.seed * 1_000_000 + options.scenarios)
     begin = time.perf_counter()
+    if options.ablate:
+        with ProcessPoolExecutor(options.workers) as pool:
+            report_ablation(list(pool.map(ablate, seeds, chunksize=1)))
+        return
     with ProcessPoolExecutor(options.workers) as pool:
         results = list(pool.map(measure, seeds, chunksize=1))
     print(f"python -m benchmarks.placement --scenarios {options.scenarios} --seed {options.seed}, ")

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from benchmarks.placement_scenarios import Scenario
 from tilewright.placement.jobs import KINDS, Kind
-from tilewright.placement.policy import decide
+from tilewright.placement.policy import AIMS, decide
 from tilewright.placement.preview import Policy, Snapshot
 from tilewright.placement.workload import Decision, Running, Workload
 
 BASELINES = ("gpu round robin", "static weighted", "any free slot")
 
 
-def ours(scenario: Scenario, learn: bool = True) -> Policy:
+def ours(scenario: Scenario, learn: bool = True, aims: Sequence[float] = AIMS) -> Policy:
     """Return the policy of production, with estimates learned from finished jobs."""
     jobs = {job.name: job for job in scenario.jobs}
     kinds = {pool.name: pool.kind for pool in scenario.pools}
@@ -49,7 +49,9 @@ def ours(scenario: Scenario, learn: bool = True) -> Policy:
             replace(p, running=tuple(replace(r, end_s=end_s(r, p.kind)) for r in p.running))
             for p in snapshot.pools
         ]
-        found = decide(work, snapshot.ready, snapshot.later, pools, snapshot.clock_s, last=last)
+        found = decide(
+            work, snapshot.ready, snapshot.later, pools, snapshot.clock_s, last=last, aims=aims
+        )
         last = found.strategy
         return found.starts
 

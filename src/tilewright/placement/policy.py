@@ -218,6 +218,7 @@ def decide(
     *,
     preferred: Mapping[str, str] | None = None,
     last: Strategy | None = None,
+    aims: Sequence[float] = AIMS,
 ) -> Choice:
     """Decide which ready jobs start now, and where.
 
@@ -235,6 +236,8 @@ def decide(
         Group to the account it better stays on; honoured where the kind of slot is the same.
     last : Strategy, optional
         The strategy of the round before, which is tried too.
+    aims : sequence of float
+        Aims of the strategies that are tried, over the bound of what is left.
     """
     assignment = _Assignment(work, pools, clock_s, preferred or {})
     numbers = sorted(work.index[name] for name in ready)
@@ -249,7 +252,7 @@ def decide(
     for returns_s in (seen.returns_s(clock_s), ()):
         forecast = Forecast(work, left, coming, assignment.pools(), clock_s, returns_s)
         if left and sum(forecast.free):
-            strategy = _best_strategy(forecast, last)
+            strategy = _best_strategy(forecast, last, aims)
         assignment.place(Queues(forecast, strategy).fill(list(forecast.free), clock_s))
         if assignment.starts or any(pool.running for pool in pools):
             break  # otherwise nothing would tell that it waits in vain
@@ -266,12 +269,12 @@ def decide(
     return Choice(tuple(assignment.starts), waiting, replace(strategy, gpu_slots=seen))
 
 
-def _best_strategy(forecast: Forecast, last: Strategy | None) -> Strategy:
+def _best_strategy(forecast: Forecast, last: Strategy | None, aims: Sequence[float]) -> Strategy:
     """Play the rest as often as a round allows, and return the strategy that ends first."""
     jobs = len(forecast.ready) + len(forecast.later)
     now_s = forecast.now_s
     span_s = forecast.bound_s() - now_s
-    strategies = [Strategy(now_s + aim * span_s) for aim in AIMS]
+    strategies = [Strategy(now_s + aim * span_s) for aim in aims]
     tries = max(1, min(len(strategies), BUDGET // jobs))
     best, score = strategies[0], (math.inf, math.inf)
     if last:
