@@ -1,10 +1,15 @@
-"""Files are whole or absent; lines of several processes stay apart."""
+"""Files are whole or absent, whoever reads meanwhile; lines of several processes stay apart."""
 
 from __future__ import annotations
 
+import json
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tilewright.runtime.files import append_line, read_lines, whole_or_nothing, write_whole
 
@@ -50,3 +55,118 @@ def test_a_line_cut_short_costs_no_other(tmp_path: Path) -> None:
     append_line(path, {"number": 2})
     append_line(path, {"number": 3})
     assert read_lines(path) == [{"number": 1}, {"number": 2}, {"number": 3}]
+
+
+_values = st.none() | st.booleans() | st.integers() | st.text()
+
+
+_entries = st.lists(st.dictionaries(st.text(max_size=5), _values, max_size=3), max_size=5)
+
+
+def test_a_file_is_written_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "new/folder/kept.json"
+    for text in ("größer\n", "", "x" * 100_000):
+        write_whole(path, text)
+        assert path.read_text(encoding="utf-8") == text
+    assert [file.name for file in path.parent.iterdir()] == ["kept.json"]
+
+
+def test_a_reader_meanwhile_sees_the_old_or_the_new(tmp_path: Path) -> None:
+    path = tmp_path / "kept"
+    texts = ["a" * 300_000, "b" * 200_000]
+    write_whole(path, texts[0])
+    ended = threading.Event()
+
+    def write() -> None:
+        for k in range(60):
+            write_whole(path, texts[k % 2])
+        ended.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while not ended.is_set():
+        assert path.read_text() in texts
+    writer.join()
+
+
+@pytest.mark.parametrize("failing", ["write_text", "replace"])
+def test_what_was_there_stays_where_it_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    path = tmp_path / "kept"
+    write_whole(path, "before")
+
+    def full(*args: Any, **options: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, failing, full)
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(path, "after")
+    assert path.read_text() == "before"
+    assert [file.name for file in tmp_path.iterdir()] == ["kept"]
+
+
+def test_a_folder_that_is_a_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        write_whole(tmp_path / "file/kept", "")
+    with pytest.raises(OSError, match="file"):
+        append_line(tmp_path / "file/kept", {})
+
+
+@given(_entries)
+def test_what_is_appended_is_read_in_order(
+    tmp_path_factory: pytest.TempPathFactory, entries: list[dict[str, Any]]
+) -> None:
+    path = tmp_path_factory.mktemp("lines") / "new/lines.jsonl"
+    for entry in entries:
+        append_line(path, entry)
+    assert list(read_lines(path)) == entries
+
+
+@given(_entries, st.integers(1, 60), st.dictionaries(st.text(max_size=5), _values, max_size=3))
+def test_a_crash_in_mid_line_loses_that_line_and_not_the_next(
+    tmp_path_factory: pytest.TempPathFactory,
+    entries: list[dict[str, Any]],
+    cut: int,
+    last: dict[str, Any],
+) -> None:
+    path = tmp_path_factory.mktemp("lines") / "lines.jsonl"
+    for entry in entries:
+        append_line(path, entry)
+    whole = path.read_bytes() if entries else b""
+    kept = whole[: max(0, len(whole) - cut)]
+    path.write_bytes(kept)
+    append_line(path, last)
+    found = list(read_lines(path))
+    complete = kept.count(b"\n")
+    assert found[-1] == last
+    # a line that lost nothing but its newline is whole
+    assert found[:-1] in (entries[:complete], entries[: complete + 1])
+
+
+def test_what_is_no_object_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(b'{"a": 1}\n[1]\n3\nnull\n\n\xff\xfe\n{"b"\n{"c": 2}')
+    assert list(read_lines(path)) == [{"a": 1}, {"c": 2}]
+    assert list(read_lines(tmp_path / "none")) == []
+    assert list(read_lines(tmp_path)) == []
+
+
+def test_lines_of_two_writers_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+
+    def write(name: str) -> None:
+        for k in range(200):
+            append_line(path, {"who": name, "k": k, "long": "x" * 500})
+
+    writers = [threading.Thread(target=write, args=(name,)) for name in "ab"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert all(json.loads(line) for line in path.read_text().splitlines() if line)
+    found = list(read_lines(path))
+    assert len(found) == 400
+    for name in "ab":
+        assert [entry["k"] for entry in found if entry["who"] == name] == list(range(200))
