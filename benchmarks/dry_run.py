@@ -32,7 +32,7 @@ ANSWERS = {
 ROUTED = """\
 import sys
 sys.path.insert(0, {repo!r})
-from tests.sleepers.sizes import Sleepers
+from tests.support.sleepers.sizes import Sleepers
 from tilewright.placement import cluster
 from tilewright.placement.routing import Plan
 cluster.use()

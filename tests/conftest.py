@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.slurm_fixtures import quiet_slurm, slurm
 from tests.support.guard import guarded_backend
+from tests.support.slurm_fixtures import quiet_slurm, slurm
 from tilewright.kernels.backend import Backend, cpu_backend
 
 __all__ = ["quiet_slurm", "slurm"]

@@ -318,7 +318,7 @@ GPU_CHECKS = [
 @pytest.mark.parametrize("check", CHECKS)
 def test_on_the_standin(tmp_path: Path, check: Callable[[Path], None]) -> None:
     code = (
-        "from pathlib import Path; from tests.kernels import test_device_memory as t; "
+        "from pathlib import Path; import tests.kernels.test_device_memory as t; "
         f"t.{check.__name__}(Path({str(tmp_path / 'work')!r}))"
     )
     (tmp_path / "work").mkdir()

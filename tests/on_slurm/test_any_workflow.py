@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster_runs import ClusterRun, dump
 from tests.conftest import REPO
-from tests.slurm_cluster import Cluster, wait_for
+from tests.support.cluster_runs import ClusterRun, dump
+from tests.support.slurm_cluster import Cluster, wait_for
 
 pytestmark = pytest.mark.slurm
 
 
 def foreign(slurm: Cluster, folder: Path, name: str) -> ClusterRun:
-    run = ClusterRun(slurm, folder, REPO / f"tests/foreign/{name}/Snakefile")
+    run = ClusterRun(slurm, folder, REPO / f"tests/support/foreign/{name}/Snakefile")
     (folder / "config.yaml").write_text("{}\n")
     return run.prepare()
 

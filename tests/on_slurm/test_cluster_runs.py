@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster_runs import ClusterRun, dump
 from tests.conftest import REPO
-from tests.slurm_cluster import Cluster, wait_for
-from tests.slurm_cluster.settings import Part
+from tests.support.cluster_runs import ClusterRun, dump
 from tests.support.runs import digests, make_run
+from tests.support.slurm_cluster import Cluster, wait_for
+from tests.support.slurm_cluster.settings import Part
 
 pytestmark = pytest.mark.slurm
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGKILL")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.slurm_cluster import Cluster, wait_for
 from tests.support.runs import make_run
+from tests.support.slurm_cluster import Cluster, wait_for
 
 
 @pytest.mark.workflow

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REPO
-from tests.slurm_cluster import (
+from tests.support.slurm_cluster import (
     Cluster,
     Job,
     SlurmCommandError,
@@ -19,8 +19,8 @@ from tests.slurm_cluster import (
     host,
     peak_use,
 )
-from tests.slurm_cluster.client import wait_for
-from tests.slurm_cluster.records import DELIMITER, FIELDS, parse_jobs
+from tests.support.slurm_cluster.client import wait_for
+from tests.support.slurm_cluster.records import DELIMITER, FIELDS, parse_jobs
 
 INSTALL = REPO / "tests" / "install_slurm"
 #: b1 has the GPUs that the account clive may use.

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from matplotlib.collections import PolyCollection
 
 from tests.support.ledger_pages import page
+from tests.support.placement_rules import Rules
+from tests.support.recorded import cluster_with
 from tests.support.report_pages import Page
-from tests.test_capacity import Rules
-from tests.test_stale import cluster_with
 from tilewright.placement.dispatcher import Dispatcher
 from tilewright.placement.jobs import Job, Shape
 from tilewright.placement.ledger import Ledger, read_ledger

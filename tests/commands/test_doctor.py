@@ -1,0 +1,279 @@
+"""``tilewright doctor``: what it finds wrong, and how it says so."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.support.planned_runs import TenMinutes, command, tasks_of
+from tests.support.recorded import HERE, LIMITS, PARTITIONS, USE, Recorded, client, cluster_with
+from tests.support.runs import Run, make_run
+from tilewright.commands.check_experiment import check_config, check_space, missing_bytes
+from tilewright.commands.check_machine import (
+    check_cupy,
+    check_device,
+    check_lock,
+    check_memory,
+    check_plugins,
+)
+from tilewright.commands.check_slurm import (
+    check_accounts,
+    check_daemons,
+    check_fit,
+    check_job_age,
+    check_partitions,
+    check_programs,
+    check_stale,
+)
+from tilewright.commands.checks import Check, ok, problem, warning
+from tilewright.commands.dag import read_experiment
+from tilewright.commands.doctor import as_json, print_checks
+from tilewright.commands.slurm_here import slurm_wanted
+from tilewright.config.layout import Layout
+from tilewright.placement.cluster import Cluster, Note, survey
+from tilewright.placement.routing import Plan
+from tilewright.placement.site import Site
+from tilewright.slurm.query import Unknown
+
+CONFIG = "MinJobAge               = 300 sec\nSLURM_VERSION           = 22.05.8\n"
+
+
+class WithConfig(Recorded):
+    """Recorded answers, and ``scontrol show config``."""
+
+    def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
+        if argv[-1] == "config":
+            return self.answers.get("config", Unknown("scontrol", "Connection refused"))
+        return super().__call__(argv, stdin)
+
+
+def answers(**changed: str | Unknown) -> WithConfig:
+    said: dict[str, str | Unknown] = {
+        "sacctmgr": LIMITS, "flags=qos": USE, "partition": PARTITIONS, "config": CONFIG,
+        "squeue": "",
+    }  # fmt: skip
+    return WithConfig(said | changed)
+
+
+def cluster_of(folder: Path, site: dict[str, Any] | None = None, **changed: str) -> Cluster:
+    rules = Site.model_validate(site or {})
+    recorded = answers(**changed)
+    asking = replace(client(recorded, folder), run=recorded)
+    return Cluster(rules, asking, 1001, survey(asking, 1001, rules))
+
+
+def states(checks: list[Check]) -> list[tuple[str, str]]:
+    return [(check.about, check.state) for check in checks]
+
+
+def test_a_cluster_that_answers_is_well(tmp_path: Path) -> None:
+    recorded = answers()
+    found = list(check_daemons(replace(client(recorded, tmp_path), run=recorded)))
+    assert states(found) == [("slurmctld", "ok"), ("MinJobAge", "ok"), ("slurmdbd", "ok")]
+    assert found[0].text == "answers, Slurm 22.05.8"
+    cluster = cluster_of(tmp_path)
+    assert {check.state for check in check_partitions(cluster)} == {"ok"}
+    accounts = [check.text for check in check_accounts(cluster)]
+    assert "maigan: 2 GPU + 5 CPU slots" in accounts
+    assert any(text.startswith("clive-b is left out: burst account") for text in accounts)
+
+
+def test_daemons_that_do_not_answer(tmp_path: Path) -> None:
+    fresh = answers()
+    list(check_daemons(replace(client(fresh, tmp_path), run=fresh)))
+    refused = Unknown("sacctmgr", "Connection refused")
+    recorded = answers(sacctmgr=refused, config=Unknown("scontrol", "no answer within 15 s"))
+    asking = replace(client(recorded, tmp_path, [1000.0 + 7200]), run=recorded)
+    controller, database = check_daemons(asking)
+    assert controller.state == "problem"
+    assert "no answer within 15 s" in controller.text
+    assert (database.state, "limits of 2.0 h ago" in database.text) == ("warning", True)
+    never = replace(asking, cache_dir=tmp_path / "empty")
+    assert list(check_daemons(never))[-1].state == "problem"
+
+
+@pytest.mark.parametrize(
+    ("config", "state"),
+    [
+        ("MinJobAge = 300 sec", "ok"),
+        ("MinJobAge = 30 sec", "warning"),
+        ("MinJobAge = 2 sec", "problem"),
+        ("nothing of the kind", "warning"),
+    ],
+)
+def test_ended_jobs_must_stay_in_the_queue(config: str, state: str) -> None:
+    assert check_job_age(config).state == state
+
+
+def test_programs_that_are_not_found_are_named() -> None:
+    (found,) = check_programs(lambda name: None if name == "sacctmgr" else f"/usr/bin/{name}")
+    assert (found.state, found.text) == ("problem", "sacctmgr not found")
+
+
+def test_partitions_that_are_too_short_or_refuse_an_account(tmp_path: Path) -> None:
+    short = PARTITIONS.replace("7-00:00:00", "01:00:00")
+    closed = short.replace("AllowAccounts=ALL Default=YES", "AllowAccounts=maigan Default=YES")
+    cluster = cluster_of(tmp_path, {"blocked": {"brusko": "not ours"}}, partition=closed)
+    gpu, cpu = check_partitions(cluster)
+    assert (gpu.state, gpu.text.endswith("expects 4 h")) == ("warning", True)
+    assert (cpu.state, cpu.text) == ("warning", "hpg-default does not take jobs of clive")
+    none = cluster_of(tmp_path, partition=PARTITIONS.splitlines()[0])
+    assert next(iter(check_partitions(none))).text.startswith("there is none with GPUs")
+
+
+def test_accounts_of_unknown_use_take_no_job(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path)
+    unknown = replace(cluster.survey.accounts[0], used=None)
+    notes = (Note("limits", "limits are old"), Note("use", "x"))
+    cluster.survey = replace(cluster.survey, accounts=(unknown,), notes=notes)
+    found = [check for check in check_accounts(cluster) if check.state == "warning"]
+    assert [check.text for check in found] == [
+        "brusko: its use is not known, so it takes no job",
+        "x",
+    ]
+
+
+def test_without_cupy_the_mend_leaves_no_gpu_pool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    (found,) = check_cupy(["clive_gpu", "maigan_gpu"])
+    assert found.state == "warning"
+    assert "caps: {clive: gres/gpu=0, maigan: gres/gpu=0}" in found.fix
+    caps = dict.fromkeys(("brusko", "clive", "maigan"), "gres/gpu=0")
+    pools = cluster_of(tmp_path, {"caps": caps}).survey.pools["shared"]
+    assert {pool.kind for pool in pools} == {"cpu"}
+    assert not list(check_cupy([]))
+
+
+def test_the_device_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert [check.state for check in check_device({})] == ["ok"]
+    (absent,) = check_device({"TILEWRIGHT_DEVICE": "gpu"})
+    assert absent.state == "problem"
+    assert "no GPU that can be used: NVML does not start" in absent.text
+    (wrong,) = check_device({"TILEWRIGHT_DEVICE": "cuda"})
+    assert (wrong.state, wrong.fix) == ("problem", "set it to cpu, gpu or auto")
+
+
+def test_plugins_are_found_with_their_versions() -> None:
+    scheduler, executor = check_plugins()
+    assert scheduler.text.startswith("plugin tilewright 0.")
+    assert executor.text.startswith("plugin slurm 2.")
+    assert {scheduler.state, executor.state} == {"ok"}
+
+
+def test_a_locked_folder_is_a_problem(tmp_path: Path) -> None:
+    assert [check.state for check in check_lock(tmp_path)] == ["ok"]
+    locks = tmp_path / ".snakemake/locks"
+    locks.mkdir(parents=True)
+    (locks / "0.input.lock").touch()
+    assert [check.state for check in check_lock(tmp_path)] == ["problem"]
+
+
+def test_stale_jobs_and_a_queue_that_is_not_known(tmp_path: Path) -> None:
+    cluster, _ = cluster_with(HERE, tmp_path)
+    assert [check.state for check in check_stale(cluster, "/data/run")] == ["problem"]
+    assert [check.state for check in check_stale(cluster, "/data/other")] == ["ok"]
+    hidden, _ = cluster_with(Unknown("squeue", "refused"), tmp_path)
+    (found,) = check_stale(hidden, "/data/run")
+    assert (found.state, found.fix) == ("problem", "try again when Slurm answers")
+
+
+def test_jobs_too_large_for_any_account_or_this_machine(tmp_path: Path) -> None:
+    cluster, large = cluster_of(tmp_path), Plan(TenMinutes(cpus=200)).estimates
+    found = check_fit(cluster, tasks_of(1), large)
+    assert found.state == "problem"
+    assert "it asks for cpu=200 and account clive has 104" in found.text
+    assert found.fix.startswith("Lower resources.stitch in the config")
+    assert check_fit(cluster, tasks_of(1), Plan(TenMinutes()).estimates).state == "ok"
+    assert check_memory(tasks_of(1), large).state == "ok"
+
+
+def test_disk_space(tmp_path: Path) -> None:
+    results = tmp_path / "not/there/yet"
+    assert check_space(1e3, results).state == "ok"
+    assert check_space(1e18, results).state == "problem"
+
+
+@pytest.fixture(scope="module")
+def phantom(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("phantom")
+    return make_run(folder, cycles=2, channels=2, rows=1, cols=2, planes=3, tile_px=128)
+
+
+def test_the_size_of_what_is_to_come(phantom: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(phantom.folder)
+    experiment, layout = read_experiment(Path("config.yaml")), Layout("results")
+    assert {check.state for check in check_config(experiment, layout)} == {"ok"}
+    plane = 2 * 128**2 * 0.85**2
+    stacks, planes = 3 * plane * (2 + 4 + 4), plane * (2 + 2 * 2 * 4 / 3)
+    assert missing_bytes(experiment, layout) == pytest.approx(4 * (stacks + planes))
+    done = phantom.sample / "deconvolve/cycle1_channel1.zarr"
+    done.mkdir(parents=True)
+    assert missing_bytes(experiment, layout) == pytest.approx(4 * (stacks + planes) - 12 * plane)
+    done.rmdir()
+
+
+def test_raw_files_that_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path, cycles=1, channels=1, rows=1, cols=2, planes=2, tile_px=128)
+    next((tmp_path / "raw").rglob("*.tif")).unlink()
+    monkeypatch.chdir(tmp_path)
+    found = list(check_config(read_experiment(run.config), Layout("results")))
+    assert states(found) == [("raw files", "problem")]
+
+
+@pytest.mark.workflow
+def test_the_command_on_a_machine_without_slurm(phantom: Run) -> None:
+    done = command(phantom, "doctor", "--configfile", "config.yaml")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Slurm      not on this machine: all jobs run here" in done.stdout
+    assert "jobs       " in done.stdout
+    assert "nothing would make a run fail; 0 warnings" in done.stdout
+    wrong = command(phantom, "doctor", "--configfile", "none.yaml", "--json")
+    found = json.loads(wrong.stdout)
+    assert (wrong.returncode, found["problems"]) == (1, 1)
+    asked = command(phantom, "doctor", "--site", "none.yaml")
+    assert asked.returncode == 1
+    assert "sbatch, squeue, scontrol, sacctmgr, scancel not found" in " ".join(asked.stdout.split())
+
+
+def test_the_table_has_80_columns_and_colours_only_on_a_terminal() -> None:
+    checks = [ok("lock", "fine"), warning("disk", "w" * 10, "m" * 90), problem("x", "y " * 60, "z")]
+    plain, coloured = StringIO(), StringIO()
+    print_checks(checks, Console(file=plain, width=80))
+    print_checks(checks, Console(file=coloured, width=80, force_terminal=True, no_color=False))
+    assert max(map(len, plain.getvalue().splitlines())) <= 80
+    assert "\x1b" not in plain.getvalue()
+    assert "\x1b" in coloured.getvalue()
+    assert "a run would fail: 1 problem, 1 warning" in plain.getvalue()
+    assert as_json(checks)["checks"][0] == {
+        "about": "lock", "state": "ok", "text": "fine", "fix": "",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ("fetch_config: DNS SRV lookup failed", False),
+        ("fatal: Could not establish a configuration source", False),
+        ("slurm_load_ctl_conf error: Unable to contact slurm controller", True),
+    ],
+)
+def test_commands_of_slurm_without_a_cluster_are_no_slurm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, *, wanted: bool
+) -> None:
+    for name in ("sbatch", "scontrol"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho 'scontrol: {said}' >&2\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("TILEWRIGHT_SITE", raising=False)
+    assert slurm_wanted() == wanted

@@ -1,0 +1,150 @@
+"""``tilewright plan``: Snakemake's own DAG, and where its jobs would go."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.conftest import REPO
+from tests.support.planned_runs import TenMinutes, command, tasks_of
+from tests.support.recorded import cluster_with
+from tests.support.runs import Run, make_run
+from tilewright.commands.dag import DagError, read_experiment, read_tasks
+from tilewright.commands.plan import PlannedRun
+from tilewright.commands.plan_table import print_plan
+from tilewright.config.checks import data_sizes
+from tilewright.config.layout import Layout
+from tilewright.placement.limits import Capacity, capacity_now
+from tilewright.placement.preview import preview
+from tilewright.placement.routing import Plan
+from tilewright.runtime.machine import device_kinds
+
+SNAKEFILE = REPO / "workflow/Snakefile"
+
+
+def capacity_of(folder: Path, *, used: str = "") -> Capacity:
+    cluster, _ = cluster_with("", folder)
+    accounts = [a for a in cluster.survey.accounts if a.name in ("clive", "maigan")]
+    if used:
+        accounts = [replace(a, used=dict(a.limit)) for a in accounts]
+    return capacity_now(
+        accounts,
+        [],
+        [],
+        mode="shared",
+        utilisation=0.85,
+        partitions=cluster.survey.partitions,
+    )
+
+
+def test_jobs_go_to_gpu_and_cpu_slots_and_end_before_gpus_alone(tmp_path: Path) -> None:
+    tasks = tasks_of(60)
+    found = preview(tasks, Plan(TenMinutes()).estimates, capacity_of(tmp_path))
+    rules = {rule.rule: rule for rule in found.rules}
+    assert rules["stitch"].jobs == rules["stitch"].gpu + rules["stitch"].cpu == 60
+    assert rules["stitch"].gpu > 0 < rules["stitch"].cpu
+    assert (rules["qc"].small, rules["qc"].gpu, rules["qc"].cpu) == (60, 0, 0)
+    assert sum(pool.jobs for pool in found.pools) == 60
+    # use by labmates: 1 of 3 GPUs is taken
+    free = {pool.name: (pool.free, pool.slots) for pool in found.pools}
+    assert (free["clive_gpu"], free["maigan_gpu"]) == ((2, 3), (2, 2))
+    assert found.finish_s is not None
+    assert found.bound_s is not None
+    assert found.gpu_only_s == 15 * 120 + 30  # 60 jobs of 120 s on 4 GPUs, and the last QC
+    assert found.bound_s <= found.finish_s < 0.7 * found.gpu_only_s
+    assert found.all_free_s is not None
+    assert found.all_free_s <= found.finish_s
+    busy_s = sum(pool.busy_s for pool in found.pools)
+    assert busy_s == pytest.approx(rules["stitch"].gpu * 120 + rules["stitch"].cpu * 600)
+
+
+def test_where_nothing_is_free_the_end_is_not_known(tmp_path: Path) -> None:
+    found = preview(tasks_of(3), Plan(TenMinutes()).estimates, capacity_of(tmp_path, used="all"))
+    assert (found.finish_s, found.bound_s, found.gpu_only_s) == (None, None, None)
+    assert found.all_free_s is not None
+    shown = text_of(PlannedRun((), 6, found, None, ()))
+    assert "when it would end is not known: no slot is free" in shown
+
+
+def test_only_small_jobs_need_no_slot(tmp_path: Path) -> None:
+    checks = tasks_of(3)[3:]
+    found = preview(checks, Plan(TenMinutes()).estimates, capacity_of(tmp_path, used="all"))
+    assert (found.finish_s, found.gpu_only_s, found.bound_s) == (30, 30, 30)
+    assert found.pools == ()
+
+
+def text_of(found: PlannedRun) -> str:
+    stream = StringIO()
+    print_plan(found, Console(file=stream, width=80))
+    return stream.getvalue()
+
+
+def test_the_table_has_80_columns_and_the_json_all_of_it(tmp_path: Path) -> None:
+    forecast = preview(tasks_of(60), Plan(TenMinutes()).estimates, capacity_of(tmp_path))
+    found = PlannedRun(("registration", "qc"), 120, forecast, None, ("durations: guesses",))
+    shown = text_of(found)
+    assert shown.startswith("120 jobs to do for registration, qc\n")
+    assert "(GPUs only: 30 min, lower bound" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "\x1b" not in shown
+    numbers = json.loads(json.dumps(found.as_json()))
+    assert numbers["forecast"]["gpu_only_s"] == 1830
+    assert numbers["forecast"]["pools"][0]["name"] == "clive_gpu"
+
+
+@pytest.fixture(scope="module")
+def phantom(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("phantom")
+    return make_run(folder, cycles=2, channels=2, rows=1, cols=2, planes=3, tile_px=128)
+
+
+@pytest.mark.workflow
+def test_the_jobs_are_those_of_a_dry_run(phantom: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = "results/tonsil/illumination/cycle1_channel1-ffp.tif"
+    phantom.snakemake(first, "--cores", "2")
+    done = command(
+        phantom, "plan", "--configfile", "config.yaml", "--target", "registration",
+        "--target", "qc", "--json",
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    dry = phantom.planned("registration", "qc")
+    assert found["here"]["jobs"] == {
+        r: n for r, n in dry.items() if r not in ("registration", "qc")
+    }
+    assert found["here"]["jobs"]["illumination"] == 3
+    assert found["forecast"] is None
+    assert found["notes"][0].startswith("no Slurm here")
+
+
+@pytest.mark.workflow
+def test_tasks_carry_what_they_wait_for(phantom: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(phantom.folder)
+    experiment = read_experiment(Path("config.yaml"))
+    sizes = data_sizes(experiment, Layout("results"), device_kinds(experiment.settings, None, {}))
+    tasks = {t.name: t for t in read_tasks(SNAKEFILE, Path("config.yaml"), ["edf"], sizes)}
+    assert Counter(task.job.rule for task in tasks.values())["edf_plane"] == 4
+    last = tasks["rule_edf_plane_wildcards_tonsil_2_1"]
+    assert last.job.needs == ("rule_deconvolve_wildcards_tonsil_2_1",)
+    assert (last.job.kinds, last.job.group) == (("gpu", "cpu"), "tonsil 2")
+    with pytest.raises(DagError, match="no rule to produce edff; targets are stitching"):
+        read_tasks(SNAKEFILE, Path("config.yaml"), ["edff"], sizes)
+
+
+@pytest.mark.workflow
+def test_what_is_wrong_is_said_in_one_sentence(phantom: Run) -> None:
+    bad = phantom.folder / "bad.yaml"
+    bad.write_text(phantom.config.read_text().replace("overlap:", "overlapp:"))
+    done = command(phantom, "plan", "--configfile", "bad.yaml")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "unknown key 'acquisition.overlapp'; did you mean 'overlap'?" in done.stderr
+    absent = command(phantom, "plan", "--configfile", "none.yaml")
+    assert absent.stderr == (
+        "tilewright plan: none.yaml cannot be read: No such file or directory\n"
+    )

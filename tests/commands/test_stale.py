@@ -1,0 +1,45 @@
+"""``tilewright stale`` on recorded queues, and without Slurm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.recorded import HERE, OTHERS, cluster_with
+from tilewright.cli import app
+from tilewright.commands.stale import stale
+from tilewright.placement.jobs import PlacementError
+from tilewright.slurm.query import Unknown
+
+
+@pytest.mark.parametrize(("choice", "left"), [("list", 1), ("cancel", 0)])
+def test_jobs_of_this_folder_are_listed_or_cancelled(
+    choice: Literal["list", "cancel"], left: int, tmp_path: Path
+) -> None:
+    cluster, recorded = cluster_with("\n".join([HERE, *OTHERS]), tmp_path)
+    said: list[str] = []
+    assert stale(cluster.client, "/data/run", choice, said.append) == left
+    text = "\n".join(said)
+    assert "7  RUNNING    rule_stitch_wildcards_a" in text
+    assert not any(job in text for job in ("8  ", "9  ", "6  "))
+    assert ("scancel 7" in recorded.asked) == (choice == "cancel")
+
+
+def test_a_queue_that_is_not_known_is_not_an_empty_one(tmp_path: Path) -> None:
+    cluster, _ = cluster_with(Unknown("squeue", "no answer within 15 s"), tmp_path)
+    with pytest.raises(PlacementError, match="is not known: squeue did not answer"):
+        stale(cluster.client, "/data/run", "list", print)
+
+
+def test_nothing_is_left_where_there_is_no_slurm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("TILEWRIGHT_SITE", raising=False)
+    done = CliRunner().invoke(app, ["stale"])
+    assert (done.exit_code, done.output.count("\n")) == (0, 1)
+    both = CliRunner().invoke(app, ["stale", "--wait", "--cancel"])
+    assert both.exit_code == 1

@@ -1,0 +1,164 @@
+"""Detection end to end on recorded answers: use by others, failures, old limits."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.conftest import REPO
+from tests.support.recorded import LIMITS, PARTITIONS, USE, Recorded, client
+from tilewright.commands.accounts import as_json, print_survey
+from tilewright.placement.cluster import Note, Survey, SurveyError, survey
+from tilewright.placement.site import Site, read_site
+from tilewright.slurm.query import Unknown
+
+HIPERGATOR = REPO / "profiles/hipergator/site.yaml"
+
+
+@pytest.fixture
+def recorded() -> Recorded:
+    return Recorded({"sacctmgr": LIMITS, "flags=qos": USE, "partition": PARTITIONS})
+
+
+def text_of(found: Survey) -> str:
+    stream = io.StringIO()
+    print_survey(found, Console(file=stream, width=80))
+    return stream.getvalue()
+
+
+def test_the_worked_example_with_a_labmate(recorded: Recorded, tmp_path: Path) -> None:
+    found = survey(client(recorded, tmp_path), 1001, read_site(HIPERGATOR))
+    numbers = as_json(found)
+    assert numbers["total"] == {"independent": 24, "shared": 15}
+    slots = {f"{p['account']}_{p['kind']}": p for p in numbers["pools"]["independent"]}
+    assert {name: pool["slots"] for name, pool in slots.items()} == {
+        "clive_gpu": 3,
+        "clive_cpu": 11,
+        "maigan_gpu": 2,
+        "maigan_cpu": 8,
+    }
+    # 112 GB are left on clive: no GPU job of 180 GB, two CPU jobs of 48 GB.
+    assert (slots["clive_gpu"]["free"], slots["clive_cpu"]["free"]) == (0, 2)
+    assert (found.sharing, found.notes) == ("shared", ())
+    shown = text_of(found)
+    assert "5 GPU + 19 CPU = 24 jobs" in shown
+    assert "5 GPU + 10 CPU = 15 jobs" in shown
+    assert "brusko   blocked: its members keep" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "\x1b" not in shown
+
+
+def test_one_sacctmgr_and_a_cache(recorded: Recorded, tmp_path: Path) -> None:
+    now = [0.0]
+    asking = client(recorded, tmp_path, now)
+    for _ in range(3):
+        survey(asking, 1001, Site())
+    assert recorded.asked == ["sacctmgr", "partition", "flags=qos"]
+    now[0] = 31.0
+    survey(asking, 1001, Site())
+    assert recorded.asked[3:] == ["flags=qos"]
+
+
+def test_limits_of_a_dead_slurmdbd_are_the_last_good_ones_and_said_to_be_old(
+    recorded: Recorded, tmp_path: Path
+) -> None:
+    survey(client(recorded, tmp_path, [0.0]), 1001, Site())
+    recorded.answers["sacctmgr"] = Unknown("sacctmgr", "Connection refused")
+    found = survey(client(recorded, tmp_path, [7300.0]), 1001, Site())
+    assert [account.name for account in found.accounts] == ["brusko", "clive", "maigan"]
+    assert found.notes == (
+        Note("limits", "limits are 2 hours old: sacctmgr did not answer: Connection refused"),
+    )
+
+
+def test_never_known_limits_are_an_error_and_not_no_accounts(
+    recorded: Recorded, tmp_path: Path
+) -> None:
+    recorded.answers["sacctmgr"] = Unknown("sacctmgr", "Connection refused")
+    with pytest.raises(SurveyError, match="Connection refused"):
+        survey(client(recorded, tmp_path), 1001, Site())
+    recorded.answers["sacctmgr"] = "no table"
+    with pytest.raises(SurveyError, match="holds no table"):
+        survey(client(recorded, tmp_path), 1001, Site())
+    recorded.answers["sacctmgr"] = Unknown("sacctmgr", "Connection refused")
+    (tmp_path / "limits-ada.json").write_text("{broken")
+    with pytest.raises(SurveyError, match="Connection refused"):
+        survey(client(recorded, tmp_path), 1001, Site())
+
+
+def test_unknown_use_is_a_question_mark_and_a_note(recorded: Recorded, tmp_path: Path) -> None:
+    recorded.answers["flags=qos"] = Unknown("scontrol", "no answer within 15 s")
+    found = survey(client(recorded, tmp_path), 1001, Site())
+    clive = as_json(found)["accounts"][1]
+    assert clive["used"] is None
+    assert clive["free"] == {"cpu": None, "gres/gpu": None, "mem": None}
+    assert found.notes == (
+        Note("use", "use is not known: scontrol did not answer: no answer within 15 s"),
+    )
+    free = next(line for line in text_of(found).splitlines() if "free" in line)
+    assert free.count("?") == 4
+
+
+def test_a_partition_that_is_not_there_is_named(recorded: Recorded, tmp_path: Path) -> None:
+    site = Site.model_validate({"partitions": {"gpu": "gpu-old"}})
+    found = survey(client(recorded, tmp_path), 1001, site)
+    assert found.notes == (
+        Note("site", "partition gpu-old is not up; up are hpg-b200, hpg-default"),
+    )
+
+
+def test_a_cluster_without_gpus_has_no_gpu_slots(recorded: Recorded, tmp_path: Path) -> None:
+    recorded.answers["partition"] = PARTITIONS.splitlines()[0]
+    found = survey(client(recorded, tmp_path), 1001, Site())
+    assert {pool.kind for pool in found.pools["independent"]} == {"cpu"}
+
+
+@pytest.fixture
+def limited() -> Recorded:
+    own = PARTITIONS.replace("QoS=N/A", "QoS=part", 1)
+    use = USE + "QOS=part(9) GrpJobs=N(1) GrpTRES=cpu=48(40) User Limits= 1001={MaxTRESPU=cpu=9(5)}"
+    limits = f"{LIMITS}part|cpu=64|cpu=16|cpu=9|||||1-00:00:00|\n"
+    return Recorded({"sacctmgr": limits, "flags=qos": use, "partition": own})
+
+
+def test_the_survey_has_limits_and_use_of_the_partition_qos(
+    limited: Recorded, tmp_path: Path
+) -> None:
+    found = survey(client(limited, tmp_path), 1001, Site()).partitions["cpu"]
+    assert found is not None
+    assert (found.limit, found.used, found.mine) == ({"cpu": 48}, {"cpu": 40}, {"cpu": 5})
+    assert (found.limit_per_job, found.limit_per_user) == ({"cpu": 16}, {"cpu": 9})
+    assert found.max_time_min == 1440
+
+
+def test_use_is_seen_in_the_queue_where_slurm_refuses_but_not_where_it_is_silent(
+    limited: Recorded, tmp_path: Path
+) -> None:
+    limited.answers["squeue"] = ""
+    limited.answers["flags=qos"] = Unknown("scontrol", "Access/permission denied")
+    found = survey(client(limited, tmp_path), 1001, Site())
+    assert all(one.used == {"cpu": 0, "mem": 0, "gres/gpu": 0} for one in found.accounts)
+    assert "lower bound" in found.notes[0].text
+    limited.answers["flags=qos"] = Unknown("scontrol", "no answer within 15 s", refused=False)
+    found = survey(client(limited, tmp_path / "b"), 1001, Site())
+    assert all(one.used is None for one in found.accounts)
+    assert found.notes == (
+        Note("use", "use is not known: scontrol did not answer: no answer within 15 s"),
+    )
+
+
+def test_accounts_of_other_clusters_are_not_ours(limited: Recorded, tmp_path: Path) -> None:
+    rows = [line for line in LIMITS.splitlines() if line.count("|") == 12]
+    here = [f"{line}hpg" for line in rows]
+    there = [f"{line.replace('clive', 'elsewhere')}other" for line in rows]
+    rest = [line for line in LIMITS.splitlines() if line not in rows]
+    limited.answers["sacctmgr"] = "\n".join([*here, *there, *rest])
+    limited.answers["config"] = "SLURM_VERSION = 22.05\nClusterName             = hpg\n"
+    found = survey(client(limited, tmp_path), 1001, Site())
+    assert [one.name for one in found.accounts] == ["brusko", "clive", "maigan"]
+    limited.answers["config"] = Unknown("scontrol", "no answer within 15 s")
+    with pytest.raises(SurveyError, match="which of hpg, other this is"):
+        survey(client(limited, tmp_path / "b"), 1001, Site())

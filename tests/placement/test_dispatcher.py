@@ -1,0 +1,168 @@
+"""Rounds of placing, and jobs that are moved, on recorded answers of a cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.placement_rules import CPU, GPU, LIMIT, Rules, account, room
+from tests.support.recorded import cluster_with, queue_line
+from tilewright.placement.dispatcher import Dispatcher, Round
+from tilewright.placement.jobs import Fixed, Job, Kind, Place, Task
+from tilewright.placement.ledger import Ledger, read_ledger
+from tilewright.placement.limits import Capacity
+from tilewright.placement.routing import Plan
+from tilewright.slurm.query import Unknown
+
+RULES = Rules({"work": {"gpu": GPU, "cpu": CPU}}, seconds=600)
+DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+
+
+def test_the_place_that_ends_a_pending_job_soonest(tmp_path: Path) -> None:
+    plan = Plan(RULES, cluster=cluster_with("", tmp_path)[0])  # 600 s on CPUs, 120 s on GPUs
+    job = Job("t", "work", ("gpu", "cpu"), nominal_s=600.0, wildcards={})
+    task = Task(job, Place("a", None, None, "gpu", GPU, "a_gpu"))
+
+    def sooner(task: Task, capacity: Capacity, waited_s: float) -> object:
+        work = plan.estimates.workload([task.job])
+        bad_nodes: dict[Kind, set[str]] = {"gpu": set(), "cpu": set()}
+        made = Round(work, plan, capacity, [task], bad_nodes, {}, 5000.0)
+        return made.sooner_elsewhere(task, waited_s)
+
+    both = room(account("a", limit=LIMIT), account("b", limit=LIMIT))
+    assert sooner(task, both, 60.0) == ("b", "gpu", GPU)
+    own = room(account("a", limit=LIMIT))
+    assert sooner(task, own, 470.0) is None  # 470 + 120 s is less than 600
+    assert sooner(task, own, 490.0) == ("a", "cpu", CPU)
+    fixed = replace(task, job=replace(job, fixed=Fixed("a")))
+    assert sooner(fixed, both, 60.0) is None
+    assert sooner(task, room(), 9999.0) is None
+
+
+def dispatcher(queue: str | Unknown, folder: Path, sent: int, ready: int) -> Dispatcher:
+    """Return a run with jobs sent to GPUs, of which ``queue`` tells, and ready ones."""
+    cluster, _ = cluster_with(queue, folder)
+    plan = Plan(RULES, cluster=cluster)
+    made = Dispatcher(cluster, plan, Ledger(folder / "ledger.jsonl"), "/data/run", lambda: 5000.0)
+    made.load(
+        Job(
+            f"rule_work_wildcards_{i}",
+            "work",
+            ("gpu", "cpu"),
+            nominal_s=600.0,
+            wildcards={"i": i},
+        )
+        for i in range(sent + ready)
+    )
+    for task in list(made.tasks.values())[:sent]:
+        task.place = Place("clive", None, "hpg-b200", "gpu", GPU, "clive_gpu")
+        task.sent_s = 4900.0
+    return made
+
+
+def pending(count: int, reason: str) -> str:
+    return "\n".join(
+        queue_line(JobID=str(20 + i), State="PENDING", Account="clive", Partition="hpg-b200",
+                   WorkDir="/data/run", Comment=f"rule_work_wildcards_{i}", Reason=reason,
+                   **{"tres-alloc": "cpu=8,mem=100M,node=1,gres/gpu=1"})
+        for i in range(count)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", [DOWN, "Priority", "ReqNodeNotAvail, UnavailableNodes:b1"])
+def test_where_every_gpu_node_failed_ready_jobs_go_to_cpus_at_once(
+    tmp_path: Path, reason: str
+) -> None:
+    run = dispatcher(pending(3, reason), tmp_path, sent=3, ready=6)
+    run.bad_nodes["gpu"].add("b1")
+    ready = list(run.tasks)[3:]
+    places = run.round(ready, [])
+    assert [place.kind for place in places.values()] == ["cpu"] * 6
+    assert sorted(places) == ready
+    assert run.why_waiting == {}
+    (closed,) = (event["closed"] for event in read_ledger(run.ledger.path)
+                 if event["event"] == "room")  # fmt: skip
+    assert closed["clive gpu"] == "every node of hpg-b200 failed in this run: b1"
+    assert {name.split()[1] for name in closed} == {"gpu"}
+
+    well = dispatcher(pending(3, reason), tmp_path / "well", sent=3, ready=6)
+    kinds = Counter(place.kind for place in well.round(ready, []).values())
+    assert kinds["gpu"] > 0
+
+
+def test_a_queue_that_is_not_known_starts_nothing_and_is_said_once(tmp_path: Path) -> None:
+    run = dispatcher(Unknown("squeue", "no answer within 15 s"), tmp_path, sent=0, ready=2)
+    for _ in range(2):
+        assert run.round(list(run.tasks), []) == {}
+    events = list(read_ledger(run.ledger.path))
+    assert [event["event"] for event in events] == ["hold"]
+    assert "no answer within 15 s" in events[0]["reason"]
+
+
+def test_a_run_does_not_fill_what_another_run_has_just_taken(tmp_path: Path) -> None:
+    first = dispatcher("", tmp_path, sent=0, ready=5)
+    names = list(first.tasks)
+    taken = Counter(place.pool for place in first.round(names, []).values())
+    assert taken == {"clive_gpu": 2, "maigan_gpu": 2, "brusko_gpu": 1}  # every free GPU
+    (own,) = (tmp_path / "claims").glob("*.json")
+    own.rename(own.with_name("other-1.json"))  # as if another process had written it
+    second = dispatcher("", tmp_path, sent=0, ready=5)
+    assert {place.kind for place in second.round(names, []).values()} == {"cpu"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "waited_s", "movable", "moves"),
+    [
+        ("QOSGrpGRES", 100, True, True),
+        (DOWN, 100, True, True),
+        ("QOSGrpGRES", 59, True, False),  # the site's patience
+        ("QOSGrpGRES", 100, False, False),
+        ("Priority", 100, True, False),
+    ],
+)
+def test_a_job_that_pends_in_vain_is_cancelled_and_placed_again(
+    tmp_path: Path, reason: str, waited_s: float, movable: bool, moves: bool
+) -> None:
+    run = dispatcher(pending(1, reason), tmp_path, sent=1, ready=0)
+    (task,) = run.tasks.values()
+    task.sent_s = 5000.0 - waited_s
+    assert run.move_pending(lambda name: movable) == [task.name] * moves
+    assert run.move_pending(lambda name: movable) == []  # once
+    events = [e for e in read_ledger(run.ledger.path) if e["event"] == "move"]
+    assert len(events) == moves
+    assert bool(task.moved) == moves
+    for event in events:
+        assert (event["job"], event["slurm_id"]) == (task.name, 20)
+        assert event["reason"] == f"{reason} on clive for 100 s"
+        assert event["sooner"] in ("brusko gpu", "maigan gpu")
+
+
+def test_an_earlier_try_that_is_still_in_the_queue_is_cancelled_first(tmp_path: Path) -> None:
+    run = dispatcher(pending(1, "Priority"), tmp_path, sent=0, ready=2)
+    names = list(run.tasks)
+    assert list(run.round(names, [])) == names[1:]
+    assert "is cancelled" in run.why_waiting[names[0]]
+    events = [e for e in read_ledger(run.ledger.path) if e["event"] == "cancel"]
+    assert [event["slurm_ids"] for event in events] == [[20]]
+
+
+def test_nodes_that_failed_are_forgiven_only_where_nothing_else_is_left(tmp_path: Path) -> None:
+    run = dispatcher("", tmp_path, sent=0, ready=1)
+    (name,) = run.tasks
+    run.bad_nodes = {"gpu": {"b1"}, "cpu": {"c1", "c2"}}
+    assert list(run.round([name], [])) == []
+    events = [e for e in read_ledger(run.ledger.path) if e["event"] == "forgive"]
+    assert [event["nodes"] for event in events] == [["b1", "c1", "c2"]]
+    assert run.bad_nodes == {"gpu": set(), "cpu": set()}
+    assert list(run.round([name], [])) == [name]
+
+
+def test_a_dead_node_counts_for_the_kind_that_it_died_under(tmp_path: Path) -> None:
+    run = dispatcher(pending(0, ""), tmp_path, 0, 2)
+    run.bad_nodes["cpu"].add("c1")
+    found = run.capacity()
+    assert not isinstance(found, Unknown)
+    assert not any(kind == "gpu" for _, kind in found.closed)

@@ -1,0 +1,250 @@
+"""What fits where now: no round of placing ever promises more than there is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.placement_rules import GROUP_REASONS, Rules, account, partition
+from tests.support.recorded import cluster_with
+from tilewright.placement.cluster import Cluster
+from tilewright.placement.dispatcher import Round
+from tilewright.placement.jobs import Fixed, Job, Kind, Past, Place, Shape, Task
+from tilewright.placement.limits import Capacity, Claim, Sharing, capacity_now, needs
+from tilewright.placement.routing import Plan
+from tilewright.slurm.accounts import COUNTED, Account
+from tilewright.slurm.jobs import SlurmJob
+from tilewright.slurm.records import Partition
+
+REASONS = (*GROUP_REASONS, *("Priority", "Resources", "None", "BeginTime") * 3)
+BIG = 10**9
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    return cluster_with("", tmp_path_factory.mktemp("cache"))[0]
+
+
+@dataclass
+class Question:
+    """All that one round of placing is asked."""
+
+    accounts: list[Account]
+    waiting: list[SlurmJob]
+    claims: list[Claim]
+    partitions: dict[Kind, Partition | None]
+    mode: Sharing
+    utilisation: float
+    shapes: dict[str, dict[Kind, Shape]]
+    ready: list[Task]
+    later: list[Task]
+    active: list[Task]
+    bad_nodes: dict[Kind, set[str]] = field(default_factory=lambda: {"gpu": set(), "cpu": set()})
+
+    @property
+    def capacity(self) -> Capacity:
+        return capacity_now(
+            self.accounts,
+            self.waiting,
+            self.claims,
+            mode=self.mode,
+            utilisation=self.utilisation,
+            partitions=self.partitions,
+        )
+
+    def answer(self, cluster: Cluster) -> Round:
+        cluster.survey = replace(cluster.survey, partitions=self.partitions)
+        plan = Plan(Rules(self.shapes), cluster=cluster)
+        tasks = [*self.ready, *self.later, *self.active]
+        work = plan.estimates.workload(task.job for task in tasks)
+        found = Round(work, plan, self.capacity, self.active, self.bad_nodes, {}, 1000.0)
+        found.place(self.ready, self.later, None)
+        return found
+
+
+_tres = st.fixed_dictionaries(
+    {},
+    optional={
+        "cpu": st.integers(0, 40),
+        "mem": st.integers(0, 400),
+        "gres/gpu": st.integers(0, 4),
+    },
+)
+_all_tres = st.fixed_dictionaries(
+    {"cpu": st.integers(0, 10), "mem": st.integers(0, 100), "gres/gpu": st.integers(0, 1)}
+)
+_most = st.sampled_from([None, None, None, *range(1, 8)])
+_few = st.sampled_from([None, 0, 0, 1, 2])
+_names = st.sampled_from("abc")
+
+
+@st.composite
+def _accounts(draw: st.DrawFn) -> list[Account]:
+    return [
+        account(
+            name,
+            limit=draw(_tres),
+            used=draw(st.one_of(*[_all_tres] * 6, _tres, st.none())),
+        )
+        for name in "abc"
+    ]
+
+
+@st.composite
+def _shapes(draw: st.DrawFn) -> dict[str, dict[Kind, Shape]]:
+    def shape(gpus: int, least: int = 1) -> Shape:
+        return Shape(draw(st.integers(least, 12)), draw(st.integers(10, 120)), gpus, 60)
+
+    return {
+        "both": {"gpu": shape(draw(st.integers(1, 2))), "cpu": shape(0, 2)},
+        "large": {"gpu": shape(1), "cpu": shape(0, 2)},
+        "cpu": {"cpu": shape(0, 2)},
+        "small": {"cpu": Shape(1, draw(st.integers(10, 60)), 0, 5)},
+    }
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> Question:
+    shapes = draw(_shapes())
+
+    def job(name: str, **values: Any) -> Job:
+        rule = draw(st.sampled_from(sorted(shapes)))
+        return Job(name, rule, tuple(shapes[rule]), nominal_s=60.0, wildcards={}, **values)
+
+    def sent(name: str) -> Task:
+        made = job(name)
+        kind = draw(st.sampled_from(made.kinds))
+        where = draw(_names)
+        place = Place(where, None, None, kind, shapes[made.rule][kind], f"{where}_{kind}")
+        state = draw(st.sampled_from(["PENDING", "RUNNING"]))
+        seen = draw(st.none() | st.just(SlurmJob(7, state, start_s=995.0)))
+        return Task(made, place, 990.0, seen=seen)
+
+    bound = partition("g", allow_accounts=draw(st.sampled_from([None, ("a", "b")])))
+    return Question(
+        [
+            replace(
+                one,
+                mine=draw(_all_tres),
+                limit_per_user=draw(st.one_of(st.just({}), st.just({}), _tres)),
+                jobs=draw(_most),
+                submit=draw(_most),
+                jobs_mine=draw(_few),
+                partitions=draw(st.sampled_from([(), (), ("c",)])),
+            )
+            for one in draw(_accounts())
+        ],
+        [
+            SlurmJob(
+                n,
+                draw(st.sampled_from(["PENDING", "PENDING", "CONFIGURING", "RUNNING"])),
+                draw(st.sampled_from("abcz")),
+                tres=draw(_tres),
+                reason=draw(st.sampled_from(REASONS)),
+            )
+            for n in range(draw(st.integers(0, 3)))
+        ],
+        [
+            Claim(draw(_names), needs(Shape(draw(st.integers(1, 8)), 20, 0, 5), 1))
+            for _ in range(draw(st.integers(0, 2)))
+        ],
+        {"gpu": bound, "cpu": partition("c")},
+        draw(st.sampled_from(["independent", "shared"])),
+        draw(st.sampled_from([0.5, 0.85, 1.0])),
+        shapes,
+        [
+            Task(
+                job(
+                    f"r{n}",
+                    fixed=Fixed(
+                        draw(st.sampled_from([None, None, None, "a", "gone"])),
+                        cpus=draw(st.sampled_from([None, None, 3])),
+                    ),
+                ),
+                past=Past(draw(st.integers(0, 2)), 0, (), frozenset(draw(st.sets(_names)))),
+            )
+            for n in range(draw(st.integers(1, 12)))
+        ],
+        [Task(job(f"l{n}", needs=("r0",))) for n in range(draw(st.integers(0, 3)))],
+        [sent(f"s{n}") for n in range(draw(st.integers(0, 3)))],
+        {"gpu": draw(st.sets(st.sampled_from(["g1", "g2"]))), "cpu": {"c1"}},
+    )
+
+
+def never_runs(job: SlurmJob, one: Account) -> bool:
+    limits = [*one.limit.items(), *one.limit_per_user.items()]
+    return any(job.tres.get(tres, 0) > most for tres, most in limits)
+
+
+def left_of(question: Question, one: Account) -> dict[str, int]:
+    """Return what an account has left, counted without the code under test."""
+    promised: Counter[str] = Counter()
+    for job in question.waiting:
+        hopeless = never_runs(job, one)
+        if job.account == one.name and job.state in ("PENDING", "CONFIGURING") and not hopeless:
+            promised.update({**job.tres, "jobs": 1})
+    for claim in question.claims:
+        if claim.account == one.name:
+            promised.update(claim.tres)
+    left = {}
+    for tres in COUNTED:
+        used, mine = (one.used or {}).get(tres, 0), (one.mine or {}).get(tres, 0)
+        most = min(one.limit.get(tres, BIG) - used, one.limit_per_user.get(tres, BIG) - mine)
+        left[tres] = max(0, most - promised[tres])
+    count = min(BIG if most is None else most for most in (one.jobs, one.submit))
+    running = max(one.jobs_mine or 0, one.jobs_used or 0)
+    left["jobs"] = max(0, count - running - promised["jobs"])
+    return left
+
+
+def closed_kinds(question: Question, one: Account) -> set[Kind]:
+    if one.used is None or any(tres not in one.used for tres in one.limit):
+        return {"gpu", "cpu"}
+    kinds: set[Kind] = set()
+    for job in question.waiting:
+        hopeless = never_runs(job, one)
+        waits = job.state in ("PENDING", "CONFIGURING") and job.reason in GROUP_REASONS
+        if job.account == one.name and waits and not hopeless:
+            kinds |= {"gpu"} if job.reason == "QOSGrpGRES" else {"gpu", "cpu"}
+    return kinds
+
+
+@settings(max_examples=250, deadline=None)
+@given(questions())
+def test_starts_never_exceed_any_limit_and_every_ready_job_starts_or_has_a_reason(
+    cluster: Cluster, question: Question
+) -> None:
+    found = question.answer(cluster)
+    started = [start.task.name for start in found.placements]
+    assert sorted([*started, *found.why]) == sorted(task.name for task in question.ready)
+    assert all(found.why.values())
+    for one in question.accounts:
+        here = [start for start in found.placements if start.place.account == one.name]
+        asked: Counter[str] = Counter()
+        for start in here:
+            asked.update(needs(start.place.shape, 1))
+        left = left_of(question, one)
+        for tres in (*COUNTED, "jobs") if here else ():
+            assert asked[tres] <= left[tres], (one, tres)
+        assert not {start.place.kind for start in here} & closed_kinds(question, one)
+    for start in found.placements:
+        task, place = start.task, start.place
+        one = next(a for a in question.accounts if a.name == place.account)
+        where = question.partitions[place.kind]
+        assert where is not None
+        assert place.kind in task.job.kinds
+        assert (place.shape.gpus > 0) == (place.kind == "gpu")
+        assert place.kind == "cpu" or not found.plan.estimates.is_small(task.job)
+        assert task.job.fixed.account in (None, place.account)
+        assert place.shape.cpus == task.job.fixed.cpus or task.job.fixed.cpus is None
+        assert place.partition == where.name
+        assert where.allow_accounts is None or one.name in where.allow_accounts
+        assert not one.partitions or where.name in one.partitions
+        assert set(place.exclude) == question.bad_nodes[place.kind] | task.past.nodes
+        assert start.reason
+        assert start.small == (start.task.job.rule == "small")

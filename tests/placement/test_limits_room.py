@@ -1,0 +1,126 @@
+"""Room of accounts, counted by hand; what once let too many jobs start, or kept them all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.placement_rules import (
+    CPU,
+    GPU,
+    GROUP_REASONS,
+    LIMIT,
+    PLACES,
+    account,
+    partition,
+    room,
+)
+from tilewright.placement.limits import Capacity, capacity_now
+from tilewright.slurm.jobs import SlurmJob
+
+
+def test_accounts_on_one_qos_share_its_room() -> None:
+    both = [replace(account(name, limit={"cpu": 8}), qos="shared") for name in "ab"]
+    left = room(*both).take("a", "cpu", CPU)
+    assert not left.fits("a", "cpu", CPU)
+    assert not left.fits("b", "cpu", CPU)
+
+
+def test_others_jobs_count_for_the_most_jobs_of_an_account() -> None:
+    one = replace(account("a"), jobs=2, jobs_used=2, jobs_mine=0)
+    assert not room(one).fits("a", "cpu", CPU)
+    assert [pool.free for pool in room(one).pools({"cpu": CPU})] == [0]
+
+
+def test_without_a_gpu_partition_nothing_goes_to_gpus() -> None:
+    left = capacity_now([account("a", limit={"cpu": 100})], [], [], mode="shared", utilisation=1.0,
+                    partitions={"gpu": None, "cpu": partition("c")})  # fmt: skip
+    assert not left.fits("a", "gpu", GPU)
+    assert {pool.kind for pool in left.pools({"gpu": GPU, "cpu": CPU})} == {"cpu"}
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        SlurmJob(1, "PENDING", "a", "a", tres={"cpu": 9}, reason="QOSMaxCpuPerUserLimit"),
+        SlurmJob(1, "PENDING", "a", "a-b", tres={"cpu": 1}, reason="QOSGrpCpuLimit"),
+    ],
+)
+def test_a_job_that_can_never_run_or_is_on_another_qos_closes_nothing(job: SlurmJob) -> None:
+    one = replace(account("a", limit=LIMIT), limit_per_user={"cpu": 8}, qos="a")
+    assert room(one, waiting=(job,)).fits("a", "cpu", CPU)
+
+
+def free(found: Capacity) -> dict[str, int]:
+    return {pool.name: pool.free for pool in found.pools({"gpu": GPU, "cpu": CPU})}
+
+
+def test_use_pending_jobs_and_claims_all_take_room() -> None:
+    one = account("a", limit=LIMIT, used={"cpu": 8, "mem": 100, "gres/gpu": 0})
+    pending = SlurmJob(1, "PENDING", "a", tres={"cpu": 8, "mem": 50}, reason="Priority")
+    running = SlurmJob(2, "RUNNING", "a", tres={"cpu": 8, "mem": 50})  # it is in the use
+    elsewhere = SlurmJob(3, "PENDING", "b", tres={"cpu": 8, "mem": 50})
+    assert free(room(one)) == {"a_gpu": 2, "a_cpu": 2}
+    assert free(room(one, waiting=(pending, running, elsewhere))) == {"a_gpu": 2, "a_cpu": 1}
+    both = room(one, waiting=(pending, running), a=GPU)
+    assert free(both) == {"a_gpu": 1, "a_cpu": 1}
+    assert both.accounts[0].used == {"cpu": 24, "mem": 250, "gres/gpu": 1}
+    assert both.accounts[0].jobs_mine == 2
+
+
+def test_each_start_takes_its_own_room() -> None:
+    left = room(account("a", limit=LIMIT), account("b", limit={"cpu": 8}))
+    for _ in range(2):
+        assert left.fits("a", "gpu", GPU)
+        left = left.take("a", "gpu", GPU)
+    assert not left.fits("a", "gpu", GPU)
+    assert left.fits("a", "cpu", CPU)
+    assert left.fits("b", "cpu", CPU)
+    assert not left.take("b", "cpu", CPU).fits("b", "cpu", CPU)
+    assert not left.fits("nobody", "cpu", CPU)
+
+
+@pytest.mark.parametrize("bound", ["jobs", "submit"])
+def test_numbers_of_jobs_bound_as_well(bound: str) -> None:
+    one = replace(account("a"), jobs_mine=1)
+    left = room(replace(one, jobs=3) if bound == "jobs" else replace(one, submit=3))
+    for _ in range(2):
+        assert left.fits("a", "cpu", CPU)
+        left = left.take("a", "cpu", CPU)
+    assert not left.fits("a", "cpu", CPU)
+
+
+def test_partitions_that_an_account_may_not_use_are_no_room() -> None:
+    here = room(account("a"), replace(account("b"), partitions=("c",)))
+    assert here.fits("a", "gpu", GPU)
+    assert not here.fits("b", "gpu", GPU)
+    assert here.fits("b", "cpu", CPU)
+    refused = replace(here, partitions={**PLACES, "cpu": partition("c", allow_accounts=("a",))})
+    assert not refused.fits("b", "cpu", CPU)
+
+
+def test_an_account_whose_use_is_not_known_takes_nothing() -> None:
+    unknown = account("a", limit=LIMIT, used=None)
+    partly = account("b", limit=LIMIT, used={"cpu": 0, "mem": 0})
+    found = room(unknown, partly, account("c", limit=LIMIT))
+    assert [one.name for one in found.accounts] == ["b", "c"]
+    assert found.closed["b", "cpu"] == "use of gres/gpu is not known"
+    assert free(found) == {"b_gpu": 0, "b_cpu": 0, "c_gpu": 2, "c_cpu": 3}
+    assert not any(found.fits(name, "cpu", CPU) for name in "ab")
+
+
+@pytest.mark.parametrize("reason", [*GROUP_REASONS, "AssocGrpGRES", "AssocMaxJobsLimit"])
+def test_a_group_limit_on_which_a_job_pends_closes_what_waits_for_the_same(reason: str) -> None:
+    job = SlurmJob(7, "PENDING", "a", tres={"cpu": 1}, reason=reason)
+    found = room(account("a", limit=LIMIT), account("b", limit=LIMIT), waiting=(job,))
+    only_gpu = reason.endswith("GRES")
+    assert not found.fits("a", "gpu", GPU)
+    assert found.fits("a", "cpu", CPU) == only_gpu
+    assert found.closed["a", "gpu"] == f"job 7 pends there: {reason}"
+    assert found.fits("b", "gpu", GPU)
+
+
+def test_a_job_larger_than_its_limit_pends_for_ever_and_holds_nothing() -> None:
+    hopeless = SlurmJob(7, "PENDING", "a", tres={"cpu": 41}, reason="QOSGrpCpuLimit")
+    assert free(room(account("a", limit=LIMIT), waiting=(hopeless,))) == {"a_gpu": 2, "a_cpu": 3}

@@ -1,0 +1,234 @@
+"""Before anything is submitted: jobs that fit nowhere, stale jobs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.placement_rules import LIMIT, Rules, account, partition, room
+from tests.support.recorded import HERE, OTHERS, cluster_with, queue_line
+from tilewright.placement.cluster import Cluster
+from tilewright.placement.jobs import Fixed, Job, Kind, Past, PlacementError, Shape, Task
+from tilewright.placement.limits import capacity_now
+from tilewright.placement.preflight import before_run, check_sizes, deal_with_stale
+from tilewright.placement.routing import Plan
+from tilewright.placement.site import Site
+from tilewright.slurm.accounts import Account
+from tilewright.slurm.query import SlurmClient, Unknown
+from tilewright.slurm.records import Partition
+
+ENDING = queue_line(JobID="7", State="COMPLETING", WorkDir="/data/run", Comment="rule_a")
+PENDING = queue_line(JobID="5", State="PENDING", WorkDir="/data/run", Comment="group_b")
+GPU, CPU = Shape(8, 180, 1, 60), Shape(8, 48, 0, 60)
+PLACES: dict[Kind, Partition | None] = {"gpu": partition("g"), "cpu": partition("c")}
+
+
+def check(
+    cluster: Cluster,
+    tasks: list[Task],
+    accounts: list[Account],
+    places: dict[Kind, Partition | None] = PLACES,
+    shapes: dict[Kind, Shape] | None = None,
+) -> None:
+    capacity = capacity_now(accounts, [], [], mode="shared", utilisation=1.0, partitions=places)
+    plan = Plan(Rules({"work": shapes or {"gpu": GPU, "cpu": CPU}}))
+    check_sizes(tasks, capacity, plan.estimates)
+
+
+def task(
+    fixed: Fixed = Fixed(),  # noqa: B008
+    past: Past = Past(),  # noqa: B008
+    kinds: tuple[Kind, ...] = ("gpu", "cpu"),
+) -> Task:
+    job = Job("rule_work_wildcards_a", "work", kinds, fixed=fixed, wildcards={})
+    return Task(job, past=past)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return cluster_with("", tmp_path)[0]
+
+
+def test_a_job_that_fits_somewhere_is_not_refused(cluster: Cluster) -> None:
+    no_gpu = account("a", limit={"cpu": 8, "mem": 48, "gres/gpu": 0})
+    too_small = account("b", limit={"cpu": 4})
+    check(cluster, [task()], [no_gpu, too_small])
+    full = account("a", limit={"cpu": 8}, used={"cpu": 8, "mem": 0, "gres/gpu": 0})
+    check(cluster, [task()], [full])  # there is no room now, but some day
+    check(cluster, [], [])
+
+
+def test_a_job_that_would_pend_for_ever_is_refused_with_its_figures(cluster: Cluster) -> None:
+    small = [account("a", limit={"cpu": 4}), account("b", limit={"mem": 40})]
+    with pytest.raises(PlacementError) as caught:
+        check(cluster, [task()], small)
+    assert str(caught.value) == (
+        "rule_work_wildcards_a would pend for ever: it asks for cpu=8 and account a has 4; "
+        "it asks for mem=180 and account b has 40; it asks for mem=48 and account b has 40. "
+        "Lower resources.work in the config, or use an account that has more"
+    )
+    with pytest.raises(PlacementError, match="asks for cpu=9 and account a has 8"):
+        check(cluster, [task(fixed=Fixed(cpus=9))], [account("a", limit={"cpu": 8})])
+    per_user = replace(account("c"), limit_per_user={"cpu": 7})
+    with pytest.raises(PlacementError, match="cpu=8 and account c has 7"):
+        check(cluster, [task()], [per_user])
+
+
+def test_memory_that_grew_is_cut_to_what_there_is_and_not_refused(cluster: Cluster) -> None:
+    grown = task(past=Past(memory=5))
+    check(cluster, [grown], [account("a", limit={"mem": 200})])
+
+
+def test_the_account_that_the_user_chose_counts(cluster: Cluster) -> None:
+    accounts = [account("a", limit={"cpu": 4}), account("b")]
+    check(cluster, [task()], accounts)
+    with pytest.raises(PlacementError, match="asks for cpu=8 and account a has 4"):
+        check(cluster, [task(fixed=Fixed("a"))], accounts)
+    with pytest.raises(PlacementError, match=r"on account z, which cannot be used; there are a, b"):
+        check(cluster, [task(), task(fixed=Fixed("z"))], accounts)
+
+
+def test_gpu_jobs_without_a_gpu_partition_are_refused(cluster: Cluster) -> None:
+    only_gpu = task(kinds=("gpu",))
+    none: dict[Kind, Partition | None] = {"gpu": None, "cpu": partition("c")}
+    check(cluster, [task()], [account("a")], none)
+    with pytest.raises(PlacementError, match="no gpu partition"):
+        check(cluster, [only_gpu], [account("a")], none)
+    check(cluster, [only_gpu], [account("a")])
+
+
+@dataclass
+class Slurm:
+    """Answers of squeue one after the other, the last for ever; what was cancelled."""
+
+    answers: list[str | Unknown]
+    cancelled: list[tuple[str, ...]] = field(default_factory=list)
+    cancelling: str | Unknown = ""
+    slept_s: list[float] = field(default_factory=list)
+    now_s: float = 0.0
+
+    def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
+        if argv[0] == "scancel":
+            self.cancelled.append(tuple(argv[1:]))
+            return self.cancelling
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_s.append(seconds)
+        self.now_s += seconds
+
+
+def deal(slurm: Slurm, choice: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(time, "sleep", slurm.sleep)
+    monkeypatch.setattr(time, "monotonic", lambda: slurm.now_s)
+    said: list[str] = []
+    client = SlurmClient("ada", folder, run=slurm, clock=lambda: 1000.0)
+    deal_with_stale(client, "/data/run", choice, said.append)
+    return said
+
+
+@pytest.mark.parametrize("choice", ["refuse", "wait", "cancel"])
+def test_nothing_stale_needs_nothing(
+    choice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm(["\n".join(OTHERS)])
+    assert deal(slurm, choice, tmp_path, monkeypatch) == []
+    assert (slurm.cancelled, slurm.slept_s) == ([], [])
+
+
+def test_refusing_names_the_jobs_and_the_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm(["\n".join([HERE, PENDING, *OTHERS])])
+    with pytest.raises(PlacementError) as caught:
+        deal(slurm, "refuse", tmp_path, monkeypatch)
+    text = str(caught.value)
+    assert text.startswith("2 jobs of an earlier run still write into /data/run:")
+    assert "7  RUNNING    rule_stitch_wildcards_a" in text
+    assert "5  PENDING    group_b" in text
+    assert "tilewright stale --wait" in text
+    assert "--unlock" in text
+    assert slurm.cancelled == []
+
+
+def test_cancelling_waits_until_they_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm(["\n".join([HERE, PENDING]), ENDING, ENDING, "\n".join(OTHERS)])
+    said = deal(slurm, "cancel", tmp_path, monkeypatch)
+    assert slurm.cancelled == [("7", "5")]
+    assert slurm.slept_s == [1.0, 1.0]
+    assert said[1:] == ["cancelled; waiting until they are gone", *["waiting for 1: 7"] * 2]
+
+
+def test_waiting_cancels_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm([HERE, HERE, PENDING, ""])
+    said = deal(slurm, "wait", tmp_path, monkeypatch)
+    assert (slurm.cancelled, slurm.slept_s) == ([], [10.0, 10.0])
+    assert said[1:] == ["waiting for 1: 7", "waiting for 1: 5"]
+
+
+def test_jobs_that_are_being_ended_are_waited_for_and_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm([ENDING, ENDING, ""])
+    said = deal(slurm, "refuse", tmp_path, monkeypatch)
+    assert said == ["waiting for 1 jobs that are being ended"] * 2
+    for_ever = Slurm([ENDING])
+    with pytest.raises(PlacementError, match="7  COMPLETING rule_a"):
+        deal(for_ever, "refuse", tmp_path, monkeypatch)
+    assert 100 < for_ever.now_s < 130
+
+
+@pytest.mark.parametrize("choice", ["refuse", "wait", "cancel"])
+def test_a_queue_that_is_not_known_stops_the_run(
+    choice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(PlacementError, match="is not known: squeue did not answer: refused"):
+        deal(Slurm([Unknown("squeue", "refused")]), choice, tmp_path, monkeypatch)
+
+
+def test_only_a_run_looks_for_stale_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = queue_line(JobID="7", State="RUNNING", WorkDir=str(Path.cwd()), Comment="rule_a")
+    cluster, _ = cluster_with(here, tmp_path)
+    assert cluster.site == Site()
+    before_run(cluster, ["snakemake", "-n"])
+    before_run(None, ["snakemake"])
+    for argv in (["snakemake"], ["snakemake", "--unlock"]):
+        with pytest.raises(PlacementError, match="still write into"):
+            before_run(cluster, argv)
+
+
+def test_jobs_that_cannot_be_cancelled_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm([HERE], cancelling=Unknown("scancel", "Invalid user"))
+    with pytest.raises(PlacementError, match=r"could not be cancelled: scancel .* Invalid user"):
+        deal(slurm, "cancel", tmp_path, monkeypatch)
+
+
+def test_waiting_outlasts_a_slurmctld_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = Unknown("squeue", "Unable to contact slurm controller")
+    slurm = Slurm([HERE, HERE, away, away, HERE, ""])
+    said = deal(slurm, "wait", tmp_path, monkeypatch)
+    assert sum("Unable to contact" in line for line in said) == 2
+    assert len(slurm.slept_s) == 4
+    with pytest.raises(PlacementError, match="Unable to contact"):
+        deal(Slurm([HERE, HERE, away]), "wait", tmp_path, monkeypatch)
+
+
+def test_memory_that_no_account_has_is_refused_and_not_cut(tmp_path: Path) -> None:
+    large = Rules({"work": {"cpu": Shape(1, 500, 0, 60)}}, seconds=600)
+    plan = Plan(large, cluster=cluster_with("", tmp_path)[0])
+    task = Task(Job("rule_work", "work", ("cpu",), wildcards={}))
+    small = room(account("a", limit=LIMIT))
+    assert plan.estimates.shape_of(task, "cpu", small).mem_mb == 500
+    with pytest.raises(PlacementError, match="mem=500 and account a has 400"):
+        check_sizes([task], small, plan.estimates)

@@ -1,0 +1,131 @@
+"""The scheduler plugin on one machine, in real Snakemake runs; only the number of GPUs is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import REPO
+
+SNAKEFILE = f"""
+from dataclasses import replace
+from pathlib import Path
+from tests.support.sleepers.sizes import Sleepers
+from tilewright.placement.routing import Plan
+
+class Sizes(Sleepers):
+    def kinds(self, rule):
+        return tuple(config["kinds"])
+    def shape(self, rule, wildcards, *, gpu):
+        return replace(super().shape(rule, wildcards, gpu=gpu), gpu_mem_mb=900 * gpu)
+
+plan = Plan(Sizes(config), "gpu", gpus=lambda need_mb: int(Path("gpus").read_text()))
+
+rule all:
+    input: expand("out/{{i}}", i=range(config["jobs"]))
+
+rule work:
+    output: "out/{{i}}"
+    threads: plan.threads("work")
+    resources: **plan.routed("work")
+    shell: "{sys.executable} job.py {{resources.gpu_mem_mb}} {{threads}} {{resources.mem_mb}}"
+           " {{output}}"
+"""
+JOB = """
+import json, os, sys, time
+from pathlib import Path
+
+gpu_mem_mb, cpus, mem_mb = map(int, sys.argv[1:4])
+gpu = int(gpu_mem_mb > 0)
+def say(sign):
+    line = json.dumps([time.monotonic(), sign * gpu, sign * cpus * (not gpu), sign * mem_mb])
+    descriptor = os.open("log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(descriptor, f"{line}\\n".encode())
+    os.close(descriptor)
+say(1)
+time.sleep(0.5 if gpu else 1.4)
+say(-1)
+if gpu and not int(Path("gpus").read_text()):
+    sys.exit("no GPU can be leased")
+Path(sys.argv[4]).touch()
+if (last := Path("last")).exists() and len(list(Path("out").iterdir())) == 3:
+    Path("gpus").write_text(last.read_text())
+"""
+
+
+def play(
+    folder: Path, *pools: str, gpus: int, last: int | None = None, **config: Any
+) -> tuple[subprocess.CompletedProcess[str], list[tuple[int, int, int]]]:
+    """Run 12 jobs; return what was said and the GPUs, CPUs and MB in use after each event."""
+    (folder / "Snakefile").write_text(SNAKEFILE)
+    (folder / "job.py").write_text(JOB)
+    (folder / "gpus").write_text(str(gpus))
+    if last is not None:
+        (folder / "last").write_text(str(last))
+    sizes = {"gpu_job": {"cpus": 1, "mem_mb": 100}, "cpu_job": {"cpus": 2, "mem_mb": 300}}
+    values = {"jobs": 12, "nominal_s": 1.4, "kinds": ["gpu", "cpu"], **sizes, **config}
+    (folder / "config.json").write_text(json.dumps(values))
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", "--cores", "8", "--scheduler", "tilewright",
+         "--configfile", "config.json", "--workflow-profile", "none", "--latency-wait", "1",
+         "--keep-going", "--retries", "3", "--resources", *pools],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{REPO / 'src'}:{REPO}",
+             "XDG_CACHE_HOME": str(folder / "cache")},
+        capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    log = folder / "log"
+    events = sorted(map(json.loads, log.read_text().splitlines())) if log.exists() else []
+    steps = ((int(gpu), int(cpus), int(mb)) for _, gpu, cpus, mb in events)
+    return done, list(accumulate(steps, lambda a, b: (a[0] + b[0], a[1] + b[1], a[2] + b[2])))
+
+
+@pytest.mark.workflow
+def test_gpus_and_cpus_are_used_together_and_never_too_many(tmp_path: Path) -> None:
+    done, used = play(tmp_path, "gpu=2", "cpu=4", "mem_mb=1000", gpus=2, jobs=24)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert max(gpus for gpus, _, _ in used) == 2
+    assert 2 <= max(cpus for _, cpus, _ in used) <= 4
+    assert max(mb for *_, mb in used) <= 1000
+    assert len(used) == 48
+
+
+@pytest.mark.workflow
+def test_a_gpu_that_goes_is_used_no_more(tmp_path: Path) -> None:
+    done, used = play(tmp_path, "gpu=2", "cpu=2", gpus=2, last=1)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "1 GPUs can be used, 2 before" in done.stderr
+    assert max(gpus for gpus, _, _ in used) == 2
+    assert max(gpus for gpus, _, _ in used[-6:]) == 1
+
+
+@pytest.mark.workflow
+def test_without_any_gpu_left_cpus_do_the_rest(tmp_path: Path) -> None:
+    done, used = play(tmp_path, "gpu=1", "cpu=2", gpus=1, last=0)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "0 GPUs can be used, 1 before" in done.stderr
+    assert all(gpus == 0 for gpus, _, _ in used[-6:])
+
+
+@pytest.mark.workflow
+def test_jobs_that_need_a_gpu_end_with_a_reason_where_none_is_left(tmp_path: Path) -> None:
+    done, used = play(tmp_path, "gpu=1", "cpu=2", gpus=0, kinds=["gpu"], jobs=3)
+    assert done.returncode == 1
+    assert "no GPU can be leased" in done.stderr
+    assert len(used) == 3 * 4 * 2
+
+
+@pytest.mark.workflow
+def test_a_job_larger_than_the_machine_runs_alone(tmp_path: Path) -> None:
+    large = {"cpus": 64, "mem_mb": 5000}
+    done, used = play(tmp_path, "gpu=1", "cpu=2", "mem_mb=1000", gpus=0, cpu_job=large, jobs=3)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(used) == 6
+    assert max(cpus for _, cpus, _ in used) <= 8

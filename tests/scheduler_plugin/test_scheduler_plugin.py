@@ -1,0 +1,259 @@
+"""The scheduler plugin in real runs of Snakemake, whose executor writes down what it was given.
+
+Canaries: placement at dispatch time rests on behaviour of Snakemake that no contract promises.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from snakemake_executor_plugin_slurm import Executor as SlurmExecutor  # type: ignore[import-untyped]
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+from snakemake_interface_scheduler_plugins.tests import DummyDAG, TestSchedulerBase
+
+from snakemake_scheduler_plugin_tilewright import Scheduler
+from snakemake_scheduler_plugin_tilewright.fit import first_fit
+from snakemake_scheduler_plugin_tilewright.run import Run
+from tests.support.failing_slurm import RULES
+from tests.support.recorded import cluster_with
+from tests.support.scribe import dispatched, run
+from tilewright.placement import cluster
+from tilewright.placement.ledger import Ledger, read_ledger
+from tilewright.placement.routing import Plan
+
+
+@pytest.fixture(autouse=True)
+def _no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_current", None)
+
+
+class TestOurScheduler(TestSchedulerBase):  # type: ignore[misc]
+    """Snakemake's own test of a scheduler, where no profile named a cluster."""
+
+    __test__ = True
+
+    def get_scheduler_cls(self) -> type[Scheduler]:
+        return Scheduler
+
+    def get_scheduler_settings(self) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A job that asks for resources."""
+
+    priority: int
+    scheduler_resources: Mapping[str, int | str]
+
+
+_asked = st.dictionaries(st.sampled_from(["_cores", "mem_mb", "x"]), st.integers(0, 9))
+
+
+@given(st.lists(st.builds(Asking, st.integers(0, 3), _asked), max_size=8), _asked)
+def test_jobs_as_they_come_never_take_more_than_there_is(
+    jobs: list[Asking], available: dict[str, int]
+) -> None:
+    chosen = first_fit(jobs, {**available, "text": "some"})
+    left = dict(available)
+    for job in chosen:
+        for name, n in job.scheduler_resources.items():
+            if name in left:
+                left[name] -= int(n)
+    assert all(n >= 0 for n in left.values())
+    for job in jobs:
+        if not any(job is one for one in chosen):
+            asked = job.scheduler_resources
+            assert any(0 < int(asked.get(name, 0)) > n for name, n in left.items())
+    assert [job.priority for job in chosen] == sorted((j.priority for j in chosen), reverse=True)
+
+
+CANARY = """
+import json
+import logging
+from pathlib import Path
+from snakemake_interface_scheduler_plugins.base import SchedulerBase
+
+table = {}
+
+class Scheduler(SchedulerBase):
+    def select_jobs(self, selectable_jobs, remaining_jobs, available_resources, input_sizes):
+        from snakemake_scheduler_plugin_canary import table
+        chosen = list(selectable_jobs)
+        scheduler, dag = self.dag.workflow.scheduler, self.dag
+        for job in chosen:
+            if job.rule.name != "work":
+                continue
+            before = job.resources.get("slot"), job.scheduler_resources["pool"], job.threads
+            table["slot"] = "new"
+            cached = job.resources.get("slot")
+            job.add_aux_resource(f"placement_{job.attempt}", 1)
+            after = job.resources.get("slot"), job.scheduler_resources["pool"], job.threads
+            attempt = job.attempt
+            table["slot"] = "newer"
+            job.attempt = attempt
+            seen = {
+                "before": before, "cached": cached, "after": after,
+                "attempt set": [job.attempt, job.resources["slot"]],
+                "failed": isinstance(scheduler.failed, set),
+                "_errors": scheduler._errors,
+                "_open_jobs": hasattr(scheduler._open_jobs, "release"),
+                "_ready_jobs": job in dag._ready_jobs,
+                "needrun": job in list(dag.needrun_jobs()),
+                "finished": dag.finished(job),
+                "remaining": job in remaining_jobs,
+                "_executor": hasattr(scheduler._executor, "next_seconds_between_status_checks"),
+            }
+            Path("seen.json").write_text(json.dumps(seen))
+        return chosen
+"""
+SNAKEFILE_OF_CANARY = """
+from snakemake_scheduler_plugin_canary import table
+rule work:
+    output: "out.txt"
+    threads: lambda wildcards: 3 if table else 2
+    resources:
+        slot=lambda wildcards: table.get("slot", "old"),
+        pool=lambda wildcards: 7 if table else 3,
+    shell: "true"
+"""
+
+
+def test_a_resource_added_while_selecting_makes_snakemake_ask_the_functions_again(
+    tmp_path: Path,
+) -> None:
+    done = run(tmp_path, SNAKEFILE_OF_CANARY, "canary", plugins={"scheduler_plugin_canary": CANARY})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((tmp_path / "seen.json").read_text()) == {
+        "before": ["old", 3, 2],
+        "cached": "old",  # if not so, nothing needs to be added any more
+        "after": ["new", 7, 3],
+        "attempt set": [1, "newer"],
+        "failed": True,
+        "_errors": False,
+        "_open_jobs": True,
+        "_ready_jobs": True,
+        "needrun": True,
+        "finished": False,
+        "remaining": True,
+        "_executor": True,
+    }
+    ((_, given_),) = dispatched(tmp_path, "work")
+    assert (given_["slot"], given_["pool"], given_["threads"]) == ("newer", 7, 3)
+
+
+def test_the_executor_waits_as_long_as_it_is_told() -> None:
+    class Waiting(RemoteExecutor):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.next_seconds_between_status_checks = 7
+
+    Waiting.__abstractmethods__ = frozenset()
+    assert Waiting().next_seconds_between_status_checks == 7
+    assert "self.next_seconds_between_status_checks" in inspect.getsource(RemoteExecutor.sleep)
+    # it grows by 10 s after each idle round, which Run holds down
+    assert "self.next_seconds_between_status_checks + 10" in inspect.getsource(SlurmExecutor)
+
+
+@pytest.mark.parametrize("failures", [11, 12])
+def test_a_round_that_fails_again_and_again_is_greedy_and_the_ledger_says_so(
+    tmp_path: Path, failures: int
+) -> None:
+    def fail(*asked: object) -> list[object]:
+        raise KeyError("x")
+
+    scheduler = Scheduler(DummyDAG(), None, logging.getLogger("greedy"))
+    made: Any = Run.__new__(Run)
+    made.select = fail
+    made.dispatcher = SimpleNamespace(ledger=Ledger(tmp_path / "ledger.jsonl"))
+    scheduler._run, scheduler._checked = made, True
+    answers = [scheduler.select_jobs([], [], {}, {}) for _ in range(failures)]
+    assert answers == [*[[]] * 11, None][:failures]
+    events = [(e["event"], e["reason"]) for e in read_ledger(tmp_path / "ledger.jsonl")]
+    assert events == [("greedy", "KeyError('x')")] * (failures - 11)
+
+
+SNAKEFILE = """
+from pathlib import Path
+from tests.support.failing_slurm import RULES, recorded_cluster
+from tilewright.placement import cluster
+from tilewright.placement.routing import Plan
+
+cluster._current = recorded_cluster()
+plan = Plan(RULES, cluster=cluster.current(), ledger=Path("ledger.jsonl"))
+
+rule all:
+    default_target: True
+    input: expand("out/{i}.txt", i=range(8)), "bad.txt", "lost.txt"
+localrules: all
+rule good:
+    output: "out/{i}.txt"
+    threads: plan.threads("good")
+    resources: **plan.routed("good")
+    shell: "true"
+rule bad:
+    output: "bad.txt"
+    log: "bad.log"
+    threads: plan.threads("bad")
+    resources: **plan.routed("bad")
+    shell: "true"
+rule lost:
+    output: "lost.txt"
+    log: "lost.log"
+    threads: plan.threads("lost")
+    resources: **plan.routed("lost")
+    shell: "true"
+"""
+
+
+def test_jobs_reach_the_executor_with_their_place_and_equal_failures_end(tmp_path: Path) -> None:
+    done = run(tmp_path, SNAKEFILE, "tilewright", "--retries", "5", "--keep-going")
+    said = done.stdout + done.stderr
+    assert done.returncode == 1, said
+    assert "placement failed" not in said
+    events = list(read_ledger(tmp_path / "ledger.jsonl"))
+    places = {e["job"]: e for e in events if e["event"] == "place" and e["rule"] == "good"}
+    good = dispatched(tmp_path, "good")
+    assert len(good) == len(places) == 8, said
+    static = Plan(RULES, cluster=cluster_with("", tmp_path / "cache2")[0])
+    elsewhere = 0
+    for wildcards, given_ in good:
+        place = places[f"rule_good_wildcards_{wildcards['i']}"]
+        asked = {name: given_.get(name) for name in ("mem_mb", "runtime", "threads")}
+        assert given_["slurm_account"] == place["account"]
+        assert asked == {"mem_mb": place["mem_mb"],
+                         "runtime": place["runtime_min"], "threads": place["cpus"]}  # fmt: skip
+        assert given_.get("gpu", 0) == place["gpus"]
+        before = static.place_of("good", wildcards)
+        elsewhere += before is not None and before.pool != place["pool"]
+    assert elsewhere  # or it shows nothing: the static plan gave them their values
+    assert sum(event["event"] == "done" for event in events) == 9
+    # two tries and not six: the second failure is the same
+    assert [given_["attempt"] for _, given_ in dispatched(tmp_path, "bad")] == [1, 2]
+    failures = [event for event in events if event.get("rule") == "bad" and "cause" in event]
+    assert [(f["cause"], f["slurm_id"], f.get("give_up")) for f in failures] == [
+        ("error", 100, None),
+        ("error", 101, True),
+    ]
+    # the node that died under a job is left out when it is sent again
+    assert extras(tmp_path) == [None, "--exclude=c1"]
+
+
+def extras(folder: Path) -> list[str | None]:
+    return [given_.get("slurm_extra") for _, given_ in dispatched(folder, "lost")]
+
+
+def test_nodes_are_left_out_beside_what_the_user_asks_of_sbatch(tmp_path: Path) -> None:
+    chosen = ("--set-resources", "lost:slurm_extra='--nice=5'", "--retries", "3")
+    done = run(tmp_path, SNAKEFILE, "tilewright", *chosen)
+    assert "placement failed" not in done.stdout + done.stderr
+    assert extras(tmp_path)[:2] == ["--nice=5", "--nice=5 --exclude=c1"]

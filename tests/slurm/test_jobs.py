@@ -1,0 +1,216 @@
+"""Jobs as squeue and scontrol of Slurm 22.05 tell them, recorded on a real cluster."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.recorded import details
+from tilewright.slurm.jobs import (
+    GROUP_LIMIT,
+    JOB_FIELDS,
+    STUCK,
+    Cause,
+    SlurmJob,
+    cause_of,
+    node_of,
+    parse_queue,
+    parse_time_s,
+    usage_of_queue,
+)
+
+
+def padded(*cells: str) -> str:
+    """Return a line as squeue pads it."""
+    widths = JOB_FIELDS.values()
+    return "".join(f"{c:<{w}}"[:w] + "|" for c, w in zip(cells, widths, strict=True))
+
+
+QUEUE = "\n".join([
+    padded("8", "PENDING", "maigan", "maigan", "hpg-b200", "kuser",
+           "cpu=1,mem=100M,node=1,billing=1,gres/gpu=3", "N/A", "N/A", "", "QOSGrpGRES",
+           "/data/run", "wrap", "(null)"),
+    padded("6", "RUNNING", "clive", "clive", "hpg-default", "kuser",
+           "cpu=8,mem=48G,node=1,billing=8", "2026-11-21T10:31:26", "2026-11-21T10:41:26", "c1",
+           "None", "/data/a run", "9e7b9b5b", "rule_work_wildcards_1"),
+    padded("11", "NODE_FAIL", "clive", "clive", "hpg-turin", "kuser",
+           "cpu=1,mem=100M,node=1,billing=1", "2026-11-21T10:31:26", "2026-11-21T10:31:32", "t1",
+           "NodeDown", "/data/run", "wrap", "rule_a|b_wildcards_x"),
+    padded("14", "PENDING", "clive", "clive", "hpg-b200,hpg-turin", "kuser", "cpu=1", "N/A", "N/A",
+           "", "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority"
+           " partitions", "/data/run", "wrap", ""),
+])  # fmt: skip
+
+
+def test_the_queue_with_padded_cells_and_separators_in_the_comment() -> None:
+    pending, running, dead, down = parse_queue(f"{QUEUE}\n")
+    assert pending == SlurmJob(
+        8, "PENDING", "maigan", "maigan", "hpg-b200", "kuser",
+        {"cpu": 1, "mem": 100, "node": 1, "billing": 1, "gres/gpu": 3}, None, None, "",
+        "QOSGrpGRES", "/data/run", "wrap", "(null)",
+    )  # fmt: skip
+    assert running.start_s == time.mktime((2026, 11, 21, 10, 31, 26, 0, 0, -1))
+    assert running.end_s is not None
+    assert running.end_s - running.start_s == 600
+    assert (running.workdir, running.comment) == ("/data/a run", "rule_work_wildcards_1")
+    assert running.tres["mem"] == 48 * 1024
+    assert (dead.comment, dead.nodes) == ("rule_a|b_wildcards_x", "t1")
+    assert (down.partition, down.comment) == ("hpg-b200,hpg-turin", "")
+    assert [job.active for job in (pending, running, dead, down)] == [True, True, False, True]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+        "squeue: error: Invalid user: nosuchuser\n\n",
+        "|".join(JOB_FIELDS),
+        "x" + QUEUE.splitlines()[0],
+        "²" + QUEUE.splitlines()[0][1:],
+        QUEUE.splitlines()[0].rpartition("|")[0].rpartition("|")[0],
+    ],
+)
+def test_other_lines_are_no_jobs(text: str) -> None:
+    assert parse_queue(text) == []
+    assert [job.id for job in parse_queue(f"{text}\n{QUEUE}")] == [8, 6, 11, 14]
+
+
+_pieces = st.lists(
+    st.sampled_from([*QUEUE.splitlines(), *QUEUE.split("|"), "|", "|||||||||||||", "\n", "7", "²",
+                     "=", ",", "cpu=", "2026-02-30T00:00:00", "(null)", "\x00"]),
+    max_size=30,
+).map("".join)  # fmt: skip
+
+
+@given(st.text() | _pieces)
+def test_any_text_gives_jobs_or_nothing(text: str) -> None:
+    for job in parse_queue(text):
+        assert job.id >= 0
+        assert all(value >= 0 for value in job.tres.values())
+        assert isinstance(job.active, bool)
+    cause, said = cause_of(text)
+    assert cause
+    assert isinstance(said, str)
+    node_of(text)
+    parse_time_s(text)
+
+
+@given(st.integers(2000, 2037), st.integers(1, 31), st.integers(0, 86399))
+def test_times_are_local(year: int, day: int, second: int) -> None:
+    minute, second = divmod(second, 60)  # no clock is put forward or back in January
+    text = f"{year}-01-{day:02}T{minute // 60:02}:{minute % 60:02}:{second:02}"
+    found = parse_time_s(text)
+    assert found is not None
+    assert time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(found)) == text
+
+
+@pytest.mark.parametrize("text", ["N/A", "Unknown", "", "2026-11-21", "2026-13-01T00:00:00"])
+def test_no_time(text: str) -> None:
+    assert parse_time_s(text) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "code", "derived", "cause"),
+    [
+        ("FAILED", "NonZeroExitCode", "1:0", "0:125", "memory"),  # an srun step
+        ("OUT_OF_MEMORY", "OutOfMemory", "0:125", "0:0", "memory"),  # the batch script
+        ("FAILED", "NonZeroExitCode", "0:9", "0:0", "memory"),  # limit on resident memory
+        ("FAILED", "None", "9:0", "0:9", "memory"),
+        ("COMPLETING", "TimeLimit", "0:15", "0:9", "time"),
+        ("TIMEOUT", "TimeLimit", "0:15", "0:9", "time"),
+        ("TIMEOUT", "None", "0:0", "0:0", "time"),
+        ("NODE_FAIL", "NodeDown", "0:0", "0:0", "node"),
+        ("PENDING", "BadConstraints", "0:0", "0:0", "node"),
+        ("CANCELLED", "None", "0:15", "0:15", "cancelled"),  # it ran
+        ("CANCELLED", "QOSGrpGRES", "0:0", "0:0", "cancelled"),  # it pended
+        ("PREEMPTED", "None", "0:0", "0:15", "cancelled"),
+        ("FAILED", "NonZeroExitCode", "1:0", "0:0", "error"),
+        ("FAILED", "NonZeroExitCode", "3:0", "3:0", "error"),
+        ("FAILED", "JobLaunchFailure", "0:11", "0:0", "error"),
+        ("RUNNING", "None", "0:0", "0:0", "unknown"),
+        ("COMPLETED", "None", "0:0", "0:0", "unknown"),
+    ],
+)
+def test_causes(state: str, reason: str, code: str, derived: str, cause: Cause) -> None:
+    found, said = cause_of(details(state, reason, code, derived))
+    assert found == cause
+    assert said.startswith(state)
+    assert ("None" in said) is False
+    assert (reason in said) == (reason != "None")
+
+
+def test_nothing_said_is_an_unknown_cause() -> None:
+    assert cause_of("") == ("unknown", "")
+    assert cause_of("slurm_load_jobs error: Invalid job id specified") == ("unknown", "")
+
+
+def test_the_node_of_a_job() -> None:
+    line = details("FAILED", "NonZeroExitCode", "1:0", "0:0")
+    assert node_of(line) == "c1"
+    assert node_of(line.replace(" NodeList=c1", " NodeList=c[1-2]")) == "c[1-2]"
+    assert node_of(line.replace(" NodeList=c1", " NodeList=(null)")) == ""
+    assert node_of(line.replace(" NodeList=c1", " NodeList=")) == ""
+    assert node_of("") == ""
+
+
+@pytest.mark.parametrize(
+    ("reason", "group", "stuck"),
+    [
+        ("QOSGrpGRES", True, True),
+        ("QOSGrpCpuLimit", True, True),
+        ("QOSGrpMemLimit", True, True),
+        ("QOSMaxCpuPerUserLimit", True, True),
+        ("AssocGrpGRES", True, True),
+        ("AssocGrpCpuLimit", True, True),
+        ("AssocGrpMemLimit", True, True),
+        ("AssocMaxJobsLimit", True, True),
+        ("PartitionDown", False, True),
+        ("PartitionInactive", False, True),
+        ("ReqNodeNotAvail, Reserved for maintenance", False, True),
+        ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority"
+         " partitions", False, True),
+        ("BeginTime", False, False),
+        ("JobArrayTaskLimit", False, False),
+        ("Priority", False, False),
+        ("Resources", False, False),
+        ("None", False, False),
+        ("", False, False),
+    ],
+)  # fmt: skip
+def test_what_jobs_pend_for(reason: str, group: bool, stuck: bool) -> None:
+    assert bool(GROUP_LIMIT.match(reason)) == group
+    assert bool(STUCK.match(reason)) == stuck
+
+
+def test_use_seen_in_the_queue_counts_running_jobs_of_everybody() -> None:
+    jobs = [
+        SlurmJob(1, "RUNNING", qos="clive", user="ada", tres={"cpu": 8, "mem": 10, "gres/gpu": 1}),
+        SlurmJob(2, "RUNNING", qos="clive", user="ben", tres={"cpu": 4, "mem": 5}),
+        SlurmJob(3, "RUNNING", qos="maigan", user="ben", tres={"cpu": 2}),
+        SlurmJob(4, "PENDING", qos="clive", user="ada", tres={"cpu": 99}),
+        SlurmJob(5, "COMPLETED", qos="brusko", user="ada", tres={"cpu": 99}),
+    ]
+    names = ["maigan", "clive", "idle"]
+    clive, idle, maigan = usage_of_queue(jobs, {"ada": 1001}, names, lambda job: job.qos)
+    assert (idle.name, idle.used, idle.jobs) == ("idle", {}, 0)
+    assert (clive.name, clive.used) == ("clive", {"cpu": 12, "mem": 15, "gres/gpu": 1})
+    assert (clive.jobs, clive.submit, clive.limit) == (2, 2, {})
+    assert clive.used_by_uid == {1001: {"cpu": 8, "mem": 10, "gres/gpu": 1}}
+    assert clive.jobs_by_uid == {1001: 1}
+    assert (maigan.used, maigan.used_by_uid[1001]) == ({"cpu": 2}, {})
+    assert maigan.jobs_by_uid.get(1001, 0) == 0
+    assert usage_of_queue(jobs, {"ada": 1001}, [], lambda job: job.qos) == []
+    one = replace(jobs[0], account="lab", partition="turin")
+    for name, by in (("lab", lambda job: job.account), ("turin", lambda job: job.partition)):
+        assert [u.used for u in usage_of_queue([one], {}, [name], by)] == [one.tres]
+
+
+def test_words_of_slurm() -> None:
+    said = "JobState=FAILED Reason=NonZeroExitCode ExitCode=1:0 DerivedExitCode=0:125"
+    assert cause_of(said) == ("memory", "FAILED, NonZeroExitCode, exit 0:125")
+    assert STUCK.match("BadConstraints")

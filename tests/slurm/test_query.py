@@ -1,0 +1,52 @@
+"""Slurm's programs asked, their answers kept, and what they do not say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.support.recorded import USE, Recorded, client
+from tilewright.slurm.query import SlurmClient, Unknown, run_command
+
+
+def test_use_is_never_older_than_the_queue(tmp_path: Path) -> None:
+    recorded = Recorded({"flags=qos": USE, "squeue": ""})
+    now = [0.0]
+    asking = client(recorded, tmp_path, now)
+    asking.queue()
+    now[0] = 29.0
+    asking.usage(["clive"])
+    now[0] = 31.0
+    asking.queue()
+    asking.usage(["clive"])
+    assert recorded.asked == ["squeue", "flags=qos", "squeue", "flags=qos"]
+
+
+def test_a_program_that_took_long_to_fail_is_not_asked_again_at_once(tmp_path: Path) -> None:
+    now, asked = [0.0], []
+
+    def run(argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
+        asked.append(argv[-1])
+        now[0] += 9.0 if argv[-1] == "1" else 0.01
+        return Unknown(argv[0], "Unable to contact slurm controller")
+
+    asking = SlurmClient("ada", tmp_path, ttl_s=5.0, run=run, clock=lambda: now[0])
+    assert asking.job(1) == asking.job(2)
+    assert asked == ["1"]
+    now[0] += 6.0
+    asking.job(3)
+    asking.job(4)  # the last failed at once: it may be about that job alone
+    assert asked == ["1", "3", "4"]
+
+
+def test_commands_that_fail_hang_or_are_absent_are_unknown(tmp_path: Path) -> None:
+    assert run_command(["sh", "-c", "cat; echo out"], "in\n") == "in\nout\n"
+    failed = run_command(["sh", "-c", "echo broken >&2; exit 3"])
+    assert failed == Unknown("sh", "broken")
+    silent = run_command(["sh", "-c", "echo 'sacctmgr: error: refused' >&2"])
+    assert isinstance(silent, Unknown)
+    hung = run_command(["sleep", "30"], timeout_s=0.2)
+    assert hung == Unknown("sleep", "no answer within 0.2 s", refused=False)
+    absent = run_command([str(tmp_path / "sacctmgr")])
+    assert isinstance(absent, Unknown)
+    assert "No such file" in absent.reason

@@ -1,0 +1,160 @@
+"""Real Snakemake runs on the private cluster, through the project's own Slurm profile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.conftest import REPO
+from tests.support.slurm_cluster import Cluster, Job, peak_use, wait_for
+from tilewright.placement.ledger import read_ledger
+
+SLEEPERS: dict[str, Any] = {
+    "jobs": 8,
+    "small": 0,
+    "seconds": "2,6",
+    "nominal_s": 20,
+    "gpu_job": {"cpus": 8, "mem_mb": 180_000},
+    "cpu_job": {"cpus": 8, "mem_mb": 48_000},
+}
+SITE: dict[str, Any] = {
+    "allowed": ["clive", "maigan"],
+    "partitions": {"gpu": "hpg-b200", "cpu": "hpg-default"},
+    "slowdown": 3,
+    "patience_s": 5,
+}
+#: (CPUs, memory in MB, GPUs) of the worked example.
+LIMITS = {"clive": (104, 812 * 1024, 3), "maigan": (80, 625 * 1024, 2)}
+
+
+@dataclass
+class ClusterRun:
+    """A folder in which Snakemake runs on a cluster."""
+
+    slurm: Cluster
+    folder: Path
+    snakefile: Path = REPO / "tests/support/sleepers/Snakefile"
+    targets: tuple[str, ...] = ()
+    first_id: int = 0
+    env: dict[str, str] = field(default_factory=dict)
+
+    def prepare(self, site: dict[str, Any] | None = None, **config: Any) -> ClusterRun:
+        """Write the config and the site."""
+        if self.snakefile.parent.name == "sleepers":
+            (self.folder / "config.yaml").write_text(yaml.safe_dump({**SLEEPERS, **config}))
+        (self.folder / "site.yaml").write_text(yaml.safe_dump({**SITE, **(site or {})}))
+        self.first_id = max((job.id for job in self.slurm.jobs()), default=0)
+        return self
+
+    def command(self, *args: str) -> list[str]:
+        return [
+            *(sys.executable, "-m", "snakemake", *self.targets, *args),
+            *("--snakefile", str(self.snakefile), "--configfile", "config.yaml"),
+            *("--workflow-profile", str(REPO / "profiles/slurm")),
+        ]
+
+    def environment(self) -> dict[str, str]:
+        own = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
+        return {
+            **own,
+            **self.slurm.env,
+            "TILEWRIGHT_SITE": str(self.folder / "site.yaml"),
+            "XDG_CACHE_HOME": str(self.folder / "cache"),
+            "PYTHONPATH": f"{REPO / 'src'}:{REPO}:{REPO / 'tests/support/standin'}",
+            **self.env,
+        }
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        """Start Snakemake in a session of its own; what it says goes to ``run.log``."""
+        with (self.folder / "run.log").open("w") as log:
+            return subprocess.Popen(
+                self.command(*args),
+                cwd=self.folder,
+                env=self.environment(),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+                # tests under nohup would hand on that SIGHUP is ignored
+                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+            )
+
+    def finish(self, process: subprocess.Popen[str], timeout_s: float = 300) -> int:
+        """Wait for the end of a run; one that hangs fails the test with its log."""
+        try:
+            return process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise AssertionError(
+                f"still running after {timeout_s:g} s\n{self.log[-6000:]}"
+            ) from None
+
+    def run(self, *args: str, ok: bool = True, timeout_s: float = 300) -> float:
+        """Run to the end and return the seconds it took."""
+        began = time.monotonic()
+        status = self.finish(self.start(*args), timeout_s)
+        assert (status == 0) == ok, self.log[-6000:]
+        return time.monotonic() - began
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "run.log").read_text()
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The ledger."""
+        return [event for path in self.folder.rglob("ledger.jsonl") for event in read_ledger(path)]
+
+    def placed(self) -> Counter[str]:
+        """Return how many jobs went to each pool."""
+        return Counter(event["pool"] for event in self.events if event["event"] == "place")
+
+    def jobs(self) -> list[Job]:
+        """Return this run's jobs as Slurm's accounting has them."""
+        return [job for job in self.slurm.jobs()
+                if job.id > self.first_id and job.workdir == str(self.folder)]  # fmt: skip
+
+    def wait_running(self, count: int, timeout_s: float = 90) -> None:
+        """Wait until so many jobs run at once."""
+
+        def running() -> bool:
+            return sum(job.state == "RUNNING" for job in self.jobs()) >= count
+
+        wait_for(running, timeout_s, f"{count} running jobs")
+
+    def check_limits(self, others: tuple[Job, ...] = ()) -> None:
+        """No account ever held more than its limits."""
+        for account, (cpus, mem_mb, gpus) in LIMITS.items():
+            peak = peak_use([*self.jobs(), *others], account)
+            assert peak["cpu"] <= cpus, (account, peak)
+            assert peak["mem_mb"] <= mem_mb, (account, peak)
+            assert peak["gpus"] <= gpus, (account, peak)
+
+    def check_outputs(self, expected: set[int], *, once: bool = True) -> None:
+        """Every output is whole, nothing else is there, and each was written once."""
+        found = {path.stem for path in (self.folder / "out").glob("*.txt")}
+        assert found == set(map(str, expected)), found
+        for i in expected:
+            assert (self.folder / f"out/{i}.txt").read_text() == f"{i}\n" * 1000
+        if once:
+            writes = Counter((self.folder / "writes.txt").read_text().split())
+            assert max(writes.values()) == 1, writes
+
+    def traces(self, name: int) -> list[str]:
+        """Return device and node of each try of one job."""
+        return [p.read_text().strip() for p in sorted((self.folder / "traces").glob(f"{name}.*"))]
+
+
+def dump(events: list[dict[str, Any]]) -> str:
+    """Return events as lines, for the message of a failed test."""
+    return "\n".join(json.dumps(event) for event in events)

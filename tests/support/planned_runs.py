@@ -1,0 +1,68 @@
+"""Jobs to plan, and ``tilewright`` in a run's folder without Slurm."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support.runs import Run
+from tilewright.placement.jobs import Job, Kind, Shape, Task
+
+
+@dataclass
+class TenMinutes:
+    """Jobs of 8 CPUs and ten minutes; QC of one CPU and half a minute."""
+
+    cpus: int = 8
+    nominal: Mapping[str, float] = field(default_factory=dict)
+
+    def kinds(self, rule: str) -> tuple[Kind, ...]:
+        return ("cpu",) if rule == "qc" else ("gpu", "cpu")
+
+    def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
+        return Shape(1 if rule == "qc" else self.cpus, 4096, int(gpu), 60)
+
+    def nominal_s(self, rule: str, wildcards: Any) -> float:
+        return 30.0 if rule == "qc" else 600.0
+
+    def group(self, wildcards: Any) -> str | None:
+        return None
+
+
+def tasks_of(count: int) -> list[Task]:
+    sizes = TenMinutes()
+    jobs = [("stitch", f"s{k}", ()) for k in range(count)]
+    checks = [("qc", f"q{k}", (f"s{k}", "done before")) for k in range(count)]
+    return [
+        Task(Job(name, rule, sizes.kinds(rule), needs, sizes.nominal_s(rule, None)))
+        for rule, name, needs in [*jobs, *checks]
+    ]
+
+
+def without_slurm(folder: Path) -> dict[str, str]:
+    """Return an environment with what Snakemake itself needs, and no Slurm."""
+    programs = folder / "bin"
+    programs.mkdir(exist_ok=True)
+    for name in ("bash", "which"):
+        path = shutil.which(name)
+        if path and not (programs / name).exists():
+            (programs / name).symlink_to(path)
+    kept = {key: value for key, value in os.environ.items() if key != "TILEWRIGHT_SITE"}
+    return {**kept, "PATH": str(programs), "TILEWRIGHT_DEVICE": "cpu"}
+
+
+def command(run: Run, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tilewright.cli", *args],
+        cwd=run.folder,
+        env=without_slurm(run.folder),
+        capture_output=True,
+        text=True,
+        check=False,
+    )

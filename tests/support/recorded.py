@@ -1,0 +1,107 @@
+"""Answers of Slurm's programs, recorded on a real cluster, and a cluster that gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tilewright.placement.cluster import Cluster, survey
+from tilewright.placement.site import Site
+from tilewright.slurm.jobs import JOB_FIELDS
+from tilewright.slurm.query import SlurmClient, Unknown
+
+LIMITS = """\
+brusko|ada||brusko|brusko||||||||
+clive-b|ada||clive-b|clive-b||||||||
+clive|ada||clive,clive-b|clive||||||||
+maigan|ada||maigan,maigan-b|maigan||||||||
+clive|cpu=104,gres/gpu=3,mem=812G||||||||
+maigan|cpu=80,gres/gpu=2,mem=625G||||||||
+brusko|cpu=32,gres/gpu=1,mem=250G||||||||
+"""
+USE = """\
+QOS=clive(2) GrpJobs=N(2) GrpSubmitJobs=N(2) GrpTRES=cpu=104(40),mem=831488(716800),gres/gpu=3(1)\
+ User Limits= 1002={MaxJobsPU=N(1) MaxTRESPU=cpu=N(32),mem=N(614400),gres/gpu=N(0)}\
+ 1001={MaxJobsPU=N(1) MaxTRESPU=cpu=N(8),mem=N(102400),gres/gpu=N(1)}
+QOS=brusko(4) GrpJobs=N(0) GrpTRES=cpu=32(0),mem=256000(0),gres/gpu=1(0)
+QOS=maigan(3) GrpJobs=N(0) GrpSubmitJobs=N(0) GrpTRES=cpu=80(0),mem=640000(0),gres/gpu=2(0)
+"""
+PARTITIONS = """\
+PartitionName=hpg-default AllowAccounts=ALL Default=YES QoS=N/A MaxTime=31-00:00:00 State=UP\
+ TRES=cpu=256
+PartitionName=hpg-b200 AllowAccounts=ALL Default=NO QoS=N/A MaxTime=7-00:00:00 State=UP\
+ TRES=cpu=112,gres/gpu=8
+"""
+#: A job in the words of ``scontrol show job``.
+LINE = (
+    "JobId=2 JobName=wrap UserId=kuser(1001) GroupId=kuser(1001) MCS_label=N/A Priority=100000"
+    " Nice=0 Account=clive QOS=clive {ended} RunTime=00:00:00 TimeLimit=00:10:00 TimeMin=N/A"
+    " SubmitTime=2026-11-21T10:31:26 StartTime=2026-11-21T10:31:26 EndTime=2026-11-21T10:31:26"
+    " Deadline=N/A SuspendTime=None SecsPreSuspend=0 Scheduler=Main Partition=hpg-default"
+    " AllocNode:Sid=localhost:25621 ReqNodeList=(null) ExcNodeList=(null) NodeList=c1 BatchHost=c1"
+    " NumNodes=1 NumCPUs=1 NumTasks=1 CPUs/Task=1 ReqB:S:C:T=0:0:*:* TRES=cpu=1,mem=100M,node=1"
+    " Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=* JOB_GRES=(null)   Nodes=c1 CPU_IDs=1"
+    " Mem=100 GRES= MinCPUsNode=1 DelayBoot=00:00:00 OverSubscribe=OK Command=(null)"
+    " WorkDir=/data/run Comment=rule_a_wildcards_x  StdErr=/data/run/slurm-2.out StdIn=/dev/null"
+    " StdOut=/data/run/slurm-2.out Power= \n"
+)
+_MIDDLE = "Dependency=(null) Requeue=1 Restarts=0 BatchFlag=1 Reboot=0"
+
+
+@dataclass
+class Recorded:
+    """Answers by the command's word; counts how often each was asked."""
+
+    answers: dict[str, str | Unknown]
+    asked: list[str] = field(default_factory=list)
+
+    def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
+        words = ("sacctmgr", "flags=qos", "flags=assoc", "partition", "squeue", "config")
+        word = next(word for word in words if word in argv)
+        self.asked.append(word)
+        return self.answers.get(word, Unknown(word, "Access/permission denied"))
+
+
+def client(recorded: Recorded, folder: Path, now: list[float] | None = None) -> SlurmClient:
+    clock = now if now is not None else [1000.0]
+    return SlurmClient("ada", folder, run=recorded, clock=lambda: clock[0])
+
+
+def queue_line(**values: str) -> str:
+    return "|".join(values.get(name, "") for name in JOB_FIELDS) + "|"
+
+
+HERE = queue_line(
+    JobID="7", State="RUNNING", WorkDir="/data/run", Comment="rule_stitch_wildcards_a"
+)
+OTHERS = [
+    queue_line(
+        JobID="8", State="RUNNING", WorkDir="/data/other", Comment="rule_stitch_wildcards_a"
+    ),
+    queue_line(JobID="9", State="RUNNING", WorkDir="/data/run", Comment="my own job"),
+    queue_line(JobID="6", State="COMPLETED", WorkDir="/data/run", Comment="rule_edf_wildcards_a"),
+]
+
+
+class Queue(Recorded):
+    """Recorded answers with a queue whose jobs are gone once they were cancelled."""
+
+    def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
+        if argv[0] == "scancel":
+            self.asked.append(" ".join(argv))
+            self.answers["squeue"] = "\n".join(OTHERS)
+            return ""
+        return super().__call__(argv, stdin)
+
+
+def cluster_with(queue: str | Unknown, folder: Path) -> tuple[Cluster, Queue]:
+    answers = {"sacctmgr": LIMITS, "flags=qos": USE, "partition": PARTITIONS, "squeue": queue}
+    recorded = Queue(answers)
+    asking = replace(client(recorded, folder), run=recorded)
+    return Cluster(Site(), asking, 1001, survey(asking, 1001, Site())), recorded
+
+
+def details(state: str, reason: str, code: str, derived: str) -> str:
+    ended = f"JobState={state} Reason={reason} {_MIDDLE} ExitCode={code} DerivedExitCode={derived}"
+    return LINE.format(ended=ended)

@@ -1,0 +1,34 @@
+"""Fixtures that lend tests a real Slurm cluster."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.slurm_cluster import Cluster, Unavailable
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[Cluster]:
+    """A started cluster for the whole session; a skip with the reason where there is none."""
+    cluster = Cluster()
+    began = time.monotonic()
+    try:
+        cluster.start()
+    except Unavailable as reason:
+        pytest.skip(f"no Slurm cluster: {reason}")
+    sys.stderr.write(f"Slurm cluster started in {time.monotonic() - began:.1f} s\n")
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def quiet_slurm(slurm: Cluster) -> Cluster:
+    """The cluster with all daemons up, nodes idle, no jobs, and the limits of the example."""
+    slurm.repair()
+    return slurm
