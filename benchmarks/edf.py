@@ -22,10 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from tests.support.deconvolution import deconvolve
 from tests.support.wavy_stack import plane_weights
 from tilewright.io.mosaic import create_mosaic, open_mosaic
 from tilewright.kernels.backend import Backend, cpu_backend
-from tilewright.kernels.deconvolution import deconvolve, scene_margin
+from tilewright.kernels.deconvolution import scene_margin
 from tilewright.kernels.focus import psf_mean, soft_focus
 from tilewright.kernels.noise import photon_transfer
 from tilewright.stages.deconvolve import deconvolve as deconvolve_mosaic

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.signal import fftconvolve
 
+from tests.support.deconvolution import deconvolve
 from tilewright.kernels import blur as blur_module
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.blur import Blur, crop_psf, each
-from tilewright.kernels.deconvolution import RichardsonLucy, deconvolve, scene_margin
+from tilewright.kernels.deconvolution import RichardsonLucy, scene_margin
 from tilewright.kernels.psf import Optics, gibson_lanni
 from tilewright.kernels.thinning import choose_iterations, measure_camera
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import STANDIN
+from tests.conftest import REPO, STANDIN
 
 KERNELS = """
 import numpy as np
 from tilewright.kernels.backend import cpu_backend, gpu_backend
-from tilewright.kernels.deconvolution import deconvolve
+from tests.support.deconvolution import deconvolve
 from tilewright.kernels.focus import soft_focus
 from tilewright.kernels.noise import NoiseModel
 from tilewright.kernels.phase_correlation import correlate_strips
@@ -44,7 +44,8 @@ for a, b in zip(results(cpu), results(gpu), strict=True):
 
 def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     kept = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
-    env = {**kept, "PYTHONPATH": str(STANDIN), "TILEWRIGHT_DEVICE": "gpu", **env}
+    path = os.pathsep.join([str(STANDIN), str(REPO), str(REPO / "src")])
+    env = {**kept, "PYTHONPATH": path, "TILEWRIGHT_DEVICE": "gpu", **env}
     return subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
     )
