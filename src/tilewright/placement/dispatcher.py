@@ -203,8 +203,6 @@ class Dispatcher:
             self.plan.table.pop(name, None)
             self.ledger.write("withdraw", job=name, reason="another limit of Snakemake is reached")
 
-    # How jobs end.
-
     def done(self, name: str) -> None:
         """Note that a job finished, and learn from its duration."""
         with self.lock:
@@ -263,8 +261,6 @@ class Dispatcher:
                 if not isinstance(queue, Unknown):
                     observe([task], queue, self.workdir)
         return task.seen
-
-    # What the queue does meanwhile.
 
     def move_pending(self, movable: Callable[[str], bool] = lambda name: True) -> list[str]:
         """Cancel jobs that pend on a limit or a dead node while another place ends them sooner.
