@@ -85,7 +85,8 @@ def gpus_of(resources: Mapping[str, Any]) -> int:
     for text in ",".join(named).split(","):
         found = re.fullmatch(r"(?:gres[:/])?gpu(?::[A-Za-z][\w.-]*)?(?:[:=](\d+))?\W*", text)
         total += int(found[1] or 1) if found else 0
-    for text in re.findall(r"(?:--gpus|--gpus-per-node|--gpus-per-task|-G)[= ]'?\"?(\S+)", extra):
+    options = r"(?<![\w-])(?:(?:--gpus|--gpus-per-node|--gpus-per-task)[= ]|-G ?)'?\"?(\S+)"
+    for text in re.findall(options, extra):
         number = re.search(r"(\d+)\W*$", text)
         total += int(number[1]) if number else 1
     return total

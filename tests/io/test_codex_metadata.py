@@ -49,7 +49,7 @@ def test_unique_names_are_unique_and_keep_their_stem(names: list[str]) -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        "init_recognise",
+        "init.recognise",
         "io.codex_metadata",
         "io.tile_order",
         "io.conventions.common",

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,11 +20,13 @@ from snakemake.resources import Resource
 
 from tests.conftest import REPO
 from tests.support.placement_rules import Rules
-from tests.support.recorded import LIMITS, cluster_with
-from tilewright.placement.cluster import Cluster, survey
-from tilewright.placement.jobs import Place, Shape, key_of
-from tilewright.placement.routing import Plan, granted_cpus
-from tilewright.placement.site import Site
+from tests.support.recorded import cluster_with, named_qos, queue_line
+from tests.support.scribe import dispatched, run
+from tilewright.placement import cluster as clusters
+from tilewright.placement.cluster import Cluster
+from tilewright.placement.jobs import Place, PlacementError, Shape, key_of
+from tilewright.placement.ledger import read_ledger
+from tilewright.placement.routing import LEDGER, Plan, granted_cpus, plan_of, set_up
 from tilewright.placement.sizing import Durations
 
 GPU, CPU = Shape(8, 5000, 1, 60, 900), Shape(6, 3000, 0, 90)
@@ -177,14 +180,6 @@ def test_the_table_wins_and_its_place_is_all_that_rules_ask_for(cluster: Cluster
     assert values(plan, "both", wildcards) == before
 
 
-def named_qos(folder: Path) -> Cluster:
-    """Return a cluster where the jobs of one account must name their QOS."""
-    cluster, recorded = cluster_with("", folder)
-    recorded.answers["sacctmgr"] = LIMITS.replace("maigan,maigan-b|maigan|", "maigan,maigan-b||")
-    cluster.client._kept.clear()
-    return replace(cluster, survey=survey(cluster.client, 1001, Site()))
-
-
 def test_the_qos_is_named_only_where_slurm_does_not_take_it_by_itself(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -250,3 +245,187 @@ def test_what_snakemake_remembers_is_what_it_would_find(cluster: Cluster) -> Non
         if callable(ask):
             assert hasattr(ask, FUNC_OVERWRITE_PARAMS_ATTR)
             assert get_function_params(ask) == inspect.signature(ask).parameters
+
+
+def set_up_in(workflow: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **kwargs: Any) -> Plan:
+    """Return what a Snakefile gets that is read in the main process, in a job, or beside both."""
+    monkeypatch.chdir(folder)
+    asks = SimpleNamespace(is_main_process=workflow == "main", remote_exec=workflow == "job")
+    return set_up(asks, **kwargs)
+
+
+@pytest.fixture
+def no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_JOB_ID", "SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(clusters, "_current", None)
+    monkeypatch.setattr(sys, "argv", ["snakemake", "all"])
+
+
+@pytest.mark.usefixtures("no_job")
+def test_set_up_without_a_cluster_needs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = set_up_in("main", tmp_path, monkeypatch)
+    assert (plan.cluster, plan.granted_cpus, plan.described, plan.gpus) == (None, None, None, None)
+    assert (plan.ledger, plan.device, plan.count_slots) == (LEDGER, "cpu", False)
+    with pytest.raises(PlacementError, match="nothing says what rule work needs"):
+        plan.routed("work")
+    own = set_up_in("main", tmp_path, monkeypatch, sizes=RULES, ledger=Path("own"), device="gpu")
+    assert (own.ledger, own.device) == (Path("own"), "gpu")
+    assert values(own, "both", {})["gpu"] == 1
+
+
+@pytest.mark.usefixtures("no_job")
+@pytest.mark.parametrize(("workflow", "granted"), [("main", None), ("job", 3), ("other", None)])
+def test_set_up_inside_a_job_takes_what_slurm_granted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workflow: str, granted: int | None
+) -> None:
+    assert set_up_in(workflow, tmp_path, monkeypatch).granted_cpus is None
+    monkeypatch.setenv("SLURM_JOB_ID", "7")  # also where Snakemake itself runs inside a job
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
+    plan = set_up_in(workflow, tmp_path, monkeypatch)
+    assert plan.granted_cpus == granted
+    asked = plan.either(gpu=ON_GPU, cpu=ON_CPU)["cpus_per_task"]
+    assert asked({}, 1, "work") == (granted or 8)
+
+
+@pytest.mark.usefixtures("no_job")
+def test_set_up_refuses_to_run_beside_stale_jobs_and_only_where_jobs_are_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = queue_line(JobID="7", State="RUNNING", WorkDir=str(tmp_path), Comment="rule_a")
+    found, recorded = cluster_with(line, tmp_path / "cache")
+    monkeypatch.setattr(clusters, "_current", found)
+    with pytest.raises(PlacementError, match="still write into"):
+        set_up_in("main", tmp_path, monkeypatch)
+    asked = recorded.asked.count("squeue")
+    assert set_up_in("other", tmp_path, monkeypatch).cluster is found
+    monkeypatch.setattr(sys, "argv", ["snakemake", "-n"])
+    assert set_up_in("main", tmp_path, monkeypatch).cluster is found
+    assert recorded.asked.count("squeue") == asked
+
+
+@pytest.mark.usefixtures("no_job")
+def test_set_up_counts_slots_for_a_scheduler_that_does_not_look_at_slurm(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "_current", cluster)
+    assert not POOLS & set_up_in("main", tmp_path, monkeypatch, sizes=RULES).routed("both").keys()
+    monkeypatch.setattr(sys, "argv", ["snakemake", "--scheduler", "greedy"])
+    assert set_up_in("main", tmp_path, monkeypatch, sizes=RULES).routed("both").keys() > POOLS
+
+
+ON_GPU = {"cpus": 2, "mem_mb": 8000, "runtime": 2}
+ON_CPU = {"cpus": 8, "mem_mb": 16000, "runtime": 6}
+
+
+def asked_of(plan: Plan, rule: str, wildcards: Any, attempt: int = 1) -> dict[str, Any]:
+    functions = plan.either(gpu=ON_GPU, cpu=ON_CPU).items()
+    found = {name: function(wildcards, attempt, rule) for name, function in functions}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def test_a_rule_that_states_both_kinds_runs_on_the_device_of_the_machine() -> None:
+    on_cpu = {"cpus_per_task": 8, "mem_mb": 16000, "runtime": 6, "device": "cpu"}
+    on_gpu = {"cpus_per_task": 2, "mem_mb": 8000, "runtime": 2, "gpu": 1, "device": "gpu"}
+    assert asked_of(Plan(), "segment", {}) == on_cpu
+    plan = Plan(device="gpu")
+    assert asked_of(plan, "segment", {}) == on_gpu
+    assert asked_of(plan, "segment", {}, attempt=2) == {**on_gpu, "mem_mb": 16000, "runtime": 4}
+    plan.here[key_of("segment", {"i": 1})] = "cpu"
+    assert asked_of(plan, "segment", {"i": 1}) == on_cpu
+    two = plan.either(gpu={**ON_GPU, "gpus": 2}, cpu=ON_CPU)
+    assert two["gpu"]({}, 1, "train") == 2
+    assert plan.sizes.kinds("segment") == plan.sizes.kinds("train") == ("gpu", "cpu")
+    assert plan.sizes.nominal_s("segment", {}) == 180
+
+
+def test_a_rule_that_states_both_kinds_is_spread_over_accounts_and_follows_the_table(
+    cluster: Cluster,
+) -> None:
+    plan = Plan(cluster=cluster)
+    plan.estimates.durations = Durations()
+    partitions = {kind: cluster.partition(kind) for kind in cluster.survey.partitions}
+    found = [asked_of(plan, "segment", {"i": i}) for i in range(200)]
+    assert {(one["slurm_account"], one["device"]) for one in found} == {
+        (account, kind) for account, _, kind in (pool.rpartition("_") for pool in POOLS)
+    }
+    for one in found:
+        shape = ON_GPU if one["device"] == "gpu" else ON_CPU
+        assert (one["cpus_per_task"], one["mem_mb"]) == (shape["cpus"], shape["mem_mb"])
+        assert one["slurm_partition"] == partitions[one["device"]]
+        assert one.get("gpu", 0) == (one["device"] == "gpu")
+        assert "qos" not in one
+    place = Place("maigan", "night", "hpg-b200", "gpu", Shape(5, 1234, 1, 17), "maigan_gpu")
+    plan.table[key_of("segment", {"i": 0})] = place
+    assert asked_of(plan, "segment", {"i": 0}) == {
+        "cpus_per_task": 5,
+        "mem_mb": 1234,
+        "runtime": 17,
+        "gpu": 1,
+        "device": "gpu",
+        "slurm_account": "maigan",
+        "slurm_partition": "hpg-b200",
+        "qos": "night",
+    }
+
+
+def test_the_plan_is_found_behind_the_resource_functions_of_a_rule() -> None:
+    plan = Plan(RULES)
+    functions = [("segment", f) for f in plan.either(gpu=ON_GPU, cpu=ON_CPU).values()]
+    functions += [("both", f) for f in plan.routed("both").values()]
+    assert plan_of([("plain", lambda wildcards: 1), *functions]) is plan
+    assert plan.rules == {"segment", "both"}
+    assert plan.sizes.shape("segment", {}, gpu=True) == Shape(2, 8000, 1, 2)
+    assert plan.sizes.shape("both", {}, gpu=True) == GPU
+    assert plan_of([("plain", lambda wildcards: 1)]) is None
+    for _, function in functions:
+        assert get_function_params(function) == inspect.signature(function).parameters
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cpu": 8}, "either\\(\\) takes cpus, gpus, mem_mb, runtime, and not cpu$"),
+        ({"mem_mb": 0}, "needs mem_mb for each kind, an integer above 0"),
+        ({"cpus": "8"}, "needs cpus for each kind"),
+        ({"runtime": None}, "needs runtime for each kind"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["gpu", "cpu"])
+def test_what_is_stated_wrongly_is_named(kind: str, change: dict[str, Any], message: str) -> None:
+    stated: dict[str, Any] = {"gpu": ON_GPU, "cpu": ON_CPU}
+    with pytest.raises(PlacementError, match=message):
+        Plan().either(**{**stated, kind: {**stated[kind], **change}})
+
+
+def test_a_run_of_a_rule_that_states_both_kinds(tmp_path: Path) -> None:
+    snakefile = (REPO / "tests/support/foreign/either/Snakefile").read_text()
+    done = run(tmp_path, f"{ON_RECORDED}\n{snakefile}", "tilewright", "--config", "images=12")
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert "placement failed" not in said
+    assert "placement: 24 jobs done" in said
+    events = read_ledger(tmp_path / "ledger.jsonl")
+    places = {event["job"]: event for event in events if event["event"] == "place"}
+    jobs = dispatched(tmp_path, "segment")
+    assert len(jobs) == 12
+    for wildcards, given_ in jobs:
+        place = places[f"rule_segment_wildcards_{wildcards['i']}"]
+        stated = ON_GPU if place["kind"] == "gpu" else ON_CPU
+        assert (given_["device"], given_["slurm_account"]) == (place["kind"], place["account"])
+        assert (given_["cpus_per_task"], given_["mem_mb"]) == (stated["cpus"], stated["mem_mb"])
+        assert given_.get("gpu", 0) == place["gpus"] == (place["kind"] == "gpu")
+        assert given_["slurm_partition"] == {"gpu": "hpg-b200", "cpu": "hpg-default"}[place["kind"]]
+    # rules that state no kinds of the same workflow are placed as well, each on an account
+    measured = [given_["slurm_account"] for _, given_ in dispatched(tmp_path, "measure")]
+    assert len(measured) == 12
+    assert set(measured) <= {"clive", "maigan", "brusko"}
+
+
+ON_RECORDED = """
+from tests.support.failing_slurm import recorded_cluster
+from tilewright.placement import cluster
+cluster._current = recorded_cluster()  # as a profile names it
+"""

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.placement_rules import Rules
-from tests.support.recorded import PARTITIONS, Recorded, cluster_with, details, queue_line
+from tests.support.recorded import (
+    PARTITIONS,
+    Recorded,
+    cluster_with,
+    details,
+    named_qos,
+    queue_line,
+)
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.jobs import Shape
 from tilewright.slurm.query import Unknown
@@ -17,18 +24,28 @@ RULES = Rules(
 )  # fmt: skip
 
 
+#: Rules whose first job does not end well: its number, state and what Slurm says of it.
+_ENDED = {
+    "lost": (200, "NODE_FAIL", details("NODE_FAIL", "NodeDown", "0:0", "0:0")),
+    "hungry": (300, "OUT_OF_MEMORY", details("OUT_OF_MEMORY", "OutOfMemory", "0:125", "0:0")),
+    "growing": (301, "OUT_OF_MEMORY", details("OUT_OF_MEMORY", "OutOfMemory", "0:125", "0:0")),
+    "per_cpu": (302, "OUT_OF_MEMORY", details("OUT_OF_MEMORY", "OutOfMemory", "0:125", "0:0")),
+}
+
+
 class FailingSlurm(Recorded):
-    """Recorded answers; ``bad`` jobs end with exit code 1, a first ``lost`` one with its node."""
+    """Recorded answers; ``bad`` jobs end with exit code 1, others as they do in ``_ENDED``."""
 
     def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
         if "job" in argv:
-            died = details("NODE_FAIL", "NodeDown", "0:0", "0:0")
-            return died if argv[-1] == "200" else details("FAILED", "NonZeroExitCode", "1:0", "0:0")
+            said = {str(number): words for number, _, words in _ENDED.values()}
+            return said.get(argv[-1], details("FAILED", "NonZeroExitCode", "1:0", "0:0"))
         path = Path("dispatched.jsonl")
         if argv[0] == "squeue":
             text = path.read_text() if path.exists() else ""
             ended = [(100 + n, "FAILED", "rule_bad") for n in range(text.count('["bad"'))]
-            ended += [(200, "NODE_FAIL", "rule_lost")] * ('["lost"' in text)
+            ended += [(number, state, f"rule_{rule}") for rule, (number, state, _) in _ENDED.items()
+                      if f'["{rule}"' in text]  # fmt: skip
             return "\n".join(
                 queue_line(JobID=str(number), State=state, Comment=name, WorkDir=str(Path.cwd()))
                 for number, state, name in ended
@@ -38,8 +55,17 @@ class FailingSlurm(Recorded):
 
 def recorded_cluster() -> Cluster:
     """Return a cluster on recorded answers; each look asks again."""
-    found, recorded = cluster_with("", Path("cache"))
+    return _failing(cluster_with("", Path("cache"))[0])
+
+
+def cluster_with_qos() -> Cluster:
+    """Return the same where the jobs of account maigan must name their QOS."""
+    return _failing(named_qos(Path("cache")))
+
+
+def _failing(found: Cluster) -> Cluster:
     found.client.ttl_s = 0
+    assert isinstance(found.client.run, Recorded)
     larger = PARTITIONS.replace(" TRES=", " TotalNodes=4 TRES=")
-    found.client.run = FailingSlurm({**recorded.answers, "partition": larger})
+    found.client.run = FailingSlurm({**found.client.run.answers, "partition": larger})
     return found

@@ -102,6 +102,14 @@ def cluster_with(queue: str | Unknown, folder: Path) -> tuple[Cluster, Queue]:
     return Cluster(Site(), asking, 1001, survey(asking, 1001, Site())), recorded
 
 
+def named_qos(folder: Path) -> Cluster:
+    """Return a cluster where the jobs of one account must name their QOS."""
+    cluster, recorded = cluster_with("", folder)
+    recorded.answers["sacctmgr"] = LIMITS.replace("maigan,maigan-b|maigan|", "maigan,maigan-b||")
+    cluster.client._kept.clear()
+    return replace(cluster, survey=survey(cluster.client, 1001, Site()))
+
+
 def details(state: str, reason: str, code: str, derived: str) -> str:
     ended = f"JobState={state} Reason={reason} {_MIDDLE} ExitCode={code} DerivedExitCode={derived}"
     return LINE.format(ended=ended)

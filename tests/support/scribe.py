@@ -27,6 +27,9 @@ common_settings = CommonSettings(
     init_seconds_before_status_checks=0,
 )
 
+#: Rules whose jobs fail at their first try.
+ONCE = ("lost", "hungry", "growing", "per_cpu")
+
 class Executor(RemoteExecutor):
     def run_job(self, job):
         given = {"threads": job.threads, "attempt": job.attempt, **dict(job.resources.items())}
@@ -40,7 +43,7 @@ class Executor(RemoteExecutor):
         self.report_job_submission(SubmittedJobInfo(job))
 
     def fails(self, job):
-        return job.rule.name == "bad" or (job.rule.name == "lost" and job.attempt == 1)
+        return job.rule.name == "bad" or (job.rule.name in ONCE and job.attempt == 1)
 
     async def check_active_jobs(self, active_jobs):
         for info in active_jobs:
@@ -62,9 +65,10 @@ def run(
     scheduler: str,
     *args: str,
     plugins: Mapping[str, str] = MappingProxyType({}),
+    executor: str = "scribe",
 ) -> subprocess.CompletedProcess[str]:
-    """Run Snakemake in a folder, with the executor of this file and other plugins."""
-    for name, text in {"executor_plugin_scribe": EXECUTOR, **plugins}.items():
+    """Run Snakemake in a folder, with the executor of this file, by any name, and other plugins."""
+    for name, text in {f"executor_plugin_{executor}": EXECUTOR, **plugins}.items():
         package = folder / f"plugins/snakemake_{name}"
         package.mkdir(parents=True)
         (package / "__init__.py").write_text(text)
@@ -75,7 +79,7 @@ def run(
         "XDG_CACHE_HOME": str(folder / "cache"),
     }
     return subprocess.run(
-        [sys.executable, "-m", "snakemake", "-j", "9", "--executor", "scribe", "--latency-wait",
+        [sys.executable, "-m", "snakemake", "-j", "9", "--executor", executor, "--latency-wait",
          "1", "--seconds-between-status-checks", "1", "--scheduler", scheduler, *args],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip

@@ -1,0 +1,272 @@
+"""Rules that never heard of placement: what they state, and what a run of them is given."""
+
+from __future__ import annotations
+
+import doctest
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from snakemake_scheduler_plugin_tilewright import stated as stated_module
+from snakemake_scheduler_plugin_tilewright.stated import (
+    StatedSizes,
+    fixed_of,
+    gpus_of,
+    resources_at,
+    stated_shape_of,
+)
+from tests.support.scribe import dispatched, run
+from tilewright.placement.jobs import Fixed, Place, Shape
+from tilewright.placement.ledger import read_ledger
+
+
+def job(threads: int = 1, rule: str = "work", wildcards: Any = None, **resources: Any) -> Any:
+    """Return what is seen of a job of Snakemake."""
+    return SimpleNamespace(
+        rule=SimpleNamespace(name=rule), wildcards=wildcards or {}, threads=threads,
+        resources=resources,
+    )  # fmt: skip
+
+
+class Tbd:
+    """A value that is not known before the input is there."""
+
+
+@pytest.mark.parametrize(
+    ("stated", "gpus"),
+    [
+        ({}, 0),
+        ({"gpu": 2}, 2),
+        ({"gpus": 3}, 3),
+        ({"gpu": True}, 0),
+        ({"gpu": Tbd()}, 0),
+        ({"gres": "gpu:1"}, 1),
+        ({"gres": "gpu"}, 1),
+        ({"gres": "gpu:a100"}, 1),
+        ({"gres": "gpu:a100:2"}, 2),
+        ({"gres": "gpu:nvidia_h100_80gb.hbm3:2"}, 2),
+        ({"gres": "gres:gpu:2"}, 2),
+        ({"gres": "gres/gpu=2"}, 2),
+        ({"gres": "gpu:0"}, 0),
+        ({"gres": "shard:4"}, 0),
+        ({"gres": "tmpfs:gpu:4"}, 0),
+        ({"gres": "shard:4,gpu:a100:1,gpu:v100:2"}, 3),
+        ({"gpu": 1, "gres": "gpu:4"}, 1),
+        ({"slurm_extra": "--gres=gpu:2"}, 2),
+        ({"slurm_extra": "'--gres=gpu:2'"}, 2),
+        ({"slurm_extra": "--gres='gpu:b200:2' --nice=5"}, 2),
+        ({"slurm_extra": "--gres gpu:2"}, 2),
+        ({"slurm_extra": "--gpus=2"}, 2),
+        ({"slurm_extra": "--gpus 2"}, 2),
+        ({"slurm_extra": "--gpus a100:3"}, 3),
+        ({"slurm_extra": "--gpus-per-node=a100:2 --nice=5"}, 2),
+        ({"slurm_extra": "--gpus-per-task=2"}, 2),
+        ({"slurm_extra": "-G 2"}, 2),
+        ({"slurm_extra": "-G2"}, 2),
+        ({"slurm_extra": "-G a100:2"}, 2),
+        ({"slurm_extra": "--gpu-bind=closest --cpus-per-gpu=4 --mem-per-gpu=4G"}, 0),
+        ({"slurm_extra": "--nice=5 --comment=A-G=5"}, 0),
+        ({"slurm_extra": None, "gres": None}, 0),
+    ],
+)
+def test_gpus(stated: dict[str, Any], gpus: int) -> None:
+    assert gpus_of(stated) == gpus
+
+
+def test_the_examples_of_the_module() -> None:
+    result = doctest.testmod(stated_module)
+    assert result.attempted > 0 == result.failed
+
+
+@pytest.mark.parametrize(
+    ("threads", "stated", "shape"),
+    [
+        (1, {}, Shape(1, 1000, 0, 60)),
+        (8, {"mem_mb": 5000, "runtime": 30}, Shape(8, 5000, 0, 30)),
+        (8, {"cpus_per_task": 3}, Shape(3, 1000, 0, 60)),
+        (2, {"tasks": 4, "mem_mb": 5000}, Shape(8, 5000, 0, 60)),
+        (4, {"mem_mb_per_cpu": 500, "mem_mb": 9}, Shape(4, 2000, 0, 60)),
+        (2, {"tasks": 4, "mem_mb_per_cpu": 500}, Shape(8, 4000, 0, 60)),
+        (1, {"mem_mb": Tbd(), "runtime": Tbd()}, Shape(1, 1000, 0, 60)),
+        (0, {"gpu": 1}, Shape(1, 1000, 1, 60)),
+    ],
+)
+def test_what_a_job_needs(threads: int, stated: dict[str, Any], shape: Shape) -> None:
+    assert stated_shape_of(job(threads, **stated)) == shape
+
+
+def test_sizes_are_those_of_each_job() -> None:
+    small = job(2, wildcards={"i": "1"}, mem_mb=100, runtime=10)
+    large = job(4, wildcards={"i": "2"}, mem_mb=900, runtime=20)
+    sizes = StatedSizes([small, large])
+    assert sizes.shape("work", {"i": "1"}, gpu=False) == Shape(2, 100, 0, 10)
+    assert sizes.shape("work", {"i": "2"}, gpu=True) == Shape(4, 900, 0, 20)
+    assert sizes.nominal_s("work", {"i": "2"}) == 600
+    assert (sizes.kinds("work"), sizes.group({"i": "1"})) == (("cpu",), None)
+    sizes.take([job(8, wildcards={"i": "1"}), job(rule="train", gres="gpu:1")])
+    assert sizes.shape("work", {"i": "1"}, gpu=False).cpus == 2  # it was known already
+    assert sizes.kinds("train") == ("gpu",)
+
+
+def test_what_a_rule_fixes() -> None:
+    assert fixed_of(job(mem_mb=5, runtime=5)) == Fixed()
+    stated: dict[str, Any] = {"slurm_account": "maigan", "slurm_partition": "hpg-turin"}
+    assert fixed_of(job(**stated)) == Fixed("maigan", "hpg-turin")
+    assert fixed_of(job(slurm_account="", slurm_partition=None)) == Fixed()
+
+
+PLACE = Place("maigan", "night", "hpg-b200", "cpu", Shape(4, 8000, 0, 120), "maigan_cpu")
+SENT = {"slurm_account": "maigan", "slurm_partition": "hpg-b200", "qos": "night"}
+
+
+@pytest.mark.parametrize(
+    ("stated", "place", "given"),
+    [
+        ({}, PLACE, SENT),
+        ({}, replace(PLACE, qos=None, partition=None), {"slurm_account": "maigan"}),
+        ({"slurm_account": "maigan"}, PLACE, {"slurm_partition": "hpg-b200", "qos": "night"}),
+        ({"slurm_partition": "own"}, PLACE, {"slurm_account": "maigan", "qos": "night"}),
+        ({"qos": "own"}, PLACE, {"slurm_account": "maigan", "slurm_partition": "hpg-b200"}),
+    ],
+)
+def test_only_what_the_rule_leaves_open_is_set(
+    stated: dict[str, Any], place: Place, given: dict[str, Any]
+) -> None:
+    asked = job(4, mem_mb=1000, runtime=10, **stated)
+    assert resources_at(place, asked, fixed_of(asked), failed=False) == given
+
+
+@pytest.mark.parametrize(
+    ("stated", "given"),
+    [
+        ({"mem_mb": 4000, "runtime": 60}, {"mem_mb": 8000, "runtime": 120}),
+        ({"mem_mb": 8000, "runtime": 120}, {}),
+        ({"mem_mb": 16000, "runtime": 240}, {}),  # its own function of the attempt asks for more
+        ({"mem_mb": 16000, "runtime": 60}, {"runtime": 120}),
+        ({"mem_mb_per_cpu": 1000, "runtime": 120}, {"mem_mb_per_cpu": 2000}),
+        ({"mem_mb_per_cpu": 1999, "mem_mb": 1, "runtime": 120}, {"mem_mb_per_cpu": 2000}),
+        ({"mem_mb_per_cpu": 3000, "runtime": 120}, {}),
+    ],
+)
+def test_after_a_failure_memory_and_time_are_no_less_than_the_rule_states(
+    stated: dict[str, Any], given: dict[str, Any]
+) -> None:
+    asked = job(4, **stated)
+    assert resources_at(PLACE, asked, Fixed(), failed=True) == {**SENT, **given}
+    assert resources_at(PLACE, asked, Fixed(), failed=False) == SENT
+
+
+def test_memory_per_cpu_is_never_rounded_down() -> None:
+    place = replace(PLACE, shape=Shape(3, 1000, 0, 60))
+    found = resources_at(place, job(3, mem_mb_per_cpu=100, runtime=60), Fixed(), failed=True)
+    assert found["mem_mb_per_cpu"] == 334
+
+
+SNAKEFILE = """
+from tests.support.failing_slurm import cluster_with_qos
+from tilewright.placement import cluster
+cluster._current = cluster_with_qos()  # as a profile names it
+
+rule all:
+    default_target: True
+    input: expand("out/{i}.txt", i=range(8)), "train.txt", "fixed.txt", "hungry.txt",
+           "growing.txt", "per_cpu.txt"
+localrules: all
+rule plain:
+    output: "out/{i}.txt"
+    threads: 8
+    resources: mem_mb=5000, runtime=60
+    shell: "true"
+rule train:
+    output: "train.txt"
+    threads: 4
+    resources: mem_mb=9000, slurm_extra="'--gres=gpu:1'"
+    shell: "true"
+rule fixed:
+    output: "fixed.txt"
+    threads: 2
+    resources: slurm_account="maigan", slurm_partition="own", qos="maigan-b", mem_mb=700
+    shell: "true"
+rule hungry:
+    output: "hungry.txt"
+    log: "hungry.log"
+    threads: 2
+    resources: mem_mb=4000, runtime=30
+    shell: "true"
+rule growing:
+    output: "growing.txt"
+    log: "growing.log"
+    threads: 2
+    resources: mem_mb=lambda wildcards, attempt: 4000 * attempt**2
+    shell: "true"
+rule per_cpu:
+    output: "per_cpu.txt"
+    log: "per_cpu.log"
+    threads: 2
+    resources: mem_mb_per_cpu=1500
+    shell: "true"
+"""
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A run of the workflow above, whose executor bears the name of Slurm's."""
+    folder = tmp_path_factory.mktemp("stated")
+    return folder, run(folder, SNAKEFILE, "tilewright", "--retries", "3", executor="slurm")
+
+
+def tries(folder: Path, rule: str, *names: str) -> list[tuple[Any, ...]]:
+    return [tuple(given_.get(name) for name in names) for _, given_ in dispatched(folder, rule)]
+
+
+def placed(folder: Path) -> Mapping[str, Any]:
+    events = read_ledger(folder / ".snakemake/tilewright/ledger.jsonl")
+    return {event["job"]: event for event in events if event["event"] == "place"}
+
+
+def test_the_jobs_of_such_a_workflow_are_placed(
+    ran: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, done = ran
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert "placement failed" not in said
+    assert "placement: 13 jobs done" in said
+    places, qos = placed(folder), {"maigan": "maigan", "clive": None, "brusko": None}
+    jobs = dispatched(folder, "plain")
+    assert len(jobs) == 8
+    for wildcards, given_ in jobs:
+        place = places[f"rule_plain_wildcards_{wildcards['i']}"]
+        assert given_["slurm_account"] == place["account"]
+        assert (place["kind"], given_["slurm_partition"]) == ("cpu", "hpg-default")
+        assert given_.get("qos") == qos[place["account"]]
+        assert (given_["threads"], given_["mem_mb"], given_["runtime"]) == (8, 5000, 60)
+    assert len({given_["slurm_account"] for _, given_ in jobs}) > 1
+    ((partition, extra, account),) = tries(
+        folder, "train", "slurm_partition", "slurm_extra", "slurm_account"
+    )
+    assert (partition, extra) == ("hpg-b200", "'--gres=gpu:1'")
+    assert (places["rule_train"]["kind"], places["rule_train"]["account"]) == ("gpu", account)
+
+
+def test_what_the_rule_fixed_stays(ran: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    names = ("slurm_account", "slurm_partition", "qos", "mem_mb")
+    assert tries(ran[0], "fixed", *names) == [("maigan", "own", "maigan-b", 700)]
+    assert placed(ran[0])["rule_fixed"]["account"] == "maigan"
+
+
+def test_memory_doubles_after_a_failure_unless_the_rule_asks_for_more(
+    ran: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, _ = ran
+    assert tries(folder, "hungry", "mem_mb", "runtime") == [(4000, 30), (8000, 30)]
+    assert tries(folder, "growing", "mem_mb") == [(4000,), (16000,)]
+    assert tries(folder, "per_cpu", "mem_mb_per_cpu") == [(1500,), (3000,)]
+    events = list(read_ledger(folder / ".snakemake/tilewright/ledger.jsonl"))
+    failures = {e["rule"]: e["cause"] for e in events if e["event"] == "fail"}
+    assert failures == dict.fromkeys(("hungry", "growing", "per_cpu"), "memory")
