@@ -20,9 +20,15 @@ from tilewright.report.figures import BLUE, GREY, ORANGE, RED, new_figure
 
 #: Okabe–Ito, in the order of the rules; the quality rule of a stage has its rule's colour, paler.
 _COLOURS = (ORANGE, "#56B4E9", BLUE, RED, "#009E73", "#CC79A7", "#E6D800")
-_COLOUR_OF = dict(zip((name for name, rule in RULES.items() if rule.stage), _COLOURS, strict=True))
-_RULE_OF = {f"qc_{rule.stage.name}": name for name, rule in RULES.items() if rule.stage}
 _OTHERS = {"report": "#4a4f57", "summary": "#767c86", "verdict": "#a3a9b2"}
+_COLOUR_OF = dict(
+    zip(
+        (name for name in RULES if not name.startswith("qc_") and name not in _OTHERS),
+        itertools.cycle(_COLOURS),
+        strict=False,
+    )
+)
+_RULE_OF = {f"qc_{rule.stage.name}": name for name, rule in RULES.items() if rule.stage}
 IDLE = "#e9ecf0"
 #: Inches: the figure, all slots together, the small jobs and the least height of a pool.
 _WIDTH_IN, _SLOTS_IN, _SMALL_IN, _BAND_IN, _GAP_IN = 10.0, 6.5, 0.9, 0.36, 0.13
