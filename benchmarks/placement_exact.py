@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from benchmarks.placement_bound import Bound
-from tilewright.placement.preview import Snapshot, simulate
+from tilewright.placement.preview import ClusterView, simulate
 from tilewright.placement.workload import Decision
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def best_of_many_s(scenario: Scenario, tries: int = 300) -> float:
         ]
 
         def policy(
-            snapshot: Snapshot, aim_s: float = aim_s, weight: list[float] = weight
+            snapshot: ClusterView, aim_s: float = aim_s, weight: list[float] = weight
         ) -> Iterable[Decision]:
             free = {
                 p.name: p.free for p in sorted(snapshot.pools, key=lambda p: p.kind, reverse=True)

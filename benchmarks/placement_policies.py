@@ -10,7 +10,7 @@ from dataclasses import replace
 from benchmarks.placement_scenarios import Scenario
 from tilewright.placement.jobs import KINDS, Kind
 from tilewright.placement.policy import AIMS, decide
-from tilewright.placement.preview import Policy, Snapshot
+from tilewright.placement.preview import ClusterView, Policy
 from tilewright.placement.workload import Decision, Running, Workload
 
 BASELINES = ("gpu round robin", "static weighted", "any free slot")
@@ -24,7 +24,7 @@ def ours(scenario: Scenario, learn: bool = True, aims: Sequence[float] = AIMS) -
     work, last, seen = Workload(scenario.jobs, estimates), None, 0
     logs: dict[tuple[str, Kind], list[float]] = defaultdict(list)
 
-    def policy(snapshot: Snapshot) -> Iterable[Decision]:
+    def policy(snapshot: ClusterView) -> Iterable[Decision]:
         nonlocal work, last, seen
         stale = False
         for span in snapshot.spans[seen:]:
@@ -80,7 +80,7 @@ def preassigned(scenario: Scenario, weighted: bool) -> Policy:
         )
         plan[job.name] = chosen.name
 
-    def policy(snapshot: Snapshot) -> Iterable[Decision]:
+    def policy(snapshot: ClusterView) -> Iterable[Decision]:
         pools = {pool.name: pool for pool in snapshot.pools}
         free = {pool.name: pool.free for pool in snapshot.pools}
         alive = {
@@ -104,7 +104,7 @@ def any_free(scenario: Scenario) -> Policy:
     """Return a policy that takes whatever slot is free, GPUs first."""
     jobs = {job.name: job for job in scenario.jobs}
 
-    def policy(snapshot: Snapshot) -> Iterable[Decision]:
+    def policy(snapshot: ClusterView) -> Iterable[Decision]:
         free = {p.name: p.free for p in sorted(snapshot.pools, key=lambda p: p.kind, reverse=True)}
         kinds = {p.name: p.kind for p in snapshot.pools}
         for name in snapshot.ready:

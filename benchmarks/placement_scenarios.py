@@ -14,7 +14,7 @@ from tilewright.placement.workload import Slots
 
 CPUS_PER_JOB, GPU_JOB_GB, CPU_JOB_GB = 8, 16, 48
 #: Rules in the order of the pipeline; the small ones never take a GPU.
-RULES = ("tile_positions", "stitch", "deconvolve", "project", "register", "assemble")
+RULES = ("tile_positions", "stitch", "deconvolve", "edf_plane", "register", "assemble")
 
 
 @dataclass

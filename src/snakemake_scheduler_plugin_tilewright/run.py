@@ -17,10 +17,11 @@ from snakemake_scheduler_plugin_tilewright.stated import (
     StatedSizes,
     fixed_of,
     resources_at,
+    stated_shape_of,
 )
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.dispatcher import Dispatcher
-from tilewright.placement.jobs import Fixed, Job, Place, PlacementError, key_of
+from tilewright.placement.jobs import Fixed, Job, Place, PlacementError, Task, key_of
 from tilewright.placement.ledger import Ledger
 from tilewright.placement.preflight import check_sizes
 from tilewright.placement.routing import Plan
@@ -127,9 +128,9 @@ class Run:
             adapter.without_timers(self.dag)
             self._timers_stopped = True
         self._settle(ready)
-        for job in ready.values():
-            if job.rule.name not in self.plan.rules and job.attempt == 1:
-                self.plan.estimates.forget(job.rule.name, job.wildcards)  # its input is there now
+        for name, job in ready.items():
+            if job.rule.name not in self.plan.rules:
+                self._read_stated(self.dispatcher.tasks[name], job)
         waiting = {key_of(job.rule.name, job.wildcards) for job in remaining if not job.is_group()}
         later = (waiting & self.dispatcher.tasks.keys()) - ready.keys()
         places = self.dispatcher.round(ready, later)
@@ -147,6 +148,14 @@ class Run:
             if ready[name] not in chosen:
                 self.dispatcher.withdraw(name)
         return chosen
+
+    def _read_stated(self, task: Task, job: Any) -> None:
+        """Note what a plain rule asks for, now that its input is there, or at another try."""
+        if job.attempt == 1:
+            self.plan.estimates.forget(job.rule.name, job.wildcards)
+        else:
+            stated = stated_shape_of(job)
+            task.least_mem_mb, task.least_min = stated.mem_mb, stated.runtime_min
 
     def _send_to(self, job: Any, place: Place) -> None:
         """Have Snakemake ask all resource functions of a job again, and set what none gives."""

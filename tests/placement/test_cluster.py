@@ -11,8 +11,7 @@ from rich.console import Console
 from tests.conftest import REPO
 from tests.support.recorded import LIMITS, PARTITIONS, USE, Recorded, client
 from tilewright.commands.accounts import as_json, print_survey
-from tilewright.placement.cluster import Note, Survey, SurveyError, survey
-from tilewright.placement.site import Site, read_site
+from tilewright.placement.cluster import Note, Site, Survey, SurveyError, read_site, survey
 from tilewright.slurm.query import Unknown
 
 HIPERGATOR = REPO / "profiles/hipergator/site.yaml"

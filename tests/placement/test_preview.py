@@ -13,10 +13,10 @@ from tilewright.placement.jobs import Job, Kind
 from tilewright.placement.policy import decide
 from tilewright.placement.preview import (
     Change,
+    ClusterView,
     OversubscribedError,
     Policy,
     SimulatedRun,
-    Snapshot,
     simulate,
 )
 from tilewright.placement.workload import Decision, Slots, Strategy, Workload
@@ -36,7 +36,7 @@ def production(jobs: list[Job]) -> Policy:
     work = Workload(jobs, UNIT_S)
     last: Strategy | None = None
 
-    def policy(seen: Snapshot) -> Iterable[Decision]:
+    def policy(seen: ClusterView) -> Iterable[Decision]:
         nonlocal last
         found = decide(work, seen.ready, seen.later, seen.pools, seen.clock_s, last=last)
         last = found.strategy
@@ -143,7 +143,7 @@ def test_every_job_is_done_once_in_order_and_no_pool_is_exceeded(
 
 @pytest.mark.parametrize("pool", ["clive_gpu", "maigan_cpu"])
 def test_a_policy_that_oversubscribes_is_caught(pool: str) -> None:
-    def greedy(seen: Snapshot) -> Iterable[Decision]:
+    def greedy(seen: ClusterView) -> Iterable[Decision]:
         return [Decision(name, pool, seen.clock_s, math.inf, "") for name in seen.ready]
 
     with pytest.raises(OversubscribedError, match="no free slot"):
@@ -153,7 +153,7 @@ def test_a_policy_that_oversubscribes_is_caught(pool: str) -> None:
 
 @pytest.mark.parametrize("pool", ["clive_cpu", "clive_gpu"])
 def test_a_job_that_runs_may_not_start_again(pool: str) -> None:
-    def restless(seen: Snapshot) -> Iterable[Decision]:
+    def restless(seen: ClusterView) -> Iterable[Decision]:
         return [Decision("j0", pool, seen.clock_s, math.inf, "")] * 2
 
     with pytest.raises(OversubscribedError, match="j0 is not ready"):

@@ -268,5 +268,8 @@ def test_memory_doubles_after_a_failure_unless_the_rule_asks_for_more(
     assert tries(folder, "growing", "mem_mb") == [(4000,), (16000,)]
     assert tries(folder, "per_cpu", "mem_mb_per_cpu") == [(1500,), (3000,)]
     events = list(read_ledger(folder / ".snakemake/tilewright/ledger.jsonl"))
+    # what placement counts is what is sent
+    for rule, mem_mb in (("hungry", 8000), ("growing", 16000), ("per_cpu", 6000)):
+        assert placed(folder)[f"rule_{rule}"]["mem_mb"] == mem_mb
     failures = {e["rule"]: e["cause"] for e in events if e["event"] == "fail"}
     assert failures == dict.fromkeys(("hungry", "growing", "per_cpu"), "memory")

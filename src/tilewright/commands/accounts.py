@@ -15,10 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tilewright.commands.slurm_here import slurm_wanted
-from tilewright.placement.cluster import Survey, SurveyError, survey
+from tilewright.placement.cluster import SiteError, Survey, SurveyError, read_site, survey
 from tilewright.placement.jobs import Kind
 from tilewright.placement.limits import Sharing, total_slots
-from tilewright.placement.site import SiteError, read_site
 from tilewright.slurm.accounts import Account
 from tilewright.slurm.query import SlurmClient
 

@@ -195,6 +195,8 @@ class Task:
     past : Past
     moved : str
         Why it was cancelled to be placed again; empty if it was not.
+    least_mem_mb, least_min : int
+        Memory and minutes that its rule asks for at this try, by its own function of the attempt.
     """
 
     job: Job
@@ -204,6 +206,8 @@ class Task:
     seen: SlurmJob | None = None
     past: Past = field(default_factory=Past)
     moved: str = ""
+    least_mem_mb: int = 0
+    least_min: int = 0
 
     @property
     def name(self) -> str:

@@ -39,7 +39,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class JobSpan:
     """One job in one pool from start to end, in seconds; ``done`` is false where it was killed."""
 
     job: str
@@ -50,17 +50,17 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ClusterView:
     """What a policy sees: names of ready and of later jobs, pools, clock, and spans so far."""
 
     clock_s: float
     ready: tuple[str, ...]
     later: frozenset[str]
     pools: tuple[Slots, ...]
-    spans: Sequence[Span]
+    spans: Sequence[JobSpan]
 
 
-Policy = Callable[[Snapshot], Iterable[Decision]]
+Policy = Callable[[ClusterView], Iterable[Decision]]
 
 
 @dataclass
@@ -71,7 +71,7 @@ class SimulatedRun:
     ----------
     makespan_s : float
         End of the last job that was done.
-    spans : list of Span
+    spans : list of JobSpan
         The timeline.
     busy_s : dict
         Slots to the seconds that its slots were filled, summed over slots.
@@ -82,7 +82,7 @@ class SimulatedRun:
     """
 
     makespan_s: float = 0.0
-    spans: list[Span] = field(default_factory=list)
+    spans: list[JobSpan] = field(default_factory=list)
     busy_s: dict[str, float] = field(default_factory=dict)
     undone: list[str] = field(default_factory=list)
     round_s: list[float] = field(default_factory=list)
@@ -110,7 +110,7 @@ def simulate(
     pools : iterable of Slots
         Pools at the start; all their slots are free.
     policy : callable
-        Snapshot to decisions; asked whenever something happened and there are both a slot and a
+        ClusterView to decisions; asked whenever something happened and there are both a slot and a
         job that is ready.
     changes : iterable of Change
         Slots that come and go.
@@ -170,14 +170,14 @@ class _SimulatedCluster:
     def _free(self, pool: str) -> int:
         return max(0, self.slots[pool] - len(self.running[pool]))
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self) -> ClusterView:
         pools = tuple(
             Slots(name, pool.account, pool.kind, self.slots[name], self._free(name),
                  tuple(self.running[name].values()))
             for name, pool in self.pools.items()
         )  # fmt: skip
         later = frozenset(self.later)
-        return Snapshot(self.clock_s, tuple(self.ready), later, pools, self.result.spans)
+        return ClusterView(self.clock_s, tuple(self.ready), later, pools, self.result.spans)
 
     def _ask(self) -> None:
         snapshot = self._snapshot()
@@ -223,7 +223,7 @@ class _SimulatedCluster:
 
     def _leave(self, job: str, pool: str, *, done: bool) -> None:
         run = self.running[pool].pop(job)
-        self.result.spans.append(Span(job, pool, run.start_s, self.clock_s, done))
+        self.result.spans.append(JobSpan(job, pool, run.start_s, self.clock_s, done))
         self.result.busy_s[pool] += self.clock_s - run.start_s
 
 
@@ -344,7 +344,7 @@ class _Play:
         last: Strategy | None = None
         by_name = {job.name: job for job in self.work.jobs}
 
-        def policy(snapshot: Snapshot) -> Iterable[Decision]:
+        def policy(snapshot: ClusterView) -> Iterable[Decision]:
             nonlocal last
             starts, large = self._small_starts(snapshot)
             pools = [pool for pool in snapshot.pools if pool.name != SMALL]
@@ -368,7 +368,7 @@ class _Play:
         turns = {kind: cycle([p.name for p in pools if p.kind == kind] or [""]) for kind in KINDS}
         dealt = {job.name: next(turns[job.kinds[0]]) for job in self.work.jobs}
 
-        def policy(snapshot: Snapshot) -> Iterable[Decision]:
+        def policy(snapshot: ClusterView) -> Iterable[Decision]:
             starts, large = self._small_starts(snapshot)
             free = {pool.name: pool.fillable for pool in snapshot.pools}
             for name in large:
@@ -382,7 +382,7 @@ class _Play:
 
         return policy
 
-    def _small_starts(self, snapshot: Snapshot) -> tuple[list[Decision], list[str]]:
+    def _small_starts(self, snapshot: ClusterView) -> tuple[list[Decision], list[str]]:
         """Return starts of the small jobs that are ready, and the names of the others."""
         now_s, small = snapshot.clock_s, [name for name in snapshot.ready if name in self.small]
         starts = [Decision(name, SMALL, now_s, now_s, "small") for name in small]

@@ -157,10 +157,6 @@ class RuleSizes:
         """Take a rule's own sizes."""
         self._own[rule] = sizes
 
-    def has(self, rule: str) -> bool:
-        """Return whether anything is known of a rule."""
-        return self._shared is not None or rule in self._own
-
     def of(self, rule: str) -> Sizes:
         """Return the sizes that describe a rule.
 
@@ -268,6 +264,11 @@ class Estimates:
         job = task.job
         base = job.fixed.applied(self.shape(job.rule, job.wildcards, kind))
         grown = base.grown(task.past.memory, task.past.time)
+        grown = replace(
+            grown,
+            mem_mb=max(grown.mem_mb, task.least_mem_mb),
+            runtime_min=max(grown.runtime_min, task.least_min),
+        )
         partition = capacity.partitions.get(kind)
         if partition is not None and partition.max_time_min is not None:
             grown = replace(grown, runtime_min=min(grown.runtime_min, partition.max_time_min))
@@ -294,7 +295,8 @@ class Shapes:
         if found is None:
             job, past = task.job, task.past
             stated = [self.estimates.shape(job.rule, job.wildcards, kind) for kind in job.kinds]
-            size = (job.kinds, *stated, job.fixed, past.memory, past.time)
+            least = task.least_mem_mb, task.least_min
+            size = (job.kinds, *stated, job.fixed, past.memory, past.time, least)
             found = self._of_size.get(size)
             if found is None:
                 found = {
