@@ -15,27 +15,27 @@ from tests.support.slurm_cluster import Cluster, wait_for
 pytestmark = pytest.mark.slurm
 
 
-def foreign(slurm: Cluster, folder: Path, name: str) -> ClusterRun:
+def foreign(slurm: Cluster, folder: Path, name: str, **site: object) -> ClusterRun:
     run = ClusterRun(slurm, folder, REPO / f"tests/support/foreign/{name}/Snakefile")
     (folder / "config.yaml").write_text("{}\n")
-    return run.prepare()
+    return run.prepare(site=site)
 
 
 def test_a_workflow_that_never_heard_of_placement(quiet_slurm: Cluster, tmp_path: Path) -> None:
     """61 jobs on two accounts; somebody else fills one of them in mid-run."""
     run = foreign(quiet_slurm, tmp_path, "plain")
-    process = run.start()
-    run.wait_running(6)
-    hog = quiet_slurm.sbatch("labmate", "-A", "clive", "-p", "hpg-default", "--mem=700G",
+    # eight at a time leave 500 of clive's 812 GB
+    process = run.start("--jobs", "8")
+    run.wait_running(4)
+    hog = quiet_slurm.sbatch("labmate", "-A", "clive", "-p", "hpg-default", "--mem=500G",
                              command="sleep 60")  # fmt: skip
-    wait_for(lambda: "RUNNING" in quiet_slurm.show_job(hog), 30)
+    wait_for(lambda: "RUNNING" in quiet_slurm.show_job(hog), 60)
     assert run.finish(process) == 0, run.log[-3000:]
     called = (tmp_path / "calls/all.vcf").read_text().split()
     assert called == [f"s{i:02d}" for i in range(20)]
     run.check_limits((quiet_slurm.job(hog),))
     accounts = Counter(job.account for job in run.jobs())
     assert set(accounts) == {"clive", "maigan"}, dump(run.events)
-    # 100 of 812 GB are left on clive then, room for one large job
     began = quiet_slurm.job(hog).start or 0
     later = [job for job in run.jobs() if job.start and job.start > began]
     assert Counter(job.account for job in later)["maigan"] >= 5, dump(run.events)
@@ -61,7 +61,7 @@ def test_a_fixed_account_stays_and_memory_grows_after_a_failure(
 
 
 def test_a_rule_that_runs_on_either_device(quiet_slurm: Cluster, tmp_path: Path) -> None:
-    run = foreign(quiet_slurm, tmp_path, "either")
+    run = foreign(quiet_slurm, tmp_path, "either", slowdown=1.2)
     run.run()
     kinds = {event["job"]: event["kind"] for event in run.events
              if event["event"] == "place" and event["rule"] == "segment"}  # fmt: skip
