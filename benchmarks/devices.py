@@ -19,7 +19,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tilewright.devices.budget import Request
-from tilewright.devices.inventory import ClusterView, Device
+from tilewright.devices.inventory import Device, Snapshot
 from tilewright.devices.lease import lease
 
 SPAWN = get_context("spawn")
@@ -49,11 +49,11 @@ def main() -> None:
     _fill(options.jobs, options.devices, options.job_s)
 
 
-def _machine(devices: int) -> ClusterView:
-    return ClusterView(tuple(Device(f"GPU-{k}", k, "fake", 24 * GIB, 0) for k in range(devices)))
+def _machine(devices: int) -> Snapshot:
+    return Snapshot(tuple(Device(f"GPU-{k}", k, "fake", 24 * GIB, 0) for k in range(devices)))
 
 
-def _one() -> ClusterView:
+def _one() -> Snapshot:
     return _machine(1)
 
 

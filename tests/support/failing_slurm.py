@@ -38,6 +38,7 @@ class FailingSlurm(Recorded):
 
     def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
         if "job" in argv:
+            Path("bad.log").write_text("ValueError: no nuclei\n", encoding="utf-8")
             said = {str(number): words for number, _, words in _ENDED.values()}
             return said.get(argv[-1], details("FAILED", "NonZeroExitCode", "1:0", "0:0"))
         path = Path("dispatched.jsonl")

@@ -96,6 +96,9 @@ def find_cause(client: SlurmClient, job: SlurmJob | None, log: str) -> tuple[Cau
     node = node_of(details) or job.nodes
     if cause == "error" and words:
         return stated, words, node
+    if cause == "error" and log:
+        # it may never have begun, as when srun finds no slurmctld: no two of these are the same
+        said = f"{said}; job {job.id} wrote nothing to its log"
     return cause, said, node
 
 
