@@ -191,7 +191,8 @@ class Run:
                 self.dispatcher.done(name)
             elif name in ready or adapter.failed(self.dag, job):
                 found = self.dispatcher.failed(name)
-                self.logger.info(f"{name} failed ({task.past.causes[-1:]}) and {found.next}")
+                why = task.past.causes[-1] if task.past.causes else "it was moved"
+                self.logger.info(f"{name} ended early ({why}) and {found.next}")
                 if found.free and name in ready:
                     job.attempt = self.tries.get(name, job.attempt)
                 elif found.give_up and name in ready:

@@ -55,7 +55,7 @@ class ShapeModel:
         gpus = int(gpu and rule in GPU_RULES)
         if gpus and not own.get("cpus"):
             cpus = min(cpus, _GPU_CPUS)
-        if gpus:
+        if gpus and not own.get("runtime_min"):
             minutes = _START_MIN + max(0, minutes - _START_MIN) / self.slowdown
         gpu_mem_mb = gpus * (own.get("gpu_mem_mb") or self._cost(rule, size, cpus).mb)
         return Shape(

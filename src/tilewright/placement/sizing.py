@@ -68,10 +68,6 @@ class Durations:
             return other / slowdown if kind == "gpu" else other * slowdown
         return 1 / slowdown if kind == "gpu" else 1.0
 
-    def learned(self, rule: str, kind: Kind) -> bool:
-        """Return whether a job of the rule was seen to end on a device."""
-        return bool(self._seen.get(f"{rule} {kind}"))
-
     def learn(self, rule: str, kind: Kind, nominal_s: float, took_s: float) -> None:
         """Remember a finished job."""
         if nominal_s > 0 and took_s > 0:
