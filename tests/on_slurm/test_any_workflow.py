@@ -30,7 +30,7 @@ def test_a_workflow_that_never_heard_of_placement(quiet_slurm: Cluster, tmp_path
     hog = quiet_slurm.sbatch("labmate", "-A", "clive", "-p", "hpg-default", "--mem=500G",
                              command="sleep 60")  # fmt: skip
     wait_for(lambda: "RUNNING" in quiet_slurm.show_job(hog), 60)
-    assert run.finish(process) == 0, run.log[-3000:]
+    assert run.finish(process, 600) == 0, run.log[-3000:]
     called = (tmp_path / "calls/all.vcf").read_text().split()
     assert called == [f"s{i:02d}" for i in range(20)]
     run.check_limits((quiet_slurm.job(hog),))

@@ -44,7 +44,7 @@ def set_up(
     sizes: Sizes | None = None,
     *,
     ledger: Path = LEDGER,
-    device: Kind = "cpu",
+    device: Kind | None = None,
     gpus: Callable[[int], int] | None = None,
 ) -> Plan:
     """Prepare a run; called once, where Snakemake reads the Snakefile.
@@ -57,8 +57,9 @@ def set_up(
         What the workflow says of the rules that it names in ``routed``.
     ledger : Path
         Where decisions are written.
-    device : {"gpu", "cpu"}
-        Where jobs run that have no place: this machine's device, or the one that Slurm granted.
+    device : {"gpu", "cpu"}, optional
+        Where jobs run that have no place: this machine's device, or the one that Slurm granted;
+        by default a GPU where Slurm granted one.
     gpus : callable, optional
         On one machine: how many GPUs could hold a job with so many MB of device memory now.
 
@@ -76,7 +77,10 @@ def set_up(
     found, argv = clusters.current(), command()
     if workflow.is_main_process:
         before_run(found, argv)
-    granted = granted_cpus() if in_slurm_job(workflow) else None
+    inside = in_slurm_job(workflow)
+    granted = granted_cpus() if inside else None
+    if device is None:
+        device = "gpu" if inside and granted_gpus() else "cpu"
     return Plan(sizes, device, found, granted, ledger, other_scheduler(argv), gpus)
 
 
@@ -350,6 +354,11 @@ def plan_of(functions: Iterable[tuple[str, Callable[..., Any]]]) -> Plan | None:
             if isinstance(sizes, EitherSizes):
                 found.sizes.add(rule, sizes)
     return found
+
+
+def granted_gpus(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether Slurm granted this job a GPU."""
+    return bool(environ.get("SLURM_JOB_GPUS") or environ.get("SLURM_STEP_GPUS"))
 
 
 def granted_cpus(environ: Mapping[str, str] = os.environ) -> int | None:

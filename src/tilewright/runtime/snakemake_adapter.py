@@ -198,7 +198,8 @@ def change_resources(job: Any, number: int, values: Mapping[str, Any]) -> None:
     values : mapping
         Resource to value; None leaves it to the rule.
     """
-    for name in values:
+    earlier = [name for name in job._aux_resources if name.startswith("placement_")]
+    for name in [*values, *earlier]:
         job._aux_resources.pop(name, None)
     job._resources = None
     job.add_aux_resource(f"placement_{number}", 1)
