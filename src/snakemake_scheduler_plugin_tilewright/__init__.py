@@ -48,9 +48,8 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             plan = plan_of(adapter.resource_functions(self.dag)) or self._own_plan()
             if plan is None:
                 return
-            for job in self.dag.needrun_jobs():
+            if job := next(iter(self.dag.needrun_jobs()), None):
                 adapter.check("job", job)
-                break
             if plan.cluster is not None:
                 self._run = Run(self.dag, plan.cluster, plan, self.logger)
             elif plan.gpus is not None:

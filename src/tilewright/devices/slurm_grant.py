@@ -10,10 +10,10 @@ from typing import Literal
 from tilewright.devices.budget import RESERVE_B, Request, leasable
 from tilewright.devices.evidence import Held
 from tilewright.devices.inventory import Snapshot
+from tilewright.runtime.granted import granted_gpus
 
 #: Set in a job of the workflow that Slurm runs by itself.
 GRANTED = "TILEWRIGHT_GRANTED"
-_GPUS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 DeviceChoice = Literal["auto", "gpu", "cpu"]
 
 
@@ -49,22 +49,8 @@ def device_from_environment(
 
 def use_granted_device() -> None:
     """Make the device that Slurm granted the one of this process and of what it starts."""
-    os.environ["TILEWRIGHT_DEVICE"] = granted_device()
+    os.environ["TILEWRIGHT_DEVICE"] = "gpu" if granted_gpus() else "cpu"
     os.environ[GRANTED] = "1"
-
-
-def granted_device(environ: Mapping[str, str] = os.environ) -> Literal["cpu", "gpu"]:
-    """Return the device that Slurm granted this job.
-
-    ``CUDA_VISIBLE_DEVICES`` alone does not count: sbatch hands a job the variables of the shell
-    that submitted it. Slurm itself lists the GPUs of a job and of a step.
-
-    Examples
-    --------
-    >>> granted_device({"CUDA_VISIBLE_DEVICES": "5", "SLURM_JOB_ID": "7"})
-    'cpu'
-    """
-    return "gpu" if any(environ.get(name) for name in _GPUS) else "cpu"
 
 
 def shared_by_slurm(environ: Mapping[str, str] = os.environ) -> bool:
@@ -82,7 +68,7 @@ def by_slurm(environ: Mapping[str, str] = os.environ) -> bool:
     Not where Snakemake itself runs inside an allocation, whose GPUs its jobs share.
     """
     alone = environ.get(GRANTED) and environ.get("SLURM_JOB_ID")
-    return bool(alone) and granted_device(environ) == "gpu"
+    return bool(alone) and granted_gpus(environ)
 
 
 def granted_lease(

@@ -103,6 +103,11 @@ def wildcards_of(wildcards: Any) -> Iterable[str]:
     return map(str, wildcards.values() if isinstance(wildcards, Mapping) else wildcards or ())
 
 
+def name_of(job: Any) -> str:
+    """Return the name of a job of Snakemake."""
+    return key_of(job.rule.name, job.wildcards)
+
+
 @dataclass(frozen=True)
 class Past:
     """The failures of one job.
@@ -175,6 +180,22 @@ class Job:
     fixed: Fixed = Fixed()
     wildcards: Any = None
     log: str = ""
+
+
+def job_of(job: Any, needs: Iterable[Any], sizes: Sizes, fixed: Fixed = Fixed()) -> Job:
+    """Return a job of Snakemake, which needs others of Snakemake, as a job to place."""
+    rule, wildcards = job.rule.name, job.wildcards
+    return Job(
+        name_of(job),
+        rule,
+        sizes.kinds(rule),
+        tuple(map(name_of, needs)),
+        sizes.nominal_s(rule, wildcards),
+        sizes.group(wildcards),
+        fixed,
+        wildcards,
+        str(job.log[0]) if len(job.log) else "",
+    )
 
 
 @dataclass

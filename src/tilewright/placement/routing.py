@@ -1,4 +1,4 @@
-"""What a Snakefile calls: one set-up, then ``resources: **run.routed("stitch")``.
+"""What a Snakefile calls: one set-up, then ``resources: **plan.routed("stitch")``.
 
 Inside a Slurm job the answer is what Slurm granted. In the main process it is the assignment
 table that the scheduler plugin writes as jobs are dispatched; where it holds nothing (greedy
@@ -32,6 +32,7 @@ from tilewright.placement.sizing import (
     local_durations,
     stated_shape,
 )
+from tilewright.runtime.granted import granted_cpus, granted_gpus
 from tilewright.runtime.snakemake_adapter import command, other_scheduler, remember_parameters
 from tilewright.slurm.accounts import Account
 
@@ -199,7 +200,7 @@ class Plan:
     def either(self, gpu: Mapping[str, int], cpu: Mapping[str, int]) -> dict[str, Any]:
         """Return the resources of a rule that may run on a GPU or on CPUs.
 
-        Use it as ``resources: **run.either(gpu=..., cpu=...)``. The job finds the kind that was
+        Use it as ``resources: **plan.either(gpu=..., cpu=...)``. The job finds the kind that was
         chosen in ``resources.device``, ``"gpu"`` or ``"cpu"``, and its CPUs in
         ``resources.cpus_per_task``.
 
@@ -354,14 +355,3 @@ def plan_of(functions: Iterable[tuple[str, Callable[..., Any]]]) -> Plan | None:
             if isinstance(sizes, EitherSizes):
                 found.sizes.add(rule, sizes)
     return found
-
-
-def granted_gpus(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether Slurm granted this job a GPU."""
-    return bool(environ.get("SLURM_JOB_GPUS") or environ.get("SLURM_STEP_GPUS"))
-
-
-def granted_cpus(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return the CPUs that Slurm granted this job, None where it does not say."""
-    text = environ.get("SLURM_CPUS_PER_TASK") or environ.get("SLURM_CPUS_ON_NODE") or ""
-    return int(text) if text.isdigit() else None
