@@ -257,6 +257,21 @@ def top_of(raw: NDArray[Any]) -> Top:
     return Top(float(value), pixels, int(np.count_nonzero(raw == lower)))
 
 
+def equal_neighbours(raw: NDArray[Any]) -> float:
+    """Return the share of neighbours along x of exactly the same counts, the largest left out.
+
+    With noise of ``s`` counts in steps of one it is 0.28 / s. Raw tiles have 0.00 to 0.04; an
+    8-bit JPEG of one has 0.8.
+
+    Parameters
+    ----------
+    raw : ndarray, shape (y, x)
+    """
+    first, second = raw[:, 1:], raw[:, :-1]
+    below = second < np.max(raw)
+    return float(np.count_nonzero((first == second) & below) / max(1, np.count_nonzero(below)))
+
+
 def saturation_found(tops: Iterable[Top]) -> float | None:
     """Return the value at which the histogram of all images piles up, None if it does not.
 

@@ -32,6 +32,7 @@ def findings(subject: Subject, files: Files, limits: Limits) -> Findings:
     items = [
         judge(subject, "heldout_log_ratio", ratio, limits, detail=held_out),
         judge(subject, "flat_error", error, limits, detail=overlaps),
+        judge(subject, "equal_neighbours", found.get("equal_neighbours"), limits),
         # The 1st percentile: a speck of dust is no vignetting.
         judge(subject, "flat_minimum", float(np.percentile(flat, 1)), limits),
     ]
