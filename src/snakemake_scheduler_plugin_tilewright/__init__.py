@@ -91,6 +91,8 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         if not self._checked:  # it was not there before, and no job runs by now
             try:
                 adapter.check("scheduler", self.dag.workflow.scheduler)
+                if isinstance(self._run, Run):
+                    adapter.check("executor", self.dag.workflow.scheduler._executor)
             except adapter.AdapterError as error:
                 raise WorkflowError(str(error)) from None
             self._checked = True

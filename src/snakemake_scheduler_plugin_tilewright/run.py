@@ -201,7 +201,13 @@ class Run:
 
     def _tend_once(self) -> None:
         for name in self.dispatcher.move_pending(lambda name: adapter.has_tries(self.jobs[name])):
-            self.logger.info(f"{name}: {self.dispatcher.tasks[name].moved}; it is placed again")
+            task = self.dispatcher.tasks[name]
+            self.logger.info(f"{name}: {task.refused or f'{task.moved}; it is placed again'}")
+        for sentence in self.dispatcher.explain_pending():
+            self.logger.warning(sentence)
+        for name, (why, success) in self.dispatcher.lost().items():
+            if adapter.end(self.dag, self.jobs[name], why, success=success):
+                self.logger.warning(f"{name}: {why}, which Snakemake's executor does not see")
         if adapter.started(self.dag):
             wait_s = min(_LAZY_S, self.dispatcher.soonest_end_s() / 4 - _EAGER_S)
             adapter.look_at_jobs_after(self.dag, wait_s)

@@ -20,7 +20,7 @@ from tilewright.commands.plan import PlannedRun
 from tilewright.commands.plan_table import print_plan
 from tilewright.config.checks import data_sizes
 from tilewright.config.layout import Layout
-from tilewright.placement.limits import Capacity, capacity_now
+from tilewright.placement.capacity import Capacity, capacity_now
 from tilewright.placement.preview import preview
 from tilewright.placement.routing import Plan
 from tilewright.runtime.machine import device_kinds

@@ -63,7 +63,7 @@ def test_sacctmgr_tells_tables_apart_and_lists_each_row_once() -> None:
         ("plain", "", ""),
     ]
     assert associations[2].qos == ("clive", "clive-b")
-    assert (associations[2].jobs, associations[2].submit) == (20, 100)
+    assert (associations[2].jobs_per_user, associations[2].submit_per_user) == (20, 100)
     assert associations[3].tres == {"cpu": 16, "gres/gpu": 1, "mem": 65_536}
     assert [record.name for record in qos] == ["normal", "clive"]
     clive = qos[1]

@@ -14,8 +14,8 @@ from tilewright.commands.dag import find_snakefile, read_experiment, read_tasks
 from tilewright.config.checks import data_sizes
 from tilewright.config.layout import Layout
 from tilewright.placement import cluster
+from tilewright.placement.capacity import Capacity, capacity_now
 from tilewright.placement.jobs import PlacementError, Task
-from tilewright.placement.limits import Capacity, capacity_now
 from tilewright.placement.preflight import check_sizes
 from tilewright.placement.preview import Preview, preview
 from tilewright.placement.routing import Plan
@@ -130,6 +130,7 @@ def live_capacity(found: cluster.Cluster, queue: list[SlurmJob] | Unknown) -> Ca
         mode=survey.sharing,
         utilisation=found.site.utilisation,
         partitions=survey.partitions,
+        nodes=survey.nodes,
     )
     if not capacity.accounts:
         raise PlacementError(

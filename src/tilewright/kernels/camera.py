@@ -268,8 +268,9 @@ def equal_neighbours(raw: NDArray[Any]) -> float:
     raw : ndarray, shape (y, x)
     """
     first, second = raw[:, 1:], raw[:, :-1]
-    below = second < np.max(raw)
-    return float(np.count_nonzero((first == second) & below) / max(1, np.count_nonzero(below)))
+    below = second < raw.max()
+    equal = np.count_nonzero((first == second) & below)
+    return float(equal) / max(1.0, float(np.count_nonzero(below)))
 
 
 def saturation_found(tops: Iterable[Top]) -> float | None:

@@ -33,6 +33,7 @@ from tilewright.slurm.accounts import (
     with_usage,
 )
 from tilewright.slurm.jobs import SlurmJob, parse_queue, usage_of_queue
+from tilewright.slurm.nodes import Node, parse_nodes
 from tilewright.slurm.parse import parse_assoc_mgr, parse_partitions, parse_sacctmgr, parse_tres
 from tilewright.slurm.partitions import cpu_partition, gpu_partition, with_qos, with_use
 from tilewright.slurm.query import SlurmClient, Unknown
@@ -173,7 +174,7 @@ class SurveyError(RuntimeError):
 class Note:
     """What is old or unknown, and what it is about."""
 
-    about: Literal["limits", "use", "partitions", "site"]
+    about: Literal["limits", "use", "partitions", "nodes", "site"]
     text: str
 
     def __str__(self) -> str:
@@ -197,6 +198,8 @@ class Survey:
     partitions : dict of {"gpu", "cpu"} to Partition or None
     notes : tuple of Note
         What is old or unknown.
+    nodes : tuple of Node or None
+        None where Slurm did not say.
     """
 
     user: str
@@ -207,6 +210,7 @@ class Survey:
     sharing_reason: str
     partitions: Mapping[Kind, Partition | None]
     notes: tuple[Note, ...]
+    nodes: tuple[Node, ...] | None = None
 
     def unknown(self) -> Unknown | None:
         """Return what keeps every job from being placed: nobody knows partitions, or any use."""
@@ -252,23 +256,33 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
         if use is not None and account.unknown_use
     ]
     how, why = sharing(site.pools, partitions)
+    nodes, lost = _nodes(client)
     return Survey(
         client.user,
         tuple(accounts),
         tuple(left_out),
-        _pools(accounts, site, partitions, with_gpu=bool(more) or partitions["gpu"] is not None),
+        _pools(accounts, site, partitions, nodes, bool(more) or partitions["gpu"] is not None),
         how,
         why,
         partitions,
-        (*([old] if answer.failure else []), *said, *unknown, *more),
+        (*([old] if answer.failure else []), *said, *unknown, *more, *lost),
+        nodes,
     )
+
+
+def _nodes(client: SlurmClient) -> tuple[tuple[Node, ...] | None, list[Note]]:
+    """Return the nodes; where Slurm does not say them, whether they are free is not looked at."""
+    text = client.nodes()
+    if isinstance(text, Unknown):
+        return None, [Note("nodes", f"the nodes are not known: {text}")]
+    return tuple(parse_nodes(text)), []
 
 
 def _pools(
     accounts: list[Account],
     site: Site,
     partitions: Mapping[Kind, Partition | None],
-    *,
+    nodes: tuple[Node, ...] | None,
     with_gpu: bool,
 ) -> dict[Sharing, tuple[Pool, ...]]:
     """Return the pools counted either way."""
@@ -277,7 +291,12 @@ def _pools(
     return {
         mode: tuple(
             make_pools(
-                accounts, shapes, mode=mode, utilisation=site.utilisation, partitions=partitions
+                accounts,
+                shapes,
+                mode=mode,
+                utilisation=site.utilisation,
+                partitions=partitions,
+                nodes=nodes,
             )
         )
         for mode in modes

@@ -16,6 +16,8 @@ from tilewright.slurm.records import Partition
 
 #: Characters of a log's last line that are kept.
 _MOST_WORDS = 300
+#: Failures that are nobody's fault and do not count as tries; more of them do.
+_MOST_FREE = 10
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ def next_try(past: Past, cause: Cause, words: str, node: str, *, moved: bool = F
         case "node" | "device":
             avoided = past.nodes | ({node} if node else set())
             return NextTry(replace(now, nodes=avoided), f"goes elsewhere than {node or 'there'}")
+        case "preempted":
+            return NextTry(now, "is placed again", free=len(now.causes) <= _MOST_FREE)
         case "error" if said in past.causes:
             return NextTry(now, "failed twice in the same way and is not tried again", True)
         case _:

@@ -216,6 +216,14 @@ class Task:
     past : Past
     moved : str
         Why it was cancelled to be placed again; empty if it was not.
+    moves : int
+        How often it was.
+    refused : str
+        Why it was cancelled for good: no place is left that Slurm takes it on.
+    said : str
+        Why it pends, as it was last said to the user.
+    odd_s : float or None
+        Since when the queue shows it in a state that does not end by itself, or not at all.
     least_mem_mb, least_min : int
         Memory and minutes that its rule asks for at this try, by its own function of the attempt.
     """
@@ -227,6 +235,10 @@ class Task:
     seen: SlurmJob | None = None
     past: Past = field(default_factory=Past)
     moved: str = ""
+    moves: int = 0
+    refused: str = ""
+    said: str = ""
+    odd_s: float | None = None
     least_mem_mb: int = 0
     least_min: int = 0
 

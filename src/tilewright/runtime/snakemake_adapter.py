@@ -33,6 +33,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "attempt",
         "restart_times",
     ),
+    "executor": ("active_jobs", "lock", "report_job_error", "report_job_success"),
     "workflow": ("executor_plugin", "resource_settings", "rules", "scheduler", "workdir_init"),
 }
 
@@ -291,6 +292,29 @@ def look_at_jobs_after(dag: Any, seconds: float) -> None:
     ``scheduler._executor.next_seconds_between_status_checks``.
     """
     dag.workflow.scheduler._executor.next_seconds_between_status_checks = seconds
+
+
+def end(dag: Any, job: Any, why: str, *, success: bool) -> bool:
+    """Tell Snakemake that a job has ended of which its executor does not learn.
+
+    Returns
+    -------
+    bool
+        False where the executor is just looking at its jobs itself: ask again later. Uses
+        ``scheduler._executor.lock``, ``.active_jobs``, ``.report_job_success``,
+        ``.report_job_error``.
+    """
+    executor = dag.workflow.scheduler._executor
+    with executor.lock:
+        sent = next((info for info in executor.active_jobs if info.job is job), None)
+        if sent is None:
+            return False
+        executor.active_jobs.remove(sent)
+    if success:
+        executor.report_job_success(sent)
+    else:
+        executor.report_job_error(sent, msg=why)
+    return True
 
 
 def started(dag: Any) -> bool:

@@ -58,7 +58,9 @@ class Account:
     limit_per_user, limit_per_job : dict
         TRES of one user's jobs together, and of one job.
     jobs, submit : int or None
-        Most running, and running or pending, jobs.
+        Most running, and running or pending, jobs of everybody.
+    jobs_per_user, submit_per_user : int or None
+        The same of this user.
     used, mine : dict or None
         TRES in use by everybody, and by this user; None, or without the TRES, where Slurm did
         not say.
@@ -90,6 +92,28 @@ class Account:
     limit_per_job: Tres = field(default_factory=dict)
     max_wall_min: int | None = None
     before_partition: bool = False
+    jobs_per_user: int | None = None
+    submit_per_user: int | None = None
+
+    def free_jobs(self, *, now: bool) -> dict[str, int]:
+        """Return how many ``jobs`` may run and ``submit`` be in the queue, absent without a limit.
+
+        A group's limit counts everybody's jobs, a user's this user's: those in use ``now``, or
+        none.
+        """
+        free = {}
+        for name, of_all, of_user in (
+            ("jobs", self.jobs, self.jobs_per_user),
+            ("submit", self.submit, self.submit_per_user),
+        ):
+            used, mine = (self.jobs_used or 0, self.jobs_mine or 0) if now else (0, 0)
+            left = _least(
+                None if of_all is None else of_all - max(used, mine),
+                None if of_user is None else of_user - mine,
+            )
+            if left is not None:
+                free[name] = left
+        return free
 
     @property
     def unknown_use(self) -> tuple[str, ...]:
@@ -246,13 +270,23 @@ def _account(
         limit,
         origin,
         dict(qos.tres_per_user),
-        _least(qos.jobs, qos.jobs_per_user, *(row.jobs for row in held)),
-        _least(qos.submit, qos.submit_per_user, *(row.submit for row in held)),
+        _least(qos.jobs, *(row.jobs for row in held if not row.user)),
+        _least(qos.submit, *(row.submit for row in held if not row.user)),
         partitions=() if "" in partitions else tuple(sorted(set(partitions))),
         name_qos=any(row.default_qos != qos.name for row in own),
         limit_per_job=per_job | qos.tres_per_job,
         max_wall_min=_least(qos.max_wall_min, *(row.max_wall_min for row in held)),
         before_partition="OverPartQOS" in qos.flags,
+        jobs_per_user=_least(
+            qos.jobs_per_user,
+            *(row.jobs_per_user for row in held),
+            *(row.jobs for row in held if row.user),
+        ),
+        submit_per_user=_least(
+            qos.submit_per_user,
+            *(row.submit_per_user for row in held),
+            *(row.submit for row in held if row.user),
+        ),
     )
 
 

@@ -164,10 +164,12 @@ def _association(row: dict[str, str]) -> Association:
         row["defaultqos"],
         parse_tres(row["grptres"]),
         parse_tres(row["maxtres"]),
-        _least(row["grpjobs"], row["maxjobs"]),
-        _least(row["grpsubmit"], row["maxsubmit"]),
+        _number(row["grpjobs"]),
+        _number(row["grpsubmit"]),
         parse_minutes(row["maxwall"]),
         row["cluster"],
+        _number(row["maxjobs"]),
+        _number(row["maxsubmit"]),
     )
 
 
@@ -184,10 +186,6 @@ def _qos(row: dict[str, str]) -> Qos:
         parse_minutes(row["maxwall"]),
         tuple(filter(None, row["flags"].split(","))),
     )
-
-
-def _least(*texts: str) -> int | None:
-    return min((n for n in map(_number, texts) if n is not None), default=None)
 
 
 def _used(text: str) -> int:
