@@ -61,7 +61,10 @@ def _tres(text: str) -> str:
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    # YAML reads the account 12345 as a number
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True
+    )
 
 
 class JobSize(_Section):

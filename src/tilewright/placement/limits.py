@@ -8,6 +8,8 @@ beside both.
 from __future__ import annotations
 
 import math
+import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -145,8 +147,20 @@ class Pool:
 
 
 def pool_name(account: str, kind: Kind) -> str:
-    """Return the name of the Snakemake resource that counts a pool's slots."""
-    safe = "".join(c if c.isalnum() else "_" for c in account)
+    """Return the name of the Snakemake resource that counts a pool's slots.
+
+    It is an identifier, and another one for each account: one with other characters than letters,
+    digits and underscores, or with a digit in front, gets a number of its own.
+
+    Examples
+    --------
+    >>> pool_name("clive", "gpu"), pool_name("lab-x", "cpu"), pool_name("12345", "cpu")
+    ('clive_gpu', 'lab_x_4198_cpu', 'a12345_3a1c_cpu')
+    """
+    safe = re.sub(r"\W", "_", account, flags=re.ASCII)
+    if safe != account or safe[:1].isdigit():
+        letter = "a" if safe[:1].isdigit() else ""
+        safe = f"{letter}{safe}_{zlib.crc32(account.encode()) & 0xFFFF:04x}"
     return f"{safe}_{kind}"
 
 
