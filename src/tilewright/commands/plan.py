@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tilewright.commands.checks import count
 from tilewright.commands.dag import find_snakefile, read_experiment, read_tasks
@@ -35,7 +34,7 @@ class Here:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """What ``tilewright plan`` found.
+    """What ``tilewright plan`` found; as JSON times are in seconds, what is not known is null.
 
     Attributes
     ----------
@@ -56,10 +55,6 @@ class PlannedRun:
     forecast: Preview | None
     here: Here | None
     notes: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values; times in seconds, what is not known is null."""
-        return asdict(self)
 
 
 def plan_run(

@@ -103,15 +103,9 @@ def create_experiment(
     write_whole(config, text.text)
     write_whole(samples, samples_text(_samples(raw.resolve(), regions), layouts))
     write_whole(markers, markers_text(metadata.markers))
-    return InitResult(
-        config,
-        samples,
-        markers,
-        recognised.convention,
-        tuple(_found(recognised, metadata, layouts, planes)),
-        tuple(text.unknown),
-        tuple(warnings),
-    )
+    found = tuple(_found(recognised, metadata, layouts, planes))
+    told = (recognised.convention, found, tuple(text.unknown), tuple(warnings))
+    return InitResult(config, samples, markers, *told)
 
 
 def _layout(recognised: Recognised, metadata: Metadata, region: str) -> TileLayout:

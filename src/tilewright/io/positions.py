@@ -49,6 +49,12 @@ class Positions:
     sigma_px: Floats
     island: Indices
 
+    def places(self) -> dict[tuple[int, int], tuple[float, float]]:
+        """Return (y, x) in px of each tile by (row, col)."""
+        columns = (self.row, self.col, self.y_px, self.x_px)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return {(row, col): (y, x) for row, col, y, x in rows}
+
 
 @dataclass(frozen=True)
 class Edges:

@@ -26,13 +26,10 @@ class Threshold:
         >>> Threshold(1.0, 2.0, "above").judge(1.0), Threshold(1.0, 2.0, "above").judge(2.5)
         ('pass', 'fail')
         """
-        for verdict in ("fail", "warn"):
-            limit = self.fail if verdict == "fail" else self.warn
-            if limit is not None and (
-                value > limit if self.direction == "above" else value < limit
-            ):
-                return "fail" if verdict == "fail" else "warn"
-        return "pass"
+        sign = 1 if self.direction == "above" else -1
+        if self.fail is not None and sign * value > sign * self.fail:
+            return "fail"
+        return "warn" if self.warn is not None and sign * value > sign * self.warn else "pass"
 
 
 @dataclass(frozen=True)

@@ -174,12 +174,7 @@ def overlap_px(
 
 def _places(tiles: TileSource, positions: Positions) -> NDArray[np.float64]:
     """Return the (y, x) of each tile, with 0 as the smallest of each."""
-    known = {
-        (int(r), int(c)): (float(y), float(x))
-        for r, c, y, x in zip(
-            positions.row, positions.col, positions.y_px, positions.x_px, strict=True
-        )
-    }
+    known = positions.places()
     keys = list(zip(tiles.row.tolist(), tiles.col.tolist(), strict=True))
     for r, c in keys:
         if (r, c) not in known or not np.isfinite(known[r, c]).all():
