@@ -200,6 +200,9 @@ class Run:
                 self.logger.exception("looking after pending jobs failed; it is tried again")
 
     def _tend_once(self) -> None:
+        for name, task in list(self.dispatcher.tasks.items()):
+            if task.place is not None and self.dag.finished(self.jobs[name]):
+                self.dispatcher.done(name)  # else the ledger has it with the next round
         for name in self.dispatcher.move_pending(lambda name: adapter.has_tries(self.jobs[name])):
             task = self.dispatcher.tasks[name]
             self.logger.info(f"{name}: {task.refused or f'{task.moved}; it is placed again'}")
@@ -209,6 +212,7 @@ class Run:
             if adapter.end(self.dag, self.jobs[name], why, success=success):
                 self.logger.warning(f"{name}: {why}, which Snakemake's executor does not see")
         if adapter.started(self.dag):
+            ttl_s = self.dispatcher.cluster.client.ttl_s
             wait_s = min(_LAZY_S, self.dispatcher.soonest_end_s() / 4 - _EAGER_S)
-            adapter.look_at_jobs_after(self.dag, wait_s)
+            adapter.look_at_jobs_after(self.dag, max(ttl_s, wait_s))
             adapter.wake(self.dag)

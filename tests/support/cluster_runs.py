@@ -32,6 +32,7 @@ SITE: dict[str, Any] = {
     "partitions": {"gpu": "hpg-b200", "cpu": "hpg-default"},
     "slowdown": 3,
     "patience_s": 5,
+    "calls_per_min": 60,
 }
 #: (CPUs, memory in MB, GPUs) of the worked example.
 LIMITS = {"clive": (104, 812 * 1024, 3), "maigan": (80, 625 * 1024, 2)}

@@ -108,7 +108,9 @@ class Site(_Section):
     stale : {"refuse", "wait", "cancel"}
         What a run does about jobs of an earlier, killed run that still write into its folder.
     patience_s : float
-        Seconds a job pends on a group limit before it may be moved.
+        Seconds a job pends in vain before it may be moved, and before its reason is said.
+    calls_per_min : float
+        About how often Slurm is asked in a run; how old answers may be follows from it.
     """
 
     burst: Annotated[str, AfterValidator(_expression)] = r"-b$"
@@ -124,6 +126,7 @@ class Site(_Section):
     slowdowns: dict[str, Annotated[float, Field(ge=0.1)]] = Field(default_factory=dict)
     stale: Literal["refuse", "wait", "cancel"] = "refuse"
     patience_s: float = Field(default=60.0, ge=0)
+    calls_per_min: float = Field(default=12.0, ge=1)
 
     def rules(self) -> SiteRules:
         """Return what decides which accounts are used."""
@@ -398,8 +401,10 @@ def _age(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-#: Live use and the queue are asked again after this long: two calls of 20 ms each.
-TTL_S = 5.0
+#: Calls in one look at the cluster: queue and live use, nodes every second time, limits and
+#: partitions every tenth, and the executor's own look at its jobs.
+_CALLS_A_LOOK = 4
+_MIN_TTL_S = 5.0
 _current: Cluster | None = None
 
 
@@ -467,17 +472,17 @@ def use(site: str | Path | None = None) -> Cluster:
     named = os.environ.get("TILEWRIGHT_SITE")
     path = Path(named) if named else beside_profile(Path(site), command()) if site else None
     read = read_site(path)
-    client = own_client()
+    client = own_client(read.calls_per_min)
     found = survey(client, os.getuid(), read)
     _check_names(read, found, str(path))
     _current = Cluster(read, client, os.getuid(), found)
     return _current
 
 
-def own_client() -> SlurmClient:
+def own_client(calls_per_min: float = 60.0) -> SlurmClient:
     """Return a client that asks for the person who runs this process."""
-    user = pwd.getpwuid(os.getuid()).pw_name
-    return SlurmClient(user, platformdirs.user_cache_path("tilewright"), ttl_s=TTL_S)
+    user, cache = pwd.getpwuid(os.getuid()).pw_name, platformdirs.user_cache_path("tilewright")
+    return SlurmClient(user, cache, ttl_s=max(_MIN_TTL_S, 60.0 * _CALLS_A_LOOK / calls_per_min))
 
 
 def current() -> Cluster | None:
