@@ -20,8 +20,8 @@ import tifffile
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from tilewright.io.mosaic import Mosaic, MosaicWriter, create_mosaic, open_mosaic
-from tilewright.io.zarr_store import OmeZarrVersion
+from tilewright.io.mosaic import Mosaic, create_mosaic, open_mosaic
+from tilewright.io.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.blur import crop_psf
 from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
@@ -204,7 +204,7 @@ def _project_part(backend: Backend, job: ProjectionPlan, part: _Stack) -> _Proje
 
 
 def _stream(
-    backend: Backend, inner: Backend, mosaic: Mosaic, job: ProjectionPlan, writer: MosaicWriter
+    backend: Backend, inner: Backend, mosaic: Mosaic, job: ProjectionPlan, writer: StoreWriter
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
     """Project and write all chunks; return the height map in planes, votes, clipped pixels."""
     step = HEIGHT_STEP_PX
@@ -221,7 +221,7 @@ def _stream(
             _SMALLEST,
         )
         for part in parts:
-            writer.write(0, part.cell.y, part.cell.x, part.pixels)
+            writer.write(0, part.cell.y.start, part.cell.x.start, part.pixels)
         # What waits to be gathered holds no pixels.
         return [part._replace(pixels=part.pixels[:0, :0].copy()) for part in parts]
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from tilewright.io.mosaic import MosaicWriter, create_mosaic
-from tilewright.io.zarr_store import OmeZarrVersion
+from tilewright.io.mosaic import create_mosaic
+from tilewright.io.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.blending import (
     Correction,
@@ -213,7 +213,7 @@ def _stream(
     backend: Backend,
     tiles: TileSource,
     plan: StitchPlan,
-    mosaic: MosaicWriter,
+    mosaic: StoreWriter,
     saturation_counts: float,
     repair: bool,
 ) -> tuple[int, int, TilePlanes]:
@@ -279,7 +279,7 @@ def fuse_chunk(
     backend: Backend,
     plan: StitchPlan,
     planes: TilePlanes,
-    mosaic: MosaicWriter,
+    mosaic: StoreWriter,
     z: int,
     y: tuple[int, int],
     x: tuple[int, int],
@@ -306,5 +306,5 @@ def fuse_chunk(
 
     parts = in_parts(backend, fuse_part, (slice(*y), slice(*x)), halves, SMALLEST)
     for (rows, columns), pixels, _, _ in parts:
-        mosaic.write(z, rows, columns, pixels)
+        mosaic.write(z, rows.start, columns.start, pixels)
     return sum(low for _, _, low, _ in parts), sum(high for *_, high in parts)
