@@ -74,7 +74,6 @@ except (
 routed = run.routed
 threads = run.threads
 DECONVOLVED = experiment.settings.deconvolve.method != "none"
-VOXEL_UM = experiment.voxel_um
 PLANE = "{sample}_cycle{cycle}_channel{channel}"
 CYCLE = "{sample}_cycle{cycle}"
 
