@@ -70,7 +70,6 @@ except (
 routed = plan.routed
 threads = plan.threads
 DECONVOLVED = experiment.settings.deconvolve.method != "none"
-VOXEL_UM = experiment.voxel_um
 PLANE = "{sample}_cycle{cycle}_channel{channel}"
 CYCLE = "{sample}_cycle{cycle}"
 
