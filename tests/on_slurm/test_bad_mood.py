@@ -43,20 +43,21 @@ def hold_all_gpus(slurm: Cluster, seconds: int, qos: str = "brusko") -> int:
 
 def test_a_drained_partition_is_not_offered(run: ClusterRun) -> None:
     run.slurm.run(["scontrol", "update", "NodeName=b1", "State=DRAIN", "Reason=test"])
-    run.prepare(jobs=16, seconds=QUICK).run()
-    run.check_outputs(set(range(16)))
+    run.prepare(jobs=6, seconds=QUICK).run()
+    run.check_outputs(set(range(6)))
     assert not any(pool.endswith("_gpu") for pool in run.placed()), dump(run.events)
     assert not moves(run)
 
 
 def test_busy_gpus_keep_no_job_waiting_and_are_used_when_they_come_free(run: ClusterRun) -> None:
     held = hold_all_gpus(run.slurm, 600)
-    process = run.prepare(jobs=24, seconds="2,12").start()
-    run.wait_running(6)
+    few = {"cpus": 32, "mem_mb": 48_000}  # five at once on CPUs
+    process = run.prepare(jobs=12, seconds="2,12", cpu_job=few).start()
+    run.wait_running(4)
     assert not any(pool.endswith("_gpu") for pool in run.placed()), dump(run.events)
     run.slurm.run(["scancel", str(held)])
     assert run.finish(process) == 0
-    run.check_outputs(set(range(24)))
+    run.check_outputs(set(range(12)))
     assert any(pool.endswith("_gpu") for pool in run.placed())
     assert max(moves(run).values(), default=0) <= 1
 
@@ -65,14 +66,14 @@ def test_a_job_that_waits_for_a_node_is_moved_once_and_the_node_is_avoided(
     run: ClusterRun,
 ) -> None:
     """Reserved nodes look idle until a job pends there."""
-    run.prepare(jobs=16, seconds=QUICK, site={"patience_s": 3})
+    run.prepare(jobs=8, seconds=QUICK, site={"patience_s": 3})
     run.slurm.run(["scontrol", "create", "reservation", "ReservationName=class", "Nodes=b1",
                    "StartTime=now+60", "Duration=60", "Users=labmate"])  # fmt: skip
     try:
         run.run()
     finally:
         run.slurm.run(["scontrol", "delete", "ReservationName=class"])
-    run.check_outputs(set(range(16)), once=False)
+    run.check_outputs(set(range(8)), once=False)
     assert max(moves(run).values(), default=0) <= 1, dump(run.events)
     # later jobs do not try what the first found closed
     assert sum(moves(run).values()) <= 5
@@ -87,16 +88,16 @@ def test_preempted_jobs_are_placed_again(run: ClusterRun, mode: str) -> None:
     slurm.run(["sacctmgr", "-i", "modify", "qos", "where", "name=clive,maigan", "set",
                f"preemptmode={mode}"])  # fmt: skip
     try:
-        process = run.prepare(jobs=6, seconds="40,15").start()
+        process = run.prepare(jobs=4, seconds="40,15").start()
         wait_for(lambda: any(job.state == "RUNNING" and job.partition == "hpg-b200"
                              for job in run.jobs()), 90)  # fmt: skip
         hold_all_gpus(slurm, 60)
         assert run.finish(process) == 0
     finally:
         slurm.run(["sacctmgr", "-i", "modify", "qos", "where", "name=brusko", "set", "preempt="])
-    run.check_outputs(set(range(6)), once=False)
+    run.check_outputs(set(range(4)), once=False)
     causes = {event["cause"] for event in run.events if event["event"] == "fail"}
-    assert causes == {"preempted"}, dump(run.events)
+    assert {"preempted"} <= causes <= {"preempted", "cancelled"}, dump(run.events)
     tries = [event.get("give_up") for event in run.events if event["event"] == "fail"]
     assert not any(tries)
 
@@ -124,6 +125,7 @@ def test_on_a_full_cluster_jobs_wait_in_the_queue_and_a_held_one_is_said(run: Cl
     theirs = fill(slurm)
     process = run.prepare(jobs=8, seconds=QUICK, site={"patience_s": 4}).start()
     wait_for(lambda: len(own_pending(run)) == 4, 90, "four pending jobs")
+    wait_for(lambda: "jobs of others go first" in run.log, 60, "that others go first")
     first = own_pending(run)[0]
     slurm.run(["scontrol", "hold", str(first)])
     slurm.run(["scancel", *map(str, theirs)])
@@ -135,7 +137,6 @@ def test_on_a_full_cluster_jobs_wait_in_the_queue_and_a_held_one_is_said(run: Cl
     assert run.log.count("it is held") == 1
     said = [event["words"] for event in run.events if event["event"] == "pend"]
     assert any("scontrol release" in words for words in said)
-    assert any("jobs of others go first" in words for words in said)
 
 
 def test_jobs_whose_qos_is_withdrawn_go_elsewhere(run: ClusterRun) -> None:

@@ -153,9 +153,9 @@ def test_use_is_seen_in_the_queue_where_slurm_refuses_but_not_where_it_is_silent
 
 
 def test_accounts_of_other_clusters_are_not_ours(limited: Recorded, tmp_path: Path) -> None:
-    rows = [line for line in LIMITS.splitlines() if line.count("|") == 12]
-    here = [f"{line}hpg" for line in rows]
-    there = [f"{line.replace('clive', 'elsewhere')}other" for line in rows]
+    rows = [line for line in LIMITS.splitlines() if line.count("|") == 13]
+    here = [f"{line[:-1]}hpg|" for line in rows]
+    there = [f"{line[:-1].replace('clive', 'elsewhere')}other|" for line in rows]
     rest = [line for line in LIMITS.splitlines() if line not in rows]
     limited.answers["sacctmgr"] = "\n".join([*here, *there, *rest])
     limited.answers["config"] = "SLURM_VERSION = 22.05\nClusterName             = hpg\n"

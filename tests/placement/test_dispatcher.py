@@ -238,6 +238,17 @@ def test_what_jobs_were_moved_away_from_is_avoided_for_a_time_that_grows(tmp_pat
     assert run.move_pending() == []  # three times at most
 
 
+def test_an_invalid_job_goes_where_it_would_wait_and_nobody_follows_it(tmp_path: Path) -> None:
+    run = with_nodes(dispatcher(pending(1, "InvalidQOS"), tmp_path, 1, 1), nodes(0))
+    task, other = run.tasks.values()
+    for one in (task, other):
+        one.job = replace(one.job, kinds=("gpu",))
+    task.sent_s = 4999.0
+    assert run.move_pending() == [task.name]
+    (place,) = run.round([other.name], []).values()
+    assert place.account != "clive"
+
+
 def test_an_invalid_job_that_nobody_takes_ends(tmp_path: Path) -> None:
     run = dispatcher(pending(1, "InvalidQOS"), tmp_path, sent=1, ready=0)
     (task,) = run.tasks.values()

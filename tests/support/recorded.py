@@ -11,10 +11,10 @@ from tilewright.slurm.jobs import JOB_FIELDS
 from tilewright.slurm.query import SlurmClient, Unknown
 
 LIMITS = """\
-brusko|ada||brusko|brusko||||||||
-clive-b|ada||clive-b|clive-b||||||||
-clive|ada||clive,clive-b|clive||||||||
-maigan|ada||maigan,maigan-b|maigan||||||||
+brusko|ada||brusko|brusko|||||||||
+clive-b|ada||clive-b|clive-b|||||||||
+clive|ada||clive,clive-b|clive|||||||||
+maigan|ada||maigan,maigan-b|maigan|||||||||
 clive|cpu=104,gres/gpu=3,mem=812G||||||||
 maigan|cpu=80,gres/gpu=2,mem=625G||||||||
 brusko|cpu=32,gres/gpu=1,mem=250G||||||||

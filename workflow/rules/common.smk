@@ -57,6 +57,7 @@ try:
         ledger=layout.ledger,
         device=None if in_job else "gpu" if any_gpu else "cpu",
         gpus=healthy_gpus if any_gpu else None,
+        logs=layout.logs,
     )
 except (
     ConfigError,

@@ -62,6 +62,8 @@ class Layout:
         self.qc_csv = f"{results}/qc.csv"
         #: The verdict of each marker of each sample.
         self.trusted_markers = f"{results}/trusted_markers.csv"
+        #: Logs of all rules.
+        self.logs = Path(results) / "logs"
         #: Every placement of every run on a cluster; no rule's output.
         self.ledger = Path(results) / "placement" / "ledger.jsonl"
         #: What each job made of the device it held; no rule's output.
@@ -73,7 +75,7 @@ class Layout:
 
     def log(self, rule: str, wildcards: str) -> str:
         """Return the log of a rule; ``wildcards`` is a template such as ``{sample}_{cycle}``."""
-        return f"{self.results}/logs/{rule}/{wildcards}.log"
+        return f"{self.logs}/{rule}/{wildcards}.log"
 
     def benchmark(self, rule: str, wildcards: str) -> str:
         """Return Snakemake's benchmark table of a rule."""

@@ -19,7 +19,7 @@ from tilewright.placement.limits import (
     room_on,
     unknown_use,
 )
-from tilewright.slurm.accounts import COUNTED, Account
+from tilewright.slurm.accounts import COUNTED, Above, Account
 from tilewright.slurm.jobs import SlurmJob, why_pending
 from tilewright.slurm.nodes import Node, placed
 from tilewright.slurm.records import Partition, Tres
@@ -216,11 +216,10 @@ def _may_ever(job: SlurmJob, account: Account) -> bool:
 
 
 def _claimed(account: Account, claims: Iterable[Claim], own: Mapping[str, Account]) -> Account:
-    """Return an account with what is promised on it, or on its QOS, counted as in use."""
-    total: Counter[str] = Counter()
-    for claim in claims:
-        if claim.account in own and own[claim.account].qos == account.qos:
-            total.update(claim.tres)
+    """Return an account with what is promised on it, its QOS or below the same account, in use."""
+    claims = [claim for claim in claims if claim.account in own]
+    account = replace(account, above=tuple(_claimed_above(a, claims, own) for a in account.above))
+    total = _total(claim for claim in claims if own[claim.account].qos == account.qos)
     if not total:
         return account
     return replace(
@@ -230,6 +229,20 @@ def _claimed(account: Account, claims: Iterable[Claim], own: Mapping[str, Accoun
         jobs_used=(account.jobs_used or 0) + total["jobs"],
         jobs_mine=(account.jobs_mine or 0) + total["jobs"],
     )
+
+
+def _claimed_above(above: Above, claims: Iterable[Claim], own: Mapping[str, Account]) -> Above:
+    if above.used is None:
+        return above
+    total = _total(c for c in claims if above.name in {one.name for one in own[c.account].above})
+    return replace(above, used=_plus(above.used, total))
+
+
+def _total(claims: Iterable[Claim]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for claim in claims:
+        total.update(claim.tres)
+    return total
 
 
 def _plus(used: Tres | None, more: Mapping[str, int]) -> Tres:

@@ -349,10 +349,11 @@ def _live_use(
         note = Note("use", f"use is a lower bound, from the jobs that squeue shows: {live}")
         return _use_of_queue(parse_queue(seen), accounts, partitions, {client.user: uid}), [note]
     of_qos = parse_assoc_mgr(live)
-    bound = [a.name for a in accounts if "association" in a.limit_from.values()]
-    said = client.account_usage(bound) if bound else ""
+    bound = {a.name for a in accounts if "association" in a.limit_from.values()}
+    bound |= {above.name for a in accounts for above in a.above}
+    said = client.account_usage(sorted(bound)) if bound else ""
     if isinstance(said, Unknown):
-        note = Note("use", f"use of {', '.join(bound)} is not known: {said}")
+        note = Note("use", f"use of {', '.join(sorted(bound))} is not known: {said}")
         return _Use(of_qos, [], of_qos), [note]
     return _Use(of_qos, parse_assoc_mgr(said), of_qos), []
 

@@ -35,14 +35,20 @@ _AVOID_S = 60.0
 #: A state that the executor does not know must last so long: a requeued job leaves it by itself.
 _ODD_S = 20.0
 _DONE = "COMPLETED"
+#: Where a move cancelled it, a job that is cancelled counts too.
+_UNSEEN = ODD | {"CANCELLED"}
 
 
 class Avoided(NamedTuple):
-    """A place where jobs pended in vain: until when, how often before, and why."""
+    """A place where jobs pended in vain: until when, how often before, why, and if for all jobs.
+
+    Jobs that can run nowhere else may wait for busy nodes, but not where Slurm takes none.
+    """
 
     until_s: float
     times: int
     why: str
+    for_all: bool
 
 
 @dataclass
@@ -186,9 +192,15 @@ class Dispatcher:
             if partition is not None and len(nodes) >= partition.nodes:
                 why = f"every node of {partition.name} failed in this run: {', '.join(nodes)}"
                 capacity = capacity.without(kind, why)
-        return replace(capacity, avoided=self._avoided())
+        avoided = self._avoided()
+        closed = {key: one.why for key, one in avoided.items() if one.for_all}
+        return replace(
+            capacity,
+            closed={**capacity.closed, **closed},
+            avoided={key: one.why for key, one in avoided.items()},
+        )
 
-    def _avoided(self) -> dict[tuple[str, Kind], str]:
+    def _avoided(self) -> dict[tuple[str, Kind], Avoided]:
         """Return what is avoided now; where a job runs again it is forgotten."""
         now_s = self.clock()
         for task in self.tasks.values():
@@ -197,7 +209,7 @@ class Dispatcher:
                 known = self.avoided.get((place.account, place.kind))
                 if known and task.sent_s >= known.until_s:
                     del self.avoided[place.account, place.kind]
-        return {key: one.why for key, one in self.avoided.items() if one.until_s > now_s}
+        return {key: one for key, one in self.avoided.items() if one.until_s > now_s}
 
     def _send(self, found: Placement) -> Place:
         task, place, job = found.task, found.place, found.task.job
@@ -317,10 +329,14 @@ class Dispatcher:
                     continue
                 if why.obstacle != "invalid" and waited_s < patience_s:
                     continue
-                guess_s = math.inf if why.obstacle in ("invalid", "nodes") else waited_s
-                on_nodes = why.obstacle in ("busy", "nodes")
-                better = round_.sooner_elsewhere(task, guess_s, other_nodes=on_nodes)
-                lost = why.obstacle == "invalid" and waited_s >= patience_s
+                invalid, on_nodes = why.obstacle == "invalid", why.obstacle in ("busy", "nodes")
+                better = round_.sooner_elsewhere(
+                    task,
+                    math.inf if invalid or why.obstacle == "nodes" else waited_s,
+                    other_nodes=on_nodes,
+                    anywhere=invalid,
+                )
+                lost = invalid and waited_s >= patience_s
                 if (better or lost) and self._cancel_pending(task):
                     self._move(task, seen, place, better)
                     moved.append(task.name)
@@ -355,7 +371,8 @@ class Dispatcher:
                 key = account, place.kind
                 times = self.avoided[key].times + 1 if key in self.avoided else 0
                 wait_s = max(_AVOID_S, self.cluster.site.patience_s) * 2 ** min(times, 6)
-                self.avoided[key] = Avoided(now_s + wait_s, times, text)
+                invalid = why.obstacle == "invalid"
+                self.avoided[key] = Avoided(now_s + wait_s, times, text, invalid)
 
     def explain_pending(self) -> list[str]:
         """Return why jobs pend for long, once for each job and reason; the ledger gets it too."""
@@ -379,7 +396,8 @@ class Dispatcher:
         """Return the jobs whose end Snakemake's executor does not see: why, and if they are done.
 
         Preempted and revoked jobs are left by it to Slurm, and those that slurmctld forgets are
-        taken to run for ever.
+        taken to run for ever. Jobs that were cancelled here to be placed again it would see up to
+        a minute later.
         """
         with self.lock:
             queue = self.cluster.queue()
@@ -390,12 +408,13 @@ class Dispatcher:
             found: dict[str, tuple[str, bool]] = {}
             for task in self.tasks.values():
                 seen = task.seen
-                odd = seen is not None and (seen.state in ODD or seen.id not in there)
+                odd = seen is not None and (seen.state in _UNSEEN or seen.id not in there)
                 if task.place is None or seen is None or not odd:
                     task.odd_s = None
                     continue
                 task.odd_s = now_s if task.odd_s is None else task.odd_s
-                if now_s - task.odd_s < _ODD_S:
+                moved = bool(task.moved or task.refused) and seen.state == "CANCELLED"
+                if now_s - task.odd_s < _ODD_S and not moved:
                     continue
                 state = seen.state
                 if seen.id not in there:

@@ -43,6 +43,11 @@ def bounds(account: Account, partition: Partition | None, tres: str) -> list[tup
     ][:1]
     if account.limit_from.get(tres) == "cap":
         found.append((account.limit[tres], (account.used or {}).get(tres, 0)))
+    # a partition's QOS replaces them too
+    replaced = partition.limit if partition and not account.before_partition else {}
+    for one in account.above:
+        if tres in one.limit and tres not in replaced:
+            found.append((one.limit[tres], (one.used or {}).get(tres, 0)))
     return found
 
 
@@ -94,7 +99,8 @@ def unknown_use(account: Account, partition: Partition | None) -> Iterable[str]:
     """Return the limited TRES whose use Slurm did not say."""
     for tres in COUNTED:
         holder = next((h for h in _holders(account, partition) if tres in h.limit), None)
-        if holder is not None and tres not in (holder.used or {}):
+        above = [one for one in account.above if tres in one.limit]
+        if any(tres not in (h.used or {}) for h in [holder, *above] if h is not None):
             yield tres
 
 

@@ -172,7 +172,7 @@ class Round:
         self._start(task, best.name, "cpu", "a small job, where most CPUs are free", small=True)
 
     def sooner_elsewhere(
-        self, task: Task, waited_s: float, *, other_nodes: bool = False
+        self, task: Task, waited_s: float, *, other_nodes: bool = False, anywhere: bool = False
     ) -> tuple[str, Kind, Shape] | None:
         """Return the place that would finish a pending task first, None where it best waits.
 
@@ -185,6 +185,8 @@ class Round:
             is up any more it waits for ever.
         other_nodes : bool
             It pends for its nodes, so that another account on the same nodes is no better.
+        anywhere : bool
+            It cannot stay, so a place where it would wait for nodes is better too.
         """
         assert task.place is not None
         seconds, here = self.plan.estimates.seconds, task.place
@@ -198,7 +200,8 @@ class Round:
                 end_s = seconds(task.job, kind)
                 if (other_nodes and kind == here.kind) or end_s >= best_s:
                     continue
-                if self.capacity.fits(account.name, kind, shape):
+                takes = self.capacity.may_queue if anywhere else self.capacity.fits
+                if takes(account.name, kind, shape):
                     best, best_s = (account.name, kind, shape), end_s
         return best
 

@@ -313,7 +313,7 @@ def end(dag: Any, job: Any, why: str, *, success: bool) -> bool:
     if success:
         executor.report_job_success(sent)
     else:
-        executor.report_job_error(sent, msg=why)
+        executor.report_job_error(sent, msg=f"{why}. ")
     return True
 
 

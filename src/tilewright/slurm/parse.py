@@ -14,7 +14,7 @@ from tilewright.slurm.records import Association, Partition, Qos, Tres, Usage
 
 ASSOCIATION_FIELDS = (
     "account", "user", "partition", "qos", "defaultqos", "grptres", "maxtres", "grpjobs",
-    "grpsubmit", "maxjobs", "maxsubmit", "maxwall", "cluster",
+    "grpsubmit", "maxjobs", "maxsubmit", "maxwall", "cluster", "parentname",
 )  # fmt: skip
 QOS_FIELDS = (
     "name", "grptres", "maxtres", "maxtrespu", "grpjobs", "grpsubmit", "maxjobspu", "maxsubmitpu",
@@ -170,6 +170,7 @@ def _association(row: dict[str, str]) -> Association:
         row["cluster"],
         _number(row["maxjobs"]),
         _number(row["maxsubmit"]),
+        row["parentname"],
     )
 
 

@@ -30,6 +30,8 @@ class Association:
         One slurmdbd may serve several.
     jobs_per_user, submit_per_user : int or None
         The same of one user.
+    parent : str
+        The account above this account's own row; empty for the root and for users.
     """
 
     account: str
@@ -45,6 +47,7 @@ class Association:
     cluster: str = ""
     jobs_per_user: int | None = None
     submit_per_user: int | None = None
+    parent: str = ""
 
 
 @dataclass(frozen=True)
