@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.placement_rules import CPU, GPU, LIMIT, Rules, account, room
-from tests.support.recorded import Recorded, cluster_with, queue_line
+from tests.support.recorded import USE, Recorded, cluster_with, queue_line
 from tilewright.placement.capacity import Capacity
 from tilewright.placement.dispatcher import Dispatcher
 from tilewright.placement.jobs import Fixed, Job, Kind, Place, Task
@@ -236,6 +236,20 @@ def test_what_jobs_were_moved_away_from_is_avoided_for_a_time_that_grows(tmp_pat
     assert waits == [60, 120, 240]
     task.sent_s, task.moved = now[0] - 1e4, ""
     assert run.move_pending() == []  # three times at most
+
+
+def test_a_limit_that_slurm_says_is_free_is_not_tried_again_at_once(tmp_path: Path) -> None:
+    run = dispatcher(pending(1, "QOSGrpGRES"), tmp_path, sent=1, ready=0)
+    (task,) = run.tasks.values()
+    assert run.move_pending() == [task.name]  # two of clive's three GPUs are free
+    assert set(run.avoided) == {("clive", "gpu")}
+    full = dispatcher(pending(1, "QOSGrpGRES"), tmp_path / "full", sent=1, ready=0)
+    recorded = full.cluster.client.run
+    assert isinstance(recorded, Recorded)
+    recorded.answers["flags=qos"] = USE.replace("gres/gpu=3(1)", "gres/gpu=3(3)")
+    full.cluster.client.forget()
+    assert full.move_pending() == [task.name]
+    assert not full.avoided
 
 
 def test_an_invalid_job_goes_where_it_would_wait_and_nobody_follows_it(tmp_path: Path) -> None:

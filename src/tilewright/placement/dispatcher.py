@@ -19,6 +19,7 @@ from tilewright.placement.cluster import Cluster
 from tilewright.placement.failures import NextTry, find_cause, next_try, why_no_retry
 from tilewright.placement.jobs import Job, Kind, Place, Shape, Task, observe
 from tilewright.placement.ledger import Ledger
+from tilewright.placement.limits import has_room
 from tilewright.placement.round import Placement, Round
 from tilewright.placement.routing import Plan
 from tilewright.placement.submission_lock import SubmissionLock
@@ -355,7 +356,7 @@ class Dispatcher:
         self, task: Task, seen: SlurmJob, place: Place, better: tuple[str, Kind, Shape] | None
     ) -> None:
         """Note why a job was cancelled, and avoid for a while what it waited for."""
-        why, now_s = why_pending(seen.reason), self.clock()
+        why, now_s, survey = why_pending(seen.reason), self.clock(), self.cluster.survey
         text = f"{seen.reason} on {place.account} for {now_s - task.sent_s:.0f} s"
         if better is None:
             task.refused = f"{why.words} (Slurm: {seen.reason})"
@@ -365,9 +366,11 @@ class Dispatcher:
             "move", job=task.name, slurm_id=seen.id, reason=text,
             sooner=f"{better[0]} {better[1]}" if better else None,
         )  # fmt: skip
-        if why.obstacle != "limit":  # of limits Slurm says when they are free again
-            accounts = [a.name for a in self.cluster.survey.accounts]
-            for account in [place.account] if why.obstacle == "invalid" else accounts:
+        # Slurm says when a limit is free again; one that it says is free by now is another matter
+        if why.obstacle != "limit" or has_room(survey.accounts, survey.partitions, place):
+            accounts = [a.name for a in survey.accounts]
+            alone = why.obstacle in ("invalid", "limit")
+            for account in [place.account] if alone else accounts:
                 key = account, place.kind
                 times = self.avoided[key].times + 1 if key in self.avoided else 0
                 wait_s = max(_AVOID_S, self.cluster.site.patience_s) * 2 ** min(times, 6)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tilewright.placement.jobs import KINDS, Kind, Shape
+from tilewright.placement.jobs import KINDS, Kind, Place, Shape
 from tilewright.slurm.accounts import COUNTED, Account
 from tilewright.slurm.nodes import Node
 from tilewright.slurm.records import Partition
@@ -84,6 +84,18 @@ def may_use(account: Account, partition: Partition) -> bool:
         and (qos is None or account.qos in qos)
         and (not account.partitions or partition.name in account.partitions)
     )
+
+
+def has_room(
+    accounts: Iterable[Account], partitions: Mapping[Kind, Partition | None], place: Place
+) -> bool:
+    """Return whether use and limits of a place's account, as Slurm says them, leave it room."""
+    where, wanted = partitions.get(place.kind), needs(place.shape, 1)
+    here = next((account for account in accounts if account.name == place.account), None)
+    if here is None or min(here.free_jobs(now=True).values(), default=1) <= 0:
+        return False
+    free = {tres: left(here, where, tres) for tres in COUNTED}
+    return all(n is None or wanted[tres] <= n for tres, n in free.items())
 
 
 def too_big(account: Account, shape: Shape, partition: Partition | None = None) -> str | None:
