@@ -20,7 +20,9 @@ QUICK = "2,6"
 
 @pytest.fixture
 def run(quiet_slurm: Cluster, tmp_path: Path) -> Iterator[ClusterRun]:
-    yield ClusterRun(quiet_slurm, tmp_path)
+    made = ClusterRun(quiet_slurm, tmp_path)
+    yield made
+    made.kill()
     with contextlib.suppress(TimeoutError):
         quiet_slurm.cancel_all(10)
     for node in quiet_slurm.node_names:

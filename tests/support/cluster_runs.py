@@ -48,6 +48,7 @@ class ClusterRun:
     targets: tuple[str, ...] = ()
     first_id: int = 0
     env: dict[str, str] = field(default_factory=dict)
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def prepare(self, site: dict[str, Any] | None = None, **config: Any) -> ClusterRun:
         """Write the config and the site."""
@@ -78,7 +79,7 @@ class ClusterRun:
     def start(self, *args: str) -> subprocess.Popen[str]:
         """Start Snakemake in a session of its own; what it says goes to ``run.log``."""
         with (self.folder / "run.log").open("w") as log:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 self.command(*args),
                 cwd=self.folder,
                 env=self.environment(),
@@ -89,6 +90,15 @@ class ClusterRun:
                 # tests under nohup would hand on that SIGHUP is ignored
                 preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
             )
+        self.started.append(process)
+        return process
+
+    def kill(self) -> None:
+        """End what a failed test has left running."""
+        for process in self.started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
     def finish(self, process: subprocess.Popen[str], timeout_s: float = 300) -> int:
         """Wait for the end of a run; one that hangs fails the test with its log."""

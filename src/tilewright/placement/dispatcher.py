@@ -24,7 +24,7 @@ from tilewright.placement.round import Placement, Round
 from tilewright.placement.routing import Plan
 from tilewright.placement.submission_lock import SubmissionLock
 from tilewright.placement.workload import Strategy, Workload
-from tilewright.slurm.jobs import ACTIVE, ODD, SlurmJob, stale_jobs, why_pending
+from tilewright.slurm.jobs import ACTIVE, ODD, SlurmJob, Waiting, stale_jobs, why_pending
 from tilewright.slurm.query import Unknown
 
 #: Estimates are made again this often: a new workload of 10,000 jobs takes 50 ms.
@@ -324,7 +324,7 @@ class Dispatcher:
             moved: list[str] = []
             round_ = self.begin_round(capacity)
             for task, seen, place in map(_sent, stuck):
-                why, waited_s = why_pending(seen.reason), now_s - task.sent_s
+                why, waited_s = self._why(seen, place), now_s - task.sent_s
                 patience_s = self.cluster.site.patience_s * 2**task.moves
                 if why.obstacle in ("held", "other") or task.moves >= _MOST_MOVES:
                     continue
@@ -352,11 +352,22 @@ class Dispatcher:
             if task.place is not None and task.seen is not None and task.seen.state == "PENDING"
         ]
 
+    def _why(self, seen: SlurmJob, place: Place) -> Waiting:
+        """Return why a job pends.
+
+        Slurm 22.05 names ``QOSGrpGRES`` also where GPUs of other jobs, or a reservation, are in the
+        way: where its own numbers leave room, the nodes are busy.
+        """
+        why, survey = why_pending(seen.reason), self.cluster.survey
+        if why.obstacle == "limit" and has_room(survey.accounts, survey.partitions, place):
+            return why_pending("Resources")
+        return why
+
     def _move(
         self, task: Task, seen: SlurmJob, place: Place, better: tuple[str, Kind, Shape] | None
     ) -> None:
         """Note why a job was cancelled, and avoid for a while what it waited for."""
-        why, now_s, survey = why_pending(seen.reason), self.clock(), self.cluster.survey
+        why, now_s, survey = self._why(seen, place), self.clock(), self.cluster.survey
         text = f"{seen.reason} on {place.account} for {now_s - task.sent_s:.0f} s"
         if better is None:
             task.refused = f"{why.words} (Slurm: {seen.reason})"
@@ -366,11 +377,9 @@ class Dispatcher:
             "move", job=task.name, slurm_id=seen.id, reason=text,
             sooner=f"{better[0]} {better[1]}" if better else None,
         )  # fmt: skip
-        # Slurm says when a limit is free again; one that it says is free by now is another matter
-        if why.obstacle != "limit" or has_room(survey.accounts, survey.partitions, place):
+        if why.obstacle != "limit":  # of limits Slurm says when they are free again
             accounts = [a.name for a in survey.accounts]
-            alone = why.obstacle in ("invalid", "limit")
-            for account in [place.account] if alone else accounts:
+            for account in [place.account] if why.obstacle == "invalid" else accounts:
                 key = account, place.kind
                 times = self.avoided[key].times + 1 if key in self.avoided else 0
                 wait_s = max(_AVOID_S, self.cluster.site.patience_s) * 2 ** min(times, 6)
@@ -382,8 +391,8 @@ class Dispatcher:
         with self.lock:
             now_s, patience_s = self.clock(), self.cluster.site.patience_s
             found: dict[str, list[str]] = {}
-            for task, seen, _ in map(_sent, self._pending()):
-                why = why_pending(seen.reason)
+            for task, seen, place in map(_sent, self._pending()):
+                why = self._why(seen, place)
                 if now_s - task.sent_s >= patience_s and task.said != why.words:
                     task.said = why.words
                     found.setdefault(f"{why.words} (Slurm: {seen.reason})", []).append(task.name)
