@@ -256,6 +256,12 @@ def test_a_limit_that_slurms_own_numbers_leave_free_means_busy_nodes(tmp_path: P
     assert {kind for _, kind in run.avoided} == {"gpu"}
 
 
+def test_jobs_that_are_moved_together_count_once(tmp_path: Path) -> None:
+    run = dispatcher(pending(3, DOWN), tmp_path, sent=3, ready=0)
+    assert len(run.move_pending()) == 3
+    assert {(one.until_s, one.times) for one in run.avoided.values()} == {(5060.0, 0)}
+
+
 def test_an_invalid_job_goes_where_it_would_wait_and_nobody_follows_it(tmp_path: Path) -> None:
     run = with_nodes(dispatcher(pending(1, "InvalidQOS"), tmp_path, 1, 1), nodes(0))
     task, other = run.tasks.values()

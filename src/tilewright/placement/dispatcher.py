@@ -377,13 +377,15 @@ class Dispatcher:
             "move", job=task.name, slurm_id=seen.id, reason=text,
             sooner=f"{better[0]} {better[1]}" if better else None,
         )  # fmt: skip
-        if why.obstacle != "limit":  # of limits Slurm says when they are free again
-            accounts = [a.name for a in survey.accounts]
-            for account in [place.account] if why.obstacle == "invalid" else accounts:
-                key = account, place.kind
-                times = self.avoided[key].times + 1 if key in self.avoided else 0
+        if why.obstacle == "limit":  # Slurm says when it is free again
+            return
+        invalid = why.obstacle == "invalid"
+        for account in [place.account] if invalid else [a.name for a in survey.accounts]:
+            key = account, place.kind
+            known = self.avoided.get(key)
+            if known is None or known.until_s <= now_s:  # jobs that go together count once
+                times = known.times + 1 if known else 0
                 wait_s = max(_AVOID_S, self.cluster.site.patience_s) * 2 ** min(times, 6)
-                invalid = why.obstacle == "invalid"
                 self.avoided[key] = Avoided(now_s + wait_s, times, text, invalid)
 
     def explain_pending(self) -> list[str]:
