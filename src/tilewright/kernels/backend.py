@@ -13,9 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 #: An array of the backend's namespace: ``numpy.ndarray`` or ``cupy.ndarray``.
 Array = Any
+#: Arrays on the host.
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 Device = Literal["cpu", "gpu"]
 
 

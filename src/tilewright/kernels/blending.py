@@ -253,11 +253,7 @@ def _weighted_sum(xp: Any, pixels: Array, taps: list[float], length: int) -> Arr
 
 
 def _blend(
-    xp: Any,
-    parts: list[Array],
-    spans: list[tuple[Span, Span]],
-    ramps: list[list[Array]],
-    box: Box,
+    xp: Any, parts: list[Array], spans: list[tuple[Span, Span]], ramps: list[list[Array]], box: Box
 ) -> Array:
     """Return the weighted mean of the tiles' parts; a lone part is returned unchanged."""
     if len(parts) == 1:

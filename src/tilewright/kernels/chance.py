@@ -13,12 +13,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.backend import Array, Backend, Floats, Ints
 from tilewright.kernels.correlation_peak import MIN_OVERLAP_PX, overlap
-
-Floats = NDArray[np.float64]
 
 #: Heights above this many standard deviations are the tail.
 _TAIL = 2.0
@@ -167,7 +164,7 @@ def rolled_null(
     )
 
 
-def _norms(backend: Backend, a: Array, b: Array, across: NDArray[np.int64]) -> Array:
+def _norms(backend: Backend, a: Array, b: Array, across: Ints) -> Array:
     """Return the root of the two energies (n, k) that strips share at shifts across them."""
     xp = backend.xp
     width = a.shape[2]
@@ -193,12 +190,7 @@ def _highest_around(backend: Backend, ncc: Array) -> Array:
 
 
 def witnesses(
-    backend: Backend,
-    a: Array,
-    b: Array,
-    shift: NDArray[np.int64],
-    sigma: float,
-    pattern: Pattern | None,
+    backend: Backend, a: Array, b: Array, shift: Ints, sigma: float, pattern: Pattern | None
 ) -> Witnesses:
     """Find where along filtered strips (n, y, x) their correlation at ``shift`` comes from.
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.linalg import solve_triangular
 
+from tilewright.kernels.backend import Floats, Ints
 from tilewright.kernels.flat_basis import MAX_ORDER, degrees, design_grid, flat_field, log_flat
 from tilewright.kernels.overlap_cells import OverlapCells
 from tilewright.kernels.overlap_photometry import (
@@ -32,8 +33,6 @@ from tilewright.kernels.overlap_photometry import (
     knowledge_by_fold,
     relative_difference,
 )
-
-Float = NDArray[np.float64]
 
 #: Standard deviation of coefficients of degree 1 and 2, which every flat-field has: a loss of
 #: two thirds of the light in the corners is 0.3.
@@ -69,10 +68,10 @@ class Posterior:
     ``share`` is the weight of each prior in the mean, ``feared`` in the covariance about it.
     """
 
-    mean: Float
-    covariance: Float
-    share: Float
-    feared: Float
+    mean: Floats
+    covariance: Floats
+    share: Floats
+    feared: Floats
     priors: list[_Prior]
 
     @property
@@ -112,7 +111,7 @@ class FlatFit:
     unmodelled: float
 
     @property
-    def coefficient(self) -> Float:
+    def coefficient(self) -> Floats:
         """Coefficients of the log flat-field."""
         return self.posterior.mean[:-1]
 
@@ -139,7 +138,7 @@ class FlatFit:
 
 def fit_flat(
     cells: OverlapCells,
-    images: Float,
+    images: Floats,
     offset_counts: float,
     offset_error_counts: float,
     *,
@@ -200,14 +199,14 @@ def fit_flat(
     return FlatFit(posterior, order, found, held_out, _unmodelled(images, mean, order))
 
 
-def _tile_mean(images: Float, mean: Float, order: int) -> TileMean:
+def _tile_mean(images: Floats, mean: Floats, order: int) -> TileMean:
     shape = (images.shape[1], images.shape[2])
     # Tiles of pure noise may lead anywhere, but not to a division by zero.
     flat = np.maximum(flat_field(mean[:-1], shape).astype(np.float64), 1e-6)
     return tile_mean(images, flat, mean[:-1], float(mean[-1]), order)
 
 
-def _unmodelled(images: Float, mean: Float, order: int) -> float:
+def _unmodelled(images: Floats, mean: Floats, order: int) -> float:
     degree = degrees(order).sum(axis=1)
     tail = float((mean[:-1][degree >= max(order - 3, 5)] ** 2).sum())
     excess = _tile_mean(images, mean, order).excess
@@ -218,14 +217,14 @@ def _unmodelled(images: Float, mean: Float, order: int) -> float:
 class _Prior:
     """A Gaussian about an even flat-field: variances of smooth coefficients, and an interior."""
 
-    variance: Float
-    interior: Float | float
+    variance: Floats
+    interior: Floats | float
     offset_counts: float
     offset_error_counts: float
     fall: float
     has_interior: bool
 
-    def factor(self) -> Float:
+    def factor(self) -> Floats:
         """Return the lower triangle whose product with its transpose is the covariance."""
         columns = len(self.variance)
         factor = np.zeros((columns + 1, columns + 1))
@@ -257,7 +256,7 @@ def _priors(
     ]
 
 
-def _unseen(overlaps: Knowledge, size: float) -> Float:
+def _unseen(overlaps: Knowledge, size: float) -> Floats:
     """Covariance of structure of rms ``size`` of which the overlaps see no more than their noise.
 
     A g-prior (Zellner 1986): it knows where the overlaps lie and how noisy they are, not what
@@ -288,8 +287,8 @@ def _posterior(data: Knowledge, priors: list[_Prior], count: int) -> Posterior:
     share = _shares(np.array(logs) + drawn * interior)
     told = _FEARED_LOG_ODDS if count >= _LEAST_TO_FEAR else _NEVER
     feared = _shares(np.array(logs) + told * interior)
-    mean: Float = share @ np.array(means)
-    covariance: Float = np.zeros_like(data.matrix, dtype=np.float64)
+    mean: Floats = share @ np.array(means)
+    covariance: Floats = np.zeros_like(data.matrix, dtype=np.float64)
     for weight, one, root in zip(feared, means, roots, strict=True):
         if weight > _NEGLIGIBLE:
             apart = np.outer(one - mean, one - mean)
@@ -297,7 +296,7 @@ def _posterior(data: Knowledge, priors: list[_Prior], count: int) -> Posterior:
     return Posterior(mean, covariance, share, feared, priors)
 
 
-def _shares(log_weight: Float) -> Float:
+def _shares(log_weight: Floats) -> Floats:
     # Rounded far above the arithmetic's noise.
     share = np.exp(np.round(log_weight - log_weight.max(), 3))
     return np.asarray(share / share.sum())
@@ -313,11 +312,11 @@ def _total(parts: list[Knowledge]) -> Knowledge:
 def _held_out(
     found: Differences,
     parts: list[Knowledge],
-    fold: NDArray[np.int64],
+    fold: Ints,
     tiles: Knowledge,
     priors: list[_Prior],
     count: int,
-) -> Float:
+) -> Floats:
     """Relative difference of each cell under a fit without its fold of edges."""
     relative = np.zeros(len(fold))
     for k in range(FOLDS):
@@ -349,7 +348,7 @@ class TileMean:
 
 
 def tile_mean(
-    images: Float, flat: Float, coefficient: Float, offset_counts: float, order: int
+    images: Floats, flat: Floats, coefficient: Floats, offset_counts: float, order: int
 ) -> TileMean:
     """Compare the mean of all tiles with an even one.
 

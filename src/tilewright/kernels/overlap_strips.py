@@ -6,11 +6,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
+from tilewright.kernels.backend import Floats, Ints
 
 #: Narrower overlaps are not compared: a LoG of 1.5 px alone is 12 px wide.
 MIN_OVERLAP_PX = 12
@@ -39,7 +37,7 @@ class StripPlan:
     """
 
     axis: int
-    pairs: Indices
+    pairs: Ints
     shape: tuple[int, int]
     origin_a: tuple[int, int]
     origin_b: tuple[int, int]
@@ -51,7 +49,7 @@ class StripPlan:
         return shift_px + np.subtract(self.origin_a, self.origin_b)
 
 
-def neighbours(nominal_px: Floats, tile_shape: tuple[int, int]) -> tuple[Indices, Indices]:
+def neighbours(nominal_px: Floats, tile_shape: tuple[int, int]) -> tuple[Ints, Ints]:
     """Return pairs (m, 2) of tiles that overlap side by side, and the axis (m,) of each.
 
     Tile b lies below (axis 0) or to the right (axis 1) of tile a, moved sideways by less than
@@ -116,11 +114,7 @@ def plan_strips(
 
 
 def _plan(
-    nominal: Floats,
-    tile_shape: tuple[int, int],
-    max_shift_px: float | None,
-    axis: int,
-    pairs: Indices,
+    nominal: Floats, tile_shape: tuple[int, int], max_shift_px: float | None, axis: int, pairs: Ints
 ) -> StripPlan:
     size = tile_shape[axis]
     step = nominal[pairs[:, 1]] - nominal[pairs[:, 0]]

@@ -13,13 +13,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Array, Backend, fast_len
+from tilewright.kernels.backend import Array, Backend, Floats, Ints, fast_len
 from tilewright.kernels.chance import Pattern, along, chance, rolled_null, witnesses
 from tilewright.kernels.correlation_peak import MIN_OVERLAP_PX, climb, subpixel
-
-Floats = NDArray[np.float64]
 
 #: Correlation works on every second pixel of the filtered strips.
 STRIDE = 2
@@ -204,7 +201,7 @@ def _highest_peaks(
     expected: Floats,
     max_shift: float,
     peaks: int,
-) -> NDArray[np.int64]:
+) -> Ints:
     """Return the ``peaks`` highest local maxima near the expected shifts, (n, peaks, 2).
 
     Only shifts at which the strips (y, x) share enough pixels count. Ties fall to the first in

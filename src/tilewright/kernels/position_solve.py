@@ -14,14 +14,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import SuperLU, splu
 
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from tilewright.kernels.backend import Bools, Floats, Ints
 
 #: Spread that stages show in skew and scale, px per px: 1 degree is 0.017.
 _SKEW = 0.02
@@ -81,14 +78,14 @@ class Solution:
 
     position_px: Floats
     sigma_px: Floats
-    island: Indices
+    island: Ints
     accepted: Bools
     chance: Floats
     residual_px: Floats
     stage_sigma_px: float
 
 
-def islands(count: int, pairs: Indices) -> Indices:
+def islands(count: int, pairs: Ints) -> Ints:
     """Return each tile's connected component, numbered by size, ties to the lowest member.
 
     >>> islands(5, np.array([[3, 4], [1, 3]]))
@@ -105,8 +102,8 @@ def islands(count: int, pairs: Indices) -> Indices:
 
 def solve_positions(
     nominal_px: Floats,
-    row: Indices,
-    pairs: Indices,
+    row: Ints,
+    pairs: Ints,
     displacement_px: Floats,
     edge_sigma_px: Floats,
     chance: Floats,
@@ -176,7 +173,7 @@ def solve_positions(
 
 
 def _stage_spread(
-    model: Floats, belief: Floats, pairs: Indices, offset: Floats, max_shift_px: float
+    model: Floats, belief: Floats, pairs: Ints, offset: Floats, max_shift_px: float
 ) -> float:
     """Return the stage's spread per axis about an affine model fitted to the edges."""
     known = max_shift_px / math.sqrt(3.0)  # uniform within the tolerance
@@ -195,7 +192,7 @@ class _Problem:
     """Unknowns per axis: corrections of n tiles, then the stage model's coefficients."""
 
     def __init__(
-        self, count: int, model: Floats, belief: Floats, stage: float, pairs: Indices
+        self, count: int, model: Floats, belief: Floats, stage: float, pairs: Ints
     ) -> None:
         self.count = count
         edges = len(pairs)
@@ -253,7 +250,7 @@ class _Problem:
         square = freedom * seen**2 + _BELIEF * _OVERCONFIDENCE**2
         return float(np.sqrt(square / (freedom + _BELIEF)))
 
-    def standard_error(self, weight: Floats, island: Indices) -> Floats:
+    def standard_error(self, weight: Floats, island: Ints) -> Floats:
         """Return the standard error (n,) relative to island 0, the two axes' root mean square."""
         reference = np.zeros(self.prior.shape[0])
         among = island == 0 if np.count_nonzero(island == 0) > 1 else np.ones(self.count, bool)
@@ -288,8 +285,8 @@ class Support:
 
 
 def believe(
-    pairs: Indices,
-    axis: Indices,
+    pairs: Ints,
+    axis: Ints,
     offset_px: Floats,
     chance: Floats,
     design: Floats,
@@ -338,7 +335,7 @@ def believe(
     return Support(np.where(accepted, np.minimum(false, 1.0), chance), accepted)
 
 
-def loop_closures(pairs: Indices, axis: Indices, offset_px: Floats, usable: Bools) -> Floats:
+def loop_closures(pairs: Ints, axis: Ints, offset_px: Floats, usable: Bools) -> Floats:
     """Return by how much the best loop of four usable overlaps fails to close (m,), px.
 
     The larger of the two axes; infinite where an overlap is in no such loop.

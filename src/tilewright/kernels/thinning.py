@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Backend
+from tilewright.kernels.backend import Backend, Bools
 from tilewright.kernels.blur import Blur
 from tilewright.kernels.deconvolution import Method, RichardsonLucy
 from tilewright.kernels.noise import photon_transfer
@@ -119,7 +119,7 @@ def choose_iterations(
     *,
     margin: tuple[int, int, int],
     method: Method = "accelerated",
-    kept: NDArray[np.bool_] | None = None,
+    kept: Bools | None = None,
     seed: int = 0,
 ) -> Stopping:
     """Return the number of iterations that predicts unseen photons best (Poisson thinning).

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.backend import Array, Backend, Floats, Ints
 from tilewright.kernels.chance import Pattern
 from tilewright.kernels.correlation_peak import strip_ncc
 from tilewright.kernels.device_memory import Smallest, in_parts
@@ -21,7 +21,6 @@ from tilewright.kernels.phase_correlation import (
     filter_strips,
 )
 
-Floats = NDArray[np.float64]
 Strips = NDArray[np.float32]
 #: The number of a plan, filtered strips of tiles a and b of some of its pairs, and which pairs.
 Batch = tuple[int, Strips, Strips, slice]
@@ -61,7 +60,7 @@ class Overlaps:
         has a rival of its own height or lies outside the search window.
     """
 
-    pairs: NDArray[np.int64]
+    pairs: Ints
     displacement_px: Floats
     sigma_px: Floats
     score: Floats

@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.backend import Array, Backend, Floats
 
 #: Pole of the cubic spline's prefilter; its response decays as ``_POLE ** |k|``.
 _POLE = np.sqrt(3.0) - 2.0
@@ -48,9 +48,9 @@ class Transform:
         Quality numbers; ``registered`` is False for a declared identity.
     """
 
-    affine: NDArray[np.float64]
+    affine: Floats
     field: NDArray[np.float32]
-    origin_px: NDArray[np.float64]
+    origin_px: Floats
     block_px: float
     confidence: NDArray[np.float32]
     quality: Mapping[str, object] = dataclasses.field(default_factory=dict)
@@ -72,7 +72,7 @@ class Transform:
         """Whether resampling would copy the pixels as they are."""
         return bool(np.array_equal(self.affine, np.eye(2, 3)) and not self.field.any())
 
-    def points(self, points_px: NDArray[np.float64]) -> NDArray[np.float64]:
+    def points(self, points_px: Floats) -> Floats:
         """Return the moving positions of reference positions.
 
         Parameters
@@ -93,7 +93,7 @@ class Transform:
         return np.asarray(moved)
 
 
-def cubic_weights(fraction: NDArray[np.float64]) -> NDArray[np.float64]:
+def cubic_weights(fraction: Floats) -> Floats:
     """Return the four Catmull-Rom weights, (4, …), at ``fraction`` in [0, 1).
 
     >>> cubic_weights(np.array([0.5]))[:, 0].tolist()
@@ -112,8 +112,8 @@ def cubic_weights(fraction: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _taps(
-    positions_px: NDArray[np.float64], origin_px: float, block_px: float, nodes: int
-) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    positions_px: Floats, origin_px: float, block_px: float, nodes: int
+) -> tuple[NDArray[np.intp], Floats]:
     """Return the four nodes, (4, n), around each position and their weights, (4, n)."""
     u = np.clip((positions_px - origin_px) / block_px, 0, nodes - 1)
     first = np.floor(u).astype(np.intp)
@@ -121,12 +121,7 @@ def _taps(
     return index, cubic_weights(u - first)
 
 
-def displacement(
-    backend: Backend,
-    transform: Transform,
-    y_px: NDArray[np.float64],
-    x_px: NDArray[np.float64],
-) -> Array:
+def displacement(backend: Backend, transform: Transform, y_px: Floats, x_px: Floats) -> Array:
     """Return moving minus reference position on the grid ``y_px`` × ``x_px``.
 
     Parameters
