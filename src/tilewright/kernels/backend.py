@@ -138,6 +138,12 @@ def gpu_backend() -> Backend:
     return Backend("gpu", cupy, cupyx.scipy.fft, cupyx.scipy.ndimage, 1)
 
 
+def cells(image: Array, side: int) -> Array:
+    """Return the whole cells of an image (y, x) as (rows, side, columns, side)."""
+    rows, columns = (n // side for n in image.shape)
+    return image[: rows * side, : columns * side].reshape(rows, side, columns, side)
+
+
 def fast_len(n: int) -> int:
     """Return the smallest 2-3-5-7-smooth integer ≥ ``n``.
 

@@ -48,10 +48,6 @@ class Knowledge:
         """Join independent knowledge."""
         return Knowledge(self.matrix + other.matrix, self.vector + other.vector)
 
-    def weaken(self, factor: float) -> Knowledge:
-        """Return the same mean with ``factor`` times the variance."""
-        return Knowledge(self.matrix / factor, self.vector / factor)
-
 
 @dataclass(frozen=True)
 class Differences:
@@ -165,7 +161,7 @@ def knowledge_by_fold(
         mean = np.append(coefficient, offset_counts)
         matrix = rows.T @ rows
         vector = rows.T @ (found.value[inside] * root) + matrix @ mean
-        parts.append(Knowledge(matrix, vector).weaken(factor))
+        parts.append(Knowledge(matrix / factor, vector / factor))
     return parts, fold
 
 

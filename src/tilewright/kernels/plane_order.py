@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tilewright.kernels.backend import Array, Backend, Floats
+from tilewright.kernels.backend import Array, Backend, Floats, cells
 from tilewright.kernels.focus import noise_share
 from tilewright.kernels.noise import NOISE_KERNEL, NoiseModel
 
@@ -80,7 +80,8 @@ def compare_planes(
     window = backend.asarray(np.outer(np.hanning(height + 2)[1:-1], np.hanning(width + 2)[1:-1]))
     share = noise_share(*BAND_PX)
     spectra, residuals, energies = [], [], []
-    power, noises, means = np.zeros(count), np.zeros(count), 0.0
+    power, noises, light = np.zeros(count), np.zeros(count), 0.0
+    block = min(FOCUS_BLOCK_PX, height, width)
     for z in range(count):
         plane = xp.nan_to_num(backend.asarray(stack[z]), nan=0, posinf=0, neginf=0)
         narrow, wide = (
@@ -90,15 +91,16 @@ def compare_planes(
         variance = float(
             noise.variance(max(float(plane.mean(dtype=np.float64)) - pedestal_counts, 0))
         )
-        energies.append(_block_means(backend, band * band) - share * variance)
+        means = cells(band * band, block).mean(axis=(1, 3), dtype=np.float64)
+        energies.append(backend.to_numpy(means).ravel() - share * variance)
         band *= window
         power[z] = float((band * band).sum(dtype=np.float64))
         noises[z] = share * variance * float((window * window).sum(dtype=np.float64))
         with backend.fft_threads():
             spectra.append(backend.fft.rfft2(band))
         residuals.append(ndimage.convolve(plane, backend.asarray(NOISE_KERNEL), mode="reflect"))
-        means = means + wide
-    slope = sum(xp.abs(ndimage.sobel(means, axis=axis)) for axis in (0, 1))
+        light = light + wide
+    slope = sum(xp.abs(ndimage.sobel(light, axis=axis)) for axis in (0, 1))
     flat = slope <= xp.percentile(slope, 30)
     side = 2 * SEARCH_PX + 1
     correlation, shared = np.zeros((2, count, side, side)), np.zeros((2, count))
@@ -132,14 +134,6 @@ def _near_zero(backend: Backend, spectrum: Array, shape: tuple[int, int]) -> Flo
     part = backend.to_numpy(whole[:side, :side]).astype(np.float64)
     near[: part.shape[0], : part.shape[1]] = part
     return near
-
-
-def _block_means(backend: Backend, image: Array) -> Floats:
-    side = min(FOCUS_BLOCK_PX, *image.shape)
-    rows, columns = (n // side for n in image.shape)
-    blocks = image[: rows * side, : columns * side].reshape(rows, side, columns, side)
-    means: Floats = backend.to_numpy(blocks.mean(axis=(1, 3), dtype=np.float64)).ravel()
-    return means
 
 
 def _sharpest(energies: Floats, error: Floats) -> Floats:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.kernels.backend import Backend, Bools, Floats
+from tilewright.kernels.backend import Backend, Bools, Floats, cells
 from tilewright.kernels.plane_order import PlanePairs, judge_order
 
 #: Side of the blocks whose means stand for a plane: 8 px average noise down to an eighth.
@@ -48,14 +48,13 @@ def sample_planes(backend: Backend, stack: Any, ceiling_counts: float) -> PlaneS
     """
     xp = backend.xp
     side = min(BLOCK_PX, *stack.shape[1:])
-    rows, columns = (n // side for n in stack.shape[1:])
     coarse, saturated, finite, varied, copied = [], [], [], [], []
     before = None
     for z in range(stack.shape[0]):
         plane = backend.asarray(stack[z])
         good = bool(xp.isfinite(plane).all())
-        blocks = plane[: rows * side, : columns * side].reshape(rows, side, columns, side)
-        means = backend.to_numpy(blocks.mean(axis=(1, 3), dtype=np.float64)).ravel()
+        blocks = cells(plane, side).mean(axis=(1, 3), dtype=np.float64)
+        means = backend.to_numpy(blocks).ravel()
         coarse.append(means if good else np.zeros_like(means))
         saturated.append(float((plane >= ceiling_counts).mean(dtype=np.float64)))
         finite.append(good)
