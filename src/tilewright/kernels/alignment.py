@@ -8,7 +8,7 @@ come from the normalised cross-correlation over all shifts, normalised on each o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,15 +145,8 @@ def _turned(backend: Backend, image: Array, angle_deg: float) -> Array:
     """Return ``image`` turned by ``angle_deg`` about its centre, in its own frame."""
     if angle_deg == 0:
         return image
-    still = Transform.identity()
     shape = (int(image.shape[0]), int(image.shape[1]))
-    back = Transform(
-        rotation_about_centre(shape, -angle_deg),
-        still.field,
-        still.origin_px,
-        still.block_px,
-        still.confidence,
-    )
+    back = replace(Transform.identity(), affine=rotation_about_centre(shape, -angle_deg))
     y_px, x_px = (np.arange(size, dtype=np.float64) for size in shape)
     shift = displacement(backend, back, y_px, x_px)
     return sample(backend, image, (0, 0), shape, shift, (0, 0))[0]

@@ -9,6 +9,7 @@ of seams; on a raw stack each pixel is a soft mixture of the planes with the mos
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -187,10 +188,7 @@ def in_focus(
     floor_energy : float
         Focus energy taken as nothing.
     """
-
-    def floor(wide: Array) -> Array:
-        return backend.xp.full_like(wide, floor_energy)
-
+    floor = partial(backend.xp.full_like, fill_value=floor_energy)
     _, height, winner = _weights(backend, stack, list(range(len(stack))), floor, 1.0)
     image = backend.asarray(raw) + trust * backend.asarray(told)
     return Projection(image, height, winner)
@@ -242,21 +240,13 @@ def psf_mean(
     floor_energy : float
         Focus energy taken as nothing, for ``height`` and ``winner``.
 
-    Returns
-    -------
-    Projection
-        See above.
-
     Raises
     ------
     ValueError
         Every weight is 0, or the kernel has an even side or no light.
     """
     planes = _kept_planes(weights > 0)
-
-    def floor(wide: Array) -> Array:
-        return backend.xp.full_like(wide, floor_energy)
-
+    floor = partial(backend.xp.full_like, fill_value=floor_energy)
     _, height, winner = _weights(backend, stack, planes, floor, 1.0)
     total = sum(float(weights[z]) * backend.asarray(stack[z]) for z in planes)
     return Projection(scale * blur(backend, total, kernel), height, winner)

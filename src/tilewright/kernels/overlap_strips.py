@@ -22,8 +22,6 @@ class StripPlan:
 
     Attributes
     ----------
-    axis : int
-        1 where b lies to the right of a, 0 where it lies below.
     pairs : ndarray of int64, shape (m, 2)
         Tiles a and b of each overlap.
     shape : tuple of int
@@ -36,7 +34,6 @@ class StripPlan:
         Largest deviation from ``expected_px`` worth a search.
     """
 
-    axis: int
     pairs: Ints
     shape: tuple[int, int]
     origin_a: tuple[int, int]
@@ -103,9 +100,9 @@ def plan_strips(
         raise ValueError("a nominal tile position is not finite; fix the stage positions")
     if max_shift_px is not None and not max_shift_px > 0:
         raise ValueError(f"max_shift_px is {max_shift_px}; give a number of pixels above 0")
-    pairs, axes = neighbours(nominal, tile_shape) if len(nominal) > 1 else (None, None)
-    if pairs is None or axes is None:
+    if len(nominal) < 2:
         return []
+    pairs, axes = neighbours(nominal, tile_shape)
     return [
         _plan(nominal, tile_shape, max_shift_px, axis, pairs[axes == axis])
         for axis in (1, 0)
@@ -128,7 +125,6 @@ def _plan(
     shape, first, second = list(tile_shape), [0, 0], [0, 0]
     shape[axis], first[axis], second[axis] = width, size - width - inset, inset
     return StripPlan(
-        axis=axis,
         pairs=pairs,
         shape=(shape[0], shape[1]),
         origin_a=(first[0], first[1]),

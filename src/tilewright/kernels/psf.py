@@ -138,7 +138,7 @@ def gibson_lanni(
         plane[rows, cols] = plane[cols, rows] = np.interp(radius, grid, values).mean(axis=1)
     top = np.concatenate([quadrant[:, :0:-1], quadrant], axis=1)
     psf = np.concatenate([top[:, :, :0:-1], top], axis=2)
-    return _scaled(_narrowed(psf))
+    return _narrowed(psf)
 
 
 def _intensity(optics: Optics, r_um: Floats, z_um: Floats, depth_um: float) -> Floats:
@@ -169,19 +169,16 @@ def _best_focus_um(optics: Optics, depth_um: float) -> float:
     return float(z_um[int(np.argmax(on_axis))])
 
 
-def _narrowed(psf: Floats) -> Floats:
-    """Cut a square PSF to the smallest odd width that holds the wanted share of its light."""
+def _narrowed(psf: Floats) -> NDArray[np.float32]:
+    """Cut a square PSF to the least odd width that holds the wanted share of its light; sum 1."""
     middle = psf.shape[1] // 2
     image = psf.sum(axis=0)
     total = float(image.sum())
     for half in range(middle):
         inner = slice(middle - half, middle + half + 1)
         if float(image[inner, inner].sum()) >= _ENERGY * total:
-            return psf[:, inner, inner]
-    return psf
-
-
-def _scaled(psf: Floats) -> NDArray[np.float32]:
+            psf = psf[:, inner, inner]
+            break
     scaled: NDArray[np.float32] = (psf / psf.sum()).astype(np.float32)
     return scaled
 
@@ -242,8 +239,7 @@ def measured_psf(
         for r, cap in zip(reach, (planes, max_lateral_px, max_lateral_px), strict=True)
     ]
     halves[1] = halves[2] = min(halves[1:])
-    psf = _sampled_around(bead, centre, zoom, halves)
-    return _scaled(_narrowed(psf))
+    return _narrowed(_sampled_around(bead, centre, zoom, halves))
 
 
 def _sampled_around(image: Floats, centre: Floats, zoom: Floats, halves: list[int]) -> Floats:
