@@ -18,6 +18,7 @@ from tilewright.devices.budget import (
     foreign_b,
     grants,
     lacking_b,
+    leasable,
     leased_b,
     room_b,
 )
@@ -71,7 +72,7 @@ def test_what_is_chosen_fits_and_what_fits_is_chosen(
 ) -> None:
     devices, held = machine
     request = Request(bytes_, "job", whole=whole)
-    uuid = choose(devices, held, request, last, ("GPU-c",), RESERVE_B)
+    uuid = choose(leasable(devices, ("GPU-c",)), held, request, last, RESERVE_B)
     fits = {
         d.uuid
         for d in devices
@@ -214,7 +215,7 @@ def test_foreign_use(used_b: int, shown: tuple[tuple[int, int], ...], foreign: i
 def test_hidden_processes_do_not_hide_foreign_use_before_the_holder_allocates() -> None:
     """10 foreign, a lease of 8 that still imports: another 8 would make 26 of 25."""
     held = [lease(1, "GPU-a", 8, seen_b=10)]
-    assert choose([device(used_b=10)], held, Request(8, "job"), None, (), RESERVE_B) is None
+    assert choose([device(used_b=10)], held, Request(8, "job"), None, RESERVE_B) is None
 
 
 def test_a_lease_fits_to_the_last_byte() -> None:
@@ -238,7 +239,7 @@ def test_a_group_returns_to_its_device_and_a_new_one_goes_to_the_emptiest() -> N
 
 def test_less_utilisation_wins_between_equally_leased() -> None:
     devices = [device("GPU-a", utilisation=0.9), device("GPU-b", utilisation=0.1)]
-    assert choose(devices, [], Request(4, "job"), None, (), RESERVE_B) == "GPU-b"
+    assert choose(devices, [], Request(4, "job"), None, RESERVE_B) == "GPU-b"
 
 
 def test_a_whole_device_is_all_that_is_free() -> None:
@@ -249,12 +250,12 @@ def test_a_whole_device_is_all_that_is_free() -> None:
 def test_fewest_leased_bytes_go_before_less_utilisation() -> None:
     devices = [device("GPU-a", utilisation=0.1), device("GPU-b", utilisation=0.9)]
     held = [lease(1, "GPU-a", 4), lease(2, "GPU-b", 3)]
-    assert choose(devices, held, Request(4, "job"), None, (), RESERVE_B) == "GPU-b"
+    assert choose(devices, held, Request(4, "job"), None, RESERVE_B) == "GPU-b"
 
 
 def test_unknown_utilisation_counts_as_busy_and_the_first_uuid_ends_a_tie() -> None:
     devices = [device("GPU-c", utilisation=0.9), device("GPU-a"), device("GPU-b", utilisation=0.9)]
-    assert choose(devices, [], Request(4, "job"), None, (), RESERVE_B) == "GPU-b"
+    assert choose(devices, [], Request(4, "job"), None, RESERVE_B) == "GPU-b"
 
 
 def test_only_grants_on_devices_that_it_could_use_count_against_the_bound() -> None:

@@ -144,18 +144,15 @@ def choose(
     held: Collection[LeaseClaim],
     request: Request,
     last_uuid: str | None = None,
-    quarantined: Collection[str] = (),
     reserve_b: int = RESERVE_B,
 ) -> str | None:
-    """Return the UUID of the device for a request; None: it does not fit now.
+    """Return the UUID of the device for a request, of those that may be leased; None: none fits.
 
     A device without leases before any other: two jobs on one take as long as one after the other.
     Then the group's last device, else that with the fewest leased bytes, then the least
     utilisation (unknown counts as busy), then the first UUID.
     """
-    fitting = [
-        d for d in leasable(devices, quarantined) if not lacking_b(d, held, request, reserve_b)
-    ]
+    fitting = [d for d in devices if not lacking_b(d, held, request, reserve_b)]
     fitting = [d for d in fitting if not leased_b(d, held)] or fitting
     if any(d.uuid == last_uuid for d in fitting):
         return last_uuid
@@ -200,16 +197,20 @@ def grants(
             continue
         group = claim.request.group
         open_to = [d for d in usable.values() if d.uuid in claim.allowed]
-        uuid = choose(open_to, held, claim.request, recent.get(group), (), reserve_b)
+        uuid = choose(open_to, held, claim.request, recent.get(group), reserve_b)
         if uuid is None:
             waiting.append(claim)
         else:
-            granted = _granted(claim, usable[uuid], held, reserve_b)
-            changed[claim.ticket] = granted
-            held.append(granted)
+            device, bytes_ = usable[uuid], claim.request.bytes_
+            if claim.request.whole:
+                bytes_ = room_b(device, held, reserve_b)
+            foreign = foreign_b(device, held)
+            held.append(replace(claim, uuid=uuid, granted_b=bytes_, foreign_b=foreign))
+            changed[claim.ticket] = held[-1]
             if group:
                 recent[group] = uuid
-            waiting = [_passed(older, uuid) for older in waiting]
+            # a younger one was served before those that could use its device
+            waiting = [replace(c, passed=c.passed + (uuid in c.allowed)) for c in waiting]
         for older in waiting:
             # what is kept for one stays kept for those after it
             if older.passed >= PASSES and older.ticket not in keepers:
@@ -217,18 +218,6 @@ def grants(
                 usable.pop(_nearest(usable, held, older, reserve_b) or "", None)
     changed |= {claim.ticket: claim for claim in waiting}
     return [claim for claim in changed.values() if claim != known[claim.ticket]]
-
-
-def _granted(
-    claim: LeaseClaim, device: Device, held: Collection[LeaseClaim], reserve_b: int
-) -> LeaseClaim:
-    bytes_ = room_b(device, held, reserve_b) if claim.request.whole else claim.request.bytes_
-    return replace(claim, uuid=device.uuid, granted_b=bytes_, foreign_b=foreign_b(device, held))
-
-
-def _passed(claim: LeaseClaim, uuid: str) -> LeaseClaim:
-    """Count a younger one that got a device which this one could use."""
-    return replace(claim, passed=claim.passed + (uuid in claim.allowed))
 
 
 def _nearest(

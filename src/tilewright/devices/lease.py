@@ -151,11 +151,11 @@ def _leased(
 def _wait(waiter: _Waiter, ticket: Ticket, request: Request, started_s: float) -> LeaseClaim:
     limit_s = request.wait_limit_s
     looked_s = time.monotonic()
-    if not waiter.queue.held_claim(ticket):
+    if not waiter.queue.own(waiter.queue.holding, ticket):
         what = f"a GPU with {request.bytes_ // MIB} MiB free"
         logger.info("job %s waits for %s; see tilewright devices", request.job, what)
     while True:
-        if claim := waiter.queue.held_claim(ticket):
+        if claim := waiter.queue.own(waiter.queue.holding, ticket):
             return claim
         now_s = time.monotonic()
         if limit_s is not None and now_s - started_s >= limit_s:
@@ -181,7 +181,7 @@ def _look(waiter: _Waiter, ticket: Ticket, request: Request, *, spread: bool) ->
     able = _able(request, seen, bad, waiter)
     queue = waiter.queue
     with queue.locked():
-        own = queue.waiting_claim(ticket)
+        own = queue.own(queue.waiting, ticket)
         if own and not {*own.allowed} & {*able}:
             queue.save(replace(own, allowed=able))  # those it wanted cannot be had any more
         _grant(waiter, seen, bad, ticket, spread=spread)
@@ -229,7 +229,7 @@ def _give_back(waiter: _Waiter, ticket: Ticket) -> None:
     try:
         with waiter.queue.locked():
             waiter.queue.leave(ticket)
-            waiting = waiter.queue.names()
+            waiting = any(waiter.queue.waiting.iterdir())
         if waiting:
             seen, bad = waiter.snapshot(), waiter.quarantined()
             with waiter.queue.locked():
