@@ -91,20 +91,10 @@ def rolled_null(
 ) -> RolledNull:
     """Measure what strips that are rolled along each other give.
 
-    Parameters
-    ----------
-    backend : Backend
-    surface : array, shape (n, rows, cols)
-        Correlation of the strips at every shift, rolled along their longer axis and padded by
-        zeros along the other.
-    a, b : array, shape (n, y, x)
-        Filtered strips.
-    expected : ndarray, shape (n, 2)
-        Centre of the search window.
-    reach : float
-        Half its side.
-    sigma : float
-        Width of the filter; peaks of the true shift reach 4 sigma.
+    ``surface`` (n, rows, cols): correlation of the filtered strips ``a`` and ``b`` (n, y, x) at
+    every shift, rolled along their longer axis and padded by zeros along the other. ``expected``
+    (n, 2): centre of the search window, ``reach`` half its side. ``sigma``: width of the filter;
+    peaks of the true shift reach 4 sigma.
     """
     xp = backend.xp
     long_axis = along(a.shape[1:])
@@ -172,15 +162,7 @@ def witnesses(
 ) -> Witnesses:
     """Find where along filtered strips (n, y, x) their correlation at ``shift`` comes from.
 
-    Parameters
-    ----------
-    backend : Backend
-    a, b : array, shape (n, y, x)
-    shift : ndarray of int64, shape (n, 2)
-        ``a[p + shift]`` lies on ``b[p]``.
-    sigma : float
-        Width of the filter.
-    pattern : Pattern, optional
+    With ``shift`` (n, 2) int64 ``a[p + shift]`` lies on ``b[p]``; ``sigma``: width of the filter.
     """
     xp = backend.xp
     count, height, width = a.shape

@@ -34,16 +34,10 @@ class DeviceMemoryError(RuntimeError):
 
 @dataclass(frozen=True)
 class Smallest:
-    """What is said when the smallest part does not fit.
+    """What is said when the smallest part, ``what``, does not fit.
 
-    Attributes
-    ----------
-    rule : str
-        The rule whose memory can be configured.
-    what : str
-        The smallest part.
-    fix : str
-        What helps beside more memory, as the end of a sentence that begins with "or".
+    ``rule``: the rule whose memory can be configured. ``fix``: what helps beside more memory, as
+    the end of a sentence that begins with "or".
     """
 
     rule: str

@@ -69,7 +69,6 @@ def soft_focus(
     Parameters
     ----------
     backend : Backend
-        Array namespace.
     stack : array, shape (z, y, x)
         Raw counts.
     noise : NoiseModel
@@ -178,7 +177,6 @@ def in_focus(
     Parameters
     ----------
     backend : Backend
-        Array namespace.
     stack : array, shape (z, y, x)
         Deconvolved light, pedestal 0; says ``height`` and ``winner``.
     raw, told : array, shape (y, x)
@@ -228,7 +226,6 @@ def psf_mean(
     Parameters
     ----------
     backend : Backend
-        Array namespace.
     stack : array, shape (z, y, x)
         Deconvolved light, pedestal 0.
     kernel : ndarray, shape (y, x)
