@@ -84,16 +84,14 @@ class Held:
 @contextlib.contextmanager
 def variables_set(values: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables of this process for a while."""
-    before = {name: os.environ.get(name) for name in values}
+    before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in values:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 @contextlib.contextmanager

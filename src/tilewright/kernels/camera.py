@@ -122,8 +122,7 @@ def _excess(
 ) -> NDArray[np.float32]:
     """Return by how many ranges of its neighbours a value lies beyond them."""
     beyond = np.maximum(value - high, low - value)
-    excess: NDArray[np.float32] = beyond / np.maximum(high - low, 1.0)
-    return excess
+    return np.asarray(beyond / np.maximum(high - low, 1.0))
 
 
 def _indices(pixel: Ints, shape: tuple[int, ...]) -> Ints:

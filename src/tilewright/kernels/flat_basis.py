@@ -32,8 +32,7 @@ def legendre_design(place: Floats, order: int = MAX_ORDER) -> Floats:
     """
     y, x = legvander(place[:, 0], order), legvander(place[:, 1], order)
     i, j = degrees(order).T
-    design: Floats = y[:, i] * x[:, j] * _norm(order)
-    return design
+    return np.asarray(y[:, i] * x[:, j] * _norm(order))
 
 
 def log_flat(coefficient: Floats, place: Floats) -> Floats:
@@ -64,8 +63,7 @@ def design_grid(shape_px: tuple[int, int], order: int = MAX_ORDER) -> Floats:
 
 
 def _norm(order: int) -> Floats:
-    root: Floats = np.sqrt((2.0 * degrees(order) + 1.0).prod(axis=1))
-    return root
+    return np.asarray(np.sqrt((2.0 * degrees(order) + 1.0).prod(axis=1)))
 
 
 def _grid(coefficient: Floats) -> Floats:

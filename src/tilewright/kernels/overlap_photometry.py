@@ -127,7 +127,8 @@ def knowledge_by_fold(
     Cells of an edge share errors (position, bleaching, the same specimen in several planes), so
     variances are raised by how far means of neighbouring cells scatter beyond single cells.
     """
-    fold = _folds(found.cells.edge, seed)
+    names, index = np.unique(found.cells.edge, return_inverse=True)
+    fold = (np.random.default_rng(seed).permutation(len(names)) % FOLDS)[index]
     factor = _common_error(found)
     parts = []
     for k in range(FOLDS):
@@ -160,8 +161,3 @@ def _neighbours(cells: OverlapCells) -> Ints:
     key = (cells.edge * _PARTS + square[:, 0].astype(np.int64)) * _PARTS
     _, group = np.unique(key + square[:, 1].astype(np.int64), return_inverse=True)
     return np.asarray(group, dtype=np.int64)
-
-
-def _folds(edge: Ints, seed: int) -> Ints:
-    names, index = np.unique(edge, return_inverse=True)
-    return (np.random.default_rng(seed).permutation(len(names)) % FOLDS)[index]

@@ -100,7 +100,8 @@ def _broken(samples: list[PlaneSample], coarse: Floats) -> dict[int, str]:
 
 
 def _saturated(samples: list[PlaneSample], coarse: Floats) -> dict[int, str]:
-    share = np.average([s.saturated for s in samples], axis=0, weights=_sizes(samples))
+    sizes = [s.coarse.shape[1] for s in samples]
+    share = np.average([s.saturated for s in samples], axis=0, weights=sizes)
     bad = (share > SATURATED_SHARE) & (np.median(share) < SATURATED_SHARE / 4)
     return {int(z): f"saturated: {share[z]:.0%} of its pixels" for z in np.flatnonzero(bad)}
 
@@ -147,7 +148,3 @@ def _foreign(coarse: Floats, found: set[int]) -> dict[int, str]:
         if usual < 0.5 or best[worst] >= FOREIGN_NCC * usual:
             return bad
         bad[good[worst]] = f"unlike the planes around it: NCC {best[worst]:.2f}, usual {usual:.2f}"
-
-
-def _sizes(samples: list[PlaneSample]) -> list[int]:
-    return [s.coarse.shape[1] for s in samples]

@@ -136,9 +136,7 @@ def gibson_lanni(
     quadrant = np.empty((planes, half + 1, half + 1))
     for plane, values in zip(quadrant, profile, strict=True):
         plane[rows, cols] = plane[cols, rows] = np.interp(radius, grid, values).mean(axis=1)
-    top = np.concatenate([quadrant[:, :0:-1], quadrant], axis=1)
-    psf = np.concatenate([top[:, :, :0:-1], top], axis=2)
-    return _narrowed(psf)
+    return _narrowed(np.pad(quadrant, ((0, 0), (half, 0), (half, 0)), mode="reflect"))
 
 
 def _intensity(optics: Optics, r_um: Floats, z_um: Floats, depth_um: float) -> Floats:
@@ -157,8 +155,7 @@ def _intensity(optics: Optics, r_um: Floats, z_um: Floats, depth_um: float) -> F
     path = np.outer(z_um - depth_um * n_i / n_s, immersion) + depth_um * sample
     pupil = np.exp(1j * k * path) * (rho * weight)
     bessel = j0(k * aperture * np.outer(rho, r_um))
-    intensity: Floats = np.abs(pupil @ bessel) ** 2
-    return intensity
+    return np.asarray(np.abs(pupil @ bessel) ** 2)
 
 
 def _best_focus_um(optics: Optics, depth_um: float) -> float:
@@ -179,8 +176,7 @@ def _narrowed(psf: Floats) -> NDArray[np.float32]:
         if float(image[inner, inner].sum()) >= _ENERGY * total:
             psf = psf[:, inner, inner]
             break
-    scaled: NDArray[np.float32] = (psf / psf.sum()).astype(np.float32)
-    return scaled
+    return np.asarray((psf / psf.sum()).astype(np.float32))
 
 
 def measured_psf(
@@ -253,5 +249,4 @@ def _sampled_around(image: Floats, centre: Floats, zoom: Floats, halves: list[in
         image, np.meshgrid(*axes, indexing="ij"), order=1, mode="nearest"
     )
     split = [n for h, k in zip(halves, points, strict=True) for n in (2 * h + 1, k)]
-    means: Floats = sampled.reshape(split).mean(axis=(1, 3, 5))
-    return means
+    return np.asarray(sampled.reshape(split).mean(axis=(1, 3, 5)))

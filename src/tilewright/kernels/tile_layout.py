@@ -74,8 +74,8 @@ def rank_layouts(
     ValueError
         The grid does not hold n tiles, or the overlap is out of range.
     """
-    device_tiles = backend.asarray(tiles)
-    return _rank(backend, device_tiles, rows, cols, overlap, _texture(backend, device_tiles), {})
+    tiles = backend.asarray(tiles)
+    return _rank(backend, tiles, rows, cols, overlap, _texture(backend, tiles), {})
 
 
 def is_clear(ranking: list[LayoutScore]) -> bool:
@@ -147,8 +147,7 @@ def estimate_overlap(
         return 0.1, 0.0
     texture = _texture(backend, device_tiles)
     first = np.arange(count - 1)
-    order = np.argsort(-np.minimum(texture[:-1], texture[1:]), kind="stable")
-    first = first[order[:_EDGES_PER_AXIS]]
+    first = first[_most_textured(texture, first, first + 1)]
     best = (0.0, 0.1)
     for candidate in candidates:
         for axis in (1, 0):
@@ -222,9 +221,13 @@ def _edges(grid: Ints, texture: Floats) -> list[Edge]:
     out: list[Edge] = []
     for axis, first, second in ((1, grid[:, :-1], grid[:, 1:]), (0, grid[:-1], grid[1:])):
         a, b = first.ravel(), second.ravel()
-        order = np.argsort(-np.minimum(texture[a], texture[b]), kind="stable")
-        out += [(int(a[i]), int(b[i]), axis) for i in order[:_EDGES_PER_AXIS]]
+        out += [(int(a[i]), int(b[i]), axis) for i in _most_textured(texture, a, b)]
     return out
+
+
+def _most_textured(texture: Floats, a: Ints, b: Ints) -> Ints:
+    order = np.argsort(-np.minimum(texture[a], texture[b]), kind="stable")
+    return order[:_EDGES_PER_AXIS]
 
 
 def _texture(backend: Backend, tiles: Array) -> Floats:

@@ -50,25 +50,20 @@ class AdapterError(RuntimeError):
     """Snakemake lacks something that placement needs; the message names it and the fix."""
 
 
-def missing(what: str, thing: Any) -> list[str]:
-    """Return the attributes that an object of Snakemake lacks; ``what`` is a key of `NEEDED`."""
-    return [name for name in NEEDED[what] if not hasattr(thing, name)]
-
-
 def is_snakemakes(dag: Any) -> bool:
     """Return whether a DAG is Snakemake's own, and not one of its test of schedulers."""
     return type(dag).__module__.partition(".")[0] == "snakemake"
 
 
 def check(what: str, thing: Any) -> None:
-    """Refuse an object of Snakemake that lacks an attribute.
+    """Refuse an object of Snakemake that lacks an attribute; ``what`` is a key of `NEEDED`.
 
     Raises
     ------
     AdapterError
         With the first attribute that is absent.
     """
-    absent = missing(what, thing)
+    absent = [name for name in NEEDED[what] if not hasattr(thing, name)]
     if absent:
         import snakemake
 
