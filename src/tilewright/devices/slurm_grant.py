@@ -58,10 +58,7 @@ def by_slurm(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def granted_lease(
-    request: Request,
-    seen: Snapshot,
-    environ: Mapping[str, str] = os.environ,
-    reserve_b: int = RESERVE_B,
+    request: Request, seen: Snapshot, environ: Mapping[str, str] = os.environ
 ) -> Held | None:
     """Return the one device that Slurm granted; None where the device must be leased.
 
@@ -80,7 +77,7 @@ def granted_lease(
     # Slurm counts shards, but fences no memory; its plugin sets this for jobs that have some
     if environ.get("SLURM_SHARDS_ON_NODE") or len(devices) != 1:
         return None
-    bytes_ = devices[0].total_b - reserve_b
+    bytes_ = devices[0].total_b - RESERVE_B
     if request.bytes_ > bytes_:
         return None
     return Held(devices[0].uuid, bytes_, driver=seen.driver, visible=visible)
