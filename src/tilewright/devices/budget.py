@@ -44,27 +44,13 @@ class Request:
 class LeaseClaim:
     """A request in the queue, or, once it has a device, a lease.
 
-    Attributes
-    ----------
-    ticket : int
-        Place in the queue.
-    pid : int
-        For people, and to tell own use of a device from foreign use; never for liveness.
-    request : Request
-    allowed : tuple of str
-        UUIDs of the devices that its process may use.
-    since_s : float
-        When it entered the queue, in seconds since the epoch; for people.
-    passed : int
-        Younger requests that were served before it.
-    uuid : str
-        The device; empty while it waits.
-    granted_b, foreign_b : int
-        Bytes of the lease, and the foreign use of the device when it was granted.
-    granted_s : float
-        When it was granted, in seconds since the epoch; for people.
-    evidence : str
-        File for the line of one that is killed; empty without.
+    ``ticket``: place in the queue. ``pid``: for people, and to tell own use of a device from
+    foreign use; never for liveness. ``allowed``: UUIDs of the devices that its process may use.
+    ``since_s``, ``granted_s``: when it entered the queue and when it was granted, in seconds since
+    the epoch; for people. ``passed``: younger requests that were served before it. ``uuid``: the
+    device; empty while it waits. ``granted_b``, ``foreign_b``: bytes of the lease, and the foreign
+    use of the device when it was granted. ``evidence``: file for the line of one that is killed;
+    empty without.
     """
 
     ticket: int

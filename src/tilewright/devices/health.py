@@ -106,21 +106,10 @@ class HealthError(RuntimeError):
 class Failure:
     """A job that failed on a device.
 
-    Attributes
-    ----------
-    uuid, job : str
-    fault : str
-        Class of the fault, see `tilewright.devices.health`.
-    words : str
-        What was said of it.
-    at_s : float
-        Seconds since this machine's boot.
-    ttl_s : float
-        How long it counts against the device.
-    boot : str
-        Identity of that boot.
-    cleared : bool
-        Somebody has cleared the device since: it does not count against it.
+    ``fault``: class of the fault, see `tilewright.devices.health`; ``words``: what was said of it.
+    ``at_s``: seconds since this machine's boot, whose identity is ``boot``. ``ttl_s``: how long it
+    counts against the device. ``cleared``: somebody has cleared the device since: it does not
+    count against it.
     """
 
     uuid: str

@@ -37,23 +37,12 @@ _JAX_PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
 class Device:
     """One GPU, or one MIG instance of a GPU.
 
-    Attributes
-    ----------
-    uuid : str
-        ``GPU-…`` or ``MIG-…``: its identity everywhere; ``index`` is for people.
-    index : int
-        Number by PCI bus; that of the parent for a MIG instance.
-    name : str
-    total_b, used_b : int
-        Memory, and what is in use by everybody.
-    utilisation : float or None
-        Share of the last second in which it computed, 0 to 1; None where NVML does not say.
-    used_by_pid : tuple of (int, int)
-        Processes that hold memory, as far as NVML shows them, with their bytes.
-    parent : str or None
-        UUID of the GPU that a MIG instance is cut from.
-    divided : bool
-        MIG mode is on: the GPU itself is never leased, its instances are.
+    ``uuid``: ``GPU-…`` or ``MIG-…``, its identity everywhere. ``index``: number by PCI bus, that
+    of the parent for a MIG instance; for people. ``total_b``, ``used_b``: memory, and what is in
+    use by everybody. ``utilisation``: share of the last second in which it computed, 0 to 1; None
+    where NVML does not say. ``used_by_pid``: processes that hold memory, as far as NVML shows them,
+    with their bytes. ``parent``: UUID of the GPU that a MIG instance is cut from. ``divided``: MIG
+    mode is on: the GPU itself is never leased, its instances are.
     """
 
     uuid: str
