@@ -27,10 +27,18 @@ PASSES = 8
 class Request:
     """What a job asks for.
 
-    ``bytes_``: device memory; the least that will do for a whole device. ``job``: its name, for
-    people. ``group``: sample and cycle, whose jobs go to the same device where they can.
-    ``whole``: nobody else's lease beside it; all that is free is granted. ``wait_limit_s``:
-    seconds after which waiting ends in an error.
+    Attributes
+    ----------
+    bytes_ : int
+        Device memory; the least that will do for a whole device.
+    job : str
+        Its name, for people.
+    group : str
+        Sample and cycle: its jobs go to the same device where they can.
+    whole : bool
+        Nobody else's lease beside it; all that is free is granted.
+    wait_limit_s : float or None
+        Seconds after which waiting ends in an error.
     """
 
     bytes_: int
@@ -44,13 +52,27 @@ class Request:
 class LeaseClaim:
     """A request in the queue, or, once it has a device, a lease.
 
-    ``ticket``: place in the queue. ``pid``: for people, and to tell own use of a device from
-    foreign use; never for liveness. ``allowed``: UUIDs of the devices that its process may use.
-    ``since_s``, ``granted_s``: when it entered the queue and when it was granted, in seconds since
-    the epoch; for people. ``passed``: younger requests that were served before it. ``uuid``: the
-    device; empty while it waits. ``granted_b``, ``foreign_b``: bytes of the lease, and the foreign
-    use of the device when it was granted. ``evidence``: file for the line of one that is killed;
-    empty without.
+    Attributes
+    ----------
+    ticket : int
+        Place in the queue.
+    pid : int
+        For people, and to tell own use of a device from foreign use; never for liveness.
+    request : Request
+    allowed : tuple of str
+        UUIDs of the devices that its process may use.
+    since_s : float
+        When it entered the queue, in seconds since the epoch; for people.
+    passed : int
+        Younger requests that were served before it.
+    uuid : str
+        The device; empty while it waits.
+    granted_b, foreign_b : int
+        Bytes of the lease, and the foreign use of the device when it was granted.
+    granted_s : float
+        When it was granted, in seconds since the epoch; for people.
+    evidence : str
+        File for the line of one that is killed; empty without.
     """
 
     ticket: int
@@ -148,7 +170,15 @@ def grants(
 ) -> list[LeaseClaim]:
     """Return the claims that change: those that get a device now, and those that they passed.
 
-    ``claims``: all that live, waiting or holding. ``last``: last device by group.
+    Parameters
+    ----------
+    devices : sequence of Device
+    claims : iterable of LeaseClaim
+        All that live, waiting or holding.
+    last : mapping
+        Last device by group.
+    quarantined : collection of str
+    reserve_b : int
     """
     every = sorted(claims, key=lambda claim: claim.ticket)
     known = {claim.ticket: claim for claim in every}

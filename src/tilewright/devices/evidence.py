@@ -22,11 +22,20 @@ EVERY_S = 1.0
 class Held:
     """A device that a job holds.
 
-    ``bytes_``: device memory that it may use; 0 where it is not known. ``busy_s``, ``peak_b``,
-    ``splits``, ``reason``: what the job says of itself for the evidence: seconds in which the
-    device computed (None: not measured), peak use, tiles that were halved, and why it went as it
-    did. ``utilisation``: mean share of time in which the device computed, by NVML. ``visible``:
-    ``CUDA_VISIBLE_DEVICES`` as Slurm set it; it stays.
+    Attributes
+    ----------
+    uuid : str
+    bytes_ : int
+        Device memory that it may use; 0 where it is not known.
+    waited_s : float
+    driver : str
+    busy_s, peak_b, splits, reason : float, int, int, str
+        What the job says of itself for the evidence: seconds in which the device computed (None:
+        not measured), peak use, tiles that were halved, and why it went as it did.
+    utilisation : float or None
+        Mean share of time in which the device computed, by NVML.
+    visible : str or None
+        ``CUDA_VISIBLE_DEVICES`` as Slurm set it; it stays.
     """
 
     uuid: str
@@ -98,9 +107,17 @@ def variables_set(values: Mapping[str, str]) -> Iterator[None]:
 def watched(
     held: Held, snapshot: Callable[[], Snapshot], every_s: float = EVERY_S
 ) -> Iterator[None]:
-    """Note how long the held device computes, and its mean utilisation, in ``held``.
+    """Note how long the held device computes, and its mean utilisation.
 
-    ``snapshot`` returns what NVML sees now. Where NVML does not tell, both stay unknown.
+    Where NVML does not tell, both stay unknown.
+
+    Parameters
+    ----------
+    held : Held
+        Gets ``busy_s`` and ``utilisation``.
+    snapshot : callable
+        Returns what NVML sees now.
+    every_s : float
     """
     end = threading.Event()
     rates: list[float] = []

@@ -76,9 +76,13 @@ def classify(text: str) -> FaultClass:
 def preflight(xp: Any) -> str:
     """Compute a known number with an array library; return what went wrong, or nothing.
 
-    ``xp``: NumPy or one like it, such as CuPy, whose current device is looked at. The caller waits
-    for nothing else: the number is fetched from the device. What is returned is text for
-    `classify`.
+    The caller waits for nothing else: the number is fetched from the device. What is returned
+    is text for `classify`.
+
+    Parameters
+    ----------
+    xp : module
+        NumPy or one like it, such as CuPy, whose current device is looked at.
     """
     try:
         found = _checksum(xp)
@@ -106,10 +110,21 @@ class HealthError(RuntimeError):
 class Failure:
     """A job that failed on a device.
 
-    ``fault``: class of the fault, see `tilewright.devices.health`; ``words``: what was said of it.
-    ``at_s``: seconds since this machine's boot, whose identity is ``boot``. ``ttl_s``: how long it
-    counts against the device. ``cleared``: somebody has cleared the device since: it does not
-    count against it.
+    Attributes
+    ----------
+    uuid, job : str
+    fault : str
+        Class of the fault, see `tilewright.devices.health`.
+    words : str
+        What was said of it.
+    at_s : float
+        Seconds since this machine's boot.
+    ttl_s : float
+        How long it counts against the device.
+    boot : str
+        Identity of that boot.
+    cleared : bool
+        Somebody has cleared the device since: it does not count against it.
     """
 
     uuid: str
@@ -129,17 +144,31 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """A device that gets no jobs; ``left_s``: seconds until that ends by itself."""
+    """A device that gets no jobs.
+
+    Attributes
+    ----------
+    reason : str
+    left_s : float
+        Seconds until it ends by itself.
+    """
 
     reason: str
     left_s: float
 
 
 def quarantines(failures: Iterable[Failure], now_s: float) -> dict[str, Quarantine]:
-    """Return the devices to quarantine by failures of this boot, ``now_s`` seconds after it.
+    """Return the devices to quarantine.
 
     One hardware fault is enough. So are sticky errors of two different jobs, but those of a job
     that had them on two devices count nowhere: the job is to blame. Others never count.
+
+    Parameters
+    ----------
+    failures : iterable of Failure
+        All of this boot.
+    now_s : float
+        Seconds since boot.
     """
     known = list(failures)
     places: dict[str, set[str]] = {}
@@ -172,10 +201,20 @@ def quarantines(failures: Iterable[Failure], now_s: float) -> dict[str, Quaranti
 def note_failure(
     root: Path, uuid: str, job: str, fault: FaultClass, words: str, *, ttl_s: float = TTL_S
 ) -> None:
-    """Note that a job failed on a device, and for how long it counts against it.
+    """Note that a job failed on a device.
 
-    ``root``: folder on this node, made if it is not there. A job is one of all experiments: a
-    rerun of it has the same name, no other has. ``words``: what was said of the fault.
+    Parameters
+    ----------
+    root : Path
+        Folder on this node; made if it is not there.
+    uuid, job : str
+        A job is one of all experiments: a rerun of it has the same name, no other has.
+    fault : str
+        Class of the fault.
+    words : str
+        What was said of it.
+    ttl_s : float
+        How long it counts against the device.
     """
     with _locked(root):
         noted = Failure(uuid, job, fault, words, _now_s(), ttl_s, _boot())

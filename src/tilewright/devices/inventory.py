@@ -37,12 +37,23 @@ _JAX_PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
 class Device:
     """One GPU, or one MIG instance of a GPU.
 
-    ``uuid``: ``GPU-…`` or ``MIG-…``, its identity everywhere. ``index``: number by PCI bus, that
-    of the parent for a MIG instance; for people. ``total_b``, ``used_b``: memory, and what is in
-    use by everybody. ``utilisation``: share of the last second in which it computed, 0 to 1; None
-    where NVML does not say. ``used_by_pid``: processes that hold memory, as far as NVML shows them,
-    with their bytes. ``parent``: UUID of the GPU that a MIG instance is cut from. ``divided``: MIG
-    mode is on: the GPU itself is never leased, its instances are.
+    Attributes
+    ----------
+    uuid : str
+        ``GPU-…`` or ``MIG-…``: its identity everywhere; ``index`` is for people.
+    index : int
+        Number by PCI bus; that of the parent for a MIG instance.
+    name : str
+    total_b, used_b : int
+        Memory, and what is in use by everybody.
+    utilisation : float or None
+        Share of the last second in which it computed, 0 to 1; None where NVML does not say.
+    used_by_pid : tuple of (int, int)
+        Processes that hold memory, as far as NVML shows them, with their bytes.
+    parent : str or None
+        UUID of the GPU that a MIG instance is cut from.
+    divided : bool
+        MIG mode is on: the GPU itself is never leased, its instances are.
     """
 
     uuid: str
@@ -60,9 +71,16 @@ class Device:
 class Snapshot:
     """The GPUs of this machine at one moment.
 
-    ``devices``: those that this process may use, MIG parents too. ``reason``: why there are none,
-    or why some are left out; may be empty. ``driver``: its version; empty where it is not known.
-    ``hidden``: UUIDs that ``CUDA_VISIBLE_DEVICES`` hides.
+    Attributes
+    ----------
+    devices : tuple of Device
+        Those that this process may use, MIG parents too.
+    reason : str
+        Why there are none, or why some are left out; may be empty.
+    driver : str
+        Version of the driver; empty where it is not known.
+    hidden : tuple of str
+        UUIDs that ``CUDA_VISIBLE_DEVICES`` hides.
     """
 
     devices: tuple[Device, ...]
@@ -331,9 +349,15 @@ class _Look:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """An installed array library: ``CuPy``, ``PyTorch``, ``TensorFlow`` or ``JAX``.
+    """An installed array library.
 
-    ``cuda``: whether the build is for CUDA; None where its metadata does not say.
+    Attributes
+    ----------
+    name : str
+        ``CuPy``, ``PyTorch``, ``TensorFlow`` or ``JAX``.
+    version : str
+    cuda : bool or None
+        Whether the build is for CUDA; None where its metadata does not say.
     """
 
     name: str

@@ -128,8 +128,13 @@ def _unusable(root: Path, what: str, fix: str) -> LeaseRootError:
 class Ticket:
     """The claim of this process.
 
-    ``name``: its file in ``waiting`` or ``holding``. ``lock``, ``pipe``: file descriptors that end
-    with this process.
+    Attributes
+    ----------
+    number : int
+    name : str
+        File name in ``waiting`` or ``holding``.
+    lock, pipe : int
+        File descriptors that end with this process.
     """
 
     number: int

@@ -63,8 +63,15 @@ def granted_lease(
     """Return the one device that Slurm granted; None where the device must be leased.
 
     That is outside Slurm, with shards, and where an allocation holds several devices, among
-    which jobs that run side by side must choose. ``seen``: the devices that
-    ``CUDA_VISIBLE_DEVICES`` shows; Slurm has set it.
+    which jobs that run side by side must choose.
+
+    Parameters
+    ----------
+    request : Request
+    seen : Snapshot
+        The devices that ``CUDA_VISIBLE_DEVICES`` shows; Slurm has set it.
+    environ : mapping
+    reserve_b : int
     """
     if not by_slurm(environ):
         return None

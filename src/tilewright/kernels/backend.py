@@ -32,10 +32,18 @@ class DeviceError(RuntimeError):
 class DeviceUse:
     """What a job notes of its device's memory; see :mod:`tilewright.kernels.device_memory`.
 
-    ``splits``: how often work was halved because memory ran out. ``peak_b``, ``limit_b``: most
-    bytes that the memory pool held, and its limit; None: not noted, no limit. ``turn`` is held by
-    the thread whose part of the work is on the device. ``release`` gives the device back; None
-    where it is not leased. ``ended``: it was given back.
+    Attributes
+    ----------
+    splits : int
+        How often work was halved because memory ran out.
+    peak_b, limit_b : int or None
+        Most bytes that the memory pool held, and its limit; None: not noted, no limit.
+    turn : lock
+        Held by the thread whose part of the work is on the device.
+    release : callable or None
+        Gives the device back; None where it is not leased.
+    ended : bool
+        It was given back.
     """
 
     splits: int = 0

@@ -27,10 +27,14 @@ _REWEIGHT_FLOOR = 0.1
 
 @dataclass(frozen=True)
 class BasicFields:
-    """Result of :func:`fit_basic`, float32 (batch, y, x) on the device.
+    """Result of :func:`fit_basic`, arrays on the device.
 
-    ``flat``: relative sensitivity, mean 1 per batch item, not clipped. ``dark``: additive field in
-    the counts of the input.
+    Attributes
+    ----------
+    flat : array of float32, shape (batch, y, x)
+        Relative sensitivity, mean 1 per batch item; not clipped.
+    dark : array of float32, shape (batch, y, x)
+        Additive field in the counts of the input.
     """
 
     flat: Array
@@ -38,10 +42,20 @@ class BasicFields:
 
 
 def sorted_stack(backend: Backend, images: Array, max_images: int) -> Array:
-    """Sort each pixel over images (batch, n, y, x); average neighbouring ranks to ``max_images``.
+    """Sort each pixel over the images; average neighbouring ranks down to ``max_images``.
 
-    Returns float32 counts (batch, min(n, max_images), y, x): fewer images bound time and memory
-    of the fit.
+    Parameters
+    ----------
+    backend : Backend
+        Array namespace.
+    images : array, shape (batch, n, y, x)
+        Counts.
+    max_images : int
+        Upper bound of the images returned, which bounds time and memory of the fit.
+
+    Returns
+    -------
+    array of float32, shape (batch, min(n, max_images), y, x)
     """
     xp = backend.xp
     ranked = xp.sort(backend.asarray(images), axis=1)
@@ -59,6 +73,7 @@ def fit_basic(backend: Backend, images: Array, *, fit_dark: bool = True) -> Basi
     Parameters
     ----------
     backend : Backend
+        Array namespace.
     images : array, shape (batch, n, y, x)
         Counts, n >= 2 and y, x >= 2; one batch item per (z-plane, channel), fitted on its own.
         Planes of about 128 x 128 suffice, as the fields are smooth.

@@ -27,10 +27,15 @@ _CPU_BLOCK_PX = 131072
 
 @dataclass(frozen=True)
 class Correction:
-    """Illumination correction as one multiplication and one addition per pixel, float32 (y, x).
+    """Illumination correction as one multiplication and one addition per pixel.
 
-    ``raw * gain + bias`` is ``(raw - dark) / flat + pedestal + 0.5``; the half makes truncation
-    round. ``pedestal``: counts of zero light.
+    Attributes
+    ----------
+    gain, bias : array of float32, shape (y, x)
+        ``raw * gain + bias`` is ``(raw - dark) / flat + pedestal + 0.5``; the half makes
+        truncation round.
+    pedestal : float
+        Counts of zero light.
     """
 
     gain: Array
@@ -44,6 +49,7 @@ def make_correction(backend: Backend, flat: Any, dark: Any, pedestal: float) -> 
     Parameters
     ----------
     backend : Backend
+        Where to compute.
     flat : array of float32, shape (y, x)
         Relative illumination, mean 1, positive.
     dark : array of float32, shape (y, x)
@@ -101,6 +107,7 @@ def fuse(
     Parameters
     ----------
     backend : Backend
+        Where to compute.
     tiles : sequence of ndarray of uint8 or uint16, shape (y, x)
         Raw tiles in host memory; only the parts needed are moved to the device.
     spans : sequence of (Span, Span)

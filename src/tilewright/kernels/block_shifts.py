@@ -21,7 +21,15 @@ _PEAK_RADIUS = 4
 def overlapping_blocks(backend: Backend, image: Array, step_px: int) -> Array:
     """Cut an image into blocks of ``2 step_px`` that overlap by half.
 
-    From ((ny + 1) step_px, (nx + 1) step_px) to (ny nx, 2 step_px, 2 step_px).
+    Parameters
+    ----------
+    backend : Backend
+    image : ((ny + 1) step_px, (nx + 1) step_px)
+    step_px : int
+
+    Returns
+    -------
+    (ny nx, 2 step_px, 2 step_px)
     """
     xp = backend.xp
     rows, columns = image.shape[0] // step_px, image.shape[1] // step_px

@@ -51,10 +51,14 @@ _SPIKE = 4
 
 @dataclass(frozen=True)
 class CameraDefects:
-    """The m defective pixels of one camera, int64.
+    """Defective pixels of one camera.
 
-    ``pixel`` (m,): flat indices into a tile (y, x). ``neighbours`` (m, 8): flat indices of good
-    neighbours, repeated where there are fewer than eight.
+    Attributes
+    ----------
+    pixel : ndarray of int64, shape (m,)
+        Flat indices into a tile (y, x).
+    neighbours : ndarray of int64, shape (m, 8)
+        Flat indices of good neighbours, repeated where there are fewer than eight.
     """
 
     pixel: Ints
@@ -156,11 +160,16 @@ def _with_neighbours(pixel: Ints, shape: tuple[int, ...]) -> CameraDefects:
 class EmptyTiles:
     """What tiles without tissue show of the camera.
 
-    ``offset_counts``, ``error_counts``: camera offset and its standard error, infinite where too
-    few tiles are empty. ``structure_counts`` (y, x) float64: what is left of empty tiles beside
-    offset and glow, stray light and dark current that do not follow the flat-field; zero on
-    average. ``glow_counts``: light of empty tiles, what an error of the flat-field is multiplied
-    by.
+    Attributes
+    ----------
+    offset_counts, error_counts : float
+        Camera offset and its standard error; the error is infinite where too few tiles are
+        empty.
+    structure_counts : ndarray of float64, shape (y, x)
+        What is left of empty tiles beside offset and glow: stray light and dark current that
+        do not follow the flat-field. Zero on average.
+    glow_counts : float
+        Light of empty tiles: what an error of the flat-field is multiplied by.
     """
 
     offset_counts: float

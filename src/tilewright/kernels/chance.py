@@ -91,10 +91,20 @@ def rolled_null(
 ) -> RolledNull:
     """Measure what strips that are rolled along each other give.
 
-    ``surface`` (n, rows, cols): correlation of the filtered strips ``a`` and ``b`` (n, y, x) at
-    every shift, rolled along their longer axis and padded by zeros along the other. ``expected``
-    (n, 2): centre of the search window, ``reach`` half its side. ``sigma``: width of the filter;
-    peaks of the true shift reach 4 sigma.
+    Parameters
+    ----------
+    backend : Backend
+    surface : array, shape (n, rows, cols)
+        Correlation of the strips at every shift, rolled along their longer axis and padded by
+        zeros along the other.
+    a, b : array, shape (n, y, x)
+        Filtered strips.
+    expected : ndarray, shape (n, 2)
+        Centre of the search window.
+    reach : float
+        Half its side.
+    sigma : float
+        Width of the filter; peaks of the true shift reach 4 sigma.
     """
     xp = backend.xp
     long_axis = along(a.shape[1:])
@@ -162,7 +172,15 @@ def witnesses(
 ) -> Witnesses:
     """Find where along filtered strips (n, y, x) their correlation at ``shift`` comes from.
 
-    With ``shift`` (n, 2) int64 ``a[p + shift]`` lies on ``b[p]``; ``sigma``: width of the filter.
+    Parameters
+    ----------
+    backend : Backend
+    a, b : array, shape (n, y, x)
+    shift : ndarray of int64, shape (n, 2)
+        ``a[p + shift]`` lies on ``b[p]``.
+    sigma : float
+        Width of the filter.
+    pattern : Pattern, optional
     """
     xp = backend.xp
     count, height, width = a.shape

@@ -92,8 +92,15 @@ def strip_ncc(backend: Backend, a: Array, b: Array, wanted: list[tuple[int, Shif
 def climb(backend: Backend, a: Array, b: Array, starts: Ints, apart_px: float) -> Climbed:
     """Score candidate shifts, climb from the best and from its best rival, keep the better.
 
-    ``a``, ``b`` (n, y, x): LoG-filtered strips. ``starts`` (n, k, 2) int64: candidate shifts;
-    those nearer than ``apart_px`` to the best are the same peak, not a rival.
+    Parameters
+    ----------
+    backend : Backend
+    a, b : array, shape (n, y, x)
+        LoG-filtered strips.
+    starts : ndarray of int64, shape (n, k, 2)
+        Candidate shifts.
+    apart_px : float
+        Candidates nearer than this to the best are the same peak, not a rival.
     """
     count = len(starts)
     known: list[dict[Shift, float]] = [{} for _ in range(count)]
@@ -143,8 +150,15 @@ def subpixel(backend: Backend, a: Array, b: Array, shift: Ints) -> Subpixel:
     LoG-filtered pixels err by 40 % at the frequencies that carry the signal. Noise is
     independent between the strips, so neither gradient nor curvature is biased by it. Both
     overlaps are tapered; a second pass moves b's taper by the fraction found, so that both
-    see the same specimen (without it, strips 40 px wide err by 0.05 px). ``a``, ``b`` (n, y, x)
-    are LoG-filtered strips; ``shift`` (n, 2) int64 says where to start, ``a[p + shift] == b[p]``.
+    see the same specimen (without it, strips 40 px wide err by 0.05 px).
+
+    Parameters
+    ----------
+    backend : Backend
+    a, b : array, shape (n, y, x)
+        LoG-filtered strips.
+    shift : ndarray of int64, shape (n, 2)
+        Where to start, ``a[p + shift] == b[p]``.
     """
     xp = backend.xp
     _, height, width = a.shape

@@ -34,10 +34,16 @@ class DeviceMemoryError(RuntimeError):
 
 @dataclass(frozen=True)
 class Smallest:
-    """What is said when the smallest part, ``what``, does not fit.
+    """What is said when the smallest part does not fit.
 
-    ``rule``: the rule whose memory can be configured. ``fix``: what helps beside more memory, as
-    the end of a sentence that begins with "or".
+    Attributes
+    ----------
+    rule : str
+        The rule whose memory can be configured.
+    what : str
+        The smallest part.
+    fix : str
+        What helps beside more memory, as the end of a sentence that begins with "or".
     """
 
     rule: str

@@ -91,11 +91,19 @@ class Posterior:
 class FlatFit:
     """Flat-field with its error.
 
-    ``posterior``: coefficients of the log flat-field, then the offset. ``order``: largest total
-    degree allowed. ``found``: overlap cells under this flat-field. ``held_out``: weighted rms
-    relative difference of overlaps held out of the fit. ``unmodelled``: relative rms of structure
-    that the fit leaves in the tiles' mean, or cannot follow: beyond the largest degree it is taken
-    to be as much as in the last four.
+    Attributes
+    ----------
+    posterior : Posterior
+        Coefficients of the log flat-field, then the offset.
+    order : int
+        Largest total degree allowed.
+    found : Differences
+        Overlap cells under this flat-field.
+    held_out : float
+        Weighted rms relative difference of overlaps held out of the fit.
+    unmodelled : float
+        Relative rms of structure that the fit leaves in the tiles' mean, or cannot follow: beyond
+        the largest degree it is taken to be as much as in the last four.
     """
 
     posterior: Posterior
@@ -153,6 +161,10 @@ def fit_flat(
         Largest total degree, 1 to 14; None is 14.
     seed : int
         Seed of the split of edges into held-out folds.
+
+    Returns
+    -------
+    FlatFit
 
     Raises
     ------

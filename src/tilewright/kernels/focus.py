@@ -69,6 +69,7 @@ def soft_focus(
     Parameters
     ----------
     backend : Backend
+        Array namespace.
     stack : array, shape (z, y, x)
         Raw counts.
     noise : NoiseModel
@@ -177,6 +178,7 @@ def in_focus(
     Parameters
     ----------
     backend : Backend
+        Array namespace.
     stack : array, shape (z, y, x)
         Deconvolved light, pedestal 0; says ``height`` and ``winner``.
     raw, told : array, shape (y, x)
@@ -226,6 +228,7 @@ def psf_mean(
     Parameters
     ----------
     backend : Backend
+        Array namespace.
     stack : array, shape (z, y, x)
         Deconvolved light, pedestal 0.
     kernel : ndarray, shape (y, x)

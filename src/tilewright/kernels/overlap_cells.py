@@ -16,11 +16,16 @@ _PAIRS_AT_ONCE = 32
 
 @dataclass(frozen=True)
 class OverlapCells:
-    """Cells seen in two tiles; host arrays of length m, float64.
+    """Cells seen in two tiles; host arrays of length m.
 
-    ``edge`` (int64): index of the tile pair. ``first``, ``second``: mean raw counts of the cell in
-    the first and in the second tile. ``place_first``, ``place_second`` (m, 2): (y, x) of the cell's
-    centre in each tile; the tile spans -1 to 1.
+    Attributes
+    ----------
+    edge : ndarray of int64, shape (m,)
+        Index of the tile pair.
+    first, second : ndarray of float64, shape (m,)
+        Mean raw counts of the cell in the first and in the second tile.
+    place_first, place_second : ndarray of float64, shape (m, 2)
+        (y, x) of the cell's centre in each tile; the tile spans -1 to 1.
     """
 
     edge: Ints
@@ -94,6 +99,7 @@ def measure_cells(
     Parameters
     ----------
     backend : Backend
+        Array namespace.
     images : array of float32, shape (n, h, w)
         Tiles binned by ``factor`` (:func:`tilewright.kernels.illumination.bin_tile`).
     valid : array of bool, shape (n, h, w), or None

@@ -31,10 +31,14 @@ _MEDIAN_CHI2 = 0.4549
 
 @dataclass(frozen=True)
 class Knowledge:
-    """A Gaussian in the k coefficients of the log flat-field, then the offset in counts; float64.
+    """A Gaussian in the coefficients of the log flat-field, then the offset in counts.
 
-    ``matrix`` (k + 1, k + 1): precision, the inverse of the covariance; ``vector`` (k + 1,):
-    precision times mean.
+    Attributes
+    ----------
+    matrix : ndarray of float64, shape (k + 1, k + 1)
+        Precision: the inverse of the covariance.
+    vector : ndarray of float64, shape (k + 1,)
+        Precision times mean.
     """
 
     matrix: Floats
@@ -47,12 +51,21 @@ class Knowledge:
 
 @dataclass(frozen=True)
 class Differences:
-    """Differences of all cells at one flat-field and offset; float64 of length m, counts.
+    """Differences of all cells at one flat-field and offset; arrays of length m, counts.
 
-    ``signal``: brightness of the specimen. ``value``: first less second tile, both corrected;
-    ``scatter``: its robust standard deviation among cells of like signal. ``robust``: weight of
-    each cell, 1 for an inlier. ``by_offset``: change of ``value`` if the offset were one count
-    higher.
+    Attributes
+    ----------
+    cells : OverlapCells
+    signal : ndarray
+        Brightness of the specimen.
+    value : ndarray
+        First less second tile, both corrected.
+    scatter : ndarray
+        Robust standard deviation of ``value`` among cells of like signal.
+    robust : ndarray
+        Weight of each cell, 1 for an inlier.
+    by_offset : ndarray
+        Change of ``value`` if the offset were one count higher.
     """
 
     cells: OverlapCells
@@ -97,11 +110,18 @@ def relative_difference(
 def differences(
     cells: OverlapCells, coefficient: Floats, offset_counts: float, *, robust: bool
 ) -> Differences:
-    """Compare all cells, at least one, under a flat-field and an offset.
+    """Compare all cells under a flat-field and an offset.
 
-    ``coefficient`` (k,) float64: log flat-field (:mod:`tilewright.kernels.flat_basis`).
-    ``offset_counts``: counts without light. ``robust``: weight outliers down; False before the
-    flat-field is roughly known.
+    Parameters
+    ----------
+    cells : OverlapCells
+        Raw counts, at least one cell.
+    coefficient : ndarray of float64, shape (k,)
+        Log flat-field (:mod:`tilewright.kernels.flat_basis`).
+    offset_counts : float
+        Counts without light.
+    robust : bool
+        Weight outliers down; False before the flat-field is roughly known.
     """
     flat_first = np.exp(log_flat(coefficient, cells.place_first))
     flat_second = np.exp(log_flat(coefficient, cells.place_second))

@@ -18,12 +18,20 @@ _WIDEST = 0.25
 
 @dataclass(frozen=True)
 class StripPlan:
-    """Strips of all m overlaps in one direction; equal in size, so that they batch.
+    """Strips of all overlaps in one direction; equal in size, so that they batch.
 
-    ``pairs`` (m, 2) int64: tiles a and b of each overlap. ``shape``: (y, x) of every strip.
-    ``origin_a``, ``origin_b``: first pixel (y, x) of the strip in tile a and in tile b.
-    ``expected_px`` (m, 2) float64: shift (y, x) between the strips, ``a[p + shift] == b[p]``, if
-    the stage were exact. ``max_shift_px``: largest deviation from it worth a search.
+    Attributes
+    ----------
+    pairs : ndarray of int64, shape (m, 2)
+        Tiles a and b of each overlap.
+    shape : tuple of int
+        (y, x) of every strip.
+    origin_a, origin_b : tuple of int
+        First pixel (y, x) of the strip in tile a and in tile b.
+    expected_px : ndarray of float64, shape (m, 2)
+        Shift (y, x) between the strips, ``a[p + shift] == b[p]``, if the stage were exact.
+    max_shift_px : float
+        Largest deviation from ``expected_px`` worth a search.
     """
 
     pairs: Ints

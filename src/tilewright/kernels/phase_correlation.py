@@ -25,14 +25,23 @@ _PEAKS = 5
 
 
 class StripShifts(NamedTuple):
-    """What correlation says about n pairs of strips; float64, of length n.
+    """What correlation says about n pairs of strips.
 
-    ``shift_px`` (n, 2): (y, x) such that ``a[p + shift] == b[p]``. ``score``: NCC of the filtered
-    strips at the best shift, 0 where nothing can be said; ``second``: that of the best rival peak.
-    ``curvature`` (n, 2): minus the second derivative (y, x) of the normalised correlation at its
-    peak, px⁻². ``pixels``: number of pixels that overlap at the shift. ``chance``: probability
-    that strips without a common signal reach the score anywhere in the search window; see
-    :mod:`tilewright.kernels.chance`.
+    Attributes
+    ----------
+    shift_px : ndarray of float64, shape (n, 2)
+        (y, x) such that ``a[p + shift] == b[p]``.
+    score : ndarray of float64, shape (n,)
+        NCC of the filtered strips at the best shift; 0 where nothing can be said.
+    second : ndarray of float64, shape (n,)
+        NCC of the best rival peak.
+    curvature : ndarray of float64, shape (n, 2)
+        Minus the second derivative (y, x) of the normalised correlation at its peak, px⁻².
+    pixels : ndarray of float64, shape (n,)
+        Number of pixels that overlap at the shift.
+    chance : ndarray of float64, shape (n,)
+        Probability that strips without a common signal reach the score anywhere in the search
+        window; see :mod:`tilewright.kernels.chance`.
     """
 
     shift_px: Floats

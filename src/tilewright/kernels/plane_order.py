@@ -37,13 +37,20 @@ _SURE = 6.0
 
 
 class PlanePairs(NamedTuple):
-    """Sums over samples of a stack of n planes, float64; :func:`add_pairs` adds two.
+    """Sums over samples of a stack of n planes; :func:`add_pairs` adds two.
 
-    ``correlation`` (2, n, 2 s + 1, 2 s + 1): band-passed plane z against plane z + 1 and z + 2,
-    shifted by up to s px. ``power``, ``noise`` (n,): energy of the band, and the part of it that
-    is noise. ``shared`` (2, n), ``rough`` (n,): products of the noise residuals of plane z and
-    z + 1, z + 2; their squares. ``sharpest`` (n,): number of blocks whose band has the greatest
-    energy in plane z. ``independent``: number of independent values behind ``power``.
+    Attributes
+    ----------
+    correlation : float64 (2, n, 2 s + 1, 2 s + 1)
+        Band-passed plane z against plane z + 1 and z + 2, shifted by up to s px.
+    power, noise : float64 (n,)
+        Energy of the band, and the part of it that is noise.
+    shared, rough : float64 (2, n) and (n,)
+        Products of the noise residuals of plane z and z + 1, z + 2; their squares.
+    sharpest : float64 (n,)
+        Number of blocks whose band has the greatest energy in plane z.
+    independent : float
+        Number of independent values behind ``power``.
     """
 
     correlation: Floats

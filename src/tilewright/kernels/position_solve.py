@@ -57,14 +57,23 @@ _LEAST_RATE = 1e-3
 
 @dataclass(frozen=True)
 class Solution:
-    """Positions of n tiles and what m edges say about them; float64, but where it is said.
+    """Positions of n tiles and what m edges say about them.
 
-    ``position_px`` (n, 2): (y, x), with the smallest y and the smallest x at 0. ``sigma_px`` (n,):
-    standard error per axis relative to the mean of island 0 (of the whole grid where no two tiles
-    are tied). ``island`` (n,) int64: connected component by accepted edges, 0 the largest, ties to
-    the lowest tile. ``accepted`` (m,) bool: edges that were used. ``chance`` (m,): probability that
-    the displacement is false. ``residual_px`` (m,): length of displacement minus difference of
-    positions.
+    Attributes
+    ----------
+    position_px : ndarray of float64, shape (n, 2)
+        (y, x), with the smallest y and the smallest x at 0.
+    sigma_px : ndarray of float64, shape (n,)
+        Standard error per axis relative to the mean of island 0 (of the whole grid where no
+        two tiles are tied).
+    island : ndarray of int64, shape (n,)
+        Connected component by accepted edges, 0 the largest, ties to the lowest tile.
+    accepted : ndarray of bool, shape (m,)
+        Edges that were used.
+    chance : ndarray of float64, shape (m,)
+        Probability that the displacement is false.
+    residual_px : ndarray of float64, shape (m,)
+        Length of displacement minus difference of positions.
     """
 
     position_px: Floats

@@ -167,7 +167,7 @@ def _best_focus_um(optics: Optics, depth_um: float) -> float:
 
 
 def _narrowed(psf: Floats) -> NDArray[np.float32]:
-    """Cut a square PSF to the least odd width with the wanted share of its light; sum 1."""
+    """Cut a square PSF to the least odd width that holds the wanted share of its light; sum 1."""
     middle = psf.shape[1] // 2
     image = psf.sum(axis=0)
     total = float(image.sum())

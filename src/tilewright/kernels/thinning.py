@@ -33,9 +33,16 @@ class CountModel:
     """Counts as shifted Poisson numbers: ``(counts - zero_counts) / gain`` are the photons.
 
     Read noise σ is Poisson noise of σ² / gain² more photons, so that the counts start below
-    the camera's offset (Snyder et al., JOSA A 10:1014, 1993). ``gain_counts_per_photon``: slope of
-    variance against mean, 0 if the image has no light to measure it. ``zero_counts``: where that
-    line meets variance 0. ``background_counts``: the camera's offset above ``zero_counts``.
+    the camera's offset (Snyder et al., JOSA A 10:1014, 1993).
+
+    Attributes
+    ----------
+    gain_counts_per_photon : float
+        Slope of variance against mean; 0 if the image has no light to measure it.
+    zero_counts : float
+        Where that line meets variance 0.
+    background_counts : float
+        The camera's offset above ``zero_counts``.
     """
 
     gain_counts_per_photon: float
@@ -54,6 +61,7 @@ def measure_camera(
     Parameters
     ----------
     backend : Backend
+        Array namespace.
     stack : ndarray, shape (z, y, x)
         Counts, zero light at ``pedestal_counts``.
     pedestal_counts : float
@@ -84,10 +92,17 @@ def measure_camera(
 
 @dataclass(frozen=True)
 class Stopping:
-    """How many iterations, and why: ``criterion`` is one sentence for reports.
+    """How many iterations, and why.
 
-    ``held_out``: I-divergence per voxel, in photons, of the held-out half at the start of each
-    iteration tried.
+    Attributes
+    ----------
+    iterations : int
+        The count.
+    criterion : str
+        One sentence for reports.
+    held_out : tuple of float
+        I-divergence per voxel, in photons, of the held-out half at the start of each iteration
+        tried.
     """
 
     iterations: int

@@ -25,13 +25,19 @@ _BATCH = 32
 
 @dataclass(frozen=True)
 class LayoutScore:
-    """How well a layout of n tiles fits.
+    """How well a layout fits.
 
-    ``name``: ``snake`` or ``raster``, the direction of the first run, the direction in which runs
-    advance: ``snake_right_down``. ``row``, ``col`` (n,) int64: place of each tile, in order of
-    acquisition. ``score``: mean over the overlaps of the NCC above that of the best rival peak,
-    estimated from the most textured overlaps of each direction; chance gives less than 0.05,
-    neighbours in tissue 0.3 to 0.9.
+    Attributes
+    ----------
+    name : str
+        ``snake`` or ``raster``, the direction of the first run, the direction in which runs
+        advance: ``snake_right_down``.
+    row, col : ndarray of int64, shape (n,)
+        Place of each tile, in order of acquisition.
+    score : float
+        Mean over the overlaps of the NCC above that of the best rival peak, estimated from the
+        most textured overlaps of each direction; chance gives less than 0.05, neighbours in
+        tissue 0.3 to 0.9.
     """
 
     name: str

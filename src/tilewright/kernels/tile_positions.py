@@ -45,13 +45,20 @@ _LEAST_SCORE = 0.05
 
 @dataclass(frozen=True)
 class Overlaps:
-    """Measured edges, of all directions together; float64, pairs int64.
+    """Measured edges, of all directions together.
 
-    ``pairs`` (m, 2): tiles a and b. ``displacement_px`` (m, 2): ``position(b) - position(a)``,
-    (y, x); ``sigma_px`` (m, 2): the standard error that correlation claims, right up to a common
-    factor. ``score`` (m,): NCC of the filtered strips. ``chance`` (m,): probability that strips
-    without a common signal show such a score, 1 where the peak has a rival of its own height or
-    lies outside the search window.
+    Attributes
+    ----------
+    pairs : ndarray of int64, shape (m, 2)
+    displacement_px : ndarray of float64, shape (m, 2)
+        ``position(b) - position(a)``, (y, x).
+    sigma_px : ndarray of float64, shape (m, 2)
+        Standard error that correlation claims; right up to a common factor.
+    score : ndarray of float64, shape (m,)
+        NCC of the filtered strips.
+    chance : ndarray of float64, shape (m,)
+        Probability that strips without a common signal show such a score, 1 where the peak
+        has a rival of its own height or lies outside the search window.
     """
 
     pairs: Ints

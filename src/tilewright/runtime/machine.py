@@ -97,7 +97,10 @@ def write_evidence_to(path: Path) -> None:
 def healthy_gpus(need_mb: int = 0) -> int:
     """Return how many GPUs could hold a job now, were it not for other jobs of ours.
 
-    ``need_mb``: device memory of its arrays. A job that takes a whole GPU can do with half of one.
+    Parameters
+    ----------
+    need_mb : int
+        Device memory of its arrays. A job that takes a whole GPU can do with half of one.
     """
     devices = usable_gpus().devices
     if not devices:
