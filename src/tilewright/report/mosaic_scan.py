@@ -6,9 +6,10 @@ import numpy as np
 
 from tilewright.io.mosaic import Mosaic
 from tilewright.io.positions import Positions
+from tilewright.kernels.backend import cells
 from tilewright.kernels.camera import CameraDefects
 from tilewright.report.overlaps import tile_name
-from tilewright.report.places import cells, covered
+from tilewright.report.places import covered
 from tilewright.report.verdict import Item, Subject
 
 #: Side of the blocks that are looked at; a camera never reads one value all over such a block.

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from tilewright.io.illumination import Illumination
 from tilewright.io.mosaic import Mosaic
 from tilewright.io.positions import Positions
-from tilewright.kernels.backend import Backend
+from tilewright.kernels.backend import Backend, cells
 from tilewright.kernels.camera import MIN_TILES, SAMPLE_TILES, CameraDefects, find_defects
 from tilewright.kernels.overlap_agreement import CELL_PX, LEAST_PX, StripAgreement, compare_strips
-from tilewright.report.places import cells
 from tilewright.report.verdict import Item, Subject
 from tilewright.stages.tile_source import TileSource
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +14,6 @@ from tilewright.kernels.backend import Backend
 from tilewright.kernels.metrics import focus_score
 from tilewright.kernels.warp import Transform
 from tilewright.report.figures import thumbnail
-
-
-def cells(image: NDArray[Any], side: int) -> NDArray[Any]:
-    """Return the whole cells of an image (y, x) as (rows, side, columns, side)."""
-    rows, columns = (n // side for n in image.shape)
-    return image[: rows * side, : columns * side].reshape(rows, side, columns, side)
 
 
 def covered(

@@ -15,11 +15,11 @@ from scipy import ndimage
 from tilewright.io.mosaic import Mosaic, open_mosaic
 from tilewright.io.ome_zarr import Image, halve, open_image
 from tilewright.io.transform import read_transform
-from tilewright.kernels.backend import Backend, cpu_backend
+from tilewright.kernels.backend import Backend, cells, cpu_backend
 from tilewright.kernels.metrics import focus_score, ncc, tissue_mask
 from tilewright.kernels.warp import Transform
 from tilewright.report.figures import new_figure, save_png, scale_bar, show, thumbnail
-from tilewright.report.places import cells, moved_thumbnail, scan_focus
+from tilewright.report.places import moved_thumbnail, scan_focus
 from tilewright.report.quality import Files, Findings
 from tilewright.report.verdict import Item, Subject
 

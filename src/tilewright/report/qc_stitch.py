@@ -14,8 +14,9 @@ from tilewright.io.illumination import read_illumination
 from tilewright.io.mosaic import Mosaic, open_mosaic
 from tilewright.io.positions import Positions, read_positions
 from tilewright.io.tiles import open_tiles
+from tilewright.kernels.artefacts import seam_reach_px, seam_score
 from tilewright.kernels.backend import Backend, cpu_backend
-from tilewright.kernels.metrics import empty_fraction, seam_reach_px, seam_score
+from tilewright.kernels.metrics import empty_fraction
 from tilewright.kernels.noise import NOISE_KERNEL
 from tilewright.report.figures import new_figure, save_png, scale_bar, show
 from tilewright.report.mosaic_scan import defects_left, judge_blocks
