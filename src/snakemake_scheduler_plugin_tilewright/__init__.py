@@ -20,10 +20,11 @@ from snakemake_scheduler_plugin_tilewright.fit import first_fit
 from snakemake_scheduler_plugin_tilewright.local import LocalRun
 from snakemake_scheduler_plugin_tilewright.run import Run
 from tilewright.placement import cluster
-from tilewright.placement.cluster import SiteError, SurveyError
+from tilewright.placement.cluster import SurveyError
 from tilewright.placement.jobs import PlacementError
 from tilewright.placement.preflight import before_run
 from tilewright.placement.routing import LEDGER, Plan, plan_of
+from tilewright.placement.site import SiteError
 from tilewright.runtime import snakemake_adapter as adapter
 
 #: Rounds that may fail, 5 s apart, before the greedy scheduler sends all that is ready.

@@ -98,7 +98,7 @@ def resources_at(place: Place, job: Any, fixed: Fixed, *, failed: bool) -> dict[
     Memory and time are set after a failure only, and never below what the rule then states.
     """
     values: dict[str, Any] = {}
-    if fixed.account is None:
+    if fixed.account is None and place.account:
         values["slurm_account"] = place.account
     if fixed.partition is None and place.partition:
         values["slurm_partition"] = place.partition

@@ -47,8 +47,9 @@ from tilewright.commands.dag import read_experiment
 from tilewright.commands.doctor import as_json, print_checks
 from tilewright.commands.slurm_here import slurm_wanted
 from tilewright.config.layout import Layout
-from tilewright.placement.cluster import Cluster, Note, Site, survey
+from tilewright.placement.cluster import Cluster, Note, survey
 from tilewright.placement.routing import Plan
+from tilewright.placement.site import Site
 from tilewright.slurm.query import Unknown
 
 CONFIG = "MinJobAge               = 300 sec\nSLURM_VERSION           = 22.05.8\n"

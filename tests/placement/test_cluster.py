@@ -9,9 +9,12 @@ import pytest
 from rich.console import Console
 
 from tests.conftest import REPO
+from tests.support.placement_rules import CPU, Rules
 from tests.support.recorded import LIMITS, NODES, PARTITIONS, USE, Recorded, client
 from tilewright.commands.accounts import as_json, print_survey
-from tilewright.placement.cluster import Note, Site, Survey, SurveyError, read_site, survey
+from tilewright.placement.cluster import Cluster, Note, Survey, SurveyError, survey
+from tilewright.placement.routing import Plan
+from tilewright.placement.site import Site, read_site
 from tilewright.slurm.query import Unknown
 
 HIPERGATOR = REPO / "profiles/hipergator/site.yaml"
@@ -164,3 +167,21 @@ def test_accounts_of_other_clusters_are_not_ours(limited: Recorded, tmp_path: Pa
     limited.answers["config"] = Unknown("scontrol", "no answer within 15 s")
     with pytest.raises(SurveyError, match="which of hpg, other this is"):
         survey(client(limited, tmp_path / "b"), 1001, Site())
+
+
+def test_a_slurm_without_accounts_is_one_account_that_its_nodes_bound(
+    recorded: Recorded, tmp_path: Path
+) -> None:
+    recorded.answers["sacctmgr"] = Unknown(
+        "sacctmgr",
+        "You are not running a supported accounting_storage plugin Only "
+        "'accounting_storage/slurmdbd' is supported.",
+    )
+    asking = client(recorded, tmp_path)
+    found = survey(asking, 1001, Site())
+    slots = {pool.name: pool.slots for pool in found.pools["independent"]}
+    assert slots == {"slurm_gpu": 8, "slurm_cpu": 27}  # 85 % of 256 CPUs
+    assert "keeps no accounts" in found.notes[0].text
+    assert found.unknown() is None
+    plan = Plan(Rules({"work": {"cpu": CPU}}), cluster=Cluster(Site(), asking, 1001, found))
+    assert plan.routed("work")["slurm_account"]({}, 1) is None

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tilewright.placement.cluster import Cluster, Site, survey
+from tilewright.placement.cluster import Cluster, survey
+from tilewright.placement.site import Site
 from tilewright.slurm.jobs import JOB_FIELDS
 from tilewright.slurm.query import SlurmClient, Unknown
 

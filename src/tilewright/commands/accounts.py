@@ -15,9 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tilewright.commands.slurm_here import slurm_wanted
-from tilewright.placement.cluster import SiteError, Survey, SurveyError, read_site, survey
+from tilewright.placement.cluster import Survey, SurveyError, survey
 from tilewright.placement.jobs import Kind
 from tilewright.placement.limits import Sharing, total_slots
+from tilewright.placement.site import SiteError, read_site
 from tilewright.slurm.accounts import Account
 from tilewright.slurm.query import SlurmClient
 
@@ -93,7 +94,7 @@ def _table(survey: Survey) -> Table:
     table.add_column("GPU + CPU slots", justify="right")
     for account in survey.accounts:
         slots = _slots(survey, account.name, "independent", now=False)
-        table.add_row(account.name, "limit", *_row(account.limit, "no limit"), slots)
+        table.add_row(account.name or "(none)", "limit", *_row(account.limit, "no limit"), slots)
         table.add_row(f"qos {account.qos}", "others", *_row(_others(account), "?"), "")
         table.add_row("", "mine", *_row(account.mine, "?"), "")
         free = {t: n for t in account.limit if (n := account.free(t)) is not None}

@@ -28,9 +28,10 @@ from tilewright.devices.health import HealthError
 from tilewright.devices.lease_queue import LeaseRootError
 from tilewright.devices.slurm_grant import DeviceChoiceError
 from tilewright.placement import cluster
-from tilewright.placement.cluster import SiteError, SurveyError
+from tilewright.placement.cluster import SurveyError
 from tilewright.placement.jobs import Sizes, Task
 from tilewright.placement.routing import Plan
+from tilewright.placement.site import SiteError
 from tilewright.runtime.machine import device_kinds, usable_gpus
 from tilewright.slurm.query import SlurmClient
 

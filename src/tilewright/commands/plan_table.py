@@ -16,9 +16,10 @@ from tilewright.commands.dag import DagError
 from tilewright.commands.plan import Here, PlannedRun, plan_run
 from tilewright.commands.slurm_here import slurm_wanted
 from tilewright.config.experiment import ConfigError
-from tilewright.placement.cluster import SiteError, SurveyError
+from tilewright.placement.cluster import SurveyError
 from tilewright.placement.jobs import PlacementError
 from tilewright.placement.preview import Preview
+from tilewright.placement.site import SiteError
 
 
 def show_plan(

@@ -15,161 +15,21 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import platformdirs
-import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from tilewright.placement.jobs import Kind, Shape
+from tilewright.placement.jobs import Kind
 from tilewright.placement.limits import Pool, Sharing, make_pools, sharing
+from tilewright.placement.site import Site, SiteError, read_site
 from tilewright.runtime.snakemake_adapter import beside_profile, command
-from tilewright.slurm.accounts import (
-    COUNTED,
-    Account,
-    LeftOut,
-    SiteRules,
-    usable_accounts,
-    with_usage,
-)
+from tilewright.slurm.accounts import NO_ACCOUNT, Account, LeftOut, usable_accounts, with_usage
 from tilewright.slurm.jobs import SlurmJob, parse_queue, usage_of_queue
 from tilewright.slurm.nodes import Node, parse_nodes
-from tilewright.slurm.parse import parse_assoc_mgr, parse_partitions, parse_sacctmgr, parse_tres
+from tilewright.slurm.parse import parse_assoc_mgr, parse_partitions, parse_sacctmgr
 from tilewright.slurm.partitions import cpu_partition, gpu_partition, with_qos, with_use
-from tilewright.slurm.query import SlurmClient, Unknown
+from tilewright.slurm.query import NO_ACCOUNTING, SlurmClient, Unknown
 from tilewright.slurm.records import Association, Partition, Qos, Usage
-
-
-class SiteError(ValueError):
-    """A site file cannot be used; the message names the file, the key and the fix."""
-
-
-def _expression(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"not a regular expression: {error}") from None
-    return text
-
-
-def _tres(text: str) -> str:
-    parts = [part.strip() for part in text.split(",")]
-    wrong = [part for part in parts if not parse_tres(part).keys() & set(COUNTED)]
-    if wrong:
-        raise ValueError(f"'{wrong[0]}' is none of cpu=40, mem=200G and gres/gpu=2")
-    return text
-
-
-class _Section(BaseModel):
-    # YAML reads the account 12345 as a number
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True
-    )
-
-
-class JobSize(_Section):
-    """The largest job of a device kind, from which slots are counted."""
-
-    cpus: int = Field(default=8, ge=1)
-    mem_gb: float = Field(gt=0)
-    runtime_min: int = Field(default=240, ge=1)
-
-
-class Partitions(_Section):
-    """Where jobs of each kind go; null takes the partition that fits, ``gpu: none`` uses no GPU."""
-
-    gpu: str | None = None
-    cpu: str | None = None
-
-
-class Site(_Section):
-    """A site.
-
-    Attributes
-    ----------
-    burst : str
-        Regular expression of burst accounts and QOS, which are left out.
-    blocked : dict of str to str
-        Account to the reason why it is not used.
-    allowed : list of str or None
-        The only accounts to use.
-    caps : dict of str to str
-        Account to TRES (``cpu=40,mem=200G``) that are not exceeded there.
-    pools : {"auto", "independent", "shared"}
-        Whether GPU and CPU jobs draw on the same limits.
-    utilisation : float
-        Share of an account's CPUs that CPU jobs may fill.
-    partitions : Partitions
-    gpu_job, cpu_job : JobSize
-    slowdown : float
-        How much longer a CPU job takes than a GPU job, until it is learned.
-    slowdowns : dict of str to float
-        The same for single rules.
-    stale : {"refuse", "wait", "cancel"}
-        What a run does about jobs of an earlier, killed run that still write into its folder.
-    patience_s : float
-        Seconds a job pends in vain before it may be moved, and before its reason is said.
-    calls_per_min : float
-        About how often Slurm is asked in a run; how old answers may be follows from it.
-    """
-
-    burst: Annotated[str, AfterValidator(_expression)] = r"-b$"
-    blocked: dict[str, Annotated[str, Field(min_length=3)]] = Field(default_factory=dict)
-    allowed: list[str] | None = None
-    caps: dict[str, Annotated[str, AfterValidator(_tres)]] = Field(default_factory=dict)
-    pools: Literal["auto", "independent", "shared"] = "auto"
-    utilisation: float = Field(default=0.85, gt=0, le=1)
-    partitions: Partitions = Partitions()
-    gpu_job: JobSize = JobSize(mem_gb=180)
-    cpu_job: JobSize = JobSize(mem_gb=48, runtime_min=1200)
-    slowdown: float = Field(default=5.0, ge=1)
-    slowdowns: dict[str, Annotated[float, Field(ge=0.1)]] = Field(default_factory=dict)
-    stale: Literal["refuse", "wait", "cancel"] = "refuse"
-    patience_s: float = Field(default=60.0, ge=0)
-    calls_per_min: float = Field(default=12.0, ge=1)
-
-    def rules(self) -> SiteRules:
-        """Return what decides which accounts are used."""
-        caps = {account: parse_tres(text) for account, text in self.caps.items()}
-        return SiteRules(self.burst, self.blocked, self.allowed, caps)
-
-    def shapes(self) -> dict[Literal["gpu", "cpu"], Shape]:
-        """Return the largest job of each device kind."""
-        return {
-            "gpu": _shape(self.gpu_job, gpus=1),
-            "cpu": _shape(self.cpu_job, gpus=0),
-        }
-
-
-def _shape(size: JobSize, gpus: int) -> Shape:
-    return Shape(size.cpus, round(size.mem_gb * 1024), gpus, size.runtime_min)
-
-
-def read_site(path: Path | None) -> Site:
-    """Return the site of a file, the defaults without one.
-
-    Raises
-    ------
-    SiteError
-        The file is absent, is not YAML, or has an unknown or wrong key.
-    """
-    if path is None:
-        return Site()
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return Site.model_validate(content or {})
-    except FileNotFoundError:
-        raise SiteError(f"{path} does not exist; give the site file of your profile") from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise SiteError(f"{path} cannot be read: {reason.lower()}") from None
-    except yaml.YAMLError as error:
-        raise SiteError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        fix = "; remove it" if first["type"] == "extra_forbidden" else ""
-        raise SiteError(f"{path}: '{key}': {first['msg'].lower()}{fix}") from None
 
 
 class SurveyError(RuntimeError):
@@ -244,13 +104,7 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
     SurveyError
         Limits were never known: sacctmgr fails and no good answer is on disk.
     """
-    answer = client.limits()
-    if isinstance(answer, Unknown):
-        raise SurveyError(f"the accounts are not known: {answer}")
-    old = Note("limits", f"limits are {_age(answer.age_s)} old: {answer.failure}")
-    associations, qos = parse_sacctmgr(answer.text)
-    here = _of_this_cluster(client, associations)
-    accounts, left_out = usable_accounts(client.user, here, qos, site.rules())
+    accounts, left_out, qos, old = _accounts(client, site)
     partitions, more = _partitions(client, site, qos)
     use, said = _live_use(client, accounts, partitions, uid)
     if use is not None:
@@ -271,9 +125,29 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
         how,
         why,
         partitions,
-        (*([old] if answer.failure else []), *said, *unknown, *more, *lost),
+        (*old, *said, *unknown, *more, *lost),
         nodes,
     )
+
+
+def _accounts(
+    client: SlurmClient, site: Site
+) -> tuple[list[Account], list[LeftOut], list[Qos], list[Note]]:
+    """Return the accounts, those left out, all QOS, and what is old or absent.
+
+    A Slurm that keeps no accounts has one, without a name and without limits.
+    """
+    answer = client.limits()
+    if isinstance(answer, Unknown):
+        if NO_ACCOUNTING not in answer.reason:
+            raise SurveyError(f"the accounts are not known: {answer}")
+        note = "this Slurm keeps no accounts: jobs are bounded by its nodes alone"
+        return [NO_ACCOUNT], [], [], [Note("limits", note)]
+    old = Note("limits", f"limits are {_age(answer.age_s)} old: {answer.failure}")
+    associations, qos = parse_sacctmgr(answer.text)
+    here = _of_this_cluster(client, associations)
+    accounts, left_out = usable_accounts(client.user, here, qos, site.rules())
+    return accounts, left_out, qos, [old] if answer.failure else []
 
 
 def _nodes(client: SlurmClient) -> tuple[tuple[Node, ...] | None, list[Note]]:
@@ -338,7 +212,7 @@ def _live_use(
 ) -> tuple[_Use | None, list[Note]]:
     """Return live use; where Slurm refuses to say it, what the jobs that squeue shows use."""
     own = {p.qos for p in partitions.values() if p is not None and p.qos}
-    names = sorted({account.qos for account in accounts} | own)
+    names = sorted({account.qos for account in accounts if account.qos} | own)
     if not names:
         return None, []
     live = client.usage(names)

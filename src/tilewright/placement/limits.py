@@ -179,7 +179,7 @@ def pool_name(account: str, kind: Kind) -> str:
     if safe != account or safe[:1].isdigit():
         letter = "a" if safe[:1].isdigit() else ""
         safe = f"{letter}{safe}_{zlib.crc32(account.encode()) & 0xFFFF:04x}"
-    return f"{safe}_{kind}"
+    return f"{safe or 'slurm'}_{kind}"
 
 
 def sharing(

@@ -289,7 +289,7 @@ class Plan:
             case "device":
                 return "gpu" if shape.gpus else "cpu"
             case "slurm_account":
-                return place.account if place else None
+                return (place.account or None) if place else None
             case "slurm_partition":
                 return place.partition if place else None
             case "qos":

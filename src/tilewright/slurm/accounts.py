@@ -154,6 +154,12 @@ class Account:
         return max(0, min(left)) if left else None
 
 
+#: The one account of a Slurm that keeps none.
+NO_ACCOUNT = Account(
+    "", "", {}, {}, {}, None, None, used={}, mine={}, jobs_used=0, jobs_mine=0, name_qos=False
+)
+
+
 def usable_accounts(
     user: str,
     associations: Iterable[Association],

@@ -19,6 +19,8 @@ from tilewright.slurm.parse import ASSOCIATION_FIELDS, QOS_FIELDS
 TIMEOUT_S = 15.0
 #: An answer takes 0.02 s, a mistake in the question as long: what takes this long is not there.
 _SLOW_S = 2.0
+#: What sacctmgr says where there is no slurmdbd, on Slurm 22.05.
+NO_ACCOUNTING = "not running a supported accounting_storage plugin"
 _SACCTMGR = """\
 show associations where user={user} format={association}
 show associations where user= format={association}
