@@ -50,7 +50,7 @@ from tilewright.config.layout import Layout
 from tilewright.placement.cluster import Cluster, Note, survey
 from tilewright.placement.routing import Plan
 from tilewright.placement.site import Site
-from tilewright.slurm.query import Unknown
+from tilewright.slurm.query import NO_ACCOUNTING, Unknown
 
 CONFIG = "MinJobAge               = 300 sec\nSLURM_VERSION           = 22.05.8\n"
 
@@ -108,6 +108,10 @@ def test_daemons_that_do_not_answer(tmp_path: Path) -> None:
     assert (database.state, "limits of 2.0 h ago" in database.text) == ("warning", True)
     never = replace(asking, cache_dir=tmp_path / "empty")
     assert list(check_daemons(never))[-1].state == "problem"
+    none = answers(sacctmgr=Unknown("sacctmgr", f"You are {NO_ACCOUNTING}"))
+    without = replace(client(none, tmp_path), run=none, cache_dir=tmp_path / "empty")
+    found = list(check_daemons(without))[-1]
+    assert (found.state, "keeps no accounts" in found.text) == ("ok", True)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tilewright.placement.jobs import Kind, PlacementError, Task
 from tilewright.placement.limits import total_slots
 from tilewright.placement.preflight import check_sizes, look_for_stale
 from tilewright.placement.sizing import Estimates
-from tilewright.slurm.query import SlurmClient, Unknown
+from tilewright.slurm.query import NO_ACCOUNTING, SlurmClient, Unknown
 
 _PROGRAMS = ("sbatch", "squeue", "scontrol", "sacctmgr", "scancel")
 #: The executor asks squeue after 5 s and wants ended jobs to be listed for three times as long.
@@ -41,7 +41,9 @@ def check_daemons(client: SlurmClient) -> Iterable[Check]:
         yield ok("slurmctld", f"answers, Slurm {found.group(1) if found else 'version not known'}")
         yield check_job_age(said)
     limits = client.limits()
-    if isinstance(limits, Unknown):
+    if isinstance(limits, Unknown) and NO_ACCOUNTING in limits.reason:
+        yield ok("slurmdbd", "this Slurm keeps no accounts; jobs are bounded by its nodes alone")
+    elif isinstance(limits, Unknown):
         yield problem("slurmdbd", str(limits), "wait until it answers; limits were never known")
     elif limits.failure is not None:
         yield warning(
@@ -71,6 +73,10 @@ def check_job_age(config: str) -> Check:
 def check_accounts(cluster: Cluster) -> Iterable[Check]:
     """Check accounts and their slots; those left out are named with the reason."""
     survey = cluster.survey
+    old = f"what is known of it is up to {cluster.client.ttl_s:.0f} s old"
+    yield ok(
+        "calls", f"a run asks Slurm about {cluster.site.calls_per_min:g} times a minute; {old}"
+    )
     for account in survey.accounts:
         own = [p for p in survey.pools[survey.sharing] if p.account == account.name]
         kinds: tuple[Kind, ...] = ("gpu", "cpu")
