@@ -1,0 +1,324 @@
+"""The in-focus plane of a z-stack, estimated directly: a local mixture of multi-plane filters.
+
+Where an image is in focus, and how far light spreads in depth there, is read off the band-pass
+energy of its planes; it says which of the filters of :mod:`tilewright.kernels.direct_filters` to
+take at each pixel. What a stack holds that no plane focuses, haze, is found as the smooth floor of
+the result, and is taken out as far as the planes agree that it is not light in the stack.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage as host_ndimage
+
+from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.direct_filters import (
+    NOISE_LEVELS,
+    REACH_PX,
+    Channel,
+    Filters,
+)
+from tilewright.kernels.focus import BAND_SIGMA_PX, CLEAR
+from tilewright.kernels.noise import NoiseModel
+
+#: Focus energy is kept, and maps are returned, at one pixel of this many.
+POOL_PX = 4
+#: Smoothing of the focus energy in px, and of the wide one that decides where there is little;
+#: shares of the wide one and of the noise in the sum.
+_ENERGY_PX, _WIDE_PX = 6.0, 24.0
+_WIDE_SHARE, _NOISE_SHARE = 0.2, 0.02
+#: Share of the spread of the focus weights, beyond a thin sheet's, that is spread of the light.
+_SPREAD = 0.65
+#: Smoothing of the local N/S, px: 24 loses 0.3 dB on dim sets. Against one N/S for the whole
+#: channel it gains 0.3 dB where photons are few.
+_LEVEL_PX = 12.0
+#: Pixels around a tile that reach into it: a filter, or three sigma of the wide energy and the band.
+HALO_PX = 88
+#: Beside what was not seen (the mosaic's border, gaps, saturation) the result is the soft-focus
+#: projection, over so many px: at the border the filters lose 2 to 4 dB.
+BORDER_PX = 8.0
+_SATURATED_PX = 6
+#: The floor of the plane is taken at one pixel of this many.
+FLOOR_PX = 8
+#: Smoothing of the floor, px, from wide to narrow. With 24 alone 1 dB is left in the haze set, with
+#: 12 as the last one cells of dense tissue are taken for haze.
+_FLOOR_SIGMAS_PX = (40.0, 20.0)
+_FLOOR_ROUNDS = 12
+#: Planes agree on haze between these shares; see :func:`haze_share`.
+_TISSUE_SHARE, _HAZE_SHARE = 0.1, 0.4
+_LEVEL_STEP = float(np.log(NOISE_LEVELS[1] / NOISE_LEVELS[0]))
+#: Rows of the spectrum that are filtered at a time on a CPU.
+_ROWS = 8
+
+
+class Direct(NamedTuple):
+    """A plane out of a stack, on the backend.
+
+    ``image`` (y, x) float32 counts over the pedestal, not clipped at 0. The others have one pixel
+    of 4 × 4, float32: ``height`` and ``spread`` of the focus weights, in planes; ``winner`` int32,
+    the sharpest plane, -1 where none stands out; ``weights`` (kept z, y, x), sum 1.
+    """
+
+    image: Array
+    height: Array
+    spread: Array
+    winner: Array
+    weights: Array
+
+
+class DirectPlane:
+    """Filters and buffers for the windows of a mosaic, all of one size.
+
+    Parameters
+    ----------
+    backend : Backend
+        Array namespace.
+    channel : Channel
+        Optics, planes, power and noise.
+    filters : Filters
+        Made of the channel.
+    noise : NoiseModel
+        The camera's.
+    pedestal_counts : float
+        Counts without light.
+    window : tuple of int
+        (y, x) of a window, halo included: multiples of 8, see
+        :func:`tilewright.kernels.direct_filters.window_len`. It is taken as circular: what lies
+        within :data:`HALO_PX` of its rim is wrong. The grid of the maps starts at its pixel 0, so
+        windows that start at multiples of 4 of the mosaic give the same pixels.
+
+    Raises
+    ------
+    ValueError
+        The window is no multiple of 8, or the filters are of other planes.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        channel: Channel,
+        filters: Filters,
+        noise: NoiseModel,
+        pedestal_counts: float,
+        window: tuple[int, int],
+    ) -> None:
+        if any(n % 8 or n < 8 for n in window):
+            raise ValueError(f"a window of {window} px; its sides must be multiples of 8")
+        if len(filters.kernels) != int(channel.kept.sum()):
+            raise ValueError("the filters are of other planes than the channel keeps")
+        self.backend, self.noise, self.pedestal = backend, noise, pedestal_counts
+        self.window = window
+        self.planes = [int(z) for z in np.flatnonzero(channel.kept)]
+        self._rank = filters.rank
+        self._transfer = filters.on_grid(backend, window)
+        self._mixing = backend.asarray(filters.mixing)
+        self._spreads, self._sheet = channel.spreads, channel.sheet_spread
+        self._level = channel.mean_energy
+        band = _half_band(window)
+        # Of white noise of variance 1, as much as the band leaves in it.
+        self._band_noise = float(np.mean(np.square(_both_halves(band, window))) / 4)
+        self._band = backend.asarray(band / 4)
+
+    def project(self, stack: Any, trust: NDArray[np.float32] | None = None) -> Direct:
+        """Estimate the plane of a window.
+
+        Parameters
+        ----------
+        stack : array, shape (z, y, x)
+            Raw counts of all planes, also those that are not kept.
+        trust : ndarray of float32, shape (y, x), optional
+            Share of the estimate, the rest is the soft-focus projection; from :func:`trust_in`.
+
+        Raises
+        ------
+        ValueError
+            The stack is not of the window's size.
+        """
+        if tuple(stack.shape[1:]) != self.window:
+            raise ValueError(f"a stack of {stack.shape[1:]} px for windows of {self.window}")
+        xp = self.backend.xp
+        spectra, energy, floor = self._transformed(stack)
+        level = self._noise_level(energy)
+        energy, wide = self._smoothed(energy)
+        weights = energy + _WIDE_SHARE * wide + _NOISE_SHARE * floor
+        weights /= weights.max(axis=0)
+        weights *= weights
+        weights /= weights.sum(axis=0)
+        index = self.backend.asarray(np.array(self.planes))[:, None, None]
+        height = (weights * index).sum(axis=0)
+        spread = xp.sqrt(xp.maximum((weights * xp.square(index - height)).sum(axis=0), 0))
+        image = self._mixed(spectra, self._shares(height, spread, level))
+        if trust is not None and float(trust.min()) < 1:
+            told = self.backend.asarray(trust)
+            image *= told
+            image += (1 - told) * self._soft(stack, weights)
+        clear = energy.max(axis=0) > floor.mean(axis=0)
+        best = self.backend.asarray(np.array(self.planes), dtype=np.int32)[energy.argmax(axis=0)]
+        return Direct(image, height, spread, xp.where(clear, best, -1), weights)
+
+    def _transformed(self, stack: Any) -> tuple[Array, Array, Array]:
+        """Return the planes' spectra, focus energies less the noise's, and the noise's (pooled)."""
+        backend, xp = self.backend, self.backend.xp
+        y, x = self.window
+        count = len(self.planes)
+        spectra = xp.empty((count, y, x // 2 + 1), dtype=xp.complex64)
+        energy = xp.empty((count, y // POOL_PX, x // POOL_PX), dtype=xp.float32)
+        floor = xp.empty_like(energy)
+        half = xp.empty((y // 2, x // 4 + 1), dtype=xp.complex64)
+        with backend.fft_threads():
+            for i, z in enumerate(self.planes):
+                plane = backend.asarray(stack[z]) - np.float32(self.pedestal)
+                spectra[i] = backend.fft.rfft2(plane)
+                # The band ends below half the spectrum: a quarter of the pixels hold it all.
+                half[: y // 4] = spectra[i, : y // 4, : x // 4 + 1]
+                half[y // 4 :] = spectra[i, y - y // 4 :, : x // 4 + 1]
+                half *= self._band
+                band = backend.fft.irfft2(half, s=(y // 2, x // 2))
+                band *= band
+                energy[i] = _pooled(band, POOL_PX // 2)
+                light = xp.maximum(_pooled(plane, POOL_PX), 0)
+                floor[i] = self._band_noise * xp.maximum(self.noise.variance(light), 1e-3)
+        energy -= floor
+        return spectra, energy, floor
+
+    def _smoothed(self, energy: Array) -> tuple[Array, Array]:
+        """Return energies (z, y, x) smoothed, and smoothed widely; not below 0."""
+        xp, gaussian = self.backend.xp, self.backend.ndimage.gaussian_filter
+        near, coarse = _ENERGY_PX / POOL_PX, _WIDE_PX / POOL_PX / 2
+        narrow = gaussian(energy, (0, near, near), mode="wrap", truncate=3.0)
+        wide = gaussian(_pooled(energy, 2), (0, coarse, coarse), mode="wrap", truncate=3.0)
+        return xp.maximum(narrow, 0), _finer(xp, xp.maximum(wide, 0), 2)
+
+    def _noise_level(self, energy: Array) -> Array:
+        """Return N/S over the channel's, as a place among the bins; (y, x) of the pooled grid.
+
+        The sum over planes of the energy does not depend on where in depth the light is.
+        """
+        xp, sigma = self.backend.xp, _LEVEL_PX / POOL_PX
+        total = self.backend.ndimage.gaussian_filter(
+            energy.sum(axis=0), sigma, mode="wrap", truncate=3.0
+        )
+        over = self._level / xp.maximum(total, np.float32(1e-3 * self._level))
+        place = xp.log(over / np.float32(NOISE_LEVELS[0])) / np.float32(_LEVEL_STEP)
+        return xp.clip(place, 0, len(NOISE_LEVELS) - 1)
+
+    def _shares(self, height: Array, spread: Array, level: Array) -> Array:
+        """Return how much of each filtered image a pixel takes: (y, x, rank), pooled."""
+        xp = self.backend.xp
+        narrow, wide = self._spreads
+        more = _SPREAD**2 * xp.maximum(spread * spread - np.float32(self._sheet**2), 0)
+        local = xp.sqrt(more + np.float32(narrow**2))
+        between = xp.clip((local - np.float32(narrow)) / np.float32(wide - narrow), 0, 1)
+        out: Array = 0
+        for at_spread, share in ((0, 1 - between), (1, between)):
+            for z, of_z in _neighbours(xp, height, self._mixing.shape[1]):
+                for n, of_n in _neighbours(xp, level, len(NOISE_LEVELS)):
+                    weight = share * of_z * of_n
+                    out = out + weight[..., None] * self._mixing[at_spread][z, n]
+        return out
+
+    def _mixed(self, spectra: Array, shares: Array) -> Array:
+        """Return the image (y, x): filtered images, each times its share."""
+        backend, xp = self.backend, self.backend.xp
+        y, x = self.window
+        filtered = xp.empty((self._rank, y, x // 2 + 1), dtype=xp.complex64)
+        rows = y if backend.device == "gpu" else _ROWS
+        for first in range(0, y // 2 + 1, rows):
+            upper = slice(first, min(first + rows, y // 2 + 1))
+            self._filter_rows(spectra, filtered, upper, upper)
+            # Rows of negative frequency have the filters of the positive ones.
+            mirrored = slice(max(upper.start, 1), min(upper.stop, (y + 1) // 2))
+            if mirrored.start < mirrored.stop:
+                stop = y - mirrored.start + 1
+                lower = slice(stop - 1, y - mirrored.stop, -1)
+                self._filter_rows(spectra, filtered, mirrored, lower)
+        image = xp.zeros((y, x), dtype=xp.float32)
+        with backend.fft_threads():
+            for m in range(self._rank):
+                part = backend.fft.irfft2(filtered[m], s=(y, x))
+                part *= _finer(xp, shares[..., m], POOL_PX)
+                image += part
+        return image
+
+    def _filter_rows(self, spectra: Array, filtered: Array, of: slice, at: slice) -> None:
+        """Sum planes times filters (rows ``of``) for rows ``at`` of the spectrum."""
+        xp = self.backend.xp
+        shape = (self._rank, of.stop - of.start, spectra.shape[2])
+        term = xp.empty(shape, dtype=xp.float32)
+        for part in ("real", "imag"):
+            total = xp.zeros(shape, dtype=xp.float32)
+            for k in range(len(self.planes)):
+                values = xp.ascontiguousarray(getattr(spectra[k, at], part))
+                xp.multiply(self._transfer[k, :, of], values, out=term)
+                total += term
+            getattr(filtered, part)[:, at] = total
+
+    def _soft(self, stack: Any, weights: Array) -> Array:
+        """Return the planes' mixture with the focus weights, over the pedestal."""
+        xp = self.backend.xp
+        return sum(
+            _finer(xp, weight, POOL_PX) * (self.backend.asarray(stack[z]) - self.pedestal)
+            for z, weight in zip(self.planes, weights, strict=True)
+        )
+
+
+def _half_band(window: tuple[int, int]) -> NDArray[np.float64]:
+    """Return the band-pass of the focus energy at the frequencies of an image half as large."""
+    y, x = (n // 2 for n in window)
+    square = np.square(np.fft.fftfreq(y)[:, None] / 2) + np.square(np.fft.rfftfreq(x) / 2)
+    narrow = np.exp(-2 * np.pi**2 * BAND_SIGMA_PX**2 * square)
+    band: NDArray[np.float64] = narrow - narrow**4
+    return band
+
+
+def _both_halves(band: NDArray[np.float64], window: tuple[int, int]) -> NDArray[np.float64]:
+    """Return the band over all frequencies of the half-sized image, negative x included."""
+    x = window[1] // 2
+    return np.concatenate([band, band[:, 1 : (x + 1) // 2][:, ::-1]], axis=1)
+
+
+def _pooled(values: Array, factor: int) -> Array:
+    """Return means over ``factor`` × ``factor`` pixels of the last two axes."""
+    y, x = values.shape[-2:]
+    blocks = values.reshape(*values.shape[:-2], y // factor, factor, x // factor, factor)
+    return blocks.mean(axis=(-3, -1), dtype=np.float32)
+
+
+def _finer(xp: Any, values: Array, factor: int) -> Array:
+    """Interpolate the last two axes linearly onto ``factor`` times as many pixels; rims repeat."""
+    for axis in (-1, -2):
+        last = values.shape[axis] - 1
+        before = np.maximum(np.arange(-1, last), 0)
+        after = np.minimum(np.arange(1, last + 2), last)
+        sides = [xp.take(values, xp.asarray(at), axis=axis) for at in (before, after)]
+        shape = [*values.shape]
+        shape[axis] *= factor
+        out = xp.empty(shape, dtype=values.dtype)
+        for step in range(factor):
+            offset = (step + 0.5) / factor - 0.5
+            share = np.float32(abs(offset))
+            index: list[Any] = [slice(None)] * values.ndim
+            index[axis] = slice(step, None, factor)
+            out[tuple(index)] = (1 - share) * values + share * sides[int(offset > 0)]
+        values = out
+    return values
+
+
+def _neighbours(xp: Any, place: Array, count: int) -> list[tuple[Array, Array]]:
+    """Return the two grid points around a place in 0 … count - 1, and their shares."""
+    lower = xp.clip(xp.floor(place), 0, max(count - 2, 0)).astype(xp.int32)
+    share = xp.clip(place - lower, 0, 1).astype(xp.float32)
+    return [(lower, 1 - share), (xp.minimum(lower + 1, count - 1), share)]
+
+
+def mirrored(start: int, stop: int, size: int) -> NDArray[np.int64]:
+    """Return indices of pixels ``start`` to ``stop`` of a line of ``size``, mirrored at its ends.
+
+    >>> mirrored(-2, 6, 4)
+    array([1, 0, 0, 1, 2, 3, 3, 2])
+    """
+    at = np.arange(start, stop) % (2 * size)
+    return np.minimum(at, 2 * size - 1 - at).astype(np.int64)
