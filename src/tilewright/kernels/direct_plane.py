@@ -8,6 +8,7 @@ the result, and is taken out as far as the planes agree that it is not light in 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,8 +70,19 @@ class Direct(NamedTuple):
     weights: Array
 
 
-class DirectPlane:
-    """Filters and buffers for the windows of a mosaic, all of one size.
+class _Focus(NamedTuple):
+    """What a window shows of where its light is; pooled but for the spectra of the planes kept."""
+
+    spectra: list[Array]
+    weights: Array
+    height: Array
+    spread: Array
+    level: Array
+    winner: Array
+
+
+class FocusMaps:
+    """Where in depth the light of a window is, how far it spreads there, and its S/N.
 
     Parameters
     ----------
@@ -78,49 +90,167 @@ class DirectPlane:
         Array namespace.
     channel : Channel
         Optics, planes, power and noise.
-    filters : Filters
-        Made of the channel.
     noise : NoiseModel
         The camera's.
     pedestal_counts : float
         Counts without light.
     window : tuple of int
-        (y, x) of a window, halo included: multiples of 8, see
-        :func:`tilewright.kernels.direct_filters.window_len`. It is taken as circular: what lies
-        within :data:`HALO_PX` of its rim is wrong. The grid of the maps starts at its pixel 0, so
-        windows that start at multiples of 4 of the mosaic give the same pixels.
+        (y, x) of all windows, multiples of 8.
 
     Raises
     ------
     ValueError
-        The window is no multiple of 8, or the filters are of other planes.
+        The window is no multiple of 8.
     """
 
     def __init__(
         self,
         backend: Backend,
         channel: Channel,
-        filters: Filters,
         noise: NoiseModel,
         pedestal_counts: float,
         window: tuple[int, int],
     ) -> None:
-        if any(n % 8 or n < 8 for n in window):
-            raise ValueError(f"a window of {window} px; its sides must be multiples of 8")
-        if len(filters.kernels) != int(channel.kept.sum()):
-            raise ValueError("the filters are of other planes than the channel keeps")
+        if any(n % 8 or n < 16 for n in window):
+            raise ValueError(f"a window of {window} px; its sides must be multiples of 8 from 16")
         self.backend, self.noise, self.pedestal = backend, noise, pedestal_counts
         self.window = window
         self.planes = [int(z) for z in np.flatnonzero(channel.kept)]
-        self._rank = filters.rank
-        self._transfer = filters.on_grid(backend, window)
-        self._mixing = backend.asarray(filters.mixing)
+        self._depths = len(channel.kept)
         self._spreads, self._sheet = channel.spreads, channel.sheet_spread
         self._level = channel.mean_energy
         band = _half_band(window)
         # Of white noise of variance 1, as much as the band leaves in it.
         self._band_noise = float(np.mean(np.square(_both_halves(band, window))) / 4)
         self._band = backend.asarray(band / 4)
+
+    def look(self, stack: Any) -> _Focus:
+        """Return what a window's stack (z, y, x) of raw counts shows.
+
+        Raises
+        ------
+        ValueError
+            The stack is not of the window's size.
+        """
+        if tuple(stack.shape[1:]) != self.window:
+            raise ValueError(f"a stack of {stack.shape[1:]} px for windows of {self.window}")
+        xp, asarray = self.backend.xp, self.backend.asarray
+        spectra, energy, floor = self._transformed(stack)
+        level = self._noise_level(energy)
+        energy, wide = self._smoothed(energy)
+        weights = energy + _WIDE_SHARE * wide + _NOISE_SHARE * floor
+        weights /= weights.max(axis=0)
+        weights *= weights
+        weights /= weights.sum(axis=0)
+        index = asarray(np.array(self.planes))[:, None, None]
+        height = (weights * index).sum(axis=0)
+        spread = xp.sqrt(xp.maximum((weights * xp.square(index - height)).sum(axis=0), 0))
+        clear = energy.max(axis=0) > floor.mean(axis=0)
+        best = asarray(np.array(self.planes), dtype=np.int32)[energy.argmax(axis=0)]
+        return _Focus(spectra, weights, height, spread, level, xp.where(clear, best, -1))
+
+    def _transformed(self, stack: Any) -> tuple[list[Array], Array, Array]:
+        """Return the planes' spectra, focus energies less the noise's, and the noise's (pooled)."""
+        backend, xp = self.backend, self.backend.xp
+        y, x = self.window
+        count = len(self.planes)
+        spectra = []
+        energy = xp.empty((count, y // POOL_PX, x // POOL_PX), dtype=xp.float32)
+        floor = xp.empty_like(energy)
+        with backend.fft_threads():
+            for i, z in enumerate(self.planes):
+                plane = backend.asarray(stack[z]) - np.float32(self.pedestal)
+                spectrum = backend.fft.rfft2(plane)
+                # The band ends below half the spectrum: a quarter of the pixels hold it all.
+                band = self._smaller(spectrum, 2, self._band)
+                band *= band
+                energy[i] = _halved(band)
+                light = xp.maximum(self._smaller(spectrum, POOL_PX, 1 / POOL_PX**2), 0)
+                floor[i] = self._band_noise * xp.maximum(self.noise.variance(light), 1e-3)
+                spectra.append(spectrum)
+        energy -= floor
+        return spectra, energy, floor
+
+    def _smaller(self, spectrum: Array, factor: int, gain: Any) -> Array:
+        """Return the low frequencies of a plane, times ``gain``, as an image of fewer pixels."""
+        y, x = (n // factor for n in self.window)
+        xp = self.backend.xp
+        rows = (spectrum[: y - y // 2], spectrum[self.window[0] - y // 2 :])
+        low = xp.concatenate([part[:, : x // 2 + 1] for part in rows])
+        low *= gain
+        return self.backend.fft.irfft2(low, s=(y, x))
+
+    def _smoothed(self, energy: Array) -> tuple[Array, Array]:
+        """Return energies (z, y, x) smoothed, and smoothed widely; not below 0."""
+        xp, gaussian = self.backend.xp, self.backend.ndimage.gaussian_filter
+        near, coarse = _ENERGY_PX / POOL_PX, _WIDE_PX / POOL_PX / 2
+        narrow = gaussian(energy, (0, near, near), mode="wrap", truncate=3.0)
+        wide = gaussian(_halved(energy), (0, coarse, coarse), mode="wrap", truncate=3.0)
+        return xp.maximum(narrow, 0), _finer(xp, xp.maximum(wide, 0), 2)
+
+    def _noise_level(self, energy: Array) -> Array:
+        """Return N/S over the channel's, as a place among the bins; (y, x) of the pooled grid.
+
+        The sum over planes of the energy does not depend on where in depth the light is.
+        """
+        xp, sigma = self.backend.xp, _LEVEL_PX / POOL_PX
+        total = self.backend.ndimage.gaussian_filter(
+            energy.sum(axis=0), sigma, mode="wrap", truncate=3.0
+        )
+        over = self._level / xp.maximum(total, np.float32(1e-3 * self._level))
+        place = xp.log(over / np.float32(NOISE_LEVELS[0])) / np.float32(_LEVEL_STEP)
+        return xp.clip(place, 0, len(NOISE_LEVELS) - 1)
+
+    def shares(self, seen: _Focus) -> Iterator[tuple[Array, tuple[int, Array, Array]]]:
+        """Yield shares (y, x) of a pixel and the bins (spread, plane, noise level) they are of."""
+        xp = self.backend.xp
+        narrow, wide = self._spreads
+        more = xp.maximum(seen.spread * seen.spread - np.float32(self._sheet**2), 0)
+        local = xp.sqrt(_SPREAD**2 * more + np.float32(narrow**2))
+        between = xp.clip((local - np.float32(narrow)) / np.float32(wide - narrow), 0, 1)
+        for z, of_z in _neighbours(xp, seen.height, self._depths):
+            for n, of_n in _neighbours(xp, seen.level, len(NOISE_LEVELS)):
+                for spread, of_spread in ((0, 1 - between), (1, between)):
+                    yield of_spread * of_z * of_n, (spread, z, n)
+
+    def bins_used(self, stack: Any) -> NDArray[np.float64]:
+        """Return the share of a window in each bin: (2 spreads, planes, noise levels)."""
+        xp = self.backend.xp
+        shape = (2, self._depths, len(NOISE_LEVELS))
+        used = np.zeros(shape)
+        for share, (spread, z, n) in self.shares(self.look(stack)):
+            at = (z * shape[2] + n).ravel()
+            counts = xp.bincount(at, weights=share.ravel(), minlength=shape[1] * shape[2])
+            used[spread] += self.backend.to_numpy(counts).reshape(shape[1:])
+        total: NDArray[np.float64] = used / used.sum()
+        return total
+
+
+class DirectPlane:
+    """Filters and buffers for the windows of a mosaic, all of one size.
+
+    Parameters
+    ----------
+    maps : FocusMaps
+        Says where the light is. Windows are taken as circular: what lies within
+        :data:`HALO_PX` of their rim is wrong. The grid of the maps starts at their pixel 0, so
+        windows that start at multiples of 4 of the mosaic give the same pixels.
+    filters : Filters
+        Made of the same channel.
+
+    Raises
+    ------
+    ValueError
+        The filters are of other planes.
+    """
+
+    def __init__(self, maps: FocusMaps, filters: Filters) -> None:
+        if len(filters.kernels) != len(maps.planes):
+            raise ValueError("the filters are of other planes than the channel keeps")
+        self.backend, self.maps, self.window = maps.backend, maps, maps.window
+        self._rank = filters.rank
+        self._transfer = filters.on_grid(maps.backend, maps.window)
+        self._mixing = maps.backend.asarray(filters.mixing)
 
     def project(self, stack: Any, trust: NDArray[np.float32] | None = None) -> Direct:
         """Estimate the plane of a window.
@@ -137,90 +267,19 @@ class DirectPlane:
         ValueError
             The stack is not of the window's size.
         """
-        if tuple(stack.shape[1:]) != self.window:
-            raise ValueError(f"a stack of {stack.shape[1:]} px for windows of {self.window}")
-        xp = self.backend.xp
-        spectra, energy, floor = self._transformed(stack)
-        level = self._noise_level(energy)
-        energy, wide = self._smoothed(energy)
-        weights = energy + _WIDE_SHARE * wide + _NOISE_SHARE * floor
-        weights /= weights.max(axis=0)
-        weights *= weights
-        weights /= weights.sum(axis=0)
-        index = self.backend.asarray(np.array(self.planes))[:, None, None]
-        height = (weights * index).sum(axis=0)
-        spread = xp.sqrt(xp.maximum((weights * xp.square(index - height)).sum(axis=0), 0))
-        image = self._mixed(spectra, self._shares(height, spread, level))
+        seen = self.maps.look(stack)
+        shares: Array = sum(
+            share[..., None] * self._mixing[spread][z, n]
+            for share, (spread, z, n) in self.maps.shares(seen)
+        )
+        image = self._mixed(seen.spectra, shares)
         if trust is not None and float(trust.min()) < 1:
             told = self.backend.asarray(trust)
             image *= told
-            image += (1 - told) * self._soft(stack, weights)
-        clear = energy.max(axis=0) > floor.mean(axis=0)
-        best = self.backend.asarray(np.array(self.planes), dtype=np.int32)[energy.argmax(axis=0)]
-        return Direct(image, height, spread, xp.where(clear, best, -1), weights)
+            image += (1 - told) * self._soft(stack, seen.weights)
+        return Direct(image, seen.height, seen.spread, seen.winner, seen.weights)
 
-    def _transformed(self, stack: Any) -> tuple[Array, Array, Array]:
-        """Return the planes' spectra, focus energies less the noise's, and the noise's (pooled)."""
-        backend, xp = self.backend, self.backend.xp
-        y, x = self.window
-        count = len(self.planes)
-        spectra = xp.empty((count, y, x // 2 + 1), dtype=xp.complex64)
-        energy = xp.empty((count, y // POOL_PX, x // POOL_PX), dtype=xp.float32)
-        floor = xp.empty_like(energy)
-        half = xp.empty((y // 2, x // 4 + 1), dtype=xp.complex64)
-        with backend.fft_threads():
-            for i, z in enumerate(self.planes):
-                plane = backend.asarray(stack[z]) - np.float32(self.pedestal)
-                spectra[i] = backend.fft.rfft2(plane)
-                # The band ends below half the spectrum: a quarter of the pixels hold it all.
-                half[: y // 4] = spectra[i, : y // 4, : x // 4 + 1]
-                half[y // 4 :] = spectra[i, y - y // 4 :, : x // 4 + 1]
-                half *= self._band
-                band = backend.fft.irfft2(half, s=(y // 2, x // 2))
-                band *= band
-                energy[i] = _pooled(band, POOL_PX // 2)
-                light = xp.maximum(_pooled(plane, POOL_PX), 0)
-                floor[i] = self._band_noise * xp.maximum(self.noise.variance(light), 1e-3)
-        energy -= floor
-        return spectra, energy, floor
-
-    def _smoothed(self, energy: Array) -> tuple[Array, Array]:
-        """Return energies (z, y, x) smoothed, and smoothed widely; not below 0."""
-        xp, gaussian = self.backend.xp, self.backend.ndimage.gaussian_filter
-        near, coarse = _ENERGY_PX / POOL_PX, _WIDE_PX / POOL_PX / 2
-        narrow = gaussian(energy, (0, near, near), mode="wrap", truncate=3.0)
-        wide = gaussian(_pooled(energy, 2), (0, coarse, coarse), mode="wrap", truncate=3.0)
-        return xp.maximum(narrow, 0), _finer(xp, xp.maximum(wide, 0), 2)
-
-    def _noise_level(self, energy: Array) -> Array:
-        """Return N/S over the channel's, as a place among the bins; (y, x) of the pooled grid.
-
-        The sum over planes of the energy does not depend on where in depth the light is.
-        """
-        xp, sigma = self.backend.xp, _LEVEL_PX / POOL_PX
-        total = self.backend.ndimage.gaussian_filter(
-            energy.sum(axis=0), sigma, mode="wrap", truncate=3.0
-        )
-        over = self._level / xp.maximum(total, np.float32(1e-3 * self._level))
-        place = xp.log(over / np.float32(NOISE_LEVELS[0])) / np.float32(_LEVEL_STEP)
-        return xp.clip(place, 0, len(NOISE_LEVELS) - 1)
-
-    def _shares(self, height: Array, spread: Array, level: Array) -> Array:
-        """Return how much of each filtered image a pixel takes: (y, x, rank), pooled."""
-        xp = self.backend.xp
-        narrow, wide = self._spreads
-        more = _SPREAD**2 * xp.maximum(spread * spread - np.float32(self._sheet**2), 0)
-        local = xp.sqrt(more + np.float32(narrow**2))
-        between = xp.clip((local - np.float32(narrow)) / np.float32(wide - narrow), 0, 1)
-        out: Array = 0
-        for at_spread, share in ((0, 1 - between), (1, between)):
-            for z, of_z in _neighbours(xp, height, self._mixing.shape[1]):
-                for n, of_n in _neighbours(xp, level, len(NOISE_LEVELS)):
-                    weight = share * of_z * of_n
-                    out = out + weight[..., None] * self._mixing[at_spread][z, n]
-        return out
-
-    def _mixed(self, spectra: Array, shares: Array) -> Array:
+    def _mixed(self, spectra: list[Array], shares: Array) -> Array:
         """Return the image (y, x): filtered images, each times its share."""
         backend, xp = self.backend, self.backend.xp
         y, x = self.window
@@ -243,25 +302,25 @@ class DirectPlane:
                 image += part
         return image
 
-    def _filter_rows(self, spectra: Array, filtered: Array, of: slice, at: slice) -> None:
+    def _filter_rows(self, spectra: list[Array], filtered: Array, of: slice, at: slice) -> None:
         """Sum planes times filters (rows ``of``) for rows ``at`` of the spectrum."""
         xp = self.backend.xp
-        shape = (self._rank, of.stop - of.start, spectra.shape[2])
+        shape = (self._rank, of.stop - of.start, filtered.shape[2])
         term = xp.empty(shape, dtype=xp.float32)
         for part in ("real", "imag"):
             total = xp.zeros(shape, dtype=xp.float32)
-            for k in range(len(self.planes)):
-                values = xp.ascontiguousarray(getattr(spectra[k, at], part))
+            for k in range(len(spectra)):
+                values = xp.ascontiguousarray(getattr(spectra[k][at], part))
                 xp.multiply(self._transfer[k, :, of], values, out=term)
                 total += term
             getattr(filtered, part)[:, at] = total
 
     def _soft(self, stack: Any, weights: Array) -> Array:
         """Return the planes' mixture with the focus weights, over the pedestal."""
-        xp = self.backend.xp
+        xp, pedestal = self.backend.xp, self.maps.pedestal
         return sum(
-            _finer(xp, weight, POOL_PX) * (self.backend.asarray(stack[z]) - self.pedestal)
-            for z, weight in zip(self.planes, weights, strict=True)
+            _finer(xp, weight, POOL_PX) * (self.backend.asarray(stack[z]) - pedestal)
+            for z, weight in zip(self.maps.planes, weights, strict=True)
         )
 
 
@@ -280,11 +339,10 @@ def _both_halves(band: NDArray[np.float64], window: tuple[int, int]) -> NDArray[
     return np.concatenate([band, band[:, 1 : (x + 1) // 2][:, ::-1]], axis=1)
 
 
-def _pooled(values: Array, factor: int) -> Array:
-    """Return means over ``factor`` × ``factor`` pixels of the last two axes."""
-    y, x = values.shape[-2:]
-    blocks = values.reshape(*values.shape[:-2], y // factor, factor, x // factor, factor)
-    return blocks.mean(axis=(-3, -1), dtype=np.float32)
+def _halved(values: Array) -> Array:
+    """Return means over 2 × 2 pixels of the last two axes."""
+    rows = values[..., ::2, :] + values[..., 1::2, :]
+    return np.float32(0.25) * (rows[..., ::2] + rows[..., 1::2])
 
 
 def _finer(xp: Any, values: Array, factor: int) -> Array:
