@@ -18,11 +18,10 @@ from scipy import ndimage as host_ndimage
 from tilewright.kernels.backend import Array, Backend
 from tilewright.kernels.direct_filters import (
     NOISE_LEVELS,
-    REACH_PX,
     Channel,
     Filters,
 )
-from tilewright.kernels.focus import BAND_SIGMA_PX, CLEAR
+from tilewright.kernels.focus import BAND_SIGMA_PX
 from tilewright.kernels.noise import NoiseModel
 
 #: Focus energy is kept, and maps are returned, at one pixel of this many.
@@ -36,21 +35,22 @@ _SPREAD = 0.65
 #: Smoothing of the local N/S, px: 24 loses 0.3 dB on dim sets. Against one N/S for the whole
 #: channel it gains 0.3 dB where photons are few.
 _LEVEL_PX = 12.0
-#: Pixels around a tile that reach into it: a filter, or three sigma of the wide energy and the band.
+#: Pixels around a tile that reach into it: a filter, or three sigma of the wide energy and its
+#: band.
 HALO_PX = 88
 #: Beside what was not seen (the mosaic's border, gaps, saturation) the result is the soft-focus
 #: projection, over so many px: at the border the filters lose 2 to 4 dB.
 BORDER_PX = 8.0
-_SATURATED_PX = 6
+_SATURATED_PX = 8
 #: The floor of the plane is taken at one pixel of this many.
 FLOOR_PX = 8
 #: Smoothing of the floor, px, from wide to narrow. With 24 alone 1 dB is left in the haze set, with
 #: 12 as the last one cells of dense tissue are taken for haze.
-_FLOOR_SIGMAS_PX = (40.0, 20.0)
+_FLOOR_SIGMAS_PX = (40.0, 18.0)
 _FLOOR_ROUNDS = 12
 _FLOOR_LEAST = 1e-3
 #: Planes agree on haze between these shares; see :func:`haze_share`.
-_TISSUE_SHARE, _HAZE_SHARE = 0.3, 0.6
+_TISSUE_SHARE, _HAZE_SHARE = 0.3, 0.5
 _LEVEL_STEP = float(np.log(NOISE_LEVELS[1] / NOISE_LEVELS[0]))
 #: Rows of the spectrum that are filtered at a time on a CPU.
 _ROWS = 8
@@ -328,7 +328,7 @@ class DirectPlane:
 def floor_of(backend: Backend, coarse: Any) -> Array:
     """Return the smooth floor (y, x) of a plane: what lies between its objects, at least 0.
 
-    Means weighted by how little a pixel exceeds the floor found so far, over 40 and then 20 px.
+    Means weighted by how little a pixel exceeds the floor found so far, over 40 and then 18 px.
     Over a whole mosaic, so that it knows no tiles.
 
     Parameters
@@ -350,7 +350,8 @@ def floor_of(backend: Backend, coarse: Any) -> Array:
         for _ in range(_FLOOR_ROUNDS):
             over = rest - floor
             below = xp.minimum(over, 0)
-            spread = xp.sqrt(xp.square(below).mean() / xp.maximum((below < 0).mean(), 1e-6))
+            count = max(float((below < 0).mean()), 1e-6)
+            spread = (float(xp.square(below).mean()) / count) ** 0.5
             # From 1 to 0 within a spread about a quarter of it above the floor.
             steep = xp.clip((over - 0.25 * spread) / (0.25 * spread + 1e-6), -30, 30)
             weight = 1 / (1 + xp.exp(steep)) + np.float32(_FLOOR_LEAST)
@@ -404,7 +405,7 @@ def haze_moments(
     transfer = _coarse_transfer(channel, coarse.shape)
     spectra = [backend.fft.rfft2(xp.stack([v * w for w in weights])) for v in (coarse, floor)]
     product = square = 0.0
-    for i, z in enumerate(maps.planes):
+    for z in maps.planes:
         shown = backend.asarray(transfer[z][maps.planes])
         light, hazy = (
             backend.fft.irfft2((shown * part).sum(axis=0), s=coarse.shape) for part in spectra
@@ -439,7 +440,8 @@ def _coarse_transfer(channel: Channel, shape: tuple[int, int]) -> NDArray[np.flo
     radius = np.hypot(np.fft.fftfreq(shape[0])[:, None], np.fft.rfftfreq(shape[1])) / FLOOR_PX
     apart = np.stack([channel.transfer_at(z, radius) for z in range(1 - planes, planes)])
     index = planes - 1 + np.arange(planes)[:, None] - np.arange(planes)
-    return apart.astype(np.float32)[index]
+    shown: NDArray[np.float32] = apart.astype(np.float32)[index]
+    return shown
 
 
 def _half_band(window: tuple[int, int]) -> NDArray[np.float64]:
