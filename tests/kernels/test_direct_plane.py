@@ -25,7 +25,7 @@ from tests.support.direct_scene import (
     scene,
 )
 from tests.support.wavy_stack import psnr
-from tilewright.kernels import direct_filters, direct_plane
+from tilewright.kernels import direct_filters, direct_finish, direct_plane
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.deconvolution import scene_margin
 from tilewright.kernels.focus import blur, soft_focus
@@ -69,7 +69,9 @@ def test_nothing_wins_in_noise(cpu: Backend) -> None:
 @pytest.mark.slow
 def test_dark_grain_is_no_worse_than_after_deconvolution(cpu: Backend) -> None:
     counts, truth = scene(4, 60.0, empty=True)
-    image = np.maximum(prepare(cpu, counts).plane(counts), 0)
+    prepared = prepare(cpu, counts)
+    variance = prepared.whole(counts)[1].variance
+    image = direct_finish.finish(cpu, prepared.plane(counts), variance)
     voxel = (STEP_UM, PIXEL_UM, PIXEL_UM)
     psf = gibson_lanni(OPTICS, voxel, 2 * PLANES - 1, max_lateral_px=65)
     light = deconvolve(
@@ -83,8 +85,37 @@ def test_dark_grain_is_no_worse_than_after_deconvolution(cpu: Backend) -> None:
     other = psf[PLANES - 1].sum() * blur(cpu, light.sum(axis=0), psf[PLANES - 1])
     dark = (slice(20, -20), slice(SIZE // 2 + 40, -10))
     assert truth[dark].max() < 1
-    assert image[dark].std() < other[dark].std()
+    # Raw pixels there scatter by 2 counts, RL by 0.15.
+    assert image[dark].std() < 0.15
     assert psnr(image, truth) > psnr(other, truth)
+
+
+def test_variance_is_that_of_the_noise(cpu: Backend) -> None:
+    counts, _ = scene(1)
+    prepared = prepare(cpu, counts)
+    rng = np.random.default_rng(3)
+    again = [counts + rng.normal(0, 10, counts.shape).astype(np.float32) for _ in range(6)]
+    # The same weights for all: noise of 10 counts hardly moves them.
+    maps, found = prepared.whole(counts)
+    images = np.stack([prepared.whole(stack)[1].image for stack in again])
+    scatter = images.var(axis=0, ddof=1)[20:-20, 20:-20].mean()
+    light = counts.mean(axis=0) - PEDESTAL
+    expected = found.variance.mean() * 100 / NOISE.variance(light).mean()
+    assert maps.planes == list(range(PLANES))
+    assert scatter == pytest.approx(expected, rel=0.5)
+
+
+def test_finishing_takes_grain_and_keeps_light(cpu: Backend) -> None:
+    rng = np.random.default_rng(5)
+    truth = np.zeros((96, 96), np.float32)
+    truth[20:50, 20:50] = 40
+    noisy = truth + ndimage.gaussian_filter(rng.normal(0, 12, truth.shape), 1).astype(np.float32)
+    variance = np.full((24, 24), (noisy - truth).var(), np.float32)
+    image = direct_finish.finish(cpu, noisy, variance)
+    assert image.mean() == pytest.approx(noisy.mean(), rel=0.05)
+    assert image[70:].std() < 0.4 * np.maximum(noisy, 0)[70:].std()
+    assert image[25:45, 25:45].mean() == pytest.approx(40, rel=0.05)
+    assert image.min() >= 0
 
 
 @pytest.mark.parametrize("z", [0, 4])
@@ -95,7 +126,7 @@ def test_a_plane_left_out_has_no_part(cpu: Backend, z: int) -> None:
     spoiled = counts.copy()
     spoiled[z] = 60000
     images = [prepare(cpu, stack, kept).plane(stack) for stack in (counts, spoiled)]
-    np.testing.assert_array_equal(*images)
+    np.testing.assert_array_equal(images[0], images[1])
     whole = psnr(np.maximum(prepare(cpu, counts).plane(counts), 0), truth)
     assert psnr(np.maximum(images[0], 0), truth) > whole - 3
     assert images[0].mean() == pytest.approx(truth.mean(), rel=0.06)
@@ -129,16 +160,16 @@ def test_haze_is_taken_out(cpu: Backend, seed: int, haze: float) -> None:
     prepared = prepare(cpu, counts)
     image = prepared.plane(counts)
     maps, found = prepared.whole(counts)
-    share = direct_plane.haze_share(
-        [direct_plane.haze_moments(prepared.channel, maps, counts, found)]
+    share = direct_finish.haze_share(
+        [direct_finish.haze_moments(prepared.channel, maps, counts, found)]
     )
     assert share > 0.9
-    floor = direct_plane.floor_of(cpu, direct_plane.coarser(image))
-    clear = direct_plane.without_haze(cpu, image, floor, share)
+    floor = direct_finish.floor_of(cpu, direct_finish.coarser(image))
+    clear = direct_finish.finish(cpu, image, found.variance, floor, share)
     assert psnr(clear, truth) > psnr(np.maximum(image, 0), truth) + 3
     assert clear.mean() == pytest.approx(truth.mean(), rel=0.15)
-    kept = direct_plane.without_haze(cpu, image, floor, 0.0)
-    np.testing.assert_array_equal(kept, np.maximum(image, 0))
+    kept = direct_finish.finish(cpu, image, found.variance, floor, 0.0)
+    assert kept.mean() == pytest.approx(image.mean(), rel=0.01)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -146,17 +177,17 @@ def test_tissue_is_no_haze(cpu: Backend, seed: int) -> None:
     counts, truth = scene(seed)
     prepared = prepare(cpu, counts)
     maps, found = prepared.whole(counts)
-    moments = [direct_plane.haze_moments(prepared.channel, maps, counts, found)]
-    floor = direct_plane.floor_of(cpu, direct_plane.coarser(found.image))
-    taken = direct_plane.haze_share(moments) * float(floor.mean())
+    moments = [direct_finish.haze_moments(prepared.channel, maps, counts, found)]
+    floor = direct_finish.floor_of(cpu, direct_finish.coarser(found.image))
+    taken = direct_finish.haze_share(moments) * float(floor.mean())
     assert taken < 0.03 * float(truth.mean())
 
 
 def test_haze_needs_a_floor() -> None:
-    assert direct_plane.haze_share([]) == 0
-    assert direct_plane.haze_share([(3.0, 0.0)]) == 0
-    assert direct_plane.haze_share([(1.0, 1.0), (3.0, 1.0)]) == 1
-    assert direct_plane.haze_share([(-1.0, 1.0)]) == 0
+    assert direct_finish.haze_share([]) == 0
+    assert direct_finish.haze_share([(3.0, 0.0)]) == 0
+    assert direct_finish.haze_share([(1.0, 1.0), (3.0, 1.0)]) == 1
+    assert direct_finish.haze_share([(-1.0, 1.0)]) == 0
 
 
 def test_unseen_pixels_do_not_count_as_dark(cpu: Backend) -> None:
@@ -181,10 +212,10 @@ def test_filled_mirrors_what_was_seen() -> None:
     stack = np.arange(2 * 3 * 8, dtype=np.float32).reshape(2, 3, 8)
     seen = np.ones((3, 8), bool)
     seen[:, 5:] = False
-    out = direct_plane.filled(stack, seen)
+    out = direct_finish.filled(stack, seen)
     np.testing.assert_array_equal(out[:, :, :5], stack[:, :, :5])
     np.testing.assert_array_equal(out[:, :, 5:], stack[:, :, [3, 2, 1]])
-    assert direct_plane.filled(stack, np.ones_like(seen)) is stack
+    assert direct_finish.filled(stack, np.ones_like(seen)) is stack
 
 
 def test_saturation_leaves_no_moat(cpu: Backend) -> None:
@@ -201,23 +232,23 @@ def test_saturation_leaves_no_moat(cpu: Backend) -> None:
     np.testing.assert_allclose(image[core], 4000 - PEDESTAL, rtol=0.06)
     assert np.abs(plain[core] - 3900).max() > 200
     assert np.isfinite(image).all()
-    assert image[around].min() > -0.05 * 3900
+    assert image[around].min() > -0.08 * 3900
 
 
 def test_trust_falls_towards_what_was_not_seen() -> None:
     border = np.full((40, 40), 50, np.float32)
-    assert direct_plane.trust_in(border).min() == 1
+    assert direct_finish.trust_in(border).min() == 1
     seen = np.ones((40, 40), bool)
     seen[:, 30:] = False
-    trust = direct_plane.trust_in(border, seen)
+    trust = direct_finish.trust_in(border, seen)
     assert (trust[:, :22] == 1).all()
     assert (np.diff(trust[0]) <= 0).all()
     assert (trust[:, 30:] == 0).all()
     spot = np.zeros((40, 40), bool)
     spot[20, 20] = True
-    assert direct_plane.trust_in(border, saturated=spot)[20, 14:27].max() < 0.1
+    assert direct_finish.trust_in(border, saturated=spot)[20, 14:27].max() < 0.1
     border[:] = np.arange(40)
-    assert direct_plane.trust_in(border)[0, 0] == pytest.approx(0.5 / 8)
+    assert direct_finish.trust_in(border)[0, 0] == pytest.approx(0.5 / 8)
 
 
 def test_kernels_have_the_profiles_of_their_filters(cpu: Backend) -> None:
@@ -225,7 +256,9 @@ def test_kernels_have_the_profiles_of_their_filters(cpu: Backend) -> None:
     profile = np.exp(-0.5 * (radius / 0.1) ** 2)
     kernels = direct_filters._kernels(profile[None, None])
     mixing = np.ones((2, 1, 5, 1), np.float32)
-    grid = direct_filters.Filters(kernels.astype(np.float32), mixing).on_grid(cpu, (96, 240))[0, 0]
+    grid = direct_filters.Filters(kernels.astype(np.float32), mixing, mixing[..., 0]).on_grid(
+        cpu, (96, 240)
+    )[0, 0]
     square = np.fft.fftfreq(96)[:49, None] ** 2 + np.fft.rfftfreq(240) ** 2
     np.testing.assert_allclose(grid, np.exp(-0.5 * square / 0.01), atol=2e-3)
     assert grid[0, 0] == pytest.approx(1, abs=1e-5)
@@ -269,11 +302,13 @@ def test_runs_on_device_arrays_only(
     floors = []
     for backend in (cpu, guarded):
         image = backend.asarray(wanted)
-        floor = direct_plane.floor_of(backend, direct_plane.coarser(image))
-        floors.append(backend.to_numpy(direct_plane.without_haze(backend, image, floor, 0.5)))
-    np.testing.assert_allclose(*floors, atol=1e-3)
+        floor = direct_finish.floor_of(backend, direct_finish.coarser(image))
+        variance = backend.asarray(np.full([n // 4 for n in wanted.shape], 9.0))
+        finished = direct_finish.finish(backend, image, variance, floor, 0.5)
+        floors.append(backend.to_numpy(finished))
+    np.testing.assert_allclose(floors[0], floors[1], atol=1e-3)
     maps, found = prepared.whole(counts)
-    assert direct_plane.haze_moments(prepared.channel, maps, counts, found)[1] > 0
+    assert direct_finish.haze_moments(prepared.channel, maps, counts, found)[1] > 0
 
 
 @pytest.mark.gpu

@@ -20,15 +20,8 @@ from tilewright.kernels.direct_filters import (
     psf_planes,
     transfer_profiles,
 )
-from tilewright.kernels.direct_plane import (
-    HALO_PX,
-    Direct,
-    DirectPlane,
-    FocusMaps,
-    filled,
-    mirrored,
-    trust_in,
-)
+from tilewright.kernels.direct_finish import filled, mirrored, trust_in
+from tilewright.kernels.direct_plane import HALO_PX, Direct, DirectPlane, FocusMaps
 from tilewright.kernels.noise import NoiseModel
 from tilewright.kernels.psf import Optics, gibson_lanni
 
@@ -48,7 +41,9 @@ def fine_psf() -> Image:
 
 
 @lru_cache(maxsize=16)
-def _scene(seed: int, photons: float, haze: float, empty: bool) -> tuple[Image, Image]:
+def _scene(
+    seed: int, photons: float, haze: float, empty: bool
+) -> tuple[Image, NDArray[np.float64]]:
     rng = np.random.default_rng(seed)
     border = 40
     size = SIZE + 2 * border
@@ -85,14 +80,16 @@ def _scene(seed: int, photons: float, haze: float, empty: bool) -> tuple[Image, 
     scale = photons / np.percentile(light, 99.9)
     smooth = ndimage.gaussian_filter(rng.standard_normal((SIZE, SIZE)), 40, mode="wrap")
     smooth = haze * light.mean() * (1 + 0.4 * smooth / smooth.std())
-    noisy = rng.poisson(np.maximum(light + smooth, 0) * scale) + rng.normal(PEDESTAL, 2, light.shape)
+    noisy = rng.poisson(np.maximum(light + smooth, 0) * scale) + rng.normal(
+        PEDESTAL, 2, light.shape
+    )
     counts = np.clip(np.rint(noisy), 0, 65535).astype(np.float32)
-    return counts, (truth * scale).astype(np.float32)
+    return counts, np.asarray(truth * scale)
 
 
 def scene(
     seed: int, photons: float = 800.0, haze: float = 0.0, *, empty: bool = False
-) -> tuple[Image, Image]:
+) -> tuple[Image, NDArray[np.float64]]:
     """Return counts (z, y, x) and the true plane (y, x); ``empty``: nothing in the right half."""
     counts, truth = _scene(seed, photons, haze, empty)
     return counts.copy(), truth

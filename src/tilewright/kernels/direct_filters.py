@@ -133,7 +133,8 @@ class Channel:
         """Focus energy of the light in each ring."""
         narrow = np.exp(-2 * np.square(np.pi * BAND_SIGMA_PX * _RADII))
         band: Float = np.square(narrow - narrow**4) * self.power
-        return band * 2 * np.pi * _RADII * _RADII[1]
+        band *= 2 * np.pi * _RADII * _RADII[1]
+        return band
 
     @property
     def mean_energy(self) -> float:
@@ -276,10 +277,13 @@ class Filters:
         One quadrant, centre at 0, of kernels that are even in y and x.
     mixing : ndarray of float32, shape (2 spreads, planes, noise levels, rank)
         The filter of a bin is the sum of the kernels with these weights.
+    noise : ndarray of float32, shape (2 spreads, planes, noise levels)
+        Variance that a bin's filter leaves of white noise of variance 1.
     """
 
     kernels: NDArray[np.float32]
     mixing: NDArray[np.float32]
+    noise: NDArray[np.float32]
 
     @property
     def rank(self) -> int:
@@ -343,7 +347,12 @@ def make_filters(channel: Channel, used: Float | None = None) -> Filters:
     basis, mixing = basis / size[:, None, None], mixing * size
     kernels = _kernels(np.moveaxis(basis, 2, 0))
     shape = (len(channel.spreads), planes, len(NOISE_LEVELS), rank)
-    return Filters(kernels.astype(np.float32), mixing.reshape(shape).astype(np.float32))
+    gain = np.square(bins).sum(axis=2) @ (2 * np.pi * _RADII * _RADII[1])
+    return Filters(
+        kernels.astype(np.float32),
+        mixing.reshape(shape).astype(np.float32),
+        gain.reshape(shape[:3]).astype(np.float32),
+    )
 
 
 def _between(profiles: Float, planes: int) -> Float:
@@ -359,7 +368,8 @@ def _between(profiles: Float, planes: int) -> Float:
             f"{2 * FINE * (planes - 1) + 1} or more"
         )
     depth = np.arange(-beyond, FINE * (planes - 1) + beyond + 1)
-    return profiles[middle + FINE * np.arange(planes)[:, None] - depth]
+    shown: Float = profiles[middle + FINE * np.arange(planes)[:, None] - depth]
+    return shown
 
 
 def _bins(channel: Channel, spread: float) -> Float:

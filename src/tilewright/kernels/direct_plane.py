@@ -2,8 +2,7 @@
 
 Where an image is in focus, and how far light spreads in depth there, is read off the band-pass
 energy of its planes; it says which of the filters of :mod:`tilewright.kernels.direct_filters` to
-take at each pixel. What a stack holds that no plane focuses, haze, is found as the smooth floor of
-the result, and is taken out as far as the planes agree that it is not light in the stack.
+take at each pixel. :mod:`tilewright.kernels.direct_finish` has what comes before and after.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage as host_ndimage
 
 from tilewright.kernels.backend import Array, Backend
 from tilewright.kernels.direct_filters import (
@@ -38,19 +36,6 @@ _LEVEL_PX = 12.0
 #: Pixels around a tile that reach into it: a filter, or three sigma of the wide energy and its
 #: band.
 HALO_PX = 88
-#: Beside what was not seen (the mosaic's border, gaps, saturation) the result is the soft-focus
-#: projection, over so many px: at the border the filters lose 2 to 4 dB.
-BORDER_PX = 8.0
-_SATURATED_PX = 8
-#: The floor of the plane is taken at one pixel of this many.
-FLOOR_PX = 8
-#: Smoothing of the floor, px, from wide to narrow. With 24 alone 1 dB is left in the haze set, with
-#: 12 as the last one cells of dense tissue are taken for haze.
-_FLOOR_SIGMAS_PX = (40.0, 18.0)
-_FLOOR_ROUNDS = 12
-_FLOOR_LEAST = 1e-3
-#: Planes agree on haze between these shares; see :func:`haze_share`.
-_TISSUE_SHARE, _HAZE_SHARE = 0.3, 0.5
 _LEVEL_STEP = float(np.log(NOISE_LEVELS[1] / NOISE_LEVELS[0]))
 #: Rows of the spectrum that are filtered at a time on a CPU.
 _ROWS = 8
@@ -61,7 +46,8 @@ class Direct(NamedTuple):
 
     ``image`` (y, x) float32 counts over the pedestal, not clipped at 0. The others have one pixel
     of 4 × 4, float32: ``height`` and ``spread`` of the focus weights, in planes; ``winner`` int32,
-    the sharpest plane, -1 where none stands out; ``weights`` (kept z, y, x), sum 1.
+    the sharpest plane, -1 where none stands out; ``weights`` (kept z, y, x), sum 1;
+    ``variance`` of the image by noise, counts².
     """
 
     image: Array
@@ -69,6 +55,7 @@ class Direct(NamedTuple):
     spread: Array
     winner: Array
     weights: Array
+    variance: Array
 
 
 class _Focus(NamedTuple):
@@ -80,6 +67,7 @@ class _Focus(NamedTuple):
     spread: Array
     level: Array
     winner: Array
+    variance: Array
 
 
 class FocusMaps:
@@ -148,7 +136,9 @@ class FocusMaps:
         spread = xp.sqrt(xp.maximum((weights * xp.square(index - height)).sum(axis=0), 0))
         clear = energy.max(axis=0) > floor.mean(axis=0)
         best = asarray(np.array(self.planes), dtype=np.int32)[energy.argmax(axis=0)]
-        return _Focus(spectra, weights, height, spread, level, xp.where(clear, best, -1))
+        best = xp.where(clear, best, -1)
+        variance = floor.mean(axis=0) / np.float32(self._band_noise)
+        return _Focus(spectra, weights, height, spread, level, best, variance)
 
     def _transformed(self, stack: Any) -> tuple[list[Array], Array, Array]:
         """Return the planes' spectra, focus energies less the noise's, and the noise's (pooled)."""
@@ -165,7 +155,7 @@ class FocusMaps:
                 # The band ends below half the spectrum: a quarter of the pixels hold it all.
                 band = self._smaller(spectrum, 2, self._band)
                 band *= band
-                energy[i] = _halved(band)
+                energy[i] = halved(band)
                 light = xp.maximum(self._smaller(spectrum, POOL_PX, 1 / POOL_PX**2), 0)
                 floor[i] = self._band_noise * xp.maximum(self.noise.variance(light), 1e-3)
                 spectra.append(spectrum)
@@ -186,8 +176,8 @@ class FocusMaps:
         xp, gaussian = self.backend.xp, self.backend.ndimage.gaussian_filter
         near, coarse = _ENERGY_PX / POOL_PX, _WIDE_PX / POOL_PX / 2
         narrow = gaussian(energy, (0, near, near), mode="wrap", truncate=3.0)
-        wide = gaussian(_halved(energy), (0, coarse, coarse), mode="wrap", truncate=3.0)
-        return xp.maximum(narrow, 0), _finer(xp, xp.maximum(wide, 0), 2)
+        wide = gaussian(halved(energy), (0, coarse, coarse), mode="wrap", truncate=3.0)
+        return xp.maximum(narrow, 0), finer(xp, xp.maximum(wide, 0), 2)
 
     def _noise_level(self, energy: Array) -> Array:
         """Return N/S over the channel's, as a place among the bins; (y, x) of the pooled grid.
@@ -252,6 +242,7 @@ class DirectPlane:
         self._rank = filters.rank
         self._transfer = filters.on_grid(maps.backend, maps.window)
         self._mixing = maps.backend.asarray(filters.mixing)
+        self._noise = maps.backend.asarray(filters.noise)
 
     def project(self, stack: Any, trust: NDArray[np.float32] | None = None) -> Direct:
         """Estimate the plane of a window.
@@ -261,7 +252,8 @@ class DirectPlane:
         stack : array, shape (z, y, x)
             Raw counts of all planes, also those that are not kept.
         trust : ndarray of float32, shape (y, x), optional
-            Share of the estimate, the rest is the soft-focus projection; from :func:`trust_in`.
+            Share of the estimate, the rest is the soft-focus projection; from
+            :func:`tilewright.kernels.direct_finish.trust_in`.
 
         Raises
         ------
@@ -269,16 +261,18 @@ class DirectPlane:
             The stack is not of the window's size.
         """
         seen = self.maps.look(stack)
-        shares: Array = sum(
-            share[..., None] * self._mixing[spread][z, n]
-            for share, (spread, z, n) in self.maps.shares(seen)
-        )
+        shares: Array = 0
+        noise: Array = 0
+        for share, (spread, z, n) in self.maps.shares(seen):
+            shares = shares + share[..., None] * self._mixing[spread][z, n]
+            noise = noise + share * self._noise[spread][z, n]
+        noise *= seen.variance
         image = self._mixed(seen.spectra, shares)
         if trust is not None and float(trust.min()) < 1:
             told = self.backend.asarray(trust)
             image *= told
             image += (1 - told) * self._soft(stack, seen.weights)
-        return Direct(image, seen.height, seen.spread, seen.winner, seen.weights)
+        return Direct(image, seen.height, seen.spread, seen.winner, seen.weights, noise)
 
     def _mixed(self, spectra: list[Array], shares: Array) -> Array:
         """Return the image (y, x): filtered images, each times its share."""
@@ -299,7 +293,7 @@ class DirectPlane:
         with backend.fft_threads():
             for m in range(self._rank):
                 part = backend.fft.irfft2(filtered[m], s=(y, x))
-                part *= _finer(xp, shares[..., m], POOL_PX)
+                part *= finer(xp, shares[..., m], POOL_PX)
                 image += part
         return image
 
@@ -320,128 +314,9 @@ class DirectPlane:
         """Return the planes' mixture with the focus weights, over the pedestal."""
         xp, pedestal = self.backend.xp, self.maps.pedestal
         return sum(
-            _finer(xp, weight, POOL_PX) * (self.backend.asarray(stack[z]) - pedestal)
+            finer(xp, weight, POOL_PX) * (self.backend.asarray(stack[z]) - pedestal)
             for z, weight in zip(self.maps.planes, weights, strict=True)
         )
-
-
-def floor_of(backend: Backend, coarse: Any) -> Array:
-    """Return the smooth floor (y, x) of a plane: what lies between its objects, at least 0.
-
-    Means weighted by how little a pixel exceeds the floor found so far, over 40 and then 18 px.
-    Over a whole mosaic, so that it knows no tiles.
-
-    Parameters
-    ----------
-    backend : Backend
-        Array namespace.
-    coarse : array, shape (y, x)
-        The plane, not clipped, as means of 8 × 8 pixels (:func:`coarser`).
-    """
-    xp = backend.xp
-    rest = backend.asarray(coarse)
-    total = xp.zeros_like(rest)
-    for sigma_px in _FLOOR_SIGMAS_PX:
-
-        def smooth(values: Array, sigma: float = sigma_px / FLOOR_PX) -> Array:
-            return backend.ndimage.gaussian_filter(values, sigma, mode="reflect", truncate=3.0)
-
-        floor = smooth(rest)
-        for _ in range(_FLOOR_ROUNDS):
-            over = rest - floor
-            below = xp.minimum(over, 0)
-            count = max(float((below < 0).mean()), 1e-6)
-            spread = (float(xp.square(below).mean()) / count) ** 0.5
-            # From 1 to 0 within a spread about a quarter of it above the floor.
-            steep = xp.clip((over - 0.25 * spread) / (0.25 * spread + 1e-6), -30, 30)
-            weight = 1 / (1 + xp.exp(steep)) + np.float32(_FLOOR_LEAST)
-            floor = smooth(weight * rest) / smooth(weight)
-        total += floor
-        rest = rest - floor
-    return xp.maximum(total, 0)
-
-
-def coarser(image: Array) -> Array:
-    """Return means of 8 × 8 pixels of an image (y, x) of multiples of 8."""
-    for _ in range(3):
-        image = _halved(image)
-    return image
-
-
-def without_haze(backend: Backend, image: Any, floor: Any, share: float) -> Array:
-    """Return an image (y, x) less a share of its floor (pixels of 8 × 8), not below 0.
-
-    ``floor`` may be a part of a mosaic's; interpolation repeats its rims, so give two pixels more
-    on each side and cut them off for the same result in every part.
-    """
-    xp = backend.xp
-    out = backend.asarray(image)
-    if share > 0:
-        out = out - np.float32(share) * _finer(xp, backend.asarray(floor), FLOOR_PX)
-    return xp.maximum(out, 0)
-
-
-def haze_moments(
-    channel: Channel, maps: FocusMaps, stack: Any, found: Direct
-) -> tuple[float, float]:
-    """Return what a window tells of haze; see :func:`haze_share`.
-
-    Parameters
-    ----------
-    channel : Channel
-        As of ``maps``.
-    maps : FocusMaps
-        Of windows of the stack's size, at least twice :data:`HALO_PX` and 64 px.
-    stack : array, shape (z, y, x)
-        Raw counts.
-    found : Direct
-        The window's plane.
-    """
-    backend, xp = maps.backend, maps.backend.xp
-    coarse = coarser(found.image)
-    floor = floor_of(backend, coarse)
-    weights = _halved(found.weights)
-    inner = (slice(-(-HALO_PX // FLOOR_PX), -(HALO_PX // FLOOR_PX)),) * 2
-    transfer = _coarse_transfer(channel, coarse.shape)
-    spectra = [backend.fft.rfft2(xp.stack([v * w for w in weights])) for v in (coarse, floor)]
-    product = square = 0.0
-    for z in maps.planes:
-        shown = backend.asarray(transfer[z][maps.planes])
-        light, hazy = (
-            backend.fft.irfft2((shown * part).sum(axis=0), s=coarse.shape) for part in spectra
-        )
-        plane = coarser(backend.asarray(stack[z]) - np.float32(maps.pedestal))
-        # If the floor is haze it is the same in all planes; if it is light, the planes blur it.
-        differ, rest = (floor - hazy)[inner], (plane - light)[inner]
-        differ, rest = differ - differ.mean(), rest - rest.mean()
-        product += float((differ * rest).sum(dtype=np.float64))
-        square += float((differ * differ).sum(dtype=np.float64))
-    return product, square
-
-
-def haze_share(moments: list[tuple[float, float]]) -> float:
-    """Return the share, 0 to 1 in steps of 0.01, of the floor that is haze.
-
-    Light at a depth is blurred in the planes far from it; haze shows alike in all. Regression of
-    what the planes show beyond the blurred estimate on what they would show were the floor haze
-    gives 0.8 to 0.9 on sets with haze, and -2.6 to 0.25 on sets without, dense tissue included;
-    0.55 where tissue is steep and the floor is 2 % of the light.
-    """
-    square = sum(s for _, s in moments)
-    if square <= 0:
-        return 0.0
-    slope = sum(p for p, _ in moments) / square
-    return round(min(max((slope - _TISSUE_SHARE) / (_HAZE_SHARE - _TISSUE_SHARE), 0.0), 1.0), 2)
-
-
-def _coarse_transfer(channel: Channel, shape: tuple[int, int]) -> NDArray[np.float32]:
-    """Return what planes show of light at planes: (plane, depth, y, x // 2 + 1), coarse pixels."""
-    planes = len(channel.kept)
-    radius = np.hypot(np.fft.fftfreq(shape[0])[:, None], np.fft.rfftfreq(shape[1])) / FLOOR_PX
-    apart = np.stack([channel.transfer_at(z, radius) for z in range(1 - planes, planes)])
-    index = planes - 1 + np.arange(planes)[:, None] - np.arange(planes)
-    shown: NDArray[np.float32] = apart.astype(np.float32)[index]
-    return shown
 
 
 def _half_band(window: tuple[int, int]) -> NDArray[np.float64]:
@@ -459,13 +334,13 @@ def _both_halves(band: NDArray[np.float64], window: tuple[int, int]) -> NDArray[
     return np.concatenate([band, band[:, 1 : (x + 1) // 2][:, ::-1]], axis=1)
 
 
-def _halved(values: Array) -> Array:
+def halved(values: Array) -> Array:
     """Return means over 2 × 2 pixels of the last two axes."""
     rows = values[..., ::2, :] + values[..., 1::2, :]
     return np.float32(0.25) * (rows[..., ::2] + rows[..., 1::2])
 
 
-def _finer(xp: Any, values: Array, factor: int) -> Array:
+def finer(xp: Any, values: Array, factor: int) -> Array:
     """Interpolate the last two axes linearly onto ``factor`` times as many pixels; rims repeat."""
     for axis in (-1, -2):
         last = values.shape[axis] - 1
@@ -490,61 +365,3 @@ def _neighbours(xp: Any, place: Array, count: int) -> list[tuple[Array, Array]]:
     lower = xp.clip(xp.floor(place), 0, max(count - 2, 0)).astype(xp.int32)
     share = xp.clip(place - lower, 0, 1).astype(xp.float32)
     return [(lower, 1 - share), (xp.minimum(lower + 1, count - 1), share)]
-
-
-def mirrored(start: int, stop: int, size: int) -> NDArray[np.int64]:
-    """Return indices of pixels ``start`` to ``stop`` of a line of ``size``, mirrored at its ends.
-
-    >>> mirrored(-2, 6, 4)
-    array([1, 0, 0, 1, 2, 3, 3, 2])
-    """
-    at = np.arange(start, stop) % (2 * size)
-    return np.minimum(at, 2 * size - 1 - at).astype(np.int64)
-
-
-def filled(stack: NDArray[Any], seen: NDArray[np.bool_]) -> NDArray[Any]:
-    """Return a stack (z, y, x) whose pixels that were not seen (y, x) mirror those that were.
-
-    Taken as dark they would be a step of light, and ring. Each is given the pixel as far on the
-    other side of the seen pixel next to it, or that one where the other was not seen either.
-    """
-    if seen.all() or not seen.any():
-        return stack
-    nearest = host_ndimage.distance_transform_edt(
-        ~seen, return_distances=False, return_indices=True
-    )
-    here = np.indices(seen.shape)
-    across = [
-        np.clip(2 * n - at, 0, size - 1)
-        for n, at, size in zip(nearest, here, seen.shape, strict=True)
-    ]
-    fits = seen[across[0], across[1]]
-    y, x = (np.where(fits, a, n) for a, n in zip(across, nearest, strict=True))
-    out = stack.copy()
-    out[:, ~seen] = stack[:, y[~seen], x[~seen]]
-    return out
-
-
-def trust_in(
-    from_border_px: NDArray[np.float32],
-    seen: NDArray[np.bool_] | None = None,
-    saturated: NDArray[np.bool_] | None = None,
-) -> NDArray[np.float32]:
-    """Return the share (y, x) of the estimate to take, 0 to 1; the rest is soft focus.
-
-    Parameters
-    ----------
-    from_border_px : ndarray of float32, shape (y, x)
-        Distance to the border of the mosaic, 0 at its outermost pixel; negative outside.
-    seen, saturated : ndarray of bool, shape (y, x), optional
-        Pixels that were imaged, and those at the camera's ceiling in any plane: of a clipped
-        blob the filters make a moat.
-    """
-    distance = np.asarray(from_border_px, np.float32)
-    if seen is not None and not seen.all():
-        distance = np.minimum(distance, host_ndimage.distance_transform_edt(seen) - 1)
-    if saturated is not None and saturated.any():
-        from_clipped = host_ndimage.distance_transform_edt(~saturated) - 1 - _SATURATED_PX
-        distance = np.minimum(distance, from_clipped)
-    trust: NDArray[np.float32] = np.clip((distance + 0.5) / BORDER_PX, 0, 1).astype(np.float32)
-    return trust
