@@ -81,18 +81,21 @@ def trust_in(
     Parameters
     ----------
     from_border_px : ndarray of float32, shape (y, x)
-        Distance to the border of the mosaic, 0 at its outermost pixel; negative outside.
+        Distance to the border of the mosaic, 0 at its outermost pixel; negative outside, where
+        nothing is kept and nothing needs to be mixed.
     seen, saturated : ndarray of bool, shape (y, x), optional
         Pixels that were imaged, and those at the camera's ceiling in any plane: of a clipped
         blob the filters make a moat.
     """
     distance = np.asarray(from_border_px, np.float32)
+    outside = distance < 0
     if seen is not None and not seen.all():
         distance = np.minimum(distance, host_ndimage.distance_transform_edt(seen) - 1)
     if saturated is not None and saturated.any():
         from_clipped = host_ndimage.distance_transform_edt(~saturated) - 1 - _SATURATED_PX
         distance = np.minimum(distance, from_clipped)
     trust: NDArray[np.float32] = np.clip((distance + 0.5) / BORDER_PX, 0, 1).astype(np.float32)
+    trust[outside] = 1
     return trust
 
 

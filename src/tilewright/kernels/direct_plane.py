@@ -268,10 +268,8 @@ class DirectPlane:
             noise = noise + share * self._noise[spread][z, n]
         noise *= seen.variance
         image = self._mixed(seen.spectra, shares)
-        if trust is not None and float(trust.min()) < 1:
-            told = self.backend.asarray(trust)
-            image *= told
-            image += (1 - told) * self._soft(stack, seen.weights)
+        if trust is not None:
+            self._mix_soft(image, stack, seen.weights, trust)
         return Direct(image, seen.height, seen.spread, seen.winner, seen.weights, noise)
 
     def _mixed(self, spectra: list[Array], shares: Array) -> Array:
@@ -310,13 +308,26 @@ class DirectPlane:
                 total += term
             getattr(filtered, part)[:, at] = total
 
-    def _soft(self, stack: Any, weights: Array) -> Array:
-        """Return the planes' mixture with the focus weights, over the pedestal."""
-        xp, pedestal = self.backend.xp, self.maps.pedestal
-        return sum(
-            finer(xp, weight, POOL_PX) * (self.backend.asarray(stack[z]) - pedestal)
-            for z, weight in zip(self.maps.planes, weights, strict=True)
-        )
+    def _mix_soft(
+        self, image: Array, stack: Any, weights: Array, trust: NDArray[np.float32]
+    ) -> None:
+        """Put the planes' mixture with the focus weights where the estimate is not trusted.
+
+        Only those pixels are computed: at the border of a mosaic they are few.
+        """
+        backend = self.backend
+        at = np.nonzero(trust < 1)
+        if not at[0].size:
+            return
+        where = tuple(backend.asarray(i, dtype=np.int64) for i in at)
+        pooled = tuple(backend.asarray(i // POOL_PX, dtype=np.int64) for i in at)
+        in_stack = at if isinstance(stack, np.ndarray) else where
+        soft: Array = 0
+        for z, weight in zip(self.maps.planes, weights, strict=True):
+            light = backend.asarray(stack[z][in_stack]) - np.float32(self.maps.pedestal)
+            soft = soft + weight[pooled] * light
+        told = backend.asarray(trust[at])
+        image[where] = told * image[where] + (1 - told) * soft
 
 
 def _half_band(window: tuple[int, int]) -> NDArray[np.float64]:
