@@ -167,7 +167,8 @@ def test_haze_is_taken_out(cpu: Backend, seed: int, haze: float) -> None:
     floor = direct_finish.floor_of(cpu, direct_finish.coarser(image))
     clear = direct_finish.finish(cpu, image, found.variance, floor, share)
     assert psnr(clear, truth) > psnr(np.maximum(image, 0), truth) + 3
-    assert clear.mean() == pytest.approx(truth.mean(), rel=0.15)
+    # Nearly all of the haze is gone, and little else.
+    assert abs(float(clear.mean() - truth.mean())) < 0.15 * haze * truth.mean()
     kept = direct_finish.finish(cpu, image, found.variance, floor, 0.0)
     assert kept.mean() == pytest.approx(image.mean(), rel=0.01)
 
