@@ -184,11 +184,20 @@ def test_tissue_is_no_haze(cpu: Backend, seed: int) -> None:
     assert taken < 0.03 * float(truth.mean())
 
 
-def test_haze_needs_a_floor() -> None:
+def test_haze_share_tells_the_floor_from_its_blur() -> None:
+    rng = np.random.default_rng(0)
+    same = rng.standard_normal(500)
+    blurred = 0.7 * same + 0.2 * rng.standard_normal(500)
+
+    def share(there: Any) -> float:
+        pairs = ((same, same), (same, blurred), (blurred, blurred), (same, there), (blurred, there))
+        return direct_finish.haze_share([np.array([np.dot(u, v) for u, v in pairs])])
+
+    assert share(same) == 1
+    assert share(1.3 * same) == 1
+    assert share(blurred) == 0
     assert direct_finish.haze_share([]) == 0
-    assert direct_finish.haze_share([(3.0, 0.0)]) == 0
-    assert direct_finish.haze_share([(1.0, 1.0), (3.0, 1.0)]) == 1
-    assert direct_finish.haze_share([(-1.0, 1.0)]) == 0
+    assert direct_finish.haze_share([np.zeros(5)]) == 0
 
 
 def test_unseen_pixels_do_not_count_as_dark(cpu: Backend) -> None:
@@ -309,7 +318,7 @@ def test_runs_on_device_arrays_only(
         floors.append(backend.to_numpy(finished))
     np.testing.assert_allclose(floors[0], floors[1], atol=1e-3)
     maps, found = prepared.whole(counts)
-    assert direct_finish.haze_moments(prepared.channel, maps, counts, found)[1] > 0
+    assert direct_finish.haze_moments(prepared.channel, maps, counts, found)[0] > 0
 
 
 @pytest.mark.gpu
