@@ -20,6 +20,7 @@ from tests.support.direct_scene import (
     PLANES,
     SIZE,
     STEP_UM,
+    Prepared,
     fine_psf,
     prepare,
     scene,
@@ -154,15 +155,22 @@ def test_an_order_of_the_low_rank_is_as_good_as_all_filters(
     assert scores[0] > scores[1] - 0.2
 
 
-@pytest.mark.parametrize(("seed", "haze"), [(1, 1.5), (2, 0.8)])
+def haze_share(prepared: Prepared, counts: NDArray[np.float32]) -> float:
+    """Return the share that a window tells which has the mosaic within its halo."""
+    edge = direct_plane.HALO_PX
+    window = np.pad(counts, ((0, 0), (edge, edge), (edge, edge)), mode="symmetric")
+    maps, found = prepared.whole(window)
+    moments = direct_finish.haze_moments(prepared.channel, maps, window, found)
+    return direct_finish.haze_share([moments])
+
+
+@pytest.mark.parametrize(("seed", "haze"), [(1, 1.5), (2, 0.8), (3, 2.5)])
 def test_haze_is_taken_out(cpu: Backend, seed: int, haze: float) -> None:
     counts, truth = scene(seed, haze=haze)
     prepared = prepare(cpu, counts)
     image = prepared.plane(counts)
-    maps, found = prepared.whole(counts)
-    share = direct_finish.haze_share(
-        [direct_finish.haze_moments(prepared.channel, maps, counts, found)]
-    )
+    found = prepared.whole(counts)[1]
+    share = haze_share(prepared, counts)
     assert share > 0.9
     floor = direct_finish.floor_of(cpu, direct_finish.coarser(image))
     clear = direct_finish.finish(cpu, image, found.variance, floor, share)
@@ -177,10 +185,9 @@ def test_haze_is_taken_out(cpu: Backend, seed: int, haze: float) -> None:
 def test_tissue_is_no_haze(cpu: Backend, seed: int) -> None:
     counts, truth = scene(seed)
     prepared = prepare(cpu, counts)
-    maps, found = prepared.whole(counts)
-    moments = [direct_finish.haze_moments(prepared.channel, maps, counts, found)]
+    found = prepared.whole(counts)[1]
     floor = direct_finish.floor_of(cpu, direct_finish.coarser(found.image))
-    taken = direct_finish.haze_share(moments) * float(floor.mean())
+    taken = haze_share(prepared, counts) * float(floor.mean())
     assert taken < 0.03 * float(truth.mean())
 
 
@@ -198,6 +205,14 @@ def test_haze_share_tells_the_floor_from_its_blur() -> None:
     assert share(blurred) == 0
     assert direct_finish.haze_share([]) == 0
     assert direct_finish.haze_share([np.zeros(5)]) == 0
+
+
+def test_small_windows_cannot_tell_haze(cpu: Backend) -> None:
+    counts, _ = scene(1)
+    prepared = prepare(cpu, counts)
+    maps, found = prepared.whole(counts)
+    with pytest.raises(ValueError, match="too small"):
+        direct_finish.haze_moments(prepared.channel, maps, counts, found)
 
 
 def test_unseen_pixels_do_not_count_as_dark(cpu: Backend) -> None:
@@ -317,8 +332,7 @@ def test_runs_on_device_arrays_only(
         finished = direct_finish.finish(backend, image, variance, floor, 0.5)
         floors.append(backend.to_numpy(finished))
     np.testing.assert_allclose(floors[0], floors[1], atol=1e-3)
-    maps, found = prepared.whole(counts)
-    assert direct_finish.haze_moments(prepared.channel, maps, counts, found)[0] > 0
+    assert 0 <= haze_share(prepared, counts) <= 1
 
 
 @pytest.mark.gpu

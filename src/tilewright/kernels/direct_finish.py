@@ -196,7 +196,20 @@ def haze_moments(
         Raw counts.
     found : Direct
         The window's plane.
+
+    Returns
+    -------
+    ndarray of float64, shape (5,)
+        Products of the floor, the floor blurred, and what the planes show beside the rest of the
+        estimate; they add up over windows.
+
+    Raises
+    ------
+    ValueError
+        The windows are too small.
     """
+    if min(maps.window) < 2 * HALO_PX + 64:
+        raise ValueError(f"windows of {maps.window} px are too small to tell haze from light")
     backend, xp = maps.backend, maps.backend.xp
     coarse = coarser(found.image)
     floor = floor_of(backend, coarse)
