@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -51,6 +50,7 @@ class TiffTiles:
 def run_ours(folder: Path, output: Path, in_memory: bool, interpolation: Any) -> dict[str, float]:
     """Stitch the set; return seconds, and the growth of the resident memory in MB."""
     from tilewright.io.illumination import Illumination
+    from tilewright.io.positions import Positions
     from tilewright.kernels.backend import cpu_backend
     from tilewright.stages.stitch import stitch
 
@@ -58,7 +58,8 @@ def run_ours(folder: Path, output: Path, in_memory: bool, interpolation: Any) ->
     flat = np.load(folder / "flat.npy").astype(np.float32)
     light = Illumination(flat, np.full(flat.shape, 100, np.float32), 100.0)
     y, x = tiles.nominal_px.T
-    places: Any = SimpleNamespace(row=tiles.row, col=tiles.col, y_px=y, x_px=x)
+    sure, island = np.zeros(len(y)), np.zeros(len(y), np.int64)
+    places = Positions(tiles.row, tiles.col, y, x, sure, island)
     seconds = float("inf")
     for _ in range(REPEATS):
         start = time.perf_counter()

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tests.support.tile_configuration import read_tile_configuration
+from tilewright.io.illumination import Illumination
 from tilewright.kernels.backend import cpu_backend
 from tilewright.stages.tile_positions import LocatedTiles, locate
 
@@ -75,15 +76,7 @@ class FileTiles:
         return np.asarray(tifffile.imread(self.files[tile]))
 
 
-@dataclass(frozen=True)
-class TrueFields:
-    """The flat-field that made the tiles."""
-
-    flat: NDArray[np.float32]
-    dark: NDArray[np.float32]
-
-
-def timed(tiles: FileTiles, fields: TrueFields | None = None) -> tuple[LocatedTiles, float]:
+def timed(tiles: FileTiles, fields: Illumination | None = None) -> tuple[LocatedTiles, float]:
     """Return positions and seconds from files to positions on 2 threads, best of 5 runs."""
     best = np.inf
     for _ in range(5):
@@ -128,7 +121,7 @@ def edge_ends(located: LocatedTiles, used: bool) -> tuple[NDArray[Any], NDArray[
     return np.array([number[p] for p in first]), np.array([number[p] for p in second])
 
 
-def truth_set(folder: Path, name: str, python: str) -> tuple[FileTiles, Floats, TrueFields]:
+def truth_set(folder: Path, name: str, python: str) -> tuple[FileTiles, Floats, Illumination]:
     """Return tiles, true positions and fields; ``tile-truth`` makes them where absent."""
     target = folder / name.replace(" ", "_").replace("%", "percent")
     if not (target / "gt.json").exists():
@@ -146,7 +139,7 @@ def truth_set(folder: Path, name: str, python: str) -> tuple[FileTiles, Floats, 
         np.dtype(np.uint16),
     )
     flat = np.load(target / "flat.npy")
-    return tiles, np.array(cycle["true"]), TrueFields(flat, np.full_like(flat, 100.0))
+    return tiles, np.array(cycle["true"]), Illumination(flat, np.full_like(flat, 100.0), 100.0)
 
 
 def brain_tiles() -> FileTiles:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +25,7 @@ from benchmarks.positions_scenes import (
     sparse_mosaic,
     weak_grid,
 )
+from tilewright.io.illumination import Illumination
 from tilewright.kernels.backend import cpu_backend
 from tilewright.report.quality import judge_stage, read_quality
 from tilewright.stages.tile_positions import LocatedTiles, locate, write_located
@@ -36,17 +36,9 @@ NULL_OVERLAPS, WEAK_OVERLAPS = (0.05, 0.08, 0.10), (0.06, 0.10)
 SIZE, WRONG_PX = 256, 2.0
 
 
-@dataclass(frozen=True)
-class TrueFields:
-    """The fields that made the tiles."""
-
-    flat: NDArray[np.float32]
-    dark: NDArray[np.float32]
-
-
 def located(grid: Grid) -> LocatedTiles:
     """Return the positions that the stage finds."""
-    fields = TrueFields(grid.flat, grid.dark)
+    fields = Illumination(grid.flat, grid.dark, float(np.median(grid.dark)))
     return locate(grid.tiles, fields, backend=cpu_backend(1), progress=False)
 
 

@@ -48,9 +48,8 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             plan = plan_of(adapter.resource_functions(self.dag)) or self._own_plan()
             if plan is None:
                 return
-            for job in self.dag.needrun_jobs():
+            if job := next(iter(self.dag.needrun_jobs()), None):
                 adapter.check("job", job)
-                break
             if plan.cluster is not None:
                 self._run = Run(self.dag, plan.cluster, plan, self.logger)
             elif plan.gpus is not None:
@@ -92,6 +91,8 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         if not self._checked:  # it was not there before, and no job runs by now
             try:
                 adapter.check("scheduler", self.dag.workflow.scheduler)
+                if isinstance(self._run, Run):
+                    adapter.check("executor", self.dag.workflow.scheduler._executor)
             except adapter.AdapterError as error:
                 raise WorkflowError(str(error)) from None
             self._checked = True

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
-from tilewright.placement.jobs import KINDS, Job, Kind, key_of
+from tilewright.placement.jobs import KINDS, Job, Kind, job_of, name_of
 from tilewright.placement.policy import decide
 from tilewright.placement.routing import Plan
 from tilewright.placement.workload import Running, Slots, Strategy, Workload
@@ -24,11 +24,12 @@ _COUNT_S = 2.0
 
 @dataclass(frozen=True)
 class _Started:
-    """A job in a slot, and the try it is."""
+    """A job in a slot, as Snakemake's and as placement's."""
 
     kind: Kind
     at_s: float
     job: Any
+    placed: Job
 
 
 class LocalRun:
@@ -36,7 +37,7 @@ class LocalRun:
 
     def __init__(self, dag: Any, plan: Plan, logger: logging.Logger) -> None:
         self.dag, self.plan, self.logger = dag, plan, logger
-        self.jobs: dict[str, Any] = {}
+        self.jobs: dict[str, Job] = {}
         self.running: dict[str, _Started] = {}
         self._counted_s, self._counted_mb = -math.inf, 0
         self._numbers = itertools.count(1)
@@ -45,8 +46,11 @@ class LocalRun:
 
     def load(self) -> None:
         """Take the jobs of the DAG that could use a GPU."""
-        jobs = [job for job in self.dag.needrun_jobs() if self._able(job)]
-        self.jobs |= {key_of(job.rule.name, job.wildcards): job for job in jobs}
+        sizes = self.plan.sizes
+        for job in self.dag.needrun_jobs():
+            if not job.is_group() and "gpu_mem_mb" in job.rule.resources:
+                needs = self.dag.job_dependencies(job)
+                self.jobs[name_of(job)] = job_of(job, needs, sizes.of(job.rule.name))
         self._work: Workload | None = None
         self._work_s = 0.0
         self._strategy: Strategy | None = None
@@ -56,11 +60,10 @@ class LocalRun:
     ) -> list[Any]:
         """Return the jobs that start now, each on its device kind."""
         self._settle()
-        named = {key_of(job.rule.name, job.wildcards): job for job in selectable
-                 if not job.is_group()}  # fmt: skip
+        named = {name_of(job): job for job in selectable if not job.is_group()}
         ready = {name: job for name, job in named.items() if name in self.jobs}
         able = set(ready.values())
-        waiting = {key_of(job.rule.name, job.wildcards) for job in remaining if not job.is_group()}
+        waiting = {name_of(job) for job in remaining if not job.is_group()}
         placed = self._place(ready, (waiting & self.jobs.keys()) - ready.keys(), available)
         others = [job for job in selectable if job not in able]
         chosen = first_fit([*(ready[name] for name in placed), *others], available)
@@ -68,12 +71,10 @@ class LocalRun:
             chosen = [self._any(selectable[0], ready, placed)]
         for name, kind in placed.items():
             if ready[name] in chosen:
-                self.running[name] = _Started(kind, time.monotonic(), ready[name])
+                started = _Started(kind, time.monotonic(), ready[name], self.jobs[name])
+                self.running[name] = started
                 self.logger.info(f"{name} goes to {kind}")
         return chosen
-
-    def _able(self, job: Any) -> bool:
-        return not job.is_group() and "gpu_mem_mb" in job.rule.resources
 
     def _place(
         self, ready: Mapping[str, Any], later: Iterable[str], available: Mapping[str, Any]
@@ -96,7 +97,7 @@ class LocalRun:
 
     def _any(self, job: Any, ready: Mapping[str, Any], placed: dict[str, Kind]) -> Any:
         """Return a job that starts although it does not fit: nothing would ask again."""
-        name = "" if job.is_group() else key_of(job.rule.name, job.wildcards)
+        name = "" if job.is_group() else name_of(job)
         if name in ready and name not in placed:
             placed |= self._assign({name: self.plan.sizes.kinds(job.rule.name)[-1]}, ready)
         return job
@@ -151,27 +152,14 @@ class LocalRun:
         self.gpus, self.most_gpus = gpus, max(gpus, self.most_gpus)
 
     def _run(self, name: str, started: _Started) -> Running:
-        seconds = self.plan.estimates.seconds(self._job(name, started.job), started.kind)
+        seconds = self.plan.estimates.seconds(started.placed, started.kind)
         return Running(name, started.at_s, started.at_s + seconds)
-
-    def _job(self, name: str, job: Any) -> Job:
-        sizes, rule, wildcards = self.plan.sizes, job.rule.name, job.wildcards
-        needs = [key_of(n.rule.name, n.wildcards) for n in self.dag.job_dependencies(job)]
-        return Job(
-            name, rule, sizes.kinds(rule), tuple(needs), sizes.nominal_s(rule, wildcards),
-            sizes.of(rule).group(wildcards), wildcards=wildcards,
-        )  # fmt: skip
 
     def _workload(self) -> Workload:
         """Return all jobs with estimates that are at most a minute old."""
         now_s = time.monotonic()
         if self._work is None or now_s - self._work_s > _ESTIMATES_S:
-            jobs = [self._job(name, job) for name, job in self.jobs.items()]
-            rules = {job.rule for job in jobs}
-            factor = self.plan.estimates.durations.factor
-            self._work = Workload(
-                jobs, {(r, kind): factor(r, kind) for r in rules for kind in KINDS}
-            )
+            self._work = self.plan.estimates.workload(self.jobs.values())
             self._work_s = now_s
         return self._work
 
@@ -180,9 +168,9 @@ class LocalRun:
         for name, started in list(self.running.items()):
             job = started.job
             if self.dag.finished(job):
-                took_s = time.monotonic() - started.at_s
+                took_s, placed = time.monotonic() - started.at_s, started.placed
                 self.plan.estimates.durations.learn(
-                    job.rule.name, started.kind, self._job(name, job).nominal_s, took_s
+                    placed.rule, started.kind, placed.nominal_s, took_s
                 )
             elif adapter.running(self.dag, job):
                 continue

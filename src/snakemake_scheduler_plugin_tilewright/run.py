@@ -21,7 +21,7 @@ from snakemake_scheduler_plugin_tilewright.stated import (
 )
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.dispatcher import Dispatcher
-from tilewright.placement.jobs import Fixed, Job, Place, PlacementError, Task, key_of
+from tilewright.placement.jobs import Fixed, Place, PlacementError, Task, job_of, name_of
 from tilewright.placement.ledger import Ledger
 from tilewright.placement.preflight import check_sizes
 from tilewright.placement.routing import Plan
@@ -51,8 +51,8 @@ class Run:
         self.tries: dict[str, int] = {}
         self._numbers = itertools.count(1)
         self._said: dict[str, float] = {}
-        self._timers_stopped = False
-        self._stated: StatedSizes | None = None
+        self._stated = StatedSizes()
+        self._read: dict[str, int] = {}
         self._ended = threading.Event()
         self.dispatcher = Dispatcher(cluster, plan, Ledger(plan.ledger), adapter.workdir(dag))
         self.load()
@@ -66,36 +66,23 @@ class Run:
 
     def load(self) -> None:
         """Take the jobs of the DAG; those of rules that ask no plan by what they state."""
-        named = {key_of(job.rule.name, job.wildcards): job for job in self.dag.needrun_jobs()
-                 if not job.is_group() and not job.is_local}  # fmt: skip
+        needed = self.dag.needrun_jobs()
+        named = {name_of(job): job for job in needed if not job.is_group() and not job.is_local}
         stated = [job for job in named.values() if job.rule.name not in self.plan.rules]
-        if self._stated is None:
-            self._stated = StatedSizes(stated)
-        else:
-            self._stated.take(stated)
+        self._stated.take(stated)
         for rule in {job.rule.name for job in stated}:
             self.plan.sizes.add(rule, self._stated)
         self.jobs |= named
-        chosen: dict[str, Fixed] = {}
-        for job in named.values():
-            if job.rule.name in self.plan.rules and job.rule.name not in chosen:
-                chosen[job.rule.name] = self._chosen(job)
+        by_rule = {job.rule.name: job for job in named.values() if job.rule.name in self.plan.rules}
+        chosen = {rule: self._chosen(job) for rule, job in by_rule.items()}
         self.dispatcher.load(
-            self._job(name, job, chosen.get(job.rule.name)) for name, job in named.items()
-        )
-
-    def _job(self, name: str, job: Any, fixed: Fixed | None) -> Job:
-        rule, wildcards, sizes = job.rule.name, job.wildcards, self.plan.sizes.of(job.rule.name)
-        return Job(
-            name,
-            rule,
-            sizes.kinds(rule),
-            tuple(key_of(n.rule.name, n.wildcards) for n in self.dag.job_dependencies(job)),
-            sizes.nominal_s(rule, wildcards),
-            sizes.group(wildcards),
-            fixed or fixed_of(job),
-            wildcards,
-            str(job.log[0]) if len(job.log) else "",
+            job_of(
+                job,
+                self.dag.job_dependencies(job),
+                self.plan.sizes.of(job.rule.name),
+                chosen.get(job.rule.name) or fixed_of(job),
+            )
+            for job in named.values()
         )
 
     def _chosen(self, job: Any) -> Fixed:
@@ -119,19 +106,16 @@ class Run:
         available: Mapping[str, int | str],
     ) -> list[Any]:
         """Return the jobs that start now, each with its place in the table."""
-        named = {key_of(job.rule.name, job.wildcards): job for job in selectable
-                 if not job.is_group()}  # fmt: skip
+        named = {name_of(job): job for job in selectable if not job.is_group()}
         ready = {name: job for name, job in named.items() if name in self.dispatcher.tasks}
         routed = set(ready.values())
         others = [job for job in selectable if job not in routed]
-        if not self._timers_stopped:  # `_tend` wakes Snakemake instead
-            adapter.without_timers(self.dag)
-            self._timers_stopped = True
+        adapter.without_timers(self.dag)  # `_tend` wakes Snakemake instead
         self._settle(ready)
         for name, job in ready.items():
             if job.rule.name not in self.plan.rules:
                 self._read_stated(self.dispatcher.tasks[name], job)
-        waiting = {key_of(job.rule.name, job.wildcards) for job in remaining if not job.is_group()}
+        waiting = {name_of(job) for job in remaining if not job.is_group()}
         later = (waiting & self.dispatcher.tasks.keys()) - ready.keys()
         places = self.dispatcher.round(ready, later)
         for name in places:
@@ -150,7 +134,10 @@ class Run:
         return chosen
 
     def _read_stated(self, task: Task, job: Any) -> None:
-        """Note what a plain rule asks for, now that its input is there, or at another try."""
+        """Note, once a try, what a plain rule asks for: by now its input is there."""
+        if self._read.get(task.name) == job.attempt:
+            return
+        self._read[task.name] = job.attempt
         if job.attempt == 1:
             self.plan.estimates.forget(job.rule.name, job.wildcards)
         else:
@@ -159,7 +146,7 @@ class Run:
 
     def _send_to(self, job: Any, place: Place) -> None:
         """Have Snakemake ask all resource functions of a job again, and set what none gives."""
-        task = self.dispatcher.tasks[key_of(job.rule.name, job.wildcards)]
+        task = self.dispatcher.tasks[name_of(job)]
         unset: dict[str, Any] = {"slurm_extra": None}
         if job.rule.name not in self.plan.rules:
             unset |= dict.fromkeys(STATED)
@@ -213,9 +200,19 @@ class Run:
                 self.logger.exception("looking after pending jobs failed; it is tried again")
 
     def _tend_once(self) -> None:
+        for name, task in list(self.dispatcher.tasks.items()):
+            if task.place is not None and self.dag.finished(self.jobs[name]):
+                self.dispatcher.done(name)  # else the ledger has it with the next round
         for name in self.dispatcher.move_pending(lambda name: adapter.has_tries(self.jobs[name])):
-            self.logger.info(f"{name}: {self.dispatcher.tasks[name].moved}; it is placed again")
+            task = self.dispatcher.tasks[name]
+            self.logger.info(f"{name}: {task.refused or f'{task.moved}; it is placed again'}")
+        for sentence in self.dispatcher.explain_pending():
+            self.logger.warning(sentence)
+        for name, (why, success) in self.dispatcher.lost().items():
+            if adapter.end(self.dag, self.jobs[name], why, success=success):
+                self.logger.warning(f"{name}: {why}, which Snakemake's executor does not see")
         if adapter.started(self.dag):
+            ttl_s = self.dispatcher.cluster.client.ttl_s
             wait_s = min(_LAZY_S, self.dispatcher.soonest_end_s() / 4 - _EAGER_S)
-            adapter.look_at_jobs_after(self.dag, wait_s)
+            adapter.look_at_jobs_after(self.dag, max(ttl_s, wait_s))
             adapter.wake(self.dag)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tilewright.placement.jobs import Fixed, Kind, Place, Shape, key_of
+from tilewright.placement.jobs import Fixed, Kind, Place, Shape, key_of, name_of
 
 #: Where a rule does not state them, and before its input is there.
 _MEM_MB = 1000
@@ -16,22 +16,16 @@ STATED = ("slurm_account", "slurm_partition", "qos", "mem_mb", "mem_mb_per_cpu",
 
 
 class StatedSizes:
-    """Sizes of jobs of Snakemake, as they stood at the first try.
+    """Sizes of the jobs of Snakemake that it has taken, as they stood at the first try."""
 
-    Parameters
-    ----------
-    jobs : iterable of snakemake.jobs.Job
-    """
-
-    def __init__(self, jobs: Iterable[Any]) -> None:
+    def __init__(self) -> None:
         self._jobs: dict[str, Any] = {}
         self._kinds: dict[str, Kind] = {}
-        self.take(jobs)
 
     def take(self, jobs: Iterable[Any]) -> None:
-        """Take more jobs."""
+        """Take jobs of Snakemake."""
         for job in jobs:
-            self._jobs.setdefault(key_of(job.rule.name, job.wildcards), job)
+            self._jobs.setdefault(name_of(job), job)
             if job.rule.name not in self._kinds:
                 self._kinds[job.rule.name] = "gpu" if stated_shape_of(job).gpus else "cpu"
 

@@ -20,13 +20,13 @@ from tests.support.fake_nvml import GB, FakeDevice, FakeMachine, uuid
 from tilewright.commands.devices import (
     DevicesError,
     DevicesView,
-    Holder,
     as_json,
     clear_device,
     look,
     print_view,
     slots,
 )
+from tilewright.devices.budget import LeaseClaim, Request
 from tilewright.devices.health import note_failure, quarantined
 from tilewright.devices.inventory import Device, Library, Snapshot, installed_libraries
 from tilewright.devices.lease_queue import lease_root
@@ -49,7 +49,13 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     return made
 
 
-def seen(machine: FakeMachine, *, holders: Sequence[Holder] = (), **job_b: int) -> DevicesView:
+def claim(uuid: str, bytes_: int, job: str, pid: int, since_s: float) -> LeaseClaim:
+    """Return a lease, or what waits for one where it has no device."""
+    request = Request(bytes_, job)
+    return LeaseClaim(1, pid, request, (), since_s, uuid=uuid, granted_b=bytes_ * bool(uuid))
+
+
+def seen(machine: FakeMachine, *, holders: Sequence[LeaseClaim] = (), **job_b: int) -> DevicesView:
     machine.write()
     return look(lease_root(), holders=holders, job_b=job_b, reserve_b=GB)
 
@@ -108,10 +114,10 @@ def test_a_quarantined_device_that_is_gone_is_told_of(machine: FakeMachine) -> N
 def test_holders(machine: FakeMachine) -> None:
     since_s = time.time() - 200
     holders = [
-        Holder(uuid(1), 8 * GB, "deconvolve tonsil 1", 4242, since_s),
-        Holder(uuid(1), 2 * GB, "register tonsil", 4243, since_s),
-        Holder(uuid(3, "MIG"), GB, "edf tonsil 1", 4244, since_s),
-        Holder("", 9 * GB, "deconvolve tonsil 2", 4245, since_s),
+        claim(uuid(1), 8 * GB, "deconvolve tonsil 1", 4242, since_s),
+        claim(uuid(1), 2 * GB, "register tonsil", 4243, since_s),
+        claim(uuid(3, "MIG"), GB, "edf tonsil 1", 4244, since_s),
+        claim("", 9 * GB, "deconvolve tonsil 2", 4245, since_s),
     ]
     text = table(seen(machine, holders=holders))
     assert row(text, "0 ")[-1] == "2 leases"
@@ -169,7 +175,7 @@ def test_brackets_in_names_are_text(machine: FakeMachine) -> None:
 
 def test_json_has_what_the_table_has(machine: FakeMachine) -> None:
     machine.devices[0].compute = [(7, GB)]
-    holder = Holder(uuid(1), 8 * GB, "deconvolve", 4242, 1e9)
+    holder = claim(uuid(1), 8 * GB, "deconvolve", 4242, 1e9)
     plain: dict[str, Any] = json.loads(
         json.dumps(as_json(seen(machine, holders=[holder], deconvolve=6 * GB)))
     )

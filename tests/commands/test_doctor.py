@@ -14,7 +14,16 @@ import pytest
 from rich.console import Console
 
 from tests.support.planned_runs import TenMinutes, command, tasks_of
-from tests.support.recorded import HERE, LIMITS, PARTITIONS, USE, Recorded, client, cluster_with
+from tests.support.recorded import (
+    HERE,
+    LIMITS,
+    NODES,
+    PARTITIONS,
+    USE,
+    Recorded,
+    client,
+    cluster_with,
+)
 from tests.support.runs import Run, make_run
 from tilewright.commands.check_experiment import check_config, check_space, missing_bytes
 from tilewright.commands.check_machine import (
@@ -57,6 +66,7 @@ class WithConfig(Recorded):
 def answers(**changed: str | Unknown) -> WithConfig:
     said: dict[str, str | Unknown] = {
         "sacctmgr": LIMITS, "flags=qos": USE, "partition": PARTITIONS, "config": CONFIG,
+        "node": NODES,
         "squeue": "",
     }  # fmt: skip
     return WithConfig(said | changed)

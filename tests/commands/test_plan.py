@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from tilewright.commands.plan import PlannedRun
 from tilewright.commands.plan_table import print_plan
 from tilewright.config.checks import data_sizes
 from tilewright.config.layout import Layout
-from tilewright.placement.limits import Capacity, capacity_now
+from tilewright.placement.capacity import Capacity, capacity_now
 from tilewright.placement.preview import preview
 from tilewright.placement.routing import Plan
 from tilewright.runtime.machine import device_kinds
@@ -93,7 +93,7 @@ def test_the_table_has_80_columns_and_the_json_all_of_it(tmp_path: Path) -> None
     assert "(GPUs only: 30 min, lower bound" in shown
     assert max(map(len, shown.splitlines())) <= 80
     assert "\x1b" not in shown
-    numbers = json.loads(json.dumps(found.as_json()))
+    numbers = json.loads(json.dumps(asdict(found)))
     assert numbers["forecast"]["gpu_only_s"] == 1830
     assert numbers["forecast"]["pools"][0]["name"] == "clive_gpu"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tilewright.devices import budget
 from tilewright.devices.budget import (
     PASSES,
     LeaseClaim,
@@ -18,13 +20,22 @@ from tilewright.devices.budget import (
     foreign_b,
     grants,
     lacking_b,
+    leasable,
     leased_b,
     room_b,
 )
 from tilewright.devices.inventory import Device
 
+#: In place of the real one, as all numbers here are small.
 RESERVE_B = 1
 UUIDS = ("GPU-a", "GPU-b", "GPU-c")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_reserve() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(budget, "RESERVE_B", RESERVE_B)
+        yield
 
 
 def device(uuid: str = "GPU-a", total_b: int = 25, used_b: int = 0, **more: Any) -> Device:
@@ -71,7 +82,7 @@ def test_what_is_chosen_fits_and_what_fits_is_chosen(
 ) -> None:
     devices, held = machine
     request = Request(bytes_, "job", whole=whole)
-    uuid = choose(devices, held, request, last, ("GPU-c",), RESERVE_B)
+    uuid = choose(leasable(devices, ("GPU-c",)), held, request, last)
     fits = {
         d.uuid
         for d in devices
@@ -102,7 +113,7 @@ def test_a_plan_never_overcommits(
     """Whatever NVML shows: the true foreign use was seen when the leases were granted."""
     devices, held = machine
     waiting = [waiter(100 + k, b, whole=w) for k, (b, w) in enumerate(asked)]
-    changed = grants(devices, [*held, *waiting], {}, (), RESERVE_B)
+    changed = grants(devices, [*held, *waiting], {})
     after = held + [claim for claim in changed if claim.uuid]
     for d in devices:
         true_foreign = (
@@ -135,7 +146,7 @@ def test_nobody_starves(asked: list[tuple[int, bool]], random: Random) -> None:
             claims[new.ticket] = new
         else:
             del claims[random.choice(holders).ticket]
-        claims |= {c.ticket: c for c in grants(devices, claims.values(), {}, (), RESERVE_B)}
+        claims |= {c.ticket: c for c in grants(devices, claims.values(), {})}
         held = [c for c in claims.values() if c.uuid]
         waiting = [c for c in claims.values() if not c.uuid]
         assert held or not waiting
@@ -144,7 +155,7 @@ def test_nobody_starves(asked: list[tuple[int, bool]], random: Random) -> None:
             continue
         oldest = min(waiting, key=lambda c: c.ticket)
         large = [d for d in devices if d.total_b - RESERVE_B >= oldest.request.bytes_]
-        lacks = min(lacking_b(d, held, oldest.request, RESERVE_B) for d in large)
+        lacks = min(lacking_b(d, held, oldest.request) for d in large)
         if oldest.ticket == first:
             assert lacks <= lacked
         first, lacked = (oldest.ticket, lacks) if oldest.passed >= PASSES else (0, 0)
@@ -154,7 +165,7 @@ def test_the_first_is_passed_by_the_bound_only() -> None:
     devices = [device(total_b=25)]
     claims = [lease(1, "GPU-a", 4), waiter(2, 1, whole=True)]
     claims += [waiter(ticket, 1) for ticket in range(3, 30)]
-    changed = {c.ticket: c for c in grants(devices, claims, {}, (), RESERVE_B)}
+    changed = {c.ticket: c for c in grants(devices, claims, {})}
     assert changed.pop(2).passed == PASSES
     assert sorted(changed) == list(range(3, 3 + PASSES))
 
@@ -162,9 +173,7 @@ def test_the_first_is_passed_by_the_bound_only() -> None:
 def test_beside_a_whole_device_there_is_no_lease_though_foreign_use_ended() -> None:
     holder = LeaseClaim(1, 11, Request(4, "large", whole=True), ("a",), uuid="a", granted_b=10)
     small = LeaseClaim(2, 12, Request(2, "small"), ("a",))
-    assert (
-        grants([Device("a", 0, "", 24, 10, None, ((11, 10),))], [holder, small], reserve_b=0) == []
-    )
+    assert grants([Device("a", 0, "", 24, 10, None, ((11, 10),))], [holder, small]) == []
 
 
 def test_nothing_is_kept_where_foreign_use_is_in_the_way() -> None:
@@ -174,14 +183,14 @@ def test_nothing_is_kept_where_foreign_use_is_in_the_way() -> None:
         LeaseClaim(1, 11, Request(16, "large"), ("a",), passed=PASSES),
         LeaseClaim(2, 12, Request(2, "small"), ("a",)),
     ]
-    assert [c.ticket for c in grants([busy], claims, reserve_b=0) if c.uuid] == [2]
+    assert [c.ticket for c in grants([busy], claims) if c.uuid] == [2]
 
 
 def test_a_device_is_kept_and_the_others_go_on() -> None:
     devices = [device("GPU-a", 25), device("GPU-b", 25)]
     first = replace(waiter(3, 1, whole=True), passed=PASSES)
     held = [lease(1, "GPU-a", 4), lease(2, "GPU-b", 20)]
-    changed = grants(devices, [*held, first, waiter(4, 4), waiter(5, 4)], {}, (), RESERVE_B)
+    changed = grants(devices, [*held, first, waiter(4, 4), waiter(5, 4)], {})
     assert [(c.ticket, c.uuid) for c in changed if c.uuid] == [(4, "GPU-b")]
 
 
@@ -189,7 +198,7 @@ def test_a_device_too_small_is_not_kept() -> None:
     devices = [device("GPU-a", 13), device("GPU-b", 25)]
     first = replace(waiter(2, 20), passed=PASSES)
     held = [lease(1, "GPU-b", 24)]
-    changed = grants(devices, [*held, first, waiter(3, 4)], {}, (), RESERVE_B)
+    changed = grants(devices, [*held, first, waiter(3, 4)], {})
     assert [(c.ticket, c.uuid) for c in changed if c.uuid] == [(3, "GPU-a")]
 
 
@@ -214,54 +223,54 @@ def test_foreign_use(used_b: int, shown: tuple[tuple[int, int], ...], foreign: i
 def test_hidden_processes_do_not_hide_foreign_use_before_the_holder_allocates() -> None:
     """10 foreign, a lease of 8 that still imports: another 8 would make 26 of 25."""
     held = [lease(1, "GPU-a", 8, seen_b=10)]
-    assert choose([device(used_b=10)], held, Request(8, "job"), None, (), RESERVE_B) is None
+    assert choose([device(used_b=10)], held, Request(8, "job")) is None
 
 
 def test_a_lease_fits_to_the_last_byte() -> None:
     held = [lease(1, "GPU-a", 10)]
-    assert room_b(device(), held, RESERVE_B) == 14
-    assert lacking_b(device(), held, Request(14, "job"), RESERVE_B) == 0
-    assert lacking_b(device(), held, Request(15, "job"), RESERVE_B) == 1
+    assert room_b(device(), held) == 14
+    assert lacking_b(device(), held, Request(14, "job")) == 0
+    assert lacking_b(device(), held, Request(15, "job")) == 1
 
 
 def test_a_group_returns_to_its_device_and_a_new_one_goes_to_the_emptiest() -> None:
     devices = [device("GPU-a", 25), device("GPU-b", 25)]
     last = {"s1c2": "GPU-b"}
     asking = [waiter(2, 4, group="s1c2"), waiter(3, 4)]
-    assert [c.uuid for c in grants(devices, asking, last, (), RESERVE_B)] == ["GPU-b", "GPU-a"]
+    assert [c.uuid for c in grants(devices, asking, last)] == ["GPU-b", "GPU-a"]
     # an idle device goes before the group's, and where none is idle the group's before an emptier
     busy = [lease(1, "GPU-b", 4)]
-    assert next(c.uuid for c in grants(devices, [*busy, *asking], last, (), RESERVE_B)) == "GPU-a"
+    assert next(c.uuid for c in grants(devices, [*busy, *asking], last)) == "GPU-a"
     both = [lease(1, "GPU-a", 2), lease(4, "GPU-b", 4)]
-    assert next(c.uuid for c in grants(devices, [*both, *asking], last, (), RESERVE_B)) == "GPU-b"
+    assert next(c.uuid for c in grants(devices, [*both, *asking], last)) == "GPU-b"
 
 
 def test_less_utilisation_wins_between_equally_leased() -> None:
     devices = [device("GPU-a", utilisation=0.9), device("GPU-b", utilisation=0.1)]
-    assert choose(devices, [], Request(4, "job"), None, (), RESERVE_B) == "GPU-b"
+    assert choose(devices, [], Request(4, "job")) == "GPU-b"
 
 
 def test_a_whole_device_is_all_that_is_free() -> None:
-    (granted,) = grants([device(used_b=3)], [waiter(1, 5, whole=True)], {}, (), RESERVE_B)
+    (granted,) = grants([device(used_b=3)], [waiter(1, 5, whole=True)], {})
     assert granted.granted_b == 25 - 3 - RESERVE_B
 
 
 def test_fewest_leased_bytes_go_before_less_utilisation() -> None:
     devices = [device("GPU-a", utilisation=0.1), device("GPU-b", utilisation=0.9)]
     held = [lease(1, "GPU-a", 4), lease(2, "GPU-b", 3)]
-    assert choose(devices, held, Request(4, "job"), None, (), RESERVE_B) == "GPU-b"
+    assert choose(devices, held, Request(4, "job")) == "GPU-b"
 
 
 def test_unknown_utilisation_counts_as_busy_and_the_first_uuid_ends_a_tie() -> None:
     devices = [device("GPU-c", utilisation=0.9), device("GPU-a"), device("GPU-b", utilisation=0.9)]
-    assert choose(devices, [], Request(4, "job"), None, (), RESERVE_B) == "GPU-b"
+    assert choose(devices, [], Request(4, "job")) == "GPU-b"
 
 
 def test_only_grants_on_devices_that_it_could_use_count_against_the_bound() -> None:
     devices = [device("GPU-a", 13), device("GPU-b", 25)]
     first = replace(waiter(2, 4), allowed=("GPU-a",))
     claims = [lease(1, "GPU-a", 12), first, waiter(3, 4)]
-    (changed,) = grants(devices, claims, {}, (), RESERVE_B)
+    (changed,) = grants(devices, claims, {})
     assert (changed.ticket, changed.uuid) == (3, "GPU-b")
 
 
@@ -269,7 +278,7 @@ def test_jobs_of_a_group_that_start_together_go_to_one_device_where_none_is_idle
     devices = [device("GPU-a", 25), device("GPU-b", 25)]
     both = [lease(1, "GPU-a", 2), lease(2, "GPU-b", 4)]
     asking = [waiter(3, 5, group="s1c2"), waiter(4, 5, group="s1c2")]
-    changed = grants(devices, [*both, *asking], {}, (), RESERVE_B)
+    changed = grants(devices, [*both, *asking], {})
     assert [c.uuid for c in changed] == ["GPU-a", "GPU-a"]
 
 
@@ -277,12 +286,12 @@ def test_a_device_that_the_first_may_not_use_is_not_kept_for_it() -> None:
     devices = [device("GPU-a", 25), device("GPU-b", 25)]
     first = replace(waiter(3, 20), allowed=("GPU-a",), passed=PASSES)
     held = [lease(1, "GPU-a", 20), lease(2, "GPU-b", 10)]
-    changed = grants(devices, [*held, first, waiter(4, 4)], {}, (), RESERVE_B)
+    changed = grants(devices, [*held, first, waiter(4, 4)], {})
     assert [(c.ticket, c.uuid) for c in changed if c.uuid] == [(4, "GPU-b")]
 
 
 def test_a_grant_remembers_the_foreign_use_that_it_saw() -> None:
-    (granted,) = grants([device(used_b=3)], [waiter(1, 5)], {}, (), RESERVE_B)
+    (granted,) = grants([device(used_b=3)], [waiter(1, 5)], {})
     assert granted.foreign_b == 3
 
 
@@ -290,5 +299,5 @@ def test_one_device_is_kept_for_the_first_and_no_more() -> None:
     devices = [device("GPU-a", 25), device("GPU-b", 25)]
     first = replace(waiter(3, 1, whole=True), passed=PASSES)
     held = [lease(1, "GPU-a", 4), lease(2, "GPU-b", 12)]
-    changed = grants(devices, [*held, first, waiter(4, 4), waiter(5, 4)], {}, (), RESERVE_B)
+    changed = grants(devices, [*held, first, waiter(4, 4), waiter(5, 4)], {})
     assert [(c.ticket, c.uuid) for c in changed if c.uuid] == [(4, "GPU-b"), (5, "GPU-b")]

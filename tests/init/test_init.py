@@ -13,7 +13,7 @@ from tests.support.raw_folders import OVERLAP, SIZE, config, filled_in, specimen
 from tilewright.config.experiment import load_experiment
 from tilewright.init.folder import InitError, create_experiment
 from tilewright.init.recognise import infer_pattern
-from tilewright.io.conventions import RawDataError
+from tilewright.io.conventions.common import RawDataError
 from tilewright.io.manifest import build_manifest
 from tilewright.io.tile_order import tile_places
 

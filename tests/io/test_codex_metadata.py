@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.io.codex_metadata import emission_peaks_nm, parse_experiment, unique_names
-from tilewright.io.conventions import RawDataError
+from tilewright.io.conventions.common import RawDataError
 
 
 def test_experiment_json_in_all_its_spellings() -> None:

@@ -8,8 +8,15 @@ import pytest
 import tifffile
 
 from tests.support.ome_files import write_ome
-from tilewright.io.conventions import RawDataError, RawPlane, ScanOptions, scan, select_region
-from tilewright.io.conventions.common import clean_token, cycle_number
+from tilewright.io.conventions import scan
+from tilewright.io.conventions.common import (
+    RawDataError,
+    RawPlane,
+    ScanOptions,
+    clean_token,
+    cycle_number,
+    select_region,
+)
 from tilewright.io.conventions.fiji import parse_tile_configuration
 from tilewright.io.conventions.ome_xml import parse_ome_xml
 

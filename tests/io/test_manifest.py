@@ -13,7 +13,8 @@ import pytest
 import tifffile
 
 from tests.support.convention_raw import CODEX
-from tilewright.io.manifest import RawDataError, build_manifest
+from tilewright.io.conventions.common import RawDataError
+from tilewright.io.manifest import build_manifest
 from tilewright.io.tile_order import tile_places
 
 CHANNELS = {1: ["1", "2"], 2: ["1", "2"]}

@@ -8,7 +8,8 @@ import pytest
 import tifffile
 
 from tests.support.convention_raw import CODEX
-from tilewright.io.manifest import RawDataError, build_manifest
+from tilewright.io.conventions.common import RawDataError
+from tilewright.io.manifest import build_manifest
 from tilewright.io.tiles import Tiles, open_tiles
 
 RNG_SHAPE = (2, 6, 3, 14, 18)  # channel, tile, z, y, x

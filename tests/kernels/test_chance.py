@@ -120,7 +120,7 @@ def on_grid(rows: int, cols: int) -> tuple[NDArray[np.int64], NDArray[np.int64],
 
 def supported(chance: Floats, offset: Floats, rows: int = 4, cols: int = 5) -> NDArray[np.bool_]:
     pairs, axis, design = on_grid(rows, cols)
-    return believe(pairs, axis, offset, chance, design, np.array([0.02, 0.02, 8.0]), 8.0).accepted
+    return believe(pairs, axis, offset, chance, design, np.array([0.02, 0.02, 8.0]), 8.0)[0]
 
 
 def test_loops_confirm_weak_overlaps() -> None:

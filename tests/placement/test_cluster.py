@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from tests.conftest import REPO
-from tests.support.recorded import LIMITS, PARTITIONS, USE, Recorded, client
+from tests.support.recorded import LIMITS, NODES, PARTITIONS, USE, Recorded, client
 from tilewright.commands.accounts import as_json, print_survey
 from tilewright.placement.cluster import Note, Site, Survey, SurveyError, read_site, survey
 from tilewright.slurm.query import Unknown
@@ -19,7 +19,7 @@ HIPERGATOR = REPO / "profiles/hipergator/site.yaml"
 
 @pytest.fixture
 def recorded() -> Recorded:
-    return Recorded({"sacctmgr": LIMITS, "flags=qos": USE, "partition": PARTITIONS})
+    return Recorded({"sacctmgr": LIMITS, "flags=qos": USE, "partition": PARTITIONS, "node": NODES})
 
 
 def text_of(found: Survey) -> str:
@@ -55,10 +55,13 @@ def test_one_sacctmgr_and_a_cache(recorded: Recorded, tmp_path: Path) -> None:
     asking = client(recorded, tmp_path, now)
     for _ in range(3):
         survey(asking, 1001, Site())
-    assert recorded.asked == ["sacctmgr", "partition", "flags=qos"]
+    assert recorded.asked == ["sacctmgr", "partition", "flags=qos", "node"]
     now[0] = 31.0
     survey(asking, 1001, Site())
-    assert recorded.asked[3:] == ["flags=qos"]
+    assert recorded.asked[4:] == ["flags=qos"]
+    now[0] = 61.0
+    survey(asking, 1001, Site())
+    assert recorded.asked[5:] == ["flags=qos", "node"]
 
 
 def test_limits_of_a_dead_slurmdbd_are_the_last_good_ones_and_said_to_be_old(
@@ -120,7 +123,7 @@ def limited() -> Recorded:
     own = PARTITIONS.replace("QoS=N/A", "QoS=part", 1)
     use = USE + "QOS=part(9) GrpJobs=N(1) GrpTRES=cpu=48(40) User Limits= 1001={MaxTRESPU=cpu=9(5)}"
     limits = f"{LIMITS}part|cpu=64|cpu=16|cpu=9|||||1-00:00:00|\n"
-    return Recorded({"sacctmgr": limits, "flags=qos": use, "partition": own})
+    return Recorded({"sacctmgr": limits, "flags=qos": use, "partition": own, "node": NODES})
 
 
 def test_the_survey_has_limits_and_use_of_the_partition_qos(
@@ -150,9 +153,9 @@ def test_use_is_seen_in_the_queue_where_slurm_refuses_but_not_where_it_is_silent
 
 
 def test_accounts_of_other_clusters_are_not_ours(limited: Recorded, tmp_path: Path) -> None:
-    rows = [line for line in LIMITS.splitlines() if line.count("|") == 12]
-    here = [f"{line}hpg" for line in rows]
-    there = [f"{line.replace('clive', 'elsewhere')}other" for line in rows]
+    rows = [line for line in LIMITS.splitlines() if line.count("|") == 13]
+    here = [f"{line[:-1]}hpg|" for line in rows]
+    there = [f"{line[:-1].replace('clive', 'elsewhere')}other|" for line in rows]
     rest = [line for line in LIMITS.splitlines() if line not in rows]
     limited.answers["sacctmgr"] = "\n".join([*here, *there, *rest])
     limited.answers["config"] = "SLURM_VERSION = 22.05\nClusterName             = hpg\n"

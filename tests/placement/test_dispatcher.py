@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.placement_rules import CPU, GPU, LIMIT, Rules, account, room
-from tests.support.recorded import cluster_with, queue_line
-from tilewright.placement.dispatcher import Dispatcher, Round
+from tests.support.recorded import USE, Recorded, cluster_with, queue_line
+from tilewright.placement.capacity import Capacity
+from tilewright.placement.dispatcher import Dispatcher
 from tilewright.placement.jobs import Fixed, Job, Kind, Place, Task
 from tilewright.placement.ledger import Ledger, read_ledger
-from tilewright.placement.limits import Capacity
+from tilewright.placement.round import Round
 from tilewright.placement.routing import Plan
+from tilewright.slurm.jobs import SlurmJob
 from tilewright.slurm.query import Unknown
 
 RULES = Rules({"work": {"gpu": GPU, "cpu": CPU}}, seconds=600)
@@ -61,6 +63,15 @@ def dispatcher(queue: str | Unknown, folder: Path, sent: int, ready: int) -> Dis
         task.place = Place("clive", None, "hpg-b200", "gpu", GPU, "clive_gpu")
         task.sent_s = 4900.0
     return made
+
+
+def full(run: Dispatcher) -> Dispatcher:
+    """Have others hold the GPUs of the account that jobs were sent to."""
+    recorded = run.cluster.client.run
+    assert isinstance(recorded, Recorded)
+    recorded.answers["flags=qos"] = USE.replace("gres/gpu=3(1)", "gres/gpu=3(3)")
+    run.cluster.client.forget()
+    return run
 
 
 def pending(count: int, reason: str) -> str:
@@ -120,13 +131,17 @@ def test_a_run_does_not_fill_what_another_run_has_just_taken(tmp_path: Path) -> 
         (DOWN, 100, True, True),
         ("QOSGrpGRES", 59, True, False),  # the site's patience
         ("QOSGrpGRES", 100, False, False),
-        ("Priority", 100, True, False),
+        ("Priority", 100, True, False),  # on GPUs it is done in 220 s, on CPUs in 600
+        ("Priority", 900, True, True),
+        ("InvalidQOS", 1, True, True),
+        ("JobHeldAdmin", 9000, True, False),
+        ("JobArrayTaskLimit", 9000, True, False),
     ],
 )
 def test_a_job_that_pends_in_vain_is_cancelled_and_placed_again(
     tmp_path: Path, reason: str, waited_s: float, movable: bool, moves: bool
 ) -> None:
-    run = dispatcher(pending(1, reason), tmp_path, sent=1, ready=0)
+    run = full(dispatcher(pending(1, reason), tmp_path, sent=1, ready=0))
     (task,) = run.tasks.values()
     task.sent_s = 5000.0 - waited_s
     assert run.move_pending(lambda name: movable) == [task.name] * moves
@@ -136,8 +151,9 @@ def test_a_job_that_pends_in_vain_is_cancelled_and_placed_again(
     assert bool(task.moved) == moves
     for event in events:
         assert (event["job"], event["slurm_id"]) == (task.name, 20)
-        assert event["reason"] == f"{reason} on clive for 100 s"
-        assert event["sooner"] in ("brusko gpu", "maigan gpu")
+        assert event["reason"] == f"{reason} on clive for {waited_s:.0f} s"
+        on_nodes = reason in (DOWN, "Priority")  # then another account on them is no better
+        assert event["sooner"].split()[1] == ("cpu" if on_nodes else "gpu")
 
 
 def test_an_earlier_try_that_is_still_in_the_queue_is_cancelled_first(tmp_path: Path) -> None:
@@ -166,3 +182,145 @@ def test_a_dead_node_counts_for_the_kind_that_it_died_under(tmp_path: Path) -> N
     found = run.capacity()
     assert not isinstance(found, Unknown)
     assert not any(kind == "gpu" for _, kind in found.closed)
+
+
+def nodes(gpus_free: int, state: str = "MIXED") -> str:
+    """Return what scontrol says of one node of each partition; the other's CPUs are free."""
+    lines = (
+        ("b1", "hpg-b200", state, "cpu=112,mem=2000G,gres/gpu=8", f"gres/gpu={8 - gpus_free}"),
+        ("c1", "hpg-default", "IDLE", "cpu=256,mem=2000G", ""),
+    )
+    return "\n".join(
+        f"NodeName={n} State={s} Partitions={p} CfgTRES={total} AllocTRES={used}"
+        for n, p, s, total, used in lines
+    )
+
+
+def with_nodes(run: Dispatcher, said: str) -> Dispatcher:
+    recorded = run.cluster.client.run
+    assert isinstance(recorded, Recorded)
+    recorded.answers["node"] = said
+    run.cluster.client.forget()
+    return run
+
+
+@pytest.mark.parametrize(("said", "kind"), [(nodes(8), "gpu"), (nodes(0), "cpu"),
+                                            (nodes(8, "IDLE+DRAIN"), "cpu")])  # fmt: skip
+def test_busy_or_drained_gpus_are_not_offered(tmp_path: Path, said: str, kind: str) -> None:
+    run = with_nodes(dispatcher("", tmp_path, sent=0, ready=2), said)
+    assert {place.kind for place in run.round(list(run.tasks), []).values()} == {kind}
+
+
+def test_jobs_for_gpus_only_wait_in_slurms_queue_a_few_at_a_time(tmp_path: Path) -> None:
+    run = with_nodes(dispatcher("", tmp_path, sent=0, ready=0), nodes(0))
+    run.load(Job(f"rule_work_wildcards_{i}", "work", ("gpu",), wildcards={"i": i})
+             for i in range(9))  # fmt: skip
+    sent = run.round(list(run.tasks), [])
+    assert Counter(place.kind for place in sent.values()) == {"gpu": 4}
+    assert len({place.account for place in sent.values()}) > 1
+    assert run.round([name for name in run.tasks if name not in sent], []) == {}
+    drained = with_nodes(dispatcher("", tmp_path / "d", sent=0, ready=0), nodes(0, "DOWN*"))
+    drained.load(run.tasks[name].job for name in run.tasks)
+    assert drained.round(list(drained.tasks), []) == {}
+
+
+def test_what_jobs_were_moved_away_from_is_avoided_for_a_time_that_grows(tmp_path: Path) -> None:
+    now = [5000.0]
+    run = dispatcher(pending(1, DOWN), tmp_path, sent=1, ready=1)
+    run.clock = lambda: now[0]
+    (task, other), waits = run.tasks.values(), []
+    for _ in range(3):
+        task.sent_s, task.moved = now[0] - 1e4, ""
+        assert run.move_pending() == [task.name]
+        avoided = run.avoided["clive", "gpu"]
+        waits.append(avoided.until_s - now[0])
+        assert {kind for _, kind in run.avoided} == {"gpu"}
+        placed = run.round([other.name], [])
+        assert {place.kind for place in placed.values()} == {"cpu"}
+        other.place = None
+        now[0] = avoided.until_s + 1
+        task.seen = SlurmJob(20, "PENDING", reason=DOWN, account="clive")
+        run.cluster.client.run.answers["squeue"] = pending(1, DOWN)  # type: ignore[attr-defined]
+        run.cluster.client._kept.clear()
+    assert waits == [60, 120, 240]
+    task.sent_s, task.moved = now[0] - 1e4, ""
+    assert run.move_pending() == []  # three times at most
+
+
+def test_a_limit_that_slurms_own_numbers_leave_free_means_busy_nodes(tmp_path: Path) -> None:
+    run = dispatcher(pending(1, "QOSGrpGRES"), tmp_path, sent=1, ready=0)
+    (task,) = run.tasks.values()
+    assert run.move_pending() == []  # two of clive's three GPUs are free; CPUs take longer
+    task.sent_s = 4000.0
+    assert run.move_pending() == [task.name]
+    assert {kind for _, kind in run.avoided} == {"gpu"}
+
+
+def test_jobs_that_are_moved_together_count_once(tmp_path: Path) -> None:
+    run = dispatcher(pending(3, DOWN), tmp_path, sent=3, ready=0)
+    assert len(run.move_pending()) == 3
+    assert {(one.until_s, one.times) for one in run.avoided.values()} == {(5060.0, 0)}
+
+
+def test_an_invalid_job_goes_where_it_would_wait_and_nobody_follows_it(tmp_path: Path) -> None:
+    run = with_nodes(dispatcher(pending(1, "InvalidQOS"), tmp_path, 1, 1), nodes(0))
+    task, other = run.tasks.values()
+    for one in (task, other):
+        one.job = replace(one.job, kinds=("gpu",))
+    task.sent_s = 4999.0
+    assert run.move_pending() == [task.name]
+    (place,) = run.round([other.name], []).values()
+    assert place.account != "clive"
+
+
+def test_an_invalid_job_that_nobody_takes_ends(tmp_path: Path) -> None:
+    run = dispatcher(pending(1, "InvalidQOS"), tmp_path, sent=1, ready=0)
+    (task,) = run.tasks.values()
+    task.job = replace(task.job, fixed=Fixed("clive"), kinds=("gpu",))
+    task.sent_s = 4990.0
+    assert run.move_pending() == []  # it may come back
+    task.sent_s = 4900.0
+    assert run.move_pending() == [task.name]
+    found = run.failed(task.name)
+    assert found.give_up
+    assert "withdrawn" in found.next
+
+
+def test_why_jobs_pend_is_said_once_for_each_reason(tmp_path: Path) -> None:
+    run = dispatcher(pending(3, "JobHeldAdmin"), tmp_path, sent=3, ready=0)
+    run.capacity()
+    assert len(said := run.explain_pending()) == 1
+    assert said[0].startswith("rule_work_wildcards_0 and 2 more pend: it is held")
+    assert run.explain_pending() == []
+    events = [e for e in read_ledger(run.ledger.path) if e["event"] == "pend"]
+    assert [event["slurm_id"] for event in events] == [20, 21, 22]
+
+
+@pytest.mark.parametrize(
+    ("line", "final", "found"),
+    [
+        ("PREEMPTED", "", ("Slurm job 20 is preempted", False)),
+        ("REVOKED", "", ("Slurm job 20 is revoked", False)),
+        (None, "COMPLETED", ("Slurm job 20 is completed", True)),
+        (None, "FAILED", ("Slurm job 20 is failed", False)),
+        (None, "", ("Slurm job 20 is lost", False)),
+        (None, "RUNNING", None),
+        ("RUNNING", "", None),
+    ],
+)
+def test_ends_that_the_executor_does_not_see(
+    tmp_path: Path, line: str | None, final: str, found: tuple[str, bool] | None
+) -> None:
+    now = [5000.0]
+    run = dispatcher(pending(1, "Priority"), tmp_path, sent=1, ready=0)
+    run.clock = lambda: now[0]
+    run.capacity()
+    recorded = run.cluster.client.run
+    assert isinstance(recorded, Recorded)
+    recorded.answers |= {"squeue": pending(1, "").replace("PENDING", line) if line else "",
+                         "sacct": final}  # fmt: skip
+    run.cluster.client._kept.clear()
+    assert run.lost() == {}  # a requeued job leaves such a state by itself
+    now[0] += 30
+    (name,) = run.tasks
+    assert run.lost() == ({name: found} if found else {})

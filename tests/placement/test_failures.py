@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.placement_rules import Rules, account, partition
+from tilewright.placement.capacity import Capacity
 from tilewright.placement.failures import memory_limit_mb, next_try, why_no_retry
 from tilewright.placement.jobs import Fixed, Job, Past, Place, Shape, Task
-from tilewright.placement.limits import Capacity
 from tilewright.placement.routing import Plan
 from tilewright.slurm.jobs import Cause
 
@@ -59,9 +59,17 @@ def test_only_errors_of_the_job_itself_give_up(cause: Cause, words: str, node: s
     twice = next_try(once.past, cause, words, node)
     assert not once.give_up
     assert twice.give_up == (cause == "error")
-    assert not once.free
-    assert not twice.free
+    assert once.free == twice.free == (cause == "preempted")
     assert twice.past.causes == (f"{cause}: {words}",) * 2
+
+
+def test_preemptions_are_nobodys_fault_up_to_ten() -> None:
+    past, free = Past(), []
+    for _ in range(12):
+        found = next_try(past, "preempted", "PREEMPTED", "c1")
+        free.append(found.free)
+        past = found.past
+    assert free == [True] * 10 + [False] * 2
 
 
 @given(st.sampled_from(CAUSES), st.integers(0, 3))
@@ -71,7 +79,7 @@ def test_a_move_is_free_unless_the_job_failed_by_itself_meanwhile(
     past = Past(memory, 0, ("error: before",))
     found = next_try(past, cause, "words", "c1", moved=True)
     own = cause in ("cancelled", "unknown")
-    assert found.free == own
+    assert found.free == own or cause == "preempted"
     assert (found.past == past) == own
     if not own:
         assert found == next_try(past, cause, "words", "c1")

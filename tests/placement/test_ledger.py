@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.support.placement_rules import Rules
 from tests.support.recorded import cluster_with
 from tilewright.placement.ledger import Ledger, read_ledger, summary_lines
 from tilewright.placement.routing import Plan
+from tilewright.runtime.cause import cause_line
 
 DONE: dict[str, Any] = {"event": "done", "job": "rule_a", "pool": "clive_cpu"}
 FAIL: dict[str, Any] = {
@@ -128,7 +130,19 @@ def test_the_end_speaks_of_the_last_run_only(
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys, "argv", ["/opt/bin/snakemake", "qc"])
     Plan(Rules({}), ledger=ledger.path).end(failed=True)
-    assert capsys.readouterr().err == "what is finished is kept; resume with: snakemake qc\n"
+    resume = "what is finished is kept; resume with: snakemake qc\n"
+    assert capsys.readouterr().err == resume
+    old = tmp_path / "logs/stitch/a.log"
+    old.parent.mkdir(parents=True)
+    old.write_text(f"{cause_line('error', 'ValueError: the run before')}\n")
+    os.utime(old, (1, 1))
+    failing = Plan(Rules({}), ledger=ledger.path, logs=tmp_path / "logs")
+    (tmp_path / "logs/stitch/b.log").write_text("this one did not fail\n")
+    new = tmp_path / "logs/register/c.log"
+    new.parent.mkdir()
+    new.write_text(f"much\n{cause_line('error', 'ValueError: no tissue')}\n")
+    failing.end(failed=True)
+    assert capsys.readouterr().err == f"failed: ValueError: no tissue; log: {new}\n{resume}"
 
 
 def test_an_event_after_a_cut_line_is_kept(tmp_path: Path) -> None:

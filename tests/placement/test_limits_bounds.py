@@ -7,12 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.placement_rules import account, partition
+from tilewright.placement.capacity import Capacity, Claim, capacity_now
 from tilewright.placement.jobs import Shape
 from tilewright.placement.limits import (
-    Capacity,
-    Claim,
     Sharing,
-    capacity_now,
     clipped,
     largest,
     left,

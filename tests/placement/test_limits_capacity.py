@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from tests.support.placement_rules import GROUP_REASONS, Rules, account, partition
 from tests.support.recorded import cluster_with
+from tilewright.placement.capacity import Capacity, Claim, capacity_now
 from tilewright.placement.cluster import Cluster
-from tilewright.placement.dispatcher import Round
 from tilewright.placement.jobs import Fixed, Job, Kind, Past, Place, Shape, Task
-from tilewright.placement.limits import Capacity, Claim, Sharing, capacity_now, needs
+from tilewright.placement.limits import Sharing, needs
+from tilewright.placement.round import Round
 from tilewright.placement.routing import Plan
 from tilewright.slurm.accounts import COUNTED, Account
 from tilewright.slurm.jobs import SlurmJob

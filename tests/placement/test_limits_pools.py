@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.placement.jobs import Kind, Shape
-from tilewright.placement.limits import make_pools, too_big, total_slots
+from tilewright.placement.limits import (
+    make_pools,
+    pool_name,
+    too_big,
+    total_slots,
+    unknown_use,
+)
 from tilewright.slurm.accounts import Account, SiteRules, usable_accounts, with_usage
 from tilewright.slurm.records import Association, Partition, Qos, Usage
 
@@ -198,3 +204,29 @@ def test_shared_pools_never_promise_more_than_the_limits(
         asked = gpu * free.get("gpu", 0) + cpu * free.get("cpu", 0)
         assert not asked or tres not in limit or asked + used[tres] <= top or asked == 0
     assert all(0 <= pool.free <= pool.slots and pool.slots > 0 for pool in pools)
+
+
+def test_limits_of_accounts_above_bound_all_that_is_below_them() -> None:
+    rows = [
+        Association("root"),
+        Association("college", tres={"cpu": 64, "gres/gpu": 4}, parent="root"),
+        Association("lab", parent="college"),
+        Association("lab", "ada", "", ("normal",), "normal"),
+    ]
+    (lab,), _ = usable_accounts("ada", rows, [Qos("normal", {"gres/gpu": 2})], RULES)
+    assert [(one.name, one.limit) for one in lab.above] == [("college", {"cpu": 64})]  # QOS wins
+    normal = Usage("normal", {"gres/gpu": 2}, {"cpu": 0, "mem": 0, "gres/gpu": 0})
+    others = Usage("college", {"cpu": 64}, {"cpu": 48, "mem": 0, "gres/gpu": 3})
+    (seen,) = with_usage([lab], [normal], [others], uid=1)
+    found = {pool.kind: (pool.slots, pool.free) for pool in make_pools([seen], SHAPES)}
+    assert found == {"gpu": (2, 2), "cpu": (4, 0)}
+    (hidden,) = with_usage([lab], [normal], [], uid=1)
+    assert hidden.unknown_use == ("cpu",)
+    assert list(unknown_use(hidden, None)) == ["cpu"]
+
+
+def test_pools_of_any_account_have_a_name_of_their_own() -> None:
+    names = ["12345", "lab-x", "lab.x", "lab_x", "Lab_x", "a@b", "9", "x" * 40]
+    pools = {pool_name(name, "gpu") for name in names}
+    assert len(pools) == len(names)
+    assert all(name.isidentifier() for name in pools)

@@ -16,8 +16,10 @@ from tests.support.placement_rules import (
     partition,
     room,
 )
-from tilewright.placement.limits import Capacity, capacity_now
+from tilewright.placement.capacity import Capacity, capacity_now
+from tilewright.placement.limits import make_pools
 from tilewright.slurm.jobs import SlurmJob
+from tilewright.slurm.nodes import Node
 
 
 def test_accounts_on_one_qos_share_its_room() -> None:
@@ -83,7 +85,7 @@ def test_each_start_takes_its_own_room() -> None:
 
 @pytest.mark.parametrize("bound", ["jobs", "submit"])
 def test_numbers_of_jobs_bound_as_well(bound: str) -> None:
-    one = replace(account("a"), jobs_mine=1)
+    one = replace(account("a"), jobs_mine=1, jobs_used=1)
     left = room(replace(one, jobs=3) if bound == "jobs" else replace(one, submit=3))
     for _ in range(2):
         assert left.fits("a", "cpu", CPU)
@@ -124,3 +126,48 @@ def test_a_group_limit_on_which_a_job_pends_closes_what_waits_for_the_same(reaso
 def test_a_job_larger_than_its_limit_pends_for_ever_and_holds_nothing() -> None:
     hopeless = SlurmJob(7, "PENDING", "a", tres={"cpu": 41}, reason="QOSGrpCpuLimit")
     assert free(room(account("a", limit=LIMIT), waiting=(hopeless,))) == {"a_gpu": 2, "a_cpu": 3}
+
+
+def up(name: str, partition: str, free_gpus: int, total_gpus: int = 8) -> Node:
+    total = {"cpu": 64, "mem": 900, "gres/gpu": total_gpus}
+    return Node(name, (partition,), True, "MIXED", total, {**total, "gres/gpu": free_gpus})
+
+
+def test_a_labmates_jobs_do_not_count_for_what_each_user_may_run() -> None:
+    one = replace(account("a"), jobs_per_user=4, jobs_used=4, jobs_mine=0)
+    assert [pool.free for pool in room(one).pools({"cpu": CPU})] == [4]
+    assert not room(replace(one, jobs_mine=4)).fits("a", "cpu", CPU)
+
+
+def test_nodes_bound_what_fits_now_and_what_may_wait_for_them() -> None:
+    nodes = (up("g1", "g", 1), up("g2", "g", 0), up("c1", "c", 0, 0))
+    found = replace(room(account("a"), account("b")), nodes=nodes)
+    assert found.fits("a", "gpu", GPU)
+    taken = found.take("a", "gpu", GPU)
+    assert not taken.fits("b", "gpu", GPU)
+    assert taken.may_queue("b", "gpu", GPU)
+    assert not found.may_queue("b", "gpu", replace(GPU, gpus=9))
+    avoided = replace(found, avoided={("a", "gpu"): "Resources"})
+    assert not avoided.fits("a", "gpu", GPU)
+    assert avoided.may_queue("a", "gpu", GPU)
+    assert {p.name: p.free for p in avoided.pools({"gpu": GPU})} == {"a_gpu": 0, "b_gpu": 1}
+
+
+def test_accounts_without_limits_share_the_nodes() -> None:
+    eight = [account(str(i)) for i in range(8)]
+    pools = make_pools(eight, {"gpu": GPU}, partitions=PLACES, nodes=[up("g1", "g", 8)])
+    assert [pool.slots for pool in pools] == [1] * 8
+    assert {pool.bound for pool in pools} == {"partition"}
+    own = account("own", limit={"gres/gpu": 2})
+    mixed = make_pools([*eight[:2], own], {"gpu": GPU}, partitions=PLACES, nodes=[up("g", "g", 8)])
+    assert {pool.account: pool.slots for pool in mixed} == {"0": 4, "1": 4, "own": 2}
+
+
+def test_own_pending_jobs_stand_before_new_ones_on_the_nodes() -> None:
+    pending = SlurmJob(1, "PENDING", "a", partition="g", tres={"cpu": 8, "gres/gpu": 1},
+                       reason="Priority")  # fmt: skip
+    found = capacity_now(
+        [account("a")], [pending], [], mode="shared", utilisation=1.0, partitions=PLACES,
+        nodes=(up("g1", "g", 1),),
+    )  # fmt: skip
+    assert not found.fits("a", "gpu", GPU)

@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.placement_rules import LIMIT, Rules, account, partition, room
 from tests.support.recorded import HERE, OTHERS, cluster_with, queue_line
+from tilewright.placement.capacity import capacity_now
 from tilewright.placement.cluster import Cluster, Site
 from tilewright.placement.jobs import Fixed, Job, Kind, Past, PlacementError, Shape, Task
-from tilewright.placement.limits import capacity_now
 from tilewright.placement.preflight import before_run, check_sizes, deal_with_stale
 from tilewright.placement.routing import Plan
 from tilewright.slurm.accounts import Account

@@ -26,8 +26,9 @@ from tilewright.placement import cluster as clusters
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.jobs import Place, PlacementError, Shape, key_of
 from tilewright.placement.ledger import read_ledger
-from tilewright.placement.routing import LEDGER, Plan, granted_cpus, plan_of, set_up
+from tilewright.placement.routing import LEDGER, Plan, plan_of, set_up
 from tilewright.placement.sizing import Durations
+from tilewright.runtime.granted import granted_cpus
 
 GPU, CPU = Shape(8, 5000, 1, 60, 900), Shape(6, 3000, 0, 90)
 RULES = Rules({"both": {"gpu": GPU, "cpu": CPU}, "cpu": {"cpu": CPU}})

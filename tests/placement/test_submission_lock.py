@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.placement.limits import Claim
+from tilewright.placement.capacity import Claim
 from tilewright.placement.submission_lock import SubmissionLock
 
 ONE = Claim("clive", {"cpu": 8, "mem": 100, "gres/gpu": 1, "jobs": 1})
@@ -111,7 +111,7 @@ def test_an_error_inside_the_lock_is_not_swallowed_and_frees_it(tmp_path: Path) 
 _HOLDER = """
 import sys, time
 from pathlib import Path
-from tilewright.placement.limits import Claim
+from tilewright.placement.capacity import Claim
 from tilewright.placement.submission_lock import SubmissionLock
 claims = SubmissionLock(Path(sys.argv[1]))
 print("trying", flush=True)

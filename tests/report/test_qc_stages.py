@@ -76,18 +76,19 @@ def vignette(depth: float) -> NDArray[np.float64]:
 
 def test_a_good_flat_field_passes(tmp_path: Path) -> None:
     quality = illuminate(
-        tmp_path, vignette(0.35), heldout_log_ratio=0.01, flat_error=0.01, method="overlap"
+        tmp_path, vignette(0.35), heldout_log_ratio=0.01, flat_error=0.01, equal_neighbours=0.01
     )
     assert set(verdicts(quality).values()) == {"pass"}
 
 
 def test_mismatch_vignetting_and_an_unknown_ratio_are_told(tmp_path: Path) -> None:
     deep = illuminate(
-        tmp_path, vignette(0.96), heldout_log_ratio=0.4, flat_error=0.05, method="overlap"
+        tmp_path, vignette(0.96), heldout_log_ratio=0.4, flat_error=0.05, equal_neighbours=0.6
     )
     assert verdicts(deep) == {
         "heldout_log_ratio": "fail",
         "flat_error": "warn",
+        "equal_neighbours": "warn",
         "flat_minimum": "warn",
     }
     none = illuminate(tmp_path, vignette(0.2), heldout_log_ratio=None, method="basic")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tilewright.report.metric_table import METRICS, Threshold, Verdict
 from tilewright.report.quality import Quality, read_quality, write_quality
 from tilewright.report.summary import (
     QualityError,
@@ -17,16 +18,7 @@ from tilewright.report.summary import (
     write_summary,
     write_trusted_markers,
 )
-from tilewright.report.verdict import (
-    METRICS,
-    Item,
-    Subject,
-    Threshold,
-    Verdict,
-    judge,
-    resolve_thresholds,
-    worst,
-)
+from tilewright.report.verdict import Item, Subject, resolve_thresholds, worst
 
 LIMITS = resolve_thresholds({})
 RANK = {"pass": 0, "warn": 1, "fail": 2}
@@ -35,7 +27,7 @@ CHANNELS = [{"cycle": c, "channel": k, "marker": f"M{c}{k}"} for c in (1, 2) for
 
 def item(metric: str, value: float | None, **subject: Any) -> Item:
     base = {"sample": "s", "cycle": 1, "stage": "stitch"}
-    return judge(Subject(**{**base, **subject}), metric, value, LIMITS)
+    return Subject(**{**base, **subject}, thresholds=LIMITS).judge(metric, value)
 
 
 @pytest.mark.parametrize("name", METRICS)
@@ -54,7 +46,7 @@ def test_every_metric_fails_beyond_its_limit_and_says_so(name: str) -> None:
 
 @pytest.mark.parametrize("value", [None, math.nan])
 def test_an_unknown_number_is_a_warning_with_its_reason(value: float | None) -> None:
-    found = judge(Subject("s", 1, "stitch"), "focus", value, LIMITS, detail="no tissue in view")
+    found = Subject("s", 1, "stitch", LIMITS).judge("focus", value, "no tissue in view")
     assert (found.verdict, found.reason, found.value) == ("warn", "unknown", None)
     assert "no tissue in view" in found.sentence
 

@@ -15,15 +15,16 @@ from tests.support.fake_nvml import GB, FakeDevice, FakeMachine, uuid
 from tilewright.config.experiment import ConfigError
 from tilewright.config.settings import RuleResources, Settings
 from tilewright.devices.health import note_failure
+from tilewright.devices.inventory import Snapshot
 from tilewright.devices.lease_queue import LeaseRootError
 from tilewright.devices.slurm_grant import DeviceChoiceError
-from tilewright.runtime.machine import Gpus, device_kinds, healthy_gpus, pools, usable_gpus
+from tilewright.runtime.machine import device_kinds, healthy_gpus, pools, usable_gpus
 
 BOTH, GPU, CPU = ("gpu", "cpu"), ("gpu",), ("cpu",)
 
 
-def none() -> Gpus:
-    return Gpus(reason="NVML does not start: is there an NVIDIA driver?")
+def none() -> Snapshot:
+    return Snapshot((), "NVML does not start: is there an NVIDIA driver?")
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     return made
 
 
-def some(machine: FakeMachine) -> Callable[[], Gpus]:
+def some(machine: FakeMachine) -> Callable[[], Snapshot]:
     assert len(usable_gpus().devices) == len(machine.devices)
     return usable_gpus
 
@@ -84,8 +85,8 @@ def test_a_gpu_without_cupy_is_not_used_and_the_reason_is_said(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(STANDIN)])
-    assert usable_gpus() == Gpus(
-        reason="CuPy is not installed: install tilewright[cuda12] or [cuda13]"
+    assert usable_gpus() == Snapshot(
+        (), "CuPy is not installed: install tilewright[cuda12] or [cuda13]"
     )
 
 

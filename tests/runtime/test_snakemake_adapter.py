@@ -44,7 +44,8 @@ class Scheduler(SchedulerBase):
     def select_jobs(self, selectable_jobs, remaining_jobs, available_resources, input_sizes):
         dag, jobs = self.dag, {job.rule.name: job for job in selectable_jobs}
         job, workflow = jobs["work"], dag.workflow
-        things = {"scheduler": workflow.scheduler, "dag": dag, "job": job, "workflow": workflow}
+        things = {"scheduler": workflow.scheduler, "dag": dag, "job": job, "workflow": workflow,
+                  "executor": workflow.scheduler._executor}
         names = {what: [n for n in names if hasattr(things[what], n)]
                  for what, names in adapter.NEEDED.items()}
         Path("names.json").write_text(json.dumps(names))
@@ -63,6 +64,7 @@ class Scheduler(SchedulerBase):
         seen["failed"] = adapter.failed(dag, job)
         seen["has_tries"] = adapter.has_tries(job), adapter.has_tries(jobs["other"])
         seen["machine"] = adapter.machine_resources(dag)["_cores"]
+        seen["ended"] = adapter.end(dag, job, "never sent", success=True)
         adapter.look_at_jobs_after(dag, 0.5)
         seen["wait_s"] = workflow.scheduler._executor.next_seconds_between_status_checks
         adapter.round_later(dag, 600)
@@ -194,6 +196,7 @@ def test_a_run_is_seen_as_it_is(seen: dict[str, Any], folder: Path) -> None:
     assert seen["has_tries"] == [True, False]
     assert seen["machine"] > 0
     assert seen["wait_s"] == 0.5
+    assert not seen["ended"]
     assert seen["timers"] == [1, 0]
     assert not adapter.is_snakemakes(DummyDAG())
 
@@ -237,7 +240,6 @@ def test_what_lacks_something_is_refused_with_its_name(what: str, name: str) -> 
         f"Snakemake {snakemake.__version__} has no {what}.{name}, which placement needs; install "
         "a version that tilewright's pyproject.toml names, or run with --scheduler greedy"
     )
-    assert adapter.missing(what, thing_without(what, name)) == [name]
 
 
 def dag_of_snakemake(**values: Any) -> Any:

@@ -103,7 +103,8 @@ def test_what_a_job_needs(threads: int, stated: dict[str, Any], shape: Shape) ->
 def test_sizes_are_those_of_each_job() -> None:
     small = job(2, wildcards={"i": "1"}, mem_mb=100, runtime=10)
     large = job(4, wildcards={"i": "2"}, mem_mb=900, runtime=20)
-    sizes = StatedSizes([small, large])
+    sizes = StatedSizes()
+    sizes.take([small, large])
     assert sizes.shape("work", {"i": "1"}, gpu=False) == Shape(2, 100, 0, 10)
     assert sizes.shape("work", {"i": "2"}, gpu=True) == Shape(4, 900, 0, 20)
     assert sizes.nominal_s("work", {"i": "2"}) == 600

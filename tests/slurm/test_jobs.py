@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.recorded import details
 from tilewright.slurm.jobs import (
-    GROUP_LIMIT,
     JOB_FIELDS,
-    STUCK,
     Cause,
     SlurmJob,
     cause_of,
@@ -21,6 +19,7 @@ from tilewright.slurm.jobs import (
     parse_queue,
     parse_time_s,
     usage_of_queue,
+    why_pending,
 )
 
 
@@ -128,7 +127,7 @@ def test_no_time(text: str) -> None:
         ("PENDING", "BadConstraints", "0:0", "0:0", "node"),
         ("CANCELLED", "None", "0:15", "0:15", "cancelled"),  # it ran
         ("CANCELLED", "QOSGrpGRES", "0:0", "0:0", "cancelled"),  # it pended
-        ("PREEMPTED", "None", "0:0", "0:15", "cancelled"),
+        ("PREEMPTED", "None", "0:0", "0:15", "preempted"),
         ("FAILED", "NonZeroExitCode", "1:0", "0:0", "error"),
         ("FAILED", "NonZeroExitCode", "3:0", "3:0", "error"),
         ("FAILED", "JobLaunchFailure", "0:11", "0:0", "error"),
@@ -159,32 +158,40 @@ def test_the_node_of_a_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "group", "stuck"),
+    ("reason", "obstacle"),
     [
-        ("QOSGrpGRES", True, True),
-        ("QOSGrpCpuLimit", True, True),
-        ("QOSGrpMemLimit", True, True),
-        ("QOSMaxCpuPerUserLimit", True, True),
-        ("AssocGrpGRES", True, True),
-        ("AssocGrpCpuLimit", True, True),
-        ("AssocGrpMemLimit", True, True),
-        ("AssocMaxJobsLimit", True, True),
-        ("PartitionDown", False, True),
-        ("PartitionInactive", False, True),
-        ("ReqNodeNotAvail, Reserved for maintenance", False, True),
+        ("QOSGrpGRES", "limit"),
+        ("QOSGrpCpuLimit", "limit"),
+        ("QOSMaxCpuPerUserLimit", "limit"),
+        ("QOSMaxJobsPerUserLimit", "limit"),
+        ("AssocGrpMemLimit", "limit"),
+        ("AssocMaxJobsLimit", "limit"),
+        ("InvalidQOS", "invalid"),
+        ("InvalidAccount", "invalid"),
+        ("PartitionTimeLimit", "invalid"),
+        ("BadConstraints", "invalid"),
+        ("JobHeldAdmin", "held"),
+        ("JobHeldUser", "held"),
+        ("launch failed requeued held", "held"),
+        ("job requeued in held state", "held"),
+        ("PartitionDown", "nodes"),
+        ("PartitionInactive", "nodes"),
+        ("Reservation", "nodes"),
+        ("ReqNodeNotAvail, Reserved for maintenance", "nodes"),
         ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority"
-         " partitions", False, True),
-        ("BeginTime", False, False),
-        ("JobArrayTaskLimit", False, False),
-        ("Priority", False, False),
-        ("Resources", False, False),
-        ("None", False, False),
-        ("", False, False),
+         " partitions", "nodes"),
+        ("BeginTime", "busy"),
+        ("Priority", "busy"),
+        ("Resources", "busy"),
+        ("None", "busy"),
+        ("JobArrayTaskLimit", "other"),
+        ("", "other"),
     ],
 )  # fmt: skip
-def test_what_jobs_pend_for(reason: str, group: bool, stuck: bool) -> None:
-    assert bool(GROUP_LIMIT.match(reason)) == group
-    assert bool(STUCK.match(reason)) == stuck
+def test_what_jobs_pend_for(reason: str, obstacle: str) -> None:
+    found = why_pending(reason)
+    assert found.obstacle == obstacle
+    assert len(found.words) > 10
 
 
 def test_use_seen_in_the_queue_counts_running_jobs_of_everybody() -> None:
@@ -213,4 +220,3 @@ def test_use_seen_in_the_queue_counts_running_jobs_of_everybody() -> None:
 def test_words_of_slurm() -> None:
     said = "JobState=FAILED Reason=NonZeroExitCode ExitCode=1:0 DerivedExitCode=0:125"
     assert cause_of(said) == ("memory", "FAILED, NonZeroExitCode, exit 0:125")
-    assert STUCK.match("BadConstraints")

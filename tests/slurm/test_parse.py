@@ -17,12 +17,12 @@ from tilewright.slurm.parse import (
 
 SACCTMGR = """\
 sacctmgr: show associations where user=ada format=account,user,...
-clive-b|ada||clive-b|clive-b||||||||
-clive|ada|hpg-b200|clive,clive-b|clive||||||||
-clive|ada||clive,clive-b|clive||cpu=64|||20|100||
-clive|ada||clive,clive-b|clive||cpu=64|||20|100||
+clive-b|ada||clive-b|clive-b|||||||||
+clive|ada|hpg-b200|clive,clive-b|clive|||||||||
+clive|ada||clive,clive-b|clive||cpu=64|||20|100|||
+clive|ada||clive,clive-b|clive||cpu=64|||20|100|||
 sacctmgr: show associations where user= format=account,user,...
-plain|||normal||cpu=16,gres/gpu=1,mem=64G||4|||||
+plain|||normal||cpu=16,gres/gpu=1,mem=64G||4||||||
 sacctmgr: show qos format=name,...
 normal|||||||||
 clive|cpu=104,gres/gpu=3,mem=812G|cpu=64|gres/gpu=2|40|90|10|30|2-00:00:00|DenyOnLimit
@@ -63,7 +63,7 @@ def test_sacctmgr_tells_tables_apart_and_lists_each_row_once() -> None:
         ("plain", "", ""),
     ]
     assert associations[2].qos == ("clive", "clive-b")
-    assert (associations[2].jobs, associations[2].submit) == (20, 100)
+    assert (associations[2].jobs_per_user, associations[2].submit_per_user) == (20, 100)
     assert associations[3].tres == {"cpu": 16, "gres/gpu": 1, "mem": 65_536}
     assert [record.name for record in qos] == ["normal", "clive"]
     clive = qos[1]

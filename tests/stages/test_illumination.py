@@ -23,7 +23,7 @@ from tests.support.illumination_truth import (
 )
 from tilewright.io.illumination import Illumination, IlluminationFileError, write_illumination
 from tilewright.kernels.backend import Backend, cpu_backend
-from tilewright.kernels.camera import saturation_found, top_of
+from tilewright.kernels.camera import equal_neighbours, saturation_found, top_of
 from tilewright.kernels.flat_basis import (
     MAX_ORDER,
     degrees,
@@ -279,6 +279,15 @@ def test_the_top_of_a_histogram_is_saturation_only_where_it_piles_up() -> None:
     assert saturation_found(top_of(image) for image in few) is None
     assert saturation_found([top_of(np.full((50, 50), 7))]) is None
     assert saturation_found([]) is None
+
+
+def test_tiles_without_grain_are_told_from_tiles_of_a_camera() -> None:
+    tiles, places = make_tiles(vignette(SIZE), 5, electrons=100.0)
+    coarse = dataclasses.replace(tiles, stack=np.round(tiles.stack / 80.0).astype(np.uint16) * 80)
+    limit = METRICS["equal_neighbours"].threshold
+    for taken, verdict in ((tiles, "pass"), (coarse, "warn")):
+        assert limit.judge(run(taken, places)[1]["equal_neighbours"]) == verdict
+    assert equal_neighbours(np.full((4, 4), 7)) == 0.0
 
 
 @pytest.mark.parametrize(("shape", "grid"), [(ring, (6, 6)), (stripes, (6, 6)), (stripes, (3, 3))])

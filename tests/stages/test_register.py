@@ -252,7 +252,7 @@ def test_large_images_are_read_in_parts(
     monkeypatch.setattr("tilewright.stages.block_passes._CELL_PX", 96)
     pair = make_pair(7, size=(1000, 1000))
     images = Watched(pair.reference), Watched(pair.moving)
-    transform = run(cpu, tmp_path, *images)
+    transform = run(cpu, tmp_path, *(Plane(i.shape, i.read) for i in images))
     points = grid(pair)
     assert np.median(pair.errors(transform.points(points), points)) < 0.1
     for watched in images:

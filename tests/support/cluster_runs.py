@@ -32,6 +32,7 @@ SITE: dict[str, Any] = {
     "partitions": {"gpu": "hpg-b200", "cpu": "hpg-default"},
     "slowdown": 3,
     "patience_s": 5,
+    "calls_per_min": 60,
 }
 #: (CPUs, memory in MB, GPUs) of the worked example.
 LIMITS = {"clive": (104, 812 * 1024, 3), "maigan": (80, 625 * 1024, 2)}
@@ -47,6 +48,7 @@ class ClusterRun:
     targets: tuple[str, ...] = ()
     first_id: int = 0
     env: dict[str, str] = field(default_factory=dict)
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def prepare(self, site: dict[str, Any] | None = None, **config: Any) -> ClusterRun:
         """Write the config and the site."""
@@ -77,7 +79,7 @@ class ClusterRun:
     def start(self, *args: str) -> subprocess.Popen[str]:
         """Start Snakemake in a session of its own; what it says goes to ``run.log``."""
         with (self.folder / "run.log").open("w") as log:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 self.command(*args),
                 cwd=self.folder,
                 env=self.environment(),
@@ -88,6 +90,15 @@ class ClusterRun:
                 # tests under nohup would hand on that SIGHUP is ignored
                 preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
             )
+        self.started.append(process)
+        return process
+
+    def kill(self) -> None:
+        """End what a failed test has left running."""
+        for process in self.started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
     def finish(self, process: subprocess.Popen[str], timeout_s: float = 300) -> int:
         """Wait for the end of a run; one that hangs fails the test with its log."""

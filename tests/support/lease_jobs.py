@@ -19,12 +19,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tilewright.devices.budget import Request
+from tilewright.devices.budget import RESERVE_B, Request
 from tilewright.devices.inventory import Device, Snapshot
 from tilewright.devices.lease import WAIT_EXIT_CODE, LeaseTimeoutError, lease, leases
 
 GIB = 2**30
-RESERVE_B = GIB
 FOREIGN_PID = 1
 
 
@@ -186,7 +185,6 @@ def main() -> int:
             snapshot=machine.snapshot,
             root=Path(told["root"]),
             evidence=machine.folder / "evidence.jsonl",
-            reserve_b=RESERVE_B,
         ) as held:
             log(machine, "holds", request.job, uuid=held.uuid, waited_s=held.waited_s)
             time.sleep(told["import_s"])

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.placement.capacity import Capacity, Claim, capacity_now
 from tilewright.placement.jobs import Kind, Shape
-from tilewright.placement.limits import Capacity, Claim, capacity_now
 from tilewright.slurm.accounts import COUNTED, Account
 from tilewright.slurm.jobs import SlurmJob
 from tilewright.slurm.records import Partition

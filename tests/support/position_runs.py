@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from tests.support.array_tiles import ArrayTiles
 from tests.support.spots import render, spots
+from tilewright.io.illumination import Illumination
 from tilewright.kernels.backend import Backend
 from tilewright.stages.tile_positions import LocatedTiles, locate
 
@@ -16,12 +15,6 @@ Floats = NDArray[np.float64]
 
 
 SIZE = 128
-
-
-@dataclass(frozen=True)
-class Fields:
-    flat: NDArray[np.float32]
-    dark: NDArray[np.float32]
 
 
 def shading() -> NDArray[np.float32]:
@@ -59,8 +52,8 @@ def grid(
     return ArrayTiles(stack, row, col, nominal), true
 
 
-def fields() -> Fields:
-    return Fields(shading(), np.full((SIZE, SIZE), 100.0, np.float32))
+def fields() -> Illumination:
+    return Illumination(shading(), np.full((SIZE, SIZE), 100.0, np.float32), 100.0)
 
 
 def located(tiles: ArrayTiles, backend: Backend, **options: float) -> LocatedTiles:

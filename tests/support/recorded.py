@@ -11,10 +11,10 @@ from tilewright.slurm.jobs import JOB_FIELDS
 from tilewright.slurm.query import SlurmClient, Unknown
 
 LIMITS = """\
-brusko|ada||brusko|brusko||||||||
-clive-b|ada||clive-b|clive-b||||||||
-clive|ada||clive,clive-b|clive||||||||
-maigan|ada||maigan,maigan-b|maigan||||||||
+brusko|ada||brusko|brusko|||||||||
+clive-b|ada||clive-b|clive-b|||||||||
+clive|ada||clive,clive-b|clive|||||||||
+maigan|ada||maigan,maigan-b|maigan|||||||||
 clive|cpu=104,gres/gpu=3,mem=812G||||||||
 maigan|cpu=80,gres/gpu=2,mem=625G||||||||
 brusko|cpu=32,gres/gpu=1,mem=250G||||||||
@@ -31,6 +31,11 @@ PartitionName=hpg-default AllowAccounts=ALL Default=YES QoS=N/A MaxTime=31-00:00
  TRES=cpu=256
 PartitionName=hpg-b200 AllowAccounts=ALL Default=NO QoS=N/A MaxTime=7-00:00:00 State=UP\
  TRES=cpu=112,gres/gpu=8
+"""
+NODES = """\
+NodeName=b1 State=IDLE Partitions=hpg-b200 CfgTRES=cpu=112,mem=2000G,gres/gpu=8 AllocTRES=
+NodeName=c1 State=IDLE Partitions=hpg-default CfgTRES=cpu=128,mem=1000G AllocTRES=
+NodeName=c2 State=IDLE Partitions=hpg-default CfgTRES=cpu=128,mem=1000G AllocTRES=
 """
 #: A job in the words of ``scontrol show job``.
 LINE = (
@@ -56,7 +61,7 @@ class Recorded:
     asked: list[str] = field(default_factory=list)
 
     def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
-        words = ("sacctmgr", "flags=qos", "flags=assoc", "partition", "squeue", "config")
+        words = ("flags=qos", "flags=assoc", "partition", "node", "config", argv[0])
         word = next(word for word in words if word in argv)
         self.asked.append(word)
         return self.answers.get(word, Unknown(word, "Access/permission denied"))
@@ -95,7 +100,10 @@ class Queue(Recorded):
 
 
 def cluster_with(queue: str | Unknown, folder: Path) -> tuple[Cluster, Queue]:
-    answers = {"sacctmgr": LIMITS, "flags=qos": USE, "partition": PARTITIONS, "squeue": queue}
+    answers = {
+        "sacctmgr": LIMITS, "flags=qos": USE, "partition": PARTITIONS, "node": NODES,
+        "squeue": queue,
+    }  # fmt: skip
     recorded = Queue(answers)
     asking = replace(client(recorded, folder), run=recorded)
     return Cluster(Site(), asking, 1001, survey(asking, 1001, Site())), recorded

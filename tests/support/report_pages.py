@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tilewright.report.figures import new_figure, save_png
 from tilewright.report.quality import Quality, write_quality
-from tilewright.report.verdict import Subject, judge, resolve_thresholds
+from tilewright.report.verdict import Subject, resolve_thresholds
 
 VOID = {"meta", "img", "br", "link", "hr", "input"}
 
@@ -44,7 +44,7 @@ def make_inputs(
     jsons, pngs = [], []
     for stage, cycle in sorted({key[:2] for key in values}):
         items = tuple(
-            judge(Subject(sample, cycle, stage), metric, value, limits)
+            Subject(sample, cycle, stage, limits).judge(metric, value)
             for (s, c, metric), value in values.items()
             if (s, c) == (stage, cycle)
         )

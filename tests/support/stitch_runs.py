@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from tests.support.array_tiles import ArrayTiles
 from tilewright.io.illumination import Illumination
 from tilewright.io.mosaic import Mosaic, open_mosaic
+from tilewright.io.positions import Positions
 from tilewright.kernels.backend import cpu_backend
 from tilewright.stages.stitch import stitch
 
@@ -31,11 +31,10 @@ def make_tiles(rows: int = 4, cols: int = 3, planes: int = 2, seed: int = 0) -> 
     return ArrayTiles(stack, row, col, places - places.min(0))
 
 
-def positions_of(tiles: ArrayTiles, order: Any = slice(None)) -> Any:
-    places = tiles.nominal_px[order]
-    return SimpleNamespace(
-        row=tiles.row[order], col=tiles.col[order], y_px=places[:, 0], x_px=places[:, 1]
-    )
+def positions_of(tiles: ArrayTiles, order: Any = slice(None)) -> Positions:
+    y, x = tiles.nominal_px[order].T
+    sigma, island = np.zeros(len(y)), np.zeros(len(y), np.int64)
+    return Positions(tiles.row[order], tiles.col[order], y, x, sigma, island)
 
 
 def illumination(pedestal: float = 100.0) -> Illumination:

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tests.conftest import REPO
+from tests.support.phantom_truth import PhantomTruth, read_truth
 from tests.support.runs import Run, digests, make_run
 from tilewright.io.mosaic import open_mosaic
 from tilewright.io.positions import read_positions
 from tilewright.io.transform import read_transform
-from tilewright.phantom.files import PhantomTruth, read_truth
 from tilewright.phantom.make import make_phantom
 
 pytestmark = pytest.mark.workflow

@@ -3,11 +3,7 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-from tilewright.devices.slurm_grant import (
-    DeviceChoiceError,
-    granted_device,
-    use_granted_device,
-)
+from tilewright.devices.slurm_grant import DeviceChoiceError, use_granted_device
 from tilewright.devices.health import HealthError
 from tilewright.devices.lease_queue import LeaseRootError
 from tilewright.config.experiment import ConfigError, load_experiment, read_config
@@ -55,12 +51,13 @@ try:
     )
     write_evidence_to(layout.device_evidence)
     any_gpu = here and any("gpu" in able for able in kinds.values())
-    run = set_up(
+    plan = set_up(
         workflow,
         data_sizes(experiment, layout, kinds),
         ledger=layout.ledger,
-        device=granted_device() if in_job else "gpu" if any_gpu else "cpu",
+        device=None if in_job else "gpu" if any_gpu else "cpu",
         gpus=healthy_gpus if any_gpu else None,
+        logs=layout.logs,
     )
 except (
     ConfigError,
@@ -71,10 +68,9 @@ except (
 ) as error:
     raise WorkflowError(str(error)) from None
 
-routed = run.routed
-threads = run.threads
+routed = plan.routed
+threads = plan.threads
 DECONVOLVED = experiment.settings.deconvolve.method != "none"
-VOXEL_UM = experiment.voxel_um
 PLANE = "{sample}_cycle{cycle}_channel{channel}"
 CYCLE = "{sample}_cycle{cycle}"
 

@@ -67,7 +67,7 @@ rule stitch:
     resources:
         **routed("stitch"),
     params:
-        voxel_um=VOXEL_UM,
+        voxel_um=experiment.voxel_um,
         options=experiment.options("stitch"),
         output=experiment.options("output", "chunk_px", "ome_zarr_version"),
         saturation_counts=experiment.options("camera")["saturation_counts"],

@@ -1,7 +1,5 @@
 """Resample all channels of a sample into the reference cycle and write the final image."""
 
-from pathlib import Path
-
 from tilewright.runtime.job import running
 from tilewright.stages.assemble import assemble
 
@@ -15,9 +13,9 @@ output = snakemake.params.output
 with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
     assemble(
         planes,
-        Path(snakemake.output.tiff),
-        Path(snakemake.output.zarr),
-        Path(snakemake.output.markers),
+        snakemake.output.tiff,
+        snakemake.output.zarr,
+        snakemake.output.markers,
         backend=backend,
         chunk_px=output["chunk_px"],
         compression=output["tiff_compression"],

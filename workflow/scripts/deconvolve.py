@@ -1,7 +1,5 @@
 """Deconvolve one mosaic z-stack."""
 
-from pathlib import Path
-
 from tilewright.runtime.job import running
 from tilewright.stages.deconvolve import deconvolve
 
@@ -9,9 +7,9 @@ options = {**snakemake.params.options, "psf_file": snakemake.input.get("psf_file
 
 with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
     deconvolve(
-        Path(snakemake.input.mosaic),
-        Path(snakemake.output.mosaic),
-        focus_output=Path(snakemake.output.focus),
+        snakemake.input.mosaic,
+        snakemake.output.mosaic,
+        focus_output=snakemake.output.focus,
         backend=backend,
         optics=snakemake.params.optics,
         ome_zarr_version=snakemake.params.output["ome_zarr_version"],

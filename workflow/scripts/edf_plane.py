@@ -1,15 +1,13 @@
 """Project one mosaic z-stack onto its in-focus plane."""
 
-from pathlib import Path
-
 from tilewright.runtime.job import running
 from tilewright.stages.edf import edf_plane
 
 with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
     edf_plane(
-        Path(snakemake.input.mosaic),
-        Path(snakemake.output.plane),
-        Path(snakemake.output.height),
+        snakemake.input.mosaic,
+        snakemake.output.plane,
+        snakemake.output.height,
         backend=backend,
         optics=snakemake.params.optics,
         psf_file=snakemake.input.get("psf_file"),

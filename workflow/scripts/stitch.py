@@ -10,10 +10,10 @@ from tilewright.stages.stitch import stitch
 
 with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
     stitch(
-        open_tiles(Path(snakemake.input.manifest), snakemake.wildcards.channel),
+        open_tiles(snakemake.input.manifest, snakemake.wildcards.channel),
         read_positions(Path(snakemake.input.positions)),
-        read_illumination(Path(snakemake.input.flat), Path(snakemake.input.dark)),
-        Path(snakemake.output[0]),
+        read_illumination(snakemake.input.flat, snakemake.input.dark),
+        snakemake.output[0],
         backend=backend,
         voxel_um=tuple(snakemake.params.voxel_um),
         chunk_px=snakemake.params.output["chunk_px"],

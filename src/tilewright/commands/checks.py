@@ -31,8 +31,6 @@ class Check:
 def count(number: int, word: str) -> str:
     """Return a number with its noun.
 
-    Examples
-    --------
     >>> count(1, "job"), count(2, "job")
     ('1 job', '2 jobs')
     """

@@ -11,7 +11,7 @@ from typing import Any
 
 import tilewright
 from tilewright.config.experiment import Experiment, load_experiment, read_config
-from tilewright.placement.jobs import Job, Sizes, Task, key_of
+from tilewright.placement.jobs import Sizes, Task, job_of
 from tilewright.runtime.snakemake_adapter import dag_of
 
 
@@ -102,18 +102,5 @@ def read_tasks(
 
 
 def _tasks(dag: Any, sizes: Sizes) -> list[Task]:
-    return [
-        Task(
-            Job(
-                key_of(job.rule.name, job.wildcards),
-                job.rule.name,
-                sizes.kinds(job.rule.name),
-                tuple(key_of(n.rule.name, n.wildcards) for n in dag.job_dependencies(job)),
-                sizes.nominal_s(job.rule.name, job.wildcards),
-                sizes.group(job.wildcards),
-                wildcards=job.wildcards,
-            )
-        )
-        for job in sorted(dag.needrun_jobs(), key=lambda job: job.jobid)
-        if len(job.output)
-    ]
+    jobs = sorted(dag.needrun_jobs(), key=lambda job: job.jobid)
+    return [Task(job_of(job, dag.job_dependencies(job), sizes)) for job in jobs if len(job.output)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -21,7 +22,7 @@ from tilewright.commands.plan_table import duration
 from tilewright.config.checks import check_raw, data_sizes
 from tilewright.config.experiment import ConfigError
 from tilewright.config.layout import Layout
-from tilewright.devices.budget import MIB, RESERVE_B
+from tilewright.devices.budget import MIB, RESERVE_B, LeaseClaim
 from tilewright.devices.evidence import CONTEXT_B
 from tilewright.devices.health import HealthError, Quarantine, clear, quarantined
 from tilewright.devices.inventory import Device, Library, Snapshot, installed_libraries, snapshot
@@ -42,36 +43,14 @@ class DevicesError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
-    """A job that holds memory of a device, or waits for some.
-
-    Attributes
-    ----------
-    uuid : str
-        The device; empty while it waits.
-    bytes_ : int
-    job : str
-    pid : int
-        For people: processes come and go.
-    since_s : float
-        Seconds since the epoch.
-    """
-
-    uuid: str
-    bytes_: int
-    job: str
-    pid: int
-    since_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class DevicesView:
     """Everything that the table shows.
 
     Attributes
     ----------
     machine : Snapshot
-    holders : tuple of Holder
+    holders : tuple of LeaseClaim
+        Jobs that hold memory of a device, or wait for some.
     quarantined : dict
         By UUID; a device that is hidden or gone may be among them.
     libraries : tuple of Library
@@ -80,7 +59,7 @@ class DevicesView:
     """
 
     machine: Snapshot
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[LeaseClaim, ...] = ()
     quarantined: Mapping[str, Quarantine] = field(default_factory=dict)
     libraries: tuple[Library, ...] = ()
     slots: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -91,7 +70,7 @@ def show_devices(*, json: bool, watch: bool, clear: str | None, configfile: Path
     console = Console()
 
     def show() -> None:
-        view = look(root, holders=holders(root), job_b=job_b, reserve_b=RESERVE_B)
+        view = look(root, holders=leases(root), job_b=job_b, reserve_b=RESERVE_B)
         if json:
             typer.echo(dumps(as_json(view), indent=None if watch else 2))
             return
@@ -115,7 +94,7 @@ def show_devices(*, json: bool, watch: bool, clear: str | None, configfile: Path
 def look(
     root: Path,
     *,
-    holders: Iterable[Holder] = (),
+    holders: Iterable[LeaseClaim] = (),
     job_b: Mapping[str, int] | None = None,
     reserve_b: int = 0,
     environ: Mapping[str, str] = os.environ,
@@ -126,7 +105,7 @@ def look(
     ----------
     root : Path
         Folder of leases and failures.
-    holders : iterable of Holder
+    holders : iterable of LeaseClaim
     job_b : mapping of str to int, optional
         Device memory of a job, by rule.
     reserve_b : int
@@ -172,12 +151,11 @@ def as_json(view: DevicesView) -> dict[str, Any]:
     for device in machine["devices"]:
         used = device.pop("used_by_pid")
         device["processes"] = [{"pid": pid, "used_b": used_b} for pid, used_b in used]
-    leases = [asdict(holder) for holder in view.holders]
-    for lease in leases:
-        lease["bytes"] = lease.pop("bytes_")
+    names = ("uuid", "job", "pid", "since_s", "bytes")
+    leases = [(c.uuid, c.request.job, c.pid, c.since_s, _held_b(c)) for c in view.holders]
     return {
         **machine,
-        "leases": leases,
+        "leases": [dict(zip(names, lease, strict=True)) for lease in leases],
         "quarantined": {uuid: asdict(found) for uuid, found in view.quarantined.items()},
         "slots": {rule: dict(by_uuid) for rule, by_uuid in view.slots.items()},
         "libraries": [asdict(library) for library in view.libraries],
@@ -208,28 +186,21 @@ def clear_device(root: Path, prefix: str, environ: Mapping[str, str] = os.enviro
     if len(found) > 1:
         raise DevicesError(f"'{prefix}' is more than one: {', '.join(sorted(found))}; give more")
     uuid = found.pop()
-    cleared = clear(root, uuid)
-    if not cleared:
-        return f"{uuid}: no failure counts against it"
-    return f"{uuid} may be used again: {count(cleared, 'failure')} cleared"
+    if cleared := clear(root, uuid):
+        return f"{uuid} may be used again: {count(cleared, 'failure')} cleared"
+    return f"{uuid}: no failure counts against it"
 
 
-def repeat(show: Callable[[], None], every_s: float = EVERY_S) -> None:
+def repeat(show: Callable[[], None]) -> None:
     """Show again and again until Ctrl-C."""
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         while True:
             show()
-            time.sleep(every_s)
-    except KeyboardInterrupt:
-        return
+            time.sleep(EVERY_S)
 
 
 def print_view(view: DevicesView, console: Console) -> None:
     """Print devices, who holds them, what is quarantined, slots, libraries, and what is amiss."""
-    console.print(_page(view), highlight=False)
-
-
-def _page(view: DevicesView) -> Group:
     parts: list[RenderableType] = []
     machine = view.machine
     if machine.devices:
@@ -244,8 +215,7 @@ def _page(view: DevicesView) -> Group:
         line = f"\n{uuid} gets no jobs for {duration(found.left_s)}: {found.reason}"
         fix = f"\n→ tilewright devices --clear {uuid[:_SHORT]}"
         parts.append(Text.assemble((line, "red"), (fix, "italic")))
-    parts += ["", *_notes(view)]
-    return Group(*parts)
+    console.print(Group(*parts, "", *_notes(view)), highlight=False)
 
 
 def _devices(view: DevicesView) -> Table:
@@ -268,27 +238,30 @@ def _state(view: DevicesView, device: Device) -> Text:
     return Text(count(leases, "lease") if leases else "no lease")
 
 
+def _held_b(claim: LeaseClaim) -> int:
+    return claim.granted_b if claim.uuid else claim.request.bytes_
+
+
 def _holders(view: DevicesView) -> Table:
     now_s = time.time()
+    names = {device.uuid: _name(device) for device in view.machine.devices}
     table = _table("job", "device", "GB", "since", "process")
-    for holder in view.holders:
-        since = duration(max(0.0, now_s - holder.since_s))
-        where = _name(view, holder)
-        table.add_row(Text(holder.job), where, f"{holder.bytes_ / _GB:.1f}", since, str(holder.pid))
+    for claim in view.holders:
+        since = duration(max(0.0, now_s - claim.since_s))
+        where = names.get(claim.uuid, claim.uuid[:_SHORT] or "waits")
+        held = f"{_held_b(claim) / _GB:.1f}"
+        table.add_row(Text(claim.request.job), where, held, since, str(claim.pid))
     return table
 
 
-def _name(view: DevicesView, holder: Holder) -> str:
+def _name(device: Device) -> str:
     """Return how the tables call a device: its number, or its UUID where numbers do not tell."""
-    for device in view.machine.devices:
-        if device.uuid == holder.uuid and device.parent is None:
-            return f"GPU {device.index}"
-    return holder.uuid[:_SHORT] or "waits"
+    return f"GPU {device.index}" if device.parent is None else device.uuid[:_SHORT]
 
 
 def _slots(view: DevicesView) -> Table:
     whole = [device for device in view.machine.devices if not device.divided]
-    names = [f"GPU {d.index}" if d.parent is None else d.uuid[:_SHORT] for d in whole]
+    names = [_name(device) for device in whole]
     table = _table("jobs that fit", *names, right=names)
     for rule, by_uuid in view.slots.items():
         table.add_row(rule, *(str(by_uuid.get(device.uuid, 0)) for device in whole))
@@ -296,11 +269,8 @@ def _slots(view: DevicesView) -> Table:
 
 
 def _notes(view: DevicesView) -> Iterator[Text]:
-    built = {
-        True: "for CUDA",
-        False: "not for CUDA",
-        None: "its metadata does not tell if for CUDA",
-    }
+    unknown = "its metadata does not tell if for CUDA"
+    built = {True: "for CUDA", False: "not for CUDA", None: unknown}
     names = [f"{found.name} {found.version} ({built[found.cuda]})" for found in view.libraries]
     yield Text(f"array libraries: {', '.join(names) or 'none'}")
     if view.machine.hidden:
@@ -315,20 +285,6 @@ def _table(*columns: str, right: Collection[str] = _NUMBERS) -> Table:
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return table
-
-
-def holders(root: Path) -> list[Holder]:
-    """Return who holds memory of a device, or waits for some."""
-    return [
-        Holder(
-            claim.uuid,
-            claim.granted_b if claim.uuid else claim.request.bytes_,
-            claim.request.job,
-            claim.pid,
-            claim.since_s,
-        )
-        for claim in leases(root)
-    ]
 
 
 def memory_of_jobs(configfile: Path) -> dict[str, int]:

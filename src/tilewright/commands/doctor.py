@@ -16,22 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tilewright.commands import check_machine, check_slurm
 from tilewright.commands.check_experiment import check_config
-from tilewright.commands.check_machine import (
-    check_cupy,
-    check_device,
-    check_lock,
-    check_memory,
-    check_plugins,
-)
-from tilewright.commands.check_slurm import (
-    check_accounts,
-    check_daemons,
-    check_fit,
-    check_partitions,
-    check_programs,
-    check_stale,
-)
 from tilewright.commands.checks import Check, count, ok, problem
 from tilewright.commands.dag import DagError, find_snakefile, read_experiment, read_tasks
 from tilewright.commands.slurm_here import slurm_wanted
@@ -76,7 +62,7 @@ def examine(
     slurm : bool
         Whether jobs go to Slurm.
     """
-    checks = [*check_plugins(), *check_lock(Path.cwd())]
+    checks = [*check_machine.check_plugins(), *check_machine.check_lock(Path.cwd())]
     jobs: list[Task] = []
     sizes: Sizes | None = None
     if configfile is not None:
@@ -98,31 +84,33 @@ def examine(
             checks.append(problem("device", str(error), "see tilewright devices"))
     if slurm:
         return [*checks, *_on_slurm(site, jobs, sizes)]
-    checks += [ok("Slurm", "not on this machine: all jobs run here"), *check_device()]
+    checks += [ok("Slurm", "not on this machine: all jobs run here"), *check_machine.check_device()]
     if sizes is not None and jobs:
-        checks.append(check_memory(jobs, Plan(sizes).estimates))
+        checks.append(check_machine.check_memory(jobs, Plan(sizes).estimates))
     return checks
 
 
 def _on_slurm(site: Path | None, jobs: Sequence[Task], sizes: Sizes | None) -> Iterable[Check]:
-    absent = list(check_programs())
+    absent = list(check_slurm.check_programs())
     yield from absent
     if absent:
         return
     user = pwd.getpwuid(os.getuid()).pw_name
-    yield from check_daemons(SlurmClient(user, platformdirs.user_cache_path("tilewright")))
+    yield from check_slurm.check_daemons(
+        SlurmClient(user, platformdirs.user_cache_path("tilewright"))
+    )
     try:
         found = cluster.use(site)
     except (SiteError, SurveyError) as error:
         yield problem("site", str(error), "fix the site file, or wait until Slurm answers")
         return
-    yield from check_accounts(found)
-    yield from check_partitions(found)
+    yield from check_slurm.check_accounts(found)
+    yield from check_slurm.check_partitions(found)
     pools = found.survey.pools[found.survey.sharing]
-    yield from check_cupy(pool.name for pool in pools if pool.kind == "gpu")
-    yield from check_stale(found, str(Path.cwd()))
+    yield from check_machine.check_cupy(pool.name for pool in pools if pool.kind == "gpu")
+    yield from check_slurm.check_stale(found, str(Path.cwd()))
     if sizes is not None and jobs:
-        yield check_fit(found, jobs, Plan(sizes, cluster=found).estimates)
+        yield check_slurm.check_fit(found, jobs, Plan(sizes, cluster=found).estimates)
 
 
 def print_checks(checks: Sequence[Check], console: Console) -> None:

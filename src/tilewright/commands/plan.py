@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tilewright.commands.checks import count
 from tilewright.commands.dag import find_snakefile, read_experiment, read_tasks
 from tilewright.config.checks import data_sizes
 from tilewright.config.layout import Layout
 from tilewright.placement import cluster
+from tilewright.placement.capacity import Capacity, capacity_now
 from tilewright.placement.jobs import PlacementError, Task
-from tilewright.placement.limits import Capacity, capacity_now
 from tilewright.placement.preflight import check_sizes
 from tilewright.placement.preview import Preview, preview
 from tilewright.placement.routing import Plan
@@ -35,7 +34,7 @@ class Here:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """What ``tilewright plan`` found.
+    """What ``tilewright plan`` found; as JSON times are in seconds, what is not known is null.
 
     Attributes
     ----------
@@ -56,10 +55,6 @@ class PlannedRun:
     forecast: Preview | None
     here: Here | None
     notes: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values; times in seconds, what is not known is null."""
-        return asdict(self)
 
 
 def plan_run(
@@ -130,6 +125,7 @@ def live_capacity(found: cluster.Cluster, queue: list[SlurmJob] | Unknown) -> Ca
         mode=survey.sharing,
         utilisation=found.site.utilisation,
         partitions=survey.partitions,
+        nodes=survey.nodes,
     )
     if not capacity.accounts:
         raise PlacementError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from json import dumps
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def show_plan(
     except (ConfigError, DagError, PlacementError, SiteError, SurveyError) as error:
         raise SystemExit(f"tilewright plan: {error}") from None
     if json:
-        typer.echo(dumps(found.as_json(), indent=2))
+        typer.echo(dumps(asdict(found), indent=2))
     else:
         print_plan(found, Console())
 
@@ -58,8 +59,6 @@ def print_plan(found: PlannedRun, console: Console) -> None:
 def duration(seconds: float | None) -> str:
     """Return a duration in two units at most.
 
-    Examples
-    --------
     >>> duration(7805), duration(225), duration(42.4), duration(None)
     ('2 h 10 min', '3 min 45 s', '42 s', 'not known')
     """

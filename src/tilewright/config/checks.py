@@ -16,7 +16,8 @@ from tilewright.config.experiment import ConfigError, Experiment, Sample
 from tilewright.config.layout import Layout
 from tilewright.config.rules import BlockSizes, DataSize
 from tilewright.config.sizing import DataSizes, ShapeModel
-from tilewright.io.manifest import RawDataError, build_manifest
+from tilewright.io.conventions.common import RawDataError
+from tilewright.io.manifest import build_manifest
 from tilewright.placement.jobs import Kind
 from tilewright.report.verdict import resolve_thresholds
 
@@ -206,9 +207,8 @@ def _check_content(
     section: str, files: dict[str, str], size: _Extent, voxel_um: tuple[float, float, float]
 ) -> None:
     """Read the files as the job will."""
-    import tifffile
-
     from tilewright.io.psf_file import read_psf
+    from tilewright.io.tiles import DAMAGED
     from tilewright.kernels.psf import measured_psf
     from tilewright.stages.illumination import read_files
 
@@ -218,14 +218,7 @@ def _check_content(
         else:
             image, pitch_um = read_psf(files["psf_file"])
             measured_psf(image, pitch_um or voxel_um, voxel_um, 2 * size.planes - 1)
-    except (
-        tifffile.TiffFileError,
-        OSError,
-        ValueError,
-        KeyError,
-        IndexError,
-        RuntimeError,
-    ) as error:
+    except DAMAGED as error:
         names = " and ".join(f"{section}.{key} ({path})" for key, path in files.items())
         raise ConfigError(f"{names} cannot be used: {error}") from None
 
@@ -255,17 +248,12 @@ def data_size(experiment: Experiment, layout: Layout) -> Callable[[str | None], 
         if sample is None:
             return max((size_of(name) for name in experiment.samples), key=lambda s: s.mosaic_px)
         path = Path(layout.manifest.format(sample=sample, cycle=experiment.reference_cycle))
-        tiles, planes = set(), set()
-        with path.open(newline="") as stream:
-            for row in csv.DictReader(stream):
-                tiles.add((row["row"], row["col"]))
-                planes.add(row["z"])
-                height_px, width_px = int(row["height_px"]), int(row["width_px"])
+        extent = _extent(path.read_text("utf-8"))
         return DataSize(
-            tiles=len(tiles),
-            planes=len(planes),
-            height_px=height_px,
-            width_px=width_px,
+            tiles=extent.tiles,
+            planes=extent.planes,
+            height_px=extent.tile_px[0],
+            width_px=extent.tile_px[1],
             overlap=experiment.samples[sample].acquisition.overlap,
             cycles=len(experiment.cycles),
             channels=len(experiment.channels),
@@ -286,14 +274,10 @@ def data_sizes(
     kinds_of : mapping
         As :func:`tilewright.runtime.machine.device_kinds` returns them.
     """
-    return DataSizes(shape_model(experiment), data_size(experiment, layout), kinds_of)
-
-
-def shape_model(experiment: Experiment) -> ShapeModel:
-    """Return the shapes of all rules under the experiment's settings."""
     settings = experiment.settings
     deconvolve = settings.deconvolve
-    return ShapeModel(
+    model = ShapeModel(
         BlockSizes(settings.output.chunk_px, deconvolve.tile_px, deconvolve.halo_px),
         overrides={rule: own.model_dump() for rule, own in settings.resources.items()},
     )
+    return DataSizes(model, data_size(experiment, layout), kinds_of)

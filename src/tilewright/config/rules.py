@@ -47,11 +47,6 @@ class DataSize:
         """Voxels of the mosaic of one channel."""
         return self.mosaic_px * self.planes
 
-    @property
-    def row_px(self) -> float:
-        """Pixels of one row of tiles, taking the grid as square."""
-        return math.ceil(math.sqrt(self.tiles)) * self.tile_px
-
 
 @dataclass(frozen=True)
 class BlockSizes:
@@ -92,7 +87,8 @@ def _tile_positions(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
 
 
 def _stitch(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    mb = size.row_px * 3 * 2 / _MB + cpus * blocks.chunk_mb * 12 + 100
+    row_px = math.ceil(math.sqrt(size.tiles)) * size.tile_px  # the grid taken as square
+    mb = row_px * 3 * 2 / _MB + cpus * blocks.chunk_mb * 12 + 100
     return Cost(mb, size.mosaic_voxels / (15e6 * cpus))
 
 
@@ -151,45 +147,42 @@ class Rule:
     name : str
     cost : callable
         Size of the data, sizes of blocks and CPUs to :class:`Cost`.
-    gpu : bool
-        Whether its kernels run on a GPU too.
     stage : Stage or None
-        What is judged of its results.
+        What is judged of its results: images, whose kernels run on a GPU too.
     """
 
     name: str
     cost: CostOf = _judging
-    gpu: bool = False
     stage: Stage | None = None
 
 
 _IMAGE_RULES = (
-    Rule("illumination", _illumination, True, Stage(
+    Rule("illumination", _illumination, Stage(
         "illumination", "Illumination",
         "The flat-field of each channel, and how well tiles agree in overlaps it was not "
         "fitted to.",
     )),
-    Rule("tile_positions", _tile_positions, True, Stage(
+    Rule("tile_positions", _tile_positions, Stage(
         "tile_positions", "Tile positions",
         "Where each tile lies, which overlaps agreed, and what nothing ties down.",
         by_channel=False,
     )),
-    Rule("stitch", _stitch, True, Stage(
+    Rule("stitch", _stitch, Stage(
         "stitch", "Stitching", "The mosaic in its sharpest plane, before deconvolution.",
     )),
-    Rule("deconvolve", _deconvolve, True, Stage(
+    Rule("deconvolve", _deconvolve, Stage(
         "deconvolve", "Deconvolution", "The same place before and after.",
     )),
-    Rule("edf_plane", _edf_plane, True, Stage(
+    Rule("edf_plane", _edf_plane, Stage(
         "edf", "In-focus plane",
         "One plane made from the stack, and where in z the tissue lies.",
     )),
-    Rule("register", _register, True, Stage(
+    Rule("register", _register, Stage(
         "register", "Registration",
         "Nuclei of this cycle on those of the reference cycle, before and after.",
         by_channel=False,
     )),
-    Rule("assemble", _assemble, True, Stage(
+    Rule("assemble", _assemble, Stage(
         "image", "Final image",
         "Each channel of the final image beside what was stitched, and whether its files agree.",
     )),
@@ -209,4 +202,4 @@ RULES = {
 }
 
 #: Rules whose kernels run on a GPU when the device is ``gpu``.
-GPU_RULES = frozenset(name for name, rule in RULES.items() if rule.gpu)
+GPU_RULES = frozenset(rule.name for rule in _IMAGE_RULES)

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import difflib
 import os.path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    GetCoreSchemaHandler,
-)
-from pydantic_core import core_schema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from tilewright.io.tile_order import LAYOUTS
 
@@ -26,7 +18,7 @@ _SCALES = {
 }
 
 
-class Within:
+class Within(NamedTuple):
     """A range of plausible values that says which other unit an outlier may be in.
 
     Parameters
@@ -46,8 +38,9 @@ class Within:
     True
     """
 
-    def __init__(self, low: float, high: float, unit: str) -> None:
-        self.low, self.high, self.unit = low, high, unit
+    low: float
+    high: float
+    unit: str
 
     def sentence(self, value: float) -> str | None:
         """Return what is wrong with a value, None for a plausible one."""
@@ -60,17 +53,12 @@ class Within:
                 return f"{text}; is this {value:g} {unit}? then write {value * factor:g}"
         return text
 
-    def _validate(self, value: float) -> float:
+    def check(self, value: float) -> float:
+        """Return a plausible value; what is wrong with another one is a ValueError."""
         sentence = self.sentence(value)
         if sentence:
             raise ValueError(sentence)
         return value
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> core_schema.CoreSchema:
-        """Check the number after pydantic has read it."""
-        return core_schema.no_info_after_validator_function(self._validate, handler(source))
 
 
 #: Pixels of light microscopes in the specimen: 0.03 µm (100 x, small camera) to 13 µm (1 x).
@@ -133,12 +121,12 @@ class Acquisition(Section):
     rows: int | None = Field(default=None, ge=1, le=1000)
     cols: int | None = Field(default=None, ge=1, le=1000)
     layout: LayoutName = "snake_right_down"
-    overlap: Annotated[float, OVERLAP] = 0.1
+    overlap: Annotated[float, AfterValidator(OVERLAP.check)] = 0.1
     region: TokenText | None = None
     flip_x: bool = False
     flip_y: bool = False
-    pixel_um: Annotated[float, PIXEL_UM]
-    z_step_um: Annotated[float, Z_STEP_UM] = 1.0
+    pixel_um: Annotated[float, AfterValidator(PIXEL_UM.check)]
+    z_step_um: Annotated[float, AfterValidator(Z_STEP_UM.check)] = 1.0
     reference_cycle: int = Field(default=1, ge=0)
     reference_channel: TokenText
 

@@ -58,13 +58,7 @@ class ShapeModel:
         if gpus and not own.get("runtime_min"):
             minutes = _START_MIN + max(0, minutes - _START_MIN) / self.slowdown
         gpu_mem_mb = gpus * (own.get("gpu_mem_mb") or self._cost(rule, size, cpus).mb)
-        return Shape(
-            cpus,
-            math.ceil(mem_mb),
-            gpus,
-            math.ceil(minutes),
-            math.ceil(gpu_mem_mb),
-        )
+        return Shape(cpus, math.ceil(mem_mb), gpus, math.ceil(minutes), math.ceil(gpu_mem_mb))
 
     def nominal_s(self, rule: str, size: DataSize) -> float:
         """Return about how long the job takes on CPUs, Snakemake's two starts included."""
@@ -109,8 +103,7 @@ class DataSizes:
 
     def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
         """Return what one job needs on a device kind."""
-        size = self.size_of(wildcards.get("sample"))
-        return self.model.shape(rule, size, gpu=gpu)
+        return self.model.shape(rule, self.size_of(wildcards.get("sample")), gpu=gpu)
 
     def nominal_s(self, rule: str, wildcards: Any) -> float:
         """Return about how long one job takes on CPUs."""

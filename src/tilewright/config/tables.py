@@ -7,7 +7,7 @@ import difflib
 import io
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -174,14 +174,6 @@ def _number(path: Path, line: int, column: str, text: str | None) -> float | Non
     return value
 
 
-def _emission_nm(path: Path, line: int, text: str | None) -> float | None:
-    value = _number(path, line, "emission_nm", text)
-    wrong = None if value is None else EMISSION_NM.sentence(value)
-    if wrong:
-        raise ConfigError(f"{path}, line {line}: emission_nm is {text}: {wrong}")
-    return value
-
-
 def read_markers(path: Path) -> tuple[Channel, ...]:
     """Return the channels in a markers table, ordered by cycle.
 
@@ -204,11 +196,15 @@ def read_markers(path: Path) -> tuple[Channel, ...]:
                 f"{path}, line {line}: the marker has "
                 f"{'a name of over 100 characters; shorten it' if marker else 'no name; give one'}"
             )
+        emission_nm = _number(path, line, "emission_nm", row.get("emission_nm"))
+        wrong = None if emission_nm is None else EMISSION_NM.sentence(emission_nm)
+        if wrong:
+            raise ConfigError(f"{path}, line {line}: emission_nm is {row['emission_nm']}: {wrong}")
         channel = Channel(
             int(row["cycle"]),
             token,
             marker,
-            _emission_nm(path, line, row.get("emission_nm")),
+            emission_nm,
             _number(path, line, "exposure_ms", row.get("exposure_ms")),
         )
         for other in channels:
@@ -223,13 +219,6 @@ def read_markers(path: Path) -> tuple[Channel, ...]:
                 )
         channels.append(channel)
     return tuple(sorted(channels, key=lambda channel: channel.cycle))
-
-
-def _overrides(row: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    for column in _SAMPLE_COLUMNS[2:]:
-        text = row.get(column)
-        if text:
-            yield column, text
 
 
 def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
@@ -257,8 +246,9 @@ def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
             )
         if name in samples:
             raise ConfigError(f"{path}, line {line}: the sample '{name}' stands twice")
+        given = {column: row[column] for column in _SAMPLE_COLUMNS[2:] if row.get(column)}
         try:
-            own = Acquisition.model_validate({**acquisition.model_dump(), **dict(_overrides(row))})
+            own = Acquisition.model_validate({**acquisition.model_dump(), **given})
         except ValidationError as error:
             raise ConfigError(
                 f"{path}, line {line}: {problem_sentence(error.errors()[0])}"

@@ -111,21 +111,19 @@ def foreign_b(device: Device, held: Iterable[LeaseClaim]) -> int:
     return min(device.used_b, max([0, beyond, *(claim.foreign_b for claim in own)]))
 
 
-def room_b(device: Device, held: Collection[LeaseClaim], reserve_b: int = RESERVE_B) -> int:
+def room_b(device: Device, held: Collection[LeaseClaim]) -> int:
     """Return the bytes of a device that can still be granted; below 0 where it is overfull."""
-    return device.total_b - reserve_b - leased_b(device, held) - foreign_b(device, held)
+    return device.total_b - RESERVE_B - leased_b(device, held) - foreign_b(device, held)
 
 
-def lacking_b(
-    device: Device, held: Collection[LeaseClaim], request: Request, reserve_b: int = RESERVE_B
-) -> int:
+def lacking_b(device: Device, held: Collection[LeaseClaim], request: Request) -> int:
     """Return the bytes that must become free on a device before a request fits; 0: it fits.
 
     Beside the lease of a whole device there is none, whatever else became free there.
     """
     alone = request.whole or any(c.request.whole for c in held if c.uuid == device.uuid)
     leased = leased_b(device, held) if alone else 0
-    room = room_b(device, held, reserve_b) + leased
+    room = room_b(device, held) + leased
     return leased + max(0, max(1, request.bytes_) - room)
 
 
@@ -144,18 +142,14 @@ def choose(
     held: Collection[LeaseClaim],
     request: Request,
     last_uuid: str | None = None,
-    quarantined: Collection[str] = (),
-    reserve_b: int = RESERVE_B,
 ) -> str | None:
-    """Return the UUID of the device for a request; None: it does not fit now.
+    """Return the UUID of the device for a request, of those that may be leased; None: none fits.
 
     A device without leases before any other: two jobs on one take as long as one after the other.
     Then the group's last device, else that with the fewest leased bytes, then the least
     utilisation (unknown counts as busy), then the first UUID.
     """
-    fitting = [
-        d for d in leasable(devices, quarantined) if not lacking_b(d, held, request, reserve_b)
-    ]
+    fitting = [d for d in devices if not lacking_b(d, held, request)]
     fitting = [d for d in fitting if not leased_b(d, held)] or fitting
     if any(d.uuid == last_uuid for d in fitting):
         return last_uuid
@@ -173,7 +167,6 @@ def grants(
     claims: Iterable[LeaseClaim],
     last: Mapping[str, str] | None = None,
     quarantined: Collection[str] = (),
-    reserve_b: int = RESERVE_B,
 ) -> list[LeaseClaim]:
     """Return the claims that change: those that get a device now, and those that they passed.
 
@@ -200,48 +193,39 @@ def grants(
             continue
         group = claim.request.group
         open_to = [d for d in usable.values() if d.uuid in claim.allowed]
-        uuid = choose(open_to, held, claim.request, recent.get(group), (), reserve_b)
+        uuid = choose(open_to, held, claim.request, recent.get(group))
         if uuid is None:
             waiting.append(claim)
         else:
-            granted = _granted(claim, usable[uuid], held, reserve_b)
-            changed[claim.ticket] = granted
-            held.append(granted)
+            device, bytes_ = usable[uuid], claim.request.bytes_
+            if claim.request.whole:
+                bytes_ = room_b(device, held)
+            foreign = foreign_b(device, held)
+            held.append(replace(claim, uuid=uuid, granted_b=bytes_, foreign_b=foreign))
+            changed[claim.ticket] = held[-1]
             if group:
                 recent[group] = uuid
-            waiting = [_passed(older, uuid) for older in waiting]
+            # a younger one was served before those that could use its device
+            waiting = [replace(c, passed=c.passed + (uuid in c.allowed)) for c in waiting]
         for older in waiting:
             # what is kept for one stays kept for those after it
             if older.passed >= PASSES and older.ticket not in keepers:
                 keepers.add(older.ticket)
-                usable.pop(_nearest(usable, held, older, reserve_b) or "", None)
+                usable.pop(_nearest(usable, held, older) or "", None)
     changed |= {claim.ticket: claim for claim in waiting}
     return [claim for claim in changed.values() if claim != known[claim.ticket]]
 
 
-def _granted(
-    claim: LeaseClaim, device: Device, held: Collection[LeaseClaim], reserve_b: int
-) -> LeaseClaim:
-    bytes_ = room_b(device, held, reserve_b) if claim.request.whole else claim.request.bytes_
-    return replace(claim, uuid=device.uuid, granted_b=bytes_, foreign_b=foreign_b(device, held))
-
-
-def _passed(claim: LeaseClaim, uuid: str) -> LeaseClaim:
-    """Count a younger one that got a device which this one could use."""
-    return replace(claim, passed=claim.passed + (uuid in claim.allowed))
-
-
 def _nearest(
-    usable: Mapping[str, Device], held: Collection[LeaseClaim], claim: LeaseClaim, reserve_b: int
+    usable: Mapping[str, Device], held: Collection[LeaseClaim], claim: LeaseClaim
 ) -> str | None:
     """Return the device that lacks least for a claim, of those that hold it without leases.
 
     Where foreign use is in the way, keeping others out would not help it.
     """
     lacks = [
-        (lacking_b(d, held, claim.request, reserve_b), d.uuid)
+        (lacking_b(d, held, claim.request), d.uuid)
         for d in usable.values()
-        if d.uuid in claim.allowed
-        and room_b(d, held, reserve_b) + leased_b(d, held) >= claim.request.bytes_
+        if d.uuid in claim.allowed and room_b(d, held) + leased_b(d, held) >= claim.request.bytes_
     ]
     return min(lacks)[1] if lacks else None

@@ -54,12 +54,6 @@ class Held:
         """Add seconds in which the device computed."""
         self.busy_s = (self.busy_s or 0.0) + seconds
 
-    def idle_fraction(self, held_s: float) -> float | None:
-        """Return the share of the lease in which the device did not compute; None: not measured."""
-        if self.busy_s is None or held_s <= 0:
-            return None
-        return max(0.0, 1 - self.busy_s / held_s)
-
     def environment(self) -> dict[str, str]:
         """Return the variables that make the device that of this process."""
         arrays_b = self.bytes_ - CONTEXT_B
@@ -74,7 +68,8 @@ class Held:
     def evidence(self, request: Request, outcome: str) -> dict[str, object]:
         """Return the line of evidence at the end of the lease."""
         held_s = time.monotonic() - self._since_s
-        idle = self.idle_fraction(held_s)
+        busy_s = self.busy_s if held_s > 0 else None
+        idle = None if busy_s is None else round(max(0.0, 1 - busy_s / held_s), 3)
         return {
             "time_s": round(time.time() - held_s, 3),
             "job": request.job,
@@ -86,7 +81,7 @@ class Held:
             "granted_b": self.bytes_,
             "waited_s": round(self.waited_s, 3),
             "held_s": round(held_s, 3),
-            "idle_fraction": None if idle is None else round(idle, 3),
+            "idle_fraction": idle,
             "utilisation": None if self.utilisation is None else round(self.utilisation, 3),
             "peak_b": self.peak_b,
             "splits": self.splits,
@@ -98,16 +93,14 @@ class Held:
 @contextlib.contextmanager
 def variables_set(values: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables of this process for a while."""
-    before = {name: os.environ.get(name) for name in values}
+    before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in values:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 @contextlib.contextmanager

@@ -23,41 +23,21 @@ from tilewright.runtime.files import write_whole
 FaultClass = Literal["hardware", "sticky", "memory", "other"]
 
 # Letters of CUDA's names (cudaErrorX and CUDA_ERROR_X alike) and sentences, without the rest.
-_HARDWARE = (
-    "eccuncorrectable",
-    "uncorrectableecc",
-    "nvlinkuncorrectable",
-    "cudaerrorcontained",
-    "fallenoffthebus",
-    "felloffthebus",
-    "gpuislost",
-    "gpurequiresrestart",
-    "computeswrongly",
-)
-_STICKY = (
-    "illegaladdress",
-    "illegalmemoryaccess",
-    "illegalinstruction",
-    "invalidaddressspace",
-    "cudaerrorinvalidpc",
-    "misalignedaddress",
-    "hardwarestackerror",
-    "launchfailure",
-    "launchfailed",
-    "launchtimeout",
-    "deviceunavailable",
-    "devicesunavailable",
-    "busyorunavailable",
-    "deviceassert",
-    "cudaerrorassert",
-    "cudaerrorunknown",
-    "cudaerrornodevice",
-    "cudaerrorinitializationerror",
-    "cudaerrornotinitialized",
-    "execfailed",
-    "executionfailed",
-)
-_MEMORY = ("outofmemory", "memoryallocation", "allocfailed")
+_MARKS: dict[FaultClass, tuple[str, ...]] = {
+    "hardware": (
+        "eccuncorrectable", "uncorrectableecc", "nvlinkuncorrectable", "cudaerrorcontained",
+        "fallenoffthebus", "felloffthebus", "gpuislost", "gpurequiresrestart", "computeswrongly",
+    ),
+    "sticky": (
+        "illegaladdress", "illegalmemoryaccess", "illegalinstruction", "invalidaddressspace",
+        "cudaerrorinvalidpc", "misalignedaddress", "hardwarestackerror", "launchfailure",
+        "launchfailed", "launchtimeout", "deviceunavailable", "devicesunavailable",
+        "busyorunavailable", "deviceassert", "cudaerrorassert", "cudaerrorunknown",
+        "cudaerrornodevice", "cudaerrorinitializationerror", "cudaerrornotinitialized",
+        "execfailed", "executionfailed",
+    ),
+    "memory": ("outofmemory", "memoryallocation", "allocfailed"),
+}  # fmt: skip
 #: Xid numbers that a program alone can cause, by NVIDIA's catalogue.
 _XID_OF_PROGRAMS = frozenset({8, 11, 13, 25, 31, 32, 43, 45, 68, 69})
 _XID = re.compile(r"\bXid\b(?:\s*\([^)]*\))?\D{0,4}(\d+)?", re.IGNORECASE)
@@ -87,12 +67,7 @@ def classify(text: str) -> FaultClass:
     if xid:
         return "sticky" if int(xid[1] or 0) in _XID_OF_PROGRAMS else "hardware"
     letters = re.sub("[^a-z]", "", text.lower())
-    classes: tuple[tuple[FaultClass, tuple[str, ...]], ...] = (
-        ("hardware", _HARDWARE),
-        ("sticky", _STICKY),
-        ("memory", _MEMORY),
-    )
-    for fault, marks in classes:
+    for fault, marks in _MARKS.items():
         if any(mark in letters for mark in marks):
             return fault
     return "hardware" if re.search(r"\bECC\b", text) else "other"

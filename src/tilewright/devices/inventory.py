@@ -6,6 +6,7 @@ No CUDA context is made, and no array library is imported.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -393,16 +394,9 @@ def _for_cuda(name: str, told: bool | None, found: dict[str, Distribution]) -> b
     if local:
         return local.startswith("cu")
     # wheels for CUDA bring its libraries as distributions of their own
-    needs = {_plain(_first_word(line)) for line in found[name].requires or ()}
+    # such as nvidia-nccl-cu12==2.21; extra
+    needs = {_plain(re.split(r"[^\w.-]", line)[0]) for line in found[name].requires or ()}
     return True if any(need.startswith("nvidia-") and need in found for need in needs) else None
-
-
-def _first_word(requirement: str) -> str:
-    """Return the name that a requirement such as ``nvidia-nccl-cu12==2.21; extra`` begins with."""
-    for end, letter in enumerate(requirement):
-        if not (letter.isalnum() or letter in "-_."):
-            return requirement[:end]
-    return requirement
 
 
 def _plain(name: str) -> str:

@@ -57,7 +57,6 @@ class _Waiter:
     queue: LeaseQueue
     snapshot: Callable[[], Snapshot]
     quarantined: Callable[[], Collection[str]]
-    reserve_b: int
     evidence: Path | None
 
 
@@ -70,7 +69,6 @@ def lease(
     quarantined: Callable[[], Collection[str]] = tuple,
     avoid: Collection[str] = (),
     evidence: Path | None = None,
-    reserve_b: int = RESERVE_B,
 ) -> Iterator[Held]:
     """Hold device memory; read before it, write after it, and start no CUDA before it.
 
@@ -91,8 +89,6 @@ def lease(
         UUIDs that this request does not want where there are others.
     evidence : Path, optional
         File to which one JSON line is appended; for a killed process by the next that looks.
-    reserve_b : int
-        Bytes left free on each device.
 
     Raises
     ------
@@ -101,10 +97,10 @@ def lease(
     """
     seen = snapshot()
     with contextlib.ExitStack() as stack:
-        held = granted_lease(request, seen, reserve_b=reserve_b)
+        held = granted_lease(request, seen)
         if held is None:
             queue = LeaseQueue(root or lease_root())
-            waiter = _Waiter(queue, snapshot, quarantined, reserve_b, evidence)
+            waiter = _Waiter(queue, snapshot, quarantined, evidence)
             held = stack.enter_context(_leased(waiter, request, seen, avoid))
         try:
             with variables_set(held.environment()):
@@ -134,7 +130,7 @@ def _leased(
     with contextlib.ExitStack() as stack:
         try:
             bad = waiter.quarantined()
-            allowed = _able(request, seen, bad, waiter, avoid)
+            allowed = _able(request, seen, bad, avoid)
             with waiter.queue.locked():
                 ticket = waiter.queue.join(request, allowed, waiter.evidence)
             stack.callback(_give_back, waiter, ticket)
@@ -151,11 +147,11 @@ def _leased(
 def _wait(waiter: _Waiter, ticket: Ticket, request: Request, started_s: float) -> LeaseClaim:
     limit_s = request.wait_limit_s
     looked_s = time.monotonic()
-    if not waiter.queue.held_claim(ticket):
+    if not waiter.queue.own(waiter.queue.holding, ticket):
         what = f"a GPU with {request.bytes_ // MIB} MiB free"
         logger.info("job %s waits for %s; see tilewright devices", request.job, what)
     while True:
-        if claim := waiter.queue.held_claim(ticket):
+        if claim := waiter.queue.own(waiter.queue.holding, ticket):
             return claim
         now_s = time.monotonic()
         if limit_s is not None and now_s - started_s >= limit_s:
@@ -178,10 +174,10 @@ def _wait(waiter: _Waiter, ticket: Ticket, request: Request, started_s: float) -
 def _look(waiter: _Waiter, ticket: Ticket, request: Request, *, spread: bool) -> None:
     """See what became free; ``spread``: let others judge devices that are hidden from here."""
     seen, bad = waiter.snapshot(), waiter.quarantined()
-    able = _able(request, seen, bad, waiter)
+    able = _able(request, seen, bad)
     queue = waiter.queue
     with queue.locked():
-        own = queue.waiting_claim(ticket)
+        own = queue.own(queue.waiting, ticket)
         if own and not {*own.allowed} & {*able}:
             queue.save(replace(own, allowed=able))  # those it wanted cannot be had any more
         _grant(waiter, seen, bad, ticket, spread=spread)
@@ -203,7 +199,7 @@ def _grant(
     """Write the grants, and wake those whom they concern."""
     queue = waiter.queue
     claims = queue.claims()
-    changed = grants(seen.devices, claims, queue.last(), bad, waiter.reserve_b)
+    changed = grants(seen.devices, claims, queue.last(), bad)
     now_s = time.time()
     for claim in changed:
         queue.save(replace(claim, granted_s=now_s) if claim.uuid else claim)
@@ -229,7 +225,7 @@ def _give_back(waiter: _Waiter, ticket: Ticket) -> None:
     try:
         with waiter.queue.locked():
             waiter.queue.leave(ticket)
-            waiting = waiter.queue.names()
+            waiting = any(waiter.queue.waiting.iterdir())
         if waiting:
             seen, bad = waiter.snapshot(), waiter.quarantined()
             with waiter.queue.locked():
@@ -240,11 +236,7 @@ def _give_back(waiter: _Waiter, ticket: Ticket) -> None:
 
 
 def _able(
-    request: Request,
-    seen: Snapshot,
-    bad: Collection[str],
-    waiter: _Waiter,
-    avoid: Collection[str] = (),
+    request: Request, seen: Snapshot, bad: Collection[str], avoid: Collection[str] = ()
 ) -> tuple[str, ...]:
     """Return the devices that can hold a request, those to avoid only where there is no other.
 
@@ -259,13 +251,13 @@ def _able(
         raise NoDeviceError(
             f"job {request.job} has no GPU to use: {reason}; see tilewright devices"
         )
-    most_b = max(device.total_b for device in devices) - waiter.reserve_b
+    most_b = max(device.total_b for device in devices) - RESERVE_B
     if request.bytes_ > most_b:
         raise NoDeviceError(
             f"job {request.job} needs {request.bytes_} B, more than the {most_b} B of the largest "
             "GPU; make its tiles smaller or let it use the CPU"
         )
-    able = [d.uuid for d in devices if d.total_b - waiter.reserve_b >= request.bytes_]
+    able = [d.uuid for d in devices if d.total_b - RESERVE_B >= request.bytes_]
     return tuple(uuid for uuid in able if uuid not in avoid) or tuple(able)
 
 

@@ -219,7 +219,9 @@ class LeaseQueue:
                 if record is not None:
                     claim = _unpacked(record)
                     # killed between the record and its move, a granter has granted nothing
-                    living.append(claim if folder == self.holding else _waiting(claim))
+                    if folder == self.waiting:
+                        claim = replace(claim, uuid="", granted_b=0, foreign_b=0)
+                    living.append(claim)
                 else:
                     _note_killed(folder / name, granted=folder == self.holding)
                     (folder / name).unlink(missing_ok=True)
@@ -237,13 +239,11 @@ class LeaseQueue:
         if claim.uuid:
             (self.waiting / name).rename(self.holding / name)
 
-    def waiting_claim(self, ticket: Ticket) -> LeaseClaim | None:
-        """Return the claim of this process while it waits."""
-        return _own(self.waiting, ticket)
-
-    def held_claim(self, ticket: Ticket) -> LeaseClaim | None:
-        """Return the lease of this process; None while it waits."""
-        return _own(self.holding, ticket)
+    def own(self, folder: Path, ticket: Ticket) -> LeaseClaim | None:
+        """Return the claim of this process if it is in ``waiting`` or in ``holding``."""
+        if not (folder / ticket.name).exists():
+            return None
+        return _unpacked(os.pread(ticket.lock, RECORD_B, 0))
 
     def wake(self, number: int, kind: bytes) -> None:
         """Wake the process that waits with this ticket."""
@@ -271,10 +271,6 @@ class LeaseQueue:
         if first != ticket.name:
             return len(queue), _living(f"{self.waiting}/{first}") is None
         return 0, any(_living(f"{self.holding}/{name}") is None for name in holders)
-
-    def names(self) -> list[str]:
-        """Return the names in ``waiting``."""
-        return _names(self.waiting)
 
     def last(self) -> dict[str, str]:
         """Return the last device of each group."""
@@ -310,12 +306,6 @@ def _note_killed(path: Path, *, granted: bool) -> None:
         )  # fmt: skip
         line = held.evidence(claim.request, "failed" if granted else "not granted")
         append_json(Path(claim.evidence), line | {"time_s": round(end_s, 3), "held_s": None})
-
-
-def _own(folder: Path, ticket: Ticket) -> LeaseClaim | None:
-    if not (folder / ticket.name).exists():
-        return None
-    return _unpacked(os.pread(ticket.lock, RECORD_B, 0))
 
 
 def _names(folder: Path) -> list[str]:
@@ -355,7 +345,3 @@ def _unpacked(record: bytes) -> LeaseClaim:
     request = Request(**{k: v for k, v in told["request"].items() if k in _REQUEST})
     own = {k: v for k, v in told.items() if k in _CLAIM}
     return LeaseClaim(**own | {"request": request, "allowed": tuple(told["allowed"])})
-
-
-def _waiting(claim: LeaseClaim) -> LeaseClaim:
-    return replace(claim, uuid="", granted_b=0, foreign_b=0)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, cast, get_args
 
 from tilewright.devices.budget import RESERVE_B, Request, leasable
 from tilewright.devices.evidence import Held
 from tilewright.devices.inventory import Snapshot
+from tilewright.runtime.granted import granted_gpus
 
 #: Set in a job of the workflow that Slurm runs by itself.
 GRANTED = "TILEWRIGHT_GRANTED"
-_GPUS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 DeviceChoice = Literal["auto", "gpu", "cpu"]
 
 
@@ -36,44 +36,16 @@ def device_from_environment(
     >>> device_from_environment({"TILEWRIGHT_DEVICE": "gpu"})
     'gpu'
     """
-    match environ.get("TILEWRIGHT_DEVICE") or otherwise:
-        case "cpu":
-            return "cpu"
-        case "gpu":
-            return "gpu"
-        case "auto":
-            return "auto"
-        case other:
-            raise DeviceChoiceError(f"TILEWRIGHT_DEVICE is '{other}'; set it to cpu, gpu or auto")
+    choice = environ.get("TILEWRIGHT_DEVICE") or otherwise
+    if choice not in get_args(DeviceChoice):
+        raise DeviceChoiceError(f"TILEWRIGHT_DEVICE is '{choice}'; set it to cpu, gpu or auto")
+    return cast(DeviceChoice, choice)
 
 
 def use_granted_device() -> None:
     """Make the device that Slurm granted the one of this process and of what it starts."""
-    os.environ["TILEWRIGHT_DEVICE"] = granted_device()
+    os.environ["TILEWRIGHT_DEVICE"] = "gpu" if granted_gpus() else "cpu"
     os.environ[GRANTED] = "1"
-
-
-def granted_device(environ: Mapping[str, str] = os.environ) -> Literal["cpu", "gpu"]:
-    """Return the device that Slurm granted this job.
-
-    ``CUDA_VISIBLE_DEVICES`` alone does not count: sbatch hands a job the variables of the shell
-    that submitted it. Slurm itself lists the GPUs of a job and of a step.
-
-    Examples
-    --------
-    >>> granted_device({"CUDA_VISIBLE_DEVICES": "5", "SLURM_JOB_ID": "7"})
-    'cpu'
-    """
-    return "gpu" if any(environ.get(name) for name in _GPUS) else "cpu"
-
-
-def shared_by_slurm(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether Slurm granted shards: it counts them, but fences no memory.
-
-    The shard plugin of Slurm sets ``SLURM_SHARDS_ON_NODE`` for jobs, steps and tasks that have
-    shards, together with the variables of a GPU.
-    """
-    return bool(environ.get("SLURM_SHARDS_ON_NODE"))
 
 
 def by_slurm(environ: Mapping[str, str] = os.environ) -> bool:
@@ -82,14 +54,11 @@ def by_slurm(environ: Mapping[str, str] = os.environ) -> bool:
     Not where Snakemake itself runs inside an allocation, whose GPUs its jobs share.
     """
     alone = environ.get(GRANTED) and environ.get("SLURM_JOB_ID")
-    return bool(alone) and granted_device(environ) == "gpu"
+    return bool(alone) and granted_gpus(environ)
 
 
 def granted_lease(
-    request: Request,
-    seen: Snapshot,
-    environ: Mapping[str, str] = os.environ,
-    reserve_b: int = RESERVE_B,
+    request: Request, seen: Snapshot, environ: Mapping[str, str] = os.environ
 ) -> Held | None:
     """Return the one device that Slurm granted; None where the device must be leased.
 
@@ -112,9 +81,10 @@ def granted_lease(
         where = f"{socket.gethostname()}:{visible}"
         return Held(where, 0, reason=seen.reason, visible=visible)
     devices = leasable(seen.devices)
-    if shared_by_slurm(environ) or len(devices) != 1:
+    # Slurm counts shards, but fences no memory; its plugin sets this for jobs that have some
+    if environ.get("SLURM_SHARDS_ON_NODE") or len(devices) != 1:
         return None
-    bytes_ = devices[0].total_b - reserve_b
+    bytes_ = devices[0].total_b - RESERVE_B
     if request.bytes_ > bytes_:
         return None
     return Held(devices[0].uuid, bytes_, driver=seen.driver, visible=visible)

@@ -11,8 +11,7 @@ from tilewright.init.metadata import Metadata, read_metadata
 from tilewright.init.recognise import Recognised, recognise
 from tilewright.init.tile_layout import TileLayout, find_layout
 from tilewright.init.write import config_text, markers_text, samples_text
-from tilewright.io.conventions import RawPlane
-from tilewright.io.conventions.common import clean_token
+from tilewright.io.conventions.common import RawPlane, clean_token
 from tilewright.io.raw_headers import read_headers
 from tilewright.runtime.files import write_whole
 
@@ -103,15 +102,9 @@ def create_experiment(
     write_whole(config, text.text)
     write_whole(samples, samples_text(_samples(raw.resolve(), regions), layouts))
     write_whole(markers, markers_text(metadata.markers))
-    return InitResult(
-        config,
-        samples,
-        markers,
-        recognised.convention,
-        tuple(_found(recognised, metadata, layouts, planes)),
-        tuple(text.unknown),
-        tuple(warnings),
-    )
+    found = tuple(_found(recognised, metadata, layouts, planes))
+    told = (recognised.convention, found, tuple(text.unknown), tuple(warnings))
+    return InitResult(config, samples, markers, *told)
 
 
 def _layout(recognised: Recognised, metadata: Metadata, region: str) -> TileLayout:

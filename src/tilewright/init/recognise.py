@@ -10,8 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tilewright.io.conventions import RawDataError, RawPlane, ScanOptions, codex, scan
-from tilewright.io.conventions.common import list_folder, walk_images
+from tilewright.io.conventions import codex, scan
+from tilewright.io.conventions.common import (
+    RawDataError,
+    RawPlane,
+    ScanOptions,
+    list_folder,
+    walk_images,
+)
 from tilewright.io.conventions.fiji import find_configurations
 from tilewright.io.raw_headers import read_headers
 from tilewright.io.raw_pixels import channels_told

@@ -10,7 +10,7 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from tilewright.io.conventions import RawPlane, ScanOptions
+from tilewright.io.conventions.common import RawPlane, ScanOptions
 from tilewright.io.raw_headers import read_headers
 from tilewright.io.tile_grid import TileGrid, arrange, tile_key
 from tilewright.io.tile_order import factor_pairs

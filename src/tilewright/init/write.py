@@ -118,27 +118,20 @@ def config_text(
         for marker in metadata.markers
         if (marker.cycle, marker.channel) == (metadata.reference_cycle, metadata.reference_channel)
     )
-    out.key(
-        "reference_channel",
-        metadata.reference_channel,
-        f"{reference}: check that it shows nuclei, in every cycle",
-    )
+    shows = f"{reference}: check that it shows nuclei, in every cycle"
+    out.key("reference_channel", metadata.reference_channel, shows)
     _optics(out, metadata, planes)
     return out
 
 
 def _optics(out: ConfigText, metadata: Metadata, planes: int) -> None:
     out.text += _TAIL
-    told = {
+    immersion = (metadata.immersion_refractive_index, "1.0 air, 1.33 water, 1.515 oil")
+    medium = "of the mounting medium (used where depth_um > 0): 1.33 buffer, about 1.44 glycerol"
+    told: dict[str, tuple[float | None, str]] = {
         "numerical_aperture": (metadata.numerical_aperture, "of the objective"),
-        "immersion_refractive_index": (
-            metadata.immersion_refractive_index,
-            "1.0 air, 1.33 water, 1.515 oil",
-        ),
-        "sample_refractive_index": (
-            None,
-            "of the mounting medium (used where depth_um > 0): 1.33 buffer, about 1.44 glycerol",
-        ),
+        "immersion_refractive_index": immersion,
+        "sample_refractive_index": (None, medium),
     }
     if planes == 1:
         # Nothing asks for the optics then, so nothing needs filling in.
@@ -159,18 +152,15 @@ def samples_text(samples: Sequence[tuple[str, Path, str | None]], layouts: list[
 
     Columns that the config says for all samples are left out.
     """
-    columns = ["sample", "raw_dir"]
-    values: list[list[object]] = [[name, raw_dir] for name, raw_dir, _ in samples]
-    if any(region is not None for _, _, region in samples):
-        columns.append("region")
-        for line, (_, _, region) in zip(values, samples, strict=True):
-            line.append(region)
-    for index, column in enumerate(("rows", "cols", "layout", "overlap")):
-        if len({layout.grid[index] for layout in layouts}) > 1:
-            columns.append(column)
-            for line, layout in zip(values, layouts, strict=True):
-                line.append(layout.grid[index])
-    return _table([columns, *values], "\t")
+    names, folders, regions = zip(*samples, strict=True)
+    columns: dict[str, Sequence[object]] = {"sample": names, "raw_dir": folders}
+    if any(region is not None for region in regions):
+        columns["region"] = regions
+    grids = zip(*(layout.grid for layout in layouts), strict=True)
+    for column, values in zip(("rows", "cols", "layout", "overlap"), grids, strict=True):
+        if len(set(values)) > 1:
+            columns[column] = values
+    return _table([list(columns), *zip(*columns.values(), strict=True)], "\t")
 
 
 def markers_text(markers: Sequence[MarkerLine]) -> str:

@@ -148,20 +148,16 @@ def write_illumination(
     flat_path, dark_path, json_path = illumination_paths(stem)
     for path, plane in ((flat_path, illumination.flat), (dark_path, illumination.dark)):
         with whole_or_nothing(path) as partial:
-            _write_plane(partial, plane)
+            # A fixed description and software tag keep the same bytes for the same input.
+            tifffile.imwrite(
+                partial,
+                np.ascontiguousarray(plane, dtype=np.float32),
+                compression="zlib",
+                predictor=True,
+                metadata=None,
+                software="tilewright",
+            )
     content = {"pedestal_counts": illumination.pedestal, **numbers}
     text = json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n"
     write_whole(json_path, text)
     return flat_path, dark_path, json_path
-
-
-def _write_plane(path: Path, plane: NDArray[np.float32]) -> None:
-    # A fixed description and software tag keep the same bytes for the same input.
-    tifffile.imwrite(
-        path,
-        np.ascontiguousarray(plane, dtype=np.float32),
-        compression="zlib",
-        predictor=True,
-        metadata=None,
-        software="tilewright",
-    )

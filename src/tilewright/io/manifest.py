@@ -17,29 +17,21 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from tilewright.io.conventions import RawDataError, RawPlane, ScanOptions, scan, select_region
-from tilewright.io.conventions.common import RAW_DIR_FILE
+from tilewright.io.conventions import scan
+from tilewright.io.conventions.common import (
+    RAW_DIR_FILE,
+    RawDataError,
+    RawPlane,
+    ScanOptions,
+    select_region,
+)
 from tilewright.io.raw_headers import RawHeader, read_headers
 from tilewright.io.tile_grid import TileGrid, arrange, completeness, tile_key
 from tilewright.runtime.files import write_whole
 
-__all__ = ["COLUMNS", "RawDataError", "build_manifest"]
-
 COLUMNS = (
-    "channel",
-    "row",
-    "col",
-    "tile",
-    "z",
-    "path",
-    "page",
-    "y_px",
-    "x_px",
-    "height_px",
-    "width_px",
-    "dtype",
-    "size_bytes",
-    "mtime_ns",
+    *("channel", "row", "col", "tile", "z", "path", "page", "y_px", "x_px"),
+    *("height_px", "width_px", "dtype", "size_bytes", "mtime_ns"),
 )
 #: Beside the manifests: the digest of what was last looked at and found well.
 _LOOKED = "looked_at.txt"
@@ -65,7 +57,7 @@ def build_manifest(
         Folder of the raw data.
     acquisition : mapping
         The section of the configuration: ``convention`` and the fields of
-        :class:`~tilewright.io.conventions.ScanOptions`; other keys are passed over.
+        :class:`~tilewright.io.conventions.common.ScanOptions`; other keys are passed over.
     channels : mapping of int to sequence of str
         Channels of every cycle as the markers table lists them; files of others are
         passed over.
@@ -107,16 +99,10 @@ def build_manifest(
         problems += grid.problems or completeness(grid, planes, channels)
     if problems or grid is None:
         raise RawDataError(_message(raw_dir, problems))
-    tables = {
-        cycle: _table(
-            [plane for plane in planes if plane.cycle == cycle],
-            grid,
-            headers,
-            channels[cycle],
-            len(folder) + 1,
-        )
-        for cycle in manifests
-    }
+    tables = {}
+    for cycle in manifests:
+        own = [plane for plane in planes if plane.cycle == cycle]
+        tables[cycle] = _table(own, grid, headers, channels[cycle], len(folder) + 1)
     beside = next(iter(manifests.values())).with_name
     digest = sha256("\n".join([look_for, *tables.values()]).encode()).hexdigest()
     problems = look(tables) if look and not _holds(beside(_LOOKED), digest) else []
@@ -239,36 +225,19 @@ def _table(
 
     ``prefix`` characters of every path are the raw folder, which the table leaves out.
     """
-    lines = []
+    lines: list[tuple[Any, ...]] = []
     rank = {channel: index for index, channel in enumerate(channels)}
     for plane in planes:
-        place = grid.places[plane.cycle][tile_key(plane)]
+        row, col, tile, *place_px = grid.places[plane.cycle][tile_key(plane)]
         header = headers[plane.path]
-        lines.append(
-            (
-                rank[plane.channel],
-                place.row,
-                place.col,
-                plane.z,
-                (
-                    plane.channel,
-                    place.row,
-                    place.col,
-                    place.tile,
-                    plane.z,
-                    plane.path[prefix:],
-                    plane.page,
-                    place.y_px,
-                    place.x_px,
-                    *header[2:5],
-                    *header[:2],
-                ),
-            )
-        )
+        below = plane.path[prefix:]
+        where = (plane.channel, row, col, tile, plane.z, below, plane.page, *place_px)
+        lines.append((*where, *header[2:5], *header[:2]))
+    lines.sort(key=lambda line: (rank[line[0]], line[1], line[2], line[4]))
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(line[4] for line in sorted(lines))
+    writer.writerows(lines)
     return stream.getvalue()
 
 
@@ -278,6 +247,5 @@ def _holds(path: Path, text: str) -> bool:
 
 def _write_if_changed(path: Path, text: str) -> None:
     """Write whole or not at all, and leave an equal file as it is."""
-    if _holds(path, text):
-        return
-    write_whole(path, text)
+    if not _holds(path, text):
+        write_whole(path, text)

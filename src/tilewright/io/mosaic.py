@@ -16,16 +16,12 @@ from tilewright.io.zarr_store import (
     OmeZarrVersion,
     StoreError,
     StoreWriter,
-    create_group,
     create_level,
-    json_ready,
+    create_store,
+    describe,
     multiscales,
-    ome_attributes,
-    open_group,
-    whole_store,
+    open_store,
 )
-
-__all__ = ["Mosaic", "MosaicWriter", "StoreError", "create_mosaic", "open_mosaic"]
 
 
 @dataclass(frozen=True)
@@ -75,8 +71,8 @@ def open_mosaic(path: str | Path) -> Mosaic:
         There is no OME-Zarr image with axes z, y, x at ``path``.
     """
     path = Path(path)
-    group = open_group(path)
-    image = ome_attributes(group)["multiscales"][0]
+    group, ome = open_store(path)
+    image = ome["multiscales"][0]
     axes = "".join(axis["name"] for axis in image["axes"])
     if axes != "zyx":
         raise StoreError(f"{path} has axes {axes}; a mosaic has zyx")
@@ -87,42 +83,6 @@ def open_mosaic(path: str | Path) -> Mosaic:
     return Mosaic(
         path, array.shape, array.dtype, array.chunks[-1], (z_um, y_um, x_um), attributes, array
     )
-
-
-class MosaicWriter(StoreWriter):
-    """A mosaic being written."""
-
-    def write(self, z: int | slice, y: int | slice, x: int | slice, block: NDArray[Any]) -> None:
-        """Write a block (y, x) or (z, y, x) in the mosaic's dtype.
-
-        Blocks that cover whole chunks are written in parallel; others are correct, but wait
-        for one another.
-
-        Parameters
-        ----------
-        z, y, x : int or slice
-            Where the block starts; a slice must have the block's length.
-        block : ndarray
-            Pixels; two-dimensional for one plane.
-
-        Raises
-        ------
-        StoreError
-            The block has another dtype, does not fit its slices, or lies outside the mosaic.
-        """
-        planes = block[None] if block.ndim == 2 else block
-        starts = [_start(where, n) for where, n in zip((z, y, x), planes.shape, strict=True)]
-        for plane, pixels in enumerate(planes, starts[0]):
-            self._level.write(plane, starts[1], starts[2], pixels)
-
-
-def _start(where: int | slice, length: int) -> int:
-    if not isinstance(where, slice):
-        return int(where)
-    start = int(where.start or 0)
-    if where.step not in (None, 1) or (where.stop is not None and where.stop - start != length):
-        raise StoreError(f"a block of {length} pixels does not fit {where}")
-    return start
 
 
 @contextlib.contextmanager
@@ -137,7 +97,7 @@ def create_mosaic(
     ome_zarr_version: OmeZarrVersion = "0.4",
     fill: float = 0,
     attributes: dict[str, Any] | None = None,
-) -> Iterator[MosaicWriter]:
+) -> Iterator[StoreWriter]:
     """Write a mosaic under a temporary name that becomes ``path`` when the block succeeds.
 
     Parameters
@@ -163,14 +123,13 @@ def create_mosaic(
 
     Yields
     ------
-    MosaicWriter
+    StoreWriter
+        Its planes are the mosaic's.
     """
     path = Path(path)
-    with whole_store(path) as partial:
-        group = create_group(partial, ome_zarr_version)
-        level = create_level(group, 0, "zyx", shape, np.dtype(dtype), chunk_px, fill)
-        writer = MosaicWriter(level, dict(attributes or {}))
+    with create_store(path, ome_zarr_version) as group:
+        writer = create_level(group, 0, "zyx", shape, np.dtype(dtype), chunk_px, fill)
+        writer.attributes |= attributes or {}
         yield writer
         ome = multiscales("zyx", [voxel_um], name, ome_zarr_version)
-        own = json_ready(writer.attributes, path)
-        group.update_attributes({**ome, ATTRIBUTES_KEY: own})
+        describe(group, ome, writer.attributes, path)

@@ -17,19 +17,12 @@ import tifffile
 from numpy.typing import NDArray
 
 from tilewright.io.ome_zarr import Image, open_image
-from tilewright.io.zarr_store import StoreError
 from tilewright.runtime.files import whole_or_nothing
 
-Compression = Literal["deflate", "zstd", "lzw", "none"]
-#: tifffile's name and level of each compression. On Hoechst and brain tiles deflate 1 makes
-#: 81 and 47 % at 92 and 145 MB/s per core, deflate 6 83 and 47 % at 53 and 27; zstd 1 makes
-#: 82 and 51 % at 525 and 183 MB/s.
-_CODECS: dict[str, tuple[str | None, int | None]] = {
-    "deflate": ("zlib", 1),
-    "zstd": ("zstd", 1),
-    "lzw": ("lzw", None),
-    "none": (None, None),
-}
+Compression = Literal["deflate", "zstd"]
+#: tifffile's names. On Hoechst and brain tiles deflate 1 makes 81 and 47 % at 92 and 145 MB/s per
+#: core, deflate 6 83 and 47 % at 53 and 27; zstd 1 makes 82 and 51 % at 525 and 183 MB/s.
+_CODECS = {"deflate": "zlib", "zstd": "zstd"}
 #: Bytes handed to the compressing threads at once.
 _BATCH_BYTES = 32 * 2**20
 
@@ -53,8 +46,8 @@ def write_ome_tiff(
         colours and pixel size are taken over.
     tiff_path : Path
         File to write; appears when it is whole.
-    compression : {"deflate", "zstd", "lzw", "none"}
-        With a horizontal predictor. Every reader knows deflate; zstd is faster.
+    compression : {"deflate", "zstd"}
+        Level 1 with a horizontal predictor. Every reader knows deflate; zstd is faster.
     tile_px : int
         Side of the TIFF's tiles, a multiple of 16.
     workers : int
@@ -63,47 +56,39 @@ def write_ome_tiff(
     Raises
     ------
     StoreError
-        The image cannot be read, or an option is unknown.
+        The image cannot be read.
     """
-    if compression not in _CODECS:
-        raise StoreError(f"compression {compression!r} is unknown; choose one of {list(_CODECS)}")
-    if tile_px < 16 or tile_px % 16:
-        raise StoreError(f"tile_px is {tile_px}; a TIFF's tiles are a multiple of 16 pixels")
     image = open_image(image_path)
-    options = _options(image, compression, tile_px, workers)
+    options = {
+        "tile": (tile_px, tile_px),
+        "photometric": "minisblack",
+        "compression": _CODECS[compression],
+        "compressionargs": {"level": 1},
+        "predictor": True,
+        "resolutionunit": "CENTIMETER",
+        "software": "tilewright",
+        "maxworkers": workers,
+        "buffersize": _BATCH_BYTES,
+    }
+    own: dict[str, Any] = {
+        "subifds": len(image.levels) - 1,
+        "metadata": _metadata(image, Path(tiff_path).name),
+    }
     with (
         whole_or_nothing(Path(tiff_path)) as partial,
         tifffile.TiffWriter(partial, bigtiff=True, ome=True) as tif,
     ):
         for level, array in enumerate(image.levels):
             y_um, x_um = (um * 2**level for um in image.pixel_um)
-            first: dict[str, Any] = {
-                "subifds": len(image.levels) - 1,
-                "metadata": _metadata(image, Path(tiff_path).name),
-            }
             tif.write(
                 _tiles(array, tile_px),
                 shape=array.shape,
                 dtype=array.dtype,
                 resolution=(1e4 / x_um, 1e4 / y_um),
-                **(first if level == 0 else {"subfiletype": 1, "metadata": None}),
+                **own,
                 **options,
             )
-
-
-def _options(image: Image, compression: str, tile_px: int, workers: int) -> dict[str, Any]:
-    codec, codec_level = _CODECS[compression]
-    return {
-        "tile": (tile_px, tile_px),
-        "photometric": "minisblack",
-        "compression": codec,
-        "compressionargs": {} if codec_level is None else {"level": codec_level},
-        "predictor": codec is not None,
-        "resolutionunit": "CENTIMETER",
-        "software": "tilewright",
-        "maxworkers": workers,
-        "buffersize": _BATCH_BYTES,
-    }
+            own = {"subfiletype": 1, "metadata": None}
 
 
 def _metadata(image: Image, name: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,14 @@ from numpy.typing import NDArray
 
 from tilewright.io.zarr_store import (
     ATTRIBUTES_KEY,
-    ChunkedLevel,
     OmeZarrVersion,
     StoreError,
     StoreWriter,
-    create_group,
     create_level,
-    for_each,
-    json_ready,
+    create_store,
+    describe,
     multiscales,
-    ome_attributes,
-    open_group,
-    whole_store,
+    open_store,
 )
 
 #: A pyramid ends with the first level that fits into a square of this size.
@@ -69,8 +66,7 @@ def open_image(path: str | Path) -> Image:
         There is no OME-Zarr image with axes c, y, x and channel names at ``path``.
     """
     path = Path(path)
-    group = open_group(path)
-    ome = ome_attributes(group)
+    group, ome = open_store(path)
     image = ome["multiscales"][0]
     axes = "".join(axis["name"] for axis in image["axes"])
     if axes != "cyx" or "omero" not in ome:
@@ -82,14 +78,6 @@ def open_image(path: str | Path) -> Image:
     colours = tuple(channel["color"] for channel in channels)
     attributes: Any = group.attrs.get(ATTRIBUTES_KEY, {})
     return Image(path, levels, names, colours, (y_um, x_um), attributes)
-
-
-class ImageWriter(StoreWriter):
-    """The full resolution of an image being written."""
-
-    def write(self, channel: int, y0: int, x0: int, block: NDArray[Any]) -> None:
-        """Write a block (y, x) of one channel; see :meth:`ChunkedLevel.write`."""
-        self._level.write(channel, y0, x0, block)
 
 
 @contextlib.contextmanager
@@ -105,7 +93,7 @@ def create_image(
     ome_zarr_version: OmeZarrVersion = "0.4",
     workers: int = 1,
     attributes: dict[str, Any] | None = None,
-) -> Iterator[ImageWriter]:
+) -> Iterator[StoreWriter]:
     """Write a multi-channel image; its pyramid is made when the block succeeds.
 
     The image has a temporary name until it is whole.
@@ -135,22 +123,20 @@ def create_image(
 
     Yields
     ------
-    ImageWriter
+    StoreWriter
+        Its planes are the channels.
     """
     path = Path(path)
-    with whole_store(path) as partial:
-        group = create_group(partial, ome_zarr_version)
-        full = create_level(
-            group, 0, "cyx", (len(channel_names), *shape), np.dtype(dtype), chunk_px
-        )
-        writer = ImageWriter(full, dict(attributes or {}))
+    with create_store(path, ome_zarr_version) as group:
+        whole = (len(channel_names), *shape)
+        writer = create_level(group, 0, "cyx", whole, np.dtype(dtype), chunk_px)
+        writer.attributes |= attributes or {}
         yield writer
-        levels = _build_pyramid(group, full, workers)
+        levels = _build_pyramid(group, writer, workers)
         scales = [(1.0, pixel_um[0] * 2**k, pixel_um[1] * 2**k) for k in range(len(levels))]
         omero = _display(levels[-1].array, channel_names)
         ome = multiscales("cyx", scales, name, ome_zarr_version, omero)
-        own = json_ready(writer.attributes, path)
-        group.update_attributes({**ome, ATTRIBUTES_KEY: own})
+        describe(group, ome, writer.attributes, path)
 
 
 def halve(pixels: NDArray[Any]) -> NDArray[Any]:
@@ -166,7 +152,7 @@ def halve(pixels: NDArray[Any]) -> NDArray[Any]:
     return half.astype(pixels.dtype)
 
 
-def _build_pyramid(group: zarr.Group, full: ChunkedLevel, workers: int) -> list[ChunkedLevel]:
+def _build_pyramid(group: zarr.Group, full: StoreWriter, workers: int) -> list[StoreWriter]:
     """Add levels of half the size, chunk by chunk, until one fits ``SMALLEST_LEVEL_PX``."""
     levels = [full]
     while max(levels[-1].shape[1:]) > SMALLEST_LEVEL_PX:
@@ -178,16 +164,19 @@ def _build_pyramid(group: zarr.Group, full: ChunkedLevel, workers: int) -> list[
     return levels
 
 
-def _halve_level(source: ChunkedLevel, target: ChunkedLevel, workers: int) -> None:
+def _halve_level(source: StoreWriter, target: StoreWriter, workers: int) -> None:
     side = target.chunk_px
     channels, height, width = target.shape
 
-    def make(c: int, y: int, x: int) -> None:
+    def make(place: tuple[int, int, int]) -> None:
+        c, y, x = place
         area = source.array[c, 2 * y : 2 * (y + side), 2 * x : 2 * (x + side)]
         target.write(c, y, x, halve(area))
 
     starts = (range(channels), range(0, height, side), range(0, width, side))
-    for_each(make, itertools.product(*starts), workers)
+    with ThreadPoolExecutor(workers) as pool:
+        for _ in pool.map(make, itertools.product(*starts)):
+            pass
 
 
 def _display(smallest: Any, channel_names: Sequence[str]) -> dict[str, Any]:

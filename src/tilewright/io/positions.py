@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +16,8 @@ from tilewright.runtime.files import write_whole
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-_POSITION_COLUMNS = ("row", "col", "y_px", "x_px", "sigma_px", "island")
-_EDGE_COLUMNS = (
-    *("row_a", "col_a", "row_b", "col_b", "dy_px", "dx_px"),
-    *("score", "accepted", "residual_px", "log10_chance"),
-)
+#: Columns that hold whole numbers; the others hold fractions.
+_WHOLE = {"row", "col", "island", "row_a", "col_a", "row_b", "col_b", "accepted"}
 
 
 class PositionFileError(ValueError):
@@ -48,6 +46,12 @@ class Positions:
     x_px: Floats
     sigma_px: Floats
     island: Indices
+
+    def places(self) -> dict[tuple[int, int], tuple[float, float]]:
+        """Return (y, x) in px of each tile by (row, col)."""
+        columns = (self.row, self.col, self.y_px, self.x_px)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return {(row, col): (y, x) for row, col, y, x in rows}
 
 
 @dataclass(frozen=True)
@@ -83,9 +87,7 @@ class Edges:
 
 def write_positions(path: Path, positions: Positions) -> None:
     """Write ``row,col,y_px,x_px,sigma_px,island``; px with 4 digits, the solution has no more."""
-    p = positions
-    columns = (p.row, p.col, p.y_px, p.x_px, p.sigma_px, p.island)
-    _write_csv(path, _POSITION_COLUMNS, zip(*(c.tolist() for c in columns), strict=True))
+    _write_csv(path, positions)
 
 
 def read_positions(path: Path) -> Positions:
@@ -96,23 +98,17 @@ def read_positions(path: Path) -> Positions:
     PositionFileError
         A column is missing, a value is no finite number, or a tile is listed twice.
     """
-    table = _read_csv(path, _POSITION_COLUMNS)
-    row, col = _integers(path, table, "row"), _integers(path, table, "col")
+    table = _read_csv(path, Positions)
+    row, col = table["row"], table["col"]
     if len(set(zip(row.tolist(), col.tolist(), strict=True))) != len(row):
         raise PositionFileError(f"{path} lists a tile twice; keep one line per row and col")
     order = np.lexsort((col, row))
-    y, x, sigma = (_floats(path, table, name)[order] for name in ("y_px", "x_px", "sigma_px"))
-    return Positions(row[order], col[order], y, x, sigma, _integers(path, table, "island")[order])
+    return Positions(**{name: values[order] for name, values in table.items()})
 
 
 def write_edges(path: Path, edges: Edges) -> None:
     """Write ``row_a,col_a,row_b,col_b,dy_px,dx_px,score,accepted,residual_px,log10_chance``."""
-    e = edges
-    columns = (
-        *(e.row_a, e.col_a, e.row_b, e.col_b, e.dy_px, e.dx_px, e.score),
-        *(e.accepted.astype(np.int64), e.residual_px, e.log10_chance),
-    )
-    _write_csv(path, _EDGE_COLUMNS, zip(*(c.tolist() for c in columns), strict=True))
+    _write_csv(path, edges)
 
 
 def read_edges(path: Path) -> Edges:
@@ -123,12 +119,8 @@ def read_edges(path: Path) -> Edges:
     PositionFileError
         A column is missing or a value is no finite number.
     """
-    table = _read_csv(path, _EDGE_COLUMNS)
-    row_a, col_a, row_b, col_b = (_integers(path, table, name) for name in _EDGE_COLUMNS[:4])
-    dy, dx, score = (_floats(path, table, name) for name in _EDGE_COLUMNS[4:7])
-    accepted = _integers(path, table, "accepted").astype(np.bool_)
-    residual, chance = (_floats(path, table, name) for name in _EDGE_COLUMNS[8:])
-    return Edges(row_a, col_a, row_b, col_b, dy, dx, score, accepted, residual, chance)
+    table = _read_csv(path, Edges)
+    return Edges(**table | {"accepted": table["accepted"].astype(np.bool_)})
 
 
 def write_tile_configuration(path: Path, names: Sequence[str], yx_px: Floats) -> None:
@@ -140,36 +132,36 @@ def write_tile_configuration(path: Path, names: Sequence[str], yx_px: Floats) ->
     write_whole(path, "\n".join(lines) + "\n")
 
 
-def _write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[float]]) -> None:
-    lines = [",".join(header)]
-    for row in rows:
+def _write_csv(path: Path, table: Positions | Edges) -> None:
+    names = [field.name for field in fields(table)]
+    lines = [",".join(names)]
+    for row in zip(*(getattr(table, name).tolist() for name in names), strict=True):
         # + 0.0 turns -0.0 into 0.0, so that equal results are equal bytes.
-        lines.append(",".join(f"{v + 0.0:.4f}" if isinstance(v, float) else str(v) for v in row))
+        cells = (f"{v + 0.0:.4f}" if isinstance(v, float) else str(int(v)) for v in row)
+        lines.append(",".join(cells))
     write_whole(path, "\n".join(lines) + "\n")
 
 
-def _read_csv(path: Path, columns: Sequence[str]) -> dict[str, list[str]]:
+def _read_csv(path: Path, kind: type[Positions | Edges]) -> dict[str, NDArray[Any]]:
+    names = [field.name for field in fields(kind)]
     with path.open(encoding="utf-8", newline="") as stream:
         reader = csv.DictReader(stream)
-        missing = [name for name in columns if name not in (reader.fieldnames or ())]
+        missing = [name for name in names if name not in (reader.fieldnames or ())]
         if missing:
             raise PositionFileError(f"{path} has no column {missing[0]!r}; write it again")
         rows = list(reader)
-    return {name: [row[name] or "" for row in rows] for name in columns}
+    return {name: _numbers(path, name, [row[name] or "" for row in rows]) for name in names}
 
 
-def _floats(path: Path, table: dict[str, list[str]], name: str) -> Floats:
+def _numbers(path: Path, name: str, texts: list[str]) -> NDArray[Any]:
     try:
-        values = np.array([float(text) for text in table[name]], np.float64)
+        values = np.array([float(text) for text in texts], np.float64)
     except ValueError as error:
         raise PositionFileError(f"{path}: column {name!r} holds no number ({error})") from error
     if not np.isfinite(values).all():
         raise PositionFileError(f"{path}: column {name!r} holds a value that is not finite")
-    return values
-
-
-def _integers(path: Path, table: dict[str, list[str]], name: str) -> Indices:
-    values = _floats(path, table, name)
+    if name not in _WHOLE:
+        return values
     if (values != np.rint(values)).any():
         raise PositionFileError(f"{path}: column {name!r} holds a number that is not whole")
     return values.astype(np.int64)

@@ -181,6 +181,8 @@ def structure(plane: NDArray[Any]) -> float:
     Of means over 4 x 4 px, less the mean over 9 x 9 of those: blank glass under uneven light,
     shot noise, hot pixels and stripes of a camera give about 0.
     """
+    from scipy.ndimage import uniform_filter
+
     height, width = (max(1, size // _BIN) for size in plane.shape)
     if min(height, width) < 8:
         return 1.0  # too small to tell
@@ -188,23 +190,13 @@ def structure(plane: NDArray[Any]) -> float:
     means = cut.reshape(height, _BIN, width, _BIN).mean(axis=(1, 3))
     # A hot pixel or a speck of dust is no structure.
     means = np.minimum(means, np.percentile(means, 99.5))
-    flat = means - _surroundings(means)
+    flat = means - uniform_filter(means, 9, mode="nearest")
     flat -= flat.mean()
     power = float((flat**2).mean())
     if power == 0:
         return 0.0
-    along = [
-        float((flat[1:] * flat[:-1]).mean()),
-        float((flat[:, 1:] * flat[:, :-1]).mean()),
-    ]
-    return min(along) / power
-
-
-def _surroundings(means: NDArray[np.float32]) -> NDArray[np.float32]:
-    from scipy.ndimage import uniform_filter
-
-    smooth: NDArray[np.float32] = uniform_filter(means, 9, mode="nearest")
-    return smooth
+    down, right = (flat[1:] * flat[:-1]).mean(), (flat[:, 1:] * flat[:, :-1]).mean()
+    return min(float(down), float(right)) / power
 
 
 def grain_trend(plane: NDArray[Any]) -> float | None:

@@ -42,7 +42,7 @@ class PageHeader(NamedTuple):
 
 
 class _TiffForm(NamedTuple):
-    """Sizes of a TIFF (42) or BigTIFF (43)."""
+    """Byte order, and codes of a TIFF (42) or BigTIFF (43)."""
 
     order: str
     number: str
@@ -80,20 +80,13 @@ def read_page_headers(stream: BinaryIO, size_bytes: int) -> list[PageHeader]:
 
 def _read_start(start: bytes) -> tuple[_TiffForm, int]:
     """Return the form of the file and the offset of its first page."""
-    order = {b"II": "<", b"MM": ">"}.get(start[:2])
+    order = {b"II": "<", b"MM": ">"}.get(start[:2], "")
     magic = struct.unpack_from(f"{order}H", start, 2)[0] if order else 0
-    if magic == 42:
-        form, (offset,) = (
-            _TiffForm(order or "", "H", "HHI4s", "I"),
-            struct.unpack_from(f"{order}I", start, 4),
-        )
-    elif magic == 43:
-        form, (offset,) = (
-            _TiffForm(order or "", "Q", "HHQ8s", "Q"),
-            struct.unpack_from(f"{order}Q", start, 8),
-        )
-    else:
+    if magic not in (42, 43):
         raise BrokenTiffError("is no TIFF")
+    codes = ("H", "HHI4s", "I") if magic == 42 else ("Q", "HHQ8s", "Q")
+    form = _TiffForm(order, *(order + code for code in codes))
+    (offset,) = struct.unpack_from(form.offset, start, 4 if magic == 42 else 8)
     if offset == 0:
         raise BrokenTiffError("is a TIFF without a page")
     return form, offset
@@ -104,12 +97,12 @@ def _read_directory(
 ) -> tuple[dict[int, tuple[int, ...]], int]:
     """Return the tags of one page and the offset of the next, 0 after the last."""
     stream.seek(offset)
-    (count,) = _unpack(stream, form.order + form.number)
-    entry = struct.Struct(form.order + form.entry)
+    (count,) = _unpack(stream, form.number)
+    entry = struct.Struct(form.entry)
     if count > 4096:
         raise BrokenTiffError("is damaged (a page header of more than 4096 tags)")
     table = stream.read(count * entry.size)
-    (next_offset,) = _unpack(stream, form.order + form.offset)
+    (next_offset,) = _unpack(stream, form.offset)
     tags = {}
     for tag, kind, number, value in entry.iter_unpack(table):
         if tag in _TAGS and kind in _CODES and number:
@@ -117,7 +110,7 @@ def _read_directory(
             if struct.calcsize(code) <= len(value):
                 tags[tag] = struct.unpack_from(code, value)
             else:
-                stream.seek(struct.unpack(form.order + form.offset, value)[0])
+                stream.seek(struct.unpack(form.offset, value)[0])
                 tags[tag] = _unpack(stream, code)
     return tags, next_offset
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tilewright.io.conventions.common import RawPlane, ScanOptions
 from tilewright.io.tile_order import LAYOUTS, factor_pairs, grid_places, tile_places
 
 
-@dataclass(frozen=True)
-class GridPlace:
+class GridPlace(NamedTuple):
     """A tile's place: on the grid, its number, and its stage position in pixels."""
 
     row: int
@@ -23,6 +23,8 @@ class GridPlace:
 
 #: What tells one tile of a cycle from another in the names of the raw files.
 TileKey = tuple[int | None, int | None, int | None, float | None, float | None]
+#: (row, col) of every tile seen, per cycle.
+_Placed = dict[int, dict[TileKey, tuple[int, int]]]
 
 
 @dataclass
@@ -59,15 +61,26 @@ def arrange(
         keys[plane.cycle].add(tile_key(plane))
     some = next(iter(next(iter(keys.values()))))
     if some[3] is not None:
-        return _by_position(keys, options, tile_shape_px)
-    if some[1] is not None:
-        return _by_row_and_col(keys, options, tile_shape_px)
-    return _by_number(keys, options, tile_shape_px)
+        placed = {cycle: _by_position(found, tile_shape_px) for cycle, found in keys.items()}
+        grid = _grid_of_seen(placed, options)
+    elif some[1] is not None:
+        placed = _by_row_and_col(keys)
+        grid = _grid_of_seen(placed, options)
+    else:
+        grid, placed = _by_number(keys, options)
+    (height, width), step = tile_shape_px, 1.0 - options.overlap
+    for cycle, tiles in placed.items():
+        y0, x0 = (min(key[axis] or 0.0 for key in tiles) for axis in (3, 4))
+        grid.places[cycle] = {}
+        for key, (row, col) in tiles.items():
+            y_px = row * step * height if key[3] is None else (key[3] or 0.0) - y0
+            x_px = col * step * width if key[4] is None else (key[4] or 0.0) - x0
+            number = grid.expected.get((row, col), -1)
+            grid.places[cycle][key] = GridPlace(row, col, number, y_px, x_px)
+    return grid
 
 
-def _by_number(
-    keys: Mapping[int, set[TileKey]], options: ScanOptions, shape: tuple[int, int]
-) -> TileGrid:
+def _by_number(keys: Mapping[int, set[TileKey]], options: ScanOptions) -> tuple[TileGrid, _Placed]:
     numbers = sorted({key[0] or 0 for found in keys.values() for key in found})
     rows, cols, layout = options.rows, options.cols, options.layout
     pairs = ", ".join(f"{r} x {c}" for r, c in factor_pairs(len(numbers)))
@@ -75,10 +88,9 @@ def _by_number(
         rows = cols = 1
     if not rows or not cols:
         what = f"files number {len(numbers)} tiles; set acquisition.rows and cols (rows x cols"
-        return TileGrid(0, 0, {}, {}, [f"{what} can be {pairs})"])
+        return _no_grid(f"{what} can be {pairs})")
     if layout not in LAYOUTS:
-        problem = f"acquisition.layout is {layout!r}; choose one of {', '.join(LAYOUTS)}"
-        return TileGrid(0, 0, {}, {}, [problem])
+        return _no_grid(f"acquisition.layout is {layout!r}; choose one of {', '.join(LAYOUTS)}")
     count = rows * cols
     first = 0 if numbers[0] == 0 else 1 if numbers[-1] <= count else numbers[0]
     within = range(first, first + count)
@@ -86,69 +98,43 @@ def _by_number(
     if numbers[-1] not in within or (
         len(numbers) < count and numbers[-1] - numbers[0] + 1 == len(numbers)
     ):
-        problem = (
+        return _no_grid(
             f"the grid is {rows} x {cols} = {count} tiles, but the files number {len(numbers)} "
             f"({numbers[0]} to {numbers[-1]}); "
             f"copy what is missing, or correct acquisition.rows and cols (they can be {pairs})"
         )
-        return TileGrid(0, 0, {}, {}, [problem])
     places = dict(zip(within, tile_places(layout, rows, cols), strict=True))
-    grid = _grid(rows, cols, {place: number for number, place in places.items()})
-    for cycle, found in keys.items():
-        grid.places[cycle] = {
-            key: _nominal(*places[key[0] or 0], key[0] or 0, options, shape) for key in found
-        }
-    return grid
+    placed = {cycle: {key: places[key[0] or 0] for key in found} for cycle, found in keys.items()}
+    return _grid(rows, cols, {place: number for number, place in places.items()}), placed
 
 
-def _by_row_and_col(
-    keys: Mapping[int, set[TileKey]], options: ScanOptions, shape: tuple[int, int]
-) -> TileGrid:
+def _no_grid(problem: str) -> tuple[TileGrid, _Placed]:
+    return TileGrid(0, 0, {}, {}, [problem]), {}
+
+
+def _by_row_and_col(keys: Mapping[int, set[TileKey]]) -> _Placed:
     everywhere = [key for found in keys.values() for key in found]
     row0 = min(key[1] or 0 for key in everywhere)
     col0 = min(key[2] or 0 for key in everywhere)
-    seen = {((key[1] or 0) - row0, (key[2] or 0) - col0) for key in everywhere}
-    grid = _grid_of_seen(seen, options)
-    for cycle, found in keys.items():
-        grid.places[cycle] = {}
-        for key in found:
-            row, col = (key[1] or 0) - row0, (key[2] or 0) - col0
-            number = grid.expected.get((row, col), -1)
-            grid.places[cycle][key] = _nominal(row, col, number, options, shape)
-    return grid
+    return {
+        cycle: {key: ((key[1] or 0) - row0, (key[2] or 0) - col0) for key in found}
+        for cycle, found in keys.items()
+    }
 
 
-def _by_position(
-    keys: Mapping[int, set[TileKey]], options: ScanOptions, shape: tuple[int, int]
-) -> TileGrid:
-    placed: dict[int, dict[TileKey, tuple[int, int]]] = {}
-    for cycle, found in keys.items():
-        ordered = sorted(found, key=lambda key: (key[3] or 0.0, key[4] or 0.0))
-        positions = [(key[3] or 0.0, key[4] or 0.0) for key in ordered]
-        placed[cycle] = dict(zip(ordered, grid_places(positions, shape), strict=True))
-    grid = _grid_of_seen({place for found in placed.values() for place in found.values()}, options)
-    for cycle, tiles in placed.items():
-        y0 = min(key[3] or 0.0 for key in tiles)
-        x0 = min(key[4] or 0.0 for key in tiles)
-        grid.places[cycle] = {
-            key: GridPlace(
-                row,
-                col,
-                grid.expected.get((row, col), -1),
-                (key[3] or 0.0) - y0,
-                (key[4] or 0.0) - x0,
-            )
-            for key, (row, col) in tiles.items()
-        }
-    return grid
+def _by_position(found: set[TileKey], shape: tuple[int, int]) -> dict[TileKey, tuple[int, int]]:
+    ordered = sorted(found, key=lambda key: (key[3] or 0.0, key[4] or 0.0))
+    positions = [(key[3] or 0.0, key[4] or 0.0) for key in ordered]
+    return dict(zip(ordered, grid_places(positions, shape), strict=True))
 
 
 def _grid(rows: int, cols: int, expected: dict[tuple[int, int], int]) -> TileGrid:
     return TileGrid(rows, cols, dict(sorted(expected.items())), {})
 
 
-def _grid_of_seen(seen: set[tuple[int, int]], options: ScanOptions) -> TileGrid:
+def _grid_of_seen(placed: _Placed, options: ScanOptions) -> TileGrid:
     """Return the grid of tiles that bring their own row and col."""
+    seen = {place for tiles in placed.values() for place in tiles.values()}
     rows = 1 + max(row for row, _ in seen)
     cols = 1 + max(col for _, col in seen)
     if not options.rows or not options.cols:
@@ -163,17 +149,8 @@ def _grid_of_seen(seen: set[tuple[int, int]], options: ScanOptions) -> TileGrid:
     return grid
 
 
-def _nominal(
-    row: int, col: int, number: int, options: ScanOptions, shape: tuple[int, int]
-) -> GridPlace:
-    step = 1.0 - options.overlap
-    return GridPlace(row, col, number, row * step * shape[0], col * step * shape[1])
-
-
 def completeness(
-    grid: TileGrid,
-    planes: Sequence[RawPlane],
-    expected_channels: Mapping[int, Sequence[str]],
+    grid: TileGrid, planes: Sequence[RawPlane], expected_channels: Mapping[int, Sequence[str]]
 ) -> list[str]:
     """Return one line per tile that lacks planes or has one twice.
 

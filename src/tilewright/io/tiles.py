@@ -14,6 +14,10 @@ from numpy.typing import NDArray
 
 from tilewright.io.conventions.common import RAW_DIR_FILE, RawDataError
 
+#: What tifffile and its codecs raise on damaged data: codec errors are RuntimeErrors, and a
+#: ``TiffFileError`` is a ValueError.
+DAMAGED = (OSError, ValueError, LookupError, RuntimeError)
+
 
 class _Page(NamedTuple):
     path: Path
@@ -63,27 +67,17 @@ class Tiles:
         path, page, size_bytes = self._pages[tile][z]
         try:
             found = path.stat().st_size
-            if found != size_bytes:
-                raise RawDataError(
-                    f"{path} has {found} bytes, but had {size_bytes} when the workflow started; "
-                    "copy it again and start the workflow again"
-                )
             # Threads belong to the caller: tifffile's own would multiply with them.
-            plane = tifffile.imread(path, key=page, maxworkers=1)
-        except RawDataError:
-            raise
-        # What tifffile and its codecs raise on damaged data; codec errors are RuntimeErrors.
-        except (
-            tifffile.TiffFileError,
-            OSError,
-            ValueError,
-            IndexError,
-            KeyError,
-            RuntimeError,
-        ) as error:
+            plane = tifffile.imread(path, key=page, maxworkers=1) if found == size_bytes else None
+        except DAMAGED as error:
             raise RawDataError(
                 f"{path}, page {page}, cannot be read ({error}); copy the file again"
             ) from error
+        if plane is None:
+            raise RawDataError(
+                f"{path} has {found} bytes, but had {size_bytes} when the workflow started; "
+                "copy it again and start the workflow again"
+            )
         if plane.shape != self.shape[1:] or plane.dtype != self.dtype:
             raise RawDataError(
                 f"{path}, page {page}, is {plane.shape} {plane.dtype}, but was "
@@ -116,11 +110,8 @@ def zero_share(plane: NDArray[Any]) -> float:
         kept: NDArray[np.bool_] = np.asarray(lines.any(axis=1))
         count = len(kept) - int(kept.sum())
         alone = np.count_nonzero(kept[1:] != kept[:-1]) == 1
-        if (
-            alone
-            and count >= len(kept) / 32
-            and np.count_nonzero(lines[kept] == 0) < 0.01 * (lines[kept].size)
-        ):
+        zeros = np.count_nonzero(lines[kept] == 0)
+        if alone and count >= len(kept) / 32 and zeros < 0.01 * lines[kept].size:
             return count / len(kept)
     return 0.0
 
@@ -158,25 +149,17 @@ def tiles_of_table(text: str, channel: str, raw_dir: str) -> Tiles | None:
     for line in lines:
         tiles.setdefault((int(line["row"]), int(line["col"])), []).append(line)
     first = lines[0]
+    starts = [stack[0] for stack in tiles.values()]
     folder = Path(raw_dir)
     return Tiles(
         row=np.array([row for row, _ in tiles], np.int64),
         col=np.array([col for _, col in tiles], np.int64),
-        number=np.array([int(stack[0]["tile"]) for stack in tiles.values()], np.int64),
-        nominal_px=np.array(
-            [(float(stack[0]["y_px"]), float(stack[0]["x_px"])) for stack in tiles.values()]
-        ),
-        shape=(
-            len(next(iter(tiles.values()))),
-            int(first["height_px"]),
-            int(first["width_px"]),
-        ),
+        number=np.array([int(line["tile"]) for line in starts], np.int64),
+        nominal_px=np.array([(float(line["y_px"]), float(line["x_px"])) for line in starts]),
+        shape=(len(next(iter(tiles.values()))), int(first["height_px"]), int(first["width_px"])),
         dtype=np.dtype(first["dtype"]),
         _pages=[
-            [
-                _Page(folder / line["path"], int(line["page"]), int(line["size_bytes"]))
-                for line in stack
-            ]
+            [_Page(folder / p["path"], int(p["page"]), int(p["size_bytes"])) for p in stack]
             for stack in tiles.values()
         ],
     )

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from tilewright.kernels.warp import Transform
-from tilewright.runtime.files import whole_or_nothing
+from tilewright.runtime.files import whole_or_nothing, write_whole
 
 _ARRAYS = ("affine", "field", "origin_px", "block_px", "confidence")
 
@@ -35,19 +35,15 @@ def write_transform(transform: Transform, npz_path: str | Path, json_path: str |
     arrays = {name: np.asarray(getattr(transform, name)) for name in _ARRAYS}
     arrays["quality"] = np.frombuffer(text.encode(), np.uint8)
     readable = dict(transform.quality) | {"affine": transform.affine.tolist()}
-    with whole_or_nothing(Path(json_path)) as partial:
-        partial.write_text(
-            json.dumps(readable, indent=2, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8"
-        )
+    lines = json.dumps(readable, indent=2, sort_keys=True, allow_nan=False)
+    write_whole(Path(json_path), lines + "\n")
     with (
         whole_or_nothing(Path(npz_path)) as partial,
         zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive,
     ):
         for name, array in arrays.items():
-            # A date of its own would make every file another one.
-            entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            with archive.open(entry, "w") as file:
+            # An entry opened by its name is of 1980: a date would make every file another one.
+            with archive.open(f"{name}.npy", "w") as file:
                 npy.write_array(file, np.asarray(array, order="C"), allow_pickle=False)
 
 

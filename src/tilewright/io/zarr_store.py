@@ -9,8 +9,7 @@ import asyncio
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,17 +28,6 @@ ATTRIBUTES_KEY = "tilewright"
 
 class StoreError(ValueError):
     """An image store cannot be read or written as asked; the message says why."""
-
-
-@contextlib.contextmanager
-def whole_store(path: Path) -> Iterator[Path]:
-    """Give a temporary sibling of a store, as ``whole_or_nothing`` does."""
-    with whole_or_nothing(path) as partial:
-        try:
-            yield partial
-        except BaseException:
-            _end_writes()
-            raise
 
 
 def _end_writes() -> None:
@@ -98,34 +86,37 @@ def multiscales(
     return ome
 
 
-def ome_attributes(group: zarr.Group) -> dict[str, Any]:
-    """Return the OME-NGFF attributes of a group, whatever their version."""
-    attributes = dict(group.attrs)
-    ome = attributes.get("ome", attributes)
-    if not isinstance(ome, dict) or "multiscales" not in ome:
-        raise StoreError(f"{group.store_path} is not an OME-Zarr image: it has no multiscales")
-    return ome
-
-
-def open_group(path: Path) -> zarr.Group:
-    """Open an existing OME-Zarr image for reading.
+def open_store(path: Path) -> tuple[zarr.Group, dict[str, Any]]:
+    """Open an existing OME-Zarr image for reading; also return its OME-NGFF attributes.
 
     Raises
     ------
     StoreError
-        There is no Zarr group at ``path``.
+        There is no Zarr group at ``path``, or it is not an image.
     """
     try:
-        return zarr.open_group(path, mode="r")
+        group = zarr.open_group(path, mode="r")
     except (FileNotFoundError, zarr.errors.GroupNotFoundError) as error:
         raise StoreError(f"{path} is not an OME-Zarr image, or is missing") from error
+    attributes = dict(group.attrs)
+    ome = attributes.get("ome", attributes)
+    if not isinstance(ome, dict) or "multiscales" not in ome:
+        raise StoreError(f"{group.store_path} is not an OME-Zarr image: it has no multiscales")
+    return group, ome
 
 
-def create_group(path: Path, version: OmeZarrVersion) -> zarr.Group:
-    """Create an empty Zarr group of the format that ``version`` of OME-NGFF asks for."""
-    if version not in ("0.4", "0.5"):
-        raise StoreError(f"OME-Zarr version {version!r} is unknown; choose '0.4' or '0.5'")
-    return zarr.create_group(path, zarr_format=2 if version == "0.4" else 3)
+@contextlib.contextmanager
+def create_store(path: Path, version: OmeZarrVersion) -> Iterator[zarr.Group]:
+    """Give an empty Zarr group of the format that ``version`` of OME-NGFF asks for.
+
+    It has a temporary name until the block succeeds, as with ``whole_or_nothing``.
+    """
+    with whole_or_nothing(path) as partial:
+        try:
+            yield zarr.create_group(partial, zarr_format=2 if version == "0.4" else 3)
+        except BaseException:
+            _end_writes()
+            raise
 
 
 def create_level(
@@ -136,7 +127,7 @@ def create_level(
     dtype: np.dtype[Any],
     chunk_px: int,
     fill: float = 0,
-) -> ChunkedLevel:
+) -> StoreWriter:
     """Create one level: planes cut into ``chunk_px`` squares, blosc-lz4 with shuffle."""
     v2 = group.metadata.zarr_format == 2
     codec: Any = (
@@ -157,15 +148,21 @@ def create_level(
         # Comparing each chunk with the fill costs four times its compression.
         config={"write_empty_chunks": True},
     )
-    return ChunkedLevel(array)
+    return StoreWriter(array)
 
 
-class ChunkedLevel:
+class StoreWriter:
     """One array of planes that many threads may write at once.
 
     Blocks that cover whole chunks are written in parallel. Blocks that share a chunk with
     other blocks are correct too, but wait for one another: such a chunk is read, changed
     and written back.
+
+    Attributes
+    ----------
+    attributes : dict
+        Of the full resolution: stored with the image when it is closed; numbers, strings, lists
+        of them.
     """
 
     def __init__(self, array: Any) -> None:
@@ -173,10 +170,11 @@ class ChunkedLevel:
         self.shape: tuple[int, ...] = array.shape
         self.dtype: np.dtype[Any] = array.dtype
         self.chunk_px: int = array.chunks[-1]
+        self.attributes: dict[str, Any] = {}
         self._partial = threading.Lock()
 
     def write(self, plane: int, y0: int, x0: int, block: NDArray[Any]) -> None:
-        """Write ``block`` (y, x) of plane ``plane`` with its first pixel at (y0, x0).
+        """Write a block (y, x) of a plane, or (n, y, x) from that plane on, first pixel (y0, x0).
 
         Raises
         ------
@@ -185,55 +183,33 @@ class ChunkedLevel:
         """
         if block.dtype != self.dtype:
             raise StoreError(f"a block of {block.dtype} cannot be written as {self.dtype}")
-        ends = (plane + 1, *(start + n for start, n in zip((y0, x0), block.shape, strict=True)))
-        starts = (plane, y0, x0)
-        if min(starts) < 0 or any(end > n for end, n in zip(ends, self.shape, strict=True)):
-            raise StoreError(f"a block from {starts} to {ends} is outside the shape {self.shape}")
-        aligned = all(
-            start % self.chunk_px == 0 and (end % self.chunk_px == 0 or end == n)
-            for start, end, n in zip(starts[1:], ends[1:], self.shape[1:], strict=True)
-        )
-        with contextlib.nullcontext() if aligned else self._partial:
-            self.array[plane, y0 : ends[1], x0 : ends[2]] = block
+        for z, pixels in enumerate(block if block.ndim == 3 else block[None], plane):
+            ends = (z + 1, y0 + pixels.shape[0], x0 + pixels.shape[1])
+            starts = (z, y0, x0)
+            if min(starts) < 0 or any(end > n for end, n in zip(ends, self.shape, strict=True)):
+                raise StoreError(
+                    f"a block from {starts} to {ends} is outside the shape {self.shape}"
+                )
+            aligned = all(
+                start % self.chunk_px == 0 and (end % self.chunk_px == 0 or end == n)
+                for start, end, n in zip(starts[1:], ends[1:], self.shape[1:], strict=True)
+            )
+            with contextlib.nullcontext() if aligned else self._partial:
+                self.array[z, y0 : ends[1], x0 : ends[2]] = pixels
 
 
-class StoreWriter:
-    """An image being written; many threads may write at once.
-
-    Attributes
-    ----------
-    attributes : dict
-        Stored with the image when it is closed; numbers, strings, lists of them.
-    """
-
-    def __init__(self, level: ChunkedLevel, attributes: dict[str, Any]) -> None:
-        self._level = level
-        self.attributes = attributes
-        self.shape: tuple[int, ...] = level.shape
-        self.dtype = level.dtype
-        self.chunk_px = level.chunk_px
-
-
-def json_ready(attributes: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return a copy of ``attributes`` as JSON holds it: NumPy's numbers become Python's.
+def describe(
+    group: zarr.Group, ome: dict[str, Any], attributes: dict[str, Any], path: Path
+) -> None:
+    """Store OME-NGFF attributes and tilewright's own, NumPy's numbers as Python's.
 
     Raises
     ------
     StoreError
-        A number is not finite, or a value has no form in JSON.
+        A number is not finite, or a value has no form in JSON; ``path`` names the image.
     """
     try:
         text = json.dumps(attributes, allow_nan=False, default=lambda value: value.tolist())
     except (ValueError, TypeError, AttributeError) as error:
         raise StoreError(f"{path}: the attributes cannot be stored as JSON ({error})") from error
-    ready: dict[str, Any] = json.loads(text)
-    return ready
-
-
-def for_each(
-    function: Callable[..., object], items: Iterable[tuple[Any, ...]], workers: int
-) -> None:
-    """Call ``function(*item)`` for all items in ``workers`` threads; the first error is raised."""
-    with ThreadPoolExecutor(max(workers, 1)) as pool:
-        for _ in pool.map(lambda item: function(*item), items):
-            pass
+    group.update_attributes({**ome, ATTRIBUTES_KEY: json.loads(text)})

@@ -8,12 +8,12 @@ come from the normalised cross-correlation over all shifts, normalised on each o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Array, Backend, fast_len
+from tilewright.kernels.backend import Array, Backend, Floats, fast_len
 from tilewright.kernels.warp import Transform, displacement, sample
 
 #: Pixels around a texture that its filters reach: 3 sigma and twice 5 sigma, at sigma 1.
@@ -79,7 +79,7 @@ class Coarse:
     chance: float
 
 
-def rotation_about_centre(shape: tuple[int, int], angle_deg: float) -> NDArray[np.float64]:
+def rotation_about_centre(shape: tuple[int, int], angle_deg: float) -> Floats:
     """Return the (2, 3) affine that turns positions about the centre of ``shape``."""
     a = np.deg2rad(angle_deg)
     linear = np.array([[np.cos(a), -np.sin(a)], [np.sin(a), np.cos(a)]])
@@ -88,11 +88,7 @@ def rotation_about_centre(shape: tuple[int, int], angle_deg: float) -> NDArray[n
 
 
 def coarse_alignment(
-    backend: Backend,
-    reference: Array,
-    moving: Array,
-    angles_deg: NDArray[np.float64],
-    max_shift_px: float,
+    backend: Backend, reference: Array, moving: Array, angles_deg: Floats, max_shift_px: float
 ) -> Coarse:
     """Find rotation and shift between two textures by correlation over all shifts.
 
@@ -149,15 +145,8 @@ def _turned(backend: Backend, image: Array, angle_deg: float) -> Array:
     """Return ``image`` turned by ``angle_deg`` about its centre, in its own frame."""
     if angle_deg == 0:
         return image
-    still = Transform.identity()
     shape = (int(image.shape[0]), int(image.shape[1]))
-    back = Transform(
-        rotation_about_centre(shape, -angle_deg),
-        still.field,
-        still.origin_px,
-        still.block_px,
-        still.confidence,
-    )
+    back = replace(Transform.identity(), affine=rotation_about_centre(shape, -angle_deg))
     y_px, x_px = (np.arange(size, dtype=np.float64) for size in shape)
     shift = displacement(backend, back, y_px, x_px)
     return sample(backend, image, (0, 0), shape, shift, (0, 0))[0]

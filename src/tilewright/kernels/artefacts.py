@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.backend import Array, Backend, Bools, Floats
 
 
 class Seam(NamedTuple):
@@ -86,7 +85,7 @@ def seam_score(
     return Seam(float(np.hypot(1.0, step / max(scatter, 1e-9))), step)
 
 
-def _steps(backend: Backend, plane: Array, size: int, gap: int) -> tuple[int, NDArray[np.float64]]:
+def _steps(backend: Backend, plane: Array, size: int, gap: int) -> tuple[int, Floats]:
     """Return the first position and, from there on, relative steps (segments, positions)."""
     segments = max(plane.shape[0] // 4, 1)
     rows = plane[: segments * 4] if plane.shape[0] >= 4 else plane
@@ -103,7 +102,7 @@ def _steps(backend: Backend, plane: Array, size: int, gap: int) -> tuple[int, ND
     return first, (right - left - slope * (size + 2 * gap)) / signal
 
 
-def _coherent(steps: NDArray[np.float64], beside: NDArray[np.bool_]) -> NDArray[np.float64]:
+def _coherent(steps: Floats, beside: Bools) -> Floats:
     """Return the step common to all segments, per position; outliers count as 3 sigma."""
     spread = 1.4826 * np.median(np.abs(steps[:, beside]), axis=1)
     used = spread > 0
@@ -111,7 +110,7 @@ def _coherent(steps: NDArray[np.float64], beside: NDArray[np.bool_]) -> NDArray[
         return np.full(steps.shape[1], np.nan)
     spread = np.maximum(spread[used], 0.05 * np.median(spread[used]))[:, None]
     clipped = np.clip(steps[used] / spread, -3, 3)
-    common: NDArray[np.float64] = (clipped / spread).sum(axis=0) / (1 / spread**2).sum()
+    common: Floats = (clipped / spread).sum(axis=0) / (1 / spread**2).sum()
     return common
 
 
@@ -150,9 +149,7 @@ def ringing(backend: Backend, image: Any, reference: Any, *, ring_px: int = 6) -
     return Ringing(negative, float(excess[0]), float(excess[1]))
 
 
-def _shell_sums(
-    backend: Backend, shell: Array, values: Array | None, ring_px: int
-) -> NDArray[np.float64]:
+def _shell_sums(backend: Backend, shell: Array, values: Array | None, ring_px: int) -> Floats:
     """Return sums over the shells 1 … ring and, last, over ring+1 … 2 ring (or the core)."""
     index = backend.xp.clip(shell, 0, 2 * ring_px + 1).ravel()
     weights = None if values is None else values.ravel()
@@ -161,7 +158,7 @@ def _shell_sums(
     return np.append(host[1 : ring_px + 1], host[ring_px + 1 : 2 * ring_px + 1].sum())
 
 
-def _moat_and_rim(outside: NDArray[np.float64], inside: NDArray[np.float64]) -> tuple[float, float]:
+def _moat_and_rim(outside: Floats, inside: Floats) -> tuple[float, float]:
     """Return undershoot and overshoot of mean profiles whose last entry is the far level."""
     far, core = float(outside[-1]), float(inside[np.isfinite(inside)][-1])
     contrast = core - far

@@ -13,9 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 #: An array of the backend's namespace: ``numpy.ndarray`` or ``cupy.ndarray``.
 Array = Any
+#: Arrays on the host.
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 Device = Literal["cpu", "gpu"]
 
 
@@ -131,6 +136,12 @@ def gpu_backend() -> Backend:
     if count == 0:
         raise DeviceError("TILEWRIGHT_DEVICE=gpu, but no CUDA device is visible")
     return Backend("gpu", cupy, cupyx.scipy.fft, cupyx.scipy.ndimage, 1)
+
+
+def cells(image: Array, side: int) -> Array:
+    """Return the whole cells of an image (y, x) as (rows, side, columns, side)."""
+    rows, columns = (n // side for n in image.shape)
+    return image[: rows * side, : columns * side].reshape(rows, side, columns, side)
 
 
 def fast_len(n: int) -> int:

@@ -18,6 +18,8 @@ from tilewright.kernels.backend import Array, Backend
 #: 85 steps in all; twice as many change the error on syn10 from 4.0 to 3.9 %.
 REWEIGHTINGS = 5
 STEPS = 17
+#: Ranks that the images are averaged to: it bounds time and memory of the fit.
+_MAX_IMAGES = 32
 _POWER_ITERATIONS = 8
 _MU_GROWTH = 1.5
 _REWEIGHT_FLOOR = 0.1
@@ -65,14 +67,7 @@ def sorted_stack(backend: Backend, images: Array, max_images: int) -> Array:
     return xp.stack([ranked[:, lo:hi].mean(axis=1) for lo, hi in groups], axis=1)
 
 
-def fit_basic(
-    backend: Backend,
-    images: Array,
-    *,
-    fit_dark: bool = True,
-    smoothness: float = 1.0,
-    max_images: int = 32,
-) -> BasicFields:
+def fit_basic(backend: Backend, images: Array, *, fit_dark: bool = True) -> BasicFields:
     """Fit a flat-field and a dark-field to each stack of a batch.
 
     Parameters
@@ -84,10 +79,6 @@ def fit_basic(
         Planes of about 128 x 128 suffice, as the fields are smooth.
     fit_dark : bool
         Fit an additive field; if False the dark-field is zero.
-    smoothness : float
-        Factor on the DCT penalty of the flat-field.
-    max_images : int
-        See :func:`sorted_stack`.
 
     Returns
     -------
@@ -95,10 +86,10 @@ def fit_basic(
         The fields at the size of the input.
     """
     xp = backend.xp
-    stack = sorted_stack(backend, images, max_images)
+    stack = sorted_stack(backend, images, _MAX_IMAGES)
     scale = xp.maximum(stack.mean(axis=(1, 2, 3), keepdims=True), xp.float32(1e-6))
     stack = stack / scale
-    solver = _Solver(backend, stack, fit_dark, smoothness)
+    solver = _Solver(backend, stack, fit_dark)
     with backend.fft_threads():
         for _ in range(REWEIGHTINGS):
             solver.restart()
@@ -113,7 +104,7 @@ def fit_basic(
 class _Solver:
     """State of the alternating direction method; arrays are (batch, n or 1, y, x)."""
 
-    def __init__(self, backend: Backend, stack: Array, fit_dark: bool, smoothness: float) -> None:
+    def __init__(self, backend: Backend, stack: Array, fit_dark: bool) -> None:
         xp = backend.xp
         self.backend, self.stack, self.fit_dark = backend, stack, fit_dark
         self.mu_start = 12.5 / _spectral_norm(backend, stack)
@@ -121,8 +112,7 @@ class _Solver:
         spectrum = xp.abs(self._dct(average)).sum(axis=(2, 3), keepdims=True)
         # In units of the mean image's spectrum, as the paper's reference settings. The dark-field
         # is held as stiff as the flat: at a fifth of it, noise in 80 sparse tiles went into it.
-        self.flat_penalty = spectrum * (smoothness * stack.shape[1] / 800.0)
-        self.dark_penalty = self.flat_penalty
+        self.penalty = spectrum * (stack.shape[1] / 800.0)
         # Penalty in proportion to frequency, as shading is smooth: 3.8 % instead of 4.0 % on
         # syn10. None on the mean, which is 1 by definition.
         y, x = (xp.arange(size, dtype=xp.float32) for size in stack.shape[2:])
@@ -148,7 +138,7 @@ class _Solver:
         self._update_levels(target - self.dark)
         if self.fit_dark:
             rest = (target - self.level * self.flat).mean(axis=1, keepdims=True) - self.constant
-            self.dark = self._shrink_dark(rest, self.dark_penalty / (mu * self.stack.shape[1]))
+            self.dark = self._shrink_dark(rest, self.penalty / (mu * self.stack.shape[1]))
         gap = self.stack - self.level * self.flat - self.constant - self.dark
         self.residual = _shrink(xp, gap + self.multiplier / mu, self.weight / mu)
         self.multiplier = self.multiplier + mu * (gap - self.residual)
@@ -164,7 +154,7 @@ class _Solver:
         xp = self.backend.xp
         power = xp.maximum((self.level * self.level).sum(axis=1, keepdims=True), 1e-6)
         estimate = (self.level * target).sum(axis=1, keepdims=True) / power
-        shrunk = _shrink(xp, self._dct(estimate), self.shaped * self.flat_penalty / (mu * power))
+        shrunk = _shrink(xp, self._dct(estimate), self.shaped * self.penalty / (mu * power))
         flat = self._idct(shrunk)
         self.flat = flat / xp.maximum(flat.mean(axis=(2, 3), keepdims=True), 1e-6)
 

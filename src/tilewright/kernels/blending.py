@@ -143,8 +143,9 @@ def fuse(
     region = xp.empty(shape, dtype=dtype)
     low = xp.zeros((), dtype=xp.int64)
     high = xp.zeros((), dtype=xp.int64)
+    area = _CPU_BLOCK_PX if backend.device == "cpu" else 2**62
     ramps = [[_ramp(xp, span, feather_px) for span in pair] for pair in spans]
-    for members, box in _boxes(spans, origin, shape, _block_px(backend)):
+    for members, box in _boxes(spans, origin, shape, area):
         y0, y1, x0, x1 = box
         target = (slice(y0 - origin[0], y1 - origin[0]), slice(x0 - origin[1], x1 - origin[1]))
         if not members:
@@ -162,10 +163,6 @@ def fuse(
 
 
 Box = tuple[int, int, int, int]
-
-
-def _block_px(backend: Backend) -> int:
-    return _CPU_BLOCK_PX if backend.device == "cpu" else 2**62
 
 
 def _boxes(
@@ -253,11 +250,7 @@ def _weighted_sum(xp: Any, pixels: Array, taps: list[float], length: int) -> Arr
 
 
 def _blend(
-    xp: Any,
-    parts: list[Array],
-    spans: list[tuple[Span, Span]],
-    ramps: list[list[Array]],
-    box: Box,
+    xp: Any, parts: list[Array], spans: list[tuple[Span, Span]], ramps: list[list[Array]], box: Box
 ) -> Array:
     """Return the weighted mean of the tiles' parts; a lone part is returned unchanged."""
     if len(parts) == 1:

@@ -14,9 +14,8 @@ import numpy as np
 import scipy.fft
 import scipy.sparse
 import scipy.sparse.linalg
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from tilewright.kernels.backend import Floats
 
 #: Scales of the Geman-McClure weight in robust standard deviations, from step to step.
 _SCALES = (30.0, 12.0, 6.0, 4.0, 4.0)

@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.backend import Array, Backend, Floats
 
 #: Pixels this near the best peak belong to it and tell nothing about chance.
 _PEAK_RADIUS = 4
@@ -57,11 +56,11 @@ class BlockShifts:
     texture of reference and moving block.
     """
 
-    shift_px: NDArray[np.float64]
-    score: NDArray[np.float64]
-    chance: NDArray[np.float64]
-    variance_px2: NDArray[np.float64]
-    energy: NDArray[np.float64]
+    shift_px: Floats
+    score: Floats
+    chance: Floats
+    variance_px2: Floats
+    energy: Floats
 
 
 def search_shifts(
@@ -105,9 +104,7 @@ def search_shifts(
     )
 
 
-def _block_peaks(
-    scores: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def _block_peaks(scores: Floats) -> tuple[Floats, Floats, Floats]:
     """Return subpixel peaks (n, 2), second-best scores (n,) and best scores (n,) of maps."""
     n, size, _ = scores.shape
     flat = np.round(scores, 4).reshape(n, -1)

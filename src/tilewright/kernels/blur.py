@@ -75,7 +75,6 @@ class Blur:
         self.scene = (nz, ny, nx)
         xp = backend.xp
         self._spectrum = xp.zeros((nz, ny, nx // 2 + 1), dtype=xp.complex64)
-        self._otf = self._spectrum
         self._otf = self._transfer_function(psf)
         self._spectrum = xp.zeros((nz, ny, nx // 2 + 1), dtype=xp.complex64)
 
@@ -138,32 +137,27 @@ class Blur:
 
     def forward(self, scene: Array, out: Array | None = None) -> Array:
         """Return H ``scene``: (z, y, x) of the view from (z, y, x) of the scene, float32."""
-        if out is None:
-            out = self.backend.xp.empty(self.view, dtype=self.backend.xp.float32)
-
-        def store(z: slice) -> None:
-            out[z] = self.gather(z, *self.view[1:])
-
-        step = self.planes_per_block
-        each(self.backend, self.scene[0], step, lambda z: self.spread(z, scene[z]))
-        self.convolve_columns(adjoint=False)
-        each(self.backend, self.view[0], step, store)
-        return out
+        return self._applied(scene, self.view, out, adjoint=False)
 
     def adjoint(self, view: Array, out: Array | None = None) -> Array:
         """Return H' ``view``: (z, y, x) of the scene from (z, y, x) of the view, float32."""
-        if out is None:
-            out = self.backend.xp.empty(self.scene, dtype=self.backend.xp.float32)
+        return self._applied(view, self.scene, out, adjoint=True)
+
+    def _applied(
+        self, source: Array, shape: tuple[int, int, int], out: Array | None, *, adjoint: bool
+    ) -> Array:
+        xp, step = self.backend.xp, self.planes_per_block
+        result = xp.empty(shape, dtype=xp.float32) if out is None else out
 
         def store(z: slice) -> None:
-            out[z] = self.gather(z, *self.scene[1:])
+            result[z] = self.gather(z, *shape[1:])
 
-        step = self.planes_per_block
-        each(self.backend, self.view[0], step, lambda z: self.spread(z, view[z]))
-        self.clear_outside_view()
-        self.convolve_columns(adjoint=True)
-        each(self.backend, self.scene[0], step, store)
-        return out
+        each(self.backend, len(source), step, lambda z: self.spread(z, source[z]))
+        if adjoint:
+            self.clear_outside_view()
+        self.convolve_columns(adjoint=adjoint)
+        each(self.backend, shape[0], step, store)
+        return result
 
 
 def crop_psf(psf: NDArray[Any], view: tuple[int, int, int]) -> NDArray[np.float32]:

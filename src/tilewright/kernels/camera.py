@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from tilewright.kernels.backend import Bools, Floats, Ints
+
 #: Tiles looked at; of fewer than eight the specimen might do the same in half.
 SAMPLE_TILES = 16
 MIN_TILES = 8
@@ -30,7 +32,6 @@ _SIEVE_RANGES = 1.0
 #: More defects than this share of the camera are a pattern and not defects.
 _MOST = 0.01
 _AROUND = tuple((y, x) for y in (-1, 0, 1) for x in (-1, 0, 1) if (y, x) != (0, 0))
-Float = NDArray[np.float64]
 #: Images count as empty up to this share of the way from the darkest to the brightest.
 _EMPTY_SHARE = 0.1
 #: Fewer empty tiles do not show what they have in common: the 12 tiles of a sparse channel
@@ -60,8 +61,8 @@ class CameraDefects:
         Flat indices of good neighbours, repeated where there are fewer than eight.
     """
 
-    pixel: NDArray[np.int64]
-    neighbours: NDArray[np.int64]
+    pixel: Ints
+    neighbours: Ints
 
     def __len__(self) -> int:
         """Return the number of defective pixels."""
@@ -125,11 +126,10 @@ def _excess(
 ) -> NDArray[np.float32]:
     """Return by how many ranges of its neighbours a value lies beyond them."""
     beyond = np.maximum(value - high, low - value)
-    excess: NDArray[np.float32] = beyond / np.maximum(high - low, 1.0)
-    return excess
+    return np.asarray(beyond / np.maximum(high - low, 1.0))
 
 
-def _indices(pixel: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.int64]:
+def _indices(pixel: Ints, shape: tuple[int, ...]) -> Ints:
     """Return flat indices (m, 8) of the neighbours; reflected at the border."""
     places = []
     for step in _AROUND:
@@ -142,7 +142,7 @@ def _indices(pixel: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.int
     return np.stack(places, axis=1).astype(np.int64)
 
 
-def _with_neighbours(pixel: NDArray[np.int64], shape: tuple[int, ...]) -> CameraDefects:
+def _with_neighbours(pixel: Ints, shape: tuple[int, ...]) -> CameraDefects:
     """Add the good neighbours; a pixel that has none is left as it is."""
     if not len(pixel):
         return CameraDefects(pixel, np.empty((0, 8), np.int64))
@@ -174,11 +174,11 @@ class EmptyTiles:
 
     offset_counts: float
     error_counts: float
-    structure_counts: Float
+    structure_counts: Floats
     glow_counts: float = 0.0
 
 
-def empty_tiles(images: Float, flat: Float) -> EmptyTiles:
+def empty_tiles(images: Floats, flat: Floats) -> EmptyTiles:
     """Read the camera's dark-field from tiles without tissue.
 
     An empty tile shows ``offset + glow * flat``: the offset is the intercept of its counts
@@ -226,14 +226,14 @@ def empty_tiles(images: Float, flat: Float) -> EmptyTiles:
     return EmptyTiles(offset, error, structure, glow)
 
 
-def _mean(images: Float, bare: NDArray[np.bool_], shared: Float) -> Float:
+def _mean(images: Floats, bare: Bools, shared: Floats) -> Floats:
     """Return the mean (y, x) of the ``bare`` blocks, ``shared`` where there is none."""
     count = bare.sum(axis=0)
     total = np.where(bare, images, 0.0).sum(axis=0)
     return np.where(count > 0, total / np.maximum(count, 1), shared)
 
 
-def _line(image: Float, flat: Float) -> tuple[float, float]:
+def _line(image: Floats, flat: Floats) -> tuple[float, float]:
     """Return slope and intercept of an image over the flat-field."""
     slope, intercept = np.polyfit(flat.ravel(), image.ravel(), 1)
     return float(slope), float(intercept)
@@ -255,6 +255,22 @@ def top_of(raw: NDArray[Any]) -> Top:
         return Top(float(value), pixels, 0)
     lower = raw[raw < value].max()
     return Top(float(value), pixels, int(np.count_nonzero(raw == lower)))
+
+
+def equal_neighbours(raw: NDArray[Any]) -> float:
+    """Return the share of neighbours along x of exactly the same counts, the largest left out.
+
+    With noise of ``s`` counts in steps of one it is 0.28 / s. Raw tiles have 0.00 to 0.04; an
+    8-bit JPEG of one has 0.8.
+
+    Parameters
+    ----------
+    raw : ndarray, shape (y, x)
+    """
+    first, second = raw[:, 1:], raw[:, :-1]
+    below = second < raw.max()
+    equal = np.count_nonzero((first == second) & below)
+    return float(equal) / max(1.0, float(np.count_nonzero(below)))
 
 
 def saturation_found(tops: Iterable[Top]) -> float | None:

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.backend import Array, Backend, Floats, Ints
 from tilewright.kernels.correlation_peak import MIN_OVERLAP_PX, overlap
-
-Floats = NDArray[np.float64]
 
 #: Heights above this many standard deviations are the tail.
 _TAIL = 2.0
@@ -41,37 +39,20 @@ LEAST = 1e-12
 
 @dataclass(frozen=True)
 class Pattern:
-    """Sums over all m filtered strips, each divided by its norm, of the two camera areas.
-
-    Attributes
-    ----------
-    a, b : array, shape (y, x)
-    count : int
-        The number m of strips summed.
-    """
+    """Sums (y, x) over all ``count`` filtered strips, each divided by its norm, of camera areas."""
 
     a: Array
     b: Array
     count: int
 
 
-@dataclass(frozen=True)
-class RolledNull:
-    """Correlation of n pairs at shifts far from the search window.
+class RolledNull(NamedTuple):
+    """Correlation of n pairs at shifts far from the search window; each float64 (n,).
 
-    Attributes
-    ----------
-    variance : ndarray of float64, shape (n,)
-        Mean squared NCC; 0 where nothing can be said.
-    peaks : ndarray of float64, shape (n,)
-        Number of peaks in the tail.
-    excess : ndarray of float64, shape (n,)
-        Sum of their squared heights above the tail's limit.
-    highest : ndarray of float64, shape (n,)
-        Highest NCC.
-    share : ndarray of float64, shape (n,)
-        Size of the search window over the size of the area of these shifts; infinite where
-        there is no such area.
+    ``variance``: mean squared NCC, 0 where nothing can be said. ``peaks``: number of peaks in the
+    tail; ``excess``: sum of their squared heights above the tail's limit. ``highest``: highest
+    NCC. ``share``: size of the search window over that of the area of these shifts, infinite
+    where there is no such area.
     """
 
     variance: Floats
@@ -81,18 +62,12 @@ class RolledNull:
     share: Floats
 
 
-@dataclass(frozen=True)
-class Witnesses:
-    """Where the correlation of n pairs at their best shift comes from.
+class Witnesses(NamedTuple):
+    """Where the correlation of n pairs at their best shift comes from; each float64 (n,).
 
-    Attributes
-    ----------
-    objects : ndarray of float64, shape (n,)
-        Number of places along the strip that carry it.
-    part : ndarray of float64, shape (n,)
-        Part of the strip's width that overlaps.
-    shared : ndarray of float64, shape (n,)
-        NCC at the same shift with strips of the same camera areas of other tiles.
+    ``objects``: number of places along the strip that carry it. ``part``: part of the strip's
+    width that overlaps. ``shared``: NCC at the same shift with strips of the same camera areas of
+    other tiles.
     """
 
     objects: Floats
@@ -167,7 +142,7 @@ def rolled_null(
     )
 
 
-def _norms(backend: Backend, a: Array, b: Array, across: NDArray[np.int64]) -> Array:
+def _norms(backend: Backend, a: Array, b: Array, across: Ints) -> Array:
     """Return the root of the two energies (n, k) that strips share at shifts across them."""
     xp = backend.xp
     width = a.shape[2]
@@ -193,12 +168,7 @@ def _highest_around(backend: Backend, ncc: Array) -> Array:
 
 
 def witnesses(
-    backend: Backend,
-    a: Array,
-    b: Array,
-    shift: NDArray[np.int64],
-    sigma: float,
-    pattern: Pattern | None,
+    backend: Backend, a: Array, b: Array, shift: Ints, sigma: float, pattern: Pattern | None
 ) -> Witnesses:
     """Find where along filtered strips (n, y, x) their correlation at ``shift`` comes from.
 
@@ -237,12 +207,7 @@ def witnesses(
     # LoG-filtered white noise has one independent value per 2.36 sigma² pixels.
     noise = np.sqrt(2.36 * sigma**2 / np.maximum(_OBJECT_PX * short * part, 1.0))
     alike = np.maximum(_ALIKE, _ALIKE_DEVIATIONS * noise)
-    objects = np.array(
-        [
-            _objects(rows[0], rows[1], rows[2], limit)
-            for rows, limit in zip(profile, alike, strict=True)
-        ]
-    )
+    objects = np.array([_objects(rows, limit) for rows, limit in zip(profile, alike, strict=True)])
     if pattern is None or pattern.count < 2:
         return Witnesses(objects, part, np.zeros(count))
     return Witnesses(objects, part, _shared(host, profile.sum(axis=2), pattern.count))
@@ -263,8 +228,10 @@ def _shared(host: Floats, parts: Floats, count: int) -> Floats:
     return np.asarray((mean / scale).max(axis=0))
 
 
-def _objects(product: Floats, energy_a: Floats, energy_b: Floats, alike: float) -> float:
+def _objects(profiles: Floats, alike: float) -> float:
     """Return how many places along a strip show that its two sides are alike.
+
+    ``profiles`` (3, length): sums across the strip of the product of both, and of either's square.
 
     Of pieces of 16 pixels: the number whose own NCC exceeds ``alike``, or, if larger,
     (Σ c)² / Σ c² of their products; the smallest of four phases, so that an object on the
@@ -272,7 +239,7 @@ def _objects(product: Floats, energy_a: Floats, energy_b: Floats, alike: float) 
     """
     counts = []
     for start in range(0, _OBJECT_PX, _OBJECT_PX // 4):
-        c, e, f = (_pieces(row, start) for row in (product, energy_a, energy_b))
+        c, e, f = (_pieces(row, start) for row in profiles)
         square = float((c**2).sum())
         carried = float(max(c.sum(), 0.0)) ** 2 / square if square > 0 else 0.0
         enough = e * f > 0

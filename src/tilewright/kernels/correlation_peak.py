@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Array, Backend, fast_len
+from tilewright.kernels.backend import Array, Backend, Bools, Floats, Ints, fast_len
 
-Floats = NDArray[np.float64]
 Shift = tuple[int, int]
 
 #: Pixels that two strips must share along each axis; what their NCC means is judged by its
@@ -29,7 +28,7 @@ _CROSS = ((-1, 0), (0, -1), (0, 1), (1, 0))
 class Climbed:
     """Best whole-pixel shift of n pairs: (n, 2) shift, and score, rival's score and pixels (n,)."""
 
-    shift: NDArray[np.int64]
+    shift: Ints
     score: Floats
     second: Floats
     pixels: Floats
@@ -42,7 +41,7 @@ class Subpixel:
     delta_px: Floats
     curvature: Floats
     score: Floats
-    valid: NDArray[np.bool_]
+    valid: Bools
 
 
 def overlap(shape: tuple[int, int], shift: Shift) -> tuple[slice, slice, slice, slice] | None:
@@ -90,9 +89,7 @@ def strip_ncc(backend: Backend, a: Array, b: Array, wanted: list[tuple[int, Shif
     return np.round(out, SCORE_DIGITS)
 
 
-def climb(
-    backend: Backend, a: Array, b: Array, starts: NDArray[np.int64], apart_px: float
-) -> Climbed:
+def climb(backend: Backend, a: Array, b: Array, starts: Ints, apart_px: float) -> Climbed:
     """Score candidate shifts, climb from the best and from its best rival, keep the better.
 
     Parameters
@@ -122,11 +119,7 @@ def climb(
 
 
 def _score_new(
-    backend: Backend,
-    a: Array,
-    b: Array,
-    known: list[dict[Shift, float]],
-    asked: list[list[Shift]],
+    backend: Backend, a: Array, b: Array, known: list[dict[Shift, float]], asked: list[list[Shift]]
 ) -> bool:
     """Add the NCC of the shifts not known yet; return whether there were any."""
     wanted = [
@@ -150,7 +143,7 @@ def _top_two(scores: dict[Shift, float], apart_px: float) -> list[Shift]:
     return [best]
 
 
-def subpixel(backend: Backend, a: Array, b: Array, shift: NDArray[np.int64]) -> Subpixel:
+def subpixel(backend: Backend, a: Array, b: Array, shift: Ints) -> Subpixel:
     """Find the peak of the band-limited correlation around whole-pixel shifts by Newton's method.
 
     Derivatives come from the cross-spectrum and are exact, where finite differences of

@@ -6,9 +6,8 @@ import math
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Array
+from tilewright.kernels.backend import Array, Bools
 from tilewright.kernels.blur import Blur, each
 
 Method = Literal["accelerated", "plain"]
@@ -79,11 +78,7 @@ class RichardsonLucy:
         self._mask: Array | None = None
 
     def load(
-        self,
-        image: Array,
-        background: float,
-        mask: Array | None = None,
-        kept: NDArray[np.bool_] | None = None,
+        self, image: Array, background: float, mask: Array | None = None, kept: Bools | None = None
     ) -> None:
         """Start on an image.
 

@@ -29,18 +29,7 @@ _ASKED = re.compile(r"allocating ([\d,]+) bytes")
 
 
 class DeviceMemoryError(RuntimeError):
-    """The device's memory does not hold even the smallest part of the work.
-
-    Attributes
-    ----------
-    needed_b, available_b : int
-        Bytes that were needed at least, and that the job could have.
-    """
-
-    def __init__(self, message: str, needed_b: int, available_b: int) -> None:
-        super().__init__(message)
-        self.needed_b = needed_b
-        self.available_b = available_b
+    """The device's memory does not hold even the smallest part of the work."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +63,7 @@ class _Shortage:
         return DeviceMemoryError(
             f"out of memory on the GPU: {rule} needs at least {-(-self.needed_b // _MB)} MB for "
             f"{smallest.what}, and there are {self.available_b // _MB} MB; raise "
-            f"resources.{rule}.gpu_mem_mb{fix}",
-            self.needed_b,
-            self.available_b,
+            f"resources.{rule}.gpu_mem_mb{fix}"
         )
 
 

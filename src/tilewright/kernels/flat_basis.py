@@ -6,7 +6,7 @@ import numpy as np
 from numpy.polynomial.legendre import legval2d, legvander
 from numpy.typing import NDArray
 
-Float = NDArray[np.float64]
+from tilewright.kernels.backend import Floats, Ints
 
 #: Largest total degree: 119 coefficients. A ring half way to the border of a tenth of the tile's
 #: width is left at 6 % with 14 and at 10 % with 12.
@@ -15,7 +15,7 @@ MAX_ORDER = 14
 _LARGEST = 20.0
 
 
-def degrees(order: int = MAX_ORDER) -> NDArray[np.int64]:
+def degrees(order: int = MAX_ORDER) -> Ints:
     """Return the degrees (y, x) of each column, sorted by total degree, as (columns, 2).
 
     The constant is left out, as a flat-field has mean 1.
@@ -24,7 +24,7 @@ def degrees(order: int = MAX_ORDER) -> NDArray[np.int64]:
     return np.array(pairs, dtype=np.int64)
 
 
-def legendre_design(place: Float, order: int = MAX_ORDER) -> Float:
+def legendre_design(place: Floats, order: int = MAX_ORDER) -> Floats:
     """Return the columns (m, columns) at ``place`` (m, 2) in -1 to 1; those of a lower order first.
 
     Every column has rms 1 over the tile and is orthogonal to the others, so the sum of squared
@@ -32,17 +32,16 @@ def legendre_design(place: Float, order: int = MAX_ORDER) -> Float:
     """
     y, x = legvander(place[:, 0], order), legvander(place[:, 1], order)
     i, j = degrees(order).T
-    design: Float = y[:, i] * x[:, j] * _norm(order)
-    return design
+    return np.asarray(y[:, i] * x[:, j] * _norm(order))
 
 
-def log_flat(coefficient: Float, place: Float) -> Float:
+def log_flat(coefficient: Floats, place: Floats) -> Floats:
     """Return the log flat-field, up to a constant, at ``place`` (m, 2); between -20 and 20."""
     value = legval2d(place[:, 0], place[:, 1], _grid(coefficient))
     return np.asarray(np.clip(value, -_LARGEST, _LARGEST), dtype=np.float64)
 
 
-def flat_field(coefficient: Float, shape_px: tuple[int, int]) -> NDArray[np.float32]:
+def flat_field(coefficient: Floats, shape_px: tuple[int, int]) -> NDArray[np.float32]:
     """Return the flat-field of mean 1 at pixel centres, float32 (y, x)."""
     grid = _grid(coefficient)
     y, x = (legvander(axis, grid.shape[0] - 1) for axis in pixel_centres(shape_px))
@@ -51,24 +50,23 @@ def flat_field(coefficient: Float, shape_px: tuple[int, int]) -> NDArray[np.floa
     return np.asarray(field / field.mean(), dtype=np.float32)
 
 
-def pixel_centres(shape_px: tuple[int, int]) -> tuple[Float, Float]:
+def pixel_centres(shape_px: tuple[int, int]) -> tuple[Floats, Floats]:
     """Return y and x of pixel centres in -1 to 1."""
     y, x = ((np.arange(size) + 0.5) / size * 2.0 - 1.0 for size in shape_px)
     return y, x
 
 
-def design_grid(shape_px: tuple[int, int], order: int = MAX_ORDER) -> Float:
+def design_grid(shape_px: tuple[int, int], order: int = MAX_ORDER) -> Floats:
     """Return the columns at all pixel centres, (y * x, columns)."""
     y, x = np.meshgrid(*pixel_centres(shape_px), indexing="ij")
     return legendre_design(np.stack([y.ravel(), x.ravel()], axis=1), order)
 
 
-def _norm(order: int) -> Float:
-    root: Float = np.sqrt((2.0 * degrees(order) + 1.0).prod(axis=1))
-    return root
+def _norm(order: int) -> Floats:
+    return np.asarray(np.sqrt((2.0 * degrees(order) + 1.0).prod(axis=1)))
 
 
-def _grid(coefficient: Float) -> Float:
+def _grid(coefficient: Floats) -> Floats:
     order = int((np.sqrt(9 + 8 * len(coefficient)) - 3) / 2 + 0.5)
     grid = np.zeros((order + 1, order + 1))
     i, j = degrees(order).T

@@ -14,7 +14,9 @@ little for a hundred that tissue fills. Overlaps see borders; the mean sees the 
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import compress
 
 import numpy as np
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.linalg import solve_triangular
 
+from tilewright.kernels.backend import Floats, Ints
 from tilewright.kernels.flat_basis import MAX_ORDER, degrees, design_grid, flat_field, log_flat
 from tilewright.kernels.overlap_cells import OverlapCells
 from tilewright.kernels.overlap_photometry import (
@@ -32,8 +35,6 @@ from tilewright.kernels.overlap_photometry import (
     knowledge_by_fold,
     relative_difference,
 )
-
-Float = NDArray[np.float64]
 
 #: Standard deviation of coefficients of degree 1 and 2, which every flat-field has: a loss of
 #: two thirds of the light in the corners is 0.3.
@@ -69,10 +70,10 @@ class Posterior:
     ``share`` is the weight of each prior in the mean, ``feared`` in the covariance about it.
     """
 
-    mean: Float
-    covariance: Float
-    share: Float
-    feared: Float
+    mean: Floats
+    covariance: Floats
+    share: Floats
+    feared: Floats
     priors: list[_Prior]
 
     @property
@@ -112,7 +113,7 @@ class FlatFit:
     unmodelled: float
 
     @property
-    def coefficient(self) -> Float:
+    def coefficient(self) -> Floats:
         """Coefficients of the log flat-field."""
         return self.posterior.mean[:-1]
 
@@ -139,7 +140,7 @@ class FlatFit:
 
 def fit_flat(
     cells: OverlapCells,
-    images: Float,
+    images: Floats,
     offset_counts: float,
     offset_error_counts: float,
     *,
@@ -180,8 +181,8 @@ def fit_flat(
     for iteration in range(_ITERATIONS):
         found = differences(cells, mean[:-1], mean[-1], robust=iteration > 0)
         parts, fold = knowledge_by_fold(found, mean[:-1], mean[-1], order, seed)
-        tiles = _tile_mean(images, mean, order).knowledge
-        overlaps = _total(parts)
+        tiles, _ = _tile_mean(images, mean, order)
+        overlaps = reduce(operator.add, parts)
         priors = _priors(order, offset_counts, offset_error, overlaps)
         # All priors when the flat-field is first known roughly, and in the end.
         if 1 < iteration < _ITERATIONS - 1:
@@ -200,17 +201,10 @@ def fit_flat(
     return FlatFit(posterior, order, found, held_out, _unmodelled(images, mean, order))
 
 
-def _tile_mean(images: Float, mean: Float, order: int) -> TileMean:
-    shape = (images.shape[1], images.shape[2])
-    # Tiles of pure noise may lead anywhere, but not to a division by zero.
-    flat = np.maximum(flat_field(mean[:-1], shape).astype(np.float64), 1e-6)
-    return tile_mean(images, flat, mean[:-1], float(mean[-1]), order)
-
-
-def _unmodelled(images: Float, mean: Float, order: int) -> float:
+def _unmodelled(images: Floats, mean: Floats, order: int) -> float:
     degree = degrees(order).sum(axis=1)
     tail = float((mean[:-1][degree >= max(order - 3, 5)] ** 2).sum())
-    excess = _tile_mean(images, mean, order).excess
+    _, excess = _tile_mean(images, mean, order)
     return float(np.hypot(excess, np.sqrt(tail)))
 
 
@@ -218,14 +212,14 @@ def _unmodelled(images: Float, mean: Float, order: int) -> float:
 class _Prior:
     """A Gaussian about an even flat-field: variances of smooth coefficients, and an interior."""
 
-    variance: Float
-    interior: Float | float
+    variance: Floats
+    interior: Floats | float
     offset_counts: float
     offset_error_counts: float
     fall: float
     has_interior: bool
 
-    def factor(self) -> Float:
+    def factor(self) -> Floats:
         """Return the lower triangle whose product with its transpose is the covariance."""
         columns = len(self.variance)
         factor = np.zeros((columns + 1, columns + 1))
@@ -257,7 +251,7 @@ def _priors(
     ]
 
 
-def _unseen(overlaps: Knowledge, size: float) -> Float:
+def _unseen(overlaps: Knowledge, size: float) -> Floats:
     """Covariance of structure of rms ``size`` of which the overlaps see no more than their noise.
 
     A g-prior (Zellner 1986): it knows where the overlaps lie and how noisy they are, not what
@@ -288,8 +282,8 @@ def _posterior(data: Knowledge, priors: list[_Prior], count: int) -> Posterior:
     share = _shares(np.array(logs) + drawn * interior)
     told = _FEARED_LOG_ODDS if count >= _LEAST_TO_FEAR else _NEVER
     feared = _shares(np.array(logs) + told * interior)
-    mean: Float = share @ np.array(means)
-    covariance: Float = np.zeros_like(data.matrix, dtype=np.float64)
+    mean: Floats = share @ np.array(means)
+    covariance: Floats = np.zeros_like(data.matrix, dtype=np.float64)
     for weight, one, root in zip(feared, means, roots, strict=True):
         if weight > _NEGLIGIBLE:
             apart = np.outer(one - mean, one - mean)
@@ -297,27 +291,20 @@ def _posterior(data: Knowledge, priors: list[_Prior], count: int) -> Posterior:
     return Posterior(mean, covariance, share, feared, priors)
 
 
-def _shares(log_weight: Float) -> Float:
+def _shares(log_weight: Floats) -> Floats:
     # Rounded far above the arithmetic's noise.
     share = np.exp(np.round(log_weight - log_weight.max(), 3))
     return np.asarray(share / share.sum())
 
 
-def _total(parts: list[Knowledge]) -> Knowledge:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
-
-
 def _held_out(
     found: Differences,
     parts: list[Knowledge],
-    fold: NDArray[np.int64],
+    fold: Ints,
     tiles: Knowledge,
     priors: list[_Prior],
     count: int,
-) -> Float:
+) -> Floats:
     """Relative difference of each cell under a fit without its fold of edges."""
     relative = np.zeros(len(fold))
     for k in range(FOLDS):
@@ -325,58 +312,41 @@ def _held_out(
         if not len(inside):
             continue
         rest = [part for j, part in enumerate(parts) if j != k]
-        mean = _posterior(_total(rest) + tiles, priors, count).mean
+        mean = _posterior(reduce(operator.add, rest) + tiles, priors, count).mean
         cells = found.cells.take(inside)
         flat = [np.exp(log_flat(mean[:-1], p)) for p in (cells.place_first, cells.place_second)]
         relative[inside] = relative_difference(cells, flat[0], flat[1], mean[-1])
     return relative
 
 
-@dataclass(frozen=True)
-class TileMean:
-    """Mean of the tiles under one flat-field and offset.
-
-    Attributes
-    ----------
-    knowledge : Knowledge
-        What it tells about flat-field and offset; nothing of fewer than two tiles.
-    excess : float
-        Relative rms of what is uneven in it beyond chance: structure that the flat-field lacks.
-    """
-
-    knowledge: Knowledge
-    excess: float
-
-
-def tile_mean(
-    images: Float, flat: Float, coefficient: Float, offset_counts: float, order: int
-) -> TileMean:
+def _tile_mean(images: Floats, mean: Floats, order: int) -> tuple[Knowledge, float]:
     """Compare the mean of all tiles with an even one.
 
     Parameters
     ----------
     images : ndarray of float64, shape (n, y, x)
         Counts of each tile in blocks, planes averaged, none saturated.
-    flat : ndarray of float64, shape (y, x)
-        The flat-field of ``coefficient`` at the blocks.
-    coefficient : ndarray of float64, shape (k,)
-        Log flat-field about which the mean is linearised.
-    offset_counts : float
-        Counts without light.
+    mean : ndarray of float64, shape (k + 1,)
+        Log flat-field about which the tiles' mean is linearised, then the counts without light.
     order : int
         Largest total degree.
 
     Returns
     -------
-    TileMean
-        The error of each coefficient is the scatter among tiles, pooled over the coefficients
-        of one total degree, which tissue without a preferred direction fills alike.
+    knowledge : Knowledge
+        What it tells about flat-field and offset; nothing of fewer than two tiles. The error of
+        each coefficient is the scatter among tiles, pooled over the coefficients of one total
+        degree, which tissue without a preferred direction fills alike.
+    excess : float
+        Relative rms of what is uneven in it beyond chance: structure that the flat-field lacks.
     """
-    columns, n = len(coefficient), len(images)
-    nothing = TileMean(Knowledge(np.zeros((columns + 1, columns + 1)), np.zeros(columns + 1)), 0.0)
+    shape, columns, n = (images.shape[1], images.shape[2]), len(mean) - 1, len(images)
+    nothing = Knowledge(np.zeros((columns + 1, columns + 1)), np.zeros(columns + 1)), 0.0
     if n < 2:
         return nothing
-    even = (images - offset_counts).reshape(n, -1) / flat.ravel()
+    # Tiles of pure noise may lead anywhere, but not to a division by zero.
+    flat = np.maximum(flat_field(mean[:-1], shape).astype(np.float64), 1e-6).ravel()
+    even = (images - float(mean[-1])).reshape(n, -1) / flat
     level = even.mean(axis=1)
     typical = float(level.mean())
     if typical <= 0:
@@ -385,20 +355,20 @@ def tile_mean(
     # times; one that is nearly empty, whose shape depends on the offset, hardly at all.
     weight = 1.0 / (np.maximum(level, 0.0) + typical)
     total = float((weight * level).sum())
-    mean = weight @ even / total
-    design = design_grid((flat.shape[0], flat.shape[1]), order)
+    average = weight @ even / total
+    design = design_grid(shape, order)
     design = (design - design.mean(axis=0)) / design.shape[0]
-    uneven = mean @ design
-    apart = weight[:, None] * (even - level[:, None] * mean) @ design * (n / total)
+    uneven = average @ design
+    apart = weight[:, None] * (even - level[:, None] * average) @ design * (n / total)
     degree = degrees(order).sum(axis=1)
     variance = np.bincount(degree, (apart**2).sum(axis=0))[1:] / (n * (n - 1))
     members = np.bincount(degree)[1:]
     precision = 1.0 / np.maximum((variance / members)[degree - 1], 1e-10)
     # One count more of offset: each tile loses 1 / flat.
-    by_offset = (1.0 / flat.ravel()) @ design * (float(weight.sum()) / total)
+    by_offset = (1.0 / flat) @ design * (float(weight.sum()) / total)
     rows = np.concatenate([np.eye(columns), by_offset[:, None]], axis=1)
     matrix = rows.T @ (precision[:, None] * rows)
-    vector = rows.T @ (precision * uneven) + matrix @ np.append(coefficient, offset_counts)
+    vector = rows.T @ (precision * uneven) + matrix @ mean
     chance = variance * stats.f.isf(_FALSE_ALARM, members, members * (n - 1))
     excess = np.maximum(np.bincount(degree, uneven**2)[1:] - chance, 0.0).sum()
-    return TileMean(Knowledge(matrix, vector), float(np.sqrt(excess)))
+    return Knowledge(matrix, vector), float(np.sqrt(excess))

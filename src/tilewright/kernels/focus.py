@@ -9,12 +9,13 @@ of seams; on a raw stack each pixel is a soft mixture of the planes with the mos
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Array, Backend, fast_len
+from tilewright.kernels.backend import Array, Backend, Bools, Floats, fast_len
 from tilewright.kernels.noise import NoiseModel
 
 #: Band-pass of the focus energy: difference of Gaussians of this sigma and twice it, in px.
@@ -57,11 +58,7 @@ class Projection(NamedTuple):
 
 
 def soft_focus(
-    backend: Backend,
-    stack: Any,
-    noise: NoiseModel,
-    pedestal_counts: float,
-    kept: NDArray[np.bool_],
+    backend: Backend, stack: Any, noise: NoiseModel, pedestal_counts: float, kept: Bools
 ) -> Projection:
     """Mix the planes of a raw stack (z, y, x) by how much detail each shows at a pixel.
 
@@ -116,12 +113,7 @@ class Explained(NamedTuple):
 
 
 def explain(
-    backend: Backend,
-    stack: Any,
-    model: Any,
-    noise: NoiseModel,
-    pedestal_counts: float,
-    kept: NDArray[np.bool_],
+    backend: Backend, stack: Any, model: Any, noise: NoiseModel, pedestal_counts: float, kept: Bools
 ) -> Explained:
     """Project a raw stack and its model alike.
 
@@ -179,12 +171,7 @@ def correction(
 
 
 def in_focus(
-    backend: Backend,
-    stack: Any,
-    raw: Any,
-    told: Any,
-    trust: float,
-    floor_energy: float,
+    backend: Backend, stack: Any, raw: Any, told: Any, trust: float, floor_energy: float
 ) -> Projection:
     """Return the plane ``raw`` plus the trusted part of a deconvolution's correction to it.
 
@@ -201,10 +188,7 @@ def in_focus(
     floor_energy : float
         Focus energy taken as nothing.
     """
-
-    def floor(wide: Array) -> Array:
-        return backend.xp.full_like(wide, floor_energy)
-
+    floor = partial(backend.xp.full_like, fill_value=floor_energy)
     _, height, winner = _weights(backend, stack, list(range(len(stack))), floor, 1.0)
     image = backend.asarray(raw) + trust * backend.asarray(told)
     return Projection(image, height, winner)
@@ -230,7 +214,7 @@ def psf_mean(
     backend: Backend,
     stack: Any,
     kernel: NDArray[Any],
-    weights: NDArray[np.float64],
+    weights: Floats,
     scale: float,
     floor_energy: float,
 ) -> Projection:
@@ -256,21 +240,13 @@ def psf_mean(
     floor_energy : float
         Focus energy taken as nothing, for ``height`` and ``winner``.
 
-    Returns
-    -------
-    Projection
-        See above.
-
     Raises
     ------
     ValueError
         Every weight is 0, or the kernel has an even side or no light.
     """
     planes = _kept_planes(weights > 0)
-
-    def floor(wide: Array) -> Array:
-        return backend.xp.full_like(wide, floor_energy)
-
+    floor = partial(backend.xp.full_like, fill_value=floor_energy)
     _, height, winner = _weights(backend, stack, planes, floor, 1.0)
     total = sum(float(weights[z]) * backend.asarray(stack[z]) for z in planes)
     return Projection(scale * blur(backend, total, kernel), height, winner)
@@ -310,7 +286,7 @@ def blur(backend: Backend, image: Any, kernel: NDArray[Any]) -> Array:
     return out[half[0] : half[0] + plane.shape[0], half[1] : half[1] + plane.shape[1]]
 
 
-def _kept_planes(kept: NDArray[np.bool_]) -> list[int]:
+def _kept_planes(kept: Bools) -> list[int]:
     planes = [int(z) for z in np.flatnonzero(kept)]
     if not planes:
         raise ValueError("no plane of the stack is kept: there is nothing to project")

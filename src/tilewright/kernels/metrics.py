@@ -1,4 +1,4 @@
-"""Numbers that say whether an image is good: focus, saturation, noise, seams, ringing, agreement.
+"""Numbers that say whether an image is good: focus, tissue, agreement.
 
 Every function takes images (y, x) and returns plain floats, so that a report can write them
 as JSON. A number that the image cannot give (focus of an empty field) is ``nan``.
@@ -10,24 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.kernels.artefacts import Ringing, Seam, ringing, seam_reach_px, seam_score
 from tilewright.kernels.backend import Array, Backend, fast_len
-from tilewright.kernels.noise import NOISE_KERNEL, NoiseModel, photon_transfer
-
-__all__ = [
-    "Focus",
-    "NoiseModel",
-    "Ringing",
-    "Seam",
-    "empty_fraction",
-    "focus_score",
-    "ncc",
-    "photon_transfer",
-    "ringing",
-    "seam_reach_px",
-    "seam_score",
-    "tissue_mask",
-]
+from tilewright.kernels.noise import NOISE_KERNEL
 
 #: Spatial frequencies in cycles/px: tissue shapes, and the detail that defocus removes first.
 LOW_BAND = (0.01, 0.04)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Backend
+from tilewright.kernels.backend import Backend, Floats
 
 #: Unit-gain noise estimator of Immerkær (CVIU 64, 1996): blind to planes and to straight edges.
 NOISE_KERNEL = np.outer([1.0, -2.0, 1.0], [1.0, -2.0, 1.0]).astype(np.float32) / 6
@@ -56,7 +56,7 @@ def photon_transfer(backend: Backend, image: Any, pedestal_counts: float) -> Noi
     return _noise_line(level - pedestal_counts, variance)
 
 
-def _noise_line(signal: NDArray[np.float64], variance: NDArray[np.float64]) -> NoiseModel:
+def _noise_line(signal: Floats, variance: Floats) -> NoiseModel:
     """Fit variance = read² + gain × signal; points above the line count less (texture)."""
     scale = max(float(np.median(variance)), 1e-12)
     if np.ptp(signal) < 3 * np.sqrt(scale):

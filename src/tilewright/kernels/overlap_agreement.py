@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Array, Backend, fast_len
+from tilewright.kernels.backend import Array, Backend, Floats, fast_len
 from tilewright.kernels.noise import NOISE_KERNEL
 
 #: Band of the textures, in px: noise of single pixels and shading are left out.
@@ -49,8 +49,8 @@ class StripAgreement:
     expected: float
     power: float
     shift_px: tuple[float, float]
-    log_ratio: NDArray[np.float64]
-    light: NDArray[np.float64]
+    log_ratio: Floats
+    light: Floats
 
 
 def compare_strips(
@@ -114,9 +114,7 @@ def _best_shift(
     return float(scores[y, x]), here, (shift[0], shift[1])
 
 
-def _log_ratio(
-    first: NDArray[np.float32], second: NDArray[np.float32]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _log_ratio(first: NDArray[np.float32], second: NDArray[np.float32]) -> tuple[Floats, Floats]:
     means = []
     for strip in (first, second):
         side = [min(CELL_PX, n) for n in strip.shape]

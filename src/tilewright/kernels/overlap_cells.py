@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.backend import Array, Backend, Bools, Floats, Ints
 
 #: Pairs measured at once: 32 x 256 x 256 float32 are 8 MB of gathered tiles.
 _PAIRS_AT_ONCE = 32
@@ -28,16 +28,16 @@ class OverlapCells:
         (y, x) of the cell's centre in each tile; the tile spans -1 to 1.
     """
 
-    edge: NDArray[np.int64]
-    first: NDArray[np.float64]
-    second: NDArray[np.float64]
-    place_first: NDArray[np.float64]
-    place_second: NDArray[np.float64]
+    edge: Ints
+    first: Floats
+    second: Floats
+    place_first: Floats
+    place_second: Floats
 
     def __len__(self) -> int:
         return len(self.edge)
 
-    def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> OverlapCells:
+    def take(self, index: Ints | Bools) -> OverlapCells:
         """Return the cells at ``index`` (integers or a mask)."""
         return OverlapCells(*(getattr(self, field.name)[index] for field in fields(self)))
 
@@ -50,8 +50,8 @@ class OverlapCells:
 
 
 def overlapping_pairs(
-    position_px: NDArray[np.float64], shape_px: tuple[int, int], min_overlap_px: float
-) -> NDArray[np.int64]:
+    position_px: Floats, shape_px: tuple[int, int], min_overlap_px: float
+) -> Ints:
     """Return pairs of tiles that share at least ``min_overlap_px`` along both axes.
 
     Diagonal neighbours count: their corners tie horizontal and vertical overlaps together.
@@ -84,8 +84,8 @@ def measure_cells(
     backend: Backend,
     images: Array,
     valid: Array | None,
-    position_px: NDArray[np.float64],
-    pairs: NDArray[np.int64],
+    position_px: Floats,
+    pairs: Ints,
     *,
     shape_px: tuple[int, int],
     factor: int,
@@ -157,7 +157,7 @@ def measure_cells(
     return OverlapCells.join(parts) if parts else _no_cells()
 
 
-def _batches(offset: NDArray[np.float64]) -> list[NDArray[np.int64]]:
+def _batches(offset: Floats) -> list[Ints]:
     """Pairs in batches of like direction, so that a batch shares one narrow window of cells."""
     direction = np.argmax(np.abs(offset), axis=1) if len(offset) else np.zeros(0)
     sign = offset[np.arange(len(offset)), direction.astype(np.int64)] > 0
@@ -171,7 +171,7 @@ def _batches(offset: NDArray[np.float64]) -> list[NDArray[np.int64]]:
     ]
 
 
-def _both_sides(backend: Backend, on_y: Array, image: Array, on_x: Array) -> NDArray[np.float64]:
+def _both_sides(backend: Backend, on_y: Array, image: Array, on_x: Array) -> Floats:
     """Return ``on_y @ image @ on_x.T`` in host float64, the narrow side first."""
     matmul, across = backend.xp.matmul, on_x.transpose(0, 2, 1)
     if on_y.shape[1] < on_x.shape[1]:
@@ -182,8 +182,8 @@ def _both_sides(backend: Backend, on_y: Array, image: Array, on_x: Array) -> NDA
 
 
 def _shares(
-    offset: NDArray[np.float64], count: int, cell: int, size: int
-) -> tuple[NDArray[np.float32], int, NDArray[np.bool_]]:
+    offset: Floats, count: int, cell: int, size: int
+) -> tuple[NDArray[np.float32], int, Bools]:
     """Share of each pixel of the second tile in each cell, for the cells that fit any pair.
 
     Returns shares (pair, cell, pixel), the index of the first such cell, and who fits.

@@ -12,12 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tilewright.kernels.backend import Bools, Floats, Ints
 from tilewright.kernels.flat_basis import legendre_design, log_flat
 from tilewright.kernels.overlap_cells import OverlapCells
-
-Float = NDArray[np.float64]
 
 FOLDS = 5
 _SIGNAL_BINS = 16
@@ -43,16 +41,12 @@ class Knowledge:
         Precision times mean.
     """
 
-    matrix: Float
-    vector: Float
+    matrix: Floats
+    vector: Floats
 
     def __add__(self, other: Knowledge) -> Knowledge:
         """Join independent knowledge."""
         return Knowledge(self.matrix + other.matrix, self.vector + other.vector)
-
-    def weaken(self, factor: float) -> Knowledge:
-        """Return the same mean with ``factor`` times the variance."""
-        return Knowledge(self.matrix / factor, self.vector / factor)
 
 
 @dataclass(frozen=True)
@@ -75,18 +69,18 @@ class Differences:
     """
 
     cells: OverlapCells
-    signal: Float
-    value: Float
-    scatter: Float
-    robust: Float
-    by_offset: Float
+    signal: Floats
+    value: Floats
+    scatter: Floats
+    robust: Floats
+    by_offset: Floats
 
     @property
-    def seen(self) -> NDArray[np.bool_]:
+    def seen(self) -> Bools:
         """Cells whose signal stands out of their scatter."""
         return (self.scatter < _MAX_SCATTER * self.signal) & (self.robust > 0)
 
-    def rms(self, relative: Float) -> float:
+    def rms(self, relative: Floats) -> float:
         """Return the rms of relative differences (m,), averaged over neighbouring seen cells.
 
         The mean of the cells of one edge in one square of a quarter of the tile's side: noise of
@@ -105,8 +99,8 @@ class Differences:
 
 
 def relative_difference(
-    cells: OverlapCells, flat_first: Float, flat_second: Float, offset_counts: float
-) -> Float:
+    cells: OverlapCells, flat_first: Floats, flat_second: Floats, offset_counts: float
+) -> Floats:
     """Return the difference of corrected counts over the specimen's brightness, per cell."""
     first, second = cells.first - offset_counts, cells.second - offset_counts
     signal = (first + second) / (flat_first + flat_second)
@@ -114,7 +108,7 @@ def relative_difference(
 
 
 def differences(
-    cells: OverlapCells, coefficient: Float, offset_counts: float, *, robust: bool
+    cells: OverlapCells, coefficient: Floats, offset_counts: float, *, robust: bool
 ) -> Differences:
     """Compare all cells under a flat-field and an offset.
 
@@ -146,14 +140,15 @@ def differences(
 
 
 def knowledge_by_fold(
-    found: Differences, coefficient: Float, offset_counts: float, order: int, seed: int
-) -> tuple[list[Knowledge], NDArray[np.int64]]:
+    found: Differences, coefficient: Floats, offset_counts: float, order: int, seed: int
+) -> tuple[list[Knowledge], Ints]:
     """Return what each fold of edges tells, and the fold of each cell.
 
     Cells of an edge share errors (position, bleaching, the same specimen in several planes), so
     variances are raised by how far means of neighbouring cells scatter beyond single cells.
     """
-    fold = _folds(found.cells.edge, seed)
+    names, index = np.unique(found.cells.edge, return_inverse=True)
+    fold = (np.random.default_rng(seed).permutation(len(names)) % FOLDS)[index]
     factor = _common_error(found)
     parts = []
     for k in range(FOLDS):
@@ -167,7 +162,7 @@ def knowledge_by_fold(
         mean = np.append(coefficient, offset_counts)
         matrix = rows.T @ rows
         vector = rows.T @ (found.value[inside] * root) + matrix @ mean
-        parts.append(Knowledge(matrix, vector).weaken(factor))
+        parts.append(Knowledge(matrix / factor, vector / factor))
     return parts, fold
 
 
@@ -180,14 +175,9 @@ def _common_error(found: Differences) -> float:
     return max(1.0, float(np.median(score**2 / np.maximum(power, 1e-12))) / _MEDIAN_CHI2)
 
 
-def _neighbours(cells: OverlapCells) -> NDArray[np.int64]:
+def _neighbours(cells: OverlapCells) -> Ints:
     """Return one number for all cells of an edge in one square of the first tile."""
     square = np.clip(np.floor((cells.place_first + 1.0) * (_PARTS / 2)), 0, _PARTS - 1)
     key = (cells.edge * _PARTS + square[:, 0].astype(np.int64)) * _PARTS
     _, group = np.unique(key + square[:, 1].astype(np.int64), return_inverse=True)
     return np.asarray(group, dtype=np.int64)
-
-
-def _folds(edge: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    names, index = np.unique(edge, return_inverse=True)
-    return (np.random.default_rng(seed).permutation(len(names)) % FOLDS)[index]

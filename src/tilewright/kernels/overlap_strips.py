@@ -6,11 +6,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
+from tilewright.kernels.backend import Floats, Ints
 
 #: Narrower overlaps are not compared: a LoG of 1.5 px alone is 12 px wide.
 MIN_OVERLAP_PX = 12
@@ -24,8 +22,6 @@ class StripPlan:
 
     Attributes
     ----------
-    axis : int
-        1 where b lies to the right of a, 0 where it lies below.
     pairs : ndarray of int64, shape (m, 2)
         Tiles a and b of each overlap.
     shape : tuple of int
@@ -38,8 +34,7 @@ class StripPlan:
         Largest deviation from ``expected_px`` worth a search.
     """
 
-    axis: int
-    pairs: Indices
+    pairs: Ints
     shape: tuple[int, int]
     origin_a: tuple[int, int]
     origin_b: tuple[int, int]
@@ -51,7 +46,7 @@ class StripPlan:
         return shift_px + np.subtract(self.origin_a, self.origin_b)
 
 
-def neighbours(nominal_px: Floats, tile_shape: tuple[int, int]) -> tuple[Indices, Indices]:
+def neighbours(nominal_px: Floats, tile_shape: tuple[int, int]) -> tuple[Ints, Ints]:
     """Return pairs (m, 2) of tiles that overlap side by side, and the axis (m,) of each.
 
     Tile b lies below (axis 0) or to the right (axis 1) of tile a, moved sideways by less than
@@ -105,9 +100,9 @@ def plan_strips(
         raise ValueError("a nominal tile position is not finite; fix the stage positions")
     if max_shift_px is not None and not max_shift_px > 0:
         raise ValueError(f"max_shift_px is {max_shift_px}; give a number of pixels above 0")
-    pairs, axes = neighbours(nominal, tile_shape) if len(nominal) > 1 else (None, None)
-    if pairs is None or axes is None:
+    if len(nominal) < 2:
         return []
+    pairs, axes = neighbours(nominal, tile_shape)
     return [
         _plan(nominal, tile_shape, max_shift_px, axis, pairs[axes == axis])
         for axis in (1, 0)
@@ -116,11 +111,7 @@ def plan_strips(
 
 
 def _plan(
-    nominal: Floats,
-    tile_shape: tuple[int, int],
-    max_shift_px: float | None,
-    axis: int,
-    pairs: Indices,
+    nominal: Floats, tile_shape: tuple[int, int], max_shift_px: float | None, axis: int, pairs: Ints
 ) -> StripPlan:
     size = tile_shape[axis]
     step = nominal[pairs[:, 1]] - nominal[pairs[:, 0]]
@@ -134,7 +125,6 @@ def _plan(
     shape, first, second = list(tile_shape), [0, 0], [0, 0]
     shape[axis], first[axis], second[axis] = width, size - width - inset, inset
     return StripPlan(
-        axis=axis,
         pairs=pairs,
         shape=(shape[0], shape[1]),
         origin_a=(first[0], first[1]),

@@ -10,23 +10,21 @@ peaks, and Newton's method on the band-limited correlation gives the fraction of
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Array, Backend, fast_len
+from tilewright.kernels.backend import Array, Backend, Floats, Ints, fast_len
 from tilewright.kernels.chance import Pattern, along, chance, rolled_null, witnesses
 from tilewright.kernels.correlation_peak import MIN_OVERLAP_PX, climb, subpixel
 
-Floats = NDArray[np.float64]
-
 #: Correlation works on every second pixel of the filtered strips.
 STRIDE = 2
+#: Correlation peaks whose NCC is computed.
+_PEAKS = 5
 
 
-@dataclass(frozen=True)
-class StripShifts:
+class StripShifts(NamedTuple):
     """What correlation says about n pairs of strips.
 
     Attributes
@@ -55,39 +53,15 @@ class StripShifts:
 
 
 def correlate_strips(
-    backend: Backend,
-    a: Array,
-    b: Array,
-    expected_px: Floats,
-    max_shift_px: float,
-    sigma_px: float,
-    peaks: int = 5,
+    backend: Backend, a: Array, b: Array, expected_px: Floats, max_shift_px: float, sigma_px: float
 ) -> StripShifts:
-    """Measure the displacement of n pairs of strips.
+    """Filter n pairs of strips (n, y, x), host or device, in float32, and correlate them.
 
-    Parameters
-    ----------
-    backend : Backend
-    a, b : array, shape (n, y, x)
-        Strips, host or device; computed in float32.
-    expected_px : ndarray, shape (n, 2)
-        Shift (y, x) that the stage promises, with ``a[p + shift] == b[p]``.
-    max_shift_px : float
-        Largest deviation from ``expected_px`` searched, per axis.
-    sigma_px : float
-        Width of the Laplacian of Gaussian.
-    peaks : int
-        Correlation peaks whose NCC is computed.
-
-    Returns
-    -------
-    StripShifts
+    See :func:`filter_strips` and :func:`correlate_filtered`.
     """
     with backend.fft_threads():
         small = [filter_strips(backend, strips, sigma_px) for strips in (a, b)]
-    return correlate_filtered(
-        backend, small[0], small[1], expected_px, max_shift_px, sigma_px, peaks=peaks
-    )
+    return correlate_filtered(backend, small[0], small[1], expected_px, max_shift_px, sigma_px)
 
 
 def correlate_filtered(
@@ -98,7 +72,6 @@ def correlate_filtered(
     max_shift_px: float,
     sigma_px: float,
     pattern: Pattern | None = None,
-    peaks: int = 5,
 ) -> StripShifts:
     """Measure the displacement of n pairs of strips that :func:`filter_strips` filtered.
 
@@ -107,26 +80,27 @@ def correlate_filtered(
     backend : Backend
     a, b : array, shape (n, y, x)
         Filtered strips.
-    expected_px, max_shift_px, sigma_px, peaks
-        As for :func:`correlate_strips`, in pixels of the tiles.
+    expected_px : ndarray, shape (n, 2)
+        Shift (y, x) that the stage promises, with ``a[p + shift] == b[p]``, in pixels of tiles.
+    max_shift_px : float
+        Largest deviation from ``expected_px`` searched, per axis.
+    sigma_px : float
+        Width of the Laplacian of Gaussian.
     pattern : Pattern, optional
         What all strips of the two camera areas share; no evidence for a displacement.
-
-    Returns
-    -------
-    StripShifts
     """
     a, b = backend.asarray(a), backend.asarray(b)
     expected = np.asarray(expected_px, np.float64) / STRIDE
     reach = max_shift_px / STRIDE
     with backend.fft_threads():
         whitened, plain = _surfaces(backend, a, b, reach, expected)
-        starts = _highest_peaks(backend, whitened, a.shape[1:], expected, reach, peaks)
+        starts = _highest_peaks(backend, whitened, a.shape[1:], expected, reach)
         best = climb(backend, a, b, starts, max(8.0, 3.0 * sigma_px) / STRIDE)
         fine = subpixel(backend, a, b, best.shift)
     score = np.maximum(best.score, fine.score)
-    null = rolled_null(backend, plain, a, b, expected, reach, sigma_px / STRIDE)
-    witness = witnesses(backend, a, b, best.shift, sigma_px / STRIDE, pattern)
+    sigma = sigma_px / STRIDE
+    null = rolled_null(backend, plain, a, b, expected, reach, sigma)
+    witness = witnesses(backend, a, b, best.shift, sigma, pattern)
     return StripShifts(
         STRIDE * (best.shift + fine.delta_px),
         score,
@@ -198,14 +172,9 @@ def _surfaces(
 
 
 def _highest_peaks(
-    backend: Backend,
-    surface: Array,
-    strip: tuple[int, int],
-    expected: Floats,
-    max_shift: float,
-    peaks: int,
-) -> NDArray[np.int64]:
-    """Return the ``peaks`` highest local maxima near the expected shifts, (n, peaks, 2).
+    backend: Backend, surface: Array, strip: tuple[int, int], expected: Floats, max_shift: float
+) -> Ints:
+    """Return the :data:`_PEAKS` highest local maxima near the expected shifts, (n, peaks, 2).
 
     Only shifts at which the strips (y, x) share enough pixels count. Ties fall to the first in
     row-major order of values rounded to 5 digits of the maximum; a pair with fewer maxima
@@ -230,8 +199,8 @@ def _highest_peaks(
         is_peak &= (inner > other) if (dy, dx) < (0, 0) else (inner >= other)
     top = np.maximum(inner.max(axis=(1, 2), keepdims=True), 1e-30)
     ranked = np.where(is_peak, np.round(inner / top, 5), -1.0).reshape(count, -1)
-    out = np.repeat(centre[:, None, :], peaks, axis=1)
-    order = np.argsort(-ranked, axis=1, kind="stable")[:, :peaks]
+    out = np.repeat(centre[:, None, :], _PEAKS, axis=1)
+    order = np.argsort(-ranked, axis=1, kind="stable")[:, :_PEAKS]
     for k in range(order.shape[1]):
         found = np.take_along_axis(ranked, order[:, k, None], 1)[:, 0] > 0
         place = centre - reach + np.stack(np.divmod(order[:, k], wide), axis=1)

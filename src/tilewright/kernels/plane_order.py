@@ -11,13 +11,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.backend import Array, Backend, Floats, cells
 from tilewright.kernels.focus import noise_share
 from tilewright.kernels.noise import NOISE_KERNEL, NoiseModel
-
-Values = NDArray[np.float64]
 
 #: Band in which planes are compared: coarse enough for planes out of focus.
 BAND_PX = (1.5, 6.0)
@@ -56,12 +53,12 @@ class PlanePairs(NamedTuple):
         Number of independent values behind ``power``.
     """
 
-    correlation: Values
-    power: Values
-    noise: Values
-    shared: Values
-    rough: Values
-    sharpest: Values
+    correlation: Floats
+    power: Floats
+    noise: Floats
+    shared: Floats
+    rough: Floats
+    sharpest: Floats
     independent: float
 
     @property
@@ -83,7 +80,8 @@ def compare_planes(
     window = backend.asarray(np.outer(np.hanning(height + 2)[1:-1], np.hanning(width + 2)[1:-1]))
     share = noise_share(*BAND_PX)
     spectra, residuals, energies = [], [], []
-    power, noises, means = np.zeros(count), np.zeros(count), 0.0
+    power, noises, light = np.zeros(count), np.zeros(count), 0.0
+    block = min(FOCUS_BLOCK_PX, height, width)
     for z in range(count):
         plane = xp.nan_to_num(backend.asarray(stack[z]), nan=0, posinf=0, neginf=0)
         narrow, wide = (
@@ -93,15 +91,16 @@ def compare_planes(
         variance = float(
             noise.variance(max(float(plane.mean(dtype=np.float64)) - pedestal_counts, 0))
         )
-        energies.append(_block_means(backend, band * band) - share * variance)
+        means = cells(band * band, block).mean(axis=(1, 3), dtype=np.float64)
+        energies.append(backend.to_numpy(means).ravel() - share * variance)
         band *= window
         power[z] = float((band * band).sum(dtype=np.float64))
         noises[z] = share * variance * float((window * window).sum(dtype=np.float64))
         with backend.fft_threads():
             spectra.append(backend.fft.rfft2(band))
         residuals.append(ndimage.convolve(plane, backend.asarray(NOISE_KERNEL), mode="reflect"))
-        means = means + wide
-    slope = sum(xp.abs(ndimage.sobel(means, axis=axis)) for axis in (0, 1))
+        light = light + wide
+    slope = sum(xp.abs(ndimage.sobel(light, axis=axis)) for axis in (0, 1))
     flat = slope <= xp.percentile(slope, 30)
     side = 2 * SEARCH_PX + 1
     correlation, shared = np.zeros((2, count, side, side)), np.zeros((2, count))
@@ -125,27 +124,19 @@ def add_pairs(pairs: list[PlanePairs]) -> PlanePairs:
     return PlanePairs(*(sum(values) for values in zip(*pairs, strict=True)))
 
 
-def _near_zero(backend: Backend, spectrum: Array, shape: tuple[int, int]) -> Values:
+def _near_zero(backend: Backend, spectrum: Array, shape: tuple[int, int]) -> Floats:
     """Return the correlation at shifts of up to ``SEARCH_PX``, zero in the middle."""
     with backend.fft_threads():
         whole = backend.fft.irfft2(spectrum, s=shape)
     whole = backend.xp.roll(whole, (SEARCH_PX, SEARCH_PX), (0, 1))
     side = 2 * SEARCH_PX + 1
-    near: Values = np.zeros((side, side))
+    near: Floats = np.zeros((side, side))
     part = backend.to_numpy(whole[:side, :side]).astype(np.float64)
     near[: part.shape[0], : part.shape[1]] = part
     return near
 
 
-def _block_means(backend: Backend, image: Array) -> Values:
-    side = min(FOCUS_BLOCK_PX, *image.shape)
-    rows, columns = (n // side for n in image.shape)
-    blocks = image[: rows * side, : columns * side].reshape(rows, side, columns, side)
-    means: Values = backend.to_numpy(blocks.mean(axis=(1, 3), dtype=np.float64)).ravel()
-    return means
-
-
-def _sharpest(energies: Values, error: Values) -> Values:
+def _sharpest(energies: Floats, error: Floats) -> Floats:
     """Return for each plane the number of blocks that are surely sharpest there."""
     best = energies.argmax(axis=0)
     peak = energies.max(axis=0)
@@ -211,7 +202,7 @@ def _swapped(pairs: PlanePairs, good: list[int]) -> dict[int, str]:
     return bad
 
 
-def _peak(pairs: PlanePairs, a: int, b: int) -> Values:
+def _peak(pairs: PlanePairs, a: int, b: int) -> Floats:
     """Return the shift (y, x) in px between planes a and b; the other way round it is negative."""
     window = pairs.correlation[abs(b - a) - 1, min(a, b)]
     top = np.round(window / max(float(window.max()), 1e-12), 6)

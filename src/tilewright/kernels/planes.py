@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Backend
+from tilewright.kernels.backend import Backend, Bools, Floats, cells
 from tilewright.kernels.plane_order import PlanePairs, judge_order
 
 #: Side of the blocks whose means stand for a plane: 8 px average noise down to an eighth.
@@ -26,11 +25,11 @@ FOREIGN_NCC = 0.4
 class PlaneSample(NamedTuple):
     """What one chunk says about its planes; the first axis of each array is z."""
 
-    coarse: NDArray[np.float64]
-    saturated: NDArray[np.float64]
-    finite: NDArray[np.bool_]
-    varied: NDArray[np.bool_]
-    copied: NDArray[np.bool_]
+    coarse: Floats
+    saturated: Floats
+    finite: Bools
+    varied: Bools
+    copied: Bools
 
 
 class PlaneVerdict(NamedTuple):
@@ -49,14 +48,13 @@ def sample_planes(backend: Backend, stack: Any, ceiling_counts: float) -> PlaneS
     """
     xp = backend.xp
     side = min(BLOCK_PX, *stack.shape[1:])
-    rows, columns = (n // side for n in stack.shape[1:])
     coarse, saturated, finite, varied, copied = [], [], [], [], []
     before = None
     for z in range(stack.shape[0]):
         plane = backend.asarray(stack[z])
         good = bool(xp.isfinite(plane).all())
-        blocks = plane[: rows * side, : columns * side].reshape(rows, side, columns, side)
-        means = backend.to_numpy(blocks.mean(axis=(1, 3), dtype=np.float64)).ravel()
+        blocks = cells(plane, side).mean(axis=(1, 3), dtype=np.float64)
+        means = backend.to_numpy(blocks).ravel()
         coarse.append(means if good else np.zeros_like(means))
         saturated.append(float((plane >= ceiling_counts).mean(dtype=np.float64)))
         finite.append(good)
@@ -90,7 +88,7 @@ def judge_planes(
     return sorted(PlaneVerdict(z, True, reason) for z, reason in found.items())
 
 
-def _broken(samples: list[PlaneSample], coarse: NDArray[np.float64]) -> dict[int, str]:
+def _broken(samples: list[PlaneSample], coarse: Floats) -> dict[int, str]:
     """Return planes that are not finite, or without contrast where the stack has some."""
     finite = np.all([s.finite for s in samples], axis=0)
     found = {int(z): "has pixels that are not finite" for z in np.flatnonzero(~finite)}
@@ -101,13 +99,14 @@ def _broken(samples: list[PlaneSample], coarse: NDArray[np.float64]) -> dict[int
     return found
 
 
-def _saturated(samples: list[PlaneSample], coarse: NDArray[np.float64]) -> dict[int, str]:
-    share = np.average([s.saturated for s in samples], axis=0, weights=_sizes(samples))
+def _saturated(samples: list[PlaneSample], coarse: Floats) -> dict[int, str]:
+    sizes = [s.coarse.shape[1] for s in samples]
+    share = np.average([s.saturated for s in samples], axis=0, weights=sizes)
     bad = (share > SATURATED_SHARE) & (np.median(share) < SATURATED_SHARE / 4)
     return {int(z): f"saturated: {share[z]:.0%} of its pixels" for z in np.flatnonzero(bad)}
 
 
-def _copied(samples: list[PlaneSample], coarse: NDArray[np.float64]) -> dict[int, str]:
+def _copied(samples: list[PlaneSample], coarse: Floats) -> dict[int, str]:
     """Return planes equal to the one before in every chunk that holds anything."""
     varied = np.array([s.varied for s in samples])
     copied = np.array([s.copied for s in samples])
@@ -115,7 +114,7 @@ def _copied(samples: list[PlaneSample], coarse: NDArray[np.float64]) -> dict[int
     return {int(z): f"a copy of plane {z}" for z in np.flatnonzero(bad)}
 
 
-def _other_level(level: NDArray[np.float64], found: set[int]) -> dict[int, str]:
+def _other_level(level: Floats, found: set[int]) -> dict[int, str]:
     """Return planes brighter or dimmer than the median of the four nearest planes."""
     good = [z for z in range(level.size) if z not in found]
     bad = {}
@@ -129,7 +128,7 @@ def _other_level(level: NDArray[np.float64], found: set[int]) -> dict[int, str]:
     return bad
 
 
-def _foreign(coarse: NDArray[np.float64], found: set[int]) -> dict[int, str]:
+def _foreign(coarse: Floats, found: set[int]) -> dict[int, str]:
     """Return planes unlike the two on either side; after the least alike all are compared again."""
     bad: dict[int, str] = {}
     centred = coarse - coarse.mean(axis=1, keepdims=True)
@@ -149,7 +148,3 @@ def _foreign(coarse: NDArray[np.float64], found: set[int]) -> dict[int, str]:
         if usual < 0.5 or best[worst] >= FOREIGN_NCC * usual:
             return bad
         bad[good[worst]] = f"unlike the planes around it: NCC {best[worst]:.2f}, usual {usual:.2f}"
-
-
-def _sizes(samples: list[PlaneSample]) -> list[int]:
-    return [s.coarse.shape[1] for s in samples]

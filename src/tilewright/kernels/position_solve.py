@@ -11,17 +11,16 @@ is compared with the rate.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import SuperLU, splu
 
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from tilewright.kernels.backend import Bools, Floats, Ints
 
 #: Spread that stages show in skew and scale, px per px: 1 degree is 0.017.
 _SKEW = 0.02
@@ -75,20 +74,17 @@ class Solution:
         Probability that the displacement is false.
     residual_px : ndarray of float64, shape (m,)
         Length of displacement minus difference of positions.
-    stage_sigma_px : float
-        Spread of the stage about its affine model, per axis.
     """
 
     position_px: Floats
     sigma_px: Floats
-    island: Indices
+    island: Ints
     accepted: Bools
     chance: Floats
     residual_px: Floats
-    stage_sigma_px: float
 
 
-def islands(count: int, pairs: Indices) -> Indices:
+def islands(count: int, pairs: Ints) -> Ints:
     """Return each tile's connected component, numbered by size, ties to the lowest member.
 
     >>> islands(5, np.array([[3, 4], [1, 3]]))
@@ -105,8 +101,8 @@ def islands(count: int, pairs: Indices) -> Indices:
 
 def solve_positions(
     nominal_px: Floats,
-    row: Indices,
-    pairs: Indices,
+    row: Ints,
+    pairs: Ints,
     displacement_px: Floats,
     edge_sigma_px: Floats,
     chance: Floats,
@@ -143,25 +139,20 @@ def solve_positions(
     design = model[pairs[:, 1]] - model[pairs[:, 0]]
     step = np.abs(nominal[pairs[:, 1]] - nominal[pairs[:, 0]])
     axis = (step[:, 1] > step[:, 0]).astype(np.int64)
-    support = believe(pairs, axis, offset, chance, design, belief, max_shift_px)
-    use = support.accepted.copy()
-    stage = _stage_spread(model, belief, pairs[use], offset[use], max_shift_px)
+    use, false_chance = believe(pairs, axis, offset, chance, design, belief, max_shift_px)
+    stage = _stage_spread(design[use], belief, offset[use], max_shift_px)
     # What is false after all lies anywhere in the window.
-    risk = support.false_chance[:, None] * max_shift_px**2 / 3.0
+    risk = false_chance[:, None] * max_shift_px**2 / 3.0
     edge_sigma_px = np.sqrt(edge_sigma_px**2 + risk / _OVERCONFIDENCE**2)
-    for _ in range(3):
+    for last in (False, False, False, True):
         problem = _Problem(count, model, belief, stage, pairs[use])
         correction, weight, scale = problem.robust(offset[use], edge_sigma_px[use])
         residual = offset - (correction[pairs[:, 1]] - correction[pairs[:, 0]])
         limit = np.maximum(1.0, 6.0 * scale * edge_sigma_px)
         wrong = use & (np.abs(residual) > limit).any(axis=1)
-        if not wrong.any():
+        if last or not wrong.any():
             break
         use &= ~wrong
-    else:
-        problem = _Problem(count, model, belief, stage, pairs[use])
-        correction, weight, _ = problem.robust(offset[use], edge_sigma_px[use])
-        residual = offset - (correction[pairs[:, 1]] - correction[pairs[:, 0]])
     island = islands(count, pairs[use])
     position = nominal + correction
     return Solution(
@@ -169,24 +160,19 @@ def solve_positions(
         problem.standard_error(weight, island),
         island,
         use,
-        support.false_chance,
+        false_chance,
         np.hypot(residual[:, 0], residual[:, 1]),
-        stage,
     )
 
 
-def _stage_spread(
-    model: Floats, belief: Floats, pairs: Indices, offset: Floats, max_shift_px: float
-) -> float:
+def _stage_spread(design: Floats, belief: Floats, offset: Floats, max_shift_px: float) -> float:
     """Return the stage's spread per axis about an affine model fitted to the edges."""
     known = max_shift_px / math.sqrt(3.0)  # uniform within the tolerance
-    freedom = 2 * (len(pairs) - model.shape[1])
+    freedom = 2 * (len(design) - len(belief))
     if freedom <= 0:
         return known
-    design = model[pairs[:, 1]] - model[pairs[:, 0]]
-    spread = [least_absolute(design, belief, offset[:, axis])[1] for axis in (0, 1)]
     # Two tiles' errors make one edge's.
-    seen = math.hypot(*spread) / 2.0
+    seen = math.hypot(*(fit.spread for fit in _stage_fits(design, belief, offset))) / 2.0
     square = (_STAGE_BELIEF * known**2 + freedom * seen**2) / (_STAGE_BELIEF + freedom)
     return max(0.5, math.sqrt(square))
 
@@ -195,7 +181,7 @@ class _Problem:
     """Unknowns per axis: corrections of n tiles, then the stage model's coefficients."""
 
     def __init__(
-        self, count: int, model: Floats, belief: Floats, stage: float, pairs: Indices
+        self, count: int, model: Floats, belief: Floats, stage: float, pairs: Ints
     ) -> None:
         self.count = count
         edges = len(pairs)
@@ -253,7 +239,7 @@ class _Problem:
         square = freedom * seen**2 + _BELIEF * _OVERCONFIDENCE**2
         return float(np.sqrt(square / (freedom + _BELIEF)))
 
-    def standard_error(self, weight: Floats, island: Indices) -> Floats:
+    def standard_error(self, weight: Floats, island: Ints) -> Floats:
         """Return the standard error (n,) relative to island 0, the two axes' root mean square."""
         reference = np.zeros(self.prior.shape[0])
         among = island == 0 if np.count_nonzero(island == 0) > 1 else np.ones(self.count, bool)
@@ -272,30 +258,15 @@ class _Problem:
         return np.sqrt(np.maximum(variance / 2.0, 0.0))
 
 
-@dataclass(frozen=True)
-class Support:
-    """What m overlaps are worth.
-
-    Attributes
-    ----------
-    false_chance : ndarray of float64, shape (m,)
-        Probability that the displacement is chance's, given its agreement with others.
-    accepted : ndarray of bool, shape (m,)
-    """
-
-    false_chance: Floats
-    accepted: Bools
-
-
 def believe(
-    pairs: Indices,
-    axis: Indices,
+    pairs: Ints,
+    axis: Ints,
     offset_px: Floats,
     chance: Floats,
     design: Floats,
     belief: Floats,
     max_shift_px: float,
-) -> Support:
+) -> tuple[Bools, Floats]:
     """Accept overlaps whose probability of being false is below ``FALSE_ACCEPTS``.
 
     Parameters
@@ -314,12 +285,18 @@ def believe(
         Spread of the model's coefficients, known beforehand.
     max_shift_px : float
         Half the side of the search window.
+
+    Returns
+    -------
+    accepted : ndarray of bool, shape (m,)
+    false_chance : ndarray of float64, shape (m,)
+        Probability that the displacement is chance's, given its agreement with others.
     """
     closure = loop_closures(pairs, axis, offset_px, chance <= _LEAST_CERTAIN)
     looped = _ASTRAY * chance * _agreement(closure, max_shift_px)
     looped[~np.isfinite(closure)] = 1.0
-    accepted = _rounded(np.minimum(chance, looped)) <= FALSE_ACCEPTS
     false = np.minimum(chance, looped)
+    accepted = _rounded(false) <= FALSE_ACCEPTS
     in_loop = _rounded(looped) <= FALSE_ACCEPTS
     for _ in range(3):
         if np.count_nonzero(accepted) < _LEAST_FOR_STAGE:
@@ -335,10 +312,10 @@ def believe(
         if (now == accepted).all():
             break
         accepted = now
-    return Support(np.where(accepted, np.minimum(false, 1.0), chance), accepted)
+    return accepted, np.where(accepted, np.minimum(false, 1.0), chance)
 
 
-def loop_closures(pairs: Indices, axis: Indices, offset_px: Floats, usable: Bools) -> Floats:
+def loop_closures(pairs: Ints, axis: Ints, offset_px: Floats, usable: Bools) -> Floats:
     """Return by how much the best loop of four usable overlaps fails to close (m,), px.
 
     The larger of the two axes; infinite where an overlap is in no such loop.
@@ -377,33 +354,29 @@ def _rounded(probability: Floats) -> Floats:
     return np.asarray(10.0**exponent)
 
 
-def least_absolute(design: Floats, belief: Floats, values: Floats) -> tuple[Floats, float, Floats]:
-    """Fit coefficients by least absolute residuals, by ten rounds of reweighting.
+class _StageFit(NamedTuple):
+    """Coefficients (k,), spread of the residuals by their median, share (m,) in its own fit."""
 
-    Parameters
-    ----------
-    design : ndarray, shape (m, k)
-    belief : ndarray, shape (k,)
-        How large each coefficient may be.
-    values : ndarray, shape (m,)
+    coefficients: Floats
+    spread: float
+    leverage: Floats
 
-    Returns
-    -------
-    coefficients : ndarray, shape (k,)
-    spread : float
-        Standard deviation of the residuals by their median.
-    leverage : ndarray, shape (m,)
-        Share of each value in its own fit.
+
+def _stage_fits(design: Floats, belief: Floats, offset: Floats) -> Iterator[_StageFit]:
+    """Fit the stage model (m, k) to offsets (m, 2) by least absolute residuals, axis by axis.
+
+    Ten rounds of reweighting; ``belief`` (k,) says how large each coefficient may be.
     """
-    weight = np.ones(len(values))
-    for _ in range(10):
-        normal = (design * weight[:, None]).T @ design + np.diag(1.0 / belief**2)
-        inverse = np.linalg.inv(normal)
-        fitted = inverse @ design.T @ (weight * values)
-        left = values - design @ fitted
-        weight = 1.0 / np.maximum(np.abs(left), 0.1)
-    leverage = weight * np.einsum("ij,jk,ik->i", design, inverse, design)
-    return fitted, 1.4826 * float(np.median(np.abs(left))), leverage
+    for values in offset.T:
+        weight = np.ones(len(values))
+        for _ in range(10):
+            normal = (design * weight[:, None]).T @ design + np.diag(1.0 / belief**2)
+            inverse = np.linalg.inv(normal)
+            fitted = inverse @ design.T @ (weight * values)
+            left = values - design @ fitted
+            weight = 1.0 / np.maximum(np.abs(left), 0.1)
+        leverage = weight * np.einsum("ij,jk,ik->i", design, inverse, design)
+        yield _StageFit(fitted, 1.4826 * float(np.median(np.abs(left))), leverage)
 
 
 def _from_stage(
@@ -414,12 +387,9 @@ def _from_stage(
     An accepted overlap's own pull is taken out by its leverage.
     """
     distance = np.zeros(len(offset_px))
-    spreads = []
-    for column in (0, 1):
-        values = offset_px[accepted, column]
-        fitted, spread, leverage = least_absolute(design[accepted], belief, values)
-        spreads.append(spread)
-        away = offset_px[:, column] - design @ fitted
-        away[accepted] /= np.maximum(1.0 - leverage, 0.1)
+    fits = list(_stage_fits(design[accepted], belief, offset_px[accepted]))
+    for column, fit in enumerate(fits):
+        away = offset_px[:, column] - design @ fit.coefficients
+        away[accepted] /= np.maximum(1.0 - fit.leverage, 0.1)
         distance = np.maximum(distance, np.abs(away))
-    return distance, max(0.5, *spreads)
+    return distance, max(0.5, *(fit.spread for fit in fits))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Backend
+from tilewright.kernels.backend import Backend, Bools
 from tilewright.kernels.blur import Blur
 from tilewright.kernels.deconvolution import Method, RichardsonLucy
 from tilewright.kernels.noise import photon_transfer
@@ -100,14 +100,13 @@ class Stopping:
         The count.
     criterion : str
         One sentence for reports.
-    fitted, held_out : tuple of float
-        I-divergence per voxel, in photons, of the fitted and of the held-out half, at the
-        start of each iteration tried.
+    held_out : tuple of float
+        I-divergence per voxel, in photons, of the held-out half at the start of each iteration
+        tried.
     """
 
     iterations: int
     criterion: str
-    fitted: tuple[float, ...] = ()
     held_out: tuple[float, ...] = ()
 
 
@@ -119,7 +118,7 @@ def choose_iterations(
     *,
     margin: tuple[int, int, int],
     method: Method = "accelerated",
-    kept: NDArray[np.bool_] | None = None,
+    kept: Bools | None = None,
     seed: int = 0,
 ) -> Stopping:
     """Return the number of iterations that predicts unseen photons best (Poisson thinning).
@@ -159,12 +158,10 @@ def choose_iterations(
     z, y, x = stack.shape
     solver = RichardsonLucy(Blur(backend, psf, (z, y, x), margin), method)
     solver.load(backend.asarray(half), camera.background_counts / gain / 2, kept=kept)
-    fitted: list[float] = []
     held_out: list[float] = []
     best = 0
     while len(held_out) < _MOST_ITERATIONS[method] and len(held_out) - best <= _PATIENCE:
-        for curve, value in zip((fitted, held_out), solver.iterate(other), strict=True):
-            curve.append(round(value, 7))
+        held_out.append(round(solver.iterate(other)[1], 7))
         best = int(np.argmin(held_out))
     fallen = held_out[0] - held_out[best]
     allowed = min(_TOLERANCE * held_out[best], _TOLERANCE_OF_FALL * fallen)
@@ -173,6 +170,5 @@ def choose_iterations(
         max(int(np.argmax(within)), 1),
         "Poisson thinning: fewest iterations within 0.1 % of the smallest I-divergence of the "
         "held-out half of the photons, and within 0.5 % of its fall",
-        tuple(fitted),
         tuple(held_out),
     )

@@ -6,13 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.backend import Array, Backend, Floats, Ints
 from tilewright.kernels.overlap_strips import plan_strips
 from tilewright.kernels.phase_correlation import correlate_strips
 
-Indices = NDArray[np.int64]
 Edge = tuple[int, int, int]
 
 _RUNS = (
@@ -43,8 +41,8 @@ class LayoutScore:
     """
 
     name: str
-    row: Indices
-    col: Indices
+    row: Ints
+    col: Ints
     score: float
 
 
@@ -82,8 +80,8 @@ def rank_layouts(
     ValueError
         The grid does not hold n tiles, or the overlap is out of range.
     """
-    device_tiles = backend.asarray(tiles)
-    return _rank(backend, device_tiles, rows, cols, overlap, _texture(backend, device_tiles), {})
+    tiles = backend.asarray(tiles)
+    return _rank(backend, tiles, rows, cols, overlap, _texture(backend, tiles), {})
 
 
 def is_clear(ranking: list[LayoutScore]) -> bool:
@@ -155,8 +153,7 @@ def estimate_overlap(
         return 0.1, 0.0
     texture = _texture(backend, device_tiles)
     first = np.arange(count - 1)
-    order = np.argsort(-np.minimum(texture[:-1], texture[1:]), kind="stable")
-    first = first[order[:_EDGES_PER_AXIS]]
+    first = first[_most_textured(texture, first, first + 1)]
     best = (0.0, 0.1)
     for candidate in candidates:
         for axis in (1, 0):
@@ -178,7 +175,7 @@ def _rank(
     rows: int,
     cols: int,
     overlap: float,
-    texture: NDArray[np.float64],
+    texture: Floats,
     cache: dict[Edge, float],
 ) -> list[LayoutScore]:
     count = tiles.shape[0]
@@ -186,7 +183,7 @@ def _rank(
         raise ValueError(f"{rows} rows of {cols} columns do not hold {count} tiles")
     if not 0.01 <= overlap <= 0.9:
         raise ValueError(f"overlap is {overlap}; give the shared part of a side, 0.01 to 0.9")
-    layouts: list[tuple[str, Indices, Indices, list[Edge]]] = []
+    layouts: list[tuple[str, Ints, Ints, list[Edge]]] = []
     seen: set[bytes] = set()
     for mode in ("snake", "raster"):
         for run, advance in _RUNS:
@@ -211,7 +208,7 @@ def _rank(
     return sorted(scored, key=lambda layout: -round(layout.score, 4))
 
 
-def _places(mode: str, run: str, advance: str, rows: int, cols: int) -> tuple[Indices, Indices]:
+def _places(mode: str, run: str, advance: str, rows: int, cols: int) -> tuple[Ints, Ints]:
     """Return the row and column of every tile in order of acquisition."""
     along_row = run in ("right", "left")
     length, runs = (cols, rows) if along_row else (rows, cols)
@@ -225,17 +222,21 @@ def _places(mode: str, run: str, advance: str, rows: int, cols: int) -> tuple[In
     return (major, minor) if along_row else (minor, major)
 
 
-def _edges(grid: Indices, texture: NDArray[np.float64]) -> list[Edge]:
+def _edges(grid: Ints, texture: Floats) -> list[Edge]:
     """Return the most textured (a, b, axis) of a grid of tile numbers, a few per axis."""
     out: list[Edge] = []
     for axis, first, second in ((1, grid[:, :-1], grid[:, 1:]), (0, grid[:-1], grid[1:])):
         a, b = first.ravel(), second.ravel()
-        order = np.argsort(-np.minimum(texture[a], texture[b]), kind="stable")
-        out += [(int(a[i]), int(b[i]), axis) for i in order[:_EDGES_PER_AXIS]]
+        out += [(int(a[i]), int(b[i]), axis) for i in _most_textured(texture, a, b)]
     return out
 
 
-def _texture(backend: Backend, tiles: Array) -> NDArray[np.float64]:
+def _most_textured(texture: Floats, a: Ints, b: Ints) -> Ints:
+    order = np.argsort(-np.minimum(texture[a], texture[b]), kind="stable")
+    return order[:_EDGES_PER_AXIS]
+
+
+def _texture(backend: Backend, tiles: Array) -> Floats:
     """Return the spread (n,) of differences between neighbouring pixels, a mark of structure."""
     difference = tiles[:, 2:, 2:] - tiles[:, :-2, :-2]
     spread = np.asarray(backend.to_numpy(backend.xp.std(difference, axis=(1, 2))), np.float64)
@@ -244,7 +245,7 @@ def _texture(backend: Backend, tiles: Array) -> NDArray[np.float64]:
 
 def _correlate(
     backend: Backend, tiles: Array, edges: list[Edge], overlap: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Floats, Floats]:
     """Return the score above chance and the step along the axis (px) of (a, b, axis) edges."""
     shape = (int(tiles.shape[1]), int(tiles.shape[2]))
     score, step = np.zeros(len(edges)), np.zeros(len(edges))

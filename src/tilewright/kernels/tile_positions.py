@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.backend import Array, Backend, Floats, Ints
 from tilewright.kernels.chance import Pattern
 from tilewright.kernels.correlation_peak import strip_ncc
 from tilewright.kernels.device_memory import Smallest, in_parts
@@ -21,10 +23,8 @@ from tilewright.kernels.phase_correlation import (
     filter_strips,
 )
 
-Floats = NDArray[np.float64]
 Strips = NDArray[np.float32]
-#: The number of a plan, filtered strips of tiles a and b of some of its pairs, and which pairs.
-Batch = tuple[int, Strips, Strips, slice]
+T = TypeVar("T")
 
 #: Widths of the LoG tried; finer structure than 1.5 px the half-resolution strips do not hold.
 SIGMAS_PX = (1.5, 2.2, 3.3, 5.0)
@@ -61,7 +61,7 @@ class Overlaps:
         has a rival of its own height or lies outside the search window.
     """
 
-    pairs: NDArray[np.int64]
+    pairs: Ints
     displacement_px: Floats
     sigma_px: Floats
     score: Floats
@@ -194,39 +194,41 @@ def measure_overlaps(
     size = _CPU_BATCH if backend.device == "cpu" else _GPU_BATCH
     single = replace(backend, workers=1)
 
-    def filtered(strips: Strips) -> Strips:
-        return np.asarray(backend.to_numpy(filter_strips(single, strips, sigma_px)), np.float32)
+    def in_batches(work: Callable[[slice], T], count: int) -> Iterator[list[T]]:
+        batches = [slice(start, min(start + size, count)) for start in range(0, count, size)]
+        return pool.map(lambda part: in_parts(single, work, part, _halves, _SMALLEST), batches)
 
-    def work(job: Batch) -> StripShifts:
-        number, a, b, part = job
-        plan = plans[number]
-        found = correlate_filtered(
-            single, a, b, plan.expected_px[part], plan.max_shift_px, sigma_px, patterns[number]
-        )
-        return replace(found, shift_px=plan.displacement(found.shift_px))
+    def filtered(strips: Strips) -> Strips:
+        def work(part: slice) -> Strips:
+            small = filter_strips(single, strips[part], sigma_px)
+            return np.asarray(backend.to_numpy(small), np.float32)
+
+        return np.concatenate([s for done in in_batches(work, len(strips)) for s in done])
+
+    def correlated(
+        plan: StripPlan, a: Strips, b: Strips, pattern: Pattern
+    ) -> Iterator[list[StripShifts]]:
+        def work(part: slice) -> StripShifts:
+            expected, reach = plan.expected_px[part], plan.max_shift_px
+            found = correlate_filtered(single, a[part], b[part], expected, reach, sigma_px, pattern)
+            return found._replace(shift_px=plan.displacement(found.shift_px))
+
+        return in_batches(work, len(a))
 
     found = []
     with ThreadPoolExecutor(max(1, backend.workers)) as pool:
-
-        def all_filtered(strips: Strips) -> Strips:
-            parts = [strips[start : start + size] for start in range(0, len(strips), size)]
-            done = pool.map(lambda p: in_parts(single, filtered, p, _half, _SMALLEST), parts)
-            return np.concatenate([strip for results in done for strip in results])
-
-        small = [(all_filtered(a), all_filtered(b)) for a, b in zip(firsts, seconds, strict=True)]
+        small = [(filtered(a), filtered(b)) for a, b in zip(firsts, seconds, strict=True)]
         patterns = [
             Pattern(backend.asarray(_unit_sum(a)), backend.asarray(_unit_sum(b)), len(a))
             for a, b in small
         ]
         jobs = [
-            (number, a[start : start + size], b[start : start + size], slice(start, start + size))
-            for number, (a, b) in enumerate(small)
-            for start in range(0, len(a), size)
+            correlated(plan, a, b, pattern)
+            for plan, (a, b), pattern in zip(plans, small, patterns, strict=True)
         ]
-        done = pool.map(lambda job: in_parts(single, work, job, _halves, _SMALLEST), jobs)
-        for job, results in zip(jobs, done, strict=True):
+        for results in chain.from_iterable(jobs):
             found.extend(results)
-            progress(len(job[1]))
+            progress(sum(len(result.score) for result in results))
     return _overlaps(plans, found)
 
 
@@ -237,20 +239,9 @@ def _unit_sum(strips: Strips) -> Strips:
     return np.asarray(np.einsum("nij,n->ij", strips, scale), np.float32)
 
 
-def _half(strips: Strips) -> list[Strips]:
-    return [strips[: len(strips) // 2], strips[len(strips) // 2 :]] if len(strips) > 1 else []
-
-
-def _halves(batch: Batch) -> list[Batch]:
-    number, a, b, part = batch
-    middle = len(a) // 2
-    if middle == 0:
-        return []
-    cut = part.start + middle
-    return [
-        (number, a[:middle], b[:middle], slice(part.start, cut)),
-        (number, a[middle:], b[middle:], slice(cut, part.stop)),
-    ]
+def _halves(part: slice) -> list[slice]:
+    cut = part.start + (part.stop - part.start) // 2
+    return [slice(part.start, cut), slice(cut, part.stop)] if cut > part.start else []
 
 
 def _overlaps(plans: list[StripPlan], found: list[StripShifts]) -> Overlaps:
@@ -258,12 +249,9 @@ def _overlaps(plans: list[StripPlan], found: list[StripShifts]) -> Overlaps:
     pairs = np.concatenate([np.zeros((0, 2), np.int64), *(plan.pairs for plan in plans)])
     if not found:
         return Overlaps(pairs, np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0), np.zeros(0))
-    displacement = np.concatenate([f.shift_px for f in found])
-    score = np.concatenate([f.score for f in found])
-    rival = np.concatenate([f.second for f in found])
-    curvature = np.concatenate([f.curvature for f in found])
-    pixels = np.concatenate([f.pixels for f in found])
-    chance = np.concatenate([f.chance for f in found])
+    displacement, score, rival, curvature, pixels, chance = (
+        np.concatenate(parts) for parts in zip(*found, strict=True)
+    )
     nominal = np.concatenate([plan.displacement(plan.expected_px) for plan in plans])
     reach = np.concatenate([np.full(len(plan.pairs), plan.max_shift_px) for plan in plans])
     inside = np.abs(displacement - nominal).max(axis=1) <= reach + _BEYOND_PX

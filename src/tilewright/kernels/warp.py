@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.backend import Array, Backend, Floats
 
 #: Pole of the cubic spline's prefilter; its response decays as ``_POLE ** |k|``.
 _POLE = np.sqrt(3.0) - 2.0
@@ -48,9 +48,9 @@ class Transform:
         Quality numbers; ``registered`` is False for a declared identity.
     """
 
-    affine: NDArray[np.float64]
+    affine: Floats
     field: NDArray[np.float32]
-    origin_px: NDArray[np.float64]
+    origin_px: Floats
     block_px: float
     confidence: NDArray[np.float32]
     quality: Mapping[str, object] = dataclasses.field(default_factory=dict)
@@ -72,28 +72,25 @@ class Transform:
         """Whether resampling would copy the pixels as they are."""
         return bool(np.array_equal(self.affine, np.eye(2, 3)) and not self.field.any())
 
-    def points(self, points_px: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the moving positions of reference positions.
-
-        Parameters
-        ----------
-        points_px : (n, 2) float64
-            (y, x) in the reference.
-
-        Returns
-        -------
-        (n, 2) float64
-        """
+    def points(self, points_px: Floats) -> Floats:
+        """Return the moving positions of reference positions; both (n, 2) float64, (y, x) in px."""
         moved = points_px @ self.affine[:, :2].T + self.affine[:, 2]
-        rows, wy = _taps(points_px[:, 0], self.origin_px[0], self.block_px, self.field.shape[1])
-        columns, wx = _taps(points_px[:, 1], self.origin_px[1], self.block_px, self.field.shape[2])
+        (rows, wy), (columns, wx) = (self.taps(axis, points_px[:, axis]) for axis in (0, 1))
         for i in range(4):
             for j in range(4):
                 moved += (wy[i] * wx[j])[:, None] * self.field[:, rows[i], columns[j]].T
         return np.asarray(moved)
 
+    def taps(self, axis: int, positions_px: Floats) -> tuple[NDArray[np.intp], Floats]:
+        """Return the four nodes, (4, n), around each position and their weights, (4, n)."""
+        nodes = self.field.shape[1 + axis]
+        u = np.clip((positions_px - self.origin_px[axis]) / self.block_px, 0, nodes - 1)
+        first = np.floor(u).astype(np.intp)
+        index = np.clip(first + np.arange(-1, 3)[:, None], 0, nodes - 1)
+        return index, cubic_weights(u - first)
 
-def cubic_weights(fraction: NDArray[np.float64]) -> NDArray[np.float64]:
+
+def cubic_weights(fraction: Floats) -> Floats:
     """Return the four Catmull-Rom weights, (4, …), at ``fraction`` in [0, 1).
 
     >>> cubic_weights(np.array([0.5]))[:, 0].tolist()
@@ -101,32 +98,11 @@ def cubic_weights(fraction: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     t = np.asarray(fraction, np.float64)
     t2, t3 = t * t, t * t * t
-    return np.stack(
-        [
-            -0.5 * t + t2 - 0.5 * t3,
-            1 - 2.5 * t2 + 1.5 * t3,
-            0.5 * t + 2 * t2 - 1.5 * t3,
-            0.5 * (t3 - t2),
-        ]
-    )
+    inner = [1 - 2.5 * t2 + 1.5 * t3, 0.5 * t + 2 * t2 - 1.5 * t3]
+    return np.stack([-0.5 * t + t2 - 0.5 * t3, *inner, 0.5 * (t3 - t2)])
 
 
-def _taps(
-    positions_px: NDArray[np.float64], origin_px: float, block_px: float, nodes: int
-) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Return the four nodes, (4, n), around each position and their weights, (4, n)."""
-    u = np.clip((positions_px - origin_px) / block_px, 0, nodes - 1)
-    first = np.floor(u).astype(np.intp)
-    index = np.clip(first + np.arange(-1, 3)[:, None], 0, nodes - 1)
-    return index, cubic_weights(u - first)
-
-
-def displacement(
-    backend: Backend,
-    transform: Transform,
-    y_px: NDArray[np.float64],
-    x_px: NDArray[np.float64],
-) -> Array:
+def displacement(backend: Backend, transform: Transform, y_px: Floats, x_px: Floats) -> Array:
     """Return moving minus reference position on the grid ``y_px`` × ``x_px``.
 
     Parameters
@@ -146,10 +122,7 @@ def displacement(
     by_column = linear[:, 1:] * x_px
     out = backend.asarray(by_row)[:, :, None] + backend.asarray(by_column)[:, None, :]
     if transform.field.any():
-        rows, wy = _taps(y_px, transform.origin_px[0], transform.block_px, transform.field.shape[1])
-        columns, wx = _taps(
-            x_px, transform.origin_px[1], transform.block_px, transform.field.shape[2]
-        )
+        (rows, wy), (columns, wx) = transform.taps(0, y_px), transform.taps(1, x_px)
         low, high = int(columns.min()), int(columns.max()) + 1
         part = np.zeros((2, len(y_px), high - low))
         for i in range(4):
@@ -183,12 +156,7 @@ def source_region(
     corners = np.array([[y, x, 1.0] for y in (y0, y1) for x in (x0, x1)]) @ transform.affine.T
     nodes = []
     for axis, (low, high) in enumerate(((y0, y1), (x0, x1))):
-        index, _ = _taps(
-            np.array([low, high], np.float64),
-            transform.origin_px[axis],
-            transform.block_px,
-            transform.field.shape[1 + axis],
-        )
+        index, _ = transform.taps(axis, np.array([low, high], np.float64))
         nodes.append(slice(int(index.min()), int(index.max()) + 1))
     part = transform.field[:, nodes[0], nodes[1]].astype(np.float64)
     slices = []
@@ -241,11 +209,9 @@ def sample(
     """
     xp = backend.xp
     _, ny, nx = shift.shape
-    rows = xp.arange(ny, dtype=xp.float64)[:, None] + float(origin[0])
-    columns = xp.arange(nx, dtype=xp.float64)[None, :] + float(origin[1])
     positions = shift.astype(xp.float64)
-    positions[0] += rows
-    positions[1] += columns
+    positions[0] += xp.arange(ny, dtype=xp.float64)[:, None] + float(origin[0])
+    positions[1] += xp.arange(nx, dtype=xp.float64)[None, :] + float(origin[1])
     inside = (positions[0] >= -0.5) & (positions[0] <= source_shape[0] - 0.5)
     inside &= (positions[1] >= -0.5) & (positions[1] <= source_shape[1] - 0.5)
     positions[0] -= float(source_origin[0] - 2)

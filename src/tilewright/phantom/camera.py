@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.phantom.exact import normal, poisson, settled
+from tilewright.phantom.design import PhantomDesign
+from tilewright.phantom.exact import cos_sin, normal, poisson, settled
 
 Image = NDArray[np.float32]
 Points = NDArray[np.float64]
@@ -51,36 +52,27 @@ class Camera:
         return counts
 
 
-def make_camera(
-    rng: np.random.Generator,
-    tile_px: int,
-    *,
-    offset_counts: float,
-    gain_counts: float,
-    read_noise_electrons: float,
-    hot_share: float,
-) -> Camera:
+def make_camera(rng: np.random.Generator, d: PhantomDesign) -> Camera:
     """Draw a camera: column pattern and a glowing corner of a few counts, hot pixels."""
+    tile_px = d.tile_px
     y, x = np.meshgrid(*[np.linspace(0, 1, tile_px)] * 2, indexing="ij")
     glow = 6 * np.exp(-((y - 1) ** 2 + x**2) / 0.08)
-    dark = offset_counts + rng.normal(0, 0.8, tile_px)[None, :] + glow
+    dark = d.offset_counts + rng.normal(0, 0.8, tile_px)[None, :] + glow
     hot = np.zeros((tile_px, tile_px), np.float32)
-    count = round(hot_share * tile_px**2)
+    count = round(d.hot_share * tile_px**2)
     hot[tuple(rng.integers(0, tile_px, (2, count)))] = rng.uniform(200, 4000, count)
     dark = settled(dark, 10)
-    return Camera(dark.astype(np.float32), hot, gain_counts, read_noise_electrons)
+    return Camera(dark.astype(np.float32), hot, d.gain_counts, d.read_noise_electrons)
 
 
-def make_flat(rng: np.random.Generator, tile_px: int, *, vignetting: float, dust: int) -> Image:
-    """Return a flat-field (y, x) of mean 1: off-centre fall-off, and rings of dust.
-
-    ``vignetting`` is the loss in the darkest corner.
-    """
+def make_flat(rng: np.random.Generator, design: PhantomDesign) -> Image:
+    """Return a flat-field (y, x) of mean 1: off-centre fall-off, and rings of dust."""
+    tile_px, loss = design.tile_px, design.vignetting
     y, x = np.meshgrid(*[np.linspace(-1, 1, tile_px)] * 2, indexing="ij")
     cy, cx = rng.uniform(-0.2, 0.2, 2)
     radius = (x - cx) ** 2 + 0.85 * (y - cy) ** 2 + 0.15 * (x - cx) * (y - cy)
-    flat = 1 / (1 + vignetting / (1 - vignetting) * (radius / radius.max()) ** 1.15)
-    for _ in range(dust):
+    flat = 1 / (1 + loss / (1 - loss) * (radius / radius.max()) ** 1.15)
+    for _ in range(design.dust):
         py, px = rng.uniform(-0.9, 0.9, 2)
         distance = np.hypot(y - py, x - px) * tile_px / 2
         ring = np.exp(-0.5 * ((distance - rng.uniform(4, 7)) / 2.2) ** 2)
@@ -88,32 +80,20 @@ def make_flat(rng: np.random.Generator, tile_px: int, *, vignetting: float, dust
     return settled(flat / flat.mean(), 18).astype(np.float32)
 
 
-def stage_positions(
-    rng: np.random.Generator,
-    grid: tuple[int, int],
-    step_px: float,
-    *,
-    jitter_px: float,
-    backlash_px: float,
-    skew_deg: float,
-    scale: float,
-) -> tuple[Points, Points]:
-    """Return nominal and true (y, x) of each tile, ordered by (row, col).
+def stage_positions(rng: np.random.Generator, design: PhantomDesign) -> tuple[Points, Points]:
+    """Return nominal and true (y, x) in px of each tile, ordered by (row, col).
 
     The camera is turned by ``skew_deg`` against the stage, odd rows (scanned backwards)
     are late by ``backlash_px``, and every stop misses by a normal of σ ``jitter_px``.
     """
-    ij = np.argwhere(np.ones(grid)).astype(np.float64)
-    nominal = ij * step_px
-    angle = np.deg2rad(skew_deg)
+    ij = np.argwhere(np.ones((design.rows, design.cols))).astype(np.float64)
+    nominal = ij * design.step_px
+    angle = np.deg2rad(design.skew_deg)
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    true = nominal @ turn.T * scale + rng.normal(0, jitter_px, nominal.shape)
-    true[:, 1] += np.where(ij[:, 0] % 2 == 1, backlash_px, 0.0)
+    true = nominal @ turn.T * design.stage_scale
+    true += rng.normal(0, design.jitter_px, nominal.shape)
+    true[:, 1] += np.where(ij[:, 0] % 2 == 1, design.backlash_px, 0.0)
     return nominal, settled(true, 16)
-
-
-def _cos_sin(angle: Any) -> tuple[Any, Any]:
-    return settled(np.cos(angle), 32), settled(np.sin(angle), 32)
 
 
 @dataclass(frozen=True)
@@ -131,7 +111,7 @@ class CycleMap:
 
     def to_reference(self, y: Any, x: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Map cycle coordinates (px, broadcast against each other) to the reference frame."""
-        cos, sin = _cos_sin(np.deg2rad(self.rotation_deg))
+        cos, sin = cos_sin(np.deg2rad(self.rotation_deg), 32)
         v, u = y - self.centre_px[0], x - self.centre_px[1]
         ry = cos * v - sin * u + self.centre_px[0] + self.shift_px[0]
         rx = sin * v + cos * u + self.centre_px[1] + self.shift_px[1]
@@ -142,13 +122,9 @@ class CycleMap:
     def _wave(wave: tuple[float, float, float, float], y: Any, x: Any) -> Any:
         """Return one sine wave, from functions of y and of x alone."""
         amplitude, fy, fx, phase = wave
-        cos_y, sin_y = _cos_sin(2 * np.pi * fy * y + phase)
-        cos_x, sin_x = _cos_sin(2 * np.pi * fx * x)
+        cos_y, sin_y = cos_sin(2 * np.pi * fy * y + phase, 32)
+        cos_x, sin_x = cos_sin(2 * np.pi * fx * x, 32)
         return amplitude * (sin_y * cos_x + cos_y * sin_x)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain numbers for JSON."""
-        return asdict(self)
 
 
 def make_cycle_map(

@@ -43,6 +43,11 @@ def settled(values: ArrayLike, bits: int) -> NDArray[np.float64]:
     return np.asarray(np.rint(np.asarray(values, np.float64) * 2.0**bits) / 2.0**bits)
 
 
+def cos_sin(angle: ArrayLike, bits: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return cosine and sine of an angle in radians, settled."""
+    return settled(np.cos(angle), bits), settled(np.sin(angle), bits)
+
+
 class Table:
     """A smooth function of absolute value up to 1, interpolated linearly between its knots.
 

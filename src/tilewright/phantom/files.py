@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,6 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from tilewright.phantom.camera import CycleMap
 from tilewright.phantom.design import PhantomDesign
 
 if TYPE_CHECKING:
@@ -100,54 +99,27 @@ def write_metadata(raw: Path, design: PhantomDesign) -> None:
     (raw / "exposure_times.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-@dataclass(frozen=True)
-class PhantomTruth:
-    """What is true of a phantom on disk; cycles and channels from 1.
-
-    Attributes
-    ----------
-    design : PhantomDesign
-    nominal_px, true_px : float64
-        (n, 2) and (cycles, n, 2): (y, x) of tiles ordered by (row, col). True positions
-        are canvas pixels in the frame of their cycle.
-    flat : float32 (channels, y, x)
-        Flat-field of mean 1.
-    dark_counts, hot_counts : float32 (y, x)
-        Offset with dark-field; what hot pixels add.
-    height_um : float32 (y, x)
-        z of the sheet's middle on the reference canvas; plane k of n lies at
-        ``(k - (n - 1) / 2) * z_step_um``.
-    tissue : uint8 (y, x)
-        1 where tissue is, reference canvas.
-    kept : uint8 (cycles, y, x)
-        0 where a cycle lost tissue, reference canvas.
-    displacement_px : float32 (cycles, 2, y // 16, x // 16)
-        Reference minus cycle coordinates (y, x), sampled every 16 px of the cycle's frame.
-    maps : list of CycleMap
-        The same, exact.
-    projections : dict
-        (cycle, channel) → float32 (y, x): z-integrated in-focus specimen in counts above
-        the offset, reference canvas, without vignetting, loss and noise.
-    """
-
-    design: PhantomDesign
-    nominal_px: NDArray[np.float64]
-    true_px: NDArray[np.float64]
-    flat: NDArray[np.float32]
-    dark_counts: NDArray[np.float32]
-    hot_counts: NDArray[np.float32]
-    height_um: NDArray[np.float32]
-    tissue: NDArray[np.uint8]
-    kept: NDArray[np.uint8]
-    displacement_px: NDArray[np.float32]
-    maps: list[CycleMap]
-    projections: dict[tuple[int, int], NDArray[np.float32]]
-
-
 def write_truth(
     folder: Path, phantom: Phantom, projections: Mapping[tuple[int, int], NDArray[np.float32]]
 ) -> None:
-    """Write ``truth.npz`` (arrays) and ``truth.json`` (design, maps)."""
+    """Write ``truth.npz`` (arrays) and ``truth.json`` (design, markers, canvas, maps).
+
+    Arrays, cycles and channels from 0, are
+
+    - ``nominal_px`` (n, 2) and ``true_px`` (cycles, n, 2), float64: (y, x) of tiles ordered by
+      (row, col). True positions are canvas pixels in the frame of their cycle.
+    - ``flat``, float32 (channels, y, x): flat-field of mean 1.
+    - ``dark_counts``, ``hot_counts``, float32 (y, x): offset with dark-field; what hot pixels add.
+    - ``height_um``, float32 (y, x): z of the sheet's middle on the reference canvas; plane k of n
+      lies at ``(k - (n - 1) / 2) * z_step_um``.
+    - ``tissue``, uint8 (y, x): 1 where tissue is, reference canvas.
+    - ``kept``, uint8 (cycles, y, x): 0 where a cycle lost tissue, reference canvas.
+    - ``displacement_px``, float32 (cycles, 2, y // 16, x // 16): reference minus cycle
+      coordinates (y, x), sampled every 16 px of the cycle's frame; ``maps`` are the same, exact.
+    - ``projection_<k>``, float32 (y, x): z-integrated in-focus specimen in counts above the
+      offset, reference canvas, without vignetting, loss and noise. ``projections`` of the JSON
+      tells k of each "cycle,channel", from 1.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     d = phantom.design
     y = np.arange(0, d.canvas[0], FIELD_STEP_PX, dtype=np.float64)[:, None]
@@ -175,30 +147,8 @@ def write_truth(
         "design": asdict(d),
         "markers": d.markers(),
         "canvas_px": list(d.canvas),
-        "maps": [m.as_dict() for m in phantom.maps],
+        "maps": [asdict(m) for m in phantom.maps],
         "projections": {f"{c},{k}": order[id(image)] for (c, k), image in projections.items()},
     }
     text = json.dumps(facts, indent=1) + "\n"
     (folder / "truth.json").write_text(text, encoding="utf-8")
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
-
-
-def read_truth(folder: Path) -> PhantomTruth:
-    """Read what :func:`write_truth` wrote into ``folder``."""
-    facts = json.loads((folder / "truth.json").read_text(encoding="utf-8"))
-    with np.load(folder / "truth.npz") as arrays:
-        named = {key: arrays[key] for key in arrays.files}
-    images = {key: value for key, value in named.items() if key.startswith("projection_")}
-    projections = {}
-    for key, number in facts["projections"].items():
-        cycle, channel = (int(part) for part in key.split(","))
-        projections[cycle, channel] = images[f"projection_{number}"]
-    return PhantomTruth(
-        design=PhantomDesign(**{k: _tuples(v) for k, v in facts["design"].items()}),
-        maps=[CycleMap(**{k: _tuples(v) for k, v in m.items()}) for m in facts["maps"]],
-        projections=projections,
-        **{key: value for key, value in named.items() if key not in images},
-    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tilewright.phantom import files as phantom_files
-from tilewright.phantom.camera import (
-    Camera,
-    CycleMap,
-    make_camera,
-    make_cycle_map,
-    make_flat,
-    stage_positions,
-)
+from tilewright.phantom.camera import make_camera, make_cycle_map, make_flat, stage_positions
 from tilewright.phantom.design import PhantomDesign
 from tilewright.phantom.exact import settled, sigmoid
 from tilewright.phantom.optics import SheetBlur
@@ -83,22 +77,12 @@ class Phantom:
     def __init__(self, design: PhantomDesign) -> None:
         self.design = d = design
         self._margin = d.margin_px
-        self.camera: Camera = make_camera(
-            self._rng("camera"),
-            d.tile_px,
-            offset_counts=d.offset_counts,
-            gain_counts=d.gain_counts,
-            read_noise_electrons=d.read_noise_electrons,
-            hot_share=d.hot_share,
-        )
-        self.flats = [
-            make_flat(self._rng("flat", c), d.tile_px, vignetting=d.vignetting, dust=d.dust)
-            for c in range(d.channels)
-        ]
-        stages = [self._stage(cycle) for cycle in range(d.cycles)]
+        self.camera = make_camera(self._rng("camera"), d)
+        self.flats = [make_flat(self._rng("flat", c), d) for c in range(d.channels)]
+        stages = [stage_positions(self._rng("stage", cycle), d) for cycle in range(d.cycles)]
         self.nominal_px = stages[0][0]
-        self.true_px = np.stack([true for _, true in stages])
-        self.maps: list[CycleMap] = [
+        self.true_px = np.stack([true for _, true in stages]) + self._margin
+        self.maps = [
             make_cycle_map(
                 self._rng("map", cycle),
                 d.canvas,
@@ -119,28 +103,14 @@ class Phantom:
         words = [int.from_bytes(k.encode()[:8], "little") if isinstance(k, str) else k for k in key]
         return [self.design.seed, *words]
 
-    def _stage(self, cycle: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        d = self.design
-        nominal, true = stage_positions(
-            self._rng("stage", cycle),
-            (d.rows, d.cols),
-            d.step_px,
-            jitter_px=d.jitter_px,
-            backlash_px=d.backlash_px,
-            skew_deg=d.skew_deg,
-            scale=d.stage_scale,
-        )
-        return nominal, true + self._margin
-
     def _section(self, purpose: str) -> Tissue:
         d = self.design
         half_um = (d.planes - 1) * d.z_step_um / 2
         empty = []
         if d.empty_tile:
-            corner = self.nominal_px[-1] + self._margin
-            reach = self._margin  # whichever way the stage and the cycle went
-            y0, x0 = (int(v) - reach for v in corner)
-            empty.append((y0, x0, d.canvas[0], d.canvas[1]))
+            # The margin around it is empty too: whichever way the stage and the cycle went.
+            y0, x0 = (int(v + self._margin) - self._margin for v in self.nominal_px[-1])
+            empty.append((y0, x0, *d.canvas))
         return make_tissue(
             self._rng(purpose),
             d.canvas,
@@ -257,10 +227,5 @@ def make_phantom(output_dir: Path, **design: Any) -> None:
             for cycle, channel in specimen.seen_in:
                 projections[cycle, channel] = specimen.projection
                 # list(): an error in a thread is raised here, not lost.
-                list(
-                    pool.map(
-                        lambda tile, s=specimen, c=cycle, k=channel: write(s, c, k, tile),
-                        range(d.rows * d.cols),
-                    )
-                )
+                list(pool.map(partial(write, specimen, cycle, channel), range(d.rows * d.cols)))
     phantom_files.write_truth(output_dir / "truth", phantom, projections)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from scipy.spatial import cKDTree
 
-from tilewright.phantom.exact import gaussian, settled, sigmoid
+from tilewright.phantom.exact import cos_sin, gaussian, settled, sigmoid
 
 Image = NDArray[np.float32]
 
@@ -116,11 +116,6 @@ def smooth_noise(rng: np.random.Generator, shape: tuple[int, int], scale_px: flo
         )
         return settled(rows, 14).astype(np.float32)
     return np.asarray(field[: shape[0], : shape[1]], dtype=np.float32)
-
-
-def _cos_sin(angle: NDArray[np.float64]) -> tuple[Image, Image]:
-    cos, sin = settled(np.cos(angle), 20), settled(np.sin(angle), 20)
-    return cos.astype(np.float32), sin.astype(np.float32)
 
 
 def _lognormal(rng: np.random.Generator, sigma: float, size: int | tuple[int, int]) -> Image:
@@ -265,14 +260,14 @@ def _nuclei(
     centre = points.astype(np.float32)
     dy = np.arange(label.shape[0], dtype=np.float32)[:, None] - centre[:, 0][label]
     dx = np.arange(label.shape[1], dtype=np.float32)[None, :] - centre[:, 1][label]
-    cos, sin = (f[label] for f in _cos_sin(angle))
+    cos, sin = (f.astype(np.float32)[label] for f in cos_sin(angle, 20))
     u = (cos * dy + sin * dx) / axes[:, 0][label]
     v = (cos * dx - sin * dy) / axes[:, 1][label]
     rho = np.sqrt(u * u + v * v)
     # Cosine and sine of three times the angle of (u, v), from those of once.
     cos, sin = u / np.maximum(rho, 1e-6), v / np.maximum(rho, 1e-6)
     cos, sin = cos * (4 * cos * cos - 3), sin * (3 - 4 * sin * sin)
-    cos_phase, sin_phase = (f[label] for f in _cos_sin(phase))
+    cos_phase, sin_phase = (f.astype(np.float32)[label] for f in cos_sin(phase, 20))
     rho /= 1 + dent[label] * (cos * cos_phase - sin * sin_phase)
     edge = sigmoid((1 - rho) * axes[:, 1][label] * np.float32(1.6))
     chromatin = 1 + 0.28 * smooth_noise(rng, label.shape, 1.5)

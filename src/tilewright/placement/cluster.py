@@ -33,6 +33,7 @@ from tilewright.slurm.accounts import (
     with_usage,
 )
 from tilewright.slurm.jobs import SlurmJob, parse_queue, usage_of_queue
+from tilewright.slurm.nodes import Node, parse_nodes
 from tilewright.slurm.parse import parse_assoc_mgr, parse_partitions, parse_sacctmgr, parse_tres
 from tilewright.slurm.partitions import cpu_partition, gpu_partition, with_qos, with_use
 from tilewright.slurm.query import SlurmClient, Unknown
@@ -60,7 +61,10 @@ def _tres(text: str) -> str:
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    # YAML reads the account 12345 as a number
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True
+    )
 
 
 class JobSize(_Section):
@@ -104,7 +108,9 @@ class Site(_Section):
     stale : {"refuse", "wait", "cancel"}
         What a run does about jobs of an earlier, killed run that still write into its folder.
     patience_s : float
-        Seconds a job pends on a group limit before it may be moved.
+        Seconds a job pends in vain before it may be moved, and before its reason is said.
+    calls_per_min : float
+        About how often Slurm is asked in a run; how old answers may be follows from it.
     """
 
     burst: Annotated[str, AfterValidator(_expression)] = r"-b$"
@@ -120,6 +126,7 @@ class Site(_Section):
     slowdowns: dict[str, Annotated[float, Field(ge=0.1)]] = Field(default_factory=dict)
     stale: Literal["refuse", "wait", "cancel"] = "refuse"
     patience_s: float = Field(default=60.0, ge=0)
+    calls_per_min: float = Field(default=12.0, ge=1)
 
     def rules(self) -> SiteRules:
         """Return what decides which accounts are used."""
@@ -173,7 +180,7 @@ class SurveyError(RuntimeError):
 class Note:
     """What is old or unknown, and what it is about."""
 
-    about: Literal["limits", "use", "partitions", "site"]
+    about: Literal["limits", "use", "partitions", "nodes", "site"]
     text: str
 
     def __str__(self) -> str:
@@ -197,6 +204,8 @@ class Survey:
     partitions : dict of {"gpu", "cpu"} to Partition or None
     notes : tuple of Note
         What is old or unknown.
+    nodes : tuple of Node or None
+        None where Slurm did not say.
     """
 
     user: str
@@ -207,6 +216,7 @@ class Survey:
     sharing_reason: str
     partitions: Mapping[Kind, Partition | None]
     notes: tuple[Note, ...]
+    nodes: tuple[Node, ...] | None = None
 
     def unknown(self) -> Unknown | None:
         """Return what keeps every job from being placed: nobody knows partitions, or any use."""
@@ -252,23 +262,33 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
         if use is not None and account.unknown_use
     ]
     how, why = sharing(site.pools, partitions)
+    nodes, lost = _nodes(client)
     return Survey(
         client.user,
         tuple(accounts),
         tuple(left_out),
-        _pools(accounts, site, partitions, with_gpu=bool(more) or partitions["gpu"] is not None),
+        _pools(accounts, site, partitions, nodes, bool(more) or partitions["gpu"] is not None),
         how,
         why,
         partitions,
-        (*([old] if answer.failure else []), *said, *unknown, *more),
+        (*([old] if answer.failure else []), *said, *unknown, *more, *lost),
+        nodes,
     )
+
+
+def _nodes(client: SlurmClient) -> tuple[tuple[Node, ...] | None, list[Note]]:
+    """Return the nodes; where Slurm does not say them, whether they are free is not looked at."""
+    text = client.nodes()
+    if isinstance(text, Unknown):
+        return None, [Note("nodes", f"the nodes are not known: {text}")]
+    return tuple(parse_nodes(text)), []
 
 
 def _pools(
     accounts: list[Account],
     site: Site,
     partitions: Mapping[Kind, Partition | None],
-    *,
+    nodes: tuple[Node, ...] | None,
     with_gpu: bool,
 ) -> dict[Sharing, tuple[Pool, ...]]:
     """Return the pools counted either way."""
@@ -277,7 +297,12 @@ def _pools(
     return {
         mode: tuple(
             make_pools(
-                accounts, shapes, mode=mode, utilisation=site.utilisation, partitions=partitions
+                accounts,
+                shapes,
+                mode=mode,
+                utilisation=site.utilisation,
+                partitions=partitions,
+                nodes=nodes,
             )
         )
         for mode in modes
@@ -324,10 +349,11 @@ def _live_use(
         note = Note("use", f"use is a lower bound, from the jobs that squeue shows: {live}")
         return _use_of_queue(parse_queue(seen), accounts, partitions, {client.user: uid}), [note]
     of_qos = parse_assoc_mgr(live)
-    bound = [a.name for a in accounts if "association" in a.limit_from.values()]
-    said = client.account_usage(bound) if bound else ""
+    bound = {a.name for a in accounts if "association" in a.limit_from.values()}
+    bound |= {above.name for a in accounts for above in a.above}
+    said = client.account_usage(sorted(bound)) if bound else ""
     if isinstance(said, Unknown):
-        note = Note("use", f"use of {', '.join(bound)} is not known: {said}")
+        note = Note("use", f"use of {', '.join(sorted(bound))} is not known: {said}")
         return _Use(of_qos, [], of_qos), [note]
     return _Use(of_qos, parse_assoc_mgr(said), of_qos), []
 
@@ -376,8 +402,10 @@ def _age(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-#: Live use and the queue are asked again after this long: two calls of 20 ms each.
-TTL_S = 5.0
+#: Calls in one look at the cluster: queue and live use, nodes every second time, limits and
+#: partitions every tenth, and the executor's own look at its jobs.
+_CALLS_A_LOOK = 4
+_MIN_TTL_S = 5.0
 _current: Cluster | None = None
 
 
@@ -445,17 +473,17 @@ def use(site: str | Path | None = None) -> Cluster:
     named = os.environ.get("TILEWRIGHT_SITE")
     path = Path(named) if named else beside_profile(Path(site), command()) if site else None
     read = read_site(path)
-    client = own_client()
+    client = own_client(read.calls_per_min)
     found = survey(client, os.getuid(), read)
     _check_names(read, found, str(path))
     _current = Cluster(read, client, os.getuid(), found)
     return _current
 
 
-def own_client() -> SlurmClient:
+def own_client(calls_per_min: float = 60.0) -> SlurmClient:
     """Return a client that asks for the person who runs this process."""
-    user = pwd.getpwuid(os.getuid()).pw_name
-    return SlurmClient(user, platformdirs.user_cache_path("tilewright"), ttl_s=TTL_S)
+    user, cache = pwd.getpwuid(os.getuid()).pw_name, platformdirs.user_cache_path("tilewright")
+    return SlurmClient(user, cache, ttl_s=max(_MIN_TTL_S, 60.0 * _CALLS_A_LOOK / calls_per_min))
 
 
 def current() -> Cluster | None:

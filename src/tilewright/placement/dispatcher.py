@@ -6,39 +6,50 @@ the ledger.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
+from tilewright.placement.capacity import Capacity, capacity_now, claim_of
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.failures import NextTry, find_cause, next_try, why_no_retry
 from tilewright.placement.jobs import Job, Kind, Place, Shape, Task, observe
 from tilewright.placement.ledger import Ledger
-from tilewright.placement.limits import Capacity, capacity_now, claim_of, clipped
-from tilewright.placement.policy import decide
+from tilewright.placement.limits import has_room
+from tilewright.placement.round import Placement, Round
 from tilewright.placement.routing import Plan
-from tilewright.placement.sizing import Shapes
 from tilewright.placement.submission_lock import SubmissionLock
-from tilewright.placement.workload import Running, Slots, Strategy, Workload
-from tilewright.slurm.jobs import STUCK, SlurmJob, stale_jobs
+from tilewright.placement.workload import Strategy, Workload
+from tilewright.slurm.jobs import ACTIVE, ODD, SlurmJob, Waiting, stale_jobs, why_pending
 from tilewright.slurm.query import Unknown
 
 #: Estimates are made again this often: a new workload of 10,000 jobs takes 50 ms.
 _ESTIMATES_S = 60.0
-_PASSES = 6
+#: A job is moved at most so often.
+_MOST_MOVES = 3
+#: What jobs were moved away from is avoided so long at least, and twice as long each time.
+_AVOID_S = 60.0
+#: A state that the executor does not know must last so long: a requeued job leaves it by itself.
+_ODD_S = 20.0
+_DONE = "COMPLETED"
+#: Where a move cancelled it, a job that is cancelled counts too.
+_UNSEEN = ODD | {"CANCELLED"}
 
 
-@dataclass(frozen=True)
-class Placement:
-    """A task that starts now, where, why, and how long it may take."""
+class Avoided(NamedTuple):
+    """A place where jobs pended in vain: until when, how often before, why, and if for all jobs.
 
-    task: Task
-    place: Place
-    reason: str
-    estimate_s: float
-    small: bool = False
+    Jobs that can run nowhere else may wait for busy nodes, but not where Slurm takes none.
+    """
+
+    until_s: float
+    times: int
+    why: str
+    for_all: bool
 
 
 @dataclass
@@ -62,6 +73,8 @@ class Dispatcher:
         What the last round followed.
     why_waiting : dict of str to str
         Why the jobs that the last round did not start wait.
+    avoided : dict of (str, str) to Avoided
+        Account and device kind that jobs were moved away from.
     """
 
     cluster: Cluster
@@ -74,6 +87,7 @@ class Dispatcher:
     lock: threading.RLock = field(default_factory=threading.RLock)
     strategy: Strategy | None = None
     why_waiting: dict[str, str] = field(default_factory=dict)
+    avoided: dict[tuple[str, Kind], Avoided] = field(default_factory=dict)
     first_id: int = 0
     submissions: SubmissionLock = field(init=False)
     _groups: dict[str, str] = field(default_factory=dict)
@@ -172,13 +186,31 @@ class Dispatcher:
             mode=survey.sharing,
             utilisation=self.cluster.site.utilisation,
             partitions=survey.partitions,
+            nodes=survey.nodes,
         )
         for kind, nodes in self.bad_nodes.items():
             partition = survey.partitions[kind]
             if partition is not None and len(nodes) >= partition.nodes:
                 why = f"every node of {partition.name} failed in this run: {', '.join(nodes)}"
                 capacity = capacity.without(kind, why)
-        return capacity
+        avoided = self._avoided()
+        closed = {key: one.why for key, one in avoided.items() if one.for_all}
+        return replace(
+            capacity,
+            closed={**capacity.closed, **closed},
+            avoided={key: one.why for key, one in avoided.items()},
+        )
+
+    def _avoided(self) -> dict[tuple[str, Kind], Avoided]:
+        """Return what is avoided now; where a job runs again it is forgotten."""
+        now_s = self.clock()
+        for task in self.tasks.values():
+            place = task.place
+            if place and task.seen and task.seen.state == "RUNNING":
+                known = self.avoided.get((place.account, place.kind))
+                if known and task.sent_s >= known.until_s:
+                    del self.avoided[place.account, place.kind]
+        return {key: one for key, one in self.avoided.items() if one.until_s > now_s}
 
     def _send(self, found: Placement) -> Place:
         task, place, job = found.task, found.place, found.task.job
@@ -230,6 +262,8 @@ class Dispatcher:
             job, place, seen = task.job, task.place, self._seen(task)
             cause, words, node = find_cause(self.cluster.client, seen, job.log)
             found = next_try(task.past, cause, words, node, moved=bool(task.moved))
+            if task.refused:
+                found = NextTry(task.past, task.refused, give_up=True)
             if place is not None:
                 survey = self.cluster.survey
                 why = why_no_retry(job, place, cause, survey.accounts, survey.partitions)
@@ -263,9 +297,11 @@ class Dispatcher:
         return task.seen
 
     def move_pending(self, movable: Callable[[str], bool] = lambda name: True) -> list[str]:
-        """Cancel jobs that pend on a limit or a dead node while another place ends them sooner.
+        """Cancel jobs that pend in vain while another place ends them sooner.
 
-        How long they would still wait is not known; as long as they did already is the guess.
+        How long they would still wait is not known; as long as they did already is the guess. A
+        job that was moved waits twice as long before it is moved again, and is at most three
+        times. One that Slurm finds invalid goes at once, or ends where no other place takes it.
 
         Parameters
         ----------
@@ -278,36 +314,131 @@ class Dispatcher:
             Names of the jobs that were cancelled.
         """
         with self.lock:
-            moved: list[str] = []
             active = [task for task in self.tasks.values() if task.active]
             if all(task.seen is not None and task.seen.state == "RUNNING" for task in active):
-                return moved
+                return []
             capacity, now_s = self.capacity(), self.clock()
-            if isinstance(capacity, Unknown):
-                return moved
-            for task in active:
-                seen, place, waited_s = task.seen, task.place, now_s - task.sent_s
-                if (
-                    seen is None
-                    or place is None
-                    or seen.state != "PENDING"
-                    or task.moved
-                    or not movable(task.name)
-                    or waited_s < self.cluster.site.patience_s
-                    or not STUCK.match(seen.reason)
-                ):
+            stuck = [task for task in self._pending() if not task.moved and movable(task.name)]
+            if isinstance(capacity, Unknown) or not stuck:
+                return []
+            moved: list[str] = []
+            round_ = self.begin_round(capacity)
+            for task, seen, place in map(_sent, stuck):
+                why, waited_s = self._why(seen, place), now_s - task.sent_s
+                patience_s = self.cluster.site.patience_s * 2**task.moves
+                if why.obstacle in ("held", "other") or task.moves >= _MOST_MOVES:
                     continue
-                better = self.begin_round(capacity).sooner_elsewhere(task, waited_s)
-                if better and self._cancel_pending(task):
-                    account, kind, shape = better
-                    capacity = capacity.take(account, kind, shape)
-                    task.moved = f"{seen.reason} on {place.account} for {waited_s:.0f} s"
-                    self.ledger.write(
-                        "move", job=task.name, slurm_id=seen.id, reason=task.moved,
-                        sooner=f"{account} {kind}",
-                    )  # fmt: skip
+                if why.obstacle != "invalid" and waited_s < patience_s:
+                    continue
+                invalid, on_nodes = why.obstacle == "invalid", why.obstacle in ("busy", "nodes")
+                better = round_.sooner_elsewhere(
+                    task,
+                    math.inf if invalid or why.obstacle == "nodes" else waited_s,
+                    other_nodes=on_nodes,
+                    anywhere=invalid,
+                )
+                lost = invalid and waited_s >= patience_s
+                if (better or lost) and self._cancel_pending(task):
+                    self._move(task, seen, place, better)
                     moved.append(task.name)
+                    round_ = self.begin_round(round_.capacity.take(*better) if better else capacity)
             return moved
+
+    def _pending(self) -> list[Task]:
+        """Return the tasks that pend, as the queue last said."""
+        return [
+            task
+            for task in self.tasks.values()
+            if task.place is not None and task.seen is not None and task.seen.state == "PENDING"
+        ]
+
+    def _why(self, seen: SlurmJob, place: Place) -> Waiting:
+        """Return why a job pends.
+
+        Slurm 22.05 names ``QOSGrpGRES`` also where GPUs of other jobs, or a reservation, are in the
+        way: where its own numbers leave room, the nodes are busy.
+        """
+        why, survey = why_pending(seen.reason), self.cluster.survey
+        if why.obstacle == "limit" and has_room(survey.accounts, survey.partitions, place):
+            return why_pending("Resources")
+        return why
+
+    def _move(
+        self, task: Task, seen: SlurmJob, place: Place, better: tuple[str, Kind, Shape] | None
+    ) -> None:
+        """Note why a job was cancelled, and avoid for a while what it waited for."""
+        why, now_s, survey = self._why(seen, place), self.clock(), self.cluster.survey
+        text = f"{seen.reason} on {place.account} for {now_s - task.sent_s:.0f} s"
+        if better is None:
+            task.refused = f"{why.words} (Slurm: {seen.reason})"
+        else:
+            task.moved, task.moves = text, task.moves + 1
+        self.ledger.write(
+            "move", job=task.name, slurm_id=seen.id, reason=text,
+            sooner=f"{better[0]} {better[1]}" if better else None,
+        )  # fmt: skip
+        if why.obstacle == "limit":  # Slurm says when it is free again
+            return
+        invalid = why.obstacle == "invalid"
+        for account in [place.account] if invalid else [a.name for a in survey.accounts]:
+            key = account, place.kind
+            known = self.avoided.get(key)
+            if known is None or known.until_s <= now_s:  # jobs that go together count once
+                times = known.times + 1 if known else 0
+                wait_s = max(_AVOID_S, self.cluster.site.patience_s) * 2 ** min(times, 6)
+                self.avoided[key] = Avoided(now_s + wait_s, times, text, invalid)
+
+    def explain_pending(self) -> list[str]:
+        """Return why jobs pend for long, once for each job and reason; the ledger gets it too."""
+        with self.lock:
+            now_s, patience_s = self.clock(), self.cluster.site.patience_s
+            found: dict[str, list[str]] = {}
+            for task, seen, place in map(_sent, self._pending()):
+                why = self._why(seen, place)
+                if now_s - task.sent_s >= patience_s and task.said != why.words:
+                    task.said = why.words
+                    found.setdefault(f"{why.words} (Slurm: {seen.reason})", []).append(task.name)
+                    self.ledger.write(
+                        "pend", job=task.name, slurm_id=seen.id, reason=seen.reason, words=why.words
+                    )
+            return [
+                f"{names[0]}{f' and {len(names) - 1} more' if names[1:] else ''} pend: {words}"
+                for words, names in found.items()
+            ]
+
+    def lost(self) -> dict[str, tuple[str, bool]]:
+        """Return the jobs whose end Snakemake's executor does not see: why, and if they are done.
+
+        Preempted and revoked jobs are left by it to Slurm, and those that slurmctld forgets are
+        taken to run for ever. Jobs that were cancelled here to be placed again it would see up to
+        a minute later.
+        """
+        with self.lock:
+            queue = self.cluster.queue()
+            if isinstance(queue, Unknown):
+                return {}
+            observe(self.tasks.values(), queue, self.workdir)
+            there, now_s = {job.id for job in queue}, self.clock()
+            found: dict[str, tuple[str, bool]] = {}
+            for task in self.tasks.values():
+                seen = task.seen
+                odd = seen is not None and (seen.state in _UNSEEN or seen.id not in there)
+                if task.place is None or seen is None or not odd:
+                    task.odd_s = None
+                    continue
+                task.odd_s = now_s if task.odd_s is None else task.odd_s
+                moved = bool(task.moved or task.refused) and seen.state == "CANCELLED"
+                if now_s - task.odd_s < _ODD_S and not moved:
+                    continue
+                state = seen.state
+                if seen.id not in there:
+                    said = self.cluster.client.final_state(seen.id)
+                    state = "lost" if isinstance(said, Unknown) or not said else said
+                elif state == "SPECIAL_EXIT":
+                    self.cluster.client.cancel([seen.id])
+                if state not in ACTIVE:
+                    found[task.name] = f"Slurm job {seen.id} is {state.lower()}", state == _DONE
+            return found
 
     def _cancel_pending(self, task: Task) -> bool:
         """Return whether a job that pends was cancelled before it began; Slurm does not say."""
@@ -348,153 +479,8 @@ class Dispatcher:
             return max(0.0, min(ends, default=0.0))
 
 
-class Round:
-    """Fills the free capacity in passes: where the largest task fits nowhere, the next (pure)."""
-
-    def __init__(
-        self,
-        work: Workload,
-        plan: Plan,
-        capacity: Capacity,
-        active: Sequence[Task],
-        bad_nodes: Mapping[Kind, Collection[str]],
-        preferred: Mapping[str, str],
-        now_s: float,
-    ) -> None:
-        self.work, self.plan, self.capacity, self.now_s = work, plan, capacity, now_s
-        self.active, self.bad_nodes, self.preferred = list(active), bad_nodes, preferred
-        self.shapes = Shapes(plan.estimates, capacity)
-        self.placements: list[Placement] = []
-        self.why: dict[str, str] = {}
-
-    def place(
-        self, ready: Sequence[Task], later: Sequence[Task], last: Strategy | None
-    ) -> Strategy | None:
-        """Place the ready tasks, the small ones last."""
-        large = [task for task in ready if task.name in self.work.index]
-        coming = [task for task in later if task.name in self.work.index]
-        left = large
-        for _ in range(_PASSES):
-            if not left:
-                break
-            placed, last = self._pass(left, coming, last)
-            if placed:
-                left = [task for task in left if task.name not in placed]
-            else:
-                left = self.shapes.without_largest(left)
-        for task in ready:
-            if task.name not in self.work.index:
-                self._place_small(task)
-        return last
-
-    def _pass(
-        self, large: Sequence[Task], coming: Sequence[Task], last: Strategy | None
-    ) -> tuple[set[str], Strategy | None]:
-        shapes = self.shapes.largest(large)
-        if "gpu" not in shapes and (more := self.shapes.largest(coming).get("gpu")):
-            shapes = {"gpu": more, **shapes}
-        pools = self.slots(shapes)
-        if not any(pool.free for pool in pools):
-            self.why |= dict.fromkeys((task.name for task in large), "no slot is free")
-            return set(), last
-        made = decide(
-            self.work,
-            [task.name for task in large],
-            [task.name for task in coming],
-            pools,
-            self.now_s,
-            preferred=self.preferred,
-            last=last,
-        )
-        self.why |= made.waiting
-        by_name = {task.name: task for task in large}
-        where = {pool.name: pool for pool in pools}
-        placed = set()
-        for start in made.starts:
-            pool = where[start.pool]
-            if self._start(by_name[start.job], pool.account, pool.kind, start.reason):
-                placed.add(start.job)
-        return placed, made.strategy
-
-    def _start(
-        self, task: Task, account: str, kind: Kind, reason: str, *, small: bool = False
-    ) -> bool:
-        shape = self.shapes.of(task)[kind]
-        if not self.capacity.fits(account, kind, shape):
-            return False
-        here = next(a for a in self.capacity.accounts if a.name == account)
-        found = self.plan.place(here, kind, task.job.rule, task.job.wildcards)
-        place = replace(
-            found,
-            partition=task.job.fixed.partition or found.partition,
-            shape=clipped(shape, here, self.capacity.partitions.get(kind)),
-            exclude=tuple(sorted({*self.bad_nodes[kind], *task.past.nodes})),
-        )
-        self.capacity = self.capacity.take(account, kind, shape)
-        estimate_s = self.plan.estimates.seconds(task.job, kind)
-        self.placements.append(Placement(task, place, reason, estimate_s, small))
-        self.active.append(replace(task, place=place, sent_s=self.now_s, seen=None))
-        self.why.pop(task.name, None)
-        return True
-
-    def _place_small(self, task: Task) -> None:
-        """Place a small task where most CPUs are free; it takes no slot from others."""
-        shape, chosen = self.shapes.of(task)["cpu"], task.job.fixed.account
-        open_ = [
-            account
-            for account in self.capacity.accounts
-            if chosen in (None, account.name) and self.capacity.fits(account.name, "cpu", shape)
-        ]
-        if not open_:
-            self.why[task.name] = "no account has free capacity for it"
-            return
-        best = max(open_, key=lambda a: (self.capacity.free_cpus(a), a.name))
-        self._start(task, best.name, "cpu", "a small job, where most CPUs are free", small=True)
-
-    def sooner_elsewhere(self, task: Task, waited_s: float) -> tuple[str, Kind, Shape] | None:
-        """Return the place that would finish a pending task first, None where it best waits.
-
-        Parameters
-        ----------
-        task : Task
-            Pending at its place.
-        waited_s : float
-            How long it has pended: the guess of how long it still will.
-        """
-        assert task.place is not None
-        seconds = self.plan.estimates.seconds
-        best, best_s = None, waited_s + seconds(task.job, task.place.kind)
-        for account in self.capacity.accounts:
-            for kind, shape in self.shapes.of(task).items():
-                here = (account.name, kind) == (task.place.account, task.place.kind)
-                if here or task.job.fixed.account not in (None, account.name):
-                    continue
-                end_s = seconds(task.job, kind)
-                if end_s < best_s and self.capacity.fits(account.name, kind, shape):
-                    best, best_s = (account.name, kind, shape), end_s
-        return best
-
-    def slots(self, shapes: Mapping[Kind, Shape]) -> list[Slots]:
-        """Return the pools for jobs of these shapes, with own jobs in them."""
-        return [
-            Slots(pool.name, pool.account, pool.kind, pool.free + len(own), pool.free, tuple(own))
-            for pool in self.capacity.pools(shapes)
-            for own in [self._running(pool.account, pool.kind)]
-        ]
-
-    def _running(self, account: str, kind: Kind) -> list[Running]:
-        """Return own jobs in the slots of a pool; what pends in a closed one holds none."""
-        found = []
-        closed = (account, kind) in self.capacity.closed
-        for task in self.active:
-            place, seen = task.place, task.seen
-            if place is None or (place.account, place.kind) != (account, kind):
-                continue
-            start_s = seen.start_s if seen and seen.state == "RUNNING" else None
-            if start_s is None and closed:
-                continue
-            if start_s is None:  # it may wait as long again as it has
-                start_s = 2 * self.now_s - task.sent_s
-            end_s = start_s + self.plan.estimates.seconds(task.job, kind)
-            found.append(Running(task.name, start_s, end_s))
-        return found
+def _sent(task: Task) -> tuple[Task, SlurmJob, Place]:
+    """Return a task that pends with what the queue says of it, and its place."""
+    assert task.seen is not None
+    assert task.place is not None
+    return task, task.seen, task.place

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from tilewright.placement.jobs import Job, Kind, Past, Place
 from tilewright.placement.limits import largest, longest_min, may_use
-from tilewright.runtime.cause import read_cause
+from tilewright.runtime.cause import last_line, read_cause
 from tilewright.slurm.accounts import Account
 from tilewright.slurm.jobs import Cause, SlurmJob, cause_of, node_of
 from tilewright.slurm.query import SlurmClient, Unknown
@@ -16,6 +15,8 @@ from tilewright.slurm.records import Partition
 
 #: Characters of a log's last line that are kept.
 _MOST_WORDS = 300
+#: Failures that are nobody's fault and do not count as tries; more of them do.
+_MOST_FREE = 10
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ def next_try(past: Past, cause: Cause, words: str, node: str, *, moved: bool = F
         case "node" | "device":
             avoided = past.nodes | ({node} if node else set())
             return NextTry(replace(now, nodes=avoided), f"goes elsewhere than {node or 'there'}")
+        case "preempted":
+            return NextTry(now, "is placed again", free=len(now.causes) <= _MOST_FREE)
         case "error" if said in past.causes:
             return NextTry(now, "failed twice in the same way and is not tried again", True)
         case _:
@@ -100,15 +103,6 @@ def find_cause(client: SlurmClient, job: SlurmJob | None, log: str) -> tuple[Cau
         # it may never have begun, as when srun finds no slurmctld: no two of these are the same
         said = f"{said}; job {job.id} wrote nothing to its log"
     return cause, said, node
-
-
-def last_line(log: str) -> str:
-    """Return the last line of a job's log: of a traceback, the error."""
-    try:
-        lines = Path(log).read_text(encoding="utf-8", errors="replace").splitlines() if log else []
-    except OSError:
-        return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def memory_limit_mb(

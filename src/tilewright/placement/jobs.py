@@ -103,6 +103,11 @@ def wildcards_of(wildcards: Any) -> Iterable[str]:
     return map(str, wildcards.values() if isinstance(wildcards, Mapping) else wildcards or ())
 
 
+def name_of(job: Any) -> str:
+    """Return the name of a job of Snakemake."""
+    return key_of(job.rule.name, job.wildcards)
+
+
 @dataclass(frozen=True)
 class Past:
     """The failures of one job.
@@ -177,6 +182,22 @@ class Job:
     log: str = ""
 
 
+def job_of(job: Any, needs: Iterable[Any], sizes: Sizes, fixed: Fixed = Fixed()) -> Job:
+    """Return a job of Snakemake, which needs others of Snakemake, as a job to place."""
+    rule, wildcards = job.rule.name, job.wildcards
+    return Job(
+        name_of(job),
+        rule,
+        sizes.kinds(rule),
+        tuple(map(name_of, needs)),
+        sizes.nominal_s(rule, wildcards),
+        sizes.group(wildcards),
+        fixed,
+        wildcards,
+        str(job.log[0]) if len(job.log) else "",
+    )
+
+
 @dataclass
 class Task:
     """A job in a run: where it was sent, and what became of it.
@@ -195,6 +216,14 @@ class Task:
     past : Past
     moved : str
         Why it was cancelled to be placed again; empty if it was not.
+    moves : int
+        How often it was.
+    refused : str
+        Why it was cancelled for good: no place is left that Slurm takes it on.
+    said : str
+        Why it pends, as it was last said to the user.
+    odd_s : float or None
+        Since when the queue shows it in a state that does not end by itself, or not at all.
     least_mem_mb, least_min : int
         Memory and minutes that its rule asks for at this try, by its own function of the attempt.
     """
@@ -206,6 +235,10 @@ class Task:
     seen: SlurmJob | None = None
     past: Past = field(default_factory=Past)
     moved: str = ""
+    moves: int = 0
+    refused: str = ""
+    said: str = ""
+    odd_s: float | None = None
     least_mem_mb: int = 0
     least_min: int = 0
 

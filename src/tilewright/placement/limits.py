@@ -1,4 +1,4 @@
-"""Accounts, their limits and their use: the slots of each pool, and what fits now (pure).
+"""Accounts, their limits and their use: the slots of each pool (pure).
 
 A limit of the partition's QOS replaces the account's for the same TRES, as in Slurm; where the
 account's QOS has the flag ``OverPartQOS`` it is the other way round. A cap of the site holds
@@ -8,6 +8,8 @@ beside both.
 from __future__ import annotations
 
 import math
+import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,8 +17,8 @@ from typing import Literal
 
 from tilewright.placement.jobs import KINDS, Kind, Place, Shape
 from tilewright.slurm.accounts import COUNTED, Account
-from tilewright.slurm.jobs import GROUP_LIMIT, SlurmJob
-from tilewright.slurm.records import Partition, Tres
+from tilewright.slurm.nodes import Node
+from tilewright.slurm.records import Partition
 
 
 def needs(shape: Shape, jobs: int) -> dict[str, int]:
@@ -41,6 +43,11 @@ def bounds(account: Account, partition: Partition | None, tres: str) -> list[tup
     ][:1]
     if account.limit_from.get(tres) == "cap":
         found.append((account.limit[tres], (account.used or {}).get(tres, 0)))
+    # a partition's QOS replaces them too
+    replaced = partition.limit if partition and not account.before_partition else {}
+    for one in account.above:
+        if tres in one.limit and tres not in replaced:
+            found.append((one.limit[tres], (one.used or {}).get(tres, 0)))
     return found
 
 
@@ -79,6 +86,18 @@ def may_use(account: Account, partition: Partition) -> bool:
     )
 
 
+def has_room(
+    accounts: Iterable[Account], partitions: Mapping[Kind, Partition | None], place: Place
+) -> bool:
+    """Return whether use and limits of a place's account, as Slurm says them, leave it room."""
+    where, wanted = partitions.get(place.kind), needs(place.shape, 1)
+    here = next((account for account in accounts if account.name == place.account), None)
+    if here is None or min(here.free_jobs(now=True).values(), default=1) <= 0:
+        return False
+    free = {tres: left(here, where, tres) for tres in COUNTED}
+    return all(n is None or wanted[tres] <= n for tres, n in free.items())
+
+
 def too_big(account: Account, shape: Shape, partition: Partition | None = None) -> str | None:
     """Return why a job of this shape would pend on an account for ever, None if it fits."""
     for tres, needed in needs(shape, 1).items():
@@ -92,7 +111,8 @@ def unknown_use(account: Account, partition: Partition | None) -> Iterable[str]:
     """Return the limited TRES whose use Slurm did not say."""
     for tres in COUNTED:
         holder = next((h for h in _holders(account, partition) if tres in h.limit), None)
-        if holder is not None and tres not in (holder.used or {}):
+        above = [one for one in account.above if tres in one.limit]
+        if any(tres not in (h.used or {}) for h in [holder, *above] if h is not None):
             yield tres
 
 
@@ -110,6 +130,8 @@ Sharing = Literal["independent", "shared"]
 UTILISATION = 0.85
 #: Jobs of a pool whose account, partition and user know no limit at all.
 _MOST_SLOTS = 1000
+#: ``bound`` of a pool that has no limit of its own.
+_PARTITION = "partition"
 
 
 @dataclass(frozen=True)
@@ -143,8 +165,20 @@ class Pool:
 
 
 def pool_name(account: str, kind: Kind) -> str:
-    """Return the name of the Snakemake resource that counts a pool's slots."""
-    safe = "".join(c if c.isalnum() else "_" for c in account)
+    """Return the name of the Snakemake resource that counts a pool's slots.
+
+    It is an identifier, and another one for each account: one with other characters than letters,
+    digits and underscores, or with a digit in front, gets a number of its own.
+
+    Examples
+    --------
+    >>> pool_name("clive", "gpu"), pool_name("lab-x", "cpu"), pool_name("12345", "cpu")
+    ('clive_gpu', 'lab_x_4198_cpu', 'a12345_3a1c_cpu')
+    """
+    safe = re.sub(r"\W", "_", account, flags=re.ASCII)
+    if safe != account or safe[:1].isdigit():
+        letter = "a" if safe[:1].isdigit() else ""
+        safe = f"{letter}{safe}_{zlib.crc32(account.encode()) & 0xFFFF:04x}"
     return f"{safe}_{kind}"
 
 
@@ -179,6 +213,7 @@ def make_pools(
     mode: Sharing = "shared",
     utilisation: float = UTILISATION,
     partitions: Mapping[Kind, Partition | None] | None = None,
+    nodes: Sequence[Node] | None = None,
 ) -> list[Pool]:
     """Return the pools of all accounts; one without slots is left out.
 
@@ -197,6 +232,8 @@ def make_pools(
         Share of CPUs that CPU slots are counted from, 0 to 1.
     partitions : mapping, optional
         Partition of each device kind; its size bounds slots where no account does.
+    nodes : sequence of Node, optional
+        What is up and free of them bounds every account; those that nothing else bounds share it.
 
     Returns
     -------
@@ -219,12 +256,42 @@ def make_pools(
                 share = 1.0
                 slots = min(1, _fit(account, where, shape, share, taken, now=False)[0])
             free = min(slots, _fit(account, where, shape, share, taken_now, now=True)[0])
+            if nodes is not None and where is not None:
+                most = room_on(nodes, where, shape, now=False)
+                free = min(free, room_on(nodes, where, shape, now=True))
+                slots, bound = (most, _PARTITION) if most < slots else (slots, bound)
             if mode == "shared":
                 for counted, jobs in ((taken, slots), (taken_now, free)):
                     counted.update({t: n for t, n in needs(shape, jobs).items() if t not in apart})
             if slots:
                 pools.append(Pool(account.name, account.qos, kind, slots, free, bound))
-    return pools
+    together = Counter(pool.kind for pool in pools if pool.bound == _PARTITION)
+    return [
+        replace(pool, slots=max(1, -(-pool.slots // together[pool.kind])))
+        if pool.bound == _PARTITION
+        else pool
+        for pool in pools
+    ]
+
+
+def room_on(nodes: Iterable[Node], partition: Partition, shape: Shape, *, now: bool) -> int:
+    """Return how many jobs of a shape fit on the nodes of a partition that are up.
+
+    Parameters
+    ----------
+    nodes : iterable of Node
+    partition : Partition
+    shape : Shape
+    now : bool
+        Beside what others hold there; otherwise as if it were empty.
+    """
+    wanted = on_node(shape)
+    return sum(n.room(wanted, now=now) for n in nodes if partition.name in n.partitions)
+
+
+def on_node(shape: Shape) -> dict[str, int]:
+    """Return what one job of a shape takes of a node."""
+    return {tres: n for tres, n in needs(shape, 1).items() if tres in COUNTED}
 
 
 def _apart(account: Account, partitions: Mapping[Kind, Partition | None]) -> frozenset[str]:
@@ -252,11 +319,7 @@ def _free_tres(
             rests.append(part * partition.tres[tres])
         if rests:
             free[tres] = min(rests)
-    for name, most in (("jobs", account.jobs), ("submit", account.submit)):
-        if most is not None:
-            used = max(account.jobs_mine or 0, account.jobs_used or 0) if now else 0
-            free[name] = most - used
-    return free
+    return free | account.free_jobs(now=now)
 
 
 def _fit(
@@ -279,210 +342,7 @@ def _fit(
         if wanted[name] > 0
     }
     if not counts:
-        return _MOST_SLOTS, "partition"
+        return _MOST_SLOTS, _PARTITION
     order = ("gres/gpu", "cpu", "mem", "jobs", "submit")
     bound = min(counts, key=lambda name: (counts[name], order.index(name)))
     return counts[bound], bound
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What is promised on an account, in a partition, but not in use yet."""
-
-    account: str
-    tres: Mapping[str, int]
-    partition: str | None = None
-
-
-def claim_of(place: Place) -> Claim:
-    """Return what a job at a place takes of its account."""
-    return Claim(place.account, needs(place.shape, 1), place.partition)
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """The free capacity of all accounts now.
-
-    Attributes
-    ----------
-    accounts : tuple of Account
-        With live use and claims in ``used`` and ``mine``.
-    closed : dict of (str, str) to str
-        Account and device kind that take none now, and why.
-    mode, utilisation, partitions
-        As for :func:`~tilewright.placement.limits.make_pools`.
-    """
-
-    accounts: tuple[Account, ...]
-    closed: Mapping[tuple[str, Kind], str]
-    mode: Sharing
-    utilisation: float
-    partitions: Mapping[Kind, Partition | None]
-
-    def pools(self, shapes: Mapping[Kind, Shape]) -> list[Pool]:
-        """Return the pools for jobs of these shapes; one that is closed has nothing free."""
-        found = make_pools(
-            self.accounts,
-            {kind: shape for kind, shape in shapes.items() if self.has_partition(kind)},
-            mode=self.mode,
-            utilisation=self.utilisation,
-            partitions=self.partitions,
-        )
-        return [replace(p, free=0) if (p.account, p.kind) in self.closed else p for p in found]
-
-    def has_partition(self, kind: Kind) -> bool:
-        """Return whether there is a partition for a device kind; for CPUs Slurm has a default."""
-        return kind == "cpu" or self.partitions.get(kind) is not None
-
-    def fits(self, account: str, kind: Kind, shape: Shape) -> bool:
-        """Return whether one more job fits, all CPUs of the account counted."""
-        if (account, kind) in self.closed or not self.has_partition(kind):
-            return False
-        here = next((a for a in self.accounts if a.name == account), None)
-        where = self.partitions.get(kind)
-        if here is None or (where is not None and not may_use(here, where)):
-            return False
-        wanted = needs(shape, 1)
-        for tres in COUNTED:
-            free = (left(here, where, tres), largest(here, where, tres))
-            if any(n is not None and wanted[tres] > n for n in free):
-                return False
-        running = max(here.jobs_mine or 0, here.jobs_used or 0)
-        return all(most is None or running < most for most in (here.jobs, here.submit))
-
-    def take(self, account: str, kind: Kind, shape: Shape) -> Capacity:
-        """Return the capacity that is left when one more job has its place."""
-        where = self.partitions.get(kind)
-        claim = Claim(account, needs(shape, 1), where.name if where else None)
-        own = {a.name: a for a in self.accounts}
-        return replace(
-            self,
-            accounts=tuple(_claimed(a, [claim], own) for a in self.accounts),
-            partitions=_with_claims(self.partitions, [claim]),
-        )
-
-    def without(self, kind: Kind, why: str) -> Capacity:
-        """Return the capacity with a device kind closed on every account."""
-        return replace(self, closed={**self.closed, **{(a.name, kind): why for a in self.accounts}})
-
-    def free_cpus(self, account: Account) -> float:
-        """Return the CPUs that are left for CPU jobs; infinite without a limit."""
-        cpus = left(account, self.partitions.get("cpu"), "cpu")
-        return math.inf if cpus is None else cpus
-
-
-def capacity_now(
-    accounts: Iterable[Account],
-    waiting: Iterable[SlurmJob],
-    sent: Iterable[Claim],
-    *,
-    mode: Sharing,
-    utilisation: float,
-    partitions: Mapping[Kind, Partition | None],
-) -> Capacity:
-    """Return the capacity beside live use, own pending jobs, and those sent but not seen yet.
-
-    An account whose use is not known takes nothing. One on which own jobs pend for a group
-    limit takes nothing more of the kind that waits, and nothing at all where CPUs or memory are
-    what they wait for. A job that asks for more than the limit itself waits for ever and counts
-    for nothing.
-
-    Parameters
-    ----------
-    accounts : iterable of Account
-        With live use.
-    waiting : iterable of SlurmJob
-        Own pending jobs, of every run.
-    sent : iterable of Claim
-        Jobs handed to sbatch that squeue does not show yet.
-    mode, utilisation, partitions
-        As for :func:`~tilewright.placement.limits.make_pools`.
-    """
-    known = [account for account in accounts if account.used is not None]
-    own = {account.name: account for account in known}
-    pending = [
-        job
-        for job in waiting
-        if job.state in ("PENDING", "CONFIGURING")
-        and (account := own.get(job.account)) is not None
-        and job.qos in ("", account.qos)
-        and _may_ever(job, account)
-    ]
-    claims = [Claim(job.account, {**job.tres, "jobs": 1}, job.partition) for job in pending]
-    claims += sent
-    return Capacity(
-        tuple(_claimed(account, claims, own) for account in known),
-        _closed(known, partitions, pending),
-        mode,
-        utilisation,
-        _with_claims(partitions, claims),
-    )
-
-
-def _closed(
-    accounts: Iterable[Account],
-    partitions: Mapping[Kind, Partition | None],
-    pending: Iterable[SlurmJob],
-) -> dict[tuple[str, Kind], str]:
-    """Return the account and device kinds that take nothing now, and why."""
-    closed: dict[tuple[str, Kind], str] = {}
-    for account in accounts:
-        for kind in KINDS:
-            if unknown := list(unknown_use(account, partitions.get(kind))):
-                closed[account.name, kind] = f"use of {', '.join(unknown)} is not known"
-    for job in pending:
-        if GROUP_LIMIT.match(job.reason):
-            why = f"job {job.id} pends there: {job.reason}"
-            closed[job.account, "gpu"] = why
-            if "GRES" not in job.reason.upper():
-                closed[job.account, "cpu"] = why
-    return closed
-
-
-def _may_ever(job: SlurmJob, account: Account) -> bool:
-    """Return whether a job asks for no more than the limits themselves."""
-    return all(
-        job.tres.get(tres, 0) <= most
-        for limits in (account.limit, account.limit_per_user)
-        for tres, most in limits.items()
-    )
-
-
-def _claimed(account: Account, claims: Iterable[Claim], own: Mapping[str, Account]) -> Account:
-    """Return an account with what is promised on it, or on its QOS, counted as in use."""
-    total: Counter[str] = Counter()
-    for claim in claims:
-        if claim.account in own and own[claim.account].qos == account.qos:
-            total.update(claim.tres)
-    if not total:
-        return account
-    return replace(
-        account,
-        used=_plus(account.used, total),
-        mine=_plus(account.mine, total),
-        jobs_used=(account.jobs_used or 0) + total["jobs"],
-        jobs_mine=(account.jobs_mine or 0) + total["jobs"],
-    )
-
-
-def _plus(used: Tres | None, more: Mapping[str, int]) -> Tres:
-    return {tres: (used or {}).get(tres, 0) + more.get(tres, 0) for tres in COUNTED}
-
-
-def _with_claims(
-    partitions: Mapping[Kind, Partition | None], claims: Iterable[Claim]
-) -> dict[Kind, Partition | None]:
-    """Return the partitions with what is promised on their QOS counted as in use."""
-    claims = list(claims)
-    qos = {p.name: p.qos for p in partitions.values() if p is not None and p.limit}
-    found: dict[Kind, Partition | None] = {}
-    for kind, where in partitions.items():
-        total: Counter[str] = Counter()
-        for claim in claims:
-            if where is not None and claim.partition in qos and qos[claim.partition] == where.qos:
-                total.update(claim.tres)
-        if where is not None and total:
-            used = None if where.used is None else _plus(where.used, total)
-            where = replace(where, used=used, mine=_plus(where.mine, total))
-        found[kind] = where
-    return found

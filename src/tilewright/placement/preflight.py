@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from tilewright.placement.capacity import Capacity
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.jobs import Job, Kind, PlacementError, Shape, Task
-from tilewright.placement.limits import Capacity, longest_min, too_big
+from tilewright.placement.limits import longest_min, too_big
 from tilewright.placement.sizing import Estimates
 from tilewright.runtime.snakemake_adapter import only_looks
 from tilewright.slurm.accounts import Account

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 
+from tilewright.placement.capacity import Capacity
 from tilewright.placement.jobs import KINDS, Job, Kind, Task
-from tilewright.placement.limits import Capacity
 from tilewright.placement.policy import Forecast, decide
 from tilewright.placement.sizing import Estimates, Shapes
 from tilewright.placement.workload import Decision, Running, Slots, Strategy, Workload

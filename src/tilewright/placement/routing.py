@@ -1,4 +1,4 @@
-"""What a Snakefile calls: one set-up, then ``resources: **run.routed("stitch")``.
+"""What a Snakefile calls: one set-up, then ``resources: **plan.routed("stitch")``.
 
 Inside a Slurm job the answer is what Slurm granted. In the main process it is the assignment
 table that the scheduler plugin writes as jobs are dispatched; where it holds nothing (greedy
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import zlib
 from bisect import bisect
 from collections.abc import Callable, Iterable, Mapping
@@ -32,6 +33,8 @@ from tilewright.placement.sizing import (
     local_durations,
     stated_shape,
 )
+from tilewright.runtime.cause import failed_since
+from tilewright.runtime.granted import granted_cpus, granted_gpus
 from tilewright.runtime.snakemake_adapter import command, other_scheduler, remember_parameters
 from tilewright.slurm.accounts import Account
 
@@ -46,6 +49,7 @@ def set_up(
     ledger: Path = LEDGER,
     device: Kind | None = None,
     gpus: Callable[[int], int] | None = None,
+    logs: Path | None = None,
 ) -> Plan:
     """Prepare a run; called once, where Snakemake reads the Snakefile.
 
@@ -62,6 +66,8 @@ def set_up(
         by default a GPU where Slurm granted one.
     gpus : callable, optional
         On one machine: how many GPUs could hold a job with so many MB of device memory now.
+    logs : Path, optional
+        Folder of the jobs' logs, in which the end of a failed run looks for the causes.
 
     Returns
     -------
@@ -81,7 +87,7 @@ def set_up(
     granted = granted_cpus() if inside else None
     if device is None:
         device = "gpu" if inside and granted_gpus() else "cpu"
-    return Plan(sizes, device, found, granted, ledger, other_scheduler(argv), gpus)
+    return Plan(sizes, device, found, granted, ledger, other_scheduler(argv), gpus, logs)
 
 
 def in_slurm_job(workflow: Any) -> bool:
@@ -110,6 +116,8 @@ class Plan:
         at Slurm themselves.
     gpus : callable or None
         On one machine: how many GPUs could hold a job with so many MB of device memory now.
+    logs : Path or None
+        Folder of the jobs' logs.
     rules : set of str
         Rules whose resource functions ask this plan; the scheduler plugin notes them.
     table : dict of str to Place
@@ -128,6 +136,7 @@ class Plan:
     ledger: Path | None = None
     count_slots: bool = False
     gpus: Callable[[int], int] | None = None
+    logs: Path | None = None
     rules: set[str] = field(default_factory=set)
     table: dict[str, Place] = field(default_factory=dict)
     here: dict[str, Kind] = field(default_factory=dict)
@@ -135,6 +144,7 @@ class Plan:
     estimates: Estimates = field(init=False)
     _at_end: list[Callable[[], None]] = field(default_factory=list)
     _static: dict[str, Place] = field(default_factory=dict)
+    _began_s: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
         if self.cluster is None:
@@ -168,7 +178,9 @@ class Plan:
             starts = [i for i, event in enumerate(events) if event["event"] == "run"]
             lines = summary_lines(events[starts[-1] :] if starts else [], command())
         elif failed:
-            lines = [f"what is finished is kept; {resume_line(command())}"]
+            causes = failed_since(self.logs, self._began_s) if self.logs else ()
+            lines = [f"failed: {words}; log: {path}" for path, words in causes]
+            lines += [f"what is finished is kept; {resume_line(command())}"]
         for line in lines:
             sys.stderr.write(f"{line}\n")
 
@@ -199,7 +211,7 @@ class Plan:
     def either(self, gpu: Mapping[str, int], cpu: Mapping[str, int]) -> dict[str, Any]:
         """Return the resources of a rule that may run on a GPU or on CPUs.
 
-        Use it as ``resources: **run.either(gpu=..., cpu=...)``. The job finds the kind that was
+        Use it as ``resources: **plan.either(gpu=..., cpu=...)``. The job finds the kind that was
         chosen in ``resources.device``, ``"gpu"`` or ``"cpu"``, and its CPUs in
         ``resources.cpus_per_task``.
 
@@ -354,14 +366,3 @@ def plan_of(functions: Iterable[tuple[str, Callable[..., Any]]]) -> Plan | None:
             if isinstance(sizes, EitherSizes):
                 found.sizes.add(rule, sizes)
     return found
-
-
-def granted_gpus(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether Slurm granted this job a GPU."""
-    return bool(environ.get("SLURM_JOB_GPUS") or environ.get("SLURM_STEP_GPUS"))
-
-
-def granted_cpus(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return the CPUs that Slurm granted this job, None where it does not say."""
-    text = environ.get("SLURM_CPUS_PER_TASK") or environ.get("SLURM_CPUS_ON_NODE") or ""
-    return int(text) if text.isdigit() else None

@@ -13,6 +13,7 @@ from typing import Any
 
 import platformdirs
 
+from tilewright.placement.capacity import Capacity
 from tilewright.placement.failures import memory_limit_mb
 from tilewright.placement.jobs import (
     KINDS,
@@ -24,7 +25,6 @@ from tilewright.placement.jobs import (
     Task,
     wildcards_of,
 )
-from tilewright.placement.limits import Capacity
 from tilewright.placement.workload import Workload
 from tilewright.runtime.files import write_whole
 

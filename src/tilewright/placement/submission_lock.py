@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from tilewright.placement.limits import Claim
+from tilewright.placement.capacity import Claim
 from tilewright.runtime.files import write_whole
 
 #: Longer than live use is kept and sbatch takes; 12 jobs were submitted within 2 s.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import tempfile
+import io
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ import imagecodecs
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
@@ -42,7 +43,13 @@ def new_figure(width_in: float, height_in: float) -> Figure:
 def save_png(figure: Figure, path: Path) -> None:
     """Write a figure whole or not at all; same figure, same bytes."""
     with whole_or_nothing(path) as partial:
-        figure.savefig(partial, format="png", metadata={"Software": None})
+        partial.write_bytes(_png(figure))
+
+
+def _png(figure: Figure) -> bytes:
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", metadata={"Software": None})
+    return stream.getvalue()
 
 
 def display_range(
@@ -67,10 +74,23 @@ def show(
     low, high = limits or display_range(image)
     drawn = axes.imshow(image, cmap=cmap, vmin=low, vmax=high, interpolation="antialiased")
     axes.set_title(title, fontsize=9, loc="left")
+    bare(axes)
+    return drawn
+
+
+def bare(axes: Axes) -> None:
+    """Take ticks and frame off."""
     axes.set_xticks([])
     axes.set_yticks([])
     axes.set_frame_on(False)
-    return drawn
+
+
+def plain(axes: Axes, title: str, label: str) -> None:
+    """Give a plot its title, the label of x, small ticks, and no frame on two sides."""
+    axes.set_title(title, fontsize=9, loc="left")
+    axes.set_xlabel(label, fontsize=8)
+    axes.tick_params(labelsize=7)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def scale_bar(axes: Axes, pixel_um: float, width_px: int) -> None:
@@ -144,18 +164,14 @@ def embed(pixels: NDArray[np.uint8]) -> Picture:
     return Picture(data, pixels.shape[1], pixels.shape[0])
 
 
-def embed_png(path: Path) -> Picture:
-    """Read a figure and encode it as :func:`embed` does: a fifth of the PNG's size."""
-    pixels = np.asarray(imagecodecs.png_decode(path.read_bytes()))
-    return embed(np.ascontiguousarray(pixels[..., :3]))
+def embed_png(png: bytes) -> Picture:
+    """Encode a figure's PNG as :func:`embed` does: a fifth of its size."""
+    return embed(np.asarray(imagecodecs.png_decode(png))[..., :3])
 
 
 def embed_figure(figure: Figure) -> Picture:
-    """Draw a figure and encode it as :func:`embed_png` does."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "figure.png"
-        save_png(figure, path)
-        return embed_png(path)
+    """Draw a figure and encode it as :func:`embed` does."""
+    return embed_png(_png(figure))
 
 
 def _level(image: Image) -> NDArray[Any]:
@@ -184,7 +200,6 @@ class Rendering:
     composite: Picture
     key: list[tuple[str, str]]
     channels: list[Picture]
-    names: list[str]
 
 
 def render(
@@ -206,10 +221,6 @@ def render(
     step = max(1, -(-max(planes[0].shape) // channel_px))
     return Rendering(
         embed(np.rint(255 * composite).astype(np.uint8)),
-        [
-            (image.channel_names[k], "#%02x%02x%02x" % _COLOURS[n])  # noqa: UP031
-            for n, k in enumerate(chosen)
-        ],
+        [(image.channel_names[k], to_hex(c)) for k, c in zip(chosen, colours, strict=True)],
         [embed(np.rint(255 * plane[::step, ::step]).astype(np.uint8)) for plane in planes],
-        list(image.channel_names),
     )

@@ -13,10 +13,11 @@ import jinja2
 from tilewright.config.rules import STAGES
 from tilewright.report.device_section import device_section
 from tilewright.report.figures import Rendering, embed_png, render
+from tilewright.report.metric_table import METRICS
 from tilewright.report.quality import Quality, read_quality
 from tilewright.report.run_section import run_section
-from tilewright.report.summary import trusted_markers, verdict_matrix
-from tilewright.report.verdict import METRICS, Item, worst
+from tilewright.report.summary import trusted_markers
+from tilewright.report.verdict import Item, worst
 from tilewright.runtime.files import write_whole
 
 #: Findings on the first screen; the rest is folded.
@@ -32,46 +33,40 @@ def _item(item: Item) -> dict[str, Any]:
     """Return an item with the texts that the page shows."""
     kind = METRICS[item.metric]
     shown = {
-        key: "none" if value is None else kind.format(value)
-        for key, value in (("shown", item.value), ("warn", item.warn), ("fail", item.fail))
+        f"{key}_shown": "none" if value is None else kind.format(value)
+        for key, value in (("value", item.value), ("warn", item.warn), ("fail", item.fail))
     }
     return {
         **asdict(item),
+        **shown,
         "title": kind.title,
         "stage_title": STAGES[item.stage].title,
         "anchor": _anchor(item.sample, item.stage, item.cycle),
-        "shown": shown["shown"],
-        "warn_shown": shown["warn"],
-        "fail_shown": shown["fail"],
     }
 
 
 def _stage(sample: str, stage: str, found: Sequence[tuple[Quality, Path]]) -> dict[str, Any]:
-    parts = []
-    for quality, png in found:
-        if quality.stage != stage:
-            continue
-        parts.append(
-            {
-                "cycle": quality.cycle,
-                "anchor": _anchor(sample, stage, quality.cycle),
-                "verdict": worst(item.verdict for item in quality.items),
-                "caption": quality.caption,
-                "checks": [_item(item) for item in quality.items],
-                **asdict(embed_png(png)),
-            }
-        )
+    parts = [
+        {
+            "cycle": quality.cycle,
+            "anchor": _anchor(sample, stage, quality.cycle),
+            "verdict": worst(item.verdict for item in quality.items),
+            "caption": quality.caption,
+            "checks": [_item(item) for item in quality.items],
+            **asdict(embed_png(png.read_bytes())),
+        }
+        for quality, png in found
+        if quality.stage == stage
+    ]
     return {"title": STAGES[stage].title, "about": STAGES[stage].about, "parts": parts}
 
 
 def _matrix(
     sample: str, found: Sequence[Quality], cycles: Sequence[int], reference_cycle: int
 ) -> list[dict[str, Any]]:
-    verdicts = verdict_matrix(found)
+    verdicts = {(q.stage, q.cycle): worst(item.verdict for item in q.items) for q in found}
     rows = []
-    for stage in STAGES:
-        if not any(name == stage for name, _ in verdicts):
-            continue
+    for stage in (stage for stage in STAGES if any(q.stage == stage for q in found)):
         cells = [
             {
                 "verdict": verdicts.get((stage, cycle)),
@@ -84,9 +79,7 @@ def _matrix(
     return rows
 
 
-def _picture(rendering: Rendering | None) -> dict[str, Any] | None:
-    if rendering is None:
-        return None
+def _picture(rendering: Rendering) -> dict[str, Any]:
     return {
         **asdict(rendering.composite),
         "key": [{"marker": name, "colour": colour} for name, colour in rendering.key],
@@ -111,11 +104,8 @@ def _sample(
     planes = [(row["cycle"], row["channel"]) for row in rows]
     nuclei = planes.index(reference) if reference in planes else 0
     # The nuclear stains of the other cycles would hide the markers.
-    left_out = [
-        k
-        for k, row in enumerate(rows)
-        if row["verdict"] == "fail" or row["channel"] == reference[1]
-    ]
+    hidden = [row["verdict"] == "fail" or row["channel"] == reference[1] for row in rows]
+    left_out = [k for k, hide in enumerate(hidden) if hide]
     rendering = render(image, nuclei, left_out) if image is not None else None
     # The registered image holds the channels in the order of the marker table.
     pictures = rendering.channels if rendering and len(rendering.channels) == len(rows) else []
@@ -130,7 +120,7 @@ def _sample(
         "matrix": _matrix(name, qualities, cycles, reference[0]),
         "bad": [_item(item) for item in bad],
         "unregistered": [i for i in items if i.metric == "unregistered" and i.verdict == "fail"],
-        "picture": _picture(rendering),
+        "picture": _picture(rendering) if rendering else None,
         "channels": rows,
         "stages": [s for s in (_stage(name, stage, found) for stage in STAGES) if s["parts"]],
     }
@@ -140,15 +130,9 @@ def _headline(samples: Sequence[Mapping[str, Any]]) -> str:
     items = [item for sample in samples for item in sample["checks"]]
     fails, warns = (sum(i.verdict == v for i in items) for v in ("fail", "warn"))
     n = len(samples)
-    start = f"{n} sample{'s' if n != 1 else ''}, {len(items)} checks: "
-    if not fails and not warns:
-        return start + "all within their limits."
-    parts = []
-    if fails:
-        parts.append(f"{fails} failed")
-    if warns:
-        parts.append(f"{warns} to look at")
-    return start + ", ".join(parts) + "."
+    bad = [f"{fails} failed"] * bool(fails) + [f"{warns} to look at"] * bool(warns)
+    said = ", ".join(bad) or "all within their limits"
+    return f"{n} sample{'s' * (n != 1)}, {len(items)} checks: {said}."
 
 
 def write_report(

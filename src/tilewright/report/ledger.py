@@ -133,7 +133,10 @@ def _remarks(event: Event) -> list[Remark]:
     match event["event"]:
         case "move":
             what = "move"
-            texts = [f"{label}: placed again, sooner on {event.get('sooner')}; it waited, {why}"]
+            then = f"placed again, sooner on {event['sooner']}" if event.get("sooner") else "ended"
+            texts = [f"{label}: {then}; it waited, {why}"]
+        case "pend":
+            texts = [f"{label} pends: {event.get('words')} (Slurm: {why})"]
         case "fail":
             what = "fail"
             cause = _CAUSES.get(event.get("cause", ""), str(event.get("cause")))

@@ -26,13 +26,10 @@ class Threshold:
         >>> Threshold(1.0, 2.0, "above").judge(1.0), Threshold(1.0, 2.0, "above").judge(2.5)
         ('pass', 'fail')
         """
-        for verdict in ("fail", "warn"):
-            limit = self.fail if verdict == "fail" else self.warn
-            if limit is not None and (
-                value > limit if self.direction == "above" else value < limit
-            ):
-                return "fail" if verdict == "fail" else "warn"
-        return "pass"
+        sign = 1 if self.direction == "above" else -1
+        if self.fail is not None and sign * value > sign * self.fail:
+            return "fail"
+        return "warn" if self.warn is not None and sign * value > sign * self.warn else "pass"
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,18 @@ METRICS: dict[str, Metric] = {
         "uncertain_flat",
         "tiles and overlaps do not say what the middle of the flat-field looks like; measure "
         "more tiles or a wider overlap, or give a flat_file",
-        _above(0.03, 0.08),
+        # What cannot be known is no fault yet: of 131 channels of nine tiles, all within 1.5 %, 61
+        # exceeded 0.03, 13 exceeded 0.08 and none 0.2.
+        _above(0.03, 0.25),
+        "%",
+    ),
+    "equal_neighbours": Metric(
+        "Neighbouring raw pixels of exactly the same counts",
+        "no_grain",
+        "the camera's noise is gone, so weak signal and the flat-field are not known: the files "
+        "were stored in 8 bits, compressed with loss, denoised or cut off at black; use those "
+        "that the microscope wrote",
+        _above(0.5, 0.9),
         "%",
     ),
     "flat_minimum": Metric(

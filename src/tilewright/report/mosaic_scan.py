@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.io.mosaic import Mosaic
 from tilewright.io.positions import Positions
+from tilewright.kernels.backend import cells
 from tilewright.kernels.camera import CameraDefects
 from tilewright.report.overlaps import tile_name
-from tilewright.report.verdict import Item, Limits, Subject, judge
+from tilewright.report.places import covered
+from tilewright.report.verdict import Item, Subject
 
 #: Side of the blocks that are looked at; a camera never reads one value all over such a block.
 _BLOCK_PX = 32
@@ -22,32 +21,15 @@ _BELOW_SIGMAS = 6.0
 _STANDS_OUT = 8.0
 
 
-@dataclass(frozen=True)
-class MosaicScan:
-    """Blocks inside tiles, of all planes.
+def judge_blocks(
+    subject: Subject, mosaic: Mosaic, positions: Positions, tile: tuple[int, int], plane: int
+) -> list[Item]:
+    """Judge what was never written in any plane, and light below zero in one; by blocks in tiles.
 
-    Attributes
-    ----------
-    blocks : int
-    blank : list of (z, y, x)
-        First pixels of blocks that hold a single value.
-    below_zero : int
-        Blocks of the plane looked at whose mean lies below zero light.
-    plane_blocks : int
+    Every block of every plane is looked at; memory holds one row of chunks.
     """
-
-    blocks: int
-    blank: list[tuple[int, int, int]]
-    below_zero: int
-    plane_blocks: int
-
-
-def scan_mosaic(
-    mosaic: Mosaic, positions: Positions, tile: tuple[int, int], plane: int
-) -> MosaicScan:
-    """Look at every block of every plane; memory holds one row of chunks."""
     side = _BLOCK_PX
-    inside = _inside(mosaic, positions, tile)
+    inside = covered(positions, tile, tuple(n // side for n in mosaic.shape[1:]), side, margin=1)
     ceiling = np.iinfo(mosaic.dtype).max if mosaic.dtype.kind == "u" else np.inf
     pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
     blank: list[tuple[int, int, int]] = []
@@ -55,61 +37,32 @@ def scan_mosaic(
     step = max(mosaic.chunk_px // side, 1)
     for z in range(mosaic.shape[0]):
         for first in range(0, inside.shape[0], step):
-            last = min(first + step, inside.shape[0])
-            rows = slice(first * side, last * side)
-            strip = mosaic.read(z, rows, slice(0, inside.shape[1] * side))
-            cells = strip.reshape(last - first, side, inside.shape[1], side)
-            here = inside[first:last]
-            low = cells.min(axis=(1, 3))
-            flat = here & (low == cells.max(axis=(1, 3))) & (low < ceiling)
-            blank += [
-                (z, int(first + y) * side, int(x) * side) for y, x in np.argwhere(flat).tolist()
-            ]
+            here = inside[first : first + step]
+            rows = slice(first * side, (first + len(here)) * side)
+            blocks = cells(mosaic.read(z, rows, slice(0, inside.shape[1] * side)), side)
+            low = blocks.min(axis=(1, 3))
+            flat = here & (low == blocks.max(axis=(1, 3))) & (low < ceiling)
+            blank += [(z, (first + y) * side, x * side) for y, x in np.argwhere(flat).tolist()]
             if z == plane:
-                mean = cells.mean(axis=(1, 3), dtype=np.float64)
-                sigma = cells.std(axis=(1, 3), dtype=np.float64) / side
+                mean = blocks.mean(axis=(1, 3), dtype=np.float64)
+                sigma = blocks.std(axis=(1, 3), dtype=np.float64) / side
                 dark = mean < pedestal - 0.5 - _BELOW_SIGMAS * sigma
                 below += int((here & dark & ~flat).sum())
+    where = sorted({(z + 1, _tile_at(positions, tile, y + 16, x + 16)) for z, y, x in blank})
+    named = ", ".join(f"plane {z} {name}" for z, name in where[:3])
+    more = f" and {len(where) - 3} more places" if len(where) > 3 else ""
     count = int(inside.sum())
-    return MosaicScan(count * mosaic.shape[0], blank, below, count)
+    return [
+        subject.judge("blank_area", len(blank) / max(count * mosaic.shape[0], 1), named + more),
+        subject.judge("below_zero", below / max(count, 1)),
+    ]
 
 
-def _inside(mosaic: Mosaic, positions: Positions, tile: tuple[int, int]) -> NDArray[np.bool_]:
-    """Return which blocks (rows, columns) lie inside one tile."""
-    side = _BLOCK_PX
-    inside = np.zeros([n // side for n in mosaic.shape[1:]], bool)
-    for y, x in zip(positions.y_px, positions.x_px, strict=True):
-        rows, columns = (
-            slice(int(np.ceil((start + 1) / side)), int((start + n - 1) // side))
-            for start, n in zip((y, x), tile, strict=True)
-        )
-        inside[rows, columns] = True
-    return inside
-
-
-def tile_at(positions: Positions, tile: tuple[int, int], y: float, x: float) -> str:
+def _tile_at(positions: Positions, tile: tuple[int, int], y: float, x: float) -> str:
     """Name the tile whose middle is nearest to a pixel of the mosaic."""
     middle = np.stack([positions.y_px + tile[0] / 2, positions.x_px + tile[1] / 2], 1)
     k = int(np.argmin(np.round(np.hypot(*(middle - (y, x)).T), 3)))
     return tile_name((int(positions.row[k]), int(positions.col[k])))
-
-
-def judge_scan(
-    subject: Subject,
-    scan: MosaicScan,
-    positions: Positions,
-    tile: tuple[int, int],
-    limits: Limits,
-) -> list[Item]:
-    """Judge what was never written, and light below zero."""
-    where = sorted({(z + 1, tile_at(positions, tile, y + 16, x + 16)) for z, y, x in scan.blank})
-    named = ", ".join(f"plane {z} {name}" for z, name in where[:3])
-    more = f" and {len(where) - 3} more places" if len(where) > 3 else ""
-    total, plane = max(scan.blocks, 1), max(scan.plane_blocks, 1)
-    return [
-        judge(subject, "blank_area", len(scan.blank) / total, limits, detail=named + more),
-        judge(subject, "below_zero", scan.below_zero / plane, limits),
-    ]
 
 
 def defects_left(

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from tilewright.io.illumination import Illumination
 from tilewright.io.mosaic import Mosaic
 from tilewright.io.positions import Positions
-from tilewright.kernels.backend import Backend
+from tilewright.kernels.backend import Backend, cells
 from tilewright.kernels.camera import MIN_TILES, SAMPLE_TILES, CameraDefects, find_defects
 from tilewright.kernels.overlap_agreement import CELL_PX, LEAST_PX, StripAgreement, compare_strips
-from tilewright.report.verdict import Item, Limits, Subject, judge
+from tilewright.report.verdict import Item, Subject
 from tilewright.stages.tile_source import TileSource
 
 #: Texture stands out of the noise from here on: an overlap can say whether both tiles agree.
@@ -117,12 +117,7 @@ def compare_tiles(
     plane : int
         From 0.
     """
-    places = {
-        (int(r), int(c)): (float(y), float(x))
-        for r, c, y, x in zip(
-            positions.row, positions.col, positions.y_px, positions.x_px, strict=True
-        )
-    }
+    places = positions.places()
     keys = list(zip(tiles.row.tolist(), tiles.col.tolist(), strict=True))
     order = {key: k for k, key in enumerate(keys)}
     sample = np.linspace(0, len(keys) - 1, min(len(keys), SAMPLE_TILES)).round().astype(int)
@@ -191,12 +186,8 @@ def _change(
     fused = mosaic.read(plane, *spans).astype(np.float32)
     fused -= np.float32(mosaic.attributes.get("pedestal_counts", 0))
     rows, columns = (n // CELL_PX for n in fused.shape)
-    means = [
-        v[: rows * CELL_PX, : columns * CELL_PX]
-        .reshape(rows, CELL_PX, columns, CELL_PX)
-        .mean(axis=(1, 3), dtype=np.float64)
-        for v in (light, fused)
-    ]
+    kept = light[: fused.shape[0], : fused.shape[1]]
+    means = [cells(v, CELL_PX).mean(axis=(1, 3), dtype=np.float64) for v in (kept, fused)]
     lit = alone[:rows, :columns] & (means[0] > _LIT * np.percentile(means[0], 95))
     ratio = np.where(lit, np.maximum(means[1], 0) / np.maximum(means[0], 1e-6), np.nan)
     largest = 0.0
@@ -255,58 +246,41 @@ def tile_brightness(cells: list[tuple[Overlap, NDArray[np.float64]]]) -> dict[Ke
     return {key: float(np.median(values)) for key, values in ratios.items()}
 
 
-def judge_overlaps(subject: Subject, raw: RawAgreement, limits: Limits) -> list[Item]:
+def judge_overlaps(subject: Subject, raw: RawAgreement) -> list[Item]:
     """Judge place and brightness of the tiles of one channel."""
     overlaps = raw.overlaps
     changed = max(raw.changes, key=lambda k: (round(raw.changes[k], 4), k), default=None)
-    alike = [o for o in overlaps if o.alike]
+    change, where = None, "no tile has light"
+    if changed:
+        change, where = raw.changes[changed], tile_name(changed)
+    textured = [o for o in overlaps if o.textured]
+    alike = [o for o in textured if o.alike]
     displaced = [o for o in alike if o.displaced]
     displaced.sort(key=lambda o: (-round(o.error_px, 3), o.first, o.second))
-    usual = float(np.median([o.error_px for o in alike])) if alike else None
-    textured = [o for o in overlaps if o.textured]
-    unlike = [o for o in textured if o.unlike]
     no_texture = "no overlap has structure that stands out from the noise"
+    error, doubled = None, no_texture
+    if displaced:
+        error, doubled = displaced[0].error_px, str(displaced[0])
+    elif alike:
+        error, doubled = float(np.median([o.error_px for o in alike])), ""
+    unlike = [o for o in textured if o.unlike]
+    share = len(unlike) / len(textured) if textured else None
     named = ", ".join(str(o) for o in unlike[:3]) + (" and more" if len(unlike) > 3 else "")
-    cells = lit_cells(overlaps)
-    brightness = tile_brightness(cells)
-    joined = np.concatenate([values for _, values in cells]) if cells else np.empty(0)
+    lit = lit_cells(overlaps)
+    brightness = tile_brightness(lit)
+    joined = np.concatenate([values for _, values in lit]) if lit else np.empty(0)
+    spread = 1.4826 * float(np.median(np.abs(joined))) if joined.size >= _LEAST_CELLS else None
     no_light = "no overlap has light in both tiles"
     worst = max(brightness, key=lambda k: (round(abs(brightness[k]), 4), k), default=None)
-    factor = f"{tile_name(worst)} is {np.exp(brightness[worst]):.2f} times" if worst else ""
+    factor, bright = None, no_light
+    if worst:
+        factor = float(np.expm1(abs(brightness[worst])))
+        times = f"{np.exp(brightness[worst]):.2f} times as bright as its neighbours"
+        bright = f"{tile_name(worst)} is {times}"
     return [
-        judge(
-            subject,
-            "tile_change",
-            raw.changes[changed] if changed else None,
-            limits,
-            detail=tile_name(changed) if changed else "no tile has light",
-        ),
-        judge(
-            subject,
-            "overlap_shift_px",
-            displaced[0].error_px if displaced else usual,
-            limits,
-            detail=str(displaced[0]) if displaced else "" if alike else no_texture,
-        ),
-        judge(
-            subject,
-            "unlike_overlaps",
-            len(unlike) / len(textured) if textured else None,
-            limits,
-            detail=named if textured else no_texture,
-        ),
-        judge(
-            subject,
-            "tile_brightness",
-            abs(float(np.expm1(abs(brightness[worst])))) if worst else None,
-            limits,
-            detail=f"{factor} as bright as its neighbours" if worst else no_light,
-        ),
-        judge(
-            subject,
-            "overlap_mismatch",
-            1.4826 * float(np.median(np.abs(joined))) if joined.size >= _LEAST_CELLS else None,
-            limits,
-            detail="" if joined.size >= _LEAST_CELLS else no_light,
-        ),
+        subject.judge("tile_change", change, where),
+        subject.judge("overlap_shift_px", error, doubled),
+        subject.judge("unlike_overlaps", share, named if textured else no_texture),
+        subject.judge("tile_brightness", factor, bright),
+        subject.judge("overlap_mismatch", spread, no_light if spread is None else ""),
     ]

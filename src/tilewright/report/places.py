@@ -6,11 +6,50 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import ndimage
 
 from tilewright.io.mosaic import Mosaic
+from tilewright.io.positions import Positions
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.metrics import focus_score
+from tilewright.kernels.warp import Transform
 from tilewright.report.figures import thumbnail
+
+
+def covered(
+    positions: Positions, tile: tuple[int, int], shape: tuple[int, ...], side: int, margin: int = 0
+) -> NDArray[np.bool_]:
+    """Return which cells of ``side`` px, ``shape`` (rows, columns), lie inside one tile.
+
+    They keep ``margin`` px from its border.
+    """
+    inside = np.zeros(shape, bool)
+    for corner in positions.places().values():
+        rows, columns = (
+            slice(int(np.ceil((start + margin) / side)), int((start + n - margin) // side))
+            for start, n in zip(corner, tile, strict=True)
+        )
+        inside[rows, columns] = True
+    return inside
+
+
+def moved_thumbnail(
+    source: NDArray[np.float32],
+    own: int,
+    transform: Transform,
+    shape: tuple[int, ...],
+    factor: int,
+    outside: float = 0.0,
+) -> NDArray[np.float32]:
+    """Return a cycle's thumbnail in the reference frame: for the eye and for overviews only.
+
+    ``source`` is ``own`` times smaller than the cycle, what is returned has the ``shape`` (y, x)
+    and is ``factor`` times smaller than the reference.
+    """
+    centres = np.indices(shape).reshape(2, -1).T * factor + (factor - 1) / 2
+    at = (transform.points(centres.astype(np.float64)) - (own - 1) / 2) / own
+    values = ndimage.map_coordinates(source, at.T, order=1, mode="constant", cval=outside)
+    return np.asarray(values.reshape(shape), np.float32)
 
 
 def textured_blocks(
@@ -54,12 +93,17 @@ class FocusScan:
         Band-ratio focus; NaN where a block has no signal.
     best_plane : int
         Plane that is sharpest over all blocks; the middle one where nothing has signal.
+    small : float32 (y, x)
+        That plane, ``factor`` times smaller.
+    factor : int
     """
 
     blocks: list[tuple[int, int]]
     side: int
     scores: NDArray[np.float64]
     best_plane: int
+    small: NDArray[np.float32]
+    factor: int
 
     @property
     def focus(self) -> float:
@@ -81,10 +125,8 @@ class FocusScan:
         return float(np.isin(best, (0, planes - 1)).mean())
 
 
-def scan_focus(
-    backend: Backend, mosaic: Mosaic, *, side: int = 256, count: int = 16
-) -> tuple[FocusScan, NDArray[np.float32], int]:
-    """Measure focus through a stack; return it with the sharpest plane's thumbnail and factor.
+def scan_focus(backend: Backend, mosaic: Mosaic, *, side: int = 256, count: int = 16) -> FocusScan:
+    """Measure focus through a stack.
 
     Reads one plane for the thumbnail twice at most, and ``count`` columns of blocks.
     """
@@ -104,4 +146,4 @@ def scan_focus(
         best = int(np.argmax(np.round(np.nan_to_num(np.nansum(scores, axis=0)), 12)))
     if best != middle:
         small, factor = thumbnail(mosaic, best)
-    return FocusScan(blocks, side, scores, best), small, factor
+    return FocusScan(blocks, side, scores, best, small, factor)

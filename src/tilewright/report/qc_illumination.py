@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tilewright.io.illumination import CLIPPED_BELOW, OFFSET_BOUND, read_plane
 from tilewright.report.figures import new_figure, save_png, show
 from tilewright.report.quality import Files, Findings
-from tilewright.report.verdict import Limits, Subject, judge
+from tilewright.report.verdict import Subject
 
 CAPTION = (
     "Flat-field of each channel of cycle {cycle}: sensitivity relative to the mean, on one "
@@ -22,7 +22,7 @@ CAPTION = (
 )
 
 
-def findings(subject: Subject, files: Files, limits: Limits) -> Findings:
+def findings(subject: Subject, files: Files) -> Findings:
     """Judge the flat-field of one channel by ``flat`` and ``numbers`` of ``illumination``."""
     flat = read_plane(Path(files["flat"]))
     found = json.loads(Path(files["numbers"]).read_text(encoding="utf-8"))
@@ -30,10 +30,11 @@ def findings(subject: Subject, files: Files, limits: Limits) -> Findings:
     held_out = f"method {_how(found)}" if ratio is not None else "too few overlaps with tissue"
     overlaps = "" if error is not None else "no overlaps to judge it by"
     items = [
-        judge(subject, "heldout_log_ratio", ratio, limits, detail=held_out),
-        judge(subject, "flat_error", error, limits, detail=overlaps),
+        subject.judge("heldout_log_ratio", ratio, held_out),
+        subject.judge("flat_error", error, overlaps),
+        subject.judge("equal_neighbours", found.get("equal_neighbours")),
         # The 1st percentile: a speck of dust is no vignetting.
-        judge(subject, "flat_minimum", float(np.percentile(flat, 1)), limits),
+        subject.judge("flat_minimum", float(np.percentile(flat, 1))),
     ]
     numbers = {**found, "flat_range": [float(flat.min()), float(flat.max())]}
     return Findings(items, numbers, (subject.marker, flat, _how(found)))
@@ -60,9 +61,8 @@ def draw(fields: Sequence[tuple[str, NDArray[np.float32], str]], path: Path) -> 
     spread = max(spread, 0.02)
     for ax, (marker, flat, method) in zip(axes, fields, strict=False):
         step = max(1, max(flat.shape) // 400)
-        title = f"{marker} ({method})" if method else marker
         limits = (1 - spread, 1 + spread)
-        show(ax, flat[::step, ::step], title, limits, cmap="viridis")
+        show(ax, flat[::step, ::step], f"{marker} ({method})", limits, cmap="viridis")
     for ax in axes[len(fields) :]:
         ax.set_axis_off()
     bar = figure.colorbar(axes[0].images[0], ax=axes.tolist(), shrink=0.8, pad=0.01)

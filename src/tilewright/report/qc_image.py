@@ -15,13 +15,13 @@ from scipy import ndimage
 from tilewright.io.mosaic import Mosaic, open_mosaic
 from tilewright.io.ome_zarr import Image, halve, open_image
 from tilewright.io.transform import read_transform
-from tilewright.kernels.backend import Backend, cpu_backend
+from tilewright.kernels.backend import Backend, cells, cpu_backend
 from tilewright.kernels.metrics import focus_score, ncc, tissue_mask
 from tilewright.kernels.warp import Transform
 from tilewright.report.figures import new_figure, save_png, scale_bar, show, thumbnail
-from tilewright.report.places import scan_focus
+from tilewright.report.places import moved_thumbnail, scan_focus
 from tilewright.report.quality import Files, Findings
-from tilewright.report.verdict import Item, Limits, Subject, judge
+from tilewright.report.verdict import Item, Subject
 
 #: Longest side of the overviews that are compared.
 _SMALL_PX = 512
@@ -44,11 +44,7 @@ CAPTION = (
 
 
 def findings(
-    subject: Subject,
-    files: Files,
-    limits: Limits,
-    *,
-    image_channels: Sequence[Mapping[str, Any]],
+    subject: Subject, files: Files, *, image_channels: Sequence[Mapping[str, Any]]
 ) -> Findings:
     """Judge one channel of the final image against what was stitched.
 
@@ -65,10 +61,9 @@ def findings(
     mosaic = open_mosaic(files["mosaic"])
     pair = _overviews(image, index, mosaic, transform)
     items = [
-        _agreement(backend, subject, pair, limits),
-        _missing(backend, subject, pair, limits),
-        _detail(backend, subject, image, index, mosaic, transform, limits),
-        _files(subject, image, Path(files["tiff"]), index, limits),
+        *_content(backend, subject, pair),
+        _detail(backend, subject, image, index, mosaic, transform),
+        _files(subject, image, Path(files["tiff"]), index),
     ]
     view = (subject.marker, pair, image.pixel_um[1])
     return Findings(items, {"channel_number": index + 1}, view)
@@ -94,64 +89,49 @@ def _overviews(image: Image, index: int, mosaic: Mosaic, transform: Transform) -
     for first in range(0, rows, step):
         last = min(first + step, rows)
         strip = np.asarray(full[index, first * factor : last * factor, : columns * factor])
-        cells = strip.reshape(last - first, factor, columns, factor)
-        final[first:last] = cells.mean(axis=(1, 3), dtype=np.float32)
+        final[first:last] = cells(strip, factor).mean(axis=(1, 3), dtype=np.float32)
     planes = np.unique(np.linspace(0, mosaic.shape[0] - 1, _PLANES).round().astype(int))
     smalls = [thumbnail(mosaic, int(z), _SMALL_PX) for z in planes]
     own = smalls[0][1]
     source = np.mean([small for small, _ in smalls], axis=0)
     source -= np.float32(mosaic.attributes.get("pedestal_counts", 0))
-    centres = np.indices((rows, columns)).reshape(2, -1).T * factor + (factor - 1) / 2
-    at = (transform.points(centres.astype(np.float64)) - (own - 1) / 2) / own
-    moved = ndimage.map_coordinates(source, at.T, order=1, mode="constant", cval=np.nan)
-    moved = moved.reshape(rows, columns).astype(np.float32)
+    moved = moved_thumbnail(source, own, transform, final.shape, factor, np.nan)
     valid = np.isfinite(moved)
     return Overviews(np.where(valid, moved, 0), final, valid, factor)
 
 
-def _agreement(backend: Backend, subject: Subject, pair: Overviews, limits: Limits) -> Item:
-    if not bool(backend.to_numpy(_tissue(backend, pair)).any()):
-        detail = "the stitched mosaic shows no tissue"
-        return judge(subject, "image_agreement", None, limits, detail=detail)
-    # Of the root: a few bright specks shall not outweigh the tissue.
-    smooth = [
-        ndimage.gaussian_filter(np.sqrt(np.maximum(v, 0)), 1.5) for v in (pair.stitched, pair.final)
-    ]
-    score = ncc(backend, smooth[0], smooth[1], pair.valid)
-    # An image of one value agrees with nothing.
-    return judge(subject, "image_agreement", score if np.isfinite(score) else 0.0, limits)
-
-
-def _tissue(backend: Backend, pair: Overviews) -> Any:
-    return tissue_mask(backend, pair.stitched, valid=pair.valid, sigma_px=2.0)
-
-
-def _missing(backend: Backend, subject: Subject, pair: Overviews, limits: Limits) -> Item:
-    """Judge where the final image is dark although the mosaic shows bright tissue."""
+def _content(backend: Backend, subject: Subject, pair: Overviews) -> list[Item]:
+    """Judge whether both show the same, and where the final image lacks bright tissue."""
+    found = tissue_mask(backend, pair.stitched, valid=pair.valid, sigma_px=2.0)
+    tissue = np.asarray(backend.to_numpy(found))
+    none = "the stitched mosaic shows no tissue"
+    score = None
+    if tissue.any():
+        # Of the root: a few bright specks shall not outweigh the tissue.
+        roots = (np.sqrt(np.maximum(v, 0)) for v in (pair.stitched, pair.final))
+        first, second = (ndimage.gaussian_filter(root, 1.5) for root in roots)
+        score = ncc(backend, first, second, pair.valid)
+        # An image of one value agrees with nothing.
+        score = score if np.isfinite(score) else 0.0
+    agreement = subject.judge("image_agreement", score, none if score is None else "")
     side = _CELL_PX
-    rows, columns = (n // side for n in pair.final.shape)
-    tissue = np.asarray(backend.to_numpy(_tissue(backend, pair)))
-
-    def cells(values: NDArray[Any]) -> NDArray[np.float64]:
-        parts = values[: rows * side, : columns * side].reshape(rows, side, columns, side)
-        return np.asarray(parts.mean(axis=(1, 3), dtype=np.float64))
-
-    stitched, final = cells(pair.stitched), cells(pair.final)
-    inside = (cells(tissue) > 0.5) & (cells(pair.valid) == 1)
+    stitched, final, share, known = (
+        cells(values, side).mean(axis=(1, 3), dtype=np.float64)
+        for values in (pair.stitched, pair.final, tissue, pair.valid)
+    )
+    inside = (share > 0.5) & (known == 1)
     if not inside.any():
-        detail = "the stitched mosaic shows no tissue"
-        return judge(subject, "missing_area", None, limits, detail=detail)
+        return [agreement, subject.judge("missing_area", None, none)]
     # Deconvolution takes away haze, so the dimmer half may lose most of its light.
     bright = inside & (stitched >= np.median(stitched[inside]))
     ratio = final / np.maximum(stitched, 1e-9)
     usual = float(np.median(ratio[bright]))
     missing = bright & (ratio <= _MISSING * usual)
-    y, x = (
-        (np.argwhere(missing) + 0.5).mean(axis=0) * side * pair.factor if missing.any() else (0, 0)
-    )
-    detail = f"around y {y:.0f} px, x {x:.0f} px" if missing.any() else ""
-    share = float(missing.sum()) / float(bright.sum())
-    return judge(subject, "missing_area", share if usual > 0 else 1.0, limits, detail=detail)
+    lost, where = float(missing.sum()) / float(bright.sum()), ""
+    if missing.any():
+        y, x = (np.argwhere(missing) + 0.5).mean(axis=0) * side * pair.factor
+        where = f"around y {y:.0f} px, x {x:.0f} px"
+    return [agreement, subject.judge("missing_area", lost if usual > 0 else 1.0, where)]
 
 
 def _detail(
@@ -161,10 +141,9 @@ def _detail(
     index: int,
     mosaic: Mosaic,
     transform: Transform,
-    limits: Limits,
 ) -> Item:
     """Judge the focus of the final image over that of the sharpest plane, at the same places."""
-    scan, _, _ = scan_focus(backend, mosaic, side=_BLOCK_PX, count=_BLOCKS)
+    scan = scan_focus(backend, mosaic, side=_BLOCK_PX, count=_BLOCKS)
     ratios = []
     linear, shift = transform.affine[:, :2], transform.affine[:, 2]
     for at, scores in zip(scan.blocks, scan.scores, strict=True):
@@ -178,18 +157,11 @@ def _detail(
         score = focus_score(backend, block).score
         ratios.append(score / np.nanmax(scores) if np.isfinite(score) else 0.0)
     if not ratios:
-        detail = "nothing in the stack is in focus"
-        return judge(subject, "image_detail", None, limits, detail=detail)
-    return judge(subject, "image_detail", float(np.median(ratios)), limits)
+        return subject.judge("image_detail", None, "nothing in the stack is in focus")
+    return subject.judge("image_detail", float(np.median(ratios)))
 
 
-def _files(
-    subject: Subject,
-    image: Image,
-    tiff: Path,
-    index: int,
-    limits: Limits,
-) -> Item:
+def _files(subject: Subject, image: Image, tiff: Path, index: int) -> Item:
     """Judge whether all levels of both files hold the same image under the same name."""
     bad: list[str] = []
     looked = 1
@@ -198,9 +170,8 @@ def _files(
     for level in range(1, len(image.levels)):
         for y, x in _places(image.levels[level].shape[1:], _PLACE_PX):
             low = image.levels[level][index, y : y + _PLACE_PX, x : x + _PLACE_PX]
-            high = image.levels[level - 1][
-                index, 2 * y : 2 * (y + _PLACE_PX), 2 * x : 2 * (x + _PLACE_PX)
-            ]
+            rows, columns = (slice(2 * at, 2 * (at + _PLACE_PX)) for at in (y, x))
+            high = image.levels[level - 1][index, rows, columns]
             looked += 1
             if not np.array_equal(halve(np.asarray(high)), low):
                 bad.append(f"level {level} of the OME-Zarr differs from level {level - 1}")
@@ -214,8 +185,7 @@ def _files(
                 looked += 1
                 if not np.array_equal(pixels, image.levels[level][(index, *region)]):
                     bad.append(f"level {level} of the OME-TIFF differs from the OME-Zarr")
-    detail = "; ".join(dict.fromkeys(bad))
-    return judge(subject, "file_difference", len(bad) / looked, limits, detail=detail)
+    return subject.judge("file_difference", len(bad) / looked, "; ".join(dict.fromkeys(bad)))
 
 
 def _places(shape: Sequence[int], side: int) -> list[tuple[int, int]]:

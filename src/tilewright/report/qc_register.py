@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,6 +20,7 @@ from tilewright.kernels.warp import Transform, source_region, warp
 from tilewright.report.figures import (
     ORANGE,
     RED,
+    bare,
     display_range,
     new_figure,
     overlay,
@@ -26,9 +28,9 @@ from tilewright.report.figures import (
     scale_bar,
     thumbnail,
 )
-from tilewright.report.places import textured_blocks
+from tilewright.report.places import moved_thumbnail, textured_blocks
 from tilewright.report.quality import Files, Findings
-from tilewright.report.verdict import Item, Limits, Subject, judge
+from tilewright.report.verdict import Item, Subject
 from tilewright.stages.block_passes import Pass, measure_blocks
 from tilewright.stages.plane_views import as_plane, open_views
 from tilewright.stages.register import LOCAL_PERCENTILE, local_errors
@@ -55,7 +57,7 @@ CAPTION = (
 _WORST = 3
 
 
-def findings(subject: Subject, files: Files, limits: Limits) -> Findings:
+def findings(subject: Subject, files: Files) -> Findings:
     """Judge the registration of one cycle.
 
     ``files`` are the in-focus planes of the reference channel, of the ``reference`` cycle and of
@@ -67,36 +69,27 @@ def findings(subject: Subject, files: Files, limits: Limits) -> Findings:
     small, factor = thumbnail(fixed, 0)
     blocks = textured_blocks(small, factor, fixed.shape[1:], _SIDE_PX, 4 * _BLOCKS)
     found = compare_blocks(backend, fixed, other, transform, _tissue(small, factor, blocks))
-    registered = bool(transform.quality.get("registered", True))
-    items = _judge(subject, found, transform, registered, limits)
-    items.append(_local(backend, subject, fixed, other, transform, limits))
+    items = [*_judge(subject, found, transform), _local(backend, subject, fixed, other, transform)]
     linear = transform.affine
     numbers = {
-        "registered": registered,
+        "registered": _registered(transform),
         "blocks": len(found),
         "ncc_before": float(np.median([b.ncc_before for b in found])) if found else None,
         "rotation_deg": float(np.degrees(np.arctan2(linear[1, 0], linear[0, 0]))),
         "shift_px": linear[:, 2].tolist(),
         "register": dict(transform.quality),
     }
-    moved = _moved_thumbnail(other, transform, small.shape, factor)
-    pixel_um = fixed.voxel_um[2]
-    view = SectionView(small, moved, factor, found, transform, registered, pixel_um)
+    moved = moved_thumbnail(*thumbnail(other, 0), transform, small.shape, factor)
+    view = SectionView(small, moved, factor, found, transform, fixed.voxel_um[2])
     return Findings(items, numbers, view)
 
 
-def draw(views: Sequence[SectionView], path: Path) -> None:
-    """Draw the two cycles over each other."""
-    draw_register(views[0], path)
+def _registered(transform: Transform) -> bool:
+    return bool(transform.quality.get("registered", True))
 
 
 def _local(
-    backend: Backend,
-    subject: Subject,
-    fixed: Mosaic,
-    other: Mosaic,
-    transform: Transform,
-    limits: Limits,
+    backend: Backend, subject: Subject, fixed: Mosaic, other: Mosaic, transform: Transform
 ) -> Item:
     """Judge how far the field is off around each block of the whole section."""
     views = open_views(as_plane(fixed), as_plane(other))
@@ -105,11 +98,10 @@ def _local(
     found = measure_blocks(backend, *views, transform, Pass(2, step, 0, step // 2), "local error")
     errors = local_errors(found)
     if not np.isfinite(errors).any():
-        return judge(subject, "local_error_px", None, limits, detail="no tissue in both cycles")
+        return subject.judge("local_error_px", None, "no tissue in both cycles")
     y, x = found.centres_px[int(np.nanargmax(np.round(errors, 4)))]
     value = float(np.nanpercentile(errors, LOCAL_PERCENTILE))
-    detail = f"largest near y {y:.0f} px, x {x:.0f} px"
-    return judge(subject, "local_error_px", value, limits, detail=detail)
+    return subject.judge("local_error_px", value, f"largest near y {y:.0f} px, x {x:.0f} px")
 
 
 def _tissue(
@@ -139,21 +131,21 @@ def compare_blocks(
 
     Blocks that the cycle does not cover, or where it has lost its tissue, are left out.
     """
-    found = []
-    energies = []
+    found, energies = [], []
+    shape = (other.shape[1], other.shape[2])
     for y, x in blocks:
-        region = tuple(
-            slice(start, min(start + _SIDE_PX, n))
-            for start, n in zip((y, x), fixed.shape[1:], strict=True)
-        )
-        rows, cols = region
-        a = fixed.read(0, rows, cols).astype(np.float32)
+        region = (slice(y, y + _SIDE_PX), slice(x, x + _SIDE_PX))
+        a = fixed.read(0, *region).astype(np.float32)
+        region = (slice(y, y + a.shape[0]), slice(x, x + a.shape[1]))
         before = np.zeros_like(a)
-        part = other.read(0, rows, cols)
+        part = other.read(0, *region)
         before[: part.shape[0], : part.shape[1]] = part
-        after = _resampled(backend, other, transform, (rows, cols))
-        if after is None or not a.any():
+        source = source_region(transform, region, shape)
+        if source is None or not a.any():
             continue
+        origin = (source[0].start, source[1].start)
+        warped = warp(backend, other.read(0, *source), origin, shape, transform, region)
+        after = warped.astype(np.float32)
         scores = [_texture_ncc(backend, a, b) for b in (before, after)]
         shift = block_shift(a, after)
         found.append(BlockView((y, x), a, before, after, scores[0], scores[1], shift))
@@ -164,18 +156,6 @@ def compare_blocks(
     share = np.array([energy[1] / max(energy[0], 1e-9) for energy in energies])
     kept = share >= _LOST_ENERGY * np.percentile(share, 90)
     return [block for block, good in zip(found, kept, strict=True) if good]
-
-
-def _resampled(
-    backend: Backend, other: Mosaic, transform: Transform, region: tuple[slice, slice]
-) -> NDArray[np.float32] | None:
-    part = source_region(transform, region, (other.shape[1], other.shape[2]))
-    if part is None:
-        return None
-    pixels = other.read(0, *part)
-    origin = (part[0].start, part[1].start)
-    shape = (other.shape[1], other.shape[2])
-    return warp(backend, pixels, origin, shape, transform, region).astype(np.float32)
 
 
 def _texture(image: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -223,62 +203,28 @@ def block_shift(reference: NDArray[np.float32], moving: NDArray[np.float32]) -> 
     return float(total[0]), float(total[1])
 
 
-def _moved_thumbnail(
-    other: Mosaic, transform: Transform, shape: tuple[int, ...], factor: int
-) -> NDArray[np.float32]:
-    """Return the cycle's thumbnail resampled in the reference frame: for the eye only."""
-    source, own = thumbnail(other, 0)
-    centres = np.indices(shape).reshape(2, -1).T * factor + (factor - 1) / 2
-    at = (transform.points(centres.astype(np.float64)) - (own - 1) / 2) / own
-    values = ndimage.map_coordinates(source, at.T, order=1, mode="constant")
-    return np.asarray(values.reshape(shape), np.float32)
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """What blocks say together; NaN where there are none."""
-
-    ncc: float
-    residual_px: float
-    poor: float
-
-
-def agreement(found: list[BlockView]) -> Agreement:
-    """Summarise blocks: median NCC, median residual of those that match, share that does not."""
-    if not found:
-        return Agreement(float("nan"), float("nan"), float("nan"))
+def _judge(subject: Subject, found: list[BlockView], transform: Transform) -> list[Item]:
+    """Judge the blocks together: median NCC and residual, and the share that does not match."""
     scores = np.array([b.ncc_after for b in found])
-    residual = [float(np.hypot(*b.shift_px)) for b in found if b.ncc_after >= _POOR_NCC]
-    return Agreement(
-        float(np.median(scores)),
-        float(np.median(residual)) if residual else float("nan"),
-        float((scores < _POOR_NCC).mean()),
-    )
-
-
-def _judge(
-    subject: Subject,
-    found: list[BlockView],
-    transform: Transform,
-    registered: bool,
-    limits: Limits,
-) -> list[Item]:
-    result = agreement(found)
-    bend = float(np.hypot(*transform.field).max())
+    # The residual of a block that does not match means nothing.
+    residuals = [float(np.hypot(*b.shift_px)) for b in found if b.ncc_after >= _POOR_NCC]
+    agreement = float(np.median(scores)) if found else None
+    residual = float(np.median(residuals)) if residuals else None
+    poor = float((scores < _POOR_NCC).mean()) if found else None
     none = "" if found else "no block has tissue in both cycles"
-    lost = "" if np.isfinite(result.residual_px) else "no block matches"
+    lost = "" if residuals else "no block matches"
     items = [
-        judge(subject, "ncc", result.ncc, limits, detail=none or f"{len(found)} blocks"),
-        judge(subject, "residual_px", result.residual_px, limits, detail=none or lost),
-        judge(subject, "poor_blocks", result.poor, limits, detail=none),
-        judge(subject, "elastic_px", bend, limits),
+        subject.judge("ncc", agreement, none or f"{len(found)} blocks"),
+        subject.judge("residual_px", residual, none or lost),
+        subject.judge("poor_blocks", poor, none),
+        subject.judge("elastic_px", float(np.hypot(*transform.field).max())),
     ]
     share = transform.quality.get("lost_share")
     if isinstance(share, int | float):
-        items.append(judge(subject, "lost_tissue", share, limits))
-    if not registered:
+        items.append(subject.judge("lost_tissue", share))
+    if not _registered(transform):
         declared = "allowed by registration.allow_unregistered"
-        items.insert(0, judge(subject, "unregistered", 1.0, limits, detail=declared))
+        items.insert(0, subject.judge("unregistered", 1.0, declared))
     return items
 
 
@@ -307,12 +253,12 @@ class SectionView:
     factor: int
     blocks: Sequence[BlockView]
     transform: Transform
-    registered: bool
     pixel_um: float
 
 
-def draw_register(view: SectionView, output_png: Path) -> None:
+def draw(views: Sequence[SectionView], path: Path) -> None:
     """Draw the section at thumbnail size with the field, and the worst blocks."""
+    (view,) = views
     small, factor = view.reference, view.factor
     worst = sorted(view.blocks, key=lambda b: (round(b.ncc_after, 4), b.at))[:_WORST]
     aspect = small.shape[0] / small.shape[1]
@@ -321,8 +267,8 @@ def draw_register(view: SectionView, output_png: Path) -> None:
     left, right = figure.subfigures(1, 2, width_ratios=(1.9, 1), squeeze=False)[0]
     axes = left.subplots()
     axes.imshow(overlay(small, view.moved), interpolation="antialiased")
-    _bare(axes)
-    if view.registered:
+    bare(axes)
+    if _registered(view.transform):
         axes.set_title("after registration", fontsize=10, loc="left", color="black")
     else:
         axes.set_title("NOT REGISTERED", fontsize=10, loc="left", color=RED, weight="bold")
@@ -330,13 +276,11 @@ def draw_register(view: SectionView, output_png: Path) -> None:
     _arrows(axes, view.transform, factor)
     grid = right.subplots(_WORST, 2, squeeze=False)
     for row, block in zip(grid, worst, strict=False):
-        limits = tuple(display_range(v) for v in (block.reference, block.after))
-        for ax, image, name, score in (
-            (row[0], block.before, "before", block.ncc_before),
-            (row[1], block.after, "after", block.ncc_after),
-        ):
-            ax.imshow(overlay(block.reference, image, (limits[0], limits[1])))
-            ax.set_title(f"{name}, NCC {score:.2f}", fontsize=7.5, loc="left")
+        limits = display_range(block.reference), display_range(block.after)
+        for ax, image in zip(row, (block.before, block.after), strict=True):
+            ax.imshow(overlay(block.reference, image, limits))
+        row[0].set_title(f"before, NCC {block.ncc_before:.2f}", fontsize=7.5, loc="left")
+        row[1].set_title(f"after, NCC {block.ncc_after:.2f}", fontsize=7.5, loc="left")
         y, x = (v / factor for v in block.at)
         side = block.reference.shape[0] / factor
         axes.plot(
@@ -345,14 +289,8 @@ def draw_register(view: SectionView, output_png: Path) -> None:
     axes.set_xlim(-0.5, small.shape[1] - 0.5)
     axes.set_ylim(small.shape[0] - 0.5, -0.5)
     for ax in grid.ravel():
-        _bare(ax)
-    save_png(figure, output_png)
-
-
-def _bare(axes: Axes) -> None:
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.set_frame_on(False)
+        bare(ax)
+    save_png(figure, path)
 
 
 def _arrows(axes: Axes, transform: Transform, factor: int) -> None:
@@ -367,15 +305,7 @@ def _arrows(axes: Axes, transform: Transform, factor: int) -> None:
     longest = float(np.hypot(*field).max())
     if longest < 1e-3:
         return
-    axes.quiver(
-        x,
-        y,
-        field[1],
-        field[0],
-        angles="xy",
-        scale_units="xy",
-        color=ORANGE,
-        width=0.0028,
-        scale=longest / (transform.block_px * step / factor),
-    )
+    scale = longest / (transform.block_px * step / factor)
+    style: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "color": ORANGE, "width": 0.0028}
+    axes.quiver(x, y, field[1], field[0], scale=scale, **style)
     axes.set_xlabel(f"longest arrow {longest:.2g} px", fontsize=7.5, loc="left")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,16 @@ from tilewright.io.illumination import read_illumination
 from tilewright.io.mosaic import Mosaic, open_mosaic
 from tilewright.io.positions import Positions, read_positions
 from tilewright.io.tiles import open_tiles
+from tilewright.kernels.artefacts import seam_reach_px, seam_score
 from tilewright.kernels.backend import Backend, cpu_backend
-from tilewright.kernels.metrics import empty_fraction, seam_reach_px, seam_score
+from tilewright.kernels.metrics import empty_fraction
 from tilewright.kernels.noise import NOISE_KERNEL
 from tilewright.report.figures import new_figure, save_png, scale_bar, show
-from tilewright.report.mosaic_scan import defects_left, judge_scan, scan_mosaic
-from tilewright.report.overlaps import RawAgreement, compare_tiles, judge_overlaps
-from tilewright.report.places import FocusScan, scan_focus
+from tilewright.report.mosaic_scan import defects_left, judge_blocks
+from tilewright.report.overlaps import RawAgreement, compare_tiles, judge_overlaps, tile_name
+from tilewright.report.places import FocusScan, covered, scan_focus
 from tilewright.report.quality import Files, Findings
-from tilewright.report.verdict import Item, Limits, Subject, judge
+from tilewright.report.verdict import Item, Subject
 
 #: Contrast below which a field holds nothing but noise (an empty one reaches about 2).
 NO_SIGNAL = 3.0
@@ -34,16 +35,7 @@ CAPTION = (
 )
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """A mosaic in its sharpest plane, shrunk."""
-
-    title: str
-    small: NDArray[np.float32]
-    pixel_um: float
-
-
-def findings(subject: Subject, files: Files, limits: Limits) -> Findings:
+def findings(subject: Subject, files: Files) -> Findings:
     """Judge the stitched mosaic of one channel.
 
     ``files`` are ``mosaic``, ``flat`` and ``dark`` of the channel, and ``manifest`` and
@@ -54,28 +46,25 @@ def findings(subject: Subject, files: Files, limits: Limits) -> Findings:
     mosaic = open_mosaic(files["mosaic"])
     illumination = read_illumination(Path(files["flat"]), Path(files["dark"]))
     tile = (illumination.flat.shape[0], illumination.flat.shape[1])
-    scan, small, factor = scan_focus(backend, mosaic)
+    scan = scan_focus(backend, mosaic)
     best = scan.best_plane
-    valid = _covered(positions, tile, small.shape, factor)
     seams = seam_scores(backend, mosaic, positions, tile, best)
-    raw_px = len(positions.row) * tile[0] * tile[1]
-    items = _judge(backend, subject, mosaic, scan, small, valid, seams, raw_px, limits)
-    whole = scan_mosaic(mosaic, positions, tile, best)
-    items += judge_scan(subject, whole, positions, tile, limits)
     tiles = open_tiles(files["manifest"], subject.channel)
     raw = compare_tiles(backend, tiles, mosaic, positions, illumination, best)
-    items += judge_overlaps(subject, raw, limits)
-    items.append(_hot(subject, mosaic, positions, tile, raw, best, limits))
+    items = [
+        *_judge(backend, subject, mosaic, scan, positions, tile, seams),
+        *judge_blocks(subject, mosaic, positions, tile, best),
+        *judge_overlaps(subject, raw),
+        _hot(subject, mosaic, positions, tile, raw, best),
+    ]
+    known = np.isfinite(scan.scores).any(axis=0).all()
     numbers = {
         "best_plane": best + 1,
         "planes": mosaic.shape[0],
-        "worst_seams": [seam.as_dict() for seam in seams[:5]],
-        "focus_per_plane": np.nanmedian(scan.scores, axis=0).tolist()
-        if np.isfinite(scan.scores).any(axis=0).all()
-        else None,
+        "worst_seams": [asdict(seam) for seam in seams[:5]],
+        "focus_per_plane": np.nanmedian(scan.scores, axis=0).tolist() if known else None,
     }
-    title = f"{subject.marker}, plane {best + 1} of {mosaic.shape[0]}"
-    return Findings(items, numbers, _Shown(title, small, mosaic.voxel_um[2] * factor))
+    return Findings(items, numbers, (subject.marker, mosaic, scan))
 
 
 @dataclass(frozen=True)
@@ -87,15 +76,6 @@ class BorderSeam:
     score: float
     step: float
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "first": list(self.first),
-            "second": list(self.second),
-            "score": self.score,
-            "step": self.step,
-        }
-
 
 def seam_scores(
     backend: Backend, mosaic: Mosaic, positions: Positions, tile: tuple[int, int], plane: int
@@ -106,12 +86,7 @@ def seam_scores(
     where tiles are blended into each other (``feather_px``) is left out.
     A wide band hides a step from the eye, and from this number too.
     """
-    index = {
-        (int(r), int(c)): (float(y), float(x))
-        for r, c, y, x in zip(
-            positions.row, positions.col, positions.y_px, positions.x_px, strict=True
-        )
-    }
+    index = positions.places()
     pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
     found = []
     for key, a in index.items():
@@ -167,15 +142,13 @@ def _hot(
     tile: tuple[int, int],
     raw: RawAgreement,
     plane: int,
-    limits: Limits,
 ) -> Item:
     """Judge the camera's defects that the mosaic still shows."""
     if raw.defects is None:
         # The stitching stage does not repair so few tiles either: nothing is known to be wrong.
-        return judge(subject, "hot_pixels", 0.0, limits, detail="too few tiles to tell")
+        return subject.judge("hot_pixels", 0.0, "too few tiles to tell")
     left = defects_left(mosaic, positions, tile, raw.defects, plane)
-    detail = f"the camera has {len(raw.defects)} defective pixels"
-    return judge(subject, "hot_pixels", left, limits, detail=detail)
+    return subject.judge("hot_pixels", left, f"the camera has {len(raw.defects)} defective pixels")
 
 
 def contrast_to_noise(backend: Backend, image: NDArray[Any]) -> float:
@@ -193,18 +166,7 @@ def contrast_to_noise(backend: Backend, image: NDArray[Any]) -> float:
     return (high - low) / max(noise, 1e-6)
 
 
-def _covered(
-    positions: Positions, tile: tuple[int, int], shape: tuple[int, ...], factor: int
-) -> NDArray[np.bool_]:
-    """Return where a thumbnail shows a tile."""
-    covered = np.zeros(shape, bool)
-    for y, x in zip(positions.y_px, positions.x_px, strict=True):
-        rows = slice(int(np.ceil(y / factor)), int((y + tile[0]) // factor))
-        covered[rows, int(np.ceil(x / factor)) : int((x + tile[1]) // factor)] = True
-    return covered
-
-
-def _saturated(mosaic: Mosaic, plane: int, raw_px: int) -> tuple[float | None, str]:
+def _saturated(mosaic: Mosaic, raw_px: int) -> tuple[float | None, str]:
     """Return the saturated share of the worst plane, counted in the raw tiles by ``stitch``."""
     counts = mosaic.attributes.get("saturated_raw_px")
     if counts is None:
@@ -218,62 +180,53 @@ def _judge(
     subject: Subject,
     mosaic: Mosaic,
     scan: FocusScan,
-    small: NDArray[np.float32],
-    valid: NDArray[np.bool_],
+    positions: Positions,
+    tile: tuple[int, int],
     seams: Sequence[BorderSeam],
-    raw_px: int,
-    limits: Limits,
 ) -> list[Item]:
     clipped = mosaic.attributes.get("clipped_low", 0) + mosaic.attributes.get("clipped_high", 0)
-    saturated, where = _saturated(mosaic, scan.best_plane, raw_px)
     y, x = scan.blocks[0]
     block = mosaic.read(scan.best_plane, slice(y, y + scan.side), slice(x, x + scan.side))
     contrast = contrast_to_noise(backend, block)
     # Focus, tissue and seams of a field without signal are properties of its noise.
     signal = contrast >= NO_SIGNAL
-    no_signal = "nothing stands out from the noise"
-    focused = signal and np.isfinite(scan.focus)
-    worst_seam = (
-        f"{len(seams)} borders, worst {seams[0].score:.1f} between row {seams[0].first[0]} column "
-        f"{seams[0].first[1]} and row {seams[0].second[0]} column {seams[0].second[1]}"
-        if seams
-        else "no tile border has tissue on both sides"
-    )
-    seam = float(np.median([s.score for s in seams])) if seams and signal else None
-    empty = empty_fraction(backend, small, valid=valid) if signal else None
-    plane = f"plane {scan.best_plane + 1} of {mosaic.shape[0]}"
+    empty, seam, focus, at_edge = None, None, None, None
+    said = dict.fromkeys(("empty", "seam", "focus", "edge"), "nothing stands out from the noise")
+    if signal:
+        valid = covered(positions, tile, scan.small.shape, scan.factor)
+        empty, said["empty"] = empty_fraction(backend, scan.small, valid=valid), ""
+        said["seam"] = "no tile border has tissue on both sides"
+        if seams:
+            seam = float(np.median([s.score for s in seams]))
+            worst = f"{tile_name(seams[0].first)} and {tile_name(seams[0].second)}"
+            said["seam"] = f"{len(seams)} borders, worst {seams[0].score:.1f} between {worst}"
+        if np.isfinite(scan.focus):
+            focus, said["focus"] = scan.focus, f"plane {scan.best_plane + 1} of {mosaic.shape[0]}"
+            at_edge, said["edge"] = scan.at_edge, ""
     items = [
-        judge(subject, "contrast", contrast, limits),
-        judge(subject, "empty", empty, limits, detail="" if signal else no_signal),
-        judge(subject, "saturated", saturated, limits, detail=where),
-        judge(subject, "clipped", clipped / float(np.prod(mosaic.shape)), limits),
-        judge(
-            subject,
-            "focus",
-            scan.focus if focused else None,
-            limits,
-            detail=plane if focused else no_signal,
-        ),
-        judge(subject, "seam", seam, limits, detail=worst_seam if signal else no_signal),
+        subject.judge("contrast", contrast),
+        subject.judge("empty", empty, said["empty"]),
+        subject.judge("saturated", *_saturated(mosaic, len(positions.row) * tile[0] * tile[1])),
+        subject.judge("clipped", clipped / float(np.prod(mosaic.shape))),
+        subject.judge("focus", focus, said["focus"]),
+        subject.judge("seam", seam, said["seam"]),
     ]
     if mosaic.shape[0] > 2:
-        at_edge = scan.at_edge if focused else None
-        detail = "" if focused else no_signal
-        items.append(judge(subject, "focus_edge", at_edge, limits, detail=detail))
+        items.append(subject.judge("focus_edge", at_edge, said["edge"]))
     return items
 
 
-def draw(views: Sequence[_Shown], path: Path) -> None:
+def draw(views: Sequence[tuple[str, Mosaic, FocusScan]], path: Path) -> None:
     """Draw the mosaic of each channel."""
     columns = min(len(views), 3)
     rows = -(-len(views) // columns)
-    aspect = views[0].small.shape[0] / views[0].small.shape[1]
-    width = 10 / columns
-    figure = new_figure(10, max(rows * (width * aspect + 0.25), 1.5))
+    shape = views[0][2].small.shape
+    height = rows * (10 / columns * (shape[0] / shape[1]) + 0.25)
+    figure = new_figure(10, max(height, 1.5))
     axes = np.atleast_1d(figure.subplots(rows, columns)).ravel()
-    for ax, view in zip(axes, views, strict=False):
-        show(ax, view.small, view.title)
-        scale_bar(ax, view.pixel_um, view.small.shape[1])
+    for ax, (marker, mosaic, scan) in zip(axes, views, strict=False):
+        show(ax, scan.small, f"{marker}, plane {scan.best_plane + 1} of {mosaic.shape[0]}")
+        scale_bar(ax, mosaic.voxel_um[2] * scan.factor, scan.small.shape[1])
     for ax in axes[len(views) :]:
         ax.set_axis_off()
     save_png(figure, path)

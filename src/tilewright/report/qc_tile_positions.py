@@ -11,9 +11,10 @@ from matplotlib.collections import LineCollection
 from numpy.typing import NDArray
 
 from tilewright.io.positions import Edges, Positions, read_edges, read_positions
-from tilewright.report.figures import BLUE, GREY, RED, new_figure, save_png
+from tilewright.report.figures import BLUE, GREY, RED, new_figure, plain, save_png
+from tilewright.report.overlaps import tile_name
 from tilewright.report.quality import Files, Findings
-from tilewright.report.verdict import Item, Limits, Subject, judge
+from tilewright.report.verdict import Item, Subject
 
 #: Standard error, px, and disagreement of a tile's overlaps, px, from which it is doubtful.
 _DOUBT_SIGMA_PX, _DOUBT_RESIDUAL_PX = 1.0, 1.5
@@ -28,65 +29,54 @@ CAPTION = (
 )
 
 
-def findings(subject: Subject, files: Files, limits: Limits) -> Findings:
+def findings(subject: Subject, files: Files) -> Findings:
     """Judge the tile positions of one cycle by ``positions`` and ``edges``."""
     positions, edges = read_positions(Path(files["positions"])), read_edges(Path(files["edges"]))
-    main, residual = _main_island(positions), _residuals(positions, edges)
+    accepted = np.asarray(edges.accepted, bool)
+    # Of equal islands the first is the main one.
+    names, counts = np.unique(positions.island, return_counts=True)
+    main = np.asarray(positions.island == names[int(np.argmax(counts))])
+    a, b = ends = _ends(positions, edges)
+    # Between measured displacements and the positions, in px.
+    dy = edges.dy_px - (positions.y_px[b] - positions.y_px[a])
+    dx = edges.dx_px - (positions.x_px[b] - positions.x_px[a])
+    residual = np.asarray(np.hypot(dy, dx), np.float64)
+    kept = residual[accepted]
+    share = float(accepted.mean()) if accepted.size else float("nan")
+    counted = f"{len(kept)} of {accepted.size}" if accepted.size else "there is a single tile"
+    worst, p95 = "no overlap was accepted", None
+    if kept.size:
+        k = np.flatnonzero(accepted)[int(np.argmax(np.round(kept, 6)))]
+        worst, p95 = f"worst {_between(edges, k)}", float(np.percentile(kept, 95))
+    doubt = _doubtful(positions, ends, np.where(accepted, residual, np.nan), main)
     items = [
-        _matched(edges, subject, limits),
-        _agreed(edges, residual, subject, limits),
-        _untied(positions, main, subject, limits),
-        _precise(positions, main, subject, limits),
-        _doubtful(positions, edges, residual, main, subject, limits),
-        _contradicting(edges, residual, subject, limits),
+        subject.judge("accepted_edges", share, counted),
+        subject.judge("edge_residual_px", p95, worst),
+        subject.judge("untied_tiles", float((~main).mean()), _named(positions, ~main)),
+        _precise(positions, main, subject),
+        subject.judge("doubtful_tiles", float(doubt.mean()), _named(positions, doubt)),
+        _contradicting(edges, residual, subject),
     ]
-    kept = residual[np.asarray(edges.accepted, bool)]
     numbers = {
         "tiles": len(positions.row),
-        "edges": len(edges.accepted),
-        "islands": len(np.unique(positions.island)),
+        "edges": len(accepted),
+        "islands": len(names),
         "median_residual_px": float(np.median(kept)) if kept.size else None,
     }
     return Findings(items, numbers, (positions, edges, main))
 
 
-def _matched(edges: Edges, subject: Subject, limits: Limits) -> Item:
-    accepted = np.asarray(edges.accepted, bool)
-    share = float(accepted.mean()) if accepted.size else float("nan")
-    counted = f"{int(accepted.sum())} of {accepted.size}"
-    detail = counted if accepted.size else "there is a single tile"
-    return judge(subject, "accepted_edges", share, limits, detail=detail)
-
-
-def _residuals(positions: Positions, edges: Edges) -> NDArray[np.float64]:
-    """Return the distance (m,), px, between measured displacements and the positions."""
-    number = _numbers(positions)
-    a = [number[place] for place in zip(edges.row_a.tolist(), edges.col_a.tolist(), strict=True)]
-    b = [number[place] for place in zip(edges.row_b.tolist(), edges.col_b.tolist(), strict=True)]
-    dy = edges.dy_px - (positions.y_px[b] - positions.y_px[a])
-    dx = edges.dx_px - (positions.x_px[b] - positions.x_px[a])
-    return np.asarray(np.hypot(dy, dx), np.float64)
-
-
-def _numbers(positions: Positions) -> dict[tuple[int, int], int]:
-    places = zip(positions.row.tolist(), positions.col.tolist(), strict=True)
-    return {place: number for number, place in enumerate(places)}
-
-
-def _agreed(edges: Edges, residual: NDArray[np.float64], subject: Subject, limits: Limits) -> Item:
-    accepted = np.asarray(edges.accepted, bool)
-    if not accepted.any():
-        return judge(subject, "edge_residual_px", None, limits, detail="no overlap was accepted")
-    k = np.flatnonzero(accepted)[int(np.argmax(np.round(residual[accepted], 6)))]
-    p95 = float(np.percentile(residual[accepted], 95))
-    return judge(subject, "edge_residual_px", p95, limits, detail=f"worst {_between(edges, k)}")
+def _ends(positions: Positions, edges: Edges) -> NDArray[np.int64]:
+    """Return the numbers (2, m) of both tiles of each overlap."""
+    number = {place: k for k, place in enumerate(positions.places())}
+    ends = ((edges.row_a, edges.col_a), (edges.row_b, edges.col_b))
+    tiles = [[number[at] for at in zip(r.tolist(), c.tolist(), strict=True)] for r, c in ends]
+    return np.array(tiles, np.int64)
 
 
 def _between(edges: Edges, k: int) -> str:
-    return (
-        f"between row {edges.row_a[k]} column {edges.col_a[k]} and row "
-        f"{edges.row_b[k]} column {edges.col_b[k]}"
-    )
+    first, second = (edges.row_a[k], edges.col_a[k]), (edges.row_b[k], edges.col_b[k])
+    return f"between {tile_name(first)} and {tile_name(second)}"
 
 
 def _named(positions: Positions, chosen: NDArray[np.bool_]) -> str:
@@ -100,72 +90,44 @@ def _named(positions: Positions, chosen: NDArray[np.bool_]) -> str:
     return "; ".join(parts)
 
 
-def _untied(
-    positions: Positions, main: NDArray[np.bool_], subject: Subject, limits: Limits
-) -> Item:
-    detail = _named(positions, ~main)
-    return judge(subject, "untied_tiles", float((~main).mean()), limits, detail=detail)
-
-
 def _doubtful(
     positions: Positions,
-    edges: Edges,
+    ends: NDArray[np.int64],
     residual: NDArray[np.float64],
     main: NDArray[np.bool_],
-    subject: Subject,
-    limits: Limits,
-) -> Item:
-    """Judge the tiles of the main island that may stand where their cells are not."""
+) -> NDArray[np.bool_]:
+    """Return the tiles of the main island that may stand where their cells are not.
+
+    ``residual`` is NaN for overlaps that were not accepted.
+    """
     doubt = main & (np.count_nonzero(main) > 1) & (positions.sigma_px > _DOUBT_SIGMA_PX)
-    number = _numbers(positions)
-    accepted = np.asarray(edges.accepted, bool)
-    own: dict[int, list[float]] = {}
-    for k in np.flatnonzero(accepted).tolist():
-        for place in ((edges.row_a[k], edges.col_a[k]), (edges.row_b[k], edges.col_b[k])):
-            own.setdefault(number[int(place[0]), int(place[1])], []).append(float(residual[k]))
-    for tile, lengths in own.items():
-        doubt[tile] |= bool(np.median(lengths) > _DOUBT_RESIDUAL_PX)
-    share = float(doubt.mean())
-    return judge(subject, "doubtful_tiles", share, limits, detail=_named(positions, doubt))
+    for tile in range(len(main)):
+        own = residual[(ends == tile).any(axis=0)]
+        own = own[np.isfinite(own)]
+        doubt[tile] |= bool(own.size and np.median(own) > _DOUBT_RESIDUAL_PX)
+    return np.asarray(doubt)
 
 
-def _contradicting(
-    edges: Edges, residual: NDArray[np.float64], subject: Subject, limits: Limits
-) -> Item:
+def _contradicting(edges: Edges, residual: NDArray[np.float64], subject: Subject) -> Item:
     """Judge the overlaps that match beyond doubt and were given up all the same."""
     sure = edges.log10_chance <= _SURE
     wrong = np.flatnonzero(sure & ~np.asarray(edges.accepted, bool) & (residual > 2.0))
     detail = "; ".join(_between(edges, k) for k in wrong[:6])
-    share = len(wrong) / max(int(sure.sum()), 1)
-    return judge(subject, "contradicting_overlaps", share, limits, detail=detail)
+    return subject.judge("contradicting_overlaps", len(wrong) / max(int(sure.sum()), 1), detail)
 
 
-def _precise(
-    positions: Positions, main: NDArray[np.bool_], subject: Subject, limits: Limits
-) -> Item:
+def _precise(positions: Positions, main: NDArray[np.bool_], subject: Subject) -> Item:
     sigma = positions.sigma_px[main]
     sigma = sigma[np.isfinite(sigma)]
     tied = main.sum() > 1
     p95 = float(np.percentile(sigma, 95)) if sigma.size and tied else None
-    detail = "" if tied else "no tile is tied to another"
-    return judge(subject, "position_sigma_px", p95, limits, detail=detail)
-
-
-def _main_island(positions: Positions) -> NDArray[np.bool_]:
-    """Return which tiles belong to the largest island (of equal ones the first)."""
-    names, counts = np.unique(positions.island, return_counts=True)
-    return np.asarray(positions.island == names[int(np.argmax(counts))])
+    return subject.judge("position_sigma_px", p95, "" if tied else "no tile is tied to another")
 
 
 def draw(views: Sequence[tuple[Positions, Edges, NDArray[np.bool_]]], path: Path) -> None:
     """Draw the tiles of a cycle and their overlaps."""
     ((positions, edges, main),) = views
-    at = {
-        (int(r), int(c)): (float(x), float(y))
-        for r, c, y, x in zip(
-            positions.row, positions.col, positions.y_px, positions.x_px, strict=True
-        )
-    }
+    at = {place: (x, y) for place, (y, x) in positions.places().items()}
     extent = [np.ptp(positions.y_px) + 1, np.ptp(positions.x_px) + 1]
     width = 8.0
     figure = new_figure(width, float(np.clip(width * extent[0] / extent[1] + 0.6, 2.5, 11)))
@@ -176,22 +138,12 @@ def draw(views: Sequence[tuple[Positions, Edges, NDArray[np.bool_]]], path: Path
     axes.scatter(positions.x_px, positions.y_px, s=size, marker="s", c=colours.tolist(), zorder=3)
     if len(main) <= 120:
         for (row, col), (x, y) in at.items():
-            axes.annotate(
-                f"{row},{col}",
-                (x, y),
-                color="white",
-                fontsize=6,
-                ha="center",
-                va="center",
-                zorder=4,
-            )
+            axes.text(x, y, f"{row},{col}", c="white", size=6, ha="center", va="center", zorder=4)
     axes.invert_yaxis()
     axes.set_aspect("equal")
     axes.margins(0.08)
-    axes.set_xlabel("x, px", fontsize=8)
+    plain(axes, "", "x, px")
     axes.set_ylabel("y, px", fontsize=8)
-    axes.tick_params(labelsize=7)
-    axes.spines[["top", "right"]].set_visible(False)
     save_png(figure, path)
 
 
@@ -201,13 +153,8 @@ def _draw_overlaps(
     """Draw a line for each overlap between tiles at (x, y)."""
     for good in (False, True):
         chosen = np.flatnonzero(np.asarray(edges.accepted, bool) == good)
-        lines = [
-            (
-                at[int(edges.row_a[k]), int(edges.col_a[k])],
-                at[int(edges.row_b[k]), int(edges.col_b[k])],
-            )
-            for k in chosen
-        ]
+        ends = ((edges.row_a, edges.col_a), (edges.row_b, edges.col_b))
+        lines = [[at[int(row[k]), int(col[k])] for row, col in ends] for k in chosen]
         residual = np.nan_to_num(np.abs(edges.residual_px[chosen])) if good else 0 * chosen
         axes.add_collection(
             LineCollection(

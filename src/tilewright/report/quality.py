@@ -2,7 +2,7 @@
 
 What is particular to a stage is in its module ``report.qc_<stage>``, which has
 
-- ``findings(subject, files, limits, **options)``, which judges a channel, or a whole cycle,
+- ``findings(subject, files, **options)``, which judges a channel, or a whole cycle,
 - ``draw(views, path)``, which shows the ``view`` of each of its findings in a picture,
 - ``CAPTION``, which says what the picture shows.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -106,18 +106,18 @@ def judge_stage(
     """
     module = import_module(f"tilewright.report.qc_{stage}")
     limits = resolve_thresholds(thresholds)
-    subjects = [Subject(sample, cycle, stage, token, marker) for token, marker in channels]
-    subjects = subjects or [Subject(sample, cycle, stage)]
     parts = _by_channel(files, len(channels)) if channels else [files]
-    found: list[Findings] = [
-        module.findings(subject, part, limits, **(options or {}))
-        for subject, part in zip(subjects, parts, strict=True)
-    ]
-    numbers = {s.channel: f.numbers for s, f in zip(subjects, found, strict=True)}
-    module.draw([part.view for part in found], output_png)
-    items = tuple(item for part in found for item in part.items)
+    found: dict[str, Findings] = {
+        token: module.findings(
+            Subject(sample, cycle, stage, limits, token, marker), part, **(options or {})
+        )
+        for (token, marker), part in zip(channels or [("", "")], parts, strict=True)
+    }
+    module.draw([part.view for part in found.values()], output_png)
+    items = tuple(item for part in found.values() for item in part.items)
+    numbers = {token: part.numbers for token, part in found.items()}
+    whole = dict(numbers if channels else numbers[""])
     caption = module.CAPTION.format(cycle=cycle)
-    whole = dict(numbers if channels else found[0].numbers)
     write_quality(output_json, Quality(sample, cycle, stage, items, whole, caption))
 
 
@@ -140,9 +140,7 @@ def _plain(value: Any) -> Any:
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_plain(v) for v in value]
-    if isinstance(value, bool | str) or value is None:
-        return value
-    if isinstance(value, int):
+    if isinstance(value, bool | int | str) or value is None:
         return value
     number = float(value)
     return float(f"{number:.6g}") if math.isfinite(number) else None
@@ -156,7 +154,7 @@ def write_quality(path: Path, quality: Quality) -> None:
         "stage": quality.stage,
         "verdict": worst(item.verdict for item in quality.items),
         "caption": quality.caption,
-        "items": [item.as_dict() for item in quality.items],
+        "items": [asdict(item) for item in quality.items],
         "numbers": quality.numbers,
     }
     write_whole(path, json.dumps(_plain(content), indent=1, allow_nan=False) + "\n")

@@ -6,13 +6,15 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from tilewright.report.quality import Quality, read_quality
-from tilewright.report.verdict import Item, Verdict, worst
+from tilewright.report.verdict import Item, worst
 from tilewright.runtime.files import write_whole
+
+_COLUMNS = ("sample", "cycle", "channel", "marker", "verdict", "reasons")
 
 
 class QualityError(RuntimeError):
@@ -21,9 +23,8 @@ class QualityError(RuntimeError):
 
 def read_all(paths: Iterable[Path]) -> list[Quality]:
     """Read quality files, ordered by sample, cycle and stage."""
-    return sorted(
-        (read_quality(Path(path)) for path in paths), key=lambda q: (q.sample, q.cycle, q.stage)
-    )
+    found = [read_quality(Path(path)) for path in paths]
+    return sorted(found, key=lambda q: (q.sample, q.cycle, q.stage))
 
 
 def trusted_markers(
@@ -39,22 +40,13 @@ def trusted_markers(
     for sample in sorted({item.sample for item in items}):
         for entry in channels:
             cycle, channel = int(entry["cycle"]), str(entry["channel"])
-            own = [
-                item
-                for item in items
-                if (item.sample, item.cycle) == (sample, cycle) and item.channel in ("", channel)
-            ]
+            at = (sample, cycle)
+            here = [item for item in items if (item.sample, item.cycle) == at]
+            own = [item for item in here if item.channel in ("", channel)]
             bad = sorted({item.reason for item in own if item.verdict != "pass"})
-            rows.append(
-                {
-                    "sample": sample,
-                    "cycle": cycle,
-                    "channel": channel,
-                    "marker": str(entry["marker"]),
-                    "verdict": worst(item.verdict for item in own),
-                    "reasons": ";".join(bad) if own else "not_looked_at",
-                }
-            )
+            verdict, reasons = worst(i.verdict for i in own), ";".join(bad)
+            row = (*at, channel, str(entry["marker"]), verdict, reasons if own else "not_looked_at")
+            rows.append(dict(zip(_COLUMNS, row, strict=True)))
     return rows
 
 
@@ -73,13 +65,13 @@ def write_summary(quality_paths: Iterable[Path], qc_json: Path, qc_csv: Path) ->
     content = {
         "verdict": worst(item.verdict for item in items),
         "counts": {v: sum(i.verdict == v for i in items) for v in ("pass", "warn", "fail")},
-        "items": [item.as_dict() for item in items],
+        "items": [asdict(item) for item in items],
         "numbers": [
             {"sample": q.sample, "cycle": q.cycle, "stage": q.stage, **q.numbers} for q in found
         ],
     }
     write_whole(qc_json, json.dumps(content, indent=1, allow_nan=False) + "\n")
-    write_whole(qc_csv, _table([f.name for f in fields(Item)], [item.as_dict() for item in items]))
+    write_whole(qc_csv, _table([f.name for f in fields(Item)], [asdict(item) for item in items]))
     return items
 
 
@@ -99,8 +91,7 @@ def write_trusted_markers(
     """
     content = json.loads(qc_json.read_text(encoding="utf-8"))
     items = [Item(**item) for item in content["items"]]
-    columns = ["sample", "cycle", "channel", "marker", "verdict", "reasons"]
-    write_whole(output, _table(columns, trusted_markers(items, channels)))
+    write_whole(output, _table(_COLUMNS, trusted_markers(items, channels)))
     return items
 
 
@@ -130,8 +121,3 @@ def _table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-def verdict_matrix(found: Sequence[Quality]) -> dict[tuple[str, int], Verdict]:
-    """Return the worst verdict of each (stage, cycle)."""
-    return {(q.stage, q.cycle): worst(item.verdict for item in q.items) for q in found}

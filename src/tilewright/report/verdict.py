@@ -10,22 +10,6 @@ from typing import Any
 
 from tilewright.report.metric_table import METRICS, Direction, Metric, Threshold, Verdict
 
-__all__ = [
-    "METRICS",
-    "Item",
-    "Limits",
-    "Metric",
-    "Subject",
-    "Threshold",
-    "Verdict",
-    "judge",
-    "resolve_thresholds",
-    "worst",
-]
-
-#: Thresholds by metric.
-Limits = Mapping[str, Threshold]
-
 _RANK: dict[Verdict, int] = {"pass": 0, "warn": 1, "fail": 2}
 
 
@@ -50,20 +34,47 @@ class Item:
     reason: str
     sentence: str
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON and tables."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Subject:
-    """What is judged: a cycle of a sample, or one of its channels."""
+    """What is judged: a cycle of a sample, or one of its channels; and by which thresholds.
+
+    ``thresholds`` are those of :func:`resolve_thresholds`, by metric.
+    """
 
     sample: str
     cycle: int
     stage: str
+    thresholds: Mapping[str, Threshold]
     channel: str = ""
     marker: str = ""
+
+    def judge(self, metric: str, value: float | None, detail: str = "") -> Item:
+        """Judge one number.
+
+        Parameters
+        ----------
+        metric : str
+            A key of ``METRICS``.
+        value : float or None
+            ``None`` and NaN mean that it could not be computed: the verdict is then ``warn`` with
+            the reason ``unknown``, never ``pass``.
+        detail : str
+            Where, or why it could not be computed; added to the sentence.
+        """
+        kind, limits = METRICS[metric], self.thresholds[metric]
+        known = None if value is None or math.isnan(value) else float(value)
+        if known is None:
+            verdict: Verdict = "warn"
+            reason = "unknown"
+            sentence = f"{kind.title} could not be computed" + (f": {detail}." if detail else ".")
+        else:
+            verdict = limits.judge(known)
+            reason = "" if verdict == "pass" else kind.reason
+            sentence = _sentence(kind, known, limits, verdict, detail)
+        who = (self.sample, self.cycle, self.channel, self.marker, self.stage)
+        limit = (limits.warn, limits.fail, limits.direction)
+        return Item(*who, metric, known, *limit, verdict, reason, sentence)
 
 
 def resolve_thresholds(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, Threshold]:
@@ -103,64 +114,16 @@ def _check(name: str, limits: Threshold) -> None:
         )
 
 
-def judge(
-    subject: Subject,
-    metric: str,
-    value: float | None,
-    thresholds: Mapping[str, Threshold],
-    *,
-    detail: str = "",
-) -> Item:
-    """Judge one number.
-
-    Parameters
-    ----------
-    subject : Subject
-        What the number belongs to.
-    metric : str
-        A key of ``METRICS``.
-    value : float or None
-        ``None`` and NaN mean that it could not be computed: the verdict is then ``warn`` with
-        the reason ``unknown``, never ``pass``.
-    thresholds : mapping
-        From :func:`resolve_thresholds`.
-    detail : str
-        Where, or why it could not be computed; added to the sentence.
-    """
-    kind, limits = METRICS[metric], thresholds[metric]
-    known = None if value is None or math.isnan(value) else float(value)
-    if known is None:
-        verdict: Verdict = "warn"
-        reason = "unknown"
-        sentence = f"{kind.title} could not be computed" + (f": {detail}." if detail else ".")
-    else:
-        verdict = limits.judge(known)
-        reason = "" if verdict == "pass" else kind.reason
-        sentence = _sentence(kind, known, limits, verdict, detail)
-    return Item(
-        **asdict(subject),
-        metric=metric,
-        value=known,
-        warn=limits.warn,
-        fail=limits.fail,
-        direction=limits.direction,
-        verdict=verdict,
-        reason=reason,
-        sentence=sentence,
-    )
-
-
 def _sentence(kind: Metric, value: float, limits: Threshold, verdict: Verdict, detail: str) -> str:
     where = f" ({detail})" if detail else ""
     text = f"{kind.title}: {kind.format(value)}{where}"
     if verdict == "pass":
         return f"{text}."
-    limit = limits.fail if verdict == "fail" else limits.warn
-    side = "above" if limits.direction == "above" else "below"
-    shown = kind.format(limit) if limit is not None else "?"
     if kind.reason == "unregistered":
         return f"{kind.title}: {kind.bad}{where}."
-    return f"{text}, {side} {shown}: {kind.bad}."
+    limit = limits.fail if verdict == "fail" else limits.warn
+    shown = kind.format(limit) if limit is not None else "?"
+    return f"{text}, {limits.direction} {shown}: {kind.bad}."
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:

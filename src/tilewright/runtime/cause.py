@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal
 
 #: ``device``: its GPU did not work, and another node may do. ``error``: anything else.
@@ -38,3 +40,20 @@ def read_cause(line: str) -> tuple[LogCause, str]:
         except (ValueError, KeyError, TypeError):
             pass
     return "error", line
+
+
+def last_line(log: str) -> str:
+    """Return the last line of a job's log: of a traceback, the error."""
+    try:
+        lines = Path(log).read_text(encoding="utf-8", errors="replace").splitlines() if log else []
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def failed_since(folder: Path, since_s: float) -> Iterator[tuple[Path, str]]:
+    """Yield the logs in a folder that state a cause, written since a time, and its words."""
+    for path in sorted(folder.rglob("*.log")):
+        line = last_line(str(path))
+        if line.startswith(_MARK) and path.stat().st_mtime >= since_s:
+            yield path, read_cause(line)[1]

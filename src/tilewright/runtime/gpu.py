@@ -127,11 +127,7 @@ def leased_backend(
             most_b // MIB,
         )
     request = Request(
-        min(need_b, _LEAST_B) if whole else need_b,
-        job,
-        group,
-        whole=whole,
-        wait_limit_s=limit_s,
+        min(need_b, _LEAST_B) if whole else need_b, job, group, whole=whole, wait_limit_s=limit_s
     )
     with lease(
         request,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,23 +13,17 @@ from tilewright.config.settings import Settings
 from tilewright.devices.budget import MIB, leasable, leased_b, room_b, whole_above_b
 from tilewright.devices.evidence import CONTEXT_B
 from tilewright.devices.health import HealthError, quarantined
-from tilewright.devices.inventory import Device, snapshot
+from tilewright.devices.inventory import Snapshot, snapshot
 from tilewright.devices.lease import leases
 from tilewright.devices.lease_queue import LeaseRootError, lease_root
 from tilewright.devices.slurm_grant import DeviceChoice, device_from_environment
 from tilewright.placement.jobs import Kind
 
 
-@dataclass(frozen=True)
-class Gpus:
-    """GPUs that jobs on this machine can lease; ``reason`` says why there are none."""
-
-    devices: tuple[Device, ...] = ()
-    reason: str = ""
-
-
-def usable_gpus(environ: Mapping[str, str] = os.environ) -> Gpus:
+def usable_gpus(environ: Mapping[str, str] = os.environ) -> Snapshot:
     """Return the GPUs that are visible, healthy and that CuPy could use; makes no CUDA context.
+
+    ``reason`` says why there are none.
 
     Raises
     ------
@@ -39,19 +32,19 @@ def usable_gpus(environ: Mapping[str, str] = os.environ) -> Gpus:
     """
     seen = snapshot(environ)
     if not seen.devices:
-        return Gpus(reason=seen.reason)
+        return Snapshot((), seen.reason)
     if find_spec("cupy") is None:
-        return Gpus(reason="CuPy is not installed: install tilewright[cuda12] or [cuda13]")
+        return Snapshot((), "CuPy is not installed: install tilewright[cuda12] or [cuda13]")
     bad = quarantined(lease_root(environ))
     found = tuple(leasable(seen.devices, bad))
     if not found:
         why = "; ".join(f"{uuid} is quarantined: {q.reason}" for uuid, q in bad.items())
-        return Gpus(reason=why or "MIG is on, and there is no instance")
-    return Gpus(found, seen.reason)
+        return Snapshot((), why or "MIG is on, and there is no instance")
+    return Snapshot(found, seen.reason)
 
 
 def device_kinds(
-    settings: Settings, look: Callable[[], Gpus] | None, environ: Mapping[str, str] = os.environ
+    settings: Settings, look: Callable[[], Snapshot] | None, environ: Mapping[str, str] = os.environ
 ) -> dict[str, tuple[Kind, ...]]:
     """Return the device kinds that may run each rule that a GPU can run, the preferred one first.
 
@@ -75,7 +68,7 @@ def device_kinds(
             raise ConfigError(f"resources.{rule}.device: rule {rule} uses no GPU; remove the key")
     general = device_from_environment(environ, settings.device)
     kinds: dict[str, tuple[Kind, ...]] = {}
-    gpus: Gpus | None = None
+    gpus: Snapshot | None = None
     for rule in sorted(GPU_RULES):
         own = settings.resources.get(rule)
         choice: DeviceChoice = own.device if own and own.device else general

@@ -33,6 +33,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "attempt",
         "restart_times",
     ),
+    "executor": ("active_jobs", "lock", "report_job_error", "report_job_success"),
     "workflow": ("executor_plugin", "resource_settings", "rules", "scheduler", "workdir_init"),
 }
 
@@ -49,25 +50,20 @@ class AdapterError(RuntimeError):
     """Snakemake lacks something that placement needs; the message names it and the fix."""
 
 
-def missing(what: str, thing: Any) -> list[str]:
-    """Return the attributes that an object of Snakemake lacks; ``what`` is a key of `NEEDED`."""
-    return [name for name in NEEDED[what] if not hasattr(thing, name)]
-
-
 def is_snakemakes(dag: Any) -> bool:
     """Return whether a DAG is Snakemake's own, and not one of its test of schedulers."""
     return type(dag).__module__.partition(".")[0] == "snakemake"
 
 
 def check(what: str, thing: Any) -> None:
-    """Refuse an object of Snakemake that lacks an attribute.
+    """Refuse an object of Snakemake that lacks an attribute; ``what`` is a key of `NEEDED`.
 
     Raises
     ------
     AdapterError
         With the first attribute that is absent.
     """
-    absent = missing(what, thing)
+    absent = [name for name in NEEDED[what] if not hasattr(thing, name)]
     if absent:
         import snakemake
 
@@ -86,22 +82,28 @@ def command() -> list[str]:
     return list(sys.argv)
 
 
-def only_looks(argv: Sequence[str]) -> bool:
-    """Return whether a Snakemake command runs no job and unlocks nothing.
+def _options(argv: Sequence[str]) -> Any:
+    """Return the options of a Snakemake command, None where Snakemake refuses them itself.
 
     Uses ``snakemake.cli.get_argument_parser``.
+    """
+    from snakemake.cli import get_argument_parser
+
+    try:
+        return get_argument_parser().parse_known_args(list(argv))[0]
+    except SystemExit:
+        return None
+
+
+def only_looks(argv: Sequence[str]) -> bool:
+    """Return whether a Snakemake command runs no job and unlocks nothing.
 
     Examples
     --------
     >>> only_looks(["registration", "-np"]), only_looks(["registration", "--unlock"])
     (True, False)
     """
-    from snakemake.cli import get_argument_parser
-
-    try:
-        given, _ = get_argument_parser().parse_known_args(list(argv))
-    except SystemExit:  # Snakemake refuses them itself
-        return False
+    given = _options(argv)
     return any(getattr(given, name, None) not in (None, False, []) for name in _LOOKING)
 
 
@@ -122,14 +124,12 @@ def beside_profile(name: Path, argv: Sequence[str]) -> Path:
     """Return a file beside the profile that a Snakemake command names, else as it is.
 
     A profile cannot tell where it lies, and a copy of one must not read the file of the other.
-    Uses ``get_argument_parser``, ``get_profile_dir`` and ``resolve_snakefile`` of
-    ``snakemake.cli``.
+    Uses ``get_profile_dir`` and ``resolve_snakefile`` of ``snakemake.cli``.
     """
-    from snakemake.cli import get_argument_parser, get_profile_dir, resolve_snakefile
+    from snakemake.cli import get_profile_dir, resolve_snakefile
 
-    try:
-        given, _ = get_argument_parser().parse_known_args(list(argv[1:]))
-    except SystemExit:  # Snakemake refuses them itself
+    given = _options(argv[1:])
+    if given is None:
         return name
     profiles = list(given.profile or ())
     if given.workflow_profile:
@@ -291,6 +291,29 @@ def look_at_jobs_after(dag: Any, seconds: float) -> None:
     ``scheduler._executor.next_seconds_between_status_checks``.
     """
     dag.workflow.scheduler._executor.next_seconds_between_status_checks = seconds
+
+
+def end(dag: Any, job: Any, why: str, *, success: bool) -> bool:
+    """Tell Snakemake that a job has ended of which its executor does not learn.
+
+    Returns
+    -------
+    bool
+        False where the executor is just looking at its jobs itself: ask again later. Uses
+        ``scheduler._executor.lock``, ``.active_jobs``, ``.report_job_success``,
+        ``.report_job_error``.
+    """
+    executor = dag.workflow.scheduler._executor
+    with executor.lock:
+        sent = next((info for info in executor.active_jobs if info.job is job), None)
+        if sent is None:
+            return False
+        executor.active_jobs.remove(sent)
+    if success:
+        executor.report_job_success(sent)
+    else:
+        executor.report_job_error(sent, msg=f"{why}. ")
+    return True
 
 
 def started(dag: Any) -> bool:

@@ -45,6 +45,18 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
+class Above:
+    """An account above one: its own group limits, and what everybody below it uses.
+
+    ``used`` is None where Slurm did not say it.
+    """
+
+    name: str
+    limit: Tres
+    used: Tres | None = None
+
+
+@dataclass(frozen=True)
 class Account:
     """An account with the QOS its jobs run on.
 
@@ -58,7 +70,9 @@ class Account:
     limit_per_user, limit_per_job : dict
         TRES of one user's jobs together, and of one job.
     jobs, submit : int or None
-        Most running, and running or pending, jobs.
+        Most running, and running or pending, jobs of everybody.
+    jobs_per_user, submit_per_user : int or None
+        The same of this user.
     used, mine : dict or None
         TRES in use by everybody, and by this user; None, or without the TRES, where Slurm did
         not say.
@@ -72,6 +86,8 @@ class Account:
         Longest job in minutes.
     before_partition : bool
         Limits of its QOS win over those of a partition's QOS (``OverPartQOS``).
+    above : tuple of Above
+        The accounts above it that have limits of their own.
     """
 
     name: str
@@ -90,19 +106,49 @@ class Account:
     limit_per_job: Tres = field(default_factory=dict)
     max_wall_min: int | None = None
     before_partition: bool = False
+    jobs_per_user: int | None = None
+    submit_per_user: int | None = None
+    above: tuple[Above, ...] = ()
+
+    def free_jobs(self, *, now: bool) -> dict[str, int]:
+        """Return how many ``jobs`` may run and ``submit`` be in the queue, absent without a limit.
+
+        A group's limit counts everybody's jobs, a user's this user's: those in use ``now``, or
+        none.
+        """
+        free = {}
+        for name, of_all, of_user in (
+            ("jobs", self.jobs, self.jobs_per_user),
+            ("submit", self.submit, self.submit_per_user),
+        ):
+            used, mine = (self.jobs_used or 0, self.jobs_mine or 0) if now else (0, 0)
+            left = _least(
+                None if of_all is None else of_all - max(used, mine),
+                None if of_user is None else of_user - mine,
+            )
+            if left is not None:
+                free[name] = left
+        return free
 
     @property
     def unknown_use(self) -> tuple[str, ...]:
-        """Limited TRES whose use Slurm did not say."""
+        """Limited TRES whose use Slurm did not say, of the account itself or one above it."""
+        holders = [(self.limit, self.used), *((one.limit, one.used) for one in self.above)]
         return tuple(
-            tres for tres in COUNTED if tres in self.limit and tres not in (self.used or {})
+            tres
+            for tres in COUNTED
+            if any(tres in limit and tres not in (used or {}) for limit, used in holders)
         )
 
     def free(self, tres: str) -> int | None:
         """Return what is left of a TRES: None without a limit, all where its use is unknown."""
         left = [
             limits[tres] - (used or {}).get(tres, 0)
-            for limits, used in ((self.limit, self.used), (self.limit_per_user, self.mine))
+            for limits, used in (
+                (self.limit, self.used),
+                (self.limit_per_user, self.mine),
+                *((one.limit, one.used) for one in self.above),
+            )
             if tres in limits
         ]
         return max(0, min(left)) if left else None
@@ -150,8 +196,28 @@ def usable_accounts(
             left_out.append(LeftOut(name, reason))
         else:
             held = [*rows.get(name, []), *(row for row in own[name] if not row.partition)]
-            accounts.append(_account(name, known.get(chosen, Qos(chosen)), held, own[name], rules))
+            account = _account(name, known.get(chosen, Qos(chosen)), held, own[name], rules)
+            accounts.append(replace(account, above=_above(account, rows)))
     return accounts, left_out
+
+
+def _above(account: Account, rows: Mapping[str, Sequence[Association]]) -> tuple[Above, ...]:
+    """Return the accounts above one with limits that its QOS does not replace."""
+    found, name, seen = [], account.name, {account.name}
+    while above := next((row.parent for row in rows.get(name, ()) if row.parent), ""):
+        if above in seen:
+            break
+        name = above
+        seen.add(name)
+        limit = {
+            tres: most
+            for row in rows.get(name, ())
+            for tres, most in row.tres.items()
+            if account.limit_from.get(tres) != "qos"
+        }
+        if limit:
+            found.append(Above(name, limit))
+    return tuple(found)
 
 
 def with_usage(
@@ -188,8 +254,13 @@ def _live(
         if (record := of_account.get(account.name) if origin.get(tres) == "association" else live)
     }
     mine = {tres: live.used_by_uid.get(uid, {}).get(tres, 0) for tres in COUNTED}
+    above = tuple(
+        replace(one, used=dict(of_account[one.name].used) if one.name in of_account else None)
+        for one in account.above
+    )
     return replace(
         account,
+        above=above,
         limit=limit,
         limit_from=origin,
         used=used,
@@ -246,13 +317,23 @@ def _account(
         limit,
         origin,
         dict(qos.tres_per_user),
-        _least(qos.jobs, qos.jobs_per_user, *(row.jobs for row in held)),
-        _least(qos.submit, qos.submit_per_user, *(row.submit for row in held)),
+        _least(qos.jobs, *(row.jobs for row in held if not row.user)),
+        _least(qos.submit, *(row.submit for row in held if not row.user)),
         partitions=() if "" in partitions else tuple(sorted(set(partitions))),
         name_qos=any(row.default_qos != qos.name for row in own),
         limit_per_job=per_job | qos.tres_per_job,
         max_wall_min=_least(qos.max_wall_min, *(row.max_wall_min for row in held)),
         before_partition="OverPartQOS" in qos.flags,
+        jobs_per_user=_least(
+            qos.jobs_per_user,
+            *(row.jobs_per_user for row in held),
+            *(row.jobs for row in held if row.user),
+        ),
+        submit_per_user=_least(
+            qos.submit_per_user,
+            *(row.submit_per_user for row in held),
+            *(row.submit for row in held if row.user),
+        ),
     )
 
 

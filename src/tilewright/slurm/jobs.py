@@ -20,15 +20,69 @@ JOB_FIELDS = {
 }  # fmt: skip
 JOB_FORMAT = ",".join(f"{name}:{width}|" for name, width in JOB_FIELDS.items())
 
+#: States in which a job ended, or waits for somebody, unknown to Snakemake's executor.
+ODD = frozenset({"PREEMPTED", "REVOKED", "SPECIAL_EXIT"})
 ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"})
-#: Pending because a group limit is reached.
-GROUP_LIMIT = re.compile(r"(QOS|Assoc)(Grp|Max)")
-#: Pending for what time alone does not change: a limit that others hold, nodes that are down.
-STUCK = re.compile(
-    GROUP_LIMIT.pattern + r"|ReqNodeNotAvail|BadConstraints|Partition(Down|Inactive)|.*\bDOWN\b"
+Obstacle = Literal["limit", "invalid", "held", "nodes", "busy", "other"]
+Cause = Literal["memory", "time", "node", "preempted", "cancelled", "device", "error", "unknown"]
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Why a job pends.
+
+    Attributes
+    ----------
+    obstacle : str
+        A ``limit`` of account or QOS is reached; Slurm finds the job ``invalid``; somebody holds
+        it (``held``); its ``nodes`` are not there; they are ``busy``.
+    words : str
+        The same as a sentence's end, and what can be done.
+    """
+
+    obstacle: Obstacle
+    words: str
+
+
+_WAITING: tuple[tuple[str, Waiting], ...] = (
+    (r"(QOS|Assoc)(Grp|Max)", Waiting("limit", "running jobs fill a limit of its account or QOS")),
+    (
+        r"Invalid(QOS|Account)|(Qos|QOS|Account|Assoc)\w*NotAllowed|PartitionTimeLimit"
+        r"|PartitionNodeLimit|BadConstraints",
+        Waiting(
+            "invalid",
+            "Slurm no longer takes it as it was sent: its QOS, account or partition was withdrawn, "
+            "or no node can hold it; ask your administrator for your associations",
+        ),
+    ),
+    (
+        r"JobHeld|.*\bheld\b|JobHoldMaxRequeue|SpecialExit",
+        Waiting(
+            "held",
+            "it is held, by an administrator or by you: `scontrol release` lets it go, `scancel` "
+            "has it placed again",
+        ),
+    ),
+    (
+        r"ReqNodeNotAvail|Partition(Down|Inactive)|.*\bDOWN\b|.*\bReserv|NodeDown",
+        Waiting("nodes", "its nodes are down, drained or reserved"),
+    ),
+    (r"Resources|Priority|Licenses|BeginTime|None", Waiting("busy", "jobs of others go first")),
 )
 
-Cause = Literal["memory", "time", "node", "cancelled", "device", "error", "unknown"]
+
+def why_pending(reason: str) -> Waiting:
+    """Return why a job pends, by the reason that squeue shows.
+
+    Examples
+    --------
+    >>> why_pending("QOSGrpCpuLimit").obstacle, why_pending("InvalidQOS").obstacle
+    ('limit', 'invalid')
+    """
+    for pattern, waiting in _WAITING:
+        if re.match(pattern, reason):
+            return waiting
+    return Waiting("other", f"Slurm says {reason}")
 
 
 @dataclass(frozen=True)
@@ -175,7 +229,7 @@ def cause_of(details: str) -> tuple[Cause, str]:
         "NodeDown": "node",
         "BadConstraints": "node",  # all nodes that fit are excluded
         "CANCELLED": "cancelled",
-        "PREEMPTED": "cancelled",
+        "PREEMPTED": "preempted",
         "FAILED": "memory" if codes & {"0:125", "0:9", "9:0", "137:0", "125:0"} else "error",
     }
     for word in (pairs.get("Reason", ""), state):

@@ -14,7 +14,7 @@ from tilewright.slurm.records import Association, Partition, Qos, Tres, Usage
 
 ASSOCIATION_FIELDS = (
     "account", "user", "partition", "qos", "defaultqos", "grptres", "maxtres", "grpjobs",
-    "grpsubmit", "maxjobs", "maxsubmit", "maxwall", "cluster",
+    "grpsubmit", "maxjobs", "maxsubmit", "maxwall", "cluster", "parentname",
 )  # fmt: skip
 QOS_FIELDS = (
     "name", "grptres", "maxtres", "maxtrespu", "grpjobs", "grpsubmit", "maxjobspu", "maxsubmitpu",
@@ -164,10 +164,13 @@ def _association(row: dict[str, str]) -> Association:
         row["defaultqos"],
         parse_tres(row["grptres"]),
         parse_tres(row["maxtres"]),
-        _least(row["grpjobs"], row["maxjobs"]),
-        _least(row["grpsubmit"], row["maxsubmit"]),
+        _number(row["grpjobs"]),
+        _number(row["grpsubmit"]),
         parse_minutes(row["maxwall"]),
         row["cluster"],
+        _number(row["maxjobs"]),
+        _number(row["maxsubmit"]),
+        row["parentname"],
     )
 
 
@@ -184,10 +187,6 @@ def _qos(row: dict[str, str]) -> Qos:
         parse_minutes(row["maxwall"]),
         tuple(filter(None, row["flags"].split(","))),
     )
-
-
-def _least(*texts: str) -> int | None:
-    return min((n for n in map(_number, texts) if n is not None), default=None)
 
 
 def _used(text: str) -> int:

@@ -167,6 +167,10 @@ class SlurmClient:
         """Return all partitions."""
         return self._ask(("scontrol", "-o", "show", "partition"), 10 * self.ttl_s)
 
+    def nodes(self) -> str | Unknown:
+        """Return all nodes."""
+        return self._ask(("scontrol", "-o", "show", "node"), 2 * self.ttl_s)
+
     def config(self) -> str | Unknown:
         """Return how the cluster is configured."""
         return self._ask(("scontrol", "show", "config"), 10 * self.ttl_s)
@@ -174,13 +178,14 @@ class SlurmClient:
     def queue(self, states: str = "all") -> str | Unknown:
         """Return this user's jobs, those that ended in the last minutes too.
 
-        Live use is asked again after it: a job that started meanwhile would be in neither.
+        Live use and nodes are asked again after it: a job that started meanwhile would be in
+        neither.
         """
         argv = ("squeue", "-h", "-u", self.user, "-t", states, "-O", JOB_FORMAT)
         before = self._kept.get(argv)
         said = self._ask(argv, self.ttl_s)
         if self._kept.get(argv) is not before:
-            for key in [key for key in self._kept if "assoc_mgr" in key]:
+            for key in [key for key in self._kept if {"assoc_mgr", "node"} & set(key)]:
                 del self._kept[key]
         return said
 
@@ -192,6 +197,11 @@ class SlurmClient:
         """Return all that slurmctld says of one job."""
         # -d: with the derived exit code, the only sign of a step that ran out of memory
         return self._call(("scontrol", "-d", "-o", "show", "job", str(job_id)))
+
+    def final_state(self, job_id: int) -> str | Unknown:
+        """Return how a job ended that slurmctld has forgotten; empty if the database has it not."""
+        said = self._call(("sacct", "-n", "-X", "-P", "-j", str(job_id), "-o", "State"))
+        return said if isinstance(said, Unknown) else said.strip().partition(" ")[0]
 
     def cancel(self, job_ids: Sequence[int], *, pending_only: bool = False) -> str | Unknown:
         """Cancel jobs, or only those of them that have not started meanwhile."""

@@ -23,11 +23,15 @@ class Association:
     tres, tres_per_job : dict
         Group limits of the association and limits of one job, mem in MB; absent is no limit.
     jobs, submit : int or None
-        Running, and running or pending, jobs of the association.
+        Running, and running or pending, jobs of all that the association holds.
     max_wall_min : int or None
         Longest job in minutes.
     cluster : str
         One slurmdbd may serve several.
+    jobs_per_user, submit_per_user : int or None
+        The same of one user.
+    parent : str
+        The account above this account's own row; empty for the root and for users.
     """
 
     account: str
@@ -41,6 +45,9 @@ class Association:
     submit: int | None = None
     max_wall_min: int | None = None
     cluster: str = ""
+    jobs_per_user: int | None = None
+    submit_per_user: int | None = None
+    parent: str = ""
 
 
 @dataclass(frozen=True)

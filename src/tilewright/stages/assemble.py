@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +18,10 @@ from tilewright.io.transform import read_transform
 from tilewright.io.zarr_store import OmeZarrVersion
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
-from tilewright.kernels.warp import Region, Transform, source_region, warp
+from tilewright.kernels.warp import Transform, source_region, warp
 from tilewright.runtime.files import whole_or_nothing
 from tilewright.stages.tile_planes import abandoning_pool
-from tilewright.stages.tile_windows import halves
+from tilewright.stages.tile_windows import Region, halves, regions, within
 
 #: (marker, cycle, channel, EDF mosaic, transform; None for the reference cycle).
 PlaneOfImage = tuple[str, int, str, str | Path, str | Path | None]
@@ -74,9 +74,8 @@ def assemble(
     transforms = [Transform.identity() if p[4] is None else read_transform(p[4]) for p in planes]
     names = [marker for marker, *_ in planes]
     shape = frame.shape[1:]
-    jobs = [(c, region) for c in range(len(planes)) for region in _regions(shape, chunk_px)]
+    jobs = [(c, region) for c in range(len(planes)) for region in regions(shape, chunk_px)]
     inner = dataclasses.replace(backend, workers=1)
-    threads = backend.workers if backend.device == "cpu" else _GPU_THREADS
     with (
         create_image(
             ome_zarr,
@@ -89,7 +88,7 @@ def assemble(
             ome_zarr_version=ome_zarr_version,
             workers=backend.workers,
         ) as writer,
-        abandoning_pool(threads) as pool,
+        abandoning_pool(backend, _GPU_THREADS) as pool,
     ):
 
         def one(job: tuple[int, Region]) -> None:
@@ -115,15 +114,6 @@ def _single_plane(path: str | Path) -> Mosaic:
             "of single uint16 planes, as the edf stage writes them"
         )
     return mosaic
-
-
-def _regions(shape: tuple[int, int], chunk_px: int) -> Iterator[Region]:
-    for y in range(0, shape[0], chunk_px):
-        for x in range(0, shape[1], chunk_px):
-            yield (
-                slice(y, min(y + chunk_px, shape[0])),
-                slice(x, min(x + chunk_px, shape[1])),
-            )
 
 
 def resample(
@@ -155,19 +145,13 @@ def resample(
     def one(part: Region) -> None:
         near = source_region(transform, part, size)
         if near is not None:
-            target = _within(part, region)
-            found = pixels[_within(near, source)]
+            target = within(part, region)
+            found = pixels[within(near, source)]
             origin = (near[0].start, near[1].start)
             empty[target] = warp(backend, found, origin, size, transform, part)
 
     in_parts(backend, one, region, halves, _SMALLEST)
     return empty
-
-
-def _within(part: Region, whole: Region) -> Region:
-    """Return a part of a region relative to its first pixel."""
-    (y, x), (top, left) = part, (whole[0].start, whole[1].start)
-    return slice(y.start - top, y.stop - top), slice(x.start - left, x.stop - left)
 
 
 def write_markers(planes: Sequence[PlaneOfImage], path: str | Path) -> None:

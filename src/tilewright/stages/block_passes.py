@@ -25,6 +25,7 @@ from tilewright.kernels.block_shifts import (
 )
 from tilewright.kernels.warp import HALO_PX, Transform, displacement, sample
 from tilewright.stages.plane_views import PlaneView
+from tilewright.stages.tile_windows import Region, regions
 
 #: Side of a cell, in binned pixels: large enough for FFT batches, small enough for caches.
 _CELL_PX = 576
@@ -77,15 +78,10 @@ def measure_blocks(
 ) -> Measured:
     """Measure how far the moving image is from where ``transform`` puts it, block by block."""
     grid = job.grid(reference.shape)
-    per_cell = max(1, _CELL_PX // job.step)
-    cells = [
-        (slice(i, min(i + per_cell, grid[0])), slice(j, min(j + per_cell, grid[1])))
-        for i in range(0, grid[0], per_cell)
-        for j in range(0, grid[1], per_cell)
-    ]
+    cells = regions(grid, max(1, _CELL_PX // job.step))
     inner = dataclasses.replace(backend, workers=1)
 
-    def one(cell: tuple[slice, slice]) -> BlockShifts:
+    def one(cell: Region) -> BlockShifts:
         return _measure_cell(inner, reference, moving, transform, job, cell)
 
     fields: dict[str, NDArray[np.float64]] = {}
@@ -105,9 +101,7 @@ def measure_blocks(
 
 
 def _in_order(
-    work: Callable[[tuple[slice, slice]], BlockShifts],
-    cells: list[tuple[slice, slice]],
-    workers: int,
+    work: Callable[[Region], BlockShifts], cells: list[Region], workers: int
 ) -> Iterator[BlockShifts]:
     if workers == 1:
         yield from map(work, cells)
@@ -122,7 +116,7 @@ def _measure_cell(
     moving: PlaneView,
     transform: Transform,
     job: Pass,
-    cell: tuple[slice, slice],
+    cell: Region,
 ) -> BlockShifts:
     size = reference.size(job.factor)
     spans = [

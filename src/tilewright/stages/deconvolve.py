@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from tqdm import tqdm
 
-from tilewright.io.mosaic import Mosaic, MosaicWriter, create_mosaic, open_mosaic
-from tilewright.io.zarr_store import OmeZarrVersion
+from tilewright.io.mosaic import Mosaic, create_mosaic, open_mosaic
+from tilewright.io.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Array, Backend
 from tilewright.kernels.blur import Blur, crop_psf
 from tilewright.kernels.deconvolution import BEYOND_UM, Method, RichardsonLucy, scene_margin
@@ -168,7 +168,7 @@ def deconvolve(
 
 def _like(
     mosaic: Mosaic, path: str | Path, planes: int, ome_zarr_version: OmeZarrVersion
-) -> AbstractContextManager[MosaicWriter]:
+) -> AbstractContextManager[StoreWriter]:
     """Create a mosaic of light, as large as another, with so many planes."""
     return create_mosaic(
         path,
@@ -259,9 +259,7 @@ class _Run:
         self.divergence = np.zeros(self.iterations)
         self.voxels = 0
 
-    def stream(
-        self, windows: list[Window], writer: MosaicWriter, focus: MosaicWriter | None
-    ) -> None:
+    def stream(self, windows: list[Window], writer: StoreWriter, focus: StoreWriter | None) -> None:
         """Deconvolve the tiles in order; reading and writing go on meanwhile."""
         with ThreadPoolExecutor(2) as pool:
             reading = pool.submit(self._read, windows[0])
@@ -275,9 +273,9 @@ class _Run:
                 light, planes = self._solve(window, counts, focus is not None)
                 if writing is not None:
                     writing.result()
-                writing = pool.submit(writer.write, 0, window.y, window.x, light)
+                writing = pool.submit(writer.write, 0, window.y.start, window.x.start, light)
                 if focus is not None:
-                    focus.write(0, window.y, window.x, planes)
+                    focus.write(0, window.y.start, window.x.start, planes)
             if writing is not None:
                 writing.result()
 

@@ -1,11 +1,9 @@
 """Extended depth of field: from a mosaic z-stack to one in-focus plane and a height map.
 
-A first pass over a fixed sample of chunks decides what holds for the whole mosaic (damaged
-planes, camera noise); the second projects chunk by chunk with a halo. Memory grows with a
-chunk's stack and the threads, not with the mosaic.
-
-What is decided once, is decided from the middles of a fixed sample of chunks, so that every
-chunk is projected alike and both devices look at the same pixels.
+A first pass over the middles of a fixed sample of chunks decides what holds for the whole mosaic
+(damaged planes, camera noise), so that every chunk is projected alike and both devices look at
+the same pixels; the second projects chunk by chunk with a halo. Memory grows with a chunk's stack
+and the threads, not with the mosaic.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ import tifffile
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from tilewright.io.mosaic import Mosaic, MosaicWriter, create_mosaic, open_mosaic
-from tilewright.io.zarr_store import OmeZarrVersion
+from tilewright.io.mosaic import Mosaic, create_mosaic, open_mosaic
+from tilewright.io.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.blur import crop_psf
 from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
@@ -36,17 +34,9 @@ from tilewright.kernels.focus import (
 )
 from tilewright.runtime.files import whole_or_nothing
 from tilewright.stages.mosaic_psf import mosaic_psf
-from tilewright.stages.stack_survey import (
-    Cell,
-    chunk_cells,
-    measure_noise,
-    sample_cells,
-    survey_stack,
-)
+from tilewright.stages.stack_survey import chunk_windows, measure_noise, sample_cells, survey_stack
 from tilewright.stages.tile_planes import abandoning_pool
-from tilewright.stages.tile_windows import halves
-
-__all__ = ["EdfError", "Method", "ProjectionPlan", "edf_plane", "plan_projection"]
+from tilewright.stages.tile_windows import Window, halves, with_halo, within
 
 #: The height map keeps every eighth pixel of the mosaic in y and x.
 HEIGHT_STEP_PX = 8
@@ -118,13 +108,11 @@ def edf_plane(
     inner = replace(backend, workers=1)
     planes = None if focus is None else open_mosaic(focus)
     job = plan_projection(inner, mosaic, method, optics, psf_file, planes)
-    height, width = mosaic.shape[1:]
-    shape = (1, height, width)
     with (
         whole_or_nothing(Path(height_output)) as height_partial,
         create_mosaic(
             output,
-            shape,
+            (1, *mosaic.shape[1:]),
             np.uint16,
             mosaic.chunk_px,
             mosaic.voxel_um,
@@ -150,46 +138,34 @@ def edf_plane(
 class _Stack(NamedTuple):
     """A chunk or a part of one, and the pixels read for it."""
 
-    cell: Cell
+    cell: Window
     pixels: NDArray[Any]
 
 
 class _Projected(NamedTuple):
     """A part's pixels, sampled heights, pixels by winning plane, and pixels clipped."""
 
-    cell: Cell
+    cell: Window
     pixels: NDArray[np.uint16]
     heights: NDArray[np.float32]
     votes: NDArray[np.int64]
     clipped: NDArray[np.int64]
 
 
-def _halves(part: _Stack, halo_px: int) -> list[_Stack]:
+def _halves(part: _Stack, halo_px: int, shape: tuple[int, int]) -> list[_Stack]:
     """Return the halves of a part, each with the whole halo: their pixels stay the same."""
-    y, x, read_y, read_x = part.cell
     parts = []
-    for half in halves((y, x)):
-        near_y, near_x = (
-            slice(max(own.start - halo_px, read.start), min(own.stop + halo_px, read.stop))
-            for own, read in zip(half, (read_y, read_x), strict=True)
-        )
-        pixels = part.pixels[
-            :,
-            near_y.start - read_y.start : near_y.stop - read_y.start,
-            near_x.start - read_x.start : near_x.stop - read_x.start,
-        ]
-        parts.append(_Stack(Cell(*half, near_y, near_x), pixels))
+    for half in halves((part.cell.y, part.cell.x)):
+        cell = with_halo(half, halo_px, shape)
+        near = within((cell.window_y, cell.window_x), (part.cell.window_y, part.cell.window_x))
+        parts.append(_Stack(cell, part.pixels[:, *near]))
     return parts
 
 
 def _project_part(backend: Backend, job: ProjectionPlan, part: _Stack) -> _Projected:
     cell, stack = part
     found = job.project(backend, stack)
-    top, left = cell.y.start - cell.read_y.start, cell.x.start - cell.read_x.start
-    inside = (
-        slice(top, top + cell.y.stop - cell.y.start),
-        slice(left, left + cell.x.stop - cell.x.start),
-    )
+    inside = cell.inner
     counts = np.rint(backend.to_numpy(found.image[inside]))
     pixels = np.clip(counts, 0, 65535).astype(np.uint16)
     # The last entry counts pixels where no plane stands out.
@@ -204,7 +180,7 @@ def _project_part(backend: Backend, job: ProjectionPlan, part: _Stack) -> _Proje
 
 
 def _stream(
-    backend: Backend, inner: Backend, mosaic: Mosaic, job: ProjectionPlan, writer: MosaicWriter
+    backend: Backend, inner: Backend, mosaic: Mosaic, job: ProjectionPlan, writer: StoreWriter
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
     """Project and write all chunks; return the height map in planes, votes, clipped pixels."""
     step = HEIGHT_STEP_PX
@@ -212,21 +188,21 @@ def _stream(
     usage = np.zeros(mosaic.shape[0] + 1, np.int64)
     clipped = np.zeros(2, np.int64)
 
-    def one(cell: Cell) -> list[_Projected]:
+    def one(cell: Window) -> list[_Projected]:
         parts = in_parts(
             inner,
             lambda part: _project_part(inner, job, part),
-            _Stack(cell, job.read(cell.read_y, cell.read_x)),
-            lambda part: _halves(part, job.halo_px),
+            _Stack(cell, job.read(cell.window_y, cell.window_x)),
+            lambda part: _halves(part, job.halo_px, mosaic.shape[1:]),
             _SMALLEST,
         )
         for part in parts:
-            writer.write(0, part.cell.y, part.cell.x, part.pixels)
+            writer.write(0, part.cell.y.start, part.cell.x.start, part.pixels)
         # What waits to be gathered holds no pixels.
         return [part._replace(pixels=part.pixels[:0, :0].copy()) for part in parts]
 
-    cells = chunk_cells(mosaic, job.halo_px)
-    with abandoning_pool(backend.workers if backend.device == "cpu" else _GPU_THREADS) as pool:
+    cells = chunk_windows(mosaic, job.halo_px)
+    with abandoning_pool(backend, _GPU_THREADS) as pool:
         done = pool.map(one, cells)
         for parts in tqdm(done, desc="edf", total=len(cells), unit="chunk", mininterval=5):
             for part in parts:

@@ -115,7 +115,8 @@ def estimate_illumination(
         ``method``, ``reason``, ``offset_counts``, ``offset_method``, ``heldout_log_ratio`` (of the
         method used, rms), ``heldout_log_ratio_rms`` (uncorrected and each method), ``flat_error``
         (expected, relative rms), ``edges``, ``cells``, ``planes``, ``saturation_counts``,
-        ``saturation_method``, ``flat_clipped_pixels``, and the fit's own numbers per method.
+        ``saturation_method``, ``equal_neighbours``, ``flat_clipped_pixels``, and the fit's own
+        numbers per method.
 
     Raises
     ------
@@ -249,6 +250,7 @@ def _report(
         "edges": evidence.edges,
         "cells": evidence.cells,
         "planes": list(evidence.binned.planes),
+        "equal_neighbours": evidence.binned.equal_neighbours,
         "saturation_counts": saturation,
         "saturation_method": known,
         "saturated_share": 0.0 if valid is None else round(1.0 - float(valid.mean()), 6),

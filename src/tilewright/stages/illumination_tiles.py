@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from tilewright.io.illumination import CLIPPED_BELOW
 from tilewright.kernels.backend import Array, Backend
-from tilewright.kernels.camera import Top, saturation_found, top_of
+from tilewright.kernels.camera import Top, equal_neighbours, saturation_found, top_of
 from tilewright.kernels.illumination import bin_tile, enlarge
 from tilewright.kernels.overlap_cells import OverlapCells, measure_cells, overlapping_pairs
 from tilewright.stages.tile_source import TileSource
@@ -56,6 +56,8 @@ class BinnedTiles:
         The z-planes read.
     saturation : tuple of (float or None, str)
         Counts from which a pixel was saturated, and how that is known.
+    equal_neighbours : float
+        Share of raw pixels with exactly the counts of their neighbour, median of all planes read.
     """
 
     images: Array
@@ -64,6 +66,7 @@ class BinnedTiles:
     shape_px: tuple[int, int]
     planes: tuple[int, ...]
     saturation: tuple[float | None, str] = (None, "")
+    equal_neighbours: float = 0.0
 
 
 def read_binned(
@@ -89,17 +92,18 @@ def read_binned(
     images = backend.xp.empty(shape, dtype=np.float32)
     peak = backend.xp.empty(shape, dtype=tiles.dtype)
 
-    def read(place: tuple[int, int]) -> Top:
+    def read(place: tuple[int, int]) -> tuple[Top, float]:
         k, tile = place
         raw = tiles.read(tile, chosen[k])
         images[k, tile], peak[k, tile] = bin_tile(backend, raw, factor)
-        return top_of(raw)
+        return top_of(raw), equal_neighbours(raw)
 
     with ThreadPoolExecutor(backend.workers) as pool:
-        done: Iterator[Top] = pool.map(read, places)
-        tops = list(
+        done: Iterator[tuple[Top, float]] = pool.map(read, places)
+        seen = list(
             tqdm(done, "illumination: tiles", len(places), mininterval=5, disable=not progress)
         )
+    tops, equal = zip(*seen, strict=True)
     limit, how = _saturation(saturation_counts, tops, tiles.dtype)
     valid = None if limit is None else peak < limit
     some_saturated = valid is not None and not bool(valid.all())
@@ -110,11 +114,12 @@ def read_binned(
         (size[0], size[1]),
         chosen,
         (limit, how),
+        round(float(np.median(equal)), 4),
     )
 
 
 def _saturation(
-    given: float | None, tops: list[Top], dtype: np.dtype[Any]
+    given: float | None, tops: Sequence[Top], dtype: np.dtype[Any]
 ) -> tuple[float | None, str]:
     if given is not None:
         return float(given), "given"

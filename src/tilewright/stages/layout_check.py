@@ -9,12 +9,7 @@ from numpy.typing import NDArray
 
 from tilewright.io.tiles import Tiles
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.tile_layout import (
-    LayoutScore,
-    is_clear,
-    rank_grids,
-    rank_layouts,
-)
+from tilewright.kernels.tile_layout import LayoutScore, is_clear, rank_grids, rank_layouts
 
 #: Of a grid of more than 100 tiles the middle rows and columns are read.
 _SIDE = 10

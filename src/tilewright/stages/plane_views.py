@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,58 +21,23 @@ _OVERVIEW_PX = 2048
 _STRIP_PX = 1024
 
 
-class Plane(Protocol):
-    """A (y, x) image that is read in parts."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Return rows and columns."""
-        ...
-
-    def read(self, y: slice, x: slice) -> NDArray[Any]:
-        """Return a part of the image, in counts."""
-        ...
-
-
 @dataclass(frozen=True)
-class ArrayPlane:
-    """An image in memory."""
+class Plane:
+    """A (y, x) image that is read in parts, in counts."""
 
-    array: NDArray[Any]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Return rows and columns."""
-        return self.array.shape[0], self.array.shape[1]
-
-    def read(self, y: slice, x: slice) -> NDArray[Any]:
-        """Return a part of the image, in counts."""
-        return self.array[y, x]
-
-
-@dataclass(frozen=True)
-class MosaicPlane:
-    """The first plane of a stored mosaic."""
-
-    mosaic: Mosaic
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Return rows and columns."""
-        return self.mosaic.shape[1], self.mosaic.shape[2]
-
-    def read(self, y: slice, x: slice) -> NDArray[Any]:
-        """Return a part of the image, in counts."""
-        return self.mosaic.read(0, y, x)
+    shape: tuple[int, int]
+    read: Callable[[slice, slice], NDArray[Any]]
 
 
 def as_plane(source: Plane | Mosaic | NDArray[Any] | str | Path) -> Plane:
-    """Return ``source`` as a plane: a path or a mosaic is read from its OME-Zarr."""
-    if isinstance(source, str | Path):
-        source = open_mosaic(source)
-    if isinstance(source, Mosaic):
-        return MosaicPlane(source)
-    return ArrayPlane(source) if isinstance(source, np.ndarray) else source
+    """Return ``source`` as a plane: the first one of a mosaic or of the OME-Zarr at a path."""
+    if isinstance(source, Plane):
+        return source
+    if isinstance(source, np.ndarray):
+        rows, columns = source.shape
+        return Plane((rows, columns), lambda y, x: source[y, x])
+    mosaic = source if isinstance(source, Mosaic) else open_mosaic(source)
+    return Plane(mosaic.shape[1:], partial(mosaic.read, 0))
 
 
 def _binned(image: NDArray[Any], factor: int) -> NDArray[np.float32]:

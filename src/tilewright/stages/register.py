@@ -118,11 +118,7 @@ def register(
     reach = float(max(*planes[0].shape, *planes[1].shape))
     reach = reach if max_shift_px is None else max_shift_px
     transform, evidence = estimate_transform(
-        backend,
-        *views,
-        block_px=block_px,
-        max_shift_px=reach,
-        max_rotation_deg=max_rotation_deg,
+        backend, *views, block_px=block_px, max_shift_px=reach, max_rotation_deg=max_rotation_deg
     )
     numbers = _numbers(evidence)
     failure = "" if evidence.matches else evidence.sentence()
@@ -131,7 +127,8 @@ def register(
         transform = dataclasses.replace(transform, quality=quality)
         failure = _disagreement(quality)
     if failure and not allow_unregistered:
-        advice = _NEGATIVE if negative_of(backend, *views, reach, max_rotation_deg) else _UNLIKE
+        negative, _ = _overlay(backend, *views, reach, max_rotation_deg, -1.0)
+        advice = _NEGATIVE if negative.score > _CLEAR_OVERLAY * negative.chance else _UNLIKE
         raise MismatchError(
             f"{_name(moving)} does not match the reference {_name(reference)}: {failure}; "
             f"{advice}, or set allow_unregistered for this cycle"
@@ -339,18 +336,6 @@ def estimate_transform(
     return transform, evidence
 
 
-def negative_of(
-    backend: Backend,
-    reference: PlaneView,
-    moving: PlaneView,
-    max_shift_px: float,
-    max_rotation_deg: float,
-) -> bool:
-    """Return whether one image is clearly the negative of the other."""
-    found, _ = _overlay(backend, reference, moving, max_shift_px, max_rotation_deg, -1.0)
-    return found.score > _CLEAR_OVERLAY * found.chance
-
-
 def _coarse(
     backend: Backend,
     reference: PlaneView,
@@ -364,7 +349,7 @@ def _coarse(
     affine[:, 2] += coarse.shift_px
     half = np.full(2, (factor - 1) / 2)
     affine[:, 2] = factor * affine[:, 2] - affine[:, :2] @ half + half
-    return _with_affine(affine), coarse, factor
+    return dataclasses.replace(Transform.identity(), affine=affine), coarse, factor
 
 
 def _overlay(
@@ -390,11 +375,6 @@ def _overlay(
     angles = np.linspace(-max_rotation_deg, max_rotation_deg, 2 * steps + 1)
     reach = max_shift_px / factor
     return coarse_alignment(backend, sign * textures[0], textures[1], angles, reach), factor
-
-
-def _with_affine(affine: Floats) -> Transform:
-    still = Transform.identity()
-    return Transform(affine, still.field, still.origin_px, still.block_px, still.confidence)
 
 
 def _significant(found: Measured) -> Floats:

@@ -6,8 +6,8 @@ is the same on every device: the middles of chunks spread evenly over the mosaic
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,20 +18,12 @@ from tilewright.kernels.backend import Backend
 from tilewright.kernels.noise import NoiseModel, photon_transfer
 from tilewright.kernels.plane_order import PlanePairs, add_pairs, compare_planes
 from tilewright.kernels.planes import PlaneVerdict, judge_planes, sample_planes
+from tilewright.stages.tile_windows import Window, regions, with_halo
 
 #: The middles of this many chunks, at most, are looked at, spread evenly.
 _SAMPLES, _SAMPLE_PX = 32, 512
 #: Of these, so many are transformed to compare planes: 0.3 CPU-s each for 17 planes.
 _COMPARED = 8
-
-
-class Cell(NamedTuple):
-    """One chunk: where it is written, and what is read for it."""
-
-    y: slice
-    x: slice
-    read_y: slice
-    read_x: slice
 
 
 @dataclass(frozen=True)
@@ -95,18 +87,13 @@ def kept_planes(mosaic: Mosaic, verdicts: list[PlaneVerdict]) -> NDArray[np.bool
 
 
 def _compare(
-    backend: Backend, mosaic: Mosaic, cells: list[Cell], noise: NoiseModel, pedestal: float
+    backend: Backend, mosaic: Mosaic, cells: list[Window], noise: NoiseModel, pedestal: float
 ) -> PlanePairs | None:
     if mosaic.shape[0] < 3:
         return None
-    count = min(len(cells), _COMPARED)
-    picked = [cells[i * len(cells) // count] for i in range(count)]
-    return add_pairs(
-        [
-            compare_planes(backend, mosaic.read(slice(None), cell.y, cell.x), noise, pedestal)
-            for cell in tqdm(picked, desc="order of planes", unit="chunk", mininterval=5)
-        ]
-    )
+    bar = tqdm(_spread(cells, _COMPARED), desc="order of planes", unit="chunk", mininterval=5)
+    stacks = (mosaic.read(slice(None), cell.y, cell.x) for cell in bar)
+    return add_pairs([compare_planes(backend, stack, noise, pedestal) for stack in stacks])
 
 
 def measure_noise(
@@ -124,12 +111,15 @@ def measure_noise(
     return photon_transfer(backend, np.concatenate([p[:, :width] for p in planes]), pedestal)
 
 
-def sample_cells(mosaic: Mosaic) -> list[Cell]:
+def sample_cells(mosaic: Mosaic) -> list[Window]:
     """Return the middles of chunks, spread evenly over the mosaic; the same for every device."""
-    cells = chunk_cells(mosaic, 0)
-    count = min(len(cells), _SAMPLES)
-    picked = [cells[i * len(cells) // count] for i in range(count)]
-    return [cell._replace(y=_middle(cell.y), x=_middle(cell.x)) for cell in picked]
+    picked = _spread(chunk_windows(mosaic, 0), _SAMPLES)
+    return [replace(cell, y=_middle(cell.y), x=_middle(cell.x)) for cell in picked]
+
+
+def _spread(cells: list[Window], most: int) -> list[Window]:
+    count = min(len(cells), most)
+    return [cells[i * len(cells) // count] for i in range(count)]
 
 
 def _middle(span: slice) -> slice:
@@ -138,17 +128,7 @@ def _middle(span: slice) -> slice:
     return slice(start, start + min(size, _SAMPLE_PX))
 
 
-def chunk_cells(mosaic: Mosaic, halo_px: int) -> list[Cell]:
+def chunk_windows(mosaic: Mosaic, halo_px: int) -> list[Window]:
     """Return the mosaic's chunks row by row, each with a halo cut at the mosaic's borders."""
-    side = mosaic.chunk_px
-    spans = [
-        [
-            (
-                slice(start, min(start + side, size)),
-                slice(max(start - halo_px, 0), min(start + side + halo_px, size)),
-            )
-            for start in range(0, size, side)
-        ]
-        for size in mosaic.shape[1:]
-    ]
-    return [Cell(y, x, read_y, read_x) for y, read_y in spans[0] for x, read_x in spans[1]]
+    shape = mosaic.shape[1:]
+    return [with_halo(region, halo_px, shape) for region in regions(shape, mosaic.chunk_px)]

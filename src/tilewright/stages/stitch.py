@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from tilewright.io.mosaic import MosaicWriter, create_mosaic
-from tilewright.io.zarr_store import OmeZarrVersion
+from tilewright.io.mosaic import create_mosaic
+from tilewright.io.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.blending import (
     Correction,
@@ -30,7 +30,7 @@ from tilewright.kernels.blending import (
 from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
 from tilewright.stages.tile_planes import TilePlanes, abandoning_pool
 from tilewright.stages.tile_source import TileSource
-from tilewright.stages.tile_windows import Region, halves
+from tilewright.stages.tile_windows import Region, halves, spans
 
 if TYPE_CHECKING:
     from tilewright.io.illumination import Illumination
@@ -109,12 +109,12 @@ def stitch(
     if feather_px is None:
         feather_px = overlap_px(tiles.row, tiles.col, places, tiles.shape[1:])
     height, width = tiles.shape[1:]
-    spans = [(tile_span(y, height), tile_span(x, width)) for y, x in places.tolist()]
+    covered = [(tile_span(y, height), tile_span(x, width)) for y, x in places.tolist()]
     correction = make_correction(
         backend, illumination.flat, illumination.dark, illumination.pedestal
     )
-    shape = (max(ys.stop for ys, _ in spans), max(xs.stop for _, xs in spans))
-    plan = StitchPlan(spans, shape, chunk_px, correction, feather_px, interpolation)
+    shape = (max(ys.stop for ys, _ in covered), max(xs.stop for _, xs in covered))
+    plan = StitchPlan(covered, shape, chunk_px, correction, feather_px, interpolation)
     pedestal = int(illumination.pedestal + 0.5)
     ceiling = np.iinfo(tiles.dtype).max if saturation_counts is None else saturation_counts
     with create_mosaic(
@@ -174,12 +174,7 @@ def overlap_px(
 
 def _places(tiles: TileSource, positions: Positions) -> NDArray[np.float64]:
     """Return the (y, x) of each tile, with 0 as the smallest of each."""
-    known = {
-        (int(r), int(c)): (float(y), float(x))
-        for r, c, y, x in zip(
-            positions.row, positions.col, positions.y_px, positions.x_px, strict=True
-        )
-    }
+    known = positions.places()
     keys = list(zip(tiles.row.tolist(), tiles.col.tolist(), strict=True))
     for r, c in keys:
         if (r, c) not in known or not np.isfinite(known[r, c]).all():
@@ -197,35 +192,29 @@ def _check(tiles: TileSource, illumination: Illumination) -> None:
     for name, field in (("flat-field", illumination.flat), ("dark-field", illumination.dark)):
         if field.shape != size:
             raise StitchError(f"the {name} has shape {field.shape}, but the tiles have {size}")
-        if not np.isfinite(field).all():
-            raise StitchError(f"the {name} has pixels that are not finite")
     largest = np.iinfo(tiles.dtype).max
     if not 0 <= illumination.pedestal <= largest:
         raise StitchError(
             f"the dark-field's median is {illumination.pedestal:g} counts, which {tiles.dtype} "
             f"tiles cannot keep as zero light; give a dark-field of 0 to {largest} counts"
         )
-    if illumination.flat.min() <= 0:
-        raise StitchError("the flat-field has pixels of 0 or less")
 
 
 def _stream(
     backend: Backend,
     tiles: TileSource,
     plan: StitchPlan,
-    mosaic: MosaicWriter,
+    mosaic: StoreWriter,
     saturation_counts: float,
     repair: bool,
 ) -> tuple[int, int, TilePlanes]:
     """Fuse and write all chunks; return the pixels clipped low and high, and what was read."""
-    rows, columns = plan.ranges(0), plan.ranges(1)
+    rows, columns = (spans(size, plan.chunk_px) for size in plan.shape)
     steps = [(z, y) for z in range(tiles.shape[0]) for y in rows]
-    needs = {y: plan.touching(y, (0, plan.shape[1])) for y in rows}
+    needs = {y.start: plan.touching((y, slice(0, plan.shape[1]))) for y in rows}
     clipped = np.zeros(2, dtype=np.int64)
-
-    threads = backend.workers if backend.device == "cpu" else _GPU_THREADS
     with (
-        abandoning_pool(threads) as pool,
+        abandoning_pool(backend, _GPU_THREADS) as pool,
         tqdm(total=len(steps) * len(columns), desc="stitch", unit="chunk", mininterval=5) as bar,
     ):
         planes = TilePlanes(tiles, pool, saturation_counts, repair=repair)
@@ -234,18 +223,18 @@ def _stream(
             # A row's tiles are queued before its chunks, so no chunk waits for a queued tile.
             here, ahead = steps[i : i + 1], steps[i + 1 : i + 2]
             for z, y in here:
-                planes.load(z, needs[y])
+                planes.load(z, needs[y.start])
             running = [
-                pool.submit(fuse_chunk, backend, plan, planes, mosaic, z, y, x)
+                pool.submit(fuse_chunk, backend, plan, planes, mosaic, z, (y, x))
                 for z, y in here
                 for x in columns
             ]
             for z, y in ahead:
-                planes.load(z, needs[y])
+                planes.load(z, needs[y.start])
             for future in before:
                 clipped += future.result()
                 bar.update()
-            planes.keep({(z, k) for z, y in [*here, *ahead] for k in needs[y]})
+            planes.keep({(z, k) for z, y in [*here, *ahead] for k in needs[y.start]})
             before = running
     return int(clipped[0]), int(clipped[1]), planes
 
@@ -261,41 +250,36 @@ class StitchPlan:
     feather_px: float
     interpolation: Interpolation
 
-    def touching(self, y: tuple[int, int], x: tuple[int, int]) -> list[int]:
-        """Return the tiles that share pixels with the region [y0, y1) x [x0, x1)."""
+    def touching(self, region: Region) -> list[int]:
+        """Return the tiles that share pixels with a region of the mosaic."""
+        y, x = region
         return [
             k
             for k, (ys, xs) in enumerate(self.spans)
-            if ys.start < y[1] and y[0] < ys.stop and xs.start < x[1] and x[0] < xs.stop
+            if ys.start < y.stop and y.start < ys.stop and xs.start < x.stop and x.start < xs.stop
         ]
-
-    def ranges(self, axis: int) -> list[tuple[int, int]]:
-        """Return the chunks along an axis as (start, stop)."""
-        size, side = self.shape[axis], self.chunk_px
-        return [(start, min(start + side, size)) for start in range(0, size, side)]
 
 
 def fuse_chunk(
     backend: Backend,
     plan: StitchPlan,
     planes: TilePlanes,
-    mosaic: MosaicWriter,
+    mosaic: StoreWriter,
     z: int,
-    y: tuple[int, int],
-    x: tuple[int, int],
+    region: Region,
 ) -> tuple[int, int]:
     """Fuse and write one chunk; return its pixels clipped low and high."""
-    members = plan.touching(y, x)
+    members = plan.touching(region)
     if not members:
         return 0, 0
-    tiles, spans = planes.get(z, members), [plan.spans[k] for k in members]
+    tiles, places = planes.get(z, members), [plan.spans[k] for k in members]
 
     def fuse_part(part: Region) -> tuple[Region, NDArray[Any], int, int]:
         rows, columns = part
         pixels, low, high = fuse(
             backend,
             tiles,
-            spans,
+            places,
             plan.correction,
             (rows.start, columns.start),
             (rows.stop - rows.start, columns.stop - columns.start),
@@ -304,7 +288,7 @@ def fuse_chunk(
         )
         return part, backend.to_numpy(pixels), low, high
 
-    parts = in_parts(backend, fuse_part, (slice(*y), slice(*x)), halves, SMALLEST)
+    parts = in_parts(backend, fuse_part, region, halves, SMALLEST)
     for (rows, columns), pixels, _, _ in parts:
-        mosaic.write(z, rows, columns, pixels)
+        mosaic.write(z, rows.start, columns.start, pixels)
     return sum(low for _, _, low, _ in parts), sum(high for *_, high in parts)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.kernels.backend import Backend
 from tilewright.kernels.camera import MIN_TILES, SAMPLE_TILES, CameraDefects, find_defects
 from tilewright.stages.tile_source import TileSource
 
@@ -68,9 +69,12 @@ def camera_defects(tiles: TileSource, pool: ThreadPoolExecutor) -> CameraDefects
 
 
 @contextmanager
-def abandoning_pool(threads: int) -> Iterator[ThreadPoolExecutor]:
-    """Give a pool that drops what waits in it after an error."""
-    pool = ThreadPoolExecutor(threads)
+def abandoning_pool(backend: Backend, gpu_threads: int) -> Iterator[ThreadPoolExecutor]:
+    """Give a pool that drops what waits in it after an error.
+
+    It has the backend's threads, or ``gpu_threads`` that read and write around a GPU.
+    """
+    pool = ThreadPoolExecutor(backend.workers if backend.device == "cpu" else gpu_threads)
     try:
         yield pool
     finally:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from tilewright.io.illumination import Illumination
 from tilewright.io.positions import (
     Edges,
     Positions,
@@ -36,15 +37,6 @@ Strips = NDArray[np.float32]
 _SMALLEST = Smallest("tile_positions", "the strips that its filter and hot pixels come from")
 
 
-class Fields(Protocol):
-    """What is used of an illumination: sensitivity and counts without light, (y, x)."""
-
-    @property
-    def flat(self) -> NDArray[np.float32]: ...  # noqa: D102
-    @property
-    def dark(self) -> NDArray[np.float32]: ...  # noqa: D102
-
-
 @dataclass(frozen=True)
 class LocatedTiles:
     """Positions, edges, and how they were found.
@@ -55,17 +47,11 @@ class LocatedTiles:
     edges : Edges
     sigma_px : float
         Width of the LoG used.
-    max_shift_px : float
-        Stage tolerance searched, the larger of the two directions; 0 without overlaps.
-    stage_sigma_px : float
-        Spread of the stage about its affine model.
     """
 
     positions: Positions
     edges: Edges
     sigma_px: float
-    max_shift_px: float
-    stage_sigma_px: float
 
     @property
     def yx_px(self) -> NDArray[np.float64]:
@@ -76,7 +62,7 @@ class LocatedTiles:
 @memory_noted(_SMALLEST)
 def locate(
     tiles: TileSource,
-    illumination: Fields | None = None,
+    illumination: Illumination | None = None,
     *,
     backend: Backend,
     max_shift_px: float | None = None,
@@ -93,7 +79,7 @@ def locate(
     ----------
     tiles : TileSource
         Tiles of one cycle and channel.
-    illumination : Fields, optional
+    illumination : Illumination, optional
         Flat-field and dark-field; where absent, strips are divided by their own smoothed mean,
         which leaves errors four times larger.
     backend : Backend
@@ -135,11 +121,11 @@ def locate(
         overlaps.chance,
         tolerance or max_shift_px or 0.03 * min(shape),
     )
-    return _located(tiles, overlaps, solution, sigma, tolerance)
+    return _located(tiles, overlaps, solution, sigma)
 
 
 def _check(
-    tiles: TileSource, illumination: Fields | None, planes: int, sigma_px: float | None
+    tiles: TileSource, illumination: Illumination | None, planes: int, sigma_px: float | None
 ) -> None:
     shape = tiles.shape[1:]
     if len(tiles.row) == 0:
@@ -156,7 +142,7 @@ def _check(
 
 
 def _located(
-    tiles: TileSource, overlaps: Overlaps, solution: Solution, sigma_px: float, tolerance_px: float
+    tiles: TileSource, overlaps: Overlaps, solution: Solution, sigma_px: float
 ) -> LocatedTiles:
     y, x = solution.position_px.T
     a, b = overlaps.pairs.T
@@ -169,31 +155,18 @@ def _located(
             np.asarray(np.round(np.log10(solution.chance), 2), np.float64),
         ),
         sigma_px,
-        tolerance_px,
-        solution.stage_sigma_px,
     )
 
 
-def write_located(
-    folder: Path, located: LocatedTiles, tile_names: Sequence[str] | None = None
-) -> None:
+def write_located(folder: Path, located: LocatedTiles) -> None:
     """Write ``positions.csv``, ``edges.csv`` and ``TileConfiguration.txt``, each whole.
 
-    Parameters
-    ----------
-    folder : Path
-        Made where absent.
-    located : LocatedTiles
-    tile_names : sequence of str, optional
-        Images named in Fiji's file; ``row{r}_col{c}.tif`` by default.
+    ``folder`` is made where absent. Fiji's file names the images ``row{r}_col{c}.tif``.
     """
     positions = located.positions
-    if tile_names is None:
-        tile_names = [
-            f"row{r}_col{c}.tif"
-            for r, c in zip(positions.row.tolist(), positions.col.tolist(), strict=True)
-        ]
-    write_tile_configuration(folder / "TileConfiguration.txt", tile_names, located.yx_px)
+    places = zip(positions.row.tolist(), positions.col.tolist(), strict=True)
+    names = [f"row{r}_col{c}.tif" for r, c in places]
+    write_tile_configuration(folder / "TileConfiguration.txt", names, located.yx_px)
     write_edges(folder / "edges.csv", located.edges)
     write_positions(folder / "positions.csv", positions)
 
@@ -204,7 +177,7 @@ def _bar(title: str, total: int, progress: bool) -> Any:
 
 def _read_strips(
     tiles: TileSource,
-    illumination: Fields | None,
+    illumination: Illumination | None,
     plans: list[StripPlan],
     planes: int,
     workers: int,

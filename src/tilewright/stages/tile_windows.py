@@ -1,4 +1,4 @@
-"""Tiles of a mosaic with the windows, halo included, that they are computed in."""
+"""Parts of a mosaic, and the windows, halo included, that they are computed in."""
 
 from __future__ import annotations
 
@@ -35,18 +35,37 @@ class Window:
     @property
     def inner(self) -> tuple[slice, slice]:
         """(y, x) of the tile's own pixels in the window."""
-        return (
-            slice(self.y.start - self.window_y.start, self.y.stop - self.window_y.start),
-            slice(self.x.start - self.window_x.start, self.x.stop - self.window_x.start),
-        )
+        return within((self.y, self.x), (self.window_y, self.window_x))
 
     @property
     def shape(self) -> tuple[int, int]:
         """(y, x) size of the window."""
-        return (
-            self.window_y.stop - self.window_y.start,
-            self.window_x.stop - self.window_x.start,
-        )
+        return (self.window_y.stop - self.window_y.start, self.window_x.stop - self.window_x.start)
+
+
+def within(part: Region, whole: Region) -> Region:
+    """Return a part of a region relative to its first pixel."""
+    (y, x), (top, left) = part, (whole[0].start, whole[1].start)
+    return slice(y.start - top, y.stop - top), slice(x.start - left, x.stop - left)
+
+
+def spans(size: int, side: int) -> list[slice]:
+    """Cut an axis into spans of ``side``; the last one may be shorter."""
+    return [slice(start, min(start + side, size)) for start in range(0, size, side)]
+
+
+def regions(shape: tuple[int, int], side: int) -> list[Region]:
+    """Cut (y, x) into squares of ``side``, row by row; the last ones may be smaller."""
+    return [(y, x) for y in spans(shape[0], side) for x in spans(shape[1], side)]
+
+
+def with_halo(region: Region, halo_px: int, shape: tuple[int, int]) -> Window:
+    """Return the window of a region: with a halo that is cut at the borders of (y, x)."""
+    y, x = (
+        slice(max(own.start - halo_px, 0), min(own.stop + halo_px, size))
+        for own, size in zip(region, shape, strict=True)
+    )
+    return Window(*region, y, x)
 
 
 def tile_windows(shape: tuple[int, int], tile_px: int, halo_px: int) -> list[Window]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lease_jobs import GIB, RESERVE_B, Machine, holders, until, waiters
+from tests.support.lease_jobs import GIB, Machine, holders, until, waiters
 from tilewright.devices.budget import Request
 from tilewright.devices.evidence import CONTEXT_B
 from tilewright.devices.lease import (
@@ -31,9 +31,7 @@ def test_the_variables_are_set_within_and_undone_after(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     request = Request(4 * GIB, "edf", "s1c2")
     evidence = root / "evidence" / "jobs.jsonl"
-    with lease(
-        request, snapshot=machine.snapshot, root=root, evidence=evidence, reserve_b=RESERVE_B
-    ) as held:
+    with lease(request, snapshot=machine.snapshot, root=root, evidence=evidence) as held:
         assert held.environment().items() <= os.environ.items()
         assert held.environment() == {
             "CUDA_VISIBLE_DEVICES": "GPU-a",
@@ -90,8 +88,8 @@ def test_what_never_fits_is_an_error_at_once(machine: Machine, root: Path) -> No
     evidence = root / "jobs.jsonl"
     request = Request(25 * GIB, "stitch")
     with (
-        pytest.raises(NoDeviceError, match=r"needs 26843545600 B, more than the 25769803776 B"),
-        lease(request, snapshot=machine.snapshot, root=root, evidence=evidence, reserve_b=GIB),
+        pytest.raises(NoDeviceError, match=r"needs 26843545600 B, more than the 26306674688 B"),
+        lease(request, snapshot=machine.snapshot, root=root, evidence=evidence),
     ):
         pass
     assert leases(root) == []

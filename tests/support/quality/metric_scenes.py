@@ -27,6 +27,13 @@ def bad_fit(bench: Bench) -> Asked:
     return [("illumination", 1, ("2",))]
 
 
+def eight_bits(bench: Bench) -> Asked:
+    bench.edit_raw(1, "2", lambda stack: np.round(stack / 500) * 500)
+    bench.path("illumination_json", 1, "2").unlink()
+    bench.illumination(1, "2")
+    return [("illumination", 1, ("2",))]
+
+
 def deep_vignette(bench: Bench) -> Asked:
     def edit(flat: Array) -> Array:
         y, x = np.meshgrid(*[np.linspace(-1, 1, n) for n in flat.shape], indexing="ij")
@@ -173,6 +180,7 @@ def let_through(bench: Bench) -> Asked:
 WARNS: dict[str, str | tuple[str, Harm]] = {
     "heldout_log_ratio": ("a flat-field whose held-out overlaps differ by 10 %", bad_fit),
     "flat_error": ("a flat-field whose own error is 5 %", bad_fit),
+    "equal_neighbours": ("a channel stored in 8 bits, black cut off", eight_bits),
     "flat_minimum": ("a flat-field with 6 % of the light in its corners", deep_vignette),
     "accepted_edges": ("8 of 12 overlaps without a match", edited_edges(accepted=False)),
     "edge_residual_px": (

@@ -44,6 +44,8 @@ AccountingStorageHost=127.0.0.1
 AccountingStorageEnforce=associations,limits,qos
 AccountingStorageTRES=gres/gpu
 AccountingStoreFlags=job_comment
+PreemptType=preempt/qos
+PreemptMode=REQUEUE
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=2
 """

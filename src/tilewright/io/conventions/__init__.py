@@ -6,21 +6,7 @@ import os
 from pathlib import Path
 
 from tilewright.io.conventions import codex, fiji, imagexpress, ome_tiff, pattern
-from tilewright.io.conventions.common import (
-    RawDataError,
-    RawPlane,
-    ScanOptions,
-    select_region,
-)
-
-__all__ = [
-    "CONVENTIONS",
-    "RawDataError",
-    "RawPlane",
-    "ScanOptions",
-    "scan",
-    "select_region",
-]
+from tilewright.io.conventions.common import RawDataError, RawPlane, ScanOptions
 
 _SCANNERS = {
     "codex": codex.scan,
@@ -29,8 +15,6 @@ _SCANNERS = {
     "imagexpress": imagexpress.scan,
     "fiji": fiji.scan,
 }
-#: What ``acquisition.convention`` may be.
-CONVENTIONS = tuple(_SCANNERS)
 
 
 def scan(

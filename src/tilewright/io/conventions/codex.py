@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import re
 
-from tilewright.io.conventions.common import (
-    RawPlane,
-    ScanOptions,
-    list_folder,
-    rebase_z,
-)
+from tilewright.io.conventions.common import RawPlane, ScanOptions, list_folder, rebase_z
 
 _FOLDER = re.compile(r"(?i)^cyc0*(\d+)(?:_reg0*(\d+).*)?$")
 _FILE = re.compile(r"(?i)^(?:(.*)_)?0*(\d+)_Z0*(\d+)_CH0*(\d+)\.tiff?$")
 #: Where the cycle folders may be, seen from the folder that the user names.
-_ROOTS = ("", "/data/raw", "/raw", "/data")
+_ROOTS = ((), ("data", "raw"), ("raw",), ("data",))
 
 
 def find_root(raw_dir: str) -> str | None:
     """Return the folder that holds the cycle folders, or None."""
-    for below in _ROOTS:
-        parts = below.strip("/").split("/") if below else []
+    for parts in _ROOTS:
         folder = raw_dir
         for part in parts:
             if part not in list_folder(folder)[0]:

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-#: Endings of the image files that are looked at.
-IMAGE_SUFFIXES = (".tif", ".tiff")
 #: Beside the manifests: the folder below which their paths lie.
 RAW_DIR_FILE = "raw_dir.txt"
 _CYCLE = re.compile(r"(?i)(?:^|[_\-. ])(?:cyc|cycle|round)[_\- ]?0*(\d+)(?=$|[_\-. ])")
@@ -79,13 +77,8 @@ class ScanOptions:
     flip_x: bool = False
 
 
-def is_image(name: str) -> bool:
-    """Return whether a file name is one of a TIFF, and not one that a Mac left."""
-    return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith("._")
-
-
 def list_folder(folder: str) -> tuple[list[str], list[str]]:
-    """Return the sorted names of the folders and of the images in ``folder``.
+    """Return the sorted names of the folders and of the images (TIFFs) in ``folder``.
 
     Raises
     ------
@@ -96,9 +89,10 @@ def list_folder(folder: str) -> tuple[list[str], list[str]]:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
+                # Hidden are also the files that a Mac leaves beside each.
                 if entry.name.startswith("."):
                     continue
-                if is_image(entry.name):
+                if entry.name.lower().endswith((".tif", ".tiff")):
                     images.append(entry.name)
                 elif entry.is_dir():
                     folders.append(entry.name)

@@ -1,0 +1,278 @@
+"""What fits on each account now: limits less live use, pending jobs and what is sent (pure)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from tilewright.placement.jobs import KINDS, Kind, Place, Shape
+from tilewright.placement.limits import (
+    Pool,
+    Sharing,
+    largest,
+    left,
+    make_pools,
+    may_use,
+    needs,
+    room_on,
+    unknown_use,
+)
+from tilewright.slurm.accounts import COUNTED, Above, Account
+from tilewright.slurm.jobs import SlurmJob, why_pending
+from tilewright.slurm.nodes import Node, placed
+from tilewright.slurm.records import Partition, Tres
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is promised on an account, in a partition, but not in use yet."""
+
+    account: str
+    tres: Mapping[str, int]
+    partition: str | None = None
+
+
+def claim_of(place: Place) -> Claim:
+    """Return what a job at a place takes of its account."""
+    return Claim(place.account, needs(place.shape, 1), place.partition)
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The free capacity of all accounts now.
+
+    Attributes
+    ----------
+    accounts : tuple of Account
+        With live use and claims in ``used`` and ``mine``.
+    closed : dict of (str, str) to str
+        Account and device kind that take none now, and why.
+    mode, utilisation, partitions
+        As for :func:`~tilewright.placement.limits.make_pools`.
+    nodes : tuple of Node or None
+        With claims taken off what is free; None where they are not known.
+    avoided : dict of (str, str) to str
+        Account and device kind where own jobs pended in vain: nothing is sent there now but what
+        can run nowhere else.
+    """
+
+    accounts: tuple[Account, ...]
+    closed: Mapping[tuple[str, Kind], str]
+    mode: Sharing
+    utilisation: float
+    partitions: Mapping[Kind, Partition | None]
+    nodes: tuple[Node, ...] | None = None
+    avoided: Mapping[tuple[str, Kind], str] = field(default_factory=dict)
+
+    def pools(self, shapes: Mapping[Kind, Shape]) -> list[Pool]:
+        """Return the pools for jobs of these shapes; one that is closed has nothing free."""
+        found = make_pools(
+            self.accounts,
+            {kind: shape for kind, shape in shapes.items() if self.has_partition(kind)},
+            mode=self.mode,
+            utilisation=self.utilisation,
+            partitions=self.partitions,
+            nodes=self.nodes,
+        )
+        shut = {**self.closed, **self.avoided}
+        return [replace(p, free=0) if (p.account, p.kind) in shut else p for p in found]
+
+    def has_partition(self, kind: Kind) -> bool:
+        """Return whether there is a partition for a device kind; for CPUs Slurm has a default."""
+        return kind == "cpu" or self.partitions.get(kind) is not None
+
+    def fits(self, account: str, kind: Kind, shape: Shape) -> bool:
+        """Return whether one more job fits now, all CPUs of the account counted."""
+        room = self.on_nodes(kind, shape, now=True)
+        if room == 0 or (account, kind) in self.avoided:
+            return False
+        return self.may_queue(account, kind, shape)
+
+    def on_nodes(self, kind: Kind, shape: Shape, *, now: bool) -> int | None:
+        """Return how many jobs the nodes of a kind hold; None where they are not known."""
+        where = self.partitions.get(kind)
+        if self.nodes is None or where is None:
+            return None
+        return room_on(self.nodes, where, shape, now=now)
+
+    def may_queue(self, account: str, kind: Kind, shape: Shape) -> bool:
+        """Return whether no limit keeps one more job from starting once a node has room for it."""
+        if (account, kind) in self.closed or not self.has_partition(kind):
+            return False
+        if self.on_nodes(kind, shape, now=False) == 0:
+            return False
+        here = next((a for a in self.accounts if a.name == account), None)
+        where = self.partitions.get(kind)
+        if here is None or (where is not None and not may_use(here, where)):
+            return False
+        wanted = needs(shape, 1)
+        for tres in COUNTED:
+            free = (left(here, where, tres), largest(here, where, tres))
+            if any(n is not None and wanted[tres] > n for n in free):
+                return False
+        return all(jobs > 0 for jobs in here.free_jobs(now=True).values())
+
+    def take(self, account: str, kind: Kind, shape: Shape) -> Capacity:
+        """Return the capacity that is left when one more job has its place."""
+        where = self.partitions.get(kind)
+        claim = Claim(account, needs(shape, 1), where.name if where else None)
+        own = {a.name: a for a in self.accounts}
+        return replace(
+            self,
+            accounts=tuple(_claimed(a, [claim], own) for a in self.accounts),
+            partitions=_with_claims(self.partitions, [claim]),
+            nodes=_on_nodes(self.nodes, [claim]),
+        )
+
+    def without(self, kind: Kind, why: str) -> Capacity:
+        """Return the capacity with a device kind closed on every account."""
+        return replace(self, closed={**self.closed, **{(a.name, kind): why for a in self.accounts}})
+
+    def free_cpus(self, account: Account) -> float:
+        """Return the CPUs that are left for CPU jobs; infinite without a limit."""
+        cpus = left(account, self.partitions.get("cpu"), "cpu")
+        return math.inf if cpus is None else cpus
+
+
+def capacity_now(
+    accounts: Iterable[Account],
+    waiting: Iterable[SlurmJob],
+    sent: Iterable[Claim],
+    *,
+    mode: Sharing,
+    utilisation: float,
+    partitions: Mapping[Kind, Partition | None],
+    nodes: tuple[Node, ...] | None = None,
+) -> Capacity:
+    """Return the capacity beside live use, own pending jobs, and those sent but not seen yet.
+
+    An account whose use is not known takes nothing. One on which own jobs pend for a group
+    limit takes nothing more of the kind that waits, and nothing at all where CPUs or memory are
+    what they wait for. A job that asks for more than the limit itself waits for ever and counts
+    for nothing.
+
+    Parameters
+    ----------
+    accounts : iterable of Account
+        With live use.
+    waiting : iterable of SlurmJob
+        Own pending jobs, of every run.
+    sent : iterable of Claim
+        Jobs handed to sbatch that squeue does not show yet.
+    mode, utilisation, partitions, nodes
+        As for :func:`~tilewright.placement.limits.make_pools`.
+    """
+    known = [account for account in accounts if account.used is not None]
+    own = {account.name: account for account in known}
+    pending = [
+        job
+        for job in waiting
+        if job.state in ("PENDING", "CONFIGURING")
+        and (account := own.get(job.account)) is not None
+        and job.qos in ("", account.qos)
+        and _may_ever(job, account)
+    ]
+    claims = [Claim(job.account, {**job.tres, "jobs": 1}, job.partition) for job in pending]
+    claims += sent
+    return Capacity(
+        tuple(_claimed(account, claims, own) for account in known),
+        _closed(known, partitions, pending),
+        mode,
+        utilisation,
+        _with_claims(partitions, claims),
+        _on_nodes(nodes, claims),
+    )
+
+
+def _closed(
+    accounts: Iterable[Account],
+    partitions: Mapping[Kind, Partition | None],
+    pending: Iterable[SlurmJob],
+) -> dict[tuple[str, Kind], str]:
+    """Return the account and device kinds that take nothing now, and why."""
+    closed: dict[tuple[str, Kind], str] = {}
+    for account in accounts:
+        for kind in KINDS:
+            if unknown := list(unknown_use(account, partitions.get(kind))):
+                closed[account.name, kind] = f"use of {', '.join(unknown)} is not known"
+    for job in pending:
+        if why_pending(job.reason).obstacle == "limit":
+            why = f"job {job.id} pends there: {job.reason}"
+            closed[job.account, "gpu"] = why
+            if "GRES" not in job.reason.upper():
+                closed[job.account, "cpu"] = why
+    return closed
+
+
+def _may_ever(job: SlurmJob, account: Account) -> bool:
+    """Return whether a job asks for no more than the limits themselves."""
+    return all(
+        job.tres.get(tres, 0) <= most
+        for limits in (account.limit, account.limit_per_user)
+        for tres, most in limits.items()
+    )
+
+
+def _claimed(account: Account, claims: Iterable[Claim], own: Mapping[str, Account]) -> Account:
+    """Return an account with what is promised on it, its QOS or below the same account, in use."""
+    claims = [claim for claim in claims if claim.account in own]
+    account = replace(account, above=tuple(_claimed_above(a, claims, own) for a in account.above))
+    total = _total(claim for claim in claims if own[claim.account].qos == account.qos)
+    if not total:
+        return account
+    return replace(
+        account,
+        used=_plus(account.used, total),
+        mine=_plus(account.mine, total),
+        jobs_used=(account.jobs_used or 0) + total["jobs"],
+        jobs_mine=(account.jobs_mine or 0) + total["jobs"],
+    )
+
+
+def _claimed_above(above: Above, claims: Iterable[Claim], own: Mapping[str, Account]) -> Above:
+    if above.used is None:
+        return above
+    total = _total(c for c in claims if above.name in {one.name for one in own[c.account].above})
+    return replace(above, used=_plus(above.used, total))
+
+
+def _total(claims: Iterable[Claim]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for claim in claims:
+        total.update(claim.tres)
+    return total
+
+
+def _plus(used: Tres | None, more: Mapping[str, int]) -> Tres:
+    return {tres: (used or {}).get(tres, 0) + more.get(tres, 0) for tres in COUNTED}
+
+
+def _on_nodes(nodes: tuple[Node, ...] | None, claims: Iterable[Claim]) -> tuple[Node, ...] | None:
+    """Return the nodes with what is promised, as Slurm would fill them."""
+    if nodes is None:
+        return None
+    for claim in claims:
+        wanted = {tres: n for tres, n in claim.tres.items() if tres in COUNTED}
+        nodes = tuple(placed(nodes, claim.partition, wanted))
+    return nodes
+
+
+def _with_claims(
+    partitions: Mapping[Kind, Partition | None], claims: Iterable[Claim]
+) -> dict[Kind, Partition | None]:
+    """Return the partitions with what is promised on their QOS counted as in use."""
+    claims = list(claims)
+    qos = {p.name: p.qos for p in partitions.values() if p is not None and p.limit}
+    found: dict[Kind, Partition | None] = {}
+    for kind, where in partitions.items():
+        total: Counter[str] = Counter()
+        for claim in claims:
+            if where is not None and claim.partition in qos and qos[claim.partition] == where.qos:
+                total.update(claim.tres)
+        if where is not None and total:
+            used = None if where.used is None else _plus(where.used, total)
+            where = replace(where, used=used, mine=_plus(where.mine, total))
+        found[kind] = where
+    return found

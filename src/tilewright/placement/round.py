@@ -1,0 +1,231 @@
+"""One round of placing: which ready tasks start now, where, and why the others wait (pure)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tilewright.placement.capacity import Capacity
+from tilewright.placement.jobs import Kind, Place, Shape, Task
+from tilewright.placement.limits import clipped
+from tilewright.placement.policy import decide
+from tilewright.placement.routing import Plan
+from tilewright.placement.sizing import Shapes
+from tilewright.placement.workload import Running, Slots, Strategy, Workload
+from tilewright.slurm.accounts import Account
+
+_PASSES = 6
+#: Jobs of one device kind that wait in Slurm's queue for nodes that others fill.
+_QUEUED = 4
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A task that starts now, where, why, and how long it may take."""
+
+    task: Task
+    place: Place
+    reason: str
+    estimate_s: float
+    small: bool = False
+
+
+class Round:
+    """Fills the free capacity in passes: where the largest task fits nowhere, the next (pure)."""
+
+    def __init__(
+        self,
+        work: Workload,
+        plan: Plan,
+        capacity: Capacity,
+        active: Sequence[Task],
+        bad_nodes: Mapping[Kind, Collection[str]],
+        preferred: Mapping[str, str],
+        now_s: float,
+    ) -> None:
+        self.work, self.plan, self.capacity, self.now_s = work, plan, capacity, now_s
+        self.active, self.bad_nodes, self.preferred = list(active), bad_nodes, preferred
+        self.shapes = Shapes(plan.estimates, capacity)
+        self.placements: list[Placement] = []
+        self.why: dict[str, str] = {}
+
+    def place(
+        self, ready: Sequence[Task], later: Sequence[Task], last: Strategy | None
+    ) -> Strategy | None:
+        """Place the ready tasks, the small ones last."""
+        large = [task for task in ready if task.name in self.work.index]
+        coming = [task for task in later if task.name in self.work.index]
+        left = large
+        for _ in range(_PASSES):
+            if not left:
+                break
+            placed, last = self._pass(left, coming, last)
+            if placed:
+                left = [task for task in left if task.name not in placed]
+            else:
+                left = self.shapes.without_largest(left)
+        for task in ready:
+            if task.name not in self.work.index:
+                self._place_small(task)
+        self._queue(task for task in ready if task.name in self.why)
+        return last
+
+    def _pass(
+        self, large: Sequence[Task], coming: Sequence[Task], last: Strategy | None
+    ) -> tuple[set[str], Strategy | None]:
+        shapes = self.shapes.largest(large)
+        if "gpu" not in shapes and (more := self.shapes.largest(coming).get("gpu")):
+            shapes = {"gpu": more, **shapes}
+        pools = self.slots(shapes)
+        if not any(pool.free for pool in pools):
+            self.why |= dict.fromkeys((task.name for task in large), "no slot is free")
+            return set(), last
+        made = decide(
+            self.work,
+            [task.name for task in large],
+            [task.name for task in coming],
+            pools,
+            self.now_s,
+            preferred=self.preferred,
+            last=last,
+        )
+        self.why |= made.waiting
+        by_name = {task.name: task for task in large}
+        where = {pool.name: pool for pool in pools}
+        placed = set()
+        for start in made.starts:
+            pool = where[start.pool]
+            task = by_name[start.job]
+            fits = self.capacity.fits(pool.account, pool.kind, self.shapes.of(task)[pool.kind])
+            if fits and self._start(task, pool.account, pool.kind, start.reason):
+                placed.add(start.job)
+        return placed, made.strategy
+
+    def _queue(self, ready: Iterable[Task]) -> None:
+        """Have Slurm keep a turn on nodes that others fill, for tasks that nothing else takes.
+
+        That is where no other device kind has own jobs, whose slots come free, or room on its
+        nodes. A few at a time: what waits there can go nowhere else without being cancelled.
+        """
+        own = [(one.place.kind, one.seen) for one in self.active if one.place]
+        served = {kind for kind, _ in own}
+        pending = Counter(kind for kind, seen in own if not seen or seen.state != "RUNNING")
+        for task in ready:
+            for kind, shape in self.shapes.of(task).items():
+                elsewhere = served & {k for k in task.job.kinds if k != kind}
+                if pending[kind] >= _QUEUED or elsewhere or not self._full(kind, shape):
+                    continue
+                open_ = [a.name for a in self._allowed(task, kind, shape)]
+                why = f"others fill the {kind} nodes, so it waits in Slurm's queue"
+                if open_ and self._start(task, open_[pending[kind] % len(open_)], kind, why):
+                    pending[kind] += 1
+                    served.add(kind)
+                    break
+
+    def _full(self, kind: Kind, shape: Shape) -> bool:
+        return self.capacity.on_nodes(kind, shape, now=True) == 0
+
+    def _allowed(self, task: Task, kind: Kind, shape: Shape) -> list[Account]:
+        """Return the accounts whose limits let a task wait for a node."""
+        chosen = task.job.fixed.account
+        return [
+            account
+            for account in self.capacity.accounts
+            if chosen in (None, account.name) and self.capacity.may_queue(account.name, kind, shape)
+        ]
+
+    def _start(
+        self, task: Task, account: str, kind: Kind, reason: str, *, small: bool = False
+    ) -> bool:
+        shape = self.shapes.of(task)[kind]
+        if not self.capacity.may_queue(account, kind, shape):
+            return False
+        here = next(a for a in self.capacity.accounts if a.name == account)
+        found = self.plan.place(here, kind, task.job.rule, task.job.wildcards)
+        place = replace(
+            found,
+            partition=task.job.fixed.partition or found.partition,
+            shape=clipped(shape, here, self.capacity.partitions.get(kind)),
+            exclude=tuple(sorted({*self.bad_nodes[kind], *task.past.nodes})),
+        )
+        self.capacity = self.capacity.take(account, kind, shape)
+        estimate_s = self.plan.estimates.seconds(task.job, kind)
+        self.placements.append(Placement(task, place, reason, estimate_s, small))
+        self.active.append(replace(task, place=place, sent_s=self.now_s, seen=None))
+        self.why.pop(task.name, None)
+        return True
+
+    def _place_small(self, task: Task) -> None:
+        """Place a small task where most CPUs are free; it takes no slot from others."""
+        shape = self.shapes.of(task)["cpu"]
+        open_ = [
+            account
+            for account in self._allowed(task, "cpu", shape)
+            if self.capacity.fits(account.name, "cpu", shape)
+        ]
+        if not open_:
+            self.why[task.name] = "no account has free capacity for it"
+            return
+        best = max(open_, key=lambda a: (self.capacity.free_cpus(a), a.name))
+        self._start(task, best.name, "cpu", "a small job, where most CPUs are free", small=True)
+
+    def sooner_elsewhere(
+        self, task: Task, waited_s: float, *, other_nodes: bool = False, anywhere: bool = False
+    ) -> tuple[str, Kind, Shape] | None:
+        """Return the place that would finish a pending task first, None where it best waits.
+
+        Parameters
+        ----------
+        task : Task
+            Pending at its place.
+        waited_s : float
+            How long it has pended: the guess of how long it still will. Where none of its nodes
+            is up any more it waits for ever.
+        other_nodes : bool
+            It pends for its nodes, so that another account on the same nodes is no better.
+        anywhere : bool
+            It cannot stay, so a place where it would wait for nodes is better too.
+        """
+        assert task.place is not None
+        seconds, here = self.plan.estimates.seconds, task.place
+        gone = self.capacity.on_nodes(here.kind, here.shape, now=False) == 0
+        best, best_s = None, math.inf if gone else waited_s + seconds(task.job, here.kind)
+        for account in self.capacity.accounts:
+            for kind, shape in self.shapes.of(task).items():
+                same = (account.name, kind) == (here.account, here.kind)
+                if same or task.job.fixed.account not in (None, account.name):
+                    continue
+                end_s = seconds(task.job, kind)
+                if (other_nodes and kind == here.kind) or end_s >= best_s:
+                    continue
+                takes = self.capacity.may_queue if anywhere else self.capacity.fits
+                if takes(account.name, kind, shape):
+                    best, best_s = (account.name, kind, shape), end_s
+        return best
+
+    def slots(self, shapes: Mapping[Kind, Shape]) -> list[Slots]:
+        """Return the pools for jobs of these shapes, with own jobs in them."""
+        return [
+            Slots(pool.name, pool.account, pool.kind, pool.free + len(own), pool.free, tuple(own))
+            for pool in self.capacity.pools(shapes)
+            for own in [self._running(pool.account, pool.kind)]
+        ]
+
+    def _running(self, account: str, kind: Kind) -> list[Running]:
+        """Return own jobs in the slots of a pool; what pends in a closed one holds none."""
+        found = []
+        closed = (account, kind) in self.capacity.closed
+        for task in self.active:
+            place, seen = task.place, task.seen
+            if place is None or (place.account, place.kind) != (account, kind):
+                continue
+            start_s = seen.start_s if seen and seen.state == "RUNNING" else None
+            if start_s is None and closed:
+                continue
+            if start_s is None:  # it may wait as long again as it has
+                start_s = 2 * self.now_s - task.sent_s
+            end_s = start_s + self.plan.estimates.seconds(task.job, kind)
+            found.append(Running(task.name, start_s, end_s))
+        return found
