@@ -60,6 +60,22 @@ def test_psf_mean_needs_deconvolution(config: dict[str, Any]) -> None:
         load_experiment(config)
 
 
+def test_the_direct_plane_needs_optics_and_no_deconvolution(config: dict[str, Any]) -> None:
+    set_key(config, "edf.method", "direct")
+    settings = load_experiment(config).settings
+    assert settings.needs_psf
+    assert not settings.plane_of_deconvolved
+    set_key(config, "deconvolve.method", "none")
+    load_experiment(config)
+    set_key(config, "optics.numerical_aperture", None)
+    with pytest.raises(ConfigError, match=r"numerical_aperture.*and edf.method: auto"):
+        load_experiment(config)
+    set_key(config, "edf.method", "auto")
+    settings = load_experiment(config).settings
+    assert not settings.needs_psf
+    assert not settings.plane_of_deconvolved
+
+
 HEAD = "cycle,channel,marker,emission_nm\n"
 GOOD = HEAD + "1,1,DAPI_1,461\n1,2,CD3,525\n2,1,DAPI_2,461\n"
 

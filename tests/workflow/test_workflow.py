@@ -74,23 +74,58 @@ def test_flat_field(run: Run, truth: PhantomTruth, channel: int) -> None:
     assert after < before / 3
 
 
-@pytest.mark.parametrize(("cycle", "channel"), [(1, 1), (1, 2)])
-def test_in_focus_plane(run: Run, truth: PhantomTruth, cycle: int, channel: int) -> None:
-    """Deconvolution and projection come nearer to the truth than any raw plane."""
-    name = f"cycle{cycle}_channel{channel}.zarr"
-    plane = open_mosaic(run.sample / "edf" / name).read(0).astype(float)
-    stack = open_mosaic(run.sample / "stitch" / name)
+def _in_focus(
+    run: Run, truth: PhantomTruth, cycle: int, channel: int
+) -> tuple[Image, Image, NDArray[np.bool_]]:
+    """Return the plane, the truth, and where they can be compared."""
+    path = run.sample / f"edf/cycle{cycle}_channel{channel}.zarr"
+    plane = open_mosaic(path).read(0).astype(float)
     oy, ox = _offset(run, truth, cycle)
     y, x = np.mgrid[: plane.shape[0], : plane.shape[1]]
     expected = ndimage.map_coordinates(truth.projections[cycle, channel], [y + oy, x + ox], order=3)
     # Debris is brighter than the camera can say; 24 px are the mosaic's ragged rim.
     judged = expected < np.percentile(expected, 99.5)
     judged[:24] = judged[-24:] = judged[:, :24] = judged[:, -24:] = False
+    return plane, expected, judged
+
+
+@pytest.mark.parametrize(("cycle", "channel"), [(1, 1), (1, 2)])
+def test_in_focus_plane(run: Run, truth: PhantomTruth, cycle: int, channel: int) -> None:
+    """Deconvolution and projection come nearer to the truth than any raw plane."""
+    plane, expected, judged = _in_focus(run, truth, cycle, channel)
+    stack = open_mosaic(run.sample / f"stitch/cycle{cycle}_channel{channel}.zarr")
     reached = _correlation(plane[judged], expected[judged])
     raw = max(_correlation(stack.read(z)[judged], expected[judged]) for z in range(stack.shape[0]))
     assert reached > 0.95
     # 0.59 and 0.20 of the best raw plane's disagreement are left.
     assert 1 - reached < 0.75 * (1 - raw)
+
+
+def test_the_direct_plane(tmp_path: Path, run: Run, truth: PhantomTruth) -> None:
+    """Nothing is deconvolved for it, quality passes, and it is as near to the truth."""
+    other = make_run(tmp_path / "direct", raw=run.folder / "raw")
+    other.edit(edf={"method": "direct"})
+    other.snakemake("registration", "qc")
+    assert not (other.sample / "deconvolve").exists()
+    content = json.loads((other.results / "qc.json").read_text())
+    assert {item["stage"] for item in content["items"]} == {
+        *("illumination", "tile_positions", "stitch", "edf", "register", "image"),
+    }
+    judged = [item for item in content["items"] if item["stage"] in ("edf", "image")]
+    assert {item["verdict"] for item in judged} <= {"pass", "warn"}
+    for channel in (1, 2):
+        name = f"edf/cycle1_channel{channel}.zarr"
+        assert open_mosaic(other.sample / name).attributes["method"] == "direct"
+        left = []
+        for made in (run, other):
+            plane, expected, at = _in_focus(made, truth, 1, channel)
+            left.append(1 - _correlation(plane[at], expected[at]))
+        assert left[1] < 1.1 * left[0]
+    # The target deconvolves all the same, and so does another method.
+    assert other.planned("deconvolution")["deconvolve"] == 6
+    other.edit(edf={"method": "auto"})
+    jobs = other.planned("registration")
+    assert jobs["deconvolve"] == jobs["edf_plane"] == 6
 
 
 @pytest.mark.parametrize("cycle", [2, 3])

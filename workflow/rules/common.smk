@@ -70,7 +70,9 @@ except (
 
 routed = plan.routed
 threads = plan.threads
+# Whether stacks can be deconvolved, and whether the in-focus plane is made of such.
 DECONVOLVED = experiment.settings.deconvolve.method != "none"
+PLANE_OF_DECONVOLVED = experiment.settings.plane_of_deconvolved
 PLANE = "{sample}_cycle{cycle}_channel{channel}"
 CYCLE = "{sample}_cycle{cycle}"
 
@@ -135,7 +137,7 @@ def registered_images():
 
 def quality_stages(cycle):
     """Return the stages that have quality numbers in a cycle."""
-    absent = set() if DECONVOLVED else {"deconvolve"}
+    absent = set() if PLANE_OF_DECONVOLVED else {"deconvolve"}
     if cycle not in experiment.moving_cycles:
         absent.add("register")
     return [stage for stage in STAGES if stage not in absent]

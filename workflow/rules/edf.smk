@@ -1,8 +1,8 @@
 rule edf_plane:
     input:
         unpack(lambda wildcards: experiment.files("deconvolve", wildcards)),
-        mosaic=layout.deconvolve if DECONVOLVED else layout.stitch,
-        focus=layout.deconvolve_focus if DECONVOLVED else [],
+        mosaic=layout.deconvolve if PLANE_OF_DECONVOLVED else layout.stitch,
+        focus=layout.deconvolve_focus if PLANE_OF_DECONVOLVED else [],
     output:
         plane=directory(layout.edf),
         height=layout.height,

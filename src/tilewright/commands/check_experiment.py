@@ -72,7 +72,7 @@ def missing_bytes(experiment: Experiment, layout: Layout) -> float:
     bytes. Mosaics are taken as tiles side by side less their overlap; everything else is small.
     """
     size_of = data_size(experiment, layout)
-    deconvolved = experiment.settings.deconvolve.method != "none"
+    deconvolved = experiment.settings.plane_of_deconvolved
     total = 0.0
     for sample in experiment.samples:
         size = size_of(sample)

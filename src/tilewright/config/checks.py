@@ -277,7 +277,12 @@ def data_sizes(
     settings = experiment.settings
     deconvolve = settings.deconvolve
     model = ShapeModel(
-        BlockSizes(settings.output.chunk_px, deconvolve.tile_px, deconvolve.halo_px),
+        BlockSizes(
+            settings.output.chunk_px,
+            deconvolve.tile_px,
+            deconvolve.halo_px,
+            direct_plane=settings.edf.method == "direct",
+        ),
         overrides={rule: own.model_dump() for rule, own in settings.resources.items()},
     )
     return DataSizes(model, data_size(experiment, layout), kinds_of)

@@ -249,7 +249,7 @@ def _check_references(experiment: Experiment) -> None:
 def _check_optics(experiment: Experiment) -> None:
     """Refuse a computed PSF without its optics before any work is done."""
     settings = experiment.settings
-    if settings.deconvolve.method == "none" or settings.deconvolve.psf_file is not None:
+    if not settings.needs_psf or settings.deconvolve.psf_file is not None:
         return
     at_surface = settings.optics.depth_um == 0
     missing = [
@@ -264,6 +264,7 @@ def _check_optics(experiment: Experiment) -> None:
         raise ConfigError(
             f"the PSF cannot be computed without {', '.join(missing)}; fill it in, or give "
             "deconvolve.psf_file, or set deconvolve.method: none"
+            + (" and edf.method: auto" if settings.edf.method == "direct" else "")
         )
     aperture, index = settings.optics.numerical_aperture, settings.optics.immersion_refractive_index
     if aperture is not None and index is not None and aperture >= index:

@@ -187,7 +187,7 @@ class DeconvolveSettings(Section):
 class EdfSettings(Section):
     """Projection of the z-stack onto one in-focus plane."""
 
-    method: Literal["auto", "psf_mean", "soft_focus"] = "auto"
+    method: Literal["auto", "direct", "psf_mean", "soft_focus"] = "auto"
 
 
 class RegistrationSettings(Section):
@@ -252,3 +252,13 @@ class Settings(Section):
     output: OutputSettings = OutputSettings()
     qc: QcSettings = QcSettings()
     resources: dict[str, RuleResources] = Field(default_factory=dict)
+
+    @property
+    def plane_of_deconvolved(self) -> bool:
+        """Whether the in-focus plane is made from the deconvolved stack."""
+        return self.deconvolve.method != "none" and self.edf.method != "direct"
+
+    @property
+    def needs_psf(self) -> bool:
+        """Whether the in-focus plane is made with a PSF."""
+        return self.deconvolve.method != "none" or self.edf.method == "direct"

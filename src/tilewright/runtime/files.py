@@ -40,6 +40,21 @@ def whole_or_nothing(path: Path, *, shared: bool = False) -> Iterator[Path]:
         _remove(partial)
 
 
+@contextlib.contextmanager
+def scratch_beside(path: Path) -> Iterator[Path]:
+    """Give an empty folder beside ``path`` that is gone after the block.
+
+    One that a killed process left there is emptied.
+    """
+    folder = path.with_name(f".{path.name}.scratch")
+    _remove(folder)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        _remove(folder)
+
+
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 from tqdm import tqdm
 
 from tilewright.io.mosaic import Mosaic, create_mosaic, open_mosaic
@@ -31,7 +30,7 @@ from tilewright.kernels.device_memory import Smallest, memory_noted, shrinking
 from tilewright.kernels.focus import blur, correction, explain
 from tilewright.kernels.thinning import CountModel, Stopping, choose_iterations, measure_camera
 from tilewright.stages.mosaic_psf import mosaic_psf
-from tilewright.stages.stack_survey import StackSurvey, survey_stack
+from tilewright.stages.stack_survey import StackSurvey, survey_stack, unseen
 from tilewright.stages.tile_windows import Window, smaller_tile, tile_windows
 
 #: Side of the calibration tile; its count of iterations holds for all.
@@ -39,9 +38,6 @@ _CALIBRATION_PX = 512
 #: Half a PSF of 17 planes at NA 0.75: what lies beyond one border of a window then does not
 #: reach the other, and tiles agree with the untiled mosaic within 0.01 % (2.9 % with 12 px).
 _MARGIN_PX = 32
-#: A patch of this size at exactly the pedestal in every plane was not imaged: camera noise
-#: does not do that.
-_UNSEEN_PX = 5
 
 _SMALLEST = Smallest(
     "deconvolve", "its smallest tile with halo and margin", "lower deconvolve.halo_px"
@@ -291,7 +287,7 @@ class _Run:
         counts[~self.survey.kept] = self.pedestal
         light_in = counts[inner].sum(axis=(1, 2), dtype=np.float64)
         self.light_in += light_in - self.pedestal * counts[inner][0].size
-        seen = ~_unseen(counts, self.pedestal)
+        seen = ~unseen(counts, self.pedestal)
         if not seen.any():
             # All weights would be 0, and so would the estimate.
             return np.zeros_like(counts[inner]), np.zeros_like(counts[:1].repeat(3, 0)[inner])
@@ -350,14 +346,3 @@ class _Run:
             "plane_flux_ratio": planes,
             "divergence": [round(float(d), 6) for d in self.divergence / max(self.voxels, 1)],
         }
-
-
-def _unseen(counts: NDArray[np.float32], pedestal: float) -> NDArray[np.bool_]:
-    """Return where a stack (z, y, x) was not imaged; nowhere if zero light is 0 counts."""
-    if pedestal == 0:
-        return np.zeros(counts.shape[1:], np.bool_) | bool((counts == 0).all())
-    flat = (counts == np.float32(pedestal)).all(axis=0)
-    patch = np.ones((_UNSEEN_PX, _UNSEEN_PX), np.bool_)
-    core = ndimage.binary_erosion(flat, patch, border_value=1)
-    unseen: NDArray[np.bool_] = ndimage.binary_dilation(core, patch)
-    return unseen

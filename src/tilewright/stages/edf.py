@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import tifffile
@@ -32,19 +32,17 @@ from tilewright.kernels.focus import (
     soft_focus,
     trust_in,
 )
-from tilewright.runtime.files import whole_or_nothing
+from tilewright.runtime.files import scratch_beside, whole_or_nothing
+from tilewright.stages.direct_edf import GPU_THREADS, HEIGHT_STEP_PX, Streamed, stream_direct
+from tilewright.stages.direct_plan import DirectPlan, direct_psf_size, plan_direct
 from tilewright.stages.mosaic_psf import mosaic_psf
 from tilewright.stages.stack_survey import chunk_windows, measure_noise, sample_cells, survey_stack
 from tilewright.stages.tile_planes import abandoning_pool
 from tilewright.stages.tile_windows import Window, halves, with_halo, within
 
-#: The height map keeps every eighth pixel of the mosaic in y and x.
-HEIGHT_STEP_PX = 8
-#: On a GPU one thread reads while the other computes.
-_GPU_THREADS = 2
 _SMALLEST = Smallest("edf_plane", "all planes of its smallest part of a chunk")
 _SAMPLES = Smallest("edf_plane", "the middle of a chunk, by which it judges the planes")
-Method = Literal["auto", "psf_mean", "soft_focus"]
+Method = Literal["auto", "direct", "psf_mean", "soft_focus"]
 
 
 @memory_noted(_SAMPLES)
@@ -64,15 +62,19 @@ def edf_plane(
 
     ``psf_mean`` is the sum over z blurred with the in-focus PSF and multiplied with the share
     of the PSF's light in its central plane: the counts of a raw plane with everything in
-    focus. ``soft_focus`` mixes raw planes with weights that sum to 1. Neither scales with the
-    image, so the counts of all cycles and samples compare. A stack of one plane passes
-    through. The output is uint16 without pedestal and has z = 1; its attributes are
-    ``pedestal_counts`` 0, ``clipped_low``, ``clipped_high`` (pixels), ``method``, ``scale``,
-    ``plane_usage`` (share of the decided pixels where a plane has the greatest focus energy),
-    ``undecided_fraction``, ``excluded_planes`` and ``flagged_planes`` (lists of ``z`` and
-    ``reason``), and for ``soft_focus`` the camera noise found, ``noise_gain`` and
-    ``read_noise_counts``. The height map is a float32 TIFF, in µm above plane 0, of every
-    eighth pixel (the soft argmax of the focus energy; mid-stack where nothing is in focus).
+    focus. ``soft_focus`` mixes raw planes with weights that sum to 1. ``direct`` estimates what
+    ``psf_mean`` wants from the raw stack, with filters over all planes
+    (:mod:`tilewright.kernels.direct_plane`). None scales with the image, so the counts of all
+    cycles and samples compare. A stack of one plane passes through.
+
+    The output is uint16 without pedestal and has z = 1; its attributes are ``pedestal_counts`` 0,
+    ``clipped_low``, ``clipped_high`` (pixels), ``method``, ``scale``, ``plane_usage`` (share of
+    the decided pixels where a plane has the greatest focus energy), ``undecided_fraction``,
+    ``excluded_planes`` and ``flagged_planes`` (lists of ``z`` and ``reason``), for
+    ``soft_focus`` and ``direct`` the camera noise found, ``noise_gain`` and
+    ``read_noise_counts``, and for ``direct`` the ``haze_share`` of the plane's floor that was
+    taken out. The height map is a float32 TIFF, in µm above plane 0, of every eighth pixel (the
+    soft argmax of the focus energy; mid-stack where nothing is in focus).
 
     Parameters
     ----------
@@ -84,14 +86,15 @@ def edf_plane(
         Height map (TIFF).
     backend : Backend
         Where to compute; its ``workers`` threads project chunks.
-    method : {"auto", "psf_mean", "soft_focus"}
+    method : {"auto", "direct", "psf_mean", "soft_focus"}
         ``auto``: for a source that was deconvolved (its attributes have ``iterations``) the
         correction to ``soft_focus`` that is in ``focus``, or ``psf_mean`` without that; else
-        ``soft_focus``.
+        ``soft_focus``. ``direct`` needs the stitched source; where one plane of several is
+        usable it is ``soft_focus``, which is that plane.
     optics : mapping, optional
     psf_file : Path, optional
         The PSF of the deconvolution, see :func:`tilewright.stages.mosaic_psf.mosaic_psf`; only
-        ``psf_mean`` reads it.
+        ``psf_mean`` and ``direct`` read it.
     focus : Path, optional
         What the deconvolution made for the projection (its ``focus_output``).
     ome_zarr_version : {"0.4", "0.5"}
@@ -101,6 +104,8 @@ def edf_plane(
     ------
     EdfError
         The method is not known or not possible with this source, or no plane is usable.
+    PsfError, PsfFileError
+        The optics or the PSF file are unusable, and the method needs them.
     DeviceMemoryError
         The GPU's memory does not hold the smallest part of a chunk.
     """
@@ -120,7 +125,12 @@ def edf_plane(
             ome_zarr_version=ome_zarr_version,
         ) as writer,
     ):
-        heights, usage, clipped = _stream(backend, inner, mosaic, job, writer)
+        if job.direct is None:
+            done = _stream(backend, inner, mosaic, job, writer)
+        else:
+            with scratch_beside(Path(output)) as folder:
+                done = stream_direct(backend, mosaic, job.direct, writer, folder)
+        heights, usage, clipped = done
         decided = max(int(usage[:-1].sum()), 1)
         writer.attributes.update(
             pedestal_counts=0,
@@ -181,8 +191,8 @@ def _project_part(backend: Backend, job: ProjectionPlan, part: _Stack) -> _Proje
 
 def _stream(
     backend: Backend, inner: Backend, mosaic: Mosaic, job: ProjectionPlan, writer: StoreWriter
-) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
-    """Project and write all chunks; return the height map in planes, votes, clipped pixels."""
+) -> Streamed:
+    """Project and write all chunks."""
     step = HEIGHT_STEP_PX
     heights = np.zeros([-(-n // step) for n in mosaic.shape[1:]], np.float32)
     usage = np.zeros(mosaic.shape[0] + 1, np.int64)
@@ -202,7 +212,7 @@ def _stream(
         return [part._replace(pixels=part.pixels[:0, :0].copy()) for part in parts]
 
     cells = chunk_windows(mosaic, job.halo_px)
-    with abandoning_pool(backend, _GPU_THREADS) as pool:
+    with abandoning_pool(backend, GPU_THREADS) as pool:
         done = pool.map(one, cells)
         for parts in tqdm(done, desc="edf", total=len(cells), unit="chunk", mininterval=5):
             for part in parts:
@@ -211,7 +221,7 @@ def _stream(
                 heights[top : top + rows, left : left + columns] = part.heights
                 usage += part.votes
                 clipped += part.clipped
-    return heights, usage, clipped
+    return Streamed(heights, usage, clipped)
 
 
 class EdfError(ValueError):
@@ -223,7 +233,7 @@ class ProjectionPlan:
     """How the stacks of all chunks are projected, and what the output records of it.
 
     ``planes`` of what ``read`` returns for a place (y, x) are the stack; :meth:`project` takes
-    it all.
+    it all. Where there is a ``direct`` plan it does all this instead.
     """
 
     project: Callable[[Backend, NDArray[Any]], Projection]
@@ -231,6 +241,7 @@ class ProjectionPlan:
     record: dict[str, Any]
     planes: int
     read: Callable[[slice, slice], NDArray[Any]]
+    direct: DirectPlan | None = None
 
 
 def plan_projection(
@@ -248,8 +259,8 @@ def plan_projection(
     EdfError
         See ``edf.edf_plane``.
     """
-    if method not in ("auto", "psf_mean", "soft_focus"):
-        raise EdfError(f"edf: method is {method!r}; give auto, psf_mean or soft_focus")
+    if method not in get_args(Method):
+        raise EdfError(f"edf: method is {method!r}; give one of {', '.join(get_args(Method))}")
     deconvolved = "iterations" in mosaic.attributes
     told = {
         key: mosaic.attributes.get(key, [])
@@ -270,13 +281,20 @@ def plan_projection(
             f"edf: method psf_mean needs a deconvolved stack, but {mosaic.path} has not been "
             "deconvolved; give auto or soft_focus"
         )
+    if method == "direct" and deconvolved:
+        raise EdfError(
+            f"edf: method direct needs the stitched stack, but {mosaic.path} has been "
+            "deconvolved; give the stitched one, or auto"
+        )
     kept = np.ones(mosaic.shape[0], bool)
     if not deconvolved:
         survey = survey_stack(backend, mosaic)
         told, kept = survey.record, survey.kept
         if not kept.any():
             raise EdfError(f"no plane of {mosaic.path} is usable: {survey.verdicts[0].reason}")
-    if method == "soft_focus" or not deconvolved:
+    if method == "direct" and kept.sum() > 1:
+        job = _direct_job(job, backend, mosaic, kept, pedestal, optics, psf_file)
+    elif method == "soft_focus" or not deconvolved:
         job = _soft_focus_job(job, backend, mosaic, kept, pedestal)
     elif method == "auto" and focus is not None:
         job = _in_focus_job(job, backend, mosaic, focus)
@@ -343,6 +361,21 @@ def _psf_mean_job(
         halo_px=max(HALO_PX, max(kernel.shape) // 2),
         record={"method": "psf_mean", "scale": scale},
     )
+
+
+def _direct_job(
+    job: ProjectionPlan,
+    backend: Backend,
+    mosaic: Mosaic,
+    kept: NDArray[np.bool_],
+    pedestal: float,
+    optics: Mapping[str, float | None] | None,
+    psf_file: str | Path | None,
+) -> ProjectionPlan:
+    psf = mosaic_psf(mosaic, optics or {}, psf_file, **direct_psf_size(mosaic))
+    noise = measure_noise(backend, mosaic, kept, pedestal)
+    plan = plan_direct(backend, mosaic, kept, noise, psf)
+    return replace(job, record=plan.record, direct=plan)
 
 
 def _soft_focus_job(

@@ -14,7 +14,12 @@ from tilewright.kernels.psf import Optics, gibson_lanni, measured_psf
 
 
 def mosaic_psf(
-    mosaic: Mosaic, optics: Mapping[str, float | None], psf_file: str | Path | None
+    mosaic: Mosaic,
+    optics: Mapping[str, float | None],
+    psf_file: str | Path | None,
+    *,
+    finer: int = 1,
+    planes: int | None = None,
 ) -> NDArray[np.float32]:
     """Return the PSF that joins all planes of a mosaic, at its voxel pitch.
 
@@ -28,10 +33,14 @@ def mosaic_psf(
     psf_file : Path or None
         TIFF stack (z, y, x) of one bead instead, at the voxel size of its OME metadata if it
         has any, else at the mosaic's.
+    finer : int
+        Planes of the PSF per plane of the mosaic.
+    planes : int, optional
+        Odd; else what joins all planes. A file may have fewer.
 
     Returns
     -------
-    ndarray of float32, shape (2 n - 1, y, x)
+    ndarray of float32, shape (planes, y, x)
         Sum 1.
 
     Raises
@@ -39,12 +48,14 @@ def mosaic_psf(
     PsfError, PsfFileError
         The optics or the file are unusable.
     """
-    planes = 2 * mosaic.shape[0] - 1
+    planes = planes or 2 * finer * (mosaic.shape[0] - 1) + 1
+    z_um, y_um, x_um = mosaic.voxel_um
+    pitch_um = (z_um / finer, y_um, x_um)
     if psf_file is not None:
         image, voxel_um = read_psf(psf_file)
-        return measured_psf(image, voxel_um or mosaic.voxel_um, mosaic.voxel_um, planes)
+        return measured_psf(image, voxel_um or mosaic.voxel_um, pitch_um, planes)
     depth_um = optics.get("depth_um") or 0.0
     if depth_um == 0:
         index = optics.get("sample_refractive_index") or optics.get("immersion_refractive_index")
         optics = {**optics, "sample_refractive_index": index}
-    return gibson_lanni(Optics.from_mapping(optics), mosaic.voxel_um, planes, depth_um=depth_um)
+    return gibson_lanni(Optics.from_mapping(optics), pitch_um, planes, depth_um=depth_um)

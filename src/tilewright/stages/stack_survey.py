@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import ndimage
 from tqdm import tqdm
 
 from tilewright.io.mosaic import Mosaic
@@ -24,6 +25,9 @@ from tilewright.stages.tile_windows import Window, regions, with_halo
 _SAMPLES, _SAMPLE_PX = 32, 512
 #: Of these, so many are transformed to compare planes: 0.3 CPU-s each for 17 planes.
 _COMPARED = 8
+#: A patch of this size at exactly the pedestal in every plane was not imaged: camera noise
+#: does not do that.
+_UNSEEN_PX = 5
 
 
 @dataclass(frozen=True)
@@ -132,3 +136,14 @@ def chunk_windows(mosaic: Mosaic, halo_px: int) -> list[Window]:
     """Return the mosaic's chunks row by row, each with a halo cut at the mosaic's borders."""
     shape = mosaic.shape[1:]
     return [with_halo(region, halo_px, shape) for region in regions(shape, mosaic.chunk_px)]
+
+
+def unseen(counts: NDArray[Any], pedestal: float) -> NDArray[np.bool_]:
+    """Return where a stack (z, y, x) was not imaged; nowhere if zero light is 0 counts."""
+    if pedestal == 0:
+        return np.zeros(counts.shape[1:], np.bool_) | bool((counts == 0).all())
+    flat = (counts == np.float32(pedestal)).all(axis=0)
+    patch = np.ones((_UNSEEN_PX, _UNSEEN_PX), np.bool_)
+    core = ndimage.binary_erosion(flat, patch, border_value=1)
+    found: NDArray[np.bool_] = ndimage.binary_dilation(core, patch)
+    return found

@@ -1,0 +1,191 @@
+"""What the direct plane of a mosaic is made with, and the windows that it is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.io.mosaic import Mosaic
+from tilewright.kernels.backend import Backend
+from tilewright.kernels.direct_filters import (
+    FINE,
+    Channel,
+    Filters,
+    make_filters,
+    mean_variance,
+    object_power,
+    psf_planes,
+    transfer_profiles,
+)
+from tilewright.kernels.direct_finish import filled, haze_moments, haze_share, mirrored
+from tilewright.kernels.direct_plane import HALO_PX, DirectPlane, FocusMaps
+from tilewright.kernels.noise import NoiseModel
+from tilewright.stages.stack_survey import sample_cells, unseen
+
+#: Sample windows, the liveliest of those that the survey looks at, and their side.
+_SAMPLES, _SAMPLE_PX = 6, 512
+#: Smaller windows cannot tell haze from light.
+_LEAST_SAMPLE_PX = 2 * HALO_PX + 64
+#: What fills a pixel that was not seen lies up to twice as far from a window as the pixel does.
+_FILL_PX = 2 * HALO_PX
+
+
+@dataclass(frozen=True)
+class DirectPlan:
+    """What all windows of a mosaic share.
+
+    Attributes
+    ----------
+    channel : Channel
+        Optics, planes kept, power and noise.
+    filters : Filters
+        Made of it.
+    noise : NoiseModel
+        The camera's.
+    pedestal_counts : float
+        Counts without light.
+    haze_share : float
+        Share of the plane's floor that no plane focuses.
+    """
+
+    channel: Channel
+    filters: Filters
+    noise: NoiseModel
+    pedestal_counts: float
+    haze_share: float
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What the output says of it."""
+        return {
+            "method": "direct",
+            "scale": 1.0,
+            "haze_share": self.haze_share,
+            "noise_gain": self.noise.gain,
+            "read_noise_counts": self.noise.read_noise_counts,
+        }
+
+    def maps(self, backend: Backend, window: tuple[int, int]) -> FocusMaps:
+        """Return the focus maps of windows of a size."""
+        return FocusMaps(backend, self.channel, self.noise, self.pedestal_counts, window)
+
+
+def direct_psf_size(mosaic: Mosaic) -> dict[str, int]:
+    """Return what :func:`tilewright.stages.mosaic_psf.mosaic_psf` must know of this PSF."""
+    return {"finer": FINE, "planes": psf_planes(mosaic.shape[0], mosaic.voxel_um[0])}
+
+
+def plan_direct(
+    backend: Backend,
+    mosaic: Mosaic,
+    kept: NDArray[np.bool_],
+    noise: NoiseModel,
+    psf: NDArray[np.float32],
+) -> DirectPlan:
+    """Make the filters of a mosaic from a few windows of it.
+
+    Parameters
+    ----------
+    backend : Backend
+        Array namespace.
+    mosaic : Mosaic
+        Raw counts over ``pedestal_counts``.
+    kept : ndarray of bool, shape (z,)
+        Planes to use, at least two.
+    noise : NoiseModel
+        The camera's.
+    psf : ndarray of float32, shape (z, y, x)
+        At half the mosaic's step in z; a measured one that ends early goes on as it ends.
+    """
+    pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
+    samples = list(_samples(mosaic, kept, pedestal))
+    lacking = max(direct_psf_size(mosaic)["planes"] - len(psf), 0) // 2
+    # Every plane of a widefield PSF has the same light, however far from focus: none would be more
+    # wrong than the blur of the last.
+    profiles = np.pad(transfer_profiles(psf), ((lacking, lacking), (0, 0)), mode="edge")
+    power = object_power(backend, samples, profiles, kept)
+    variance = mean_variance(noise, [sample[kept] for sample in samples], pedestal)
+    channel = Channel(profiles, kept, power, variance)
+    maps = FocusMaps(backend, channel, noise, pedestal, samples[0].shape[1:])
+    used = sum(maps.bins_used(sample) for sample in samples)
+    filters = make_filters(channel, np.asarray(used))
+    estimate = DirectPlane(maps, filters)
+    moments = [haze_moments(channel, maps, s, estimate.project(s)) for s in samples]
+    return DirectPlan(channel, filters, noise, pedestal, haze_share(moments))
+
+
+def _samples(mosaic: Mosaic, kept: NDArray[np.bool_], pedestal: float) -> Iterator[NDArray[Any]]:
+    """Yield the stacks of the liveliest sample windows, in the mosaic's order."""
+    middle = int(np.flatnonzero(kept)[int(kept.sum()) // 2])
+    size = [max(min(_SAMPLE_PX, n // 8 * 8), _LEAST_SAMPLE_PX) for n in mosaic.shape[1:]]
+    starts = [
+        tuple((part.start + part.stop - n) // 2 for part, n in zip((c.y, c.x), size, strict=True))
+        for c in sample_cells(mosaic)
+    ]
+    lively = []
+    for start in starts:
+        light = _read(mosaic, start, size, slice(middle, middle + 1)) - np.float32(pedestal)
+        # Of the square root: a bright speck of dust shall not outweigh tissue.
+        lively.append(round(float(np.sqrt(np.maximum(light, 0)).var(dtype=np.float64)), 6))
+    best = np.sort(np.argsort(-np.array(lively), kind="stable")[:_SAMPLES])
+    for i in best:
+        yield look(mosaic, kept, pedestal, starts[i], size)[0]
+
+
+def _read(
+    mosaic: Mosaic, start: Sequence[int], size: Sequence[int], z: slice = slice(None)
+) -> NDArray[Any]:
+    """Return a window of a mosaic, which goes on as its mirror image beyond its borders."""
+    index = [
+        mirrored(at, at + n, length)
+        for at, n, length in zip(start, size, mosaic.shape[1:], strict=True)
+    ]
+    first = [int(i.min()) for i in index]
+    y, x = (slice(at, int(i.max()) + 1) for at, i in zip(first, index, strict=True))
+    stack = mosaic.read(z, y, x)
+    for axis, (i, at) in enumerate(zip(index, first, strict=True), 1):
+        if stack.shape[axis] != i.size or i[0] != at:
+            stack = np.take(stack, i - at, axis=axis)
+    return stack
+
+
+def look(
+    mosaic: Mosaic,
+    kept: NDArray[np.bool_],
+    pedestal: float,
+    start: Sequence[int],
+    size: Sequence[int],
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Return a window with its gaps filled, and where it has none.
+
+    Parameters
+    ----------
+    mosaic : Mosaic
+        It goes on as its mirror image beyond its borders.
+    kept : ndarray of bool, shape (z,)
+        Planes that count.
+    pedestal : float
+        Counts without light.
+    start, size : sequence of int
+        (y, x) of the window's first pixel, and its sides.
+
+    Returns
+    -------
+    stack : ndarray, shape (z, y, x)
+        Raw counts of all planes.
+    seen : ndarray of bool, shape (y, x)
+        Where they were imaged.
+    """
+    stack = _read(mosaic, start, size)
+    seen = ~unseen(stack[kept], pedestal)
+    if seen.all() or not seen.any():
+        return stack, seen
+    near = tuple(at - _FILL_PX for at in start)
+    stack = _read(mosaic, near, [n + 2 * _FILL_PX for n in size])
+    seen = ~unseen(stack[kept], pedestal)
+    inner = (slice(_FILL_PX, -_FILL_PX),) * 2
+    return filled(stack, seen)[:, *inner], seen[inner]
