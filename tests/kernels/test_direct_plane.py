@@ -316,6 +316,21 @@ def test_power_is_that_of_the_light_and_not_of_the_noise(cpu: Backend) -> None:
     assert all((power > 0).all() for power in powers)
 
 
+def test_power_that_neighbours_do_not_tell_falls_on() -> None:
+    radius = np.linspace(0, np.sqrt(0.5), 129)
+    power = 1e6 * (np.arange(129) + 1.0) ** -2
+    told = np.arange(129) < 50
+    wrong = np.where(told, power, 1e6)
+    error, modes = 1e-3 * wrong, np.full(129, 1000.0)
+    found = direct_filters._with_tail(wrong, error, modes, told)
+    np.testing.assert_allclose(found[3:50], power[3:50])
+    assert (found[50:] < 1.1 * power[50]).all()
+    slope = np.polyfit(np.log(radius[50:]), np.log(found[50:]), 1)[0]
+    assert slope == pytest.approx(-4, abs=0.3)
+    everywhere = direct_filters._with_tail(wrong, error, modes, np.ones(129, bool))
+    assert everywhere[60] == pytest.approx(1e6)
+
+
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_runs_on_device_arrays_only(
     cpu: Backend, guarded: Backend, device: Literal["cpu", "gpu"]
