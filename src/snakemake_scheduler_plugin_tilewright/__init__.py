@@ -93,7 +93,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             try:
                 adapter.check("scheduler", self.dag.workflow.scheduler)
                 if isinstance(self._run, Run):
-                    adapter.check("executor", self.dag.workflow.scheduler._executor)
+                    adapter.check("executor", adapter.executor_of(self.dag))
             except adapter.AdapterError as error:
                 raise WorkflowError(str(error)) from None
             self._checked = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.placement.capacity import Capacity
@@ -99,7 +99,8 @@ class Round:
             pool = where[start.pool]
             task = by_name[start.job]
             fits = self.capacity.fits(pool.account, pool.kind, self.shapes.of(task)[pool.kind])
-            if fits and self._start(task, pool.account, pool.kind, start.reason):
+            if fits:
+                self._start(task, pool.account, pool.kind, start.reason)
                 placed.add(start.job)
         return placed, made.strategy
 
@@ -117,9 +118,10 @@ class Round:
                 elsewhere = served & {k for k in task.job.kinds if k != kind}
                 if pending[kind] >= _QUEUED or elsewhere or not self._full(kind, shape):
                     continue
-                open_ = [a.name for a in self._allowed(task, kind, shape)]
-                why = f"others fill the {kind} nodes, so it waits in Slurm's queue"
-                if open_ and self._start(task, open_[pending[kind] % len(open_)], kind, why):
+                open_ = self._open(task, kind, self.capacity.may_queue)
+                if open_:
+                    why = f"others fill the {kind} nodes, so it waits in Slurm's queue"
+                    self._start(task, open_[pending[kind] % len(open_)].name, kind, why)
                     pending[kind] += 1
                     served.add(kind)
                     break
@@ -127,21 +129,22 @@ class Round:
     def _full(self, kind: Kind, shape: Shape) -> bool:
         return self.capacity.on_nodes(kind, shape, now=True) == 0
 
-    def _allowed(self, task: Task, kind: Kind, shape: Shape) -> list[Account]:
-        """Return the accounts whose limits let a task wait for a node."""
-        chosen = task.job.fixed.account
+    def _open(
+        self, task: Task, kind: Kind, takes: Callable[[str, Kind, Shape], bool]
+    ) -> list[Account]:
+        """Return the accounts that a task may go to and that take it."""
+        chosen, shape = task.job.fixed.account, self.shapes.of(task)[kind]
         return [
             account
             for account in self.capacity.accounts
-            if chosen in (None, account.name) and self.capacity.may_queue(account.name, kind, shape)
+            if chosen in (None, account.name) and takes(account.name, kind, shape)
         ]
 
     def _start(
         self, task: Task, account: str, kind: Kind, reason: str, *, small: bool = False
-    ) -> bool:
+    ) -> None:
+        """Give a task a place that takes it."""
         shape = self.shapes.of(task)[kind]
-        if not self.capacity.may_queue(account, kind, shape):
-            return False
         here = next(a for a in self.capacity.accounts if a.name == account)
         found = self.plan.place(here, kind, task.job.rule, task.job.wildcards)
         place = replace(
@@ -155,16 +158,10 @@ class Round:
         self.placements.append(Placement(task, place, reason, estimate_s, small))
         self.active.append(replace(task, place=place, sent_s=self.now_s, seen=None))
         self.why.pop(task.name, None)
-        return True
 
     def _place_small(self, task: Task) -> None:
         """Place a small task where most CPUs are free; it takes no slot from others."""
-        shape = self.shapes.of(task)["cpu"]
-        open_ = [
-            account
-            for account in self._allowed(task, "cpu", shape)
-            if self.capacity.fits(account.name, "cpu", shape)
-        ]
+        open_ = self._open(task, "cpu", self.capacity.fits)
         if not open_:
             self.why[task.name] = "no account has free capacity for it"
             return

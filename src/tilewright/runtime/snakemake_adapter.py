@@ -290,7 +290,12 @@ def look_at_jobs_after(dag: Any, seconds: float) -> None:
     It adds 10 s after each idle round, up to 180: freed slots idle as long. Uses
     ``scheduler._executor.next_seconds_between_status_checks``.
     """
-    dag.workflow.scheduler._executor.next_seconds_between_status_checks = seconds
+    executor_of(dag).next_seconds_between_status_checks = seconds
+
+
+def executor_of(dag: Any) -> Any:
+    """Return the executor of remote jobs. Uses ``scheduler._executor``."""
+    return dag.workflow.scheduler._executor
 
 
 def end(dag: Any, job: Any, why: str, *, success: bool) -> bool:
@@ -303,7 +308,7 @@ def end(dag: Any, job: Any, why: str, *, success: bool) -> bool:
         ``scheduler._executor.lock``, ``.active_jobs``, ``.report_job_success``,
         ``.report_job_error``.
     """
-    executor = dag.workflow.scheduler._executor
+    executor = executor_of(dag)
     with executor.lock:
         sent = next((info for info in executor.active_jobs if info.job is job), None)
         if sent is None:
