@@ -2,8 +2,9 @@
 
 ``python -m benchmarks.placement [--scenarios 200] [--seed 3] [--workers 2]``. The policy is the
 one that runs in production. The bound (`benchmarks.placement_bound`) knows the true durations and
-all that will happen to the slots, which no policy can. *Told durations* is the same policy with
-the true duration of every job. Estimates are off by up to 2x (half by rule and device, half by
+all that will happen to the slots, which no policy can; the best known schedule is the shortest
+of all that were tried, 80 of them by one who knows as much. *Told durations* is the same policy
+with the true duration of every job. Estimates are off by up to 2x (half by rule and device, half by
 job) and learned from finished jobs in the same run.
 
 ``--ablate`` plays the policy with other sets of aims instead, and without learning durations: what
@@ -61,9 +62,9 @@ def cost_of_loss(scenario: Scenario, lost_s: float, run: SimulatedRun) -> float:
     The share: what was left takes longer by the lost part of the speed, and the longest of the
     jobs that were killed is done again.
     """
-    kills = {change.pool: change.at_s for change in scenario.changes if change.kills}
+    kills = scenario.lost_s
     at_s = max(kills.values())
-    kept = replace(scenario, changes=[c for c in scenario.changes if not c.kills])
+    kept = replace(scenario, changes=[c for c in scenario.changes if c.pool not in kills])
     kept_s, _ = play(kept, ours(kept))
     speeds = {
         pool.name: sum(pool.slots / scenario.true_s[job.name, pool.kind]
@@ -89,11 +90,11 @@ def measure(seed: int) -> Result:
         told_s, _ = play(knowing, ours(knowing, learn=False))
     best_s = min(ours_s, told_s, turned_s, *baselines_s)
     bound = Bound(scenario)
-    if best_s > 1.001 * bound.quick_s() and len(scenario.jobs) <= 40:
-        best_s = min(best_s, best_of_many_s(knowing))
+    if best_s > 1.001 * bound.quick_s():
+        best_s = min(best_s, best_of_many_s(knowing, 80))
     bound_s = bound.tight_s(best_s)
     loss = None
-    if any(change.kills for change in scenario.changes):
+    if scenario.lost_s:
         loss = cost_of_loss(scenario, ours_s, run)
     jobs = len(scenario.jobs)
     return Result(scenario.tags, jobs, bound_s, best_s, ours_s, told_s, baselines_s, turned_s,
@@ -155,9 +156,10 @@ def main() -> None:
 
 def report(results: list[Result]) -> None:
     """Print ratios by kind of scenario as a table, and decision times."""
-    print("| scenarios | n | over bound: median | p95 | max | over best baseline: median "
-          "| <= 1.02 | max | told durations, over bound: median | p95 |")  # fmt: skip
-    print("|---" * 10 + "|")
+    print("| scenarios | n | over the best known schedule: median | p95 | max "
+          "| over bound: median | p95 | over best baseline: median | <= 1.02 | max "
+          "| told durations, over the best known: median | p95 |")  # fmt: skip
+    print("|---" * 12 + "|")
     tags = sorted({tag for result in results for tag in result.tags})
     groups = {"all": results} | {tag: [r for r in results if tag in r.tags] for tag in tags}
     groups["durations known, steady"] = [
@@ -166,26 +168,28 @@ def report(results: list[Result]) -> None:
     for name, group in groups.items():
         if not group:
             continue
-        over = [r.ours_s / r.bound_s for r in group]
+        over, known = (
+            np.array([r.ours_s / least for r, least in zip(group, leasts, strict=True)])
+            for leasts in ([r.bound_s for r in group], [r.best_s for r in group])
+        )
         beside = np.array([r.ours_s / min(r.baselines_s) for r in group])
-        knowing = [r.told_s / r.bound_s for r in group]
-        print(f"| {name} | {len(group)} | {_quantiles(over)} | {max(over):.2f} "
+        knowing = [r.told_s / r.best_s for r in group]
+        print(f"| {name} | {len(group)} | {_quantiles(known)} | {known.max():.2f} "
+              f"| {_quantiles(over)} "
               f"| {np.median(beside):.3f} | {100 * (beside <= 1.02).mean():.0f} % "
               f"| {beside.max():.2f} | {_quantiles(knowing)} |")  # fmt: skip
     print("\n| ours over | median | p95 | max | <= 1.02 |\n|---|---|---|---|---|")
     columns = {name: [r.ours_s / r.baselines_s[k] for r in results]
                for k, name in enumerate(BASELINES)}  # fmt: skip
-    columns["best known schedule"] = [r.ours_s / r.best_s for r in results]
     columns["(any free slot, accounts in reverse, over the same not in reverse)"] = [
         r.turned_s / r.baselines_s[2] for r in results if r.turned_s < math.inf
     ]
     for name, values in columns.items():
         share = 100 * (np.array(values) <= 1.02).mean()
         print(f"| {name} | {_quantiles(values)} | {max(values):.2f} | {share:.0f} % |")
-    small = [r for r in results if r.jobs <= 40]
-    proven = sum(r.best_s <= 1.001 * r.bound_s for r in small)
-    print(f"\n<= 40 jobs: a schedule that meets the bound, which is so the optimum, is known in "
-          f"{proven} of {len(small)}")  # fmt: skip
+    proven = sum(r.best_s <= 1.001 * r.bound_s for r in results)
+    print(f"\na schedule that meets the bound, so the optimum, is known in {proven} "
+          f"of {len(results)}")  # fmt: skip
     losses = [r.loss for r in results if r.loss is not None]
     if losses:
         print(

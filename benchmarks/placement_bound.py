@@ -72,7 +72,7 @@ class Bound:
         self.rules = np.array([job.rule for job in self.jobs])
         index = {job.name: i for i, job in enumerate(self.jobs)}
         self.needs = [[index[name] for name in job.needs] for job in self.jobs]
-        lost = {c.pool: c.at_s for c in scenario.changes if c.kills}
+        lost = scenario.lost_s
         self.slots: list[SlotTime] = []
         for k, kind in enumerate(KINDS):
             names = [pool.name for pool in scenario.pools if pool.kind == kind]

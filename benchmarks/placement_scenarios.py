@@ -28,6 +28,12 @@ class Scenario:
     changes: list[Change] = field(default_factory=list)
     tags: frozenset[str] = frozenset()
 
+    @property
+    def lost_s(self) -> dict[str, float]:
+        """Pools of accounts that are lost, and when: their jobs are killed, nobody comes back."""
+        last = {change.pool: change for change in self.changes}
+        return {name: c.at_s for name, c in last.items() if c.kills and not c.slots}
+
 
 # fmt: off
 def pipeline(rng: random.Random, count: int) -> list[Job]:
@@ -138,9 +144,10 @@ def make_pools(rng: random.Random, tags: set[str]) -> list[Slots]:
 
 
 def make_changes(rng: random.Random, scenario: Scenario, tags: set[str]) -> list[Change]:
-    """Return labmates coming and going, an account throttled, an account lost.
+    """Return what befalls the cluster: labmates, nodes, other accounts, an account's loss.
 
-    One pool, any, never goes to nothing for labmates; an account that has all CPUs is not lost.
+    One pool, any, keeps a slot for all but the account's loss; an account that has all CPUs is not
+    lost.
     """
     span_s, sure = Bound(scenario).quick_s(), rng.choice(scenario.pools)
     changes: list[Change] = []
@@ -153,6 +160,7 @@ def make_changes(rng: random.Random, scenario: Scenario, tags: set[str]) -> list
                 least = int(pool is sure)
                 changes.append(Change(at_s, pool.name, rng.randint(least, pool.slots)))
             changes.append(Change(at_s, pool.name, pool.slots))
+    changes += node_changes(rng, scenario.pools, sure, span_s, tags)
     with_cpus = {pool.account for pool in scenario.pools if pool.kind == "cpu"}
     accounts = sorted(a for a in {p.account for p in scenario.pools} if with_cpus - {a})
     fate = rng.random()
@@ -170,3 +178,38 @@ def make_changes(rng: random.Random, scenario: Scenario, tags: set[str]) -> list
     if not changes:
         tags.add("steady")
     return sorted(changes, key=lambda change: change.at_s)
+
+
+def node_changes(
+    rng: random.Random, pools: list[Slots], sure: Slots, span_s: float, tags: set[str]
+) -> list[Change]:
+    """Return nodes that drain, GPUs that other accounts hold, and jobs that are preempted.
+
+    Each goes at a time and comes back at another. What runs on a node that drains, or where others
+    take what is free, runs to its end; preempted jobs are killed and begin anew.
+    """
+    changes: list[Change] = []
+
+    def away(pool: Slots, share: float, kills: bool = False) -> None:
+        at_s = rng.uniform(0.05, 0.7) * span_s
+        left = max(int(pool is sure), int(pool.slots * (1 - share)))
+        changes.append(Change(at_s, pool.name, left, kills=kills))
+        changes.append(Change(at_s + rng.uniform(0.1, 0.6) * span_s, pool.name, pool.slots))
+
+    if rng.random() < 0.2:
+        tags.add("nodes drain")
+        kind = rng.choice(KINDS)
+        for pool in pools:
+            if pool.kind == kind:  # accounts share the nodes of a partition
+                away(pool, rng.uniform(0.2, 1.0))
+    if rng.random() < 0.2 and any(pool.kind == "gpu" for pool in pools):
+        tags.add("GPUs held by others")
+        for pool in pools:
+            if pool.kind == "gpu":
+                away(pool, rng.uniform(0.5, 1.0))
+    if rng.random() < 0.2:
+        tags.add("preempted")
+        pool = rng.choice(pools)
+        for _ in range(rng.randint(1, 3)):
+            away(pool, rng.uniform(0.2, 1.0), kills=True)
+    return changes

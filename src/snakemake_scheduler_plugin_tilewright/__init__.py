@@ -10,11 +10,13 @@ from __future__ import annotations
 import atexit
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_scheduler_plugins.base import SchedulerBase
+from snakemake_interface_scheduler_plugins.settings import SchedulerSettingsBase
 
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
 from snakemake_scheduler_plugin_tilewright.local import LocalRun
@@ -26,10 +28,20 @@ from tilewright.placement.preflight import before_run
 from tilewright.placement.routing import LEDGER, Plan, plan_of
 from tilewright.placement.site import SiteError
 from tilewright.runtime import snakemake_adapter as adapter
+from tilewright.runtime.scratch import refused_folders
 
 #: Rounds that may fail, 5 s apart, before the greedy scheduler sends all that is ready.
 _PATIENCE = 12
 _AGAIN_S = 5
+
+
+@dataclass
+class SchedulerSettings(SchedulerSettingsBase):  # type: ignore[misc]
+    """No settings; Snakemake asks for them before it writes anything itself."""
+
+    def __post_init__(self) -> None:
+        for sentence in refused_folders():
+            raise WorkflowError(sentence)
 
 
 class Scheduler(SchedulerBase):  # type: ignore[misc]

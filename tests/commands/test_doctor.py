@@ -32,6 +32,7 @@ from tilewright.commands.check_machine import (
     check_lock,
     check_memory,
     check_plugins,
+    check_scratch,
 )
 from tilewright.commands.check_slurm import (
     check_accounts,
@@ -155,7 +156,7 @@ def test_accounts_of_unknown_use_take_no_job(tmp_path: Path) -> None:
     ]
 
 
-def test_without_cupy_the_mend_leaves_no_gpu_pool(
+def test_without_cupy_the_fix_leaves_no_gpu_pool(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
@@ -191,6 +192,21 @@ def test_a_locked_folder_is_a_problem(tmp_path: Path) -> None:
     locks.mkdir(parents=True)
     (locks / "0.input.lock").touch()
     assert [check.state for check in check_lock(tmp_path)] == ["problem"]
+
+
+def test_a_full_cache_and_a_closed_tmpdir_are_problems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("TMPDIR", raising=False)
+    assert [check.state for check in check_scratch()] == ["ok"]
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "absent"))
+    cache, temporary = check_scratch()
+    assert "cache" in cache.text
+    assert "set XDG_CACHE_HOME" in cache.fix
+    assert temporary.text.startswith(f"TMPDIR={tmp_path}/absent cannot be written")
 
 
 def test_stale_jobs_and_a_queue_that_is_not_known(tmp_path: Path) -> None:
@@ -257,6 +273,7 @@ def test_the_command_on_a_machine_without_slurm(phantom: Run) -> None:
     assert (wrong.returncode, found["problems"]) == (1, 1)
     asked = command(phantom, "doctor", "--site", "none.yaml")
     assert asked.returncode == 1
+    assert "no experiment was looked at" in asked.stdout
     assert "sbatch, squeue, scontrol, sacctmgr, scancel not found" in " ".join(asked.stdout.split())
 
 

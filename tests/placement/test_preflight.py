@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -170,6 +171,20 @@ def test_waiting_cancels_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     said = deal(slurm, "wait", tmp_path, monkeypatch)
     assert (slurm.cancelled, slurm.slept_s) == ([], [10.0, 10.0])
     assert said[1:] == ["waiting for 1: 7", "waiting for 1: 5"]
+
+
+@pytest.mark.parametrize("choice", ["wait", "cancel"])
+def test_nothing_is_waited_for_or_cancelled_behind_a_lock_that_stays(
+    choice: Literal["wait", "cancel"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = queue_line(JobID="7", State="RUNNING", WorkDir=str(Path.cwd()), Comment="rule_a")
+    cluster = replace(cluster_with(here, tmp_path)[0], site=Site(stale=choice))
+    lock = tmp_path / ".snakemake/locks/0.output.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    with pytest.raises(PlacementError, match="run it with --unlock first"):
+        before_run(cluster, ["snakemake", "qc"])
 
 
 def test_jobs_that_are_being_ended_are_waited_for_and_not_refused(

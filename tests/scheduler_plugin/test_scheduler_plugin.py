@@ -8,6 +8,9 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,6 +84,9 @@ def test_jobs_as_they_come_never_take_more_than_there_is(
 CANARY = """
 import json
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 from snakemake_interface_scheduler_plugins.base import SchedulerBase
 
@@ -257,3 +263,20 @@ def test_nodes_are_left_out_beside_what_the_user_asks_of_sbatch(tmp_path: Path) 
     done = run(tmp_path, SNAKEFILE, "tilewright", *chosen)
     assert "placement failed" not in done.stdout + done.stderr
     assert extras(tmp_path)[:2] == ["--nice=5", "--nice=5 --exclude=c1"]
+
+
+def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "Snakefile").write_text("rule all:\n    shell: 'true'\n")
+    (tmp_path / "cache").touch()
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", "-c1", "--scheduler", "tilewright"],
+        cwd=tmp_path,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "cannot be written (Not a directory); make room there" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -143,11 +143,11 @@ def test_hot_camera_pixels_are_replaced(tmp_path: Path) -> None:
     hot.stack[..., 9, 12] = 60_000
     expected = run(clean, tmp_path / "clean.zarr")
     assert expected.attributes["repaired_camera_px"] == 0
-    mended = run(hot, tmp_path / "mended.zarr")
-    assert mended.attributes["repaired_camera_px"] == 1
+    repaired = run(hot, tmp_path / "repaired.zarr")
+    assert repaired.attributes["repaired_camera_px"] == 1
     kept = run(hot, tmp_path / "kept.zarr", repair_pixels=False)
     assert kept.attributes["repaired_camera_px"] is None
-    wrong = [np.abs(m.read().astype(float) - expected.read()).max() for m in (mended, kept)]
+    wrong = [np.abs(m.read().astype(float) - expected.read()).max() for m in (repaired, kept)]
     assert wrong[0] < 0.05 * wrong[1]
 
 

@@ -15,6 +15,8 @@ from tilewright.devices.slurm_grant import DeviceChoiceError, device_from_enviro
 from tilewright.placement.jobs import Task
 from tilewright.placement.sizing import Estimates
 from tilewright.runtime.machine import usable_gpus
+from tilewright.runtime.scratch import refused_folders
+from tilewright.runtime.snakemake_adapter import is_locked
 
 _CUPY = "pip install 'tilewright[cuda12]' (or cuda13)"
 _CUPY_PACKAGES = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
@@ -109,7 +111,7 @@ def check_memory(jobs: Iterable[Task], estimates: Estimates) -> Check:
 
 def check_lock(folder: Path) -> Iterable[Check]:
     """Check that no other run has locked a folder."""
-    if any((folder / ".snakemake" / "locks").glob("*")):
+    if is_locked(folder):
         yield problem(
             "lock",
             "this folder is locked: a run is active here, or one was killed",
@@ -117,6 +119,16 @@ def check_lock(folder: Path) -> Iterable[Check]:
         )
     else:
         yield ok("lock", "no run has locked this folder")
+
+
+def check_scratch() -> Iterable[Check]:
+    """Check that caches and temporary files can be written."""
+    refused = list(refused_folders())
+    for sentence in refused:
+        cause, _, fix = sentence.partition("; ")
+        yield problem("scratch", cause, fix)
+    if not refused:
+        yield ok("scratch", "caches and temporary files can be written")
 
 
 def _version(*packages: str) -> str:

@@ -63,10 +63,17 @@ def examine(
     slurm : bool
         Whether jobs go to Slurm.
     """
-    checks = [*check_machine.check_plugins(), *check_machine.check_lock(Path.cwd())]
+    checks = [
+        *check_machine.check_plugins(),
+        *check_machine.check_scratch(),
+        *check_machine.check_lock(Path.cwd()),
+    ]
     jobs: list[Task] = []
     sizes: Sizes | None = None
-    if configfile is not None:
+    if configfile is None:
+        unseen = "raw files, markers, disk space and whether its jobs fit; give --configfile"
+        checks.append(ok("config", f"no experiment was looked at: {unseen}"))
+    else:
         try:
             experiment = read_experiment(configfile)
             layout = Layout(experiment.settings.results)

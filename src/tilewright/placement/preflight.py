@@ -12,7 +12,7 @@ from tilewright.placement.cluster import Cluster
 from tilewright.placement.jobs import Job, Kind, PlacementError, Shape, Task
 from tilewright.placement.limits import longest_min, too_big
 from tilewright.placement.sizing import Estimates
-from tilewright.runtime.snakemake_adapter import only_looks
+from tilewright.runtime.snakemake_adapter import is_locked, only_looks, unlocks
 from tilewright.slurm.accounts import Account
 from tilewright.slurm.jobs import SlurmJob, parse_queue, stale_jobs
 from tilewright.slurm.query import SlurmClient, Unknown
@@ -30,8 +30,10 @@ def before_run(cluster: Cluster | None, argv: Sequence[str]) -> None:
     PlacementError
         As :func:`deal_with_stale`.
     """
-    if cluster is not None and not only_looks(argv[1:]):
-        deal_with_stale(cluster.client, str(Path.cwd()), cluster.site.stale, _say)
+    if cluster is None or only_looks(argv[1:]):
+        return
+    locked = is_locked(Path.cwd()) and not unlocks(argv[1:])
+    deal_with_stale(cluster.client, str(Path.cwd()), cluster.site.stale, _say, locked=locked)
 
 
 def _say(line: str) -> None:
@@ -57,7 +59,12 @@ def look_for_stale(client: SlurmClient, workdir: str) -> list[SlurmJob]:
 
 
 def deal_with_stale(
-    client: SlurmClient, workdir: str, choice: str, say: Callable[[str], None]
+    client: SlurmClient,
+    workdir: str,
+    choice: str,
+    say: Callable[[str], None],
+    *,
+    locked: bool = False,
 ) -> None:
     """Refuse, wait for or cancel jobs of an earlier run that still write into a folder.
 
@@ -68,11 +75,14 @@ def deal_with_stale(
     choice : {"refuse", "wait", "cancel"}
     say : callable
         Takes a line for the user.
+    locked : bool
+        Whether Snakemake refuses this run all the same once they are gone.
 
     Raises
     ------
     PlacementError
-        There are such jobs and the choice is to refuse, or the queue is not known.
+        There are such jobs and the choice is to refuse, the folder is locked, or the queue is not
+        known.
     """
     stale = _without_completing(client, workdir, say)
     if not stale:
@@ -83,6 +93,11 @@ def deal_with_stale(
         raise PlacementError(
             f"{there}\nwait for them with `tilewright stale --wait`, or end them with "
             "`tilewright stale --cancel`; then unlock with --unlock if Snakemake asks for it"
+        )
+    if locked:
+        raise PlacementError(
+            f"{there}\na run is active in this folder, or was killed and left it locked, so this "
+            "one cannot begin after them; where none is active, run it with --unlock first"
         )
     say(there)
     if choice == "cancel":

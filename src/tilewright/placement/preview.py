@@ -29,7 +29,7 @@ class Change:
     slots : int
         Slots that may be filled from then on; jobs in slots that go keep running.
     kills : bool
-        Whether all jobs of the pool are ended instead, to be placed again.
+        Whether they are ended instead, the youngest first, to be placed again.
     """
 
     at_s: float
@@ -216,7 +216,7 @@ class _SimulatedCluster:
     def _change(self, change: Change) -> None:
         self.slots[change.pool] = change.slots
         if change.kills:
-            for job in list(self.running[change.pool]):
+            for job in list(self.running[change.pool])[change.slots :]:
                 self._leave(job, change.pool, done=False)
                 del self.placed[job]
                 self.ready[job] = None

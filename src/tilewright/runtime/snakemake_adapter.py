@@ -107,6 +107,23 @@ def only_looks(argv: Sequence[str]) -> bool:
     return any(getattr(given, name, None) not in (None, False, []) for name in _LOOKING)
 
 
+def unlocks(argv: Sequence[str]) -> bool:
+    """Return whether a Snakemake command unlocks its folder, or ignores locks.
+
+    Examples
+    --------
+    >>> unlocks(["registration", "--unlock"]), unlocks(["--nolock"]), unlocks(["qc"])
+    (True, True, False)
+    """
+    given = _options(argv)
+    return bool(getattr(given, "unlock", False)) or getattr(given, "lock", True) is False
+
+
+def is_locked(folder: Path) -> bool:
+    """Return whether a run has locked a folder and still runs there, or was killed."""
+    return any((folder / ".snakemake" / "locks").glob("*"))
+
+
 def other_scheduler(argv: Sequence[str]) -> bool:
     """Return whether a Snakemake command names a scheduler other than ours.
 

@@ -1,4 +1,4 @@
-"""A real Slurm under one temporary folder: started, broken, mended and stopped by tests."""
+"""A real Slurm under one temporary folder: started, broken, repaired and stopped by tests."""
 
 from __future__ import annotations
 
