@@ -10,6 +10,7 @@ import math
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -143,6 +144,11 @@ class Dispatcher:
                 doubles, "an earlier try of it is still in the queue and is cancelled"
             )
             sent = {found.task.name: self._send(found) for found in round_.placements}
+            why = Counter(self.why_waiting.values())
+            left = round_.free_for(task for task in tasks if task.name in round_.why)
+            self.ledger.write_change(
+                "wait", "ready", ready=len(self.why_waiting), why=why, free=left
+            )
             idle = not any(task.active for task in self.tasks.values())
             if ready and idle and any(self.bad_nodes.values()):
                 # nothing else is left: a node may be well again, and retries are bounded

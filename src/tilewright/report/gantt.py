@@ -113,6 +113,8 @@ class ClusterRun:
         Account to why it was not used.
     sharing : str
         Which limits GPU and CPU jobs draw on.
+    idle_slot_s : dict of str to float
+        Slot-seconds that idled while jobs were ready, by reason.
     """
 
     number: int
@@ -125,6 +127,7 @@ class ClusterRun:
     unfinished: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
     sharing: str = ""
+    idle_slot_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def span_s(self) -> float:

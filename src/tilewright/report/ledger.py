@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tilewright.report.gantt import ClusterRun, JobBar, PoolBand, Remark
+from tilewright.report.idle import idle_slot_s
 from tilewright.runtime.files import read_json_lines
 
 #: Causes of the failure of a job that the workflow itself took back, to place it again.
@@ -101,7 +102,7 @@ def _run(number: int, events: Sequence[Event]) -> ClusterRun:
     return ClusterRun(
         number, min([times[0], *(bar.start_s for bar in bars)]), max(times), pools, tuple(bars),
         tuple(remarks), dict(causes), tuple(unfinished), head.get("left_out") or {},
-        head.get("sharing") or "",
+        head.get("sharing") or "", idle_slot_s(events, pools, bars),
     )  # fmt: skip
 
 

@@ -41,6 +41,7 @@ def run_section(ledger: Path | None) -> dict[str, Any] | None:
         "pools": [_row(use) for use in uses],
         "bad": _lines(bad, len(shown) > 1),
         "held": _lines([pair for pair in remarks if pair[1].what == "hold"], len(shown) > 1),
+        "idle": _idle(shown),
         "lines": _LINES,
         "left_out": dict(shown[-1].left_out),
     }
@@ -122,6 +123,18 @@ def _row(use: Use) -> dict[str, str | int]:
         "utilisation": _NONE if use.utilisation is None else f"{100 * use.utilisation:.0f} %",
         "wait": _NONE if use.wait_s is None else span_text(use.wait_s),
     }
+
+
+def _idle(runs: Sequence[ClusterRun]) -> list[dict[str, str]]:
+    """Return why slots idled while jobs were ready, with the share of all slot time."""
+    seconds: Counter[str] = Counter()
+    for run in runs:
+        seconds.update(run.idle_slot_s)
+    total_s = sum(pool.slots * run.span_s for run in runs for pool in run.pools.values())
+    return [
+        {"why": why, "time": span_text(idle_s), "share": f"{100 * idle_s / total_s:.1f} %"}
+        for why, idle_s in seconds.most_common(_LINES)
+    ]
 
 
 def _lines(said: Iterable[tuple[ClusterRun, Remark]], several: bool) -> list[dict[str, str]]:
