@@ -17,7 +17,7 @@ from rich.table import Table
 from tilewright.commands.slurm_here import slurm_wanted
 from tilewright.placement.cluster import Survey, SurveyError, survey
 from tilewright.placement.jobs import Kind
-from tilewright.placement.limits import Sharing, total_slots
+from tilewright.placement.limits import Sharing, total_slots, unknown_use
 from tilewright.placement.site import SiteError, read_site
 from tilewright.slurm.accounts import Account
 from tilewright.slurm.query import SlurmClient
@@ -70,7 +70,7 @@ def as_json(survey: Survey) -> dict[str, Any]:
                 "used": account.used,
                 "mine": account.mine,
                 "free": {
-                    tres: None if tres in account.unknown_use else account.free(tres)
+                    tres: None if tres in unknown_use(account) else account.free(tres)
                     for tres in account.limit
                 },
             }
@@ -98,8 +98,9 @@ def _table(survey: Survey) -> Table:
         table.add_row(f"qos {account.qos}", "others", *_row(_others(account), "?"), "")
         table.add_row("", "mine", *_row(account.mine, "?"), "")
         free = {t: n for t in account.limit if (n := account.free(t)) is not None}
-        known = {t: n for t, n in free.items() if t not in account.unknown_use}
-        unknown = account.used is None or account.unknown_use
+        unseen = unknown_use(account)
+        known = {t: n for t, n in free.items() if t not in unseen}
+        unknown = account.used is None or unseen
         now = "?" if unknown else _slots(survey, account.name, "independent", now=True)
         table.add_row("", "free", *_row(known, "?"), now, end_section=True)
     return table

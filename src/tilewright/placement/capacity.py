@@ -195,7 +195,7 @@ def _closed(
     closed: dict[tuple[str, Kind], str] = {}
     for account in accounts:
         for kind in KINDS:
-            if unknown := list(unknown_use(account, partitions.get(kind))):
+            if unknown := unknown_use(account, partitions.get(kind)):
                 closed[account.name, kind] = f"use of {', '.join(unknown)} is not known"
     for job in pending:
         if why_pending(job.reason).obstacle == "limit":

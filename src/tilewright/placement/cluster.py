@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 import platformdirs
 
 from tilewright.placement.jobs import Kind
-from tilewright.placement.limits import Pool, Sharing, make_pools, sharing
+from tilewright.placement.limits import Pool, Sharing, make_pools, sharing, unknown_use
 from tilewright.placement.site import Site, SiteError, read_site
 from tilewright.runtime.snakemake_adapter import beside_profile, command
 from tilewright.slurm.accounts import NO_ACCOUNT, Account, LeftOut, usable_accounts, with_usage
@@ -111,9 +111,9 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
         accounts = with_usage(accounts, use.qos, use.accounts, uid)
         partitions = {k: p and with_use(p, use.partitions, uid) for k, p in partitions.items()}
     unknown = [
-        Note("use", f"use of {', '.join(account.unknown_use)} on {account.name} is not known")
+        Note("use", f"use of {', '.join(unknown)} on {account.name} is not known")
         for account in accounts
-        if use is not None and account.unknown_use
+        if use is not None and (unknown := unknown_use(account))
     ]
     how, why = sharing(site.pools, partitions)
     nodes, lost = _nodes(client)

@@ -107,13 +107,15 @@ def too_big(account: Account, shape: Shape, partition: Partition | None = None) 
     return None
 
 
-def unknown_use(account: Account, partition: Partition | None) -> Iterable[str]:
-    """Return the limited TRES whose use Slurm did not say."""
+def unknown_use(account: Account, partition: Partition | None = None) -> tuple[str, ...]:
+    """Return the limited TRES whose use Slurm did not say, of what limits a job or one above it."""
+    unknown = []
     for tres in COUNTED:
         holder = next((h for h in _holders(account, partition) if tres in h.limit), None)
         above = [one for one in account.above if tres in one.limit]
         if any(tres not in (h.used or {}) for h in [holder, *above] if h is not None):
-            yield tres
+            unknown.append(tres)
+    return tuple(unknown)
 
 
 def _holders(account: Account, partition: Partition | None) -> list[Account | Partition]:

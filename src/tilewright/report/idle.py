@@ -11,6 +11,7 @@ from tilewright.report.gantt import JobBar, PoolBand
 Event = Mapping[str, Any]
 
 ON_THE_WAY = "the job for it was chosen and had not started yet"
+NO_REASON = "the ledger does not say why"
 HELD = "others held it, or a limit did"
 _ENDS = ("done", "fail", "move", "withdraw")
 
@@ -104,4 +105,4 @@ def _reasons(
 def _first(wait: Event) -> str:
     """Return the reason that most ready jobs waited for."""
     why: Mapping[str, int] = wait.get("why", {})
-    return max(why, key=lambda reason: (why[reason], reason), default="the jobs wait")
+    return max(why, key=lambda reason: (why[reason], reason), default=NO_REASON)

@@ -130,16 +130,6 @@ class Account:
                 free[name] = left
         return free
 
-    @property
-    def unknown_use(self) -> tuple[str, ...]:
-        """Limited TRES whose use Slurm did not say, of the account itself or one above it."""
-        holders = [(self.limit, self.used), *((one.limit, one.used) for one in self.above)]
-        return tuple(
-            tres
-            for tres in COUNTED
-            if any(tres in limit and tres not in (used or {}) for limit, used in holders)
-        )
-
     def free(self, tres: str) -> int | None:
         """Return what is left of a TRES: None without a limit, all where its use is unknown."""
         left = [
