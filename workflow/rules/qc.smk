@@ -52,6 +52,7 @@ for stage in STAGES.values():
             layout.log(f"qc_{stage.name}", CYCLE),
         benchmark:
             layout.benchmark(f"qc_{stage.name}", CYCLE)
+        localrule: plan.beside(f"qc_{stage.name}")
         conda:
             "../envs/tilewright.yaml"
         threads: threads(f"qc_{stage.name}")
@@ -80,6 +81,7 @@ rule report:
         layout.log("report", "all"),
     benchmark:
         layout.benchmark("report", "all")
+    localrule: plan.beside("report")
     conda:
         "../envs/tilewright.yaml"
     threads: threads("report")
@@ -108,6 +110,7 @@ rule summary:
         layout.log("summary", "all"),
     benchmark:
         layout.benchmark("summary", "all")
+    localrule: plan.beside("summary")
     conda:
         "../envs/tilewright.yaml"
     threads: threads("summary")
@@ -128,6 +131,7 @@ rule verdict:
         layout.log("verdict", "all"),
     benchmark:
         layout.benchmark("verdict", "all")
+    localrule: plan.beside("verdict")
     conda:
         "../envs/tilewright.yaml"
     threads: threads("verdict")

@@ -62,9 +62,7 @@ class ShapeModel:
 
     def nominal_s(self, rule: str, size: DataSize) -> float:
         """Return about how long the job takes on CPUs, Snakemake's two starts included."""
-        cost = self._cost(rule, size, self._cpus(rule, size))
-        work_min = self._minutes(cost.work_s) - _START_MIN
-        return _START_S + 60 * work_min / _MARGIN
+        return _START_S + self._cost(rule, size, self._cpus(rule, size)).work_s
 
     def _cpus(self, rule: str, size: DataSize) -> int:
         """One CPU per 200 Mvoxel of work, at most 8: below that starting costs more."""

@@ -40,6 +40,8 @@ from tilewright.slurm.accounts import Account
 
 #: Where decisions are written, below the working directory, unless the workflow says otherwise.
 LEDGER = Path(".snakemake/tilewright/ledger.jsonl")
+#: A small job takes less: 10 s of work and the 8 s in which a job of Slurm starts.
+_SMALL_S = 18.0
 
 
 def set_up(
@@ -207,6 +209,19 @@ class Plan:
         if not able and (partition := self.cluster.partition("cpu")):
             resources["slurm_partition"] = partition
         return resources
+
+    def beside(self, rule: str) -> bool:
+        """Return whether all jobs of ``rule`` run beside the coordinator of a run on a cluster.
+
+        Use it as ``localrule: plan.beside("summary")``. They are those of one CPU and of less than
+        10 s in the largest sample: a job of Slurm takes as long only to start. The site's
+        ``small_jobs`` says whether there are any.
+        """
+        if self.cluster is None or self.cluster.site.small_jobs == "slurm":
+            return False
+        alone = self.sizes.kinds(rule) == ("cpu",)
+        shape = self.sizes.shape(rule, {}, gpu=False)
+        return alone and shape.cpus == 1 and self.sizes.nominal_s(rule, {}) < _SMALL_S
 
     def either(self, gpu: Mapping[str, int], cpu: Mapping[str, int]) -> dict[str, Any]:
         """Return the resources of a rule that may run on a GPU or on CPUs.
