@@ -30,8 +30,6 @@ from tilewright.slurm.query import Unknown
 
 _TEND_S = 5.0
 _SAY_S = 300.0
-_LAZY_S = 50.0  # jobs of hours need no look every 10 s, those of seconds one every 5
-_EAGER_S = 5.0
 
 
 class Run:
@@ -117,7 +115,9 @@ class Run:
                 self._read_stated(self.dispatcher.tasks[name], job)
         waiting = {name_of(job) for job in remaining if not job.is_group()}
         later = (waiting & self.dispatcher.tasks.keys()) - ready.keys()
-        places = self.dispatcher.round(ready, later)
+        limits = [available.get(name) for name in ("_nodes", "_job_count")]
+        most = min((n for n in limits if isinstance(n, int)), default=math.inf)
+        places = self.dispatcher.round(ready, later, most)
         for name in places:
             job = ready[name]
             self._send_to(job, places[name])
@@ -212,7 +212,6 @@ class Run:
             if adapter.end(self.dag, self.jobs[name], why, success=success):
                 self.logger.warning(f"{name}: {why}, which Snakemake's executor does not see")
         if adapter.started(self.dag):
-            ttl_s = self.dispatcher.cluster.client.ttl_s
-            wait_s = min(_LAZY_S, self.dispatcher.soonest_end_s() / 4 - _EAGER_S)
-            adapter.look_at_jobs_after(self.dag, max(ttl_s, wait_s))
+            # one more call of `squeue`, as often as our own
+            adapter.look_at_jobs_after(self.dag, self.dispatcher.cluster.client.ttl_s)
             adapter.wake(self.dag)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,14 +9,11 @@ import pytest
 from tests.support.cluster_runs import ClusterRun, dump
 from tests.support.night import SIZES, Night
 from tests.support.slurm_cluster import Cluster
+from tests.support.slurm_fixtures import AT_NIGHT
 from tilewright.report.idle import NO_REASON
 from tilewright.report.ledger import cluster_runs, read_events
 
-pytestmark = [
-    pytest.mark.slurm,
-    pytest.mark.timeout(1200),
-    pytest.mark.skipif("TILEWRIGHT_NIGHT" not in os.environ, reason="minutes: TILEWRIGHT_NIGHT=1"),
-]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200), AT_NIGHT]
 _JOBS = 60
 
 

@@ -324,3 +324,14 @@ def test_ends_that_the_executor_does_not_see(
     now[0] += 30
     (name,) = run.tasks
     assert run.lost() == ({name: found} if found else {})
+
+
+def test_no_more_jobs_are_placed_than_snakemake_runs_at_once(tmp_path: Path) -> None:
+    run = dispatcher("", tmp_path, sent=0, ready=6)
+    assert len(run.round(list(run.tasks), [], 2)) == 2
+    assert set(run.why_waiting.values()) == {"Snakemake runs no more jobs at once (--jobs)"}
+    assert len(run.why_waiting) == 4
+    events = list(read_ledger(run.ledger.path))
+    assert not any(event["event"] == "withdraw" for event in events)
+    (wait,) = (event for event in events if event["event"] == "wait")
+    assert (wait["ready"], wait["why"]) == (4, {"Snakemake runs no more jobs at once (--jobs)": 4})

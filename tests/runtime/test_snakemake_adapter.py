@@ -195,7 +195,7 @@ def test_a_run_is_seen_as_it_is(seen: dict[str, Any], folder: Path) -> None:
     assert (seen["running"], seen["failed"]) == (False, False)
     assert seen["has_tries"] == [True, False]
     assert seen["machine"] > 0
-    assert seen["wait_s"] == 0.5
+    assert seen["wait_s"] == 1.0  # the least
     assert not seen["ended"]
     assert seen["timers"] == [1, 0]
     assert not adapter.is_snakemakes(DummyDAG())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -9,6 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.slurm_cluster import Cluster, Unavailable
+
+AT_NIGHT = pytest.mark.skipif(
+    "TILEWRIGHT_NIGHT" not in os.environ, reason="takes minutes: set TILEWRIGHT_NIGHT=1"
+)
 
 
 @pytest.fixture(scope="session")

@@ -120,8 +120,10 @@ class Dispatcher:
             self.tasks |= {job.name: Task(job) for job in jobs if job.name not in self.tasks}
             self._work = None
 
-    def round(self, ready: Collection[str], later: Collection[str]) -> dict[str, Place]:
-        """Choose which ready jobs start now; their places go to the table and the ledger.
+    def round(
+        self, ready: Collection[str], later: Collection[str], most: float = math.inf
+    ) -> dict[str, Place]:
+        """Choose which ready jobs, ``most`` at most, start now: for the table and the ledger.
 
         Where Slurm does not answer nothing starts, and the reason is said once.
         """
@@ -139,7 +141,8 @@ class Dispatcher:
             doubles = self._cancel_doubles(ready)
             tasks = [self.tasks[name] for name in ready if name not in doubles]
             round_ = self.begin_round(capacity)
-            self.strategy = round_.place(tasks, [self.tasks[n] for n in later], self.strategy)
+            coming = [self.tasks[name] for name in later]
+            self.strategy = round_.place(tasks, coming, self.strategy, most)
             self.why_waiting = round_.why | dict.fromkeys(
                 doubles, "an earlier try of it is still in the queue and is cancelled"
             )
@@ -472,17 +475,6 @@ class Dispatcher:
             self.cluster.client.cancel(wanted)
             self.ledger.write("cancel", slurm_ids=wanted, reason="an earlier try of a ready job")
         return {job.comment for job in found}
-
-    def soonest_end_s(self) -> float:
-        """Return in how many seconds the first running job is expected to end; 0 if none runs."""
-        with self.lock:
-            now_s, seconds = self.clock(), self.plan.estimates.seconds
-            ends = [
-                (task.seen.start_s or now_s) + seconds(task.job, task.place.kind) - now_s
-                for task in self.tasks.values()
-                if task.active and task.seen is not None and task.place is not None
-            ]
-            return max(0.0, min(ends, default=0.0))
 
 
 def _sent(task: Task) -> tuple[Task, SlurmJob, Place]:

@@ -50,16 +50,22 @@ class Round:
         self.shapes = Shapes(plan.estimates, capacity)
         self.placements: list[Placement] = []
         self.why: dict[str, str] = {}
+        self.most = math.inf
 
     def place(
-        self, ready: Sequence[Task], later: Sequence[Task], last: Strategy | None
+        self,
+        ready: Sequence[Task],
+        later: Sequence[Task],
+        last: Strategy | None,
+        most: float = math.inf,
     ) -> Strategy | None:
-        """Place the ready tasks, the small ones last."""
+        """Place the ready tasks, ``most`` at most, the small ones last."""
+        self.most = most
         large = [task for task in ready if task.name in self.work.index]
         coming = [task for task in later if task.name in self.work.index]
         left = large
         for _ in range(_PASSES):
-            if not left:
+            if not left or self._enough():
                 break
             placed, last = self._pass(left, coming, last)
             if placed:
@@ -70,6 +76,10 @@ class Round:
             if task.name not in self.work.index:
                 self._place_small(task)
         self._queue(task for task in ready if task.name in self.why)
+        if self._enough():
+            placed = {found.task.name for found in self.placements}
+            why = "Snakemake runs no more jobs at once (--jobs)"
+            self.why |= {task.name: why for task in ready if task.name not in placed}
         return last
 
     def _pass(
@@ -99,10 +109,14 @@ class Round:
             pool = where[start.pool]
             task = by_name[start.job]
             fits = self.capacity.fits(pool.account, pool.kind, self.shapes.of(task)[pool.kind])
-            if fits:
+            if fits and not self._enough():
                 self._start(task, pool.account, pool.kind, start.reason)
                 placed.add(start.job)
         return placed, made.strategy
+
+    def _enough(self) -> bool:
+        """Return whether nothing more may start."""
+        return len(self.placements) >= self.most
 
     def _queue(self, ready: Iterable[Task]) -> None:
         """Have Slurm keep a turn on nodes that others fill, for tasks that nothing else takes.
@@ -114,6 +128,8 @@ class Round:
         served = {kind for kind, _ in own}
         pending = Counter(kind for kind, seen in own if not seen or seen.state != "RUNNING")
         for task in ready:
+            if self._enough():
+                break
             for kind, shape in self.shapes.of(task).items():
                 elsewhere = served & {k for k in task.job.kinds if k != kind}
                 if pending[kind] >= _QUEUED or elsewhere or not self._full(kind, shape):
@@ -161,6 +177,8 @@ class Round:
 
     def _place_small(self, task: Task) -> None:
         """Place a small task where most CPUs are free; it takes no slot from others."""
+        if self._enough():
+            return
         open_ = self._open(task, "cpu", self.capacity.fits)
         if not open_:
             self.why[task.name] = "no account has free capacity for it"

@@ -304,10 +304,10 @@ def wake(dag: Any) -> None:
 def look_at_jobs_after(dag: Any, seconds: float) -> None:
     """Set how long the executor waits until it asks for the state of its jobs again.
 
-    It adds 10 s after each idle round, up to 180: freed slots idle as long. Uses
-    ``scheduler._executor.next_seconds_between_status_checks``.
+    It adds 10 s to what it finds here after each idle round, up to 180: freed slots idle as long.
+    Uses ``scheduler._executor.next_seconds_between_status_checks``.
     """
-    executor_of(dag).next_seconds_between_status_checks = seconds
+    executor_of(dag).next_seconds_between_status_checks = max(1.0, seconds - 10)
 
 
 def executor_of(dag: Any) -> Any:
