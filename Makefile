@@ -7,7 +7,7 @@ DEMO := demo
 
 demo: $(VENV)/.installed
 	$(BIN)/tilewright demo --output $(DEMO)
-	$(BIN)/snakemake registration qc --configfile config/demo.yaml
+	$(BIN)/snakemake registration qc --configfile config/demo.yaml --quiet rules progress reason host
 	@echo
 	@echo "image:  $(DEMO)/results/tonsil/registration/tonsil.ome.tif"
 	@echo "report: $(DEMO)/results/report.html"

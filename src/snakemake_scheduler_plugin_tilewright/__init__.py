@@ -20,6 +20,7 @@ from snakemake_interface_scheduler_plugins.settings import SchedulerSettingsBase
 
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
 from snakemake_scheduler_plugin_tilewright.local import LocalRun
+from snakemake_scheduler_plugin_tilewright.progress import Progress
 from snakemake_scheduler_plugin_tilewright.run import Run
 from tilewright.placement import cluster
 from tilewright.placement.cluster import SurveyError
@@ -51,6 +52,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         self._run: Run | LocalRun | None = None
+        self._progress: Progress | None = None
         self._failures = 0
         self._checked = False
         if not adapter.is_snakemakes(self.dag):
@@ -67,6 +69,8 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
                 self._run = Run(self.dag, plan.cluster, plan, self.logger)
             elif plan.gpus is not None:
                 self._run = LocalRun(self.dag, plan, self.logger)
+            if plan.cluster is not None or plan.described is not None:
+                self._progress = Progress(self.dag, plan, self.logger)
         except (adapter.AdapterError, PlacementError, SiteError, SurveyError) as error:
             raise WorkflowError(str(error)) from None
 
@@ -88,8 +92,9 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
 
     def dag_updated(self) -> None:
         """Take the jobs that came with an update of the DAG."""
-        if self._run is not None:
-            self._run.load()
+        for one in (self._run, self._progress):
+            if one is not None:
+                one.load()
 
     def select_jobs(
         self,

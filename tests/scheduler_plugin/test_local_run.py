@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from itertools import accumulate
@@ -129,3 +130,14 @@ def test_a_job_larger_than_the_machine_runs_alone(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     assert len(used) == 6
     assert max(cpus for _, cpus, _ in used) <= 8
+
+
+@pytest.mark.workflow
+def test_how_far_a_run_is_is_said(tmp_path: Path) -> None:
+    done, _ = play(tmp_path, "gpu=1", "cpu=4", gpus=1, jobs=30)
+    assert done.returncode == 0, done.stderr
+    said = re.search(r"(\d+) of 30 jobs done, (\d+) % of the work, \d running, about", done.stderr)
+    assert said, done.stderr
+    count, share = map(int, said.groups())
+    assert abs(share - 100 * count / 30) <= 1
+    assert f"(work {count}/30)" in done.stderr
