@@ -16,18 +16,22 @@ from tests.support.cluster_runs import ClusterRun
 from tests.support.night import SIZES, SLOTS, Night, StaticRun
 from tests.support.slurm_cluster import Cluster
 
+WAYS = {"tilewright": ClusterRun, "static weighted round robin": StaticRun}
+
 
 def main() -> None:
     """Play both nights and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=60)
     parser.add_argument("--keep", type=Path, help="a folder for logs and ledger")
+    parser.add_argument("--only", choices=[name.split()[0] for name in WAYS], action="append")
     options = parser.parse_args()
-    ways = {"tilewright": ClusterRun, "static weighted round robin": StaticRun}
     print("| | jobs complete | written twice | makespan | pending on limits | pending at all |")
     print("|---" * 6 + "|", flush=True)
     with Cluster() as slurm, tempfile.TemporaryDirectory() as scratch:
-        for name, way in ways.items():
+        for name, way in WAYS.items():
+            if options.only and name.split()[0] not in options.only:
+                continue
             folder = (options.keep or Path(scratch)) / name.split()[0]
             folder.mkdir(parents=True)
             run = way(slurm, folder)

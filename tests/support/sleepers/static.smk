@@ -47,9 +47,7 @@ rule work:
         slurm_partition=lambda wildcards: PARTITIONS[place(wildcards)[1]],
         mem_mb=lambda wildcards: size(wildcards)["mem_mb"],
         runtime=5,
-        slurm_extra=lambda wildcards: (
-            "--gres=gpu:1" if place(wildcards)[1] == "gpu" else ""
-        ),
+        gpu=lambda wildcards: 1 if place(wildcards)[1] == "gpu" else None,
     params:
         job=f"{sys.executable} {workflow.basedir}/job.py",
         device=lambda wildcards: place(wildcards)[1],
