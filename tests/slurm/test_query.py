@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tests.support.recorded import USE, Recorded, client
@@ -20,6 +21,29 @@ def test_use_is_never_older_than_the_queue(tmp_path: Path) -> None:
     asking.queue()
     asking.usage(["clive"])
     assert recorded.asked == ["squeue", "flags=qos", "squeue", "flags=qos"]
+
+
+def test_runs_on_one_host_share_what_they_were_told(tmp_path: Path) -> None:
+    now = [100.0]
+    recorded = Recorded({"flags=qos": USE, "squeue": "", "sacctmgr": "a|b"})
+    one, other = (
+        replace(client(recorded, tmp_path, now), shared_dir=tmp_path / "answers") for _ in range(2)
+    )
+    one.queue()
+    now[0] += 1
+    one.usage(["clive"])
+    now[0] += 5
+    assert (other.queue(), other.usage(["clive"])) == ("", USE)
+    assert recorded.asked == ["squeue", "flags=qos"]
+    now[0] += 5
+    other.forget()  # it has just placed a job: what was said before does not hold
+    other.queue()
+    other.usage(["clive"])
+    assert recorded.asked == ["squeue", "flags=qos"] * 2
+    now[0] += 30
+    one.queue()
+    one.usage(["clive"])
+    assert recorded.asked == ["squeue", "flags=qos"] * 3
 
 
 def test_a_program_that_took_long_to_fail_is_not_asked_again_at_once(tmp_path: Path) -> None:

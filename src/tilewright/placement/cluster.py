@@ -357,7 +357,8 @@ def use(site: str | Path | None = None) -> Cluster:
 def own_client(calls_per_min: float = 60.0) -> SlurmClient:
     """Return a client that asks for the person who runs this process."""
     user, cache = pwd.getpwuid(os.getuid()).pw_name, platformdirs.user_cache_path("tilewright")
-    return SlurmClient(user, cache, ttl_s=max(_MIN_TTL_S, 60.0 * _CALLS_A_LOOK / calls_per_min))
+    ttl_s = max(_MIN_TTL_S, 60.0 * _CALLS_A_LOOK / calls_per_min)
+    return SlurmClient(user, cache, ttl_s=ttl_s, shared_dir=cache / "answers")
 
 
 def current() -> Cluster | None:

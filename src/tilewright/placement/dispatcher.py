@@ -96,7 +96,8 @@ class Dispatcher:
     _work_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.submissions = SubmissionLock(self.cluster.client.cache_dir / "claims")
+        client = self.cluster.client
+        self.submissions = SubmissionLock(client.cache_dir / "claims", client.ttl_s)
 
     def begin(self) -> None:
         """Write what the run starts from; jobs in the queue by now are not this run's."""

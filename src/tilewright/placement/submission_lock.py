@@ -20,8 +20,8 @@ from typing import IO
 from tilewright.placement.capacity import Claim
 from tilewright.runtime.files import write_whole
 
-#: Longer than live use is kept and sbatch takes; 12 jobs were submitted within 2 s.
-_CLAIM_S = 15.0
+#: Beyond the age of live use, for sbatch: 12 jobs were submitted within 2 s.
+_SUBMIT_S = 10.0
 #: A round takes 0.1 s, and as long as one query that Slurm does not answer.
 _LOCK_S = 20.0
 
@@ -34,11 +34,14 @@ class SubmissionLock:
     ----------
     folder : Path
         Shared by the runs of one person on one cluster.
+    ttl_s : float
+        How old live use may be that a run counts with.
     clock : callable
         Seconds since the epoch.
     """
 
     folder: Path
+    ttl_s: float = 5.0
     clock: Callable[[], float] = time.time
     _own: list[tuple[float, Claim]] = field(default_factory=list)
 
@@ -82,14 +85,14 @@ class SubmissionLock:
             return [
                 Claim(sent["account"], dict(sent["tres"]), sent.get("partition"))
                 for sent in json.loads(path.read_text(encoding="utf-8"))
-                if self.clock() - sent["time_s"] < _CLAIM_S
+                if self.clock() - sent["time_s"] < self.ttl_s + _SUBMIT_S
             ]
         return []
 
     def add(self, claims: list[Claim]) -> None:
         """Write what this run sends now, and remove what ended runs left; only when alone."""
         now_s = self.clock()
-        self._own = [own for own in self._own if now_s - own[0] < _CLAIM_S]
+        self._own = [own for own in self._own if now_s - own[0] < self.ttl_s + _SUBMIT_S]
         self._own += [(now_s, claim) for claim in claims]
         content = [
             {

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -120,6 +122,9 @@ class SlurmClient:
         Seconds for which live usage is not asked again; limits for ten times as long.
     run, clock : callable
         :func:`run_command`, and the time in seconds since the epoch.
+    shared_dir : Path or None
+        Where all runs of a user on one host keep what they were told, so that more runs ask no
+        more often.
     """
 
     user: str
@@ -127,9 +132,11 @@ class SlurmClient:
     ttl_s: float = 30.0
     run: Callable[..., str | Unknown] = run_command
     clock: Callable[[], float] = time.time
+    shared_dir: Path | None = None
     _kept: dict[tuple[str, ...], tuple[float, str | Unknown]] = field(default_factory=dict)
     _silent: dict[str, tuple[float, Unknown]] = field(default_factory=dict)
     _saved_s: float = float("-inf")
+    _forgot_s: float = float("-inf")
 
     def limits(self) -> Answer | Unknown:
         """Return associations and QOS as :func:`~tilewright.slurm.parse.parse_sacctmgr` reads them.
@@ -212,6 +219,7 @@ class SlurmClient:
 
     def forget(self) -> None:
         """Ask again for live use and the queue, as after a placement that was refused."""
+        self._forgot_s = self.clock()
         for argv in [key for key in self._kept if key[0] in ("squeue", "scontrol")]:
             if "partition" not in argv:
                 del self._kept[argv]
@@ -220,9 +228,37 @@ class SlurmClient:
         now = self.clock()
         asked_s, said = self._kept.get(argv, (float("-inf"), ""))
         if not 0 <= now - asked_s < ttl_s:
-            said = self._call(argv, stdin)
-            self._kept[argv] = (now, said)
+            shared = self._shared(argv, stdin, now, ttl_s)
+            self._kept[argv] = shared or (now, self._call(argv, stdin))
+            said = self._kept[argv][1]
+            if shared is None and not isinstance(said, Unknown) and self.shared_dir:
+                with contextlib.suppress(OSError):
+                    path = self.shared_dir / self._question(argv, stdin)
+                    write_whole(path, json.dumps([now, said]))
         return said
+
+    def _shared(
+        self, argv: tuple[str, ...], stdin: str | None, now: float, ttl_s: float
+    ) -> tuple[float, str] | None:
+        """Return what another run was told not long ago, None where it would be too old."""
+        if self.shared_dir is None:
+            return None
+        try:
+            path = self.shared_dir / self._question(argv, stdin)
+            asked_s, said = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, TypeError):
+            return None
+        least_s = self._forgot_s
+        if {"assoc_mgr", "node"} & set(argv):  # a job that started meanwhile would be in neither
+            queues = [at_s for key, (at_s, _) in self._kept.items() if key[0] == "squeue"]
+            least_s = max([least_s, *queues])
+        fresh = 0 <= now - asked_s < ttl_s and asked_s > least_s
+        return (asked_s, said) if fresh else None
+
+    def _question(self, argv: tuple[str, ...], stdin: str | None) -> str:
+        """Return the name of the file of a question to this host's cluster."""
+        asked = [socket.gethostname(), os.environ.get("SLURM_CONF"), self.user, stdin, *argv]
+        return f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]}.json"
 
     def _call(self, argv: tuple[str, ...], stdin: str | None = None) -> str | Unknown:
         """Run a command, unless the same program has just taken long only to fail.
