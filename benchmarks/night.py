@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.night [--jobs 60]``, as root, on a private Slurm cluster that it brings up.
 Both run the same jobs under the same events (``tests.support.night``), one after the other, about
-15 minutes. Static: account and device of every job are dealt out before the run, by the slots of
+25 minutes. Static: account and device of every job are dealt out before the run, by the slots of
 an idle cluster over the duration on them, and sent to Slurm at once by Snakemake's executor.
 """
 
