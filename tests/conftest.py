@@ -17,6 +17,20 @@ REPO = Path(__file__).resolve().parent.parent
 #: CuPy's name over NumPy, for processes that have it on their path.
 STANDIN = REPO / "tests/support/standin"
 ON_SLURM = "tests/on_slurm/"
+#: Modules of more than about 10 s of arithmetic, or that start processes; `make check` skips them.
+SLOW = (
+    "tests/stages/",
+    "tests/phantom/",
+    "tests/scheduler_plugin/",
+    "tests/devices/leases/",
+    "tests/report/test_damages.py",
+    "tests/report/test_gantt.py",
+    "tests/report/test_html.py",
+    "tests/report/test_qc",
+    "tests/kernels/test_device_memory.py",
+    "tests/kernels/test_direct_plane.py",
+    "tests/kernels/test_deconvolution.py",
+)
 
 
 @pytest.fixture(scope="session")
@@ -52,6 +66,11 @@ def shared() -> Path:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the cluster's tests: they mostly wait, and others run beside them."""
+    for item in items:
+        if item.nodeid.startswith(SLOW):
+            item.add_marker("slow")
+        if {"slurm", "quiet_slurm"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("slurm")
     items.sort(key=lambda item: not item.nodeid.startswith(ON_SLURM))
 
 
