@@ -69,7 +69,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
                 self._run = Run(self.dag, plan.cluster, plan, self.logger)
             elif plan.gpus is not None:
                 self._run = LocalRun(self.dag, plan, self.logger)
-            if plan.cluster is not None or plan.described is not None:
+            if adapter.is_main(self.dag) and (plan.cluster or plan.described):
                 self._progress = Progress(self.dag, plan, self.logger)
         except (adapter.AdapterError, PlacementError, SiteError, SurveyError) as error:
             raise WorkflowError(str(error)) from None

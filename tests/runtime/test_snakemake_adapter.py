@@ -59,6 +59,7 @@ class Scheduler(SchedulerBase):
         seen["is_snakemakes"] = adapter.is_snakemakes(dag)
         seen["workdir"] = adapter.workdir(dag)
         seen["started"] = adapter.started(dag)
+        seen["is_main"] = adapter.is_main(dag)
         seen["anything_runs"] = adapter.anything_runs(dag)
         seen["running"] = adapter.running(dag, job)
         seen["failed"] = adapter.failed(dag, job)
@@ -191,7 +192,7 @@ def test_a_run_is_seen_as_it_is(seen: dict[str, Any], folder: Path) -> None:
     assert seen["chosen"] == [[[], False], [["runtime"], True]]
     assert (seen["executor"], seen["is_snakemakes"]) == ("scribe", True)
     assert Path(seen["workdir"]).resolve() == folder.resolve()
-    assert (seen["started"], seen["anything_runs"]) == (True, False)
+    assert (seen["started"], seen["is_main"], seen["anything_runs"]) == (True, True, False)
     assert (seen["running"], seen["failed"]) == (False, False)
     assert seen["has_tries"] == [True, False]
     assert seen["machine"] > 0

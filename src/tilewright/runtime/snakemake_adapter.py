@@ -34,7 +34,14 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "restart_times",
     ),
     "executor": ("active_jobs", "lock", "report_job_error", "report_job_success"),
-    "workflow": ("executor_plugin", "resource_settings", "rules", "scheduler", "workdir_init"),
+    "workflow": (
+        "executor_plugin",
+        "is_main_process",
+        "resource_settings",
+        "rules",
+        "scheduler",
+        "workdir_init",
+    ),
 }
 
 #: Options with which Snakemake runs nothing, as its parser names them.
@@ -336,6 +343,14 @@ def end(dag: Any, job: Any, why: str, *, success: bool) -> bool:
     else:
         executor.report_job_error(sent, msg=f"{why}. ")
     return True
+
+
+def is_main(dag: Any) -> bool:
+    """Return whether this process coordinates a run, and does not do one of its jobs.
+
+    Uses ``workflow.is_main_process``.
+    """
+    return bool(dag.workflow.is_main_process)
 
 
 def started(dag: Any) -> bool:
