@@ -158,7 +158,7 @@ def report(results: list[Result]) -> None:
     """Print ratios by kind of scenario as a table, and decision times."""
     print("| scenarios | n | over the best known schedule: median | p95 | max "
           "| over bound: median | p95 | over best baseline: median | <= 1.02 | max "
-          "| told durations, over the best known: median | p95 |")  # fmt: skip
+          "| told durations (up to 500 jobs), over the best known: median | p95 |")  # fmt: skip
     print("|---" * 12 + "|")
     tags = sorted({tag for result in results for tag in result.tags})
     groups = {"all": results} | {tag: [r for r in results if tag in r.tags] for tag in tags}

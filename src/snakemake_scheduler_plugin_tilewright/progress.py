@@ -8,11 +8,13 @@ import time
 from collections import Counter
 from typing import Any
 
+from tilewright.placement.jobs import PlacementError
 from tilewright.placement.routing import Plan
 from tilewright.runtime import snakemake_adapter as adapter
 
 #: After 5, 10, 20 and 40 s, then every minute.
 _FIRST_S, _LAST_S = 5.0, 60.0
+_SMALL_S = 10.0
 #: Share of the work after which the rest is foretold.
 _TOLD = 0.05
 
@@ -37,8 +39,15 @@ class Progress:
         """Take the jobs of the DAG."""
         for job in self.dag.needrun_jobs():
             if not job.is_group() and len(job.output):
-                rule = job.rule.name
-                self._work_s[job] = self.plan.sizes.of(rule).nominal_s(rule, job.wildcards)
+                self._work_s[job] = self._nominal_s(job)
+
+    def _nominal_s(self, job: Any) -> float:
+        """Return the estimated work of a job; of one that nothing describes, as a small one's."""
+        rule = job.rule.name
+        try:
+            return self.plan.sizes.of(rule).nominal_s(rule, job.wildcards)
+        except PlacementError:
+            return _SMALL_S
 
     def line(self) -> str:
         """Return jobs done and running, the share of the work, the time left, and open rules."""
@@ -60,7 +69,11 @@ class Progress:
         wait_s = _FIRST_S
         while not self._ended.wait(wait_s):
             wait_s = min(_LAST_S, 2 * wait_s)
-            self.logger.info(self.line())
+            try:
+                if adapter.started(self.dag):
+                    self.logger.info(self.line())
+            except Exception:
+                self.logger.exception("how far the run is could not be said; it is tried again")
 
 
 def _length(seconds: float) -> str:

@@ -116,7 +116,7 @@ class Run:
         waiting = {name_of(job) for job in remaining if not job.is_group()}
         later = (waiting & self.dispatcher.tasks.keys()) - ready.keys()
         limits = [available.get(name) for name in ("_nodes", "_job_count")]
-        most = min((n for n in limits if isinstance(n, int)), default=math.inf)
+        most = min((n for n in limits if isinstance(n, int)), default=math.inf) - len(others)
         places = self.dispatcher.round(ready, later, most)
         for name in places:
             job = ready[name]

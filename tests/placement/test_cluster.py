@@ -61,7 +61,7 @@ def test_one_sacctmgr_and_a_cache(recorded: Recorded, tmp_path: Path) -> None:
     assert recorded.asked == ["sacctmgr", "partition", "flags=qos", "node"]
     now[0] = 31.0
     survey(asking, 1001, Site())
-    assert recorded.asked[4:] == ["flags=qos"]
+    assert recorded.asked[4:] == ["flags=qos", "node"]
     now[0] = 61.0
     survey(asking, 1001, Site())
     assert recorded.asked[5:] == ["flags=qos", "node"]

@@ -68,3 +68,23 @@ def test_a_job_that_was_moved_was_on_its_way_until_then() -> None:
         event(40, "room", closed={}),
     )
     assert found == {ON_THE_WAY: 30}
+
+
+def test_slurms_silence_ends_with_its_next_word() -> None:
+    wait = event(0, "wait", ready=1, why={"no slot is free": 1}, free={})
+    found = idle(
+        wait,
+        event(10, "hold", reason="squeue did not answer", ready=1),
+        event(20, "room", closed={}),
+        event(60, "room", closed={"lab gpu": "full"}),
+    )
+    assert found["nothing was started: squeue did not answer"] == 5 * 10
+    nobody = idle(event(0, "hold", reason="silent", ready=0), event(20, "room", closed={}))
+    assert nobody == {}
+
+
+def test_a_start_that_slurm_cut_to_a_second_ends_the_way() -> None:
+    begun = event(0.4, "place", job="a", pool="lab_gpu")
+    ended = event(60, "done", job="a", pool="lab_gpu", kind="gpu", account="lab",
+                  start_s=1000.0, end_s=1060.0)  # fmt: skip
+    assert idle(begun, ended) == {}

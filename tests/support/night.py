@@ -90,8 +90,12 @@ class Night:
         try:
             while self._clock() < self.limit_s and not self._ended():
                 while events and events[0][0] <= self._clock():
-                    with contextlib.suppress(SlurmCommandError):  # slurmctld may be away
-                        events.pop(0)[1]()
+                    at_s, act = events.pop(0)
+                    try:
+                        act()
+                    except SlurmCommandError:  # slurmctld is away: again in a moment
+                        events.append((at_s + 2 * _STEP_S, act))
+                        events.sort(key=lambda event: event[0])
                 time.sleep(_STEP_S)
         finally:
             stop.set()
@@ -160,7 +164,7 @@ class Night:
         """Count own jobs that pend, and why."""
         last_s = self._clock()
         while not stop.wait(_STEP_S):
-            with contextlib.suppress(SlurmCommandError):
+            with contextlib.suppress(SlurmCommandError, subprocess.TimeoutExpired):
                 shown = self.slurm.run(["squeue", "-h", "-u", "root", "-t", "PD", "-o", "%r"])
                 reasons = shown.stdout.split("\n")[:-1]
                 passed_s, last_s = self._clock() - last_s, self._clock()

@@ -276,8 +276,8 @@ def _age(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-#: Calls in one look at the cluster: queue and live use, nodes every second time, limits and
-#: partitions every tenth, and the executor's own look at its jobs.
+#: Calls in one look at the cluster: queue, live use and nodes, and the executor's own look at its
+#: jobs; limits and partitions every tenth time.
 _CALLS_A_LOOK = 4
 _MIN_TTL_S = 5.0
 _current: Cluster | None = None

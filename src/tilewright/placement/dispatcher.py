@@ -134,7 +134,9 @@ class Dispatcher:
                 self.ledger.write_change("notes", "claims", notes=[note])
             capacity = self.capacity()
             if isinstance(capacity, Unknown):
-                if self.ledger.write_change("hold", "slurm", reason=str(capacity)):
+                if self.ledger.write_change(
+                    "hold", "slurm", reason=str(capacity), ready=len(ready)
+                ):
                     self.why_waiting = dict.fromkeys(ready, str(capacity))
                 return {}
             closed = {f"{account} {kind}": why for (account, kind), why in capacity.closed.items()}
@@ -192,7 +194,7 @@ class Dispatcher:
         capacity = capacity_now(
             survey.accounts,
             queue,
-            sent + self.submissions.others(),
+            sent + self.submissions.others(self.cluster.client.queue_asked_s()),
             mode=survey.sharing,
             utilisation=self.cluster.site.utilisation,
             partitions=survey.partitions,

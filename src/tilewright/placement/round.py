@@ -112,6 +112,8 @@ class Round:
             if fits and not self._enough():
                 self._start(task, pool.account, pool.kind, start.reason)
                 placed.add(start.job)
+            else:
+                self.why[start.job] = "its slot was filled in the same round"
         return placed, made.strategy
 
     def _enough(self) -> bool:
@@ -121,8 +123,8 @@ class Round:
     def _queue(self, ready: Iterable[Task]) -> None:
         """Have Slurm keep a turn on nodes that others fill, for tasks that nothing else takes.
 
-        That is where no other device kind has own jobs, whose slots come free, or room on its
-        nodes. A few at a time: what waits there can go nowhere else without being cancelled.
+        That is where no other device kind runs own jobs, whose slots come free. A few at a time:
+        what waits there can go nowhere else without being cancelled.
         """
         own = [(one.place.kind, one.seen) for one in self.active if one.place]
         served = {kind for kind, _ in own}

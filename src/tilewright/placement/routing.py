@@ -42,6 +42,7 @@ from tilewright.slurm.accounts import Account
 LEDGER = Path(".snakemake/tilewright/ledger.jsonl")
 #: A small job takes less: 10 s of work and the 8 s in which a job of Slurm starts.
 _SMALL_S = 18.0
+_SMALL_MB = 2048
 
 
 def set_up(
@@ -213,15 +214,16 @@ class Plan:
     def beside(self, rule: str) -> bool:
         """Return whether all jobs of ``rule`` run beside the coordinator of a run on a cluster.
 
-        Use it as ``localrule: plan.beside("summary")``. They are those of one CPU and of less than
-        10 s in the largest sample: a job of Slurm takes as long only to start. The site's
-        ``small_jobs`` says whether there are any.
+        Use it as ``localrule: plan.beside("summary")``. They are those of one CPU, of at most 2 GB
+        and of less than 10 s in the largest sample: a job of Slurm takes as long only to start.
+        The site's ``small_jobs`` says whether there are any.
         """
         if self.cluster is None or self.cluster.site.small_jobs == "slurm":
             return False
-        alone = self.sizes.kinds(rule) == ("cpu",)
         shape = self.sizes.shape(rule, {}, gpu=False)
-        return alone and shape.cpus == 1 and self.sizes.nominal_s(rule, {}) < _SMALL_S
+        small = shape.cpus == 1 and shape.mem_mb <= _SMALL_MB
+        short = self.sizes.nominal_s(rule, {}) < _SMALL_S
+        return self.sizes.kinds(rule) == ("cpu",) and small and short
 
     def either(self, gpu: Mapping[str, int], cpu: Mapping[str, int]) -> dict[str, Any]:
         """Return the resources of a rule that may run on a GPU or on CPUs.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import socket
 import time
@@ -74,18 +75,19 @@ class SubmissionLock:
             except OSError:
                 return False
 
-    def others(self) -> list[Claim]:
-        """Return what other runs sent in the last seconds."""
+    def others(self, asked_s: float = -math.inf) -> list[Claim]:
+        """Return what other runs sent, but for what Slurm knew when it was asked."""
         paths = [path for path in self.folder.glob("*.json") if path != self._path]
-        return [claim for path in paths for claim in self._fresh(path)]
+        return [claim for path in paths for claim in self._fresh(path, asked_s - _SUBMIT_S)]
 
-    def _fresh(self, path: Path) -> list[Claim]:
+    def _fresh(self, path: Path, after_s: float = -math.inf) -> list[Claim]:
         """Return the claims of a file; one that is damaged holds none."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             return [
                 Claim(sent["account"], dict(sent["tres"]), sent.get("partition"))
                 for sent in json.loads(path.read_text(encoding="utf-8"))
                 if self.clock() - sent["time_s"] < self.ttl_s + _SUBMIT_S
+                and sent["time_s"] > after_s
             ]
         return []
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from tilewright.report.gantt import JobBar, PoolBand
 
@@ -13,6 +15,8 @@ Event = Mapping[str, Any]
 ON_THE_WAY = "the job for it was chosen and had not started yet"
 NO_REASON = "the ledger does not say why"
 HELD = "others held it, or a limit did"
+#: Slurm cuts its times to whole seconds.
+_CUT_S = 1.0
 _ENDS = ("done", "fail", "move", "withdraw")
 
 
@@ -30,49 +34,61 @@ def idle_slot_s(
     bars : sequence of JobBar
         The jobs that ran.
     """
-    ways = _ways(events, bars)
-    steps = sorted(
-        {event["time_s"] for event in events}
-        | {time_s for bar in bars for time_s in (bar.start_s, bar.end_s)}
-        | {time_s for spans in ways.values() for span in spans for time_s in span}
-    )
-    said = iter([*(e for e in events if e["event"] in ("wait", "room", "hold")), None])
-    coming = next(said)
-    wait: Event = {}
-    closed: Mapping[str, str] = {}
     found: dict[str, float] = {}
-    for start_s, end_s in itertools.pairwise(steps):
-        while coming is not None and coming["time_s"] <= start_s:
-            if coming["event"] == "room":
-                closed = coming.get("closed", {})
-            else:
-                wait = coming
-            coming = next(said)
+    running: Counter[str] = Counter()
+    coming: Counter[str] = Counter()
+    said = _Said()
+    steps = sorted(_steps(events, bars), key=lambda step: step[0])
+    for (start_s, what), (end_s, _) in itertools.pairwise([*steps, (events[-1]["time_s"], None)]):
+        if isinstance(what, _Change):
+            (running if what.runs else coming)[what.pool] += what.by
+        elif what is not None:
+            said = said.after(what)
+        if end_s <= start_s:
+            continue
         for pool in pools.values():
-            running = sum(
-                bar.pool == pool.name and not bar.small and bar.start_s <= start_s < bar.end_s
-                for bar in bars
-            )
-            coming_up = sum(one <= start_s < other for one, other in ways.get(pool.name, ()))
-            idle = max(0, pool.slots - running)
-            for reason, slots in _reasons(pool, idle, coming_up, wait, closed):
+            idle = max(0, pool.slots - running[pool.name])
+            for reason, slots in said.reasons(pool, idle, coming[pool.name]):
                 found[reason] = found.get(reason, 0.0) + slots * (end_s - start_s)
     ordered = sorted(found.items(), key=lambda item: -item[1])
     return {reason: seconds for reason, seconds in ordered if seconds >= 1}
 
 
-def _ways(events: Sequence[Event], bars: Sequence[JobBar]) -> dict[str, list[tuple[float, float]]]:
-    """Return for each pool when jobs were on their way to its slots: from choice to start."""
+class _Change(NamedTuple):
+    """One job more, or one less, in the slots of a pool or on its way to them."""
+
+    pool: str
+    runs: bool
+    by: int
+
+
+def _steps(
+    events: Sequence[Event], bars: Sequence[JobBar]
+) -> Iterator[tuple[float, _Change | Event]]:
+    """Yield what changes, and when."""
+    spans = [(bar.pool, True, bar.start_s, bar.end_s) for bar in bars if not bar.small]
+    spans += [(pool, False, start_s, end_s) for pool, start_s, end_s in _ways(events, bars)]
+    for pool, runs, start_s, end_s in spans:
+        yield start_s, _Change(pool, runs, 1)
+        yield end_s, _Change(pool, runs, -1)
+    for event in events:
+        if event["event"] in ("wait", "room", "hold"):
+            yield event["time_s"], event
+
+
+def _ways(events: Sequence[Event], bars: Sequence[JobBar]) -> list[tuple[str, float, float]]:
+    """Return when jobs were on their way to slots of a pool: from choice to start."""
     starts: dict[str, list[float]] = {}
     for bar in bars:
         starts.setdefault(bar.job, []).append(bar.start_s)
     placed: dict[str, Event] = {}
-    ways: dict[str, list[tuple[float, float]]] = {}
+    ways: list[tuple[str, float, float]] = []
 
     def close(job: str, until_s: float) -> None:
         place = placed.pop(job)
-        begun = [s for s in starts.get(job, ()) if place["time_s"] <= s <= until_s]
-        ways.setdefault(str(place["pool"]), []).append((place["time_s"], min([*begun, until_s])))
+        sent_s = place["time_s"]
+        begun = [s for s in starts.get(job, ()) if sent_s - _CUT_S <= s <= until_s]
+        ways.append((str(place["pool"]), sent_s, max(sent_s, min([*begun, until_s]))))
 
     for event in events:
         job = str(event.get("job", ""))
@@ -85,24 +101,39 @@ def _ways(events: Sequence[Event], bars: Sequence[JobBar]) -> dict[str, list[tup
     return ways
 
 
-def _reasons(
-    pool: PoolBand, idle: int, coming_up: int, wait: Event, closed: Mapping[str, str]
-) -> list[tuple[str, int]]:
-    """Return why slots of a pool are idle at one time, and how many for each reason."""
-    on_the_way = min(idle, coming_up)
-    found, idle = [(ON_THE_WAY, on_the_way)], idle - on_the_way
-    if wait.get("event") == "hold":
-        return [*found, (f"nothing was started: {wait.get('reason', '')}", idle)]
-    if not wait.get("ready"):
-        return found
-    why = closed.get(f"{pool.account} {pool.kind}")
-    if why is not None:
-        return [*found, (f"{pool.name}: {why}", idle)]
-    free = min(idle, int(wait.get("free", {}).get(pool.name, 0)))
-    return [*found, (_first(wait), free), (f"{pool.name}: {HELD}", idle - free)]
+@dataclass(frozen=True)
+class _Said:
+    """What the ledger last said: who waits and why, what is closed, and that Slurm is silent."""
 
+    wait: Event = field(default_factory=dict)
+    closed: Mapping[str, str] = field(default_factory=dict)
+    silent: str = ""
 
-def _first(wait: Event) -> str:
-    """Return the reason that most ready jobs waited for."""
-    why: Mapping[str, int] = wait.get("why", {})
-    return max(why, key=lambda reason: (why[reason], reason), default=NO_REASON)
+    def after(self, event: Event) -> _Said:
+        """Return what is said from an event on; any word of Slurm's ends its silence."""
+        match event["event"]:
+            case "hold":
+                return replace(self, silent=str(event["reason"]) if event.get("ready", 1) else "")
+            case "room":
+                return replace(self, closed=event.get("closed", {}), silent="")
+            case _:
+                return replace(self, wait=event, silent="")
+
+    def reasons(self, pool: PoolBand, idle: int, coming: int) -> list[tuple[str, int]]:
+        """Return why slots of a pool are idle now, and how many for each reason."""
+        on_the_way = min(idle, coming)
+        found, idle = [(ON_THE_WAY, on_the_way)], idle - on_the_way
+        if self.silent:
+            return [*found, (f"nothing was started: {self.silent}", idle)]
+        if not self.wait.get("ready"):
+            return found
+        why = self.closed.get(f"{pool.account} {pool.kind}")
+        if why is not None:
+            return [*found, (f"{pool.name}: {why}", idle)]
+        free = min(idle, int(self.wait.get("free", {}).get(pool.name, 0)))
+        return [*found, (self._first(), free), (f"{pool.name}: {HELD}", idle - free)]
+
+    def _first(self) -> str:
+        """Return the reason that most ready jobs waited for."""
+        why: Mapping[str, int] = self.wait.get("why", {})
+        return max(why, key=lambda reason: (why[reason], reason), default=NO_REASON)

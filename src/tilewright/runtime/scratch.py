@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import platformdirs
@@ -12,7 +12,7 @@ import platformdirs
 _TRIED_B = 2**20  # a disk that is full takes an empty file
 
 
-def refused_folders(environ: Mapping[str, str] = os.environ) -> Iterator[str]:
+def refused_folders() -> Iterator[str]:
     """Yield a sentence for each folder that a run writes to and cannot: cause and fix.
 
     Snakemake keeps the sources of a workflow in the user's cache; shells, SciPy and Slurm's
@@ -20,15 +20,17 @@ def refused_folders(environ: Mapping[str, str] = os.environ) -> Iterator[str]:
     or closed.
     """
     cache = platformdirs.user_cache_path("snakemake")
-    named = f"XDG_CACHE_HOME={environ['XDG_CACHE_HOME']}" if "XDG_CACHE_HOME" in environ else "HOME"
+    named = os.environ.get("XDG_CACHE_HOME")
+    source = f"XDG_CACHE_HOME={named}" if named else "HOME"
     if why := _refuses(cache):
         yield (
             f"Snakemake's cache {cache} cannot be written ({why}); make room there, or set "
-            f"XDG_CACHE_HOME to a folder that you can write to (it follows from {named})"
+            f"XDG_CACHE_HOME to a folder that you can write to (it follows from {source})"
         )
-    if "TMPDIR" in environ and (why := _refuses(Path(environ["TMPDIR"]), make=False)):
+    scratch = os.environ.get("TMPDIR")
+    if scratch and (why := _refuses(Path(scratch), make=False)):
         yield (
-            f"TMPDIR={environ['TMPDIR']} cannot be written ({why}); make room there, or set "
+            f"TMPDIR={scratch} cannot be written ({why}); make room there, or set "
             "TMPDIR to another folder"
         )
 

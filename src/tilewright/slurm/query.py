@@ -123,8 +123,8 @@ class SlurmClient:
     run, clock : callable
         :func:`run_command`, and the time in seconds since the epoch.
     shared_dir : Path or None
-        Where all runs of a user on one host keep what they were told, so that more runs ask no
-        more often.
+        Where all runs of a user on one host keep what they were told, so that several ask about
+        as often as one.
     """
 
     user: str
@@ -178,7 +178,7 @@ class SlurmClient:
 
     def nodes(self) -> str | Unknown:
         """Return all nodes."""
-        return self._ask(("scontrol", "-o", "show", "node"), 2 * self.ttl_s)
+        return self._ask(("scontrol", "-o", "show", "node"), self.ttl_s)
 
     def config(self) -> str | Unknown:
         """Return how the cluster is configured."""
@@ -197,6 +197,11 @@ class SlurmClient:
             for key in [key for key in self._kept if {"assoc_mgr", "node"} & set(key)]:
                 del self._kept[key]
         return said
+
+    def queue_asked_s(self) -> float:
+        """Return when Slurm was last asked for this user's jobs, in seconds since the epoch."""
+        times = [at_s for argv, (at_s, _) in self._kept.items() if "-u" in argv]
+        return max(times, default=float("-inf"))
 
     def everybodys_queue(self) -> str | Unknown:
         """Return the running jobs that the site lets this user see."""
@@ -246,6 +251,7 @@ class SlurmClient:
         try:
             path = self.shared_dir / self._question(argv, stdin)
             asked_s, said = json.loads(path.read_text(encoding="utf-8"))
+            asked_s, said = float(asked_s), str(said)
         except (OSError, ValueError, TypeError):
             return None
         least_s = self._forgot_s
