@@ -64,7 +64,7 @@ def test_one_sacctmgr_and_a_cache(recorded: Recorded, tmp_path: Path) -> None:
     assert recorded.asked[4:] == ["flags=qos", "node"]
     now[0] = 61.0
     survey(asking, 1001, Site())
-    assert recorded.asked[5:] == ["flags=qos", "node"]
+    assert recorded.asked[6:] == ["flags=qos", "node"]
 
 
 def test_limits_of_a_dead_slurmdbd_are_the_last_good_ones_and_said_to_be_old(
