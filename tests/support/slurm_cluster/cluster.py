@@ -7,6 +7,7 @@ import secrets
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
@@ -156,6 +157,9 @@ class Cluster(Client):
         slurmd = self._daemon("slurmd", node)
         doomed = self._job_processes([node])
         kill_all(doomed | {slurmd.pid} if slurmd.pid else doomed)
+        for _ in range(5):  # what was just being started has its marks only now
+            time.sleep(0.2)
+            kill_all(self._job_processes([node]))
         host.remove_cgroups(node)
         if noticed:
             self._update_node(node, "State=DOWN", "Reason=power")
