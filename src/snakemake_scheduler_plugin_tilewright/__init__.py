@@ -41,6 +41,8 @@ class SchedulerSettings(SchedulerSettingsBase):  # type: ignore[misc]
     """No settings; Snakemake asks for them before it writes anything itself."""
 
     def __post_init__(self) -> None:
+        if adapter.does_a_job(adapter.command()):  # the coordinator's TMPDIR may not be on a node
+            return
         for sentence in refused_folders():
             raise WorkflowError(sentence)
 

@@ -21,10 +21,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from snakemake_executor_plugin_slurm import Executor as SlurmExecutor  # type: ignore[import-untyped]
+from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_scheduler_plugins.tests import DummyDAG, TestSchedulerBase
 
-from snakemake_scheduler_plugin_tilewright import Scheduler
+from snakemake_scheduler_plugin_tilewright import Scheduler, SchedulerSettings
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
 from snakemake_scheduler_plugin_tilewright.run import Run
 from tests.support.failing_slurm import RULES
@@ -280,3 +281,14 @@ def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "cannot be written (Not a directory); make room there" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_job_on_a_node_without_the_coordinators_tmpdir_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "absent"))
+    monkeypatch.setattr(sys, "argv", ["snakemake", "--mode", "remote"])
+    SchedulerSettings()
+    monkeypatch.setattr(sys, "argv", ["snakemake", "qc"])
+    with pytest.raises(WorkflowError, match="TMPDIR="):
+        SchedulerSettings()

@@ -131,6 +131,17 @@ def is_locked(folder: Path) -> bool:
     return any((folder / ".snakemake" / "locks").glob("*"))
 
 
+def does_a_job(argv: Sequence[str]) -> bool:
+    """Return whether a Snakemake command does one job of a run, by the mode that it is given.
+
+    Examples
+    --------
+    >>> does_a_job(["snakemake", "--mode", "remote"]), does_a_job(["snakemake", "qc"])
+    (True, False)
+    """
+    return any(word == "--mode" or word.startswith("--mode=") for word in argv)
+
+
 def other_scheduler(argv: Sequence[str]) -> bool:
     """Return whether a Snakemake command names a scheduler other than ours.
 
