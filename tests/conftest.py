@@ -65,13 +65,14 @@ def shared() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the cluster's tests: they mostly wait, and others run beside them."""
+    """Begin with the longest: the cluster's tests, then those of whole runs."""
     for item in items:
         if item.nodeid.startswith(SLOW):
             item.add_marker("slow")
         if {"slurm", "quiet_slurm"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("slurm")
-    items.sort(key=lambda item: not item.nodeid.startswith(ON_SLURM))
+    first = (ON_SLURM, "tests/workflow/")
+    items.sort(key=lambda item: [not item.nodeid.startswith(folder) for folder in first])
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

@@ -24,7 +24,7 @@ def foreign(
     return run.prepare(site=site)
 
 
-@pytest.mark.parametrize("samples", [8, pytest.param(20, marks=AT_NIGHT)])
+@pytest.mark.parametrize("samples", [5, pytest.param(20, marks=AT_NIGHT)])
 def test_a_workflow_that_never_heard_of_placement(
     quiet_slurm: Cluster, tmp_path: Path, samples: int
 ) -> None:

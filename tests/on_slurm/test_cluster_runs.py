@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import REPO
 from tests.support.cluster_runs import ClusterRun, dump
-from tests.support.runs import digests, make_run
+from tests.support.runs import TINY, digests, make_run
 from tests.support.slurm_cluster import Cluster, wait_for
 from tests.support.slurm_cluster.settings import Part
 
@@ -247,9 +247,9 @@ def test_image_rules_give_the_same_bytes_as_on_one_machine(
     quiet_slurm: Cluster, tmp_path: Path
 ) -> None:
     """CPU and GPU jobs of both accounts; the GPUs are pretended, with NumPy in CuPy's clothes."""
-    here = make_run(tmp_path / "here", cycles=2, channels=2)
+    here = make_run(tmp_path / "here", **TINY)
     here.snakemake("registration")
-    there = make_run(tmp_path / "there", raw=tmp_path / "here/raw", cycles=2, channels=2)
+    there = make_run(tmp_path / "there", raw=tmp_path / "here/raw", **TINY)
     run = ClusterRun(
         quiet_slurm, there.folder, REPO / "workflow/Snakefile", ("registration", "qc")
     ).prepare()

@@ -101,7 +101,7 @@ def deconvolved(
 ) -> dict[str, tuple[str, float | None]]:
     before = write_mosaic(folder / "a.zarr", expose(scene.nuclei), pedestal_counts=PEDESTAL)
     done = write_mosaic(folder / "b.zarr", after.astype(np.float32), pedestal_counts=0)
-    files = {"stitched": [before], "deconvolved": [done]}
+    files = {"mosaic": [before], "deconvolved": [done]}
     judge_stage("deconvolve", files, *outputs(folder), **PLANE)
     return {i.metric: (i.verdict, i.value) for i in checked(folder).items}
 

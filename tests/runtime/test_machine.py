@@ -111,8 +111,8 @@ def test_a_gpu_that_others_filled_is_not_counted_for_jobs_that_it_cannot_hold(
 
 
 def test_a_gpu_for_a_rule_that_uses_none_is_refused(machine: FakeMachine) -> None:
-    with pytest.raises(ConfigError, match=r"resources\.qc_stitch\.device: rule qc_stitch uses no"):
-        device_kinds(settings(qc_stitch="gpu"), some(machine), {})
+    with pytest.raises(ConfigError, match=r"resources\.qc_cycle\.device: rule qc_cycle uses no"):
+        device_kinds(settings(qc_cycle="gpu"), some(machine), {})
 
 
 @pytest.mark.parametrize("text", ["many", "0", ""])

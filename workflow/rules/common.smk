@@ -8,7 +8,7 @@ from tilewright.devices.health import HealthError
 from tilewright.devices.lease_queue import LeaseRootError
 from tilewright.config.experiment import ConfigError, load_experiment, read_config
 from tilewright.config.layout import Layout
-from tilewright.config.rules import STAGES
+from tilewright.config.rules import QUALITY_RULES, STAGES
 from tilewright.runtime.machine import (
     device_kinds,
     healthy_gpus,
@@ -73,6 +73,9 @@ threads = plan.threads
 # Whether stacks can be deconvolved, and whether the in-focus plane is made of such.
 DECONVOLVED = experiment.settings.deconvolve.method != "none"
 PLANE_OF_DECONVOLVED = experiment.settings.plane_of_deconvolved
+STAGES_JUDGED = [
+    stage for stage in STAGES if stage != "deconvolve" or PLANE_OF_DECONVOLVED
+]
 PLANE = "{sample}_cycle{cycle}_channel{channel}"
 CYCLE = "{sample}_cycle{cycle}"
 
@@ -107,16 +110,6 @@ def of_moving_cycle(template):
     )
 
 
-def channels_judged(stage):
-    """Return a params function: token and marker of the channels judged one by one."""
-    if not stage.by_channel:
-        return []
-    return lambda wildcards: [
-        (channel.channel, channel.marker)
-        for channel in experiment.channels_of(int(wildcards.cycle))
-    ]
-
-
 def of_reference_channel(template):
     """Return a template with the reference channel filled in."""
     return template.replace("{channel}", experiment.reference_channel)
@@ -135,12 +128,23 @@ def registered_images():
     ]
 
 
-def quality_stages(cycle):
-    """Return the stages that have quality numbers in a cycle."""
-    absent = set() if PLANE_OF_DECONVOLVED else {"deconvolve"}
-    if cycle not in experiment.moving_cycles:
-        absent.add("register")
-    return [stage for stage in STAGES if stage not in absent]
+def quality_outputs(stages):
+    """Return the outputs by name of a rule that judges some stages of a cycle."""
+    outputs = {}
+    for stage in stages:
+        if stage not in STAGES_JUDGED:
+            continue
+        outputs[f"{stage}_json"] = layout.qc(stage, "json")
+        outputs[f"{stage}_png"] = report(
+            layout.qc(stage, "png"),
+            caption="../report/quality.rst",
+            category="{sample}",
+            subcategory=STAGES[stage].title,
+            labels={"cycle": "{cycle}"},
+        )
+        if stage == "stitch":
+            outputs["stitch_npz"] = layout.stitched_view
+    return outputs
 
 
 def quality_of_stages(suffix):
@@ -148,7 +152,8 @@ def quality_of_stages(suffix):
         layout.qc(stage, suffix).format(sample=sample, cycle=cycle)
         for sample in experiment.samples
         for cycle in experiment.cycles
-        for stage in quality_stages(cycle)
+        for stage in STAGES_JUDGED
+        if stage != "register" or cycle in experiment.moving_cycles
     ]
 
 

@@ -1,68 +1,58 @@
-# The inputs by which each stage is judged, under the names that its module knows.
+# The inputs by which each quality rule judges, under the names that the stages' modules know.
 QUALITY_INPUTS = {
-    "illumination": {
-        "flat": of_cycle(layout.flat),
-        "numbers": of_cycle(layout.illumination_json),
-    },
-    "tile_positions": {"positions": layout.positions, "edges": layout.edges},
-    "stitch": {
-        "mosaic": of_cycle(layout.stitch),
+    "qc_cycle": {
         "flat": of_cycle(layout.flat),
         "dark": of_cycle(layout.dark),
+        "numbers": of_cycle(layout.illumination_json),
         "manifest": layout.manifest,
         "positions": layout.positions,
+        "edges": layout.edges,
+        "mosaic": of_cycle(layout.stitch),
+        "deconvolved": of_cycle(layout.deconvolve) if PLANE_OF_DECONVOLVED else [],
+        "plane": of_cycle(layout.edf),
+        "height": of_cycle(layout.height),
     },
-    "deconvolve": {
-        "stitched": of_cycle(layout.stitch),
-        "deconvolved": of_cycle(layout.deconvolve),
-    },
-    "edf": {"plane": of_cycle(layout.edf), "height": of_cycle(layout.height)},
-    "register": {
+    "qc_register": {
         "reference": of_reference_channel(of_reference_cycle(layout.edf)),
         "moving": of_reference_channel(layout.edf),
         "transform": layout.transform,
     },
-    "image": {
+    "qc_image": {
         "zarr": layout.image_zarr,
         "tiff": layout.image_tiff,
-        "mosaic": of_cycle(layout.stitch),
+        "stitched": layout.stitched_view,
         "transform": of_moving_cycle(layout.transform),
     },
 }
-QUALITY_OPTIONS = {"image": {"image_channels": experiment.channel_table()}}
+QUALITY_OPTIONS = {"qc_image": {"image_channels": experiment.channel_table()}}
 
 
-for stage in STAGES.values():
+for name, stages in QUALITY_RULES.items():
 
     rule:
         name:
-            f"qc_{stage.name}"
+            name
         input:
-            **QUALITY_INPUTS[stage.name],
+            **QUALITY_INPUTS[name],
         output:
-            numbers=layout.qc(stage.name, "json"),
-            picture=report(
-                layout.qc(stage.name, "png"),
-                caption="../report/quality.rst",
-                category="{sample}",
-                subcategory=stage.name,
-                labels={"cycle": "{cycle}"},
-            ),
+            **quality_outputs(stages),
         log:
-            layout.log(f"qc_{stage.name}", CYCLE),
+            layout.log(name, CYCLE),
         benchmark:
-            layout.benchmark(f"qc_{stage.name}", CYCLE)
-        localrule: plan.beside(f"qc_{stage.name}")
+            layout.benchmark(name, CYCLE)
+        localrule: plan.beside(name)
         conda:
             "../envs/tilewright.yaml"
-        threads: threads(f"qc_{stage.name}")
+        threads: threads(name)
         resources:
-            **routed(f"qc_{stage.name}"),
+            **routed(name),
         params:
-            stage=stage.name,
-            about=stage.about,
-            channels=channels_judged(stage),
-            options=QUALITY_OPTIONS.get(stage.name, {}),
+            stages=[stage for stage in stages if stage in STAGES_JUDGED],
+            channels=lambda wildcards: [
+                (channel.channel, channel.marker)
+                for channel in experiment.channels_of(int(wildcards.cycle))
+            ],
+            options=QUALITY_OPTIONS.get(name, {}),
             thresholds=experiment.thresholds(),
         script:
             "../scripts/quality.py"

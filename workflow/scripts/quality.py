@@ -1,21 +1,24 @@
-"""Judge one stage of one cycle."""
+"""Judge some stages of one cycle."""
 
 from pathlib import Path
 
 from tilewright.report.quality import judge_stage
 from tilewright.runtime.job import running
 
-params = snakemake.params
+params, output = snakemake.params, snakemake.output
 
 with running(snakemake.log, snakemake.threads):
-    judge_stage(
-        params.stage,
-        dict(snakemake.input.items()),
-        Path(snakemake.output.numbers),
-        Path(snakemake.output.picture),
-        sample=snakemake.wildcards.sample,
-        cycle=int(snakemake.wildcards.cycle),
-        channels=params.channels,
-        thresholds=params.thresholds,
-        options=params.options,
-    )
+    for stage in params.stages:
+        view = output.get(f"{stage}_npz")
+        judge_stage(
+            stage,
+            dict(snakemake.input.items()),
+            Path(output[f"{stage}_json"]),
+            Path(output[f"{stage}_png"]),
+            Path(view) if view else None,
+            sample=snakemake.wildcards.sample,
+            cycle=int(snakemake.wildcards.cycle),
+            channels=params.channels,
+            thresholds=params.thresholds,
+            options=params.options,
+        )

@@ -54,6 +54,8 @@ class Layout:
         self.image_zarr = f"{sample}/registration/{{sample}}.ome.zarr"
         #: The marker of each channel of the registered image, as MCMICRO reads it.
         self.image_markers = f"{sample}/registration/markers.csv"
+        #: What the final image is compared with, when the stitched stacks are gone.
+        self.stitched_view = f"{sample}/qc/stitch_cycle{{cycle}}.npz"
         #: The report of all samples.
         self.report = f"{results}/report.html"
         #: All quality items.

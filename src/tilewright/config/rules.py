@@ -127,13 +127,19 @@ def _judging(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
     return Cost(800.0, size.mosaic_px * size.channels / max(size.cycles, 1) / 10e6)
 
 
+def _judging_stacks(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+    # and every plane of the stitched stacks for what was never written
+    voxels = size.mosaic_voxels * size.channels / max(size.cycles, 1)
+    return Cost(800.0, 5 * _judging(size, blocks, cpus).work_s + voxels / 100e6)
+
+
 def _telling(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
     return Cost(800.0, 0.1 * size.channels)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What is judged of a rule's results, by rule ``qc_<name>`` and module ``report.qc_<name>``.
+    """What is judged of a rule's results, by module ``report.qc_<name>``.
 
     Attributes
     ----------
@@ -204,12 +210,21 @@ _IMAGE_RULES = (
 #: Stages with quality numbers, in the order of the workflow.
 STAGES = {rule.stage.name: rule.stage for rule in _IMAGE_RULES if rule.stage}
 
+#: Quality rules, and the stages that each judges in one cycle: those of a cycle's own images at
+#: once, because a job takes as long to start as one stage to judge.
+QUALITY_RULES = {
+    "qc_cycle": ("illumination", "tile_positions", "stitch", "deconvolve", "edf"),
+    "qc_register": ("register",),
+    "qc_image": ("image",),
+}
+
 #: All rules that do work, in the order of the workflow: their resources can be configured.
 RULES = {
     rule.name: rule
     for rule in (
         *_IMAGE_RULES,
-        *(Rule(f"qc_{stage}") for stage in STAGES),
+        Rule("qc_cycle", _judging_stacks),
+        *(Rule(name) for name in QUALITY_RULES if name != "qc_cycle"),
         *(Rule(name, _telling) for name in ("report", "summary", "verdict")),
     )
 }

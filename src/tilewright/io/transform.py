@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from pathlib import Path
 
 import numpy as np
-from numpy.lib import format as npy
 
+from tilewright.io.npz import read_npz, write_npz
 from tilewright.kernels.warp import Transform
-from tilewright.runtime.files import whole_or_nothing, write_whole
+from tilewright.runtime.files import write_whole
 
 _ARRAYS = ("affine", "field", "origin_px", "block_px", "confidence")
 
@@ -37,14 +36,7 @@ def write_transform(transform: Transform, npz_path: str | Path, json_path: str |
     readable = dict(transform.quality) | {"affine": transform.affine.tolist()}
     lines = json.dumps(readable, indent=2, sort_keys=True, allow_nan=False)
     write_whole(Path(json_path), lines + "\n")
-    with (
-        whole_or_nothing(Path(npz_path)) as partial,
-        zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive,
-    ):
-        for name, array in arrays.items():
-            # An entry opened by its name is of 1980: a date would make every file another one.
-            with archive.open(f"{name}.npy", "w") as file:
-                npy.write_array(file, np.asarray(array, order="C"), allow_pickle=False)
+    write_npz(Path(npz_path), arrays)
 
 
 def read_transform(npz_path: str | Path) -> Transform:
@@ -56,10 +48,9 @@ def read_transform(npz_path: str | Path) -> Transform:
         The file is not a transform.
     """
     try:
-        # Opened here, because numpy leaves the file open when it is not a zip.
-        with Path(npz_path).open("rb") as file, np.load(file, allow_pickle=False) as data:
-            values = {name: data[name] for name in (*_ARRAYS, "quality")}
-    except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:
+        data = read_npz(npz_path)
+        values = {name: data[name] for name in (*_ARRAYS, "quality")}
+    except (KeyError, ValueError) as error:
         raise TransformError(
             f"{npz_path} is not a transform ({error}); delete it to have it made again"
         ) from error

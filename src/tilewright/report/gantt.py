@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from tilewright.config.rules import RULES
+from tilewright.config.rules import QUALITY_RULES, RULES
 from tilewright.report.figures import BLUE, GREY, ORANGE, RED, new_figure
 
-#: Okabe–Ito, in the order of the rules; the quality rule of a stage has its rule's colour, paler.
+#: Okabe–Ito, in the order of the rules; the quality rule of one stage has its rule's colour, paler.
 _COLOURS = (ORANGE, "#56B4E9", BLUE, RED, "#009E73", "#CC79A7", "#E6D800")
-_OTHERS = {"report": "#4a4f57", "summary": "#767c86", "verdict": "#a3a9b2"}
+_OTHERS = {"qc_cycle": "#52616f", "report": "#4a4f57", "summary": "#767c86", "verdict": "#a3a9b2"}
 _COLOUR_OF = dict(
     zip(
         (name for name in RULES if not name.startswith("qc_") and name not in _OTHERS),
@@ -28,7 +28,12 @@ _COLOUR_OF = dict(
         strict=False,
     )
 )
-_RULE_OF = {f"qc_{rule.stage.name}": name for name, rule in RULES.items() if rule.stage}
+_RULE_OF = {
+    quality: name
+    for quality, stages in QUALITY_RULES.items()
+    for name, rule in RULES.items()
+    if rule.stage and stages == (rule.stage.name,)
+}
 IDLE = "#e9ecf0"
 #: Inches: the figure, all slots together, the small jobs and the least height of a pool.
 _WIDTH_IN, _SLOTS_IN, _SMALL_IN, _BAND_IN, _GAP_IN = 10.0, 6.5, 0.9, 0.36, 0.13

@@ -31,9 +31,9 @@ Light = NDArray[np.float64]
 
 
 def findings(subject: Subject, files: Files) -> Findings:
-    """Judge the deconvolution of one channel by the mosaics ``stitched`` and ``deconvolved``."""
+    """Judge the deconvolution of one channel by the stitched ``mosaic`` and ``deconvolved``."""
     backend = cpu_backend()
-    before, after = open_mosaic(files["stitched"]), open_mosaic(files["deconvolved"])
+    before, after = open_mosaic(files["mosaic"]), open_mosaic(files["deconvolved"])
     scan = scan_focus(backend, before, side=_CROP_PX, count=_BLOCKS)
     light = measure_light(before, after, scan)
     moats = moat_depths(backend, before, after, scan)

@@ -12,27 +12,21 @@ import tifffile
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tilewright.io.mosaic import Mosaic, open_mosaic
 from tilewright.io.ome_zarr import Image, halve, open_image
 from tilewright.io.transform import read_transform
 from tilewright.kernels.backend import Backend, cells, cpu_backend
 from tilewright.kernels.metrics import focus_score, ncc, tissue_mask
 from tilewright.kernels.warp import Transform
-from tilewright.report.figures import new_figure, save_png, scale_bar, show, thumbnail
-from tilewright.report.places import moved_thumbnail, scan_focus
+from tilewright.report.figures import new_figure, save_png, scale_bar, show
+from tilewright.report.places import moved_thumbnail
 from tilewright.report.quality import Files, Findings
+from tilewright.report.stitched_view import SMALL_PX, StitchedView, read_view
 from tilewright.report.verdict import Item, Subject
 
-#: Longest side of the overviews that are compared.
-_SMALL_PX = 512
-#: Planes of the stack whose mean is the overview: light hardly depends on the plane.
-_PLANES = 3
 #: Side of the cells of an overview that are looked at for missing light.
 _CELL_PX = 8
 #: Tissue counts as missing where the final image has less than this share of its usual light.
 _MISSING = 0.05
-#: Blocks whose detail is compared, and their side.
-_BLOCKS, _BLOCK_PX = 6, 256
 #: Places of each channel and level at which files are compared.
 _PLACES, _PLACE_PX = 9, 128
 
@@ -48,7 +42,7 @@ def findings(
 ) -> Findings:
     """Judge one channel of the final image against what was stitched.
 
-    ``files`` are the stitched ``mosaic``, the image as ``zarr`` and ``tiff``, and the
+    ``files`` are the view of what was ``stitched``, the image as ``zarr`` and ``tiff``, and the
     ``transform`` of a cycle that was registered; ``image_channels`` are ``cycle`` and ``channel``
     of every channel of the image, in its order.
     """
@@ -58,11 +52,11 @@ def findings(
     transform = Transform.identity() if npz is None else read_transform(npz)
     order = [(int(entry["cycle"]), str(entry["channel"])) for entry in image_channels]
     index = order.index((subject.cycle, subject.channel))
-    mosaic = open_mosaic(files["mosaic"])
-    pair = _overviews(image, index, mosaic, transform)
+    stitched = read_view(Path(files["stitched"]), subject.channel)
+    pair = _overviews(image, index, stitched, transform)
     items = [
         *_content(backend, subject, pair),
-        _detail(backend, subject, image, index, mosaic, transform),
+        _detail(backend, subject, image, index, stitched, transform),
         _files(subject, image, Path(files["tiff"]), index),
     ]
     view = (subject.marker, pair, image.pixel_um[1])
@@ -79,10 +73,10 @@ class Overviews:
     factor: int
 
 
-def _overviews(image: Image, index: int, mosaic: Mosaic, transform: Transform) -> Overviews:
+def _overviews(image: Image, index: int, stitched: StitchedView, transform: Transform) -> Overviews:
     """Return overviews of a channel in the frame of the final image."""
     full = image.levels[0]
-    factor = max(1, -(-max(full.shape[1:]) // _SMALL_PX))
+    factor = max(1, -(-max(full.shape[1:]) // SMALL_PX))
     rows, columns = (n // factor for n in full.shape[1:])
     final = np.empty((rows, columns), np.float32)
     step = max(full.chunks[-1] // factor, 1)
@@ -90,12 +84,8 @@ def _overviews(image: Image, index: int, mosaic: Mosaic, transform: Transform) -
         last = min(first + step, rows)
         strip = np.asarray(full[index, first * factor : last * factor, : columns * factor])
         final[first:last] = cells(strip, factor).mean(axis=(1, 3), dtype=np.float32)
-    planes = np.unique(np.linspace(0, mosaic.shape[0] - 1, _PLANES).round().astype(int))
-    smalls = [thumbnail(mosaic, int(z), _SMALL_PX) for z in planes]
-    own = smalls[0][1]
-    source = np.mean([small for small, _ in smalls], axis=0)
-    source -= np.float32(mosaic.attributes.get("pedestal_counts", 0))
-    moved = moved_thumbnail(source, own, transform, final.shape, factor, np.nan)
+    light, own = stitched.light, int(stitched.factor)
+    moved = moved_thumbnail(light, own, transform, final.shape, factor, np.nan)
     valid = np.isfinite(moved)
     return Overviews(np.where(valid, moved, 0), final, valid, factor)
 
@@ -139,23 +129,23 @@ def _detail(
     subject: Subject,
     image: Image,
     index: int,
-    mosaic: Mosaic,
+    stitched: StitchedView,
     transform: Transform,
 ) -> Item:
     """Judge the focus of the final image over that of the sharpest plane, at the same places."""
-    scan = scan_focus(backend, mosaic, side=_BLOCK_PX, count=_BLOCKS)
     ratios = []
     linear, shift = transform.affine[:, :2], transform.affine[:, 2]
-    for at, scores in zip(scan.blocks, scan.scores, strict=True):
-        if not np.isfinite(scores).any():
+    side = int(stitched.side)
+    for at, sharpest in zip(stitched.blocks, stitched.focus, strict=True):
+        if not np.isfinite(sharpest):
             continue
-        top = np.rint(np.linalg.solve(linear, np.asarray(at) - shift)).astype(int).tolist()
-        spans = [slice(max(y, 0), max(y, 0) + scan.side) for y in top]
+        top = np.rint(np.linalg.solve(linear, at - shift)).astype(int).tolist()
+        spans = [slice(max(y, 0), max(y, 0) + side) for y in top]
         block = np.asarray(image.levels[0][index, spans[0], spans[1]])
-        if min(block.shape) < scan.side // 2 or min(block.shape) < 64:
+        if min(block.shape) < side // 2 or min(block.shape) < 64:
             continue
         score = focus_score(backend, block).score
-        ratios.append(score / np.nanmax(scores) if np.isfinite(score) else 0.0)
+        ratios.append(score / float(sharpest) if np.isfinite(score) else 0.0)
     if not ratios:
         return subject.judge("image_detail", None, "nothing in the stack is in focus")
     return subject.judge("image_detail", float(np.median(ratios)))

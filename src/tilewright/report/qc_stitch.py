@@ -23,6 +23,7 @@ from tilewright.report.mosaic_scan import defects_left, judge_blocks
 from tilewright.report.overlaps import RawAgreement, compare_tiles, judge_overlaps, tile_name
 from tilewright.report.places import FocusScan, covered, scan_focus
 from tilewright.report.quality import Files, Findings
+from tilewright.report.stitched_view import arrays, look
 from tilewright.report.verdict import Item, Subject
 
 #: Contrast below which a field holds nothing but noise (an empty one reaches about 2).
@@ -64,7 +65,8 @@ def findings(subject: Subject, files: Files) -> Findings:
         "worst_seams": [asdict(seam) for seam in seams[:5]],
         "focus_per_plane": np.nanmedian(scan.scores, axis=0).tolist() if known else None,
     }
-    return Findings(items, numbers, (subject.marker, mosaic, scan))
+    kept = arrays(look(mosaic, scan), subject.channel)
+    return Findings(items, numbers, (subject.marker, mosaic, scan), kept)
 
 
 @dataclass(frozen=True)

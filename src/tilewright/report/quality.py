@@ -12,11 +12,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
+from tilewright.config.rules import STAGES
+from tilewright.io.npz import write_npz
 from tilewright.report.verdict import Item, Subject, resolve_thresholds, worst
 from tilewright.runtime.files import write_whole
 
@@ -36,11 +40,14 @@ class Findings:
         Further numbers, not judged.
     view
         What the stage's ``draw`` shows of it.
+    arrays : mapping
+        What the judging of a later stage needs of it.
     """
 
     items: list[Item]
     numbers: Mapping[str, Any]
     view: Any
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,7 @@ def judge_stage(
     files: Files,
     output_json: Path,
     output_png: Path,
+    output_npz: Path | None = None,
     *,
     sample: str,
     cycle: int,
@@ -90,10 +98,12 @@ def judge_stage(
         is an input that this cycle does not have.
     output_json, output_png : Path
         Verdicts and picture.
+    output_npz : Path, optional
+        What the judging of a later stage needs of this one.
     sample : str
     cycle : int
     channels : sequence of (str, str)
-        Token and marker of each channel; empty where the cycle is judged at once.
+        Token and marker of each channel of the cycle.
     thresholds : mapping
         ``qc.thresholds`` of the config.
     options : mapping, optional
@@ -106,17 +116,20 @@ def judge_stage(
     """
     module = import_module(f"tilewright.report.qc_{stage}")
     limits = resolve_thresholds(thresholds)
-    parts = _by_channel(files, len(channels)) if channels else [files]
+    judged = channels if STAGES[stage].by_channel else ()
+    parts = _by_channel(files, len(judged)) if judged else [files]
     found: dict[str, Findings] = {
         token: module.findings(
             Subject(sample, cycle, stage, limits, token, marker), part, **(options or {})
         )
-        for (token, marker), part in zip(channels or [("", "")], parts, strict=True)
+        for (token, marker), part in zip(judged or [("", "")], parts, strict=True)
     }
     module.draw([part.view for part in found.values()], output_png)
     items = tuple(item for part in found.values() for item in part.items)
     numbers = {token: part.numbers for token, part in found.items()}
-    whole = dict(numbers if channels else numbers[""])
+    whole = dict(numbers if judged else numbers[""])
+    if output_npz is not None:
+        write_npz(output_npz, {k: v for part in found.values() for k, v in part.arrays.items()})
     caption = module.CAPTION.format(cycle=cycle)
     write_quality(output_json, Quality(sample, cycle, stage, items, whole, caption))
 

@@ -23,15 +23,17 @@ from tests.support.runs import Run, make_run
 from tilewright.config.checks import check_raw
 from tilewright.config.experiment import Experiment, load_experiment
 from tilewright.config.layout import Layout
-from tilewright.config.rules import STAGES
 from tilewright.io.illumination import Illumination, read_illumination, write_illumination
 from tilewright.io.mosaic import create_mosaic, open_mosaic
+from tilewright.io.npz import write_npz
 from tilewright.io.positions import read_positions
 from tilewright.io.tiles import open_tiles
 from tilewright.kernels.backend import cpu_backend
 from tilewright.phantom.design import PhantomDesign
 from tilewright.phantom.files import tile_path
+from tilewright.report.places import scan_focus
 from tilewright.report.quality import judge_stage, read_quality
+from tilewright.report.stitched_view import arrays, look
 from tilewright.report.verdict import Item
 from tilewright.stages.assemble import assemble
 from tilewright.stages.deconvolve import deconvolve
@@ -225,7 +227,7 @@ class Bench:
                 "manifest": self.path("manifest", cycle),
                 "positions": self.path("positions", cycle),
             },
-            "deconvolve": {"stitched": of("stitch"), "deconvolved": of("deconvolve")},
+            "deconvolve": {"mosaic": of("stitch"), "deconvolved": of("deconvolve")},
             "edf": {"plane": of("edf"), "height": of("height")},
             "register": {
                 "reference": self.path("edf", 1, "1"), "moving": self.path("edf", cycle, "1"),
@@ -233,7 +235,7 @@ class Bench:
             },
             "image": {
                 "zarr": self.path("image_zarr"), "tiff": self.path("image_tiff"),
-                "mosaic": of("stitch"),
+                "stitched": self._stitched_view(cycle, tokens) if stage == "image" else [],
                 "transform": [] if cycle == 1 else self.path("transform", cycle),
             },
         }  # fmt: skip
@@ -244,11 +246,21 @@ class Bench:
             out.with_suffix(".png"),
             sample=SAMPLE,
             cycle=cycle,
-            channels=list(zip(tokens, markers, strict=True)) if STAGES[stage].by_channel else (),
+            channels=list(zip(tokens, markers, strict=True)),
             thresholds={},
             options={"image_channels": self.experiment.channel_table()} if stage == "image" else {},
         )
         return list(read_quality(out).items)
+
+    def _stitched_view(self, cycle: int, tokens: Iterable[str]) -> Path:
+        """Write what the final image is compared with."""
+        path = self.run.folder / "stitched.npz"
+        found: dict[str, NDArray[Any]] = {}
+        for token in tokens:
+            mosaic = open_mosaic(self.path("stitch", cycle, token))
+            found |= arrays(look(mosaic, scan_focus(_BACKEND, mosaic)), token)
+        write_npz(path, found)
+        return path
 
     # Damage
 

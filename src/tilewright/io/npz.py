@@ -1,0 +1,42 @@
+"""Named arrays in one ``.npz`` file: the same arrays give the same bytes."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from tilewright.runtime.files import whole_or_nothing
+
+
+def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays that ``numpy.load`` reads without pickle, whole or not at all."""
+    with (
+        whole_or_nothing(path) as partial,
+        zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for name, array in arrays.items():
+            # An entry opened by its name is of 1980: a date would make every file another one.
+            with archive.open(f"{name}.npy", "w") as file:
+                npy.write_array(file, np.asarray(array, order="C"), allow_pickle=False)
+
+
+def read_npz(path: str | Path) -> dict[str, NDArray[Any]]:
+    """Read what :func:`write_npz` wrote.
+
+    Raises
+    ------
+    ValueError
+        The file is not such a file; the message does not name it.
+    """
+    try:
+        # Opened here, because numpy leaves the file open when it is not a zip.
+        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as data:
+            return {name: data[name] for name in data.files}
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise ValueError(str(error)) from error
