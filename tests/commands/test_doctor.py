@@ -25,7 +25,12 @@ from tests.support.recorded import (
     cluster_with,
 )
 from tests.support.runs import Run, make_run
-from tilewright.commands.check_experiment import check_config, check_space, missing_bytes
+from tilewright.commands.check_experiment import (
+    DiskNeed,
+    check_config,
+    check_space,
+    missing_bytes,
+)
 from tilewright.commands.check_machine import (
     check_cupy,
     check_device,
@@ -230,8 +235,12 @@ def test_jobs_too_large_for_any_account_or_this_machine(tmp_path: Path) -> None:
 
 def test_disk_space(tmp_path: Path) -> None:
     results = tmp_path / "not/there/yet"
-    assert check_space(1e3, results).state == "ok"
-    assert check_space(1e18, results).state == "problem"
+    assert check_space(DiskNeed(1e3), 4, results).state == "ok"
+    assert check_space(DiskNeed(1e18), 4, results).state == "problem"
+    passing = DiskNeed(1e3, 1e18, 5, 4)
+    assert check_space(passing, 4, results).state == "problem"
+    assert [passing.most(jobs) for jobs in (1, 4)] == [1e3 + 5e18] * 2
+    assert DiskNeed(1e3, 1e18, 36, 4).most(2) == 1e3 + 10e18
 
 
 @pytest.fixture(scope="module")
@@ -246,10 +255,16 @@ def test_the_size_of_what_is_to_come(phantom: Run, monkeypatch: pytest.MonkeyPat
     assert {check.state for check in check_config(experiment, layout)} == {"ok"}
     plane = 2 * 128**2 * 0.85**2
     stacks, planes = 3 * plane * (2 + 4 + 4), plane * (2 + 2 * 2 * 4 / 3)
-    assert missing_bytes(experiment, layout) == pytest.approx(4 * (stacks + planes))
+    need = missing_bytes(experiment, layout)
+    assert (need.stays, need.stack) == pytest.approx((4 * planes, stacks))
+    assert (need.open, need.of_cycle) == (4, 2)
+    phantom.edit(output={"keep": "stacks"})
+    experiment = read_experiment(Path("config.yaml"))
+    assert missing_bytes(experiment, layout).most(3) == pytest.approx(4 * (stacks + planes))
     done = phantom.sample / "deconvolve/cycle1_channel1.zarr"
     done.mkdir(parents=True)
-    assert missing_bytes(experiment, layout) == pytest.approx(4 * (stacks + planes) - 12 * plane)
+    stays = missing_bytes(experiment, layout).stays
+    assert stays == pytest.approx(4 * (stacks + planes) - 12 * plane)
     done.rmdir()
 
 

@@ -32,8 +32,8 @@ def causes(run: ClusterRun) -> set[str]:
 
 def test_a_partition_is_taken_down_and_brought_back(run: ClusterRun) -> None:
     few = {"cpus": 32, "mem_mb": 48_000}
-    process = run.prepare(jobs=12, seconds="8,20", cpu_job=few).start()
-    run.wait_running(6)
+    process = run.prepare(jobs=12, seconds="25,40", cpu_job=few).start()
+    run.wait_running(5)
     run.slurm.run(["scontrol", "update", "PartitionName=hpg-default", "State=DOWN"])
     wait_for(lambda: sum(job.ended for job in run.jobs()) >= 8, 120, "jobs on GPUs go on")
     run.slurm.run(["scontrol", "update", "PartitionName=hpg-default", "State=UP"])
@@ -54,8 +54,8 @@ def test_a_time_limit_is_cut_and_a_job_is_requeued(run: ClusterRun) -> None:
 
 
 def test_limits_are_cut_below_what_is_in_use(run: ClusterRun) -> None:
-    process = run.prepare(jobs=10, seconds="10,30").start()
-    run.wait_running(8)
+    process = run.prepare(jobs=10, seconds="25,45").start()
+    run.wait_running(6)
     run.slurm.set_qos("clive", "GrpTRES=cpu=8,mem=60G,gres/gpu=0")
     wait_for(lambda: sum(job.ended for job in run.jobs()) >= 5, 120, "the first jobs")
     assert run.finish(process) == 0

@@ -148,7 +148,7 @@ def test_node_crash_and_job_cancelled_from_outside(run: ClusterRun) -> None:
 
 
 def test_slurmdbd_and_slurmctld_down_for_30_s_each(run: ClusterRun) -> None:
-    process = run.prepare(jobs=14, seconds="6,18").start()
+    process = run.prepare(jobs=9, seconds="6,30").start()
     run.wait_running(4)
     parts: tuple[Part, ...] = ("slurmdbd", "slurmctld")
     for part in parts:
@@ -156,7 +156,7 @@ def test_slurmdbd_and_slurmctld_down_for_30_s_each(run: ClusterRun) -> None:
         time.sleep(30)
         run.slurm.start_part(part)
     assert run.finish(process) == 0
-    run.check_outputs(set(range(14)))
+    run.check_outputs(set(range(9)))
     run.check_limits()
 
 

@@ -93,14 +93,20 @@ class Run:
 
     def planned(self, *args: str) -> dict[str, int]:
         """Return how many jobs of each rule a dry run would start."""
-        out = self.snakemake(*args, "-n", "--quiet", "rules").stdout
-        jobs: dict[str, int] = {}
-        table = out.split("job", 1)[1] if "job" in out else ""
-        for line in table.splitlines():
-            words = line.split()
-            if len(words) == 2 and words[1].isdigit() and words[0] != "total":
-                jobs[words[0]] = int(words[1])
-        return jobs
+        return job_counts(self.snakemake(*args, "-n", "--quiet", "rules").stdout)
+
+
+def job_counts(said: str) -> dict[str, int]:
+    """Return the jobs of each rule in Snakemake's table of them, targets left out."""
+    jobs: dict[str, int] = {}
+    for line in said.partition("Job stats:")[2].splitlines():
+        words = line.split()
+        if len(words) == 2 and words[1].isdigit():
+            jobs[words[0]] = int(words[1])
+            if words[0] == "total":
+                break
+    targets = ("total", "all", "stitching", "deconvolution", "edf", "registration", "qc")
+    return {name: count for name, count in jobs.items() if name not in targets}
 
 
 def make_run(folder: Path, raw: Path | None = None, **design: Any) -> Run:

@@ -30,6 +30,7 @@ Image = NDArray[np.floating[Any]]
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """An experiment processed to the end, quality report included."""
     made = make_run(tmp_path_factory.mktemp("experiment"))
+    made.edit(output={"keep": "stacks"})
     made.snakemake("registration", "qc")
     return made
 

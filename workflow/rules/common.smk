@@ -73,6 +73,7 @@ threads = plan.threads
 # Whether stacks can be deconvolved, and whether the in-focus plane is made of such.
 DECONVOLVED = experiment.settings.deconvolve.method != "none"
 PLANE_OF_DECONVOLVED = experiment.settings.plane_of_deconvolved
+KEEPS_STACKS = experiment.settings.output.keep == "stacks"
 STAGES_JUDGED = [
     stage for stage in STAGES if stage != "deconvolve" or PLANE_OF_DECONVOLVED
 ]
@@ -93,6 +94,21 @@ def planes(template, cycles=experiment.cycles, sample=None):
         for name in ([sample] if sample else experiment.samples)
         for channel in experiment.channels
         if channel.cycle in cycles
+    ]
+
+
+def stack(template):
+    """Return a rule's output: a stack, removed after its last reader unless it is to be kept."""
+    return directory(template) if KEEPS_STACKS else temp(directory(template))
+
+
+def judged_stacks():
+    """Return what must be judged of the stacks before they are gone."""
+    return [
+        layout.qc("stitch", "json").format(sample=sample, cycle=cycle)
+        for sample in experiment.samples
+        for cycle in experiment.cycles
+        if not KEEPS_STACKS
     ]
 
 

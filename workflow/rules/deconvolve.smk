@@ -3,8 +3,8 @@ rule deconvolve:
         unpack(lambda wildcards: experiment.files("deconvolve", wildcards)),
         mosaic=layout.stitch,
     output:
-        mosaic=directory(layout.deconvolve),
-        focus=directory(layout.deconvolve_focus),
+        mosaic=stack(layout.deconvolve),
+        focus=stack(layout.deconvolve_focus),
     log:
         layout.log("deconvolve", PLANE),
     benchmark:

@@ -42,6 +42,12 @@ rule assemble:
     params:
         channels=experiment.channel_table(),
         moving_cycles=experiment.moving_cycles,
-        output=experiment.options("output"),
+        output=experiment.options(
+            "output",
+            "chunk_px",
+            "ome_zarr_version",
+            "tiff_compression",
+            "tiff_tile_px",
+        ),
     script:
         "../scripts/assemble.py"

@@ -56,11 +56,13 @@ rule stitch:
         flat=layout.flat,
         dark=layout.dark,
     output:
-        directory(layout.stitch),
+        stack(layout.stitch),
     log:
         layout.log("stitch", PLANE),
     benchmark:
         layout.benchmark("stitch", PLANE)
+    # What reads a stack that is on the disk comes before the next one is made.
+    priority: 0 if KEEPS_STACKS else -1
     conda:
         "../envs/tilewright.yaml"
     threads: threads("stitch")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import shutil
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.commands.checks import Check, count, ok, problem, said_by, warning
@@ -17,6 +18,7 @@ from tilewright.config.checks import (
 )
 from tilewright.config.experiment import ConfigError, Experiment
 from tilewright.config.layout import Layout
+from tilewright.config.tables import Channel
 
 #: Blosc and deflate leave about three quarters of 16-bit counts; less of empty ground.
 _COMPRESSED = 0.7
@@ -25,7 +27,7 @@ _GB = 1e9
 
 
 def check_config(experiment: Experiment, layout: Layout) -> Iterable[Check]:
-    """Check what the Snakefile checks, one line each, and disk space where all is well."""
+    """Check what the Snakefile checks, one line each."""
     well = True
     looks: dict[str, Callable[[], None]] = {
         "limits": lambda: check_thresholds(experiment),
@@ -45,18 +47,18 @@ def check_config(experiment: Experiment, layout: Layout) -> Iterable[Check]:
         samples = count(len(experiment.samples), "sample")
         channels = count(len(experiment.channels), "channel")
         yield ok("config", f"{samples}, {channels}; every raw file is there")
-        yield check_space(missing_bytes(experiment, layout), Path(experiment.settings.results))
 
 
-def check_space(needed: float, results: Path) -> Check:
-    """Check that outputs of so many bytes before compression find room on the disk."""
+def check_space(need: DiskNeed, jobs: int, results: Path) -> Check:
+    """Check that what is to come finds room on the disk, with so many jobs at once."""
+    needed = need.most(jobs)
     folder = results.absolute()
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     text = (
-        f"results to come: about {_size(needed)}, compressed "
-        f"{_size(_COMPRESSED * needed)}; {_size(free)} are free (a quota is not seen)"
+        f"{disk_text(need, jobs)}, compressed {_size(_COMPRESSED * needed)}; "
+        f"{_size(free)} are free (a quota is not seen)"
     )
     fix = f"free space, or put the results elsewhere: results: in the config is {results}"
     if free < _COMPRESSED * needed:
@@ -64,33 +66,74 @@ def check_space(needed: float, results: Path) -> Check:
     return warning("disk", text, fix) if free < needed else ok("disk", text)
 
 
-def missing_bytes(experiment: Experiment, layout: Layout) -> float:
-    """Return the size of the images that are not there yet, before compression.
+@dataclass(frozen=True)
+class DiskNeed:
+    """Bytes of the images that are not there yet, before compression.
+
+    Attributes
+    ----------
+    stays : float
+        Of what the run leaves.
+    stack : float
+        Of one channel's stacks, the largest, which are removed when all has read them; 0 where
+        they stay.
+    open : int
+        Channels without an in-focus plane, whose stacks are to be made.
+    of_cycle : int
+        The most channels of one cycle.
+    """
+
+    stays: float
+    stack: float = 0.0
+    open: int = 0
+    of_cycle: int = 0
+
+    def most(self, jobs: int) -> float:
+        """Return the most that a run of so many jobs at once holds.
+
+        Each job works on one channel, and a cycle's stacks go when all of them are judged. Of
+        what is made and what is read, what is read goes first, so two cycles are begun at most
+        beside those at work.
+        """
+        return self.stays + self.stack * min(self.open, jobs + 2 * self.of_cycle)
+
+
+def missing_bytes(experiment: Experiment, layout: Layout) -> DiskNeed:
+    """Return the size of the images that are not there yet.
 
     Of every channel: the mosaic z-stack in the raw type, the deconvolved one in 4 bytes, the
     in-focus plane in 2, and its part of the registered image as Zarr and TIFF pyramids of 2
     bytes. Mosaics are taken as tiles side by side less their overlap; everything else is small.
     """
     size_of = data_size(experiment, layout)
-    deconvolved = experiment.settings.plane_of_deconvolved
-    total = 0.0
+    settings = experiment.settings
+    keeps, deconvolved = settings.output.keep == "stacks", settings.plane_of_deconvolved
+    stays = largest = 0.0
+    without_plane = 0
     for sample in experiment.samples:
         size = size_of(sample)
         stack, plane = size.mosaic_px * size.planes, size.mosaic_px
-        images = [
+        stacks = [
             (layout.stitch, stack * _raw_bytes(experiment, layout, sample)),
             (layout.deconvolve, 4 * stack * deconvolved),
             (layout.deconvolve_focus, 12 * plane * deconvolved),
-            (layout.edf, 2 * plane),
         ]
-        for channel in experiment.channels:
-            for template, needed in images:
-                path = template.format(sample=sample, cycle=channel.cycle, channel=channel.channel)
-                total += 0 if Path(path).exists() else needed
+        for at in experiment.channels:
+            own = _missing(layout.edf, sample, at, 2 * plane)
+            passing = sum(_missing(path, sample, at, needed) for path, needed in stacks)
+            stays += own + keeps * passing
+            if own and not keeps:
+                without_plane, largest = without_plane + 1, max(largest, passing)
         for template in (layout.image_tiff, layout.image_zarr):
             if not Path(template.format(sample=sample)).exists():
-                total += 2 * _PYRAMID * plane * len(experiment.channels)
-    return total
+                stays += 2 * _PYRAMID * plane * len(experiment.channels)
+    of_cycle = max(len(experiment.channels_of(cycle)) for cycle in experiment.cycles)
+    return DiskNeed(stays, largest, without_plane, of_cycle)
+
+
+def _missing(template: str, sample: str, at: Channel, needed: float) -> float:
+    path = template.format(sample=sample, cycle=at.cycle, channel=at.channel)
+    return 0.0 if Path(path).exists() else needed
 
 
 def _raw_bytes(experiment: Experiment, layout: Layout, sample: str) -> int:
@@ -98,6 +141,14 @@ def _raw_bytes(experiment: Experiment, layout: Layout, sample: str) -> int:
     path = layout.manifest.format(sample=sample, cycle=experiment.reference_cycle)
     with Path(path).open(newline="", encoding="utf-8") as stream:
         return 1 if next(csv.DictReader(stream))["dtype"] == "uint8" else 2
+
+
+def disk_text(need: DiskNeed, jobs: int) -> str:
+    """Say what is to come, and how much of it is there at once."""
+    text = f"results to come: about {_size(need.stays)}"
+    if need.open:
+        text += f", and stacks that pass: {_size(need.most(jobs))} at once with {jobs} jobs"
+    return text
 
 
 def _size(count: float) -> str:

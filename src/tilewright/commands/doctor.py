@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewright.commands import check_machine, check_slurm
-from tilewright.commands.check_experiment import check_config
+from tilewright.commands.check_experiment import DiskNeed, check_config, check_space, missing_bytes
 from tilewright.commands.checks import Check, count, ok, problem
 from tilewright.commands.dag import DagError, find_snakefile, read_experiment, read_tasks
 from tilewright.commands.slurm_here import slurm_wanted
@@ -70,6 +70,7 @@ def examine(
     ]
     jobs: list[Task] = []
     sizes: Sizes | None = None
+    disk: tuple[DiskNeed, Path] | None = None
     if configfile is None:
         unseen = "raw files, markers, disk space and whether its jobs fit; give --configfile"
         checks.append(ok("config", f"no experiment was looked at: {unseen}"))
@@ -80,6 +81,8 @@ def examine(
             looked = list(check_config(experiment, layout))
             checks += looked
             if all(check.state != "problem" for check in looked):
+                results = Path(experiment.settings.results)
+                disk = missing_bytes(experiment, layout), results
                 look = None if slurm else usable_gpus
                 kinds = device_kinds(experiment.settings, look, {} if slurm else os.environ)
                 sizes = data_sizes(experiment, layout, kinds)
@@ -91,14 +94,21 @@ def examine(
         except (DeviceChoiceError, HealthError, LeaseRootError) as error:
             checks.append(problem("device", str(error), "see tilewright devices"))
     if slurm:
-        return [*checks, *_on_slurm(site, jobs, sizes)]
+        return [*checks, *_on_slurm(site, jobs, sizes, disk)]
     checks += [ok("Slurm", "not on this machine: all jobs run here"), *check_machine.check_device()]
+    if disk is not None:
+        checks.append(check_space(disk[0], len(os.sched_getaffinity(0)), disk[1]))
     if sizes is not None and jobs:
         checks.append(check_machine.check_memory(jobs, Plan(sizes).estimates))
     return checks
 
 
-def _on_slurm(site: Path | None, jobs: Sequence[Task], sizes: Sizes | None) -> Iterable[Check]:
+def _on_slurm(
+    site: Path | None,
+    jobs: Sequence[Task],
+    sizes: Sizes | None,
+    disk: tuple[DiskNeed, Path] | None,
+) -> Iterable[Check]:
     absent = list(check_slurm.check_programs())
     yield from absent
     if absent:
@@ -117,6 +127,8 @@ def _on_slurm(site: Path | None, jobs: Sequence[Task], sizes: Sizes | None) -> I
     pools = found.survey.pools[found.survey.sharing]
     yield from check_machine.check_cupy(pool.name for pool in pools if pool.kind == "gpu")
     yield from check_slurm.check_stale(found, str(Path.cwd()))
+    if disk is not None:
+        yield check_space(disk[0], sum(pool.slots for pool in pools), disk[1])
     if sizes is not None and jobs:
         yield check_slurm.check_fit(found, jobs, Plan(sizes, cluster=found).estimates)
 

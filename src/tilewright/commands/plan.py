@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilewright.commands.check_experiment import disk_text, missing_bytes
 from tilewright.commands.checks import count
 from tilewright.commands.dag import find_snakefile, read_experiment, read_tasks
 from tilewright.config.checks import data_sizes
@@ -86,14 +87,16 @@ def plan_run(
     experiment = read_experiment(configfile)
     look = None if slurm else usable_gpus
     kinds = device_kinds(experiment.settings, look, {} if slurm else os.environ)
-    sizes = data_sizes(experiment, Layout(experiment.settings.results), kinds)
+    layout = Layout(experiment.settings.results)
+    sizes = data_sizes(experiment, layout, kinds)
     tasks = read_tasks(find_snakefile(snakefile), configfile, targets, sizes)
     if not slurm:
         able = any("gpu" in kind for kind in kinds.values())
         beside = f" beside {count(len(usable_gpus().devices), 'GPU')}" if able else ""
         note = f"no Slurm here: jobs run on this machine, as many at once as its CPUs take{beside}"
         here = _here(tasks, Plan(sizes).estimates)
-        return PlannedRun(tuple(targets), len(tasks), None, here if tasks else None, (note,))
+        disk = disk_text(missing_bytes(experiment, layout), len(os.sched_getaffinity(0)))
+        return PlannedRun(tuple(targets), len(tasks), None, here if tasks else None, (note, disk))
     found = cluster.use(site)
     plan = Plan(sizes, cluster=found)
     queue = found.queue()
@@ -101,6 +104,8 @@ def plan_run(
     check_sizes(tasks, capacity, plan.estimates)
     notes = [_source(plan.estimates.durations), *(note.text for note in found.survey.notes)]
     notes += [f"nothing goes to {a} {kind}: {why}" for (a, kind), why in capacity.closed.items()]
+    slots = sum(pool.slots for pool in found.survey.pools[found.survey.sharing])
+    notes.append(disk_text(missing_bytes(experiment, layout), slots))
     if not isinstance(queue, Unknown) and (active := stale_jobs(queue, str(Path.cwd()))):
         notes.append(f"{len(active)} jobs of this folder are in the queue; they count twice here")
     forecast = preview(tasks, plan.estimates, capacity) if tasks else None

@@ -202,6 +202,7 @@ class RegistrationSettings(Section):
 class OutputSettings(Section):
     """How images are stored."""
 
+    keep: Literal["results", "stacks"] = "results"
     chunk_px: int = Field(default=1024, ge=128, multiple_of=16)
     ome_zarr_version: Literal["0.4", "0.5"] = "0.4"
     tiff_compression: Literal["deflate", "zstd"] = "deflate"

@@ -169,6 +169,8 @@ class Job:
     wildcards : object
     log : str
         Its log file; empty if it has none.
+    priority : float
+        Its rule's: jobs of a higher one go first.
     """
 
     name: str
@@ -180,6 +182,7 @@ class Job:
     fixed: Fixed = Fixed()
     wildcards: Any = None
     log: str = ""
+    priority: float = 0.0
 
 
 def job_of(job: Any, needs: Iterable[Any], sizes: Sizes, fixed: Fixed = Fixed()) -> Job:
@@ -195,6 +198,7 @@ def job_of(job: Any, needs: Iterable[Any], sizes: Sizes, fixed: Fixed = Fixed())
         fixed,
         wildcards,
         str(job.log[0]) if len(job.log) else "",
+        job.rule.priority,
     )
 
 

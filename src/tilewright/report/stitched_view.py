@@ -53,8 +53,8 @@ def look(mosaic: Mosaic, scan: FocusScan) -> StitchedView:
     light = np.mean([small for small, _ in smalls], axis=0)
     light -= np.float32(mosaic.attributes.get("pedestal_counts", 0))
     scores = scan.scores[:_BLOCKS]
-    none = ~np.isfinite(scores).any(axis=1)
-    focus = np.where(none, np.nan, np.nanmax(np.where(none[:, None], 0.0, scores), axis=1))
+    focus = np.nanmax(np.nan_to_num(scores, nan=-np.inf), axis=1)
+    focus[np.isinf(focus)] = np.nan
     return StitchedView(
         np.asarray(light, np.float32),
         np.asarray(smalls[0][1], np.int64),

@@ -1,0 +1,70 @@
+"""Stacks go when nothing needs them, and a rerun does what its dry run said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.runs import TINY, Run, digests, job_counts, make_run
+
+pytestmark = pytest.mark.workflow
+
+TARGETS = ("registration", "qc")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One cycle, processed to the end."""
+    run = make_run(tmp_path_factory.mktemp("kept"), **{**TINY, "cycles": 1})
+    run.edit(deconvolve={"iterations": 2})
+    run.snakemake("registration")
+    return run
+
+
+def stacks(run: Run) -> list[Path]:
+    return [*run.sample.glob("stitch/*"), *run.sample.glob("deconvolve/*")]
+
+
+def rerun(run: Run, *args: str) -> dict[str, int]:
+    """Run, and return how many jobs of each rule were done, which are those of the dry run."""
+    planned = run.planned(*TARGETS, *args)
+    said = run.snakemake(*TARGETS, *args, "--quiet", "rules")
+    assert job_counts(said.stdout + said.stderr) == planned
+    return planned
+
+
+def test_stacks_are_gone_and_nothing_is_made_again_for_their_quality(done: Run) -> None:
+    assert stacks(done) == []
+    assert (done.sample / "registration/tonsil.ome.tif").is_file()
+    jobs = rerun(done)
+    assert "stitch" not in jobs
+    assert "qc_cycle" not in jobs
+    assert done.planned(*TARGETS) == {}
+
+
+def test_reruns_make_what_they_need_and_no_more(done: Run) -> None:
+    before = digests(done.sample)
+    late = {"assemble": 1, "qc_cycle": 1, "qc_image": 1}
+    whole = {"stitch": 2, "deconvolve": 2, "edf_plane": 2, **late}
+    jobs = rerun(done, "-R", "edf_plane")
+    assert {name: jobs.get(name) for name in whole} == whole
+    assert "illumination" not in jobs
+    assert stacks(done) == []
+    assert digests(done.sample) == before
+    done.edit(edf={"method": "psf_mean"})
+    jobs = rerun(done)
+    assert {name: jobs.get(name) for name in whole} == whole
+    table = done.folder / "markers.csv"
+    table.write_text(table.read_text().replace("1,2,", "1,2,new-"))
+    jobs = rerun(done)
+    assert jobs["assemble"] == 1
+    assert "illumination" not in jobs
+    assert done.planned(*TARGETS) == {}
+
+
+def test_who_asks_for_stacks_keeps_them(done: Run) -> None:
+    done.snakemake(*TARGETS, "deconvolution")
+    kept = {path.name for path in stacks(done)}
+    assert {"cycle1_channel1.zarr", "cycle1_channel2.zarr"} <= kept
+    assert done.planned(*TARGETS) == {}
