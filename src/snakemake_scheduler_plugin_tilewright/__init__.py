@@ -73,6 +73,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
                 self._run = LocalRun(self.dag, plan, self.logger)
             if adapter.is_main(self.dag) and (plan.cluster or plan.described):
                 self._progress = Progress(self.dag, plan, self.logger)
+                adapter.hide_rounds(self.dag, self.logger)
         except (adapter.AdapterError, PlacementError, SiteError, SurveyError) as error:
             raise WorkflowError(str(error)) from None
 

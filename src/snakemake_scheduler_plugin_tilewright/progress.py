@@ -1,7 +1,8 @@
-"""How far a run is: a line now and then, for those who do not follow every job."""
+"""How far a run is: a line now and then, and a file for those who ask from elsewhere."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -9,14 +10,14 @@ from collections import Counter
 from typing import Any
 
 from tilewright.placement.jobs import PlacementError
-from tilewright.placement.routing import Plan
+from tilewright.placement.ledger import last_waiting
+from tilewright.placement.routing import STATE, Plan
 from tilewright.runtime import snakemake_adapter as adapter
+from tilewright.runtime.run_state import RunState, write_state
 
 #: After 5, 10, 20 and 40 s, then every minute.
 _FIRST_S, _LAST_S = 5.0, 60.0
 _SMALL_S = 10.0
-#: Share of the work after which the rest is foretold.
-_TOLD = 0.05
 
 
 class Progress:
@@ -28,11 +29,11 @@ class Progress:
 
     def __init__(self, dag: Any, plan: Plan, logger: logging.Logger) -> None:
         self.dag, self.plan, self.logger = dag, plan, logger
-        self._began_s = time.monotonic()
+        self._began_s = time.time()
         self._ended = threading.Event()
         self._work_s: dict[Any, float] = {}
         self.load()
-        plan.at_end(self._ended.set)
+        plan.at_end(self._end)
         threading.Thread(target=self._talk, name="tilewright-progress", daemon=True).start()
 
     def load(self) -> None:
@@ -49,21 +50,32 @@ class Progress:
         except PlacementError:
             return _SMALL_S
 
-    def line(self) -> str:
-        """Return jobs done and running, the share of the work, the time left, and open rules."""
+    def state(self, *, ended: bool = False) -> RunState:
+        """Return how far the run is."""
         jobs = list(self._work_s)
         done = [job for job in jobs if self.dag.finished(job)]
-        running = sum(adapter.running(self.dag, job) for job in jobs)
-        share = sum(self._work_s[job] for job in done) / (sum(self._work_s.values()) or 1.0)
-        texts = [f"{len(done)} of {len(jobs)} jobs done", f"{100 * share:.0f} % of the work"]
-        texts += [f"{running} running"] if running else []
-        if _TOLD <= share < 1:
-            left_s = (time.monotonic() - self._began_s) * (1 - share) / share
-            texts.append(f"about {_length(left_s)} left")
-        ended = Counter(job.rule.name for job in done)
-        every = Counter(job.rule.name for job in jobs)
-        begun = [f"{rule} {ended[rule]}/{n}" for rule, n in every.items() if 0 < ended[rule] < n]
-        return ", ".join(texts) + (f" ({', '.join(begun)})" if begun else "")
+        on_cluster = self.plan.cluster is not None and self.plan.ledger is not None
+        waiting = last_waiting(self.plan.ledger) if on_cluster and self.plan.ledger else {}
+        return RunState(
+            self._began_s,
+            time.time(),
+            dict(Counter(job.rule.name for job in jobs)),
+            dict(Counter(job.rule.name for job in done)),
+            0 if ended else sum(adapter.running(self.dag, job) for job in jobs),
+            sum(self._work_s[job] for job in done) / (sum(self._work_s.values()) or 1.0),
+            {} if ended else waiting,
+            ended,
+        )
+
+    def _write(self, state: RunState) -> None:
+        if self.plan.ledger is not None:
+            with contextlib.suppress(OSError):  # a full disk must not end the run
+                write_state(self.plan.ledger.with_name(STATE), state)
+
+    def _end(self) -> None:
+        self._ended.set()
+        if adapter.started(self.dag):
+            self._write(self.state(ended=True))
 
     def _talk(self) -> None:
         wait_s = _FIRST_S
@@ -71,17 +83,8 @@ class Progress:
             wait_s = min(_LAST_S, 2 * wait_s)
             try:
                 if adapter.started(self.dag):
-                    self.logger.info(self.line())
+                    state = self.state()
+                    self._write(state)
+                    self.logger.info(state.line())
             except Exception:
                 self.logger.exception("how far the run is could not be said; it is tried again")
-
-
-def _length(seconds: float) -> str:
-    """Return a length of time with its unit.
-
-    >>> _length(40), _length(600), _length(9000)
-    ('40 s', '10 min', '2.5 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -106,6 +106,16 @@ def devices(
 
 
 @app.command()
+def status(
+    results: Annotated[Path, typer.Argument(help="Results folder of a run.")] = Path("results"),
+) -> None:
+    """Show how far a run is, and what failed."""
+    from tilewright.commands.status import show_status
+
+    show_status(results)
+
+
+@app.command()
 def run_report(
     ledger: Annotated[Path, typer.Argument(help="ledger.jsonl of a run on a cluster.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="HTML file.")] = Path("run.html"),

@@ -6,6 +6,8 @@ renames something, the case with that name fails.
 
 from __future__ import annotations
 
+import inspect
+import io
 import json
 import logging
 from pathlib import Path
@@ -157,6 +159,27 @@ def test_snakemakes_command_line_has(name: str) -> None:
 def test_snakemakes_parser_knows(name: str) -> None:
     given, _ = snakemake.cli.get_argument_parser().parse_known_args([])
     assert hasattr(given, name)
+
+
+def test_snakemake_says_at_each_round() -> None:
+    from snakemake.scheduling import job_scheduler
+
+    source = inspect.getsource(job_scheduler)
+    assert f'"{adapter.ROUND[0]}"' in source
+    assert adapter.ROUND[1].replace("{}", "{len(run)}") in source
+
+
+@pytest.mark.parametrize("quiet", [{"PROGRESS", "RULES"}, {"RULES"}, None])
+def test_rounds_are_hidden_with_quiet_progress_and_nothing_else_is(quiet: set[str] | None) -> None:
+    dag = SimpleNamespace(workflow=SimpleNamespace(output_settings=SimpleNamespace(quiet=quiet)))
+    stream, logger = io.StringIO(), logging.Logger("of a run")
+    logger.addHandler(logging.StreamHandler(stream))
+    adapter.hide_rounds(dag, logger)
+    for text in ("Select jobs to execute...", "Execute 2 jobs...", "3 of 9 jobs done"):
+        logger.info(text)
+    hidden = quiet is not None and "PROGRESS" in quiet
+    assert stream.getvalue().count("\n") == (1 if hidden else 3)
+    assert "3 of 9 jobs done" in stream.getvalue()
 
 
 def test_snakemake_has_func_overwrite_params_attr() -> None:

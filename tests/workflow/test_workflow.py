@@ -21,6 +21,7 @@ from tilewright.io.mosaic import open_mosaic
 from tilewright.io.positions import read_positions
 from tilewright.io.transform import read_transform
 from tilewright.phantom.make import make_phantom
+from tilewright.runtime.run_state import read_state
 
 pytestmark = pytest.mark.workflow
 Image = NDArray[np.floating[Any]]
@@ -187,6 +188,13 @@ def test_quality_report(run: Run) -> None:
     assert "data:image/" in page
     with (run.results / "trusted_markers.csv").open() as stream:
         assert {row["verdict"] for row in csv.DictReader(stream)} <= {"pass", "warn"}
+
+
+def test_the_run_says_that_it_is_complete(run: Run) -> None:
+    state = read_state(run.results / "placement/state.json")
+    assert state.complete
+    assert state.ended
+    assert state.jobs["stitch"] == 6
 
 
 def test_nothing_is_left_to_do(run: Run) -> None:

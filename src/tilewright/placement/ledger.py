@@ -6,7 +6,7 @@ import contextlib
 import json
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,27 @@ class Ledger:
 def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of a ledger; a last line cut short by a crash is left out."""
     return (entry for entry in read_json_lines(path) if "event" in entry and "time_s" in entry)
+
+
+def last_run(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the events of the last run of a ledger; a run starts with an event ``run``."""
+    found: list[Mapping[str, Any]] = []
+    begun = False
+    for event in events:
+        if event["event"] == "run":
+            found, begun = [], True
+        if begun:
+            found.append(event)
+    return found
+
+
+def last_waiting(path: Path) -> dict[str, int]:
+    """Return why ready jobs of the last run wait, with their number, as it was last written."""
+    why: dict[str, int] = {}
+    for event in last_run(read_ledger(path)) if path.is_file() else ():
+        if event["event"] == "wait":
+            why = event.get("why", {}) if event.get("ready") else {}
+    return why
 
 
 def summary_lines(events: Sequence[Mapping[str, Any]], argv: Sequence[str]) -> list[str]:

@@ -22,7 +22,7 @@ from typing import Any
 from tilewright.placement import cluster as clusters
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.jobs import Kind, Place, Shape, Sizes, key_of
-from tilewright.placement.ledger import read_ledger, resume_line, summary_lines
+from tilewright.placement.ledger import last_run, read_ledger, resume_line, summary_lines
 from tilewright.placement.limits import Pool, clipped, pool_name, too_big
 from tilewright.placement.preflight import before_run
 from tilewright.placement.sizing import (
@@ -40,6 +40,8 @@ from tilewright.slurm.accounts import Account
 
 #: Where decisions are written, below the working directory, unless the workflow says otherwise.
 LEDGER = Path(".snakemake/tilewright/ledger.jsonl")
+#: The file beside it that says how far the run is.
+STATE = "state.json"
 #: A small job takes less: 10 s of work and the 8 s in which a job of Slurm starts.
 _SMALL_S = 18.0
 _SMALL_MB = 2048
@@ -177,9 +179,7 @@ class Plan:
             self.estimates.durations.save()
         lines = []
         if self.cluster is not None and self.ledger is not None:
-            events = list(read_ledger(self.ledger))
-            starts = [i for i, event in enumerate(events) if event["event"] == "run"]
-            lines = summary_lines(events[starts[-1] :] if starts else [], command())
+            lines = summary_lines(last_run(read_ledger(self.ledger)), command())
         elif failed:
             causes = failed_since(self.logs, self._began_s) if self.logs else ()
             lines = [f"failed: {words}; log: {path}" for path, words in causes]

@@ -29,8 +29,8 @@ from tilewright.report.device_use import (
 )
 from tilewright.report.figures import embed_figure
 from tilewright.report.gantt import rank_of
-from tilewright.report.run_section import span_text
 from tilewright.runtime.files import read_json_lines
+from tilewright.runtime.run_state import span_text
 
 _NONE = "–"  # noqa: RUF001
 #: Runs in pictures and tables, kinds of failures, and letters of a reason.

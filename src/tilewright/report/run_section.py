@@ -12,6 +12,7 @@ from typing import Any
 from tilewright.report.figures import embed_figure
 from tilewright.report.gantt import ClusterRun, Remark, Use, draw_gantt, mean_wait_s, use_of
 from tilewright.report.ledger import cluster_runs, read_events
+from tilewright.runtime.run_state import span_text
 
 _NONE = "–"  # noqa: RUF001
 #: Runs in the picture, lines of a list, and jobs that are named.
@@ -45,17 +46,6 @@ def run_section(ledger: Path | None) -> dict[str, Any] | None:
         "lines": _LINES,
         "left_out": dict(shown[-1].left_out),
     }
-
-
-def span_text(seconds: float) -> str:
-    """Return a length of time with its unit.
-
-    >>> span_text(75), span_text(600), span_text(9000)
-    ('75 s', '10.0 min', '2.5 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _lead(runs: Sequence[ClusterRun], uses: Sequence[Use]) -> str:

@@ -1,0 +1,88 @@
+"""``tilewright status``: how far a run is, from another terminal or after its end."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tilewright.placement.ledger import last_run, read_ledger
+from tilewright.placement.routing import LEDGER, STATE
+from tilewright.runtime.run_state import RunState, read_state, span_text
+
+
+def show_status(results: Path) -> None:
+    """Print how far the last run into a results folder is.
+
+    A folder in which any other workflow was placed may be given too.
+    """
+    folders = (results / "placement", results / LEDGER.parent)
+    found = next((folder for folder in folders if (folder / STATE).is_file()), None)
+    if found is None:
+        raise SystemExit(
+            f"tilewright status: no run has written how far it is below {results}; give the "
+            "results folder of the config, and wait until a run is 5 s old"
+        )
+    try:
+        state = read_state(found / STATE)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"tilewright status: {error}") from None
+    print_status(state, _failures(found / LEDGER.name), time.time(), Console())
+
+
+def print_status(state: RunState, failures: Sequence[str], now_s: float, console: Console) -> None:
+    """Print a state: what became of the run, jobs by rule, what waits and what failed."""
+    console.print(_what(state, now_s), highlight=False)
+    console.print(state.line(), highlight=False)
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for rule, count in state.jobs.items():
+        table.add_row(rule, f"{state.done.get(rule, 0)}/{count}")
+    console.print(table)
+    for text in failures:
+        console.print(text, highlight=False, markup=False)
+
+
+def _what(state: RunState, now_s: float) -> str:
+    """Return what became of a run."""
+    begun = f"begun {_clock(state.began_s)}"
+    if state.ended:
+        how = "complete" if state.complete else "ended before all was done"
+        return f"{how}: {begun}, ended {_clock(state.at_s)}"
+    where = f"process {state.pid} on {state.host}"
+    if state.host == socket.gethostname() and not _lives(state.pid):
+        return f"ended without a word, as when it is killed: {begun}, {where}"
+    return f"running: {begun}, {where}, seen {span_text(max(0.0, now_s - state.at_s))} ago"
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _failures(ledger: Path) -> list[str]:
+    """Return the jobs of the last run whose last try failed, with cause and log."""
+    failed = {}
+    for event in last_run(read_ledger(ledger)) if ledger.is_file() else ():
+        if event["event"] == "fail":
+            failed[event["job"]] = event
+        elif event["event"] == "done":
+            failed.pop(event["job"], None)
+    return [
+        f"failed: {job}: {event['cause']}, {event['words']}"
+        + (f"; log: {event['log']}" if "log" in event else "")
+        for job, event in failed.items()
+    ]

@@ -1,0 +1,57 @@
+"""What ``tilewright status`` says of runs that go on, ended, and were killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tilewright.commands.status import print_status, show_status
+from tilewright.runtime.run_state import RunState, write_state
+
+JOBS, DONE = {"stitch": 4, "report": 1}, {"stitch": 3}
+
+
+def said(state: RunState) -> str:
+    out = StringIO()
+    print_status(state, ["failed: x"], state.at_s + 20, Console(file=out, width=200))
+    return out.getvalue()
+
+
+def test_a_run_that_goes_on_has_ended_or_was_killed() -> None:
+    running = said(RunState(0.0, 60.0, JOBS, DONE, 1, 0.5))
+    assert running.startswith("running: begun ")
+    assert "seen 20 s ago" in running
+    assert "about 60 s left" in running
+    assert "stitch  3/4" in running
+    assert "report  0/1" in running
+    assert "failed: x" in running
+    assert said(RunState(0.0, 60.0, JOBS, DONE, ended=True)).startswith("ended before all was done")
+    assert said(RunState(0.0, 60.0, JOBS, JOBS, ended=True)).startswith("complete: begun ")
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    killed = RunState(0.0, 60.0, JOBS, DONE, 1, 0.5, pid=gone.pid)
+    assert said(killed).startswith("ended without a word, as when it is killed")
+    elsewhere = RunState(0.0, 60.0, JOBS, DONE, 1, 0.5, host="another", pid=gone.pid)
+    assert said(elsewhere).startswith("running: ")
+
+
+def test_failures_come_from_the_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="no run has written how far it is below"):
+        show_status(tmp_path)
+    folder = tmp_path / "placement"
+    write_state(folder / "state.json", RunState(0.0, 60.0, JOBS, DONE, ended=True))
+    fail = {"event": "fail", "cause": "memory", "words": "out of memory", "log": "logs/a.log"}
+    events = [{"event": "run"}, {**fail, "job": "a"}, {**fail, "job": "b"},
+              {"event": "done", "job": "b", "pool": "x"}]  # fmt: skip
+    lines = [json.dumps({"time_s": 1.0, **event}) for event in events]
+    (folder / "ledger.jsonl").write_text("\n".join(lines) + "\n")
+    show_status(tmp_path)
+    out = capsys.readouterr().out
+    assert "failed: a: memory, out of memory; log: logs/a.log" in out
+    assert "failed: b" not in out
