@@ -1,0 +1,150 @@
+"""A part of a whole cycle through the real workflow, and what the full cycle would take.
+
+``python -m benchmarks.whole_cycle [--tiles 3x3] [--tile-px 768] [--planes 20] [--channels 4]``
+
+Synthetic tissue of one cycle is processed to the end, once with the in-focus plane estimated
+from the raw stack (``direct``) and once with 3-D deconvolution (``auto``). CPU seconds, peak
+memory and bytes are Snakemake's own benchmark of each job. What a job costs only to start, the
+CPU seconds of ``summary``, which does nothing else, is taken off before the rest is scaled by
+voxels to a cycle of 63 tiles of 1440 x 1920 x 20 planes in 4 channels, and added again for each
+job of such a cycle.
+
+KINTSUGI's figures are its authors' own, for one cycle of that size: 282 min on 8 cores, 22 min on
+a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.runs import Run, make_run
+
+#: Raw voxels of a full cycle, in millions, and the cores it is reckoned for.
+FULL_MVOX = 63 * 1440 * 1920 * 20 * 4 / 1e6
+CORES = 8
+KINTSUGI_MIN = {"8 cores": 282, "a GPU": 22}
+METHODS = ("direct", "auto")
+
+
+@dataclass
+class Cost:
+    """What the jobs of one rule took: CPU seconds, peak memory in MB, bytes in MB."""
+
+    jobs: int = 0
+    cpu_s: float = 0.0
+    peak_mb: float = 0.0
+    read_mb: float = 0.0
+    written_mb: float = 0.0
+
+    def add(self, row: dict[str, str]) -> None:
+        """Add one job of Snakemake's benchmark table."""
+        cpu_s, peak, read, written = (
+            0.0 if row[key] in ("NA", "-") else float(row[key])
+            for key in ("cpu_time", "max_rss", "io_in", "io_out")
+        )
+        self.jobs += 1
+        self.cpu_s += cpu_s
+        self.peak_mb = max(self.peak_mb, peak)
+        self.read_mb += read
+        self.written_mb += written
+
+
+def costs(run: Run) -> dict[str, Cost]:
+    """Return what each rule took."""
+    found: dict[str, Cost] = {}
+    for path in sorted((run.results / "benchmarks").rglob("*.tsv")):
+        with path.open(newline="") as stream:
+            for row in csv.DictReader(stream, delimiter="\t"):
+                found.setdefault(path.parent.name, Cost()).add(row)
+    return found
+
+
+def size(folder: Path) -> int:
+    """Return the bytes on the disk below a folder; files may vanish meanwhile."""
+    done = subprocess.run(["du", "-sk", folder], capture_output=True, text=True, check=False)
+    return 1024 * int(done.stdout.split()[0]) if done.stdout else 0
+
+
+@contextmanager
+def watched(folder: Path) -> Iterator[Callable[[], int]]:
+    """Give a function that returns the most that a folder has held."""
+    most, ended = [0], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.5):
+            most[0] = max(most[0], size(folder))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield lambda: most[0]
+    finally:
+        ended.set()
+        thread.join()
+
+
+def report(method: str, run: Run, mvox: float, raw_b: int, most_b: int) -> None:
+    """Print what one run took, and what a full cycle would."""
+    found = costs(run)
+    start_s = found["summary"].cpu_s / found["summary"].jobs
+    print(f"\nedf.method: {method}; {mvox:.0f} Mvox raw, {raw_b / 1e6:.0f} MB")
+    print(f"{'rule':16}{'jobs':>5}{'CPU s':>8}{'CPU s/Mvox':>12}{'peak MB':>9}"
+          f"{'read MB':>9}{'written MB':>11}")  # fmt: skip
+    total_s = 0.0
+    for rule, cost in found.items():
+        work_s = max(0.0, cost.cpu_s - start_s * cost.jobs)
+        total_s += work_s * FULL_MVOX / mvox + start_s * cost.jobs
+        print(f"{rule:16}{cost.jobs:5}{cost.cpu_s:8.1f}{work_s / mvox:12.4f}{cost.peak_mb:9.0f}"
+              f"{cost.read_mb:9.0f}{cost.written_mb:11.0f}")  # fmt: skip
+    left_b = size(run.results)
+    peers = ", ".join(f"{minutes} min on {on}" for on, minutes in KINTSUGI_MIN.items())
+    print(
+        f"full cycle: {total_s / 60:.0f} CPU-minutes, {total_s / 60 / CORES:.1f} min on "
+        f"{CORES} cores; KINTSUGI: {peers}"
+    )
+    print(f"results {left_b / raw_b:.2f} x raw, {most_b / raw_b:.2f} x at most during the run; "
+          f"peak memory of a job {max(c.peak_mb for c in found.values()):.0f} MB")  # fmt: skip
+
+
+def main() -> None:
+    """Make the tiles, run both ways and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tiles", default="3x3", help="rows x columns")
+    parser.add_argument("--tile-px", type=int, default=768)
+    parser.add_argument("--planes", type=int, default=20)
+    parser.add_argument("--channels", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
+    options = parser.parse_args()
+    rows, cols = map(int, options.tiles.split("x"))
+    design = {
+        "cycles": 1, "channels": options.channels, "rows": rows, "cols": cols,
+        "planes": options.planes, "tile_px": options.tile_px, "seed": options.seed,
+        "overlap": 0.1,
+    }  # fmt: skip
+    mvox = math.prod((rows, cols, options.planes, options.channels, options.tile_px**2)) / 1e6
+    with tempfile.TemporaryDirectory() as name:
+        raw = make_run(Path(name) / "made", **design).folder / "raw"
+        for method in options.methods:
+            run = make_run(Path(name) / method, raw=raw, **design)
+            run.edit(
+                edf={"method": method},
+                output={"chunk_px": 1024},
+                deconvolve={"tile_px": 1024, "halo_px": 64},
+            )
+            with watched(run.results) as most:
+                run.snakemake("registration", "qc")
+            report(method, run, mvox, size(raw), most())
+
+
+if __name__ == "__main__":
+    main()
