@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from tilewright.placement.jobs import PlacementError
@@ -59,13 +60,18 @@ class Progress:
         return RunState(
             self._began_s,
             time.time(),
-            dict(Counter(job.rule.name for job in jobs)),
-            dict(Counter(job.rule.name for job in done)),
+            self._by_rule(jobs),
+            self._by_rule(done),
             0 if ended else sum(adapter.running(self.dag, job) for job in jobs),
             sum(self._work_s[job] for job in done) / (sum(self._work_s.values()) or 1.0),
             {} if ended else waiting,
             ended,
         )
+
+    def _by_rule(self, jobs: Iterable[Any]) -> dict[str, int]:
+        """Return how many jobs each rule has, in the order of the Snakefile."""
+        counts = Counter(job.rule.name for job in jobs)
+        return {r.name: counts[r.name] for r in self.dag.workflow.rules if r.name in counts}
 
     def _write(self, state: RunState) -> None:
         if self.plan.ledger is not None:
