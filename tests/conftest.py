@@ -19,6 +19,7 @@ STANDIN = REPO / "tests/support/standin"
 ON_SLURM = "tests/on_slurm/"
 #: Modules of more than about 10 s of arithmetic, or that start processes; `make check` skips them.
 SLOW = (
+    "tests/benchmarks/",
     "tests/stages/",
     "tests/phantom/",
     "tests/scheduler_plugin/",

@@ -43,3 +43,7 @@ def getDeviceCount() -> int:
 def memGetInfo() -> tuple[int, int]:
     """Return the bytes that are free and those that the device has."""
     return DEVICE_B - get_default_memory_pool().total_bytes(), DEVICE_B
+
+
+def deviceSynchronize() -> None:  # CUDA's own name
+    """Return: all is done when a call of NumPy returns."""
