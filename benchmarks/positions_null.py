@@ -111,7 +111,6 @@ def named_tiles(found: LocatedTiles, folder: Path) -> tuple[NDArray[np.bool_], s
         folder / "qc.png",
         sample="s",
         cycle=1,
-        thresholds={},
     )
     items = {item.metric: item for item in read_quality(folder / "qc.json").items}
     doubt = items["doubtful_tiles"].sentence

@@ -6,8 +6,8 @@ Synthetic tissue of one cycle is processed to the end, once with the in-focus pl
 from the raw stack (``direct``) and once with 3-D deconvolution (``auto``). CPU seconds, peak
 memory and bytes are Snakemake's own benchmark of each job. What a job costs only to start, the
 CPU seconds of ``summary``, which does nothing else, is taken off before the rest is scaled by
-voxels to a cycle of 63 tiles of 1440 x 1920 x 20 planes in 4 channels, and added again for each
-job of such a cycle.
+voxels to a cycle of 63 tiles of 1440 x 1920 x 20 planes in 4 channels, and added again. Minutes on
+8 cores are CPU-minutes over 8.
 
 KINTSUGI's figures are its authors' own, for one cycle of that size: 282 min on 8 cores, 22 min on
 a GPU.

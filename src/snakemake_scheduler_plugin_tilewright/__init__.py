@@ -71,7 +71,8 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
                 self._run = Run(self.dag, plan.cluster, plan, self.logger)
             elif plan.gpus is not None:
                 self._run = LocalRun(self.dag, plan, self.logger)
-            if adapter.is_main(self.dag) and (plan.cluster or plan.described):
+            runs = adapter.is_main(self.dag) and not adapter.only_looks(adapter.command()[1:])
+            if runs and (plan.cluster or plan.described):
                 self._progress = Progress(self.dag, plan, self.logger)
                 adapter.hide_rounds(self.dag, self.logger)
         except (adapter.AdapterError, PlacementError, SiteError, SurveyError) as error:

@@ -31,7 +31,7 @@ class Progress:
     def __init__(self, dag: Any, plan: Plan, logger: logging.Logger) -> None:
         self.dag, self.plan, self.logger = dag, plan, logger
         self._began_s = time.time()
-        self._ended = threading.Event()
+        self._ended, self._lock = threading.Event(), threading.Lock()
         self._work_s: dict[Any, float] = {}
         self.load()
         plan.at_end(self._end)
@@ -55,8 +55,9 @@ class Progress:
         """Return how far the run is."""
         jobs = list(self._work_s)
         done = [job for job in jobs if self.dag.finished(job)]
-        on_cluster = self.plan.cluster is not None and self.plan.ledger is not None
-        waiting = last_waiting(self.plan.ledger) if on_cluster and self.plan.ledger else {}
+        ledger = self.plan.ledger
+        waits = self.plan.cluster is not None and ledger is not None and not ended
+        waiting = last_waiting(ledger) if waits and ledger else {}
         return RunState(
             self._began_s,
             time.time(),
@@ -64,7 +65,7 @@ class Progress:
             self._by_rule(done),
             0 if ended else sum(adapter.running(self.dag, job) for job in jobs),
             sum(self._work_s[job] for job in done) / (sum(self._work_s.values()) or 1.0),
-            {} if ended else waiting,
+            waiting,
             ended,
         )
 
@@ -74,8 +75,10 @@ class Progress:
         return {r.name: counts[r.name] for r in self.dag.workflow.rules if r.name in counts}
 
     def _write(self, state: RunState) -> None:
-        if self.plan.ledger is not None:
-            with contextlib.suppress(OSError):  # a full disk must not end the run
+        if self.plan.ledger is None or not self._work_s:
+            return
+        with self._lock, contextlib.suppress(OSError):  # a full disk must not end the run
+            if state.ended or not self._ended.is_set():
                 write_state(self.plan.ledger.with_name(STATE), state)
 
     def _end(self) -> None:

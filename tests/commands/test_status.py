@@ -7,6 +7,7 @@ import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -17,9 +18,9 @@ from tilewright.runtime.run_state import RunState, write_state
 JOBS, DONE = {"stitch": 4, "report": 1}, {"stitch": 3}
 
 
-def said(state: RunState) -> str:
+def said(state: RunState, ago_s: float = 20.0) -> str:
     out = StringIO()
-    print_status(state, ["failed: x"], state.at_s + 20, Console(file=out, width=200))
+    print_status(state, ["failed: x"], state.at_s + ago_s, Console(file=out, width=200))
     return out.getvalue()
 
 
@@ -36,22 +37,24 @@ def test_a_run_that_goes_on_has_ended_or_was_killed() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     killed = RunState(0.0, 60.0, JOBS, DONE, 1, 0.5, pid=gone.pid)
-    assert said(killed).startswith("ended without a word, as when it is killed")
+    assert said(killed).startswith("ended without writing its end; it was probably killed")
     elsewhere = RunState(0.0, 60.0, JOBS, DONE, 1, 0.5, host="another", pid=gone.pid)
     assert said(elsewhere).startswith("running: ")
+    assert said(elsewhere, 7200.0).startswith("not heard of for 2.0 h; look whether it still runs")
 
 
 def test_failures_come_from_the_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="no run has written how far it is below"):
+    with pytest.raises(SystemExit, match=r"holds no state\.json of a run"):
         show_status(tmp_path)
     folder = tmp_path / "placement"
     write_state(folder / "state.json", RunState(0.0, 60.0, JOBS, DONE, ended=True))
-    fail = {"event": "fail", "cause": "memory", "words": "out of memory", "log": "logs/a.log"}
-    events = [{"event": "run"}, {**fail, "job": "a"}, {**fail, "job": "b"},
-              {"event": "done", "job": "b", "pool": "x"}]  # fmt: skip
+    fail: dict[str, Any] = {"event": "fail", "cause": "memory", "words": "out of memory", "log": "logs/a.log"}
+    events = [{"event": "run"}, {**fail, "job": "a"}, {**fail, "job": "b"}, {**fail, "job": "c"},
+              {"event": "done", "job": "b", "pool": "x"}, {"event": "place", "job": "c"},
+              {**fail, "job": "of the run before", "time_s": -1.0}]  # fmt: skip
     lines = [json.dumps({"time_s": 1.0, **event}) for event in events]
     (folder / "ledger.jsonl").write_text("\n".join(lines) + "\n")
     show_status(tmp_path)
     out = capsys.readouterr().out
     assert "failed: a: memory, out of memory; log: logs/a.log" in out
-    assert "failed: b" not in out
+    assert out.count("failed: ") == 1

@@ -55,7 +55,7 @@ def located(folder: Path, positions: Positions, edges: Edges) -> Quality:
     write_edges(folder / "edges.csv", edges)
     json, png = folder / "qc.json", folder / "qc.png"
     files = {"positions": folder / "positions.csv", "edges": folder / "edges.csv"}
-    judge_stage("tile_positions", files, json, png, sample="s", cycle=1, thresholds={})
+    judge_stage("tile_positions", files, json, png, sample="s", cycle=1)
     assert np.asarray(imagecodecs.png_decode(png.read_bytes())).std() > 5
     return read_quality(json)
 
@@ -158,7 +158,7 @@ def stitched(
         "positions": folder / "positions.csv",
     }
     cycle: dict[str, Any] = {"sample": "s", "cycle": 1, "channels": [("1", "DAPI")]}
-    judge_stage("stitch", files, json, png, **cycle, thresholds={})
+    judge_stage("stitch", files, json, png, **cycle)
     assert np.asarray(imagecodecs.png_decode(png.read_bytes())).std() > 5
     return read_quality(json)
 

@@ -23,9 +23,8 @@ PLANE: dict[str, Any] = {
     "sample": "s",
     "cycle": 2,
     "channels": [("1", "DAPI")],
-    "thresholds": {},
 }
-CYCLE: dict[str, Any] = {"sample": "s", "cycle": 2, "thresholds": {}}
+CYCLE: dict[str, Any] = {"sample": "s", "cycle": 2}
 
 
 @pytest.fixture(scope="module")

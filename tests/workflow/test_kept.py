@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -57,14 +58,18 @@ def test_reruns_make_what_they_need_and_no_more(done: Run) -> None:
     assert {name: jobs.get(name) for name in whole} == whole
     table = done.folder / "markers.csv"
     table.write_text(table.read_text().replace("1,2,", "1,2,new-"))
-    jobs = rerun(done)
-    assert jobs["assemble"] == 1
-    assert "illumination" not in jobs
+    judged = {"qc_image": 1, "summary": 1, "report": 1, "verdict": 1}
+    assert rerun(done) == {"assemble": 1, **judged}
+    assert "new-" in (done.results / "qc.csv").read_text()
+    done.edit(qc={"thresholds": {"seam": {"warn": 0.0, "fail": 0.001}}})
+    assert rerun(done) == {"summary": 1, "report": 1, "verdict": 1}
+    items = json.loads((done.results / "qc.json").read_text())["items"]
+    assert {item["fail"] for item in items if item["metric"] == "seam"} == {0.001}
     assert done.planned(*TARGETS) == {}
 
 
 def test_who_asks_for_stacks_keeps_them(done: Run) -> None:
-    done.snakemake(*TARGETS, "deconvolution")
-    kept = {path.name for path in stacks(done)}
-    assert {"cycle1_channel1.zarr", "cycle1_channel2.zarr"} <= kept
-    assert done.planned(*TARGETS) == {}
+    done.snakemake("deconvolution")
+    assert len(stacks(done)) == 6
+    jobs = done.planned(*TARGETS)
+    assert not jobs.keys() & {"stitch", "deconvolve"}

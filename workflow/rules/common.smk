@@ -77,6 +77,8 @@ KEEPS_STACKS = experiment.settings.output.keep == "stacks"
 STAGES_JUDGED = [
     stage for stage in STAGES if stage != "deconvolve" or PLANE_OF_DECONVOLVED
 ]
+# What reads a stack that is on the disk goes before what makes the next one.
+AFTER_STITCH = 0 if KEEPS_STACKS else 2
 PLANE = "{sample}_cycle{cycle}_channel{channel}"
 CYCLE = "{sample}_cycle{cycle}"
 
@@ -100,6 +102,14 @@ def planes(template, cycles=experiment.cycles, sample=None):
 def stack(template):
     """Return a rule's output: a stack, removed after its last reader unless it is to be kept."""
     return directory(template) if KEEPS_STACKS else temp(directory(template))
+
+
+def stitch_priority(wildcards):
+    """Return less for each later cycle, so that few cycles have stacks at once; 0 to 1."""
+    if KEEPS_STACKS:
+        return 0
+    cycles = [(s, c) for s in experiment.samples for c in experiment.cycles]
+    return 1 - cycles.index((wildcards.sample, int(wildcards.cycle))) / len(cycles)
 
 
 def judged_stacks():

@@ -9,6 +9,7 @@ rule deconvolve:
         layout.log("deconvolve", PLANE),
     benchmark:
         layout.benchmark("deconvolve", PLANE)
+    priority: AFTER_STITCH
     conda:
         "../envs/tilewright.yaml"
     threads: threads("deconvolve")

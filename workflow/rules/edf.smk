@@ -10,6 +10,7 @@ rule edf_plane:
         layout.log("edf_plane", PLANE),
     benchmark:
         layout.benchmark("edf_plane", PLANE)
+    priority: AFTER_STITCH
     conda:
         "../envs/tilewright.yaml"
     threads: threads("edf_plane")

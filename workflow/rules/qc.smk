@@ -24,6 +24,20 @@ QUALITY_INPUTS = {
         "transform": of_moving_cycle(layout.transform),
     },
 }
+# Token and marker of the channels judged. Where stacks are read there is no marker, as there are
+# no limits: what only names or judges is added when the tables and the report are made, and a
+# changed one makes no stack again.
+QUALITY_CHANNELS = {
+    "qc_cycle": lambda wildcards: [
+        (channel.channel, "")
+        for channel in experiment.channels_of(int(wildcards.cycle))
+    ],
+    "qc_register": [],
+    "qc_image": lambda wildcards: [
+        (channel.channel, channel.marker)
+        for channel in experiment.channels_of(int(wildcards.cycle))
+    ],
+}
 QUALITY_OPTIONS = {"qc_image": {"image_channels": experiment.channel_table()}}
 
 
@@ -40,6 +54,7 @@ for name, stages in QUALITY_RULES.items():
             layout.log(name, CYCLE),
         benchmark:
             layout.benchmark(name, CYCLE)
+        priority: AFTER_STITCH
         localrule: plan.beside(name)
         conda:
             "../envs/tilewright.yaml"
@@ -48,12 +63,8 @@ for name, stages in QUALITY_RULES.items():
             **routed(name),
         params:
             stages=[stage for stage in stages if stage in STAGES_JUDGED],
-            channels=lambda wildcards: [
-                (channel.channel, channel.marker)
-                for channel in experiment.channels_of(int(wildcards.cycle))
-            ],
+            channels=QUALITY_CHANNELS[name],
             options=QUALITY_OPTIONS.get(name, {}),
-            thresholds=experiment.thresholds(),
         script:
             "../scripts/quality.py"
 
@@ -84,6 +95,7 @@ rule report:
         reference_channel=experiment.reference_channel,
         # A function: Snakemake takes braces in a plain string for wildcards.
         config=lambda wildcards: experiment.as_yaml(),
+        thresholds=experiment.thresholds(),
         ledger=str(layout.ledger),
         devices=str(layout.device_evidence),
     script:
@@ -106,6 +118,9 @@ rule summary:
     threads: threads("summary")
     resources:
         **routed("summary"),
+    params:
+        channels=experiment.channel_table(),
+        thresholds=experiment.thresholds(),
     script:
         "../scripts/summary.py"
 

@@ -9,6 +9,7 @@ rule register:
         layout.log("register", CYCLE),
     benchmark:
         layout.benchmark("register", CYCLE)
+    priority: AFTER_STITCH
     conda:
         "../envs/tilewright.yaml"
     threads: threads("register")
@@ -34,6 +35,7 @@ rule assemble:
         layout.log("assemble", "{sample}"),
     benchmark:
         layout.benchmark("assemble", "{sample}")
+    priority: AFTER_STITCH
     conda:
         "../envs/tilewright.yaml"
     threads: threads("assemble")

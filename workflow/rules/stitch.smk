@@ -61,10 +61,7 @@ rule stitch:
         layout.log("stitch", PLANE),
     benchmark:
         layout.benchmark("stitch", PLANE)
-    # What reads a stack that is on the disk comes before the next one is made.
-    priority: 0 if KEEPS_STACKS else -1
-    conda:
-        "../envs/tilewright.yaml"
+    priority: stitch_priority
     threads: threads("stitch")
     resources:
         **routed("stitch"),

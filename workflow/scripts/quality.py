@@ -19,6 +19,5 @@ with running(snakemake.log, snakemake.threads):
             sample=snakemake.wildcards.sample,
             cycle=int(snakemake.wildcards.cycle),
             channels=params.channels,
-            thresholds=params.thresholds,
             options=params.options,
         )

@@ -19,6 +19,7 @@ with running(snakemake.log, snakemake.threads):
         reference_channel=params.reference_channel,
         software=software_versions(),
         config_text=params.config,
+        thresholds=params.thresholds,
         ledger=Path(params.ledger),
         devices=Path(params.devices),
     )

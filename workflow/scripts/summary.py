@@ -7,5 +7,9 @@ from tilewright.runtime.job import running
 
 with running(snakemake.log, snakemake.threads):
     write_summary(
-        map(Path, snakemake.input), Path(snakemake.output.json), Path(snakemake.output.csv)
+        map(Path, snakemake.input),
+        Path(snakemake.output.json),
+        Path(snakemake.output.csv),
+        channels=snakemake.params.channels,
+        thresholds=snakemake.params.thresholds,
     )

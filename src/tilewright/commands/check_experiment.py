@@ -89,11 +89,11 @@ class DiskNeed:
     of_cycle: int = 0
 
     def most(self, jobs: int) -> float:
-        """Return the most that a run of so many jobs at once holds.
+        """Return about the most that a run of so many jobs at once holds.
 
-        Each job works on one channel, and a cycle's stacks go when all of them are judged. Of
-        what is made and what is read, what is read goes first, so two cycles are begun at most
-        beside those at work.
+        Each job works on the stacks of one channel. Stacks also wait until all channels of their
+        cycle are judged. Stacks are made cycle by cycle, and what reads them goes first, so two
+        cycles are counted as waiting.
         """
         return self.stays + self.stack * min(self.open, jobs + 2 * self.of_cycle)
 
@@ -147,7 +147,8 @@ def disk_text(need: DiskNeed, jobs: int) -> str:
     """Say what is to come, and how much of it is there at once."""
     text = f"results to come: about {_size(need.stays)}"
     if need.open:
-        text += f", and stacks that pass: {_size(need.most(jobs))} at once with {jobs} jobs"
+        at_once = f"about {_size(need.most(jobs))} at once with {jobs} jobs"
+        text += f"; with temporary stacks {at_once}"
     return text
 
 

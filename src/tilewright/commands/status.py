@@ -11,9 +11,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tilewright.placement.ledger import last_run, read_ledger
+from tilewright.placement.ledger import read_ledger
 from tilewright.placement.routing import LEDGER, STATE
+from tilewright.runtime.cause import failed_since
 from tilewright.runtime.run_state import RunState, read_state, span_text
+
+#: A run writes its state every minute.
+_SILENT_S = 300.0
 
 
 def show_status(results: Path) -> None:
@@ -25,20 +29,24 @@ def show_status(results: Path) -> None:
     found = next((folder for folder in folders if (folder / STATE).is_file()), None)
     if found is None:
         raise SystemExit(
-            f"tilewright status: no run has written how far it is below {results}; give the "
-            "results folder of the config, and wait until a run is 5 s old"
+            f"tilewright status: {results} holds no {STATE} of a run; give the results folder of "
+            "the config, and wait until the run is 5 s old"
         )
     try:
         state = read_state(found / STATE)
     except (OSError, ValueError) as error:
         raise SystemExit(f"tilewright status: {error}") from None
-    print_status(state, _failures(found / LEDGER.name), time.time(), Console())
+    failed = _failures(found / LEDGER.name, state.began_s)
+    if not failed and not state.complete and (results / "logs").is_dir():
+        causes = failed_since(results / "logs", state.began_s)
+        failed = [f"failed: {words}; log: {path}" for path, words in causes]
+    print_status(state, failed, time.time(), Console())
 
 
 def print_status(state: RunState, failures: Sequence[str], now_s: float, console: Console) -> None:
     """Print a state: what became of the run, jobs by rule, what waits and what failed."""
-    console.print(_what(state, now_s), highlight=False)
-    console.print(state.line(), highlight=False)
+    console.print(_what(state, now_s), highlight=False, markup=False)
+    console.print(state.line(), highlight=False, markup=False)
     table = Table.grid(padding=(0, 2, 0, 0))
     for rule, count in state.jobs.items():
         table.add_row(rule, f"{state.done.get(rule, 0)}/{count}")
@@ -55,7 +63,10 @@ def _what(state: RunState, now_s: float) -> str:
         return f"{how}: {begun}, ended {_clock(state.at_s)}"
     where = f"process {state.pid} on {state.host}"
     if state.host == socket.gethostname() and not _lives(state.pid):
-        return f"ended without a word, as when it is killed: {begun}, {where}"
+        return f"ended without writing its end; it was probably killed: {begun}, {where}"
+    if now_s - state.at_s > _SILENT_S:
+        silent = span_text(now_s - state.at_s)
+        return f"not heard of for {silent}; look whether it still runs: {begun}, {where}"
     return f"running: {begun}, {where}, seen {span_text(max(0.0, now_s - state.at_s))} ago"
 
 
@@ -73,13 +84,15 @@ def _lives(pid: int) -> bool:
     return True
 
 
-def _failures(ledger: Path) -> list[str]:
-    """Return the jobs of the last run whose last try failed, with cause and log."""
+def _failures(ledger: Path, began_s: float) -> list[str]:
+    """Return the jobs of a run whose last try failed, with cause and log."""
     failed = {}
-    for event in last_run(read_ledger(ledger)) if ledger.is_file() else ():
+    for event in read_ledger(ledger) if ledger.is_file() else ():
+        if event["time_s"] < began_s:
+            continue
         if event["event"] == "fail":
             failed[event["job"]] = event
-        elif event["event"] == "done":
+        elif event["event"] in ("done", "place"):
             failed.pop(event["job"], None)
     return [
         f"failed: {job}: {event['cause']}, {event['words']}"

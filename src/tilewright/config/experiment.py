@@ -294,7 +294,8 @@ def _check_keys(settings: Settings) -> None:
         )
     for rule in settings.resources:
         if rule not in RULES:
-            renamed = {"project": ["edf_plane"]}
+            early = ("illumination", "tile_positions", "stitch", "deconvolve", "edf")
+            renamed = {"project": ["edf_plane"], **{f"qc_{s}": ["qc_cycle"] for s in early}}
             near = renamed.get(rule) or difflib.get_close_matches(rule, RULES, n=1, cutoff=0.5)
             hint = f"did you mean '{near[0]}'?" if near else f"rules: {', '.join(sorted(RULES))}"
             raise ConfigError(f"'resources.{rule}' names no rule; {hint}")

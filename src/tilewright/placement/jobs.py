@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
+from tilewright.runtime.snakemake_adapter import priority
 from tilewright.slurm.jobs import SlurmJob
 
 
@@ -170,7 +171,7 @@ class Job:
     log : str
         Its log file; empty if it has none.
     priority : float
-        Its rule's: jobs of a higher one go first.
+        Jobs of a higher one go first.
     """
 
     name: str
@@ -198,7 +199,7 @@ def job_of(job: Any, needs: Iterable[Any], sizes: Sizes, fixed: Fixed = Fixed())
         fixed,
         wildcards,
         str(job.log[0]) if len(job.log) else "",
-        job.rule.priority,
+        priority(job),
     )
 
 

@@ -72,9 +72,9 @@ class Round:
                 left = [task for task in left if task.name not in placed]
             else:
                 left = self.shapes.without_largest(left)
-        for task in ready:
-            if task.name not in self.work.index:
-                self._place_small(task)
+        small = [task for task in ready if task.name not in self.work.index]
+        for task in sorted(small, key=lambda task: -task.job.priority):
+            self._place_small(task)
         self._queue(task for task in ready if task.name in self.why)
         if self._enough():
             placed = {found.task.name for found in self.placements}

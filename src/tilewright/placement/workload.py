@@ -150,8 +150,8 @@ class Workload:
         self.flows = np.array([*self.seconds, self.tail_s])
         self.flow_order = np.argsort(-np.array(gains), kind="stable")
         gain, chain = -np.array(gains), -np.array(self.chain_s)
-        late = -np.array([job.priority for job in self.jobs])
-        self.by_chain, self.by_loss = Order(gain, chain, late), Order(chain, -gain, late)
+        first = -np.array([job.priority for job in self.jobs])
+        self.by_chain, self.by_loss = Order(gain, chain, first), Order(chain, -gain, first)
 
     def _tails(self) -> list[float]:
         """Seconds from each job's end to the end of all that needs it, at the faster kind."""

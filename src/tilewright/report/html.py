@@ -14,7 +14,7 @@ from tilewright.config.rules import STAGES
 from tilewright.report.device_section import device_section
 from tilewright.report.figures import Rendering, embed_png, render
 from tilewright.report.metric_table import METRICS
-from tilewright.report.quality import Quality, read_quality
+from tilewright.report.quality import Quality, judge_again, read_quality
 from tilewright.report.run_section import run_section
 from tilewright.report.summary import trusted_markers
 from tilewright.report.verdict import Item, worst
@@ -51,7 +51,7 @@ def _stage(sample: str, stage: str, found: Sequence[tuple[Quality, Path]]) -> di
             "cycle": quality.cycle,
             "anchor": _anchor(sample, stage, quality.cycle),
             "verdict": worst(item.verdict for item in quality.items),
-            "caption": quality.caption,
+            "caption": quality.caption + _legend(quality),
             "checks": [_item(item) for item in quality.items],
             **asdict(embed_png(png.read_bytes())),
         }
@@ -59,6 +59,14 @@ def _stage(sample: str, stage: str, found: Sequence[tuple[Quality, Path]]) -> di
         if quality.stage == stage
     ]
     return {"title": STAGES[stage].title, "about": STAGES[stage].about, "parts": parts}
+
+
+def _legend(quality: Quality) -> str:
+    """Return which marker is which channel: pictures of a cycle's stages name channels."""
+    names = {item.channel: item.marker for item in quality.items if item.channel}
+    if not names or quality.stage == "image":
+        return ""
+    return f" Channels: {', '.join(f'{channel} {name}' for channel, name in names.items())}."
 
 
 def _matrix(
@@ -147,6 +155,7 @@ def write_report(
     reference_channel: str,
     software: Mapping[str, str],
     config_text: str,
+    thresholds: Mapping[str, Mapping[str, Any]] | None = None,
     ledger: Path | None = None,
     devices: Path | None = None,
 ) -> None:
@@ -172,6 +181,8 @@ def write_report(
         Name → version, shown at the end.
     config_text : str
         The configuration as YAML, shown at the end.
+    thresholds : mapping, optional
+        ``qc.thresholds`` of the config.
     ledger : Path, optional
         The ledger of the runs on a cluster; where there is none the page says nothing of it.
     devices : Path, optional
@@ -183,7 +194,8 @@ def write_report(
         A quality file cannot be read, or the two lists differ in length.
     """
     pairs = [
-        (read_quality(Path(q)), Path(p)) for q, p in zip(quality_paths, picture_paths, strict=True)
+        (judge_again(read_quality(Path(q)), thresholds or {}, channels), Path(p))
+        for q, p in zip(quality_paths, picture_paths, strict=True)
     ]
     pairs.sort(key=lambda pair: (pair[0].sample, pair[0].cycle))
     names = sorted({quality.sample for quality, _ in pairs})

@@ -51,7 +51,7 @@ def findings(subject: Subject, files: Files) -> Findings:
         subject.judge("end_plane_excess", excess, thin),
     ]
     numbers = {"flux_ratio": ratio, "deconvolution": dict(after.attributes)}
-    return Findings(items, numbers, (subject.marker, before, after, scan, light))
+    return Findings(items, numbers, (subject.name, before, after, scan, light))
 
 
 def _block(mosaic: Mosaic, z: int | slice, at: tuple[int, int], side: int) -> NDArray[np.float32]:

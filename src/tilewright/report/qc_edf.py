@@ -27,7 +27,7 @@ def findings(subject: Subject, files: Files) -> Findings:
     plane = open_mosaic(files["plane"])
     height = np.squeeze(tifffile.imread(files["height"])).astype(np.float32)
     scan = scan_focus(cpu_backend(), plane)
-    view = (subject.marker, plane, scan, height)
+    view = (subject.name, plane, scan, height)
     return Findings(_judge(subject, plane, scan), dict(plane.attributes), view)
 
 

@@ -37,7 +37,7 @@ def findings(subject: Subject, files: Files) -> Findings:
         subject.judge("flat_minimum", float(np.percentile(flat, 1))),
     ]
     numbers = {**found, "flat_range": [float(flat.min()), float(flat.max())]}
-    return Findings(items, numbers, (subject.marker, flat, _how(found)))
+    return Findings(items, numbers, (subject.name, flat, _how(found)))
 
 
 def _how(numbers: Mapping[str, Any]) -> str:

@@ -66,7 +66,7 @@ def findings(subject: Subject, files: Files) -> Findings:
         "focus_per_plane": np.nanmedian(scan.scores, axis=0).tolist() if known else None,
     }
     kept = arrays(look(mosaic, scan), subject.channel)
-    return Findings(items, numbers, (subject.marker, mosaic, scan), kept)
+    return Findings(items, numbers, (subject.name, mosaic, scan), kept)
 
 
 @dataclass(frozen=True)

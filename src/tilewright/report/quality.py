@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from tilewright.config.rules import STAGES
 from tilewright.io.npz import write_npz
+from tilewright.report import verdict
 from tilewright.report.verdict import Item, Subject, resolve_thresholds, worst
 from tilewright.runtime.files import write_whole
 
@@ -84,10 +85,11 @@ def judge_stage(
     sample: str,
     cycle: int,
     channels: Sequence[tuple[str, str]] = (),
-    thresholds: Mapping[str, Mapping[str, Any]],
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Judge one stage of one cycle and draw what was looked at.
+    """Judge one stage of one cycle by the default limits, and draw what was looked at.
+
+    The configured limits come later (:func:`judge_again`): a changed one needs no image again.
 
     Parameters
     ----------
@@ -103,20 +105,20 @@ def judge_stage(
     sample : str
     cycle : int
     channels : sequence of (str, str)
-        Token and marker of each channel of the cycle.
-    thresholds : mapping
-        ``qc.thresholds`` of the config.
+        Token and marker of each channel of the cycle; without a marker the channel is named.
     options : mapping, optional
         What else the stage's ``findings`` takes.
 
     Raises
     ------
     ValueError
-        There is not a file for each channel, or a threshold is wrong.
+        There is not a file for each channel, or no channel where channels are judged.
     """
     module = import_module(f"tilewright.report.qc_{stage}")
-    limits = resolve_thresholds(thresholds)
+    limits = resolve_thresholds({})
     judged = channels if STAGES[stage].by_channel else ()
+    if STAGES[stage].by_channel and not channels:
+        raise ValueError(f"stage {stage} is judged channel by channel, and none is given")
     parts = _by_channel(files, len(judged)) if judged else [files]
     found: dict[str, Findings] = {
         token: module.findings(
@@ -145,6 +147,30 @@ def _by_channel(files: Files, count: int) -> list[dict[str, Any]]:
         {**shared, **{name: paths[k] for name, paths in lists.items() if paths}}
         for k in range(count)
     ]
+
+
+def judge_again(
+    quality: Quality,
+    thresholds: Mapping[str, Mapping[str, Any]],
+    channels: Sequence[Mapping[str, Any]],
+) -> Quality:
+    """Judge what was found by the configured limits, under the names of the marker table.
+
+    Parameters
+    ----------
+    quality : Quality
+    thresholds : mapping
+        ``qc.thresholds`` of the config.
+    channels : sequence of mapping
+        cycle, channel and marker of every channel.
+    """
+    limits = resolve_thresholds(thresholds)
+    markers = {(int(c["cycle"]), str(c["channel"])): str(c["marker"]) for c in channels}
+    items = tuple(
+        verdict.judge_again(item, limits, markers.get((item.cycle, item.channel), item.marker))
+        for item in quality.items
+    )
+    return replace(quality, items=items)
 
 
 def _plain(value: Any) -> Any:

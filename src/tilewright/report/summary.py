@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from tilewright.report.quality import Quality, read_quality
+from tilewright.report.quality import Quality, judge_again, read_quality
 from tilewright.report.verdict import Item, worst
 from tilewright.runtime.files import write_whole
 
@@ -21,9 +21,13 @@ class QualityError(RuntimeError):
     """Items failed and the config says to stop; the message lists them."""
 
 
-def read_all(paths: Iterable[Path]) -> list[Quality]:
-    """Read quality files, ordered by sample, cycle and stage."""
-    found = [read_quality(Path(path)) for path in paths]
+def read_all(
+    paths: Iterable[Path],
+    channels: Sequence[Mapping[str, Any]] = (),
+    thresholds: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[Quality]:
+    """Read quality files, ordered by sample, cycle and stage, and judge by these limits."""
+    found = [judge_again(read_quality(Path(path)), thresholds or {}, channels) for path in paths]
     return sorted(found, key=lambda q: (q.sample, q.cycle, q.stage))
 
 
@@ -50,7 +54,14 @@ def trusted_markers(
     return rows
 
 
-def write_summary(quality_paths: Iterable[Path], qc_json: Path, qc_csv: Path) -> list[Item]:
+def write_summary(
+    quality_paths: Iterable[Path],
+    qc_json: Path,
+    qc_csv: Path,
+    *,
+    channels: Sequence[Mapping[str, Any]] = (),
+    thresholds: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[Item]:
     """Write all items, judged or not, as JSON and as a table; return the judged ones.
 
     Parameters
@@ -59,8 +70,12 @@ def write_summary(quality_paths: Iterable[Path], qc_json: Path, qc_csv: Path) ->
         Quality files of all stages, cycles and samples.
     qc_json, qc_csv : Path
         Outputs; parent folders are made.
+    channels : sequence of mapping
+        cycle, channel and marker of every channel.
+    thresholds : mapping, optional
+        ``qc.thresholds`` of the config.
     """
-    found = read_all(quality_paths)
+    found = read_all(quality_paths, channels, thresholds)
     items = [item for quality in found for item in quality.items]
     content = {
         "verdict": worst(item.verdict for item in items),
@@ -71,7 +86,8 @@ def write_summary(quality_paths: Iterable[Path], qc_json: Path, qc_csv: Path) ->
         ],
     }
     write_whole(qc_json, json.dumps(content, indent=1, allow_nan=False) + "\n")
-    write_whole(qc_csv, _table([f.name for f in fields(Item)], [asdict(item) for item in items]))
+    columns = [f.name for f in fields(Item) if f.name != "detail"]  # the sentence holds it
+    write_whole(qc_csv, _table(columns, [asdict(item) for item in items]))
     return items
 
 
@@ -117,7 +133,7 @@ def stop_on_failure(items: Iterable[Item], on_fail: Literal["stop", "continue"])
 
 def _table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

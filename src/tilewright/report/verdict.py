@@ -17,7 +17,8 @@ _RANK: dict[Verdict, int] = {"pass": 0, "warn": 1, "fail": 2}
 class Item:
     """One judged number; ``channel`` is empty where the whole cycle is meant.
 
-    ``value`` is ``None`` when the number could not be computed: that is a warning.
+    ``value`` is ``None`` when the number could not be computed: that is a warning. ``detail`` says
+    where, or why not; it is part of the sentence.
     """
 
     sample: str
@@ -33,6 +34,7 @@ class Item:
     verdict: Verdict
     reason: str
     sentence: str
+    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,18 @@ class Subject:
             sentence = _sentence(kind, known, limits, verdict, detail)
         who = (self.sample, self.cycle, self.channel, self.marker, self.stage)
         limit = (limits.warn, limits.fail, limits.direction)
-        return Item(*who, metric, known, *limit, verdict, reason, sentence)
+        return Item(*who, metric, known, *limit, verdict, reason, sentence, detail)
+
+    @property
+    def name(self) -> str:
+        """The marker, or the channel where no marker is given."""
+        return self.marker or f"channel {self.channel}"
+
+
+def judge_again(item: Item, thresholds: Mapping[str, Threshold], marker: str) -> Item:
+    """Judge an item's number by other thresholds, under a marker's name."""
+    who = (item.sample, item.cycle, item.stage, thresholds, item.channel, marker)
+    return Subject(*who).judge(item.metric, item.value, item.detail)
 
 
 def resolve_thresholds(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, Threshold]:

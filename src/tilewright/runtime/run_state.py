@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tilewright.runtime.files import write_whole
 
-#: Share of the work after which the rest is foretold.
+#: Below this share of the work no time left is estimated.
 _TOLD = 0.05
 
 

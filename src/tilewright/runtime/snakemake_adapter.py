@@ -249,6 +249,18 @@ def change_resources(job: Any, number: int, values: Mapping[str, Any]) -> None:
         job._resources, job._scheduler_resources = type(job.resources)(fromdict=both), None
 
 
+def priority(job: Any) -> float:
+    """Return the priority of a job: its rule's, or more where the user or Snakemake raised it.
+
+    Uses ``job.priority``, which fails with a KeyError where the DAG was only read, and
+    ``rule.expand_priority``.
+    """
+    try:
+        return float(job.priority)
+    except KeyError:
+        return float(job.rule.expand_priority(job.wildcards, job.input, job.attempt))
+
+
 # A run.
 
 

@@ -247,7 +247,6 @@ class Bench:
             sample=SAMPLE,
             cycle=cycle,
             channels=list(zip(tokens, markers, strict=True)),
-            thresholds={},
             options={"image_channels": self.experiment.channel_table()} if stage == "image" else {},
         )
         return list(read_quality(out).items)
