@@ -48,7 +48,7 @@ def test_failures_come_from_the_ledger(tmp_path: Path, capsys: pytest.CaptureFix
         show_status(tmp_path)
     folder = tmp_path / "placement"
     write_state(folder / "state.json", RunState(0.0, 60.0, JOBS, DONE, ended=True))
-    fail: dict[str, Any] = {"event": "fail", "cause": "memory", "words": "out of memory", "log": "logs/a.log"}
+    fail: dict[str, Any] = {"event": "fail", "cause": "memory", "words": "full", "log": "a.log"}
     events = [{"event": "run"}, {**fail, "job": "a"}, {**fail, "job": "b"}, {**fail, "job": "c"},
               {"event": "done", "job": "b", "pool": "x"}, {"event": "place", "job": "c"},
               {**fail, "job": "of the run before", "time_s": -1.0}]  # fmt: skip
@@ -56,5 +56,5 @@ def test_failures_come_from_the_ledger(tmp_path: Path, capsys: pytest.CaptureFix
     (folder / "ledger.jsonl").write_text("\n".join(lines) + "\n")
     show_status(tmp_path)
     out = capsys.readouterr().out
-    assert "failed: a: memory, out of memory; log: logs/a.log" in out
+    assert "failed: a: memory, full; log: a.log" in out
     assert out.count("failed: ") == 1
