@@ -169,6 +169,14 @@ def test_qc_leaves_the_gpu_alone_and_does_not_wait_for_it() -> None:
     assert found.waiting == {"q": "no slot of cpu on any account"}
 
 
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_higher_priority_goes_before_a_longer_chain(kind: Kind) -> None:
+    jobs = [Job("long", "stitch", BOTH, nominal_s=3.0), Job("first", "edf", BOTH, priority=0.5)]
+    for slots, expected in ((1, ["first"]), (2, ["first", "long"])):
+        found = ask(jobs, ["long", "first"], [pool("a", kind, slots)], 0.0)
+        assert sorted(s.job for s in found.starts) == expected
+
+
 def test_a_group_stays_on_its_account_where_that_costs_nothing() -> None:
     job = Job("j", "stitch", BOTH, group="g1")  # prefers b
     two = [pool("a", "gpu", 3), pool("b", "gpu", 1), pool("b", "cpu", 4)]

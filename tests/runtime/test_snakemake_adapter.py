@@ -161,6 +161,14 @@ def test_snakemakes_parser_knows(name: str) -> None:
     assert hasattr(given, name)
 
 
+def test_rule_has_expand_priority() -> None:
+    from snakemake.rules import Rule
+
+    assert list(inspect.signature(Rule.expand_priority).parameters) == [
+        "self", "wildcards", "input", "attempt",
+    ]  # fmt: skip
+
+
 def test_snakemake_says_at_each_round() -> None:
     from snakemake.scheduling import job_scheduler
 

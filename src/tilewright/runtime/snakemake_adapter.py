@@ -32,6 +32,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "_scheduler_resources",
         "add_aux_resource",
         "attempt",
+        "priority",
         "restart_times",
     ),
     "executor": ("active_jobs", "lock", "report_job_error", "report_job_success"),
