@@ -54,6 +54,7 @@ from tilewright.commands.doctor import as_json, print_checks
 from tilewright.commands.slurm_here import slurm_wanted
 from tilewright.config.layout import Layout
 from tilewright.placement.cluster import Cluster, Note, survey
+from tilewright.placement.jobs import Job, Task
 from tilewright.placement.routing import Plan
 from tilewright.placement.site import Site
 from tilewright.slurm.query import NO_ACCOUNTING, Unknown
@@ -255,15 +256,16 @@ def test_the_size_of_what_is_to_come(phantom: Run, monkeypatch: pytest.MonkeyPat
     assert {check.state for check in check_config(experiment, layout)} == {"ok"}
     plane = 2 * 128**2 * 0.85**2
     stacks, planes = 3 * plane * (2 + 4 + 4), plane * (2 + 2 * 2 * 4 / 3)
-    need = missing_bytes(experiment, layout)
+    tasks = [Task(Job(f"s{k}", "stitch", ("cpu",))) for k in range(4)]
+    need = missing_bytes(experiment, layout, tasks)
     assert (need.stays, need.stack) == pytest.approx((4 * planes, stacks))
     assert (need.open, need.of_cycle) == (4, 2)
     phantom.edit(output={"keep": "stacks"})
     experiment = read_experiment(Path("config.yaml"))
-    assert missing_bytes(experiment, layout).most(3) == pytest.approx(4 * (stacks + planes))
+    assert missing_bytes(experiment, layout, tasks).most(3) == pytest.approx(4 * (stacks + planes))
     done = phantom.sample / "deconvolve/cycle1_channel1.zarr"
     done.mkdir(parents=True)
-    stays = missing_bytes(experiment, layout).stays
+    stays = missing_bytes(experiment, layout, tasks).stays
     assert stays == pytest.approx(4 * (stacks + planes) - 12 * plane)
     done.rmdir()
 

@@ -19,6 +19,7 @@ from tilewright.config.checks import (
 from tilewright.config.experiment import ConfigError, Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.tables import Channel
+from tilewright.placement.jobs import Task
 
 #: Blosc and deflate leave about three quarters of 16-bit counts; less of empty ground.
 _COMPRESSED = 0.7
@@ -75,10 +76,10 @@ class DiskNeed:
     stays : float
         Of what the run leaves.
     stack : float
-        Of one channel's stacks, the largest, which are removed when all has read them; 0 where
+        Of one channel's stacks, the largest, which go after the last job that reads them; 0 where
         they stay.
     open : int
-        Channels without an in-focus plane, whose stacks are to be made.
+        Channels whose stacks are to be made.
     of_cycle : int
         The most channels of one cycle.
     """
@@ -98,8 +99,8 @@ class DiskNeed:
         return self.stays + self.stack * min(self.open, jobs + 2 * self.of_cycle)
 
 
-def missing_bytes(experiment: Experiment, layout: Layout) -> DiskNeed:
-    """Return the size of the images that are not there yet.
+def missing_bytes(experiment: Experiment, layout: Layout, tasks: Iterable[Task]) -> DiskNeed:
+    """Return the size of the images that are not there yet; ``tasks`` are those to be done.
 
     Of every channel: the mosaic z-stack in the raw type, the deconvolved one in 4 bytes, the
     in-focus plane in 2, and its part of the registered image as Zarr and TIFF pyramids of 2
@@ -109,7 +110,6 @@ def missing_bytes(experiment: Experiment, layout: Layout) -> DiskNeed:
     settings = experiment.settings
     keeps, deconvolved = settings.output.keep == "stacks", settings.plane_of_deconvolved
     stays = largest = 0.0
-    without_plane = 0
     for sample in experiment.samples:
         size = size_of(sample)
         stack, plane = size.mosaic_px * size.planes, size.mosaic_px
@@ -122,13 +122,13 @@ def missing_bytes(experiment: Experiment, layout: Layout) -> DiskNeed:
             own = _missing(layout.edf, sample, at, 2 * plane)
             passing = sum(_missing(path, sample, at, needed) for path, needed in stacks)
             stays += own + keeps * passing
-            if own and not keeps:
-                without_plane, largest = without_plane + 1, max(largest, passing)
+            largest = max(largest, passing * (not keeps))
         for template in (layout.image_tiff, layout.image_zarr):
             if not Path(template.format(sample=sample)).exists():
                 stays += 2 * _PYRAMID * plane * len(experiment.channels)
     of_cycle = max(len(experiment.channels_of(cycle)) for cycle in experiment.cycles)
-    return DiskNeed(stays, largest, without_plane, of_cycle)
+    stitches = 0 if keeps else sum(task.job.rule == "stitch" for task in tasks)
+    return DiskNeed(stays, largest, stitches, of_cycle)
 
 
 def _missing(template: str, sample: str, at: Channel, needed: float) -> float:

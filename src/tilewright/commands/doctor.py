@@ -81,13 +81,13 @@ def examine(
             looked = list(check_config(experiment, layout))
             checks += looked
             if all(check.state != "problem" for check in looked):
-                results = Path(experiment.settings.results)
-                disk = missing_bytes(experiment, layout), results
                 look = None if slurm else usable_gpus
                 kinds = device_kinds(experiment.settings, look, {} if slurm else os.environ)
                 sizes = data_sizes(experiment, layout, kinds)
                 # before a cluster is in use: the Snakefile would look for stale jobs itself
                 jobs = read_tasks(find_snakefile(snakefile), configfile, (), sizes)
+                results = Path(experiment.settings.results)
+                disk = missing_bytes(experiment, layout, jobs), results
                 checks.append(ok("jobs", f"{count(len(jobs), 'job')} to do"))
         except (ConfigError, DagError) as error:
             checks.append(problem("config", str(error), f"fix {configfile}, or its tables"))
@@ -112,6 +112,8 @@ def _on_slurm(
     absent = list(check_slurm.check_programs())
     yield from absent
     if absent:
+        if disk is not None:
+            yield check_space(disk[0], disk[0].open, disk[1])
         return
     user = pwd.getpwuid(os.getuid()).pw_name
     yield from check_slurm.check_daemons(

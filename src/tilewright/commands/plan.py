@@ -95,7 +95,7 @@ def plan_run(
         beside = f" beside {count(len(usable_gpus().devices), 'GPU')}" if able else ""
         note = f"no Slurm here: jobs run on this machine, as many at once as its CPUs take{beside}"
         here = _here(tasks, Plan(sizes).estimates)
-        disk = disk_text(missing_bytes(experiment, layout), len(os.sched_getaffinity(0)))
+        disk = disk_text(missing_bytes(experiment, layout, tasks), len(os.sched_getaffinity(0)))
         return PlannedRun(tuple(targets), len(tasks), None, here if tasks else None, (note, disk))
     found = cluster.use(site)
     plan = Plan(sizes, cluster=found)
@@ -105,7 +105,7 @@ def plan_run(
     notes = [_source(plan.estimates.durations), *(note.text for note in found.survey.notes)]
     notes += [f"nothing goes to {a} {kind}: {why}" for (a, kind), why in capacity.closed.items()]
     slots = sum(pool.slots for pool in found.survey.pools[found.survey.sharing])
-    notes.append(disk_text(missing_bytes(experiment, layout), slots))
+    notes.append(disk_text(missing_bytes(experiment, layout, tasks), slots))
     if not isinstance(queue, Unknown) and (active := stale_jobs(queue, str(Path.cwd()))):
         notes.append(f"{len(active)} jobs of this folder are in the queue; they count twice here")
     forecast = preview(tasks, plan.estimates, capacity) if tasks else None
