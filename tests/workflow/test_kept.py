@@ -53,9 +53,10 @@ def test_reruns_make_what_they_need_and_no_more(done: Run) -> None:
     assert "illumination" not in jobs
     assert stacks(done) == []
     assert digests(done.sample) == before
-    done.edit(edf={"method": "psf_mean"})
+    done.edit(edf={"method": "direct"})
     jobs = rerun(done)
-    assert {name: jobs.get(name) for name in whole} == whole
+    assert {name: jobs.get(name) for name in whole} == {**whole, "deconvolve": None}
+    assert (done.results / "report.html").is_file()
     table = done.folder / "markers.csv"
     table.write_text(table.read_text().replace("1,2,", "1,2,new-"))
     judged = {"qc_image": 1, "summary": 1, "report": 1, "verdict": 1}
