@@ -62,6 +62,8 @@ rule stitch:
     benchmark:
         layout.benchmark("stitch", PLANE)
     priority: stitch_priority
+    conda:
+        "../envs/tilewright.yaml"
     threads: threads("stitch")
     resources:
         **routed("stitch"),
