@@ -56,5 +56,5 @@ def test_failures_come_from_the_ledger(tmp_path: Path, capsys: pytest.CaptureFix
     (folder / "ledger.jsonl").write_text("\n".join(lines) + "\n")
     show_status(tmp_path)
     out = capsys.readouterr().out
-    assert "failed: a: memory, full; log: a.log" in out
+    assert "failed: a on no place: memory, full; log: a.log" in out
     assert out.count("failed: ") == 1

@@ -88,7 +88,7 @@ def test_a_change_is_said_once_and_again_when_it_comes_back(tmp_path: Path) -> N
 def test_who_failed_first_and_is_done_then_has_not_failed() -> None:
     lines = summary_lines([FAIL, {"event": "move"}, DONE, {**DONE, "job": "rule_b"}], ["snakemake"])
     assert lines == ["placement: 2 jobs done (clive_cpu 2), 1 moved"]
-    assert summary_lines([{"event": "place"}], ["snakemake"]) == []
+    assert summary_lines([{"event": "place", "job": "rule_a"}], ["snakemake"]) == []
 
 
 def test_who_failed_is_named_with_node_job_cause_and_log() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tilewright.placement.ledger import read_ledger
+from tilewright.placement.ledger import failure_lines, read_ledger
 from tilewright.placement.routing import LEDGER, STATE
 from tilewright.runtime.cause import failed_since
 from tilewright.runtime.run_state import RunState, read_state, span_text
@@ -36,7 +36,9 @@ def show_status(results: Path) -> None:
         state = read_state(found / STATE)
     except (OSError, ValueError) as error:
         raise SystemExit(f"tilewright status: {error}") from None
-    failed = _failures(found / LEDGER.name, state.began_s)
+    ledger = found / LEDGER.name
+    events = read_ledger(ledger) if ledger.is_file() else ()
+    failed = failure_lines(event for event in events if event["time_s"] >= state.began_s)
     if not failed and not state.complete and (results / "logs").is_dir():
         causes = failed_since(results / "logs", state.began_s)
         failed = [f"failed: {words}; log: {path}" for path, words in causes]
@@ -82,20 +84,3 @@ def _lives(pid: int) -> bool:
     except PermissionError:
         pass
     return True
-
-
-def _failures(ledger: Path, began_s: float) -> list[str]:
-    """Return the jobs of a run whose last try failed, with cause and log."""
-    failed = {}
-    for event in read_ledger(ledger) if ledger.is_file() else ():
-        if event["time_s"] < began_s:
-            continue
-        if event["event"] == "fail":
-            failed[event["job"]] = event
-        elif event["event"] in ("done", "place"):
-            failed.pop(event["job"], None)
-    return [
-        f"failed: {job}: {event['cause']}, {event['words']}"
-        + (f"; log: {event['log']}" if "log" in event else "")
-        for job, event in failed.items()
-    ]

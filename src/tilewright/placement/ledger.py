@@ -83,31 +83,36 @@ def summary_lines(events: Sequence[Mapping[str, Any]], argv: Sequence[str]) -> l
         The command that started it.
     """
     done: dict[str, int] = {}
-    failed: dict[str, Mapping[str, Any]] = {}
     moved = 0
     for event in events:
-        match event["event"]:
-            case "done":
-                done[event["pool"]] = done.get(event["pool"], 0) + 1
-                failed.pop(event["job"], None)
-            case "fail":
-                failed[event["job"]] = event
-            case "move":
-                moved += 1
+        if event["event"] == "done":
+            done[event["pool"]] = done.get(event["pool"], 0) + 1
+        moved += event["event"] == "move"
+    failed = failure_lines(events)
     if not done and not failed:
         return []
-    lines = [
+    said = (
         f"placement: {sum(done.values())} jobs done ("
         + ", ".join(f"{pool} {n}" for pool, n in sorted(done.items()))
         + (f"), {moved} moved" if moved else ")")
-    ]
+    )
+    return [said, *failed, *([resume_line(argv)] if failed else [])]
+
+
+def failure_lines(events: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each job of a run whose last try failed: where, why, and its log."""
+    failed: dict[str, Mapping[str, Any]] = {}
+    for event in events:
+        if event["event"] == "fail":
+            failed[event["job"]] = event
+        elif event["event"] in ("done", "place"):
+            failed.pop(event["job"], None)
+    lines = []
     for name, event in sorted(failed.items()):
         where = event.get("node") or event.get("pool") or "no place"
         job = f", Slurm job {event['slurm_id']}" if "slurm_id" in event else ""
         log = f"; log: {event['log']}" if "log" in event else ""
         lines.append(f"failed: {name} on {where}{job}: {event['cause']}, {event['words']}{log}")
-    if failed:
-        lines.append(resume_line(argv))
     return lines
 
 

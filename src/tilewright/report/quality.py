@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from tilewright.config.rules import STAGES
 from tilewright.io.npz import write_npz
-from tilewright.report import verdict
 from tilewright.report.verdict import Item, Subject, resolve_thresholds, worst
 from tilewright.runtime.files import write_whole
 
@@ -166,11 +165,13 @@ def judge_again(
     """
     limits = resolve_thresholds(thresholds)
     markers = {(int(c["cycle"]), str(c["channel"])): str(c["marker"]) for c in channels}
-    items = tuple(
-        verdict.judge_again(item, limits, markers.get((item.cycle, item.channel), item.marker))
-        for item in quality.items
-    )
-    return replace(quality, items=items)
+
+    def again(item: Item) -> Item:
+        marker = markers.get((item.cycle, item.channel), item.marker)
+        who = (item.sample, item.cycle, item.stage, limits, item.channel, marker)
+        return Subject(*who).judge(item.metric, item.value, item.detail)
+
+    return replace(quality, items=tuple(again(item) for item in quality.items))
 
 
 def _plain(value: Any) -> Any:

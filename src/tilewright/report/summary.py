@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from tilewright.report.quality import Quality, judge_again, read_quality
+from tilewright.report.quality import judge_again, read_quality
 from tilewright.report.verdict import Item, worst
 from tilewright.runtime.files import write_whole
 
@@ -19,16 +19,6 @@ _COLUMNS = ("sample", "cycle", "channel", "marker", "verdict", "reasons")
 
 class QualityError(RuntimeError):
     """Items failed and the config says to stop; the message lists them."""
-
-
-def read_all(
-    paths: Iterable[Path],
-    channels: Sequence[Mapping[str, Any]] = (),
-    thresholds: Mapping[str, Mapping[str, Any]] | None = None,
-) -> list[Quality]:
-    """Read quality files, ordered by sample, cycle and stage, and judge by these limits."""
-    found = [judge_again(read_quality(Path(path)), thresholds or {}, channels) for path in paths]
-    return sorted(found, key=lambda q: (q.sample, q.cycle, q.stage))
 
 
 def trusted_markers(
@@ -75,7 +65,8 @@ def write_summary(
     thresholds : mapping, optional
         ``qc.thresholds`` of the config.
     """
-    found = read_all(quality_paths, channels, thresholds)
+    found = [judge_again(read_quality(path), thresholds or {}, channels) for path in quality_paths]
+    found.sort(key=lambda q: (q.sample, q.cycle, q.stage))
     items = [item for quality in found for item in quality.items]
     content = {
         "verdict": worst(item.verdict for item in items),

@@ -84,12 +84,6 @@ class Subject:
         return self.marker or f"channel {self.channel}"
 
 
-def judge_again(item: Item, thresholds: Mapping[str, Threshold], marker: str) -> Item:
-    """Judge an item's number by other thresholds, under a marker's name."""
-    who = (item.sample, item.cycle, item.stage, thresholds, item.channel, marker)
-    return Subject(*who).judge(item.metric, item.value, item.detail)
-
-
 def resolve_thresholds(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, Threshold]:
     """Lay a configuration over the defaults; keys that are absent keep theirs.
 
