@@ -62,9 +62,8 @@ class Case:
     ffts : tuple of (int, tuple of int)
         Number and shape of its real FFTs.
     voxels : float
-        Of the raw data that one call serves; 0 where that is no measure.
-    in_cycle : bool
-        Whether a cycle with the direct plane needs it for its voxels.
+        Of the raw data that one call serves in a cycle with the direct plane; 0 where such a
+        cycle does not need it, or not for its voxels.
     tolerance : float
         Largest difference between devices, relative to the largest value.
     """
@@ -74,7 +73,6 @@ class Case:
     bytes_: float
     ffts: tuple[tuple[int, tuple[int, ...]], ...] = ()
     voxels: float = 0.0
-    in_cycle: bool = False
     tolerance: float = 1e-3
 
 
@@ -92,13 +90,12 @@ def cases(backend: Backend, px: int, planes: int, strips: int) -> Iterator[Case]
     """Yield all kernels, with their data on the backend."""
     counts = tissue(px, planes)
     stack = backend.asarray(counts)
-    plane_b, voxels = 4.0 * px * px, float(counts.size)
     yield _richardson_lucy(backend, counts)
     yield _direct(backend, counts)
     kept = np.ones(planes, bool)
     yield Case(
         "soft focus", lambda: soft_focus(backend, stack, NOISE, PEDESTAL, kept).image,
-        (planes + 1) * plane_b, voxels=voxels,
+        4.0 * px * px * (planes + 1),
     )  # fmt: skip
     yield _fuse(backend, counts)
     yield _warp(backend, counts[planes // 2])
@@ -120,7 +117,6 @@ def _richardson_lucy(backend: Backend, counts: Any) -> Case:
     scene_b = 4.0 * np.prod(blur.scene)
     return Case(
         "Richardson-Lucy, one iteration", run, 7 * scene_b, ((4, blur.scene),),
-        float(counts.size),
     )  # fmt: skip
 
 
@@ -141,8 +137,7 @@ def _direct(backend: Backend, counts: Any) -> Case:
         lambda: direct.project(stack).image,
         bytes_,
         ffts,
-        float(counts.size),
-        in_cycle=True,
+        voxels=float(counts.size),
     )
 
 
@@ -159,7 +154,7 @@ def _fuse(backend: Backend, counts: Any) -> Case:
     return Case(
         "fuse 4 tiles",
         lambda: fuse(backend, tiles, spans, correction, (0, 0), shape, feather_px=feather)[0],
-        2.0 * (4 * px * px + shape[0] * shape[1]), (), 4.0 * px * px, in_cycle=True,
+        2.0 * (4 * px * px + shape[0] * shape[1]), voxels=4.0 * px * px,
     )  # fmt: skip
 
 
@@ -262,7 +257,7 @@ def main() -> int:
         differ = float(np.abs(first - second).max() / max(np.abs(second).max(), 1e-12))
         on_gpu, on_cpu = (seconds(b, c.run, options.repeats) for b, c in ((gpu, one), (cpu, other)))
         wrong += differ > one.tolerance
-        if one.in_cycle:
+        if one.voxels:
             cycle_s += on_gpu * FULL_VOXELS / one.voxels
         print(f"{one.name:34}{1e3 * on_gpu:9.2f}{1e3 * on_cpu:9.1f}{on_cpu / on_gpu:7.1f}"
               f"{differ:9.1e}{limits.bound_s(one) / on_gpu:10.2f}")  # fmt: skip
