@@ -21,7 +21,7 @@ from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 from scipy.linalg import solve_triangular
 
 from tilewright.kernels.backend import Floats, Ints
@@ -369,6 +369,6 @@ def _tile_mean(images: Floats, mean: Floats, order: int) -> tuple[Knowledge, flo
     rows = np.concatenate([np.eye(columns), by_offset[:, None]], axis=1)
     matrix = rows.T @ (precision[:, None] * rows)
     vector = rows.T @ (precision * uneven) + matrix @ mean
-    chance = variance * stats.f.isf(_FALSE_ALARM, members, members * (n - 1))
+    chance = variance * special.fdtri(members, members * (n - 1), 1 - _FALSE_ALARM)
     excess = np.maximum(np.bincount(degree, uneven**2)[1:] - chance, 0.0).sum()
     return Knowledge(matrix, vector), float(np.sqrt(excess))
