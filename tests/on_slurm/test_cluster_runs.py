@@ -52,6 +52,20 @@ def test_worked_example(quiet_slurm: Cluster) -> None:
     assert left["brusko"].startswith("blocked: its members")
 
 
+def test_limits_of_each_account_and_of_the_gpu_type(quiet_slurm: Cluster) -> None:
+    quiet_slurm.set_qos("clive", "MaxTRESPerAccount=cpu=40", "MaxJobsPerAccount=2")
+    quiet_slurm.set_qos("maigan", "GrpTRES=gres/gpu:b200=1")
+    found = accounts(quiet_slurm)
+    pools = found["pools"]
+    assert isinstance(pools, dict)
+    assert [(p["account"], p["kind"], p["slots"]) for p in pools["independent"]] == [
+        ("clive", "gpu", 2),
+        ("clive", "cpu", 2),
+        ("maigan", "gpu", 1),
+        ("maigan", "cpu", 8),
+    ]
+
+
 def test_every_kind_of_both_accounts(run: ClusterRun) -> None:
     run.prepare(jobs=14, small=2, seconds="6,9", site={"slowdown": 1.5}).run()
     run.check_outputs(set(range(14)))

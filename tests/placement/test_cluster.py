@@ -58,7 +58,7 @@ def test_one_sacctmgr_and_a_cache(recorded: Recorded, tmp_path: Path) -> None:
     asking = client(recorded, tmp_path, now)
     for _ in range(3):
         survey(asking, 1001, Site())
-    assert recorded.asked == ["sacctmgr", "partition", "flags=qos", "node"]
+    assert recorded.asked == ["partition", "sacctmgr", "flags=qos", "node"]
     now[0] = 31.0
     survey(asking, 1001, Site())
     assert recorded.asked[4:] == ["flags=qos", "node"]
@@ -124,8 +124,11 @@ def test_a_cluster_without_gpus_has_no_gpu_slots(recorded: Recorded, tmp_path: P
 @pytest.fixture
 def limited() -> Recorded:
     own = PARTITIONS.replace("QoS=N/A", "QoS=part", 1)
-    use = USE + "QOS=part(9) GrpJobs=N(1) GrpTRES=cpu=48(40) User Limits= 1001={MaxTRESPU=cpu=9(5)}"
-    limits = f"{LIMITS}part|cpu=64|cpu=16|cpu=9|||||1-00:00:00|\n"
+    use = (
+        USE + "QOS=part(9) GrpJobs=N(1) GrpTRES=cpu=48(40)"
+        " Account Limits= clive={MaxTRESPA=cpu=40(7)} User Limits= 1001={MaxTRESPU=cpu=9(5)}"
+    )
+    limits = f"{LIMITS}part|cpu=64|cpu=16|cpu=9|||||1-00:00:00||cpu=40||\n"
     return Recorded({"sacctmgr": limits, "flags=qos": use, "partition": own, "node": NODES})
 
 
@@ -136,7 +139,26 @@ def test_the_survey_has_limits_and_use_of_the_partition_qos(
     assert found is not None
     assert (found.limit, found.used, found.mine) == ({"cpu": 48}, {"cpu": 40}, {"cpu": 5})
     assert (found.limit_per_job, found.limit_per_user) == ({"cpu": 16}, {"cpu": 9})
+    assert (found.limit_per_account, found.by_account) == ({"cpu": 40}, {"clive": {"cpu": 7}})
     assert found.max_time_min == 1440
+
+
+def test_limits_of_the_gpu_type_that_the_partition_has(recorded: Recorded, tmp_path: Path) -> None:
+    recorded.answers["sacctmgr"] = LIMITS.replace("gres/gpu=3", "gres/gpu=3,gres/gpu:b200=2")
+    recorded.answers["flags=qos"] = USE.replace("gpu=3(1)", "gpu=3(1),gres/gpu:b200=2(1)")
+    untyped = survey(client(recorded, tmp_path / "a"), 1001, Site())
+    assert untyped.accounts[1].limit["gres/gpu"] == 3
+    assert untyped.notes == (
+        Note("limits", "limits of GPU types are not looked at: partition hpg-b200 has no single "
+             "type"),
+    )  # fmt: skip
+    typed = PARTITIONS.replace("gres/gpu=8", "gres/gpu=8,gres/gpu:b200=8")
+    recorded.answers["partition"] = typed
+    found = survey(client(recorded, tmp_path / "b"), 1001, Site())
+    clive = found.accounts[1]
+    assert (clive.limit["gres/gpu"], clive.used, found.notes) == (
+        2, {"cpu": 40, "mem": 716_800, "gres/gpu": 1}, (),
+    )  # fmt: skip
 
 
 def test_use_is_seen_in_the_queue_where_slurm_refuses_but_not_where_it_is_silent(

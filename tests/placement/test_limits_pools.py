@@ -118,6 +118,24 @@ def test_a_labmate_takes_room_now_and_not_the_limit() -> None:
     assert unknown_use(found[1]) == ("cpu", "mem", "gres/gpu")
 
 
+def test_a_limit_of_each_account_counts_that_account_alone() -> None:
+    shared = Qos("normal", tres_per_account={"cpu": 40, "gres/gpu": 2}, jobs_per_account=6)
+    rows = [Association(name, "ada", "", ("normal",), "normal") for name in ("lab", "other")]
+    accounts, _ = usable_accounts("ada", rows, [shared], RULES)
+    busy = Usage(
+        "normal", {}, {"cpu": 56, "mem": 0, "gres/gpu": 2}, 5,
+        used_by_account={"lab": {"cpu": 16, "gres/gpu": 1}, "third": {"cpu": 40}},
+        jobs_by_account={"lab": 2, "third": 3},
+    )  # fmt: skip
+    lab, other = with_usage(accounts, [busy], [], uid=1)
+    assert (lab.free("cpu"), lab.free("gres/gpu"), other.free("cpu")) == (24, 1, 40)
+    assert (lab.free_jobs(now=True), other.free_jobs(now=True)) == ({"jobs": 4}, {"jobs": 6})
+    found = {p.name: (p.slots, p.free) for p in make_pools([lab, other], SHAPES, mode="shared")}
+    assert found == {
+        "lab_gpu": (2, 1), "lab_cpu": (2, 1), "other_gpu": (2, 2), "other_cpu": (2, 2),
+    }  # fmt: skip
+
+
 def test_a_throttled_qos_counts_at_once() -> None:
     accounts, _ = usable_accounts("ada", ROWS, QOS, RULES)
     throttled = Usage(

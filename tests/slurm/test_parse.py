@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,8 +26,8 @@ clive|ada||clive,clive-b|clive||cpu=64|||20|100|||
 sacctmgr: show associations where user= format=account,user,...
 plain|||normal||cpu=16,gres/gpu=1,mem=64G||4||||||
 sacctmgr: show qos format=name,...
-normal|||||||||
-clive|cpu=104,gres/gpu=3,mem=812G|cpu=64|gres/gpu=2|40|90|10|30|2-00:00:00|DenyOnLimit
+normal||||||||||||
+clive|cpu=104,gres/gpu=3,mem=812G|cpu=64|gres/gpu=2|40|90|10|30|2-00:00:00|DenyOnLimit|cpu=96|8|16
 """
 ASSOC_MGR = (
     "Current Association Manager state\nQOS Records\n"
@@ -54,6 +56,22 @@ def test_tres(text: str, limits: dict[str, int]) -> None:
     assert parse_tres(text) == limits
 
 
+@pytest.mark.parametrize(
+    ("text", "gpus"),
+    [
+        ("gres/gpu=8(6),gres/gpu:a100=4(3)", (4, 3)),
+        ("gres/gpu:a100=4(3)", (4, 3)),
+        ("gres/gpu=2(1),gres/gpu:a100=4(1)", (2, 1)),
+        ("gres/gpu=8(6),gres/gpu:h100=1(1)", (8, 6)),
+        ("gres/gpu=8(6),gres/gpu:a100=N(3)", (8, 6)),
+    ],
+)
+def test_the_limit_of_a_gpu_type_is_that_of_gpus(text: str, gpus: tuple[int, int]) -> None:
+    limits, used = parse_tres_usage(text, "a100")
+    assert (limits["gres/gpu"], used["gres/gpu"]) == gpus
+    assert parse_tres(re.sub(r"\(.*?\)", "", text), "a100")["gres/gpu"] == gpus[0]
+
+
 def test_sacctmgr_tells_tables_apart_and_lists_each_row_once() -> None:
     associations, qos = parse_sacctmgr(SACCTMGR)
     assert [(a.account, a.user, a.partition) for a in associations] == [
@@ -76,6 +94,8 @@ def test_sacctmgr_tells_tables_apart_and_lists_each_row_once() -> None:
         30,
     )
     assert clive.max_wall_min == 2880
+    assert clive.tres_per_account == {"cpu": 96}
+    assert (clive.jobs_per_account, clive.submit_per_account) == (8, 16)
     assert qos[0].tres == {}
 
 
@@ -93,6 +113,7 @@ def test_live_use_of_everybody_and_of_each() -> None:
     assert (clive.jobs, clive.submit) == (4, 8)
     assert clive.used_by_uid[1001] == {"cpu": 16, "mem": 98_304, "gres/gpu": 2}
     assert clive.jobs_by_uid == {1002: 2, 1001: 2}
+    assert (clive.used_by_account, clive.jobs_by_account) == ({"clive": {"cpu": 56}}, {"clive": 4})
 
 
 def test_of_associations_only_the_accounts_own_row_counts() -> None:

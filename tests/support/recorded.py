@@ -16,9 +16,9 @@ brusko|ada||brusko|brusko|||||||||
 clive-b|ada||clive-b|clive-b|||||||||
 clive|ada||clive,clive-b|clive|||||||||
 maigan|ada||maigan,maigan-b|maigan|||||||||
-clive|cpu=104,gres/gpu=3,mem=812G||||||||
-maigan|cpu=80,gres/gpu=2,mem=625G||||||||
-brusko|cpu=32,gres/gpu=1,mem=250G||||||||
+clive|cpu=104,gres/gpu=3,mem=812G|||||||||||
+maigan|cpu=80,gres/gpu=2,mem=625G|||||||||||
+brusko|cpu=32,gres/gpu=1,mem=250G|||||||||||
 """
 USE = """\
 QOS=clive(2) GrpJobs=N(2) GrpSubmitJobs=N(2) GrpTRES=cpu=104(40),mem=831488(716800),gres/gpu=3(1)\

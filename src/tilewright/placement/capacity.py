@@ -210,7 +210,7 @@ def _may_ever(job: SlurmJob, account: Account) -> bool:
     """Return whether a job asks for no more than the limits themselves."""
     return all(
         job.tres.get(tres, 0) <= most
-        for limits in (account.limit, account.limit_per_user)
+        for limits in (account.limit, account.limit_per_user, account.limit_per_account)
         for tres, most in limits.items()
     )
 
@@ -222,10 +222,13 @@ def _claimed(account: Account, claims: Iterable[Claim], own: Mapping[str, Accoun
     total = _total(claim for claim in claims if own[claim.account].qos == account.qos)
     if not total:
         return account
+    ours = _total(claim for claim in claims if claim.account == account.name)
     return replace(
         account,
         used=_plus(account.used, total),
         mine=_plus(account.mine, total),
+        ours=_plus(account.ours, ours),
+        jobs_ours=(account.jobs_ours or 0) + ours["jobs"],
         jobs_used=(account.jobs_used or 0) + total["jobs"],
         jobs_mine=(account.jobs_mine or 0) + total["jobs"],
     )
@@ -264,15 +267,27 @@ def _with_claims(
 ) -> dict[Kind, Partition | None]:
     """Return the partitions with what is promised on their QOS counted as in use."""
     claims = list(claims)
-    qos = {p.name: p.qos for p in partitions.values() if p is not None and p.limit}
+    qos = {
+        p.name: p.qos
+        for p in partitions.values()
+        if p is not None and (p.limit or p.limit_per_user or p.limit_per_account)
+    }
     found: dict[Kind, Partition | None] = {}
     for kind, where in partitions.items():
-        total: Counter[str] = Counter()
-        for claim in claims:
-            if where is not None and claim.partition in qos and qos[claim.partition] == where.qos:
-                total.update(claim.tres)
-        if where is not None and total:
-            used = None if where.used is None else _plus(where.used, total)
-            where = replace(where, used=used, mine=_plus(where.mine, total))
+        here = [c for c in claims if where and c.partition in qos and qos[c.partition] == where.qos]
+        if where is not None and here:
+            total = _total(here)
+            ours = {
+                name: _plus(
+                    where.by_account.get(name), _total(c for c in here if c.account == name)
+                )
+                for name in {claim.account for claim in here}
+            }
+            where = replace(
+                where,
+                used=None if where.used is None else _plus(where.used, total),
+                mine=_plus(where.mine, total),
+                by_account={**where.by_account, **ours},
+            )
         found[kind] = where
     return found

@@ -27,7 +27,13 @@ from tilewright.slurm.accounts import NO_ACCOUNT, Account, LeftOut, usable_accou
 from tilewright.slurm.jobs import SlurmJob, parse_queue, usage_of_queue
 from tilewright.slurm.nodes import Node, parse_nodes
 from tilewright.slurm.parse import parse_assoc_mgr, parse_partitions, parse_sacctmgr
-from tilewright.slurm.partitions import cpu_partition, gpu_partition, with_qos, with_use
+from tilewright.slurm.partitions import (
+    cpu_partition,
+    gpu_partition,
+    gpu_type_of,
+    with_qos,
+    with_use,
+)
 from tilewright.slurm.query import NO_ACCOUNTING, SlurmClient, Unknown
 from tilewright.slurm.records import Association, Partition, Qos, Usage
 
@@ -104,8 +110,9 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
     SurveyError
         Limits were never known: sacctmgr fails and no good answer is on disk.
     """
-    accounts, left_out, qos, old = _accounts(client, site)
-    partitions, more = _partitions(client, site, qos)
+    partitions, more = _partitions(client, site)
+    accounts, left_out, qos, old = _accounts(client, site, partitions["gpu"])
+    partitions = {k: p and with_qos(p, qos) for k, p in partitions.items()}
     use, said = _live_use(client, accounts, partitions, uid)
     if use is not None:
         accounts = with_usage(accounts, use.qos, use.accounts, uid)
@@ -131,9 +138,9 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
 
 
 def _accounts(
-    client: SlurmClient, site: Site
+    client: SlurmClient, site: Site, gpus: Partition | None
 ) -> tuple[list[Account], list[LeftOut], list[Qos], list[Note]]:
-    """Return the accounts, those left out, all QOS, and what is old or absent.
+    """Return the accounts, those left out, all QOS, and what is old, absent or not looked at.
 
     A Slurm that keeps no accounts has one, without a name and without limits.
     """
@@ -143,11 +150,17 @@ def _accounts(
             raise SurveyError(f"the accounts are not known: {answer}")
         note = "this Slurm keeps no accounts: jobs are bounded by its nodes alone"
         return [NO_ACCOUNT], [], [], [Note("limits", note)]
-    old = Note("limits", f"limits are {_age(answer.age_s)} old: {answer.failure}")
-    associations, qos = parse_sacctmgr(answer.text)
+    notes = []
+    if answer.failure:
+        notes.append(Note("limits", f"limits are {_age(answer.age_s)} old: {answer.failure}"))
+    gpu_type = gpu_type_of(gpus)
+    if gpus is not None and not gpu_type and "gres/gpu:" in answer.text:
+        text = f"limits of GPU types are not looked at: partition {gpus.name} has no single type"
+        notes.append(Note("limits", text))
+    associations, qos = parse_sacctmgr(answer.text, gpu_type)
     here = _of_this_cluster(client, associations)
     accounts, left_out = usable_accounts(client.user, here, qos, site.rules())
-    return accounts, left_out, qos, [old] if answer.failure else []
+    return accounts, left_out, qos, notes
 
 
 def _nodes(client: SlurmClient) -> tuple[tuple[Node, ...] | None, list[Note]]:
@@ -222,14 +235,15 @@ def _live_use(
             return None, [Note("use", f"use is not known: {live}")]
         note = Note("use", f"use is a lower bound, from the jobs that squeue shows: {live}")
         return _use_of_queue(parse_queue(seen), accounts, partitions, {client.user: uid}), [note]
-    of_qos = parse_assoc_mgr(live)
+    gpu_type = gpu_type_of(partitions["gpu"])
+    of_qos = parse_assoc_mgr(live, gpu_type)
     bound = {a.name for a in accounts if "association" in a.limit_from.values()}
     bound |= {above.name for a in accounts for above in a.above}
     said = client.account_usage(sorted(bound)) if bound else ""
     if isinstance(said, Unknown):
         note = Note("use", f"use of {', '.join(sorted(bound))} is not known: {said}")
         return _Use(of_qos, [], of_qos), [note]
-    return _Use(of_qos, parse_assoc_mgr(said), of_qos), []
+    return _Use(of_qos, parse_assoc_mgr(said, gpu_type), of_qos), []
 
 
 def _use_of_queue(
@@ -248,15 +262,13 @@ def _use_of_queue(
     )
 
 
-def _partitions(
-    client: SlurmClient, site: Site, qos: list[Qos]
-) -> tuple[dict[Kind, Partition | None], list[Note]]:
+def _partitions(client: SlurmClient, site: Site) -> tuple[dict[Kind, Partition | None], list[Note]]:
     """Return the partition of each device kind: named by the site, or else the one that fits."""
     text = client.partitions()
     if isinstance(text, Unknown):
         note = Note("partitions", f"the partitions are not known: {text}")
         return {"gpu": None, "cpu": None}, [note]
-    known = {p.name: with_qos(p, qos) for p in parse_partitions(text) if p.up}
+    known = {p.name: p for p in parse_partitions(text) if p.up}
     chosen = {"gpu": gpu_partition(known.values()), "cpu": cpu_partition(known.values())}
     found: dict[Kind, Partition | None] = {}
     notes = []

@@ -41,6 +41,11 @@ def bounds(account: Account, partition: Partition | None, tres: str) -> list[tup
         for h in holders
         if tres in h.limit_per_user
     ][:1]
+    found += [
+        (h.limit_per_account[tres], _of_account(h, account).get(tres, 0))
+        for h in holders
+        if tres in h.limit_per_account
+    ][:1]
     if account.limit_from.get(tres) == "cap":
         found.append((account.limit[tres], (account.used or {}).get(tres, 0)))
     # a partition's QOS replaces them too
@@ -49,6 +54,13 @@ def bounds(account: Account, partition: Partition | None, tres: str) -> list[tup
         if tres in one.limit and tres not in replaced:
             found.append((one.limit[tres], (one.used or {}).get(tres, 0)))
     return found
+
+
+def _of_account(holder: Account | Partition, account: Account) -> Mapping[str, int]:
+    """Return what an account uses on the QOS of its jobs, or of a partition."""
+    if isinstance(holder, Partition):
+        return holder.by_account.get(account.name, {})
+    return holder.ours or {}
 
 
 def left(account: Account, partition: Partition | None, tres: str) -> int | None:

@@ -67,17 +67,19 @@ class Account:
         Group TRES that bound its jobs, mem in MB; absent is no limit.
     limit_from : dict of str to str
         For each limit: ``qos``, ``association`` or ``cap``.
-    limit_per_user, limit_per_job : dict
-        TRES of one user's jobs together, and of one job.
+    limit_per_user, limit_per_account, limit_per_job : dict
+        TRES of one user's jobs on the QOS together, of one account's, and of one job.
     jobs, submit : int or None
         Most running, and running or pending, jobs of everybody.
     jobs_per_user, submit_per_user : int or None
         The same of this user.
-    used, mine : dict or None
-        TRES in use by everybody, and by this user; None, or without the TRES, where Slurm did
-        not say.
-    jobs_used, jobs_mine : int or None
-        Jobs behind ``used`` and ``mine``.
+    jobs_per_account, submit_per_account : int or None
+        The same of this account on the QOS.
+    used, mine, ours : dict or None
+        TRES in use by everybody, by this user, and by this account on the QOS; None, or without
+        the TRES, where Slurm did not say.
+    jobs_used, jobs_mine, jobs_ours : int or None
+        Jobs behind ``used``, ``mine`` and ``ours``.
     partitions : tuple of str
         Those that the association is bound to; empty is all.
     name_qos : bool
@@ -109,22 +111,29 @@ class Account:
     jobs_per_user: int | None = None
     submit_per_user: int | None = None
     above: tuple[Above, ...] = ()
+    limit_per_account: Tres = field(default_factory=dict)
+    jobs_per_account: int | None = None
+    submit_per_account: int | None = None
+    ours: Tres | None = None
+    jobs_ours: int | None = None
 
     def free_jobs(self, *, now: bool) -> dict[str, int]:
         """Return how many ``jobs`` may run and ``submit`` be in the queue, absent without a limit.
 
-        A group's limit counts everybody's jobs, a user's this user's: those in use ``now``, or
-        none.
+        A group's limit counts everybody's jobs, a user's this user's, an account's the account's:
+        those in use ``now``, or none.
         """
         free = {}
-        for name, of_all, of_user in (
-            ("jobs", self.jobs, self.jobs_per_user),
-            ("submit", self.submit, self.submit_per_user),
+        counts = (self.jobs_used, self.jobs_mine, self.jobs_ours)
+        used, mine, ours = ((n or 0) if now else 0 for n in counts)
+        for name, of_all, of_user, of_account in (
+            ("jobs", self.jobs, self.jobs_per_user, self.jobs_per_account),
+            ("submit", self.submit, self.submit_per_user, self.submit_per_account),
         ):
-            used, mine = (self.jobs_used or 0, self.jobs_mine or 0) if now else (0, 0)
             left = _least(
                 None if of_all is None else of_all - max(used, mine),
                 None if of_user is None else of_user - mine,
+                None if of_account is None else of_account - ours,
             )
             if left is not None:
                 free[name] = left
@@ -137,6 +146,7 @@ class Account:
             for limits, used in (
                 (self.limit, self.used),
                 (self.limit_per_user, self.mine),
+                (self.limit_per_account, self.ours),
                 *((one.limit, one.used) for one in self.above),
             )
             if tres in limits
@@ -250,6 +260,7 @@ def _live(
         if (record := of_account.get(account.name) if origin.get(tres) == "association" else live)
     }
     mine = {tres: live.used_by_uid.get(uid, {}).get(tres, 0) for tres in COUNTED}
+    ours = {tres: live.used_by_account.get(account.name, {}).get(tres, 0) for tres in COUNTED}
     above = tuple(
         replace(one, used=dict(of_account[one.name].used) if one.name in of_account else None)
         for one in account.above
@@ -261,8 +272,10 @@ def _live(
         limit_from=origin,
         used=used,
         mine=mine,
+        ours=ours,
         jobs_used=live.jobs,
         jobs_mine=live.jobs_by_uid.get(uid, 0),
+        jobs_ours=live.jobs_by_account.get(account.name, 0),
     )
 
 
@@ -330,6 +343,9 @@ def _account(
             *(row.submit_per_user for row in held),
             *(row.submit for row in held if row.user),
         ),
+        limit_per_account=dict(qos.tres_per_account),
+        jobs_per_account=qos.jobs_per_account,
+        submit_per_account=qos.submit_per_account,
     )
 
 

@@ -192,7 +192,16 @@ def usage_of_queue(
                 own[uids[job.user]].update(job.tres)
                 count[uids[job.user]] += 1
         by_uid = {uid: dict(tres) for uid, tres in own.items()}
-        found.append(Usage(name, {}, dict(used), len(here), len(here), by_uid, dict(count)))
+        by_account: dict[str, Counter[str]] = {}
+        for job in here:
+            by_account.setdefault(job.account, Counter()).update(job.tres)
+        jobs_of = Counter(job.account for job in here)
+        found.append(
+            Usage(
+                name, {}, dict(used), len(here), len(here), by_uid, dict(count),
+                {account: dict(tres) for account, tres in by_account.items()}, dict(jobs_of),
+            )
+        )  # fmt: skip
     return found
 
 

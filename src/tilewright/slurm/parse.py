@@ -18,13 +18,16 @@ ASSOCIATION_FIELDS = (
 )  # fmt: skip
 QOS_FIELDS = (
     "name", "grptres", "maxtres", "maxtrespu", "grpjobs", "grpsubmit", "maxjobspu", "maxsubmitpu",
-    "maxwall", "flags",
+    "maxwall", "flags", "maxtrespa", "maxjobspa", "maxsubmitpa",
 )  # fmt: skip
 _UNIT_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 
 
-def parse_tres(text: str) -> Tres:
+def parse_tres(text: str, gpu_type: str = "") -> Tres:
     """Return the limits in ``cpu=104,mem=812G,gres/gpu=3``; what has no number has no limit.
+
+    Of ``gres/gpu=8,gres/gpu:a100=4`` the limit of the GPU type that jobs get is that of their GPUs,
+    if it is the lower one.
 
     >>> parse_tres("cpu=104,gres/gpu=3,mem=312.50G,node=N")
     {'cpu': 104, 'gres/gpu': 3, 'mem': 320000}
@@ -35,11 +38,14 @@ def parse_tres(text: str) -> Tres:
         number = _number(value, "M" if name == "mem" else "") if equals else None
         if number is not None:
             limits[name] = number
-    return limits
+    return _of_type(limits, {}, gpu_type)[0]
 
 
-def parse_tres_usage(text: str) -> tuple[Tres, Tres]:
-    """Return limits and use in ``cpu=104(56),mem=831488(385024),node=N(2)``."""
+def parse_tres_usage(text: str, gpu_type: str = "") -> tuple[Tres, Tres]:
+    """Return limits and use in ``cpu=104(56),mem=831488(385024),node=N(2)``.
+
+    Where the limit is that of a GPU type (:func:`parse_tres`), so is the use.
+    """
     limits: Tres = {}
     used: Tres = {}
     for name, limit, use in re.findall(r"([^,=\s]+)=([^,()\s]*)\(([^()]*)\)", text):
@@ -47,7 +53,15 @@ def parse_tres_usage(text: str) -> tuple[Tres, Tres]:
             number = _number(value, "M" if name == "mem" else "")
             if number is not None:
                 target[name] = number
-    return limits, used
+    return _of_type(limits, used, gpu_type)
+
+
+def _of_type(limits: Tres, used: Tres, gpu_type: str) -> tuple[Tres, Tres]:
+    name = f"gres/gpu:{gpu_type}"
+    most = limits.get(name) if gpu_type else None
+    if most is None or most > limits.get("gres/gpu", most):
+        return limits, used
+    return {**limits, "gres/gpu": most}, {**used, "gres/gpu": used.get(name, 0)}
 
 
 def parse_minutes(text: str) -> int | None:
@@ -72,46 +86,49 @@ def parse_minutes(text: str) -> int | None:
     return int(days or 0) * 1440 + hours * 60 + minutes
 
 
-def parse_sacctmgr(text: str) -> tuple[list[Association], list[Qos]]:
+def parse_sacctmgr(text: str, gpu_type: str = "") -> tuple[list[Association], list[Qos]]:
     """Return what one sacctmgr process printed for associations and for QOS.
 
     The two are told apart by their number of columns (:data:`ASSOCIATION_FIELDS`,
-    :data:`QOS_FIELDS`); sacctmgr's echo of its commands has neither.
+    :data:`QOS_FIELDS`); sacctmgr's echo of its commands has neither. Limits of ``gpu_type`` are
+    those of GPUs.
     """
     associations: list[Association] = []
     qos: list[Qos] = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split("|")]
         if len(cells) == len(ASSOCIATION_FIELDS) and cells[0]:
-            found = _association(dict(zip(ASSOCIATION_FIELDS, cells, strict=True)))
+            found = _association(dict(zip(ASSOCIATION_FIELDS, cells, strict=True)), gpu_type)
             if found not in associations:
                 associations.append(found)
         elif len(cells) == len(QOS_FIELDS) and cells[0]:
-            qos.append(_qos(dict(zip(QOS_FIELDS, cells, strict=True))))
+            qos.append(_qos(dict(zip(QOS_FIELDS, cells, strict=True)), gpu_type))
     return associations, qos
 
 
-def parse_assoc_mgr(text: str) -> list[Usage]:
+def parse_assoc_mgr(text: str, gpu_type: str = "") -> list[Usage]:
     """Return the records of ``scontrol -o show assoc_mgr flags=qos`` or ``flags=assoc``.
 
-    Of ``flags=assoc`` only the accounts' own rows are taken (no user, no partition).
+    Of ``flags=assoc`` only the accounts' own rows are taken (no user, no partition). Limits and
+    use of ``gpu_type`` are those of GPUs.
     """
     found = []
     for line in text.splitlines():
         top, _, users = line.partition(" User Limits=")
         # The blocks per account in braces repeat keys of the record itself.
-        pairs = dict(re.findall(r"(\S+?)=(\S*)", top.partition(" Account Limits=")[0]))
+        top, _, accounts = top.partition(" Account Limits=")
+        pairs = dict(re.findall(r"(\S+?)=(\S*)", top))
         name = re.match(r"QOS=(.*?)\(\d+\)", line)
         if name is None and (pairs.get("UserName") or pairs.get("Partition")):
             continue
         who = name.group(1) if name else pairs.get("Account", "")
         if not who or "GrpTRES" not in pairs:
             continue
-        limit, used = parse_tres_usage(pairs["GrpTRES"])
+        limit, used = parse_tres_usage(pairs["GrpTRES"], gpu_type)
         per_user = {
-            int(uid): dict(re.findall(r"(\S+?)=(\S*)", block))
-            for uid, block in re.findall(r"(\d{1,18})=\{([^}]*)\}", users, re.A)
+            int(uid): block for uid, block in _blocks(users) if re.fullmatch(r"\d{1,18}", uid, re.A)
         }
+        per_account = dict(_blocks(accounts))
         found.append(
             Usage(
                 who,
@@ -119,11 +136,25 @@ def parse_assoc_mgr(text: str) -> list[Usage]:
                 used,
                 _used(pairs.get("GrpJobs", "")),
                 _used(pairs.get("GrpSubmitJobs", "")),
-                {u: parse_tres_usage(p.get("MaxTRESPU", ""))[1] for u, p in per_user.items()},
+                {
+                    u: parse_tres_usage(p.get("MaxTRESPU", ""), gpu_type)[1]
+                    for u, p in per_user.items()
+                },
                 {u: _used(p.get("MaxJobsPU", "")) for u, p in per_user.items()},
+                {
+                    a: parse_tres_usage(p.get("MaxTRESPA", ""), gpu_type)[1]
+                    for a, p in per_account.items()
+                },
+                {a: _used(p.get("MaxJobsPA", "")) for a, p in per_account.items()},
             )
         )
     return found
+
+
+def _blocks(text: str) -> list[tuple[str, dict[str, str]]]:
+    """Return names and key-value pairs of ``1001={MaxJobsPU=N(2) …} 1002={…}``."""
+    found = re.findall(r"(\S+?)=\{([^}]*)\}", text)
+    return [(name, dict(re.findall(r"(\S+?)=(\S*)", block))) for name, block in found]
 
 
 def parse_partitions(text: str) -> list[Partition]:
@@ -155,15 +186,15 @@ def _names(text: str) -> tuple[str, ...] | None:
     return None if text in ("ALL", "") else tuple(text.split(","))
 
 
-def _association(row: dict[str, str]) -> Association:
+def _association(row: dict[str, str], gpu_type: str) -> Association:
     return Association(
         row["account"],
         row["user"],
         row["partition"],
         tuple(filter(None, row["qos"].split(","))),
         row["defaultqos"],
-        parse_tres(row["grptres"]),
-        parse_tres(row["maxtres"]),
+        parse_tres(row["grptres"], gpu_type),
+        parse_tres(row["maxtres"], gpu_type),
         _number(row["grpjobs"]),
         _number(row["grpsubmit"]),
         parse_minutes(row["maxwall"]),
@@ -174,18 +205,21 @@ def _association(row: dict[str, str]) -> Association:
     )
 
 
-def _qos(row: dict[str, str]) -> Qos:
+def _qos(row: dict[str, str], gpu_type: str) -> Qos:
     return Qos(
         row["name"],
-        parse_tres(row["grptres"]),
-        parse_tres(row["maxtres"]),
-        parse_tres(row["maxtrespu"]),
+        parse_tres(row["grptres"], gpu_type),
+        parse_tres(row["maxtres"], gpu_type),
+        parse_tres(row["maxtrespu"], gpu_type),
         _number(row["grpjobs"]),
         _number(row["grpsubmit"]),
         _number(row["maxjobspu"]),
         _number(row["maxsubmitpu"]),
         parse_minutes(row["maxwall"]),
         tuple(filter(None, row["flags"].split(","))),
+        parse_tres(row["maxtrespa"], gpu_type),
+        _number(row["maxjobspa"]),
+        _number(row["maxsubmitpa"]),
     )
 
 

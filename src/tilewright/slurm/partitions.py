@@ -14,6 +14,18 @@ def gpu_partition(partitions: Iterable[Partition]) -> Partition | None:
     return max(found, key=lambda p: p.tres["gres/gpu"], default=None)
 
 
+def gpu_type_of(partition: Partition | None) -> str:
+    """Return the type of all GPUs of a partition, by which limits may name them.
+
+    Empty where Slurm does not count them by type (``AccountingStorageTRES``), or has several.
+    """
+    tres = partition.tres if partition else {}
+    types = [name for name in tres if name.startswith("gres/gpu:")]
+    if len(types) != 1 or tres[types[0]] < tres.get("gres/gpu", 0):
+        return ""
+    return types[0].removeprefix("gres/gpu:")
+
+
 def cpu_partition(partitions: Iterable[Partition]) -> Partition | None:
     """Return the default partition, else the largest; one without GPUs where there is one."""
     up = [p for p in partitions if p.up]
@@ -31,6 +43,7 @@ def with_qos(partition: Partition, qos: Iterable[Qos]) -> Partition:
         partition,
         limit=dict(own.tres),
         limit_per_user=dict(own.tres_per_user),
+        limit_per_account=dict(own.tres_per_account),
         limit_per_job=dict(own.tres_per_job),
         max_time_min=min(walls, default=None),
     )
@@ -46,4 +59,5 @@ def with_use(partition: Partition, usage: Iterable[Usage], uid: int) -> Partitio
         limit={**partition.limit, **live.limit},
         used=dict(live.used),
         mine=dict(live.used_by_uid.get(uid, {})),
+        by_account=live.used_by_account,
     )

@@ -57,9 +57,9 @@ class Qos:
     Attributes
     ----------
     name : str
-    tres, tres_per_job, tres_per_user : dict
-        Of all jobs on the QOS, of one job, of one user.
-    jobs, submit, jobs_per_user, submit_per_user : int or None
+    tres, tres_per_job, tres_per_user, tres_per_account : dict
+        Of all jobs on the QOS, of one job, of one user, of one account.
+    jobs, submit, jobs_per_user, submit_per_user, jobs_per_account, submit_per_account : int or None
     max_wall_min : int or None
         Longest job in minutes.
     flags : tuple of str
@@ -75,6 +75,9 @@ class Qos:
     submit_per_user: int | None = None
     max_wall_min: int | None = None
     flags: tuple[str, ...] = ()
+    tres_per_account: Tres = field(default_factory=dict)
+    jobs_per_account: int | None = None
+    submit_per_account: int | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,10 @@ class Usage:
         TRES of each user.
     jobs_by_uid : dict of int to int
         Running jobs of each user.
+    used_by_account : dict of str to dict
+        TRES of each account, of a QOS only.
+    jobs_by_account : dict of str to int
+        Running jobs of each account.
     """
 
     name: str
@@ -101,6 +108,8 @@ class Usage:
     submit: int = 0
     used_by_uid: dict[int, Tres] = field(default_factory=dict)
     jobs_by_uid: dict[int, int] = field(default_factory=dict)
+    used_by_account: dict[str, Tres] = field(default_factory=dict)
+    jobs_by_account: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -120,10 +129,12 @@ class Partition:
         None is all.
     nodes : int
         How many nodes it has.
-    limit, limit_per_user, limit_per_job : dict
+    limit, limit_per_user, limit_per_account, limit_per_job : dict
         Of its QOS, which replace those of a job's own QOS; mem in MB, absent is no limit.
     used, mine : dict or None
         TRES on its QOS of everybody and of this user; None where Slurm did not say.
+    by_account : dict of str to dict
+        TRES on its QOS of each account.
     """
 
     name: str
@@ -140,3 +151,5 @@ class Partition:
     limit_per_job: Tres = field(default_factory=dict)
     used: Tres | None = None
     mine: Tres | None = None
+    limit_per_account: Tres = field(default_factory=dict)
+    by_account: dict[str, Tres] = field(default_factory=dict)

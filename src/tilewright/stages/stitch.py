@@ -7,6 +7,7 @@ tiles and not with the mosaic.
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +67,8 @@ def stitch(
     Counts keep their scale: the mosaic has the raw dtype, ``(raw - dark) / flat`` plus the
     illumination's pedestal, rounded; the pedestal alone outside the tiles. Its attributes are
     ``pedestal_counts``, ``clipped_low`` and ``clipped_high`` (pixels), ``feather_px``,
-    ``interpolation``, ``saturated_raw_px`` (raw pixels per plane) and ``repaired_camera_px``
+    ``interpolation``, ``saturated_raw_px`` (raw pixels per plane), ``saturated_from_counts`` (the
+    least that a saturated raw pixel becomes; null where there is none) and ``repaired_camera_px``
     (null where not asked for, or fewer than eight tiles cannot tell).
 
     Parameters
@@ -135,8 +137,17 @@ def stitch(
             "feather_px": feather_px,
             "interpolation": interpolation,
             "saturated_raw_px": planes.saturated,
+            "saturated_from_counts": (
+                _least_saturated(illumination, ceiling) if any(planes.saturated) else None
+            ),
             "repaired_camera_px": None if planes.defects is None else len(planes.defects),
         }
+
+
+def _least_saturated(illumination: Illumination, ceiling: float) -> int:
+    """Return the least counts that a raw pixel at the camera's ceiling is corrected to."""
+    light = (ceiling - illumination.dark) / illumination.flat
+    return math.floor(float(light.min()) + illumination.pedestal)
 
 
 def overlap_px(
