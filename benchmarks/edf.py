@@ -158,7 +158,7 @@ def staged(backend: Backend, stack: NDArray[Any], pedestal: float, through: bool
             output,
             folder / "height.tif",
             backend=backend,
-            method="auto",
+            method="corrected_focus" if through else "soft_focus",
             optics=OPTICS,
             focus=focus,
         )

@@ -52,11 +52,12 @@ def test_pixels_that_microscopes_have(config: dict[str, Any], pixel_um: float) -
     )
 
 
-def test_psf_mean_needs_deconvolution(config: dict[str, Any]) -> None:
-    set_key(config, "edf.method", "psf_mean")
-    load_experiment(config)
+@pytest.mark.parametrize("method", ["psf_mean", "corrected_focus"])
+def test_a_plane_of_deconvolved_stacks_needs_them(config: dict[str, Any], method: str) -> None:
+    set_key(config, "edf.method", method)
+    assert load_experiment(config).settings.plane_of_deconvolved
     set_key(config, "deconvolve.method", "none")
-    with pytest.raises(ConfigError, match=r"edf.method is 'psf_mean'.*set edf.method: auto"):
+    with pytest.raises(ConfigError, match=rf"edf.method is '{method}'.*set edf.method: auto"):
         load_experiment(config)
 
 
@@ -72,8 +73,14 @@ def test_the_direct_plane_needs_optics_and_no_deconvolution(config: dict[str, An
         load_experiment(config)
     set_key(config, "edf.method", "auto")
     settings = load_experiment(config).settings
+    assert settings.plane_method == "soft_focus"
     assert not settings.needs_psf
     assert not settings.plane_of_deconvolved
+    set_key(config, "deconvolve.method", "plain")
+    with pytest.raises(ConfigError, match=r"numerical_aperture"):
+        load_experiment(config)
+    set_key(config, "optics.numerical_aperture", 0.75)
+    assert load_experiment(config).settings.plane_method == "direct"
 
 
 HEAD = "cycle,channel,marker,emission_nm\n"

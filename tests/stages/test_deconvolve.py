@@ -155,7 +155,7 @@ def both(
             path,
             folder / f"{name}.tif",
             backend=backend,
-            method="auto",
+            method="soft_focus" if extra is None else "corrected_focus",
             optics=OPTICS,
             focus=extra,
         )

@@ -11,7 +11,15 @@ import pytest
 import tifffile
 from numpy.typing import NDArray
 
-from tests.support.edf_runs import DECONVOLVED, OPTICS, VOXEL_UM, light_of, run, store
+from tests.support.edf_runs import (
+    DECONVOLVED,
+    OPTICS,
+    VOXEL_UM,
+    light_of,
+    method_for,
+    run,
+    store,
+)
 from tests.support.wavy_stack import PEDESTAL, PLANES, SIZE, psnr, wavy
 from tilewright.io.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.backend import Backend
@@ -57,7 +65,7 @@ def test_chunk_borders_are_invisible(cpu: Backend, tmp_path: Path, deconvolved: 
     first: list[edf.ProjectionPlan] = []
     for chunk_px in (256, 64, 70):
         source = open_mosaic(store(tmp_path / f"{chunk_px}.zarr", stack, chunk_px, attributes))
-        plan = edf.plan_projection(cpu, source, "auto", OPTICS, None)
+        plan = edf.plan_projection(cpu, source, method_for(source), OPTICS, None)
         first.append(plan)
         assert plan.halo_px == first[0].halo_px
         with pytest.MonkeyPatch.context() as patch:

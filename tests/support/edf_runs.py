@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tests.support.wavy_stack import PEDESTAL, wavy
 from tilewright.io.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.kernels.backend import Backend
-from tilewright.stages.edf import edf_plane
+from tilewright.stages.edf import Method, edf_plane
 
 OPTICS = {
     "numerical_aperture": 0.75,
@@ -50,11 +50,15 @@ def light_of(seed: int) -> NDArray[np.float32]:
     return light
 
 
+def method_for(source: Mosaic) -> Method:
+    """Return ``psf_mean`` for a stack that was deconvolved, else ``soft_focus``."""
+    return "psf_mean" if "iterations" in source.attributes else "soft_focus"
+
+
 def run(
     backend: Backend, tmp_path: Path, source: Path, name: str = "out", **options: Any
 ) -> tuple[Mosaic, NDArray[np.float32]]:
     output, heights = tmp_path / f"{name}.zarr", tmp_path / f"{name}_height.tif"
-    edf_plane(
-        source, output, heights, backend=backend, **{"method": "auto", "optics": OPTICS} | options
-    )
+    options = {"method": method_for(open_mosaic(source)), "optics": OPTICS} | options
+    edf_plane(source, output, heights, backend=backend, **options)
     return open_mosaic(output), tifffile.imread(heights)

@@ -23,11 +23,6 @@ pytestmark = pytest.mark.workflow
 FAULTS = {**TINY, "another_tissue_cycle": 2, "empty_channel": (1, 2)}
 
 
-def _quick(run: Run) -> Run:
-    run.edit(deconvolve={"iterations": 4, "tile_px": 256, "halo_px": 32})
-    return run
-
-
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("raw")
@@ -44,7 +39,7 @@ def faulty_raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Run:
-    run = _quick(make_run(tmp_path_factory.mktemp("undisturbed"), raw, **TINY))
+    run = make_run(tmp_path_factory.mktemp("undisturbed"), raw, **TINY)
     run.snakemake("registration")
     return run
 
@@ -136,7 +131,7 @@ def test_gpu_without_cuda_is_an_error(tmp_path: Path, raw: Path) -> None:
 
 
 def test_another_tissue_fails_until_it_is_allowed(tmp_path: Path, faulty_raw: Path) -> None:
-    run = _quick(make_run(tmp_path, faulty_raw, **FAULTS))
+    run = make_run(tmp_path, faulty_raw, **FAULTS)
     said = run.snakemake("registration", ok=False)
     assert "does not match the reference" in said.stdout + said.stderr
     assert not (run.sample / "register/cycle2.npz").exists()
@@ -163,7 +158,7 @@ def test_another_tissue_fails_until_it_is_allowed(tmp_path: Path, faulty_raw: Pa
 
 
 def test_one_cycle(tmp_path: Path, raw: Path) -> None:
-    run = _quick(make_run(tmp_path, raw, **TINY))
+    run = make_run(tmp_path, raw, **TINY)
     table = run.folder / "markers.csv"
     table.write_text("\n".join(table.read_text().splitlines()[:3]) + "\n")
     run.snakemake("registration", "qc")
@@ -173,7 +168,7 @@ def test_one_cycle(tmp_path: Path, raw: Path) -> None:
 
 
 def test_killed_run_resumes_to_the_same_bytes(tmp_path: Path, raw: Path, undisturbed: Run) -> None:
-    run = _quick(make_run(tmp_path, raw, **TINY))
+    run = make_run(tmp_path, raw, **TINY)
     started = subprocess.Popen(
         run.command("registration"),
         cwd=run.folder,
@@ -182,7 +177,7 @@ def test_killed_run_resumes_to_the_same_bytes(tmp_path: Path, raw: Path, undistu
         stderr=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 300
-    while not list(run.sample.glob("deconvolve/.*partial*")) and started.poll() is None:
+    while not list(run.sample.glob("edf/.*partial*")) and started.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     os.killpg(started.pid, signal.SIGKILL)
@@ -206,7 +201,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_full_disk(tmp_path: Path, small_disk: Path, raw: Path, undisturbed: Run) -> None:
-    run = _quick(make_run(tmp_path / "run", raw, **TINY))
+    run = make_run(tmp_path / "run", raw, **TINY)
     (run.folder / "results").symlink_to(small_disk)
     said = run.snakemake("registration", ok=False)
     assert "No space left on device" in said.stdout + said.stderr

@@ -16,9 +16,9 @@ TARGETS = ("registration", "qc")
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """One cycle, processed to the end."""
+    """One cycle, processed to the end by way of deconvolved stacks."""
     run = make_run(tmp_path_factory.mktemp("kept"), **{**TINY, "cycles": 1})
-    run.edit(deconvolve={"iterations": 2})
+    run.edit(deconvolve={"iterations": 2}, edf={"method": "corrected_focus"})
     run.snakemake("registration")
     return run
 
@@ -53,7 +53,7 @@ def test_reruns_make_what_they_need_and_no_more(done: Run) -> None:
     assert "illumination" not in jobs
     assert stacks(done) == []
     assert digests(done.sample) == before
-    done.edit(edf={"method": "direct"})
+    done.edit(edf={"method": "auto"})
     jobs = rerun(done)
     assert {name: jobs.get(name) for name in whole} == {**whole, "deconvolve": None}
     assert (done.results / "report.html").is_file()

@@ -2,6 +2,7 @@ import os
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.logging import logger
 
 from tilewright.devices.slurm_grant import DeviceChoiceError, use_granted_device
 from tilewright.devices.health import HealthError
@@ -70,6 +71,16 @@ except (
 
 routed = plan.routed
 threads = plan.threads
+if workflow.is_main_process and experiment.settings.edf.method == "auto":
+    logger.info(
+        f"edf.method: auto is {experiment.settings.plane_method} here"
+        + (
+            "; stacks are deconvolved for the target deconvolution only"
+            if experiment.settings.plane_method == "direct"
+            else ""
+        )
+    )
+
 # Whether stacks can be deconvolved, and whether the in-focus plane is made of such.
 DECONVOLVED = experiment.settings.deconvolve.method != "none"
 PLANE_OF_DECONVOLVED = experiment.settings.plane_of_deconvolved

@@ -20,7 +20,7 @@ rule edf_plane:
         optics=lambda wildcards: experiment.optics_of(
             wildcards.cycle, wildcards.channel
         ),
-        options=experiment.options("edf"),
+        method=experiment.settings.plane_method,
         output=experiment.options("output", "ome_zarr_version"),
     script:
         "../scripts/edf_plane.py"

@@ -9,9 +9,9 @@ with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wi
         snakemake.output.plane,
         snakemake.output.height,
         backend=backend,
+        method=snakemake.params.method,
         optics=snakemake.params.optics,
         psf_file=snakemake.input.get("psf_file"),
         focus=snakemake.input.get("focus") or None,
         ome_zarr_version=snakemake.params.output["ome_zarr_version"],
-        **snakemake.params.options,
     )

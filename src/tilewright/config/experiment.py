@@ -287,9 +287,10 @@ def _check_keys(settings: Settings) -> None:
             f"illumination.flat_file and dark_file are used by method 'file' only, and "
             f"illumination.method is '{illumination.method}'; set method: file, or leave them out"
         )
-    if settings.edf.method == "psf_mean" and settings.deconvolve.method == "none":
+    method = settings.plane_method
+    if method in ("corrected_focus", "psf_mean") and settings.deconvolve.method == "none":
         raise ConfigError(
-            "edf.method is 'psf_mean', which needs deconvolved stacks, but deconvolve.method is "
+            f"edf.method is '{method}', which needs deconvolved stacks, but deconvolve.method is "
             "'none'; set edf.method: auto, or deconvolve"
         )
     for rule in settings.resources:

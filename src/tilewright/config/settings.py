@@ -187,7 +187,7 @@ class DeconvolveSettings(Section):
 class EdfSettings(Section):
     """Projection of the z-stack onto one in-focus plane."""
 
-    method: Literal["auto", "direct", "psf_mean", "soft_focus"] = "auto"
+    method: Literal["auto", "direct", "corrected_focus", "psf_mean", "soft_focus"] = "auto"
 
 
 class RegistrationSettings(Section):
@@ -255,11 +255,18 @@ class Settings(Section):
     resources: dict[str, RuleResources] = Field(default_factory=dict)
 
     @property
+    def plane_method(self) -> str:
+        """How the in-focus plane is made; ``deconvolve.method: none`` says that no PSF is known."""
+        if self.edf.method != "auto":
+            return self.edf.method
+        return "soft_focus" if self.deconvolve.method == "none" else "direct"
+
+    @property
     def plane_of_deconvolved(self) -> bool:
         """Whether the in-focus plane is made from the deconvolved stack."""
-        return self.deconvolve.method != "none" and self.edf.method != "direct"
+        return self.deconvolve.method != "none" and self.plane_method != "direct"
 
     @property
     def needs_psf(self) -> bool:
-        """Whether the in-focus plane is made with a PSF."""
-        return self.deconvolve.method != "none" or self.edf.method == "direct"
+        """Whether the in-focus plane, or a deconvolution, is made with a PSF."""
+        return self.deconvolve.method != "none" or self.plane_method == "direct"

@@ -42,7 +42,7 @@ from tilewright.stages.tile_windows import Window, halves, with_halo, within
 
 _SMALLEST = Smallest("edf_plane", "all planes of its smallest part of a chunk")
 _SAMPLES = Smallest("edf_plane", "the middle of a chunk, by which it judges the planes")
-Method = Literal["auto", "direct", "psf_mean", "soft_focus"]
+Method = Literal["corrected_focus", "direct", "psf_mean", "soft_focus"]
 
 
 @memory_noted(_SAMPLES)
@@ -86,11 +86,11 @@ def edf_plane(
         Height map (TIFF).
     backend : Backend
         Where to compute; its ``workers`` threads project chunks.
-    method : {"auto", "direct", "psf_mean", "soft_focus"}
-        ``auto``: for a source that was deconvolved (its attributes have ``iterations``) the
-        correction to ``soft_focus`` that is in ``focus``, or ``psf_mean`` without that; else
-        ``soft_focus``. ``direct`` needs the stitched source; where one plane of several is
-        usable it is ``soft_focus``, which is that plane.
+    method : {"corrected_focus", "direct", "psf_mean", "soft_focus"}
+        ``corrected_focus``, the correction to ``soft_focus`` that is in ``focus``, and
+        ``psf_mean`` need a source that was deconvolved (its attributes have ``iterations``).
+        ``direct`` needs the stitched source; where one plane of several is usable it is
+        ``soft_focus``, which is that plane.
     optics : mapping, optional
     psf_file : Path, optional
         The PSF of the deconvolution, see :func:`tilewright.stages.mosaic_psf.mosaic_psf`; only
@@ -276,15 +276,15 @@ def plan_projection(
     )
     if mosaic.shape[0] == 1:
         return job
-    if method == "psf_mean" and not deconvolved:
+    if method in ("corrected_focus", "psf_mean") and not deconvolved:
         raise EdfError(
-            f"edf: method psf_mean needs a deconvolved stack, but {mosaic.path} has not been "
-            "deconvolved; give auto or soft_focus"
+            f"edf: method {method} needs a deconvolved stack, but {mosaic.path} has not been "
+            "deconvolved; give direct or soft_focus"
         )
     if method == "direct" and deconvolved:
         raise EdfError(
             f"edf: method direct needs the stitched stack, but {mosaic.path} has been "
-            "deconvolved; give the stitched one, or auto"
+            "deconvolved; give the stitched one, or psf_mean"
         )
     kept = np.ones(mosaic.shape[0], bool)
     if not deconvolved:
@@ -296,7 +296,9 @@ def plan_projection(
         job = _direct_job(job, backend, mosaic, kept, pedestal, optics, psf_file)
     elif method == "soft_focus" or not deconvolved:
         job = _soft_focus_job(job, backend, mosaic, kept, pedestal)
-    elif method == "auto" and focus is not None:
+    elif method == "corrected_focus":
+        if focus is None:
+            raise EdfError("edf: method corrected_focus needs the focus that deconvolving gives")
         job = _in_focus_job(job, backend, mosaic, focus)
     else:
         job = _psf_mean_job(job, backend, mosaic, pedestal, optics, psf_file)

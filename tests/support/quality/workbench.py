@@ -173,7 +173,7 @@ class Bench:
             backend=_BACKEND,
             focus=self.path("deconvolve_focus", cycle, channel),
             optics=self.experiment.optics_of(cycle, channel),
-            **self.experiment.options("edf"),
+            method="corrected_focus",
         )
 
     def register(self, cycle: int = 2) -> None:
