@@ -9,6 +9,10 @@ the CPU seconds of ``summary``, which does nothing else, is taken off before the
 voxels to a cycle of 63 tiles of 1440 x 1920 x 20 planes in 4 channels, and added again. Minutes on
 8 cores are CPU-minutes over 8.
 
+A sample of nine such cycles is played by ``tilewright plan``'s simulator on the slots of the worked
+example (two accounts, 5 jobs of 8 CPUs and a GPU, 19 of 8 CPUs), with the costs of
+``config/rules.py``; without the GPUs, since none has been timed.
+
 KINTSUGI's figures are its authors' own, for one cycle of that size: 282 min on 8 cores, 22 min on
 a GPU.
 """
@@ -16,17 +20,26 @@ a GPU.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import math
 import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.recorded import LIMITS, NODES, PARTITIONS, Recorded, client
 from tests.support.runs import Run, make_run
+from tilewright.commands.dag import find_snakefile, read_tasks
+from tilewright.commands.plan import live_capacity
+from tilewright.config.rules import BlockSizes, DataSize
+from tilewright.config.sizing import DataSizes, ShapeModel
+from tilewright.placement.cluster import Cluster, survey
+from tilewright.placement.preview import preview
+from tilewright.placement.routing import Plan
+from tilewright.placement.site import Site
 
 #: Raw voxels of a full cycle, in millions, and the cores it is reckoned for.
 FULL_MVOX = 63 * 1440 * 1920 * 20 * 4 / 1e6
@@ -74,7 +87,7 @@ def size(folder: Path) -> int:
     return 1024 * int(done.stdout.split()[0]) if done.stdout else 0
 
 
-@contextmanager
+@contextlib.contextmanager
 def watched(folder: Path) -> Iterator[Callable[[], int]]:
     """Give a function that returns the most that a folder has held."""
     most, ended = [0], threading.Event()
@@ -115,6 +128,38 @@ def report(method: str, run: Run, mvox: float, raw_b: int, most_b: int) -> None:
           f"peak memory of a job {max(c.peak_mb for c in found.values()):.0f} MB")  # fmt: skip
 
 
+def nine_cycles(folder: Path) -> None:
+    """Print how long nine full cycles of four channels take on the worked example's CPU slots."""
+    run = make_run(folder, cycles=9, channels=4, rows=1, cols=2, planes=2, tile_px=128)
+    size = DataSize(63, 20, 1440, 1920, 0.1, 9, 36)
+    free = "\n".join(
+        f"QOS={name}(2) GrpJobs=N(0) GrpTRES=cpu={cpus}(0),mem={gb * 1024}(0),gres/gpu=0(0)"
+        for name, cpus, gb in (("clive", 104, 812), ("maigan", 80, 625))
+    )
+    said = Recorded(
+        {"sacctmgr": LIMITS, "flags=qos": free, "partition": PARTITIONS, "node": NODES,
+         "squeue": ""}
+    )  # fmt: skip
+    site = Site.model_validate({"allowed": ["clive", "maigan"]})
+    asking = client(said, folder)
+    found = Cluster(site, asking, 1001, survey(asking, 1001, site))
+    for method in METHODS:
+        run.edit(edf={"method": method})
+        blocks = BlockSizes(direct_plane=method == "direct")
+        sizes = DataSizes(ShapeModel(blocks), lambda _: size, {})
+        with contextlib.chdir(folder):
+            tasks = read_tasks(
+                find_snakefile(None), Path("config.yaml"), ["registration", "qc"], sizes
+            )
+        plan = Plan(sizes, cluster=found)
+        forecast = preview(tasks, plan.estimates, live_capacity(found, []))
+        slots = sum(pool.free for pool in forecast.pools)
+        sent = sum(rule.jobs for rule in forecast.rules)
+        assert forecast.finish_s is not None
+        print(f"9 cycles, {method}: {sent} jobs, {forecast.finish_s / 60:.0f} min "
+              f"on {slots} slots of 8 CPUs")  # fmt: skip
+
+
 def main() -> None:
     """Make the tiles, run both ways and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -144,6 +189,7 @@ def main() -> None:
             with watched(run.results) as most:
                 run.snakemake("registration", "qc")
             report(method, run, mvox, size(raw), most())
+        nine_cycles(Path(name) / "nine")
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ def _edf_plane(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
         window_mb = (min(1024, math.sqrt(size.mosaic_px)) + 176) ** 2 * 4 / _MB
         # 14 filters for all; 536 and 1097 MB measured for 20 planes on 1 and 3 threads
         mb = window_mb * (3.5 * size.planes + cpus * (1.5 * size.planes + 28)) + 100
-    return Cost(mb, size.mosaic_voxels / (15e6 * cpus))
+    return Cost(mb, size.mosaic_voxels / ((6.5e6 if blocks.direct_plane else 15e6) * cpus))
 
 
 def _register(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
