@@ -47,7 +47,7 @@ def test_failures_come_from_the_ledger(tmp_path: Path, capsys: pytest.CaptureFix
     with pytest.raises(SystemExit, match=r"holds no state\.json of a run"):
         show_status(tmp_path)
     folder = tmp_path / "placement"
-    write_state(folder / "state.json", RunState(0.0, 60.0, JOBS, DONE, ended=True))
+    write_state(folder / "state.json", RunState(0.0, 60.0, JOBS, DONE))
     fail: dict[str, Any] = {"event": "fail", "cause": "memory", "words": "full", "log": "a.log"}
     events = [{"event": "run"}, {**fail, "job": "a"}, {**fail, "job": "b"}, {**fail, "job": "c"},
               {"event": "done", "job": "b", "pool": "x"}, {"event": "place", "job": "c"},
@@ -58,3 +58,6 @@ def test_failures_come_from_the_ledger(tmp_path: Path, capsys: pytest.CaptureFix
     out = capsys.readouterr().out
     assert "failed: a on no place: memory, full; log: a.log" in out
     assert out.count("failed: ") == 1
+    write_state(folder / "state.json", RunState(0.0, 60.0, JOBS, DONE, ended=True))
+    show_status(tmp_path)
+    assert capsys.readouterr().out.count("failed: ") == 2

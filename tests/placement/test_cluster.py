@@ -16,6 +16,7 @@ from tilewright.placement.cluster import Cluster, Note, Survey, SurveyError, sur
 from tilewright.placement.routing import Plan
 from tilewright.placement.site import Site, read_site
 from tilewright.slurm.query import Unknown
+from tilewright.slurm.records import GPU_TYPE
 
 HIPERGATOR = REPO / "profiles/hipergator/site.yaml"
 
@@ -149,16 +150,17 @@ def test_limits_of_the_gpu_type_that_the_partition_has(recorded: Recorded, tmp_p
     untyped = survey(client(recorded, tmp_path / "a"), 1001, Site())
     assert untyped.accounts[1].limit["gres/gpu"] == 3
     assert untyped.notes == (
-        Note("limits", "limits of GPU types are not looked at: partition hpg-b200 has no single "
-             "type"),
+        Note("types", "limits of GPU types on clive are not looked at: Slurm does not count the "
+             "GPUs of partition hpg-b200 as of one type"),
     )  # fmt: skip
     typed = PARTITIONS.replace("gres/gpu=8", "gres/gpu=8,gres/gpu:b200=8")
     recorded.answers["partition"] = typed
     found = survey(client(recorded, tmp_path / "b"), 1001, Site())
     clive = found.accounts[1]
-    assert (clive.limit["gres/gpu"], clive.used, found.notes) == (
-        2, {"cpu": 40, "mem": 716_800, "gres/gpu": 1}, (),
-    )  # fmt: skip
+    assert (clive.limit["gres/gpu"], clive.limit[GPU_TYPE], found.notes) == (3, 2, ())
+    assert clive.used == {"cpu": 40, "mem": 716_800, "gres/gpu": 1, GPU_TYPE: 1}
+    slots = {p.name: (p.slots, p.free) for p in found.pools["independent"]}
+    assert slots["clive_gpu"] == (2, 0)  # memory
 
 
 def test_use_is_seen_in_the_queue_where_slurm_refuses_but_not_where_it_is_silent(

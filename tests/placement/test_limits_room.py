@@ -71,6 +71,24 @@ def test_use_pending_jobs_and_claims_all_take_room() -> None:
     assert both.accounts[0].jobs_mine == 2
 
 
+def test_a_limit_of_each_account_counts_what_was_sent_there() -> None:
+    """Two accounts on one QOS of 12 CPUs an account; and the same limit on a partition's QOS."""
+    pending = SlurmJob(1, "PENDING", "a", "q", "p", tres={"cpu": 8}, reason="Priority")
+    own = [replace(account(name), qos="q", limit_per_account={"cpu": 12}) for name in "ab"]
+    for accounts, where in (
+        (own, None),
+        (
+            [replace(one, limit_per_account={}) for one in own],
+            replace(partition("p"), qos="part", limit_per_account={"cpu": 12}),
+        ),
+    ):
+        found = capacity_now(accounts, [pending], [], mode="shared", utilisation=1.0,
+                             partitions={"gpu": None, "cpu": where})  # fmt: skip
+        assert not found.fits("a", "cpu", CPU)
+        assert found.fits("b", "cpu", CPU)
+        assert not found.take("b", "cpu", CPU).fits("b", "cpu", CPU)
+
+
 def test_each_start_takes_its_own_room() -> None:
     left = room(account("a", limit=LIMIT), account("b", limit={"cpu": 8}))
     for _ in range(2):

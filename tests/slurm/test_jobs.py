@@ -21,6 +21,7 @@ from tilewright.slurm.jobs import (
     usage_of_queue,
     why_pending,
 )
+from tilewright.slurm.records import GPU_TYPE
 
 
 def padded(*cells: str) -> str:
@@ -165,6 +166,9 @@ def test_the_node_of_a_job() -> None:
         ("QOSMaxCpuPerUserLimit", "limit"),
         ("QOSMaxJobsPerUserLimit", "limit"),
         ("AssocGrpMemLimit", "limit"),
+        ("MaxGRESPerAccount", "limit"),
+        ("MaxCpuPerAccount", "limit"),
+        ("MaxJobsPerAccount", "limit"),
         ("AssocMaxJobsLimit", "limit"),
         ("InvalidQOS", "invalid"),
         ("InvalidAccount", "invalid"),
@@ -205,16 +209,18 @@ def test_use_seen_in_the_queue_counts_running_jobs_of_everybody() -> None:
     names = ["maigan", "clive", "idle"]
     clive, idle, maigan = usage_of_queue(jobs, {"ada": 1001}, names, lambda job: job.qos)
     assert (idle.name, idle.used, idle.jobs) == ("idle", {}, 0)
-    assert (clive.name, clive.used) == ("clive", {"cpu": 12, "mem": 15, "gres/gpu": 1})
+    gpus = {"gres/gpu": 1, GPU_TYPE: 1}
+    assert (clive.name, clive.used) == ("clive", {"cpu": 12, "mem": 15, **gpus})
     assert (clive.jobs, clive.submit, clive.limit) == (2, 2, {})
-    assert clive.used_by_uid == {1001: {"cpu": 8, "mem": 10, "gres/gpu": 1}}
+    assert clive.used_by_uid == {1001: {"cpu": 8, "mem": 10, **gpus}}
+    assert (clive.used_by_account, clive.jobs_by_account) == ({"": clive.used}, {"": 2})
     assert clive.jobs_by_uid == {1001: 1}
     assert (maigan.used, maigan.used_by_uid[1001]) == ({"cpu": 2}, {})
     assert maigan.jobs_by_uid.get(1001, 0) == 0
     assert usage_of_queue(jobs, {"ada": 1001}, [], lambda job: job.qos) == []
     one = replace(jobs[0], account="lab", partition="turin")
     for name, by in (("lab", lambda job: job.account), ("turin", lambda job: job.partition)):
-        assert [u.used for u in usage_of_queue([one], {}, [name], by)] == [one.tres]
+        assert [u.used for u in usage_of_queue([one], {}, [name], by)] == [one.tres | gpus]
 
 
 def test_words_of_slurm() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +14,7 @@ from tilewright.slurm.parse import (
     parse_tres,
     parse_tres_usage,
 )
+from tilewright.slurm.records import GPU_TYPE
 
 SACCTMGR = """\
 sacctmgr: show associations where user=ada format=account,user,...
@@ -56,20 +55,12 @@ def test_tres(text: str, limits: dict[str, int]) -> None:
     assert parse_tres(text) == limits
 
 
-@pytest.mark.parametrize(
-    ("text", "gpus"),
-    [
-        ("gres/gpu=8(6),gres/gpu:a100=4(3)", (4, 3)),
-        ("gres/gpu:a100=4(3)", (4, 3)),
-        ("gres/gpu=2(1),gres/gpu:a100=4(1)", (2, 1)),
-        ("gres/gpu=8(6),gres/gpu:h100=1(1)", (8, 6)),
-        ("gres/gpu=8(6),gres/gpu:a100=N(3)", (8, 6)),
-    ],
-)
-def test_the_limit_of_a_gpu_type_is_that_of_gpus(text: str, gpus: tuple[int, int]) -> None:
+def test_the_gpu_type_that_jobs_get_has_one_name() -> None:
+    text = "gres/gpu=8(6),gres/gpu:a100=4(3),gres/gpu:h100=N(1)"
     limits, used = parse_tres_usage(text, "a100")
-    assert (limits["gres/gpu"], used["gres/gpu"]) == gpus
-    assert parse_tres(re.sub(r"\(.*?\)", "", text), "a100")["gres/gpu"] == gpus[0]
+    assert limits == {"gres/gpu": 8, GPU_TYPE: 4}
+    assert used == {"gres/gpu": 6, GPU_TYPE: 3, "gres/gpu:h100": 1}
+    assert parse_tres("gres/gpu:a100=4", "h100") == {"gres/gpu:a100": 4}
 
 
 def test_sacctmgr_tells_tables_apart_and_lists_each_row_once() -> None:

@@ -137,6 +137,10 @@ def test_saturated_pixels_keep_their_counts(cpu: Backend, tmp_path: Path) -> Non
     mosaic, _ = run(cpu, tmp_path, store(tmp_path / "in.zarr", stack, 96), **DIRECT)
     assert saturated.sum() > 100
     np.testing.assert_allclose(mosaic.read(0)[saturated], 65535 - PEDESTAL, rtol=0.02)
+    below = store(tmp_path / "below.zarr", np.minimum(stack, 30_000), 96,
+                  {"saturated_from_counts": 30_000})  # fmt: skip
+    mosaic, _ = run(cpu, tmp_path, below, "below", **DIRECT)
+    np.testing.assert_allclose(mosaic.read(0)[saturated], 30_000 - PEDESTAL, rtol=0.02)
 
 
 def test_one_plane_passes_through(cpu: Backend, tmp_path: Path) -> None:

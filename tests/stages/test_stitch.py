@@ -70,6 +70,11 @@ def test_attributes_and_voxels(tmp_path: Path) -> None:
     assert mosaic.dtype == np.uint16
     assert mosaic.attributes["pedestal_counts"] == 100
     assert mosaic.attributes["saturated_raw_px"] == [2, 12]
+    light = illumination()
+    least = np.percentile((65000 - light.dark) / light.flat, 0.1) + light.pedestal
+    assert mosaic.attributes["saturated_from_counts"] == int(least)
+    dark = run(make_tiles(), tmp_path / "dark.zarr")
+    assert dark.attributes["saturated_from_counts"] is None
     assert mosaic.attributes["clipped_low"] > 0
     assert mosaic.attributes["interpolation"] == "cubic"
     assert 7 < mosaic.attributes["feather_px"] < 15

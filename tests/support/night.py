@@ -30,7 +30,7 @@ SIZES: dict[str, Any] = {
 }
 #: What fits at once on an idle cluster, GPU jobs first.
 SLOTS = [["clive", "gpu", 3], ["maigan", "gpu", 2], ["clive", "cpu", 5], ["maigan", "cpu", 5]]
-_LIMITS = ("QOSGrp", "QOSMax", "AssocGrp", "AssocMax", "MaxSubmit")
+_LIMITS = ("QOSGrp", "QOSMax", "AssocGrp", "AssocMax", "Max")
 _FILLED_S = 120.0
 _STEP_S = 2.0
 

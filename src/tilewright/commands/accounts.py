@@ -19,7 +19,7 @@ from tilewright.placement.cluster import Survey, SurveyError, survey
 from tilewright.placement.jobs import Kind
 from tilewright.placement.limits import Sharing, total_slots, unknown_use
 from tilewright.placement.site import SiteError, read_site
-from tilewright.slurm.accounts import Account
+from tilewright.slurm.accounts import COUNTED, Account
 from tilewright.slurm.query import SlurmClient
 
 
@@ -97,7 +97,7 @@ def _table(survey: Survey) -> Table:
         table.add_row(account.name or "(none)", "limit", *_row(account.limit, "no limit"), slots)
         table.add_row(f"qos {account.qos}", "others", *_row(_others(account), "?"), "")
         table.add_row("", "mine", *_row(account.mine, "?"), "")
-        free = {t: n for t in account.limit if (n := account.free(t)) is not None}
+        free = {t: n for t in COUNTED if (n := account.free(t)) is not None}
         unseen = unknown_use(account)
         known = {t: n for t, n in free.items() if t not in unseen}
         unknown = account.used is None or unseen

@@ -108,7 +108,10 @@ def missing_bytes(experiment: Experiment, layout: Layout, tasks: Iterable[Task])
     """
     size_of = data_size(experiment, layout)
     settings = experiment.settings
-    keeps, deconvolved = settings.output.keep == "stacks", settings.plane_of_deconvolved
+    tasks = list(tasks)
+    keeps = settings.output.keep == "stacks"
+    asked = any(task.job.rule == "deconvolve" for task in tasks)
+    deconvolved = settings.plane_of_deconvolved or asked
     stays = largest = 0.0
     for sample in experiment.samples:
         size = size_of(sample)

@@ -38,7 +38,8 @@ def show_status(results: Path) -> None:
         raise SystemExit(f"tilewright status: {error}") from None
     ledger = found / LEDGER.name
     events = read_ledger(ledger) if ledger.is_file() else ()
-    failed = failure_lines(event for event in events if event["time_s"] >= state.began_s)
+    own = (event for event in events if event["time_s"] >= state.began_s)
+    failed = failure_lines(own, ended=state.ended)
     if not failed and not state.complete and (results / "logs").is_dir():
         causes = failed_since(results / "logs", state.began_s)
         failed = [f"failed: {words}; log: {path}" for path, words in causes]

@@ -264,7 +264,7 @@ def _check_optics(experiment: Experiment) -> None:
         raise ConfigError(
             f"the PSF cannot be computed without {', '.join(missing)}; fill it in, or give "
             "deconvolve.psf_file, or set deconvolve.method: none"
-            + (" and edf.method: auto" if settings.edf.method == "direct" else "")
+            + ("" if settings.edf.method in ("auto", "soft_focus") else " and edf.method: auto")
         )
     aperture, index = settings.optics.numerical_aperture, settings.optics.immersion_refractive_index
     if aperture is not None and index is not None and aperture >= index:

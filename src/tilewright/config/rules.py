@@ -187,7 +187,7 @@ _IMAGE_RULES = (
         by_channel=False,
     )),
     Rule("stitch", _stitch, Stage(
-        "stitch", "Stitching", "The mosaic in its sharpest plane, before deconvolution.",
+        "stitch", "Stitching", "The mosaic in its sharpest plane.",
     )),
     Rule("deconvolve", _deconvolve, Stage(
         "deconvolve", "Deconvolution", "The same place before and after.",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from tilewright.placement.jobs import KINDS, Kind, Place, Shape
 from tilewright.placement.limits import (
+    ON_NODES,
     Pool,
     Sharing,
     largest,
@@ -22,7 +23,7 @@ from tilewright.placement.limits import (
 from tilewright.slurm.accounts import COUNTED, Above, Account
 from tilewright.slurm.jobs import SlurmJob, why_pending
 from tilewright.slurm.nodes import Node, placed
-from tilewright.slurm.records import Partition, Tres
+from tilewright.slurm.records import GPU_TYPE, Partition, Tres
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,14 @@ def capacity_now(
         and job.qos in ("", account.qos)
         and _may_ever(job, account)
     ]
-    claims = [Claim(job.account, {**job.tres, "jobs": 1}, job.partition) for job in pending]
+    claims = [
+        Claim(
+            job.account,
+            {**job.tres, GPU_TYPE: job.tres.get("gres/gpu", 0), "jobs": 1},
+            job.partition,
+        )
+        for job in pending
+    ]
     claims += sent
     return Capacity(
         tuple(_claimed(account, claims, own) for account in known),
@@ -249,7 +257,9 @@ def _total(claims: Iterable[Claim]) -> Counter[str]:
 
 
 def _plus(used: Tres | None, more: Mapping[str, int]) -> Tres:
-    return {tres: (used or {}).get(tres, 0) + more.get(tres, 0) for tres in COUNTED}
+    # GPUs of a type are counted where something limits them
+    counted = [tres for tres in COUNTED if tres != GPU_TYPE or tres in (used or more)]
+    return {tres: (used or {}).get(tres, 0) + more.get(tres, 0) for tres in counted}
 
 
 def _on_nodes(nodes: tuple[Node, ...] | None, claims: Iterable[Claim]) -> tuple[Node, ...] | None:
@@ -257,7 +267,7 @@ def _on_nodes(nodes: tuple[Node, ...] | None, claims: Iterable[Claim]) -> tuple[
     if nodes is None:
         return None
     for claim in claims:
-        wanted = {tres: n for tres, n in claim.tres.items() if tres in COUNTED}
+        wanted = {tres: n for tres, n in claim.tres.items() if tres in ON_NODES}
         nodes = tuple(placed(nodes, claim.partition, wanted))
     return nodes
 

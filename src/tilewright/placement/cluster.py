@@ -46,7 +46,7 @@ class SurveyError(RuntimeError):
 class Note:
     """What is old or unknown, and what it is about."""
 
-    about: Literal["limits", "use", "partitions", "nodes", "site"]
+    about: Literal["limits", "types", "use", "partitions", "nodes", "site"]
     text: str
 
     def __str__(self) -> str:
@@ -154,12 +154,20 @@ def _accounts(
     if answer.failure:
         notes.append(Note("limits", f"limits are {_age(answer.age_s)} old: {answer.failure}"))
     gpu_type = gpu_type_of(gpus)
-    if gpus is not None and not gpu_type and "gres/gpu:" in answer.text:
-        text = f"limits of GPU types are not looked at: partition {gpus.name} has no single type"
-        notes.append(Note("limits", text))
     associations, qos = parse_sacctmgr(answer.text, gpu_type)
     here = _of_this_cluster(client, associations)
     accounts, left_out = usable_accounts(client.user, here, qos, site.rules())
+    typed = [
+        a.name
+        for a in accounts
+        if any(t.startswith("gres/gpu:") for t in a.limit | a.limit_per_user | a.limit_per_account)
+    ]
+    if gpus is not None and not gpu_type and typed:
+        text = (
+            f"limits of GPU types on {', '.join(typed)} are not looked at: Slurm does not count "
+            f"the GPUs of partition {gpus.name} as of one type"
+        )
+        notes.append(Note("types", text))
     return accounts, left_out, qos, notes
 
 

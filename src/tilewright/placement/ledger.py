@@ -88,7 +88,7 @@ def summary_lines(events: Sequence[Mapping[str, Any]], argv: Sequence[str]) -> l
         if event["event"] == "done":
             done[event["pool"]] = done.get(event["pool"], 0) + 1
         moved += event["event"] == "move"
-    failed = failure_lines(events)
+    failed = failure_lines(events, ended=True)
     if not done and not failed:
         return []
     said = (
@@ -99,13 +99,16 @@ def summary_lines(events: Sequence[Mapping[str, Any]], argv: Sequence[str]) -> l
     return [said, *failed, *([resume_line(argv)] if failed else [])]
 
 
-def failure_lines(events: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each job of a run whose last try failed: where, why, and its log."""
+def failure_lines(events: Iterable[Mapping[str, Any]], *, ended: bool) -> list[str]:
+    """Return a line for each job of a run that failed: where, why, and its log.
+
+    A job that is tried again is none of them as long as the run has not ``ended``.
+    """
     failed: dict[str, Mapping[str, Any]] = {}
     for event in events:
         if event["event"] == "fail":
             failed[event["job"]] = event
-        elif event["event"] in ("done", "place"):
+        elif event["event"] == "done" or (event["event"] == "place" and not ended):
             failed.pop(event["job"], None)
     lines = []
     for name, event in sorted(failed.items()):

@@ -18,7 +18,10 @@ from typing import Literal
 from tilewright.placement.jobs import KINDS, Kind, Place, Shape
 from tilewright.slurm.accounts import COUNTED, Account
 from tilewright.slurm.nodes import Node
-from tilewright.slurm.records import Partition
+from tilewright.slurm.records import GPU_TYPE, Partition
+
+#: TRES of which nodes have so much.
+ON_NODES = ("cpu", "mem", "gres/gpu")
 
 
 def needs(shape: Shape, jobs: int) -> dict[str, int]:
@@ -27,6 +30,7 @@ def needs(shape: Shape, jobs: int) -> dict[str, int]:
         "cpu": jobs * shape.cpus,
         "mem": jobs * shape.mem_mb,
         "gres/gpu": jobs * shape.gpus,
+        GPU_TYPE: jobs * shape.gpus,
         "jobs": jobs,
         "submit": jobs,
     }
@@ -161,8 +165,8 @@ class Pool:
     free : int
         Jobs that fit now beside what is in use.
     bound : str
-        What bounds ``slots``: ``cpu``, ``mem``, ``gres/gpu``, ``jobs``, ``submit`` or
-        ``partition``.
+        What bounds ``slots``: ``cpu``, ``mem``, ``gres/gpu``, ``gres/gpu:type``, ``jobs``,
+        ``submit`` or ``partition``.
     """
 
     account: str
@@ -305,7 +309,8 @@ def room_on(nodes: Iterable[Node], partition: Partition, shape: Shape, *, now: b
 
 def on_node(shape: Shape) -> dict[str, int]:
     """Return what one job of a shape takes of a node."""
-    return {tres: n for tres, n in needs(shape, 1).items() if tres in COUNTED}
+    wanted = needs(shape, 1)
+    return {tres: wanted[tres] for tres in ON_NODES}
 
 
 def _apart(account: Account, partitions: Mapping[Kind, Partition | None]) -> frozenset[str]:
@@ -357,6 +362,6 @@ def _fit(
     }
     if not counts:
         return _MOST_SLOTS, _PARTITION
-    order = ("gres/gpu", "cpu", "mem", "jobs", "submit")
+    order = ("gres/gpu", GPU_TYPE, "cpu", "mem", "jobs", "submit")
     bound = min(counts, key=lambda name: (counts[name], order.index(name)))
     return counts[bound], bound

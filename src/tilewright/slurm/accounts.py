@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tilewright.slurm.records import Association, Qos, Tres, Usage
+from tilewright.slurm.records import GPU_TYPE, Association, Qos, Tres, Usage
 
 #: TRES that decide how many jobs fit.
-COUNTED = ("cpu", "mem", "gres/gpu")
+COUNTED = ("cpu", "mem", "gres/gpu", GPU_TYPE)
 
 
 @dataclass(frozen=True)
@@ -254,17 +254,20 @@ def _live(
         lower = live.limit.get(tres, 0) < limit.get(tres, math.inf)
         if tres in live.limit and (origin.get(tres) != "cap" or lower):
             limit[tres], origin[tres] = live.limit[tres], "qos"
-    used = {
-        tres: record.used.get(tres, 0)
-        for tres in COUNTED
-        if (record := of_account.get(account.name) if origin.get(tres) == "association" else live)
-    }
-    mine = {tres: live.used_by_uid.get(uid, {}).get(tres, 0) for tres in COUNTED}
-    ours = {tres: live.used_by_account.get(account.name, {}).get(tres, 0) for tres in COUNTED}
     above = tuple(
         replace(one, used=dict(of_account[one.name].used) if one.name in of_account else None)
         for one in account.above
     )
+    bounded = (limit, account.limit_per_user, account.limit_per_account)
+    typed = any(GPU_TYPE in limits for limits in (*bounded, *(one.limit for one in above)))
+    counted = [tres for tres in COUNTED if typed or tres != GPU_TYPE]
+    used = {
+        tres: record.used.get(tres, 0)
+        for tres in counted
+        if (record := of_account.get(account.name) if origin.get(tres) == "association" else live)
+    }
+    mine = {tres: live.used_by_uid.get(uid, {}).get(tres, 0) for tres in counted}
+    ours = {tres: live.used_by_account.get(account.name, {}).get(tres, 0) for tres in counted}
     return replace(
         account,
         above=above,

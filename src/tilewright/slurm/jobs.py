@@ -6,11 +6,11 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tilewright.slurm.parse import parse_tres
-from tilewright.slurm.records import Tres, Usage
+from tilewright.slurm.records import GPU_TYPE, Tres, Usage
 
 #: squeue cuts what is longer than its field, and separates nothing by itself.
 JOB_FIELDS = {
@@ -45,7 +45,10 @@ class Waiting:
 
 
 _WAITING: tuple[tuple[str, Waiting], ...] = (
-    (r"(QOS|Assoc)(Grp|Max)", Waiting("limit", "running jobs fill a limit of its account or QOS")),
+    (
+        r"(QOS|Assoc)(Grp|Max)|Max\w+PerAccount",
+        Waiting("limit", "running jobs fill a limit of its account or QOS"),
+    ),
     (
         r"Invalid(QOS|Account)|(Qos|QOS|Account|Assoc)\w*NotAllowed|PartitionTimeLimit"
         r"|PartitionNodeLimit|BadConstraints",
@@ -179,7 +182,14 @@ def usage_of_queue(
     by : callable
         A job's QOS, account or partition.
     """
-    running = [job for job in jobs if job.state == "RUNNING"]
+    # of which type a job's GPUs are is not always said: as many as it has count
+    running = [
+        replace(job, tres={**job.tres, GPU_TYPE: job.tres["gres/gpu"]})
+        if "gres/gpu" in job.tres
+        else job
+        for job in jobs
+        if job.state == "RUNNING"
+    ]
     found = []
     for name in sorted(set(names)):
         used: Counter[str] = Counter()

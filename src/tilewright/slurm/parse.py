@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 
-from tilewright.slurm.records import Association, Partition, Qos, Tres, Usage
+from tilewright.slurm.records import GPU_TYPE, Association, Partition, Qos, Tres, Usage
 
 ASSOCIATION_FIELDS = (
     "account", "user", "partition", "qos", "defaultqos", "grptres", "maxtres", "grpjobs",
@@ -26,8 +26,8 @@ _UNIT_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 def parse_tres(text: str, gpu_type: str = "") -> Tres:
     """Return the limits in ``cpu=104,mem=812G,gres/gpu=3``; what has no number has no limit.
 
-    Of ``gres/gpu=8,gres/gpu:a100=4`` the limit of the GPU type that jobs get is that of their GPUs,
-    if it is the lower one.
+    What stands for the GPU type that jobs get, as ``gres/gpu:a100=4``, has the name
+    :data:`~tilewright.slurm.records.GPU_TYPE`.
 
     >>> parse_tres("cpu=104,gres/gpu=3,mem=312.50G,node=N")
     {'cpu': 104, 'gres/gpu': 3, 'mem': 320000}
@@ -38,14 +38,11 @@ def parse_tres(text: str, gpu_type: str = "") -> Tres:
         number = _number(value, "M" if name == "mem" else "") if equals else None
         if number is not None:
             limits[name] = number
-    return _of_type(limits, {}, gpu_type)[0]
+    return _of_type(limits, gpu_type)
 
 
 def parse_tres_usage(text: str, gpu_type: str = "") -> tuple[Tres, Tres]:
-    """Return limits and use in ``cpu=104(56),mem=831488(385024),node=N(2)``.
-
-    Where the limit is that of a GPU type (:func:`parse_tres`), so is the use.
-    """
+    """Return limits and use in ``cpu=104(56),mem=831488(385024),node=N(2)``; see `parse_tres`."""
     limits: Tres = {}
     used: Tres = {}
     for name, limit, use in re.findall(r"([^,=\s]+)=([^,()\s]*)\(([^()]*)\)", text):
@@ -53,15 +50,12 @@ def parse_tres_usage(text: str, gpu_type: str = "") -> tuple[Tres, Tres]:
             number = _number(value, "M" if name == "mem" else "")
             if number is not None:
                 target[name] = number
-    return _of_type(limits, used, gpu_type)
+    return _of_type(limits, gpu_type), _of_type(used, gpu_type)
 
 
-def _of_type(limits: Tres, used: Tres, gpu_type: str) -> tuple[Tres, Tres]:
-    name = f"gres/gpu:{gpu_type}"
-    most = limits.get(name) if gpu_type else None
-    if most is None or most > limits.get("gres/gpu", most):
-        return limits, used
-    return {**limits, "gres/gpu": most}, {**used, "gres/gpu": used.get(name, 0)}
+def _of_type(tres: Tres, gpu_type: str) -> Tres:
+    own = f"gres/gpu:{gpu_type}"
+    return {GPU_TYPE if gpu_type and name == own else name: n for name, n in tres.items()}
 
 
 def parse_minutes(text: str) -> int | None:
@@ -90,8 +84,8 @@ def parse_sacctmgr(text: str, gpu_type: str = "") -> tuple[list[Association], li
     """Return what one sacctmgr process printed for associations and for QOS.
 
     The two are told apart by their number of columns (:data:`ASSOCIATION_FIELDS`,
-    :data:`QOS_FIELDS`); sacctmgr's echo of its commands has neither. Limits of ``gpu_type`` are
-    those of GPUs.
+    :data:`QOS_FIELDS`); sacctmgr's echo of its commands has neither. ``gpu_type`` is the type of
+    the GPUs that jobs get.
     """
     associations: list[Association] = []
     qos: list[Qos] = []
@@ -109,8 +103,8 @@ def parse_sacctmgr(text: str, gpu_type: str = "") -> tuple[list[Association], li
 def parse_assoc_mgr(text: str, gpu_type: str = "") -> list[Usage]:
     """Return the records of ``scontrol -o show assoc_mgr flags=qos`` or ``flags=assoc``.
 
-    Of ``flags=assoc`` only the accounts' own rows are taken (no user, no partition). Limits and
-    use of ``gpu_type`` are those of GPUs.
+    Of ``flags=assoc`` only the accounts' own rows are taken (no user, no partition).
+    ``gpu_type`` is the type of the GPUs that jobs get.
     """
     found = []
     for line in text.splitlines():

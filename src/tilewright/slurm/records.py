@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 #: TRES by Slurm's names (``cpu``, ``mem`` in MB, ``gres/gpu``, ``node`` …).
 Tres = dict[str, int]
+#: GPUs of the one type that jobs get, where limits name it (``gres/gpu:a100``).
+GPU_TYPE = "gres/gpu:type"
 
 
 @dataclass(frozen=True)

@@ -142,11 +142,10 @@ class _Run:
         self.shape = mosaic.shape[1:]
         y, x = (-(-n // FLOOR_PX) * FLOOR_PX for n in self.shape)
         self.whole = (y, x)
-        # None where no raw pixel was saturated; a stack that does not say it may be at its type's.
         integer = np.issubdtype(mosaic.dtype, np.integer)
         largest = float(np.iinfo(mosaic.dtype).max) if integer else np.inf
-        said = mosaic.attributes.get("saturated_from_counts", largest)
-        self.ceiling = np.inf if said is None else min(float(said), largest)
+        said = mosaic.attributes.get("saturated_from_counts")
+        self.ceiling = largest if said is None else min(float(said), largest)
 
     @contextlib.contextmanager
     def _stores(self) -> Iterator[dict[str, StoreWriter]]:

@@ -68,7 +68,7 @@ def stitch(
     illumination's pedestal, rounded; the pedestal alone outside the tiles. Its attributes are
     ``pedestal_counts``, ``clipped_low`` and ``clipped_high`` (pixels), ``feather_px``,
     ``interpolation``, ``saturated_raw_px`` (raw pixels per plane), ``saturated_from_counts`` (the
-    least that a saturated raw pixel becomes; null where there is none) and ``repaired_camera_px``
+    least that saturated raw pixels become; null where there are none) and ``repaired_camera_px``
     (null where not asked for, or fewer than eight tiles cannot tell).
 
     Parameters
@@ -145,9 +145,12 @@ def stitch(
 
 
 def _least_saturated(illumination: Illumination, ceiling: float) -> int:
-    """Return the least counts that a raw pixel at the camera's ceiling is corrected to."""
+    """Return the least counts that raw pixels at the camera's ceiling are corrected to.
+
+    Of all but one in a thousand: a flat-field from a file may have pixels of its own.
+    """
     light = (ceiling - illumination.dark) / illumination.flat
-    return math.floor(float(light.min()) + illumination.pedestal)
+    return math.floor(float(np.percentile(light, 0.1)) + illumination.pedestal)
 
 
 def overlap_px(
