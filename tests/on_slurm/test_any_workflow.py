@@ -32,7 +32,7 @@ def test_a_workflow_that_never_heard_of_placement(
     run = foreign(quiet_slurm, tmp_path, "plain", samples)
     # eight at a time leave 500 of clive's 812 GB
     process = run.start("--jobs", "8")
-    run.wait_running(4)
+    run.wait_running(2)
     hog = quiet_slurm.sbatch("labmate", "-A", "clive", "-p", "hpg-default", "--mem=500G",
                              command="sleep 60")  # fmt: skip
     wait_for(lambda: "RUNNING" in quiet_slurm.show_job(hog), 60)

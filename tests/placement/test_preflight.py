@@ -219,6 +219,16 @@ def test_only_a_run_looks_for_stale_jobs(tmp_path: Path, monkeypatch: pytest.Mon
             before_run(cluster, argv)
 
 
+def test_a_folder_that_squeue_cannot_show_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a\nb"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with pytest.raises(PlacementError, match="has a line break in its name"):
+        before_run(cluster_with("", tmp_path)[0], ["snakemake"])
+
+
 def test_jobs_that_cannot_be_cancelled_are_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,13 +27,14 @@ from tilewright.slurm.records import GPU_TYPE
 def padded(*cells: str) -> str:
     """Return a line as squeue pads it."""
     widths = JOB_FIELDS.values()
-    return "".join(f"{c:<{w}}"[:w] + "|" for c, w in zip(cells, widths, strict=True))
+    parts = zip((cell.encode() for cell in cells), widths, strict=True)
+    return b"".join(cell.ljust(w)[:w] + b"|" for cell, w in parts).decode(errors="ignore")
 
 
 QUEUE = "\n".join([
     padded("8", "PENDING", "maigan", "maigan", "hpg-b200", "kuser",
            "cpu=1,mem=100M,node=1,billing=1,gres/gpu=3", "N/A", "N/A", "", "QOSGrpGRES",
-           "/data/run", "wrap", "(null)"),
+           "/data/a|b é \"c\"", "wrap", "(null)"),
     padded("6", "RUNNING", "clive", "clive", "hpg-default", "kuser",
            "cpu=8,mem=48G,node=1,billing=8", "2026-11-21T10:31:26", "2026-11-21T10:41:26", "c1",
            "None", "/data/a run", "9e7b9b5b", "rule_work_wildcards_1"),
@@ -51,7 +52,7 @@ def test_the_queue_with_padded_cells_and_separators_in_the_comment() -> None:
     assert pending == SlurmJob(
         8, "PENDING", "maigan", "maigan", "hpg-b200", "kuser",
         {"cpu": 1, "mem": 100, "node": 1, "billing": 1, "gres/gpu": 3}, None, None, "",
-        "QOSGrpGRES", "/data/run", "wrap", "(null)",
+        "QOSGrpGRES", "/data/a|b é \"c\"", "wrap", "(null)",
     )  # fmt: skip
     assert running.start_s == time.mktime((2026, 11, 21, 10, 31, 26, 0, 0, -1))
     assert running.end_s is not None
@@ -72,7 +73,7 @@ def test_the_queue_with_padded_cells_and_separators_in_the_comment() -> None:
         "|".join(JOB_FIELDS),
         "x" + QUEUE.splitlines()[0],
         "²" + QUEUE.splitlines()[0][1:],
-        QUEUE.splitlines()[0].rpartition("|")[0].rpartition("|")[0],
+        QUEUE.splitlines()[1].rpartition("|")[0].rpartition("|")[0],
     ],
 )
 def test_other_lines_are_no_jobs(text: str) -> None:

@@ -28,10 +28,15 @@ def before_run(cluster: Cluster | None, argv: Sequence[str]) -> None:
     Raises
     ------
     PlacementError
-        As :func:`deal_with_stale`.
+        As :func:`deal_with_stale`, or the working directory has a line break in its name.
     """
     if cluster is None or only_looks(argv[1:]):
         return
+    if "\n" in str(Path.cwd()):
+        raise PlacementError(
+            f"the working directory {str(Path.cwd())!r} has a line break in its name, which squeue "
+            "cannot tell from the end of a job; rename it"
+        )
     locked = is_locked(Path.cwd()) and not unlocks(argv[1:])
     deal_with_stale(cluster.client, str(Path.cwd()), cluster.site.stale, _say, locked=locked)
 

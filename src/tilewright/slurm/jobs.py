@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections import Counter
@@ -128,9 +129,8 @@ class SlurmJob:
 def parse_queue(text: str) -> list[SlurmJob]:
     """Return the jobs of ``squeue -h -O`` with :data:`JOB_FORMAT`; other lines are left out."""
     found = []
-    for line in text.splitlines():
-        # the comment comes last, since it alone may hold the separator
-        cells = [cell.strip() for cell in line.split("|", len(JOB_FIELDS) - 1)]
+    for line in text.split("\n"):
+        cells = _cells(line)
         if len(cells) != len(JOB_FIELDS) or not re.fullmatch(r"\d{1,18}", cells[0], re.A):
             continue
         row = dict(zip(JOB_FIELDS, cells, strict=True))
@@ -153,6 +153,21 @@ def parse_queue(text: str) -> list[SlurmJob]:
             )
         )
     return found
+
+
+def _cells(line: str) -> list[str]:
+    """Return the cells of a line of squeue, which pads them to so many bytes.
+
+    Folders and comments may hold the separator.
+    """
+    ends = list(itertools.accumulate(width + 1 for width in JOB_FIELDS.values()))
+    padded = line.encode()
+    if len(padded) != ends[-1]:
+        return [cell.strip() for cell in line.split("|", len(JOB_FIELDS) - 1)]
+    return [
+        padded[start : end - 1].decode(errors="replace").strip()
+        for start, end in itertools.pairwise([0, *ends])
+    ]
 
 
 def stale_jobs(queue: Iterable[SlurmJob], workdir: str) -> list[SlurmJob]:
