@@ -67,15 +67,15 @@ def test_limits_of_each_account_and_of_the_gpu_type(quiet_slurm: Cluster) -> Non
 
 
 def test_every_kind_of_both_accounts(run: ClusterRun) -> None:
-    run.prepare(jobs=10, small=2, seconds="6,9", site={"slowdown": 1.5}).run()
-    run.check_outputs(set(range(10)))
+    run.prepare(jobs=14, small=2, seconds="6,9", site={"slowdown": 1.5}).run()
+    run.check_outputs(set(range(14)))
     run.check_limits()
     assert set(run.placed()) == {"clive_gpu", "clive_cpu", "maigan_gpu", "maigan_cpu"}
     devices = {event["job"].rpartition("_")[2]: event["kind"] for event in run.events
                if event["event"] == "place" and event["rule"] == "work"}  # fmt: skip
     for name, kind in devices.items():
         assert [line.split()[0] for line in run.traces(int(name))] == [kind]
-    assert f"placement: {10 + 2} jobs done" in run.log
+    assert f"placement: {14 + 2} jobs done" in run.log
 
 
 def test_dry_run_and_greedy_use_the_static_plan(run: ClusterRun) -> None:
