@@ -41,8 +41,10 @@ from tilewright.placement.preview import preview
 from tilewright.placement.routing import Plan
 from tilewright.placement.site import Site
 
-#: Raw voxels of a full cycle, in millions, and the cores it is reckoned for.
-FULL_MVOX = 63 * 1440 * 1920 * 20 * 4 / 1e6
+#: A sample of nine full cycles of four channels.
+FULL = DataSize(63, 20, 1440, 1920, 0.1, 9, 36)
+#: Raw voxels of one of its cycles, in millions, and the cores it is reckoned for.
+FULL_MVOX = FULL.tiles * FULL.tile_px * FULL.planes * FULL.channels / FULL.cycles / 1e6
 CORES = 8
 KINTSUGI_MIN = {"8 cores": 282, "a GPU": 22}
 METHODS = ("direct", "corrected_focus")
@@ -131,7 +133,6 @@ def report(method: str, run: Run, mvox: float, raw_b: int, most_b: int) -> None:
 def nine_cycles(folder: Path) -> None:
     """Print how long nine full cycles of four channels take on the worked example's CPU slots."""
     run = make_run(folder, cycles=9, channels=4, rows=1, cols=2, planes=2, tile_px=128)
-    size = DataSize(63, 20, 1440, 1920, 0.1, 9, 36)
     free = "\n".join(
         f"QOS={name}(2) GrpJobs=N(0) GrpTRES=cpu={cpus}(0),mem={gb * 1024}(0),gres/gpu=0(0)"
         for name, cpus, gb in (("clive", 104, 812), ("maigan", 80, 625))
@@ -146,7 +147,7 @@ def nine_cycles(folder: Path) -> None:
     for method in METHODS:
         run.edit(edf={"method": method})
         blocks = BlockSizes(direct_plane=method == "direct")
-        sizes = DataSizes(ShapeModel(blocks), lambda _: size, {})
+        sizes = DataSizes(ShapeModel(blocks), lambda _: FULL, {})
         with contextlib.chdir(folder):
             tasks = read_tasks(
                 find_snakefile(None), Path("config.yaml"), ["registration", "qc"], sizes

@@ -35,11 +35,16 @@ def accounts(slurm: Cluster, site: str = "profiles/hipergator/site.yaml") -> dic
     return dict(json.loads(done.stdout))
 
 
-def test_worked_example(quiet_slurm: Cluster) -> None:
-    found = accounts(quiet_slurm)
+def independent(found: dict[str, object]) -> list[tuple[str, str, int]]:
+    """Account, kind and slots of each pool, GPU and CPU jobs counted apart."""
     pools = found["pools"]
     assert isinstance(pools, dict)
-    assert [(p["account"], p["kind"], p["slots"]) for p in pools["independent"]] == [
+    return [(p["account"], p["kind"], p["slots"]) for p in pools["independent"]]
+
+
+def test_worked_example(quiet_slurm: Cluster) -> None:
+    found = accounts(quiet_slurm)
+    assert independent(found) == [
         ("clive", "gpu", 3),
         ("clive", "cpu", 11),
         ("maigan", "gpu", 2),
@@ -55,10 +60,7 @@ def test_worked_example(quiet_slurm: Cluster) -> None:
 def test_limits_of_each_account_and_of_the_gpu_type(quiet_slurm: Cluster) -> None:
     quiet_slurm.set_qos("clive", "MaxTRESPerAccount=cpu=40", "MaxJobsPerAccount=2")
     quiet_slurm.set_qos("maigan", "GrpTRES=gres/gpu:b200=1")
-    found = accounts(quiet_slurm)
-    pools = found["pools"]
-    assert isinstance(pools, dict)
-    assert [(p["account"], p["kind"], p["slots"]) for p in pools["independent"]] == [
+    assert independent(accounts(quiet_slurm)) == [
         ("clive", "gpu", 2),
         ("clive", "cpu", 2),
         ("maigan", "gpu", 1),
