@@ -150,12 +150,15 @@ def test_light_piled_up_at_the_ends_is_told(tmp_path: Path, scene: Scene) -> Non
     assert deconvolved(tmp_path, scene, sharp[[2, 0, 0, 0, 0]])["end_plane_excess"][0] == "warn"
 
 
-def projected(folder: Path, plane: NDArray[Any], **attributes: Any) -> dict[str, tuple[str, str]]:
+def projected(
+    folder: Path, scene: Scene, plane: NDArray[Any], **attributes: Any
+) -> dict[str, tuple[str, str]]:
     usage = {"plane_usage": [0.05, 0.2, 0.5, 0.2, 0.05], "excluded_planes": []}
     path = write_mosaic(folder / "edf.zarr", plane[None], **{**usage, **attributes})
     height = folder / "height.tif"
     tifffile.imwrite(height, np.linspace(0, 6, 40 * 40, dtype=np.float32).reshape(40, 40))
-    files = {"plane": [path], "height": [height]}
+    stack = write_mosaic(folder / "a.zarr", expose(scene.nuclei), pedestal_counts=PEDESTAL)
+    files = {"plane": [path], "height": [height], "mosaic": [stack]}
     judge_stage("edf", files, *outputs(folder), **PLANE)
     return {i.metric: (i.verdict, i.sentence) for i in checked(folder).items}
 
@@ -166,20 +169,36 @@ def in_focus(scene: Scene, seed: int = 0) -> NDArray[np.uint16]:
 
 
 def test_a_sharp_projection_passes(tmp_path: Path, scene: Scene) -> None:
-    found = projected(tmp_path, in_focus(scene), focus_ends=[0.0, 0.01])
+    found = projected(tmp_path, scene, in_focus(scene), focus_ends=[0.0, 0.01])
     assert "tissue_beyond" in found
     assert {verdict for verdict, _ in found.values()} == {"pass"}
+
+
+def test_light_resolution_and_dark_rings_of_a_projection_are_told(
+    tmp_path: Path, scene: Scene
+) -> None:
+    plane = in_focus(scene)
+    told = {"resolution_px": 7.0, "below_noise": 0.1 * plane.size}
+    found = projected(tmp_path, scene, np.minimum(plane * 2.6, 65535).astype(np.uint16), **told)
+    assert found["flux_factor"][0] != "pass"
+    assert found["resolution_px"][0] == "warn"
+    assert found["undershoot"][0] == "warn"
+    few = projected(tmp_path, scene, plane, resolution_px=None, below_noise=0)
+    assert "resolution_px" not in few
 
 
 def test_a_blurred_projection_is_told(tmp_path: Path, scene: Scene) -> None:
     blurred = ndimage.gaussian_filter(in_focus(scene).astype(float), 6).astype(np.uint16)
     noise = np.random.default_rng(0).poisson(30, blurred.shape)
-    assert projected(tmp_path, (blurred + noise).astype(np.uint16))["focus"][0] == "fail"
+    found = projected(tmp_path, scene, (blurred + noise).astype(np.uint16))
+    assert found["focus"][0] == "fail"
+    assert found["image_detail"][0] == "fail"
 
 
 def test_an_empty_projection_has_no_focus_to_judge(tmp_path: Path, scene: Scene) -> None:
     rng = np.random.default_rng(0)
-    verdict, sentence = projected(tmp_path, rng.poisson(50, (400, 400)).astype(np.uint16))["focus"]
+    empty = rng.poisson(50, in_focus(scene).shape).astype(np.uint16)
+    verdict, sentence = projected(tmp_path, scene, empty)["focus"]
     assert verdict == "warn"
     assert "no signal" in sentence
 
@@ -187,6 +206,7 @@ def test_an_empty_projection_has_no_focus_to_judge(tmp_path: Path, scene: Scene)
 def test_focus_beyond_the_stack_and_damaged_planes_are_told(tmp_path: Path, scene: Scene) -> None:
     found = projected(
         tmp_path,
+        scene,
         in_focus(scene),
         plane_usage=[0.8, 0.1, 0.05, 0.0, 0.05],
         excluded_planes=[{"z": 3, "reason": "blank"}],

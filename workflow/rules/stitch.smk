@@ -55,6 +55,7 @@ rule stitch:
         positions=layout.positions,
         flat=layout.flat,
         dark=layout.dark,
+        numbers=layout.illumination_json,
     output:
         stack(layout.stitch),
     log:
@@ -71,6 +72,5 @@ rule stitch:
         voxel_um=experiment.voxel_um,
         options=experiment.options("stitch"),
         output=experiment.options("output", "chunk_px", "ome_zarr_version"),
-        saturation_counts=experiment.options("camera")["saturation_counts"],
     script:
         "../scripts/stitch.py"

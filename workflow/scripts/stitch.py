@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tilewright.io.illumination import read_illumination
+from tilewright.io.illumination import read_illumination, read_numbers
 from tilewright.io.positions import read_positions
 from tilewright.io.tiles import open_tiles
 from tilewright.runtime.job import running
@@ -18,6 +18,6 @@ with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wi
         voxel_um=tuple(snakemake.params.voxel_um),
         chunk_px=snakemake.params.output["chunk_px"],
         ome_zarr_version=snakemake.params.output["ome_zarr_version"],
-        saturation_counts=snakemake.params.saturation_counts,
+        saturation_counts=read_numbers(snakemake.input.numbers)["saturation_counts"],
         **snakemake.params.options,
     )

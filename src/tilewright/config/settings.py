@@ -206,7 +206,8 @@ class OutputSettings(Section):
     chunk_px: int = Field(default=1024, ge=128, multiple_of=16)
     ome_zarr_version: Literal["0.4", "0.5"] = "0.4"
     tiff_compression: Literal["deflate", "zstd"] = "deflate"
-    tiff_tile_px: int = Field(default=512, ge=128, multiple_of=16)
+    # Viewers in browsers (Viv) read tiles of powers of two only.
+    tiff_tile_px: Literal[128, 256, 512, 1024, 2048] = 512
 
 
 class ThresholdSettings(Section):

@@ -8,6 +8,7 @@ take at each pixel. :mod:`tilewright.kernels.direct_finish` has what comes befor
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,7 +104,7 @@ class FocusMaps:
         if any(n % 8 or n < 16 for n in window):
             raise ValueError(f"a window of {window} px; its sides must be multiples of 8 from 16")
         self.backend, self.noise, self.pedestal = backend, noise, pedestal_counts
-        self.window = window
+        self.channel, self.window = channel, window
         self.planes = [int(z) for z in np.flatnonzero(channel.kept)]
         self._depths = len(channel.kept)
         self._spreads, self._sheet = channel.spreads, channel.sheet_spread
@@ -112,6 +113,11 @@ class FocusMaps:
         # Of white noise of variance 1, as much as the band leaves in it.
         self._band_noise = float(np.mean(np.square(_both_halves(band, window))) / 4)
         self._band = backend.asarray(band / 4)
+
+    def of_planes(self, kept: NDArray[np.bool_]) -> FocusMaps:
+        """Return the maps of the same windows by other planes (z,)."""
+        channel = replace(self.channel, kept=kept)
+        return FocusMaps(self.backend, channel, self.noise, self.pedestal, self.window)
 
     def look(self, stack: Any) -> _Focus:
         """Return what a window's stack (z, y, x) of raw counts shows.

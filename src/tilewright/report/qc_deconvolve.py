@@ -36,8 +36,7 @@ def findings(subject: Subject, files: Files) -> Findings:
     before, after = open_mosaic(files["mosaic"]), open_mosaic(files["deconvolved"])
     scan = scan_focus(backend, before, side=_CROP_PX, count=_BLOCKS)
     light = measure_light(before, after, scan)
-    moats = moat_depths(backend, before, after, scan)
-    ring = float(np.median(moats)) if moats else None
+    ring = moat_depth(backend, before, after, scan, scan.best_plane)
     total, kept = light.sum(axis=1).tolist()
     ratio = kept / total if total > 0 and kept > 0 else float("nan")
     # How far the brighter end plane lies over the mean plane.
@@ -46,7 +45,7 @@ def findings(subject: Subject, files: Files) -> Findings:
     excess = max(float(light[1, [0, -1]].max() / mean - 1), 0.0) if thick and mean > 0 else None
     thin = "" if thick else "the stack has fewer than three planes"
     items = [
-        subject.judge("ringing", ring, "" if moats else "nothing is bright"),
+        subject.judge("ringing", ring, "nothing is bright" if ring is None else ""),
         subject.judge("flux_factor", max(ratio, 1 / ratio), "more" if ratio >= 1 else "less"),
         subject.judge("end_plane_excess", excess, thin),
     ]
@@ -54,8 +53,10 @@ def findings(subject: Subject, files: Files) -> Findings:
     return Findings(items, numbers, (subject.name, before, after, scan, light))
 
 
-def _block(mosaic: Mosaic, z: int | slice, at: tuple[int, int], side: int) -> NDArray[np.float32]:
-    """Read a block as light: zero light is 0."""
+def block_light(
+    mosaic: Mosaic, z: int | slice, at: tuple[int, int], side: int
+) -> NDArray[np.float32]:
+    """Return a block (y, x), or (z, y, x), as light: zero light is 0."""
     pixels = mosaic.read(z, slice(at[0], at[0] + side), slice(at[1], at[1] + side))
     pedestal = np.float32(mosaic.attributes.get("pedestal_counts", 0))
     return np.asarray(pixels.astype(np.float32) - pedestal)
@@ -66,25 +67,28 @@ def measure_light(before: Mosaic, after: Mosaic, scan: FocusScan) -> Light:
     totals = np.zeros((2, before.shape[0]))
     for at in scan.blocks:
         for k, mosaic in enumerate((before, after)):
-            column = _block(mosaic, slice(None), at, scan.side)
+            column = block_light(mosaic, slice(None), at, scan.side)
             totals[k] += column.sum(axis=(1, 2), dtype=np.float64)
     return totals
 
 
-def moat_depths(backend: Backend, before: Mosaic, after: Mosaic, scan: FocusScan) -> list[float]:
-    """Return the undershoot that deconvolution added in each scanned block with bright objects.
+def moat_depth(
+    backend: Backend, before: Mosaic, after: Mosaic, scan: FocusScan, z: int
+) -> float | None:
+    """Return the undershoot of plane ``z`` of ``after``, median of blocks with bright objects.
 
-    Bright rims are not counted: sharpened membranes and vessel walls are rims too.
+    Over that of the sharpest plane ``before``. Bright rims are not counted: sharpened membranes
+    and vessel walls are rims too. None where nothing is bright.
     """
     depths = []
     for at in scan.blocks:
-        plane = _block(after, scan.best_plane, at, scan.side)
-        raw = _block(before, scan.best_plane, at, scan.side)
+        plane = block_light(after, z, at, scan.side)
+        raw = block_light(before, scan.best_plane, at, scan.side)
         with np.errstate(invalid="ignore"):  # a shell without pixels has no mean
             depth = ringing(backend, plane, raw).undershoot
         if np.isfinite(depth):
             depths.append(depth)
-    return depths
+    return float(np.median(depths)) if depths else None
 
 
 def draw(views: Sequence[tuple[str, Mosaic, Mosaic, FocusScan, Light]], path: Path) -> None:
@@ -93,7 +97,7 @@ def draw(views: Sequence[tuple[str, Mosaic, Mosaic, FocusScan, Light]], path: Pa
     grid = figure.subplots(len(views), 4, squeeze=False, width_ratios=(1, 1, 0.75, 0.75))
     for row, (marker, before, after, scan, light) in zip(grid, views, strict=True):
         z, told = scan.best_plane, after.attributes
-        images = [_block(mosaic, z, scan.blocks[0], scan.side) for mosaic in (before, after)]
+        images = [block_light(mosaic, z, scan.blocks[0], scan.side) for mosaic in (before, after)]
         show(row[0], images[0], f"{marker}, plane {z + 1}: before")
         scale_bar(row[0], before.voxel_um[2], scan.side)
         show(row[1], images[1], f"after {told.get('iterations', '?')} iterations")

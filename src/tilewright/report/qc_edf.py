@@ -11,10 +11,16 @@ from numpy.typing import NDArray
 
 from tilewright.io.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.backend import cpu_backend
+from tilewright.kernels.metrics import focus_score
+from tilewright.kernels.resolution import FINEST_PX
 from tilewright.report.figures import BLUE, new_figure, plain, save_png, scale_bar, show
 from tilewright.report.places import FocusScan, scan_focus
+from tilewright.report.qc_deconvolve import block_light, moat_depth
 from tilewright.report.quality import Files, Findings
 from tilewright.report.verdict import Item, Subject
+
+#: Blocks compared with the stack, and their side: columns of 20 planes are 5 MB each.
+_BLOCKS, _BLOCK_PX = 8, 256
 
 CAPTION = (
     "Cycle {cycle}: the in-focus plane of each channel, the height at which the tissue was "
@@ -23,12 +29,16 @@ CAPTION = (
 
 
 def findings(subject: Subject, files: Files) -> Findings:
-    """Judge the in-focus plane of one channel by ``plane`` and its ``height`` map."""
+    """Judge the in-focus ``plane`` of one channel, its ``height`` map and the ``mosaic``."""
     plane = open_mosaic(files["plane"])
     height = np.squeeze(tifffile.imread(files["height"])).astype(np.float32)
     scan = scan_focus(cpu_backend(), plane)
-    view = (subject.name, plane, scan, height)
-    return Findings(_judge(subject, plane, scan), dict(plane.attributes), view)
+    items = [
+        *_judge(subject, plane, scan),
+        *_compared(subject, plane, open_mosaic(files["mosaic"])),
+    ]
+    numbers = {**plane.attributes, "height_um": np.percentile(height, (5, 50, 95)).tolist()}
+    return Findings(items, numbers, (subject.name, plane, scan, height))
 
 
 def _judge(subject: Subject, plane: Mosaic, scan: FocusScan) -> list[Item]:
@@ -55,6 +65,49 @@ def _judge(subject: Subject, plane: Mosaic, scan: FocusScan) -> list[Item]:
             detail = ", ".join(f"plane {z}: {share:.0%}" for z, share in named if share)
             items.append(subject.judge("tissue_beyond", max(ends), detail))
     return items
+
+
+def _compared(subject: Subject, plane: Mosaic, stack: Mosaic) -> list[Item]:
+    """Judge what became of the raw stack's light, and what the stage says of its filters."""
+    backend, told = cpu_backend(), plane.attributes
+    scan = scan_focus(backend, stack, side=_BLOCK_PX, count=_BLOCKS)
+    moat = moat_depth(backend, stack, plane, scan, 0)
+    kept = np.ones(stack.shape[0], bool)
+    kept[[int(entry["z"]) for entry in told.get("excluded_planes", [])]] = False
+    before, after = (
+        sum(float(block_light(mosaic, slice(None), at, scan.side)[z].mean()) for at in scan.blocks)
+        for mosaic, z in ((stack, kept), (plane, [0]))
+    )
+    # What was found to be haze was taken out on purpose.
+    after += len(scan.blocks) * float(told.get("haze_counts", 0.0))
+    ratio = after / before if before > 0 and after > 0 else float("nan")
+    which = "" if abs(ratio - 1) < 0.01 else "more" if ratio > 1 else "less"
+    items = [
+        subject.judge("ringing", moat, "nothing is bright" if moat is None else ""),
+        subject.judge("flux_factor", max(ratio, 1 / ratio), which),
+        _detail(subject, plane, scan),
+    ]
+    if told.get("resolution_px") is not None:  # it takes four planes
+        resolution = float(told["resolution_px"])
+        fine = ", as fine as the pixels" if resolution == FINEST_PX else ""
+        detail = f"{resolution * plane.voxel_um[2]:.3g} µm{fine}"
+        items.append(subject.judge("resolution_px", resolution, detail))
+    if "below_noise" in told:
+        area = float(np.prod(plane.shape))
+        items.append(subject.judge("undershoot", told["below_noise"] / area))
+    return items
+
+
+def _detail(subject: Subject, plane: Mosaic, scan: FocusScan) -> Item:
+    """Judge the plane's fine detail by that of each block's sharpest raw plane."""
+    ratios = []
+    for at, scores in zip(scan.blocks, scan.scores, strict=True):
+        if np.isfinite(scores).any():
+            score = focus_score(cpu_backend(), block_light(plane, 0, at, scan.side)).score
+            ratios.append(score / float(np.nanmax(scores)) if np.isfinite(score) else 0.0)
+    if not ratios:
+        return subject.judge("image_detail", None, "nothing in the stack is in focus")
+    return subject.judge("image_detail", float(np.median(ratios)))
 
 
 def draw(views: Sequence[tuple[str, Mosaic, FocusScan, NDArray[np.float32]]], path: Path) -> None:

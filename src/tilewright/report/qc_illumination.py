@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.io.illumination import CLIPPED_BELOW, OFFSET_BOUND, read_plane
+from tilewright.io.illumination import CLIPPED_BELOW, OFFSET_BOUND, read_numbers, read_plane
 from tilewright.report.figures import new_figure, save_png, show
 from tilewright.report.quality import Files, Findings
 from tilewright.report.verdict import Subject
@@ -25,7 +24,7 @@ CAPTION = (
 def findings(subject: Subject, files: Files) -> Findings:
     """Judge the flat-field of one channel by ``flat`` and ``numbers`` of ``illumination``."""
     flat = read_plane(Path(files["flat"]))
-    found = json.loads(Path(files["numbers"]).read_text(encoding="utf-8"))
+    found = read_numbers(files["numbers"])
     ratio, error = found.get("heldout_log_ratio"), found.get("flat_error")
     held_out = f"method {_how(found)}" if ratio is not None else "too few overlaps with tissue"
     overlaps = "" if error is not None else "no overlaps to judge it by"
@@ -47,7 +46,7 @@ def _how(numbers: Mapping[str, Any]) -> str:
     zero = f", offset {bound}{offset:g}" if isinstance(offset, int | float) else ""
     clips = ""
     if numbers.get("saturation_method") == CLIPPED_BELOW:
-        clips = f", saturates at {numbers['saturation_counts']:g}: set camera.saturation_counts"
+        clips = f", saturates at {numbers['saturation_counts']:g}"
     return f"{numbers.get('method', 'unknown')}{zero}{clips}"
 
 

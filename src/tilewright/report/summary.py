@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
@@ -12,7 +10,7 @@ from typing import Any, Literal
 
 from tilewright.report.quality import judge_again, read_quality
 from tilewright.report.verdict import Item, worst
-from tilewright.runtime.files import write_whole
+from tilewright.runtime.files import csv_text, write_whole
 
 _COLUMNS = ("sample", "cycle", "channel", "marker", "verdict", "reasons")
 
@@ -78,7 +76,8 @@ def write_summary(
     }
     write_whole(qc_json, json.dumps(content, indent=1, allow_nan=False) + "\n")
     columns = [f.name for f in fields(Item) if f.name != "detail"]  # the sentence holds it
-    write_whole(qc_csv, _table(columns, [asdict(item) for item in items]))
+    rows = [{name: getattr(item, name) for name in columns} for item in items]
+    write_whole(qc_csv, csv_text(columns, rows))
     return items
 
 
@@ -98,7 +97,7 @@ def write_trusted_markers(
     """
     content = json.loads(qc_json.read_text(encoding="utf-8"))
     items = [Item(**item) for item in content["items"]]
-    write_whole(output, _table(_COLUMNS, trusted_markers(items, channels)))
+    write_whole(output, csv_text(_COLUMNS, trusted_markers(items, channels)))
     return items
 
 
@@ -120,11 +119,3 @@ def stop_on_failure(items: Iterable[Item], on_fail: Literal["stop", "continue"])
         raise QualityError(
             f"{len(failed)} quality items failed and qc.on_fail is 'stop':\n" + "\n".join(lines)
         )
-
-
-def _table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()

@@ -10,9 +10,10 @@ the mosaic, which is continued by its mirror image: the tiling does not show.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -35,6 +36,7 @@ from tilewright.kernels.direct_finish import (
 )
 from tilewright.kernels.direct_plane import HALO_PX, POOL_PX, DirectPlane
 from tilewright.stages.direct_plan import DirectPlan, look
+from tilewright.stages.stack_survey import ceiling_of
 from tilewright.stages.tile_planes import abandoning_pool
 from tilewright.stages.tile_windows import Region, regions, spans, with_halo
 
@@ -48,16 +50,22 @@ _TILE_PX = 1024
 _LEAST_TILE_PX = 128
 _SCRATCH_CHUNK_PX = 256
 _SMALLEST = Smallest("edf_plane", "all planes of its smallest tile with halo")
+#: Pixels so many standard deviations of their noise below zero are no noise.
+_DEEP = 3.0
 _FREE: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 _T = TypeVar("_T")
 
 
 class Streamed(NamedTuple):
-    """Heights in planes, pixels by sharpest plane (last: undecided), pixels clipped low, high."""
+    """Heights in planes, pixels by sharpest plane (last: undecided), pixels clipped low, high.
+
+    ``record`` is what the output says besides.
+    """
 
     heights: NDArray[np.float32]
     usage: NDArray[np.int64]
     clipped: NDArray[np.int64]
+    record: Mapping[str, Any] = MappingProxyType({})
 
 
 def stream_direct(
@@ -90,7 +98,8 @@ def stream_direct(
         streamed, coarse = run.estimate()
         floor = backend.to_numpy(floor_of(backend, coarse))
         run.finish(floor, writer, streamed.clipped)
-        return streamed
+        haze_counts = plan.haze_share * float(floor.mean(dtype=np.float64))
+        return streamed._replace(record={**streamed.record, "haze_counts": round(haze_counts, 2)})
 
     def smaller(tile_px: int) -> int | None:
         halved = tile_px
@@ -126,6 +135,7 @@ class _Tile(NamedTuple):
     heights: NDArray[np.float32]
     votes: NDArray[np.int64]
     below: int
+    deep: int
     coarse: NDArray[np.float32]
     seen: NDArray[np.bool_]
 
@@ -142,10 +152,7 @@ class _Run:
         self.shape = mosaic.shape[1:]
         y, x = (-(-n // FLOOR_PX) * FLOOR_PX for n in self.shape)
         self.whole = (y, x)
-        integer = np.issubdtype(mosaic.dtype, np.integer)
-        largest = float(np.iinfo(mosaic.dtype).max) if integer else np.inf
-        said = mosaic.attributes.get("saturated_from_counts")
-        self.ceiling = largest if said is None else min(float(said), largest)
+        self.ceiling = ceiling_of(mosaic)
 
     @contextlib.contextmanager
     def _stores(self) -> Iterator[dict[str, StoreWriter]]:
@@ -188,6 +195,7 @@ class _Run:
         heights = np.zeros([-(-n // HEIGHT_STEP_PX) for n in self.shape], np.float32)
         usage = np.zeros(self.mosaic.shape[0] + 1, np.int64)
         clipped = np.zeros(2, np.int64)
+        deep = 0
         with self._stores() as stores:
 
             def one(tile: Region) -> _Tile:
@@ -198,8 +206,10 @@ class _Run:
                 coarse[at], seen[at], heights[at] = tile.coarse, tile.seen, tile.heights
                 usage += tile.votes
                 clipped[0] += tile.below
+                deep += tile.deep
         # As if what was not seen were like what was: the floor shall not fall towards gaps.
-        return Streamed(heights, usage, clipped), filled(coarse[None], seen)[0]
+        found = Streamed(heights, usage, clipped, {"below_noise": deep})
+        return found, filled(coarse[None], seen)[0]
 
     def _project(self, direct: DirectPlane, stores: dict[str, StoreWriter], tile: Region) -> _Tile:
         """Estimate a tile and write what is large."""
@@ -261,11 +271,14 @@ class _Run:
         sampled = inside[::HEIGHT_STEP_PX, ::HEIGHT_STEP_PX]
         heights = found.height[::step, ::step][: sampled.shape[0], : sampled.shape[1]]
         middle = np.float32(np.flatnonzero(self.plan.channel.kept).mean())
-        below = int(np.count_nonzero(inside & (np.rint(found.image[:rows, :columns]) < 0)))
+        image = found.image[:rows, :columns]
+        below = int(np.count_nonzero(inside & (np.rint(image) < 0)))
+        noise = np.sqrt(found.variance).repeat(POOL_PX, axis=0).repeat(POOL_PX, axis=1)
+        deep = int(np.count_nonzero(inside & (image < -_DEEP * noise[:rows, :columns] - 0.5)))
         cells = there.reshape(len(found.coarse), FLOOR_PX, -1, FLOOR_PX)
         seen = np.asarray(cells.all(axis=(1, 3)))
         heights = np.where(sampled, heights, middle)
-        return _Tile(tile, heights, votes, below, found.coarse, seen)
+        return _Tile(tile, heights, votes, below, deep, found.coarse, seen)
 
     def finish(
         self, floor: NDArray[np.float32], writer: StoreWriter, clipped: NDArray[np.int64]

@@ -24,7 +24,8 @@ from tilewright.kernels.direct_filters import (
 from tilewright.kernels.direct_finish import filled, haze_moments, haze_share, mirrored
 from tilewright.kernels.direct_plane import HALO_PX, DirectPlane, FocusMaps
 from tilewright.kernels.noise import NoiseModel
-from tilewright.stages.stack_survey import sample_cells, unseen
+from tilewright.kernels.resolution import plane_resolution_px
+from tilewright.stages.stack_survey import ceiling_of, sample_cells, unseen
 
 #: Sample windows, the liveliest of those that the survey looks at, and their side.
 _SAMPLES, _SAMPLE_PX = 6, 512
@@ -50,6 +51,8 @@ class DirectPlan:
         Counts without light.
     haze_share : float
         Share of the plane's floor that no plane focuses.
+    resolution_px : float or None
+        Of the sample windows, see :func:`tilewright.kernels.resolution.plane_resolution_px`.
     """
 
     channel: Channel
@@ -57,6 +60,7 @@ class DirectPlan:
     noise: NoiseModel
     pedestal_counts: float
     haze_share: float
+    resolution_px: float | None
 
     @property
     def record(self) -> dict[str, Any]:
@@ -65,6 +69,7 @@ class DirectPlan:
             "method": "direct",
             "scale": 1.0,
             "haze_share": self.haze_share,
+            "resolution_px": self.resolution_px,
             "noise_gain": self.noise.gain,
             "read_noise_counts": self.noise.read_noise_counts,
         }
@@ -115,7 +120,8 @@ def plan_direct(
     filters = make_filters(channel, np.asarray(used))
     estimate = DirectPlane(maps, filters)
     moments = [haze_moments(channel, maps, s, estimate.project(s)) for s in samples]
-    return DirectPlan(channel, filters, noise, pedestal, haze_share(moments))
+    resolution = plane_resolution_px(maps, np.asarray(used), samples, ceiling_of(mosaic))
+    return DirectPlan(channel, filters, noise, pedestal, haze_share(moments), resolution)
 
 
 def _samples(mosaic: Mosaic, kept: NDArray[np.bool_], pedestal: float) -> Iterator[NDArray[Any]]:

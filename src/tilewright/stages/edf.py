@@ -32,6 +32,7 @@ from tilewright.kernels.focus import (
     soft_focus,
     trust_in,
 )
+from tilewright.kernels.noise import NoiseModel
 from tilewright.runtime.files import scratch_beside, whole_or_nothing
 from tilewright.stages.direct_edf import GPU_THREADS, HEIGHT_STEP_PX, Streamed, stream_direct
 from tilewright.stages.direct_plan import DirectPlan, direct_psf_size, plan_direct
@@ -73,8 +74,10 @@ def edf_plane(
     ``excluded_planes`` and ``flagged_planes`` (lists of ``z`` and ``reason``), for
     ``soft_focus`` and ``direct`` the camera noise found, ``noise_gain`` and
     ``read_noise_counts``, and for ``direct`` the ``haze_share`` of the plane's floor that was
-    taken out. The height map is a float32 TIFF, in µm above plane 0, of every eighth pixel (the
-    soft argmax of the focus energy; mid-stack where nothing is in focus).
+    taken out, its mean in counts (``haze_counts``), ``resolution_px`` (None: fewer than four
+    planes) and the pixels more than three standard deviations below zero (``below_noise``). The
+    height map is a float32 TIFF, in µm above plane 0, of every eighth pixel (the soft argmax of
+    the focus energy; mid-stack where nothing is in focus).
 
     Parameters
     ----------
@@ -130,7 +133,7 @@ def edf_plane(
         else:
             with scratch_beside(Path(output)) as folder:
                 done = stream_direct(backend, mosaic, job.direct, writer, folder)
-        heights, usage, clipped = done
+        heights, usage, clipped, record = done
         decided = max(int(usage[:-1].sum()), 1)
         writer.attributes.update(
             pedestal_counts=0,
@@ -139,6 +142,7 @@ def edf_plane(
             plane_usage=[round(float(n) / decided, 6) for n in usage[:-1]],
             undecided_fraction=round(float(usage[-1]) / max(int(usage.sum()), 1), 6),
             **job.record,
+            **record,
         )
         tifffile.imwrite(
             height_partial, heights * np.float32(mosaic.voxel_um[0]), metadata=None, software=False
@@ -287,15 +291,18 @@ def plan_projection(
             "deconvolved; give the stitched one, or psf_mean"
         )
     kept = np.ones(mosaic.shape[0], bool)
-    if not deconvolved:
-        survey = survey_stack(backend, mosaic)
+    survey = None if deconvolved else survey_stack(backend, mosaic)
+    if survey is not None:
         told, kept = survey.record, survey.kept
         if not kept.any():
             raise EdfError(f"no plane of {mosaic.path} is usable: {survey.verdicts[0].reason}")
-    if method == "direct" and kept.sum() > 1:
-        job = _direct_job(job, backend, mosaic, kept, pedestal, optics, psf_file)
-    elif method == "soft_focus" or not deconvolved:
-        job = _soft_focus_job(job, backend, mosaic, kept, pedestal)
+    if method == "direct" and survey is not None and kept.sum() > 1:
+        psf = mosaic_psf(mosaic, optics or {}, psf_file, **direct_psf_size(mosaic))
+        plan = plan_direct(backend, mosaic, kept, survey.noise, psf)
+        job = replace(job, record=plan.record, direct=plan)
+    elif method == "soft_focus" or survey is not None:
+        noise = survey.noise if survey else measure_noise(backend, mosaic, kept, pedestal)
+        job = _soft_focus_job(job, noise, kept, pedestal)
     elif method == "corrected_focus":
         if focus is None:
             raise EdfError("edf: method corrected_focus needs the focus that deconvolving gives")
@@ -365,26 +372,9 @@ def _psf_mean_job(
     )
 
 
-def _direct_job(
-    job: ProjectionPlan,
-    backend: Backend,
-    mosaic: Mosaic,
-    kept: NDArray[np.bool_],
-    pedestal: float,
-    optics: Mapping[str, float | None] | None,
-    psf_file: str | Path | None,
-) -> ProjectionPlan:
-    psf = mosaic_psf(mosaic, optics or {}, psf_file, **direct_psf_size(mosaic))
-    noise = measure_noise(backend, mosaic, kept, pedestal)
-    plan = plan_direct(backend, mosaic, kept, noise, psf)
-    return replace(job, record=plan.record, direct=plan)
-
-
 def _soft_focus_job(
-    job: ProjectionPlan, backend: Backend, mosaic: Mosaic, kept: NDArray[np.bool_], pedestal: float
+    job: ProjectionPlan, noise: NoiseModel, kept: NDArray[np.bool_], pedestal: float
 ) -> ProjectionPlan:
-    noise = measure_noise(backend, mosaic, kept, pedestal)
-
     def run(backend: Backend, stack: NDArray[Any]) -> Projection:
         return soft_focus(backend, stack, noise, pedestal, kept)
 

@@ -67,20 +67,30 @@ class StackSurvey:
 def survey_stack(backend: Backend, mosaic: Mosaic) -> StackSurvey:
     """Return what a sample of a raw mosaic tells; where every plane is bad none is kept."""
     pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
-    integer = np.issubdtype(mosaic.dtype, np.integer)
-    ceiling = float(np.iinfo(mosaic.dtype).max) if integer else np.inf
+    ceiling = ceiling_of(mosaic)
     cells = sample_cells(mosaic)
     samples = [
         sample_planes(backend, mosaic.read(slice(None), cell.y, cell.x), ceiling)
         for cell in tqdm(cells, desc="planes", unit="chunk", mininterval=5)
     ]
     verdicts = judge_planes(samples, pedestal)
-    noise = measure_noise(backend, mosaic, kept_planes(mosaic, verdicts), pedestal)
+    before = kept_planes(mosaic, verdicts)
+    noise = measure_noise(backend, mosaic, before, pedestal)
     pairs = _compare(backend, mosaic, cells, noise, pedestal)
     if pairs is not None:
         verdicts = judge_planes(samples, pedestal, pairs)
     kept = kept_planes(mosaic, verdicts)
+    if not np.array_equal(kept, before):
+        noise = measure_noise(backend, mosaic, kept, pedestal)
     return StackSurvey(verdicts, kept, noise, pairs.ends if pairs is not None else (0.0, 0.0))
+
+
+def ceiling_of(mosaic: Mosaic) -> float:
+    """Return from which counts on a pixel of a stitched mosaic may be saturated."""
+    integer = np.issubdtype(mosaic.dtype, np.integer)
+    largest = float(np.iinfo(mosaic.dtype).max) if integer else np.inf
+    said = mosaic.attributes.get("saturated_from_counts")
+    return largest if said is None else min(float(said), largest)
 
 
 def kept_planes(mosaic: Mosaic, verdicts: list[PlaneVerdict]) -> NDArray[np.bool_]:

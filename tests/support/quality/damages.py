@@ -82,10 +82,11 @@ def baseline(bench: Bench) -> dict[tuple[str, int, str, str], Item]:
     items = [
         item
         for cycle in CYCLES
-        for stage in ("illumination", "tile_positions", "stitch", "deconvolve", "edf", "image")
+        for stage in ("illumination", "tile_positions", "stitch", "edf", "image")
         for item in bench.quality(stage, cycle)
     ]
-    return {key_of(item): item for item in [*items, *bench.quality("register", 2)]}
+    others = [*bench.quality("deconvolve", 1), *bench.quality("register", 2)]
+    return {key_of(item): item for item in [*items, *others]}
 
 
 def judge_damage(
@@ -215,6 +216,11 @@ DAMAGES = (
         "cycle 1 channel 1 .*plane 3 row 1 column 0",
     ),
     Damage("deconvolved with the PSF of another objective", faults.wrong_psf, "cycle 1 channel 1"),
+    Damage(
+        "an in-focus plane made with the PSF of another objective",
+        faults.wrong_optics,
+        "cycle 1 channel 1",
+    ),
     Damage(
         "2.5 times the light after deconvolution", faults.more_light, "cycle 1 channel 1 .*light"
     ),

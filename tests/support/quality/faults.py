@@ -155,6 +155,11 @@ def wrong_psf(bench: Bench) -> Asked:
     return [("deconvolve", 1, ("1",))]
 
 
+def wrong_optics(bench: Bench) -> Asked:
+    bench.edf(1, "1", numerical_aperture=0.25)
+    return [("edf", 1, ("1",))]
+
+
 def more_light(bench: Bench) -> Asked:
     bench.edit_mosaic("deconvolve", 1, "1", lambda stack: stack * np.float32(2.5))
     return [("deconvolve", 1, ("1",))]

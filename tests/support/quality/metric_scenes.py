@@ -34,6 +34,24 @@ def eight_bits(bench: Bench) -> Asked:
     return [("illumination", 1, ("2",))]
 
 
+def few_photons(bench: Bench) -> Asked:
+    rng = np.random.default_rng(0)
+
+    def edit(stack: Array) -> Array:
+        light = rng.poisson(np.maximum(stack.astype(float) - 100, 0) / 30000) * 30.0
+        return np.asarray(light + rng.normal(100, 3, stack.shape))
+
+    bench.edit_raw(1, "2", edit)
+    bench.stitch(1, "2")
+    bench.edf(1, "2")
+    return [("edf", 1, ("2",))]
+
+
+def sharper_optics(bench: Bench) -> Asked:
+    bench.edf(1, "1", numerical_aperture=0.95)
+    return [("edf", 1, ("1",))]
+
+
 def deep_vignette(bench: Bench) -> Asked:
     def edit(flat: Array) -> Array:
         y, x = np.meshgrid(*[np.linspace(-1, 1, n) for n in flat.shape], indexing="ij")
@@ -212,6 +230,8 @@ WARNS: dict[str, str | tuple[str, Harm]] = {
     ),
     "tile_change": "a step of 20 % in the mosaic",
     "blank_area": "a chunk of the mosaic not written",
+    "resolution_px": ("a channel of a few photons", few_photons),
+    "undershoot": ("a plane made with the PSF of a larger aperture", sharper_optics),
     "below_zero": "a dark-field 150 counts too high",
     "overlap_shift_px": "one tile 3 px off in `positions.csv`",
     "unlike_overlaps": "a tile is a copy of another",

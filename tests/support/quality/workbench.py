@@ -23,7 +23,12 @@ from tests.support.runs import Run, make_run
 from tilewright.config.checks import check_raw
 from tilewright.config.experiment import Experiment, load_experiment
 from tilewright.config.layout import Layout
-from tilewright.io.illumination import Illumination, read_illumination, write_illumination
+from tilewright.io.illumination import (
+    Illumination,
+    read_illumination,
+    read_numbers,
+    write_illumination,
+)
 from tilewright.io.mosaic import create_mosaic, open_mosaic
 from tilewright.io.npz import write_npz
 from tilewright.io.positions import read_positions
@@ -148,7 +153,9 @@ class Bench:
             backend=_BACKEND,
             voxel_um=self.experiment.voxel_um,
             chunk_px=CHUNK_PX,
-            saturation_counts=self.experiment.options("camera")["saturation_counts"],
+            saturation_counts=read_numbers(self.path("illumination_json", cycle, channel))[
+                "saturation_counts"
+            ],
             **{**self.experiment.options("stitch"), **options},
         )
 
@@ -157,23 +164,21 @@ class Bench:
         deconvolve(
             self.path("stitch", cycle, channel),
             self.path("deconvolve", cycle, channel),
-            focus_output=self.path("deconvolve_focus", cycle, channel),
             backend=_BACKEND,
             optics={**self.experiment.optics_of(cycle, channel), **optics},
             gain_counts_per_photon=self.experiment.options("camera")["gain_counts_per_photon"],
             **self.experiment.options("deconvolve"),
         )
 
-    def edf(self, cycle: int, channel: str) -> None:
+    def edf(self, cycle: int, channel: str, **optics: Any) -> None:
         """Project one channel onto its in-focus plane."""
         edf_plane(
-            self.path("deconvolve", cycle, channel),
+            self.path("stitch", cycle, channel),
             self.path("edf", cycle, channel),
             self.path("height", cycle, channel),
             backend=_BACKEND,
-            focus=self.path("deconvolve_focus", cycle, channel),
-            optics=self.experiment.optics_of(cycle, channel),
-            method="corrected_focus",
+            optics={**self.experiment.optics_of(cycle, channel), **optics},
+            method="direct",
         )
 
     def register(self, cycle: int = 2) -> None:
@@ -228,7 +233,7 @@ class Bench:
                 "positions": self.path("positions", cycle),
             },
             "deconvolve": {"mosaic": of("stitch"), "deconvolved": of("deconvolve")},
-            "edf": {"plane": of("edf"), "height": of("height")},
+            "edf": {"plane": of("edf"), "height": of("height"), "mosaic": of("stitch")},
             "register": {
                 "reference": self.path("edf", 1, "1"), "moving": self.path("edf", cycle, "1"),
                 "transform": self.path("transform", cycle),
@@ -345,8 +350,10 @@ def make_bench(folder: Path) -> Bench:
             bench.illumination(cycle, channel)
         bench.positions(cycle)
         for channel in CHANNELS:
-            for step in (bench.stitch, bench.deconvolve, bench.edf):
-                step(cycle, channel)
+            bench.stitch(cycle, channel)
+            bench.edf(cycle, channel)
+    for channel in CHANNELS:
+        bench.deconvolve(1, channel)
     bench.register()
     bench.assemble()
     return bench
