@@ -1,0 +1,113 @@
+"""``tilewright export``: the registered images as other tools and archives want them."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import typer
+
+from tilewright.commands.dag import read_experiment
+from tilewright.config.experiment import ConfigError, Experiment
+from tilewright.config.layout import Layout
+from tilewright.io.exports import (
+    CONSUMERS,
+    ExportError,
+    ImageChannel,
+    RegisteredImage,
+    export,
+)
+from tilewright.io.ome_zarr import open_image
+from tilewright.io.zarr_store import StoreError
+
+
+def show_export(configfile: Path, to: str, output: Path, cells: str | None) -> None:
+    """Export the image of every sample, and say what was written."""
+    try:
+        if to not in CONSUMERS:
+            raise ExportError(f"--to is {to!r}; give one of {', '.join(CONSUMERS)}")
+        if cells is not None and to != "hubmap":
+            raise ExportError("--cells is for hubmap alone")
+        experiment = read_experiment(configfile)
+        results = Path(experiment.settings.results).resolve()
+        if output.resolve() == results or results in output.resolve().parents:
+            raise ExportError(f"-o is {output}, in the results; give another folder")
+        images = registered_images(experiment, cells)
+        written = [path for image in images for path in export(image, to, output)]
+    except (ConfigError, ExportError, StoreError, OSError) as error:
+        typer.echo(f"tilewright export: {error}", err=True)
+        raise typer.Exit(2) from error
+    for sample in sorted(set(experiment.samples) - {image.sample for image in images}):
+        typer.echo(f"{sample} has no registered image yet and is left out", err=True)
+    for path in written:
+        typer.echo(path)
+
+
+def registered_images(experiment: Experiment, cells: str | None = None) -> list[RegisteredImage]:
+    """Return the images that are there.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    cells : str, optional
+        Marker by which cells may be segmented.
+
+    Raises
+    ------
+    ExportError
+        No image is there, it is of other markers, or the marker is not known.
+    """
+    layout = Layout(experiment.settings.results)
+    markers = [channel.marker for channel in experiment.channels]
+    if cells is not None and cells not in markers:
+        raise ExportError(f"--cells is {cells!r}; the markers are {', '.join(markers)}")
+    order = {cycle: k for k, cycle in enumerate(sorted(experiment.cycles), 1)}
+    verdicts = _verdicts(Path(layout.trusted_markers))
+    found = []
+    for sample in experiment.samples:
+        tiff, zarr = (
+            Path(path.format(sample=sample)) for path in (layout.image_tiff, layout.image_zarr)
+        )
+        if not (tiff.is_file() and zarr.is_dir()):
+            continue
+        if (names := _names(zarr)) != markers:
+            raise ExportError(
+                f"{zarr} has the channels {', '.join(names)}, the table {', '.join(markers)}; "
+                "run `snakemake registration` again"
+            )
+        channels = tuple(
+            ImageChannel(
+                channel.marker,
+                order[channel.cycle],
+                channel.emission_nm,
+                channel.exposure_ms,
+                channel.channel == experiment.reference_channel,
+                channel.marker == cells,
+                verdicts.get((sample, str(channel.cycle), channel.channel), ""),
+            )
+            for channel in experiment.channels
+        )
+        found.append(RegisteredImage(sample, tiff, zarr, channels))
+    if not found:
+        raise ExportError(
+            f"{layout.results} holds no registered image; run `snakemake registration` first"
+        )
+    return found
+
+
+def _names(zarr: Path) -> list[str]:
+    try:
+        return list(open_image(zarr).channel_names)
+    except KeyError as error:
+        raise ExportError(f"{zarr} lacks a part ({error}); make the image again") from error
+
+
+def _verdicts(table: Path) -> dict[tuple[str, str, str], str]:
+    """Return the verdict of each sample, cycle and channel; none without the table."""
+    if not table.is_file():
+        return {}
+    with table.open(newline="", encoding="utf-8") as stream:
+        return {
+            (row["sample"], row["cycle"], row["channel"]): row["verdict"]
+            for row in csv.DictReader(stream)
+        }
