@@ -13,9 +13,11 @@ demo: $(VENV)/.installed
 	@echo "report: $(DEMO)/results/report.html"
 
 # The cluster's tests wait most of the time: a third worker keeps two cores busy.
+# LONG=1 adds the faults that take minutes (killed coordinators, full disks).
 test: $(VENV)/.installed-test lint
 	tests/install_slurm
-	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --durations 40
+	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --durations 40 \
+		$(if $(LONG),,-m "not long")
 
 # For the inner loop: no Snakemake run, no cluster.
 check: $(VENV)/.installed-test lint

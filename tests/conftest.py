@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import scipy.linalg  # noqa: F401
+from threadpoolctl import threadpool_limits
 
 from tests.support.guard import guarded_backend
 from tests.support.slurm_fixtures import quiet_slurm, slurm
@@ -13,6 +15,8 @@ from tilewright.kernels.backend import Backend, cpu_backend
 __all__ = ["quiet_slurm", "slurm"]
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+# As in jobs: see tilewright.runtime.job.running. SciPy has a BLAS of its own, loaded above.
+threadpool_limits(1)
 REPO = Path(__file__).resolve().parent.parent
 #: CuPy's name over NumPy, for processes that have it on their path.
 STANDIN = REPO / "tests/support/standin"

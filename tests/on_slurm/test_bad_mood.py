@@ -12,7 +12,7 @@ import pytest
 from tests.support.cluster_runs import ClusterRun, dump
 from tests.support.slurm_cluster import Cluster, wait_for
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.timeout(600)]
 
 #: On GPUs 2 s, on CPUs 6 s.
 QUICK = "2,6"

@@ -90,6 +90,7 @@ def test_dry_run_and_greedy_use_the_static_plan(run: ClusterRun) -> None:
     run.check_limits()
 
 
+@pytest.mark.long
 def test_labmate_fills_an_account_before_and_during_the_run(run: ClusterRun) -> None:
     slurm = run.slurm
     hog = slurm.sbatch("labmate", "-A", "clive", "-p", "hpg-default", "--mem=700G", "-t", "10",
@@ -110,6 +111,7 @@ def test_labmate_fills_an_account_before_and_during_the_run(run: ClusterRun) -> 
     assert run.placed()["maigan_gpu"] + run.placed()["maigan_cpu"] >= 6
 
 
+@pytest.mark.long
 def test_pending_jobs_leave_an_account_that_was_throttled(run: ClusterRun) -> None:
     """The QOS is cut while the jobs are on their way: they pend there, and are moved."""
     slurm = run.slurm
@@ -126,6 +128,7 @@ def test_pending_jobs_leave_an_account_that_was_throttled(run: ClusterRun) -> No
     assert any(pool.startswith("maigan") for pool in run.placed()), dump(run.events)
 
 
+@pytest.mark.long
 def test_retries_by_cause(run: ClusterRun) -> None:
     faults = {"0": "memory", "1": "code", "2": "once", "3": "device", "4": "long"}
     run.prepare(
@@ -149,6 +152,7 @@ def test_retries_by_cause(run: ClusterRun) -> None:
     assert "resume with: snakemake" in run.log
 
 
+@pytest.mark.long
 def test_node_crash_and_job_cancelled_from_outside(run: ClusterRun) -> None:
     process = run.prepare(jobs=6, seconds="60,15").start()
     run.wait_running(5)
@@ -163,6 +167,7 @@ def test_node_crash_and_job_cancelled_from_outside(run: ClusterRun) -> None:
     assert causes == {"node", "cancelled"}, dump(run.events)
 
 
+@pytest.mark.long
 def test_slurmdbd_and_slurmctld_down_for_30_s_each(run: ClusterRun) -> None:
     process = run.prepare(jobs=6, seconds="6,30").start()
     run.wait_running(4)
@@ -176,6 +181,7 @@ def test_slurmdbd_and_slurmctld_down_for_30_s_each(run: ClusterRun) -> None:
     run.check_limits()
 
 
+@pytest.mark.long
 def test_coordinators_killed_and_restarted(run: ClusterRun) -> None:
     """Four runs, each ended by another signal and started again."""
     runs = {name: ClusterRun(run.slurm, run.folder / name) for name in _SIGNALS}
@@ -208,6 +214,7 @@ def test_coordinators_killed_and_restarted(run: ClusterRun) -> None:
         one.check_outputs(set(range(2)))
 
 
+@pytest.mark.long
 def test_two_coordinators_share_the_accounts(run: ClusterRun, tmp_path: Path) -> None:
     other = ClusterRun(run.slurm, tmp_path / "other")
     other.folder.mkdir()

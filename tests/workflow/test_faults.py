@@ -8,13 +8,14 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tifffile
 
+from tests.support.mounts import small_disk
 from tests.support.runs import TINY, Run, digests, make_run
 from tilewright.phantom.make import make_phantom
 
@@ -130,6 +131,7 @@ def test_gpu_without_cuda_is_an_error(tmp_path: Path, raw: Path) -> None:
     assert "set it to cpu, gpu or auto" in wrong.stdout + wrong.stderr
 
 
+@pytest.mark.long
 def test_another_tissue_fails_until_it_is_allowed(tmp_path: Path, faulty_raw: Path) -> None:
     run = make_run(tmp_path, faulty_raw, **FAULTS)
     said = run.snakemake("registration", ok=False)
@@ -157,16 +159,7 @@ def test_another_tissue_fails_until_it_is_allowed(tmp_path: Path, faulty_raw: Pa
     assert not (run.results / "trusted_markers.csv").exists()
 
 
-def test_one_cycle(tmp_path: Path, raw: Path) -> None:
-    run = make_run(tmp_path, raw, **TINY)
-    table = run.folder / "markers.csv"
-    table.write_text("\n".join(table.read_text().splitlines()[:3]) + "\n")
-    run.snakemake("registration", "qc")
-    with tifffile.TiffFile(run.sample / "registration/tonsil.ome.tif") as tiff:
-        assert tiff.series[0].shape[0] == 2
-    assert not (run.sample / "register").exists()
-
-
+@pytest.mark.long
 def test_killed_run_resumes_to_the_same_bytes(tmp_path: Path, raw: Path, undisturbed: Run) -> None:
     run = make_run(tmp_path, raw, **TINY)
     started = subprocess.Popen(
@@ -189,24 +182,15 @@ def test_killed_run_resumes_to_the_same_bytes(tmp_path: Path, raw: Path, undistu
     assert digests(run.sample) == digests(undisturbed.sample)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("mounting a small tmpfs needs root and the permission to mount")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
-
-
-def test_full_disk(tmp_path: Path, small_disk: Path, raw: Path, undisturbed: Run) -> None:
+@pytest.mark.long
+def test_full_disk(tmp_path: Path, raw: Path, undisturbed: Run) -> None:
     run = make_run(tmp_path / "run", raw, **TINY)
-    (run.folder / "results").symlink_to(small_disk)
-    said = run.snakemake("registration", ok=False)
-    assert "No space left on device" in said.stdout + said.stderr
-    partial = [p for p in small_disk.rglob("*") if "partial" in p.name]
-    assert not partial
-    subprocess.run(["mount", "-o", "remount,size=500m", str(small_disk)], check=True)
-    run.snakemake("registration")
-    assert digests(run.sample) == digests(undisturbed.sample)
+    with small_disk(tmp_path / "disk", "1500k") as disk:
+        run.results.symlink_to(disk)
+        said = run.snakemake("registration", ok=False)
+        assert "No space left on device" in said.stdout + said.stderr
+        partial = [p for p in disk.rglob("*") if "partial" in p.name]
+        assert not partial
+        subprocess.run(["mount", "-o", "remount,size=500m", str(disk)], check=True)
+        run.snakemake("registration")
+        assert digests(run.sample) == digests(undisturbed.sample)

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tifffile
 
+from tests.support.mounts import small_disk
 from tests.support.runs import TINY, Run, digests, job_counts, make_run
 
 pytestmark = pytest.mark.workflow
@@ -16,11 +24,22 @@ TARGETS = ("registration", "qc")
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """One cycle, processed to the end by way of deconvolved stacks."""
-    run = make_run(tmp_path_factory.mktemp("kept"), **{**TINY, "cycles": 1})
+    """The first of two cycles, processed to the end by way of deconvolved stacks."""
+    run = make_run(tmp_path_factory.mktemp("kept"), **TINY)
+    table = run.folder / "markers.csv"
+    table.write_text("\n".join(table.read_text().splitlines()[:3]) + "\n")
     run.edit(deconvolve={"iterations": 2}, edf={"method": "corrected_focus"})
     run.snakemake("registration")
     return run
+
+
+@pytest.fixture
+def two_cpus() -> Iterator[None]:
+    """Let this process and its children see at most two CPUs: so many jobs run at once."""
+    seen = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(seen)[:2])
+    yield
+    os.sched_setaffinity(0, seen)
 
 
 def stacks(run: Run) -> list[Path]:
@@ -35,6 +54,12 @@ def rerun(run: Run, *args: str) -> dict[str, int]:
     return planned
 
 
+def test_one_cycle_is_an_image_of_its_channels(done: Run) -> None:
+    with tifffile.TiffFile(done.sample / "registration/tonsil.ome.tif") as tiff:
+        assert tiff.series[0].shape[0] == 2
+    assert not (done.sample / "register").exists()
+
+
 def test_stacks_are_gone_and_nothing_is_made_again_for_their_quality(done: Run) -> None:
     assert stacks(done) == []
     assert (done.sample / "registration/tonsil.ome.tif").is_file()
@@ -44,6 +69,7 @@ def test_stacks_are_gone_and_nothing_is_made_again_for_their_quality(done: Run) 
     assert done.planned(*TARGETS) == {}
 
 
+@pytest.mark.long
 def test_reruns_make_what_they_need_and_no_more(done: Run) -> None:
     before = digests(done.sample)
     late = {"assemble": 1, "qc_cycle": 1, "qc_image": 1}
@@ -74,3 +100,24 @@ def test_who_asks_for_stacks_keeps_them(done: Run) -> None:
     assert len(stacks(done)) == 6
     jobs = done.planned(*TARGETS)
     assert not jobs.keys() & {"stitch", "deconvolve"}
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("two_cpus")
+def test_a_disk_of_the_stated_peak_is_enough(tmp_path: Path) -> None:
+    """Ten stacks of 9 MB on a disk for what ``plan`` says that two jobs at once need."""
+    design = {**TINY, "cycles": 5, "rows": 1, "planes": 12, "tile_px": 512}
+    run = make_run(tmp_path, **design)
+    said = subprocess.run(
+        [sys.executable, "-m", "tilewright.cli", "plan", "--configfile", run.config.name,
+         "--target", "qc", "--target", "registration", "--json"],
+        cwd=run.folder, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    stays, most = re.findall(r"about ([0-9.]+) MB", said)
+    assert float(most) < float(stays) + 7 * 9
+    shutil.rmtree(run.results)
+    with small_disk(tmp_path / "disk", f"{most}m") as disk:
+        run.results.symlink_to(disk)
+        run.snakemake(*TARGETS)
+        assert (run.sample / "registration/tonsil.ome.tif").is_file()
+        assert stacks(run) == []

@@ -101,6 +101,7 @@ def test_a_phantom_on_two_gpus_and_cpus_has_the_pixels_of_the_cpu(
     assert found["gpus"] == found["cpus"]
 
 
+@pytest.mark.long
 def test_a_device_that_dies_is_quarantined_and_its_jobs_go_elsewhere(
     tmp_path: Path, raw: Path, environment: dict[str, str]
 ) -> None:

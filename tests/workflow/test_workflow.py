@@ -106,6 +106,7 @@ def test_in_focus_plane(run: Run, truth: PhantomTruth, cycle: int, channel: int)
     assert 1 - reached < 0.75 * (1 - raw)
 
 
+@pytest.mark.long
 def test_the_plane_of_deconvolved_stacks(tmp_path: Path, run: Run, truth: PhantomTruth) -> None:
     """It is asked for, quality passes, and it is no nearer to the truth."""
     other = make_run(tmp_path / "deconvolved", raw=run.folder / "raw")
@@ -275,6 +276,7 @@ def test_targets_do_no_more_than_they_need(tmp_path: Path, run: Run) -> None:
     assert "edf_plane" not in until
 
 
+@pytest.mark.long
 def test_same_bytes_again(tmp_path: Path, run: Run) -> None:
     """Another folder, another number of threads, the same bytes.
 
