@@ -16,6 +16,7 @@ from tilewright.config.experiment import ConfigError, Experiment, Sample
 from tilewright.config.layout import Layout
 from tilewright.config.rules import BlockSizes, DataSize
 from tilewright.config.sizing import DataSizes, ShapeModel
+from tilewright.io.conventions import DESCRIBED
 from tilewright.io.conventions.common import RawDataError
 from tilewright.io.manifest import build_manifest
 from tilewright.placement.jobs import Kind
@@ -127,7 +128,7 @@ def _look(
         channels,
         raw_dir,
         reference_channel=reference,
-        pages_are_planes=sample.acquisition.convention != "ome_tiff",
+        pages_are_planes=sample.acquisition.convention not in DESCRIBED,
         **camera,
     )
     tiles = tiles_of_table(tables[experiment.reference_cycle], reference, raw_dir)

@@ -113,10 +113,15 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+Convention = Literal[
+    "codex", "pattern", "imagexpress", "fiji", "ome_tiff", "phenix", "ndtiff", "czi", "nd2", "lif"
+]
+
+
 class Acquisition(Section):
     """How the microscope tiled the specimen and named its files."""
 
-    convention: Literal["codex", "pattern", "ome_tiff", "imagexpress", "fiji"]
+    convention: Convention
     pattern: str | None = None
     rows: int | None = Field(default=None, ge=1, le=1000)
     cols: int | None = Field(default=None, ge=1, le=1000)

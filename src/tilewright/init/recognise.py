@@ -10,15 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tilewright.io.conventions import codex, scan
+from tilewright.io.conventions import codex, containers, scan
 from tilewright.io.conventions.common import (
     RawDataError,
     RawPlane,
     ScanOptions,
+    cycle_folders,
     list_folder,
     walk_images,
 )
 from tilewright.io.conventions.fiji import find_configurations
+from tilewright.io.conventions.ndtiff import find_datasets
+from tilewright.io.conventions.ome_tiff import COMPANION
+from tilewright.io.conventions.phenix import find_indices
 from tilewright.io.raw_headers import read_headers
 from tilewright.io.raw_pixels import channels_told
 
@@ -44,10 +48,7 @@ _TILE_CONFIGURATION = (
 #: Files of microscopes that are no TIFF.
 _SUFFIXES = {
     ".qptiff": "PhenoImager or PhenoCycler-Fusion (stitched and unmixed whole slides)",
-    ".czi": "ZEISS ZEN",
-    ".lif": "Leica LAS X",
     ".xlif": "Leica LAS X",
-    ".nd2": "Nikon NIS-Elements",
     ".oir": "Olympus FluoView",
     ".vsi": "Olympus or Evident VS",
     ".ims": "Imaris",
@@ -94,6 +95,12 @@ def recognise(raw_dir: Path) -> Recognised:
             f"{raw_dir} holds {len(inside)} CODEX experiments ({', '.join(inside[:5])}); name one "
             "of them, and add the others to samples.tsv, a line each"
         )
+    told = _self_describing(folder)
+    if told:
+        planes = scan(told, folder, ScanOptions())
+        used = {plane.path for plane in planes}
+        left_over = [path for path in images if path not in used]
+        return Recognised(told, ScanOptions(), planes, left_over, Path(folder))
     what = foreign(Path(folder), images)
     if what:
         raise RawDataError(f"{raw_dir}: {what}")
@@ -119,6 +126,21 @@ def recognise(raw_dir: Path) -> Recognised:
         "Write config.yaml by hand with acquisition.convention: pattern and acquisition.pattern "
         "(config/README.md)"
     )
+
+
+def _self_describing(folder: str) -> str | None:
+    """Return the convention of files that no TIFF of a tile is: indices and containers."""
+    if find_datasets(folder):
+        return "ndtiff"
+    if find_indices(folder):
+        return "phenix"
+    for _, place in cycle_folders(folder):
+        if list_folder(place, COMPANION)[1]:
+            return "ome_tiff"
+        found = list_folder(place, containers.SUFFIXES)[1]
+        if found:
+            return Path(found[0]).suffix.lower().lstrip(".")
+    return None
 
 
 def _below(folder: str) -> str:
@@ -274,14 +296,18 @@ class _FolderForm(NamedTuple):
 _FORMS = (
     _FolderForm(
         r"(^|/)NDTiff\.index$",
-        "an NDTiff data set (Micro-Manager 2, Pycro-Manager), whose index alone tells tiles, "
-        "channels and planes",
-        "save it as OME-TIFF with positions (Micro-Manager: 'Image stack file')",
+        "an NDTiff data set (Micro-Manager 2, Pycro-Manager)",
+        "name the folder that holds NDTiff.index, or the one that holds the data sets' folders",
     ),
     _FolderForm(
-        r"(^|/)Index(\.idx)?\.xml$|(^|/)r\d\d?c\d\d?f\d+p\d+-ch\d+.*\.tiff$",
-        "an Opera Phenix or Operetta export (Harmony), whose positions are in Index.idx.xml",
-        f"{_TILE_CONFIGURATION}, or use the pattern "
+        r"(^|/)Index(\.idx)?\.xml$",
+        "an Opera Phenix or Operetta export (Harmony)",
+        "name the folder that holds Images, or put each cycle's into a folder cycle1, cycle2, ...",
+    ),
+    _FolderForm(
+        r"(^|/)r\d\d?c\d\d?f\d+p\d+-ch\d+.*\.tiff$",
+        "an Opera Phenix or Operetta export (Harmony) without Index.idx.xml, which tells positions",
+        f"copy that file too; or {_TILE_CONFIGURATION}, or use the pattern "
         "r01c01f{tile}p{z}-ch{channel}sk1fk1fl1.tiff if fields run in rows",
     ),
     _FolderForm(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+from tilewright.io.conventions import containers
 from tilewright.io.tiff_headers import BrokenTiffError, read_page_headers
 
 #: Pixel types that are raw camera counts.
@@ -77,6 +78,8 @@ def _read(path: str, status: os.stat_result) -> RawHeader:
     blank = RawHeader(status.st_size, status.st_mtime_ns)
     if status.st_size == 0:
         return blank._replace(problem="is empty (0 bytes)")
+    if containers.is_container(path):
+        return _read_container(path, blank)
     try:
         with open(path, "rb") as stream:  # noqa: PTH123
             pages = read_page_headers(stream, status.st_size)
@@ -105,6 +108,23 @@ def _read(path: str, status: os.stat_result) -> RawHeader:
         )
     return blank._replace(
         height_px=first.height_px, width_px=first.width_px, dtype=first.dtype, pages=len(pages)
+    )
+
+
+def _read_container(path: str, blank: RawHeader) -> RawHeader:
+    try:
+        found = containers.contents(path)
+        pages = sum(len(image.planes) for image in found.images)
+        # Nothing else notices data that break off.
+        containers.read_page(path, pages - 1)
+    except containers.DAMAGED as error:
+        return blank._replace(problem=f"cannot be read ({error})")
+    if found.dtype not in PIXEL_TYPES:
+        return blank._replace(
+            problem=f"has pixels of type {found.dtype}; raw counts are {' or '.join(PIXEL_TYPES)}"
+        )
+    return blank._replace(
+        height_px=found.height_px, width_px=found.width_px, dtype=found.dtype, pages=pages
     )
 
 

@@ -12,11 +12,12 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
+from tilewright.io.conventions import containers
 from tilewright.io.conventions.common import RAW_DIR_FILE, RawDataError
 
-#: What tifffile and its codecs raise on damaged data: codec errors are RuntimeErrors, and a
+#: What readers and codecs raise on damaged data: codec errors are RuntimeErrors, and a
 #: ``TiffFileError`` is a ValueError.
-DAMAGED = (OSError, ValueError, LookupError, RuntimeError)
+DAMAGED = containers.DAMAGED
 
 
 class _Page(NamedTuple):
@@ -67,8 +68,9 @@ class Tiles:
         path, page, size_bytes = self._pages[tile][z]
         try:
             found = path.stat().st_size
-            # Threads belong to the caller: tifffile's own would multiply with them.
-            plane = tifffile.imread(path, key=page, maxworkers=1) if found == size_bytes else None
+            plane = read_plane(path, page) if found == size_bytes else None
+        except RawDataError:
+            raise  # a library that is missing: its message says what to do
         except DAMAGED as error:
             raise RawDataError(
                 f"{path}, page {page}, cannot be read ({error}); copy the file again"
@@ -90,6 +92,15 @@ class Tiles:
                 "where a camera never reads 0 elsewhere in it; copy the file again"
             )
         return np.asarray(plane)
+
+
+def read_plane(path: str | Path, page: int) -> NDArray[Any]:
+    """Return a page of a TIFF, or a plane of another format's file, in raw counts."""
+    if containers.is_container(path):
+        return containers.read_page(path, page)
+    # Threads belong to the caller: tifffile's own would multiply with them.
+    plane: NDArray[Any] = tifffile.imread(path, key=page, maxworkers=1)
+    return plane
 
 
 def zero_share(plane: NDArray[Any]) -> float:

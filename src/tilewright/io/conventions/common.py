@@ -77,8 +77,10 @@ class ScanOptions:
     flip_x: bool = False
 
 
-def list_folder(folder: str) -> tuple[list[str], list[str]]:
-    """Return the sorted names of the folders and of the images (TIFFs) in ``folder``.
+def list_folder(
+    folder: str, suffixes: tuple[str, ...] = (".tif", ".tiff")
+) -> tuple[list[str], list[str]]:
+    """Return the sorted names of the folders and of the images (by suffix) in ``folder``.
 
     Raises
     ------
@@ -92,7 +94,7 @@ def list_folder(folder: str) -> tuple[list[str], list[str]]:
                 # Hidden are also the files that a Mac leaves beside each.
                 if entry.name.startswith("."):
                     continue
-                if entry.name.lower().endswith((".tif", ".tiff")):
+                if entry.name.lower().endswith(suffixes):
                     images.append(entry.name)
                 elif entry.is_dir():
                     folders.append(entry.name)

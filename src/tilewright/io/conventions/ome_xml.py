@@ -55,7 +55,8 @@ class OmeImage:
     """One Image of an OME-XML: a tile with its channels and z-planes.
 
     Positions are those of its first plane: in µm, or in pixels when
-    ``position_in_px``; None when the file gives none.
+    ``position_in_px``; None when the file gives none. ``region`` is the piece of tissue (a scene,
+    a well) that the tile belongs to. Other formats are described in the same terms.
     """
 
     channels: list[OmeChannel]
@@ -68,6 +69,7 @@ class OmeImage:
     z_step_um: float | None
     numerical_aperture: float | None
     immersion_refractive_index: float | None
+    region: str = "1"
 
 
 def parse_ome_xml(xml: str, source: str) -> list[OmeImage]:
