@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from tilewright.io.conventions import containers
+from tilewright.io.conventions.common import RawDataError
 from tilewright.io.tiff_headers import BrokenTiffError, read_page_headers
 
 #: Pixel types that are raw camera counts.
@@ -117,6 +118,8 @@ def _read_container(path: str, blank: RawHeader) -> RawHeader:
         pages = sum(len(image.planes) for image in found.images)
         # Nothing else notices data that break off.
         containers.read_page(path, pages - 1)
+    except RawDataError as error:
+        return blank._replace(problem=str(error).removeprefix(path).strip(" :"))
     except containers.DAMAGED as error:
         return blank._replace(problem=f"cannot be read ({error})")
     if found.dtype not in PIXEL_TYPES:

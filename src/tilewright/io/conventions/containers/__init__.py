@@ -71,10 +71,7 @@ def read_images(raw_dir: str, name: str) -> list[LocatedImage]:
     for cycle, folder in cycle_folders(raw_dir):
         for file in list_folder(folder, (f".{name}",))[1]:
             path = f"{folder}/{file}"
-            try:
-                images = list(contents(path).images)
-            except DAMAGED as error:
-                raise RawDataError(f"{path} cannot be read ({error}); copy it again") from error
+            images = list(contents(path).images)
             described.append((cycle or cycle_number(file), path, images))
     return number_cycles(described)
 
@@ -85,9 +82,14 @@ def contents(path: str | Path) -> Contents:
     Raises
     ------
     RawDataError
-        The extra is not installed, or the file holds no tiles.
+        The extra is not installed, or the file cannot be read or holds no tiles.
     """
-    return _open(*_identity(path)).contents
+    try:
+        return _open(*_identity(path)).contents
+    except RawDataError:
+        raise
+    except DAMAGED as error:
+        raise RawDataError(f"{path} cannot be read ({error}); copy it again") from error
 
 
 def read_page(path: str | Path, page: int) -> NDArray[Any]:
