@@ -16,6 +16,7 @@ from tests.support.convention_raw import CODEX
 from tilewright.io.conventions.common import RawDataError
 from tilewright.io.manifest import build_manifest
 from tilewright.io.tile_order import tile_places
+from tilewright.io.tiles import left_out_tiles, open_tiles
 
 CHANNELS = {1: ["1", "2"], 2: ["1", "2"]}
 
@@ -164,6 +165,32 @@ def test_a_missing_tile_is_named_once_per_channel(raw: Path, tile: int) -> None:
     else:
         # Numbers without a gap: a smaller grid as well as a missing tile.
         assert "2 x 3 = 6 tiles, but the files number 5" in message
+
+
+def test_incomplete_tiles_are_left_out_of_their_cycle(raw: Path) -> None:
+    (raw / "Cyc1_reg1/1_00002_Z002_CH2.tif").unlink()
+    for path in (raw / "Cyc2_reg1").glob("1_00006_*"):
+        path.unlink()
+    places = dict(enumerate(tile_places(CODEX["layout"], 2, 3), start=1))
+    lines = build(raw, missing="fill")
+    assert len(lines) == 48 - 2 * 4 + 2
+    whole = {1: set(places.values()) - {places[2]}, 2: set(places.values()) - {places[6]}}
+    for cycle, seen in whole.items():
+        path = raw.parent / f"out/cycle{cycle}.csv"
+        for channel in ("1", "2"):
+            tiles = open_tiles(path, channel)
+            assert set(zip(tiles.row.tolist(), tiles.col.tolist(), strict=True)) == seen
+        assert left_out_tiles(path) == [places[2 if cycle == 1 else 6]]
+    before = path.stat().st_mtime_ns
+    assert build(raw, missing="fill") == lines
+    assert path.stat().st_mtime_ns == before
+
+
+def test_a_channel_without_files_is_no_missing_tile(raw: Path) -> None:
+    for path in raw.glob("Cyc2_reg1/*CH2.tif"):
+        path.unlink()
+    with pytest.raises(RawDataError, match="cycle 2, channel 2: no file of it is there"):
+        build(raw, missing="fill")
 
 
 def test_a_channel_without_files_is_named(raw: Path) -> None:

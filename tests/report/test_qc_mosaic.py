@@ -54,7 +54,9 @@ def located(folder: Path, positions: Positions, edges: Edges) -> Quality:
     write_positions(folder / "positions.csv", positions)
     write_edges(folder / "edges.csv", edges)
     json, png = folder / "qc.json", folder / "qc.png"
-    files = {"positions": folder / "positions.csv", "edges": folder / "edges.csv"}
+    (folder / "cycle1.csv").write_text("channel,row,col\n")
+    files = {name: folder / f"{name}.csv" for name in ("positions", "edges")}
+    files["manifest"] = folder / "cycle1.csv"
     judge_stage("tile_positions", files, json, png, sample="s", cycle=1)
     assert np.asarray(imagecodecs.png_decode(png.read_bytes())).std() > 5
     return read_quality(json)

@@ -130,6 +130,7 @@ class Acquisition(Section):
     region: TokenText | None = None
     flip_x: bool = False
     flip_y: bool = False
+    missing: Literal["stop", "fill"] = "stop"
     pixel_um: Annotated[float, AfterValidator(PIXEL_UM.check)]
     z_step_um: Annotated[float, AfterValidator(Z_STEP_UM.check)] = 1.0
     reference_cycle: int = Field(default=1, ge=0)

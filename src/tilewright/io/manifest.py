@@ -26,7 +26,7 @@ from tilewright.io.conventions.common import (
     select_region,
 )
 from tilewright.io.raw_headers import RawHeader, read_headers
-from tilewright.io.tile_grid import TileGrid, arrange, completeness, tile_key
+from tilewright.io.tile_grid import TileGrid, arrange, completeness, leave_out, tile_key
 from tilewright.runtime.files import write_whole
 
 COLUMNS = (
@@ -96,13 +96,17 @@ def build_manifest(
     grid = None
     if shape_px:
         grid = arrange(planes, options, shape_px)
-        problems += grid.problems or completeness(grid, planes, channels)
+        left_out: dict[int, list[tuple[int, int]]] = {}
+        if acquisition.get("missing") == "fill" and not grid.problems:
+            planes, left_out = leave_out(grid, planes, channels)
+        problems += grid.problems or completeness(grid, planes, channels, left_out)
     if problems or grid is None:
         raise RawDataError(_message(raw_dir, problems))
     tables = {}
     for cycle in manifests:
         own = [plane for plane in planes if plane.cycle == cycle]
-        tables[cycle] = _table(own, grid, headers, channels[cycle], len(folder) + 1)
+        gaps = [(*place, grid.expected[place]) for place in left_out.get(cycle, ())]
+        tables[cycle] = _table(own, gaps, grid, headers, channels[cycle], len(folder) + 1)
     beside = next(iter(manifests.values())).with_name
     digest = sha256("\n".join([look_for, *tables.values()]).encode()).hexdigest()
     problems = look(tables) if look and not _holds(beside(_LOOKED), digest) else []
@@ -151,7 +155,9 @@ def _parse_known(text: str, folder: str) -> dict[str, RawHeader]:
     lines = csv.reader(io.StringIO(text))
     if tuple(next(lines, ())) != COLUMNS:
         return known
-    for _, _, _, _, _, below, page, _, _, height, width, dtype, size, mtime in lines:
+    for channel, _, _, _, _, below, page, _, _, height, width, dtype, size, mtime in lines:
+        if not channel:
+            continue
         pages, path = int(page) + 1, f"{folder}/{below}"
         if path not in known or known[path].pages < pages:
             known[path] = RawHeader(int(size), int(mtime), int(height), int(width), dtype, pages)
@@ -216,6 +222,7 @@ def _message(raw_dir: str | os.PathLike[str], problems: list[str]) -> str:
 
 def _table(
     planes: list[RawPlane],
+    gaps: Sequence[tuple[int, int, int]],
     grid: TileGrid,
     headers: Mapping[str, RawHeader],
     channels: Sequence[str],
@@ -223,7 +230,8 @@ def _table(
 ) -> str:
     """Return the table of one cycle as text, ordered by channel, row, col and z.
 
-    ``prefix`` characters of every path are the raw folder, which the table leaves out.
+    ``prefix`` characters of every path are the raw folder, which the table leaves out. ``gaps``
+    are the tiles left out, which follow as lines without a channel.
     """
     lines: list[tuple[Any, ...]] = []
     rank = {channel: index for index, channel in enumerate(channels)}
@@ -238,6 +246,7 @@ def _table(
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
     writer.writerows(lines)
+    writer.writerows([("", *gap, *[""] * (len(COLUMNS) - 4)) for gap in gaps])
     return stream.getvalue()
 
 

@@ -150,6 +150,16 @@ def open_tiles(manifest: str | Path, channel: str) -> Tiles:
     return tiles
 
 
+def left_out_tiles(manifest: str | Path) -> list[tuple[int, int]]:
+    """Return the (row, col) of tiles that a manifest leaves out (``acquisition.missing: fill``)."""
+    with Path(manifest).open(newline="", encoding="utf-8") as stream:
+        return [
+            (int(line["row"]), int(line["col"]))
+            for line in csv.DictReader(stream)
+            if not line["channel"]
+        ]
+
+
 def tiles_of_table(text: str, channel: str, raw_dir: str) -> Tiles | None:
     """Return the tiles of ``channel`` in the text of a manifest, None where it has none."""
     lines = [line for line in csv.DictReader(io.StringIO(text)) if line["channel"] == channel]

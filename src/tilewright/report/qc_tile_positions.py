@@ -11,6 +11,7 @@ from matplotlib.collections import LineCollection
 from numpy.typing import NDArray
 
 from tilewright.io.positions import Edges, Positions, read_edges, read_positions
+from tilewright.io.tiles import left_out_tiles
 from tilewright.report.figures import BLUE, GREY, RED, new_figure, plain, save_png
 from tilewright.report.overlaps import tile_name
 from tilewright.report.quality import Files, Findings
@@ -30,7 +31,10 @@ CAPTION = (
 
 
 def findings(subject: Subject, files: Files) -> Findings:
-    """Judge the tile positions of one cycle by ``positions`` and ``edges``."""
+    """Judge the tile positions of one cycle by ``positions`` and ``edges``.
+
+    Tiles that the ``manifest`` leaves out count too.
+    """
     positions, edges = read_positions(Path(files["positions"])), read_edges(Path(files["edges"]))
     accepted = np.asarray(edges.accepted, bool)
     # Of equal islands the first is the main one.
@@ -56,6 +60,7 @@ def findings(subject: Subject, files: Files) -> Findings:
         _precise(positions, main, subject),
         subject.judge("doubtful_tiles", float(doubt.mean()), _named(positions, doubt)),
         _contradicting(edges, residual, subject),
+        _left_out(left_out_tiles(files["manifest"]), len(positions.row), subject),
     ]
     numbers = {
         "tiles": len(positions.row),
@@ -114,6 +119,12 @@ def _contradicting(edges: Edges, residual: NDArray[np.float64], subject: Subject
     wrong = np.flatnonzero(sure & ~np.asarray(edges.accepted, bool) & (residual > 2.0))
     detail = "; ".join(_between(edges, k) for k in wrong[:6])
     return subject.judge("contradicting_overlaps", len(wrong) / max(int(sure.sum()), 1), detail)
+
+
+def _left_out(gaps: Sequence[tuple[int, int]], placed: int, subject: Subject) -> Item:
+    """Judge the share of tiles that lack planes and were left out."""
+    named = ", ".join(tile_name(gap) for gap in gaps[:6]) + ", ..." * (len(gaps) > 6)
+    return subject.judge("tiles_left_out", len(gaps) / (len(gaps) + placed), named)
 
 
 def _precise(positions: Positions, main: NDArray[np.bool_], subject: Subject) -> Item:
