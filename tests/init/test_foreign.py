@@ -31,7 +31,7 @@ def refused(folder: Path) -> str:
         ("reg001_X01_Y01_t001_z001_c001.tif", "output of the CODEX Processor"),
         ("tiles/reg001_X01_Y01_t001_z001_c001.tif", "output of the CODEX Processor"),
         ("C-001_S-000_S_APC_R-01_W-B-1_ROI-01_A-CD4_C-REA.tif", "a MACSima export"),
-        ("CYC-001_SCN-001_ST-S_R-01_W-A-1_ROI-001_F-001_A-DAPI_C-None_D-DAPI.tif", "a MACSima"),
+        ("CYC-001_SCN-001_ST-S_R-01_W-A-1_ROI-001_F-001_A-DAPI_C-None_D-DAPI.tif", "StageLabel"),
         ("S001_mono_dapi_reg_pyr16_region_001.tif", "a Cell DIVE export"),
         ("s_1.0.4_R000_DAPI__FINAL_AFR_F.ome.tif", "a Cell DIVE export"),
         ("slide.qptiff", ".qptiff files of PhenoImager"),
@@ -43,6 +43,8 @@ def test_folders_that_are_explained(tmp_path: Path, name: str, said: str) -> Non
     path = tmp_path / "raw" / name
     path.parent.mkdir(parents=True)
     path.touch()
+    if name.startswith("CYC"):
+        tifffile.imwrite(path, np.zeros((64, 64), np.uint16))
     if not name.endswith((".qptiff", ".oir", ".zarray")):
         for tile in range(4):
             tifffile.imwrite(tmp_path / f"raw/t_{tile}_DAPI.tif", np.zeros((64, 64), np.uint16))

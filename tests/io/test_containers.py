@@ -13,6 +13,7 @@ from tilewright.commands.dag import read_experiment
 from tilewright.init.folder import create_experiment
 from tilewright.io.conventions import described_images, scan
 from tilewright.io.conventions.common import RawDataError
+from tilewright.io.conventions.macsima import parse_name
 from tilewright.io.raw_headers import read_headers
 from tilewright.io.tiles import read_plane
 
@@ -35,7 +36,8 @@ def test_every_plane_at_its_place(tmp_path: Path, specimen: Specimen, convention
     for cycle in (1, 2):
         WRITERS[convention](tmp_path, cycle, specimen)
     planes = scan(convention, tmp_path)
-    assert len(planes) == 2 * 6 * 2 * 3
+    depth = 1 if convention == "macsima" else 3  # it has one plane per field
+    assert len(planes) == 2 * 6 * 2 * depth
     first_y = min(plane.y_px for plane in planes if plane.y_px is not None)
     first_x = min(plane.x_px for plane in planes if plane.x_px is not None)
     for plane in planes:
@@ -54,7 +56,7 @@ def test_every_plane_at_its_place(tmp_path: Path, specimen: Specimen, convention
 
 #: What a writer cannot tell: ZEISS' library writes no optics, NDTiff has no field for them.
 UNTOLD = {"czi": {"emission", "exposure", "aperture"}, "ndtiff": {"emission", "aperture"}}
-UNTOLD |= {"nd2": {"exposure"}, "ome_tiff": {"aperture"}}
+UNTOLD |= {"macsima": {"z", "aperture"}, "nd2": {"exposure"}, "ome_tiff": {"aperture"}}
 
 
 @pytest.mark.parametrize("convention", WRITERS)
@@ -67,7 +69,7 @@ def test_what_the_microscope_knows(tmp_path: Path, specimen: Specimen, conventio
         assert [channel.name for channel in image.channels] == list(specimen.names)
         assert image.pixel_um == pytest.approx(specimen.pixel_um)
         assert image.pixel_y_um == pytest.approx(specimen.pixel_um)
-        assert image.z_step_um == pytest.approx(specimen.z_step_um)
+        assert image.z_step_um == (None if "z" in untold else pytest.approx(specimen.z_step_um))
         emission = [channel.emission_nm for channel in image.channels]
         assert emission == ([None] * 2 if "emission" in untold else list(specimen.emission_nm))
         exposure = {channel.exposure_ms for channel in image.channels}
@@ -80,11 +82,43 @@ def test_init_writes_what_runs(tmp_path: Path, specimen: Specimen, convention: s
     WRITERS[convention](tmp_path / "raw", 1, specimen)
     result = create_experiment(tmp_path / "raw", tmp_path / "out")
     assert result.convention == convention
-    assert "1 cycles, 2 channels, 3 z-planes, 1 region" in result.found[0]
+    depth = 1 if convention == "macsima" else 3
+    assert f"1 cycles, 2 channels, {depth} z-planes, 1 region" in result.found[0]
     text = result.markers.read_text()
     assert "1,1,DAPI" in text
     assert "1,2,CD8" in text
     assert f"pixel_um: {specimen.pixel_um}" in result.config.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (
+            "001_AntigenCycle_CD4_V0_FITC_16bit_M-20x-S Fluor full sensor_B-1_R-1_W-2_G-3_F-10_"
+            "E-16.0.tif",
+            ((1, "Antigen"), "R1-2-ROI3", 10, "FITC", "CD4", 16.0),
+        ),
+        (
+            "CYC-012_SCN-001_ST-B_R-01_W-B01_ROI-002_F-003_A-None_C-None_D-DAPI_EXP-8.5.ome.tif",
+            ((12, "B"), "R1-B01-ROI2", 3, "DAPI", "DAPI", 8.5),
+        ),
+        ("C-001_S-000_S_APC_R-01_W-B-1_ROI-01_A-CD4_C-REA.tif", None),
+    ],
+)
+def test_names_of_macsima(name: str, told: tuple[object, ...] | None) -> None:
+    found = parse_name(f"/raw/{name}")
+    assert (None if found is None else tuple(found)[:-1]) == told
+
+
+def test_a_bleach_is_a_cycle_of_its_own(tmp_path: Path, specimen: Specimen) -> None:
+    """It comes before the stain of its cycle: with it the background can be subtracted."""
+    WRITERS["macsima"](tmp_path, 1, specimen)
+    for path in list(tmp_path.rglob("*_ST-S_*.tif")):
+        copy = path.with_name(path.name.replace("_ST-S_", "_ST-B_"))
+        copy.write_bytes(path.read_bytes())
+    planes = scan("macsima", tmp_path)
+    assert {plane.cycle for plane in planes if "_ST-B_" in plane.path} == {1}
+    assert {plane.cycle for plane in planes if "_ST-S_" in plane.path} == {2}
 
 
 @pytest.mark.parametrize("convention", ["czi", "nd2", "lif"])

@@ -177,6 +177,33 @@ def write_companion(raw: Path, cycle: int, specimen: Specimen) -> None:
     (folder / "cycle.companion.ome").write_text(xml)
 
 
+def write_macsima(raw: Path, cycle: int, specimen: Specimen) -> None:
+    """A file per field and filter; the first plane, twice with a shorter exposure too."""
+    folder = raw / f"{cycle:03}_AntigenCycle"
+    folder.mkdir(parents=True, exist_ok=True)
+    um = specimen.step_px * specimen.pixel_um
+    for tile, place, channel, z, plane in specimen.planes():
+        for exposure_ms in (specimen.exposure_ms, specimen.exposure_ms / 4) if z == 0 else ():
+            dye = ("DAPI", "FITC", "PE")[channel]
+            name = (
+                f"CYC-{cycle:03}_SCN-002_ST-S_R-01_W-B01_ROI-001_F-{tile + 1:03}_"
+                f"A-{specimen.names[channel]}_C-REA_D-{dye}_EXP-{exposure_ms:g}.tif"
+            )
+            xml = (
+                "<OME xmlns='http://www.openmicroscopy.org/Schemas/OME/2016-06'>"
+                "<Image ID='Image:0'>"
+                "<Pixels ID='Pixels:0' DimensionOrder='XYZCT' Type='uint16' SizeZ='1' SizeC='1' "
+                f"SizeT='1' SizeX='{plane.shape[1]}' SizeY='{plane.shape[0]}' "
+                f"PhysicalSizeX='{specimen.pixel_um}' PhysicalSizeY='{specimen.pixel_um}'>"
+                "<Channel ID='Channel:0:0' "
+                f"EmissionWavelength='{specimen.emission_nm[channel]:g}'/>"
+                "<TiffData/></Pixels><StageLabel Name='field' "
+                f"X='{place[1] * um}' XUnit='µm' Y='{place[0] * um}' YUnit='µm'/></Image></OME>"
+            )
+            counts = plane if exposure_ms == specimen.exposure_ms else plane // 4
+            tifffile.imwrite(folder / name, counts, metadata=None, description=xml.encode())
+
+
 def write_lif(raw: Path, cycle: int, specimen: Specimen) -> None:
     """LAS X's container: an XML header, then a block of memory per image."""
     raw.mkdir(parents=True, exist_ok=True)
@@ -332,4 +359,5 @@ WRITERS = {
     "phenix": write_phenix,
     "ndtiff": write_ndtiff,
     "ome_tiff": write_companion,
+    "macsima": write_macsima,
 }

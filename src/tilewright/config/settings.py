@@ -114,7 +114,17 @@ class Section(BaseModel):
 
 
 Convention = Literal[
-    "codex", "pattern", "imagexpress", "fiji", "ome_tiff", "phenix", "ndtiff", "czi", "nd2", "lif"
+    "codex",
+    "pattern",
+    "imagexpress",
+    "fiji",
+    "ome_tiff",
+    "macsima",
+    "phenix",
+    "ndtiff",
+    "czi",
+    "nd2",
+    "lif",
 ]
 
 

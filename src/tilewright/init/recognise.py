@@ -20,6 +20,7 @@ from tilewright.io.conventions.common import (
     walk_images,
 )
 from tilewright.io.conventions.fiji import find_configurations
+from tilewright.io.conventions.macsima import parse_name
 from tilewright.io.conventions.ndtiff import find_datasets
 from tilewright.io.conventions.ome_tiff import COMPANION
 from tilewright.io.conventions.phenix import find_indices
@@ -95,7 +96,7 @@ def recognise(raw_dir: Path) -> Recognised:
             f"{raw_dir} holds {len(inside)} CODEX experiments ({', '.join(inside[:5])}); name one "
             "of them, and add the others to samples.tsv, a line each"
         )
-    told = _self_describing(folder)
+    told = _self_describing(folder, images)
     if told:
         planes = scan(told, folder, ScanOptions())
         used = {plane.path for plane in planes}
@@ -128,8 +129,10 @@ def recognise(raw_dir: Path) -> Recognised:
     )
 
 
-def _self_describing(folder: str) -> str | None:
-    """Return the convention of files that no TIFF of a tile is: indices and containers."""
+def _self_describing(folder: str, images: list[str]) -> str | None:
+    """Return the convention that indices, containers or names leave no doubt of."""
+    if any(parse_name(path) for path in images):
+        return "macsima"
     if find_datasets(folder):
         return "ndtiff"
     if find_indices(folder):
@@ -196,26 +199,14 @@ def _candidates(folder: str, images: list[str]) -> list[tuple[str, ScanOptions]]
 
 
 def _is_ome_tile(path: str) -> bool:
-    """Return whether the OME-XML of a file is needed to read it: positions or channels.
-
-    Raises
-    ------
-    RawDataError
-        The channels of a file are told by ImageJ only, which no convention reads.
-    """
+    """Return whether the OME-XML of a file is needed to read it: positions or channels."""
     import tifffile
 
     try:
         with tifffile.TiffFile(path) as tiff:
             xml = tiff.ome_metadata or ""
-            channels = (tiff.imagej_metadata or {}).get("channels", 1)
     except (tifffile.TiffFileError, OSError, ValueError):
         return False  # the manifest will name a file that cannot be read
-    if channels > 1:
-        raise RawDataError(
-            f"{path} is an ImageJ hyperstack of {channels} channels; "
-            "save one file per channel, or OME-TIFF"
-        )
     return "PositionX" in xml or bool(re.search(r'SizeC="([2-9]|\d\d)', xml))
 
 
@@ -316,8 +307,8 @@ _FORMS = (
         "name the folder of the raw tiles, which holds Cyc*_reg*",
     ),
     _FolderForm(
-        r"(^|/)(CYC-?\d+_.*|C-\d+_S-\d+_.*)(ROI|_A-|_F-).*\.tiff?$",
-        "a MACSima export",
+        r"(^|/)C-\d+_S-\d+_.*(ROI|_A-|_F-).*\.tiff?$",
+        "a MACSima export (of images that its software has processed)",
         "use the convention pattern where the names hold a tile or field number, or "
         f"{_TILE_CONFIGURATION}",
     ),

@@ -12,6 +12,7 @@ from tilewright.io.conventions import (
     containers,
     fiji,
     imagexpress,
+    macsima,
     ndtiff,
     ome_tiff,
     pattern,
@@ -30,6 +31,7 @@ _SCANNERS = {
 #: Conventions whose files tell planes, positions, sizes and channels.
 DESCRIBED: dict[str, Callable[[str], list[LocatedImage]]] = {
     "ome_tiff": ome_tiff.read_images,
+    "macsima": macsima.read_images,
     "phenix": phenix.read_images,
     "ndtiff": ndtiff.read_images,
     **{name: partial(containers.read_images, name=name) for name in containers.FORMATS},

@@ -145,6 +145,47 @@ def rebase_z(planes: Iterable[RawPlane]) -> list[RawPlane]:
     return [plane if plane.z is None else plane._replace(z=plane.z - first) for plane in planes]
 
 
+def split_hyperstacks(planes: list[RawPlane]) -> list[RawPlane]:
+    """Let ImageJ hyperstacks of several channels be a channel each, numbered from 1.
+
+    The first file tells for all; its channels run fastest, then its z-planes. Planes whose names
+    tell a channel, or z-planes of their own, are returned as they are.
+
+    Raises
+    ------
+    RawDataError
+        The first file has several time points.
+    """
+    if not planes or planes[0].page is not None or {plane.channel for plane in planes} != {"1"}:
+        return planes
+    channels, slices = _hyperstack(planes[0].path)
+    if channels == 1 or (slices > 1 and planes[0].z is not None):
+        return planes
+    return [
+        plane._replace(channel=str(channel + 1), z=z if plane.z is None else plane.z, page=page)
+        for plane in planes
+        for z in range(slices)
+        for channel in range(channels)
+        for page in (z * channels + channel,)
+    ]
+
+
+def _hyperstack(path: str) -> tuple[int, int]:
+    """Return the channels and z-planes that ImageJ's metadata tell, 1 and 1 without any."""
+    import tifffile
+
+    try:
+        with tifffile.TiffFile(path) as tiff:
+            told = tiff.imagej_metadata or {}
+    except (tifffile.TiffFileError, OSError, ValueError):
+        return 1, 1  # the headers' check names a file that cannot be read
+    if int(told.get("frames", 1)) > 1 and int(told.get("channels", 1)) > 1:
+        raise RawDataError(
+            f"{path} is a hyperstack of {told['frames']} time points; save one file per cycle"
+        )
+    return int(told.get("channels", 1)), int(told.get("slices", 1))
+
+
 def select_region(
     planes: list[RawPlane], region: str | None, raw_dir: str | os.PathLike[str]
 ) -> list[RawPlane]:

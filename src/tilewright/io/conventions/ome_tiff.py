@@ -28,14 +28,14 @@ def read_images(raw_dir: str) -> list[LocatedImage]:
     for cycle, folder in cycle_folders(raw_dir):
         for name in list_folder(folder, COMPANION)[1] + list_folder(folder)[1]:
             path = f"{folder}/{name}"
-            xml = Path(path).read_text("utf-8") if name.endswith(COMPANION) else _ome_xml(path)
+            xml = Path(path).read_text("utf-8") if name.endswith(COMPANION) else ome_xml(path)
             if xml:
                 images = parse_ome_xml(xml, path)
                 described.append((cycle or cycle_number(name), path, images))
     return number_cycles(described)
 
 
-def _ome_xml(path: str) -> str | None:
+def ome_xml(path: str) -> str | None:
     """Return the OME-XML of a file, None where it has none."""
     import tifffile
 
