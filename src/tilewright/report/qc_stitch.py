@@ -21,13 +21,15 @@ from tilewright.kernels.noise import NOISE_KERNEL
 from tilewright.report.figures import new_figure, save_png, scale_bar, show
 from tilewright.report.mosaic_scan import defects_left, judge_blocks
 from tilewright.report.overlaps import RawAgreement, compare_tiles, judge_overlaps, tile_name
-from tilewright.report.places import FocusScan, covered, scan_focus
+from tilewright.report.places import FocusScan, Place, covered, scan_focus
 from tilewright.report.quality import Files, Findings
 from tilewright.report.stitched_view import arrays, look
 from tilewright.report.verdict import Item, Subject
 
 #: Contrast below which a field holds nothing but noise (an empty one reaches about 2).
 NO_SIGNAL = 3.0
+#: Tile borders that are listed.
+_WORST = 5
 
 
 CAPTION = (
@@ -62,7 +64,8 @@ def findings(subject: Subject, files: Files) -> Findings:
     numbers = {
         "best_plane": best + 1,
         "planes": mosaic.shape[0],
-        "worst_seams": [asdict(seam) for seam in seams[:5]],
+        "worst_seams": [asdict(seam) for seam in seams[:_WORST]],
+        "places": [asdict(_place(seam, positions, tile)) for seam in seams[:_WORST]],
         "focus_per_plane": np.nanmedian(scan.scores, axis=0).tolist() if known else None,
     }
     kept = arrays(look(mosaic, scan), subject.channel)
@@ -105,6 +108,13 @@ def seam_scores(
             if np.isfinite(seam.step):
                 found.append(BorderSeam(key, other, round(seam.score, 4), round(seam.step, 5)))
     return sorted(found, key=lambda s: (-s.score, s.first, s.second))
+
+
+def _place(seam: BorderSeam, positions: Positions, tile: tuple[int, int]) -> Place:
+    """Return the middle of the overlap of two tiles."""
+    corners = [positions.places()[key] for key in (seam.first, seam.second)]
+    y, x = np.mean(corners, axis=0) + (np.array(tile) - 1) / 2
+    return Place("seam", float(y), float(x), seam.score)
 
 
 def _strip(
