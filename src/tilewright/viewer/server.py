@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -118,6 +119,11 @@ class ViewerServer(ThreadingHTTPServer):
         """The address to open in a browser."""
         return f"http://127.0.0.1:{self.server_address[1]}/{self.token}/"
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of browsers that leave before an answer is complete."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
     def server_close(self) -> None:
         """End the streams too."""
         self.stopping.set()
@@ -181,7 +187,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_inside(self, path: Path) -> None:
         """Send a file of the results folder; links may not lead out of it."""
-        resolved = path.resolve()
+        try:
+            resolved = path.resolve()
+        except (OSError, RuntimeError, ValueError):  # links in a circle, characters no name has
+            return self._refuse(HTTPStatus.NOT_FOUND)
         if ".." in path.parts or not resolved.is_relative_to(self.server.results):
             return self._refuse(HTTPStatus.FORBIDDEN)
         self._send_file(resolved)

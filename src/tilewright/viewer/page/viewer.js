@@ -38,8 +38,10 @@ function controls(channel) {
   return { contrast: { range: [low, Math.max(high, low + 1)] }, colour: channel.colour };
 }
 
+// Neuroglancer counts a window's pixels in the shorter side of an image pixel.
 function wholeScale() {
-  const [height, width] = scene.shape_px;
+  const unit = Math.min(...scene.pixel_um);
+  const [height, width] = scene.shape_px.map((n, axis) => (n * scene.pixel_um[axis]) / unit);
   return 1.04 * Math.max(width / frame.clientWidth, height / frame.clientHeight);
 }
 
@@ -155,8 +157,15 @@ function markerRow(channel, k) {
 
 function showMarkers() {
   rows = scene.channels.map(markerRow);
-  byId("find").hidden = rows.length < 13;
-  byId("find").value = "";
+  const find = byId("find");
+  find.hidden = rows.length < 13;
+  find.value = "";
+  find.oninput = () => {
+    const wanted = find.value.trim().toLowerCase();
+    for (const { element, channel } of rows) {
+      element.hidden = !channel.name.toLowerCase().includes(wanted);
+    }
+  };
   const cycles = [...new Set(scene.channels.map((channel) => channel.cycle))];
   byId("cycles").replaceChildren(...cycles.map((cycle) => {
     const own = rows.filter((row) => row.channel.cycle === cycle);
@@ -181,7 +190,13 @@ function showCycles() {
   }
 }
 
-// Neuroglancer's keys 1 to 9 switch layers too.
+// The keys 1 to 9 switch markers, as they do in Neuroglancer while the image has the focus.
+document.onkeydown = ({ key, target, ctrlKey, altKey, metaKey }) => {
+  const row = /^[1-9]$/.test(key) ? rows[key - 1] : null;
+  if (!row || !viewer || ctrlKey || altKey || metaKey || target.type === "search") return;
+  row.set({ visible: !row.channel.visible });
+};
+
 function followLayers() {
   rows.forEach((row, k) => {
     const visible = layerOf(k)?.visible ?? row.channel.visible;
@@ -207,6 +222,7 @@ function showPlaces() {
       swatch.style.background = colour;
       key.append(swatch, `${scene.channels[k].name} `);
     }
+    if (Object.keys(place.colours).length > 1) key.append("white where they agree");
     const button = make("button", { type: "button", className: place.verdict }, place.title, key);
     button.onclick = () => showPlace(place, button);
     return make("li", {}, button);
