@@ -42,11 +42,17 @@ def test_it_prints_the_address_serves_it_and_ends_on_ctrl_c(tmp_path: Path) -> N
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={
+            k: v
+            for k, v in os.environ.items()
+            if k not in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+        },
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         url = process.stdout.readline().split()[-1]
+        port = url.split(":")[2].split("/")[0]
+        assert f"ssh -L {port}:127.0.0.1:{port} " in process.stdout.readline()
         # A stream that is open does not keep it from ending.
         with urllib.request.urlopen(f"{url}events/image", timeout=10) as stream:
             config = json.loads(stream.readline().removeprefix(b"data: "))

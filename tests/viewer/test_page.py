@@ -61,13 +61,19 @@ def opened(browser: Any, url: str) -> Iterator[Any]:
     """A page that asked nobody but its server, and raised nothing, when it closes."""
     page = browser.new_page(viewport=SIZE)
     errors: list[str] = []
+
+    def requested(request: Any) -> None:
+        if not request.url.startswith((url, "blob:", "data:")):
+            errors.append(f"asks {request.url}")
+
+    def answered(response: Any) -> None:
+        # Neuroglancer looks for an array first, which a group of Zarr 2 is not.
+        if response.status >= 400 and not response.url.endswith("/.zarray"):
+            errors.append(f"{response.status} {response.url}")
+
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("request", lambda r: r.url.startswith((url, "blob:", "data:")) or errors.append(r.url))
-    # Neuroglancer looks for an array first, which a group of Zarr 2 is not.
-    page.on(
-        "response",
-        lambda r: r.status < 400 or r.url.endswith("/.zarray") or errors.append(r.url),
-    )
+    page.on("request", requested)
+    page.on("response", answered)
     page.goto(url)
     yield page
     page.close()
@@ -128,8 +134,8 @@ def test_the_image_is_drawn_where_and_how_large_it_is(
         truth = expected(0, shown.shape[:2], scale * min(PIXEL_UM))
         part = slice(60, -60)  # without the scale bar
         seen = shown[part].sum(axis=2).ravel()
-        # Shifted by three pixels it is 0.9, mirrored 0.1.
-        assert np.corrcoef(seen, truth[part].ravel())[0, 1] > 0.97
+        # 0.980; shifted by two pixels or 1 % too large it is 0.87, mirrored 0.08.
+        assert np.corrcoef(seen, truth[part].ravel())[0, 1] > 0.95
 
 
 def test_markers_cycles_contrast_places_and_zoom_change_the_picture(
@@ -183,9 +189,11 @@ def test_markers_cycles_contrast_places_and_zoom_change_the_picture(
         page.mouse.click(700, 300)
         drawn("a key on the image", lambda: page.keyboard.press("2"))
         assert page.locator("#marker1").is_checked()
-        page.locator("#sample").select_option("lymph")
-        page.locator("body[data-shown=lymph]").wait_for()
-        assert np.array_equal(picture(page), started)  # of the same pixels
+        drawn("another sample", lambda: page.locator("#sample").select_option("lymph"))
+        # The same pixels; nothing has judged them, so that no marker is left out.
+        assert visible(page) == [0, 1, 3]
+        same = drawn("without the last", page.locator("#marker3").uncheck)
+        assert np.array_equal(same, started)
         assert page.locator("#places button").count() == 0
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
 import webbrowser
 from pathlib import Path
 
@@ -18,18 +21,21 @@ def show_view(results: Path, sample: str | None, port: int, *, browser: bool) ->
         build_scene(results, samples[0])  # what cannot be shown is said before a browser opens
         server = ViewerServer(results, samples, port)
     except (ViewError, OSError) as error:
-        typer.echo(f"tilewright view: {_said(error, port)}", err=True)
+        typer.echo(f"tilewright view: {error}", err=True)
         raise typer.Exit(2) from error
-    typer.echo(f"viewer of {results}: {server.url}")
-    typer.echo("Ctrl-C ends it")
-    if browser and not webbrowser.open(server.url):
-        typer.echo("no browser could be opened here; open the address above yourself")
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        typer.echo("")
-    finally:
-        server.server_close()
+    with server:
+        typer.echo(f"{results} is shown at {server.url}")
+        if not _has_display():
+            at = server.server_address[1]
+            host = socket.gethostname()
+            typer.echo(f"from your own machine: ssh -L {at}:127.0.0.1:{at} {host}")
+        elif browser and not webbrowser.open(server.url):
+            typer.echo("no browser could be opened here; open the address yourself")
+        typer.echo("Ctrl-C ends it")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            typer.echo("")
 
 
 def _chosen_first(samples: list[str], sample: str | None) -> list[str]:
@@ -40,7 +46,7 @@ def _chosen_first(samples: list[str], sample: str | None) -> list[str]:
     return [sample, *(name for name in samples if name != sample)]
 
 
-def _said(error: Exception, port: int) -> str:
-    if isinstance(error, ViewError):
-        return str(error)
-    return f"port {port} of 127.0.0.1: {error}; give another --port, or 0 for any"
+def _has_display() -> bool:
+    """Return whether a browser has a window here; without one a text browser would be started."""
+    names = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    return sys.platform != "linux" or any(os.environ.get(name) for name in names)

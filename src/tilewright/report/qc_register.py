@@ -118,6 +118,8 @@ def _poor(blocks: Sequence[BlockView]) -> list[Place]:
     centres = [np.add(b.at, (np.array(b.reference.shape) - 1) / 2) for b in _worst(blocks)]
     return [
         Place("ncc", float(y), float(x), block.ncc_after)
+        if block.ncc_after >= _POOR_NCC
+        else Place("poor_blocks", float(y), float(x))
         for block, (y, x) in zip(_worst(blocks), centres, strict=True)
     ]
 

@@ -21,13 +21,17 @@ from tilewright.report.metric_table import METRICS
 
 #: Channels that are visible at the start.
 SHOWN = 4
-#: Places listed of a number that warns or fails; of one that passes it is the worst of a cycle.
-_PLACES = 8
+#: Places listed, and of them of each number that warns or fails; of one that passes it is the
+#: worst of a cycle.
+_LISTED, _PLACES = 40, 5
 #: What is to be seen at a place where this number is worst, and the number there.
 _TITLES = {
+    "poor_blocks": "nuclei that do not match",
     "local_error_px": "largest registration error, {}",
     "ncc": "weakest match of nuclei, NCC {}",
     "missing_area": "missing tissue",
+    "overlap_shift_px": "tiles displaced by {}",
+    "unlike_overlaps": "tiles that show different places",
     "doubtful_tiles": "tile of doubtful position",
     "seam": "strongest step at a tile border, {} times chance",
 }
@@ -331,7 +335,7 @@ def _places(
         order += [(_RANK[verdict], k, kind, cycle, pair) for k, pair in enumerate(kept)]
     transforms: dict[int, Transform | None] = {}
     nuclei = _nuclei(rows)
-    for *_, (verdict, place) in sorted(order, key=lambda entry: entry[:4]):
+    for *_, (verdict, place) in sorted(order, key=lambda entry: entry[:4])[:_LISTED]:
         if place.cycle not in transforms:
             transforms[place.cycle] = _transform(results, sample, place.cycle)
         transform = transforms[place.cycle]

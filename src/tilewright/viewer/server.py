@@ -98,9 +98,7 @@ class ViewerServer(ThreadingHTTPServer):
     Raises
     ------
     ViewError
-        Neuroglancer is not installed.
-    OSError
-        The port is taken.
+        Neuroglancer is not installed, or the port cannot be used.
     """
 
     daemon_threads = True
@@ -112,7 +110,12 @@ class ViewerServer(ThreadingHTTPServer):
         self.client = neuroglancer_client()
         self.token = secrets.token_urlsafe(16)
         self.stopping = threading.Event()
-        super().__init__(("127.0.0.1", port), _Handler)
+        try:
+            super().__init__(("127.0.0.1", port), _Handler)
+        except OSError as error:
+            raise ViewError(
+                f"port {port} of 127.0.0.1: {error.strerror}; give another --port, or 0 for any"
+            ) from error
 
     @property
     def url(self) -> str:

@@ -222,7 +222,9 @@ function showPlaces() {
       swatch.style.background = colour;
       key.append(swatch, `${scene.channels[k].name} `);
     }
-    if (Object.keys(place.colours).length > 1) key.append("white where they agree");
+    if (Object.keys(place.colours).length > 1) {
+      key.append(make("br"), "white where they agree");
+    }
     const button = make("button", { type: "button", className: place.verdict }, place.title, key);
     button.onclick = () => showPlace(place, button);
     return make("li", {}, button);
