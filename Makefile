@@ -11,6 +11,7 @@ demo: $(VENV)/.installed
 	@echo
 	@echo "image:  $(DEMO)/results/tonsil/registration/tonsil.ome.tif"
 	@echo "report: $(DEMO)/results/report.html"
+	@echo "zoom:   $(BIN)/pip install -e '.[view]' && $(BIN)/tilewright view $(DEMO)/results"
 
 # The cluster's tests wait most of the time: a third worker keeps two cores busy.
 # LONG=1 adds the faults that take minutes (killed coordinators, full disks).

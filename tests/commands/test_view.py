@@ -9,8 +9,11 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -31,40 +34,55 @@ def refused(*arguments: str) -> str:
     return done.output
 
 
+@contextmanager
+def started(*arguments: str, **environment: str) -> Iterator[tuple[list[str], str]]:
+    """Run the command, yield its lines and the address, and end it as Ctrl-C does."""
+    command = [sys.executable, "-m", "tilewright.cli", "view", *arguments]
+    hidden = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    kept = {name: value for name, value in os.environ.items() if name not in hidden}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env={**kept, **environment}, **pipes) as process:
+        try:
+            lines = list(iter(process.stdout.readline, "Ctrl-C ends it\n"))  # type: ignore[union-attr]
+            yield lines, lines[0].split()[-1]
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+        assert process.stderr.read() == ""  # type: ignore[union-attr]
+
+
 @INSTALLED
 def test_it_prints_the_address_serves_it_and_ends_on_ctrl_c(tmp_path: Path) -> None:
     for sample in ("lymph", "tonsil"):
         make_image(tmp_path, sample)
     add_quality(tmp_path, "tonsil")
-    command = [sys.executable, "-m", "tilewright.cli", "view", str(tmp_path), "--no-browser"]
-    with subprocess.Popen(
-        [*command, "--sample", "tonsil"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={
-            k: v
-            for k, v in os.environ.items()
-            if k not in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
-        },
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        url = process.stdout.readline().split()[-1]
+    with started(str(tmp_path), "--sample", "tonsil") as (lines, url):
         port = url.split(":")[2].split("/")[0]
-        assert f"ssh -L {port}:127.0.0.1:{port} " in process.stdout.readline()
+        assert f"ssh -L {port}:127.0.0.1:{port} " in lines[1]  # there is no display
         # A stream that is open does not keep it from ending.
-        with urllib.request.urlopen(f"{url}events/image", timeout=10) as stream:
-            config = json.loads(stream.readline().removeprefix(b"data: "))
-            with urllib.request.urlopen(f"{url}start.json", timeout=10) as answer:
-                start = json.load(answer)
-            process.send_signal(signal.SIGINT)
-            assert process.wait(10) == 0
-        assert process.stderr.read() == ""
+        stream = urllib.request.urlopen(f"{url}events/image", timeout=10)
+        config = json.loads(stream.readline().removeprefix(b"data: "))
+        with urllib.request.urlopen(f"{url}start.json", timeout=10) as answer:
+            start = json.load(answer)
+    stream.close()
     assert config["k"] == "c"
     assert config["s"]["showUIControls"] is False
     assert start["samples"] == ["tonsil", "lymph"]
     assert start["first"]["sample"] == "tonsil"
+
+
+@INSTALLED
+def test_it_opens_the_browser(tmp_path: Path) -> None:
+    make_image(tmp_path, "tonsil")
+    script, asked = tmp_path / "browser", tmp_path / "asked"
+    script.write_text(f'#!/bin/sh\necho "$1" > {asked}\n')
+    script.chmod(0o755)
+    with started(str(tmp_path), BROWSER=str(script)) as (lines, url):
+        assert asked.read_text() == f"{url}\n"
+        assert len(lines) == 1
+    asked.unlink()
+    with started(str(tmp_path), "--no-browser", BROWSER=str(script)):
+        assert not asked.exists()
 
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:

@@ -141,10 +141,13 @@ def test_the_image_is_drawn_where_and_how_large_it_is(
 def test_markers_cycles_contrast_places_and_zoom_change_the_picture(
     browser: Any, tmp_path: Path
 ) -> None:
-    for sample in ("lymph", "tonsil"):
+    for sample in ("lymph node #2", "tonsil"):
         make_image(tmp_path, sample)
     add_quality(tmp_path, "tonsil", seam=1e4)
-    with served(tmp_path, ["tonsil", "lymph"]) as server, opened(browser, server.url) as page:
+    with (
+        served(tmp_path, ["tonsil", "lymph node #2"]) as server,
+        opened(browser, server.url) as page,
+    ):
         drawn = changes(page)
         started = drawn("it opens", lambda: None)
 
@@ -189,7 +192,7 @@ def test_markers_cycles_contrast_places_and_zoom_change_the_picture(
         page.mouse.click(700, 300)
         drawn("a key on the image", lambda: page.keyboard.press("2"))
         assert page.locator("#marker1").is_checked()
-        drawn("another sample", lambda: page.locator("#sample").select_option("lymph"))
+        drawn("another sample", lambda: page.locator("#sample").select_option("lymph node #2"))
         # The same pixels; nothing has judged them, so that no marker is left out.
         assert visible(page) == [0, 1, 3]
         same = drawn("without the last", page.locator("#marker3").uncheck)

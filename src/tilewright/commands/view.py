@@ -31,8 +31,8 @@ def show_view(results: Path, sample: str | None, port: int, *, browser: bool) ->
             typer.echo(f"from your own machine: ssh -L {at}:127.0.0.1:{at} {host}")
         elif browser and not webbrowser.open(server.url):
             typer.echo("no browser could be opened here; open the address yourself")
-        typer.echo("Ctrl-C ends it")
         try:
+            typer.echo("Ctrl-C ends it")
             server.serve_forever()
         except KeyboardInterrupt:
             typer.echo("")

@@ -212,18 +212,17 @@ function followLayers() {
 
 function showPlaces() {
   const bad = scene.places.filter((place) => place.verdict !== "pass").length;
+  const pairs = scene.places.some((place) => Object.keys(place.colours).length > 1);
+  const said = bad ? "Failed and doubtful ones first." : "All passed; these are the weakest.";
   byId("about").textContent = !scene.judged
     ? "No quality checks yet: snakemake qc"
-    : bad ? "Failed and doubtful ones first." : "All checks passed; these are the weakest places.";
+    : said + (pairs ? " Two cycles are white where they agree." : "");
   byId("places").replaceChildren(...scene.places.map((place) => {
     const key = make("span", { className: "key" });
     for (const [k, colour] of Object.entries(place.colours)) {
       const swatch = make("span", { className: "swatch" });
       swatch.style.background = colour;
       key.append(swatch, `${scene.channels[k].name} `);
-    }
-    if (Object.keys(place.colours).length > 1) {
-      key.append(make("br"), "white where they agree");
     }
     const button = make("button", { type: "button", className: place.verdict }, place.title, key);
     button.onclick = () => showPlace(place, button);
