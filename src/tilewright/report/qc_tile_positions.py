@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from tilewright.io.positions import Edges, Positions, read_edges, read_positions
 from tilewright.io.tiles import left_out_tiles
 from tilewright.report.figures import BLUE, GREY, RED, new_figure, plain, save_png
 from tilewright.report.overlaps import tile_name
+from tilewright.report.places import Place
 from tilewright.report.quality import Files, Findings
 from tilewright.report.verdict import Item, Subject
 
@@ -67,6 +69,7 @@ def findings(subject: Subject, files: Files) -> Findings:
         "edges": len(accepted),
         "islands": len(names),
         "median_residual_px": float(np.median(kept)) if kept.size else None,
+        "places": [asdict(place) for place in _places(positions, doubt)],
     }
     return Findings(items, numbers, (positions, edges, main))
 
@@ -82,6 +85,13 @@ def _ends(positions: Positions, edges: Edges) -> NDArray[np.int64]:
 def _between(edges: Edges, k: int) -> str:
     first, second = (edges.row_a[k], edges.col_a[k]), (edges.row_b[k], edges.col_b[k])
     return f"between {tile_name(first)} and {tile_name(second)}"
+
+
+def _places(positions: Positions, chosen: NDArray[np.bool_]) -> list[Place]:
+    """Return the middles of the chosen tiles: a tile is about as large as the stage's step."""
+    axes = ((positions.y_px, positions.row), (positions.x_px, positions.col))
+    y, x = (px[chosen] + np.ptp(px) / max(int(np.ptp(k)), 1) / 2 for px, k in axes)
+    return [Place("doubtful_tiles", *at) for at in zip(y.tolist(), x.tolist(), strict=True)]
 
 
 def _named(positions: Positions, chosen: NDArray[np.bool_]) -> str:
