@@ -167,6 +167,25 @@ def test_a_missing_tile_is_named_once_per_channel(raw: Path, tile: int) -> None:
         assert "2 x 3 = 6 tiles, but the files number 5" in message
 
 
+def test_float_pixels_need_a_scale(tmp_path: Path) -> None:
+    raw = codex_raw(tmp_path / "raw", "float32")
+    for path in raw.rglob("*.tif"):
+        tifffile.imwrite(path, np.linspace(0.01, 1.1, 240, dtype=np.float32).reshape(12, 20))
+    assert "pixels are of type float32" in wrong(raw)
+    assert {line["dtype"] for line in build(raw, counts_per_unit=65535)} == {"float32*65535"}
+    tiles = open_tiles(tmp_path / "out/cycle1.csv", "1")
+    assert tiles.dtype == np.uint16
+    expected = np.clip(np.rint(np.linspace(0.01, 1.1, 240) * 65535), 0, 65535)
+    assert np.abs(tiles.read(0, 0).ravel() - expected).max() <= 1
+    assert build(raw, counts_per_unit=65535) == build(raw, counts_per_unit=65535)
+    broken = np.full((12, 20), np.nan, np.float32)
+    tifffile.imwrite(raw / "Cyc1_reg1/1_00003_Z001_CH1.tif", broken)
+    build(raw, counts_per_unit=65535)
+    tiles = open_tiles(tmp_path / "out/cycle1.csv", "1")
+    with pytest.raises(RawDataError, match="NaN"):
+        tiles.read(int(np.flatnonzero(tiles.number == 3)[0]), 0)
+
+
 def test_incomplete_tiles_are_left_out_of_their_cycle(raw: Path) -> None:
     (raw / "Cyc1_reg1/1_00002_Z002_CH2.tif").unlink()
     for path in (raw / "Cyc2_reg1").glob("1_00006_*"):
@@ -226,7 +245,7 @@ def test_a_file_without_permission_is_named(raw: Path) -> None:
 @pytest.mark.parametrize(
     ("plane", "said"),
     [
-        (np.zeros((12, 20), np.float32), "pixels of type float32; raw counts are uint8 or uint16"),
+        (np.zeros((12, 20), np.float32), "is 12 x 20 float32, where most are 12 x 20 uint16"),
         (np.zeros((12, 20), np.int16), "pixels of type int16"),
         (np.zeros((12, 21), np.uint16), "is 12 x 21 uint16, where most are 12 x 20 uint16"),
         (np.zeros((12, 20), np.uint8), "is 12 x 20 uint8, where most are 12 x 20 uint16"),

@@ -141,6 +141,7 @@ class Acquisition(Section):
     flip_x: bool = False
     flip_y: bool = False
     missing: Literal["stop", "fill"] = "stop"
+    counts_per_unit: Positive | None = None
     pixel_um: Annotated[float, AfterValidator(PIXEL_UM.check)]
     z_step_um: Annotated[float, AfterValidator(Z_STEP_UM.check)] = 1.0
     reference_cycle: int = Field(default=1, ge=0)

@@ -11,8 +11,8 @@ from tilewright.io.conventions import containers
 from tilewright.io.conventions.common import RawDataError
 from tilewright.io.tiff_headers import BrokenTiffError, read_page_headers
 
-#: Pixel types that are raw camera counts.
-PIXEL_TYPES = ("uint8", "uint16")
+#: Pixel types that are raw camera counts, and one that is with a scale.
+PIXEL_TYPES, SCALED_TYPE = ("uint8", "uint16"), "float32"
 #: None, LZW, deflate (two numbers) and PackBits; others are asked of the codecs installed.
 _USUAL_COMPRESSION = (1, 5, 8, 32773, 32946)
 _PHOTOMETRIC = {0: "a negative, with white as 0", 3: "numbers of a palette's colours"}
@@ -103,7 +103,7 @@ def _read(path: str, status: os.stat_result) -> RawHeader:
             problem="is compressed in a way that cannot be read (TIFF tag 259 is "
             f"{first.compression}); save it uncompressed or with deflate"
         )
-    if first.dtype not in PIXEL_TYPES:
+    if first.dtype not in (*PIXEL_TYPES, SCALED_TYPE):
         return blank._replace(
             problem=f"has pixels of type {first.dtype}; raw counts are {' or '.join(PIXEL_TYPES)}"
         )
