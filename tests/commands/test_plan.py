@@ -118,7 +118,7 @@ def test_the_jobs_are_those_of_a_dry_run(phantom: Run, monkeypatch: pytest.Monke
     assert found["here"]["jobs"] == {
         r: n for r, n in dry.items() if r not in ("registration", "qc")
     }
-    assert found["here"]["jobs"]["illumination"] == 3
+    assert found["here"]["jobs"]["illumination"] == 1
     assert found["forecast"] is None
     assert found["notes"][0].startswith("no Slurm here")
 

@@ -92,6 +92,10 @@ STAGES_JUDGED = [
 AFTER_STITCH = 0 if KEEPS_STACKS else 2
 PLANE = "{sample}_cycle{cycle}_channel{channel}"
 CYCLE = "{sample}_cycle{cycle}"
+# One job for all channels of a cycle where cycles have the same ones: they share the places of the
+# tiles, and of 9 cycles of 4 channels 36 jobs become 9.
+LIT_TOGETHER = experiment.channels_of_every_cycle
+LIT = CYCLE if LIT_TOGETHER else PLANE
 
 
 wildcard_constraints:
@@ -108,6 +112,26 @@ def planes(template, cycles=experiment.cycles, sample=None):
         for channel in experiment.channels
         if channel.cycle in cycles
     ]
+
+
+def lit(template):
+    """Return the outputs of one job: of all channels, or of the one that the wildcard tells."""
+    return [
+        template.replace("{channel}", name) for name in LIT_TOGETHER or ["{channel}"]
+    ]
+
+
+def lit_channels(wildcards):
+    return list(LIT_TOGETHER or [wildcards.channel])
+
+
+def light_files(wildcards):
+    """Return the flat-fields and dark-fields that the configuration names, one per channel."""
+    found = [
+        experiment.files("illumination", {**dict(wildcards.items()), "channel": name})
+        for name in lit_channels(wildcards)
+    ]
+    return {key: [files[key] for files in found] for key in found[0]}
 
 
 def stack(template):

@@ -1,21 +1,22 @@
 rule illumination:
     input:
-        unpack(lambda wildcards: experiment.files("illumination", wildcards)),
+        unpack(light_files),
         manifest=layout.manifest,
     output:
-        flat=layout.flat,
-        dark=layout.dark,
-        numbers=layout.illumination_json,
+        flat=lit(layout.flat),
+        dark=lit(layout.dark),
+        numbers=lit(layout.illumination_json),
     log:
-        layout.log("illumination", PLANE),
+        layout.log("illumination", LIT),
     benchmark:
-        layout.benchmark("illumination", PLANE)
+        layout.benchmark("illumination", LIT)
     conda:
         "../envs/tilewright.yaml"
     threads: threads("illumination")
     resources:
         **routed("illumination"),
     params:
+        channels=lit_channels,
         reference_channel=experiment.reference_channel,
         positions=experiment.options("tile_positions"),
         options=experiment.options("illumination"),

@@ -1,4 +1,4 @@
-"""Estimate the flat-field and dark-field of one cycle and channel."""
+"""Estimate the flat-field and dark-field of the channels of one cycle."""
 
 from pathlib import Path
 
@@ -10,18 +10,22 @@ from tilewright.stages.tile_positions import locate
 
 params = snakemake.params
 manifest = Path(snakemake.input.manifest)
-files = {key: snakemake.input.get(key) for key in ("flat_file", "dark_file")}
+given = {key: snakemake.input.get(key) for key in ("flat_file", "dark_file")}
 
 with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
     located = locate(
         open_tiles(manifest, params.reference_channel), backend=backend, **params.positions
     )
-    illumination, numbers = estimate_illumination(
-        open_tiles(manifest, snakemake.wildcards.channel),
-        located.positions,
-        backend=backend,
-        offset_counts=params.camera["offset_counts"],
-        saturation_counts=params.camera["saturation_counts"],
-        **{**params.options, **files},
-    )
-    write_illumination(Path(snakemake.output.numbers).with_suffix(""), illumination, numbers)
+    for index, (channel, numbers) in enumerate(
+        zip(params.channels, snakemake.output.numbers, strict=True)
+    ):
+        files = {key: paths and paths[index] for key, paths in given.items()}
+        illumination, found = estimate_illumination(
+            open_tiles(manifest, channel),
+            located.positions,
+            backend=backend,
+            offset_counts=params.camera["offset_counts"],
+            saturation_counts=params.camera["saturation_counts"],
+            **{**params.options, **files},
+        )
+        write_illumination(Path(numbers).with_suffix(""), illumination, found)

@@ -73,6 +73,12 @@ class Experiment:
         """Return the channels of one cycle."""
         return tuple(channel for channel in self.channels if channel.cycle == cycle)
 
+    @property
+    def channels_of_every_cycle(self) -> tuple[str, ...]:
+        """Channel tokens of each cycle where all cycles have the same ones, else none."""
+        kinds = {tuple(c.channel for c in self.channels_of(cycle)) for cycle in self.cycles}
+        return kinds.pop() if len(kinds) == 1 else ()
+
     def channel(self, cycle: int, channel: str) -> Channel:
         """Return one channel of one cycle."""
         return next(c for c in self.channels if (c.cycle, c.channel) == (cycle, channel))

@@ -81,7 +81,9 @@ CostOf = Callable[[DataSize, BlockSizes, int], Cost]
 
 def _illumination(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
     mb = size.tiles * 256**2 * 4 * 6 / _MB + size.tile_px * 24 / _MB + 100
-    return Cost(mb, size.tiles * size.tile_px * size.planes / 20e6)
+    # the tiles' places once, then channel after channel
+    channels = 1 + size.channels / max(size.cycles, 1)
+    return Cost(mb, channels * size.tiles * size.tile_px * size.planes / 40e6)
 
 
 def _tile_positions(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
