@@ -41,6 +41,10 @@ class RawParts(Protocol):
         """Return the file of one plane."""
         ...
 
+    def page(self, tile: int, z: int) -> int:
+        """Return the page of one plane."""
+        ...
+
     def read(self, tile: int, z: int) -> NDArray[Any]:
         """Return one plane (y, x) of one part in raw counts."""
         ...

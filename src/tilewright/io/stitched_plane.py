@@ -127,6 +127,10 @@ class PlaneWindows:
         """Return the file."""
         return self.plane.path
 
+    def page(self, tile: int, z: int) -> int:
+        """Return the page."""
+        return self.plane.page
+
     def read(self, tile: int, z: int) -> NDArray[Any]:
         """Return the pixels (y, x) of a window."""
         y, x = self._corners[tile]
