@@ -34,7 +34,6 @@ def refused(folder: Path) -> str:
         ("CYC-001_SCN-001_ST-S_R-01_W-A-1_ROI-001_F-001_A-DAPI_C-None_D-DAPI.tif", "StageLabel"),
         ("S001_mono_dapi_reg_pyr16_region_001.tif", "a Cell DIVE export"),
         ("s_1.0.4_R000_DAPI__FINAL_AFR_F.ome.tif", "a Cell DIVE export"),
-        ("slide.qptiff", ".qptiff files of PhenoImager"),
         ("Scan1/scan.oir", ".oir files of Olympus FluoView (such as Scan1/scan.oir)"),
         ("plate.ome.zarr/0/.zarray", ".zarr files of OME-Zarr"),
     ],
@@ -45,7 +44,7 @@ def test_folders_that_are_explained(tmp_path: Path, name: str, said: str) -> Non
     path.touch()
     if name.startswith("CYC"):
         tifffile.imwrite(path, np.zeros((64, 64), np.uint16))
-    if not name.endswith((".qptiff", ".oir", ".zarray")):
+    if not name.endswith((".oir", ".zarray")):
         for tile in range(4):
             tifffile.imwrite(tmp_path / f"raw/t_{tile}_DAPI.tif", np.zeros((64, 64), np.uint16))
     message = refused(tmp_path / "raw")
@@ -112,12 +111,50 @@ def test_keyence_in_xy_folders(tmp_path: Path) -> None:
     assert len(filled_in(one).samples) == 1
 
 
-def test_stitched_cycles_are_explained(tmp_path: Path) -> None:
+def test_stitched_channels_in_files_of_their_own_are_explained(tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     for cycle in (1, 2, 3):
-        image = np.zeros((SIZE + cycle, SIZE), np.uint16)
-        tifffile.imwrite(tmp_path / f"raw/cycle{cycle}_stitched.tif", image)
+        for channel in (1, 2):
+            image = np.zeros((SIZE + cycle, SIZE), np.uint16)
+            tifffile.imwrite(tmp_path / f"raw/cycle{cycle}_ch{channel}.tif", image)
     message = refused(tmp_path / "raw")
     assert (
-        "one image for each of 3 cycles, of different sizes: they are stitched already" in message
+        "one image for each of 3 cycles, of different sizes: they are stitched already; save the "
+        "channels of each cycle in one file" in message
     )
+
+
+def test_stitched_cycles_of_different_sizes_are_read(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    for cycle in (1, 2):
+        image = np.zeros((2, SIZE + cycle, SIZE), np.uint16)
+        tifffile.imwrite(tmp_path / f"raw/cycle{cycle}.tif", image, photometric="minisblack")
+    result = create_experiment(tmp_path / "raw", tmp_path / "out")
+    assert config(result)["acquisition"]["convention"] == "stitched"
+    assert [key.partition(":")[0] for key in result.unknown] == ["acquisition.pixel_um"]
+
+
+def test_tiles_with_a_pyramid_each_are_no_stitched_images(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    tiles = specimen_tiles(2, 2)
+    step = round(SIZE * (1 - OVERLAP))
+    for number, place in enumerate(tile_places("snake_right_down", 2, 2)):
+        at = {"PositionX": [place[1] * step * 0.5], "PositionY": [place[0] * step * 0.5]}
+        metadata = {"axes": "YX", "PhysicalSizeX": 0.5, "PhysicalSizeY": 0.5, "Plane": at}
+        with tifffile.TiffWriter(tmp_path / f"raw/t{number}.ome.tif", ome=True) as writer:
+            writer.write(tiles[place], subifds=1, metadata=metadata)
+            writer.write(tiles[place][::2, ::2], subfiletype=1)
+    result = create_experiment(tmp_path / "raw", tmp_path / "out")
+    assert config(result)["acquisition"]["convention"] == "ome_tiff"
+
+
+def test_a_colour_slide_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    colour = np.zeros((256, 256, 3), np.uint8)
+    with tifffile.TiffWriter(tmp_path / "raw/slide.tif", bigtiff=True) as writer:
+        options = {"photometric": "rgb", "tile": (128, 128), "compression": "jpeg"}
+        writer.write(colour, subifds=1, **options)
+        writer.write(colour[::2, ::2], subfiletype=1, **options)
+    message = refused(tmp_path / "raw")
+    assert "slide.tif is a colour image (3 samples per pixel), as of brightfield" in message
+    assert message.count("\n") == 0

@@ -28,7 +28,7 @@ from snakemake_scheduler_plugin_tilewright import Scheduler
 from tests.support.scribe import dispatched, run
 from tilewright.placement import cluster
 from tilewright.runtime import snakemake_adapter as adapter
-from tilewright.runtime.snakemake_adapter import beside_profile, only_looks
+from tilewright.runtime.snakemake_adapter import beside_profile, only_looks, targets
 
 NEEDED = [(what, name) for what in adapter.NEEDED for name in adapter.NEEDED[what]]
 NAMES = [f"{what}.{name}" for what, name in NEEDED]
@@ -380,6 +380,13 @@ def test_what_only_looks(looks: str) -> None:
 
 def test_what_runs() -> None:
     assert not only_looks(["registration", "--report-after-run"])
+
+
+def test_targets_are_those_of_snakemakes_own_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["registration", "qc", "-n", "--configfile", "edf", "--until", "stitching"]
+    assert targets(command) == ["registration", "qc"]
+    assert targets(["plan", "--target", "qc"]) == []
+    assert capsys.readouterr().err == ""
 
 
 def test_a_copied_profile_has_the_site_file_beside_it(

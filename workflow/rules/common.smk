@@ -7,9 +7,15 @@ from snakemake.logging import logger
 from tilewright.devices.slurm_grant import DeviceChoiceError, use_granted_device
 from tilewright.devices.health import HealthError
 from tilewright.devices.lease_queue import LeaseRootError
-from tilewright.config.experiment import ConfigError, load_experiment, read_config
+from tilewright.config.experiment import (
+    ConfigError,
+    check_targets,
+    load_experiment,
+    read_config,
+)
 from tilewright.config.layout import Layout
 from tilewright.config.rules import QUALITY_RULES, STAGES
+from tilewright.runtime import snakemake_adapter
 from tilewright.runtime.machine import (
     device_kinds,
     healthy_gpus,
@@ -39,6 +45,9 @@ try:
         use_granted_device()
     # Jobs trust the manifests that the main process checked: raw files are looked at once.
     if workflow.is_main_process:
+        check_targets(
+            experiment, snakemake_adapter.targets(snakemake_adapter.command()[1:])
+        )
         check_thresholds(experiment)
         check_results(experiment)
         check_raw(experiment, layout)
@@ -71,7 +80,13 @@ except (
 
 routed = plan.routed
 threads = plan.threads
-if workflow.is_main_process and experiment.settings.edf.method == "auto":
+# Raw images that are stitched already come in where tiles have become an in-focus plane.
+STITCHED = experiment.settings.stitched
+if (
+    workflow.is_main_process
+    and experiment.settings.edf.method == "auto"
+    and not STITCHED
+):
     logger.info(
         f"edf.method: auto is {experiment.settings.plane_method} here"
         + (
@@ -82,11 +97,17 @@ if workflow.is_main_process and experiment.settings.edf.method == "auto":
     )
 
 # Whether stacks can be deconvolved, and whether the in-focus plane is made of such.
-DECONVOLVED = experiment.settings.deconvolve.method != "none"
+DECONVOLVED = experiment.settings.deconvolves
 PLANE_OF_DECONVOLVED = experiment.settings.plane_of_deconvolved
 KEEPS_STACKS = experiment.settings.output.keep == "stacks"
 STAGES_JUDGED = [
-    stage for stage in STAGES if stage != "deconvolve" or PLANE_OF_DECONVOLVED
+    stage
+    for stage in (
+        ("stitched", "register", "image")
+        if STITCHED
+        else [name for name in STAGES if name != "stitched"]
+    )
+    if stage != "deconvolve" or PLANE_OF_DECONVOLVED
 ]
 # What reads a stack that is on the disk goes before what makes the next one.
 AFTER_STITCH = 0 if KEEPS_STACKS else 2
@@ -153,7 +174,7 @@ def judged_stacks():
         layout.qc("stitch", "json").format(sample=sample, cycle=cycle)
         for sample in experiment.samples
         for cycle in experiment.cycles
-        if not KEEPS_STACKS
+        if not KEEPS_STACKS and not STITCHED
     ]
 
 
@@ -203,8 +224,8 @@ def quality_outputs(stages):
             subcategory=STAGES[stage].title,
             labels={"cycle": "{cycle}"},
         )
-        if stage == "stitch":
-            outputs["stitch_npz"] = layout.stitched_view
+        if stage in ("stitch", "stitched"):
+            outputs[f"{stage}_npz"] = layout.stitched_view
     return outputs
 
 

@@ -24,6 +24,8 @@ QUALITY_INPUTS = {
         "transform": of_moving_cycle(layout.transform),
     },
 }
+if STITCHED:
+    QUALITY_INPUTS["qc_cycle"] = {"plane": of_cycle(layout.edf)}
 # Token and marker of the channels judged. Where stacks are read there is no marker, as there are
 # no limits: what only names or judges is added when the tables and the report are made, and a
 # changed one makes no stack again.

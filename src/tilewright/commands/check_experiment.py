@@ -19,6 +19,7 @@ from tilewright.config.checks import (
 from tilewright.config.experiment import ConfigError, Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.tables import Channel
+from tilewright.io.conventions.stitched import lossy_sentences, read_images
 from tilewright.placement.jobs import Task
 
 #: Blosc and deflate leave about three quarters of 16-bit counts; less of empty ground.
@@ -44,6 +45,11 @@ def check_config(experiment: Experiment, layout: Layout) -> Iterable[Check]:
             yield said_by(about, error, "fix the configuration or the files")
             if about == "raw files":
                 break  # files are compared with the manifests
+    if well and experiment.settings.stitched:
+        for sample in experiment.samples.values():
+            located = read_images(str(sample.raw_dir.resolve()))
+            for sentence in lossy_sentences(located):
+                yield warning("raw files", sentence, "export the images without JPEG")
     if well:
         samples = count(len(experiment.samples), "sample")
         channels = count(len(experiment.channels), "channel")
@@ -121,6 +127,8 @@ def missing_bytes(experiment: Experiment, layout: Layout, tasks: Iterable[Task])
             (layout.deconvolve, 4 * stack * deconvolved),
             (layout.deconvolve_focus, 12 * plane * deconvolved),
         ]
+        if settings.stitched:
+            stacks = []
         for at in experiment.channels:
             own = _missing(layout.edf, sample, at, 2 * plane)
             passing = sum(_missing(path, sample, at, needed) for path, needed in stacks)

@@ -12,6 +12,7 @@ from tilewright.commands.check_experiment import disk_text, missing_bytes
 from tilewright.commands.checks import count
 from tilewright.commands.dag import find_snakefile, read_experiment, read_tasks
 from tilewright.config.checks import data_sizes
+from tilewright.config.experiment import check_targets
 from tilewright.config.layout import Layout
 from tilewright.placement import cluster
 from tilewright.placement.capacity import Capacity, capacity_now
@@ -85,6 +86,7 @@ def plan_run(
         The site file is wrong, Slurm does not answer, or a job would pend for ever.
     """
     experiment = read_experiment(configfile)
+    check_targets(experiment, targets)
     look = None if slurm else usable_gpus
     kinds = device_kinds(experiment.settings, look, {} if slurm else os.environ)
     layout = Layout(experiment.settings.results)

@@ -87,6 +87,9 @@ def check_raw(experiment: Experiment, layout: Layout) -> None:
                 look=look,
                 look_for=f"{experiment.settings.camera} {sample.acquisition}",
             )
+            # Tiles of all cycles lie on one grid; stitched images have a size each.
+            for cycle in experiment.cycles if experiment.settings.stitched else ():
+                _check_mosaic(experiment, manifests[cycle])
             _check_mosaic(experiment, manifests[experiment.reference_cycle])
         except RawDataError as error:
             raise ConfigError(f"sample '{sample.name}': {error}") from None
@@ -104,6 +107,7 @@ def _look(
 ) -> list[str]:
     """Return what is wrong with the pixels of a sample; heavy imports wait until they are new."""
     from tilewright.io.raw_pixels import pixel_problems
+    from tilewright.io.stitched_plane import windows_of_table
     from tilewright.io.tiles import tiles_of_table
     from tilewright.kernels.backend import cpu_backend
     from tilewright.stages.layout_check import layout_problem
@@ -123,14 +127,19 @@ def _look(
     raw_dir = str(sample.raw_dir.resolve())
     camera = experiment.options("camera", "offset_counts", "saturation_counts")
     reference = experiment.reference_channel
+    stitched = experiment.settings.stitched
     problems = pixel_problems(
         tables,
         channels,
         raw_dir,
         reference_channel=reference,
-        pages_are_planes=sample.acquisition.convention not in DESCRIBED,
+        pages_are_planes=not stitched and sample.acquisition.convention not in DESCRIBED,
+        parts_of_table=windows_of_table if stitched else tiles_of_table,
+        part="part of it" if stitched else "tile",
         **camera,
     )
+    if stitched:
+        return problems
     tiles = tiles_of_table(tables[experiment.reference_cycle], reference, raw_dir)
     if problems or tiles is None:
         return problems
@@ -257,7 +266,11 @@ def data_size(experiment: Experiment, layout: Layout) -> Callable[[str | None], 
             planes=extent.planes,
             height_px=extent.tile_px[0],
             width_px=extent.tile_px[1],
-            overlap=experiment.samples[sample].acquisition.overlap,
+            overlap=(
+                0.0
+                if experiment.settings.stitched
+                else experiment.samples[sample].acquisition.overlap
+            ),
             cycles=len(experiment.cycles),
             channels=len(experiment.channels),
         )

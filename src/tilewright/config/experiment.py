@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -224,6 +224,7 @@ def load_experiment(config: Mapping[str, Any]) -> Experiment:
     samples = read_samples(Path(settings.samples), settings.acquisition)
     experiment = Experiment(settings, samples, channels)
     _check_references(experiment)
+    _check_stitched(experiment)
     _check_optics(experiment)
     _check_keys(settings)
     return experiment
@@ -250,6 +251,61 @@ def _check_references(experiment: Experiment) -> None:
                 f"registration.allow_unregistered names cycle {cycle}; the cycles that are "
                 f"registered are {', '.join(map(str, experiment.moving_cycles)) or 'none'}"
             )
+
+
+#: Keys of the sections that no stage of stitched images reads: None is all of them.
+_OF_TILES: dict[str, tuple[str, ...] | None] = {
+    "acquisition": (
+        *("pattern", "rows", "cols", "layout", "overlap"),
+        *("region", "flip_x", "flip_y", "missing", "counts_per_unit"),
+    ),
+    "camera": ("offset_counts", "gain_counts_per_photon"),
+    "illumination": None,
+    "tile_positions": None,
+    "stitch": None,
+    "deconvolve": None,
+    "edf": None,
+}
+
+
+def _check_stitched(experiment: Experiment) -> None:
+    """Refuse keys of stages that stitched images do not have; ``method: none`` says just that."""
+    settings = experiment.settings
+    if not settings.stitched:
+        return
+    for section, names in _OF_TILES.items():
+        given = [getattr(settings, section)]
+        if section == "acquisition":
+            given = [sample.acquisition for sample in experiment.samples.values()]
+        for values in given:
+            for name, field in type(values).model_fields.items():
+                value = getattr(values, name)
+                of_tiles = names is None or name in names
+                if of_tiles and value != field.default and (name, value) != ("method", "none"):
+                    raise ConfigError(
+                        f"{section}.{name} is {value!r}, but acquisition.convention is 'stitched': "
+                        "no stage reads it; leave it out"
+                    )
+
+
+#: Targets whose results stitched images do not have.
+_TARGETS_OF_TILES = ("stitching", "deconvolution", "edf")
+
+
+def check_targets(experiment: Experiment, targets: Iterable[str]) -> None:
+    """Refuse targets that make no sense for stitched images.
+
+    Raises
+    ------
+    ConfigError
+        One of them does not.
+    """
+    wrong = [target for target in _TARGETS_OF_TILES if target in set(targets)]
+    if experiment.settings.stitched and wrong:
+        raise ConfigError(
+            f"the target {wrong[0]} needs tiles, but acquisition.convention is 'stitched'; "
+            "give the targets registration and qc"
+        )
 
 
 def _check_optics(experiment: Experiment) -> None:

@@ -114,6 +114,11 @@ def _edf_plane(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
     return Cost(mb, size.mosaic_voxels / ((6.5e6 if blocks.direct_plane else 15e6) * cpus))
 
 
+def _stitched_plane(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+    # a row of chunks for files in strips; two pieces of a file of at most 256 MB
+    return Cost(4 * size.width_px * blocks.chunk_px / _MB + 600, size.mosaic_px / 20e6)
+
+
 def _register(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
     mb = math.sqrt(size.mosaic_px) * blocks.chunk_px * 4 * 8 / _MB + 600
     return Cost(mb, size.mosaic_px / 1e6)
@@ -209,13 +214,20 @@ _IMAGE_RULES = (
     )),
 )  # fmt: skip
 
+#: In place of those before the registration, where images are stitched already; it only copies.
+_STITCHED_PLANE = Rule("stitched_plane", _stitched_plane, Stage(
+    "stitched", "Stitched image",
+    "Each channel as its file holds it. How it was stitched was not judged: flat-field, tile "
+    "positions and overlaps are not in the file.",
+))  # fmt: skip
+
 #: Stages with quality numbers, in the order of the workflow.
-STAGES = {rule.stage.name: rule.stage for rule in _IMAGE_RULES if rule.stage}
+STAGES = {rule.stage.name: rule.stage for rule in (_STITCHED_PLANE, *_IMAGE_RULES) if rule.stage}
 
 #: Quality rules, and the stages that each judges in one cycle: those of a cycle's own images at
 #: once, because a job takes as long to start as one stage to judge.
 QUALITY_RULES = {
-    "qc_cycle": ("illumination", "tile_positions", "stitch", "deconvolve", "edf"),
+    "qc_cycle": ("illumination", "tile_positions", "stitch", "deconvolve", "edf", "stitched"),
     "qc_register": ("register",),
     "qc_image": ("image",),
 }
@@ -225,6 +237,7 @@ RULES = {
     rule.name: rule
     for rule in (
         *_IMAGE_RULES,
+        _STITCHED_PLANE,
         Rule("qc_cycle", _judging_stacks),
         *(Rule(name) for name in QUALITY_RULES if name != "qc_cycle"),
         *(Rule(name, _telling) for name in ("report", "summary", "verdict")),

@@ -125,6 +125,7 @@ Convention = Literal[
     "czi",
     "nd2",
     "lif",
+    "stitched",
 ]
 
 
@@ -273,6 +274,11 @@ class Settings(Section):
     resources: dict[str, RuleResources] = Field(default_factory=dict)
 
     @property
+    def stitched(self) -> bool:
+        """Whether raw images are stitched already: no stage before the registration runs."""
+        return self.acquisition.convention == "stitched"
+
+    @property
     def plane_method(self) -> str:
         """How the in-focus plane is made; ``deconvolve.method: none`` says that no PSF is known."""
         if self.edf.method != "auto":
@@ -282,9 +288,15 @@ class Settings(Section):
     @property
     def plane_of_deconvolved(self) -> bool:
         """Whether the in-focus plane is made from the deconvolved stack."""
-        return self.deconvolve.method != "none" and self.plane_method != "direct"
+        return self.deconvolves and self.plane_method != "direct"
+
+    @property
+    def deconvolves(self) -> bool:
+        """Whether stacks can be deconvolved."""
+        return self.deconvolve.method != "none" and not self.stitched
 
     @property
     def needs_psf(self) -> bool:
         """Whether the in-focus plane, or a deconvolution, is made with a PSF."""
-        return self.deconvolve.method != "none" or self.plane_method == "direct"
+        made = self.deconvolve.method != "none" or self.plane_method == "direct"
+        return made and not self.stitched

@@ -108,6 +108,8 @@ def create_experiment(
 
 
 def _layout(recognised: Recognised, metadata: Metadata, region: str) -> TileLayout:
+    if recognised.convention == "stitched":
+        return TileLayout(1)
     codex = metadata.codex
     told = TileLayout(0, codex.rows, codex.cols, codex.layout, codex.overlap)
     planes = [plane for plane in recognised.planes if plane.region == region]

@@ -19,7 +19,7 @@ from tilewright.io.codex_metadata import (
     parse_exposure_times,
     unique_names,
 )
-from tilewright.io.conventions import described_images
+from tilewright.io.conventions import described_images, stitched
 from tilewright.io.conventions.common import RawPlane
 from tilewright.io.conventions.described import LocatedImage
 
@@ -59,6 +59,8 @@ def read_metadata(raw_dir: Path, recognised: Recognised) -> Metadata:
     located = described_images(recognised.convention, raw_dir)
     if located:
         return _of_files(located, channels)
+    if recognised.convention == "stitched":
+        return _of_stitched(raw_dir, channels)
     if recognised.convention == "codex":
         return _of_codex(raw_dir, channels)
     metadata = _with_markers(channels, {}, {}, {})
@@ -223,6 +225,31 @@ def _of_files(located: list[LocatedImage], channels: list[tuple[int, str]]) -> M
         metadata.found.append(
             "one file per cycle: " + ", ".join(f"{cycle} = {name}" for cycle, name in files)
         )
+    return metadata
+
+
+def _of_stitched(raw_dir: Path, channels: list[tuple[int, str]]) -> Metadata:
+    """Read what the stitched images tell."""
+    located = stitched.read_images(str(raw_dir.resolve()))
+    told = {
+        (cycle, str(number)): channel
+        for cycle, image in located
+        for number, channel in enumerate(image.channels, start=1)
+    }
+    metadata = replace(
+        _with_markers(
+            channels,
+            {key: channel.name for key, channel in told.items() if channel.name},
+            {key: channel.emission_nm for key, channel in told.items()},
+            {key: channel.exposure_ms for key, channel in told.items()},
+        ),
+        pixel_um=next((image.pixel_um for _, image in located if image.pixel_um), None),
+    )
+    files = (f"{cycle} = {Path(image.path).name}" for cycle, image in located)
+    metadata.found.append(f"stitched images, one per cycle: {', '.join(files)}")
+    if metadata.pixel_um:
+        metadata.found.append(f"pixel size {metadata.pixel_um:g} µm, from the files")
+    metadata.warnings += stitched.lossy_sentences(located)
     return metadata
 
 

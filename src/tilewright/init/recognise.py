@@ -24,6 +24,7 @@ from tilewright.io.conventions.macsima import parse_name
 from tilewright.io.conventions.ndtiff import find_datasets
 from tilewright.io.conventions.ome_tiff import COMPANION
 from tilewright.io.conventions.phenix import find_indices
+from tilewright.io.conventions.stitched import OTHER_SUFFIXES, looks_stitched
 from tilewright.io.raw_headers import read_headers
 from tilewright.io.raw_pixels import channels_told
 
@@ -40,6 +41,7 @@ _FIELD_OF_HINT = {hint: field for field, hints in _HINTS.items() for hint in hin
 _LOOKED_FOR = (
     "Fiji's TileConfiguration.txt; CODEX folders (Cyc1_reg1/1_00001_Z001_CH1.tif); "
     "ImageXpress names (plate_A01_s1_w1.tif); OME-TIFF with plane positions; "
+    "stitched images, one file per cycle (QPTIFF, pyramids); "
     "numbered names (tile_001.tif, cycle1/r1_c2_z3_ch4.tif)"
 )
 _TILE_CONFIGURATION = (
@@ -48,7 +50,6 @@ _TILE_CONFIGURATION = (
 )
 #: Files of microscopes that are no TIFF.
 _SUFFIXES = {
-    ".qptiff": "PhenoImager or PhenoCycler-Fusion (stitched and unmixed whole slides)",
     ".xlif": "Leica LAS X",
     ".oir": "Olympus FluoView",
     ".vsi": "Olympus or Evident VS",
@@ -109,7 +110,8 @@ def recognise(raw_dir: Path) -> Recognised:
         for convention, options in _candidates(folder, images):
             planes = scan(convention, folder, options)
             if planes:
-                _refuse_finished(planes)
+                if convention != "stitched":
+                    _refuse_finished(planes)
                 used = {plane.path for plane in planes}
                 left_over = [path for path in images if path not in used]
                 return Recognised(convention, options, planes, left_over, Path(folder))
@@ -143,6 +145,8 @@ def _self_describing(folder: str, images: list[str]) -> str | None:
         found = list_folder(place, containers.SUFFIXES)[1]
         if found:
             return Path(found[0]).suffix.lower().lstrip(".")
+        if list_folder(place, OTHER_SUFFIXES)[1] and looks_stitched(folder):
+            return "stitched"
     return None
 
 
@@ -170,8 +174,8 @@ def _refuse_finished(planes: list[RawPlane]) -> None:
     if len(tiles) == len(first) > 1 and len(sizes) > 1:
         raise RawDataError(
             f"{Path(planes[0].path).parent} holds one image for each of {len(first)} cycles, of "
-            "different sizes: they are stitched already, and tilewright starts from tiles; name "
-            "the folder of the raw tiles"
+            "different sizes: they are stitched already; save the channels of each cycle in one "
+            "file (convention stitched), or name the folder of the raw tiles"
         )
     plane = planes[0]
     if plane.page is None and plane.z is None and headers[first[plane.cycle].path].pages > 1:
@@ -188,6 +192,8 @@ def _candidates(folder: str, images: list[str]) -> list[tuple[str, ScanOptions]]
     """Return the conventions worth a try, the most telling ones first."""
     found = [("fiji", ScanOptions())] if find_configurations(folder) else []
     found.append(("codex", ScanOptions()))
+    if looks_stitched(folder):
+        return [*found, ("stitched", ScanOptions())]
     if any(re.search(r"(?i)_s\d+(_w\d+)?[0-9A-F-]*\.tiff?$", path) for path in images):
         found.append(("imagexpress", ScanOptions()))
     if _is_ome_tile(images[0]):

@@ -35,6 +35,12 @@ deconvolve:
 """
 
 
+_NOTHING_OF_TILES = """
+camera:
+  saturation_counts: auto
+"""
+
+
 class ConfigText:
     """Lines of the config, with what is to be filled in noted."""
 
@@ -92,7 +98,29 @@ def config_text(
     out.key("convention", recognised.convention)
     if recognised.options.pattern:
         out.key("pattern", recognised.options.pattern)
-    numbered = recognised.planes[0].tile is not None
+    stitched = recognised.convention == "stitched"
+    if not stitched:
+        _grid(out, first, numbered=recognised.planes[0].tile is not None)
+    out.known(section, "pixel_um", metadata.pixel_um, "size of a pixel in the specimen, µm")
+    if planes > 1:
+        out.known(section, "z_step_um", metadata.z_step_um, "distance of z-planes, µm")
+    out.key("reference_cycle", metadata.reference_cycle)
+    reference = next(
+        marker.marker
+        for marker in metadata.markers
+        if (marker.cycle, marker.channel) == (metadata.reference_cycle, metadata.reference_channel)
+    )
+    shows = f"{reference}: check that it shows nuclei, in every cycle"
+    out.key("reference_channel", metadata.reference_channel, shows)
+    if stitched:
+        out.text += _NOTHING_OF_TILES
+    else:
+        _optics(out, metadata, planes)
+    return out
+
+
+def _grid(out: ConfigText, first: TileLayout, *, numbered: bool) -> None:
+    section = "acquisition"
     if numbered:
         out.known(section, "rows", first.rows, "rows of the tile grid")
         out.known(section, "cols", first.cols, "columns of the tile grid")
@@ -109,19 +137,6 @@ def config_text(
     for name, flip in (("flip_y", first.flip_y), ("flip_x", first.flip_x)):
         if flip:
             out.key(name, flip, "the stage axis runs against the image's")
-    out.known(section, "pixel_um", metadata.pixel_um, "size of a pixel in the specimen, µm")
-    if planes > 1:
-        out.known(section, "z_step_um", metadata.z_step_um, "distance of z-planes, µm")
-    out.key("reference_cycle", metadata.reference_cycle)
-    reference = next(
-        marker.marker
-        for marker in metadata.markers
-        if (marker.cycle, marker.channel) == (metadata.reference_cycle, metadata.reference_channel)
-    )
-    shows = f"{reference}: check that it shows nuclei, in every cycle"
-    out.key("reference_channel", metadata.reference_channel, shows)
-    _optics(out, metadata, planes)
-    return out
 
 
 def _optics(out: ConfigText, metadata: Metadata, planes: int) -> None:

@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from tilewright.io.conventions import scan
+from tilewright.io.conventions import scan, stitched
 from tilewright.io.conventions.common import (
     RAW_DIR_FILE,
     RawDataError,
@@ -89,10 +89,14 @@ def build_manifest(
             f"convention {convention!r}; correct acquisition.convention, acquisition.pattern, "
             "raw_dir or the markers table"
         )
-    headers = read_headers(_pages_needed(planes), _read_known(manifests.values(), folder), workers)
+    if convention == "stitched":
+        headers = stitched.read_headers_of([plane.path for plane in planes])
+    else:
+        known = _read_known(manifests.values(), folder)
+        headers = read_headers(_pages_needed(planes), known, workers)
     planes, problems = _expand_pages(planes, headers)
     scale = acquisition.get("counts_per_unit")
-    shape_px, odd = _common_shape(headers, scale)
+    shape_px, odd = _common_shape(headers, scale, alike=convention != "stitched")
     problems = odd + problems
     grid = None
     if shape_px:
@@ -190,9 +194,12 @@ def _expand_pages(
 
 
 def _common_shape(
-    headers: Mapping[str, RawHeader], scale: float | None
+    headers: Mapping[str, RawHeader], scale: float | None, *, alike: bool
 ) -> tuple[tuple[int, int] | None, list[str]]:
-    """Return the (y, x) that most files have, and what is wrong with the others."""
+    """Return the (y, x) that most files have, and what is wrong with the others.
+
+    ``alike``: they must all have it; stitched images of cycles differ.
+    """
     problems = [f"{path} {header.problem}" for path, header in headers.items() if header.problem]
     kinds = Counter(
         (header.height_px, header.width_px, header.dtype)
@@ -209,7 +216,7 @@ def _common_shape(
             "set acquisition.counts_per_unit, or save the camera's counts as uint16"
         )
     for path, header in headers.items():
-        if not header.problem and header[2:5] != (height, width, dtype):
+        if alike and not header.problem and header[2:5] != (height, width, dtype):
             problems.append(
                 f"{path} is {header.height_px} x {header.width_px} {header.dtype}, "
                 f"where most are {height} x {width} {dtype}"

@@ -6,17 +6,17 @@ nothing is read on, tile after tile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.io.conventions.common import RawDataError
 from tilewright.io.conventions.ome_xml import parse_ome_xml
-from tilewright.io.tiles import Tiles, tiles_of_table
+from tilewright.io.tiles import tiles_of_table
 
 #: Share of clipped pixels from which a plane says nothing.
 _SATURATED = 0.5
@@ -29,6 +29,27 @@ _BIN = 4
 _WITNESSES, _INVERTED = 5, -0.1
 
 
+class RawParts(Protocol):
+    """Parts of a channel, tiles or windows of a stitched image, and how they are read."""
+
+    @property
+    def row(self) -> NDArray[np.int64]: ...  # noqa: D102
+    @property
+    def shape(self) -> tuple[int, int, int]: ...  # noqa: D102
+
+    def path(self, tile: int, z: int) -> Path:
+        """Return the file of one plane."""
+        ...
+
+    def page(self, tile: int, z: int) -> int:
+        """Return the page of one plane."""
+        ...
+
+    def read(self, tile: int, z: int) -> NDArray[Any]:
+        """Return one plane (y, x) of one part in raw counts."""
+        ...
+
+
 def pixel_problems(
     tables: Mapping[int, str],
     channels: Mapping[int, Sequence[str]],
@@ -36,6 +57,8 @@ def pixel_problems(
     *,
     reference_channel: str,
     pages_are_planes: bool = True,
+    parts_of_table: Callable[[str, str, str], RawParts | None] = tiles_of_table,
+    part: str = "tile",
     offset_counts: float | None = None,
     saturation_counts: float | None = None,
 ) -> list[str]:
@@ -56,20 +79,24 @@ def pixel_problems(
     reference_channel : str
     pages_are_planes : bool
         Whether the convention takes pages for z-planes without asking the file.
+    parts_of_table : callable
+        Text of a manifest, channel and raw folder to the parts to look at.
+    part : str
+        What such a part is called.
     offset_counts, saturation_counts : float, optional
         As configured; None where they are found from the data.
     """
     problems = []
     for cycle, table in sorted(tables.items()):
         for channel in channels[cycle]:
-            tiles = tiles_of_table(table, channel, raw_dir)
+            tiles = parts_of_table(table, channel, raw_dir)
             if tiles is None:
                 continue
             where = f"cycle {cycle}, channel {channel}"
             wanted = channel == reference_channel
             try:
                 _check_pages(tiles, pages_are_planes)
-                sentence = _channel(tiles, wanted, offset_counts, saturation_counts)
+                sentence = _channel(tiles, part, wanted, offset_counts, saturation_counts)
             except RawDataError as error:
                 problems.append(str(error))
                 continue
@@ -81,7 +108,11 @@ def pixel_problems(
 
 
 def _channel(
-    tiles: Tiles, reference: bool, offset_counts: float | None, saturation_counts: float | None
+    tiles: RawParts,
+    part: str,
+    reference: bool,
+    offset_counts: float | None,
+    saturation_counts: float | None,
 ) -> str:
     """Return what is wrong with one channel, nothing for a good one."""
     said: list[tuple[str, str, Path]] = []
@@ -123,10 +154,12 @@ def _channel(
     fix = "choose another reference_channel" if reference else "take it out of the markers table"
     kinds = " or ".join(sorted({kind for kind, _, _ in said}))
     _, detail, path = said[0]
-    return f"every tile is {kinds}, such as {path} ({detail}){why}; copy the files again, or {fix}"
+    return (
+        f"every {part} is {kinds}, such as {path} ({detail}){why}; copy the files again, or {fix}"
+    )
 
 
-def _check_pages(tiles: Tiles, pages_are_planes: bool) -> None:
+def _check_pages(tiles: RawParts, pages_are_planes: bool) -> None:
     path = tiles.path(0, 0)
     if not pages_are_planes or tiles.shape[0] == 1 or path != tiles.path(0, 1):
         return
@@ -155,7 +188,7 @@ def channels_told(path: str) -> int:
     return int(imagej.get("channels", 1))
 
 
-def _places(tiles: Tiles) -> Iterator[tuple[int, int]]:
+def _places(tiles: RawParts) -> Iterator[tuple[int, int]]:
     """Yield (tile, z): all tiles at mid-stack, spread over the grid; then other planes."""
     count, planes = len(tiles.row), tiles.shape[0]
     # Steps of the golden section leave no region for the end.

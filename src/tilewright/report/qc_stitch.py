@@ -249,7 +249,9 @@ def draw(views: Sequence[tuple[str, Mosaic, FocusScan]], path: Path) -> None:
     figure = new_figure(10, max(height, 1.5))
     axes = np.atleast_1d(figure.subplots(rows, columns)).ravel()
     for ax, (marker, mosaic, scan) in zip(axes, views, strict=False):
-        show(ax, scan.small, f"{marker}, plane {scan.best_plane + 1} of {mosaic.shape[0]}")
+        depth = mosaic.shape[0]
+        which = f", plane {scan.best_plane + 1} of {depth}" if depth > 1 else ""
+        show(ax, scan.small, f"{marker}{which}")
         scale_bar(ax, mosaic.voxel_um[2] * scan.factor, scan.small.shape[1])
     for ax in axes[len(views) :]:
         ax.set_axis_off()

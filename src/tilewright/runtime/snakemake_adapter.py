@@ -7,7 +7,9 @@ by its name. ``docs/upstream.md`` proposes a public hook for each.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import io
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -115,6 +117,20 @@ def only_looks(argv: Sequence[str]) -> bool:
     """
     given = _options(argv)
     return any(getattr(given, name, None) not in (None, False, []) for name in _LOOKING)
+
+
+def targets(argv: Sequence[str]) -> list[str]:
+    """Return the targets of a Snakemake command, none where it is another program's.
+
+    Examples
+    --------
+    >>> targets(["registration", "qc", "-n"])
+    ['registration', 'qc']
+    """
+    # Through Snakemake's API the command is not Snakemake's, whose parser would say so.
+    with contextlib.redirect_stderr(io.StringIO()):
+        given = _options(argv)
+    return list(getattr(given, "targets", None) or ())
 
 
 def unlocks(argv: Sequence[str]) -> bool:

@@ -17,6 +17,7 @@ from tilewright.io.conventions import (
     ome_tiff,
     pattern,
     phenix,
+    stitched,
 )
 from tilewright.io.conventions.common import RawDataError, RawPlane, ScanOptions
 from tilewright.io.conventions.described import LocatedImage, place
@@ -27,6 +28,7 @@ _SCANNERS = {
     "pattern": pattern.scan,
     "imagexpress": imagexpress.scan,
     "fiji": fiji.scan,
+    "stitched": stitched.scan,
 }
 #: Conventions whose files tell planes, positions, sizes and channels.
 DESCRIBED: dict[str, Callable[[str], list[LocatedImage]]] = {
@@ -43,8 +45,9 @@ def scan(
 ) -> list[RawPlane]:
     """Return every plane that ``convention`` finds below ``raw_dir``, of all regions.
 
-    Only names are read, except with ``fiji`` (``TileConfiguration.txt``) and the conventions in
-    :data:`DESCRIBED`. Files that do not fit the convention are passed over.
+    Only names are read, except with ``fiji`` (``TileConfiguration.txt``), ``stitched`` (the header
+    of each page) and the conventions in :data:`DESCRIBED`. Files that do not fit the convention
+    are passed over.
 
     Raises
     ------

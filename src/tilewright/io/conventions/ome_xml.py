@@ -93,6 +93,37 @@ def parse_ome_xml(xml: str, source: str) -> list[OmeImage]:
         raise RawDataError(f"{source}: in the OME-XML {error}") from None
 
 
+class OmeDescription(NamedTuple):
+    """What an OME-XML says of one image, wherever its planes are stored."""
+
+    channels: list[OmeChannel]
+    pixel_um: float | None
+    pixel_y_um: float | None
+
+
+def describe_image(xml: str, source: str, index: int) -> OmeDescription:
+    """Return what an OME-XML says of the image number ``index``, from 0.
+
+    Raises
+    ------
+    RawDataError
+        The XML is broken or has no such image; ``source`` names the file.
+    """
+    from xml.etree import ElementTree
+
+    try:
+        pixels = list(_all(ElementTree.fromstring(xml), "Pixels"))[index]
+        return OmeDescription(
+            _channels(pixels, _whole(pixels, "SizeC", 1, least=1)),
+            _size(pixels, "PhysicalSizeX"),
+            _size(pixels, "PhysicalSizeY"),
+        )
+    except (ElementTree.ParseError, IndexError) as error:
+        raise RawDataError(f"{source}: the OME-XML cannot be read ({error})") from error
+    except _BadXmlError as error:
+        raise RawDataError(f"{source}: in the OME-XML {error}") from None
+
+
 class _BadXmlError(ValueError):
     """What is wrong, in words that follow "in the OME-XML"."""
 

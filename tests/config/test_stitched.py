@@ -1,0 +1,165 @@
+"""What is checked of stitched images before the DAG, and what of the configuration is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from tests.support.configs import set_key
+from tilewright.commands.check_experiment import check_config, missing_bytes
+from tilewright.config.checks import check_raw, data_size
+from tilewright.config.experiment import ConfigError, check_targets, load_experiment
+from tilewright.config.layout import Layout
+
+SHAPE = (300, 260)
+
+
+def cells(seed: int = 0, shape: tuple[int, int] = SHAPE) -> NDArray[np.float64]:
+    rng = np.random.default_rng(seed)
+    light = np.asarray(ndimage.gaussian_filter(rng.random(shape), 4))
+    counts = rng.poisson(4000 * (light - light.min()) / np.ptp(light))
+    return np.asarray(counts + 100.0, np.float64)
+
+
+def write(path: Path, *planes: NDArray[np.float64], **options: Any) -> None:
+    image = np.stack(planes).astype(np.uint16)
+    tifffile.imwrite(path, image, photometric="minisblack", metadata=None, **options)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> dict[str, Any]:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    write(raw / "cycle1.tif", cells(), cells(1))
+    write(raw / "cycle2.tif", cells(2, (280, 240)), tile=(128, 128), compression="deflate")
+    (tmp_path / "samples.tsv").write_text(f"sample\traw_dir\ns\t{raw}\n")
+    (tmp_path / "markers.csv").write_text("cycle,channel,marker\n1,1,a\n1,2,b\n2,1,c\n")
+    return {
+        "samples": str(tmp_path / "samples.tsv"),
+        "markers": str(tmp_path / "markers.csv"),
+        "results": str(tmp_path / "results"),
+        "acquisition": {"convention": "stitched", "pixel_um": 0.5, "reference_channel": "1"},
+    }
+
+
+def said(config: dict[str, Any]) -> str:
+    experiment = load_experiment(config)
+    with pytest.raises(ConfigError) as caught:
+        check_raw(experiment, Layout(experiment.settings.results))
+    return str(caught.value)
+
+
+def test_manifests_know_the_size_of_each_cycle(config: dict[str, Any]) -> None:
+    experiment = load_experiment(config)
+    layout = Layout(experiment.settings.results)
+    check_raw(experiment, layout)
+    first, second = (
+        Path(layout.manifest.format(sample="s", cycle=cycle)).read_text().splitlines()
+        for cycle in (1, 2)
+    )
+    assert [line.split(",")[:7] for line in first[1:]] == [
+        ["1", "0", "0", "0", "0", "cycle1.tif", "0"],
+        ["2", "0", "0", "0", "0", "cycle1.tif", "1"],
+    ]
+    assert second[1].split(",")[9:12] == ["280", "240", "uint16"]
+    assert data_size(experiment, layout)("s").mosaic_px == SHAPE[0] * SHAPE[1]
+    need = missing_bytes(experiment, layout, [])
+    assert (need.stack, need.open) == (0.0, 0)
+    stamp = Path(layout.manifest.format(sample="s", cycle=1)).stat().st_mtime_ns
+    check_raw(experiment, layout)
+    assert Path(layout.manifest.format(sample="s", cycle=1)).stat().st_mtime_ns == stamp
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("acquisition.rows", 3),
+        ("acquisition.layout", "raster_right_down"),
+        ("acquisition.overlap", 0.2),
+        ("acquisition.flip_x", True),
+        ("acquisition.missing", "fill"),
+        ("acquisition.counts_per_unit", 2.0),
+        ("camera.offset_counts", 100.0),
+        ("illumination.planes", 3),
+        ("tile_positions.sigma_px", 2.0),
+        ("stitch.feather_px", 20.0),
+        ("deconvolve.method", "plain"),
+        ("edf.method", "direct"),
+    ],
+)
+def test_keys_of_tiles_are_refused(config: dict[str, Any], key: str, value: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(set_key(config, key, value))
+    assert str(caught.value).startswith(f"{key} is {value!r}, but acquisition.convention is")
+
+
+def test_columns_of_tiles_are_refused_too(config: dict[str, Any]) -> None:
+    table = Path(config["samples"])
+    head, line = table.read_text().splitlines()
+    table.write_text(f"{head}\toverlap\n{line}\t0.3\n")
+    with pytest.raises(ConfigError, match=r"acquisition.overlap is 0.3, but"):
+        load_experiment(config)
+
+
+def test_no_optics_are_needed_and_no_stack_is_deconvolved(config: dict[str, Any]) -> None:
+    settings = load_experiment(set_key(config, "deconvolve.method", "none")).settings
+    assert not settings.needs_psf
+    assert not settings.plane_of_deconvolved
+
+
+@pytest.mark.parametrize("target", ["stitching", "deconvolution", "edf"])
+def test_targets_of_tiles_are_refused(config: dict[str, Any], target: str) -> None:
+    experiment = load_experiment(config)
+    check_targets(experiment, ["registration", "qc", "all"])
+    with pytest.raises(ConfigError, match=f"the target {target} needs tiles, but"):
+        check_targets(experiment, ["qc", target])
+
+
+def test_a_constant_channel_and_a_reference_without_structure_are_refused(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    noise = np.random.default_rng(3).poisson(200, SHAPE).astype(float)
+    path = tmp_path / "raw/cycle1.tif"
+    write(path, noise, np.full(SHAPE, 7.0))
+    text = said(config)
+    assert "channel 1 (the reference channel): every part of it is noise without struct" in text
+    assert "cycle 1, channel 2: every part of it is constant, such as" in text
+    # Structure in one corner of a large dark image is enough.
+    wide = np.zeros((2600, 2500))
+    wide[2200:2500, 2200:2460] = cells()
+    write(path, wide, wide)
+    experiment = load_experiment(config)
+    check_raw(experiment, Layout(experiment.settings.results))
+
+
+def test_a_cycle_smaller_than_a_block_is_refused(config: dict[str, Any], tmp_path: Path) -> None:
+    write(tmp_path / "raw/cycle2.tif", cells(2, (90, 240)))
+    assert "the mosaic is 90 x 240 px, smaller than a block of the registration" in said(config)
+
+
+def test_a_channel_that_no_file_has_is_named(config: dict[str, Any]) -> None:
+    with Path(config["markers"]).open("a") as stream:
+        stream.write("2,4,d\n")
+    assert "cycle 2, channel 4: no file of it is there" in said(config)
+
+
+def test_the_doctor_warns_of_jpeg(config: dict[str, Any], tmp_path: Path) -> None:
+    experiment = load_experiment(config)
+    layout = Layout(experiment.settings.results)
+    assert [check.state for check in check_config(experiment, layout)] == ["ok"]
+    tifffile.imwrite(
+        tmp_path / "raw/cycle2.tif",
+        (cells(2) / 20).astype(np.uint8),
+        compression="jpeg",
+        tile=(128, 128),
+        metadata=None,
+    )
+    first, _ = check_config(experiment, layout)
+    assert first.state == "warning"
+    assert "cycle2.tif: pixels are compressed as JPEG" in first.text

@@ -1,0 +1,14 @@
+"""Store one channel of a stitched image as the plane that is registered."""
+
+from tilewright.io.stitched_plane import open_stitched
+from tilewright.runtime.job import running
+from tilewright.stages.stitched_plane import stitched_plane
+
+with running(snakemake.log, snakemake.threads):
+    stitched_plane(
+        open_stitched(snakemake.input.manifest, snakemake.wildcards.channel),
+        snakemake.output[0],
+        voxel_um=tuple(snakemake.params.voxel_um),
+        saturation_counts=snakemake.params.saturation_counts,
+        **snakemake.params.output,
+    )
