@@ -188,9 +188,7 @@ def test_viv(images: Images, tmp_path: Path) -> None:
     folder = images.tiff.parent.parent
     script = Path(__file__).parents[1] / "support/read_with_viv.mjs"
     paths = [str(path.relative_to(folder)) for path in (images.tiff, *images.zarrs)]
-    tiff, *zarrs = lines(
-        said_by_viv(script, f"{folder}/", str(tmp_path / "offsets.json"), *paths)
-    )
+    tiff, *zarrs = lines(said_by_viv(script, f"{folder}/", str(tmp_path / "offsets.json"), *paths))
     # Viv halves an odd number of rows downwards: one row of a coarse level is not drawn.
     names, um, shapes, pixels = images.told()
     floored = [[n, SHAPE[1] >> k, SHAPE[2] >> k] for k, (n, _, _) in enumerate(shapes)]

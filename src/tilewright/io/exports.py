@@ -124,7 +124,7 @@ def _to_mcmicro(image: RegisteredImage, folder: Path) -> list[Path]:
             "cycle_number": channel.cycle,
             "marker_name": channel.marker,
             # nf-core's schema allows whole nanometres alone.
-            "emission_wavelength": "" if channel.emission_nm is None else round(channel.emission_nm),
+            "emission_wavelength": _number(channel.emission_nm and round(channel.emission_nm)),
             "exposure": _number(channel.exposure_ms),
         }
         for number, channel in enumerate(image.channels, 1)
