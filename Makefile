@@ -13,11 +13,13 @@ demo: $(VENV)/.installed
 	@echo
 	@echo "image:  $(DEMO)/results/tonsil/registration/tonsil.ome.tif"
 	@echo "report: $(DEMO)/results/report.html"
+	@echo "zoom:   $(BIN)/pip install -e '.[view]' && $(BIN)/tilewright view $(DEMO)/results"
 
 # The cluster's tests wait most of the time: a third worker keeps two cores busy.
 # LONG=1 adds the faults that take minutes (killed coordinators, full disks).
 test: $(VENV)/.installed-test lint
-	tests/install_slurm
+	tests/install_packages Slurm slurm-wlm slurmdbd mariadb-server munge
+	tests/install_packages viewer chromium
 	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --durations 40 \
 		$(if $(LONG),,-m "not long")
 

@@ -32,6 +32,7 @@ SLOW = (
     "tests/report/test_gantt.py",
     "tests/report/test_html.py",
     "tests/report/test_qc",
+    "tests/viewer/test_page.py",
     "tests/kernels/test_device_memory.py",
     "tests/kernels/test_direct_plane.py",
     "tests/kernels/test_deconvolution.py",

@@ -25,17 +25,17 @@ def refused(folder: Path) -> str:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("NDTiff.index", "an NDTiff data set"),
-        ("Images/Index.idx.xml", "an Opera Phenix or Operetta export"),
+        ("a/b/NDTiff.index", "an NDTiff data set"),
+        ("a/b/Index.idx.xml", "an Opera Phenix or Operetta export"),
         ("Images/r01c02f03p01-ch1sk1fk1fl1.tiff", "an Opera Phenix or Operetta export"),
         ("reg001_X01_Y01_t001_z001_c001.tif", "output of the CODEX Processor"),
         ("tiles/reg001_X01_Y01_t001_z001_c001.tif", "output of the CODEX Processor"),
         ("C-001_S-000_S_APC_R-01_W-B-1_ROI-01_A-CD4_C-REA.tif", "a MACSima export"),
-        ("CYC-001_SCN-001_ST-S_R-01_W-A-1_ROI-001_F-001_A-DAPI_C-None_D-DAPI.tif", "a MACSima"),
+        ("CYC-001_SCN-001_ST-S_R-01_W-A-1_ROI-001_F-001_A-DAPI_C-None_D-DAPI.tif", "StageLabel"),
         ("S001_mono_dapi_reg_pyr16_region_001.tif", "a Cell DIVE export"),
         ("s_1.0.4_R000_DAPI__FINAL_AFR_F.ome.tif", "a Cell DIVE export"),
         ("slide.qptiff", ".qptiff files of PhenoImager"),
-        ("Scan1/scan.czi", ".czi files of ZEISS ZEN (such as Scan1/scan.czi)"),
+        ("Scan1/scan.oir", ".oir files of Olympus FluoView (such as Scan1/scan.oir)"),
         ("plate.ome.zarr/0/.zarray", ".zarr files of OME-Zarr"),
     ],
 )
@@ -43,7 +43,9 @@ def test_folders_that_are_explained(tmp_path: Path, name: str, said: str) -> Non
     path = tmp_path / "raw" / name
     path.parent.mkdir(parents=True)
     path.touch()
-    if not name.endswith((".qptiff", ".czi", ".zarray")):
+    if name.startswith("CYC"):
+        tifffile.imwrite(path, np.zeros((64, 64), np.uint16))
+    if not name.endswith((".qptiff", ".oir", ".zarray")):
         for tile in range(4):
             tifffile.imwrite(tmp_path / f"raw/t_{tile}_DAPI.tif", np.zeros((64, 64), np.uint16))
     message = refused(tmp_path / "raw")

@@ -12,10 +12,11 @@ import tifffile
 from tests.support.raw_folders import OVERLAP, SIZE, config, filled_in, specimen_tiles
 from tilewright.config.experiment import load_experiment
 from tilewright.init.folder import InitError, create_experiment
-from tilewright.init.recognise import infer_pattern
+from tilewright.init.recognise import infer_pattern, recognise
 from tilewright.io.conventions.common import RawDataError
 from tilewright.io.manifest import build_manifest
 from tilewright.io.tile_order import tile_places
+from tilewright.io.tiles import read_plane
 
 
 def write_codex(
@@ -245,11 +246,32 @@ def test_several_experiments_in_one_folder_are_told_apart(tmp_path: Path) -> Non
         create_experiment(tmp_path / "raw", tmp_path / "out")
 
 
-def test_channels_that_only_imagej_knows_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("convention", ["pattern", "fiji"])
+def test_hyperstacks_are_channels_and_planes(tmp_path: Path, convention: str) -> None:
+    rng = np.random.default_rng(2)
+    stacks = rng.integers(90, 999, (4, 2, 3, 64, 64)).astype(np.uint16)
+    for tile, stack in enumerate(stacks, start=1):
+        path = tmp_path / f"t{tile}.tif"
+        tifffile.imwrite(path, stack, imagej=True, metadata={"axes": "ZCYX"})
+    if convention == "fiji":
+        lines = [f"t{n + 1}.tif; ; ({50 * (n % 2)}, {50 * (n // 2)})" for n in range(4)]
+        (tmp_path / "TileConfiguration.txt").write_text("dim = 2\n" + "\n".join(lines))
+    result = create_experiment(tmp_path, tmp_path / "out")
+    assert result.convention == convention
+    assert "1 cycles, 3 channels, 2 z-planes" in result.found[0]
+    for plane in recognise(tmp_path).planes:
+        assert plane.page is not None
+        stack = stacks[int(Path(plane.path).stem[1:]) - 1]
+        assert np.array_equal(
+            read_plane(plane.path, plane.page), stack[plane.z, int(plane.channel) - 1]
+        )
+
+
+def test_a_hyperstack_of_time_points_is_refused(tmp_path: Path) -> None:
     for tile in (1, 2):
         stack = np.zeros((2, 3, 8, 8), np.uint16)
-        tifffile.imwrite(tmp_path / f"t{tile}.tif", stack, imagej=True, metadata={"axes": "ZCYX"})
-    with pytest.raises(RawDataError, match=r"t1.tif is an ImageJ hyperstack of 3 channels"):
+        tifffile.imwrite(tmp_path / f"t{tile}.tif", stack, imagej=True, metadata={"axes": "TCYX"})
+    with pytest.raises(RawDataError, match="hyperstack of 2 time points"):
         create_experiment(tmp_path, tmp_path / "out")
 
 

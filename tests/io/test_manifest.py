@@ -16,6 +16,7 @@ from tests.support.convention_raw import CODEX
 from tilewright.io.conventions.common import RawDataError
 from tilewright.io.manifest import build_manifest
 from tilewright.io.tile_order import tile_places
+from tilewright.io.tiles import left_out_tiles, open_tiles
 
 CHANNELS = {1: ["1", "2"], 2: ["1", "2"]}
 
@@ -166,6 +167,51 @@ def test_a_missing_tile_is_named_once_per_channel(raw: Path, tile: int) -> None:
         assert "2 x 3 = 6 tiles, but the files number 5" in message
 
 
+def test_float_pixels_need_a_scale(tmp_path: Path) -> None:
+    raw = codex_raw(tmp_path / "raw", "float32")
+    for path in raw.rglob("*.tif"):
+        tifffile.imwrite(path, np.linspace(0.01, 1.1, 240, dtype=np.float32).reshape(12, 20))
+    assert "pixels are of type float32" in wrong(raw)
+    assert {line["dtype"] for line in build(raw, counts_per_unit=65535)} == {"float32*65535"}
+    tiles = open_tiles(tmp_path / "out/cycle1.csv", "1")
+    assert tiles.dtype == np.uint16
+    expected = np.clip(np.rint(np.linspace(0.01, 1.1, 240) * 65535), 0, 65535)
+    assert np.abs(tiles.read(0, 0).ravel() - expected).max() <= 1
+    assert build(raw, counts_per_unit=65535) == build(raw, counts_per_unit=65535)
+    broken = np.full((12, 20), np.nan, np.float32)
+    tifffile.imwrite(raw / "Cyc1_reg1/1_00003_Z001_CH1.tif", broken)
+    build(raw, counts_per_unit=65535)
+    tiles = open_tiles(tmp_path / "out/cycle1.csv", "1")
+    with pytest.raises(RawDataError, match="NaN"):
+        tiles.read(int(np.flatnonzero(tiles.number == 3)[0]), 0)
+
+
+def test_incomplete_tiles_are_left_out_of_their_cycle(raw: Path) -> None:
+    (raw / "Cyc1_reg1/1_00002_Z002_CH2.tif").unlink()
+    for path in (raw / "Cyc2_reg1").glob("1_00006_*"):
+        path.unlink()
+    places = dict(enumerate(tile_places(CODEX["layout"], 2, 3), start=1))
+    lines = build(raw, missing="fill")
+    assert len(lines) == 48 - 2 * 4 + 2
+    whole = {1: set(places.values()) - {places[2]}, 2: set(places.values()) - {places[6]}}
+    for cycle, seen in whole.items():
+        path = raw.parent / f"out/cycle{cycle}.csv"
+        for channel in ("1", "2"):
+            tiles = open_tiles(path, channel)
+            assert set(zip(tiles.row.tolist(), tiles.col.tolist(), strict=True)) == seen
+        assert left_out_tiles(path) == [places[2 if cycle == 1 else 6]]
+    before = path.stat().st_mtime_ns
+    assert build(raw, missing="fill") == lines
+    assert path.stat().st_mtime_ns == before
+
+
+def test_a_channel_without_files_is_no_missing_tile(raw: Path) -> None:
+    for path in raw.glob("Cyc2_reg1/*CH2.tif"):
+        path.unlink()
+    with pytest.raises(RawDataError, match="cycle 2, channel 2: no file of it is there"):
+        build(raw, missing="fill")
+
+
 def test_a_channel_without_files_is_named(raw: Path) -> None:
     for path in raw.rglob("Cyc2_reg1/*_CH2.tif"):
         path.unlink()
@@ -199,7 +245,7 @@ def test_a_file_without_permission_is_named(raw: Path) -> None:
 @pytest.mark.parametrize(
     ("plane", "said"),
     [
-        (np.zeros((12, 20), np.float32), "pixels of type float32; raw counts are uint8 or uint16"),
+        (np.zeros((12, 20), np.float32), "is 12 x 20 float32, where most are 12 x 20 uint16"),
         (np.zeros((12, 20), np.int16), "pixels of type int16"),
         (np.zeros((12, 21), np.uint16), "is 12 x 21 uint16, where most are 12 x 20 uint16"),
         (np.zeros((12, 20), np.uint8), "is 12 x 20 uint8, where most are 12 x 20 uint16"),

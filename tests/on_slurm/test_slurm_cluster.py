@@ -22,7 +22,7 @@ from tests.support.slurm_cluster import (
 from tests.support.slurm_cluster.client import wait_for
 from tests.support.slurm_cluster.records import DELIMITER, FIELDS, parse_jobs
 
-INSTALL = REPO / "tests" / "install_slurm"
+INSTALL = REPO / "tests" / "install_packages"
 #: b1 has the GPUs that the account clive may use.
 ON_B1 = ("--account=clive", "--partition=hpg-b200", "--gpus=1", "--mem=1G")
 
@@ -99,7 +99,7 @@ def test_reason_of_a_machine_that_cannot_have_a_cluster(
     ("without", "reason"),
     [("apt-get", "no apt-get"), ("root", "not root"), ("network", "apt-get")],
 )
-def test_install_slurm_says_in_one_line_why_it_cannot(
+def test_install_packages_says_in_one_line_why_it_cannot(
     tmp_path: Path, without: str, reason: str
 ) -> None:
     commands = {
@@ -115,7 +115,11 @@ def test_install_slurm_says_in_one_line_why_it_cannot(
     for name in ("chmod", "mktemp", "rm", "tail"):
         (tmp_path / name).symlink_to(Path("/bin") / name)
     done = subprocess.run(
-        [INSTALL], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=True
+        [INSTALL, "Slurm", "slurm-wlm", "munge"],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert reason in done.stdout
     assert done.stdout.count("\n") == 1

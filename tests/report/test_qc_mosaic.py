@@ -54,7 +54,9 @@ def located(folder: Path, positions: Positions, edges: Edges) -> Quality:
     write_positions(folder / "positions.csv", positions)
     write_edges(folder / "edges.csv", edges)
     json, png = folder / "qc.json", folder / "qc.png"
-    files = {"positions": folder / "positions.csv", "edges": folder / "edges.csv"}
+    (folder / "cycle1.csv").write_text("channel,row,col\n")
+    files = {name: folder / f"{name}.csv" for name in ("positions", "edges")}
+    files["manifest"] = folder / "cycle1.csv"
     judge_stage("tile_positions", files, json, png, sample="s", cycle=1)
     assert np.asarray(imagecodecs.png_decode(png.read_bytes())).std() > 5
     return read_quality(json)
@@ -99,6 +101,9 @@ def test_doubtful_tiles_are_all_named(tmp_path: Path) -> None:
     assert verdicts(quality)["doubtful_tiles"] == "warn"
     sentence = next(i.sentence for i in quality.items if i.metric == "doubtful_tiles")
     assert "row 0 columns 1-3, 6; row 1 column 2" in sentence
+    places = quality.numbers["places"]
+    middles = [(0.5, 1.5), (0.5, 2.5), (0.5, 3.5), (0.5, 6.5), (1.5, 2.5)]
+    assert [(p["y_px"] / STEP, p["x_px"] / STEP) for p in places] == middles
 
 
 def test_a_moved_tile_is_named(tmp_path: Path) -> None:
@@ -180,6 +185,11 @@ def test_brightness_steps_at_borders_are_told(tmp_path: Path, scene: Scene) -> N
     light[:, middle:] *= 3
     quality = stitched(tmp_path, expose(light / 4), feather_px=4)
     assert verdicts(quality)["seam"] != "pass"
+    place = quality.numbers["1"]["places"][0]
+    assert place["metric"] == "seam"
+    assert place["value"] == pytest.approx(quality.numbers["1"]["worst_seams"][0]["score"])
+    # A border lies in the middle of one direction, and its place in that of both tiles.
+    assert min(abs(place[axis] - middle) for axis in ("y_px", "x_px")) < 2
     assert verdicts(stitched(tmp_path, expose(scene.nuclei), feather_px=4))["seam"] == "pass"
 
 

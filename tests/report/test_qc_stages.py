@@ -285,6 +285,9 @@ def test_a_torn_field_and_lost_tissue_are_told(tmp_path: Path, scene: Scene) -> 
     quality = registered(tmp_path, in_focus(scene), lost, torn)
     assert verdicts(quality)["elastic_px"] == "fail"
     assert verdicts(quality)["poor_blocks"] in ("warn", "fail")
+    # The block around the torn node, at (256, 384), is where it is seen.
+    (place,) = (p for p in quality.numbers["places"] if p["metric"] == "poor_blocks")
+    assert max(abs(place["y_px"] - 256), abs(place["x_px"] - 384)) < 130
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.01, "pass"), (0.05, "warn"), (0.4, "fail")])

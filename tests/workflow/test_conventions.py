@@ -12,12 +12,16 @@ import tifffile
 import yaml
 
 from tests.support.convention_raw import CONVENTIONS, PIXEL_UM, Tiles, make_tiles, write_as
+from tests.support.microscope_files import WRITERS, Specimen
 from tests.support.runs import Run
-from tilewright.init.folder import create_experiment
+from tilewright.init.folder import InitResult, create_experiment
 from tilewright.io.positions import read_positions
 from tilewright.phantom.make import PhantomDesign
 
 pytestmark = pytest.mark.workflow
+#: Files of microscopes; the OME-XML of ``ome_tiff`` is in the files or in one beside them.
+FILES = {"ome_tiff companion": WRITERS["ome_tiff"], **WRITERS}
+del FILES["ome_tiff"]
 
 
 @pytest.fixture(scope="module")
@@ -28,36 +32,54 @@ def made(
 
 
 # CODEX is what test_workflow.py runs to the end.
-@pytest.mark.parametrize("convention", [name for name in CONVENTIONS if name != "codex"])
-def test_both_targets_run_to_the_end(
+NAMES = tuple(name for name in CONVENTIONS if name != "codex")
+
+
+@pytest.mark.parametrize("convention", [*NAMES, *FILES])
+def test_init_then_tiles_at_their_places(
     tmp_path: Path,
     made: tuple[PhantomDesign, dict[tuple[int, int], Tiles]],
     convention: str,
 ) -> None:
     design, tiles = made
-    write_as(convention, tmp_path / "raw", tiles, round(design.step_px))
+    if convention in FILES:
+        FILES[convention](tmp_path / "raw", 1, specimen(tiles[1, 1], round(design.step_px)))
+    else:
+        write_as(convention, tmp_path / "raw", tiles, round(design.step_px))
     result = create_experiment(tmp_path / "raw", tmp_path)
     run = Run(tmp_path, result.config)
     config = yaml.safe_load(result.config.read_text())
-    assert config["acquisition"]["convention"] == convention
+    assert config["acquisition"]["convention"] == convention.removesuffix(" companion")
     run.edit(acquisition={"pixel_um": PIXEL_UM})
+    assert run.planned("stitching")["stitch"] == 1
     if convention == "pattern":
-        # Braces in the config as it is shown in the report, once more.
-        flat = np.ones((design.tile_px, design.tile_px), np.float32)
-        (channel,) = {line.split(",")[1] for line in result.markers.read_text().splitlines()[1:]}
-        tifffile.imwrite(tmp_path / f"flat_{channel}.tif", flat)
-        run.edit(illumination={"method": "file", "flat_file": "flat_{channel}.tif"})
-    run.snakemake("registration", "qc")
-    name = result.samples.read_text().splitlines()[1].split("\t")[0]
-    sample = run.results / name
-    assert (sample / f"registration/{name}.ome.tif").is_file()
-    assert json.loads((run.results / "qc.json").read_text())["verdict"] in ("pass", "warn", "fail")
-    page = (run.results / "report.html").read_text()
-    if convention == "pattern":
-        assert "tile_r{row}_c{col}" in page
-        assert "flat_{channel}.tif" in page
-    with (run.results / "trusted_markers.csv").open() as stream:
-        assert len(list(csv.DictReader(stream))) == 1
-    positions = read_positions(sample / "tile_positions/cycle1/positions.csv")
+        to_the_end(run, design, result)
+    else:
+        run.snakemake("stitching")
+    (table,) = run.results.glob("*/tile_positions/cycle1/positions.csv")
+    positions = read_positions(table)
     placed = np.stack([positions.y_px, positions.x_px], axis=1)
     assert np.abs(placed - placed[0] - np.array([[0, 0], [0, 1], [1, 0], [1, 1]]) * 153.6).max() < 8
+
+
+def specimen(tiles: Tiles, step_px: int) -> Specimen:
+    """Return tiles (row, col, y, x) as a microscope would have taken them."""
+    stacks = {place: tiles[place][None, None] for place in np.ndindex(*tiles.shape[:2])}
+    return Specimen(stacks, step_px, ("DAPI",), (461.0,), pixel_um=PIXEL_UM)
+
+
+def to_the_end(run: Run, design: PhantomDesign, result: InitResult) -> None:
+    """Run both targets with braces in the config, which the report shows once more."""
+    flat = np.ones((design.tile_px, design.tile_px), np.float32)
+    (channel,) = {line.split(",")[1] for line in result.markers.read_text().splitlines()[1:]}
+    tifffile.imwrite(run.folder / f"flat_{channel}.tif", flat)
+    run.edit(illumination={"method": "file", "flat_file": "flat_{channel}.tif"})
+    run.snakemake("registration", "qc")
+    name = result.samples.read_text().splitlines()[1].split("\t")[0]
+    assert (run.results / f"{name}/registration/{name}.ome.tif").is_file()
+    assert json.loads((run.results / "qc.json").read_text())["verdict"] in ("pass", "warn", "fail")
+    page = (run.results / "report.html").read_text()
+    assert "tile_r{row}_c{col}" in page
+    assert "flat_{channel}.tif" in page
+    with (run.results / "trusted_markers.csv").open() as stream:
+        assert len(list(csv.DictReader(stream))) == 1

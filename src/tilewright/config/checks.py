@@ -16,6 +16,7 @@ from tilewright.config.experiment import ConfigError, Experiment, Sample
 from tilewright.config.layout import Layout
 from tilewright.config.rules import BlockSizes, DataSize
 from tilewright.config.sizing import DataSizes, ShapeModel
+from tilewright.io.conventions import DESCRIBED
 from tilewright.io.conventions.common import RawDataError
 from tilewright.io.manifest import build_manifest
 from tilewright.placement.jobs import Kind
@@ -127,7 +128,7 @@ def _look(
         channels,
         raw_dir,
         reference_channel=reference,
-        pages_are_planes=sample.acquisition.convention != "ome_tiff",
+        pages_are_planes=sample.acquisition.convention not in DESCRIBED,
         **camera,
     )
     tiles = tiles_of_table(tables[experiment.reference_cycle], reference, raw_dir)
@@ -164,10 +165,12 @@ def _extent(manifest: str) -> _Extent:
     """Return the (y, x) of a tile and of the nominal mosaic, how many planes and tiles."""
     y_px, x_px, z, places = 0.0, 0.0, 0, set()
     for row in csv.DictReader(io.StringIO(manifest)):
+        if not row["channel"]:
+            break  # tiles left out follow the others
+        tile_px = int(row["height_px"]), int(row["width_px"])
         y_px, x_px = max(y_px, float(row["y_px"])), max(x_px, float(row["x_px"]))
         z = max(z, int(row["z"]))
         places.add((row["row"], row["col"]))
-    tile_px = int(row["height_px"]), int(row["width_px"])
     return _Extent(tile_px, (int(y_px) + tile_px[0], int(x_px) + tile_px[1]), z + 1, len(places))
 
 

@@ -113,10 +113,25 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+Convention = Literal[
+    "codex",
+    "pattern",
+    "imagexpress",
+    "fiji",
+    "ome_tiff",
+    "macsima",
+    "phenix",
+    "ndtiff",
+    "czi",
+    "nd2",
+    "lif",
+]
+
+
 class Acquisition(Section):
     """How the microscope tiled the specimen and named its files."""
 
-    convention: Literal["codex", "pattern", "ome_tiff", "imagexpress", "fiji"]
+    convention: Convention
     pattern: str | None = None
     rows: int | None = Field(default=None, ge=1, le=1000)
     cols: int | None = Field(default=None, ge=1, le=1000)
@@ -125,6 +140,8 @@ class Acquisition(Section):
     region: TokenText | None = None
     flip_x: bool = False
     flip_y: bool = False
+    missing: Literal["stop", "fill"] = "stop"
+    counts_per_unit: Positive | None = None
     pixel_um: Annotated[float, AfterValidator(PIXEL_UM.check)]
     z_step_um: Annotated[float, AfterValidator(Z_STEP_UM.check)] = 1.0
     reference_cycle: int = Field(default=1, ge=0)

@@ -19,8 +19,9 @@ from tilewright.io.codex_metadata import (
     parse_exposure_times,
     unique_names,
 )
+from tilewright.io.conventions import described_images
 from tilewright.io.conventions.common import RawPlane
-from tilewright.io.conventions.ome_tiff import read_images
+from tilewright.io.conventions.described import LocatedImage
 
 _NUCLEAR = re.compile(r"(?i)dapi|hoechst|nuclei|nuclear|dna|draq5|sytox")
 
@@ -55,8 +56,9 @@ class Metadata:
 def read_metadata(raw_dir: Path, recognised: Recognised) -> Metadata:
     """Read what files beside and inside the images tell."""
     channels = _channels(recognised.planes)
-    if recognised.convention == "ome_tiff":
-        return _of_ome(raw_dir, channels)
+    located = described_images(recognised.convention, raw_dir)
+    if located:
+        return _of_files(located, channels)
     if recognised.convention == "codex":
         return _of_codex(raw_dir, channels)
     metadata = _with_markers(channels, {}, {}, {})
@@ -193,11 +195,10 @@ def _find_text(raw_dir: Path, pattern: str) -> tuple[Path | None, str]:
     return None, ""
 
 
-def _of_ome(raw_dir: Path, channels: list[tuple[int, str]]) -> Metadata:
+def _of_files(located: list[LocatedImage], channels: list[tuple[int, str]]) -> Metadata:
     names: dict[tuple[int, str], str] = {}
     emission: dict[tuple[int, str], float | None] = {}
     exposure: dict[tuple[int, str], float | None] = {}
-    located = read_images(str(raw_dir.resolve()))
     tokens = {cycle: [c for number, c in channels if number == cycle] for cycle, _, _ in located}
     for cycle, _, image in located:
         if len(image.channels) != len(tokens[cycle]):
@@ -216,7 +217,7 @@ def _of_ome(raw_dir: Path, channels: list[tuple[int, str]]) -> Metadata:
         numerical_aperture=image.numerical_aperture,
         immersion_refractive_index=image.immersion_refractive_index,
     )
-    metadata.found.append("sizes, positions and channel names from the OME-XML")
+    metadata.found.append("sizes, positions and channel names from the files' metadata")
     files = sorted({(cycle, Path(path).name) for cycle, path, _ in located})
     if len(files) == len({cycle for cycle, _ in files}) > 1:
         metadata.found.append(

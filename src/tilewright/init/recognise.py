@@ -10,15 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tilewright.io.conventions import codex, scan
+from tilewright.io.conventions import codex, containers, scan
 from tilewright.io.conventions.common import (
     RawDataError,
     RawPlane,
     ScanOptions,
+    cycle_folders,
     list_folder,
     walk_images,
 )
 from tilewright.io.conventions.fiji import find_configurations
+from tilewright.io.conventions.macsima import parse_name
+from tilewright.io.conventions.ndtiff import find_datasets
+from tilewright.io.conventions.ome_tiff import COMPANION
+from tilewright.io.conventions.phenix import find_indices
 from tilewright.io.raw_headers import read_headers
 from tilewright.io.raw_pixels import channels_told
 
@@ -44,10 +49,7 @@ _TILE_CONFIGURATION = (
 #: Files of microscopes that are no TIFF.
 _SUFFIXES = {
     ".qptiff": "PhenoImager or PhenoCycler-Fusion (stitched and unmixed whole slides)",
-    ".czi": "ZEISS ZEN",
-    ".lif": "Leica LAS X",
     ".xlif": "Leica LAS X",
-    ".nd2": "Nikon NIS-Elements",
     ".oir": "Olympus FluoView",
     ".vsi": "Olympus or Evident VS",
     ".ims": "Imaris",
@@ -94,6 +96,12 @@ def recognise(raw_dir: Path) -> Recognised:
             f"{raw_dir} holds {len(inside)} CODEX experiments ({', '.join(inside[:5])}); name one "
             "of them, and add the others to samples.tsv, a line each"
         )
+    told = _self_describing(folder, images)
+    if told:
+        planes = scan(told, folder, ScanOptions())
+        used = {plane.path for plane in planes}
+        left_over = [path for path in images if path not in used]
+        return Recognised(told, ScanOptions(), planes, left_over, Path(folder))
     what = foreign(Path(folder), images)
     if what:
         raise RawDataError(f"{raw_dir}: {what}")
@@ -119,6 +127,23 @@ def recognise(raw_dir: Path) -> Recognised:
         "Write config.yaml by hand with acquisition.convention: pattern and acquisition.pattern "
         "(config/README.md)"
     )
+
+
+def _self_describing(folder: str, images: list[str]) -> str | None:
+    """Return the convention that indices, containers or names leave no doubt of."""
+    if any(parse_name(path) for path in images):
+        return "macsima"
+    if find_datasets(folder):
+        return "ndtiff"
+    if find_indices(folder):
+        return "phenix"
+    for _, place in cycle_folders(folder):
+        if list_folder(place, COMPANION)[1]:
+            return "ome_tiff"
+        found = list_folder(place, containers.SUFFIXES)[1]
+        if found:
+            return Path(found[0]).suffix.lower().lstrip(".")
+    return None
 
 
 def _below(folder: str) -> str:
@@ -174,26 +199,14 @@ def _candidates(folder: str, images: list[str]) -> list[tuple[str, ScanOptions]]
 
 
 def _is_ome_tile(path: str) -> bool:
-    """Return whether the OME-XML of a file is needed to read it: positions or channels.
-
-    Raises
-    ------
-    RawDataError
-        The channels of a file are told by ImageJ only, which no convention reads.
-    """
+    """Return whether the OME-XML of a file is needed to read it: positions or channels."""
     import tifffile
 
     try:
         with tifffile.TiffFile(path) as tiff:
             xml = tiff.ome_metadata or ""
-            channels = (tiff.imagej_metadata or {}).get("channels", 1)
     except (tifffile.TiffFileError, OSError, ValueError):
         return False  # the manifest will name a file that cannot be read
-    if channels > 1:
-        raise RawDataError(
-            f"{path} is an ImageJ hyperstack of {channels} channels; "
-            "save one file per channel, or OME-TIFF"
-        )
     return "PositionX" in xml or bool(re.search(r'SizeC="([2-9]|\d\d)', xml))
 
 
@@ -274,14 +287,18 @@ class _FolderForm(NamedTuple):
 _FORMS = (
     _FolderForm(
         r"(^|/)NDTiff\.index$",
-        "an NDTiff data set (Micro-Manager 2, Pycro-Manager), whose index alone tells tiles, "
-        "channels and planes",
-        "save it as OME-TIFF with positions (Micro-Manager: 'Image stack file')",
+        "an NDTiff data set (Micro-Manager 2, Pycro-Manager)",
+        "name the folder that holds NDTiff.index, or the one that holds the data sets' folders",
     ),
     _FolderForm(
-        r"(^|/)Index(\.idx)?\.xml$|(^|/)r\d\d?c\d\d?f\d+p\d+-ch\d+.*\.tiff$",
-        "an Opera Phenix or Operetta export (Harmony), whose positions are in Index.idx.xml",
-        f"{_TILE_CONFIGURATION}, or use the pattern "
+        r"(^|/)Index(\.idx)?\.xml$",
+        "an Opera Phenix or Operetta export (Harmony)",
+        "name the folder that holds Images, or put each cycle's into a folder cycle1, cycle2, ...",
+    ),
+    _FolderForm(
+        r"(^|/)r\d\d?c\d\d?f\d+p\d+-ch\d+.*\.tiff$",
+        "an Opera Phenix or Operetta export (Harmony) without Index.idx.xml, which tells positions",
+        f"copy that file too; or {_TILE_CONFIGURATION}, or use the pattern "
         "r01c01f{tile}p{z}-ch{channel}sk1fk1fl1.tiff if fields run in rows",
     ),
     _FolderForm(
@@ -290,8 +307,8 @@ _FORMS = (
         "name the folder of the raw tiles, which holds Cyc*_reg*",
     ),
     _FolderForm(
-        r"(^|/)(CYC-?\d+_.*|C-\d+_S-\d+_.*)(ROI|_A-|_F-).*\.tiff?$",
-        "a MACSima export",
+        r"(^|/)C-\d+_S-\d+_.*(ROI|_A-|_F-).*\.tiff?$",
+        "a MACSima export (of images that its software has processed)",
         "use the convention pattern where the names hold a tile or field number, or "
         f"{_TILE_CONFIGURATION}",
     ),

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import tifffile
 from numpy.typing import NDArray
 
 from tilewright.io.conventions.common import RawPlane, ScanOptions
 from tilewright.io.raw_headers import read_headers
 from tilewright.io.tile_grid import TileGrid, arrange, tile_key
 from tilewright.io.tile_order import factor_pairs
+from tilewright.io.tiles import DAMAGED, read_plane
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.tile_layout import estimate_overlap, is_clear, rank_grids, rank_layouts
 from tilewright.stages.layout_check import FLIPS, reduce_tile
@@ -217,11 +217,12 @@ def _images(planes: list[RawPlane]) -> NDArray[np.float32] | None:
     shape: tuple[int, ...] | None = None
     for number in sorted(stacks):
         middle = stacks[number][len(stacks[number]) // 2]
+        page = middle.page
         try:
-            with tifffile.TiffFile(middle.path) as tiff:
-                page = middle.page if middle.page is not None else len(tiff.pages) // 2
-                image = tiff.pages[page].asarray()
-        except (tifffile.TiffFileError, OSError, ValueError, IndexError, RuntimeError):
+            if page is None:
+                page = read_headers({middle.path: 1}, {}, 1)[middle.path].pages // 2
+            image = read_plane(middle.path, page)
+        except DAMAGED:
             return None
         if image.ndim != 2 or shape not in (None, image.shape):
             return None

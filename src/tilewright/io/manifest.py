@@ -25,8 +25,8 @@ from tilewright.io.conventions.common import (
     ScanOptions,
     select_region,
 )
-from tilewright.io.raw_headers import RawHeader, read_headers
-from tilewright.io.tile_grid import TileGrid, arrange, completeness, tile_key
+from tilewright.io.raw_headers import SCALED_TYPE, RawHeader, read_headers
+from tilewright.io.tile_grid import TileGrid, arrange, completeness, leave_out, tile_key
 from tilewright.runtime.files import write_whole
 
 COLUMNS = (
@@ -91,18 +91,23 @@ def build_manifest(
         )
     headers = read_headers(_pages_needed(planes), _read_known(manifests.values(), folder), workers)
     planes, problems = _expand_pages(planes, headers)
-    shape_px, odd = _common_shape(headers)
+    scale = acquisition.get("counts_per_unit")
+    shape_px, odd = _common_shape(headers, scale)
     problems = odd + problems
     grid = None
     if shape_px:
         grid = arrange(planes, options, shape_px)
-        problems += grid.problems or completeness(grid, planes, channels)
+        left_out: dict[int, list[tuple[int, int]]] = {}
+        if acquisition.get("missing") == "fill" and not grid.problems:
+            planes, left_out = leave_out(grid, planes, channels)
+        problems += grid.problems or completeness(grid, planes, channels, left_out)
     if problems or grid is None:
         raise RawDataError(_message(raw_dir, problems))
     tables = {}
     for cycle in manifests:
         own = [plane for plane in planes if plane.cycle == cycle]
-        tables[cycle] = _table(own, grid, headers, channels[cycle], len(folder) + 1)
+        gaps = [(*place, grid.expected[place]) for place in left_out.get(cycle, ())]
+        tables[cycle] = _table(own, gaps, grid, headers, channels[cycle], len(folder) + 1, scale)
     beside = next(iter(manifests.values())).with_name
     digest = sha256("\n".join([look_for, *tables.values()]).encode()).hexdigest()
     problems = look(tables) if look and not _holds(beside(_LOOKED), digest) else []
@@ -151,10 +156,13 @@ def _parse_known(text: str, folder: str) -> dict[str, RawHeader]:
     lines = csv.reader(io.StringIO(text))
     if tuple(next(lines, ())) != COLUMNS:
         return known
-    for _, _, _, _, _, below, page, _, _, height, width, dtype, size, mtime in lines:
+    for channel, _, _, _, _, below, page, _, _, height, width, dtype, size, mtime in lines:
+        if not channel:
+            continue
         pages, path = int(page) + 1, f"{folder}/{below}"
         if path not in known or known[path].pages < pages:
-            known[path] = RawHeader(int(size), int(mtime), int(height), int(width), dtype, pages)
+            kind = dtype.partition("*")[0]
+            known[path] = RawHeader(int(size), int(mtime), int(height), int(width), kind, pages)
     return known
 
 
@@ -181,7 +189,9 @@ def _expand_pages(
     return expanded, problems
 
 
-def _common_shape(headers: Mapping[str, RawHeader]) -> tuple[tuple[int, int] | None, list[str]]:
+def _common_shape(
+    headers: Mapping[str, RawHeader], scale: float | None
+) -> tuple[tuple[int, int] | None, list[str]]:
     """Return the (y, x) that most files have, and what is wrong with the others."""
     problems = [f"{path} {header.problem}" for path, header in headers.items() if header.problem]
     kinds = Counter(
@@ -193,6 +203,11 @@ def _common_shape(headers: Mapping[str, RawHeader]) -> tuple[tuple[int, int] | N
         return None, problems
     # The smaller one wins a tie, so that the message is the same every time.
     (height, width, dtype), _ = min(kinds.items(), key=lambda kind: (-kind[1], kind[0]))
+    if dtype == SCALED_TYPE and scale is None:
+        problems.append(
+            f"the pixels are of type {SCALED_TYPE}, which does not say how many counts they are; "
+            "set acquisition.counts_per_unit, or save the camera's counts as uint16"
+        )
     for path, header in headers.items():
         if not header.problem and header[2:5] != (height, width, dtype):
             problems.append(
@@ -216,14 +231,18 @@ def _message(raw_dir: str | os.PathLike[str], problems: list[str]) -> str:
 
 def _table(
     planes: list[RawPlane],
+    gaps: Sequence[tuple[int, int, int]],
     grid: TileGrid,
     headers: Mapping[str, RawHeader],
     channels: Sequence[str],
     prefix: int,
+    scale: float | None,
 ) -> str:
     """Return the table of one cycle as text, ordered by channel, row, col and z.
 
-    ``prefix`` characters of every path are the raw folder, which the table leaves out.
+    ``prefix`` characters of every path are the raw folder, which the table leaves out. ``gaps``
+    are the tiles left out, which follow as lines without a channel. ``scale`` is the counts of a
+    unit of float pixels, which the table gives behind their type.
     """
     lines: list[tuple[Any, ...]] = []
     rank = {channel: index for index, channel in enumerate(channels)}
@@ -232,12 +251,14 @@ def _table(
         header = headers[plane.path]
         below = plane.path[prefix:]
         where = (plane.channel, row, col, tile, plane.z, below, plane.page, *place_px)
-        lines.append((*where, *header[2:5], *header[:2]))
+        dtype = f"{SCALED_TYPE}*{scale:g}" if header.dtype == SCALED_TYPE else header.dtype
+        lines.append((*where, *header[2:4], dtype, *header[:2]))
     lines.sort(key=lambda line: (rank[line[0]], line[1], line[2], line[4]))
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
     writer.writerows(lines)
+    writer.writerows([("", *gap, *[""] * (len(COLUMNS) - 4)) for gap in gaps])
     return stream.getvalue()
 
 

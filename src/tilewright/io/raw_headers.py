@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+from tilewright.io.conventions import containers
+from tilewright.io.conventions.common import RawDataError
 from tilewright.io.tiff_headers import BrokenTiffError, read_page_headers
 
-#: Pixel types that are raw camera counts.
-PIXEL_TYPES = ("uint8", "uint16")
+#: Pixel types that are raw camera counts, and one that is with a scale.
+PIXEL_TYPES, SCALED_TYPE = ("uint8", "uint16"), "float32"
 #: None, LZW, deflate (two numbers) and PackBits; others are asked of the codecs installed.
 _USUAL_COMPRESSION = (1, 5, 8, 32773, 32946)
 _PHOTOMETRIC = {0: "a negative, with white as 0", 3: "numbers of a palette's colours"}
@@ -77,6 +79,8 @@ def _read(path: str, status: os.stat_result) -> RawHeader:
     blank = RawHeader(status.st_size, status.st_mtime_ns)
     if status.st_size == 0:
         return blank._replace(problem="is empty (0 bytes)")
+    if containers.is_container(path):
+        return _read_container(path, blank)
     try:
         with open(path, "rb") as stream:  # noqa: PTH123
             pages = read_page_headers(stream, status.st_size)
@@ -99,12 +103,31 @@ def _read(path: str, status: os.stat_result) -> RawHeader:
             problem="is compressed in a way that cannot be read (TIFF tag 259 is "
             f"{first.compression}); save it uncompressed or with deflate"
         )
-    if first.dtype not in PIXEL_TYPES:
+    if first.dtype not in (*PIXEL_TYPES, SCALED_TYPE):
         return blank._replace(
             problem=f"has pixels of type {first.dtype}; raw counts are {' or '.join(PIXEL_TYPES)}"
         )
     return blank._replace(
         height_px=first.height_px, width_px=first.width_px, dtype=first.dtype, pages=len(pages)
+    )
+
+
+def _read_container(path: str, blank: RawHeader) -> RawHeader:
+    try:
+        found = containers.contents(path)
+        pages = sum(len(image.planes) for image in found.images)
+        # Nothing else notices data that break off.
+        containers.read_page(path, pages - 1)
+    except RawDataError as error:
+        return blank._replace(problem=str(error).removeprefix(path).strip(" :"))
+    except containers.DAMAGED as error:
+        return blank._replace(problem=f"cannot be read ({error})")
+    if found.dtype not in PIXEL_TYPES:
+        return blank._replace(
+            problem=f"has pixels of type {found.dtype}; raw counts are {' or '.join(PIXEL_TYPES)}"
+        )
+    return blank._replace(
+        height_px=found.height_px, width_px=found.width_px, dtype=found.dtype, pages=pages
     )
 
 

@@ -130,6 +130,8 @@ def _check_pages(tiles: Tiles, pages_are_planes: bool) -> None:
     path = tiles.path(0, 0)
     if not pages_are_planes or tiles.shape[0] == 1 or path != tiles.path(0, 1):
         return
+    if tiles.page(0, 1) - tiles.page(0, 0) > 1:
+        return  # a hyperstack, whose channels lie between
     channels = channels_told(str(path))
     if channels > 1:
         raise RawDataError(

@@ -150,12 +150,15 @@ def _grid_of_seen(placed: _Placed, options: ScanOptions) -> TileGrid:
 
 
 def completeness(
-    grid: TileGrid, planes: Sequence[RawPlane], expected_channels: Mapping[int, Sequence[str]]
+    grid: TileGrid,
+    planes: Sequence[RawPlane],
+    expected_channels: Mapping[int, Sequence[str]],
+    left_out: Mapping[int, Sequence[tuple[int, int]]] | None = None,
 ) -> list[str]:
     """Return one line per tile that lacks planes or has one twice.
 
     Every tile of a cycle and channel must have as many z-planes as the fullest one of
-    its cycle.
+    its cycle; tiles in ``left_out`` are not asked for.
     """
     found: dict[tuple[int, str, int, int], dict[int, str]] = defaultdict(dict)
     depth: dict[int, int] = defaultdict(int)
@@ -174,18 +177,50 @@ def completeness(
         depth[plane.cycle] = max(depth[plane.cycle], z + 1)
     for cycle, channels in sorted(expected_channels.items()):
         for channel in channels:
-            problems += _missing(grid, found, cycle, channel, depth[cycle])
+            asked = [
+                place for place in grid.expected if place not in (left_out or {}).get(cycle, ())
+            ]
+            problems += _missing(grid, asked, found, cycle, channel, depth[cycle])
     return problems
+
+
+def leave_out(
+    grid: TileGrid, planes: Sequence[RawPlane], expected_channels: Mapping[int, Sequence[str]]
+) -> tuple[list[RawPlane], dict[int, list[tuple[int, int]]]]:
+    """Return the planes of whole tiles, and per cycle the (row, col) of the tiles left out.
+
+    A tile is whole in a cycle where all its channels have all z-planes of the fullest tile. One
+    that is not is left out of all channels of that cycle, so that a cycle has one set of tiles.
+    A channel without any plane leaves no tile out: it is a mistake, which ``completeness`` names.
+    """
+    found: dict[int, dict[tuple[int, int], set[tuple[str, int]]]] = defaultdict(
+        lambda: defaultdict(set)
+    )
+    for plane in planes:
+        place = grid.places[plane.cycle][tile_key(plane)]
+        found[plane.cycle][place.row, place.col].add((plane.channel, plane.z or 0))
+    out: dict[int, list[tuple[int, int]]] = {}
+    for cycle in expected_channels:
+        # Of the fullest tile: every (channel, z) that any tile of the cycle has.
+        whole = set[tuple[str, int]]().union(*found[cycle].values())
+        out[cycle] = [place for place in grid.expected if found[cycle][place] != whole]
+    kept = []
+    for plane in planes:
+        place = grid.places[plane.cycle][tile_key(plane)]
+        if (place.row, place.col) not in out[plane.cycle]:
+            kept.append(plane)
+    return kept, out
 
 
 def _missing(
     grid: TileGrid,
+    asked: Sequence[tuple[int, int]],
     found: Mapping[tuple[int, str, int, int], dict[int, str]],
     cycle: int,
     channel: str,
     depth: int,
 ) -> list[str]:
-    stacks = {place: found.get((cycle, channel, *place), {}) for place in grid.expected}
+    stacks = {place: found.get((cycle, channel, *place), {}) for place in asked}
     where = f"cycle {cycle}, channel {channel}"
     if not any(stacks.values()):
         return [f"{where}: no file of it is there, but the markers table lists it"]

@@ -12,11 +12,12 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
+from tilewright.io.conventions import containers
 from tilewright.io.conventions.common import RAW_DIR_FILE, RawDataError
 
-#: What tifffile and its codecs raise on damaged data: codec errors are RuntimeErrors, and a
+#: What readers and codecs raise on damaged data: codec errors are RuntimeErrors, and a
 #: ``TiffFileError`` is a ValueError.
-DAMAGED = (OSError, ValueError, LookupError, RuntimeError)
+DAMAGED = containers.DAMAGED
 
 
 class _Page(NamedTuple):
@@ -40,7 +41,9 @@ class Tiles:
     shape : tuple of int
         (z, y, x) of every tile.
     dtype : numpy.dtype
-        Raw pixel type, uint8 or uint16.
+        Type of the counts, uint8 or uint16.
+    counts_per_unit : float or None
+        Where the files hold float32: what a value of 1 is in counts.
     """
 
     row: NDArray[np.int64]
@@ -50,10 +53,15 @@ class Tiles:
     shape: tuple[int, int, int]
     dtype: np.dtype[Any]
     _pages: list[list[_Page]]
+    counts_per_unit: float | None = None
 
     def path(self, tile: int, z: int) -> Path:
         """Return the file of one plane."""
         return self._pages[tile][z].path
+
+    def page(self, tile: int, z: int) -> int:
+        """Return the page of one plane in its file."""
+        return self._pages[tile][z].page
 
     def read(self, tile: int, z: int) -> NDArray[Any]:
         """Return one plane (y, x) of one tile in raw counts.
@@ -67,8 +75,9 @@ class Tiles:
         path, page, size_bytes = self._pages[tile][z]
         try:
             found = path.stat().st_size
-            # Threads belong to the caller: tifffile's own would multiply with them.
-            plane = tifffile.imread(path, key=page, maxworkers=1) if found == size_bytes else None
+            plane = read_plane(path, page) if found == size_bytes else None
+        except RawDataError:
+            raise  # a library that is missing: its message says what to do
         except DAMAGED as error:
             raise RawDataError(
                 f"{path}, page {page}, cannot be read ({error}); copy the file again"
@@ -78,6 +87,8 @@ class Tiles:
                 f"{path} has {found} bytes, but had {size_bytes} when the workflow started; "
                 "copy it again and start the workflow again"
             )
+        if self.counts_per_unit is not None:
+            plane = self._counts(plane, f"{path}, page {page}")
         if plane.shape != self.shape[1:] or plane.dtype != self.dtype:
             raise RawDataError(
                 f"{path}, page {page}, is {plane.shape} {plane.dtype}, but was "
@@ -90,6 +101,22 @@ class Tiles:
                 "where a camera never reads 0 elsewhere in it; copy the file again"
             )
         return np.asarray(plane)
+
+    def _counts(self, plane: NDArray[Any], name: str) -> NDArray[np.uint16]:
+        """Return a float plane in counts, rounded, from 0 to 65,535."""
+        counts = np.rint(plane * np.float32(self.counts_per_unit))
+        if not np.isfinite(counts).all():
+            raise RawDataError(f"{name}, holds NaN or infinity, which no camera counts")
+        return np.clip(counts, 0, np.iinfo(np.uint16).max).astype(np.uint16)
+
+
+def read_plane(path: str | Path, page: int) -> NDArray[Any]:
+    """Return a page of a TIFF, or a plane of another format's file, in raw counts."""
+    if containers.is_container(path):
+        return containers.read_page(path, page)
+    # Threads belong to the caller: tifffile's own would multiply with them.
+    plane: NDArray[Any] = tifffile.imread(path, key=page, maxworkers=1)
+    return plane
 
 
 def zero_share(plane: NDArray[Any]) -> float:
@@ -139,6 +166,16 @@ def open_tiles(manifest: str | Path, channel: str) -> Tiles:
     return tiles
 
 
+def left_out_tiles(manifest: str | Path) -> list[tuple[int, int]]:
+    """Return the (row, col) of tiles that a manifest leaves out (``acquisition.missing: fill``)."""
+    with Path(manifest).open(newline="", encoding="utf-8") as stream:
+        return [
+            (int(line["row"]), int(line["col"]))
+            for line in csv.DictReader(stream)
+            if not line["channel"]
+        ]
+
+
 def tiles_of_table(text: str, channel: str, raw_dir: str) -> Tiles | None:
     """Return the tiles of ``channel`` in the text of a manifest, None where it has none."""
     lines = [line for line in csv.DictReader(io.StringIO(text)) if line["channel"] == channel]
@@ -151,13 +188,15 @@ def tiles_of_table(text: str, channel: str, raw_dir: str) -> Tiles | None:
     first = lines[0]
     starts = [stack[0] for stack in tiles.values()]
     folder = Path(raw_dir)
+    kind, _, scale = first["dtype"].partition("*")
     return Tiles(
         row=np.array([row for row, _ in tiles], np.int64),
         col=np.array([col for _, col in tiles], np.int64),
         number=np.array([int(line["tile"]) for line in starts], np.int64),
         nominal_px=np.array([(float(line["y_px"]), float(line["x_px"])) for line in starts]),
         shape=(len(next(iter(tiles.values()))), int(first["height_px"]), int(first["width_px"])),
-        dtype=np.dtype(first["dtype"]),
+        dtype=np.dtype(np.uint16 if scale else kind),
+        counts_per_unit=float(scale) if scale else None,
         _pages=[
             [_Page(folder / p["path"], int(p["page"]), int(p["size_bytes"])) for p in stack]
             for stack in tiles.values()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,9 @@ BLUE, ORANGE, RED, GREY = "#0072B2", "#E69F00", "#D55E00", "#8a8f98"
 #: Pixels per inch; with it a figure of 10 inches is as wide as the report's column.
 DPI = 110
 #: Nuclei blue, then colours that stay apart when added.
-_COLOURS = ((70, 110, 255), (0, 230, 90), (255, 60, 60), (255, 210, 0), (255, 70, 230))
+COLOURS = ((70, 110, 255), (0, 230, 90), (255, 60, 60), (255, 210, 0), (255, 70, 230))
 #: A composite of more markers than this is a blur of colours.
-MAX_COMPOSITE = len(_COLOURS)
+MAX_COMPOSITE = len(COLOURS)
 _MAX_PX = 1600
 
 
@@ -183,11 +183,24 @@ def _level(image: Image) -> NDArray[Any]:
     return pixels[:, ::step, ::step]
 
 
-def _scaled(plane: NDArray[Any]) -> NDArray[np.float32]:
-    """Scale a channel to 0…1 for the eye: background black, brightest 0.3 % white."""
+def scaled(plane: NDArray[Any]) -> NDArray[np.float32]:
+    """Scale a channel (y, x) to 0…1 for the eye: background black, brightest 0.3 % white."""
     low, high = display_range(plane)
     unit = np.clip((plane.astype(np.float32) - low) / (high - low), 0, 1)
     return np.asarray(unit ** np.float32(0.8), np.float32)
+
+
+def composite_channels(
+    spreads: Sequence[float], nuclei: int, leave_out: Collection[int] = ()
+) -> list[int]:
+    """Return the channel numbers of the composite, ``COLOURS`` being their colours in order.
+
+    They are ``nuclei`` and up to four others with the largest spread (standard deviation of the
+    scaled channel), in the order of the image; those in ``leave_out`` excepted.
+    """
+    others = [k for k in range(len(spreads)) if k != nuclei and k not in leave_out]
+    others.sort(key=lambda k: (-round(spreads[k], 3), k))
+    return [nuclei, *sorted(others[: MAX_COMPOSITE - 1])]
 
 
 @dataclass(frozen=True)
@@ -211,11 +224,9 @@ def render(
     contrast, the channel numbers in ``leave_out`` excepted.
     """
     image = open_image(path)
-    planes = [_scaled(plane) for plane in _level(image)]
-    others = [k for k in range(len(planes)) if k != nuclei and k not in leave_out]
-    others.sort(key=lambda k: (-round(float(planes[k].std()), 3), k))
-    chosen = [nuclei, *sorted(others[: MAX_COMPOSITE - 1])]
-    colours = np.array(_COLOURS, np.float32)[: len(chosen)] / 255
+    planes = [scaled(plane) for plane in _level(image)]
+    chosen = composite_channels([float(plane.std()) for plane in planes], nuclei, leave_out)
+    colours = np.array(COLOURS, np.float32)[: len(chosen)] / 255
     total = sum(planes[k][..., None] * colour for k, colour in zip(chosen, colours, strict=True))
     composite = np.clip(np.asarray(total), 0, 1)
     step = max(1, -(-max(planes[0].shape) // channel_px))

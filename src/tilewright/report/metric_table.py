@@ -146,6 +146,13 @@ METRICS: dict[str, Metric] = {
         _above(0.0, 0.3),
         "%",
     ),
+    "tiles_left_out": Metric(
+        "Tiles left out because planes are missing",
+        "missing_planes",
+        "this cycle was not seen there, and its markers are unknown there",
+        _above(0.0, 0.3),
+        "%",
+    ),
     "saturated": Metric(
         "Pixels at the camera's maximum",
         "saturated",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tilewright.kernels.backend import Backend, cells, cpu_backend
 from tilewright.kernels.metrics import focus_score, ncc, tissue_mask
 from tilewright.kernels.warp import Transform
 from tilewright.report.figures import new_figure, save_png, scale_bar, show
-from tilewright.report.places import moved_thumbnail
+from tilewright.report.places import Place, moved_thumbnail
 from tilewright.report.quality import Files, Findings
 from tilewright.report.stitched_view import SMALL_PX, StitchedView, read_view
 from tilewright.report.verdict import Item, Subject
@@ -54,13 +54,15 @@ def findings(
     index = order.index((subject.cycle, subject.channel))
     stitched = read_view(Path(files["stitched"]), subject.channel)
     pair = _overviews(image, index, stitched, transform)
+    content, places = _content(backend, subject, pair)
     items = [
-        *_content(backend, subject, pair),
+        *content,
         _detail(backend, subject, image, index, stitched, transform),
         _files(subject, image, Path(files["tiff"]), index),
     ]
     view = (subject.marker, pair, image.pixel_um[1])
-    return Findings(items, {"channel_number": index + 1}, view)
+    numbers = {"channel_number": index + 1, "places": [asdict(place) for place in places]}
+    return Findings(items, numbers, view)
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def _overviews(image: Image, index: int, stitched: StitchedView, transform: Tran
     return Overviews(np.where(valid, moved, 0), final, valid, factor)
 
 
-def _content(backend: Backend, subject: Subject, pair: Overviews) -> list[Item]:
+def _content(backend: Backend, subject: Subject, pair: Overviews) -> tuple[list[Item], list[Place]]:
     """Judge whether both show the same, and where the final image lacks bright tissue."""
     found = tissue_mask(backend, pair.stitched, valid=pair.valid, sigma_px=2.0)
     tissue = np.asarray(backend.to_numpy(found))
@@ -111,17 +113,19 @@ def _content(backend: Backend, subject: Subject, pair: Overviews) -> list[Item]:
     )
     inside = (share > 0.5) & (known == 1)
     if not inside.any():
-        return [agreement, subject.judge("missing_area", None, none)]
+        return [agreement, subject.judge("missing_area", None, none)], []
     # Deconvolution takes away haze, so the dimmer half may lose most of its light.
     bright = inside & (stitched >= np.median(stitched[inside]))
     ratio = final / np.maximum(stitched, 1e-9)
     usual = float(np.median(ratio[bright]))
     missing = bright & (ratio <= _MISSING * usual)
     lost, where = float(missing.sum()) / float(bright.sum()), ""
+    places: list[Place] = []
     if missing.any():
         y, x = (np.argwhere(missing) + 0.5).mean(axis=0) * side * pair.factor
         where = f"around y {y:.0f} px, x {x:.0f} px"
-    return [agreement, subject.judge("missing_area", lost if usual > 0 else 1.0, where)]
+        places = [Place("missing_area", float(y), float(x))]
+    return [agreement, subject.judge("missing_area", lost if usual > 0 else 1.0, where)], places
 
 
 def _detail(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from tilewright.report.figures import (
     scale_bar,
     thumbnail,
 )
-from tilewright.report.places import moved_thumbnail, textured_blocks
+from tilewright.report.places import Place, moved_thumbnail, textured_blocks
 from tilewright.report.quality import Files, Findings
 from tilewright.report.verdict import Item, Subject
 from tilewright.stages.block_passes import Pass, measure_blocks
@@ -69,7 +69,8 @@ def findings(subject: Subject, files: Files) -> Findings:
     small, factor = thumbnail(fixed, 0)
     blocks = textured_blocks(small, factor, fixed.shape[1:], _SIDE_PX, 4 * _BLOCKS)
     found = compare_blocks(backend, fixed, other, transform, _tissue(small, factor, blocks))
-    items = [*_judge(subject, found, transform), _local(backend, subject, fixed, other, transform)]
+    local, off = _local(backend, subject, fixed, other, transform)
+    items = [*_judge(subject, found, transform), local]
     linear = transform.affine
     numbers = {
         "registered": _registered(transform),
@@ -78,6 +79,7 @@ def findings(subject: Subject, files: Files) -> Findings:
         "rotation_deg": float(np.degrees(np.arctan2(linear[1, 0], linear[0, 0]))),
         "shift_px": linear[:, 2].tolist(),
         "register": dict(transform.quality),
+        "places": [asdict(place) for place in (*off, *_poor(found))],
     }
     moved = moved_thumbnail(*thumbnail(other, 0), transform, small.shape, factor)
     view = SectionView(small, moved, factor, found, transform, fixed.voxel_um[2])
@@ -90,18 +92,36 @@ def _registered(transform: Transform) -> bool:
 
 def _local(
     backend: Backend, subject: Subject, fixed: Mosaic, other: Mosaic, transform: Transform
-) -> Item:
-    """Judge how far the field is off around each block of the whole section."""
+) -> tuple[Item, list[Place]]:
+    """Judge how far the field is off around each block of the whole section, and where most."""
     views = open_views(as_plane(fixed), as_plane(other))
     nodes = min(transform.field.shape[1:]) > 1
     step = max(round(transform.block_px / 2), 12) if nodes else _STEP_PX
     found = measure_blocks(backend, *views, transform, Pass(2, step, 0, step // 2), "local error")
     errors = local_errors(found)
     if not np.isfinite(errors).any():
-        return subject.judge("local_error_px", None, "no tissue in both cycles")
-    y, x = found.centres_px[int(np.nanargmax(np.round(errors, 4)))]
+        return subject.judge("local_error_px", None, "no tissue in both cycles"), []
+    k = int(np.nanargmax(np.round(errors, 4)))
+    y, x = found.centres_px[k]
     value = float(np.nanpercentile(errors, LOCAL_PERCENTILE))
-    return subject.judge("local_error_px", value, f"largest near y {y:.0f} px, x {x:.0f} px")
+    item = subject.judge("local_error_px", value, f"largest near y {y:.0f} px, x {x:.0f} px")
+    return item, [Place("local_error_px", float(y), float(x), float(errors[k]))]
+
+
+def _worst(blocks: Sequence[BlockView]) -> list[BlockView]:
+    """Return the blocks that match worst, the worst first."""
+    return sorted(blocks, key=lambda b: (round(b.ncc_after, 4), b.at))[:_WORST]
+
+
+def _poor(blocks: Sequence[BlockView]) -> list[Place]:
+    """Return the centres of the blocks that match worst."""
+    centres = [np.add(b.at, (np.array(b.reference.shape) - 1) / 2) for b in _worst(blocks)]
+    return [
+        Place("ncc", float(y), float(x), block.ncc_after)
+        if block.ncc_after >= _POOR_NCC
+        else Place("poor_blocks", float(y), float(x))
+        for block, (y, x) in zip(_worst(blocks), centres, strict=True)
+    ]
 
 
 def _tissue(
@@ -260,7 +280,7 @@ def draw(views: Sequence[SectionView], path: Path) -> None:
     """Draw the section at thumbnail size with the field, and the worst blocks."""
     (view,) = views
     small, factor = view.reference, view.factor
-    worst = sorted(view.blocks, key=lambda b: (round(b.ncc_after, 4), b.at))[:_WORST]
+    worst = _worst(view.blocks)
     aspect = small.shape[0] / small.shape[1]
     top = float(np.clip(6.6 * aspect, 2.5, 7.5))
     figure = new_figure(10, top + 0.4)

@@ -20,14 +20,16 @@ from tilewright.kernels.metrics import empty_fraction
 from tilewright.kernels.noise import NOISE_KERNEL
 from tilewright.report.figures import new_figure, save_png, scale_bar, show
 from tilewright.report.mosaic_scan import defects_left, judge_blocks
-from tilewright.report.overlaps import RawAgreement, compare_tiles, judge_overlaps, tile_name
-from tilewright.report.places import FocusScan, covered, scan_focus
+from tilewright.report.overlaps import Key, RawAgreement, compare_tiles, judge_overlaps, tile_name
+from tilewright.report.places import FocusScan, Place, covered, scan_focus
 from tilewright.report.quality import Files, Findings
 from tilewright.report.stitched_view import arrays, look
 from tilewright.report.verdict import Item, Subject
 
 #: Contrast below which a field holds nothing but noise (an empty one reaches about 2).
 NO_SIGNAL = 3.0
+#: Tile borders that are listed.
+_WORST = 5
 
 
 CAPTION = (
@@ -62,7 +64,8 @@ def findings(subject: Subject, files: Files) -> Findings:
     numbers = {
         "best_plane": best + 1,
         "planes": mosaic.shape[0],
-        "worst_seams": [asdict(seam) for seam in seams[:5]],
+        "worst_seams": [asdict(seam) for seam in seams[:_WORST]],
+        "places": [asdict(place) for place in _places(seams, raw, positions, tile)],
         "focus_per_plane": np.nanmedian(scan.scores, axis=0).tolist() if known else None,
     }
     kept = arrays(look(mosaic, scan), subject.channel)
@@ -105,6 +108,25 @@ def seam_scores(
             if np.isfinite(seam.step):
                 found.append(BorderSeam(key, other, round(seam.score, 4), round(seam.step, 5)))
     return sorted(found, key=lambda s: (-s.score, s.first, s.second))
+
+
+def _places(
+    seams: Sequence[BorderSeam], raw: RawAgreement, positions: Positions, tile: tuple[int, int]
+) -> list[Place]:
+    """Return the middles of the overlaps where tiles differ most."""
+    corners = positions.places()
+    displaced = sorted((o for o in raw.overlaps if o.displaced), key=lambda o: -o.error_px)
+    unlike = [o for o in raw.overlaps if o.unlike]
+    found: list[tuple[str, Key, Key, float | None]] = [
+        *(("seam", s.first, s.second, s.score) for s in seams[:_WORST]),
+        *(("overlap_shift_px", o.first, o.second, o.error_px) for o in displaced[:_WORST]),
+        *(("unlike_overlaps", o.first, o.second, None) for o in unlike[:_WORST]),
+    ]
+    places = []
+    for metric, first, second, value in found:
+        middle = np.mean([corners[first], corners[second]], axis=0) + (np.array(tile) - 1) / 2
+        places.append(Place(metric, float(middle[0]), float(middle[1]), value))
+    return places
 
 
 def _strip(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,10 @@ from matplotlib.collections import LineCollection
 from numpy.typing import NDArray
 
 from tilewright.io.positions import Edges, Positions, read_edges, read_positions
+from tilewright.io.tiles import left_out_tiles
 from tilewright.report.figures import BLUE, GREY, RED, new_figure, plain, save_png
 from tilewright.report.overlaps import tile_name
+from tilewright.report.places import Place
 from tilewright.report.quality import Files, Findings
 from tilewright.report.verdict import Item, Subject
 
@@ -30,7 +33,10 @@ CAPTION = (
 
 
 def findings(subject: Subject, files: Files) -> Findings:
-    """Judge the tile positions of one cycle by ``positions`` and ``edges``."""
+    """Judge the tile positions of one cycle by ``positions`` and ``edges``.
+
+    Tiles that the ``manifest`` leaves out count too.
+    """
     positions, edges = read_positions(Path(files["positions"])), read_edges(Path(files["edges"]))
     accepted = np.asarray(edges.accepted, bool)
     # Of equal islands the first is the main one.
@@ -56,12 +62,14 @@ def findings(subject: Subject, files: Files) -> Findings:
         _precise(positions, main, subject),
         subject.judge("doubtful_tiles", float(doubt.mean()), _named(positions, doubt)),
         _contradicting(edges, residual, subject),
+        _left_out(left_out_tiles(files["manifest"]), len(positions.row), subject),
     ]
     numbers = {
         "tiles": len(positions.row),
         "edges": len(accepted),
         "islands": len(names),
         "median_residual_px": float(np.median(kept)) if kept.size else None,
+        "places": [asdict(place) for place in _places(positions, doubt)],
     }
     return Findings(items, numbers, (positions, edges, main))
 
@@ -77,6 +85,13 @@ def _ends(positions: Positions, edges: Edges) -> NDArray[np.int64]:
 def _between(edges: Edges, k: int) -> str:
     first, second = (edges.row_a[k], edges.col_a[k]), (edges.row_b[k], edges.col_b[k])
     return f"between {tile_name(first)} and {tile_name(second)}"
+
+
+def _places(positions: Positions, chosen: NDArray[np.bool_]) -> list[Place]:
+    """Return the middles of the chosen tiles: a tile is about as large as the stage's step."""
+    axes = ((positions.y_px, positions.row), (positions.x_px, positions.col))
+    y, x = (px[chosen] + np.ptp(px) / max(int(np.ptp(k)), 1) / 2 for px, k in axes)
+    return [Place("doubtful_tiles", *at) for at in zip(y.tolist(), x.tolist(), strict=True)]
 
 
 def _named(positions: Positions, chosen: NDArray[np.bool_]) -> str:
@@ -114,6 +129,12 @@ def _contradicting(edges: Edges, residual: NDArray[np.float64], subject: Subject
     wrong = np.flatnonzero(sure & ~np.asarray(edges.accepted, bool) & (residual > 2.0))
     detail = "; ".join(_between(edges, k) for k in wrong[:6])
     return subject.judge("contradicting_overlaps", len(wrong) / max(int(sure.sum()), 1), detail)
+
+
+def _left_out(gaps: Sequence[tuple[int, int]], placed: int, subject: Subject) -> Item:
+    """Judge the share of tiles that lack planes and were left out."""
+    named = ", ".join(tile_name(gap) for gap in gaps[:6]) + ", ..." * (len(gaps) > 6)
+    return subject.judge("tiles_left_out", len(gaps) / (len(gaps) + placed), named)
 
 
 def _precise(positions: Positions, main: NDArray[np.bool_], subject: Subject) -> Item:

@@ -108,6 +108,15 @@ def edited_positions(**values: Any) -> Harm:
     return harm
 
 
+def incomplete_manifest(bench: Bench) -> Asked:
+    """Leave out a tile of cycle 1."""
+    path = bench.path("manifest")
+    text = path.read_text()
+    path.unlink()
+    path.write_text(text + ",9,9,99" + "," * 10 + "\n")
+    return [("tile_positions", 1, ())]
+
+
 def edited_attributes(template: str, stage: str, **values: Any) -> Harm:
     """Return a fault of what a stage says beside its mosaic of cycle 1, channel 1."""
 
@@ -212,6 +221,7 @@ WARNS: dict[str, str | tuple[str, Harm]] = {
     ),
     "untied_tiles": ("a row of tiles that nothing ties to the others", edited_positions(island=1)),
     "position_sigma_px": ("a row of tiles known to 2 px", edited_positions(sigma_px=2.0)),
+    "tiles_left_out": ("a manifest that leaves a tile out", incomplete_manifest),
     "saturated": "a channel saturated",
     "clipped": (
         "2 % of a mosaic's pixels clipped",

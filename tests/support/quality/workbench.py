@@ -225,7 +225,8 @@ class Bench:
         files: dict[str, dict[str, Any]] = {
             "illumination": {"flat": of("flat"), "numbers": of("illumination_json")},
             "tile_positions": {
-                "positions": self.path("positions", cycle), "edges": self.path("edges", cycle)
+                "positions": self.path("positions", cycle), "edges": self.path("edges", cycle),
+                "manifest": self.path("manifest", cycle),
             },
             "stitch": {
                 "mosaic": of("stitch"), "flat": of("flat"), "dark": of("dark"),

@@ -22,7 +22,7 @@ FOLDER_PREFIX = "tilewright-slurm-"
 #: Snakemake's job step drops SLURM_CONF before it calls srun, which then looks here.
 DEFAULT_CONF = Path("/etc/slurm/slurm.conf")
 _CGROUPS = Path("/sys/fs/cgroup")
-#: A command of each package of tests/install_slurm.
+#: A command of each package that `make test` installs (tests/install_packages).
 _COMMANDS = {
     "slurmctld": "slurm-wlm",
     "slurmd": "slurm-wlm",
@@ -53,7 +53,7 @@ def require_host() -> None:
         if shutil.which(command, path=search_path()) is None
     }
     if absent:
-        raise Unavailable(f"not installed: {', '.join(sorted(absent))} (run tests/install_slurm)")
+        raise Unavailable(f"not installed: {', '.join(sorted(absent))} (run make test as root)")
     if os.path.lexists(DEFAULT_CONF) and not _is_ours(DEFAULT_CONF):
         raise Unavailable(f"{DEFAULT_CONF} exists: this machine has a Slurm of its own")
 

@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from tilewright.io.conventions import codex, fiji, imagexpress, ome_tiff, pattern
+from tilewright.io.conventions import (
+    codex,
+    containers,
+    fiji,
+    imagexpress,
+    macsima,
+    ndtiff,
+    ome_tiff,
+    pattern,
+    phenix,
+)
 from tilewright.io.conventions.common import RawDataError, RawPlane, ScanOptions
+from tilewright.io.conventions.described import LocatedImage, place
 
+#: Conventions of which only names are read.
 _SCANNERS = {
     "codex": codex.scan,
     "pattern": pattern.scan,
-    "ome_tiff": ome_tiff.scan,
     "imagexpress": imagexpress.scan,
     "fiji": fiji.scan,
+}
+#: Conventions whose files tell planes, positions, sizes and channels.
+DESCRIBED: dict[str, Callable[[str], list[LocatedImage]]] = {
+    "ome_tiff": ome_tiff.read_images,
+    "macsima": macsima.read_images,
+    "phenix": phenix.read_images,
+    "ndtiff": ndtiff.read_images,
+    **{name: partial(containers.read_images, name=name) for name in containers.FORMATS},
 }
 
 
@@ -22,8 +43,8 @@ def scan(
 ) -> list[RawPlane]:
     """Return every plane that ``convention`` finds below ``raw_dir``, of all regions.
 
-    Only names are read, except with ``ome_tiff`` (the OME-XML of each file) and ``fiji``
-    (``TileConfiguration.txt``). Files that do not fit the convention are passed over.
+    Only names are read, except with ``fiji`` (``TileConfiguration.txt``) and the conventions in
+    :data:`DESCRIBED`. Files that do not fit the convention are passed over.
 
     Raises
     ------
@@ -33,4 +54,13 @@ def scan(
     folder = str(Path(raw_dir).resolve())
     if not Path(folder).is_dir():
         raise RawDataError(f"{raw_dir} is not a folder; correct raw_dir in the samples table")
-    return _SCANNERS[convention](folder, options or ScanOptions())
+    options = options or ScanOptions()
+    if convention in DESCRIBED:
+        return place(DESCRIBED[convention](folder), options)
+    return _SCANNERS[convention](folder, options)
+
+
+def described_images(convention: str, raw_dir: str | os.PathLike[str]) -> list[LocatedImage] | None:
+    """Return what the files tell of themselves, None for a convention of names."""
+    read = DESCRIBED.get(convention)
+    return read(str(Path(raw_dir).resolve())) if read else None

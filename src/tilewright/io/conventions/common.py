@@ -77,8 +77,10 @@ class ScanOptions:
     flip_x: bool = False
 
 
-def list_folder(folder: str) -> tuple[list[str], list[str]]:
-    """Return the sorted names of the folders and of the images (TIFFs) in ``folder``.
+def list_folder(
+    folder: str, suffixes: tuple[str, ...] = (".tif", ".tiff")
+) -> tuple[list[str], list[str]]:
+    """Return the sorted names of the folders and of the images (by suffix) in ``folder``.
 
     Raises
     ------
@@ -92,7 +94,7 @@ def list_folder(folder: str) -> tuple[list[str], list[str]]:
                 # Hidden are also the files that a Mac leaves beside each.
                 if entry.name.startswith("."):
                     continue
-                if entry.name.lower().endswith((".tif", ".tiff")):
+                if entry.name.lower().endswith(suffixes):
                     images.append(entry.name)
                 elif entry.is_dir():
                     folders.append(entry.name)
@@ -141,6 +143,47 @@ def rebase_z(planes: Iterable[RawPlane]) -> list[RawPlane]:
     if first == 0:
         return planes
     return [plane if plane.z is None else plane._replace(z=plane.z - first) for plane in planes]
+
+
+def split_hyperstacks(planes: list[RawPlane]) -> list[RawPlane]:
+    """Let ImageJ hyperstacks of several channels be a channel each, numbered from 1.
+
+    The first file tells for all; its channels run fastest, then its z-planes. Planes whose names
+    tell a channel, or z-planes of their own, are returned as they are.
+
+    Raises
+    ------
+    RawDataError
+        The first file has several time points.
+    """
+    if not planes or planes[0].page is not None or {plane.channel for plane in planes} != {"1"}:
+        return planes
+    channels, slices = _hyperstack(planes[0].path)
+    if channels == 1 or (slices > 1 and planes[0].z is not None):
+        return planes
+    return [
+        plane._replace(channel=str(channel + 1), z=z if plane.z is None else plane.z, page=page)
+        for plane in planes
+        for z in range(slices)
+        for channel in range(channels)
+        for page in (z * channels + channel,)
+    ]
+
+
+def _hyperstack(path: str) -> tuple[int, int]:
+    """Return the channels and z-planes that ImageJ's metadata tell, 1 and 1 without any."""
+    import tifffile
+
+    try:
+        with tifffile.TiffFile(path) as tiff:
+            told = tiff.imagej_metadata or {}
+    except (tifffile.TiffFileError, OSError, ValueError):
+        return 1, 1  # the headers' check names a file that cannot be read
+    if int(told.get("frames", 1)) > 1 and int(told.get("channels", 1)) > 1:
+        raise RawDataError(
+            f"{path} is a hyperstack of {told['frames']} time points; save one file per cycle"
+        )
+    return int(told.get("channels", 1)), int(told.get("slices", 1))
 
 
 def select_region(

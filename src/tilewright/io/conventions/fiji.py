@@ -12,6 +12,7 @@ from tilewright.io.conventions.common import (
     ScanOptions,
     cycle_folders,
     list_folder,
+    split_hyperstacks,
 )
 
 #: The nominal positions; ``.registered.txt`` holds Fiji's own solution.
@@ -75,7 +76,8 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
 
     It is looked for in ``raw_dir`` and in its folders named by a cycle (``cycle2``).
     ``C2-name.tif`` beside the listed ``C1-name.tif``, or ``_CH2`` beside ``_CH1``, is
-    another channel of the same tile. The pages of a file are its z-planes.
+    another channel of the same tile. The pages of a file are its z-planes, those of an
+    ImageJ hyperstack its channels and z-planes.
     """
     planes = []
     for cycle, folder in find_configurations(raw_dir):
@@ -97,7 +99,7 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
                         x_px=-x_px if options.flip_x else x_px,
                     )
                 )
-    return planes
+    return split_hyperstacks(planes)
 
 
 def _split_channel(name: str) -> tuple[str, str]:

@@ -3,116 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 from tilewright.io.conventions.common import (
     RawDataError,
-    RawPlane,
-    ScanOptions,
-    clean_token,
     cycle_folders,
     cycle_number,
     list_folder,
 )
-from tilewright.io.conventions.ome_xml import OmeImage, parse_ome_xml
+from tilewright.io.conventions.described import LocatedImage, number_cycles
+from tilewright.io.conventions.ome_xml import parse_ome_xml
 
-#: Sizes are taken as equal within this share: files round theirs.
-_SAME = 0.02
-
-
-class LocatedImage(NamedTuple):
-    """An image, the cycle it belongs to and the file that describes it."""
-
-    cycle: int
-    path: str
-    image: OmeImage
+#: The OME-XML of a set of TIFFs in a file of its own.
+COMPANION = (".companion.ome",)
 
 
 def read_images(raw_dir: str) -> list[LocatedImage]:
     """Return all images of the OME-TIFFs in ``raw_dir`` and in its cycle folders.
 
-    The cycle is told by the folder or the file name (``cycle2``). Where none tells, each
-    file of several images is a cycle, in the order of their names (one file per cycle is
-    what ASHLAR reads), and files of one image each are tiles of cycle 1.
+    A companion file (``name.companion.ome``) describes the TIFFs beside it, whose own OME-XML
+    only points to it. The cycle is told by the folder or the file name (``cycle2``), else as
+    :func:`~tilewright.io.conventions.described.number_cycles` says.
     """
     described = []
     for cycle, folder in cycle_folders(raw_dir):
-        for name in list_folder(folder)[1]:
-            xml = _ome_xml(f"{folder}/{name}")
+        for name in list_folder(folder, COMPANION)[1] + list_folder(folder)[1]:
+            path = f"{folder}/{name}"
+            xml = Path(path).read_text("utf-8") if name.endswith(COMPANION) else ome_xml(path)
             if xml:
-                images = parse_ome_xml(xml, f"{folder}/{name}")
-                described.append((cycle or cycle_number(name), f"{folder}/{name}", images))
-    nameless = [path for cycle, path, images in described if cycle is None and len(images) > 1]
-    seen: set[tuple[str, int]] = set()
-    located = []
-    for cycle, path, images in described:
-        number = cycle or (nameless.index(path) + 1 if path in nameless else 1)
-        for image in images:
-            # Each file of a multi-file set describes the whole set.
-            planes = {(_plane_path(path, plane.file), plane.page) for plane in image.planes}
-            if not planes & seen:
-                seen |= planes
-                located.append(LocatedImage(number, path, image))
-    return located
+                images = parse_ome_xml(xml, path)
+                described.append((cycle or cycle_number(name), path, images))
+    return number_cycles(described)
 
 
-def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
-    """Return the planes of every image, placed by Position X and Y of its first plane.
-
-    Channels are numbered from 1 as in the files; where each file holds one channel,
-    they are called by their names.
-
-    Raises
-    ------
-    RawDataError
-        A tile has no position, positions are in µm and no pixel size is known, or the files
-        give other sizes than the options.
-    """
-    located = read_images(raw_dir)
-    _compare_sizes(located, options)
-    named = _channels_are_named(located)
-    per_cycle = [cycle for cycle, _, _ in located]
-    planes = []
-    for cycle, path, image in located:
-        y_px, x_px = _position_px(image, path, options, alone=per_cycle.count(cycle) == 1)
-        for channel, z, page, file in image.planes:
-            name = image.channels[channel].name
-            planes.append(
-                RawPlane(
-                    cycle,
-                    clean_token(name) if named and name else str(channel + 1),
-                    z,
-                    _plane_path(path, file),
-                    page,
-                    y_px=y_px,
-                    x_px=x_px,
-                )
-            )
-    return planes
-
-
-def _compare_sizes(located: list[LocatedImage], options: ScanOptions) -> None:
-    """Refuse files whose sizes are not those of the options, or not square."""
-    for _, path, image in located:
-        deep = any(plane.z for plane in image.planes)
-        for key, told, given in (
-            ("PhysicalSizeX", image.pixel_um, options.pixel_um),
-            ("PhysicalSizeY", image.pixel_y_um, options.pixel_um),
-            ("PhysicalSizeZ", image.z_step_um if deep else None, options.z_step_um),
-        ):
-            if told and given and abs(told - given) > _SAME * given:
-                name = "z_step_um" if key.endswith("Z") else "pixel_um"
-                raise RawDataError(
-                    f"{path}: its OME-XML gives {key} {told:g} µm, but acquisition.{name} is "
-                    f"{given:g}; correct the one that is wrong"
-                )
-
-
-def _plane_path(path: str, file: str | None) -> str:
-    return path if file is None else str(Path(path).with_name(file))
-
-
-def _ome_xml(path: str) -> str | None:
+def ome_xml(path: str) -> str | None:
     """Return the OME-XML of a file, None where it has none."""
     import tifffile
 
@@ -124,34 +47,3 @@ def _ome_xml(path: str) -> str | None:
         raise RawDataError(
             f"{path}: not a readable TIFF ({error}); copy it again or move it away"
         ) from error
-
-
-def _channels_are_named(located: list[LocatedImage]) -> bool:
-    names: dict[int, set[str | None]] = {}
-    for cycle, _, image in located:
-        if len(image.channels) > 1:
-            return False
-        names.setdefault(cycle, set()).add(image.channels[0].name)
-    return any(len(found) > 1 for found in names.values())
-
-
-def _position_px(
-    image: OmeImage, path: str, options: ScanOptions, *, alone: bool
-) -> tuple[float, float]:
-    if image.y is None or image.x is None:
-        if alone:
-            return 0.0, 0.0
-        raise RawDataError(
-            f"{path}: a tile has no PositionX and PositionY in its OME-XML; "
-            "use the convention 'pattern' with a tile number or row and col"
-        )
-    pixel_um = image.pixel_um or options.pixel_um
-    if image.position_in_px:
-        pixel_um = 1.0
-    elif not pixel_um:
-        raise RawDataError(
-            f"{path}: positions are in µm, but the OME-XML gives no PhysicalSizeX; "
-            "set acquisition.pixel_um"
-        )
-    y_px, x_px = image.y / pixel_um, image.x / pixel_um
-    return (-y_px if options.flip_y else y_px), (-x_px if options.flip_x else x_px)

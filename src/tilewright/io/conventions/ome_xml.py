@@ -54,8 +54,9 @@ class OmePlane(NamedTuple):
 class OmeImage:
     """One Image of an OME-XML: a tile with its channels and z-planes.
 
-    Positions are those of its first plane: in µm, or in pixels when
-    ``position_in_px``; None when the file gives none.
+    Positions are those of its first plane, or of its StageLabel: in µm, or in pixels when
+    ``position_in_px``; None when the file gives none. ``region`` is the piece of tissue (a scene,
+    a well) that the tile belongs to. Other formats are described in the same terms.
     """
 
     channels: list[OmeChannel]
@@ -68,6 +69,7 @@ class OmeImage:
     z_step_um: float | None
     numerical_aperture: float | None
     immersion_refractive_index: float | None
+    region: str = "1"
 
 
 def parse_ome_xml(xml: str, source: str) -> list[OmeImage]:
@@ -109,13 +111,15 @@ def _images(root: ElementTree.Element) -> Iterator[OmeImage]:
             )
         if math.prod(sizes.values()) > _MOST_PLANES:
             raise _BadXmlError(f"SizeZ x SizeC is {math.prod(sizes.values())}, which no image has")
-        plane = next(_all(pixels, "Plane"), None)
-        unit = plane.get("PositionXUnit", "µm") if plane is not None else "µm"
+        place, key = next(_all(pixels, "Plane"), None), "Position{}"
+        if place is None or place.get("PositionX") is None:
+            place, key = next(_all(image, "StageLabel"), None), "{}"
+        unit = place.get(f"{key.format('X')}Unit", "µm") if place is not None else "µm"
         yield OmeImage(
             channels=_channels(pixels, sizes["C"]),
             planes=_planes(pixels, sizes),
-            y=_length(plane, "PositionY"),
-            x=_length(plane, "PositionX"),
+            y=_length(place, key.format("Y")),
+            x=_length(place, key.format("X")),
             position_in_px=unit == "pixel",
             pixel_um=_size(pixels, "PhysicalSizeX"),
             pixel_y_um=_size(pixels, "PhysicalSizeY"),

@@ -11,6 +11,7 @@ from tilewright.io.conventions.common import (
     ScanOptions,
     list_folder,
     rebase_z,
+    split_hyperstacks,
 )
 
 _FIELDS = {
@@ -69,9 +70,9 @@ def _compile_level(level: str, pattern: str) -> re.Pattern[str]:
 def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
     """Return the planes whose path below ``raw_dir`` fits ``options.pattern``.
 
-    A field that the pattern lacks is one: one cycle, one channel. Without ``{z}`` the
-    pages of a file are its z-planes. With ``options.flip_y`` rows count upwards, with
-    ``flip_x`` columns to the left.
+    A field that the pattern lacks is one: one cycle, one channel. Without ``{z}`` the pages of a
+    file are its z-planes, those of an ImageJ hyperstack its channels and z-planes. With
+    ``options.flip_y`` rows count upwards, with ``flip_x`` columns to the left.
 
     Raises
     ------
@@ -86,7 +87,7 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
         planes = [p if p.row is None else p._replace(row=-p.row) for p in planes]
     if options.flip_x:
         planes = [p if p.col is None else p._replace(col=-p.col) for p in planes]
-    return rebase_z(planes)
+    return rebase_z(split_hyperstacks(planes))
 
 
 def _descend(

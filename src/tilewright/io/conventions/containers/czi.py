@@ -1,0 +1,153 @@
+"""ZEISS CZI: mosaics with z, by libCZI (aicspylibczi).
+
+The file format is described in ZEISS' *CZI (Carl Zeiss Image) file format*; libCZI is its
+reference implementation. Tiles (dimension M) are placed by the pixel at which ZEN put them, and
+scenes (S) are regions. Without M, each scene is a tile of one region.
+"""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+from aicspylibczi import CziFile
+from numpy.typing import NDArray
+
+from tilewright.io.conventions.common import RawDataError
+from tilewright.io.conventions.containers import Contents
+from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane
+
+_DTYPES = {"gray8": "uint8", "gray16": "uint16"}
+_M_TO_UM, _NS_TO_MS = 1e6, 1e-6
+
+
+def open_container(path: str) -> Czi:
+    """Return an open CZI."""
+    return Czi(path)
+
+
+class Czi:
+    """An open CZI; page = (place * channels + channel) * planes + z."""
+
+    def __init__(self, path: str) -> None:
+        stream = Path(path).open("rb")  # noqa: SIM115
+        weakref.finalize(self, stream.close)
+        self._file = CziFile(stream)
+        if self._file.pixel_type not in _DTYPES:
+            raise RawDataError(
+                f"{path} has pixels of type {self._file.pixel_type}; raw counts are Gray8 or Gray16"
+            )
+        dims = self._file.get_dims_shape()
+        if max(part.get("T", (0, 1))[1] for part in dims) > 1:
+            raise RawDataError(
+                f"{path} is a time series, which is no cycle; save one file per cycle"
+            )
+        self._channels = max(part.get("C", (0, 1))[1] for part in dims)
+        self._planes = max(part.get("Z", (0, 1))[1] for part in dims)
+        self._mosaic = bool(self._file.is_mosaic())
+        self._boxes = self._places()
+        self.contents = self._contents(path)
+
+    def read(self, page: int) -> NDArray[Any]:
+        """Return a plane (y, x)."""
+        place, z = divmod(page, self._planes)
+        place, channel = divmod(place, self._channels)
+        scene, mosaic, _, _, _, _ = self._boxes[place]
+        where = {"S": scene, "M": mosaic, "C": channel, "Z": z}
+        known = {axis: at for axis, at in where.items() if axis in self._file.dims}
+        plane, _ = self._file.read_image(**known)
+        return np.asarray(plane).reshape(plane.shape[-2:])
+
+    def _places(self) -> list[tuple[int, int, int, int, int, int]]:
+        """Return (scene, tile, y, x, height, width) of every place, in that order."""
+        first = {axis: 0 for axis in "CZ" if axis in self._file.dims}
+        boxes = (
+            self._file.get_all_mosaic_tile_bounding_boxes(**first)
+            if self._mosaic
+            else self._file.get_all_tile_bounding_boxes(**first)
+        )
+        found = []
+        for tile, box in boxes.items():
+            at = tile.dimension_coordinates
+            found.append((at.get("S", 0), at.get("M", 0), box.y, box.x, box.h, box.w))
+        return sorted(found)
+
+    def _contents(self, path: str) -> Contents:
+        sizes = {(height, width) for _, _, _, _, height, width in self._boxes}
+        if len(sizes) != 1:
+            raise RawDataError(
+                f"{path} holds tiles of {len(sizes)} sizes; save the tiles as they were taken "
+                "(ZEN: without stitching or cropping)"
+            )
+        ((height, width),) = sizes
+        told = _Metadata(self._file.meta)
+        images = []
+        for number, (scene, _, y, x, _, _) in enumerate(self._boxes):
+            first = number * self._channels
+            planes = [
+                OmePlane(channel, z, (first + channel) * self._planes + z, None)
+                for channel in range(self._channels)
+                for z in range(self._planes)
+            ]
+            region = str(scene + 1) if self._mosaic else "1"
+            images.append(told.image(planes, self._channels, y, x, region))
+        return Contents(images, height, width, _DTYPES[self._file.pixel_type])
+
+
+class _Metadata:
+    """The part of a CZI's XML that tiles need."""
+
+    def __init__(self, root: ElementTree.Element) -> None:
+        self._image = root.find(".//Information/Image")
+        self._scale = {
+            item.get("Id"): _number(item, "Value") for item in root.iterfind(".//Scaling//Distance")
+        }
+        lens = root.find(".//Instrument/Objectives/Objective")
+        settings = root.find(".//Information/Image/ObjectiveSettings")
+        self._aperture = _number(lens, "LensNA")
+        self._index = _number(settings, "RefractiveIndex")
+        self._channels = root.findall(".//Information/Image/Dimensions/Channels/Channel")
+
+    def image(self, planes: list[OmePlane], channels: int, y: int, x: int, region: str) -> OmeImage:
+        """Return one tile in the terms of OME."""
+        return OmeImage(
+            [self._channel(number) for number in range(channels)],
+            planes,
+            float(y),
+            float(x),
+            position_in_px=True,
+            pixel_um=self._um("X"),
+            pixel_y_um=self._um("Y"),
+            z_step_um=self._um("Z"),
+            numerical_aperture=self._aperture,
+            immersion_refractive_index=self._index,
+            region=region,
+        )
+
+    def _um(self, axis: str) -> float | None:
+        metres = self._scale.get(axis)
+        return round(metres * _M_TO_UM, 9) if metres else None
+
+    def _channel(self, number: int) -> OmeChannel:
+        if number >= len(self._channels):
+            return OmeChannel(None, None, None)
+        element = self._channels[number]
+        exposure_ns = _number(element, "ExposureTime")
+        return OmeChannel(
+            element.get("Name"),
+            _number(element, "EmissionWavelength"),
+            exposure_ns * _NS_TO_MS if exposure_ns else None,
+        )
+
+
+def _number(element: ElementTree.Element | None, name: str) -> float | None:
+    """Return a positive number below ``element``; None where it is absent or not one."""
+    text = element.findtext(name) if element is not None else None
+    try:
+        value = float(text) if text else 0.0
+    except ValueError:
+        return None
+    return value if value > 0 else None

@@ -1,0 +1,143 @@
+"""Leica LIF: tile scans with z, by the library liffile.
+
+An image with a mosaic axis (M) is a region, its tiles are placed by ``TileScanInfo``. Images
+without tiles (overviews, merged scans) are passed over where tile scans are there.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+from liffile import LifFile, LifImage
+from numpy.typing import NDArray
+
+from tilewright.io.conventions.common import RawDataError, clean_token
+from tilewright.io.conventions.containers import Contents
+from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane
+
+_AXES = {"M", "Z", "C", "Y", "X"}
+_M_TO_UM = 1e6
+
+
+def open_container(path: str) -> Lif:
+    """Return an open LIF."""
+    return Lif(path)
+
+
+class Lif:
+    """An open LIF; pages count the frames of its tile scans, one scan after the other."""
+
+    def __init__(self, path: str) -> None:
+        stream = Path(path).open("rb")  # noqa: SIM115
+        weakref.finalize(self, stream.close)
+        self._file = LifFile(stream)
+        flat = [
+            image
+            for image in self._file.images
+            if isinstance(image, LifImage) and set(image.sizes) <= _AXES
+        ]
+        self._scans = [image for image in flat if "M" in image.sizes] or flat
+        self._frames = [(scan, at) for scan in self._scans for at in _frames(scan.sizes)]
+        shapes = {(scan.sizes["Y"], scan.sizes["X"], str(scan.dtype)) for scan in self._scans}
+        if len(shapes) > 1:
+            raise RawDataError(
+                f"{path} holds tile scans of different sizes or pixel types; save one file each"
+            )
+        height, width, dtype = shapes.pop() if shapes else (0, 0, "")
+        self.contents = Contents(self._images(), height, width, dtype)
+
+    def read(self, page: int) -> NDArray[Any]:
+        """Return a plane (y, x)."""
+        scan: Any
+        scan, at = self._frames[page]
+        return np.asarray(scan.frame(**at))
+
+    def _images(self) -> list[OmeImage]:
+        images, page = [], 0
+        for scan in self._scans:
+            tiles: list[list[OmePlane]] = [[] for _ in range(scan.sizes.get("M", 1))]
+            for at in _frames(scan.sizes):
+                tiles[at.get("M", 0)].append(OmePlane(at.get("C", 0), at.get("Z", 0), page, None))
+                page += 1
+            region = clean_token(scan.name) if len(self._scans) > 1 and "M" in scan.sizes else "1"
+            images += [_image(scan, number, planes, region) for number, planes in enumerate(tiles)]
+        return images
+
+
+def _frames(sizes: dict[str, int]) -> list[dict[str, int]]:
+    """Return the indices of every frame, the last axis running fastest."""
+    axes = [axis for axis in sizes if axis not in "YX"]
+    places = np.ndindex(*(sizes[axis] for axis in axes))
+    return [dict(zip(axes, place, strict=True)) for place in places]
+
+
+def _image(scan: Any, tile: int, planes: list[OmePlane], region: str) -> OmeImage:
+    """Return one tile of a scan in the terms of OME."""
+    y_um, x_um = _position_um(scan, tile)
+    return OmeImage(
+        _channels(scan),
+        planes,
+        y_um,
+        x_um,
+        position_in_px=False,
+        pixel_um=_step_um(scan, "X"),
+        pixel_y_um=_step_um(scan, "Y"),
+        z_step_um=_step_um(scan, "Z"),
+        numerical_aperture=_objective(scan, "NumericalAperture"),
+        immersion_refractive_index=_objective(scan, "RefractionIndex"),
+        region=region,
+    )
+
+
+def _position_um(scan: Any, tile: int) -> tuple[float | None, float | None]:
+    """Return the stage position (y, x) of a tile along the axes of its pixels."""
+    info = scan.tilescan
+    if info is None:
+        return None, None
+    y_um, x_um = (float(info.tiles[axis][tile]) * _M_TO_UM for axis in ("pos_y", "pos_x"))
+    if info.swap_xy:
+        y_um, x_um = x_um, y_um
+    return (-y_um if info.flip_y else y_um), (-x_um if info.flip_x else x_um)
+
+
+def _step_um(scan: Any, axis: str) -> float | None:
+    places = scan.coords.get(axis)
+    if places is None or len(places) < 2:
+        return None
+    return abs(float(places[1] - places[0])) * _M_TO_UM or None
+
+
+def _channels(scan: Any) -> list[OmeChannel]:
+    """Return what the camera's channel list tells, or the names of the colour tables."""
+    count = scan.sizes.get("C", 1)
+    told = list(scan.xml_element.iter("WideFieldChannelInfo"))
+    if len(told) == count:
+        return [_camera_channel(item) for item in told]
+    names = [item.get("LUTName") or None for item in scan.xml_element.iter("ChannelDescription")]
+    return [OmeChannel(name, None, None) for name in (names + [None] * count)[:count]]
+
+
+def _camera_channel(element: ElementTree.Element) -> OmeChannel:
+    name = element.get("UserDefName") or element.get("FluoCubeName") or None
+    exposure_s = _number(element, "ExposureTime")
+    return OmeChannel(
+        name, _number(element, "EmissionWavelength"), exposure_s * 1000 if exposure_s else None
+    )
+
+
+def _objective(scan: Any, name: str) -> float | None:
+    """Return a number of the hardware settings, None where no element tells it."""
+    found = (_number(element, name) for element in scan.xml_element.iter())
+    return next((value for value in found if value), None)
+
+
+def _number(element: ElementTree.Element, name: str) -> float | None:
+    """Return a positive number at the start of an attribute, such as of "461 nm"."""
+    match = re.match(r"\s*([0-9.]+(?:[eE][-+]?[0-9]+)?)", element.get(name, ""))
+    value = float(match[1]) if match and match[1].strip(".") else 0.0
+    return value or None

@@ -1,0 +1,131 @@
+"""Images that describe themselves: planes, stage positions, sizes and channels are in the files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tilewright.io.conventions.common import RawDataError, RawPlane, ScanOptions, clean_token
+from tilewright.io.conventions.ome_xml import OmeImage
+
+#: Sizes are taken as equal within this share: files round theirs.
+_SAME = 0.02
+
+
+class LocatedImage(NamedTuple):
+    """An image, the cycle it belongs to and the file that describes it."""
+
+    cycle: int
+    path: str
+    image: OmeImage
+
+
+def number_cycles(
+    described: Sequence[tuple[int | None, str, list[OmeImage]]],
+) -> list[LocatedImage]:
+    """Return every image once, with its cycle, from (cycle, file, its images).
+
+    Where neither folder nor file name tells the cycle, each file of several images is a cycle, in
+    the order of their names (one file per cycle is what ASHLAR reads), and files of one image each
+    are tiles of cycle 1.
+    """
+    nameless = [path for cycle, path, images in described if cycle is None and len(images) > 1]
+    seen: set[tuple[str, int]] = set()
+    located = []
+    for cycle, path, images in described:
+        number = cycle or (nameless.index(path) + 1 if path in nameless else 1)
+        for image in images:
+            # Each file of a multi-file set describes the whole set.
+            planes = {(_plane_path(path, plane.file), plane.page) for plane in image.planes}
+            if not planes & seen:
+                seen |= planes
+                located.append(LocatedImage(number, path, image))
+    return located
+
+
+def place(located: Sequence[LocatedImage], options: ScanOptions) -> list[RawPlane]:
+    """Return the planes of every image, at the stage position of the image.
+
+    Channels are numbered from 1 as in the files; where each file holds one channel,
+    they are called by their names.
+
+    Raises
+    ------
+    RawDataError
+        A tile has no position, positions are in µm and no pixel size is known, or the files
+        give other sizes than the options.
+    """
+    _compare_sizes(located, options)
+    named = _channels_are_named(located)
+    per_cycle = [cycle for cycle, _, _ in located]
+    planes = []
+    for cycle, path, image in located:
+        y_px, x_px = _position_px(image, path, options, alone=per_cycle.count(cycle) == 1)
+        for channel, z, page, file in image.planes:
+            name = image.channels[channel].name
+            planes.append(
+                RawPlane(
+                    cycle,
+                    clean_token(name) if named and name else str(channel + 1),
+                    z,
+                    _plane_path(path, file),
+                    page,
+                    y_px=y_px,
+                    x_px=x_px,
+                    region=image.region,
+                )
+            )
+    return planes
+
+
+def _compare_sizes(located: Sequence[LocatedImage], options: ScanOptions) -> None:
+    """Refuse files whose sizes are not those of the options, or not square."""
+    for _, path, image in located:
+        deep = any(plane.z for plane in image.planes)
+        for key, told, given in (
+            ("PhysicalSizeX", image.pixel_um, options.pixel_um),
+            ("PhysicalSizeY", image.pixel_y_um, options.pixel_um),
+            ("PhysicalSizeZ", image.z_step_um if deep else None, options.z_step_um),
+        ):
+            if told and given and abs(told - given) > _SAME * given:
+                name = "z_step_um" if key.endswith("Z") else "pixel_um"
+                raise RawDataError(
+                    f"{path}: its metadata gives {key} {told:g} µm, but acquisition.{name} is "
+                    f"{given:g}; correct the one that is wrong"
+                )
+
+
+def _plane_path(path: str, file: str | None) -> str:
+    return path if file is None else str(Path(path).with_name(file))
+
+
+def _channels_are_named(located: Sequence[LocatedImage]) -> bool:
+    names: dict[int, set[str | None]] = {}
+    for cycle, _, image in located:
+        if len(image.channels) > 1:
+            return False
+        names.setdefault(cycle, set()).add(image.channels[0].name)
+    return any(len(found) > 1 for found in names.values())
+
+
+def _position_px(
+    image: OmeImage, path: str, options: ScanOptions, *, alone: bool
+) -> tuple[float, float]:
+    if image.y is None or image.x is None:
+        if alone:
+            return 0.0, 0.0
+        raise RawDataError(
+            f"{path}: a tile has no PositionX and PositionY in its metadata; "
+            "use the convention 'pattern' with a tile number or row and col"
+        )
+    pixel_um = image.pixel_um or options.pixel_um
+    if image.position_in_px:
+        pixel_um = 1.0
+    elif not pixel_um:
+        raise RawDataError(
+            f"{path}: positions are in µm, but the file gives no pixel size (PhysicalSizeX); "
+            "set acquisition.pixel_um"
+        )
+    y_px, x_px = image.y / pixel_um, image.x / pixel_um
+    return (-y_px if options.flip_y else y_px), (-x_px if options.flip_x else x_px)

@@ -1,0 +1,176 @@
+"""NDTiff data sets of Micro-Manager and Pycro-Manager: TIFF stacks behind ``NDTiff.index``.
+
+The layout is that of the NDTiff specification, version 3 (Pinkard et al., micro-manager/NDTiff).
+Its own library prints while it reads and leaves files open where one is damaged; the index is a
+list of two texts and eight numbers per image.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tilewright.io.conventions.common import RawDataError, cycle_number, list_folder
+from tilewright.io.conventions.described import LocatedImage, number_cycles
+from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane
+
+INDEX_NAME = "NDTiff.index"
+#: Axes that tell the tile; the others are channel and z.
+_TILE_AXES = ("position", "row", "column")
+_KNOWN = {*_TILE_AXES, "channel", "z"}
+#: Names of the stage position in the metadata of an image; the first that is there counts.
+_POSITION = ("{}PositionUm", "{}Position_um", "{}Position_um_intended")
+#: Before the summary metadata in a stack's header: where, and by which number it is known.
+_SUMMARY_AT, _SUMMARY_MARK = 20, 2355492
+
+
+class IndexEntry(NamedTuple):
+    """One image of a data set: its axes, file, and where pixels and metadata begin."""
+
+    axes: dict[str, Any]
+    file: str
+    pixel_offset: int
+    metadata_offset: int
+    metadata_length: int
+
+
+def find_datasets(raw_dir: str) -> list[str]:
+    """Return the folders of data sets: ``raw_dir`` itself, or folders in it, by name."""
+    if (Path(raw_dir) / INDEX_NAME).is_file():
+        return [raw_dir]
+    folders = (f"{raw_dir}/{name}" for name in list_folder(raw_dir)[0])
+    return [folder for folder in folders if (Path(folder) / INDEX_NAME).is_file()]
+
+
+def read_images(raw_dir: str) -> list[LocatedImage]:
+    """Return the tiles of every data set; each is a cycle, by its name or in their order.
+
+    Raises
+    ------
+    RawDataError
+        A data set cannot be read, or has axes that tiles of a cycle have not.
+    """
+    described = []
+    for folder in find_datasets(raw_dir):
+        index = f"{folder}/{INDEX_NAME}"
+        try:
+            images = list(_tiles(Path(folder)))
+        except (OSError, struct.error, ValueError, KeyError) as error:
+            raise RawDataError(f"{index}: the data set cannot be read ({error})") from error
+        described.append((cycle_number(Path(folder).name), index, images))
+    return number_cycles(described)
+
+
+def parse_index(data: bytes) -> Iterator[IndexEntry]:
+    """Yield the entries of an index; one that was cut off while it was written is the end."""
+    at = 0
+    while at < len(data):
+        try:
+            (length,) = struct.unpack_from("<I", data, at)
+            axes = json.loads(data[at + 4 : at + 4 + length])
+            at += 4 + length
+            (length,) = struct.unpack_from("<I", data, at)
+            name = data[at + 4 : at + 4 + length].decode()
+            at += 4 + length
+            numbers = struct.unpack_from("<8I", data, at)
+            at += 32
+        except (struct.error, json.JSONDecodeError):
+            return
+        yield IndexEntry(axes, name, numbers[0], numbers[5], numbers[6])
+
+
+def _tiles(folder: Path) -> Iterator[OmeImage]:
+    entries = list(parse_index((folder / INDEX_NAME).read_bytes()))
+    if not entries:
+        raise ValueError("its index holds no image")
+    for name in {name for entry in entries for name in entry.axes} - _KNOWN:
+        if len({entry.axes.get(name) for entry in entries}) > 1:
+            raise ValueError(f"it has the axis {name}; save one data set per cycle")
+    pages = _pages(entries)
+    channels = list(dict.fromkeys(entry.axes.get("channel", 0) for entry in entries))
+    depths = sorted({entry.axes.get("z", 0) for entry in entries})
+    tiles: dict[tuple[Any, ...], list[IndexEntry]] = {}
+    for entry in entries:
+        place = tuple(entry.axes.get(name, 0) for name in _TILE_AXES)
+        tiles.setdefault(place, []).append(entry)
+    summary = _summary(folder / entries[0].file)
+    for _, members in sorted(tiles.items()):
+        planes = []
+        told: dict[Any, dict[str, Any]] = {}
+        for entry in members:
+            channel, z = entry.axes.get("channel", 0), entry.axes.get("z", 0)
+            page = pages[entry.file, entry.pixel_offset]
+            planes.append(OmePlane(channels.index(channel), depths.index(z), page, entry.file))
+            if channel not in told:
+                told[channel] = _metadata(folder / entry.file, entry)
+        yield _image(planes, [(name, told.get(name, {})) for name in channels], summary)
+
+
+def _pages(entries: list[IndexEntry]) -> dict[tuple[str, int], int]:
+    """Return the page of each image by (file, offset): pages follow each other on the disk."""
+    files: dict[str, list[int]] = {}
+    for entry in entries:
+        files.setdefault(entry.file, []).append(entry.pixel_offset)
+    return {
+        (name, offset): page
+        for name, offsets in files.items()
+        for page, offset in enumerate(sorted(offsets))
+    }
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    with path.open("rb") as stream:
+        stream.seek(_SUMMARY_AT)
+        mark, length = struct.unpack("<II", stream.read(8))
+        if mark != _SUMMARY_MARK:
+            raise ValueError(f"{path.name} is no stack of NDTiff version 3")
+        found: dict[str, Any] = json.loads(stream.read(length))
+        return found
+
+
+def _metadata(path: Path, entry: IndexEntry) -> dict[str, Any]:
+    with path.open("rb") as stream:
+        stream.seek(entry.metadata_offset)
+        found: dict[str, Any] = json.loads(stream.read(entry.metadata_length))
+        return found
+
+
+def _image(
+    planes: list[OmePlane],
+    channels: list[tuple[Any, dict[str, Any]]],
+    summary: Mapping[str, Any],
+) -> OmeImage:
+    metadata = next(told for _, told in channels if told)
+    pixel_um = _positive(metadata.get("PixelSizeUm")) or _positive(summary.get("PixelSize_um"))
+    return OmeImage(
+        [
+            OmeChannel(name if isinstance(name, str) else None, None, _exposure_ms(told))
+            for name, told in channels
+        ],
+        planes,
+        _position_um(metadata, "Y"),
+        _position_um(metadata, "X"),
+        position_in_px=False,
+        pixel_um=pixel_um,
+        pixel_y_um=pixel_um,
+        z_step_um=_positive(summary.get("z-step_um")),
+        numerical_aperture=None,
+        immersion_refractive_index=None,
+    )
+
+
+def _position_um(metadata: Mapping[str, Any], axis: str) -> float | None:
+    found = (metadata.get(name.format(axis)) for name in _POSITION)
+    return next((float(value) for value in found if value is not None), None)
+
+
+def _exposure_ms(metadata: Mapping[str, Any]) -> float | None:
+    return _positive(metadata.get("Exposure")) or _positive(metadata.get("Exposure-ms"))
+
+
+def _positive(value: Any) -> float | None:
+    number = float(value or 0)
+    return number if number > 0 else None

@@ -1,0 +1,109 @@
+"""``tilewright view`` as a user starts and ends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.viewed_results import add_quality, make_image
+from tilewright.cli import app
+
+INSTALLED = pytest.mark.skipif(
+    find_spec("neuroglancer") is None, reason="neuroglancer is not installed: pip install .[test]"
+)
+
+
+def refused(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["view", *arguments, "--no-browser"])
+    assert done.exit_code == 2
+    assert done.output.startswith("tilewright view: ")
+    assert done.output.count("\n") == 1
+    return done.output
+
+
+@contextmanager
+def started(*arguments: str, **environment: str) -> Iterator[tuple[list[str], str]]:
+    """Run the command, yield its lines and the address, and end it as Ctrl-C does."""
+    command = [sys.executable, "-m", "tilewright.cli", "view", *arguments]
+    hidden = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    kept = {name: value for name, value in os.environ.items() if name not in hidden}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env={**kept, **environment}, **pipes) as process:
+        try:
+            lines = list(iter(process.stdout.readline, "Ctrl-C ends it\n"))  # type: ignore[union-attr]
+            yield lines, lines[0].split()[-1]
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+        assert process.stderr.read() == ""  # type: ignore[union-attr]
+
+
+@INSTALLED
+def test_it_prints_the_address_serves_it_and_ends_on_ctrl_c(tmp_path: Path) -> None:
+    for sample in ("lymph", "tonsil"):
+        make_image(tmp_path, sample)
+    add_quality(tmp_path, "tonsil")
+    with started(str(tmp_path), "--sample", "tonsil") as (lines, url):
+        port = url.split(":")[2].split("/")[0]
+        assert f"ssh -L {port}:127.0.0.1:{port} " in lines[1]  # there is no display
+        # A stream that is open does not keep it from ending.
+        stream = urllib.request.urlopen(f"{url}events/image", timeout=10)
+        config = json.loads(stream.readline().removeprefix(b"data: "))
+        with urllib.request.urlopen(f"{url}start.json", timeout=10) as answer:
+            start = json.load(answer)
+    stream.close()
+    assert config["k"] == "c"
+    assert config["s"]["showUIControls"] is False
+    assert start["samples"] == ["tonsil", "lymph"]
+    assert start["first"]["sample"] == "tonsil"
+
+
+@INSTALLED
+def test_it_opens_the_browser(tmp_path: Path) -> None:
+    make_image(tmp_path, "tonsil")
+    script, asked = tmp_path / "browser", tmp_path / "asked"
+    script.write_text(f'#!/bin/sh\necho "$1" > {asked}\n')
+    script.chmod(0o755)
+    with started(str(tmp_path), BROWSER=str(script)) as (lines, url):
+        assert asked.read_text() == f"{url}\n"
+        assert len(lines) == 1
+    asked.unlink()
+    with started(str(tmp_path), "--no-browser", BROWSER=str(script)):
+        assert not asked.exists()
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    assert "run `snakemake registration` first" in refused(str(tmp_path))
+    make_image(tmp_path, "tonsil")
+    assert "there are images of tonsil" in refused(str(tmp_path), "--sample", "liver")
+
+
+def test_the_extra_is_named_where_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_image(tmp_path, "tonsil")
+    monkeypatch.setitem(sys.modules, "neuroglancer", None)  # as if not installed
+    assert "pip install 'tilewright[view]'" in refused(str(tmp_path))
+
+
+@INSTALLED
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    make_image(tmp_path, "tonsil")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert f"port {port} of 127.0.0.1: " in refused(str(tmp_path), "--port", port)

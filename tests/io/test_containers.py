@@ -1,0 +1,157 @@
+"""Files of microscopes: every plane, place and number that the writer gave is read again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.microscope_files import WRITERS, Specimen
+from tilewright.commands.dag import read_experiment
+from tilewright.init.folder import create_experiment
+from tilewright.io.conventions import described_images, scan
+from tilewright.io.conventions.common import RawDataError
+from tilewright.io.conventions.macsima import parse_name
+from tilewright.io.raw_headers import read_headers
+from tilewright.io.tiles import read_plane
+
+STEP_PX = 40
+
+
+@pytest.fixture(scope="module")
+def specimen() -> Specimen:
+    rng = np.random.default_rng(8)
+    tiles = {
+        (row, col): rng.integers(90, 4000, (2, 3, 48, 56)).astype(np.uint16)
+        for row in range(2)
+        for col in range(3)
+    }
+    return Specimen(tiles, STEP_PX, ("DAPI", "CD8"), (461.0, 519.0))
+
+
+@pytest.mark.parametrize("convention", WRITERS)
+def test_every_plane_at_its_place(tmp_path: Path, specimen: Specimen, convention: str) -> None:
+    for cycle in (1, 2):
+        WRITERS[convention](tmp_path, cycle, specimen)
+    planes = scan(convention, tmp_path)
+    depth = 1 if convention == "macsima" else 3  # it has one plane per field
+    assert len(planes) == 2 * 6 * 2 * depth
+    first_y = min(plane.y_px for plane in planes if plane.y_px is not None)
+    first_x = min(plane.x_px for plane in planes if plane.x_px is not None)
+    for plane in planes:
+        assert plane.y_px is not None
+        assert plane.x_px is not None
+        assert plane.page is not None
+        at = np.array([plane.y_px - first_y, plane.x_px - first_x]) / STEP_PX
+        assert np.allclose(at, np.round(at), atol=1e-3)
+        row, col = np.round(at).astype(int)
+        truth = specimen.tiles[row, col][int(plane.channel) - 1, plane.z]
+        assert np.array_equal(read_plane(plane.path, plane.page), truth)
+    headers = read_headers({plane.path: (plane.page or 0) + 1 for plane in planes}, {}, 2)
+    assert {header[2:5] for header in headers.values()} == {(48, 56, "uint16")}
+    assert {header.problem for header in headers.values()} == {""}
+
+
+#: What a writer cannot tell: ZEISS' library writes no optics, NDTiff has no field for them.
+UNTOLD = {"czi": {"emission", "exposure", "aperture"}, "ndtiff": {"emission", "aperture"}}
+UNTOLD |= {"macsima": {"z", "aperture"}, "nd2": {"exposure"}, "ome_tiff": {"aperture"}}
+
+
+@pytest.mark.parametrize("convention", WRITERS)
+def test_what_the_microscope_knows(tmp_path: Path, specimen: Specimen, convention: str) -> None:
+    WRITERS[convention](tmp_path, 1, specimen)
+    located = described_images(convention, tmp_path)
+    assert located is not None
+    untold = UNTOLD.get(convention, set())
+    for _, _, image in located:
+        assert [channel.name for channel in image.channels] == list(specimen.names)
+        assert image.pixel_um == pytest.approx(specimen.pixel_um)
+        assert image.pixel_y_um == pytest.approx(specimen.pixel_um)
+        assert image.z_step_um == (None if "z" in untold else pytest.approx(specimen.z_step_um))
+        emission = [channel.emission_nm for channel in image.channels]
+        assert emission == ([None] * 2 if "emission" in untold else list(specimen.emission_nm))
+        exposure = {channel.exposure_ms for channel in image.channels}
+        assert exposure == {None if "exposure" in untold else specimen.exposure_ms}
+        assert image.numerical_aperture == (None if "aperture" in untold else specimen.aperture)
+
+
+@pytest.mark.parametrize("convention", WRITERS)
+def test_init_writes_what_runs(tmp_path: Path, specimen: Specimen, convention: str) -> None:
+    WRITERS[convention](tmp_path / "raw", 1, specimen)
+    result = create_experiment(tmp_path / "raw", tmp_path / "out")
+    assert result.convention == convention
+    depth = 1 if convention == "macsima" else 3
+    assert f"1 cycles, 2 channels, {depth} z-planes, 1 region" in result.found[0]
+    text = result.markers.read_text()
+    assert "1,1,DAPI" in text
+    assert "1,2,CD8" in text
+    assert f"pixel_um: {specimen.pixel_um}" in result.config.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (
+            "001_AntigenCycle_CD4_V0_FITC_16bit_M-20x-S Fluor full sensor_B-1_R-1_W-2_G-3_F-10_"
+            "E-16.0.tif",
+            ((1, "Antigen"), "R1-2-ROI3", 10, "FITC", "CD4", 16.0),
+        ),
+        (
+            "CYC-012_SCN-001_ST-B_R-01_W-B01_ROI-002_F-003_A-None_C-None_D-DAPI_EXP-8.5.ome.tif",
+            ((12, "B"), "R1-B01-ROI2", 3, "DAPI", "DAPI", 8.5),
+        ),
+        ("C-001_S-000_S_APC_R-01_W-B-1_ROI-01_A-CD4_C-REA.tif", None),
+    ],
+)
+def test_names_of_macsima(name: str, told: tuple[object, ...] | None) -> None:
+    found = parse_name(f"/raw/{name}")
+    assert (None if found is None else tuple(found)[:-1]) == told
+
+
+def test_a_bleach_is_a_cycle_of_its_own(tmp_path: Path, specimen: Specimen) -> None:
+    """It comes before the stain of its cycle: with it the background can be subtracted."""
+    WRITERS["macsima"](tmp_path, 1, specimen)
+    for path in list(tmp_path.rglob("*_ST-S_*.tif")):
+        copy = path.with_name(path.name.replace("_ST-S_", "_ST-B_"))
+        copy.write_bytes(path.read_bytes())
+    planes = scan("macsima", tmp_path)
+    assert {plane.cycle for plane in planes if "_ST-B_" in plane.path} == {1}
+    assert {plane.cycle for plane in planes if "_ST-S_" in plane.path} == {2}
+
+
+@pytest.mark.parametrize("convention", ["czi", "nd2", "lif"])
+def test_a_damaged_container_is_named(tmp_path: Path, specimen: Specimen, convention: str) -> None:
+    WRITERS[convention](tmp_path, 1, specimen)
+    path = tmp_path / f"cycle1.{convention}"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert "cannot be read" in read_headers({str(path): 1}, {}, 1)[str(path)].problem
+
+
+def test_a_missing_library_is_one_sentence(
+    tmp_path: Path, specimen: Specimen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    WRITERS["nd2"](tmp_path, 1, specimen)
+    monkeypatch.setitem(sys.modules, "nd2", None)
+    monkeypatch.delitem(sys.modules, "tilewright.io.conventions.containers.nd2", raising=False)
+    with pytest.raises(RawDataError, match=r"needs nd2.*pip install 'tilewright\[nd2\]'"):
+        scan("nd2", tmp_path)
+
+
+def test_regions_of_a_slide(tmp_path: Path, specimen: Specimen) -> None:
+    """Scenes of a CZI are samples of their own."""
+    from pylibCZIrw import czi
+
+    with czi.create_czi(str(tmp_path / "slide.czi")) as document:
+        for scene in (0, 1):
+            for (row, col), stack in specimen.tiles.items():
+                at = (col * STEP_PX + 900 * scene, row * STEP_PX)
+                document.write(stack[0, 0][..., None], location=at, plane={}, scene=scene)
+    planes = scan("czi", tmp_path)
+    assert [plane.region for plane in planes] == ["1"] * 6 + ["2"] * 6
+    result = create_experiment(tmp_path, tmp_path / "out")
+    config = result.config.read_text().replace("pixel_um: null", "pixel_um: 0.5")
+    result.config.write_text(config)
+    assert len(result.samples.read_text().splitlines()) == 3
+    assert len(read_experiment(result.config).samples) == 2

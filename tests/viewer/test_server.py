@@ -1,0 +1,104 @@
+"""The viewer's server on a real socket: what it serves, and above all what it does not."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import pytest
+
+from tests.support.viewed_results import add_quality, make_image
+from tilewright.viewer.server import ViewerServer
+
+pytestmark = pytest.mark.skipif(
+    find_spec("neuroglancer") is None, reason="neuroglancer is not installed: pip install .[test]"
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ViewerServer]:
+    folder = tmp_path_factory.mktemp("served") / "results"
+    image = make_image(folder, "tonsil")
+    make_image(folder, "not chosen")
+    add_quality(folder, "tonsil")
+    secret = folder.parent / "secret.txt"
+    secret.write_text("secret")
+    (image / "out").symlink_to(secret)
+    (image / "folder").symlink_to(folder.parent)
+    (image / "circle").symlink_to("circle")
+    with ViewerServer(folder, ["tonsil"]) as made:
+        thread = threading.Thread(target=made.serve_forever)
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+def asked(server: ViewerServer, path: str, host: str = "127.0.0.1") -> tuple[int, bytes]:
+    """GET a path below the token as it stands: clients such as urllib would tidy it up."""
+    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)  # type: ignore[arg-type]
+    connection.request("GET", f"/{server.token}/{path}", headers={"Host": host})
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, body
+
+
+def test_page_client_image_and_report_are_served(server: ViewerServer) -> None:
+    assert b"page/viewer.js" in asked(server, "")[1]
+    assert asked(server, "page/viewer.js")[0] == asked(server, "page/viewer.css")[0] == 200
+    assert b"<title>neuroglancer" in asked(server, "v/image/")[1]
+    image = server.results / "tonsil/registration/tonsil.ome.zarr"
+    for name in (".zattrs", "0/.zarray", "0/3/2/3"):
+        assert asked(server, f"image/tonsil/{name}") == (200, (image / name).read_bytes())
+    assert b"report" in asked(server, "report.html")[1]
+    start = json.loads(asked(server, "start.json")[1])
+    assert (start["samples"], start["report"]) == (["tonsil"], True)
+    assert start["first"] == json.loads(asked(server, "scenes/tonsil")[1])
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("image/tonsil/../../../secret.txt", 403),
+        ("image/tonsil/%2e%2e/%2e%2e/%2e%2e/%2e%2e/secret.txt", 403),
+        ("image/tonsil/../tonsil.ome.zarr/.zattrs", 403),
+        ("image/tonsil/../markers.csv", 403),
+        ("image/tonsil/out", 403),
+        ("image/tonsil/folder/secret.txt", 403),
+        ("image/tonsil//etc/passwd", 404),
+        ("image/tonsil/", 404),
+        ("image/tonsil/0", 404),
+        ("image/tonsil/%00", 404),
+        ("image/tonsil/circle", 404),
+        ("image/not chosen/.zattrs", 404),
+        ("image/../qc.json", 404),
+        ("v/image/../../server.py", 404),
+        ("v/image/..", 404),
+        ("page/index.html/../../server.py", 404),
+        ("scenes/not chosen", 404),
+        ("qc.json", 404),
+        ("tonsil", 404),
+    ],
+)
+def test_nothing_else_is(server: ViewerServer, path: str, status: int) -> None:
+    found, body = asked(server, path.replace(" ", "%20"))
+    assert found == status
+    assert b"secret" not in body
+
+
+def test_only_those_who_know_the_address_on_this_machine(server: ViewerServer) -> None:
+    assert server.server_address[0] == "127.0.0.1"
+    assert asked(server, "", host="localhost:8000")[0] == 200  # through ssh -L
+    assert asked(server, "", host="elsewhere.example")[0] == 403
+    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)  # type: ignore[arg-type]
+    for path in ("/", "/start.json", f"/{server.token[:-1]}/start.json"):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (404, b"404 Not Found\n")
+    connection.request("POST", f"/{server.token}/start.json", body=b"{}")
+    assert connection.getresponse().status == 501
+    connection.close()
