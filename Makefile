@@ -2,8 +2,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := demo
+VIV := @vivjs/loaders@0.21 @xmldom/xmldom@0.9
+VITESSCE_NEEDS := aiofiles generate-tiff-offsets starlette ujson
 
-.PHONY: demo test check lint clean
+.PHONY: demo test check lint consumers clean
 
 demo: $(VENV)/.installed
 	$(BIN)/tilewright demo --output $(DEMO)
@@ -40,7 +42,14 @@ $(VENV)/.installed: pyproject.toml
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	-npm install --silent --no-audit --no-fund --prefix $(VENV)/consumers $(VIV)
 	touch $@
+
+# palom and Vitessce do not install beside tilewright, since they want zarr 2; palom is compiled
+# unless PYTHON is 3.10.
+consumers:
+	$(PYTHON) -m venv $(VENV)/consumers
+	$(VENV)/consumers/bin/pip install --quiet palom vitessce $(VITESSCE_NEEDS)
 
 clean:
 	rm -rf $(DEMO) .snakemake

@@ -123,7 +123,8 @@ def _to_mcmicro(image: RegisteredImage, folder: Path) -> list[Path]:
             "channel_number": number,
             "cycle_number": channel.cycle,
             "marker_name": channel.marker,
-            "emission_wavelength": _number(channel.emission_nm),
+            # nf-core's schema allows whole nanometres alone.
+            "emission_wavelength": _number(channel.emission_nm and round(channel.emission_nm)),
             "exposure": _number(channel.exposure_ms),
         }
         for number, channel in enumerate(image.channels, 1)

@@ -1,0 +1,250 @@
+"""Final images are read by the real libraries of those who take them on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+
+from tests.support.consumers import said_by, said_by_viv, said_elsewhere
+from tilewright.io.mosaic import create_mosaic
+from tilewright.io.ome_tiff import write_ome_tiff
+from tilewright.io.ome_zarr import create_image
+from tilewright.io.zarr_store import OmeZarrVersion
+
+NAMES = ["DAPI_1", "CD3", "µ-opioid & co", "DAPI_2", "CD20", "Ki-67"]
+PIXEL_UM = [0.5, 0.4]
+SHAPE = (6, 1301, 1100)
+VERSIONS: list[OmeZarrVersion] = ["0.4", "0.5"]
+# What every reader's code ends with: `names`, `um` and `levels` (c, y, x) of an image, as JSON.
+TELL = """
+import json, sys
+import numpy as np
+def tell(names, um, levels):
+    pixels = [np.asarray(level[:, 100:102, 200:203]).tolist() for level in levels]
+    shapes = [list(level.shape) for level in levels]
+    print(json.dumps([[str(n) for n in names], [float(u) for u in um], shapes, pixels]))
+"""
+
+
+@dataclass(frozen=True)
+class Images:
+    """The registered image of one sample in every format."""
+
+    tiff: Path
+    zarrs: list[Path]
+    levels: list[Any]
+
+    def told(self, levels: int | None = None) -> list[Any]:
+        """Return what TELL prints where a consumer reads the image right."""
+        kept = self.levels[:levels]
+        pixels = [level[:, 100:102, 200:203].tolist() for level in kept]
+        return [NAMES, PIXEL_UM, [list(level.shape) for level in kept], pixels]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
+    folder = tmp_path_factory.mktemp("results")
+    pixels = np.random.default_rng(0).integers(0, 60000, SHAPE, dtype=np.uint16)
+    zarrs = [folder / version / "tonsil.ome.zarr" for version in VERSIONS]
+    for path, version in zip(zarrs, VERSIONS, strict=True):
+        path.parent.mkdir()
+        with create_image(
+            path, SHAPE[1:], np.uint16, 256, (0.5, 0.4), NAMES, name="tonsil",
+            ome_zarr_version=version,
+        ) as writer:  # fmt: skip
+            for channel, plane in enumerate(pixels):
+                writer.write(channel, 0, 0, plane)
+    tiff = folder / "0.4/tonsil.ome.tif"
+    write_ome_tiff(zarrs[0], tiff)
+    with tifffile.TiffFile(tiff) as file:
+        levels = [level.asarray() for level in file.series[0].levels]
+    np.testing.assert_array_equal(levels[0], pixels)
+    return Images(tiff, zarrs, levels)
+
+
+def lines(said: str) -> list[Any]:
+    return [json.loads(line) for line in said.splitlines() if line.startswith("[[")]
+
+
+def test_bioio(images: Images) -> None:
+    code = TELL + (
+        "from bioio import BioImage\n"
+        "for path in sys.argv[1:]:\n"
+        "    image = BioImage(path)\n"
+        "    levels, um = [], image.physical_pixel_sizes\n"
+        "    for level in image.resolution_levels:\n"
+        "        image.set_resolution_level(level)\n"
+        "        levels.append(image.get_image_dask_data('CYX'))\n"
+        "    tell(image.channel_names, [um.Y, um.X], levels)\n"
+    )
+    tiff, *zarrs = lines(said_by("bioio_ome_zarr", code, str(images.tiff), *map(str, images.zarrs)))
+    # bioio-ome-tiff knows no pyramids.
+    assert tiff == images.told(levels=1)
+    assert zarrs == [images.told()] * 2
+
+
+def test_ome_zarr_py(images: Images) -> None:
+    code = TELL + (
+        "from ome_zarr.io import parse_url\n"
+        "from ome_zarr.reader import Reader\n"
+        "for path in sys.argv[1:]:\n"
+        "    node, = Reader(parse_url(path))()\n"
+        "    scale = node.metadata['coordinateTransformations'][0][0]['scale']\n"
+        "    tell(node.metadata['channel_names'], scale[1:], node.data)\n"
+    )
+    assert lines(said_by("ome_zarr", code, *map(str, images.zarrs))) == [images.told()] * 2
+
+
+def test_napari(images: Images, tmp_path: Path) -> None:
+    code = TELL + (
+        "from napari.components import ViewerModel\n"
+        "from npe2 import PluginManager\n"
+        "PluginManager.instance().discover()\n"
+        "for path in sys.argv[1:]:\n"
+        "    plugin = 'napari-tiff' if path.endswith('.tif') else 'napari-ome-zarr'\n"
+        "    layers = ViewerModel().open(path, plugin=plugin)\n"
+        "    names = [layer.name.removeprefix('tonsil: ') for layer in layers]\n"
+        "    (um,) = {tuple(layer.scale) for layer in layers}\n"
+        "    (units,) = {tuple(map(str, layer.units)) for layer in layers}\n"
+        "    assert units == ('micrometer', 'micrometer'), units\n"
+        "    levels = [np.stack(level) for level in zip(*(layer.data for layer in layers))]\n"
+        "    tell(names, um, levels)\n"
+        "    print(json.dumps([[layer.visible for layer in layers]]))\n"
+    )
+    paths = map(str, [images.tiff, *images.zarrs])
+    config = {"NAPARI_CONFIG": str(tmp_path / "settings.yaml"), "QT_QPA_PLATFORM": "offscreen"}
+    said = lines(said_by("napari", code, *paths, **config))
+    assert said[::2] == [images.told()] * 3
+    # Dozens of markers at once would be a white mess: OME-Zarr says which are shown at first.
+    assert said[3::2] == [[[True] * 4 + [False] * 2]] * 2
+
+
+def test_sopa(images: Images) -> None:
+    code = TELL + (
+        "from sopa.io import ome_tif\n"
+        "image = ome_tif(sys.argv[1], as_image=True)\n"
+        "tell(image.c.values, [], [image.values])\n"
+        "data = ome_tif(sys.argv[1])\n"
+        "from spatialdata.models import get_channel_names\n"
+        "print(json.dumps([[*get_channel_names(data.images['tonsil'])]]))\n"
+    )
+    image, data = lines(said_by("sopa", code, str(images.tiff)))
+    # sopa works in pixels and makes a pyramid of its own.
+    names, _, *pixels = images.told(levels=1)
+    assert image == [names, [], *pixels]
+    assert data == [NAMES]
+
+
+def test_ome_types(images: Images) -> None:
+    code = TELL + (
+        "from ome_types import from_tiff\n"
+        "pixels = from_tiff(sys.argv[1]).images[0].pixels\n"
+        "um = [pixels.physical_size_y, pixels.physical_size_x]\n"
+        "tell([channel.name for channel in pixels.channels], um, [])\n"
+    )
+    assert lines(said_by("ome_types", code, str(images.tiff))) == [[NAMES, PIXEL_UM, [], []]]
+
+
+def test_palom(images: Images) -> None:
+    code = TELL + (
+        "import palom\n"
+        "reader = palom.reader.OmePyramidReader(sys.argv[1])\n"
+        "tell([], [reader.pixel_size], reader.pyramid)\n"
+    )
+    # palom takes pixels for square and reads no names.
+    _, um, *pixels = images.told()
+    assert lines(said_elsewhere("palom", code, str(images.tiff))) == [[[], um[1:], *pixels]]
+
+
+def offsets(tiff: Path) -> list[int]:
+    with tifffile.TiffFile(tiff) as file:
+        return [page.offset for page in file.series[0].levels[0].pages]
+
+
+def test_vitessce(images: Images) -> None:
+    code = (
+        "import json, sys\n"
+        "from vitessce import VitessceConfig, ImageOmeTiffWrapper, ImageOmeZarrWrapper\n"
+        "config = VitessceConfig(schema_version='1.0.16')\n"
+        "dataset = config.add_dataset('tonsil')\n"
+        "dataset.add_object(ImageOmeTiffWrapper(img_path=sys.argv[1]))\n"
+        "dataset.add_object(ImageOmeZarrWrapper(img_path=sys.argv[2]))\n"
+        "files = config.to_dict(base_url='')['datasets'][0]['files']\n"
+        "offsets = [r.data_json for r in config.get_routes() if hasattr(r, 'data_json')]\n"
+        "print(json.dumps([[file['fileType'] for file in files], *offsets]))\n"
+    )
+    said = lines(said_elsewhere("vitessce", code, str(images.tiff), str(images.zarrs[0])))
+    assert said == [[["image.ome-tiff", "image.ome-zarr"], offsets(images.tiff)]]
+
+
+def test_viv(images: Images, tmp_path: Path) -> None:
+    (tmp_path / "offsets.json").write_text(json.dumps(offsets(images.tiff)))
+    folder = images.tiff.parent.parent
+    script = Path(__file__).parents[1] / "support/read_with_viv.mjs"
+    paths = [str(path.relative_to(folder)) for path in (images.tiff, *images.zarrs)]
+    tiff, *zarrs = lines(said_by_viv(script, f"{folder}/", str(tmp_path / "offsets.json"), *paths))
+    # Viv halves an odd number of rows downwards: one row of a coarse level is not drawn.
+    names, um, shapes, pixels = images.told()
+    floored = [[n, SHAPE[1] >> k, SHAPE[2] >> k] for k, (n, _, _) in enumerate(shapes)]
+    assert tiff == [names, um, floored, pixels]
+    assert zarrs == [images.told()] * 2
+
+
+def test_the_ome_xml_keeps_to_its_schema(tmp_path: Path) -> None:
+    cases: list[tuple[list[str], Any]] = [
+        (NAMES, np.uint16), (["DAPI"], np.uint8), (NAMES[:3], np.float32)
+    ]  # fmt: skip
+    for channels, dtype in cases:
+        with create_image(
+            tmp_path / "i.zarr", (600, 70), dtype, 64, (0.5, 1 / 3), channels, name="a <b> & c"
+        ):
+            pass
+        write_ome_tiff(tmp_path / "i.zarr", tmp_path / f"{len(channels)}.ome.tif")
+    code = (
+        "import sys, tifffile\n"
+        "from ome_types import validate_xml\n"
+        "for path in sys.argv[1:]:\n"
+        "    xml = tifffile.TiffFile(path).ome_metadata\n"
+        "    validate_xml(xml)\n"
+        "    try:\n"
+        "        validate_xml(xml.replace('SizeC=', 'SizeQ='))\n"
+        "    except Exception as error:\n"
+        "        print('SizeQ' in str(error))\n"
+    )
+    paths = map(str, tmp_path.glob("*.ome.tif"))
+    assert said_by("ome_types", code, *paths).split() == ["True"] * 3
+
+
+def test_the_zarr_metadata_keep_to_their_schemas(images: Images, tmp_path: Path) -> None:
+    cases = list(zip(images.zarrs, VERSIONS, strict=True))
+    for version in VERSIONS:
+        path = tmp_path / version
+        with create_mosaic(
+            path, (2, 64, 64), np.uint16, 64, (1.5, 0.4, 0.4), "m", ome_zarr_version=version
+        ):
+            cases.append((path, version))
+    documents = []
+    for path, version in cases:
+        name = ".zattrs" if version == "0.4" else "zarr.json"
+        content = json.loads((path / name).read_text())
+        documents.append([content if version == "0.4" else content["attributes"], version])
+    code = (
+        "import json, sys\n"
+        "from jsonschema import ValidationError\n"
+        "from ngff_zarr.validate import validate\n"
+        "for attributes, version in json.loads(sys.argv[1]):\n"
+        "    validate(attributes, version=version)\n"
+        "    attributes.get('ome', attributes)['multiscales'][0]['axes'].pop()\n"
+        "    attributes.get('ome', attributes)['multiscales'][0]['axes'].pop()\n"
+        "    try:\n"
+        "        validate(attributes, version=version)\n"
+        "    except ValidationError:\n"
+        "        print('refused')\n"
+    )
+    assert said_by("ngff_zarr", code, json.dumps(documents)).split() == ["refused"] * 4
