@@ -262,6 +262,26 @@ def test_per_rule_reruns(run: Run) -> None:
     assert one == {"edf_plane": 1}
 
 
+def test_cycles_with_different_channels(tmp_path: Path, run: Run) -> None:
+    """Flat-fields are then a job per channel, and the same."""
+    other = make_run(tmp_path, raw=run.folder / "raw")
+    table = tmp_path / "markers.csv"
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))
+    assert other.planned("stitching")["illumination"] == 5
+    flat = "illumination/cycle1_channel2-ffp.tif"
+    other.snakemake(f"results/tonsil/{flat}")
+    assert (other.sample / flat).read_bytes() == (run.sample / flat).read_bytes()
+
+
+def test_a_sample_of_nine_cycles_is_at_most_125_slurm_jobs(tmp_path: Path) -> None:
+    values = {"cycles": 9, "channels": 4, "rows": 1, "cols": 2, "planes": 2, "tile_px": 128}
+    nine = make_run(tmp_path, **values)
+    nine.edit(registration={"block_px": 96})
+    jobs = nine.planned("registration", "qc")
+    beside_the_coordinator = {"summary", "report", "verdict"}
+    assert sum(n for rule, n in jobs.items() if rule not in beside_the_coordinator) <= 125
+
+
 def test_targets_do_no_more_than_they_need(tmp_path: Path, run: Run) -> None:
     fresh = make_run(tmp_path, raw=run.folder / "raw")
     stitching = fresh.planned("stitching")
