@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from tests.support.consumers import said_by
 from tests.support.runs import TINY, Run, make_run
 from tilewright.cli import app
+from tilewright.config.experiment import Experiment, load_experiment, read_config
 from tilewright.io.ome_tiff import write_ome_tiff
 from tilewright.io.ome_zarr import create_image
 
@@ -82,6 +84,41 @@ def test_mcmicro_gets_its_table_and_a_link(
     assert not link.readlink().is_absolute()
     assert tifffile.imread(link).shape == (4, 700, 600)
     exported(run, "mcmicro", monkeypatch)  # once more is no error
+
+
+def test_a_background_is_handed_on_only_where_it_is_still_there(
+    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = processed(tmp_path, raw)
+    table = (run.folder / "markers.csv").read_text().splitlines()
+    backgrounds = ["background", "", "CD20", "", ""]
+    lines = [f"{line},{name}" for line, name in zip(table, backgrounds, strict=True)]
+    (run.folder / "markers.csv").write_text("\n".join(lines) + "\n")
+    handed_on = []
+    for method in ("exposure", "none"):
+        run.edit(subtract={"method": method})
+        shutil.rmtree(run.folder / "out", ignore_errors=True)
+        rows = rows_of(exported(run, "mcmicro", monkeypatch) / "tonsil/markers.csv")
+        handed_on.append([row["background"] for row in rows])
+        assert {row["remove"] for row in rows} == {""}
+    assert handed_on == [[""] * 4, ["", "CD20", "", ""]]
+
+
+def test_a_removed_channel_is_not_in_the_image(
+    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = processed(tmp_path, raw)
+    table = (run.folder / "markers.csv").read_text().splitlines()
+    lines = [f"{table[0]},remove", *(f"{line}," for line in table[1:]), "2,3,Blank,578,50,TRUE"]
+    (run.folder / "markers.csv").write_text("\n".join(lines) + "\n")
+    monkeypatch.setattr("tilewright.commands.export.read_experiment", experiment_of)
+    rows = rows_of(exported(run, "mcmicro", monkeypatch) / "tonsil/markers.csv")
+    assert [row["marker_name"] for row in rows] == MARKERS
+
+
+def experiment_of(configfile: Path) -> Experiment:
+    """Read the configuration without its raw files, which lack the removed channel."""
+    return load_experiment(read_config(configfile))
 
 
 def test_offsets_are_where_the_channels_lie(

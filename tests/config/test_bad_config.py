@@ -118,6 +118,41 @@ def test_markers(config: dict[str, Any], text: str, message: str) -> None:
     assert str(config["markers"]) in str(caught.value)
 
 
+BACKGROUND = (
+    "cycle,channel,marker,emission_nm,exposure_ms,background,remove\n"
+    "1,1,DAPI_1,461,10,,\n2,1,DAPI_2,461,10,,\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("1,2,CD3,525,200,Blank,\n2,2,Blank1,525,200,,\n", "did you mean 'Blank1'?"),
+        ("1,2,CD3,525,200,xyz,\n", "is 'xyz', which is no marker of the table; markers: DAPI_1,"),
+        ("1,2,CD3,525,200,CD3,\n", "the background of 'CD3' is 'CD3' itself"),
+        ("1,2,CD3,525,9,CD8,\n2,2,CD8,525,9,CD3,\n", "which has the background 'CD3' itself"),
+        ("1,2,CD3,525,9,A,\n2,2,A,525,9,B,\n2,3,B,525,9,,\n", "has the background 'B' itself"),
+        ("1,2,CD3,525,,A,\n2,2,A,525,9,,\n", "no exposure_ms of CD3; fill it in, or set subtract"),
+        ("1,2,CD3,525,,A,\n2,2,A,525,,,\n", "no exposure_ms of CD3 and A; fill it in"),
+        ("1,2,CD3,525,0,A,\n2,2,A,525,9,,\n", "exposure_ms is '0'; give a positive number"),
+        ("1,2,CD3,525,9,,yes\n", "line 4: remove is 'yes'; write TRUE, or nothing"),
+    ],
+)
+def test_backgrounds(config: dict[str, Any], lines: str, message: str) -> None:
+    Path(config["markers"]).write_text(BACKGROUND + lines, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(config)
+    assert message in str(caught.value)
+    assert str(config["markers"]) in str(caught.value)
+
+
+def test_the_frame_of_the_image_stays_in_it(config: dict[str, Any]) -> None:
+    text = BACKGROUND.replace("DAPI_1,461,10,,", "DAPI_1,461,10,,TRUE")
+    Path(config["markers"]).write_text(text)
+    with pytest.raises(ConfigError, match="'DAPI_1' is marked remove, but it is the reference"):
+        load_experiment(config)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

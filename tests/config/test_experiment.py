@@ -53,6 +53,25 @@ def test_refused(config: dict[str, Any], key: str, value: Any, message: str) -> 
     assert message in str(caught.value)
 
 
+def test_backgrounds_and_what_is_left_out(config: dict[str, Any]) -> None:
+    Path(config["markers"]).write_text(
+        "cycle,channel,marker,emission_nm,exposure_ms,background,remove\n"
+        "1,1,D1,461,10,,\n1,2,CD3,525,300,Blank,false\n2,1,D2,461,10,,\n2,2,Blank,525,100,,TRUE\n"
+    )
+    experiment = load_experiment(config)
+    blank = {"cycle": 2, "channel": "2", "marker": "Blank", "factor": 3.0}
+    assert [experiment.background_of(c) for c in experiment.channels] == [None, blank, None, None]
+    assert [c.marker for c in experiment.image_channels] == ["D1", "CD3", "D2"]
+    table = experiment.channel_table()
+    assert table[0] == {"cycle": 1, "channel": "1", "marker": "D1"}
+    assert table[1] == {"cycle": 1, "channel": "2", "marker": "CD3", "background": blank}
+    assert table[3] == {"cycle": 2, "channel": "2", "marker": "Blank", "remove": True}
+    fitted = load_experiment(set_key(config, "subtract.method", "regression"))
+    assert fitted.channel_table()[1]["background"] == {**blank, "factor": None}
+    kept = load_experiment(set_key(config, "subtract.method", "none"))
+    assert "background" not in kept.channel_table()[1]
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -201,6 +201,33 @@ def test_faults_change_what_they_name_and_nothing_else(tmp_path: Path) -> None:
     assert (burnt == 65535).mean() > 0.02
 
 
+def test_autofluorescence_is_one_light_in_all_cycles_that_goes_with_exposure() -> None:
+    design = SMALL | {"seed": 1, "cycles": 3, "saturated_spots": 0, "blank_cycle": 3}
+    own_light = {"autofluorescence": 0.3, "exposures_ms": (200.0, 400.0, 100.0)}
+    dark, bright = (
+        {s.seen_in[0]: s for s in Phantom(PhantomDesign(**made)).specimens()}
+        for made in (design, design | own_light)
+    )
+    assert [s.name for s in bright.values()] == ["DAPI", "CD3", "PanCK", "Blank-2"]
+    own = [bright[c, 2].planes[1] - dark[c, 2].planes[1] for c in (1, 2, 3)]
+    peak = own[2].max()
+    assert peak > 50
+    # Sums of float32 of some thousand electrons.
+    assert np.abs(own[0] - 2 * own[2]).max() < 1e-3 * peak
+    assert np.abs(own[1] - 4 * own[2]).max() < 1e-3 * peak
+    for c in (1, 2, 3):  # the truth is the stain alone
+        assert np.allclose(bright[c, 2].projection, dark[c, 2].projection, atol=0.05)
+    assert not dark[3, 2].projection.max()
+
+
+def test_files_say_the_exposures_of_each_cycle(tmp_path: Path) -> None:
+    write(tmp_path, seed=1, exposures_ms=(200.0, 62.5), blank_cycle=2)
+    text = (tmp_path / "raw/exposure_times.txt").read_text()
+    assert text == "Cycle,CH1,CH2\n1,10,200\n2,10,62.5\n"
+    names = (tmp_path / "raw/channelnames.txt").read_text().split()
+    assert names == ["DAPI-1", "CD3", "DAPI-2", "Blank-2"]
+
+
 def test_refuses_what_makes_no_image(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         make_phantom(tmp_path, seed=1, cycles=0)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.io.positions import read_positions
 from tilewright.phantom.camera import CycleMap
 from tilewright.phantom.design import PhantomDesign
 
@@ -30,6 +31,15 @@ class PhantomTruth:
     displacement_px: NDArray[np.float32]
     maps: list[CycleMap]
     projections: dict[tuple[int, int], NDArray[np.float32]]
+
+
+def mosaic_offset(sample: Path, truth: PhantomTruth, cycle: int) -> NDArray[np.float64]:
+    """Return where the first pixel (y, x) of a cycle's mosaic lies on the phantom's canvas."""
+    found = read_positions(sample / f"tile_positions/cycle{cycle}/positions.csv")
+    placed = np.stack([found.y_px, found.x_px], axis=1)
+    tied = found.island == 0
+    offset: NDArray[np.float64] = (truth.true_px[cycle - 1] - placed)[tied].mean(axis=0)
+    return offset
 
 
 def _tuples(value: Any) -> Any:

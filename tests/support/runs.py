@@ -118,10 +118,15 @@ def make_run(folder: Path, raw: Path | None = None, **design: Any) -> Run:
         raw = folder / "raw"
     plan = PhantomDesign(**values)
     (folder / "samples.tsv").write_text(f"sample\traw_dir\ntonsil\t{raw}\n")
-    lines = ["cycle,channel,marker,emission_nm"]
+    blank = plan.blank_cycle
+    lines = ["cycle,channel,marker,emission_nm" + ",exposure_ms,background" * (blank is not None)]
     for cycle, names in enumerate(plan.markers(), 1):
         for channel, name in enumerate(names, 1):
-            lines.append(f"{cycle},{channel},{name},{plan.wavelengths_nm[channel - 1]}")
+            line = f"{cycle},{channel},{name},{plan.wavelengths_nm[channel - 1]}"
+            if blank is not None:
+                background = f"Blank-{channel}" if cycle != blank and channel > 1 else ""
+                line += f",{plan.exposure_ms(cycle, channel):g},{background}"
+            lines.append(line)
     (folder / "markers.csv").write_text("\n".join(lines) + "\n")
     config = {
         "samples": "samples.tsv",

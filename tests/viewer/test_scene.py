@@ -59,6 +59,16 @@ def test_places_lie_in_the_final_image_and_the_failed_come_first(tmp_path: Path)
     assert not scene.channels[3].visible
 
 
+def test_verdicts_of_channels_that_the_image_lacks_are_left_out(tmp_path: Path) -> None:
+    make_image(tmp_path, "tonsil")
+    add_quality(tmp_path, "tonsil", seam=1e4)
+    with Path(Layout(str(tmp_path)).trusted_markers).open("a") as table:
+        table.write("tonsil,3,2,Blank,pass,\n")
+    verdicts = [channel.verdict for channel in build_scene(tmp_path, "tonsil").channels]
+    assert "" not in verdicts
+    assert verdicts[3] == "fail"
+
+
 def test_of_what_passes_only_the_worst_place_is_listed(tmp_path: Path) -> None:
     make_image(tmp_path, "tonsil")
     add_quality(tmp_path, "tonsil")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tests.conftest import REPO
-from tests.support.phantom_truth import PhantomTruth, read_truth
+from tests.support.phantom_truth import PhantomTruth, mosaic_offset, read_truth
 from tests.support.runs import Run, digests, make_run
 from tilewright.io.mosaic import open_mosaic
 from tilewright.io.positions import read_positions
@@ -41,15 +41,6 @@ def truth(run: Run) -> PhantomTruth:
     return read_truth(run.folder / "truth")
 
 
-def _offset(run: Run, truth: PhantomTruth, cycle: int) -> NDArray[np.float64]:
-    """Return where the mosaic's first pixel lies on the phantom's canvas."""
-    found = read_positions(run.sample / f"tile_positions/cycle{cycle}/positions.csv")
-    placed = np.stack([found.y_px, found.x_px], axis=1)
-    tied = found.island == 0
-    offset: NDArray[np.float64] = (truth.true_px[cycle - 1] - placed)[tied].mean(axis=0)
-    return offset
-
-
 def _correlation(a: Image, b: Image) -> float:
     return float(np.corrcoef(a.ravel(), b.ravel())[0, 1])
 
@@ -58,7 +49,7 @@ def _correlation(a: Image, b: Image) -> float:
 def test_positions(run: Run, truth: PhantomTruth, cycle: int) -> None:
     found = read_positions(run.sample / f"tile_positions/cycle{cycle}/positions.csv")
     placed = np.stack([found.y_px, found.x_px], axis=1)
-    error = truth.true_px[cycle - 1] - placed - _offset(run, truth, cycle)
+    error = truth.true_px[cycle - 1] - placed - mosaic_offset(run.sample, truth, cycle)
     tied = found.island == 0
     assert tied.sum() >= 4
     assert np.sqrt((error[tied] ** 2).mean()) < 0.2
@@ -82,7 +73,7 @@ def _in_focus(
     """Return the plane, the truth, and where they can be compared."""
     path = run.sample / f"edf/cycle{cycle}_channel{channel}.zarr"
     plane = open_mosaic(path).read(0).astype(float)
-    oy, ox = _offset(run, truth, cycle)
+    oy, ox = mosaic_offset(run.sample, truth, cycle)
     y, x = np.mgrid[: plane.shape[0], : plane.shape[1]]
     expected = ndimage.map_coordinates(truth.projections[cycle, channel], [y + oy, x + ox], order=3)
     # Debris is brighter than the camera can say, and lights what is around it; 24 px are the
@@ -135,8 +126,8 @@ def test_the_plane_of_deconvolved_stacks(tmp_path: Path, run: Run, truth: Phanto
 @pytest.mark.parametrize("cycle", [2, 3])
 def test_registration_error(run: Run, truth: PhantomTruth, cycle: int) -> None:
     transform = read_transform(run.sample / f"register/cycle{cycle}.npz")
-    reference = _offset(run, truth, 1)
-    moving = _offset(run, truth, cycle)
+    reference = mosaic_offset(run.sample, truth, 1)
+    moving = mosaic_offset(run.sample, truth, cycle)
     # A grid on the cycle's canvas, where it shows tissue that the cycle kept.
     y, x = np.mgrid[60:400:12, 60:600:12].astype(float)
     there = np.stack(truth.maps[cycle - 1].to_reference(y, x))
@@ -238,6 +229,27 @@ def test_a_key_of_one_rule_reruns_no_other(
     earlier = set([*order, "assemble"][: [*order, "assemble"].index(first)])
     assert first in jobs
     assert not earlier & set(jobs)
+
+
+def test_a_background_reruns_the_final_image_alone(run: Run) -> None:
+    table = (run.folder / "markers.csv").read_text()
+    lines = [f"{line},,," for line in table.splitlines()]
+    lines[0] = lines[0].rstrip(",") + ",exposure_ms,background,remove"
+    config = run.config.read_text()
+    late = {"assemble": 1, "qc_image": 3, "report": 1, "summary": 1, "verdict": 1}
+    try:
+        (run.folder / "markers.csv").write_text("\n".join(lines) + "\n")
+        assert run.planned() == {}
+        lines[2] = lines[2].removesuffix(",,,") + f",200,{lines[4].split(',')[2]},"
+        lines[4] = lines[4].removesuffix(",,,") + ",100,,TRUE"
+        (run.folder / "markers.csv").write_text("\n".join(lines) + "\n")
+        assert run.planned() == late
+        run.edit(subtract={"method": "none"})
+        assert run.planned() == late  # the other marker is still left out
+    finally:
+        run.config.write_text(config)
+        (run.folder / "markers.csv").write_text(table)
+    assert run.planned() == {}
 
 
 def test_a_folder_that_moves_reruns_nothing(run: Run) -> None:

@@ -99,6 +99,8 @@ if (
 # Whether stacks can be deconvolved, and whether the in-focus plane is made of such.
 DECONVOLVED = experiment.settings.deconvolves
 PLANE_OF_DECONVOLVED = experiment.settings.plane_of_deconvolved
+# Whether any channel of the image has its background subtracted.
+SUBTRACTED = any(map(experiment.background_of, experiment.channels))
 KEEPS_STACKS = experiment.settings.output.keep == "stacks"
 STAGES_JUDGED = [
     stage
@@ -236,6 +238,8 @@ def quality_of_stages(suffix):
         for cycle in experiment.cycles
         for stage in STAGES_JUDGED
         if stage != "register" or cycle in experiment.moving_cycles
+        # Of a cycle that was only a background the image may have nothing.
+        if stage != "image" or cycle in {c.cycle for c in experiment.image_channels}
     ]
 
 

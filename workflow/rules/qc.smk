@@ -22,6 +22,7 @@ QUALITY_INPUTS = {
         "tiff": layout.image_tiff,
         "stitched": layout.stitched_view,
         "transform": of_moving_cycle(layout.transform),
+        "subtraction": layout.subtraction if SUBTRACTED else [],
     },
 }
 if STITCHED:
@@ -37,10 +38,12 @@ QUALITY_CHANNELS = {
     "qc_register": [],
     "qc_image": lambda wildcards: [
         (channel.channel, channel.marker)
-        for channel in experiment.channels_of(int(wildcards.cycle))
+        for channel in experiment.image_channels
+        if channel.cycle == int(wildcards.cycle)
     ],
 }
-QUALITY_OPTIONS = {"qc_image": {"image_channels": experiment.channel_table()}}
+IMAGE_TABLE = [entry for entry in experiment.channel_table() if "remove" not in entry]
+QUALITY_OPTIONS = {"qc_image": {"image_channels": IMAGE_TABLE}}
 
 
 for name, stages in QUALITY_RULES.items():

@@ -31,6 +31,8 @@ rule assemble:
         tiff=layout.image_tiff,
         zarr=directory(layout.image_zarr),
         markers=layout.image_markers,
+        subtraction=layout.subtraction if SUBTRACTED else [],
+        subtraction_json=layout.subtraction_json if SUBTRACTED else [],
     log:
         layout.log("assemble", "{sample}"),
     benchmark:

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from tilewright.commands.dag import read_experiment
-from tilewright.config.experiment import ConfigError, Experiment
+from tilewright.config.experiment import Channel, ConfigError, Experiment
 from tilewright.config.layout import Layout
 from tilewright.io.exports import (
     CONSUMERS,
@@ -58,10 +58,11 @@ def registered_images(experiment: Experiment, cells: str | None = None) -> list[
         No image is there, it is of other markers, or the marker is not known.
     """
     layout = Layout(experiment.settings.results)
-    markers = [channel.marker for channel in experiment.channels]
+    channels = experiment.image_channels
+    markers = [channel.marker for channel in channels]
     if cells is not None and cells not in markers:
         raise ExportError(f"--cells is {cells!r}; the markers are {', '.join(markers)}")
-    order = {cycle: k for k, cycle in enumerate(sorted(experiment.cycles), 1)}
+    order = {cycle: k for k, cycle in enumerate(sorted({c.cycle for c in channels}), 1)}
     verdicts = _verdicts(Path(layout.trusted_markers))
     found = []
     for sample in experiment.samples:
@@ -75,7 +76,7 @@ def registered_images(experiment: Experiment, cells: str | None = None) -> list[
                 f"{zarr} has the channels {', '.join(names)}, the table {', '.join(markers)}; "
                 "run `snakemake registration` again"
             )
-        channels = tuple(
+        handed_on = tuple(
             ImageChannel(
                 channel.marker,
                 order[channel.cycle],
@@ -84,15 +85,23 @@ def registered_images(experiment: Experiment, cells: str | None = None) -> list[
                 channel.channel == experiment.reference_channel,
                 channel.marker == cells,
                 verdicts.get((sample, str(channel.cycle), channel.channel), ""),
+                _still_to_subtract(experiment, channel),
             )
-            for channel in experiment.channels
+            for channel in channels
         )
-        found.append(RegisteredImage(sample, tiff, zarr, channels))
+        found.append(RegisteredImage(sample, tiff, zarr, handed_on))
     if not found:
         raise ExportError(
             f"{layout.results} holds no registered image; run `snakemake registration` first"
         )
     return found
+
+
+def _still_to_subtract(experiment: Experiment, channel: Channel) -> str:
+    """Return the background that others may subtract: in the image, and still in the channel."""
+    there = [other.marker for other in experiment.image_channels]
+    done = experiment.background_of(channel) is not None
+    return "" if done or channel.background not in there else str(channel.background)
 
 
 def _names(zarr: Path) -> list[str]:

@@ -131,9 +131,39 @@ class Experiment:
         """Return the whole configuration, defaults included."""
         return yaml.safe_dump(self.settings.model_dump(mode="json"), sort_keys=False)
 
+    @property
+    def image_channels(self) -> tuple[Channel, ...]:
+        """The channels of the registered image."""
+        return tuple(channel for channel in self.channels if not channel.remove)
+
+    def background_of(self, channel: Channel) -> dict[str, Any] | None:
+        """Return what is subtracted from a channel of the image, as plain values.
+
+        ``factor`` is by what it is multiplied; None: it is estimated from the images.
+        """
+        method = self.settings.subtract.method
+        if channel.background is None or channel.remove or method == "none":
+            return None
+        source = next(c for c in self.channels if c.marker == channel.background)
+        factor = None
+        if method == "exposure" and channel.exposure_ms and source.exposure_ms:
+            factor = channel.exposure_ms / source.exposure_ms
+        at = {"cycle": source.cycle, "channel": source.channel, "marker": source.marker}
+        return {**at, "factor": factor}
+
     def channel_table(self) -> list[dict[str, Any]]:
-        """Return the channels of the registered image in order, as plain values."""
-        return [{"cycle": c.cycle, "channel": c.channel, "marker": c.marker} for c in self.channels]
+        """Return all channels in order, as plain values.
+
+        Those of the registered image have no key ``remove``, and ``background`` where one is
+        subtracted: tables without such columns are the same plain values as ever, and rerun
+        nothing.
+        """
+        return [
+            {"cycle": c.cycle, "channel": c.channel, "marker": c.marker}
+            | ({"remove": True} if c.remove else {})
+            | ({"background": found} if (found := self.background_of(c)) else {})
+            for c in self.channels
+        ]
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -226,6 +256,7 @@ def load_experiment(config: Mapping[str, Any]) -> Experiment:
     _check_references(experiment)
     _check_stitched(experiment)
     _check_optics(experiment)
+    _check_backgrounds(experiment)
     _check_keys(settings)
     return experiment
 
@@ -333,6 +364,40 @@ def _check_optics(experiment: Experiment) -> None:
         raise ConfigError(
             f"optics.numerical_aperture {aperture} must be smaller than "
             f"optics.immersion_refractive_index {index}"
+        )
+
+
+def _check_backgrounds(experiment: Experiment) -> None:
+    """Refuse backgrounds that are no marker's, subtracted from themselves, or of unknown scale."""
+    table, channels = experiment.settings.markers, experiment.channels
+    named = {channel.marker: channel for channel in channels}
+    for channel in channels:
+        if channel.background is None:
+            continue
+        what = f"{table}: the background of '{channel.marker}' is '{channel.background}'"
+        source = named.get(channel.background)
+        if source is None:
+            near = difflib.get_close_matches(channel.background, named, n=1, cutoff=0.5)
+            hint = f"did you mean '{near[0]}'?" if near else f"markers: {', '.join(named)}"
+            raise ConfigError(f"{what}, which is no marker of the table; {hint}")
+        if source is channel:
+            raise ConfigError(f"{what} itself; name another marker, or none")
+        if source.background is not None:
+            raise ConfigError(
+                f"{what}, which has the background '{source.background}' itself; name a channel "
+                "from which nothing is subtracted"
+            )
+        dark = [c.marker for c in (channel, source) if c.exposure_ms is None]
+        if dark and experiment.settings.subtract.method == "exposure":
+            raise ConfigError(
+                f"{what}, but the table has no exposure_ms of {' and '.join(dark)}; fill it in, "
+                "or set subtract.method: regression"
+            )
+    first = experiment.channel(experiment.reference_cycle, experiment.reference_channel)
+    if first.remove:
+        raise ConfigError(
+            f"{table}: '{first.marker}' is marked remove, but it is the reference channel of the "
+            "reference cycle, in whose frame the image is; leave it in"
         )
 
 

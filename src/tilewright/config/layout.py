@@ -54,6 +54,10 @@ class Layout:
         self.image_zarr = f"{sample}/registration/{{sample}}.ome.zarr"
         #: The marker of each channel of the registered image, as MCMICRO reads it.
         self.image_markers = f"{sample}/registration/markers.csv"
+        #: What was subtracted from the channels of the final image, and what it made of them.
+        self.subtraction_json = f"{sample}/registration/subtraction.json"
+        #: Overviews of the channels before, and of their backgrounds.
+        self.subtraction = f"{sample}/registration/subtraction.npz"
         #: What the final image is compared with, when the stitched stacks are gone.
         self.stitched_view = f"{sample}/qc/stitch_cycle{{cycle}}.npz"
         #: The report of all samples.

@@ -126,6 +126,8 @@ def _register(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
 
 def _assemble(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
     mb = cpus * blocks.chunk_mb * 16 + math.sqrt(size.mosaic_px) * 1024 * 4 / _MB + 300
+    # what a background is judged by: at most 2048² cells of 8 px
+    mb += 60 * min(size.mosaic_px / 64, 2048**2) / _MB
     return Cost(mb, size.mosaic_px * size.channels / (8e6 * cpus))
 
 

@@ -217,6 +217,12 @@ class RegistrationSettings(Section):
     allow_unregistered: tuple[int, ...] = ()
 
 
+class SubtractSettings(Section):
+    """Subtraction of the backgrounds that the markers table names."""
+
+    method: Literal["exposure", "regression", "none"] = "exposure"
+
+
 class OutputSettings(Section):
     """How images are stored."""
 
@@ -269,6 +275,7 @@ class Settings(Section):
     deconvolve: DeconvolveSettings = DeconvolveSettings()
     edf: EdfSettings = EdfSettings()
     registration: RegistrationSettings = RegistrationSettings()
+    subtract: SubtractSettings = SubtractSettings()
     output: OutputSettings = OutputSettings()
     qc: QcSettings = QcSettings()
     resources: dict[str, RuleResources] = Field(default_factory=dict)

@@ -19,7 +19,9 @@ from tilewright.config.settings import EMISSION_NM, Acquisition, Settings
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _SAMPLE_COLUMNS = ("sample", "raw_dir", "region", "rows", "cols", "layout", "overlap")
-_MARKER_COLUMNS = ("cycle", "channel", "marker", "emission_nm", "exposure_ms")
+_MARKER_COLUMNS = (
+    "cycle", "channel", "marker", "emission_nm", "exposure_ms", "background", "remove",
+)  # fmt: skip
 
 
 class ConfigError(ValueError):
@@ -37,13 +39,19 @@ class Sample:
 
 @dataclass(frozen=True)
 class Channel:
-    """One channel of one cycle."""
+    """One channel of one cycle.
+
+    ``background`` is the marker whose image is subtracted from this one's; a channel to
+    ``remove`` is left out of the final image.
+    """
 
     cycle: int
     channel: str
     marker: str
     emission_nm: float | None
     exposure_ms: float | None
+    background: str | None = None
+    remove: bool = False
 
 
 def _model_at(location: tuple[int | str, ...]) -> type[BaseModel] | None:
@@ -174,6 +182,14 @@ def _number(path: Path, line: int, column: str, text: str | None) -> float | Non
     return value
 
 
+def _yes(path: Path, line: int, column: str, text: str | None) -> bool:
+    """Read an optional TRUE or FALSE, as spreadsheet programs write them."""
+    said = (text or "false").lower()
+    if said not in ("true", "false"):
+        raise ConfigError(f"{path}, line {line}: {column} is '{text}'; write TRUE, or nothing")
+    return said == "true"
+
+
 def read_markers(path: Path) -> tuple[Channel, ...]:
     """Return the channels in a markers table, ordered by cycle.
 
@@ -206,6 +222,8 @@ def read_markers(path: Path) -> tuple[Channel, ...]:
             marker,
             emission_nm,
             _number(path, line, "exposure_ms", row.get("exposure_ms")),
+            row.get("background") or None,
+            _yes(path, line, "remove", row.get("remove")),
         )
         for other in channels:
             if other.marker == marker:

@@ -59,6 +59,8 @@ class ImageChannel:
         Cells may be segmented by it.
     verdict : str
         ``pass``, ``warn``, ``fail``, or empty where quality was not looked at.
+    background : str
+        Marker that may still be subtracted; empty where there is none, or it was subtracted.
     """
 
     marker: str
@@ -68,6 +70,7 @@ class ImageChannel:
     nuclear: bool
     cells: bool
     verdict: str
+    background: str = ""
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,7 @@ def _to_mcmicro(image: RegisteredImage, folder: Path) -> list[Path]:
             # nf-core's schema allows whole nanometres alone.
             "emission_wavelength": _number(channel.emission_nm and round(channel.emission_nm)),
             "exposure": _number(channel.exposure_ms),
+            "background": channel.background,
         }
         for number, channel in enumerate(image.channels, 1)
     ]

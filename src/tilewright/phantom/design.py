@@ -44,6 +44,14 @@ class PhantomDesign:
         Share of the canvas that holds tissue.
     empty_tile : bool
         Whether the last tile of the grid sees glass only.
+    autofluorescence : float
+        Light of the tissue itself at 200 ms, where it shines most, as a share of
+        ``peak_electrons``: one image for each channel, the same in all cycles.
+    exposures_ms : tuple of float
+        Of channels 2, 3, … in cycles 1, 2, …; repeated when there are more cycles. Channel 1 has
+        10 ms. Autofluorescence goes with it; stains have their light whatever the exposure is.
+    blank_cycle : int, optional
+        In this cycle nothing but the nuclei is stained.
     another_tissue_cycle : int, optional
         This cycle shows another section: registration must refuse it.
     empty_channel : tuple of int, optional
@@ -87,6 +95,9 @@ class PhantomDesign:
     lost_share: float = 0.03
     tissue_share: float = 0.85
     empty_tile: bool = True
+    autofluorescence: float = 0.0
+    exposures_ms: tuple[float, ...] = (200.0,)
+    blank_cycle: int | None = None
     another_tissue_cycle: int | None = None
     empty_channel: tuple[int, int] | None = None
     blurred_cycle: int | None = None
@@ -119,14 +130,23 @@ class PhantomDesign:
         return sides[0] + 2 * self.margin_px, sides[1] + 2 * self.margin_px
 
     def markers(self) -> list[list[str]]:
-        """Marker names per cycle; the nuclear stain is ``DAPI-{cycle}``."""
+        """Marker names per cycle; the nuclear stain is ``DAPI-{cycle}``.
+
+        Channels of the blank cycle are ``Blank-{channel}``.
+        """
         per_cycle = self.channels - 1
         names = [marker.name for marker in MARKERS]
         names += [f"Marker{k}" for k in range(len(names) + 1, self.cycles * per_cycle + 1)]
+        blank = [f"Blank-{channel}" for channel in range(2, self.channels + 1)]
         return [
-            [f"DAPI-{c + 1}", *names[c * per_cycle : (c + 1) * per_cycle]]
+            [f"DAPI-{c + 1}"]
+            + (blank if c + 1 == self.blank_cycle else names[c * per_cycle : (c + 1) * per_cycle])
             for c in range(self.cycles)
         ]
+
+    def exposure_ms(self, cycle: int, channel: int) -> float:
+        """Exposure time of a channel in a cycle, both from 1."""
+        return 10.0 if channel == 1 else self.exposures_ms[(cycle - 1) % len(self.exposures_ms)]
 
     def optics(self, channel: int) -> Microscope:
         """Optics of a channel, from 1."""

@@ -94,8 +94,9 @@ def write_metadata(raw: Path, design: PhantomDesign) -> None:
     names = [name for cycle in d.markers() for name in cycle]
     (raw / "channelnames.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
     lines = ["Cycle," + ",".join(f"CH{c + 1}" for c in range(d.channels))]
-    exposures = ",".join("10" if c == 0 else "200" for c in range(d.channels))
-    lines += [f"{cycle + 1},{exposures}" for cycle in range(d.cycles)]
+    for cycle in range(1, d.cycles + 1):
+        times = [f"{d.exposure_ms(cycle, c + 1):g}" for c in range(d.channels)]
+        lines.append(f"{cycle}," + ",".join(times))
     (raw / "exposure_times.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

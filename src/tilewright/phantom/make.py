@@ -21,7 +21,7 @@ from tilewright.phantom.camera import make_camera, make_cycle_map, make_flat, st
 from tilewright.phantom.design import PhantomDesign
 from tilewright.phantom.exact import settled, sigmoid
 from tilewright.phantom.optics import SheetBlur
-from tilewright.phantom.tissue import MARKERS, Tissue, make_tissue, smooth_noise, stain
+from tilewright.phantom.tissue import MARKERS, Tissue, make_tissue, own_light, smooth_noise, stain
 
 __all__ = ["Phantom", "PhantomDesign", "Specimen", "make_phantom"]
 
@@ -41,7 +41,7 @@ class Specimen:
     planes : list of float32 (y, x)
         Cubic B-spline coefficients of each plane in electrons, reference canvas.
     projection : float32 (y, x)
-        Truth: z-integrated, in focus, in electrons, reference canvas.
+        Truth: the stain z-integrated, in focus, in electrons, reference canvas.
     """
 
     name: str
@@ -152,15 +152,21 @@ class Phantom:
         rng = self._rng("stain", cycle, channel)
         tissue = self._section("another") if cycle == d.another_tissue_cycle else self.tissue
         image = np.zeros(d.canvas, np.float32)
-        if d.empty_channel != (cycle, channel):
+        blank = d.blank_cycle == cycle and channel > 1
+        if d.empty_channel != (cycle, channel) and not blank:
             index = (cycle - 1) * (d.channels - 1) + channel - 2
             marker = None if channel == 1 else MARKERS[index % len(MARKERS)]
             level = d.peak_electrons * (1.0 if marker is None else rng.uniform(0.35, 1.0))
             image += stain(rng, tissue, marker) * np.float32(level)
             image += self._debris(rng, tissue)
         defocus_um = 12.0 if cycle == d.blurred_cycle else 0.0
-        planes, truth = blur.stack(image, tissue.depth_um, self.THICKNESS_UM, defocus_um)
-        return Specimen(name, seen_in, planes, truth)
+        where = (tissue.depth_um, self.THICKNESS_UM)
+        if not d.autofluorescence:
+            return Specimen(name, seen_in, *blur.stack(image, *where, defocus_um))
+        level = d.autofluorescence * d.peak_electrons * d.exposure_ms(cycle, channel) / 200
+        light = own_light(self._rng("own", channel), tissue) * np.float32(level)
+        planes, _ = blur.stack(image + light, *where, defocus_um)
+        return Specimen(name, seen_in, planes, blur.projection(image, *where))
 
     def _debris(self, rng: np.random.Generator, tissue: Tissue) -> Image:
         """Return a few specks of dye so bright that the camera saturates."""

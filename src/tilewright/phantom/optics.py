@@ -128,11 +128,20 @@ class SheetBlur:
         ``defocus_um`` moves the whole stack away from the specimen.
         """
         spectra = [self._spectrum(layer) for layer in self.layers(stain, depth_um, thickness_um)]
-        focus = np.sum(spectra, axis=0) * self._transfer(0.0)
         planes = []
         for z in self.plane_um:
             total = np.zeros_like(spectra[0])
             for depth, spectrum in zip(self.layer_um, spectra, strict=True):
                 total += spectrum * self._transfer(float(z + defocus_um - depth))
             planes.append(self._inverse(total * self._unspline))
-        return planes, np.maximum(self._inverse(focus), 0)
+        return planes, self._projection(spectra)
+
+    def projection(self, stain: Image, depth_um: Image, thickness_um: float) -> Image:
+        """Return the true in-focus projection of a stain alone, as :meth:`stack` does."""
+        return self._projection(
+            [self._spectrum(layer) for layer in self.layers(stain, depth_um, thickness_um)]
+        )
+
+    def _projection(self, spectra: list[Image]) -> Image:
+        focus = np.sum(spectra, axis=0) * self._transfer(0.0)
+        return np.maximum(self._inverse(focus), 0)

@@ -108,14 +108,15 @@ def _sample(
     items = [item for quality in qualities for item in quality.items]
     cycles = sorted({quality.cycle for quality in qualities})
     bad = sorted((i for i in items if i.verdict != "pass"), key=lambda i: _ORDER[i.verdict])
-    rows = [row for row in trusted_markers(items, channels) if row["sample"] == name]
+    # The registered image holds the channels in the order of the marker table, but those removed.
+    held = [entry for entry in channels if not entry.get("remove")]
+    rows = [row for row in trusted_markers(items, held) if row["sample"] == name]
     planes = [(row["cycle"], row["channel"]) for row in rows]
     nuclei = planes.index(reference) if reference in planes else 0
     # The nuclear stains of the other cycles would hide the markers.
     hidden = [row["verdict"] == "fail" or row["channel"] == reference[1] for row in rows]
     left_out = [k for k, hide in enumerate(hidden) if hide]
     rendering = render(image, nuclei, left_out) if image is not None else None
-    # The registered image holds the channels in the order of the marker table.
     pictures = rendering.channels if rendering and len(rendering.channels) == len(rows) else []
     for row, picture in zip(rows, pictures, strict=False):
         row.update(asdict(picture))

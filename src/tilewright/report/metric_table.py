@@ -299,6 +299,22 @@ METRICS: dict[str, Metric] = {
         "the image is blurred although the stack is not; check optics or PSF",
         _below(0.7, 0.35),
     ),
+    "oversubtracted": Metric(
+        "Subtracted background that the channel did not hold",
+        "oversubtracted",
+        "exposure times are wrong, or the background channel shows a stain or another lamp: "
+        "signal may be lost",
+        # Up to 0.04 on made sets; 0.14 to 0.34 with a factor half as large again.
+        _above(0.08, 0.25),
+        "%",
+    ),
+    "background_left": Metric(
+        "Background that its own in-focus plane lost as haze",
+        "background_left",
+        "that much of it stays in this channel; take edf.method: soft_focus, or more planes",
+        _above(0.05, 0.3),
+        "%",
+    ),
     "file_difference": Metric(
         "Sampled places where files or levels of the final image differ",
         "inconsistent_files",

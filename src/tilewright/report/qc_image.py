@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tilewright.io.ome_zarr import Image, halve, open_image
+from tilewright.io.subtraction import Subtraction, read_subtraction
 from tilewright.io.transform import read_transform
 from tilewright.kernels.backend import Backend, cells, cpu_backend
 from tilewright.kernels.metrics import focus_score, ncc, tissue_mask
 from tilewright.kernels.warp import Transform
-from tilewright.report.figures import new_figure, save_png, scale_bar, show
+from tilewright.report.figures import display_range, new_figure, save_png, scale_bar, show
 from tilewright.report.places import Place, moved_thumbnail
 from tilewright.report.quality import Files, Findings
 from tilewright.report.stitched_view import SMALL_PX, StitchedView, read_view
-from tilewright.report.verdict import Item, Subject
+from tilewright.report.verdict import Item, Subject, worse
 
 #: Side of the cells of an overview that are looked at for missing light.
 _CELL_PX = 8
@@ -33,7 +34,8 @@ _PLACES, _PLACE_PX = 9, 128
 
 CAPTION = (
     "Channels of cycle {cycle}: the stitched mosaic, moved into the frame of the final image, "
-    "and the final image."
+    "and the final image. Where a background was subtracted, also the in-focus plane before and "
+    "what was taken, in one grey scale with the final image."
 )
 
 
@@ -42,9 +44,14 @@ def findings(
 ) -> Findings:
     """Judge one channel of the final image against what was stitched.
 
-    ``files`` are the view of what was ``stitched``, the image as ``zarr`` and ``tiff``, and the
-    ``transform`` of a cycle that was registered; ``image_channels`` are ``cycle`` and ``channel``
-    of every channel of the image, in its order.
+    ``files`` are the view of what was ``stitched``, the image as ``zarr`` and ``tiff``, the
+    ``transform`` of a cycle that was registered, and the ``subtraction`` of an image from which
+    backgrounds were subtracted; ``image_channels`` are ``cycle`` and ``channel`` of every channel
+    of the image, in its order.
+
+    Of a channel whose background was subtracted, the plane before is judged against what was
+    stitched, and the final image against what the subtraction leaves of that plane. Its detail is
+    not that of the stack: the stage of the in-focus plane judges it.
     """
     backend = cpu_backend()
     image = open_image(files["zarr"])
@@ -54,15 +61,38 @@ def findings(
     index = order.index((subject.cycle, subject.channel))
     stitched = read_view(Path(files["stitched"]), subject.channel)
     pair = _overviews(image, index, stitched, transform)
-    content, places = _content(backend, subject, pair)
+    npz = files.get("subtraction")
+    taken = None if npz is None else read_subtraction(Path(npz), subject.cycle, subject.channel)
+    content, places = _content(backend, subject, pair, taken)
     items = [
         *content,
-        _detail(backend, subject, image, index, stitched, transform),
         _files(subject, image, Path(files["tiff"]), index),
     ]
-    view = (subject.marker, pair, image.pixel_um[1])
-    numbers = {"channel_number": index + 1, "places": [asdict(place) for place in places]}
+    numbers: dict[str, Any] = {
+        "channel_number": index + 1,
+        "places": [asdict(place) for place in places],
+    }
+    if taken is None:
+        items.append(_detail(backend, subject, image, index, stitched, transform))
+    else:
+        items += _subtracted(subject, taken)
+        numbers |= {
+            "background": taken.background,
+            "background_method": taken.method,
+            "background_factor": taken.factor,
+            "emptied": taken.emptied,
+        }
+    view = (subject.marker, pair, image.pixel_um[1], taken)
     return Findings(items, numbers, view)
+
+
+def _subtracted(subject: Subject, taken: Subtraction) -> list[Item]:
+    """Judge whether more was subtracted than there was, and what could not be."""
+    what = f"{taken.factor:.3g} x {taken.background}, by {taken.method}"
+    return [
+        subject.judge("oversubtracted", taken.oversubtracted, what),
+        subject.judge("background_left", taken.left_as_haze, taken.background),
+    ]
 
 
 @dataclass(frozen=True)
@@ -92,11 +122,26 @@ def _overviews(image: Image, index: int, stitched: StitchedView, transform: Tran
     return Overviews(np.where(valid, moved, 0), final, valid, factor)
 
 
-def _content(backend: Backend, subject: Subject, pair: Overviews) -> tuple[list[Item], list[Place]]:
+def _content(
+    backend: Backend, subject: Subject, pair: Overviews, taken: Subtraction | None
+) -> tuple[list[Item], list[Place]]:
     """Judge whether both show the same, and where the final image lacks bright tissue."""
+    if taken is None:
+        return _same(backend, subject, pair, "the stitched mosaic shows no tissue")
+    none = "the stitched mosaic shows no tissue"
+    before, places = _same(backend, subject, replace(pair, final=taken.before), none)
+    none = f"{taken.background} leaves no tissue"
+    pair = replace(pair, stitched=taken.expected)
+    after, more = _same(backend, subject, pair, none)
+    return [worse(*both) for both in zip(before, after, strict=True)], [*places, *more]
+
+
+def _same(
+    backend: Backend, subject: Subject, pair: Overviews, none: str
+) -> tuple[list[Item], list[Place]]:
+    """Judge the agreement of two overviews; ``none`` says why there may be no tissue."""
     found = tissue_mask(backend, pair.stitched, valid=pair.valid, sigma_px=2.0)
     tissue = np.asarray(backend.to_numpy(found))
-    none = "the stitched mosaic shows no tissue"
     score = None
     if tissue.any():
         # Of the root: a few bright specks shall not outweigh the tissue.
@@ -206,13 +251,24 @@ def _tiff_tiles(
         yield (slice(y, y + rows), slice(x, x + cols)), pixels[:rows, :cols]
 
 
-def draw(views: Sequence[tuple[str, Overviews, float]], path: Path) -> None:
-    """Draw each channel as stitched and in the final image."""
+def draw(views: Sequence[tuple[str, Overviews, float, Subtraction | None]], path: Path) -> None:
+    """Draw each channel as stitched and in the final image, and what was subtracted from it."""
     aspect = views[0][1].final.shape[0] / views[0][1].final.shape[1]
-    figure = new_figure(10, len(views) * float(np.clip(4.8 * aspect + 0.3, 1.8, 6)))
-    grid = figure.subplots(len(views), 2, squeeze=False)
-    for row, (marker, pair, pixel_um) in zip(grid, views, strict=True):
+    columns = 4 if any(taken for *_, taken in views) else 2
+    height = float(np.clip(9.6 / columns * aspect + 0.3, 1.8, 6))
+    figure = new_figure(10, len(views) * height)
+    grid = figure.subplots(len(views), columns, squeeze=False)
+    for row, (marker, pair, pixel_um, taken) in zip(grid, views, strict=True):
         show(row[0], pair.stitched, f"{marker}: stitched")
         scale_bar(row[0], pixel_um * pair.factor, pair.stitched.shape[1])
-        show(row[1], pair.final, "final image")
+        if taken is None:
+            show(row[-1], pair.final, "final image")
+        else:
+            limits = display_range(taken.before)
+            show(row[1], taken.before, "in-focus plane before", limits)
+            what = f"{taken.factor:.3g} x {taken.background}"
+            show(row[2], taken.factor * taken.light, what, limits)
+            show(row[3], pair.final, "final image", limits)
+        for axes in row[1 : -1 if taken is None else 1]:
+            axes.set_visible(False)
     save_png(figure, path)

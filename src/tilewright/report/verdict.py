@@ -133,6 +133,16 @@ def _sentence(kind: Metric, value: float, limits: Threshold, verdict: Verdict, d
     return f"{text}, {limits.direction} {shown}: {kind.bad}."
 
 
+def worse(first: Item, second: Item) -> Item:
+    """Return the item of the worse verdict; of two alike the worse number, or the first."""
+    if first.verdict != second.verdict:
+        return max(first, second, key=lambda item: _RANK[item.verdict])
+    if first.value is None or second.value is None:
+        return first if first.value is None else second
+    further = second.value - first.value
+    return second if (further > 0) == (first.direction == "above") and further else first
+
+
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the worst verdict; of none it is ``warn``, for nothing was looked at.
 

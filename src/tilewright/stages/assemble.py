@@ -1,10 +1,17 @@
-"""Assembly of the final image: every channel of every cycle, resampled once into one frame."""
+"""Assembly of the final image: every channel of every cycle, resampled into one frame.
+
+Backgrounds are subtracted here, where the planes of all cycles lie on each other.
+"""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +21,15 @@ from tqdm import tqdm
 from tilewright.io.mosaic import Mosaic, open_mosaic
 from tilewright.io.ome_tiff import Compression, write_ome_tiff
 from tilewright.io.ome_zarr import create_image
+from tilewright.io.subtraction import Subtraction, write_subtractions
 from tilewright.io.transform import read_transform
 from tilewright.io.zarr_store import OmeZarrVersion
 from tilewright.kernels.backend import Backend
+from tilewright.kernels.background import subtract
 from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
 from tilewright.kernels.warp import Transform, source_region, warp
 from tilewright.runtime.files import whole_or_nothing
+from tilewright.stages.subtract import Background, survey
 from tilewright.stages.tile_planes import abandoning_pool
 from tilewright.stages.tile_windows import Region, halves, regions, within
 
@@ -42,8 +52,12 @@ def assemble(
     compression: Compression,
     tile_px: int,
     ome_zarr_version: OmeZarrVersion,
+    backgrounds: Mapping[str, Background] | None = None,
+    subtraction: tuple[str | Path, str | Path] | None = None,
 ) -> None:
     """Write the registered image as OME-Zarr and OME-TIFF, and the table of its channels.
+
+    A channel with a background is ``channel - factor * background``, both registered, clipped at 0.
 
     Parameters
     ----------
@@ -59,22 +73,26 @@ def assemble(
     compression, tile_px
         See :func:`tilewright.io.ome_tiff.write_ome_tiff`.
     ome_zarr_version : {"0.4", "0.5"}
+    backgrounds : mapping, optional
+        Marker to what is subtracted from it.
+    subtraction : (Path, Path), optional
+        What was subtracted, as ``.npz`` and ``.json``; needed where there are backgrounds.
 
     Raises
     ------
     ValueError
-        No plane belongs to the reference cycle, or a mosaic is not one uint16 plane.
+        No plane belongs to the reference cycle, a mosaic is not one uint16 plane, or backgrounds
+        are given without ``subtraction``.
     DeviceMemoryError
         The GPU's memory does not hold the smallest part of a chunk.
     """
-    mosaics = [_single_plane(path) for _, _, _, path, _ in planes]
-    frame = next((m for m, p in zip(mosaics, planes, strict=True) if p[4] is None), None)
-    if frame is None:
-        raise ValueError("no plane belongs to the reference cycle; give one a transform of None")
-    transforms = [Transform.identity() if p[4] is None else read_transform(p[4]) for p in planes]
-    names = [marker for marker, *_ in planes]
+    if backgrounds and subtraction is None:
+        raise ValueError("backgrounds are given, but no file for what was subtracted")
+    sources = [_Source.open(path, transform) for *_, path, transform in planes]
+    frame = _frame(planes, sources)
     shape = frame.shape[1:]
-    jobs = [(c, region) for c in range(len(planes)) for region in regions(shape, chunk_px)]
+    parts = regions(shape, chunk_px)
+    jobs = [(c, region) for c in range(len(planes)) for region in parts]
     inner = dataclasses.replace(backend, workers=1)
     with (
         create_image(
@@ -83,17 +101,24 @@ def assemble(
             np.uint16,
             chunk_px,
             frame.voxel_um[1:],
-            names,
+            [marker for marker, *_ in planes],
             name=Path(ome_zarr).name.removesuffix(".zarr").removesuffix(".ome"),
             ome_zarr_version=ome_zarr_version,
             workers=backend.workers,
         ) as writer,
         abandoning_pool(backend, _GPU_THREADS) as pool,
     ):
+        taken = {
+            c: _Taken.of(inner, plane[:3], sources[c], backgrounds[plane[0]], shape, parts, pool)
+            for c, plane in enumerate(planes)
+            if backgrounds and plane[0] in backgrounds
+        }
 
         def one(job: tuple[int, Region]) -> None:
             channel, region = job
-            block = resample(inner, mosaics[channel], transforms[channel], region)
+            block = sources[channel].read(inner, region)
+            if channel in taken:
+                block = taken[channel].from_block(inner, block, region)
             writer.write(channel, region[0].start, region[1].start, block)
 
         done = pool.map(one, jobs)
@@ -104,6 +129,86 @@ def assemble(
         ome_zarr, ome_tif, compression=compression, tile_px=tile_px, workers=backend.workers
     )
     write_markers(planes, markers_csv)
+    if subtraction is not None:
+        npz, json = map(Path, subtraction)
+        write_subtractions([one.result for one in taken.values()], npz, json)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A plane of a cycle, and how it lies in the image."""
+
+    mosaic: Mosaic
+    transform: Transform
+
+    @classmethod
+    def open(cls, path: str | Path, transform: str | Path | None) -> _Source:
+        mosaic = _single_plane(path)
+        return cls(mosaic, Transform.identity() if transform is None else read_transform(transform))
+
+    @property
+    def haze_counts(self) -> float:
+        """Mean light that was taken out of the plane as haze (``edf.method: direct``)."""
+        return float(self.mosaic.attributes.get("haze_counts") or 0)
+
+    def read(self, backend: Backend, region: Region) -> NDArray[np.uint16]:
+        return resample(backend, self.mosaic, self.transform, region)
+
+
+def _frame(planes: Sequence[PlaneOfImage], sources: Sequence[_Source]) -> Mosaic:
+    """Return the first plane of the reference cycle: the image has its size."""
+    for plane, source in zip(planes, sources, strict=True):
+        if plane[4] is None:
+            return source.mosaic
+    raise ValueError("no plane belongs to the reference cycle; give one a transform of None")
+
+
+@dataclass
+class _Taken:
+    """A background that is subtracted from a channel, block by block."""
+
+    source: _Source
+    found: Subtraction
+    bright: int = 0
+    emptied: int = 0
+    turn: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(
+        cls,
+        backend: Backend,
+        channel: tuple[str, int, str],
+        plane: _Source,
+        background: Background,
+        shape: tuple[int, int],
+        parts: Sequence[Region],
+        pool: Executor,
+    ) -> _Taken:
+        source = _Source.open(background.plane, background.transform)
+        reads = (partial(plane.read, backend), partial(source.read, backend))
+        haze = (plane.haze_counts, source.haze_counts)
+        return cls(source, survey(channel, background, reads, haze, shape, parts, pool))
+
+    def from_block(
+        self, backend: Backend, block: NDArray[np.uint16], region: Region
+    ) -> NDArray[np.uint16]:
+        light = self.source.read(backend, region)
+        left = np.empty_like(block)
+
+        def one(part: Region) -> None:
+            at = within(part, region)
+            found = subtract(backend, block[at], light[at], self.found.factor)
+            left[at] = backend.to_numpy(found)
+
+        in_parts(backend, one, region, halves, _SMALLEST)
+        with self.turn:
+            self.bright += int(np.count_nonzero(block))
+            self.emptied += int(np.count_nonzero((block > 0) & (left == 0)))
+        return left
+
+    @property
+    def result(self) -> Subtraction:
+        return dataclasses.replace(self.found, emptied=self.emptied / max(self.bright, 1))
 
 
 def _single_plane(path: str | Path) -> Mosaic:

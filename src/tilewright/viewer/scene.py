@@ -221,7 +221,7 @@ def _rows(results: Path, sample: str, names: Sequence[str]) -> list[_Row]:
     judged = [
         _Row(row["marker"], int(row["cycle"]), row["channel"], row["verdict"], row["reasons"])
         for row in _table(results / layout.trusted_markers)
-        if row["sample"] == sample
+        if row["sample"] == sample and row["marker"] in names  # some are left out of the image
     ]
     if [row.name for row in judged] == list(names):
         return judged

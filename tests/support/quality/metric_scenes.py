@@ -203,6 +203,20 @@ def let_through(bench: Bench) -> Asked:
     return faults.negative(bench)
 
 
+def stain_for_background(bench: Bench) -> Asked:
+    """Subtract the stain of cycle 2 from that of cycle 1."""
+    bench.set_background({"CD3": "PanCK"})
+    bench.assemble()
+    return [("image", 1, ("2",))]
+
+
+def hazy_background(bench: Bench) -> Asked:
+    """Say that the plane of a background lost as much light as it has, and take it for blank."""
+    light = float(bench.pixels("edf", 2, "2").mean())
+    bench.edit_mosaic("edf", 2, "2", lambda plane: plane, haze_counts=light)
+    return stain_for_background(bench)
+
+
 #: Metric to the name of a damage, or to what the scene shows and how it is made.
 WARNS: dict[str, str | tuple[str, Harm]] = {
     "heldout_log_ratio": ("a flat-field whose held-out overlaps differ by 10 %", bad_fit),
@@ -251,6 +265,8 @@ WARNS: dict[str, str | tuple[str, Harm]] = {
     "image_agreement": "the in-focus plane of another channel",
     "missing_area": "a chunk of the final image missing",
     "image_detail": "the in-focus plane made of the wrong plane",
+    "oversubtracted": ("another stain subtracted as background", stain_for_background),
+    "background_left": ("a background that lost half of its light as haze", hazy_background),
     "file_difference": "a lower level of the final image of another channel",
     "ringing": ("moats of half a cell's haze around lone cells", moats),
     "flux_factor": "2.5 times the light after deconvolution",

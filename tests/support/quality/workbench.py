@@ -6,10 +6,11 @@ the same configuration, but in one process.
 
 from __future__ import annotations
 
+import csv
 import functools
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ from tilewright.stages.edf import edf_plane
 from tilewright.stages.illumination import estimate_illumination
 from tilewright.stages.register import register
 from tilewright.stages.stitch import stitch
+from tilewright.stages.subtract import Background
 from tilewright.stages.tile_positions import locate, write_located
 
 #: 3 x 3 tiles, so that the middle one has four neighbours and both kinds of borders.
@@ -195,11 +197,22 @@ class Bench:
     def assemble(self) -> None:
         """Write the final image."""
         output = self.experiment.options("output")
+        files = {
+            c.marker: (
+                self.path("edf", c.cycle, c.channel),
+                None if c.cycle == 1 else self.path("transform", c.cycle),
+            )
+            for c in self.experiment.channels
+        }
+        backgrounds = {
+            c.marker: Background(b["marker"], *files[b["marker"]], b["factor"])
+            for c in self.experiment.image_channels
+            if (b := self.experiment.background_of(c))
+        }
         assemble(
             [
-                (c.marker, c.cycle, c.channel, self.path("edf", c.cycle, c.channel),
-                 None if c.cycle == 1 else self.path("transform", c.cycle))
-                for c in self.experiment.channels
+                (c.marker, c.cycle, c.channel, *files[c.marker])
+                for c in self.experiment.image_channels
             ],
             self.path("image_tiff"),
             self.path("image_zarr"),
@@ -209,6 +222,9 @@ class Bench:
             compression=output["tiff_compression"],
             tile_px=output["tiff_tile_px"],
             ome_zarr_version=output["ome_zarr_version"],
+            backgrounds=backgrounds,
+            subtraction=(self.path("subtraction"), self.path("subtraction_json"))
+            if backgrounds else None,
         )  # fmt: skip
 
     # Quality
@@ -243,6 +259,7 @@ class Bench:
                 "zarr": self.path("image_zarr"), "tiff": self.path("image_tiff"),
                 "stitched": self._stitched_view(cycle, tokens) if stage == "image" else [],
                 "transform": [] if cycle == 1 else self.path("transform", cycle),
+                "subtraction": self._if_there("subtraction"),
             },
         }  # fmt: skip
         judge_stage(
@@ -266,6 +283,28 @@ class Bench:
             found |= arrays(look(mosaic, scan_focus(_BACKEND, mosaic)), token)
         write_npz(path, found)
         return path
+
+    def set_background(
+        self, backgrounds: Mapping[str, str], exposures_ms: Mapping[str, float] | None = None
+    ) -> None:
+        """Write backgrounds, and exposure times, of some markers into the table."""
+        path = self.run.folder / "markers.csv"
+        with path.open(newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        for row in rows:
+            row["background"] = backgrounds.get(row["marker"], row.get("background", ""))
+            known = row.get("exposure_ms", 200)
+            row["exposure_ms"] = str((exposures_ms or {}).get(row["marker"], known))
+        path.unlink()  # the original is a hard link to the same file
+        with path.open("w", newline="") as stream:
+            writer = csv.DictWriter(stream, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+        self.__dict__.pop("experiment", None)
+
+    def _if_there(self, template: str) -> Path | list[Path]:
+        path = self.path(template)
+        return path if path.exists() else []
 
     # Damage
 
@@ -341,20 +380,28 @@ class Bench:
         return Bench(Run(folder, config), self.design)
 
 
-def make_bench(folder: Path) -> Bench:
-    """Make the experiment and process it to the end."""
-    bench = Bench(make_run(folder, **DESIGN), PhantomDesign(**DESIGN))
+def process(folder: Path, **design: Any) -> Bench:
+    """Make an experiment and process it to the final image."""
+    bench = Bench(make_run(folder, **design), PhantomDesign(**design))
     bench.run.edit(deconvolve={"iterations": 4, "tile_px": 1024}, camera={"offset_counts": 100})
     bench.manifests()
-    for cycle in CYCLES:
-        for channel in CHANNELS:
+    for cycle in bench.experiment.cycles:
+        tokens = [channel.channel for channel in bench.experiment.channels_of(cycle)]
+        for channel in tokens:
             bench.illumination(cycle, channel)
         bench.positions(cycle)
-        for channel in CHANNELS:
+        for channel in tokens:
             bench.stitch(cycle, channel)
             bench.edf(cycle, channel)
+        if cycle != 1:
+            bench.register(cycle)
+    bench.assemble()
+    return bench
+
+
+def make_bench(folder: Path) -> Bench:
+    """Make the experiment of the damages, the first cycle deconvolved besides."""
+    bench = process(folder, **DESIGN)
     for channel in CHANNELS:
         bench.deconvolve(1, channel)
-    bench.register()
-    bench.assemble()
     return bench
