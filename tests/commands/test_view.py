@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,7 +79,14 @@ def test_it_opens_the_browser(tmp_path: Path) -> None:
     script.write_text(f'#!/bin/sh\necho "$1" > {asked}\n')
     script.chmod(0o755)
     with started(str(tmp_path), BROWSER=str(script)) as (lines, url):
-        assert asked.read_text() == f"{url}\n"
+        opened = asked.read_text().strip()
+        # What the browser is asked for leads to the image once: every user sees it in a list of
+        # processes.
+        assert opened != url
+        with urllib.request.urlopen(opened, timeout=10) as answer:
+            assert answer.url == url
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(opened, timeout=10)
         assert len(lines) == 1
     asked.unlink()
     with started(str(tmp_path), "--no-browser", BROWSER=str(script)):

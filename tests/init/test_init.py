@@ -301,7 +301,7 @@ def test_a_folder_of_no_convention_says_what_was_looked_for(tmp_path: Path) -> N
     with pytest.raises(RawDataError, match="it is empty"):
         create_experiment(tmp_path, tmp_path / "out")
     (tmp_path / "notes.docx").touch()
-    with pytest.raises(RawDataError, match=r"no TIFF at all, only notes.docx"):
+    with pytest.raises(RawDataError, match=r"no image of these, only notes.docx"):
         create_experiment(tmp_path, tmp_path / "out")
     for name in ("left.tif", "right.tif"):
         (tmp_path / name).touch()
@@ -346,7 +346,7 @@ def test_brain_tiles_through_fiji(shared: Path, tmp_path: Path) -> None:
     # TileConfiguration.txt places 54 of the 63 tiles.
     assert (acquisition["rows"], acquisition["cols"]) == (6, 9)
     assert acquisition["overlap"] == pytest.approx(52 / 512, abs=0.001)
-    assert any(warning.startswith("9 TIFFs are left out") for warning in result.warnings)
+    assert any(warning.startswith("9 files are left out") for warning in result.warnings)
     assert not result.unknown
     load_experiment(config(result))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tilewright.init.folder import create_experiment
 from tilewright.io.conventions import described_images, scan
 from tilewright.io.conventions.common import RawDataError
 from tilewright.io.conventions.macsima import parse_name
+from tilewright.io.conventions.ndtiff import parse_index
 from tilewright.io.raw_headers import read_headers
 from tilewright.io.tiles import read_plane
 
@@ -119,6 +121,59 @@ def test_a_bleach_is_a_cycle_of_its_own(tmp_path: Path, specimen: Specimen) -> N
     planes = scan("macsima", tmp_path)
     assert {plane.cycle for plane in planes if "_ST-B_" in plane.path} == {1}
     assert {plane.cycle for plane in planes if "_ST-S_" in plane.path} == {2}
+
+
+def test_cycles_are_told_by_names_or_by_their_order(tmp_path: Path, specimen: Specimen) -> None:
+    WRITERS["nd2"](tmp_path, 1, specimen)
+    data = (tmp_path / "cycle1.nd2").read_bytes()
+    (tmp_path / "cycle0.nd2").write_bytes(data)
+    assert {plane.cycle for plane in scan("nd2", tmp_path)} == {0, 1}
+    (tmp_path / "blank.nd2").write_bytes(data)
+    with pytest.raises(RawDataError, match=r"blank\.nd2 tells no cycle in its name, but others do"):
+        scan("nd2", tmp_path)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    for name in ("exp_R1", "exp_R2", "exp_R10"):
+        (tmp_path / f"{name}.nd2").write_bytes(data)
+    order = {plane.cycle: Path(plane.path).stem for plane in scan("nd2", tmp_path)}
+    assert order == {1: "exp_R1", 2: "exp_R2", 3: "exp_R10"}
+
+
+def test_mixed_folders_are_told(tmp_path: Path, specimen: Specimen) -> None:
+    WRITERS["nd2"](tmp_path / "raw", 1, specimen)
+    (tmp_path / "raw/overview.qptiff").touch()
+    result = create_experiment(tmp_path / "raw", tmp_path / "out")
+    assert any("1 file is left out: overview.qptiff" in said for said in result.warnings)
+    WRITERS["lif"](tmp_path / "raw", 2, specimen)
+    with pytest.raises(RawDataError, match=r"holds \.lif and \.nd2 files"):
+        create_experiment(tmp_path / "raw", tmp_path / "out2")
+
+
+def test_a_field_of_an_index_that_lacks_a_channel(tmp_path: Path, specimen: Specimen) -> None:
+    """The other channels stay what they are."""
+    WRITERS["phenix"](tmp_path, 1, specimen)
+    index = tmp_path / "cycle1/Images/Index.idx.xml"
+    text = index.read_text("utf-8-sig")
+    gone = re.findall(r"<Image Version.*?</Image>", text)
+    for image in gone:
+        if "<FieldID>2<" in image and "<ChannelID>1<" in image:
+            text = text.replace(image, "")
+    index.write_text(text, encoding="utf-8-sig")
+    for plane in scan("phenix", tmp_path):
+        assert f"-ch{plane.channel}sk" in plane.path
+
+
+def test_ndtiff_without_metadata_of_its_images(tmp_path: Path, specimen: Specimen) -> None:
+    WRITERS["ndtiff"](tmp_path, 1, specimen)
+    index = tmp_path / "cycle1_1/NDTiff.index"
+    (stack,) = index.parent.glob("*.tif")
+    data = bytearray(stack.read_bytes())
+    for entry in parse_index(index.read_bytes()):
+        place = slice(entry.metadata_offset, entry.metadata_offset + entry.metadata_length)
+        data[place] = b"{}".ljust(entry.metadata_length)
+    stack.write_bytes(data)
+    with pytest.raises(RawDataError, match="no PositionX and PositionY"):
+        scan("ndtiff", tmp_path)
 
 
 @pytest.mark.parametrize("convention", ["czi", "nd2", "lif"])

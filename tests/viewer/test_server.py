@@ -94,6 +94,7 @@ def test_only_those_who_know_the_address_on_this_machine(server: ViewerServer) -
     assert server.server_address[0] == "127.0.0.1"
     assert asked(server, "", host="localhost:8000")[0] == 200  # through ssh -L
     assert asked(server, "", host="elsewhere.example")[0] == 403
+    assert asked(server, "", host="[")[0] == 400
     connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)  # type: ignore[arg-type]
     for path in ("/", "/start.json", f"/{server.token[:-1]}/start.json"):
         connection.request("GET", path)

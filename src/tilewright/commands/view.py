@@ -29,7 +29,7 @@ def show_view(results: Path, sample: str | None, port: int, *, browser: bool) ->
             at = server.server_address[1]
             host = socket.gethostname()
             typer.echo(f"from your own machine: ssh -L {at}:127.0.0.1:{at} {host}")
-        elif browser and not webbrowser.open(server.url):
+        elif browser and not webbrowser.open(server.opening_url):
             typer.echo("no browser could be opened here; open the address yourself")
         try:
             typer.echo("Ctrl-C ends it")

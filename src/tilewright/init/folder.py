@@ -164,9 +164,12 @@ def _warnings(recognised: Recognised, metadata: Metadata, layouts: list[TileLayo
             "the TileConfiguration does not list them; add them there, or move that file away to "
             "have the layout found from the pixels"
             if recognised.convention == "fiji"
-            else "their names do not follow the others'"
+            else "of several exposures of a filter the longest is read"
+            if recognised.convention == "macsima"
+            else "they are of another kind, or their names do not follow the others'"
         )
-        warnings.append(f"{len(left_over)} TIFFs are left out: {names}{more}; {why}")
+        files = f"{len(left_over)} file{'s are' if len(left_over) > 1 else ' is'}"
+        warnings.append(f"{files} left out: {names}{more}; {why}")
     counts = Counter((p.region, p.cycle, p.channel) for p in recognised.planes)
     most = max(counts.values())
     fewer = [key for key in sorted(counts) if counts[key] < most]

@@ -220,7 +220,7 @@ def _of_files(located: list[LocatedImage], channels: list[tuple[int, str]]) -> M
         immersion_refractive_index=image.immersion_refractive_index,
     )
     metadata.found.append("sizes, positions and channel names from the files' metadata")
-    files = sorted({(cycle, Path(path).name) for cycle, path, _ in located})
+    files = sorted({(cycle, _told_by(Path(path))) for cycle, path, _ in located})
     if len(files) == len({cycle for cycle, _ in files}) > 1:
         metadata.found.append(
             "one file per cycle: " + ", ".join(f"{cycle} = {name}" for cycle, name in files)
@@ -251,6 +251,12 @@ def _of_stitched(raw_dir: Path, channels: list[tuple[int, str]]) -> Metadata:
         metadata.found.append(f"pixel size {metadata.pixel_um:g} µm, from the files")
     metadata.warnings += stitched.lossy_sentences(located)
     return metadata
+
+
+def _told_by(path: Path) -> str:
+    """Return the name that tells cycles apart: of an index, that of its folder."""
+    folder = path.parent.parent if path.parent.name == "Images" else path.parent
+    return folder.name if path.suffix in (".index", ".xml", ".ome") else path.name
 
 
 def _pixel_of_tiff(path: str) -> tuple[float | None, float | None]:

@@ -39,6 +39,7 @@ _HINTS = {
 }
 _FIELD_OF_HINT = {hint: field for field, hints in _HINTS.items() for hint in hints}
 _LOOKED_FOR = (
+    "CZI, ND2, LIF, Opera Phenix, NDTiff and OME companion files; MACSima's names; "
     "Fiji's TileConfiguration.txt; CODEX folders (Cyc1_reg1/1_00001_Z001_CH1.tif); "
     "ImageXpress names (plate_A01_s1_w1.tif); OME-TIFF with plane positions; "
     "stitched images, one file per cycle (QPTIFF, pyramids); "
@@ -100,8 +101,7 @@ def recognise(raw_dir: Path) -> Recognised:
     told = _self_describing(folder, images)
     if told:
         planes = scan(told, folder, ScanOptions())
-        used = {plane.path for plane in planes}
-        left_over = [path for path in images if path not in used]
+        left_over = _left_over(folder, images, planes)
         return Recognised(told, ScanOptions(), planes, left_over, Path(folder))
     what = foreign(Path(folder), images)
     if what:
@@ -112,15 +112,14 @@ def recognise(raw_dir: Path) -> Recognised:
             if planes:
                 if convention != "stitched":
                     _refuse_finished(planes)
-                used = {plane.path for plane in planes}
-                left_over = [path for path in images if path not in used]
+                left_over = _left_over(folder, images, planes)
                 return Recognised(convention, options, planes, left_over, Path(folder))
     seen = [os.path.relpath(path, folder) for path in images[:: max(1, len(images) // 5)][:5]]
     names = sorted(path.name for path in raw_dir.iterdir())[:5]
     there = (
         f"its {len(images)} TIFFs are named like {', '.join(seen)}"
         if images
-        else f"it holds no TIFF at all, only {', '.join(names)}"
+        else f"it holds no image of these, only {', '.join(names)}"
         if names
         else "it is empty"
     )
@@ -129,6 +128,14 @@ def recognise(raw_dir: Path) -> Recognised:
         "Write config.yaml by hand with acquisition.convention: pattern and acquisition.pattern "
         "(config/README.md)"
     )
+
+
+def _left_over(folder: str, images: list[str], planes: list[RawPlane]) -> list[str]:
+    """Return the images of any known format that are no part of the planes."""
+    used = {plane.path for plane in planes}
+    known = {*containers.SUFFIXES, *OTHER_SUFFIXES, *_SUFFIXES} - {".png", ".jpg"}
+    others = [str(path) for path in _walk(Path(folder), 3) if path.suffix.lower() in known]
+    return [path for path in dict.fromkeys([*images, *others]) if path not in used]
 
 
 def _self_describing(folder: str, images: list[str]) -> str | None:
@@ -143,8 +150,13 @@ def _self_describing(folder: str, images: list[str]) -> str | None:
         if list_folder(place, COMPANION)[1]:
             return "ome_tiff"
         found = list_folder(place, containers.SUFFIXES)[1]
-        if found:
-            return Path(found[0]).suffix.lower().lstrip(".")
+        kinds = sorted({Path(name).suffix.lower() for name in found})
+        if len(kinds) > 1:
+            raise RawDataError(
+                f"{place} holds {' and '.join(kinds)} files; name a folder with one kind of file"
+            )
+        if kinds:
+            return kinds[0].lstrip(".")
         if list_folder(place, OTHER_SUFFIXES)[1] and looks_stitched(folder):
             return "stitched"
     return None

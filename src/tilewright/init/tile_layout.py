@@ -173,7 +173,7 @@ def _check_directions(planes: list[RawPlane], grid: TileGrid, result: TileLayout
     if best not in FLIPS:
         result.warnings.append(
             f"the tiles fit each other better as {best} than by their own rows and columns; "
-            "check the stage positions, or swap {row} and {col} in acquisition.pattern"
+            "check the stage positions, or with a pattern swap its {row} and {col}"
         )
         return
     result.flip_y, result.flip_x = FLIPS[best]

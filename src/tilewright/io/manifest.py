@@ -232,7 +232,8 @@ def _message(raw_dir: str | os.PathLike[str], problems: list[str]) -> str:
         f"{raw_dir}:{listed}"
         + (f"\n  ... and {more} more" if more > 0 else "")
         + "\nCopy such files again from the microscope, correct the config where it is named, or "
-        "take the cycle or channel out of the markers table."
+        "take the cycle or channel out of the markers table. Tiles that lack planes can be left "
+        "out: acquisition.missing: fill."
     )
 
 

@@ -238,7 +238,10 @@ def _quality(results: Path) -> dict[str, Any]:
     path = results / Layout(".").qc_json
     if not path.is_file():
         return {"items": [], "numbers": []}
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ViewError(f"{path} is damaged ({error}); run `snakemake qc` again") from error
     return content
 
 
@@ -323,6 +326,8 @@ def _places(
     }
     kinds: dict[tuple[Any, ...], list[tuple[str, _Found]]] = {}
     for place in _found(quality, sample):
+        if place.metric not in _TITLES:
+            continue  # of another version
         verdict = verdicts.get((place.cycle, place.stage, place.token, place.metric), "pass")
         token = place.token if verdict != "pass" else ""
         kinds.setdefault((verdict, place.cycle, place.metric, token), []).append((verdict, place))

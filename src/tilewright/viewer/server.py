@@ -109,6 +109,7 @@ class ViewerServer(ThreadingHTTPServer):
         self.samples = list(samples)
         self.client = neuroglancer_client()
         self.token = secrets.token_urlsafe(16)
+        self.opening: str | None = secrets.token_urlsafe(16)
         self.stopping = threading.Event()
         try:
             super().__init__(("127.0.0.1", port), _Handler)
@@ -121,6 +122,11 @@ class ViewerServer(ThreadingHTTPServer):
     def url(self) -> str:
         """The address to open in a browser."""
         return f"http://127.0.0.1:{self.server_address[1]}/{self.token}/"
+
+    @property
+    def opening_url(self) -> str:
+        """An address that leads there once, for the browser's arguments, which all users see."""
+        return f"http://127.0.0.1:{self.server_address[1]}/{self.opening}/"
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Say nothing of browsers that leave before an answer is complete."""
@@ -138,14 +144,24 @@ class _Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     server: ViewerServer
+    #: Of a request that is not sent to its end, s.
+    timeout = 30
 
     def do_GET(self) -> None:
-        host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+        try:
+            host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+        except ValueError:
+            return self._refuse(HTTPStatus.BAD_REQUEST)
         if host not in ("127.0.0.1", "localhost"):
             # Another name for this address is a page elsewhere that reaches for local servers.
             return self._refuse(HTTPStatus.FORBIDDEN)
         path = unquote(urlsplit(self.path).path)
         token, _, rest = path.removeprefix("/").partition("/")
+        if self.server.opening and secrets.compare_digest(
+            token.encode(), self.server.opening.encode()
+        ):
+            self.server.opening = None
+            return self._redirect(f"/{self.server.token}/")
         if not secrets.compare_digest(token.encode(), self.server.token.encode()):
             return self._refuse(HTTPStatus.NOT_FOUND)
         if rest == "events/image":
@@ -228,6 +244,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Security-Policy", _POLICY)
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("X-Content-Type-Options", "nosniff")
+
+    def _redirect(self, path: str) -> None:
+        self._begin(HTTPStatus.SEE_OTHER, "text/plain")
+        self.send_header("Location", path)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def _refuse(self, status: HTTPStatus) -> None:
         self._send(f"{status.value} {status.phrase}\n".encode(), "text/plain", status)

@@ -127,6 +127,21 @@ def cycle_number(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def file_cycle(folder_cycle: int | None, name: str) -> int | None:
+    """Return the cycle of the folder, or else the one that the file's name tells."""
+    return cycle_number(name) if folder_cycle is None else folder_cycle
+
+
+def natural_key(path: str) -> list[tuple[int, str]]:
+    """Return what sorts names as people count: ``R2`` before ``R10``.
+
+    >>> sorted(["R10.czi", "R2.czi"], key=natural_key)
+    ['R2.czi', 'R10.czi']
+    """
+    parts = re.split(r"(\d+)", path)
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+
+
 def clean_token(text: str) -> str:
     """Return ``text`` with everything but letters, digits and ``-`` made a ``-``.
 

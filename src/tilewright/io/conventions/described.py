@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tilewright.io.conventions.common import RawDataError, RawPlane, ScanOptions, clean_token
+from tilewright.io.conventions.common import (
+    RawDataError,
+    RawPlane,
+    ScanOptions,
+    clean_token,
+    natural_key,
+)
 from tilewright.io.conventions.ome_xml import OmeImage
 
 #: Sizes are taken as equal within this share: files round theirs.
@@ -29,12 +35,25 @@ def number_cycles(
     Where neither folder nor file name tells the cycle, each file of several images is a cycle, in
     the order of their names (one file per cycle is what ASHLAR reads), and files of one image each
     are tiles of cycle 1.
+
+    Raises
+    ------
+    RawDataError
+        Some files of several images tell their cycle, and others do not.
     """
-    nameless = [path for cycle, path, images in described if cycle is None and len(images) > 1]
+    whole = [(cycle, path) for cycle, path, images in described if len(images) > 1]
+    nameless = sorted((path for cycle, path in whole if cycle is None), key=natural_key)
+    if 0 < len(nameless) < len(whole):
+        raise RawDataError(
+            f"{nameless[0]} tells no cycle in its name, but others do; rename it (cycle3) or move "
+            "it away"
+        )
     seen: set[tuple[str, int]] = set()
     located = []
     for cycle, path, images in described:
-        number = cycle or (nameless.index(path) + 1 if path in nameless else 1)
+        number = cycle
+        if number is None:
+            number = nameless.index(path) + 1 if path in nameless else 1
         for image in images:
             # Each file of a multi-file set describes the whole set.
             planes = {(_plane_path(path, plane.file), plane.page) for plane in image.planes}

@@ -65,7 +65,7 @@ def parse_tile_configuration(text: str, source: str = FILE_NAME) -> list[tuple[s
 def find_configurations(raw_dir: str) -> list[tuple[int, str]]:
     """Return (cycle, folder) of every TileConfiguration.txt, cycle 1 where none is named."""
     return [
-        (cycle or 1, folder)
+        (1 if cycle is None else cycle, folder)
         for cycle, folder in cycle_folders(raw_dir)
         if (Path(folder) / FILE_NAME).is_file()
     ]

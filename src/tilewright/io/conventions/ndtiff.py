@@ -143,7 +143,7 @@ def _image(
     channels: list[tuple[Any, dict[str, Any]]],
     summary: Mapping[str, Any],
 ) -> OmeImage:
-    metadata = next(told for _, told in channels if told)
+    metadata = next((told for _, told in channels if told), {})
     pixel_um = _positive(metadata.get("PixelSizeUm")) or _positive(summary.get("PixelSize_um"))
     return OmeImage(
         [

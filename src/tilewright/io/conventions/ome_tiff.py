@@ -7,7 +7,7 @@ from pathlib import Path
 from tilewright.io.conventions.common import (
     RawDataError,
     cycle_folders,
-    cycle_number,
+    file_cycle,
     list_folder,
 )
 from tilewright.io.conventions.described import LocatedImage, number_cycles
@@ -31,7 +31,7 @@ def read_images(raw_dir: str) -> list[LocatedImage]:
             xml = Path(path).read_text("utf-8") if name.endswith(COMPANION) else ome_xml(path)
             if xml:
                 images = parse_ome_xml(xml, path)
-                described.append((cycle or cycle_number(name), path, images))
+                described.append((file_cycle(cycle, name), path, images))
     return number_cycles(described)
 
 

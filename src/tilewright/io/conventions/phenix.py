@@ -68,30 +68,42 @@ def parse_index(path: Path) -> Iterator[OmeImage]:
             fields.setdefault(key, []).append(plane)
         except KeyError as error:
             raise RawDataError(f"{path}: an image has no {error}; export it again") from None
+    everything = [plane for planes in fields.values() for plane in planes]
     try:
+        axes = _Axes(everything)
         for (row, col, _), planes in sorted(fields.items(), key=lambda item: _numbers(item[0])):
-            yield _tile(planes, f"r{int(row):02}c{int(col):02}")
+            yield _tile(planes, axes, f"r{int(row):02}c{int(col):02}")
     except (KeyError, ValueError) as error:
         raise RawDataError(
             f"{path}: a field cannot be read ({error!r}); export it again"
         ) from error
 
 
-def _tile(planes: list[_Fields], region: str) -> OmeImage:
-    tokens = sorted({plane["ChannelID"] for plane in planes}, key=int)
-    depths = sorted({plane["PlaneID"] for plane in planes}, key=int)
-    if len({plane.get("TimepointID", "0") for plane in planes}) > 1:
-        raise ValueError("several time points")
-    described = {plane["ChannelID"]: plane for plane in planes}
+class _Axes:
+    """Channels and planes of the whole index: a field may lack some."""
+
+    def __init__(self, planes: list[_Fields]) -> None:
+        if len({plane.get("TimepointID", "0") for plane in planes}) > 1:
+            raise ValueError("several time points")
+        described = {plane["ChannelID"]: plane for plane in planes}
+        self.tokens = sorted(described, key=int)
+        self.depths = sorted({plane["PlaneID"] for plane in planes}, key=int)
+        self.channels = [_channel(described[token]) for token in self.tokens]
+
+
+def _tile(planes: list[_Fields], axes: _Axes, region: str) -> OmeImage:
     first = planes[0]
     heights_m = sorted({float(plane["PositionZ"]) for plane in planes if plane.get("PositionZ")})
     step_um = (heights_m[1] - heights_m[0]) * _M_TO_UM if len(heights_m) > 1 else None
     pixel_um = _scaled(first, "ImageResolutionX", _M_TO_UM)
     return OmeImage(
-        [_channel(described[token]) for token in tokens],
+        axes.channels,
         [
             OmePlane(
-                tokens.index(plane["ChannelID"]), depths.index(plane["PlaneID"]), 0, plane["URL"]
+                axes.tokens.index(plane["ChannelID"]),
+                axes.depths.index(plane["PlaneID"]),
+                0,
+                plane["URL"],
             )
             for plane in planes
             if plane["URL"]

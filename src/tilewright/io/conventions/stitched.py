@@ -21,8 +21,9 @@ from tilewright.io.conventions.common import (
     RawPlane,
     ScanOptions,
     cycle_folders,
-    cycle_number,
+    file_cycle,
     list_folder,
+    natural_key,
 )
 from tilewright.io.conventions.ome_xml import OmeChannel, OmeDescription, describe_image
 from tilewright.io.tiff_headers import BrokenTiffError, read_page_headers
@@ -117,7 +118,7 @@ def read_images(raw_dir: str) -> list[LocatedImage]:
         Two files are of one cycle.
     """
     files = _files(raw_dir)
-    nameless = [path for cycle, path in files if cycle is None]
+    nameless = sorted((path for cycle, path in files if cycle is None), key=natural_key)
     located: dict[int, StitchedImage] = {}
     for told, path in files:
         cycle = nameless.index(path) + 1 if told is None else told
@@ -175,7 +176,7 @@ def looks_stitched(raw_dir: str) -> bool:
 def _files(raw_dir: str) -> list[tuple[int | None, str]]:
     """Return (cycle, path) of the images in a folder and its cycle folders."""
     return [
-        (cycle or cycle_number(Path(name).stem), f"{folder}/{name}")
+        (file_cycle(cycle, Path(name).stem), f"{folder}/{name}")
         for cycle, folder in cycle_folders(raw_dir)
         for name in list_folder(folder, (".tif", ".tiff", *OTHER_SUFFIXES))[1]
     ]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from tilewright.io.conventions.common import (
     RawDataError,
     cycle_folders,
-    cycle_number,
+    file_cycle,
     list_folder,
 )
 from tilewright.io.conventions.described import LocatedImage, number_cycles
@@ -72,7 +72,7 @@ def read_images(raw_dir: str, name: str) -> list[LocatedImage]:
         for file in list_folder(folder, (f".{name}",))[1]:
             path = f"{folder}/{file}"
             images = list(contents(path).images)
-            described.append((cycle or cycle_number(file), path, images))
+            described.append((file_cycle(cycle, file), path, images))
     return number_cycles(described)
 
 
