@@ -78,17 +78,7 @@ def build_manifest(
     """
     folder = str(Path(raw_dir).resolve())
     convention, options = acquisition["convention"], scan_options(acquisition)
-    planes = [
-        plane
-        for plane in select_region(scan(convention, raw_dir, options), options.region, raw_dir)
-        if plane.channel in channels.get(plane.cycle, ())
-    ]
-    if not planes:
-        raise RawDataError(
-            f"{raw_dir} holds no file of the markers table's cycles and channels by the "
-            f"convention {convention!r}; correct acquisition.convention, acquisition.pattern, "
-            "raw_dir or the markers table"
-        )
+    planes = _find(raw_dir, convention, options, channels)
     if convention == "stitched":
         headers = stitched.read_headers_of([plane.path for plane in planes])
     else:
@@ -123,6 +113,27 @@ def build_manifest(
     _write_if_changed(beside(RAW_DIR_FILE), f"{folder}\n")
     if look:
         _write_if_changed(beside(_LOOKED), digest)
+
+
+def _find(
+    raw_dir: str | os.PathLike[str],
+    convention: str,
+    options: ScanOptions,
+    channels: Mapping[int, Sequence[str]],
+) -> list[RawPlane]:
+    """Return the planes of the channels that the markers table lists."""
+    planes = [
+        plane
+        for plane in select_region(scan(convention, raw_dir, options), options.region, raw_dir)
+        if plane.channel in channels.get(plane.cycle, ())
+    ]
+    if not planes:
+        raise RawDataError(
+            f"{raw_dir} holds no file of the markers table's cycles and channels by the "
+            f"convention {convention!r}; correct acquisition.convention, acquisition.pattern, "
+            "raw_dir or the markers table"
+        )
+    return planes
 
 
 def scan_options(acquisition: Mapping[str, Any]) -> ScanOptions:

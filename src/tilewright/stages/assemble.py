@@ -23,7 +23,7 @@ from tilewright.io.ome_tiff import Compression, write_ome_tiff
 from tilewright.io.ome_zarr import create_image
 from tilewright.io.subtraction import Subtraction, write_subtractions
 from tilewright.io.transform import read_transform
-from tilewright.io.zarr_store import OmeZarrVersion
+from tilewright.io.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.background import subtract
 from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
@@ -113,15 +113,7 @@ def assemble(
             for c, plane in enumerate(planes)
             if backgrounds and plane[0] in backgrounds
         }
-
-        def one(job: tuple[int, Region]) -> None:
-            channel, region = job
-            block = sources[channel].read(inner, region)
-            if channel in taken:
-                block = taken[channel].from_block(inner, block, region)
-            writer.write(channel, region[0].start, region[1].start, block)
-
-        done = pool.map(one, jobs)
+        done = pool.map(partial(_write_block, inner, writer, sources, taken), jobs)
         for _ in tqdm(done, "registration", len(jobs), unit="chunk", mininterval=5):
             pass
         backend.give_back()
@@ -153,6 +145,21 @@ class _Source:
 
     def read(self, backend: Backend, region: Region) -> NDArray[np.uint16]:
         return resample(backend, self.mosaic, self.transform, region)
+
+
+def _write_block(
+    backend: Backend,
+    writer: StoreWriter,
+    sources: Sequence[_Source],
+    taken: Mapping[int, _Taken],
+    job: tuple[int, Region],
+) -> None:
+    """Resample one region of one channel, and take its background out."""
+    channel, region = job
+    block = sources[channel].read(backend, region)
+    if channel in taken:
+        block = taken[channel].from_block(backend, block, region)
+    writer.write(channel, region[0].start, region[1].start, block)
 
 
 def _frame(planes: Sequence[PlaneOfImage], sources: Sequence[_Source]) -> Mosaic:
