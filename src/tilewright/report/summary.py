@@ -35,11 +35,16 @@ def trusted_markers(
             at = (sample, cycle)
             here = [item for item in items if (item.sample, item.cycle) == at]
             own = [item for item in here if item.channel in ("", channel)]
-            bad = sorted({item.reason for item in own if item.verdict != "pass"})
+            bad = sorted({_reason(item) for item in own if item.verdict != "pass"})
             verdict, reasons = worst(i.verdict for i in own), ";".join(bad)
             row = (*at, channel, str(entry["marker"]), verdict, reasons if own else "not_looked_at")
             rows.append(dict(zip(_COLUMNS, row, strict=True)))
     return rows
+
+
+def _reason(item: Item) -> str:
+    """Return why an item is no pass; what could not be computed is named."""
+    return f"{item.reason}:{item.metric}" if item.value is None else item.reason
 
 
 def write_summary(
