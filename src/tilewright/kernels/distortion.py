@@ -15,13 +15,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
-
 import numpy as np
 
 from tilewright.kernels.backend import Array, Backend, Floats
 
-Interpolation = Literal["cubic", "linear"]
 #: Offsets are rounded to 1/4096 px, so that devices differ in them by no more.
 _STEPS = 4096
 #: The inverse field is a polynomial of this degree per axis: 1e-4 px where corners are off by 3 %.
@@ -153,62 +150,6 @@ def basis(points_px: Floats, shape: tuple[int, int]) -> Floats:
     terms[:, 0, 1] -= mean[0]
     terms[:, 1, 2] -= mean[1]
     return terms
-
-
-def cubic_weights(t: Any) -> list[Any]:
-    """Return the four weights of cubic convolution ``t`` after a pixel (Keys 1981; a = -0.5)."""
-    return [
-        t * (t * (1 - t / 2) - 0.5),
-        1 + t * t * (1.5 * t - 2.5),
-        t * (0.5 + t * (2 - 1.5 * t)),
-        t * t * (t - 1) / 2,
-    ]
-
-
-def sample(
-    backend: Backend,
-    pixels: Array,
-    first: tuple[int, int],
-    offset_px: tuple[Array, Array],
-    interpolation: Interpolation = "cubic",
-) -> Array:
-    """Read an image off its pixels; beyond its borders the outermost pixel repeats.
-
-    Parameters
-    ----------
-    backend : Backend
-    pixels : array of float32, shape (y, x)
-    first : tuple of int
-        Pixel (y, x) at which output pixel (0, 0) is read where the offsets are zero.
-    offset_px : tuple of array of float32, each of shape (n, m)
-        What is added to y and x of each output pixel.
-    interpolation : {"cubic", "linear"}
-
-    Returns
-    -------
-    array of float32, shape (n, m)
-    """
-    xp = backend.xp
-    height, width = pixels.shape
-    count = offset_px[0].shape
-    whole = [xp.floor(offset) for offset in offset_px]
-    parts = [o - w for o, w in zip(offset_px, whole, strict=True)]
-    cubic = interpolation == "cubic"
-    weights = [cubic_weights(t) if cubic else [1 - t, t] for t in parts]
-    before = 1 if cubic else 0
-    at_y = whole[0].astype(xp.int32) + (xp.arange(count[0], dtype=xp.int32) + first[0])[:, None]
-    at_x = whole[1].astype(xp.int32) + (xp.arange(count[1], dtype=xp.int32) + first[1])[None, :]
-    columns = [xp.clip(at_x + (k - before), 0, width - 1) for k in range(len(weights[1]))]
-    flat = pixels.ravel()
-    total = xp.zeros(count, xp.float32)
-    for k, weight in enumerate(weights[0]):
-        row = xp.clip(at_y + (k - before), 0, height - 1) * width
-        line = xp.zeros(count, xp.float32)
-        for column, across in zip(columns, weights[1], strict=True):
-            line += xp.take(flat, row + column) * across
-        line *= weight
-        total += line
-    return total
 
 
 def undistort(

@@ -1,0 +1,158 @@
+"""Positions and mosaics of tiles seen through a lens of known distortion, and through none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from tests.support.array_tiles import ArrayTiles
+from tests.support.lens_tiles import OFFSET, SIZE, Floats, even_light, lens_tiles, scale_of
+from tilewright.io.distortion import (
+    DistortionFileError,
+    read_distortion,
+    read_distortion_numbers,
+)
+from tilewright.io.mosaic import open_mosaic
+from tilewright.kernels.backend import Backend
+from tilewright.stages.stitch import StitchError, stitch
+from tilewright.stages.tile_positions import LocatedTiles, locate, write_located
+
+CORNER_PX = 2.0
+GRIDS = {"2 x 2": (2, 2), "3 x 3": (3, 3), "1 x 4": (1, 4), "4 x 5": (4, 5)}
+
+
+def placed(tiles: ArrayTiles, backend: Backend, distortion: str = "auto") -> LocatedTiles:
+    assert distortion in ("auto", "none")
+    off = {"distortion": "none"} if distortion == "none" else {}
+    return locate(tiles, even_light(), backend=backend, progress=False, **off)  # type: ignore[arg-type]
+
+
+def used(found: LocatedTiles) -> bool:
+    return found.distortion is not None and found.distortion.used
+
+
+def squared_error(found: LocatedTiles, true: Floats, scale: float) -> float:
+    """Return the mean square error of the tiles of the main island, px²."""
+    main = found.positions.island == 0
+    error = (found.yx_px - true / scale)[main]
+    return float(np.mean((error - error.mean(axis=0)) ** 2))
+
+
+@pytest.mark.parametrize("empty", [0.0, 0.4], ids=["full", "sparse"])
+@pytest.mark.parametrize("name", GRIDS)
+def test_positions_are_as_good_as_without_distortion(
+    cpu: Backend, tmp_path: Path, name: str, empty: float
+) -> None:
+    shape, scale = GRIDS[name], scale_of(CORNER_PX)
+    good, corrected, raw = [], [], []
+    for seed in (41, 42, 43) if empty == 0 or name != "1 x 4" else (44, 46, 47):
+        even, true, _ = lens_tiles(seed, *shape, 0.0, empty=empty)
+        bent, _, _ = lens_tiles(seed, *shape, CORNER_PX, empty=empty)
+        plain, same = placed(even, cpu), placed(even, cpu, "none")
+        assert not used(plain)
+        for folder, found in (("auto", plain), ("none", same)):
+            write_located(tmp_path / folder, found)
+        for file in ("positions.csv", "edges.csv", "TileConfiguration.txt"):
+            assert (tmp_path / "auto" / file).read_bytes() == (
+                tmp_path / "none" / file
+            ).read_bytes()
+        found = placed(bent, cpu)
+        assert used(found)
+        assert found.distortion is not None
+        assert found.distortion.distortion.corner_px == pytest.approx(CORNER_PX, abs=0.25)
+        good.append(squared_error(plain, true, 1.0))
+        corrected.append(squared_error(found, true, scale))
+        raw.append(squared_error(placed(bent, cpu, "none"), true, scale))
+    assert np.mean(corrected) <= 1.5**2 * np.mean(good)
+    assert np.mean(corrected) < 0.3**2 * np.mean(raw)
+
+
+def mosaic_of(
+    folder: Path, tiles: ArrayTiles, found: LocatedTiles, backend: Backend, name: str
+) -> Floats:
+    write_located(folder, found)
+    stitch(
+        tiles,
+        found.positions,
+        even_light(),
+        folder / f"{name}.zarr",
+        backend=backend,
+        voxel_um=(1.0, 0.5, 0.5),
+        chunk_px=256,
+        interpolation="cubic",
+        feather_px=None,
+        distortion=read_distortion(folder / "distortion.json"),
+    )
+    image = open_mosaic(folder / f"{name}.zarr")
+    return np.asarray(image.read(0, *(slice(0, n) for n in image.shape[1:])), np.float64)
+
+
+def misfit(image: Floats, light: Floats, true: Floats, found: LocatedTiles, scale: float) -> float:
+    """Return the noise-free error of a mosaic around the corners of tiles, over the contrast.
+
+    Where four tiles meet, each shows its corner.
+    """
+    shift = true.mean(axis=0) / scale - found.yx_px.mean(axis=0)
+    errors, contrast = [], []
+    middle = (SIZE - 1) / 2
+    for y, x in found.yx_px[: len(true) // 2]:
+        near = np.mgrid[y + SIZE - 40 : y + SIZE + 8, x + SIZE - 40 : x + SIZE + 8]
+        near = np.rint(near)
+        near = near[:, :, near[1, 0] < image.shape[1] - 4]
+        if near.shape[2] < 40:
+            continue
+        # The mosaic's middle of a tile is the specimen's: its scale is about it.
+        place = (near + (shift - middle + middle / scale)[:, None, None]) * scale
+        truth = ndimage.map_coordinates(light, place, order=3)
+        shown = image[tuple(near.astype(int))] - OFFSET
+        errors.append(ndimage.gaussian_filter(shown - truth, 1.0))
+        contrast.append(ndimage.gaussian_filter(truth, 1.0))
+    return float(np.std(errors) / np.std(contrast))
+
+
+def test_mosaics_are_free_of_distortion(cpu: Backend, guarded: Backend, tmp_path: Path) -> None:
+    scale = scale_of(CORNER_PX)
+    even, true, light = lens_tiles(51, 3, 3, 0.0)
+    bent, _, _ = lens_tiles(51, 3, 3, CORNER_PX)
+    misfits = {}
+    for name, tiles, mode, over in (
+        ("even", even, "auto", 1.0),
+        ("freed", bent, "auto", scale),
+        ("bent", bent, "none", scale),
+    ):
+        found = placed(tiles, cpu, mode)
+        image = mosaic_of(tmp_path / name, tiles, found, cpu, name)
+        misfits[name] = misfit(image, light, true, found, over)
+    assert misfits["freed"] < 1.3 * misfits["even"]
+    assert misfits["freed"] < 0.5 * misfits["bent"]
+    attributes = open_mosaic(tmp_path / "freed" / "freed.zarr").attributes
+    assert attributes["distortion_corner_px"] == pytest.approx(CORNER_PX, abs=0.1)
+    assert "distortion_corner_px" not in open_mosaic(tmp_path / "even" / "even.zarr").attributes
+    other = placed(bent, guarded)
+    np.testing.assert_allclose(other.yx_px, placed(bent, cpu).yx_px, atol=1e-3)
+
+
+def test_the_file_says_what_was_found(cpu: Backend, tmp_path: Path) -> None:
+    bent, _, _ = lens_tiles(52, 2, 3, CORNER_PX)
+    found = placed(bent, cpu)
+    write_located(tmp_path, found)
+    path = tmp_path / "distortion.json"
+    lens, numbers = read_distortion(path), read_distortion_numbers(path)
+    assert found.distortion is not None
+    assert lens is not None
+    np.testing.assert_allclose(lens.terms_px, found.distortion.distortion.terms_px, atol=1e-4)
+    assert (lens.shape, numbers["overlaps"]) == ((SIZE, SIZE), 7)
+    with pytest.raises(StitchError, match="lens distortion is of tiles of"):
+        stitch(
+            ArrayTiles(bent.stack[:, :, 2:], bent.row, bent.col, bent.nominal_px),
+            found.positions, even_light(), tmp_path / "m.zarr", backend=cpu,
+            voxel_um=(1.0, 1.0, 1.0), chunk_px=128, interpolation="cubic", feather_px=None,
+            distortion=lens,
+        )  # fmt: skip
+    for text in ("{}", "[1]", "not json", '{"used": true}'):
+        path.write_text(text)
+        with pytest.raises(DistortionFileError, match="holds no lens distortion"):
+            read_distortion(path)
