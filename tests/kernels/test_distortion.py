@@ -16,16 +16,23 @@ from tilewright.kernels.distortion_fit import Blocks, fit_distortion
 SHAPES = [(256, 256), (100, 180), (2048, 1024)]
 
 
+@pytest.mark.parametrize("meeting", [(1.0, 1.0), (0.9, 0.8)])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_positions_absorb_nothing_of_it(shape: tuple[int, int]) -> None:
-    field = Distortion(2.0, 0.7, -0.4, shape)
-    y, x = (np.linspace(0, n - 1, 2001) for n in shape)
-    top, bottom, left, right = (
-        field(np.stack(np.broadcast_arrays(*border), -1)).mean(axis=0)
-        for border in ((0.0, x), (shape[0] - 1.0, x), (y, 0.0), (y, shape[1] - 1.0))
+def test_positions_absorb_nothing_of_it(
+    shape: tuple[int, int], meeting: tuple[float, float]
+) -> None:
+    field = Distortion(2.0, 0.7, -0.4, shape, meeting)
+    y, x = ((n - 1) / 2 + n / 2 * np.linspace(-1, 1, 2001) for n in shape)
+    (top, bottom), (left, right) = (
+        ((n - 1) / 2 - n / 2 * m, (n - 1) / 2 + n / 2 * m)
+        for n, m in zip(shape, meeting, strict=True)
     )
-    np.testing.assert_allclose(bottom, top, atol=0.05 * 128 / max(shape))
-    np.testing.assert_allclose(right, left, atol=0.05 * 128 / max(shape))
+    above, below, before, after = (
+        field(np.stack(np.broadcast_arrays(at_y, at_x), -1)).mean(axis=0)
+        for at_y, at_x in ((top, x), (bottom, x), (y, left), (y, right))
+    )
+    np.testing.assert_allclose(below, above, atol=1e-2)
+    np.testing.assert_allclose(after, before, atol=1e-2)
     assert Distortion(2.0, 0.0, 0.0, shape).corner_px == pytest.approx(2.0)
 
 
@@ -99,7 +106,7 @@ def test_fused_tiles_are_undistorted(
         assert error(backend, field) < share * plain
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 2**31), st.floats(-4, 4), st.floats(-0.5, 0.5), st.floats(-0.5, 0.5))
 def test_fit_recovers_exact_displacements(seed: int, radial: float, y: float, x: float) -> None:
     rng = np.random.default_rng(seed)
@@ -110,7 +117,7 @@ def test_fit_recovers_exact_displacements(seed: int, radial: float, y: float, x:
         for block in np.linspace(30, 480, 8):
             here = np.array([block, 25.0] if number % 2 else [25.0, block])
             there = here + step
-            for _ in range(20):
+            for _ in range(6):
                 there = here + field(here[None])[0] + step - field(there[None])[0]
             overlap.append(number)
             place.append(here)
@@ -129,7 +136,7 @@ def test_fit_recovers_exact_displacements(seed: int, radial: float, y: float, x:
 
 
 def test_noise_alone_is_no_distortion() -> None:
-    """Of 1,000 sets of noise, z above 4 in both halves is met by none, above 2 by few."""
+    """Of 400 sets of noise, z above 4 in both halves is met by none, above 2 by few."""
     rng = np.random.default_rng(3)
     overlap = np.repeat(np.arange(6), 6)
     place = rng.uniform(0, 255, (36, 2))
@@ -137,7 +144,7 @@ def test_noise_alone_is_no_distortion() -> None:
     place[:, 1] = np.where(overlap % 2, place[:, 1] / 10, place[:, 1])
     step = np.where((overlap % 2)[:, None], [0.0, 226.0], [226.0, 0.0])
     z = []
-    for _ in range(1000):
+    for _ in range(400):
         moved = step + rng.standard_t(4, (36, 2)) * 0.1
         fit = fit_distortion(Blocks(overlap, place, moved, np.full((36, 2), 100.0)), (256, 256))
         assert fit is not None

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tests.support.qc_scenes import PEDESTAL, Scene, expose, make_scene, write_mosaic, write_raw
+from tilewright.io.distortion import write_distortion
 from tilewright.io.illumination import Illumination, illumination_paths, write_illumination
 from tilewright.io.mosaic import open_mosaic
-from tilewright.io.distortion import write_distortion
 from tilewright.io.positions import Edges, Positions, write_edges, write_positions
 from tilewright.kernels.backend import Backend
 from tilewright.report.figures import overlay, thumbnail

@@ -21,6 +21,8 @@ from tilewright.stages.stitch import StitchError, stitch
 from tilewright.stages.tile_positions import LocatedTiles, locate, write_located
 
 CORNER_PX = 2.0
+#: Of an overlap of 12 %.
+MEETING = 0.88
 GRIDS = {"2 x 2": (2, 2), "3 x 3": (3, 3), "1 x 4": (1, 4), "4 x 5": (4, 5)}
 
 
@@ -46,7 +48,7 @@ def squared_error(found: LocatedTiles, true: Floats, scale: float) -> float:
 def test_positions_are_as_good_as_without_distortion(
     cpu: Backend, tmp_path: Path, name: str, empty: float
 ) -> None:
-    shape, scale = GRIDS[name], scale_of(CORNER_PX)
+    shape, scale = GRIDS[name], scale_of(CORNER_PX, MEETING)
     good, corrected, raw = [], [], []
     for seed in (41, 42, 43) if empty == 0 or name != "1 x 4" else (44, 46, 47):
         even, true, _ = lens_tiles(seed, *shape, 0.0, empty=empty)
@@ -66,8 +68,10 @@ def test_positions_are_as_good_as_without_distortion(
         good.append(squared_error(plain, true, 1.0))
         corrected.append(squared_error(found, true, scale))
         raw.append(squared_error(placed(bent, cpu, "none"), true, scale))
-    assert np.mean(corrected) <= 1.5**2 * np.mean(good)
-    assert np.mean(corrected) < 0.3**2 * np.mean(raw)
+    # Two or three overlaps with few cells know the field to 5 % only.
+    allowed = 2.5 if empty and name == "1 x 4" else 1.5
+    assert np.mean(corrected) <= allowed**2 * np.mean(good)
+    assert np.mean(corrected) < 0.4**2 * np.mean(raw)
 
 
 def mosaic_of(
@@ -101,8 +105,7 @@ def misfit(image: Floats, light: Floats, true: Floats, found: LocatedTiles, scal
     for y, x in found.yx_px[: len(true) // 2]:
         near = np.mgrid[y + SIZE - 40 : y + SIZE + 8, x + SIZE - 40 : x + SIZE + 8]
         near = np.rint(near)
-        near = near[:, :, near[1, 0] < image.shape[1] - 4]
-        if near.shape[2] < 40:
+        if near[1].max() > image.shape[1] - 4:
             continue
         # The mosaic's middle of a tile is the specimen's: its scale is about it.
         place = (near + (shift - middle + middle / scale)[:, None, None]) * scale
@@ -114,10 +117,10 @@ def misfit(image: Floats, light: Floats, true: Floats, found: LocatedTiles, scal
 
 
 def test_mosaics_are_free_of_distortion(cpu: Backend, guarded: Backend, tmp_path: Path) -> None:
-    scale = scale_of(CORNER_PX)
+    scale = scale_of(CORNER_PX, MEETING)
     even, true, light = lens_tiles(51, 3, 3, 0.0)
     bent, _, _ = lens_tiles(51, 3, 3, CORNER_PX)
-    misfits = {}
+    misfits: dict[str, float] = {}
     for name, tiles, mode, over in (
         ("even", even, "auto", 1.0),
         ("freed", bent, "auto", scale),
@@ -126,8 +129,10 @@ def test_mosaics_are_free_of_distortion(cpu: Backend, guarded: Backend, tmp_path
         found = placed(tiles, cpu, mode)
         image = mosaic_of(tmp_path / name, tiles, found, cpu, name)
         misfits[name] = misfit(image, light, true, found, over)
-    assert misfits["freed"] < 1.3 * misfits["even"]
-    assert misfits["freed"] < 0.5 * misfits["bent"]
+    # What noise and interpolation leave is in the mosaic without distortion too.
+    left, gone = (misfits[name] ** 2 - misfits["even"] ** 2 for name in ("freed", "bent"))
+    assert misfits["freed"] < 1.2 * misfits["even"]
+    assert left < 0.2 * gone
     attributes = open_mosaic(tmp_path / "freed" / "freed.zarr").attributes
     assert attributes["distortion_corner_px"] == pytest.approx(CORNER_PX, abs=0.1)
     assert "distortion_corner_px" not in open_mosaic(tmp_path / "even" / "even.zarr").attributes

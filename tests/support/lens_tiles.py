@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
@@ -21,9 +23,9 @@ def brown_px(corner_px: float) -> Floats:
     return np.asarray(corner_px * (q**2).sum(axis=0) * q)
 
 
-def scale_of(corner_px: float) -> float:
-    """Return the scale that positions absorb: the tile's borders keep their mean distance."""
-    return 1.0 + float(brown_px(corner_px)[1][:, -1].mean()) / ((SIZE - 1) / 2)
+def scale_of(corner_px: float, meeting: float = 1.0) -> float:
+    """Return the scale that positions absorb: lines where tiles meet keep their mean distance."""
+    return 1.0 + corner_px * math.sqrt(2) / SIZE * (meeting**2 / 2 + 1 / 6)
 
 
 def tissue(rng: np.random.Generator, shape: tuple[int, int], empty: float) -> Floats:

@@ -29,6 +29,7 @@ def write_distortion(path: Path, fit: DistortionFit | None) -> None:
         content = {
             "used": fit.used,
             "tile_shape_px": list(lens.shape),
+            "meeting": [round(line, 6) for line in lens.meeting],
             "terms_px": dict(zip(_TERMS, _rounded(lens.terms_px.tolist()), strict=True)),
             "terms_sigma_px": dict(zip(_TERMS, _rounded(fit.terms_sigma_px.tolist()), strict=True)),
             "corner_px": round(lens.corner_px, 4),
@@ -77,8 +78,9 @@ def read_distortion(path: str | Path) -> Distortion | None:
         terms, shape = content["terms_px"], content["tile_shape_px"]
         radial, in_y, in_x = (float(terms[name]) for name in _TERMS)  # type: ignore[index]
         height, width = (int(n) for n in shape)  # type: ignore[attr-defined]
+        meet_y, meet_x = (float(line) for line in content["meeting"])  # type: ignore[attr-defined]
     except (KeyError, TypeError, ValueError) as error:
         raise DistortionFileError(
             f"{path} holds no lens distortion ({error}); make tile_positions again"
         ) from error
-    return Distortion(radial, in_y, in_x, (height, width))
+    return Distortion(radial, in_y, in_x, (height, width), (meet_y, meet_x))

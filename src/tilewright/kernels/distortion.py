@@ -7,14 +7,16 @@ corners) the specimen seen there lies off by
     radial * |q|^2 q + |q|^2 p + 2 (p . q) q
 
 Decentring is also what a radial field about another middle adds. Positions of tiles absorb any
-shift, scale and skew, so the field has none: it moves opposite borders of a tile alike in the mean.
-Right or wrong, it then leaves the mosaic's size and skew as they are.
+shift, scale and skew, so the field has none: in the mean it moves the two lines alike along which a
+tile meets its neighbours. Right or wrong, it then leaves the mosaic's size and skew as they are.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
+
 import numpy as np
 
 from tilewright.kernels.backend import Array, Backend, Floats
@@ -35,12 +37,21 @@ class Distortion:
         Brown's terms in px at the distance of a corner.
     shape : tuple of int
         (y, x) of a tile.
+    meeting : tuple of float
+        Lines (y, x) along which tiles meet, the middles of their overlaps, as a part of the way
+        from the middle of a tile to its border.
     """
 
     radial_px: float
     decentring_y_px: float
     decentring_x_px: float
     shape: tuple[int, int]
+    meeting: tuple[float, float] = (1.0, 1.0)
+
+    def with_terms(self, terms_px: Floats) -> Distortion:
+        """Return a field of the same tiles with other terms (3,)."""
+        radial, in_y, in_x = terms_px.tolist()
+        return Distortion(radial, in_y, in_x, self.shape, self.meeting)
 
     @property
     def terms_px(self) -> Floats:
@@ -49,7 +60,7 @@ class Distortion:
 
     def __call__(self, points_px: Floats) -> Floats:
         """Return by how much (n, 2) the specimen lies off what pixels (n, 2) say, (y, x) in px."""
-        return basis(points_px, self.shape) @ self.terms_px
+        return np.asarray(basis(points_px, self.shape, self.meeting) @ self.terms_px, np.float64)
 
     @property
     def corner_px(self) -> float:
@@ -73,7 +84,7 @@ class Distortion:
             offset = -self(middle + half * place + offset)
         powers = [np.vander(axis, _DEGREE + 1, increasing=True) for axis in place.T]
         design = np.einsum("ni,nj->nij", *powers).reshape(len(place), -1)
-        fitted, *_ = np.linalg.lstsq(design, offset, rcond=None)
+        fitted = np.linalg.lstsq(design, offset, rcond=None)[0]
         return np.asarray(fitted.T.reshape(2, _DEGREE + 1, _DEGREE + 1))
 
     @cached_property
@@ -88,7 +99,7 @@ class Distortion:
             np.vander((axis - m) / half, _DEGREE + 1, increasing=True)
             for axis, m in zip((y, x), middle, strict=True)
         )
-        return np.asarray(left @ self.inverse @ right.T)
+        return np.asarray(left @ self.inverse @ right.T, np.float64)
 
     def offsets(self, backend: Backend, y: Floats, x: Floats) -> tuple[Array, Array]:
         """Return where the specimen at rows ``y`` and columns ``x`` is to be read.
@@ -119,7 +130,8 @@ def _frame(shape: tuple[int, int]) -> tuple[Floats, float]:
 
 
 def _corners(shape: tuple[int, int]) -> Floats:
-    size = np.array(shape, np.float64) / np.hypot(*shape)
+    height, width = shape
+    size = np.array([height, width], np.float64) / math.hypot(height, width)
     return np.array([[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0]]) * size
 
 
@@ -134,21 +146,22 @@ def _brown(q: Floats) -> Floats:
     return np.stack([np.stack(row, -1) for row in terms], axis=1)
 
 
-def basis(points_px: Floats, shape: tuple[int, int]) -> Floats:
+def basis(
+    points_px: Floats, shape: tuple[int, int], meeting: tuple[float, float] = (1.0, 1.0)
+) -> Floats:
     """Return the field's three terms (n, 2, 3) at pixels (n, 2) of a tile of ``shape``.
 
     Shift, scale and skew are taken out: the mean of a term is zero over the tile, and the same over
-    opposite borders.
+    the two lines of ``meeting``.
     """
     middle, half = _frame(shape)
     q = (points_px - middle) / half
     a, b = (np.array(shape) / np.hypot(*shape)) ** 2
-    # Mean of the radial term over a border in units of q, and of the decentring terms over a tile.
-    mean = np.array([a + b / 3.0, b + a / 3.0])
     terms = _brown(q)
-    terms[:, :, 0] -= mean * q
-    terms[:, 0, 1] -= mean[0]
-    terms[:, 1, 2] -= mean[1]
+    # The mean of the radial term over such a line, in units of q.
+    terms[:, :, 0] -= np.array([a * meeting[0] ** 2 + b / 3.0, b * meeting[1] ** 2 + a / 3.0]) * q
+    terms[:, 0, 1] -= a + b / 3.0
+    terms[:, 1, 2] -= b + a / 3.0
     return terms
 
 
@@ -162,7 +175,9 @@ def undistort(
     """
     xp = backend.xp
     size = [np.arange(n, dtype=np.float64) for n in image.shape]
-    dy, dx = distortion.offsets(backend, *(axis + at for axis, at in zip(size, origin, strict=True)))
+    dy, dx = distortion.offsets(
+        backend, *(axis + at for axis, at in zip(size, origin, strict=True))
+    )
     rows, columns = (backend.asarray(axis) for axis in size)
     places = xp.stack([dy + rows[:, None], dx + columns[None, :]])
     pixels = backend.asarray(image)

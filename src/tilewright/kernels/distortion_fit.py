@@ -105,8 +105,7 @@ class DistortionFit:
 
     def refined(self, left: DistortionFit) -> DistortionFit:
         """Return this fit with the field added that strips show after its correction."""
-        terms = self.distortion.terms_px + left.distortion.terms_px
-        field = Distortion(*terms.tolist(), self.distortion.shape)
+        field = self.distortion.with_terms(self.distortion.terms_px + left.distortion.terms_px)
         return replace(self, distortion=field, terms_sigma_px=left.terms_sigma_px)
 
 
@@ -182,7 +181,7 @@ class _Measure:
             a, b = a.transpose(0, 2, 1), b.transpose(0, 2, 1)
         # From here on axis 1 runs along the overlap and axis 2 across it.
         ahead, across = whole[:, axis], whole[:, 1 - axis]
-        length, width = a.shape[1:]
+        length = a.shape[1]
         low, high = max(0, -int(ahead.min())), min(length, length - int(ahead.max()))
         count = min(_BLOCKS, max((high - low) // _LEAST_BLOCK, 1))
         size = max((high - low) // count, 1)
@@ -201,9 +200,7 @@ class _Measure:
         moved[:, 0] += ahead[pair]
         score = np.maximum(best.score, fine.score)
         rho = np.clip(score, 1e-3, 0.999)
-        precision = (
-            fine.curvature * (best.pixels * rho / (1.0 - rho**2))[:, None]
-        )
+        precision = fine.curvature * (best.pixels * rho / (1.0 - rho**2))[:, None]
         if axis == 1:
             moved, middle, precision = moved[:, ::-1], middle[:, ::-1], precision[:, ::-1]
         edge = math.ceil(1.5 * sigma_px / STRIDE)
@@ -235,7 +232,23 @@ def _halves(part: slice) -> list[slice]:
     return [slice(part.start, cut), slice(cut, part.stop)] if cut > part.start else []
 
 
-def fit_distortion(blocks: Blocks, shape: tuple[int, int]) -> DistortionFit | None:
+def meeting_lines(plans: Sequence[StripPlan], shape: tuple[int, int]) -> tuple[float, float]:
+    """Return along which lines (y, x) tiles of ``shape`` meet; see :class:`Distortion`.
+
+    The lines of a direction without overlaps are those of the other one.
+    """
+    found: dict[int, float] = {}
+    for plan in plans:
+        steps = np.abs(np.median(plan.displacement(plan.expected_px), axis=0)) / shape
+        axis = int(np.argmax(steps))
+        found[axis] = min(float(steps[axis]), 1.0)
+    either = next(iter(found.values()), 1.0)
+    return found.get(0, either), found.get(1, either)
+
+
+def fit_distortion(
+    blocks: Blocks, shape: tuple[int, int], meeting: tuple[float, float] = (1.0, 1.0)
+) -> DistortionFit | None:
     """Fit the field to blocks, and to either half of the overlaps to try it on the other.
 
     Every second overlap of a direction is in the other half. Weights fall with the residual as
@@ -248,6 +261,8 @@ def fit_distortion(blocks: Blocks, shape: tuple[int, int]) -> DistortionFit | No
     blocks : Blocks
     shape : tuple of int
         (y, x) of a tile.
+    meeting : tuple of float
+        Of :class:`Distortion`.
 
     Returns
     -------
@@ -257,7 +272,7 @@ def fit_distortion(blocks: Blocks, shape: tuple[int, int]) -> DistortionFit | No
     numbers, which, count = np.unique(blocks.overlap, return_inverse=True, return_counts=True)
     if np.count_nonzero(count >= 2) < 2:
         return None
-    rows = _Rows.of(blocks, which, shape)
+    rows = _Rows.of(blocks, which, shape, meeting)
     half = np.empty(len(numbers), np.int64)
     half[np.argsort(count < 2, kind="stable")] = np.arange(len(numbers)) % 2
     half = half[which].repeat(2)
@@ -274,7 +289,7 @@ def fit_distortion(blocks: Blocks, shape: tuple[int, int]) -> DistortionFit | No
         before, after = before + squares[0], after + squares[1]
     per_px = rows.precision.sum()
     return DistortionFit(
-        Distortion(*terms.tolist(), shape),
+        Distortion(0.0, 0.0, 0.0, shape, meeting).with_terms(terms),
         np.sqrt(np.diag(covariance) * together),
         (z[0], z[1]),
         (math.sqrt(before / per_px), math.sqrt(after / per_px)),
@@ -293,8 +308,11 @@ class _Rows:
     group: Ints
 
     @classmethod
-    def of(cls, blocks: Blocks, which: Ints, shape: tuple[int, int]) -> _Rows:
-        seen = [basis(blocks.place_px + move, shape) for move in (0.0, blocks.displacement_px)]
+    def of(
+        cls, blocks: Blocks, which: Ints, shape: tuple[int, int], meeting: tuple[float, float]
+    ) -> _Rows:
+        places = (blocks.place_px, blocks.place_px + blocks.displacement_px)
+        seen = [basis(place, shape, meeting) for place in places]
         group = (2 * which[:, None] + np.arange(2)).ravel()
         value = blocks.displacement_px.ravel()
         return cls(value, (seen[0] - seen[1]).reshape(-1, 3), blocks.precision.ravel(), group)
@@ -312,19 +330,20 @@ class _Rows:
         """Return terms (3,), their covariance, the scale of the errors and the weights (n,)."""
         keep = rows.astype(np.float64)
         terms, scale = np.zeros(3), 0.0
-        freedom = max(np.count_nonzero(rows) - len(np.unique(self.group[rows])), 1)
+        count = int(np.count_nonzero(rows))
+        freedom = max(count - len(np.unique(self.group[rows])), 1)
         for _ in range(_ROUNDS):
             weight = self.precision * keep
             value, design = self.centred(weight)
             left = (value - design @ terms) * np.sqrt(self.precision)
             seen = 1.4826 * float(np.median(np.abs(left[rows])))
-            scale = max(seen * math.sqrt(np.count_nonzero(rows) / freedom), 1e-9)
-            keep = rows / (1.0 + (left / (_CAUCHY * scale)) ** 2)
+            scale = max(seen * math.sqrt(count / freedom), 1e-9)
+            keep = rows * 1.0 / (1.0 + (left / (_CAUCHY * scale)) ** 2)
             weight = self.precision * keep / scale**2
             value, design = self.centred(weight)
             normal = (design * weight[:, None]).T @ design + np.eye(3) / belief_px**2
-            covariance = np.linalg.inv(normal)
-            terms = covariance @ (design.T @ (weight * value))
+            covariance = np.asarray(np.linalg.inv(normal), np.float64)
+            terms = np.asarray(covariance @ (design.T @ (weight * value)), np.float64)
         return terms, covariance, scale, keep
 
     def held_out(self, rows: Bools, terms: Floats) -> tuple[float, tuple[float, float]]:
@@ -333,7 +352,9 @@ class _Rows:
         value, design = self.centred(weight)
         field = design @ terms
         squares = float(weight @ value**2), float(weight @ (value - field) ** 2)
-        return float(weight @ (field * value)) / math.sqrt(float(weight @ field**2) + 1e-300), squares
+        return float(weight @ (field * value)) / math.sqrt(
+            float(weight @ field**2) + 1e-300
+        ), squares
 
     def overdispersion(self, terms: Floats) -> float:
         """Return by how much overlaps err more than their blocks alone would, at least 1."""

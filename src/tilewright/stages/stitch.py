@@ -69,9 +69,10 @@ def stitch(
     Counts keep their scale: the mosaic has the raw dtype, ``(raw - dark) / flat`` plus the
     illumination's pedestal, rounded; the pedestal alone outside the tiles. Its attributes are
     ``pedestal_counts``, ``clipped_low`` and ``clipped_high`` (pixels), ``feather_px``,
-    ``interpolation``, ``distortion_corner_px`` (where there is any), ``saturated_raw_px`` (raw pixels per plane), ``saturated_from_counts`` (the
-    least that saturated raw pixels become; null where there are none) and ``repaired_camera_px``
-    (null where not asked for, or fewer than eight tiles cannot tell).
+    ``interpolation``, ``distortion_corner_px`` (where one is corrected), ``saturated_raw_px`` (raw
+    pixels per plane), ``saturated_from_counts`` (the least that saturated raw pixels become; null
+    where there are none) and ``repaired_camera_px`` (null where not asked for, or fewer than eight
+    tiles cannot tell).
 
     Parameters
     ----------
@@ -207,9 +208,7 @@ def _places(tiles: TileSource, positions: Positions) -> NDArray[np.float64]:
     return shifted
 
 
-def _check(
-    tiles: TileSource, illumination: Illumination, distortion: Distortion | None
-) -> None:
+def _check(tiles: TileSource, illumination: Illumination, distortion: Distortion | None) -> None:
     size = tuple(tiles.shape[1:])
     if distortion is not None and distortion.shape != size:
         raise StitchError(

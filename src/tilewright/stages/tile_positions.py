@@ -24,7 +24,12 @@ from tilewright.io.positions import (
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.device_memory import Smallest, memory_noted
 from tilewright.kernels.distortion import Distortion, undistort
-from tilewright.kernels.distortion_fit import DistortionFit, fit_distortion, measure_blocks
+from tilewright.kernels.distortion_fit import (
+    DistortionFit,
+    fit_distortion,
+    measure_blocks,
+    meeting_lines,
+)
 from tilewright.kernels.overlap_strips import StripPlan, plan_strips
 from tilewright.kernels.position_solve import Solution, solve_positions
 from tilewright.kernels.tile_positions import (
@@ -109,7 +114,7 @@ def locate(
         The GPU's memory does not hold the strips of a pair, or those that show hot pixels.
     """
     _check(tiles, illumination, planes, sigma_px)
-    shape = tiles.shape[1:]
+    shape = tiles.shape[1], tiles.shape[2]
     plans = plan_strips(tiles.nominal_px, shape, max_shift_px)
     firsts, seconds = _read_strips(tiles, illumination, plans, planes, backend.workers, progress)
     for strips in (*firsts, *seconds):
@@ -124,7 +129,7 @@ def locate(
     def seen() -> DistortionFit | None:
         believed = overlaps.displacement_px, solution.accepted
         blocks = measure_blocks(backend, plans, firsts, seconds, *believed, sigma)
-        return fit_distortion(blocks, (shape[0], shape[1]))
+        return fit_distortion(blocks, shape, meeting_lines(plans, shape))
 
     overlaps, solution = place()
     fit = seen() if distortion == "auto" else None
@@ -223,7 +228,8 @@ def _located(
 def write_located(folder: Path, located: LocatedTiles) -> None:
     """Write ``positions.csv``, ``edges.csv``, ``TileConfiguration.txt`` and ``distortion.json``.
 
-    Each is written whole. ``folder`` is made where absent. Fiji's file names the images ``row{r}_col{c}.tif``.
+    Each is written whole. ``folder`` is made where absent. Fiji's file names the images
+    ``row{r}_col{c}.tif``.
     """
     positions = located.positions
     places = zip(positions.row.tolist(), positions.col.tolist(), strict=True)
