@@ -17,6 +17,7 @@ from tilewright.io.distortion import (
 )
 from tilewright.io.mosaic import open_mosaic
 from tilewright.kernels.backend import Backend
+from tilewright.report.overlaps import compare_tiles
 from tilewright.stages.stitch import StitchError, stitch
 from tilewright.stages.tile_positions import LocatedTiles, locate, write_located
 
@@ -136,8 +137,18 @@ def test_mosaics_are_free_of_distortion(cpu: Backend, guarded: Backend, tmp_path
     attributes = open_mosaic(tmp_path / "freed" / "freed.zarr").attributes
     assert attributes["distortion_corner_px"] == pytest.approx(CORNER_PX, abs=0.1)
     assert "distortion_corner_px" not in open_mosaic(tmp_path / "even" / "even.zarr").attributes
+    found = placed(bent, cpu)
+    lens = read_distortion(tmp_path / "freed" / "distortion.json")
+    mosaic = open_mosaic(tmp_path / "freed" / "freed.zarr")
+    known, ignored = (
+        compare_tiles(cpu, bent, mosaic, found.positions, even_light(), 0, field).overlaps
+        for field in (lens, None)
+    )
+    assert len(known) == len(ignored) == 12
+    unlike = [1.0 - np.mean([o.found.ncc_here for o in some]) for some in (known, ignored)]
+    assert unlike[0] < 0.75 * unlike[1]
     other = placed(bent, guarded)
-    np.testing.assert_allclose(other.yx_px, placed(bent, cpu).yx_px, atol=1e-3)
+    np.testing.assert_allclose(other.yx_px, found.yx_px, atol=1e-3)
 
 
 def test_the_file_says_what_was_found(cpu: Backend, tmp_path: Path) -> None:
