@@ -62,13 +62,17 @@ def test_positions_are_as_good_as_without_distortion(
             assert (tmp_path / "auto" / file).read_bytes() == (
                 tmp_path / "none" / file
             ).read_bytes()
-        found = placed(bent, cpu)
+        found, uncorrected = placed(bent, cpu), placed(bent, cpu, "none")
+        if np.count_nonzero(uncorrected.edges.accepted) < 2:
+            assert not used(found), "a single overlap cannot be held out"
+            continue
         assert used(found)
         assert found.distortion is not None
         assert found.distortion.distortion.corner_px == pytest.approx(CORNER_PX, abs=0.25)
         good.append(squared_error(plain, true, 1.0))
         corrected.append(squared_error(found, true, scale))
-        raw.append(squared_error(placed(bent, cpu, "none"), true, scale))
+        raw.append(squared_error(uncorrected, true, scale))
+    assert len(good) >= 2
     # Two or three overlaps with few cells know the field to 5 % only.
     allowed = 2.5 if empty and name == "1 x 4" else 1.5
     assert np.mean(corrected) <= allowed**2 * np.mean(good)
