@@ -176,3 +176,17 @@ def test_the_file_says_what_was_found(cpu: Backend, tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(DistortionFileError, match="holds no lens distortion"):
             read_distortion(path)
+
+
+@pytest.mark.gpu
+def test_gpu_agrees(cpu: Backend, gpu: Backend, tmp_path: Path) -> None:
+    bent, _, _ = lens_tiles(53, 3, 3, CORNER_PX)
+    expected, found = placed(bent, cpu), placed(bent, gpu)
+    assert used(expected)
+    assert used(found)
+    np.testing.assert_allclose(found.yx_px, expected.yx_px, atol=1e-3)
+    images = [
+        mosaic_of(tmp_path / backend.device, bent, expected, backend, backend.device)
+        for backend in (cpu, gpu)
+    ]
+    np.testing.assert_allclose(images[1], images[0], atol=1.0)
