@@ -79,6 +79,21 @@ def test_positions_are_as_good_as_without_distortion(
     assert np.mean(corrected) < 0.4**2 * np.mean(raw)
 
 
+def test_rows_may_lie_as_bricks_do(cpu: Backend) -> None:
+    tiles, _, light = lens_tiles(54, 4, 4, 0.0)
+    moved = tiles.nominal_px + np.stack([0 * tiles.row, 90.0 * (tiles.row % 2)], axis=1)
+    canvas = np.pad(light, ((0, 0), (0, 120)), mode="reflect")
+    places = np.rint(moved).astype(int)
+    stack = np.stack([canvas[y : y + SIZE, x : x + SIZE] for y, x in places])[:, None]
+    noise = np.random.default_rng(0).normal(OFFSET, 3.0, stack.shape)
+    bricks = ArrayTiles((stack + noise).astype(np.float32), tiles.row, tiles.col, moved)
+    found = placed(bricks, cpu)
+    assert found.distortion is not None
+    assert not found.distortion.used
+    assert found.distortion.blocks > 5 * found.distortion.overlaps
+    assert squared_error(found, places.astype(np.float64), 1.0) < 0.02**2
+
+
 def mosaic_of(
     folder: Path, tiles: ArrayTiles, found: LocatedTiles, backend: Backend, name: str
 ) -> Floats:

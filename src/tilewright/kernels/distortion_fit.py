@@ -28,6 +28,8 @@ Strips = NDArray[np.float32]
 
 #: Blocks along an overlap, and their least length in pixels of the filtered strips.
 _BLOCKS, _LEAST_BLOCK = 8, 14
+#: Part of a strip's length that the other strip shares at the usual tolerance of a stage.
+_SHARED = 0.94
 #: Overlaps of one direction that are looked at; more make the field no surer than it need be.
 _MOST = 96
 #: Pairs of strips per batch.
@@ -87,6 +89,8 @@ class DistortionFit:
         with the field of the other half.
     overlaps, blocks : int
         How many were measured.
+    used : bool
+        Whether tiles are corrected by it.
     """
 
     distortion: Distortion
@@ -95,13 +99,7 @@ class DistortionFit:
     held_out_px: tuple[float, float]
     overlaps: int
     blocks: int
-
-    @property
-    def used(self) -> bool:
-        """Whether tiles are corrected by it."""
-        without, corrected = self.held_out_px
-        sure = min(self.held_out_z) > SURE and corrected < without
-        return sure and self.distortion.corner_px >= LEAST_CORNER_PX
+    used: bool
 
     def refined(self, left: DistortionFit) -> DistortionFit:
         """Return this fit with the field added that strips show after its correction."""
@@ -181,18 +179,17 @@ class _Measure:
             a, b = a.transpose(0, 2, 1), b.transpose(0, 2, 1)
         # From here on axis 1 runs along the overlap and axis 2 across it.
         ahead, across = whole[:, axis], whole[:, 1 - axis]
-        length = a.shape[1]
-        low, high = max(0, -int(ahead.min())), min(length, length - int(ahead.max()))
-        count = min(_BLOCKS, max((high - low) // _LEAST_BLOCK, 1))
-        size = max((high - low) // count, 1)
-        tops = low + size * np.arange(count)
-        at = [(pair, int(top)) for pair in range(len(pairs)) for top in tops]
+        size = max(int(_SHARED * a.shape[1]) // _BLOCKS, _LEAST_BLOCK)
+        at = [(i, y) for i, move in enumerate(ahead) for y in _tops(a.shape[1], int(move), size)]
+        if not at:
+            return Blocks(np.zeros(0, np.int64), *(np.zeros((0, 2)) for _ in range(3)))
+        pair, top = np.array(at, np.int64).T
         cut_a = backend.xp.stack([a[i, y + ahead[i] : y + ahead[i] + size] for i, y in at])
         cut_b = backend.xp.stack([b[i, y : y + size] for i, y in at])
-        pair = np.repeat(np.arange(len(pairs)), count)
         starts = np.zeros((len(at), 1, 2), np.int64)
         starts[:, 0, 1] = across[pair]
-        middle = self._middles(cut_b, across[pair]) + np.array([y for _, y in at])[:, None] * [1, 0]
+        middle = self._middles(cut_b, across[pair])
+        middle[:, 0] += top
         with backend.fft_threads():
             best = climb(backend, cut_a, cut_b, starts, max(8.0, 3.0 * sigma_px) / STRIDE)
             fine = subpixel(backend, cut_a, cut_b, best.shift)
@@ -225,6 +222,17 @@ class _Measure:
             host = np.asarray(self.backend.to_numpy(sums), np.float64) + 1e-30
             middles.append(host @ np.arange(host.shape[1]) / host.sum(axis=1))
         return np.stack(middles, axis=1)
+
+
+def _tops(length: int, ahead: int, size: int) -> list[int]:
+    """Return where blocks of ``size`` begin in strip b, spread over what strip a has too.
+
+    >>> _tops(120, -6, 14), _tops(120, 3, 14), _tops(20, 9, 14)
+    ([6, 20, 34, 48, 63, 77, 91, 106], [0, 14, 29, 44, 58, 73, 88, 103], [])
+    """
+    low, high = max(0, -ahead), min(length, length - ahead)
+    count = min(max(high - low, 0) // size, _BLOCKS)
+    return [low + (high - low - size) * k // max(count - 1, 1) for k in range(count)]
 
 
 def _halves(part: slice) -> list[slice]:
@@ -287,14 +295,16 @@ def fit_distortion(
         test, squares = rows.held_out(half == number, other)
         z.append(test / math.sqrt(together))
         before, after = before + squares[0], after + squares[1]
-    per_px = rows.precision.sum()
+    per_px = float(rows.precision.sum())
+    field = Distortion(0.0, 0.0, 0.0, shape, meeting).with_terms(terms)
     return DistortionFit(
-        Distortion(0.0, 0.0, 0.0, shape, meeting).with_terms(terms),
+        field,
         np.sqrt(np.diag(covariance) * together),
         (z[0], z[1]),
         (math.sqrt(before / per_px), math.sqrt(after / per_px)),
         len(numbers),
         len(which),
+        min(z) > SURE and after < before and field.corner_px >= LEAST_CORNER_PX,
     )
 
 
