@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri, stdtr
 
 from tilewright.kernels.backend import Array, Backend, Bools, Floats, Ints
 from tilewright.kernels.chance import along
@@ -43,6 +44,8 @@ _ROUNDS = 10
 _CAUCHY = 2.5
 #: Spread of the terms known beforehand, as a share of half the diagonal: microscopes have less.
 _BELIEF = 0.02
+#: A spread by the median knows as much as the root mean square of this part of the values.
+_MEDIAN_SHARE = 0.37
 #: Both halves' overlaps must say so by this many standard errors: chance does in 3e-5 of sets.
 SURE = 4.0
 #: A smaller displacement of the corners is left, px: it is the error of a good position.
@@ -289,11 +292,12 @@ def fit_distortion(
     rows = replace(rows, precision=rows.precision * keep / scale**2)
     # Overlaps whose blocks err together make the test and the errors less sure.
     together = rows.overdispersion(terms)
+    freedom = _MEDIAN_SHARE * max(len(half) - 2 * len(numbers) - 3, 1)
     z, before, after = [], 0.0, 0.0
     for number in (0, 1):
         other, *_ = rows.fit(half != number, belief)
         test, squares = rows.held_out(half == number, other)
-        z.append(test / math.sqrt(together))
+        z.append(_normal(test / math.sqrt(together), freedom))
         before, after = before + squares[0], after + squares[1]
     per_px = float(rows.precision.sum())
     field = Distortion(0.0, 0.0, 0.0, shape, meeting).with_terms(terms)
@@ -306,6 +310,16 @@ def fit_distortion(
         len(which),
         min(z) > SURE and after < before and field.corner_px >= LEAST_CORNER_PX,
     )
+
+
+def _normal(t: float, freedom: float) -> float:
+    """Return the standard errors of a normal distribution that chance exceeds as often as ``t``.
+
+    >>> round(_normal(6.2, 11.0), 2), round(_normal(-1.0, 1e6), 2)
+    (3.99, -1.0)
+    """
+    chance = float(stdtr(freedom, -t))
+    return -float(ndtri(min(max(chance, 1e-300), 1.0 - 1e-16)))
 
 
 @dataclass(frozen=True)
