@@ -106,7 +106,11 @@ def named_tiles(found: LocatedTiles, folder: Path) -> tuple[NDArray[np.bool_], s
     write_located(folder, found)
     judge_stage(
         "tile_positions",
-        {"positions": folder / "positions.csv", "edges": folder / "edges.csv"},
+        {
+            "positions": folder / "positions.csv",
+            "edges": folder / "edges.csv",
+            "distortion": folder / "distortion.json",
+        },
         folder / "qc.json",
         folder / "qc.png",
         sample="s",

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tests.support.qc_scenes import PEDESTAL, Scene, expose, make_scene, write_mosaic, write_raw
+from tilewright.io.distortion import write_distortion
 from tilewright.io.illumination import Illumination, illumination_paths, write_illumination
 from tilewright.io.mosaic import open_mosaic
 from tilewright.io.positions import Edges, Positions, write_edges, write_positions
@@ -57,6 +58,7 @@ def located(folder: Path, positions: Positions, edges: Edges) -> Quality:
     (folder / "cycle1.csv").write_text("channel,row,col\n")
     files = {name: folder / f"{name}.csv" for name in ("positions", "edges")}
     files["manifest"] = folder / "cycle1.csv"
+    write_distortion(files.setdefault("distortion", folder / "distortion.json"), None)
     judge_stage("tile_positions", files, json, png, sample="s", cycle=1)
     assert np.asarray(imagecodecs.png_decode(png.read_bytes())).std() > 5
     return read_quality(json)
@@ -153,6 +155,7 @@ def stitched(
     stem = folder / "flat"
     write_illumination(stem, Illumination.from_fields(np.ones((TILE, TILE)), 100.0), {})
     write_positions(folder / "positions.csv", grid(2, 2))
+    write_distortion(folder / "distortion.json", None)
     json, png = folder / "qc.json", folder / "qc.png"
     flat, dark, _ = illumination_paths(stem)
     files = {
@@ -161,6 +164,7 @@ def stitched(
         "dark": [dark],
         "manifest": write_raw(folder, counts if raw is None else raw, (2, 2), STEP, TILE),
         "positions": folder / "positions.csv",
+        "distortion": folder / "distortion.json",
     }
     cycle: dict[str, Any] = {"sample": "s", "cycle": 1, "channels": [("1", "DAPI")]}
     judge_stage("stitch", files, json, png, **cycle)

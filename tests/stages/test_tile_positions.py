@@ -150,9 +150,9 @@ def test_files_are_whole_and_the_same_twice(cpu: Backend, tmp_path: Path) -> Non
     tiles = grid(10, 3, 4)[0]
     for name in ("first", "second"):
         write_located(tmp_path / name, located(tiles, cpu))
-    for file in ("positions.csv", "edges.csv", "TileConfiguration.txt"):
+    for file in ("positions.csv", "edges.csv", "TileConfiguration.txt", "distortion.json"):
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
-    assert len(list((tmp_path / "first").iterdir())) == 3
+    assert len(list((tmp_path / "first").iterdir())) == 4
     positions = read_positions(tmp_path / "first" / "positions.csv")
     names, yx = read_tile_configuration(tmp_path / "first" / "TileConfiguration.txt")
     np.testing.assert_array_equal(yx, np.stack([positions.y_px, positions.x_px], axis=1))

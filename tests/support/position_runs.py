@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -56,6 +58,6 @@ def fields() -> Illumination:
     return Illumination(shading(), np.full((SIZE, SIZE), 100.0, np.float32), 100.0)
 
 
-def located(tiles: ArrayTiles, backend: Backend, **options: float) -> LocatedTiles:
+def located(tiles: ArrayTiles, backend: Backend, **options: Any) -> LocatedTiles:
     planes = int(options.pop("planes", 5))
     return locate(tiles, fields(), backend=backend, planes=planes, progress=False, **options)

@@ -7,6 +7,7 @@ QUALITY_INPUTS = {
         "manifest": layout.manifest,
         "positions": layout.positions,
         "edges": layout.edges,
+        "distortion": layout.distortion,
         "mosaic": of_cycle(layout.stitch),
         "deconvolved": of_cycle(layout.deconvolve) if PLANE_OF_DECONVOLVED else [],
         "plane": of_cycle(layout.edf),

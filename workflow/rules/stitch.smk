@@ -18,7 +18,9 @@ rule illumination:
     params:
         channels=lit_channels,
         reference_channel=experiment.reference_channel,
-        positions=experiment.options("tile_positions"),
+        positions=experiment.options(
+            "tile_positions", "max_shift_px", "sigma_px", "planes"
+        ),
         options=experiment.options("illumination"),
         camera=experiment.options("camera", "offset_counts", "saturation_counts"),
     script:
@@ -34,6 +36,7 @@ rule tile_positions:
         positions=layout.positions,
         edges=layout.edges,
         tile_configuration=layout.tile_configuration,
+        distortion=layout.distortion,
     log:
         layout.log("tile_positions", CYCLE),
     benchmark:
@@ -54,6 +57,7 @@ rule stitch:
     input:
         manifest=layout.manifest,
         positions=layout.positions,
+        distortion=layout.distortion,
         flat=layout.flat,
         dark=layout.dark,
         numbers=layout.illumination_json,

@@ -14,7 +14,10 @@ given = {key: snakemake.input.get(key) for key in ("flat_file", "dark_file")}
 
 with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
     located = locate(
-        open_tiles(manifest, params.reference_channel), backend=backend, **params.positions
+        open_tiles(manifest, params.reference_channel),
+        backend=backend,
+        distortion="none",
+        **params.positions,
     )
     for index, (channel, numbers) in enumerate(
         zip(params.channels, snakemake.output.numbers, strict=True)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tilewright.io.distortion import read_distortion
 from tilewright.io.illumination import read_illumination, read_numbers
 from tilewright.io.positions import read_positions
 from tilewright.io.tiles import open_tiles
@@ -19,5 +20,6 @@ with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wi
         chunk_px=snakemake.params.output["chunk_px"],
         ome_zarr_version=snakemake.params.output["ome_zarr_version"],
         saturation_counts=read_numbers(snakemake.input.numbers)["saturation_counts"],
+        distortion=read_distortion(snakemake.input.distortion),
         **snakemake.params.options,
     )

@@ -182,6 +182,7 @@ class PositionSettings(Section):
     max_shift_px: Positive | Auto = "auto"
     sigma_px: Positive | Auto = "auto"
     planes: int = Field(default=5, ge=1)
+    distortion: Literal["auto", "none"] = "auto"
 
 
 class StitchSettings(Section):

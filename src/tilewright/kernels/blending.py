@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.distortion import Distortion
 
 Interpolation = Literal["cubic", "linear"]
 #: Positions are rounded to 1/4096 px, so that taps are the same numbers on every device.
@@ -101,6 +102,7 @@ def fuse(
     *,
     feather_px: float,
     interpolation: Interpolation = "cubic",
+    distortion: Distortion | None = None,
 ) -> tuple[Array, int, int]:
     """Fuse the region ``shape`` at ``origin`` of a mosaic from the tiles that touch it.
 
@@ -122,6 +124,8 @@ def fuse(
         Width of the linear ramp at the tiles' borders, usually their overlap.
     interpolation : {"cubic", "linear"}
         Four or two taps per axis. Borders repeat the outermost pixel.
+    distortion : Distortion, optional
+        Lens distortion that tiles are freed from as they are resampled.
 
     Returns
     -------
@@ -152,7 +156,12 @@ def fuse(
             region[target] = int(correction.pedestal + 0.5)
             continue
         parts = [
-            _tile_part(backend, tiles[k], spans[k], correction, box, interpolation) for k in members
+            _tile_part(backend, tiles[k], spans[k], correction, box, interpolation)
+            if distortion is None
+            else _undistorted_part(
+                backend, tiles[k], spans[k], correction, box, interpolation, distortion
+            )
+            for k in members
         ]
         value = _blend(xp, parts, [spans[k] for k in members], [ramps[k] for k in members], box)
         low = low + xp.count_nonzero(value < 0)
@@ -210,6 +219,79 @@ def _tile_part(
     return _weighted_sum(xp, _repeat_edges(xp, rows.T, pads[1]), taps[1], box[3] - box[2]).T
 
 
+def _undistorted_part(
+    backend: Backend,
+    tile: NDArray[Any],
+    spans: tuple[Span, Span],
+    correction: Correction,
+    box: Box,
+    interpolation: Interpolation,
+    distortion: Distortion,
+) -> Array:
+    """Return what :func:`_tile_part` does, of the tile as a lens without distortion shows it."""
+    xp = backend.xp
+    beyond = distortion.reach_px + 2
+    inside, wanted = [], []
+    for axis, span in enumerate(spans):
+        first, last = (box[2 * axis + end] - span.start for end in (0, 1))
+        inside.append(np.arange(first, last, dtype=np.float64) + span.fraction)
+        wanted.append(slice(max(first - beyond, 0), min(last + beyond, span.size)))
+    ys, xs = wanted
+    pixels = backend.asarray(tile[ys, xs], dtype=None).astype(xp.float32)
+    pixels *= correction.gain[ys, xs]
+    pixels += correction.bias[ys, xs]
+    offsets = distortion.offsets(backend, *inside)
+    moved = [offset + np.float32(s.fraction) for offset, s in zip(offsets, spans, strict=True)]
+    start = [box[2 * axis] - spans[axis].start - wanted[axis].start for axis in (0, 1)]
+    return _sample(backend, pixels, (start[0], start[1]), (moved[0], moved[1]), interpolation)
+
+
+def _sample(
+    backend: Backend,
+    pixels: Array,
+    first: tuple[int, int],
+    offset_px: tuple[Array, Array],
+    interpolation: Interpolation,
+) -> Array:
+    """Read an image off its pixels; beyond its borders the outermost pixel repeats.
+
+    Parameters
+    ----------
+    backend : Backend
+    pixels : array of float32, shape (y, x)
+    first : tuple of int
+        Pixel (y, x) at which output pixel (0, 0) is read where the offsets are zero.
+    offset_px : tuple of array of float32, each of shape (n, m)
+        What is added to y and x of each output pixel.
+    interpolation : {"cubic", "linear"}
+
+    Returns
+    -------
+    array of float32, shape (n, m)
+    """
+    xp = backend.xp
+    height, width = pixels.shape
+    count = offset_px[0].shape
+    whole = [xp.floor(offset) for offset in offset_px]
+    parts = [o - w for o, w in zip(offset_px, whole, strict=True)]
+    cubic = interpolation == "cubic"
+    weights = [_cubic(t) if cubic else [1 - t, t] for t in parts]
+    before = 1 if cubic else 0
+    at_y = whole[0].astype(xp.int32) + (xp.arange(count[0], dtype=xp.int32) + first[0])[:, None]
+    at_x = whole[1].astype(xp.int32) + (xp.arange(count[1], dtype=xp.int32) + first[1])[None, :]
+    columns = [xp.clip(at_x + (k - before), 0, width - 1) for k in range(len(weights[1]))]
+    flat = pixels.ravel()
+    total = xp.zeros(count, xp.float32)
+    for k, weight in enumerate(weights[0]):
+        row = xp.clip(at_y + (k - before), 0, height - 1) * width
+        line = xp.zeros(count, xp.float32)
+        for column, across in zip(columns, weights[1], strict=True):
+            line += xp.take(flat, row + column) * across
+        line *= weight
+        total += line
+    return total
+
+
 def _repeat_edges(xp: Any, pixels: Array, pads: tuple[int, int]) -> Array:
     """Return pixels with the first and the last row repeated; 5x faster than ``pad``."""
     before, after = pads
@@ -229,6 +311,11 @@ def _taps(fraction: float, interpolation: Interpolation) -> list[float]:
         return [1.0]
     if interpolation == "linear":
         return [1 - t, t]
+    return _cubic(t)
+
+
+def _cubic(t: Any) -> list[Any]:
+    """Return the weights of the four pixels around points ``t`` (0 to 1) after the second."""
     return [
         t * (t * (1 - t / 2) - 0.5),
         1 + t * t * (1.5 * t - 2.5),

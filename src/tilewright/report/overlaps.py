@@ -14,6 +14,7 @@ from tilewright.io.mosaic import Mosaic
 from tilewright.io.positions import Positions
 from tilewright.kernels.backend import Backend, cells
 from tilewright.kernels.camera import MIN_TILES, SAMPLE_TILES, CameraDefects, find_defects
+from tilewright.kernels.distortion import Distortion, undistort
 from tilewright.kernels.overlap_agreement import CELL_PX, LEAST_PX, StripAgreement, compare_strips
 from tilewright.report.verdict import Item, Subject
 from tilewright.stages.tile_source import TileSource
@@ -100,6 +101,7 @@ def compare_tiles(
     positions: Positions,
     illumination: Illumination,
     plane: int,
+    distortion: Distortion | None = None,
 ) -> RawAgreement:
     """Compare tiles with their neighbours and the mosaic; memory holds two rows of tiles.
 
@@ -116,6 +118,8 @@ def compare_tiles(
         With which they were fused.
     plane : int
         From 0.
+    distortion : Distortion, optional
+        Lens distortion that the mosaic was freed from.
     """
     places = positions.places()
     keys = list(zip(tiles.row.tolist(), tiles.col.tolist(), strict=True))
@@ -131,6 +135,8 @@ def compare_tiles(
         pixels = tiles.read(order[key], plane)
         pixels = pixels if defects is None else defects.repair(pixels)
         light = (pixels.astype(np.float32) - illumination.dark) / illumination.flat
+        if distortion is not None:
+            light = np.asarray(backend.to_numpy(undistort(backend, distortion, light)))
         held = {k: v for k, v in held.items() if k[0] >= key[0] - 1}
         held[key] = light
         if key in places:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.io.distortion import read_distortion
 from tilewright.io.illumination import read_illumination
 from tilewright.io.mosaic import Mosaic, open_mosaic
 from tilewright.io.positions import Positions, read_positions
@@ -41,8 +42,9 @@ CAPTION = (
 def findings(subject: Subject, files: Files) -> Findings:
     """Judge the stitched mosaic of one channel.
 
-    ``files`` are ``mosaic``, ``flat`` and ``dark`` of the channel, and ``manifest`` and
-    ``positions`` of the cycle, whose raw planes are compared where tiles overlap.
+    ``files`` are ``mosaic``, ``flat`` and ``dark`` of the channel, and ``manifest``,
+    ``positions`` and ``distortion`` of the cycle, whose raw planes are compared where tiles
+    overlap.
     """
     backend = cpu_backend()
     positions = read_positions(Path(files["positions"]))
@@ -53,7 +55,8 @@ def findings(subject: Subject, files: Files) -> Findings:
     best = scan.best_plane
     seams = seam_scores(backend, mosaic, positions, tile, best)
     tiles = open_tiles(files["manifest"], subject.channel)
-    raw = compare_tiles(backend, tiles, mosaic, positions, illumination, best)
+    lens = read_distortion(files["distortion"])
+    raw = compare_tiles(backend, tiles, mosaic, positions, illumination, best, lens)
     items = [
         *_judge(backend, subject, mosaic, scan, positions, tile, seams),
         *judge_blocks(subject, mosaic, positions, tile, best),

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from numpy.typing import NDArray
 
+from tilewright.io.distortion import read_distortion_numbers
 from tilewright.io.positions import Edges, Positions, read_edges, read_positions
 from tilewright.io.tiles import left_out_tiles
 from tilewright.report.figures import BLUE, GREY, RED, new_figure, plain, save_png
@@ -28,12 +30,12 @@ _SURE = -7.0
 CAPTION = (
     "Tiles of cycle {cycle} where they were placed; lines are overlaps: blue matched, the "
     "thicker the larger the residual, dotted red not matched. Grey squares are tiles that "
-    "nothing ties to the main island."
+    "nothing ties to the main island. The line below says what overlaps show of lens distortion."
 )
 
 
 def findings(subject: Subject, files: Files) -> Findings:
-    """Judge the tile positions of one cycle by ``positions`` and ``edges``.
+    """Judge the tile positions of one cycle by ``positions``, ``edges`` and ``distortion``.
 
     Tiles that the ``manifest`` leaves out count too.
     """
@@ -64,14 +66,35 @@ def findings(subject: Subject, files: Files) -> Findings:
         _contradicting(edges, residual, subject),
         _left_out(left_out_tiles(files["manifest"]), len(positions.row), subject),
     ]
+    lens = read_distortion_numbers(files["distortion"])
     numbers = {
         "tiles": len(positions.row),
         "edges": len(accepted),
         "islands": len(names),
         "median_residual_px": float(np.median(kept)) if kept.size else None,
         "places": [asdict(place) for place in _places(positions, doubt)],
+        "distortion": lens,
     }
-    return Findings(items, numbers, (positions, edges, main))
+    return Findings(items, numbers, (positions, edges, main, lens_line(lens)))
+
+
+def lens_line(lens: Mapping[str, Any]) -> str:
+    """Return in one line what ``distortion.json`` says.
+
+    >>> held = {"without": 0.211, "with": 0.028}
+    >>> lens_line({"used": True, "corner_px": 2.004, "held_out_px": held})
+    'lens distortion corrected: 2.00 px at the corners; held-out overlaps 0.211 px, with it 0.028'
+    >>> lens_line({"used": False})
+    'lens distortion: not measured, tiles taken as they are'
+    """
+    if "corner_px" not in lens:
+        return "lens distortion: not measured, tiles taken as they are"
+    word = "corrected" if lens["used"] else "not corrected"
+    held = lens["held_out_px"]
+    return (
+        f"lens distortion {word}: {lens['corner_px']:.2f} px at the corners; "
+        f"held-out overlaps {held['without']:.3f} px, with it {held['with']:.3f}"
+    )
 
 
 def _ends(positions: Positions, edges: Edges) -> NDArray[np.int64]:
@@ -145,9 +168,9 @@ def _precise(positions: Positions, main: NDArray[np.bool_], subject: Subject) ->
     return subject.judge("position_sigma_px", p95, "" if tied else "no tile is tied to another")
 
 
-def draw(views: Sequence[tuple[Positions, Edges, NDArray[np.bool_]]], path: Path) -> None:
+def draw(views: Sequence[tuple[Positions, Edges, NDArray[np.bool_], str]], path: Path) -> None:
     """Draw the tiles of a cycle and their overlaps."""
-    ((positions, edges, main),) = views
+    ((positions, edges, main, line),) = views
     at = {place: (x, y) for place, (y, x) in positions.places().items()}
     extent = [np.ptp(positions.y_px) + 1, np.ptp(positions.x_px) + 1]
     width = 8.0
@@ -163,7 +186,7 @@ def draw(views: Sequence[tuple[Positions, Edges, NDArray[np.bool_]]], path: Path
     axes.invert_yaxis()
     axes.set_aspect("equal")
     axes.margins(0.08)
-    plain(axes, "", "x, px")
+    plain(axes, "", f"x, px\n{line}")
     axes.set_ylabel("y, px", fontsize=8)
     save_png(figure, path)
 

@@ -36,6 +36,7 @@ from tilewright.stages.tile_windows import Region, halves, spans
 if TYPE_CHECKING:
     from tilewright.io.illumination import Illumination
     from tilewright.io.positions import Positions
+    from tilewright.kernels.distortion import Distortion
 
 #: On a GPU the threads only read, move and write: four keep one device busy.
 _GPU_THREADS = 4
@@ -60,6 +61,7 @@ def stitch(
     feather_px: float | None,
     saturation_counts: float | None = None,
     repair_pixels: bool = True,
+    distortion: Distortion | None = None,
     ome_zarr_version: OmeZarrVersion = "0.4",
 ) -> None:
     """Fuse the tiles of one cycle and channel into a mosaic.
@@ -67,9 +69,10 @@ def stitch(
     Counts keep their scale: the mosaic has the raw dtype, ``(raw - dark) / flat`` plus the
     illumination's pedestal, rounded; the pedestal alone outside the tiles. Its attributes are
     ``pedestal_counts``, ``clipped_low`` and ``clipped_high`` (pixels), ``feather_px``,
-    ``interpolation``, ``saturated_raw_px`` (raw pixels per plane), ``saturated_from_counts`` (the
-    least that saturated raw pixels become; null where there are none) and ``repaired_camera_px``
-    (null where not asked for, or fewer than eight tiles cannot tell).
+    ``interpolation``, ``distortion_corner_px`` (where one is corrected), ``saturated_raw_px`` (raw
+    pixels per plane), ``saturated_from_counts`` (the least that saturated raw pixels become; null
+    where there are none) and ``repaired_camera_px`` (null where not asked for, or fewer than eight
+    tiles cannot tell).
 
     Parameters
     ----------
@@ -95,6 +98,8 @@ def stitch(
         Raw counts from which a pixel is saturated; None is the largest of the pixel type.
     repair_pixels : bool
         Replace camera pixels that stand out in at least half of the tiles by their neighbours.
+    distortion : Distortion, optional
+        Lens distortion with which the positions were made.
     ome_zarr_version : {"0.4", "0.5"}
         Version of OME-NGFF.
 
@@ -107,7 +112,7 @@ def stitch(
     """
     output = Path(output)
     places = _places(tiles, positions)
-    _check(tiles, illumination)
+    _check(tiles, illumination, distortion)
     if feather_px is None:
         feather_px = overlap_px(tiles.row, tiles.col, places, tiles.shape[1:])
     height, width = tiles.shape[1:]
@@ -116,7 +121,7 @@ def stitch(
         backend, illumination.flat, illumination.dark, illumination.pedestal
     )
     shape = (max(ys.stop for ys, _ in covered), max(xs.stop for _, xs in covered))
-    plan = StitchPlan(covered, shape, chunk_px, correction, feather_px, interpolation)
+    plan = StitchPlan(covered, shape, chunk_px, correction, feather_px, interpolation, distortion)
     pedestal = int(illumination.pedestal + 0.5)
     ceiling = np.iinfo(tiles.dtype).max if saturation_counts is None else saturation_counts
     with create_mosaic(
@@ -142,6 +147,8 @@ def stitch(
             ),
             "repaired_camera_px": None if planes.defects is None else len(planes.defects),
         }
+        if distortion is not None:
+            mosaic.attributes["distortion_corner_px"] = round(distortion.corner_px, 4)
 
 
 def _least_saturated(illumination: Illumination, ceiling: float) -> int:
@@ -201,8 +208,13 @@ def _places(tiles: TileSource, positions: Positions) -> NDArray[np.float64]:
     return shifted
 
 
-def _check(tiles: TileSource, illumination: Illumination) -> None:
+def _check(tiles: TileSource, illumination: Illumination, distortion: Distortion | None) -> None:
     size = tuple(tiles.shape[1:])
+    if distortion is not None and distortion.shape != size:
+        raise StitchError(
+            f"the lens distortion is of tiles of {distortion.shape}, but the tiles have {size}; "
+            "make tile_positions again from the same raw tiles"
+        )
     for name, field in (("flat-field", illumination.flat), ("dark-field", illumination.dark)):
         if field.shape != size:
             raise StitchError(f"the {name} has shape {field.shape}, but the tiles have {size}")
@@ -263,6 +275,7 @@ class StitchPlan:
     correction: Correction
     feather_px: float
     interpolation: Interpolation
+    distortion: Distortion | None = None
 
     def touching(self, region: Region) -> list[int]:
         """Return the tiles that share pixels with a region of the mosaic."""
@@ -299,6 +312,7 @@ def fuse_chunk(
             (rows.stop - rows.start, columns.stop - columns.start),
             feather_px=plan.feather_px,
             interpolation=plan.interpolation,
+            distortion=plan.distortion,
         )
         return part, backend.to_numpy(pixels), low, high
 

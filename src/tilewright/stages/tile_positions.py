@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from tilewright.io.distortion import write_distortion
 from tilewright.io.illumination import Illumination
 from tilewright.io.positions import (
     Edges,
@@ -22,6 +23,13 @@ from tilewright.io.positions import (
 )
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.device_memory import Smallest, memory_noted
+from tilewright.kernels.distortion import Distortion, undistort
+from tilewright.kernels.distortion_fit import (
+    DistortionFit,
+    fit_distortion,
+    measure_blocks,
+    meeting_lines,
+)
 from tilewright.kernels.overlap_strips import StripPlan, plan_strips
 from tilewright.kernels.position_solve import Solution, solve_positions
 from tilewright.kernels.tile_positions import (
@@ -47,11 +55,14 @@ class LocatedTiles:
     edges : Edges
     sigma_px : float
         Width of the LoG used.
+    distortion : DistortionFit or None
+        What overlaps say of lens distortion; None where they say nothing or were not asked.
     """
 
     positions: Positions
     edges: Edges
     sigma_px: float
+    distortion: DistortionFit | None = None
 
     @property
     def yx_px(self) -> NDArray[np.float64]:
@@ -68,6 +79,7 @@ def locate(
     max_shift_px: float | None = None,
     sigma_px: float | None = None,
     planes: int = 5,
+    distortion: Literal["auto", "none"] = "auto",
     progress: bool = True,
 ) -> LocatedTiles:
     """Find the positions of tiles from their overlaps.
@@ -89,6 +101,8 @@ def locate(
         Width of the Laplacian of Gaussian; chosen from the data by default.
     planes : int
         Evenly spaced z-planes averaged before correlation.
+    distortion : {"auto", "none"}
+        Whether lens distortion is estimated, and corrected where held-out overlaps confirm it.
     progress : bool
         Show a progress bar on stderr.
 
@@ -100,7 +114,7 @@ def locate(
         The GPU's memory does not hold the strips of a pair, or those that show hot pixels.
     """
     _check(tiles, illumination, planes, sigma_px)
-    shape = tiles.shape[1:]
+    shape = tiles.shape[1], tiles.shape[2]
     plans = plan_strips(tiles.nominal_px, shape, max_shift_px)
     firsts, seconds = _read_strips(tiles, illumination, plans, planes, backend.workers, progress)
     for strips in (*firsts, *seconds):
@@ -108,9 +122,43 @@ def locate(
             flatten(backend, strips)
         repair_pixels(backend, strips)
     sigma = choose_sigma(backend, plans, firsts, seconds) if sigma_px is None else sigma_px
+
+    def place() -> tuple[Overlaps, Solution]:
+        return _place(backend, tiles, plans, firsts, seconds, sigma, max_shift_px, progress)
+
+    def seen() -> DistortionFit | None:
+        believed = overlaps.displacement_px, solution.accepted
+        blocks = measure_blocks(backend, plans, firsts, seconds, *believed, sigma)
+        return fit_distortion(blocks, shape, meeting_lines(plans, shape))
+
+    overlaps, solution = place()
+    fit = seen() if distortion == "auto" else None
+    if fit is not None and fit.used:
+        _undistort_strips(backend, fit.distortion, plans, firsts, seconds)
+        overlaps, solution = place()
+        # Blocks that distortion bends tell 2 % too little: what is left of it is 0.1 %.
+        left = seen()
+        if left is not None:
+            _undistort_strips(backend, left.distortion, plans, firsts, seconds)
+            overlaps, solution = place()
+            fit = fit.refined(left)
+    return _located(tiles, overlaps, solution, sigma, fit)
+
+
+def _place(
+    backend: Backend,
+    tiles: TileSource,
+    plans: list[StripPlan],
+    firsts: list[Strips],
+    seconds: list[Strips],
+    sigma_px: float,
+    max_shift_px: float | None,
+    progress: bool,
+) -> tuple[Overlaps, Solution]:
+    """Measure all overlaps and solve for the positions."""
     total = sum(len(plan.pairs) for plan in plans)
     with _bar("tile_positions: correlate", total, progress) as bar:
-        overlaps = measure_overlaps(backend, plans, firsts, seconds, sigma, bar.update)
+        overlaps = measure_overlaps(backend, plans, firsts, seconds, sigma_px, bar.update)
     tolerance = max((plan.max_shift_px for plan in plans), default=0.0)
     solution = solve_positions(
         tiles.nominal_px,
@@ -119,9 +167,23 @@ def locate(
         overlaps.displacement_px,
         overlaps.sigma_px,
         overlaps.chance,
-        tolerance or max_shift_px or 0.03 * min(shape),
+        tolerance or max_shift_px or 0.03 * min(tiles.shape[1:]),
     )
-    return _located(tiles, overlaps, solution, sigma)
+    return overlaps, solution
+
+
+def _undistort_strips(
+    backend: Backend,
+    distortion: Distortion,
+    plans: list[StripPlan],
+    firsts: list[Strips],
+    seconds: list[Strips],
+) -> None:
+    """Resample all strips in place as a lens without distortion shows them."""
+    for plan, *both in zip(plans, firsts, seconds, strict=True):
+        for strips, origin in zip(both, (plan.origin_a, plan.origin_b), strict=True):
+            for strip in strips:
+                strip[:] = backend.to_numpy(undistort(backend, distortion, strip, origin))
 
 
 def _check(
@@ -142,7 +204,11 @@ def _check(
 
 
 def _located(
-    tiles: TileSource, overlaps: Overlaps, solution: Solution, sigma_px: float
+    tiles: TileSource,
+    overlaps: Overlaps,
+    solution: Solution,
+    sigma_px: float,
+    distortion: DistortionFit | None,
 ) -> LocatedTiles:
     y, x = solution.position_px.T
     a, b = overlaps.pairs.T
@@ -155,19 +221,22 @@ def _located(
             np.asarray(np.round(np.log10(solution.chance), 2), np.float64),
         ),
         sigma_px,
+        distortion,
     )
 
 
 def write_located(folder: Path, located: LocatedTiles) -> None:
-    """Write ``positions.csv``, ``edges.csv`` and ``TileConfiguration.txt``, each whole.
+    """Write ``positions.csv``, ``edges.csv``, ``TileConfiguration.txt`` and ``distortion.json``.
 
-    ``folder`` is made where absent. Fiji's file names the images ``row{r}_col{c}.tif``.
+    Each is written whole. ``folder`` is made where absent. Fiji's file names the images
+    ``row{r}_col{c}.tif``.
     """
     positions = located.positions
     places = zip(positions.row.tolist(), positions.col.tolist(), strict=True)
     names = [f"row{r}_col{c}.tif" for r, c in places]
     write_tile_configuration(folder / "TileConfiguration.txt", names, located.yx_px)
     write_edges(folder / "edges.csv", located.edges)
+    write_distortion(folder / "distortion.json", located.distortion)
     write_positions(folder / "positions.csv", positions)
 
 

@@ -24,6 +24,7 @@ from tests.support.runs import Run, make_run
 from tilewright.config.checks import check_raw
 from tilewright.config.experiment import Experiment, load_experiment
 from tilewright.config.layout import Layout
+from tilewright.io.distortion import read_distortion
 from tilewright.io.illumination import (
     Illumination,
     read_illumination,
@@ -115,7 +116,7 @@ class Bench:
             open_tiles(manifest, "1"),
             backend=_BACKEND,
             progress=False,
-            **self.experiment.options("tile_positions"),
+            **{**self.experiment.options("tile_positions"), "distortion": "none"},
         )
         illumination, numbers = estimate_illumination(
             open_tiles(manifest, channel),
@@ -158,6 +159,7 @@ class Bench:
             saturation_counts=read_numbers(self.path("illumination_json", cycle, channel))[
                 "saturation_counts"
             ],
+            distortion=read_distortion(self.path("distortion", cycle)),
             **{**self.experiment.options("stitch"), **options},
         )
 
@@ -242,12 +244,14 @@ class Bench:
             "illumination": {"flat": of("flat"), "numbers": of("illumination_json")},
             "tile_positions": {
                 "positions": self.path("positions", cycle), "edges": self.path("edges", cycle),
+                "distortion": self.path("distortion", cycle),
                 "manifest": self.path("manifest", cycle),
             },
             "stitch": {
                 "mosaic": of("stitch"), "flat": of("flat"), "dark": of("dark"),
                 "manifest": self.path("manifest", cycle),
                 "positions": self.path("positions", cycle),
+                "distortion": self.path("distortion", cycle),
             },
             "deconvolve": {"mosaic": of("stitch"), "deconvolved": of("deconvolve")},
             "edf": {"plane": of("edf"), "height": of("height"), "mosaic": of("stitch")},
