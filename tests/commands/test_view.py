@@ -42,13 +42,23 @@ def started(*arguments: str, **environment: str) -> Iterator[tuple[list[str], st
     hidden = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
     kept = {name: value for name, value in os.environ.items() if name not in hidden}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env={**kept, **environment}, **pipes) as process:
+    # A shell ignores the signal for what it starts in the background, and so would this process.
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        begun = subprocess.Popen(command, env={**kept, **environment}, **pipes)
+    finally:
+        signal.signal(signal.SIGINT, heard)
+    with begun as process:
         try:
             lines = list(iter(process.stdout.readline, "Ctrl-C ends it\n"))  # type: ignore[union-attr]
             yield lines, lines[0].split()[-1]
         finally:
             process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0
+            try:
+                ended = process.wait(10)
+            finally:
+                process.kill()
+        assert ended == 0
         assert process.stderr.read() == ""  # type: ignore[union-attr]
 
 

@@ -88,15 +88,16 @@ def build_manifest(
     scale = acquisition.get("counts_per_unit")
     shape_px, odd = _common_shape(headers, scale, alike=convention != "stitched")
     problems = odd + problems
-    grid = None
+    grid, absent = None, list[str]()
     if shape_px:
         grid = arrange(planes, options, shape_px)
         left_out: dict[int, list[tuple[int, int]]] = {}
         if acquisition.get("missing") == "fill" and not grid.problems:
             planes, left_out = leave_out(grid, planes, channels)
-        problems += grid.problems or completeness(grid, planes, channels, left_out)
+        absent = [] if grid.problems else completeness(grid, planes, channels, left_out)
+        problems += grid.problems or absent
     if problems or grid is None:
-        raise RawDataError(_message(raw_dir, problems))
+        raise RawDataError(_message(raw_dir, problems, incomplete=bool(absent)))
     tables = {}
     for cycle in manifests:
         own = [plane for plane in planes if plane.cycle == cycle]
@@ -235,7 +236,9 @@ def _common_shape(
     return (height, width), problems
 
 
-def _message(raw_dir: str | os.PathLike[str], problems: list[str]) -> str:
+def _message(
+    raw_dir: str | os.PathLike[str], problems: list[str], *, incomplete: bool = False
+) -> str:
     listed = "".join(f"\n  - {problem}" for problem in problems[:_LISTED])
     more = len(problems) - _LISTED
     return (
@@ -243,8 +246,9 @@ def _message(raw_dir: str | os.PathLike[str], problems: list[str]) -> str:
         f"{raw_dir}:{listed}"
         + (f"\n  ... and {more} more" if more > 0 else "")
         + "\nCopy such files again from the microscope, correct the config where it is named, or "
-        "take the cycle or channel out of the markers table. Tiles that lack planes can be left "
-        "out: acquisition.missing: fill."
+        "take the cycle or channel out of the markers table."
+        + " Tiles that lack planes can be left out: acquisition.missing: fill."
+        * incomplete
     )
 
 
