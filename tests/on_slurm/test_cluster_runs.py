@@ -273,6 +273,8 @@ def test_image_rules_give_the_same_bytes_as_on_one_machine(
     here = make_run(tmp_path / "here", **TINY)
     here.snakemake("registration")
     there = make_run(tmp_path / "there", raw=tmp_path / "here/raw", **TINY)
+    # so few jobs would all take the GPUs
+    there.edit(resources={"edf_plane": {"device": "cpu"}})
     run = ClusterRun(
         quiet_slurm, there.folder, REPO / "workflow/Snakefile", ("registration", "qc")
     ).prepare()
