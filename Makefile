@@ -3,9 +3,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := demo
 VIV := @vivjs/loaders@0.21 @xmldom/xmldom@0.9
-VITESSCE_NEEDS := aiofiles generate-tiff-offsets starlette ujson
+VITESSCE := vitessce aiofiles generate-tiff-offsets starlette ujson
+# palom asks for an older scikit-image, which would be compiled, and runs with this one.
+PALOM := dask fire imagecodecs loguru matplotlib napari-lazy-openslide opencv-python-headless \
+	openslide-bin ome-types pint scikit-image scikit-learn tqdm 'yamale<5'
 
-.PHONY: demo test check lint consumers clean
+.PHONY: demo test check lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/tilewright demo --output $(DEMO)
@@ -17,7 +20,7 @@ demo: $(VENV)/.installed
 
 # The cluster's tests wait most of the time: a third worker keeps two cores busy.
 # LONG=1 adds the faults that take minutes (killed coordinators, full disks).
-test: $(VENV)/.installed-test lint
+test: $(VENV)/.installed-test $(VENV)/.installed-consumers lint
 	tests/install_packages Slurm slurm-wlm slurmdbd mariadb-server munge
 	tests/install_packages viewer chromium
 	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --durations 40 \
@@ -42,14 +45,16 @@ $(VENV)/.installed: pyproject.toml
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
-	-npm install --silent --no-audit --no-fund --prefix $(VENV)/consumers $(VIV)
 	touch $@
 
-# palom and Vitessce do not install beside tilewright, since they want zarr 2; palom is compiled
-# unless PYTHON is 3.10.
-consumers:
+# Readers of the images that do not install beside tilewright, since they want zarr 2, and Viv's, which
+# is for Node.js. Their tests skip where they are missing.
+$(VENV)/.installed-consumers: $(VENV)/.installed
 	$(PYTHON) -m venv $(VENV)/consumers
-	$(VENV)/consumers/bin/pip install --quiet palom vitessce $(VITESSCE_NEEDS)
+	-$(VENV)/consumers/bin/pip install --quiet --only-binary :all: $(VITESSCE) $(PALOM)
+	-$(VENV)/consumers/bin/pip install --quiet --no-deps palom
+	-npm install --silent --no-audit --no-fund --prefix $(VENV)/consumers $(VIV)
+	touch $@
 
 clean:
 	rm -rf $(DEMO) .snakemake
