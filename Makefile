@@ -6,7 +6,7 @@ VIV := @vivjs/loaders@0.21 @xmldom/xmldom@0.9
 VITESSCE := vitessce aiofiles generate-tiff-offsets starlette ujson
 # palom asks for an older scikit-image, which would be compiled, and runs with this one.
 PALOM := dask fire imagecodecs loguru matplotlib napari-lazy-openslide opencv-python-headless \
-	openslide-bin ome-types pint scikit-image scikit-learn tqdm 'yamale<5'
+	openslide-bin ome-types pint scikit-image scikit-learn 'tifffile<2025.5.21' tqdm 'yamale<5'
 
 .PHONY: demo test check lint clean
 

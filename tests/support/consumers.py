@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-#: Python that has what needs another Zarr than ours, and Viv's modules: ``make test`` installs them.
+#: Python that has what needs another Zarr than ours, and Viv: `make test` installs both.
 OTHER_PYTHON = Path(sys.prefix) / "consumers/bin/python"
 VIV = Path(sys.prefix) / "consumers/node_modules"
 
@@ -30,14 +30,16 @@ def said_elsewhere(library: str, code: str, *args: str) -> str:
         check=False,
     ).returncode  # fmt: skip
     if not found:
-        pytest.skip(f"{library} needs zarr 2 and is not in {OTHER_PYTHON.parent}: make test installs it")
+        pytest.skip(
+            f"{library} needs zarr 2 and is not in {OTHER_PYTHON.parent}; make test installs it"
+        )
     return _said([python, "-W", "ignore", "-c", code, *args], {})
 
 
 def said_by_viv(script: Path, *args: str) -> str:
     """Return what a script of Node.js prints that finds Viv by its first argument."""
     if not (VIV / "@vivjs/loaders").exists():
-        pytest.skip(f"@vivjs/loaders is not in {VIV}: make test installs it")
+        pytest.skip(f"@vivjs/loaders is not in {VIV}; make test installs it")
     return _said(["node", str(script), str(VIV), *args], {})
 
 
