@@ -78,7 +78,7 @@ class StitchedImage:
     whole: bool = False
 
 
-class LocatedImage(NamedTuple):
+class CycleImage(NamedTuple):
     """An image and the cycle that it belongs to."""
 
     cycle: int
@@ -106,7 +106,7 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
     ]
 
 
-def read_images(raw_dir: str) -> list[LocatedImage]:
+def read_images(raw_dir: str) -> list[CycleImage]:
     """Return the image of every cycle, ordered by cycle.
 
     The cycle is told by the folder or the file name (``cycle2``). Where none tells, each file is
@@ -129,7 +129,7 @@ def read_images(raw_dir: str) -> list[LocatedImage]:
                 "move others away"
             )
         located[cycle] = read_image(path)
-    return [LocatedImage(cycle, located[cycle]) for cycle in sorted(located)]
+    return [CycleImage(cycle, located[cycle]) for cycle in sorted(located)]
 
 
 def read_headers_of(paths: list[str]) -> dict[str, raw_headers.RawHeader]:
@@ -137,7 +137,7 @@ def read_headers_of(paths: list[str]) -> dict[str, raw_headers.RawHeader]:
     return {path: read_image(path).header for path in dict.fromkeys(paths)}
 
 
-def lossy_sentences(located: list[LocatedImage]) -> list[str]:
+def lossy_sentences(located: list[CycleImage]) -> list[str]:
     """Return a sentence for images whose pixels are compressed with loss."""
     names = [Path(image.path).name for _, image in located if image.lossy]
     if not names:
