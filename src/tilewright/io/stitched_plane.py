@@ -15,8 +15,8 @@ import tifffile
 import zarr
 from numpy.typing import NDArray
 
-from tilewright.io.conventions.common import RAW_DIR_FILE, RawDataError
-from tilewright.io.tiles import DAMAGED
+from tilewright.io.conventions.common import RawDataError
+from tilewright.io.tiles import DAMAGED, of_manifest
 
 #: Side of the windows that are looked at before any work starts.
 _WINDOW_PX = 1024
@@ -159,12 +159,7 @@ def open_stitched(manifest: str | Path, channel: str) -> StitchedPlane:
     RawDataError
         The manifest has no such channel.
     """
-    table = Path(manifest)
-    raw_dir = table.with_name(RAW_DIR_FILE).read_text("utf-8").rstrip("\n")
-    plane = _of_table(table.read_text("utf-8"), channel, raw_dir)
-    if plane is None:
-        raise RawDataError(f"{manifest} has no channel {channel!r}; correct the markers table")
-    return plane
+    return of_manifest(manifest, channel, _of_table)
 
 
 def _of_table(text: str, channel: str, raw_dir: str) -> StitchedPlane | None:

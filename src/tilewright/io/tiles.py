@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import tifffile
@@ -18,6 +19,7 @@ from tilewright.io.conventions.common import RAW_DIR_FILE, RawDataError
 #: What readers and codecs raise on damaged data: codec errors are RuntimeErrors, and a
 #: ``TiffFileError`` is a ValueError.
 DAMAGED = containers.DAMAGED
+_T = TypeVar("_T")
 
 
 class _Page(NamedTuple):
@@ -158,12 +160,25 @@ def open_tiles(manifest: str | Path, channel: str) -> Tiles:
     RawDataError
         The manifest has no such channel.
     """
+    return of_manifest(manifest, channel, tiles_of_table)
+
+
+def of_manifest(
+    manifest: str | Path, channel: str, of_table: Callable[[str, str, str], _T | None]
+) -> _T:
+    """Return what ``of_table`` makes of a manifest's text, a channel and the raw folder.
+
+    Raises
+    ------
+    RawDataError
+        The manifest has no such channel.
+    """
     table = Path(manifest)
     raw_dir = table.with_name(RAW_DIR_FILE).read_text("utf-8").rstrip("\n")
-    tiles = tiles_of_table(table.read_text("utf-8"), channel, raw_dir)
-    if tiles is None:
+    found = of_table(table.read_text("utf-8"), channel, raw_dir)
+    if found is None:
         raise RawDataError(f"{manifest} has no channel {channel!r}; correct the markers table")
-    return tiles
+    return found
 
 
 def left_out_tiles(manifest: str | Path) -> list[tuple[int, int]]:

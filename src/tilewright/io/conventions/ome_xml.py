@@ -112,7 +112,7 @@ def describe_image(xml: str, source: str, index: int) -> OmeDescription:
     from xml.etree import ElementTree
 
     try:
-        pixels = list(_all(ElementTree.fromstring(xml), "Pixels"))[index]
+        pixels = list(elements_named(ElementTree.fromstring(xml), "Pixels"))[index]
         return OmeDescription(
             _channels(pixels, _whole(pixels, "SizeC", 1, least=1)),
             _size(pixels, "PhysicalSizeX"),
@@ -129,10 +129,10 @@ class _BadXmlError(ValueError):
 
 
 def _images(root: ElementTree.Element) -> Iterator[OmeImage]:
-    lens = next(_all(root, "Objective"), None)
-    medium = next(_all(root, "ObjectiveSettings"), None)
-    for image in _all(root, "Image"):
-        pixels = next(_all(image, "Pixels"), None)
+    lens = next(elements_named(root, "Objective"), None)
+    medium = next(elements_named(root, "ObjectiveSettings"), None)
+    for image in elements_named(root, "Image"):
+        pixels = next(elements_named(image, "Pixels"), None)
         if pixels is None:
             continue
         sizes = {axis: _whole(pixels, f"Size{axis}", 1, least=1) for axis in "ZCT"}
@@ -142,9 +142,9 @@ def _images(root: ElementTree.Element) -> Iterator[OmeImage]:
             )
         if math.prod(sizes.values()) > _MOST_PLANES:
             raise _BadXmlError(f"SizeZ x SizeC is {math.prod(sizes.values())}, which no image has")
-        place, key = next(_all(pixels, "Plane"), None), "Position{}"
+        place, key = next(elements_named(pixels, "Plane"), None), "Position{}"
         if place is None or place.get("PositionX") is None:
-            place, key = next(_all(image, "StageLabel"), None), "{}"
+            place, key = next(elements_named(image, "StageLabel"), None), "{}"
         unit = place.get(f"{key.format('X')}Unit", "µm") if place is not None else "µm"
         yield OmeImage(
             channels=_channels(pixels, sizes["C"]),
@@ -160,7 +160,7 @@ def _images(root: ElementTree.Element) -> Iterator[OmeImage]:
         )
 
 
-def _all(element: ElementTree.Element, name: str) -> Iterator[ElementTree.Element]:
+def elements_named(element: ElementTree.Element, name: str) -> Iterator[ElementTree.Element]:
     """Yield descendants by name, whatever year's namespace the file is in."""
     for child in element.iter():
         if child.tag.rpartition("}")[2] == name:
@@ -211,13 +211,13 @@ def _size(element: ElementTree.Element | None, key: str) -> float | None:
 
 def _channels(pixels: ElementTree.Element, count: int) -> list[OmeChannel]:
     exposures: dict[int, float] = {}
-    for plane in _all(pixels, "Plane"):
+    for plane in elements_named(pixels, "Plane"):
         exposure = _number(plane, "ExposureTime")
         if exposure is not None:
             # Seconds are the schema's default.
             scale = 1.0 if plane.get("ExposureTimeUnit") == "ms" else 1000.0
             exposures.setdefault(_whole(plane, "TheC", 0, least=0), exposure * scale)
-    described = list(_all(pixels, "Channel"))
+    described = list(elements_named(pixels, "Channel"))
     channels = []
     for index in range(count):
         channel = described[index] if index < len(described) else None
@@ -242,7 +242,7 @@ def _planes(pixels: ElementTree.Element, sizes: dict[str, int]) -> list[OmePlane
     index = {place: number for number, place in enumerate(places)}
     c, z = axes.index("C"), axes.index("Z")
     planes: list[OmePlane] = []
-    for data in _all(pixels, "TiffData"):
+    for data in elements_named(pixels, "TiffData"):
         first = tuple(_whole(data, f"First{axis}", 0, least=0) for axis in axes)
         if first not in index:
             raise _BadXmlError(f"a TiffData begins at {axes} {first}, where the image has {sizes}")
@@ -271,7 +271,7 @@ def _planes(pixels: ElementTree.Element, sizes: dict[str, int]) -> list[OmePlane
 
 def _file(data: ElementTree.Element) -> str | None:
     """Return the name of the file beside this one that a TiffData names."""
-    uuid = next(_all(data, "UUID"), None)
+    uuid = next(elements_named(data, "UUID"), None)
     name = uuid.get("FileName") if uuid is not None else None
     if name is not None and (not name.isprintable() or set(name) & set("/\\") or name == ".."):
         raise _BadXmlError(f"a plane is in the file {name[:80]!r}; it must be beside this one")

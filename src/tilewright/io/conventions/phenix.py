@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 from tilewright.io.conventions.common import RawDataError, cycle_folders
 from tilewright.io.conventions.described import LocatedImage, number_cycles
-from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane
+from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane, elements_named
 
 #: Harmony's names of the index, and the folders that it puts it in.
 INDEX_NAMES = ("Index.idx.xml", "Index.xml")
@@ -54,11 +54,11 @@ def parse_index(path: Path) -> Iterator[OmeImage]:
         raise RawDataError(f"{path}: the index cannot be read ({error})") from error
     channels = {
         entry.get("ChannelID", ""): _fields(entry)
-        for entry in _all(root, "Entry")
+        for entry in elements_named(root, "Entry")
         if entry.get("ChannelID")
     }
     fields: dict[tuple[str, str, str], list[_Fields]] = {}
-    for element in _all(root, "Image"):
+    for element in elements_named(root, "Image"):
         plane = _fields(element)
         if "URL" not in plane:
             continue  # the list of a well's images names them only
@@ -135,10 +135,6 @@ def _scaled(plane: _Fields, key: str, scale: float) -> float | None:
 
 def _numbers(key: tuple[str, ...]) -> tuple[int, ...]:
     return tuple(int(re.sub(r"\D", "", part) or 0) for part in key)
-
-
-def _all(root: ElementTree.Element, name: str) -> Iterator[ElementTree.Element]:
-    return (element for element in root.iter() if element.tag.rpartition("}")[2] == name)
 
 
 def _fields(element: Any) -> _Fields:
