@@ -11,18 +11,32 @@ from benchmarks.placement_scenarios import Scenario
 from tilewright.placement.jobs import KINDS, Kind
 from tilewright.placement.policy import AIMS, decide
 from tilewright.placement.preview import ClusterView, Policy
+from tilewright.placement.sizing import margin_of
 from tilewright.placement.workload import Decision, Running, Workload
 
 BASELINES = ("gpu round robin", "static weighted", "any free slot")
 
 
-def ours(scenario: Scenario, learn: bool = True, aims: Sequence[float] = AIMS) -> Policy:
-    """Return the policy of production, with estimates learned from finished jobs."""
+def ours(
+    scenario: Scenario, learn: bool = True, aims: Sequence[float] = AIMS, exact: bool = False
+) -> Policy:
+    """Return the policy of production, with estimates learned from finished jobs.
+
+    With exact estimates no job has a margin.
+    """
     jobs = {job.name: job for job in scenario.jobs}
     kinds = {pool.name: pool.kind for pool in scenario.pools}
     estimates = dict(scenario.estimates_s)
-    work, last, seen = Workload(scenario.jobs, estimates), None, 0
     logs: dict[tuple[str, Kind], list[float]] = defaultdict(list)
+
+    def workload() -> Workload:
+        margins = {
+            rule: 0.0 if exact else margin_of([math.exp(log) for log in logs[rule, "cpu"]])
+            for rule, _ in scenario.estimates_s
+        }
+        return Workload(scenario.jobs, estimates, margins)
+
+    work, last, seen = workload(), None, 0
 
     def policy(snapshot: ClusterView) -> Iterable[Decision]:
         nonlocal work, last, seen
@@ -39,7 +53,7 @@ def ours(scenario: Scenario, learn: bool = True, aims: Sequence[float] = AIMS) -
                     estimates[key], stale = learned_s, True
         seen = len(snapshot.spans)
         if stale and learn:
-            work = Workload(scenario.jobs, estimates)
+            work = workload()
 
         def end_s(run: Running, kind: Kind) -> float:
             job = jobs[run.job]
@@ -101,14 +115,15 @@ def preassigned(scenario: Scenario, weighted: bool) -> Policy:
 
 
 def any_free(scenario: Scenario) -> Policy:
-    """Return a policy that takes whatever slot is free, GPUs first."""
+    """Return a policy that takes whatever slot is free, GPUs first, accounts as ours does."""
     jobs = {job.name: job for job in scenario.jobs}
 
     def policy(snapshot: ClusterView) -> Iterable[Decision]:
-        free = {p.name: p.free for p in sorted(snapshot.pools, key=lambda p: p.kind, reverse=True)}
+        free = {p.name: p.free for p in snapshot.pools}
         kinds = {p.name: p.kind for p in snapshot.pools}
         for name in snapshot.ready:
-            pool = next((p for p, n in free.items() if n and kinds[p] in jobs[name].kinds), None)
+            open_ = [p for p, n in free.items() if n and kinds[p] in jobs[name].kinds]
+            pool = max(open_, key=lambda p: (kinds[p], free[p]), default=None)
             if pool is not None:
                 free[pool] -= 1
                 yield Decision(name, pool, snapshot.clock_s, snapshot.clock_s, "free")

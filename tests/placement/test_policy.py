@@ -287,3 +287,15 @@ def test_jobs_in_a_circle_are_refused() -> None:
     circle = [Job("a", "qc", ("cpu",), ("b",)), Job("b", "qc", ("cpu",), ("a",))]
     with pytest.raises(ValueError, match="circle"):
         Workload(circle, ESTIMATES_S)
+
+
+@pytest.mark.parametrize(("margin", "kinds"), [(0.4, {"gpu"}), (0.05, {"gpu", "cpu"})])
+def test_a_job_takes_a_cpu_where_its_margin_lets_it_end_in_time(
+    margin: float, kinds: set[Kind]
+) -> None:
+    # on the GPU alone 400 s; with one job on the CPU 300 s, or 420 s if it takes 40 % longer
+    jobs = [Job(f"j{i}", "stitch", BOTH) for i in range(4)]
+    work = Workload(jobs, {("stitch", "gpu"): 100.0, ("stitch", "cpu"): 300.0}, {"stitch": margin})
+    slots = [Slots("a_gpu", "a", "gpu", 1, 1), Slots("a_cpu", "a", "cpu", 1, 1)]
+    starts = decide(work, [job.name for job in jobs], (), slots, 0.0).starts
+    assert {start.pool.removeprefix("a_") for start in starts} == kinds

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.placement.sizing import Durations
+from tilewright.placement.sizing import Durations, margin_of
 
 
 def test_until_something_is_learned_the_slowdown_counts() -> None:
@@ -27,6 +28,23 @@ def test_the_median_of_what_finished_counts_and_one_odd_job_does_not() -> None:
     for _ in range(100):
         durations.learn("stitch", "cpu", 100.0, 200.0)
     assert durations.factor("stitch", "cpu") == 2.0
+
+
+def test_the_margin_of_a_rule_follows_how_its_jobs_scatter() -> None:
+    rng, durations = random.Random(3), Durations()
+    assert durations.margin("stitch") == pytest.approx(0.4, abs=0.01)
+    for rule, sd in (("steady", 0.02), ("uneven", 0.5)):
+        for _ in range(30):
+            durations.learn(rule, "cpu", 100.0, 100.0 * rng.lognormvariate(0, sd))
+            durations.learn(rule, "gpu", 100.0, 20.0 * rng.lognormvariate(0, 1.0))
+    assert durations.margin("steady") < 0.1
+    assert 0.5 < durations.margin("uneven") < 1.0
+
+
+@given(st.lists(st.floats(1e-3, 1e6), max_size=40))
+def test_a_margin_is_a_share_whatever_was_measured(factors: list[float]) -> None:
+    assert 0 < margin_of(factors) <= 1
+    assert margin_of(factors) == pytest.approx(margin_of([7 * factor for factor in factors]))
 
 
 def test_one_device_informs_the_other_until_it_ran_itself() -> None:

@@ -28,9 +28,6 @@ from tilewright.placement.workload import (
     Workload,
 )
 
-#: Margin of a job on a CPU that a GPU could run too, as a share of its time: one such job that
-#: still runs when everything else is done delays the whole run.
-RISK = 0.4
 BUDGET = 1500  # jobs times forecasts in one round, about 2.5 µs each
 _SLOT = -2  # in place of a job: a slot that comes back
 #: A start: end in seconds of the clock, 0 for GPU or 1 for CPU, number of the job.
@@ -56,7 +53,7 @@ class Queues:
         """Put a job that became ready in line; one that is too late for a CPU only for GPUs."""
         (gpu_s, cpu_s), tail_s = self.work.seconds, self.work.tail_s
         gpu = self.slots[0] > 0 and gpu_s[i] < math.inf
-        late = gpu and clock_s + (1 + RISK) * cpu_s[i] + tail_s[i] > self.aim_s
+        late = gpu and clock_s + (1 + self.work.margin[i]) * cpu_s[i] + tail_s[i] > self.aim_s
         if gpu:
             heapq.heappush(self.gpus, self.gpu_order.place[i])
         if self.slots[1] and cpu_s[i] < math.inf and not late:
@@ -66,7 +63,7 @@ class Queues:
         """Take slots from ``free`` and return what starts in them."""
         starts: list[Start] = []
         gpus, cpus, taken = self.gpus, self.cpus, self.taken
-        (gpu_s, cpu_s), tail_s = self.work.seconds, self.work.tail_s
+        (gpu_s, cpu_s), tail_s, margin = self.work.seconds, self.work.tail_s, self.work.margin
         while gpus and free[0]:
             i = self.gpu_order.jobs[heapq.heappop(gpus)]
             if i not in taken:
@@ -78,7 +75,7 @@ class Queues:
             end_s, either = clock_s + cpu_s[i], gpu_s[i] < math.inf
             if i in taken:
                 heapq.heappop(cpus)
-            elif either and end_s + RISK * cpu_s[i] + tail_s[i] > self.aim_s:
+            elif either and end_s + margin[i] * cpu_s[i] + tail_s[i] > self.aim_s:
                 heapq.heappop(cpus)  # what is too late for a CPU now is so for ever
             else:
                 heapq.heappop(cpus)
@@ -155,8 +152,9 @@ class Forecast:
     def play(self, strategy: Strategy, limit_s: float = math.inf) -> tuple[float, float]:
         """Return when all is done and the sum of all ends; infinite where later than a limit.
 
-        A job on a CPU may take longer than estimated by the share ``RISK``. The end is the latest
-        of the estimated ends and of the ends with that margin.
+        A job on a CPU that a GPU could run too may take longer than estimated, by its margin: one
+        that still runs when all else is done delays the run. The end is the latest of the
+        estimated ends and of the ends with that margin.
         """
         queues = Queues(self, strategy)
         free, events, feeds = list(self.free), self.events + self.coming, self.work.feeds
@@ -164,17 +162,17 @@ class Forecast:
             heapq.heapify(events)
         open_ = {*self.ready, *self.later, *(i for *_, i in events)} if self.later else set()
         waits = {i: sum(n in open_ for n in self.work.needs[i]) for i in self.later}
-        clock_s, total_s, risk_s, done_s = self.now_s, 0.0, 0.0, self.now_s
-        (gpu_s, cpu_s), tail_s = self.work.seconds, self.work.tail_s
+        clock_s, total_s, margin_s, done_s = self.now_s, 0.0, 0.0, self.now_s
+        (gpu_s, cpu_s), tail_s, margin = self.work.seconds, self.work.tail_s, self.work.margin
         while done_s <= limit_s:
             for start in queues.fill(free, clock_s):
                 heapq.heappush(events, start)
                 end_s, kind, i = start
                 total_s += end_s
                 if kind and self.slots[0] and gpu_s[i] < math.inf:
-                    risk_s = max(risk_s, end_s + RISK * cpu_s[i] + tail_s[i])
+                    margin_s = max(margin_s, end_s + margin[i] * cpu_s[i] + tail_s[i])
             if not events:
-                return max(done_s, risk_s), total_s
+                return max(done_s, margin_s), total_s
             clock_s = events[0][0]
             while events and events[0][0] <= clock_s:
                 end_s, kind, done = heapq.heappop(events)

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from tilewright.placement.jobs import KINDS, Job, Kind
 
+#: Margin of a job on a CPU of whose rule nothing is known, as a share of its time.
+UNKNOWN_MARGIN = 0.4
+
 
 @dataclass(frozen=True, slots=True)
 class Running:
@@ -129,10 +132,18 @@ class Workload:
         The whole run; jobs that are done may be among them.
     estimates_s : mapping
         (rule, kind) to seconds. Make a new workload when estimates change.
+    margins : mapping, optional
+        Rule to the share by which one of its jobs may take longer than estimated on a CPU.
     """
 
-    def __init__(self, jobs: Iterable[Job], estimates_s: Mapping[tuple[str, Kind], float]) -> None:
+    def __init__(
+        self,
+        jobs: Iterable[Job],
+        estimates_s: Mapping[tuple[str, Kind], float],
+        margins: Mapping[str, float] | None = None,
+    ) -> None:
         self.jobs = list(jobs)
+        self.margin = [(margins or {}).get(j.rule, UNKNOWN_MARGIN) for j in self.jobs]
         self.index = {job.name: i for i, job in enumerate(self.jobs)}
         self.seconds = [
             [max(1e-6, estimates_s[j.rule, kind] * j.nominal_s) if kind in j.kinds else math.inf
