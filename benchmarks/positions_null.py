@@ -104,9 +104,12 @@ def signal_in_overlap(grid: Grid) -> NDArray[np.bool_]:
 def named_tiles(found: LocatedTiles, folder: Path) -> tuple[NDArray[np.bool_], str]:
     """Return which tiles of the main island the report names, and the cycle's verdict."""
     write_located(folder, found)
+    manifest = folder / "manifest.csv"  # of which the report reads the tiles that are left out
+    manifest.write_text("row,col,channel\n", encoding="utf-8")
     judge_stage(
         "tile_positions",
         {
+            "manifest": manifest,
             "positions": folder / "positions.csv",
             "edges": folder / "edges.csv",
             "distortion": folder / "distortion.json",

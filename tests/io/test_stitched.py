@@ -186,7 +186,7 @@ def test_cycles_are_told_by_names_or_counted(tmp_path: Path) -> None:
 def test_another_pixel_size_is_refused(tmp_path: Path) -> None:
     write_qptiff(tmp_path / "a.qptiff", counts(), NAMES)
     scan(str(tmp_path), ScanOptions(pixel_um=0.505))
-    with pytest.raises(RawDataError, match=r"give a pixel of 0.5 µm along x, but .* is 0.6"):
+    with pytest.raises(RawDataError, match=r"give a pixel along x of 0.5 µm, but .* is 0.6"):
         scan(str(tmp_path), ScanOptions(pixel_um=0.6))
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from tests.support.cluster_runs import ClusterRun
 from tests.support.slurm_cluster import Cluster, SlurmCommandError
+from tilewright.slurm.jobs import why_pending
 
 #: Seconds of a job on a GPU and on CPUs, and what it asks for.
 SIZES: dict[str, Any] = {
@@ -30,7 +31,6 @@ SIZES: dict[str, Any] = {
 }
 #: What fits at once on an idle cluster, GPU jobs first.
 SLOTS = [["clive", "gpu", 3], ["maigan", "gpu", 2], ["clive", "cpu", 5], ["maigan", "cpu", 5]]
-_LIMITS = ("QOSGrp", "QOSMax", "AssocGrp", "AssocMax", "Max")
 _FILLED_S = 120.0
 _STEP_S = 2.0
 
@@ -169,7 +169,9 @@ class Night:
                 reasons = shown.stdout.split("\n")[:-1]
                 passed_s, last_s = self._clock() - last_s, self._clock()
                 self.pending_s += passed_s * len(reasons)
-                self.on_limits_s += passed_s * sum(one.startswith(_LIMITS) for one in reasons)
+                self.on_limits_s += passed_s * sum(
+                    why_pending(one).obstacle == "limit" for one in reasons
+                )
 
     def _calm(self) -> None:
         slurm = self.slurm

@@ -138,8 +138,8 @@ def unlocks(argv: Sequence[str]) -> bool:
 
     Examples
     --------
-    >>> unlocks(["registration", "--unlock"]), unlocks(["--nolock"]), unlocks(["qc"])
-    (True, True, False)
+    >>> unlocks(["snakemake", "--unlock"]), unlocks(["snakemake", "qc"])
+    (True, False)
     """
     given = _options(argv)
     return bool(getattr(given, "unlock", False)) or getattr(given, "lock", True) is False

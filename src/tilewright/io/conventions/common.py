@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 #: Beside the manifests: the folder below which their paths lie.
 RAW_DIR_FILE = "raw_dir.txt"
+#: Sizes are taken as equal within this share: files round theirs.
+_SAME = 0.02
 _CYCLE = re.compile(r"(?i)(?:^|[_\-. ])(?:cyc|cycle|round)[_\- ]?0*(\d+)(?=$|[_\-. ])")
 
 
@@ -235,3 +237,31 @@ def walk_images(folder: str, depth: int = 3) -> Iterator[str]:
     if depth:
         for name in folders:
             yield from walk_images(f"{folder}/{name}", depth - 1)
+
+
+def refuse_other_size(
+    path: str, what: str, told_um: float | None, key: str, given_um: float | None
+) -> None:
+    """Refuse a file whose metadata give another size than the config; what is not given agrees.
+
+    Parameters
+    ----------
+    path : str
+        File that the metadata are of.
+    what : str
+        Name of the size in the metadata.
+    told_um, given_um : float or None
+        Size in the metadata and in the config, µm.
+    key : str
+        Key of the size in the config.
+
+    Raises
+    ------
+    RawDataError
+        They differ.
+    """
+    if told_um and given_um and abs(told_um - given_um) > _SAME * given_um:
+        raise RawDataError(
+            f"{path}: its metadata give {what} {told_um:g} µm, but {key} is {given_um:g}; "
+            "correct the one that is wrong"
+        )

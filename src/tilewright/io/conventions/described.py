@@ -12,11 +12,9 @@ from tilewright.io.conventions.common import (
     ScanOptions,
     clean_token,
     natural_key,
+    refuse_other_size,
 )
 from tilewright.io.conventions.ome_xml import OmeImage
-
-#: Sizes are taken as equal within this share: files round theirs.
-_SAME = 0.02
 
 
 class LocatedImage(NamedTuple):
@@ -102,17 +100,13 @@ def _compare_sizes(located: Sequence[LocatedImage], options: ScanOptions) -> Non
     """Refuse files whose sizes are not those of the options, or not square."""
     for _, path, image in located:
         deep = any(plane.z for plane in image.planes)
-        for key, told, given in (
-            ("PhysicalSizeX", image.pixel_um, options.pixel_um),
-            ("PhysicalSizeY", image.pixel_y_um, options.pixel_um),
-            ("PhysicalSizeZ", image.z_step_um if deep else None, options.z_step_um),
+        depth_um = image.z_step_um if deep else None
+        for what, told_um, key, given_um in (
+            ("PhysicalSizeX", image.pixel_um, "acquisition.pixel_um", options.pixel_um),
+            ("PhysicalSizeY", image.pixel_y_um, "acquisition.pixel_um", options.pixel_um),
+            ("PhysicalSizeZ", depth_um, "acquisition.z_step_um", options.z_step_um),
         ):
-            if told and given and abs(told - given) > _SAME * given:
-                name = "z_step_um" if key.endswith("Z") else "pixel_um"
-                raise RawDataError(
-                    f"{path}: its metadata gives {key} {told:g} µm, but acquisition.{name} is "
-                    f"{given:g}; correct the one that is wrong"
-                )
+            refuse_other_size(path, what, told_um, key, given_um)
 
 
 def _plane_path(path: str, file: str | None) -> str:

@@ -24,6 +24,7 @@ from tilewright.io.conventions.common import (
     file_cycle,
     list_folder,
     natural_key,
+    refuse_other_size,
 )
 from tilewright.io.conventions.ome_xml import OmeChannel, OmeDescription, describe_image
 from tilewright.io.tiff_headers import BrokenTiffError, read_page_headers
@@ -34,8 +35,6 @@ OTHER_SUFFIXES = (".qptiff", ".btf", ".tf8")
 _LARGER_THAN_CAMERAS_PX = 10_000
 #: More files than any experiment has cycles.
 _MOST_CYCLES = 100
-#: Sizes are taken as equal within this share: files round theirs.
-_SAME = 0.02
 #: A tile or strip of a plane is decoded as one: what a job may hold of it.
 _LARGEST_PIECE_MB = 256
 #: Of an image's area, from which another image in its file cannot be a label or thumbnail.
@@ -98,7 +97,9 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
     for _, image in located:
         if image.header.problem:
             raise RawDataError(f"{image.path} {image.header.problem}")
-        _compare_sizes(image, options.pixel_um)
+        for axis, told_um in (("x", image.pixel_um), ("y", image.pixel_y_um)):
+            what = f"a pixel along {axis} of"
+            refuse_other_size(image.path, what, told_um, "acquisition.pixel_um", options.pixel_um)
     return [
         RawPlane(cycle, str(number), 0, image.path, page, row=0, col=0)
         for cycle, image in located
@@ -356,13 +357,3 @@ def _pixel_of_tag(page: Any, tag: str, unit_um: float | None) -> float | None:
         return None
     pixel_um = unit_um * per / dots
     return round(pixel_um, 6) if pixel_um < _LARGEST_PIXEL_UM else None
-
-
-def _compare_sizes(image: StitchedImage, given: float | None) -> None:
-    """Refuse a file whose pixel size is not that of the options, or not square."""
-    for axis, told in (("x", image.pixel_um), ("y", image.pixel_y_um)):
-        if told and given and abs(told - given) > _SAME * given:
-            raise RawDataError(
-                f"{image.path}: its metadata give a pixel of {told:g} µm along {axis}, but "
-                f"acquisition.pixel_um is {given:g}; correct the one that is wrong"
-            )
