@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -165,6 +166,29 @@ def test_node_crash_and_job_cancelled_from_outside(run: ClusterRun) -> None:
     run.check_outputs(set(range(6)))
     causes = {event["cause"] for event in run.events if event["event"] == "fail"}
     assert causes == {"node", "cancelled"}, dump(run.events)
+
+
+@pytest.mark.long
+def test_a_steady_run_keeps_to_its_calls_and_its_ledger_is_in_time(run: ClusterRun) -> None:
+    """19 jobs of two minutes: 30 calls a minute were made once, and ends noted 35 s late."""
+    calls, folder = run.folder / "calls.txt", run.folder / "bin"
+    folder.mkdir()
+    for name in ("squeue", "scontrol", "sacctmgr", "sacct"):
+        path = folder / name
+        path.write_text(f'#!/bin/sh\ndate +%s >> "{calls}"\nexec {shutil.which(name)} "$@"\n')
+        path.chmod(0o755)
+    path_env = run.slurm.env.get("PATH", os.environ["PATH"])
+    run.env["PATH"] = f"{folder}:{path_env}"
+    process = run.prepare({"calls_per_min": 12}, jobs=19, seconds="115,125").start()
+    run.wait_running(19)
+    began_s = time.time()
+    time.sleep(90)
+    steady = [float(line) for line in calls.read_text().split() if float(line) >= began_s]
+    assert run.finish(process) == 0
+    run.check_outputs(set(range(19)))
+    assert len(steady) <= 1.2 * 12 * 90 / 60, steady
+    late_s = [event["time_s"] - event["end_s"] for event in run.events if event["event"] == "done"]
+    assert max(late_s) <= 35.0, late_s
 
 
 @pytest.mark.long
