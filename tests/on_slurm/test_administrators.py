@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster_runs import ClusterRun, dump
-from tests.support.labmates import fill, running
+from tests.support.labmates import fill
 from tests.support.slurm_cluster import Cluster, wait_for
 from tests.support.slurm_fixtures import AT_NIGHT
 

@@ -103,7 +103,7 @@ def test_each_start_takes_its_own_room() -> None:
 
 @pytest.mark.parametrize("bound", ["jobs", "submit"])
 def test_numbers_of_jobs_bound_as_well(bound: str) -> None:
-    one = replace(account("a"), jobs_mine=1, jobs_used=1)
+    one = replace(account("a"), jobs_mine=1, jobs_used=1, submit_mine=1, submit_used=1)
     left = room(replace(one, jobs=3) if bound == "jobs" else replace(one, submit=3))
     for _ in range(2):
         assert left.fits("a", "cpu", CPU)

@@ -80,6 +80,8 @@ class Account:
         the TRES, where Slurm did not say.
     jobs_used, jobs_mine, jobs_ours : int or None
         Jobs behind ``used``, ``mine`` and ``ours``.
+    submit_used, submit_mine, submit_ours : int or None
+        The same with those that pend.
     partitions : tuple of str
         Those that the association is bound to; empty is all.
     name_qos : bool
@@ -116,28 +118,20 @@ class Account:
     submit_per_account: int | None = None
     ours: Tres | None = None
     jobs_ours: int | None = None
+    submit_used: int | None = None
+    submit_mine: int | None = None
+    submit_ours: int | None = None
 
-    def free_jobs(self, *, now: bool) -> dict[str, int]:
-        """Return how many ``jobs`` may run and ``submit`` be in the queue, absent without a limit.
-
-        A group's limit counts everybody's jobs, a user's this user's, an account's the account's:
-        those in use ``now``, or none.
-        """
-        free = {}
-        counts = (self.jobs_used, self.jobs_mine, self.jobs_ours)
-        used, mine, ours = ((n or 0) if now else 0 for n in counts)
-        for name, of_all, of_user, of_account in (
-            ("jobs", self.jobs, self.jobs_per_user, self.jobs_per_account),
-            ("submit", self.submit, self.submit_per_user, self.submit_per_account),
-        ):
-            left = _least(
-                None if of_all is None else of_all - max(used, mine),
-                None if of_user is None else of_user - mine,
-                None if of_account is None else of_account - ours,
-            )
-            if left is not None:
-                free[name] = left
-        return free
+    def job_bounds(self, name: str) -> list[tuple[int | None, int]]:
+        """Return limit and use of ``jobs`` or ``submit``: of everybody, the user, the account."""
+        if name == "jobs":
+            limits = (self.jobs, self.jobs_per_user, self.jobs_per_account)
+            counts = (self.jobs_used, self.jobs_mine, self.jobs_ours)
+        else:
+            limits = (self.submit, self.submit_per_user, self.submit_per_account)
+            counts = (self.submit_used, self.submit_mine, self.submit_ours)
+        used, mine, ours = (count or 0 for count in counts)
+        return list(zip(limits, (max(used, mine), mine, ours), strict=True))
 
     def free(self, tres: str) -> int | None:
         """Return what is left of a TRES: None without a limit, all where its use is unknown."""
@@ -279,6 +273,9 @@ def _live(
         jobs_used=live.jobs,
         jobs_mine=live.jobs_by_uid.get(uid, 0),
         jobs_ours=live.jobs_by_account.get(account.name, 0),
+        submit_used=live.submit,
+        submit_mine=live.submit_by_uid.get(uid, 0),
+        submit_ours=live.submit_by_account.get(account.name, 0),
     )
 
 
