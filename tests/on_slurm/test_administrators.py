@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.cluster_runs import ClusterRun, dump
 from tests.support.labmates import fill
-from tests.support.slurm_cluster import Cluster, wait_for
+from tests.support.slurm_cluster import Cluster, peak_use, wait_for
 from tests.support.slurm_fixtures import AT_NIGHT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600), AT_NIGHT]
@@ -131,7 +131,8 @@ def test_an_account_loses_a_partition_and_then_its_member(run: ClusterRun) -> No
         slurm.run(["sacctmgr", "-i", "add", "user", "root", "account=maigan"], check=False)
         slurm.run(["sacctmgr", "-i", "modify", *mine, "set", "maxsubmitjobs=-1"])
     run.check_outputs(set(range(30)), once=False)
-    print(dump(run.events), run.log)
+    assert run.causes() == {"refused", "cancelled"}, dump(run.events)
+    assert max(run.refusals().values()) <= 2, dump(run.events)
 
 
 def test_the_longest_job_is_cut_and_a_node_fails(run: ClusterRun) -> None:
@@ -142,18 +143,23 @@ def test_the_longest_job_is_cut_and_a_node_fails(run: ClusterRun) -> None:
     failed_s = time.time()
     assert run.finish(process, 400) == 0
     run.check_outputs(set(range(30)))
-    assert not run.causes()
-    print(dump(run.events), run.log)
+    assert run.causes() <= {"cancelled"}, dump(run.events)  # by their moves
+    assert {e["reason"].split()[0] for e in run.events if e["event"] == "move"} <= {
+        "QOSMaxWallDurationPerJobLimit"
+    }
+    assert max(run.moves().values(), default=0) <= 1, dump(run.events)
+    cut = [e for e in run.events if e["event"] == "place" and e["runtime_min"] == 3]
+    assert {e["account"] for e in cut} == {"clive"}, dump(run.events)
     assert not [job for job in run.jobs() if job.node == "c1" and (job.start or 0) > failed_s + 2]
 
 
-def test_a_labmate_fills_the_jobs_that_may_be_in_the_queue(run: ClusterRun) -> None:
-    process = run.prepare(jobs=16, seconds="8,16").start()
-    run.wait_running(3)
-    run.slurm.set_qos("clive", "GrpSubmitJobs=12")
-    theirs = [run.slurm.sbatch("labmate", "-A", "clive", "--begin=now+1hour", "--mem=1G",
-                               command="true") for _ in range(6)]  # fmt: skip
-    assert run.finish(process) == 0
-    run.check_outputs(set(range(16)))
-    run.slurm.run(["scancel", *map(str, theirs)])
-    print(dump(run.events), run.log)
+def test_a_labmate_nearly_fills_the_jobs_that_may_be_in_the_queue(run: ClusterRun) -> None:
+    """What pends counts as well: sbatch would refuse the third job there."""
+    run.slurm.set_qos("clive", "GrpSubmitJobs=9")
+    for _ in range(7):
+        run.slurm.sbatch("labmate", "-A", "clive", "--begin=now+1hour", "--mem=1G", command="true")
+    run.prepare(jobs=12, seconds="12,14", site={"slowdown": 1.1}).run()
+    run.check_outputs(set(range(12)))
+    assert peak_use(run.jobs(), "clive")["cpu"] == 2 * 8, dump(run.events)
+    assert not run.causes(), dump(run.events)
+    assert not run.moves()

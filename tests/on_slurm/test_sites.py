@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.cluster_runs import ClusterRun, dump
 from tests.support.labmates import running
-from tests.support.slurm_cluster import Cluster, Settings, peak_use
+from tests.support.slurm_cluster import Cluster, Settings, peak_use, wait_for
 from tests.support.slurm_fixtures import AT_NIGHT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600), AT_NIGHT]
@@ -45,7 +45,7 @@ def slots(run: ClusterRun, kind: str) -> dict[str, int]:
 
 
 def test_odd_names_share_a_node_and_a_limit_above_them(dept: Cluster, tmp_path: Path) -> None:
-    folder = tmp_path / "a|b 'c\" ü"
+    folder = tmp_path / "a|b 'c ü"
     folder.mkdir()
     run = ClusterRun(dept, folder).prepare(
         jobs=12, seconds="9,10", site={"allowed": list(NAMES), "slowdown": 1.1}
@@ -80,6 +80,36 @@ def test_the_jobs_of_a_user_are_counted_apart_from_those_of_labmates(
     assert not run.moves()
 
 
+def test_the_jobs_of_the_qos_of_a_partition_are_counted(
+    quiet_slurm: Cluster, tmp_path: Path
+) -> None:
+    """A labmate runs one and has one pending; the limits of the account's own QOS are wider."""
+    part = ["PartitionName=hpg-default"]
+    quiet_slurm.run(["sacctmgr", "-i", "add", "qos", "part", "GrpJobs=4",
+                     "MaxSubmitJobsPerUser=3"])  # fmt: skip
+    try:
+        # slurmctld hears of a new QOS a moment later
+        wait_for(lambda: quiet_slurm.run(["scontrol", "update", *part, "QoS=part"],
+                                         check=False).returncode == 0, 30)  # fmt: skip
+        theirs = ["-A", "brusko", "-p", "hpg-default", "--mem=1G"]
+        held = quiet_slurm.sbatch("labmate", *theirs, command="sleep 300")
+        quiet_slurm.sbatch("labmate", *theirs, "--begin=now+1hour", command="true")
+        running(quiet_slurm, held)
+        run = ClusterRun(quiet_slurm, tmp_path).prepare(
+            jobs=14, seconds="12,13", site={"slowdown": 1.1}
+        )
+        run.run()
+    finally:
+        quiet_slurm.cancel_all()
+        quiet_slurm.run(["scontrol", "update", *part, "QoS="])
+        quiet_slurm.run(["sacctmgr", "-i", "delete", "qos", "where", "name=part"])
+    run.check_outputs(set(range(14)))
+    cpus = [replace(job, account="part") for job in run.jobs() if job.partition == "hpg-default"]
+    assert peak_use(cpus, "part")["cpu"] == 3 * 8, dump(run.events)
+    assert not run.causes(), dump(run.events)
+    assert not run.moves()
+
+
 def test_a_slurm_without_accounting(slurm: Cluster, tmp_path: Path) -> None:
     """It ends the session's cluster, and the next quiet_slurm starts that again."""
     slurm.stop()
@@ -90,6 +120,7 @@ def test_a_slurm_without_accounting(slurm: Cluster, tmp_path: Path) -> None:
         run.check_outputs(set(range(12)))
     kinds = [run.traces(i)[0].split()[0] for i in range(12)]
     assert set(kinds) == {"gpu", "cpu"}, (kinds, seconds)
-    assert "this Slurm keeps no accounts" in run.log
+    notes = [note for event in run.events if event["event"] == "notes" for note in event["notes"]]
+    assert any("this Slurm keeps no accounts" in note for note in notes), notes
     assert not run.causes()
     assert not run.moves()
