@@ -53,7 +53,7 @@ def test_odd_names_share_a_node_and_a_limit_above_them(dept: Cluster, tmp_path: 
     assert slots(run, "gpu") == dict.fromkeys(NAMES, 2)  # of the node's 8 GPUs
     modify = ["sacctmgr", "-i", "modify", "account", "where"]
     dept.run([*modify, "name=dept", "set", "GrpTRES=cpu=96,gres/gpu=2"])
-    dept.run([*modify, f"name={','.join(NAMES)}", "set", "GrpJobs=2"])
+    dept.run([*modify, f"name={','.join(NAMES)}", "set", "GrpJobs=3"])
     run.run()
     run.check_outputs(set(range(12)))
     jobs = run.jobs()

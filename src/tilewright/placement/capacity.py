@@ -233,16 +233,19 @@ def _claimed(account: Account, claims: Iterable[Claim], own: Mapping[str, Accoun
     if not total:
         return account
     ours = _total(claim for claim in claims if claim.account == account.name)
+    # limits of the association count this account's jobs, not all on its QOS
+    alone = {t for t, origin in account.limit_from.items() if origin == "association"}
+    used = {t: ours[t] if t in alone else n for t, n in total.items()}
     return replace(
         account,
-        used=_plus(account.used, total),
+        used=_plus(account.used, used),
         mine=_plus(account.mine, total),
         ours=_plus(account.ours, ours),
         jobs_ours=(account.jobs_ours or 0) + ours["jobs"],
-        jobs_used=(account.jobs_used or 0) + total["jobs"],
+        jobs_used=(account.jobs_used or 0) + used.get("jobs", 0),
         jobs_mine=(account.jobs_mine or 0) + total["jobs"],
         submit_ours=(account.submit_ours or 0) + ours["submit"],
-        submit_used=(account.submit_used or 0) + total["submit"],
+        submit_used=(account.submit_used or 0) + used.get("submit", 0),
         submit_mine=(account.submit_mine or 0) + total["submit"],
     )
 
