@@ -17,9 +17,11 @@ from tests.support.placement_rules import (
     room,
 )
 from tilewright.placement.capacity import Capacity, capacity_now
+from tilewright.placement.jobs import Kind
 from tilewright.placement.limits import make_pools
 from tilewright.slurm.jobs import SlurmJob
 from tilewright.slurm.nodes import Node
+from tilewright.slurm.records import Partition
 
 
 def test_accounts_on_one_qos_share_its_room() -> None:
@@ -176,6 +178,8 @@ def test_accounts_without_limits_share_the_nodes() -> None:
     pools = make_pools(eight, {"gpu": GPU}, partitions=PLACES, nodes=[up("g1", "g", 8)])
     assert [pool.slots for pool in pools] == [1] * 8
     assert {pool.bound for pool in pools} == {"partition"}
+    sized: dict[Kind, Partition | None] = {"gpu": partition("g", tres={"cpu": 99, "gres/gpu": 8})}
+    assert make_pools(eight, {"gpu": GPU}, partitions=sized, nodes=[up("g1", "g", 8)]) == pools
     own = account("own", limit={"gres/gpu": 2})
     mixed = make_pools([*eight[:2], own], {"gpu": GPU}, partitions=PLACES, nodes=[up("g", "g", 8)])
     assert {pool.account: pool.slots for pool in mixed} == {"0": 4, "1": 4, "own": 2}
