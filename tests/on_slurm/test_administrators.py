@@ -131,8 +131,8 @@ def test_an_account_loses_a_partition_and_then_its_member(run: ClusterRun) -> No
         slurm.run(["sacctmgr", "-i", "add", "user", "root", "account=maigan"], check=False)
         slurm.run(["sacctmgr", "-i", "modify", *mine, "set", "maxsubmitjobs=-1"])
     run.check_outputs(set(range(30)), once=False)
-    assert run.causes() == {"refused", "cancelled"}, dump(run.events)
-    assert max(run.refusals().values()) <= 2, dump(run.events)
+    assert {"cancelled"} <= run.causes() <= {"refused", "cancelled"}, dump(run.events)
+    assert max(run.refusals().values(), default=0) <= 2, dump(run.events)
 
 
 def test_the_longest_job_is_cut_and_a_node_fails(run: ClusterRun) -> None:
