@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.cluster_runs import ClusterRun, dump
+from tests.support.labmates import fill, hold_all_gpus
 from tests.support.slurm_cluster import Cluster, wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.timeout(600)]
@@ -29,26 +29,12 @@ def run(quiet_slurm: Cluster, tmp_path: Path) -> Iterator[ClusterRun]:
         quiet_slurm.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"], check=False)
 
 
-def moves(run: ClusterRun) -> Counter[str]:
-    return Counter(event["job"] for event in run.events if event["event"] == "move")
-
-
-def hold_all_gpus(slurm: Cluster, seconds: int, qos: str = "brusko") -> int:
-    slurm.set_qos("brusko", "GrpTRES=cpu=112,mem=2000G,gres/gpu=8")
-    held = slurm.sbatch(
-        "labmate", "-A", "brusko", f"--qos={qos}", "-p", "hpg-b200", "--gres=gpu:8", "-c", "8",
-        "--mem=100G", command=f"sleep {seconds}",
-    )  # fmt: skip
-    wait_for(lambda: "RUNNING" in slurm.show_job(held), 30)
-    return held
-
-
 def test_a_drained_partition_is_not_offered(run: ClusterRun) -> None:
     run.slurm.run(["scontrol", "update", "NodeName=b1", "State=DRAIN", "Reason=test"])
     run.prepare(jobs=6, seconds=QUICK).run()
     run.check_outputs(set(range(6)))
     assert not any(pool.endswith("_gpu") for pool in run.placed()), dump(run.events)
-    assert not moves(run)
+    assert not run.moves()
 
 
 def test_busy_gpus_keep_no_job_waiting_and_are_used_when_they_come_free(run: ClusterRun) -> None:
@@ -61,7 +47,7 @@ def test_busy_gpus_keep_no_job_waiting_and_are_used_when_they_come_free(run: Clu
     assert run.finish(process) == 0
     run.check_outputs(set(range(10)))
     assert any(pool.endswith("_gpu") for pool in run.placed())
-    assert max(moves(run).values(), default=0) <= 1
+    assert max(run.moves().values(), default=0) <= 1
 
 
 def test_a_job_that_waits_for_a_node_is_moved_once_and_the_node_is_avoided(
@@ -76,9 +62,9 @@ def test_a_job_that_waits_for_a_node_is_moved_once_and_the_node_is_avoided(
     finally:
         run.slurm.run(["scontrol", "delete", "ReservationName=class"])
     run.check_outputs(set(range(8)), once=False)
-    assert max(moves(run).values(), default=0) <= 1, dump(run.events)
+    assert max(run.moves().values(), default=0) <= 1, dump(run.events)
     # later jobs do not try what the first found closed
-    assert sum(moves(run).values()) <= 5
+    assert sum(run.moves().values()) <= 5
 
 
 def test_preempted_jobs_are_placed_again(run: ClusterRun) -> None:
@@ -98,37 +84,18 @@ def test_preempted_jobs_are_placed_again(run: ClusterRun) -> None:
     finally:
         slurm.run(["sacctmgr", "-i", "modify", "qos", "where", "name=brusko", "set", "preempt="])
     run.check_outputs(set(range(4)), once=False)
-    causes = {event["cause"] for event in run.events if event["event"] == "fail"}
-    assert {"preempted"} <= causes <= {"preempted", "cancelled"}, dump(run.events)
+    assert {"preempted"} <= run.causes() <= {"preempted", "cancelled"}, dump(run.events)
     tries = [event.get("give_up") for event in run.events if event["event"] == "fail"]
     assert not any(tries)
-
-
-def fill(slurm: Cluster) -> list[int]:
-    """Have a labmate hold all GPUs and all CPUs of the default partition."""
-    held = hold_all_gpus(slurm, 600)
-    slurm.set_qos("brusko", "GrpTRES=cpu=999,mem=9000G,gres/gpu=8")
-    cpus = [
-        slurm.sbatch("labmate", "-A", "brusko", "-p", "hpg-default", "-c", "128", "--mem=100G",
-                     command="sleep 600")
-        for _ in range(2)
-    ]  # fmt: skip
-    wait_for(lambda: all("RUNNING" in slurm.show_job(number) for number in cpus), 30)
-    return [held, *cpus]
-
-
-def own_pending(run: ClusterRun) -> list[int]:
-    done = run.slurm.run(["squeue", "-h", "-u", "root", "-t", "PD", "-o", "%A"])
-    return sorted(map(int, done.stdout.split()))
 
 
 def test_on_a_full_cluster_jobs_wait_in_the_queue_and_a_held_one_is_said(run: ClusterRun) -> None:
     slurm = run.slurm
     theirs = fill(slurm)
     process = run.prepare(jobs=8, seconds=QUICK, site={"patience_s": 4}).start()
-    wait_for(lambda: len(own_pending(run)) == 4, 90, "four pending jobs")
+    wait_for(lambda: len(run.pending()) == 4, 90, "four pending jobs")
     wait_for(lambda: "jobs of others go first" in run.log, 60, "that others go first")
-    first = own_pending(run)[0]
+    first = run.pending()[0]
     slurm.run(["scontrol", "hold", str(first)])
     slurm.run(["scancel", *map(str, theirs)])
     wait_for(lambda: "it is held" in run.log, 60, "that a job is held")
@@ -147,9 +114,9 @@ def test_jobs_whose_qos_is_withdrawn_go_elsewhere(run: ClusterRun) -> None:
     mine = ["sacctmgr", "-i", "modify", "user", "where", "name=root", "account=maigan", "set"]
     process = run.prepare(jobs=6, seconds=QUICK, site={"patience_s": 20}).start()
     try:
-        wait_for(lambda: len(own_pending(run)) == 4, 90, "four pending jobs")
+        wait_for(lambda: len(run.pending()) == 4, 90, "four pending jobs")
         slurm.run([*mine, "qos=maigan-b", "defaultqos=maigan-b"])
-        wait_for(lambda: moves(run), 60, "a move")
+        wait_for(lambda: run.moves(), 60, "a move")
         slurm.run(["scancel", *map(str, theirs)])
         assert run.finish(process) == 0
     finally:
@@ -157,4 +124,4 @@ def test_jobs_whose_qos_is_withdrawn_go_elsewhere(run: ClusterRun) -> None:
     run.check_outputs(set(range(6)))
     reasons = {event["reason"].split()[0] for event in run.events if event["event"] == "move"}
     assert "InvalidQOS" in reasons, dump(run.events)
-    assert max(moves(run).values()) <= 1
+    assert max(run.moves().values()) <= 1

@@ -126,10 +126,12 @@ def test_a_cluster_without_gpus_has_no_gpu_slots(recorded: Recorded, tmp_path: P
 def limited() -> Recorded:
     own = PARTITIONS.replace("QoS=N/A", "QoS=part", 1)
     use = (
-        USE + "QOS=part(9) GrpJobs=N(1) GrpTRES=cpu=48(40)"
-        " Account Limits= clive={MaxTRESPA=cpu=40(7)} User Limits= 1001={MaxTRESPU=cpu=9(5)}"
+        USE + "QOS=part(9) GrpJobs=12(1) GrpSubmitJobs=N(4) GrpTRES=cpu=48(40)"
+        " Account Limits= clive={MaxJobsPA=3(1) MaxJobsAccruePA=N(1) MaxSubmitJobsPA=N(3)"
+        " MaxTRESPA=cpu=40(7)} User Limits= 1001={MaxJobsPU=2(1) MaxJobsAccruePU=N(1)"
+        " MaxSubmitJobsPU=5(4) MaxTRESPU=cpu=9(5)}"
     )
-    limits = f"{LIMITS}part|cpu=64|cpu=16|cpu=9|||||1-00:00:00||cpu=40||\n"
+    limits = f"{LIMITS}part|cpu=64|cpu=16|cpu=9|12||2|5|1-00:00:00||cpu=40|3|\n"
     return Recorded({"sacctmgr": limits, "flags=qos": use, "partition": own, "node": NODES})
 
 
@@ -138,9 +140,12 @@ def test_the_survey_has_limits_and_use_of_the_partition_qos(
 ) -> None:
     found = survey(client(limited, tmp_path), 1001, Site()).partitions["cpu"]
     assert found is not None
-    assert (found.limit, found.used, found.mine) == ({"cpu": 48}, {"cpu": 40}, {"cpu": 5})
-    assert (found.limit_per_job, found.limit_per_user) == ({"cpu": 16}, {"cpu": 9})
-    assert (found.limit_per_account, found.by_account) == ({"cpu": 40}, {"clive": {"cpu": 7}})
+    assert (found.limit, found.limit_per_job) == ({"cpu": 48, "jobs": 12}, {"cpu": 16})
+    assert found.limit_per_user == {"cpu": 9, "jobs": 2, "submit": 5}
+    assert found.limit_per_account == {"cpu": 40, "jobs": 3}
+    assert found.used == {"cpu": 40, "jobs": 1, "submit": 4}
+    assert found.mine == {"cpu": 5, "jobs": 1, "submit": 4}
+    assert found.by_account == {"clive": {"cpu": 7, "jobs": 1, "submit": 3}}
     assert found.max_time_min == 1440
 
 

@@ -262,6 +262,26 @@ def test_jobs_that_are_moved_together_count_once(tmp_path: Path) -> None:
     assert {(one.until_s, one.times) for one in run.avoided.values()} == {(5060.0, 0)}
 
 
+def test_where_sbatch_takes_no_job_nothing_is_sent_for_a_while(tmp_path: Path) -> None:
+    """That limits or partitions changed is seen at once, however old their answers may be."""
+    run = dispatcher("", tmp_path, sent=1, ready=1)
+    (task, other), recorded = run.tasks.values(), run.cluster.client.run
+    assert isinstance(recorded, Recorded)
+    found = run.failed(task.name)
+    assert (found.free, found.next) == (True, "goes elsewhere, or there after a while")
+    assert set(run.avoided) == {("clive", "gpu")}
+    recorded.asked.clear()
+    (place,) = run.round([other.name], []).values()
+    assert (place.account, place.kind) != ("clive", "gpu")
+    assert {"sacctmgr", "partition"} <= set(recorded.asked)
+
+
+def test_while_slurmctld_is_away_sbatch_refuses_nothing(tmp_path: Path) -> None:
+    run = dispatcher(Unknown("squeue", "no answer within 15 s"), tmp_path, sent=1, ready=0)
+    assert run.failed(*run.tasks).free
+    assert not run.avoided
+
+
 def test_an_invalid_job_goes_where_it_would_wait_and_nobody_follows_it(tmp_path: Path) -> None:
     run = with_nodes(dispatcher(pending(1, "InvalidQOS"), tmp_path, 1, 1), nodes(0))
     task, other = run.tasks.values()

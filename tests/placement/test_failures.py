@@ -59,17 +59,18 @@ def test_only_errors_of_the_job_itself_give_up(cause: Cause, words: str, node: s
     twice = next_try(once.past, cause, words, node)
     assert not once.give_up
     assert twice.give_up == (cause == "error")
-    assert once.free == twice.free == (cause == "preempted")
+    assert once.free == twice.free == (cause in ("preempted", "refused"))
     assert twice.past.causes == (f"{cause}: {words}",) * 2
 
 
-def test_preemptions_are_nobodys_fault_up_to_ten() -> None:
+@pytest.mark.parametrize(("cause", "most"), [("preempted", 10), ("refused", 3)])
+def test_what_is_nobodys_fault_is_free_for_so_many_times(cause: Cause, most: int) -> None:
     past, free = Past(), []
     for _ in range(12):
-        found = next_try(past, "preempted", "PREEMPTED", "c1")
+        found = next_try(past, cause, "words", "c1")
         free.append(found.free)
         past = found.past
-    assert free == [True] * 10 + [False] * 2
+    assert free == [True] * most + [False] * (12 - most)
 
 
 @given(st.sampled_from(CAUSES), st.integers(0, 3))
@@ -79,7 +80,7 @@ def test_a_move_is_free_unless_the_job_failed_by_itself_meanwhile(
     past = Past(memory, 0, ("error: before",))
     found = next_try(past, cause, "words", "c1", moved=True)
     own = cause in ("cancelled", "unknown")
-    assert found.free == own or cause == "preempted"
+    assert found.free == (own or cause in ("preempted", "refused"))
     assert (found.past == past) == own
     if not own:
         assert found == next_try(past, cause, "words", "c1")

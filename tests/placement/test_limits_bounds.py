@@ -12,6 +12,7 @@ from tilewright.placement.jobs import Shape
 from tilewright.placement.limits import (
     Sharing,
     clipped,
+    free_jobs,
     largest,
     left,
     longest_min,
@@ -79,6 +80,39 @@ def test_what_was_sent_or_pends_in_a_partition_counts_on_its_qos() -> None:
     assert not rooms(waiting=[pending]).fits("b", "cpu", CPU)
 
 
+def test_jobs_are_counted_on_the_qos_of_the_partition() -> None:
+    """Of everybody, of the user and of each account; the account's own limits stay elsewhere."""
+    a = replace(account("a", limit=LIMIT), jobs=5, jobs_used=4, jobs_per_user=3, jobs_mine=1)
+    plain = replace(CPUS, limit={}, used=FREE, mine=FREE)
+    assert free_jobs(a, plain, now=True) == {"jobs": 1}
+    wider = replace(plain, limit={"jobs": 9}, used={**FREE, "jobs": 2})
+    assert free_jobs(a, wider, now=True) == {"jobs": 2}  # the user's own limit
+    assert free_jobs(replace(a, before_partition=True), wider, now=True) == {"jobs": 1}
+    user = replace(wider, limit_per_user={"jobs": 8, "submit": 6}, mine={"jobs": 2, "submit": 5})
+    assert free_jobs(a, user, now=True) == {"jobs": 6, "submit": 1}
+    assert free_jobs(a, user, now=False) == {"jobs": 8, "submit": 6}
+    each = replace(user, limit_per_account={"jobs": 4}, by_account={"a": {"jobs": 4}})
+    assert free_jobs(a, each, now=True)["jobs"] == 0
+    assert free_jobs(account("b"), each, now=True)["jobs"] == 4
+    assert not rooms(cpu=each).fits("a", "cpu", CPU)
+    assert rooms(cpu=each).fits("b", "cpu", CPU)
+    assert rooms(cpu=each).fits("a", "gpu", GPU)
+
+
+def test_jobs_that_were_sent_or_pend_count_on_the_qos_of_a_partition() -> None:
+    one = replace(CPUS, limit={"jobs": 2, "submit": 4}, used={**FREE, "jobs": 0, "submit": 1})
+    sent = Claim("a", {"cpu": 8, "mem": 1, "jobs": 1, "submit": 1}, "cpu")
+    pending = SlurmJob(1, "PENDING", "a", "a", "cpu", tres={"cpu": 8})
+    here = rooms(sent, waiting=[pending], cpu=one)
+    where = here.partitions["cpu"]
+    # squeue shows the one that pends, so Slurm counts it as submitted already
+    assert free_jobs(here.accounts[0], where, now=True) == {"jobs": 0, "submit": 2}
+    assert rooms(sent, cpu=one).fits("b", "cpu", CPU)
+    assert not here.fits("b", "cpu", CPU)
+    unknown = rooms(cpu=replace(one, used=None))
+    assert unknown.closed["a", "cpu"] == "use of jobs, submit is not known"
+
+
 def test_unknown_use_of_a_partition_qos_closes_its_kind() -> None:
     here = rooms(cpu=replace(CPUS, used=None))
     assert not here.fits("a", "cpu", CPU)
@@ -128,7 +162,8 @@ def test_a_partition_may_name_the_qos_it_takes() -> None:
 
 def test_auto_is_independent_only_where_both_partition_qos_limit() -> None:
     assert sharing("auto", {"gpu": GPUS, "cpu": CPUS})[0] == "independent"
-    assert sharing("auto", {"gpu": GPUS, "cpu": replace(CPUS, limit={})})[0] == "shared"
+    for limit in ({}, {"jobs": 9}):
+        assert sharing("auto", {"gpu": GPUS, "cpu": replace(CPUS, limit=limit)})[0] == "shared"
     assert sharing("auto", {"gpu": GPUS, "cpu": replace(CPUS, qos=GPUS.qos)})[0] == "shared"
     assert sharing("auto", {"gpu": GPUS, "cpu": None})[0] == "shared"
     assert sharing("independent", {"gpu": None}) == ("independent", "as configured")

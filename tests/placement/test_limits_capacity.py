@@ -20,7 +20,7 @@ from tilewright.placement.round import Round
 from tilewright.placement.routing import Plan
 from tilewright.slurm.accounts import COUNTED, Account
 from tilewright.slurm.jobs import SlurmJob
-from tilewright.slurm.records import Partition
+from tilewright.slurm.records import JOBS, Partition
 
 REASONS = (*GROUP_REASONS, *("Priority", "Resources", "None", "BeginTime") * 3)
 BIG = 10**9
@@ -136,6 +136,7 @@ def questions(draw: st.DrawFn) -> Question:
                 jobs=draw(_most),
                 submit=draw(_most),
                 jobs_mine=draw(_few),
+                submit_used=draw(_few),
                 partitions=draw(st.sampled_from([(), (), ("c",)])),
             )
             for one in draw(_accounts())
@@ -197,9 +198,10 @@ def left_of(question: Question, one: Account) -> dict[str, int]:
         used, mine = (one.used or {}).get(tres, 0), (one.mine or {}).get(tres, 0)
         most = min(one.limit.get(tres, BIG) - used, one.limit_per_user.get(tres, BIG) - mine)
         left[tres] = max(0, most - promised[tres])
-    count = min(BIG if most is None else most for most in (one.jobs, one.submit))
+    most_jobs, most_submit = (BIG if n is None else n for n in (one.jobs, one.submit))
     running = max(one.jobs_mine or 0, one.jobs_used or 0)
-    left["jobs"] = max(0, count - running - promised["jobs"])
+    left["jobs"] = max(0, most_jobs - running - promised["jobs"])
+    left["submit"] = max(0, most_submit - (one.submit_used or 0) - promised["submit"])
     return left
 
 
@@ -230,7 +232,7 @@ def test_starts_never_exceed_any_limit_and_every_ready_job_starts_or_has_a_reaso
         for start in here:
             asked.update(needs(start.place.shape, 1))
         left = left_of(question, one)
-        for tres in (*COUNTED, "jobs") if here else ():
+        for tres in (*COUNTED, *JOBS) if here else ():
             assert asked[tres] <= left[tres], (one, tres)
         assert not {start.place.kind for start in here} & closed_kinds(question, one)
     for start in found.placements:

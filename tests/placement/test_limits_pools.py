@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tilewright.placement.capacity import capacity_now
 from tilewright.placement.jobs import Kind, Shape
 from tilewright.placement.limits import (
+    free_jobs,
     make_pools,
     pool_name,
     too_big,
@@ -129,11 +131,31 @@ def test_a_limit_of_each_account_counts_that_account_alone() -> None:
     )  # fmt: skip
     lab, other = with_usage(accounts, [busy], [], uid=1)
     assert (lab.free("cpu"), lab.free("gres/gpu"), other.free("cpu")) == (24, 1, 40)
-    assert (lab.free_jobs(now=True), other.free_jobs(now=True)) == ({"jobs": 4}, {"jobs": 6})
+    assert [free_jobs(a, None, now=True) for a in (lab, other)] == [{"jobs": 4}, {"jobs": 6}]
     found = {p.name: (p.slots, p.free) for p in make_pools([lab, other], SHAPES, mode="shared")}
     assert found == {
         "lab_gpu": (2, 1), "lab_cpu": (2, 1), "other_gpu": (2, 2), "other_cpu": (2, 2),
     }  # fmt: skip
+
+
+def test_limits_of_an_association_count_its_own_jobs_though_others_share_its_qos() -> None:
+    rows = [Association(name, "ada", "", ("normal",), "normal") for name in ("lab", "other")]
+    rows += [Association(name, tres={"cpu": 32}, jobs=3) for name in ("lab", "other")]
+    accounts, _ = usable_accounts("ada", rows, [Qos("normal")], RULES)
+    of_qos = Usage("normal", {}, {"cpu": 24}, 3, 3, {1: {"cpu": 24}}, {1: 3})
+    of_accounts = [Usage("lab", {}, {"cpu": 16}, 2, 2), Usage("other", {}, {"cpu": 8}, 1, 1)]
+    both = with_usage(accounts, [of_qos], of_accounts, uid=1)
+    assert [free_jobs(a, None, now=True) for a in both] == [{"jobs": 1}, {"jobs": 2}]
+    here = capacity_now(both, (), (), mode="shared", utilisation=1.0, partitions={})
+    job = Shape(8, 100, 0, 60)
+    here = here.take("lab", "cpu", job)
+    assert not here.fits("lab", "cpu", job)
+    assert here.fits("other", "cpu", job)
+    assert here.take("other", "cpu", job).fits("other", "cpu", job)
+    # a limit of the QOS wins, and counts all
+    accounts, _ = usable_accounts("ada", rows, [Qos("normal", jobs=5)], RULES)
+    both = with_usage(accounts, [of_qos], of_accounts, uid=1)
+    assert [free_jobs(a, None, now=True) for a in both] == [{"jobs": 2}] * 2
 
 
 def test_a_throttled_qos_counts_at_once() -> None:

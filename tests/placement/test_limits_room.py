@@ -17,9 +17,11 @@ from tests.support.placement_rules import (
     room,
 )
 from tilewright.placement.capacity import Capacity, capacity_now
+from tilewright.placement.jobs import Kind
 from tilewright.placement.limits import make_pools
 from tilewright.slurm.jobs import SlurmJob
 from tilewright.slurm.nodes import Node
+from tilewright.slurm.records import Partition
 
 
 def test_accounts_on_one_qos_share_its_room() -> None:
@@ -103,7 +105,7 @@ def test_each_start_takes_its_own_room() -> None:
 
 @pytest.mark.parametrize("bound", ["jobs", "submit"])
 def test_numbers_of_jobs_bound_as_well(bound: str) -> None:
-    one = replace(account("a"), jobs_mine=1, jobs_used=1)
+    one = replace(account("a"), jobs_mine=1, jobs_used=1, submit_mine=1, submit_used=1)
     left = room(replace(one, jobs=3) if bound == "jobs" else replace(one, submit=3))
     for _ in range(2):
         assert left.fits("a", "cpu", CPU)
@@ -176,6 +178,8 @@ def test_accounts_without_limits_share_the_nodes() -> None:
     pools = make_pools(eight, {"gpu": GPU}, partitions=PLACES, nodes=[up("g1", "g", 8)])
     assert [pool.slots for pool in pools] == [1] * 8
     assert {pool.bound for pool in pools} == {"partition"}
+    sized: dict[Kind, Partition | None] = {"gpu": partition("g", tres={"cpu": 99, "gres/gpu": 8})}
+    assert make_pools(eight, {"gpu": GPU}, partitions=sized, nodes=[up("g1", "g", 8)]) == pools
     own = account("own", limit={"gres/gpu": 2})
     mixed = make_pools([*eight[:2], own], {"gpu": GPU}, partitions=PLACES, nodes=[up("g", "g", 8)])
     assert {pool.account: pool.slots for pool in mixed} == {"0": 4, "1": 4, "own": 2}

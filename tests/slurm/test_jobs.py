@@ -174,6 +174,8 @@ def test_the_node_of_a_job() -> None:
         ("InvalidQOS", "invalid"),
         ("InvalidAccount", "invalid"),
         ("PartitionTimeLimit", "invalid"),
+        ("QOSMaxWallDurationPerJobLimit", "invalid"),
+        ("AssocMaxCpuPerJobLimit", "invalid"),
         ("BadConstraints", "invalid"),
         ("JobHeldAdmin", "held"),
         ("JobHeldUser", "held"),

@@ -130,6 +130,24 @@ class ClusterRun:
         """Return how many jobs went to each pool."""
         return Counter(event["pool"] for event in self.events if event["event"] == "place")
 
+    def moves(self) -> Counter[str]:
+        """Return how often each job was moved."""
+        return Counter(event["job"] for event in self.events if event["event"] == "move")
+
+    def causes(self) -> set[str]:
+        """Return why tries failed."""
+        return {event["cause"] for event in self.events if event["event"] == "fail"}
+
+    def refusals(self) -> Counter[str]:
+        """Return how often sbatch refused each job."""
+        return Counter(event["job"] for event in self.events
+                       if event["event"] == "fail" and event["cause"] == "refused")  # fmt: skip
+
+    def pending(self) -> list[int]:
+        """Return the numbers of this run's jobs that pend now."""
+        done = self.slurm.run(["squeue", "-h", "-u", "root", "-t", "PD", "-o", "%A"])
+        return sorted(map(int, done.stdout.split()))
+
     def jobs(self) -> list[Job]:
         """Return this run's jobs as Slurm's accounting has them."""
         return [job for job in self.slurm.jobs()

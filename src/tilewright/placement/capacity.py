@@ -12,6 +12,7 @@ from tilewright.placement.limits import (
     ON_NODES,
     Pool,
     Sharing,
+    free_jobs,
     largest,
     left,
     make_pools,
@@ -23,7 +24,7 @@ from tilewright.placement.limits import (
 from tilewright.slurm.accounts import COUNTED, Above, Account
 from tilewright.slurm.jobs import SlurmJob, why_pending
 from tilewright.slurm.nodes import Node, placed
-from tilewright.slurm.records import GPU_TYPE, Partition, Tres
+from tilewright.slurm.records import GPU_TYPE, JOBS, Partition, Tres
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class Capacity:
             free = (left(here, where, tres), largest(here, where, tres))
             if any(n is not None and wanted[tres] > n for n in free):
                 return False
-        return all(jobs > 0 for jobs in here.free_jobs(now=True).values())
+        return all(jobs > 0 for jobs in free_jobs(here, where, now=True).values())
 
     def take(self, account: str, kind: Kind, shape: Shape) -> Capacity:
         """Return the capacity that is left when one more job has its place."""
@@ -175,6 +176,7 @@ def capacity_now(
         and job.qos in ("", account.qos)
         and _may_ever(job, account)
     ]
+    # what pends is in the queue already, for limits of what may be submitted
     claims = [
         Claim(
             job.account,
@@ -231,14 +233,20 @@ def _claimed(account: Account, claims: Iterable[Claim], own: Mapping[str, Accoun
     if not total:
         return account
     ours = _total(claim for claim in claims if claim.account == account.name)
+    # limits of the association count this account's jobs, not all on its QOS
+    alone = {t for t, origin in account.limit_from.items() if origin == "association"}
+    used = {t: ours[t] if t in alone else n for t, n in total.items()}
     return replace(
         account,
-        used=_plus(account.used, total),
+        used=_plus(account.used, used),
         mine=_plus(account.mine, total),
         ours=_plus(account.ours, ours),
         jobs_ours=(account.jobs_ours or 0) + ours["jobs"],
-        jobs_used=(account.jobs_used or 0) + total["jobs"],
+        jobs_used=(account.jobs_used or 0) + used.get("jobs", 0),
         jobs_mine=(account.jobs_mine or 0) + total["jobs"],
+        submit_ours=(account.submit_ours or 0) + ours["submit"],
+        submit_used=(account.submit_used or 0) + used.get("submit", 0),
+        submit_mine=(account.submit_mine or 0) + total["submit"],
     )
 
 
@@ -257,8 +265,9 @@ def _total(claims: Iterable[Claim]) -> Counter[str]:
 
 
 def _plus(used: Tres | None, more: Mapping[str, int]) -> Tres:
-    # GPUs of a type are counted where something limits them
-    counted = [tres for tres in COUNTED if tres != GPU_TYPE or tres in (used or more)]
+    # GPUs of a type are counted where something limits them, jobs on a partition's QOS
+    counted = [tres for tres in COUNTED if tres != GPU_TYPE]
+    counted += [tres for tres in (GPU_TYPE, *JOBS) if tres in (used or more)]
     return {tres: (used or {}).get(tres, 0) + more.get(tres, 0) for tres in counted}
 
 

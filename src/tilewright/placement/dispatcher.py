@@ -42,9 +42,9 @@ _UNSEEN = ODD | {"CANCELLED"}
 
 
 class Avoided(NamedTuple):
-    """A place where jobs pended in vain: until when, how often before, why, and if for all jobs.
+    """A place where jobs pended in vain, or none was taken: until when, how often before, why.
 
-    Jobs that can run nowhere else may wait for busy nodes, but not where Slurm takes none.
+    ``for_all``: Slurm takes no job there. For busy nodes those that run nowhere else may wait.
     """
 
     until_s: float
@@ -281,6 +281,9 @@ class Dispatcher:
                 why = why_no_retry(job, place, cause, survey.accounts, survey.partitions)
                 found = NextTry(found.past, why, give_up=True) if why else found
             task.past = found.past
+            answers = not isinstance(self.cluster.queue(), Unknown)  # else sbatch takes nothing
+            if place is not None and cause == "refused" and answers:
+                self._avoid(place.account, place.kind, f"{words}: {name}", for_all=True)
             if node and place is not None and cause in ("node", "device"):
                 self.bad_nodes[place.kind].add(node)
             self.ledger.write(
@@ -379,8 +382,8 @@ class Dispatcher:
         self, task: Task, seen: SlurmJob, place: Place, better: tuple[str, Kind, Shape] | None
     ) -> None:
         """Note why a job was cancelled, and avoid for a while what it waited for."""
-        why, now_s, survey = self._why(seen, place), self.clock(), self.cluster.survey
-        text = f"{seen.reason} on {place.account} for {now_s - task.sent_s:.0f} s"
+        why, survey = self._why(seen, place), self.cluster.survey
+        text = f"{seen.reason} on {place.account} for {self.clock() - task.sent_s:.0f} s"
         if better is None:
             task.refused = f"{why.words} (Slurm: {seen.reason})"
         else:
@@ -393,12 +396,21 @@ class Dispatcher:
             return
         invalid = why.obstacle == "invalid"
         for account in [place.account] if invalid else [a.name for a in survey.accounts]:
-            key = account, place.kind
-            known = self.avoided.get(key)
-            if known is None or known.until_s <= now_s:  # jobs that go together count once
-                times = known.times + 1 if known else 0
-                wait_s = max(_AVOID_S, self.cluster.site.patience_s) * 2 ** min(times, 6)
-                self.avoided[key] = Avoided(now_s + wait_s, times, text, invalid)
+            self._avoid(account, place.kind, text, for_all=invalid)
+
+    def _avoid(self, account: str, kind: Kind, why: str, *, for_all: bool) -> None:
+        """Send nothing to a place for a while, longer each time; ``for_all`` as in `Avoided`.
+
+        Where Slurm takes no job as it was sent, limits or partitions changed: they are asked again.
+        """
+        known, now_s = self.avoided.get((account, kind)), self.clock()
+        if known is not None and known.until_s > now_s:  # jobs that go together count once
+            return
+        times = known.times + 1 if known else 0
+        wait_s = max(_AVOID_S, self.cluster.site.patience_s) * 2 ** min(times, 6)
+        self.avoided[account, kind] = Avoided(now_s + wait_s, times, why, for_all)
+        if for_all:
+            self.cluster.client.forget(limits=True)
 
     def explain_pending(self) -> list[str]:
         """Return why jobs pend for long, once for each job and reason; the ledger gets it too."""

@@ -17,6 +17,8 @@ from tilewright.slurm.records import Partition
 _MOST_WORDS = 300
 #: Failures that are nobody's fault and do not count as tries; more of them do.
 _MOST_FREE = 10
+#: The same for what sbatch refuses, since a wrong option of the user's own is refused as well.
+_MOST_REFUSED = 3
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,9 @@ def next_try(past: Past, cause: Cause, words: str, node: str, *, moved: bool = F
             return NextTry(replace(now, nodes=avoided), f"goes elsewhere than {node or 'there'}")
         case "preempted":
             return NextTry(now, "is placed again", free=len(now.causes) <= _MOST_FREE)
+        case "refused":
+            free = now.causes.count(said) <= _MOST_REFUSED
+            return NextTry(now, "goes elsewhere, or there after a while", free=free)
         case "error" if said in past.causes:
             return NextTry(now, "failed twice in the same way and is not tried again", True)
         case _:
@@ -91,7 +96,9 @@ def find_cause(client: SlurmClient, job: SlurmJob | None, log: str) -> tuple[Cau
     stated, words = read_cause(line)
     words = words[:_MOST_WORDS]
     if job is None:
-        return "unknown", words or "it never reached the queue", ""
+        if words:
+            return "unknown", words, ""
+        return "refused", "sbatch refused it: Snakemake's output has its words", ""
     details = client.job(job.id)
     if isinstance(details, Unknown):
         return "unknown", str(details), job.nodes

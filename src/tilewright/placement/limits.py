@@ -18,7 +18,7 @@ from typing import Literal
 from tilewright.placement.jobs import KINDS, Kind, Place, Shape
 from tilewright.slurm.accounts import COUNTED, Account
 from tilewright.slurm.nodes import Node
-from tilewright.slurm.records import GPU_TYPE, Partition
+from tilewright.slurm.records import GPU_TYPE, JOBS, Partition
 
 #: TRES of which nodes have so much.
 ON_NODES = ("cpu", "mem", "gres/gpu")
@@ -73,6 +73,33 @@ def left(account: Account, partition: Partition | None, tres: str) -> int | None
     return max(0, min(rests)) if rests else None
 
 
+def free_jobs(account: Account, partition: Partition | None, *, now: bool) -> dict[str, int]:
+    """Return how many ``jobs`` may run and ``submit`` be in the queue, absent without a limit.
+
+    A group's limit counts everybody's jobs, a user's this user's, an account's the account's:
+    those in use ``now``, or none.
+    """
+    free = {}
+    for name in JOBS:
+        holders = [
+            h.job_bounds(name)
+            if isinstance(h, Account)
+            else [
+                (h.limit.get(name), (h.used or {}).get(name, 0)),
+                (h.limit_per_user.get(name), (h.mine or {}).get(name, 0)),
+                (h.limit_per_account.get(name), h.by_account.get(account.name, {}).get(name, 0)),
+            ]
+            for h in _holders(account, partition)
+        ]
+        left = []
+        for bounds_ in zip(*holders, strict=True):
+            found = [(limit, used) for limit, used in bounds_ if limit is not None]
+            left += [limit - (used if now else 0) for limit, used in found[:1]]
+        if left:
+            free[name] = min(left)
+    return free
+
+
 def largest(account: Account, partition: Partition | None, tres: str) -> int | None:
     """Return the most of a TRES that one job may ever have, None where nothing limits it."""
     limits = [limit for limit, _ in bounds(account, partition, tres)]
@@ -108,7 +135,7 @@ def has_room(
     """Return whether use and limits of a place's account, as Slurm says them, leave it room."""
     where, wanted = partitions.get(place.kind), needs(place.shape, 1)
     here = next((account for account in accounts if account.name == place.account), None)
-    if here is None or min(here.free_jobs(now=True).values(), default=1) <= 0:
+    if here is None or min(free_jobs(here, where, now=True).values(), default=1) <= 0:
         return False
     free = {tres: left(here, where, tres) for tres in COUNTED}
     return all(n is None or wanted[tres] <= n for tres, n in free.items())
@@ -126,7 +153,7 @@ def too_big(account: Account, shape: Shape, partition: Partition | None = None) 
 def unknown_use(account: Account, partition: Partition | None = None) -> tuple[str, ...]:
     """Return the limited TRES whose use Slurm did not say, of what limits a job or one above it."""
     unknown = []
-    for tres in COUNTED:
+    for tres in (*COUNTED, *JOBS):
         holder = next((h for h in _holders(account, partition) if tres in h.limit), None)
         above = [one for one in account.above if tres in one.limit]
         if any(tres not in (h.used or {}) for h in [holder, *above] if h is not None):
@@ -146,7 +173,7 @@ Sharing = Literal["independent", "shared"]
 #: Share of an account's CPUs that CPU jobs may fill, so that other users and the GPU jobs' own
 #: CPUs fit beside them: 104 CPUs in jobs of 8 are then 11 slots.
 UTILISATION = 0.85
-#: Jobs of a pool whose account, partition and user know no limit at all.
+#: Jobs of a pool that nothing bounds, not even a partition of known size.
 _MOST_SLOTS = 1000
 #: ``bound`` of a pool that has no limit of its own.
 _PARTITION = "partition"
@@ -216,7 +243,7 @@ def sharing(
     if mode != "auto":
         return mode, "as configured"
     gpu, cpu = partitions.get("gpu"), partitions.get("cpu")
-    if gpu and cpu and gpu.qos != cpu.qos and gpu.limit and cpu.limit:
+    if gpu and cpu and gpu.qos != cpu.qos and set(gpu.limit) - {*JOBS} and set(cpu.limit) - {*JOBS}:
         return (
             "independent",
             f"partition QOS {gpu.qos} counts GPU jobs and {cpu.qos} CPU jobs",
@@ -329,16 +356,14 @@ def total_slots(pools: Sequence[Pool], kind: Kind | None = None) -> int:
 def _free_tres(
     account: Account, partition: Partition | None, share: float, *, now: bool
 ) -> dict[str, float]:
-    """Return what is free in each counted unit; those without a limit are absent."""
+    """Return what limits leave free in each counted unit; those without a limit are absent."""
     free: dict[str, float] = {}
     for tres in COUNTED:
         part = share if tres == "cpu" else 1.0
         rests = [part * n - (used if now else 0) for n, used in bounds(account, partition, tres)]
-        if partition is not None and tres in partition.tres:
-            rests.append(part * partition.tres[tres])
         if rests:
             free[tres] = min(rests)
-    return free | account.free_jobs(now=now)
+    return free | free_jobs(account, partition, now=now)
 
 
 def _fit(
@@ -355,13 +380,22 @@ def _fit(
     most = {tres: largest(account, partition, tres) for tres in COUNTED}
     if any(n is not None and wanted[tres] > n for tres, n in most.items()):
         return 0, next(t for t, n in most.items() if n is not None and wanted[t] > n)
+
+    def jobs_in(free: float, name: str) -> int:
+        return max(0, math.floor((free - taken.get(name, 0)) / wanted[name] + 1e-9))
+
     counts = {
-        name: max(0, math.floor((free - taken.get(name, 0)) / wanted[name] + 1e-9))
+        name: jobs_in(free, name)
         for name, free in _free_tres(account, partition, share, now=now).items()
         if wanted[name] > 0
     }
-    if not counts:
-        return _MOST_SLOTS, _PARTITION
-    order = ("gres/gpu", GPU_TYPE, "cpu", "mem", "jobs", "submit")
+    all_ = partition.tres if partition else {}
+    size = [
+        jobs_in(all_[tres] * (share if tres == "cpu" else 1.0), tres)
+        for tres in COUNTED
+        if tres in all_ and wanted[tres] > 0
+    ]
+    counts[_PARTITION] = min(size, default=_MOST_SLOTS)
+    order = ("gres/gpu", GPU_TYPE, "cpu", "mem", *JOBS, _PARTITION)
     bound = min(counts, key=lambda name: (counts[name], order.index(name)))
     return counts[bound], bound

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tilewright.slurm.records import GPU_TYPE, Association, Qos, Tres, Usage
+from tilewright.slurm.records import GPU_TYPE, JOBS, Association, Qos, Tres, Usage
 
 #: TRES that decide how many jobs fit.
 COUNTED = ("cpu", "mem", "gres/gpu", GPU_TYPE)
@@ -66,7 +66,7 @@ class Account:
     limit : dict
         Group TRES that bound its jobs, mem in MB; absent is no limit.
     limit_from : dict of str to str
-        For each limit: ``qos``, ``association`` or ``cap``.
+        For each limit, ``jobs`` and ``submit`` too: ``qos``, ``association`` or ``cap``.
     limit_per_user, limit_per_account, limit_per_job : dict
         TRES of one user's jobs on the QOS together, of one account's, and of one job.
     jobs, submit : int or None
@@ -80,6 +80,8 @@ class Account:
         the TRES, where Slurm did not say.
     jobs_used, jobs_mine, jobs_ours : int or None
         Jobs behind ``used``, ``mine`` and ``ours``.
+    submit_used, submit_mine, submit_ours : int or None
+        The same with those that pend.
     partitions : tuple of str
         Those that the association is bound to; empty is all.
     name_qos : bool
@@ -116,28 +118,21 @@ class Account:
     submit_per_account: int | None = None
     ours: Tres | None = None
     jobs_ours: int | None = None
+    submit_used: int | None = None
+    submit_mine: int | None = None
+    submit_ours: int | None = None
 
-    def free_jobs(self, *, now: bool) -> dict[str, int]:
-        """Return how many ``jobs`` may run and ``submit`` be in the queue, absent without a limit.
-
-        A group's limit counts everybody's jobs, a user's this user's, an account's the account's:
-        those in use ``now``, or none.
-        """
-        free = {}
-        counts = (self.jobs_used, self.jobs_mine, self.jobs_ours)
-        used, mine, ours = ((n or 0) if now else 0 for n in counts)
-        for name, of_all, of_user, of_account in (
-            ("jobs", self.jobs, self.jobs_per_user, self.jobs_per_account),
-            ("submit", self.submit, self.submit_per_user, self.submit_per_account),
-        ):
-            left = _least(
-                None if of_all is None else of_all - max(used, mine),
-                None if of_user is None else of_user - mine,
-                None if of_account is None else of_account - ours,
-            )
-            if left is not None:
-                free[name] = left
-        return free
+    def job_bounds(self, name: str) -> list[tuple[int | None, int]]:
+        """Return limit and use of ``jobs`` or ``submit``: of everybody, the user, the account."""
+        if name == "jobs":
+            limits = (self.jobs, self.jobs_per_user, self.jobs_per_account)
+            counts = (self.jobs_used, self.jobs_mine, self.jobs_ours)
+        else:
+            limits = (self.submit, self.submit_per_user, self.submit_per_account)
+            counts = (self.submit_used, self.submit_mine, self.submit_ours)
+        used, mine, ours = (count or 0 for count in counts)
+        own = ours if self.limit_from.get(name) == "association" else mine
+        return list(zip(limits, (max(used, own), mine, ours), strict=True))
 
     def free(self, tres: str) -> int | None:
         """Return what is left of a TRES: None without a limit, all where its use is unknown."""
@@ -266,6 +261,10 @@ def _live(
         for tres in counted
         if (record := of_account.get(account.name) if origin.get(tres) == "association" else live)
     }
+    of_jobs, of_submit = (
+        of_account.get(account.name, live) if origin.get(name) == "association" else live
+        for name in JOBS
+    )
     mine = {tres: live.used_by_uid.get(uid, {}).get(tres, 0) for tres in counted}
     ours = {tres: live.used_by_account.get(account.name, {}).get(tres, 0) for tres in counted}
     return replace(
@@ -276,9 +275,12 @@ def _live(
         used=used,
         mine=mine,
         ours=ours,
-        jobs_used=live.jobs,
+        jobs_used=of_jobs.jobs,
         jobs_mine=live.jobs_by_uid.get(uid, 0),
         jobs_ours=live.jobs_by_account.get(account.name, 0),
+        submit_used=of_submit.submit,
+        submit_mine=live.submit_by_uid.get(uid, 0),
+        submit_ours=live.submit_by_account.get(account.name, 0),
     )
 
 
@@ -318,10 +320,11 @@ def _account(
     for tres, value in rules.caps.get(name, {}).items():
         if value < limit.get(tres, value + 1):
             limit[tres], origin[tres] = value, "cap"
-    per_job: Tres = {}
-    for association in held:
-        for tres, value in association.tres_per_job.items():
-            per_job[tres] = min(value, per_job.get(tres, value))
+    rows = [row for row in held if not row.user]
+    jobs, submit = _least(*(row.jobs for row in rows)), _least(*(row.submit for row in rows))
+    ours = {"jobs": jobs} if qos.jobs is None else {}
+    ours |= {"submit": submit} if qos.submit is None else {}
+    origin |= {name: "association" for name, most in ours.items() if most is not None}
     partitions = tuple(row.partition for row in own)
     return Account(
         name,
@@ -329,11 +332,11 @@ def _account(
         limit,
         origin,
         dict(qos.tres_per_user),
-        _least(qos.jobs, *(row.jobs for row in held if not row.user)),
-        _least(qos.submit, *(row.submit for row in held if not row.user)),
+        ours.get("jobs", qos.jobs),
+        ours.get("submit", qos.submit),
         partitions=() if "" in partitions else tuple(sorted(set(partitions))),
         name_qos=any(row.default_qos != qos.name for row in own),
-        limit_per_job=per_job | qos.tres_per_job,
+        limit_per_job=_least_each(row.tres_per_job for row in held) | qos.tres_per_job,
         max_wall_min=_least(qos.max_wall_min, *(row.max_wall_min for row in held)),
         before_partition="OverPartQOS" in qos.flags,
         jobs_per_user=_least(
@@ -354,3 +357,11 @@ def _account(
 
 def _least(*values: int | None) -> int | None:
     return min((value for value in values if value is not None), default=None)
+
+
+def _least_each(limits: Iterable[Tres]) -> Tres:
+    """Return the smallest limit of each TRES."""
+    least: Tres = {}
+    for tres, value in (item for one in limits for item in one.items()):
+        least[tres] = min(value, least.get(tres, value))
+    return least

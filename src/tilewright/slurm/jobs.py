@@ -25,7 +25,9 @@ JOB_FORMAT = ",".join(f"{name}:{width}|" for name, width in JOB_FIELDS.items())
 ODD = frozenset({"PREEMPTED", "REVOKED", "SPECIAL_EXIT"})
 ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"})
 Obstacle = Literal["limit", "invalid", "held", "nodes", "busy", "other"]
-Cause = Literal["memory", "time", "node", "preempted", "cancelled", "device", "error", "unknown"]
+Cause = Literal[
+    "memory", "time", "node", "preempted", "cancelled", "device", "refused", "error", "unknown"
+]
 
 
 @dataclass(frozen=True)
@@ -47,17 +49,19 @@ class Waiting:
 
 _WAITING: tuple[tuple[str, Waiting], ...] = (
     (
-        r"(QOS|Assoc)(Grp|Max)|Max\w+PerAccount",
-        Waiting("limit", "running jobs fill a limit of its account or QOS"),
-    ),
-    (
         r"Invalid(QOS|Account)|(Qos|QOS|Account|Assoc)\w*NotAllowed|PartitionTimeLimit"
+        r"|(QOS|Assoc)Max\w+PerJob"
         r"|PartitionNodeLimit|BadConstraints",
         Waiting(
             "invalid",
             "Slurm no longer takes it as it was sent: its QOS, account or partition was withdrawn, "
-            "or no node can hold it; ask your administrator for your associations",
+            "limits of one job were lowered, or no node can hold it; ask your administrator for "
+            "your associations",
         ),
+    ),
+    (
+        r"(QOS|Assoc)(Grp|Max)|Max\w+PerAccount",
+        Waiting("limit", "running jobs fill a limit of its account or QOS"),
     ),
     (
         r"JobHeld|.*\bheld\b|JobHoldMaxRequeue|SpecialExit",
@@ -225,6 +229,7 @@ def usage_of_queue(
             Usage(
                 name, {}, dict(used), len(here), len(here), by_uid, dict(count),
                 {account: dict(tres) for account, tres in by_account.items()}, dict(jobs_of),
+                dict(count), dict(jobs_of),
             )
         )  # fmt: skip
     return found

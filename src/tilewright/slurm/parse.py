@@ -140,6 +140,8 @@ def parse_assoc_mgr(text: str, gpu_type: str = "") -> list[Usage]:
                     for a, p in per_account.items()
                 },
                 {a: _used(p.get("MaxJobsPA", "")) for a, p in per_account.items()},
+                {u: _used(p.get("MaxSubmitJobsPU", "")) for u, p in per_user.items()},
+                {a: _used(p.get("MaxSubmitJobsPA", "")) for a, p in per_account.items()},
             )
         )
     return found

@@ -222,11 +222,11 @@ class SlurmClient:
         state = ("--state=PENDING",) if pending_only else ()
         return self._call(("scancel", *state, *map(str, job_ids)))
 
-    def forget(self) -> None:
-        """Ask again for live use and the queue, as after a placement that was refused."""
+    def forget(self, *, limits: bool = False) -> None:
+        """Ask again for live use and the queue, and for partitions and ``limits`` too."""
         self._forgot_s = self.clock()
-        for argv in [key for key in self._kept if key[0] in ("squeue", "scontrol")]:
-            if "partition" not in argv:
+        for argv in list(self._kept):
+            if limits or (argv[0] != "sacctmgr" and "partition" not in argv):
                 del self._kept[argv]
 
     def _ask(self, argv: tuple[str, ...], ttl_s: float, stdin: str | None = None) -> str | Unknown:

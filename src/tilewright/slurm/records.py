@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 Tres = dict[str, int]
 #: GPUs of the one type that jobs get, where limits name it (``gres/gpu:a100``).
 GPU_TYPE = "gres/gpu:type"
+#: Numbers of jobs beside TRES: those that run, and those that run or pend.
+JOBS = ("jobs", "submit")
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ class Usage:
         TRES of each account, of a QOS only.
     jobs_by_account : dict of str to int
         Running jobs of each account.
+    submit_by_uid, submit_by_account : dict
+        Running or pending jobs of each user and of each account.
     """
 
     name: str
@@ -112,6 +116,8 @@ class Usage:
     jobs_by_uid: dict[int, int] = field(default_factory=dict)
     used_by_account: dict[str, Tres] = field(default_factory=dict)
     jobs_by_account: dict[str, int] = field(default_factory=dict)
+    submit_by_uid: dict[int, int] = field(default_factory=dict)
+    submit_by_account: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -132,11 +138,12 @@ class Partition:
     nodes : int
         How many nodes it has.
     limit, limit_per_user, limit_per_account, limit_per_job : dict
-        Of its QOS, which replace those of a job's own QOS; mem in MB, absent is no limit.
+        Of its QOS, which replace those of a job's own QOS; mem in MB, absent is no limit. Numbers
+        of jobs (:data:`JOBS`) are among them.
     used, mine : dict or None
-        TRES on its QOS of everybody and of this user; None where Slurm did not say.
+        TRES and jobs on its QOS of everybody and of this user; None where Slurm did not say.
     by_account : dict of str to dict
-        TRES on its QOS of each account.
+        TRES and jobs on its QOS of each account.
     """
 
     name: str

@@ -138,6 +138,8 @@ class Client:
 
     def jobs(self) -> list[Job]:
         """Every job since the cluster began, as slurmdbd knows it; one record for each run."""
+        if not self.settings.accounting:
+            return []
         # %s: seconds since 1970; without -S, sacct begins at midnight
         done = self.run(
             [

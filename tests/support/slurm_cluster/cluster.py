@@ -89,11 +89,13 @@ class Cluster(Client):
         self._undo.callback(host.unlink_default_conf, self.slurm_conf)
         self._daemons = parts.make_daemons(self.settings, place)
         self._undo.callback(self._end_processes)
-        parts.install_database(place)
+        if self.settings.accounting:
+            parts.install_database(place)
         for daemon in self._daemons.values():
             daemon.start()
             self._wait_answer(daemon)
-        self._add_accounts()
+        if self.settings.accounting:
+            self._add_accounts()
         self._wait_nodes(self.node_names)
 
     def _choose_place(self) -> Place:

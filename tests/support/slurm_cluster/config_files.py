@@ -46,6 +46,8 @@ AccountingStorageTRES=gres/gpu,gres/gpu:b200
 AccountingStoreFlags=job_comment
 PreemptType=preempt/qos
 PreemptMode=REQUEUE
+"""
+_GATHER = """
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=2
 """
@@ -147,7 +149,8 @@ def slurm_conf(settings: Settings, place: Place) -> str:
         _who_and_where(place)
         + _HARDWARE
         + _MEMORY[place.memory]
-        + _ACCOUNTING
+        + _GATHER
+        + (_ACCOUNTING if settings.accounting else "")
         + _SCHEDULING
         + _TIMEOUTS
         + chosen

@@ -88,12 +88,12 @@ def install_database(place: Place) -> None:
 def make_daemons(settings: Settings, place: Place) -> dict[str, Daemon]:
     """Return the daemons by name (``slurmd-NODE`` for nodes), in the order of starting."""
     conf = str(place.slurm_conf)
-    daemons = [
-        _munged(place),
-        _mariadbd(place),
-        _daemon(place, "slurmdbd", ["slurmdbd", "-D"], ["sacctmgr", "-n", "list", "cluster"]),
-        _daemon(place, "slurmctld", ["slurmctld", "-D", "-f", conf], ["scontrol", "ping"]),
-    ]
+    daemons = [_munged(place)]
+    if settings.accounting:
+        asked = ["sacctmgr", "-n", "list", "cluster"]
+        daemons += [_mariadbd(place), _daemon(place, "slurmdbd", ["slurmdbd", "-D"], asked)]
+    argv = ["slurmctld", "-D", "-f", conf]
+    daemons.append(_daemon(place, "slurmctld", argv, ["scontrol", "ping"]))
     for node, port in zip(settings.nodes, place.node_ports, strict=True):
         argv = ["slurmd", "-D", "-f", conf, "-N", node.name]
         daemons.append(

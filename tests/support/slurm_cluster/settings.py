@@ -83,6 +83,8 @@ class Settings:
         How a job over its memory is ended; ``None`` takes cgroups where they can be had.
     lock_wait_s : float
         How long to wait for another test session's cluster on this machine to end.
+    accounting : bool
+        False: no slurmdbd, hence no accounts, no limits, and no :meth:`Client.jobs`.
     """
 
     accounts: tuple[Account, ...] = WORKED_EXAMPLE
@@ -94,6 +96,7 @@ class Settings:
     private_data: str = ""
     memory: MemoryMode | None = None
     lock_wait_s: float = 300
+    accounting: bool = True
 
     @property
     def partitions(self) -> dict[str, list[Node]]:

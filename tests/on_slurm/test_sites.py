@@ -1,0 +1,126 @@
+"""What other sites do otherwise: names, limits above accounts or of users, no accounting."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster_runs import ClusterRun, dump
+from tests.support.labmates import running
+from tests.support.slurm_cluster import Cluster, Settings, peak_use, wait_for
+from tests.support.slurm_fixtures import AT_NIGHT
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600), AT_NIGHT]
+
+#: Below the account ``dept``, without limits of their own.
+NAMES = ("12345", "lab-x", "lab.x", "lab_x")
+
+
+@pytest.fixture
+def dept(quiet_slurm: Cluster) -> Iterator[Cluster]:
+    add, names = ["sacctmgr", "-i", "add"], ",".join(NAMES)
+    quiet_slurm.run([*add, "account", "dept", "parent=root"])
+    quiet_slurm.run([*add, "account", names, "parent=dept"])
+    quiet_slurm.run([*add, "user", "root", f"account={names}"])
+    yield quiet_slurm
+    quiet_slurm.cancel_all()
+    quiet_slurm.run(["sacctmgr", "-i", "delete", "user", "where", "name=root", f"account={names}"])
+    for name in (names, "dept"):
+        quiet_slurm.run(["sacctmgr", "-i", "delete", "account", "where", f"name={name}"])
+
+
+def slots(run: ClusterRun, kind: str) -> dict[str, int]:
+    """Return the slots of each account, as ``tilewright accounts`` says them."""
+    site = str(run.folder / "site.yaml")
+    said = run.slurm.run([sys.executable, "-m", "tilewright.cli", "accounts", "--json", "--site",
+                          site], env={"XDG_CACHE_HOME": str(run.folder / "cache")})  # fmt: skip
+    pools = json.loads(said.stdout)["pools"]["shared"]
+    return {pool["account"]: pool["slots"] for pool in pools if pool["kind"] == kind}
+
+
+def test_odd_names_share_a_node_and_a_limit_above_them(dept: Cluster, tmp_path: Path) -> None:
+    folder = tmp_path / "a|b 'c ü"
+    folder.mkdir()
+    run = ClusterRun(dept, folder).prepare(
+        jobs=12, seconds="9,10", site={"allowed": list(NAMES), "slowdown": 1.1}
+    )
+    assert slots(run, "gpu") == dict.fromkeys(NAMES, 2)  # of the node's 8 GPUs
+    modify = ["sacctmgr", "-i", "modify", "account", "where"]
+    dept.run([*modify, "name=dept", "set", "GrpTRES=cpu=96,gres/gpu=2"])
+    dept.run([*modify, f"name={','.join(NAMES)}", "set", "GrpJobs=3"])
+    run.run()
+    run.check_outputs(set(range(12)))
+    jobs = run.jobs()
+    assert Counter(job.account for job in jobs).keys() == set(NAMES), dump(run.events)
+    assert peak_use([replace(job, account="dept") for job in jobs], "dept")["gpus"] == 2
+    assert len({event["pool"] for event in run.events if event["event"] == "place"}) >= len(NAMES)
+    assert not run.moves()
+    assert not run.causes()
+
+
+def test_the_jobs_of_a_user_are_counted_apart_from_those_of_labmates(
+    quiet_slurm: Cluster, tmp_path: Path
+) -> None:
+    quiet_slurm.set_qos("clive", "MaxJobsPerUser=4")
+    theirs = [quiet_slurm.sbatch("labmate", "-A", "clive", "--mem=1G", command="sleep 300")
+              for _ in range(4)]  # fmt: skip
+    running(quiet_slurm, *theirs)
+    run = ClusterRun(quiet_slurm, tmp_path).prepare(
+        jobs=8, seconds="9,10", site={"allowed": ["clive"], "slowdown": 1.1}
+    )
+    run.run()
+    run.check_outputs(set(range(8)))
+    assert peak_use(run.jobs(), "clive")["cpu"] == 4 * 8
+    assert not run.moves()
+
+
+def test_the_jobs_of_the_qos_of_a_partition_are_counted(
+    quiet_slurm: Cluster, tmp_path: Path
+) -> None:
+    """A labmate runs one and has one pending; the limits of the account's own QOS are wider."""
+    part = ["PartitionName=hpg-default"]
+    quiet_slurm.run(["sacctmgr", "-i", "add", "qos", "part", "GrpJobs=4",
+                     "MaxSubmitJobsPerUser=3"])  # fmt: skip
+    try:
+        # slurmctld hears of a new QOS a moment later
+        wait_for(lambda: quiet_slurm.run(["scontrol", "update", *part, "QoS=part"],
+                                         check=False).returncode == 0, 30)  # fmt: skip
+        theirs = ["-A", "brusko", "-p", "hpg-default", "--mem=1G"]
+        held = quiet_slurm.sbatch("labmate", *theirs, command="sleep 300")
+        quiet_slurm.sbatch("labmate", *theirs, "--begin=now+1hour", command="true")
+        running(quiet_slurm, held)
+        run = ClusterRun(quiet_slurm, tmp_path).prepare(
+            jobs=14, seconds="12,13", site={"slowdown": 1.1}
+        )
+        run.run()
+    finally:
+        quiet_slurm.cancel_all()
+        quiet_slurm.run(["scontrol", "update", *part, "QoS="])
+        quiet_slurm.run(["sacctmgr", "-i", "delete", "qos", "where", "name=part"])
+    run.check_outputs(set(range(14)))
+    cpus = [replace(job, account="part") for job in run.jobs() if job.partition == "hpg-default"]
+    assert peak_use(cpus, "part")["cpu"] == 3 * 8, dump(run.events)
+    assert not run.causes(), dump(run.events)
+    assert not run.moves()
+
+
+def test_a_slurm_without_accounting(slurm: Cluster, tmp_path: Path) -> None:
+    """It ends the session's cluster, and the next quiet_slurm starts that again."""
+    slurm.stop()
+    with Cluster(Settings(accounting=False)) as bare:
+        run = ClusterRun(bare, tmp_path)
+        run.prepare(jobs=12, small=1, seconds="9,10", site={"allowed": None, "slowdown": 1.1})
+        seconds = run.run()
+        run.check_outputs(set(range(12)))
+    kinds = [run.traces(i)[0].split()[0] for i in range(12)]
+    assert set(kinds) == {"gpu", "cpu"}, (kinds, seconds)
+    notes = [note for event in run.events if event["event"] == "notes" for note in event["notes"]]
+    assert any("this Slurm keeps no accounts" in note for note in notes), notes
+    assert not run.causes()
+    assert not run.moves()

@@ -1,0 +1,32 @@
+"""What other people do on the private cluster."""
+
+from __future__ import annotations
+
+from tests.support.slurm_cluster import Cluster, wait_for
+
+
+def running(slurm: Cluster, *jobs: int) -> None:
+    """Wait until these jobs run."""
+    wait_for(lambda: all("RUNNING" in slurm.show_job(job) for job in jobs), 30)
+
+
+def hold_all_gpus(slurm: Cluster, seconds: int) -> int:
+    """Have a labmate hold all GPUs of the node."""
+    slurm.set_qos("brusko", "GrpTRES=cpu=112,mem=2000G,gres/gpu=8")
+    held = slurm.sbatch("labmate", "-A", "brusko", "-p", "hpg-b200", "--gres=gpu:8", "-c", "8",
+                        "--mem=100G", command=f"sleep {seconds}")  # fmt: skip
+    running(slurm, held)
+    return held
+
+
+def fill(slurm: Cluster) -> list[int]:
+    """Have a labmate hold all GPUs and all CPUs of the default partition."""
+    held = hold_all_gpus(slurm, 600)
+    slurm.set_qos("brusko", "GrpTRES=cpu=999,mem=9000G,gres/gpu=8")
+    cpus = [
+        slurm.sbatch("labmate", "-A", "brusko", "-p", "hpg-default", "-c", "128", "--mem=100G",
+                     command="sleep 600")
+        for _ in range(2)
+    ]  # fmt: skip
+    running(slurm, *cpus)
+    return [held, *cpus]
