@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from benchmarks.placement_scenarios import Scenario
+from tilewright.placement.dispatcher import MOST_MOVES
 from tilewright.placement.jobs import KINDS, Kind
-from tilewright.placement.policy import AIMS, decide
+from tilewright.placement.policy import AIMS, decide, restarts
 from tilewright.placement.preview import ClusterView, Policy
 from tilewright.placement.sizing import margin_of
-from tilewright.placement.workload import Decision, Running, Workload
+from tilewright.placement.workload import Decision, Running, Slots, Workload
 
 BASELINES = ("gpu round robin", "static weighted", "any free slot")
 
@@ -37,6 +38,15 @@ def ours(
         return Workload(scenario.jobs, estimates, margins)
 
     work, last, seen = workload(), None, 0
+
+    restarted: Counter[str] = Counter()
+
+    def restart(pools: list[Slots], starts: Sequence[Decision], clock_s: float) -> list[Decision]:
+        filled = Counter(start.pool for start in starts)
+        left = [replace(pool, free=pool.fillable - filled[pool.name]) for pool in pools]
+        found = [one for one in restarts(work, left, clock_s) if restarted[one.job] < MOST_MOVES]
+        restarted.update(one.job for one in found)
+        return found
 
     def policy(snapshot: ClusterView) -> Iterable[Decision]:
         nonlocal work, last, seen
@@ -67,7 +77,7 @@ def ours(
             work, snapshot.ready, snapshot.later, pools, snapshot.clock_s, last=last, aims=aims
         )
         last = found.strategy
-        return found.starts
+        return [*found.starts, *restart(pools, found.starts, snapshot.clock_s)]
 
     return policy
 

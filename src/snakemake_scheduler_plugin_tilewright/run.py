@@ -203,7 +203,12 @@ class Run:
         for name, task in list(self.dispatcher.tasks.items()):
             if task.place is not None and self.dag.finished(self.jobs[name]):
                 self.dispatcher.done(name)  # else the ledger has it with the next round
-        for name in self.dispatcher.move_pending(lambda name: adapter.has_tries(self.jobs[name])):
+
+        def movable(name: str) -> bool:
+            return bool(adapter.has_tries(self.jobs[name]))
+
+        moved = self.dispatcher.move_pending(movable)
+        for name in [*moved, *self.dispatcher.restart_sooner(movable)]:
             task = self.dispatcher.tasks[name]
             self.logger.info(f"{name}: {task.refused or f'{task.moved}; it is placed again'}")
         for sentence in self.dispatcher.explain_pending():

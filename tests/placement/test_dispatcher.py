@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -355,3 +356,60 @@ def test_no_more_jobs_are_placed_than_snakemake_runs_at_once(tmp_path: Path) -> 
     assert not any(event["event"] == "withdraw" for event in events)
     (wait,) = (event for event in events if event["event"] == "wait")
     assert (wait["ready"], wait["why"]) == (4, {"Snakemake runs no more jobs at once (--jobs)": 4})
+
+
+def on_cpus(folder: Path, left_s: float, ready: int = 0) -> Dispatcher:
+    """Return a run with a job on CPUs, where it takes 600 s; on a GPU it takes 120 s."""
+    started = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(5000 - 600 + left_s))
+    line = queue_line(JobID="20", State="RUNNING", Account="clive", Partition="hpg-default",
+                      WorkDir="/data/run", Comment="rule_work_wildcards_0", StartTime=started,
+                      **{"tres-alloc": "cpu=8,mem=100M,node=1"})  # fmt: skip
+    run = dispatcher(line, folder, sent=1, ready=ready)
+    task = next(iter(run.tasks.values()))
+    task.place = Place("clive", None, "hpg-default", "cpu", CPU, "clive_cpu")
+    return run
+
+
+def test_a_job_on_cpus_starts_again_where_a_free_gpu_ends_it_much_sooner(tmp_path: Path) -> None:
+    run = on_cpus(tmp_path, left_s=400)
+    (name,) = run.tasks
+    run.capacity()  # as every round: what the queue says is noted
+    assert run.restart_sooner(lambda name: False) == []
+    assert run.restart_sooner() == [name]
+    assert run.restart_sooner() == []  # it was stopped, and is placed again first
+    (moved,) = [event for event in read_ledger(run.ledger.path) if event["event"] == "move"]
+    assert (moved["slurm_id"], moved["ran"], moved["sooner"][-3:]) == (20, True, "gpu")
+    assert run.tasks[name].moves == 1
+    placed = run.failed(name), run.round([name], [])
+    assert placed[0].free
+    assert placed[1][name].kind == "gpu"
+
+
+@pytest.mark.parametrize("why", ["nearly done", "gpus are full", "others wait", "site", "thrice"])
+def test_a_job_on_cpus_stays(tmp_path: Path, why: str) -> None:
+    run = on_cpus(tmp_path, left_s=300 if why == "nearly done" else 400, ready=1)
+    run.capacity()
+    first, other = run.tasks.values()
+    if why == "gpus are full":
+        with_nodes(run, nodes(0))
+    elif why == "others wait":
+        run.why_waiting = {other.name: "no slot is free"}
+    elif why == "site":
+        site = run.cluster.site.model_copy(update={"restart_on_gpu": False})
+        run.cluster = replace(run.cluster, site=site)
+    elif why == "thrice":
+        first.moves = 3
+    assert run.restart_sooner() == []
+
+
+def test_no_job_is_restarted_while_one_has_ended_that_snakemake_does_not_know_of(
+    tmp_path: Path,
+) -> None:
+    run = on_cpus(tmp_path, left_s=400, ready=1)
+    run.capacity()
+    _, other = run.tasks.values()
+    other.place = Place("maigan", None, "hpg-b200", "gpu", GPU, "maigan_gpu")
+    other.seen = SlurmJob(21, "COMPLETED", account="maigan")
+    assert run.restart_sooner() == []
+    other.place = None
+    assert run.restart_sooner()

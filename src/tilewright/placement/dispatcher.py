@@ -13,8 +13,8 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
+from tilewright.placement.avoided import AvoidedPlaces
 from tilewright.placement.capacity import Capacity, capacity_now, claim_of
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.failures import NextTry, find_cause, next_try, why_no_retry
@@ -31,26 +31,12 @@ from tilewright.slurm.query import Unknown
 #: Estimates are made again this often: a new workload of 10,000 jobs takes 50 ms.
 _ESTIMATES_S = 60.0
 #: A job is moved at most so often.
-_MOST_MOVES = 3
-#: What jobs were moved away from is avoided so long at least, and twice as long each time.
-_AVOID_S = 60.0
+MOST_MOVES = 3
 #: A state that the executor does not know must last so long: a requeued job leaves it by itself.
 _ODD_S = 20.0
 _DONE = "COMPLETED"
 #: Where a move cancelled it, a job that is cancelled counts too.
 _UNSEEN = ODD | {"CANCELLED"}
-
-
-class Avoided(NamedTuple):
-    """A place where jobs pended in vain, or none was taken: until when, how often before, why.
-
-    ``for_all``: Slurm takes no job there. For busy nodes those that run nowhere else may wait.
-    """
-
-    until_s: float
-    times: int
-    why: str
-    for_all: bool
 
 
 @dataclass
@@ -74,7 +60,7 @@ class Dispatcher:
         What the last round followed.
     why_waiting : dict of str to str
         Why the jobs that the last round did not start wait.
-    avoided : dict of (str, str) to Avoided
+    avoided : AvoidedPlaces
         Account and device kind that jobs were moved away from.
     """
 
@@ -88,8 +74,8 @@ class Dispatcher:
     lock: threading.RLock = field(default_factory=threading.RLock)
     strategy: Strategy | None = None
     why_waiting: dict[str, str] = field(default_factory=dict)
-    avoided: dict[tuple[str, Kind], Avoided] = field(default_factory=dict)
     first_id: int = 0
+    avoided: AvoidedPlaces = field(init=False)
     submissions: SubmissionLock = field(init=False)
     _groups: dict[str, str] = field(default_factory=dict)
     _work: Workload | None = None
@@ -97,6 +83,7 @@ class Dispatcher:
 
     def __post_init__(self) -> None:
         client = self.cluster.client
+        self.avoided = AvoidedPlaces(self.cluster.site.patience_s)
         self.submissions = SubmissionLock(client.cache_dir / "claims", client.ttl_s)
 
     def begin(self) -> None:
@@ -205,24 +192,16 @@ class Dispatcher:
             if partition is not None and len(nodes) >= partition.nodes:
                 why = f"every node of {partition.name} failed in this run: {', '.join(nodes)}"
                 capacity = capacity.without(kind, why)
-        avoided = self._avoided()
+        for task in self.tasks.values():
+            if task.place and task.runs:
+                self.avoided.works((task.place.account, task.place.kind), task.sent_s)
+        avoided = self.avoided.now(self.clock())
         closed = {key: one.why for key, one in avoided.items() if one.for_all}
         return replace(
             capacity,
             closed={**capacity.closed, **closed},
             avoided={key: one.why for key, one in avoided.items()},
         )
-
-    def _avoided(self) -> dict[tuple[str, Kind], Avoided]:
-        """Return what is avoided now; where a job runs again it is forgotten."""
-        now_s = self.clock()
-        for task in self.tasks.values():
-            place = task.place
-            if place and task.seen and task.seen.state == "RUNNING":
-                known = self.avoided.get((place.account, place.kind))
-                if known and task.sent_s >= known.until_s:
-                    del self.avoided[place.account, place.kind]
-        return {key: one for key, one in self.avoided.items() if one.until_s > now_s}
 
     def _send(self, found: Placement) -> Place:
         task, place, job = found.task, found.place, found.task.job
@@ -330,7 +309,7 @@ class Dispatcher:
         """
         with self.lock:
             active = [task for task in self.tasks.values() if task.active]
-            if all(task.seen is not None and task.seen.state == "RUNNING" for task in active):
+            if all(task.runs for task in active):
                 return []
             capacity, now_s = self.capacity(), self.clock()
             stuck = [task for task in self._pending() if not task.moved and movable(task.name)]
@@ -341,7 +320,7 @@ class Dispatcher:
             for task, seen, place in map(_sent, stuck):
                 why, waited_s = self._why(seen, place), now_s - task.sent_s
                 patience_s = self.cluster.site.patience_s * 2**task.moves
-                if why.obstacle in ("held", "other") or task.moves >= _MOST_MOVES:
+                if why.obstacle in ("held", "other") or task.moves >= MOST_MOVES:
                     continue
                 if why.obstacle != "invalid" and waited_s < patience_s:
                     continue
@@ -358,6 +337,32 @@ class Dispatcher:
                     moved.append(task.name)
                     round_ = self.begin_round(round_.capacity.take(*better) if better else capacity)
             return moved
+
+    def restart_sooner(self, movable: Callable[[str], bool] = lambda name: True) -> list[str]:
+        """Stop jobs on CPUs that a free GPU would end much sooner, and return their names.
+
+        Only while no ready job waits for a GPU, and while Snakemake knows of all jobs that ended:
+        what follows them goes first.
+        """
+        with self.lock:
+            tasks, client = self.tasks.values(), self.cluster.client
+            waits = any("gpu" in self.tasks[name].job.kinds for name in self.why_waiting)
+            ended = any(task.place and task.seen and not task.seen.active for task in tasks)
+            moved = {task.name for task in tasks if task.moved or task.moves >= MOST_MOVES}
+            slow = [t for t in tasks if t.runs and t.name not in moved and movable(t.name)]
+            if not self.cluster.site.restart_on_gpu or waits or ended or not slow:
+                return []
+            capacity, stopped = self.capacity(), []
+            if isinstance(capacity, Unknown):
+                return []
+            for task, account, why in self.begin_round(capacity).restarts(slow):
+                seen = task.seen
+                if seen and not isinstance(client.cancel([seen.id]), Unknown):
+                    task.moved, task.moves = why, task.moves + 1
+                    self.ledger.write("move", job=task.name, slurm_id=seen.id, reason=why,
+                                      ran=True, sooner=f"{account} gpu")  # fmt: skip
+                    stopped.append(task.name)
+            return stopped
 
     def _pending(self) -> list[Task]:
         """Return the tasks that pend, as the queue last said."""
@@ -399,17 +404,12 @@ class Dispatcher:
             self._avoid(account, place.kind, text, for_all=invalid)
 
     def _avoid(self, account: str, kind: Kind, why: str, *, for_all: bool) -> None:
-        """Send nothing to a place for a while, longer each time; ``for_all`` as in `Avoided`.
+        """Send nothing to a place for a while.
 
         Where Slurm takes no job as it was sent, limits or partitions changed: they are asked again.
         """
-        known, now_s = self.avoided.get((account, kind)), self.clock()
-        if known is not None and known.until_s > now_s:  # jobs that go together count once
-            return
-        times = known.times + 1 if known else 0
-        wait_s = max(_AVOID_S, self.cluster.site.patience_s) * 2 ** min(times, 6)
-        self.avoided[account, kind] = Avoided(now_s + wait_s, times, why, for_all)
-        if for_all:
+        new = self.avoided.avoid((account, kind), why, self.clock(), for_all=for_all)
+        if new and for_all:
             self.cluster.client.forget(limits=True)
 
     def explain_pending(self) -> list[str]:

@@ -258,6 +258,11 @@ class Task:
         return self.place is not None and self.seen is None
 
     @property
+    def runs(self) -> bool:
+        """Whether it was sent and runs, as far as the queue says."""
+        return self.place is not None and self.seen is not None and self.seen.state == "RUNNING"
+
+    @property
     def active(self) -> bool:
         """Whether it was sent and has not ended, as far as the queue says."""
         return self.place is not None and (self.seen is None or self.seen.active)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from tilewright.placement.capacity import Capacity
 from tilewright.placement.jobs import Kind, Place, Shape, Task
 from tilewright.placement.limits import clipped
-from tilewright.placement.policy import decide
+from tilewright.placement.policy import decide, restarts
 from tilewright.placement.routing import Plan
 from tilewright.placement.sizing import Shapes
 from tilewright.placement.workload import Running, Slots, Strategy, Workload
@@ -221,6 +221,34 @@ class Round:
                 if takes(account.name, kind, shape):
                     best, best_s = (account.name, kind, shape), end_s
         return best
+
+    def restarts(self, tasks: Iterable[Task]) -> list[tuple[Task, str, str]]:
+        """Return which of these tasks, which run, better start again on free GPUs.
+
+        Each has the account of the GPU and why. A task stays where its own shape does not fit.
+        """
+        either = {
+            task.name: task
+            for task in tasks
+            if task.place and task.place.kind == "cpu" and "gpu" in task.job.kinds
+        }
+        large = [task for task in either.values() if task.name in self.work.index]
+        if not large:
+            return []
+        pools = [
+            pool if pool.kind == "gpu"
+            else replace(pool, running=tuple(r for r in pool.running if r.job in either))
+            for pool in self.slots(self.shapes.largest(large))
+        ]  # fmt: skip
+        accounts = {pool.name: pool.account for pool in pools}
+        found = []
+        for start in restarts(self.work, pools, self.now_s):
+            task, account = either[start.job], accounts[start.pool]
+            shape = self.shapes.of(task)["gpu"]
+            if self.capacity.fits(account, "gpu", shape):
+                self.capacity = self.capacity.take(account, "gpu", shape)
+                found.append((task, account, start.reason))
+        return found
 
     def slots(self, shapes: Mapping[Kind, Shape]) -> list[Slots]:
         """Return the pools for jobs of these shapes, with own jobs in them."""

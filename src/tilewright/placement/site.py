@@ -83,6 +83,8 @@ class Site(_Section):
         What a run does about jobs of an earlier, killed run that still write into its folder.
     small_jobs : {"here", "slurm"}
         Where jobs run that take one CPU for a few seconds: beside the coordinator, or on Slurm.
+    restart_on_gpu : bool
+        Whether a job on CPUs is stopped where a free GPU would end it in a third of the time left.
     patience_s : float
         Seconds a job pends in vain before it may be moved, and before its reason is said.
     calls_per_min : float
@@ -102,6 +104,7 @@ class Site(_Section):
     slowdowns: dict[str, Annotated[float, Field(ge=0.1)]] = Field(default_factory=dict)
     stale: Literal["refuse", "wait", "cancel"] = "refuse"
     small_jobs: Literal["here", "slurm"] = "here"
+    restart_on_gpu: bool = True
     patience_s: float = Field(default=60.0, ge=0)
     calls_per_min: float = Field(default=12.0, ge=1)
 

@@ -135,7 +135,7 @@ def _remarks(event: Event) -> list[Remark]:
         case "move":
             what = "move"
             then = f"placed again, sooner on {event['sooner']}" if event.get("sooner") else "ended"
-            texts = [f"{label}: {then}; it waited, {why}"]
+            texts = [f"{label}: {then}; it {'ran' if event.get('ran') else 'waited'}, {why}"]
         case "pend":
             texts = [f"{label} pends: {event.get('words')} (Slurm: {why})"]
         case "fail":
