@@ -20,6 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,22 +102,24 @@ def measure(seed: int) -> Result:
                   run.round_s, loss)  # fmt: skip
 
 
-VARIANTS: Mapping[str, tuple[tuple[float, ...], bool]] = {
-    "as it is": (AIMS, True),
-    "seven aims": ((1.0, 1.06, 1.15, 1.3, 1.6, 2.0, math.inf), True),
-    "aims 1.0 and 1.3": ((1.0, 1.3), True),
-    "aims 1.0 and infinity": ((1.0, math.inf), True),
-    "aim 1.0": ((1.0,), True),
-    "aim 1.3": ((1.3,), True),
-    "any slot": ((math.inf,), True),
-    "durations not learned": (AIMS, False),
+#: Keyword arguments of `ours`.
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "as it is": {},
+    "seven aims": {"aims": (1.0, 1.06, 1.15, 1.3, 1.6, 2.0, math.inf)},
+    "aims 1.0 and 1.3": {"aims": (1.0, 1.3)},
+    "aims 1.0 and infinity": {"aims": (1.0, math.inf)},
+    "aim 1.0": {"aims": (1.0,)},
+    "aim 1.3": {"aims": (1.3,)},
+    "any slot": {"aims": (math.inf,)},
+    "durations not learned": {"learn": False},
+    "no restarts": {"restart": False},
 }
 
 
 def ablate(seed: int) -> list[float]:
     """Return the makespan of one scenario under each variant."""
     scenario = make_scenario(seed)
-    return [play(scenario, ours(scenario, learn, aims))[0] for aims, learn in VARIANTS.values()]
+    return [play(scenario, ours(scenario, **variant))[0] for variant in VARIANTS.values()]
 
 
 def report_ablation(makespans_s: list[list[float]]) -> None:

@@ -19,7 +19,12 @@ BASELINES = ("gpu round robin", "static weighted", "any free slot")
 
 
 def ours(
-    scenario: Scenario, learn: bool = True, aims: Sequence[float] = AIMS, exact: bool = False
+    scenario: Scenario,
+    learn: bool = True,
+    aims: Sequence[float] = AIMS,
+    *,
+    restart: bool = True,
+    exact: bool = False,
 ) -> Policy:
     """Return the policy of production, with estimates learned from finished jobs.
 
@@ -41,7 +46,7 @@ def ours(
 
     restarted: Counter[str] = Counter()
 
-    def restart(pools: list[Slots], starts: Sequence[Decision], clock_s: float) -> list[Decision]:
+    def stopped(pools: list[Slots], starts: Sequence[Decision], clock_s: float) -> list[Decision]:
         filled = Counter(start.pool for start in starts)
         left = [replace(pool, free=pool.fillable - filled[pool.name]) for pool in pools]
         found = [one for one in restarts(work, left, clock_s) if restarted[one.job] < MOST_MOVES]
@@ -77,7 +82,10 @@ def ours(
             work, snapshot.ready, snapshot.later, pools, snapshot.clock_s, last=last, aims=aims
         )
         last = found.strategy
-        return [*found.starts, *restart(pools, found.starts, snapshot.clock_s)]
+        return [
+            *found.starts,
+            *(stopped(pools, found.starts, snapshot.clock_s) if restart else ()),
+        ]
 
     return policy
 
