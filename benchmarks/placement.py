@@ -30,7 +30,7 @@ from benchmarks.placement_exact import best_of_many_s, told
 from benchmarks.placement_policies import BASELINES, any_free, ours, preassigned
 from benchmarks.placement_scenarios import Scenario, make_scenario
 from tilewright.placement.jobs import KINDS, Job
-from tilewright.placement.policy import AIMS, decide
+from tilewright.placement.policy import decide
 from tilewright.placement.preview import Policy, SimulatedRun, simulate
 from tilewright.placement.workload import Slots, Workload
 
