@@ -169,7 +169,7 @@ def test_a_decision_on_a_job_that_runs_stops_it_to_start_again_there() -> None:
         elif gpus.free and seen.later == frozenset() and not seen.spans:
             yield Decision("j0", "clive_gpu", seen.clock_s, math.inf, "")
 
-    true_s = {("j0", "gpu"): 1.0, ("j0", "cpu"): 5.0}
+    true_s: dict[tuple[str, Kind], float] = {("j0", "gpu"): 1.0, ("j0", "cpu"): 5.0}
     gone = [Change(0.0, "clive_gpu", 0), Change(2.0, "clive_gpu", 1)]
     run = simulate(same(1), true_s, POOLS, on_gpus_when_they_are_there, gone)
     assert [(s.pool, s.start_s, s.end_s, s.done) for s in run.spans] == [
