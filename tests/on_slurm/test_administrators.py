@@ -64,7 +64,7 @@ def test_limits_are_cut_below_what_is_in_use(run: ClusterRun) -> None:
 
 def test_a_node_is_rebooted_and_every_priority_collapses(run: ClusterRun) -> None:
     process = run.prepare(jobs=8, seconds="20,40").start()
-    run.wait_running(6)
+    run.wait_running(5)
     run.slurm.run(["sacctmgr", "-i", "modify", "account", "where", "name=clive,maigan", "set",
                    "fairshare=1"])  # fmt: skip
     run.slurm.crash_node("c1", noticed=True)
