@@ -132,7 +132,7 @@ def test_jobs_on_cpus_start_again_on_gpus_that_come_free(run: ClusterRun) -> Non
     """On CPUs they take four minutes, on GPUs 10 s."""
     held = hold_all_gpus(run.slurm, 600)
     began_s = time.monotonic()
-    process = run.prepare(jobs=3, seconds="10,240", nominal_s=240, small=1).start()
+    process = run.prepare({"slowdown": 20}, jobs=3, seconds="10,240", nominal_s=240).start()
     run.wait_running(3)
     assert not any(pool.endswith("_gpu") for pool in run.placed()), dump(run.events)
     run.slurm.run(["scancel", str(held)])
