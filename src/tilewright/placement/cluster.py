@@ -296,9 +296,9 @@ def _age(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-#: Calls in one look at the cluster: queue, live use and nodes, and the executor's own look at its
-#: jobs; limits and partitions every tenth time.
-_CALLS_A_LOOK = 4
+#: Calls in one look at the cluster: queue, live use and nodes, and two in which the executor looks
+#: at its jobs and asks for Slurm's config; limits and partitions every tenth time.
+_CALLS_A_LOOK = 5
 _MIN_TTL_S = 5.0
 _current: Cluster | None = None
 
