@@ -208,7 +208,9 @@ class Run:
             return bool(adapter.has_tries(self.jobs[name]))
 
         moved = self.dispatcher.move_pending(movable)
-        for name in [*moved, *self.dispatcher.restart_sooner(movable)]:
+        if adapter.started(self.dag) and adapter.starts_jobs(self.dag):
+            moved += self.dispatcher.restart_sooner(movable)
+        for name in moved:
             task = self.dispatcher.tasks[name]
             self.logger.info(f"{name}: {task.refused or f'{task.moved}; it is placed again'}")
         for sentence in self.dispatcher.explain_pending():

@@ -191,6 +191,7 @@ def test_a_steady_run_keeps_to_its_calls_and_its_ledger_is_in_time(run: ClusterR
     steady = [at for at, parent in lines if float(at) >= began_s and int(parent) == process.pid]
     assert run.finish(process) == 0
     run.check_outputs(set(range(19)))
+    assert steady, lines[-20:]
     assert len(steady) <= 1.2 * 12 * 90 / 60, steady  # limits and partitions may be due
     late_s = [event["time_s"] - event["end_s"] for event in run.events if event["event"] == "done"]
     assert max(late_s) <= 35.0, late_s

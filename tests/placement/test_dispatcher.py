@@ -385,7 +385,9 @@ def test_a_job_on_cpus_starts_again_where_a_free_gpu_ends_it_much_sooner(tmp_pat
     assert placed[1][name].kind == "gpu"
 
 
-@pytest.mark.parametrize("why", ["nearly done", "gpus are full", "others wait", "site", "thrice"])
+@pytest.mark.parametrize(
+    "why", ["nearly done", "gpus are full", "others wait", "site", "thrice", "bad node", "moving"]
+)
 def test_a_job_on_cpus_stays(tmp_path: Path, why: str) -> None:
     run = on_cpus(tmp_path, left_s=300 if why == "nearly done" else 400, ready=1)
     run.capacity()
@@ -399,6 +401,10 @@ def test_a_job_on_cpus_stays(tmp_path: Path, why: str) -> None:
         run.cluster = replace(run.cluster, site=site)
     elif why == "thrice":
         first.moves = 3
+    elif why == "bad node":
+        run.bad_nodes["gpu"].add("b2")
+    elif why == "moving":  # a job that was stopped before has yet to take the GPU
+        other.place, other.moved = first.place, "a free GPU"
     assert run.restart_sooner() == []
 
 
@@ -409,7 +415,14 @@ def test_no_job_is_restarted_while_one_has_ended_that_snakemake_does_not_know_of
     run.capacity()
     _, other = run.tasks.values()
     other.place = Place("maigan", None, "hpg-b200", "gpu", GPU, "maigan_gpu")
-    other.seen = SlurmJob(21, "COMPLETED", account="maigan")
+    other.sent_s = 4900.0
+    recorded = run.cluster.client.run
+    assert isinstance(recorded, Recorded)
+    ran = recorded.answers["squeue"]
+    ended = queue_line(JobID="21", State="COMPLETED", Account="maigan", WorkDir="/data/run",
+                       Comment=other.name)  # fmt: skip
+    recorded.answers["squeue"] = f"{ran}\n{ended}"
+    run.cluster.client.forget()
     assert run.restart_sooner() == []
     other.place = None
     assert run.restart_sooner()

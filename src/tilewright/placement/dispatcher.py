@@ -261,7 +261,8 @@ class Dispatcher:
                 found = NextTry(found.past, why, give_up=True) if why else found
             task.past = found.past
             answers = not isinstance(self.cluster.queue(), Unknown)  # else sbatch takes nothing
-            if place is not None and cause == "refused" and answers:
+            closed = answers and not any(one.taken_as(task) for one in self.tasks.values())
+            if place is not None and cause == "refused" and closed:
                 self._avoid(place.account, place.kind, f"{words}: {name}", for_all=True)
             if node and place is not None and cause in ("node", "device"):
                 self.bad_nodes[place.kind].add(node)
@@ -291,7 +292,7 @@ class Dispatcher:
         return task.seen
 
     def move_pending(self, movable: Callable[[str], bool] = lambda name: True) -> list[str]:
-        """Cancel jobs that pend in vain while another place ends them sooner.
+        """Cancel jobs that pend in vain while another place ends them sooner; return their names.
 
         How long they would still wait is not known; as long as they did already is the guess. A
         job that was moved waits twice as long before it is moved again, and is at most three
@@ -301,11 +302,6 @@ class Dispatcher:
         ----------
         movable : callable
             Whether Snakemake would try a job again.
-
-        Returns
-        -------
-        list of str
-            Names of the jobs that were cancelled.
         """
         with self.lock:
             active = [task for task in self.tasks.values() if task.active]
@@ -341,20 +337,21 @@ class Dispatcher:
     def restart_sooner(self, movable: Callable[[str], bool] = lambda name: True) -> list[str]:
         """Stop jobs on CPUs that a free GPU would end much sooner, and return their names.
 
-        Only while no ready job waits for a GPU, and while Snakemake knows of all jobs that ended:
-        what follows them goes first.
+        Only while no ready job waits for a GPU, none that was moved is on its way, Snakemake knows
+        of all that ended (what follows goes first), and no GPU node has failed.
         """
         with self.lock:
             tasks, client = self.tasks.values(), self.cluster.client
-            waits = any("gpu" in self.tasks[name].job.kinds for name in self.why_waiting)
+            if not self.cluster.site.restart_on_gpu or not any(task.runs for task in tasks):
+                return []
+            capacity, stopped = self.capacity(), []  # with it the tasks' states are new
+            moving = any(task.place and task.moved for task in tasks)
             ended = any(task.place and task.seen and not task.seen.active for task in tasks)
-            moved = {task.name for task in tasks if task.moved or task.moves >= MOST_MOVES}
-            slow = [t for t in tasks if t.runs and t.name not in moved and movable(t.name)]
-            if not self.cluster.site.restart_on_gpu or waits or ended or not slow:
+            waits = any("gpu" in self.tasks[name].job.kinds for name in self.why_waiting)
+            if isinstance(capacity, Unknown) or moving or ended or waits or self.bad_nodes["gpu"]:
                 return []
-            capacity, stopped = self.capacity(), []
-            if isinstance(capacity, Unknown):
-                return []
+            fresh = [task for task in tasks if task.runs and task.moves < MOST_MOVES]
+            slow = [task for task in fresh if not task.past.nodes and movable(task.name)]
             for task, account, why in self.begin_round(capacity).restarts(slow):
                 seen = task.seen
                 if seen and not isinstance(client.cancel([seen.id]), Unknown):
@@ -362,6 +359,8 @@ class Dispatcher:
                     self.ledger.write("move", job=task.name, slurm_id=seen.id, reason=why,
                                       ran=True, sooner=f"{account} gpu")  # fmt: skip
                     stopped.append(task.name)
+            if stopped:
+                client.forget()
             return stopped
 
     def _pending(self) -> list[Task]:

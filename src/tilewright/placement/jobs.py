@@ -262,6 +262,14 @@ class Task:
         """Whether it was sent and runs, as far as the queue says."""
         return self.place is not None and self.seen is not None and self.seen.state == "RUNNING"
 
+    def taken_as(self, other: Task) -> bool:
+        """Return whether Slurm took it where another was sent, then or later."""
+        if self is other or not (self.seen and self.place and other.place):
+            return False
+        here, there = self.place, other.place
+        same = (here.account, here.kind) == (there.account, there.kind)
+        return same and self.sent_s >= other.sent_s
+
     @property
     def active(self) -> bool:
         """Whether it was sent and has not ended, as far as the queue says."""
