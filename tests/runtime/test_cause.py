@@ -81,6 +81,7 @@ def test_slurms_word_comes_before_that_of_the_log(tmp_path: Path) -> None:
     assert find_cause(killed, job, str(log))[0] == "memory"
     assert find_cause(failed, None, str(log))[:2] == ("unknown", words)
     assert find_cause(failed, None, "")[0] == "refused"
+    assert find_cause(failed, None, str(log), log.stat().st_mtime + 1)[0] == "refused"
     silent = client_that_says(Unknown("scontrol", "no answer within 15 s"), tmp_path)
     assert find_cause(silent, job, str(log)) == (
         "unknown",

@@ -251,7 +251,7 @@ class Dispatcher:
         with self.lock:
             task = self.tasks[name]
             job, place, seen = task.job, task.place, self._seen(task)
-            cause, words, node = find_cause(self.cluster.client, seen, job.log)
+            cause, words, node = find_cause(self.cluster.client, seen, job.log, task.sent_s)
             found = next_try(task.past, cause, words, node, moved=bool(task.moved))
             if task.refused:
                 found = NextTry(task.past, task.refused, give_up=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from tilewright.placement.jobs import Job, Kind, Past, Place
 from tilewright.placement.limits import largest, longest_min, may_use
@@ -81,7 +82,9 @@ def next_try(past: Past, cause: Cause, words: str, node: str, *, moved: bool = F
             return NextTry(now, "is tried again")
 
 
-def find_cause(client: SlurmClient, job: SlurmJob | None, log: str) -> tuple[Cause, str, str]:
+def find_cause(
+    client: SlurmClient, job: SlurmJob | None, log: str, sent_s: float = 0.0
+) -> tuple[Cause, str, str]:
     """Return the cause of a failure, what was said, and the node.
 
     Parameters
@@ -91,12 +94,14 @@ def find_cause(client: SlurmClient, job: SlurmJob | None, log: str) -> tuple[Cau
         None if the queue never showed it.
     log : str
         The job's log file; empty if it has none.
+    sent_s : float
+        When the job was sent, in seconds since the epoch: an older log is of an earlier try.
     """
     line = last_line(log)
     stated, words = read_cause(line)
     words = words[:_MOST_WORDS]
     if job is None:
-        if words:
+        if words and Path(log).stat().st_mtime >= sent_s:
             return "unknown", words, ""
         return "refused", "sbatch refused it: Snakemake's output has its words", ""
     details = client.job(job.id)
