@@ -45,6 +45,8 @@ class Scene:
         Planes beyond either end into which the tissue may reach.
     fibres : bool
         Fibres and vessel walls instead of cells.
+    veil : float
+        Grain everywhere on the sheet, over the brightest cell.
     """
 
     planes: int = 17
@@ -63,6 +65,7 @@ class Scene:
     haze_scale: float = 15.0
     margin: int = 0
     fibres: bool = False
+    veil: float = 0.0
 
 
 DESIGNS = {
@@ -106,7 +109,7 @@ def make(scene: Scene, seed: int) -> dict[str, Any]:
     volume = np.zeros((layers, size, size), np.float32)
     _draw(scene, rng, volume, height)
     half = layers - 1
-    psf = _psf(scene, (np.arange(2 * layers - 1) - half) * step)
+    psf = psf_of(scene, (np.arange(2 * layers - 1) - half) * step)
     psf /= psf[half].sum()
     shape = (scipy.fft.next_fast_len(size + 64, real=True),) * 2
     spectra = [scipy.fft.rfft2(layer, shape) for layer in volume]
@@ -123,7 +126,7 @@ def make(scene: Scene, seed: int) -> dict[str, Any]:
     scale = scene.photons / np.percentile(light, 99.9)
     light = light * scale + _haze(scene, rng, float(light.mean() * scale), light.shape[1:])
     noisy = rng.poisson(light + 60) + rng.normal(0, 1.6, light.shape)
-    coarse = _psf(scene, (np.arange(2 * scene.planes - 1) - scene.planes + 1) * scene.step)
+    coarse = psf_of(scene, (np.arange(2 * scene.planes - 1) - scene.planes + 1) * scene.step)
     return {
         "img": np.clip(np.rint(noisy), 0, 65535).astype(np.uint16),
         "gt": (truth * scale).astype(np.float32),
@@ -139,9 +142,7 @@ def _draw(
     size = volume.shape[1]
     extent = size * scene.pixel
     small = min(scene.pixel / 0.377, 1.0)
-    yy, xx = np.mgrid[:size, :size] * scene.pixel / small
-    surface = 0.55 * np.sin(2 * np.pi * xx / 310 + 0.4) + 0.45 * np.cos(2 * np.pi * yy / 260)
-    surface = scene.relief * (surface + 0.004 * (xx - xx.mean()) / 6)
+    surface = _surface(scene, size, scene.pixel / small)
     texture = ndimage.gaussian_filter(rng.standard_normal((size, size)), 1.1)
     texture = np.clip(1 + 0.5 * texture / texture.std(), 0.05, None).astype(np.float32)
     count = int(scene.density * (extent / small) ** 2 / (400 if scene.fibres else 110))
@@ -155,6 +156,18 @@ def _draw(
         # Of objects beyond all layers nothing shows; the others keep their whole light.
         profile *= step_share(height, small) if scene.margin else 1 / max(profile.sum(), 1e-6)
         volume[(slice(None), *part)] += profile[:, None, None] * image.astype(np.float32)
+    if scene.veil:
+        profile = np.exp(-0.5 * ((height[:, None, None] - surface) / small) ** 2)
+        profile *= scene.veil * texture / np.maximum(profile.sum(axis=0), 1e-6)
+        volume += profile.astype(np.float32)
+
+
+def _surface(scene: Scene, size: int, pixel: float) -> NDArray[np.float64]:
+    """Return the height (y, x) of the wavy sheet, in µm."""
+    yy, xx = np.mgrid[:size, :size] * pixel
+    wave = 0.55 * np.sin(2 * np.pi * xx / 310 + 0.4) + 0.45 * np.cos(2 * np.pi * yy / 260)
+    surface: NDArray[np.float64] = scene.relief * (wave + 0.004 * (xx - xx.mean()) / 6)
+    return surface
 
 
 def step_share(height: NDArray[Any], small: float) -> np.float32:
@@ -197,12 +210,13 @@ def _fibre(
     return part, np.exp(-0.5 * (bend / 0.5) ** 2) / (1 + np.exp((np.abs(u) - 16) * 1.5))
 
 
-def _psf(scene: Scene, z_um: NDArray[Any]) -> NDArray[np.float32]:
+def psf_of(scene: Scene, z_um: NDArray[Any], side_px: int = _PSF_PX) -> NDArray[np.float32]:
+    """Return the PSF of a scene's optics at these depths: (z, side, side)."""
     import psfmodels
 
     values = psfmodels.make_psf(
         z_um,
-        nx=_PSF_PX,
+        nx=side_px,
         dxy=scene.pixel,
         NA=scene.aperture,
         wvl=scene.wavelength,

@@ -105,6 +105,24 @@ def transfer_profiles(psf: NDArray[Any], steps: int = FINE) -> Float:
     return profiles
 
 
+def profile_at(profiles: Float, steps: int, radius: Float) -> Float:
+    """Return the transfer function so many planes of the PSF from focus, at radii in cycles/px."""
+    shown: Float = np.interp(radius, _RADII, profiles[len(profiles) // 2 + steps])
+    return shown
+
+
+def ring_profiles(radius_px: Float, intensity: Float) -> Float:
+    """Return the same as :func:`transfer_profiles` of a PSF (z, radii) at evenly spaced radii.
+
+    It may be as wide as memory allows no image to be.
+    """
+    rings = intensity * radius_px
+    shown = rings @ j0(2 * np.pi * radius_px[:, None] * _RADII)
+    # As means over pixels see it.
+    profiles: Float = shown * np.sinc(_RADII) / rings[len(rings) // 2].sum()
+    return profiles
+
+
 @dataclass(frozen=True)
 class Channel:
     """What the filters of a channel depend on.
@@ -129,9 +147,7 @@ class Channel:
 
     def transfer_at(self, steps: int, radius: Float) -> Float:
         """Return what a plane shows of light so many steps away, at radii in cycles/px."""
-        profile = self.profiles[len(self.profiles) // 2 + FINE * steps]
-        shown: Float = np.interp(radius, _RADII, profile)
-        return shown
+        return profile_at(self.profiles, FINE * steps, radius)
 
     @property
     def _band_power(self) -> Float:

@@ -182,7 +182,11 @@ def finish(
 
 
 def haze_moments(
-    channel: Channel, maps: FocusMaps, stack: Any, found: Direct
+    channel: Channel,
+    maps: FocusMaps,
+    stack: Any,
+    found: Direct,
+    spoilt: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.float64]:
     """Return what a window tells of haze; see :func:`haze_share`.
 
@@ -196,6 +200,8 @@ def haze_moments(
         Raw counts.
     found : Direct
         The window's plane.
+    spoilt : ndarray of bool, shape (y // 4, x // 4), optional
+        Places that do not count.
 
     Returns
     -------
@@ -218,6 +224,10 @@ def haze_moments(
     transfer = _coarse_transfer(channel, coarse.shape)
     spectra = [backend.fft.rfft2(xp.stack([v * w for w in weights])) for v in (coarse, floor)]
     moments = np.zeros(5)
+    counted = xp.ones_like(floor[inner])
+    if spoilt is not None:
+        counted -= halved(backend.asarray(spoilt))[inner] > 0
+    total = max(float(counted.sum()), 1.0)
     for z in maps.planes:
         shown = backend.asarray(transfer[z][maps.planes])
         light, lit = (
@@ -226,7 +236,8 @@ def haze_moments(
         plane = coarser(backend.asarray(stack[z]) - np.float32(maps.pedestal))
         # The floor as haze, the same in all planes; as light, blurred by each; and what is there.
         same, blurred, there = (
-            v[inner] - v[inner].mean() for v in (floor, lit, plane - light + lit)
+            counted * (v[inner] - (counted * v[inner]).sum() / total)
+            for v in (floor, lit, plane - light + lit)
         )
         products = (same * same, same * blurred, blurred * blurred, same * there, blurred * there)
         moments += [float(p.sum(dtype=np.float64)) for p in products]

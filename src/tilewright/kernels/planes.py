@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import ndimage
 
-from tilewright.kernels.backend import Backend, Bools, Floats, cells
+from tilewright.kernels.backend import Array, Backend, Bools, Floats, cells
 from tilewright.kernels.plane_order import PlanePairs, judge_order
 
 #: Side of the blocks whose means stand for a plane: 8 px average noise down to an eighth.
@@ -18,18 +19,22 @@ SATURATED_SHARE = 0.2
 #: A widefield stack has the same light in every plane: this factor is a lamp or exposure fault.
 #: Lamps waver by some percent; bleaching changes a plane against its neighbours by less.
 LEVEL_FACTOR = 1.2
+#: Of a clipped speck the planes near its focus lack light, and are no dimmer for it: blocks so near
+#: to saturated pixels do not count, unless so few others are left.
+_CLIPPED_BLOCKS, _LEAST_CLEAR = 8, 0.25
 #: A plane whose best NCC with a neighbour is under this share of the median is another field.
 FOREIGN_NCC = 0.4
 
 
 class PlaneSample(NamedTuple):
-    """What one chunk says about its planes; the first axis of each array is z."""
+    """What one chunk says about its planes; the first axis of each array is z, but of ``clear``."""
 
     coarse: Floats
     saturated: Floats
     finite: Bools
     varied: Bools
     copied: Bools
+    clear: Bools
 
 
 class PlaneVerdict(NamedTuple):
@@ -43,27 +48,31 @@ class PlaneVerdict(NamedTuple):
 def sample_planes(backend: Backend, stack: Any, ceiling_counts: float) -> PlaneSample:
     """Return statistics of the planes of one chunk (z, y, x); chunks are judged together.
 
-    ``coarse`` (z, n) are means of blocks of 8 px, 0 in planes with pixels that are not finite.
+    ``coarse`` (z, n) are means of blocks of 8 px, 0 in planes with pixels that are not finite;
+    ``clear`` (n,) says which lie far from saturated pixels.
     ``ceiling_counts`` is the greatest count of the pixel type (``inf`` for floats).
     """
     xp = backend.xp
     side = min(BLOCK_PX, *stack.shape[1:])
     coarse, saturated, finite, varied, copied = [], [], [], [], []
     before = None
+    clipped: Array = False
     for z in range(stack.shape[0]):
         plane = backend.asarray(stack[z])
         good = bool(xp.isfinite(plane).all())
         blocks = cells(plane, side).mean(axis=(1, 3), dtype=np.float64)
         means = backend.to_numpy(blocks).ravel()
         coarse.append(means if good else np.zeros_like(means))
-        saturated.append(float((plane >= ceiling_counts).mean(dtype=np.float64)))
+        full = plane >= ceiling_counts
+        clipped = clipped | cells(full, side).any(axis=(1, 3))
+        saturated.append(float(full.mean(dtype=np.float64)))
         finite.append(good)
         varied.append(good and bool(plane.max() > plane.min()))
         copied.append(varied[-1] and before is not None and bool((plane == before).all()))
         before = plane
-    return PlaneSample(
-        np.array(coarse), np.array(saturated), np.array(finite), np.array(varied), np.array(copied)
-    )
+    near = ndimage.binary_dilation(backend.to_numpy(clipped), iterations=_CLIPPED_BLOCKS)
+    lists = (coarse, saturated, finite, varied, copied, ~near.ravel())
+    return PlaneSample(*(np.array(values) for values in lists))
 
 
 def judge_planes(
@@ -81,6 +90,9 @@ def judge_planes(
     for rule in (_broken, _saturated, _copied):
         for z, reason in rule(samples, coarse).items():
             found.setdefault(z, reason)
+    clear = np.concatenate([s.clear for s in samples])
+    if clear.mean() >= _LEAST_CLEAR:
+        coarse = coarse[:, clear]
     found |= _other_level(coarse.mean(axis=1) - pedestal_counts, set(found))
     found |= _foreign(coarse, set(found))
     if pairs is not None:

@@ -119,11 +119,7 @@ def gibson_lanni(
         raise PsfError(f"a PSF needs odd sizes, not {planes} planes of {max_lateral_px} px")
     if not all(math.isfinite(v) and v > 0 for v in voxel_um) or not voxel_um[1] == voxel_um[2]:
         raise PsfError(f"voxel_um is {voxel_um}; give positive (z, y, x) with y equal to x")
-    if not (math.isfinite(depth_um) and depth_um >= 0):
-        raise PsfError(f"depth_um is {depth_um}; give 0 or more")
-    z_um: Floats = (np.arange(planes) - planes // 2) * np.float64(voxel_um[0])
-    if depth_um > 0:
-        z_um = z_um + _best_focus_um(optics, depth_um)
+    z_um = _defoci_um(optics, voxel_um, planes, depth_um)
     half = max_lateral_px // 2
     # Only one octant is computed: rows y >= 0, columns 0 <= x <= y.
     sub = (np.arange(_OVERSAMPLING) + 0.5) / _OVERSAMPLING - 0.5
@@ -137,6 +133,32 @@ def gibson_lanni(
     for plane, values in zip(quadrant, profile, strict=True):
         plane[rows, cols] = plane[cols, rows] = np.interp(radius, grid, values).mean(axis=1)
     return _narrowed(np.pad(quadrant, ((0, 0), (half, 0), (half, 0)), mode="reflect"))
+
+
+def radial_gibson_lanni(
+    optics: Optics,
+    voxel_um: tuple[float, float, float],
+    planes: int,
+    radius_px: Floats,
+    *,
+    depth_um: float = 0.0,
+) -> Floats:
+    """Return the intensity (planes, radii) of :func:`gibson_lanni` at radii of any reach.
+
+    Not averaged over pixels, and of any scale.
+    """
+    z_um = _defoci_um(optics, voxel_um, planes, depth_um)
+    return _intensity(optics, radius_px * voxel_um[1], z_um, depth_um)
+
+
+def _defoci_um(
+    optics: Optics, voxel_um: tuple[float, float, float], planes: int, depth_um: float
+) -> Floats:
+    """Return the stage's positions of the planes; the sharpest is in the middle."""
+    if not (math.isfinite(depth_um) and depth_um >= 0):
+        raise PsfError(f"depth_um is {depth_um}; give 0 or more")
+    z_um: Floats = (np.arange(planes) - planes // 2) * np.float64(voxel_um[0])
+    return z_um + _best_focus_um(optics, depth_um) if depth_um > 0 else z_um
 
 
 def _intensity(optics: Optics, r_um: Floats, z_um: Floats, depth_um: float) -> Floats:

@@ -35,6 +35,7 @@ from tilewright.kernels.direct_finish import (
     trust_in,
 )
 from tilewright.kernels.direct_plane import HALO_PX, POOL_PX, DirectPlane
+from tilewright.kernels.specks import Cleaned, without_specks
 from tilewright.stages.direct_plan import DirectPlan, look
 from tilewright.stages.stack_survey import ceiling_of
 from tilewright.stages.tile_planes import abandoning_pool
@@ -222,11 +223,12 @@ class _Run:
             _write(stores["seen"], tile, 1, there.astype(np.uint8))
         if not seen.any():
             return self._kept(tile, there, self._nothing(there.shape))
-        trust = self._trust(stack, seen, start)
+        clean = without_specks(stack, self.plan.specks)
+        trust = self._trust(clean.stack, seen, start)
         # As in `in_parts`: what fits does not depend on what another thread holds.
         on_device = self.backend.use.turn if self.backend.device == "gpu" else _FREE
         with on_device:
-            found = self._found(direct, stack, trust, (y, x))
+            found = self._found(direct, clean, trust, (y, x))
         _write(stores["plane"], tile, 1, found.image)
         _write(stores["variance"], tile, POOL_PX, found.variance)
         return self._kept(tile, there, found)
@@ -244,13 +246,16 @@ class _Run:
         return trust_in(np.minimum.outer(y, x).astype(np.float32), seen, saturated)
 
     def _found(
-        self, direct: DirectPlane, stack: NDArray[Any], trust: NDArray[np.float32], own: Region
+        self, direct: DirectPlane, clean: Cleaned, trust: NDArray[np.float32], own: Region
     ) -> _Found:
-        found = direct.project(stack, trust)
+        found = direct.project(clean.stack, trust)
         near, image = _every(own, POOL_PX), found.image[own]
         pooled = (found.variance[near], found.winner[near], found.height[near])
         variance, winner, height = (self.backend.to_numpy(values) for values in pooled)
+        # The floor is that of what is there without specks.
         coarse = self.backend.to_numpy(coarser(image))
+        if clean.light is not None:
+            image = image + self.backend.asarray(clean.light[own])
         return _Found(self.backend.to_numpy(image), variance, winner, height, coarse)
 
     def _nothing(self, shape: tuple[int, ...]) -> _Found:

@@ -25,6 +25,7 @@ from tilewright.kernels.direct_finish import filled, haze_moments, haze_share, m
 from tilewright.kernels.direct_plane import HALO_PX, DirectPlane, FocusMaps
 from tilewright.kernels.noise import NoiseModel
 from tilewright.kernels.resolution import plane_resolution_px
+from tilewright.kernels.specks import SpeckModel, speck_level, without_specks
 from tilewright.stages.stack_survey import ceiling_of, sample_cells, unseen
 
 #: Sample windows, the liveliest of those that the survey looks at, and their side.
@@ -61,6 +62,7 @@ class DirectPlan:
     pedestal_counts: float
     haze_share: float
     resolution_px: float | None
+    specks: SpeckModel
 
     @property
     def record(self) -> dict[str, Any]:
@@ -90,6 +92,7 @@ def plan_direct(
     kept: NDArray[np.bool_],
     noise: NoiseModel,
     psf: NDArray[np.float32],
+    wide: NDArray[np.float64] | None = None,
 ) -> DirectPlan:
     """Make the filters of a mosaic from a few windows of it.
 
@@ -105,13 +108,24 @@ def plan_direct(
         The camera's.
     psf : ndarray of float32, shape (z, y, x)
         At half the mosaic's step in z; a measured one that ends early goes on as it ends.
+    wide : ndarray of float64, shape (z, 129), optional
+        Its transfer profiles, not cut off, for the light of specks.
     """
     pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
-    samples = list(_samples(mosaic, kept, pedestal))
     lacking = max(direct_psf_size(mosaic)["planes"] - len(psf), 0) // 2
     # Every plane of a widefield PSF has the same light, however far from focus: none would be more
     # wrong than the blur of the last.
     profiles = np.pad(transfer_profiles(psf), ((lacking, lacking), (0, 0)), mode="edge")
+    found = list(_samples(mosaic, kept, pedestal))
+    samples, wide = found, profiles if wide is None else wide
+    # Twice: the brightest specks hide what is a speck beside them.
+    for _ in range(2):
+        level = speck_level(samples, kept, noise, pedestal)
+        specks = SpeckModel(
+            profiles if wide is None else wide, kept, noise, pedestal, ceiling_of(mosaic), level
+        )
+        cleaned = [without_specks(sample, specks) for sample in found]
+        samples = [clean.stack for clean in cleaned]
     power = object_power(backend, samples, profiles, kept)
     variance = mean_variance(noise, [sample[kept] for sample in samples], pedestal)
     channel = Channel(profiles, kept, power, variance)
@@ -119,9 +133,12 @@ def plan_direct(
     used = sum(maps.bins_used(sample) for sample in samples)
     filters = make_filters(channel, np.asarray(used))
     estimate = DirectPlane(maps, filters)
-    moments = [haze_moments(channel, maps, s, estimate.project(s)) for s in samples]
+    moments = [
+        haze_moments(channel, maps, clean.stack, estimate.project(clean.stack), clean.spoilt)
+        for clean in cleaned
+    ]
     resolution = plane_resolution_px(maps, np.asarray(used), samples, ceiling_of(mosaic))
-    return DirectPlan(channel, filters, noise, pedestal, haze_share(moments), resolution)
+    return DirectPlan(channel, filters, noise, pedestal, haze_share(moments), resolution, specks)
 
 
 def _samples(mosaic: Mosaic, kept: NDArray[np.bool_], pedestal: float) -> Iterator[NDArray[Any]]:

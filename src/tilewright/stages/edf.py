@@ -36,7 +36,7 @@ from tilewright.kernels.noise import NoiseModel
 from tilewright.runtime.files import scratch_beside, whole_or_nothing
 from tilewright.stages.direct_edf import GPU_THREADS, HEIGHT_STEP_PX, Streamed, stream_direct
 from tilewright.stages.direct_plan import DirectPlan, direct_psf_size, plan_direct
-from tilewright.stages.mosaic_psf import mosaic_psf
+from tilewright.stages.mosaic_psf import mosaic_psf, wide_profiles
 from tilewright.stages.stack_survey import chunk_windows, measure_noise, sample_cells, survey_stack
 from tilewright.stages.tile_planes import abandoning_pool
 from tilewright.stages.tile_windows import Window, halves, with_halo, within
@@ -297,8 +297,10 @@ def plan_projection(
         if not kept.any():
             raise EdfError(f"no plane of {mosaic.path} is usable: {survey.verdicts[0].reason}")
     if method == "direct" and survey is not None and kept.sum() > 1:
-        psf = mosaic_psf(mosaic, optics or {}, psf_file, **direct_psf_size(mosaic))
-        plan = plan_direct(backend, mosaic, kept, survey.noise, psf)
+        size = direct_psf_size(mosaic)
+        psf = mosaic_psf(mosaic, optics or {}, psf_file, **size)
+        wide = None if psf_file is not None else wide_profiles(mosaic, optics or {}, **size)
+        plan = plan_direct(backend, mosaic, kept, survey.noise, psf, wide)
         job = replace(job, record=plan.record, direct=plan)
     elif method == "soft_focus" or survey is not None:
         noise = survey.noise if survey else measure_noise(backend, mosaic, kept, pedestal)

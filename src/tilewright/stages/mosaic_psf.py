@@ -10,7 +10,11 @@ from numpy.typing import NDArray
 
 from tilewright.io.mosaic import Mosaic
 from tilewright.io.psf_file import read_psf
-from tilewright.kernels.psf import Optics, gibson_lanni, measured_psf
+from tilewright.kernels.direct_filters import ring_profiles
+from tilewright.kernels.psf import Optics, gibson_lanni, measured_psf, radial_gibson_lanni
+
+#: Radius to which the wide PSF is known, and its samples per pixel.
+_WIDE_PX, _PER_PX = 256, 6
 
 
 def mosaic_psf(
@@ -54,8 +58,31 @@ def mosaic_psf(
     if psf_file is not None:
         image, voxel_um = read_psf(psf_file)
         return measured_psf(image, voxel_um or mosaic.voxel_um, pitch_um, planes)
+    lens, depth_um = _lens(optics)
+    return gibson_lanni(lens, pitch_um, planes, depth_um=depth_um)
+
+
+def wide_profiles(
+    mosaic: Mosaic, optics: Mapping[str, float | None], *, finer: int, planes: int
+) -> NDArray[np.float64]:
+    """Return transfer profiles (planes, 129) of the PSF of :func:`mosaic_psf`, not cut off.
+
+    What a cut PSF lacks is little, but not of a speck that is thousands of times as bright as its
+    surroundings.
+    """
+    z_um, y_um, x_um = mosaic.voxel_um
+    lens, depth_um = _lens(optics)
+    radius = np.arange(0, _WIDE_PX, 1 / _PER_PX)
+    intensity = radial_gibson_lanni(
+        lens, (z_um / finer, y_um, x_um), planes, radius, depth_um=depth_um
+    )
+    return ring_profiles(radius, intensity)
+
+
+def _lens(optics: Mapping[str, float | None]) -> tuple[Optics, float]:
+    """Return the optics, and the depth in µm."""
     depth_um = optics.get("depth_um") or 0.0
     if depth_um == 0:
         index = optics.get("sample_refractive_index") or optics.get("immersion_refractive_index")
         optics = {**optics, "sample_refractive_index": index}
-    return gibson_lanni(Optics.from_mapping(optics), pitch_um, planes, depth_um=depth_um)
+    return Optics.from_mapping(optics), depth_um
