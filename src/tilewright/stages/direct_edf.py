@@ -51,8 +51,6 @@ _TILE_PX = 1024
 _LEAST_TILE_PX = 128
 _SCRATCH_CHUNK_PX = 256
 _SMALLEST = Smallest("edf_plane", "all planes of its smallest tile with halo")
-#: Pixels so many standard deviations of their noise below zero are no noise.
-_DEEP = 3.0
 _FREE: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 _T = TypeVar("_T")
 
@@ -123,20 +121,25 @@ class _Found(NamedTuple):
     """A tile on the host: its plane, what is pooled 4 × 4, and means of 8 × 8 px."""
 
     image: NDArray[np.float32]
+    coarse: NDArray[np.float32]
     variance: NDArray[np.float32]
     winner: NDArray[np.int32]
     height: NDArray[np.float32]
-    coarse: NDArray[np.float32]
+    deep: NDArray[np.float32]
+    gave_way: NDArray[np.float32]
 
 
 class _Tile(NamedTuple):
-    """What the first pass keeps of a tile in memory."""
+    """What the first pass keeps of a tile in memory.
+
+    ``told``: pixels far below 0, and pixels where soft focus was taken for them.
+    """
 
     region: Region
     heights: NDArray[np.float32]
     votes: NDArray[np.int64]
     below: int
-    deep: int
+    told: NDArray[np.float64]
     coarse: NDArray[np.float32]
     seen: NDArray[np.bool_]
 
@@ -196,7 +199,7 @@ class _Run:
         heights = np.zeros([-(-n // HEIGHT_STEP_PX) for n in self.shape], np.float32)
         usage = np.zeros(self.mosaic.shape[0] + 1, np.int64)
         clipped = np.zeros(2, np.int64)
-        deep = 0
+        told = np.zeros(2)
         with self._stores() as stores:
 
             def one(tile: Region) -> _Tile:
@@ -207,9 +210,11 @@ class _Run:
                 coarse[at], seen[at], heights[at] = tile.coarse, tile.seen, tile.heights
                 usage += tile.votes
                 clipped[0] += tile.below
-                deep += tile.deep
+                told += tile.told
         # As if what was not seen were like what was: the floor shall not fall towards gaps.
-        found = Streamed(heights, usage, clipped, {"below_noise": deep})
+        area = float(np.prod(self.shape))
+        record = {"below_noise": round(told[0]), "gave_way": round(float(told[1]) / area, 6)}
+        found = Streamed(heights, usage, clipped, record)
         return found, filled(coarse[None], seen)[0]
 
     def _project(self, direct: DirectPlane, stores: dict[str, StoreWriter], tile: Region) -> _Tile:
@@ -250,19 +255,20 @@ class _Run:
     ) -> _Found:
         found = direct.project(clean.stack, trust)
         near, image = _every(own, POOL_PX), found.image[own]
-        pooled = (found.variance[near], found.winner[near], found.height[near])
-        variance, winner, height = (self.backend.to_numpy(values) for values in pooled)
+        maps = (found.variance, found.winner, found.height, found.deep, found.gave_way)
+        pooled = [self.backend.to_numpy(values[near]) for values in maps]
         # The floor is that of what is there without specks.
         coarse = self.backend.to_numpy(coarser(image))
         if clean.light is not None:
             image = image + self.backend.asarray(clean.light[own])
-        return _Found(self.backend.to_numpy(image), variance, winner, height, coarse)
+        return _Found(self.backend.to_numpy(image), coarse, *pooled)
 
     def _nothing(self, shape: tuple[int, ...]) -> _Found:
         pooled, coarse = ([n // step for n in shape] for step in (POOL_PX, FLOOR_PX))
         dark = np.zeros(pooled, np.float32)
         empty = np.zeros(coarse, np.float32)
-        return _Found(np.zeros(shape, np.float32), dark, dark.astype(np.int32), dark, empty)
+        winner = dark.astype(np.int32)
+        return _Found(np.zeros(shape, np.float32), empty, dark, winner, dark, dark, dark)
 
     def _kept(self, tile: Region, there: NDArray[np.bool_], found: _Found) -> _Tile:
         """Return what is kept of a tile; pixels that were not seen are undecided, mid-stack."""
@@ -278,12 +284,12 @@ class _Run:
         middle = np.float32(np.flatnonzero(self.plan.channel.kept).mean())
         image = found.image[:rows, :columns]
         below = int(np.count_nonzero(inside & (np.rint(image) < 0)))
-        noise = np.sqrt(found.variance).repeat(POOL_PX, axis=0).repeat(POOL_PX, axis=1)
-        deep = int(np.count_nonzero(inside & (image < -_DEEP * noise[:rows, :columns] - 0.5)))
+        told = np.stack([found.deep, found.gave_way])[:, : pooled.shape[0], : pooled.shape[1]]
+        told = (told * pooled).sum(axis=(1, 2), dtype=np.float64) * POOL_PX**2
         cells = there.reshape(len(found.coarse), FLOOR_PX, -1, FLOOR_PX)
         seen = np.asarray(cells.all(axis=(1, 3)))
         heights = np.where(sampled, heights, middle)
-        return _Tile(tile, heights, votes, below, deep, found.coarse, seen)
+        return _Tile(tile, heights, votes, below, told, found.coarse, seen)
 
     def finish(
         self, floor: NDArray[np.float32], writer: StoreWriter, clipped: NDArray[np.int64]

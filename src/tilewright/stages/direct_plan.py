@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -117,15 +117,20 @@ def plan_direct(
     # wrong than the blur of the last.
     profiles = np.pad(transfer_profiles(psf), ((lacking, lacking), (0, 0)), mode="edge")
     found = list(_samples(mosaic, kept, pedestal))
-    samples, wide = found, profiles if wide is None else wide
-    # Twice: the brightest specks hide what is a speck beside them.
-    for _ in range(2):
-        level = speck_level(samples, kept, noise, pedestal)
-        specks = SpeckModel(
-            profiles if wide is None else wide, kept, noise, pedestal, ceiling_of(mosaic), level
-        )
-        cleaned = [without_specks(sample, specks) for sample in found]
-        samples = [clean.stack for clean in cleaned]
+    specks = SpeckModel(
+        profiles if wide is None else wide,
+        kept,
+        noise,
+        pedestal,
+        ceiling_of(mosaic),
+        speck_level(found, kept, noise, pedestal),
+    )
+    # Twice: the brightest specks hide what is a speck beside them, and what is not.
+    samples = [without_specks(sample, specks).stack for sample in found]
+    level = speck_level(samples, kept, noise, pedestal, sharp=True)
+    specks = replace(specks, level_counts=level)
+    cleaned = [without_specks(sample, specks) for sample in found]
+    samples = [clean.stack for clean in cleaned]
     power = object_power(backend, samples, profiles, kept)
     variance = mean_variance(noise, [sample[kept] for sample in samples], pedestal)
     channel = Channel(profiles, kept, power, variance)
