@@ -32,7 +32,7 @@ _BELIEF = 20.0
 #: Residuals' worth of belief in a stage that uses its whole tolerance.
 _STAGE_BELIEF = 2.0
 #: Smallest error of an edge: interpolation and residual distortion, px.
-_FLOOR_PX = 0.005
+_FLOOR_PX = 0.002
 _ROUNDS = 12
 #: Probability per overlap of accepting a displacement that chance gave.
 FALSE_ACCEPTS = 1e-4
