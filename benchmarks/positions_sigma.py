@@ -42,9 +42,8 @@ def drawn(kind: str, seed: int) -> Grid:
 def quilted(kind: str, seed: int, python: str) -> Grid:
     """Return a set of real nuclei, made by ``tile-truth``."""
     overlap, empty, peak, _ = KINDS[kind]
-    words = {"n": SIDES[seed % len(SIDES)], "size": SIZE, "seed": seed}
-    words |= {"overlap": overlap, "empty": empty, "peak_e": peak}
-    options = [text for name, value in words.items() for text in (f"--{name}", str(value))]
+    words = f"--n {SIDES[seed % len(SIDES)]} --size {SIZE} --seed {seed} --overlap {overlap}"
+    options = f"{words} --empty {empty} --peak_e {peak}".split()
     with tempfile.TemporaryDirectory() as folder:
         tiles, true, light = truth_tiles(Path(folder), options, python)
         stack = np.stack([tiles.read(tile, 0)[None] for tile in range(len(true))])
