@@ -122,11 +122,17 @@ def edge_ends(located: LocatedTiles, used: bool) -> tuple[NDArray[Any], NDArray[
 
 
 def truth_set(folder: Path, name: str, python: str) -> tuple[FileTiles, Floats, Illumination]:
+    """Return tiles, true positions and fields of one of ``SETS``."""
+    return truth_tiles(folder / name.replace(" ", "_").replace("%", "percent"), SETS[name], python)
+
+
+def truth_tiles(
+    target: Path, options: list[str], python: str
+) -> tuple[FileTiles, Floats, Illumination]:
     """Return tiles, true positions and fields; ``tile-truth`` makes them where absent."""
-    target = folder / name.replace(" ", "_").replace("%", "percent")
     if not (target / "gt.json").exists():
         tool = SHARED / "tools" / "tile-truth"
-        command = [python, str(tool), str(target), "--cycles", "1", *SETS[name]]
+        command = [python, str(tool), str(target), "--cycles", "1", *options]
         subprocess.run(command, check=True, capture_output=True)
     truth = json.loads((target / "gt.json").read_text())
     cycle, n = truth["cycles"][0], truth["n"]

@@ -218,6 +218,19 @@ def sparse_mosaic(seed: int, size: int = 384) -> Grid:
     rows, cols = int(rng.integers(3, 7)), int(rng.integers(3, 9))
     overlap, empty = rng.uniform(0.05, 0.10), rng.uniform(0.4, 0.7)
     peak = 10 ** rng.uniform(np.log10(60), np.log10(1500))
+    return mosaic(rng, rows, cols, overlap, empty, peak, size)
+
+
+def mosaic(
+    rng: np.random.Generator,
+    rows: int,
+    cols: int,
+    overlap: float,
+    empty: float,
+    peak: float,
+    size: int,
+) -> Grid:
+    """Return tiles of ``size`` px: nuclei of ``peak`` electrons, a part of it ``empty``."""
     row, col, nominal, true = stage(rng, rows, cols, size * (1 - overlap))
     true = true - true.min(axis=0) + 40
     shape = tuple(np.ceil(true.max(axis=0)).astype(int) + size + 40)

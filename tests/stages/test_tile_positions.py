@@ -44,6 +44,29 @@ def test_positions_meet_truth(cpu: Backend, seed: int) -> None:
     assert 0.1 < ratio < 2.0, "the standard error is honest"
 
 
+@pytest.mark.parametrize(
+    ("overlap", "electrons", "filter_px"), [(0.16, 0.1, 3.3), (0.2, 0.02, 2.2), (0.3, 4.0, 1.5)]
+)
+def test_errors_are_as_large_as_stated(
+    cpu: Backend, overlap: float, electrons: float, filter_px: float
+) -> None:
+    ratios = []
+    for seed in range(70, 82):
+        tiles, true = grid(seed, 2, 3, overlap=overlap, electrons=electrons)
+        found = located(tiles, cpu, sigma_px=filter_px, distortion="none")
+        main = found.positions.island == 0
+        ratios.append((wrong(found, true) / found.positions.sigma_px[:, None])[main])
+    assert sum(map(len, ratios)) > 55
+    # By the width of the filter's peak alone: 1.5 where overlaps are narrow, 0.3 where wide.
+    assert 0.65 < rmse(np.concatenate(ratios)) < 1.25
+
+
+def test_narrow_overlaps_take_no_wide_filter(cpu: Backend) -> None:
+    wide, narrow = (grid(2, 4, 4, overlap=part, electrons=0.003)[0] for part in (0.35, 0.2))
+    assert located(wide, cpu).sigma_px == 3.3
+    assert located(narrow, cpu).sigma_px == 2.2
+
+
 def test_low_light_takes_a_wider_filter(cpu: Backend) -> None:
     bright, dim = grid(1)[0], grid(1, electrons=0.02)
     found = located(dim[0], cpu)

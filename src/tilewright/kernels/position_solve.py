@@ -24,17 +24,15 @@ from tilewright.kernels.backend import Bools, Floats, Ints
 
 #: Spread that stages show in skew and scale, px per px: 1 degree is 0.017.
 _SKEW = 0.02
-#: Correlation's own error estimate is too small by this much (4 to 8 on truth sets); four
-#: residuals' worth of belief in it, so that few loops do not claim more.
-_OVERCONFIDENCE = 5.0
-_BELIEF = 4.0
+#: Correlation's own error estimate is too small by this much (1.5 to 2.1 on truth sets of 60 to
+#: 1500 electrons and 5 to 10 % overlap); twenty residuals' worth of belief in it, so that the few
+#: loops of a sparse set do not claim more.
+_OVERCONFIDENCE = 1.7
+_BELIEF = 20.0
 #: Residuals' worth of belief in a stage that uses its whole tolerance.
 _STAGE_BELIEF = 2.0
-#: Errors of positions on truth sets over those that loops explain: what all overlaps of one
-#: direction share (residual shading, distortion) closes every loop.
-_SHARED = 1.4
 #: Smallest error of an edge: interpolation and residual distortion, px.
-_FLOOR_PX = 0.005
+_FLOOR_PX = 0.002
 _ROUNDS = 12
 #: Probability per overlap of accepting a displacement that chance gave.
 FALSE_ACCEPTS = 1e-4
@@ -246,7 +244,7 @@ class _Problem:
         reference[: self.count][among] = 1.0 / np.count_nonzero(among)
         variance = np.zeros(self.count)
         for axis in (0, 1):
-            factor = self.factor(weight[:, axis] / _SHARED**2)
+            factor = self.factor(weight[:, axis])
             mean = factor.solve(reference)
             variance += float(reference @ mean) - 2.0 * mean[: self.count]
             for start in range(0, self.count, 256):
