@@ -18,6 +18,7 @@ from tests.support.illumination_truth import (
     make_tiles,
     relative_rmse,
     ring,
+    shadow,
     stripes,
     vignette,
 )
@@ -291,14 +292,40 @@ def test_tiles_without_grain_are_told_from_tiles_of_a_camera() -> None:
 
 
 @pytest.mark.parametrize(("shape", "grid"), [(ring, (6, 6)), (stripes, (6, 6)), (stripes, (3, 3))])
-def test_rings_and_stripes_are_not_worsened_and_warn(shape: Any, grid: tuple[int, int]) -> None:
+def test_rings_and_stripes_are_not_worsened_and_warn_where_left(
+    shape: Any, grid: tuple[int, int]
+) -> None:
     """Overlaps agree within 0.3 % here: only the tiles' mean shows that the flat is not even."""
     truth = shape(SIZE)
     tiles, places = make_tiles(truth, 7, grid=grid, overlap=0.1)
     found, numbers = run(tiles, places, offset_counts=None)
     assert relative_rmse(found.flat, truth) < relative_rmse(np.ones_like(truth), truth)
     assert numbers["heldout_log_ratio"] < 0.01
-    assert judged(numbers)[1] in ("warn", "fail")
+    if relative_rmse(found.flat, truth) > 0.03:
+        assert judged(numbers)[1] in ("warn", "fail")
+
+
+@pytest.mark.parametrize(("shape", "bar"), [(ring, 0.07), (shadow, 0.02), (stripes, 0.025)])
+def test_what_overlaps_do_not_see_is_corrected_and_the_rest_told(shape: Any, bar: float) -> None:
+    """Before, 4 to 7 % were left of 12 to 40 %, and of the half-shadow's 4 % half was told."""
+    truth = shape(SIZE)
+    tiles, places = make_tiles(truth, 7, overlap=0.1)
+    found, numbers = run(tiles, places, offset_counts=None)
+    error = relative_rmse(found.flat, truth)
+    assert error < bar
+    assert 0.5 * error < numbers["flat_error"] < 2.0 * error + 0.01
+
+
+def test_tiles_that_no_overlap_places_are_compared_where_the_stage_says() -> None:
+    """Overlaps of 2 % match nowhere: 9 % were left of 30 %, with an offset of 129 for 100."""
+    truth = vignette(256, 0.55)
+    tiles, _ = make_tiles(truth, 7, grid=(5, 5), overlap=0.02)
+    stage = [np.asarray(index * 250.88, np.float64) for index in (tiles.row, tiles.col)]
+    lost = Places(stage[0], stage[1], np.full(25, 15.0), np.arange(25))
+    found, numbers = run(tiles, lost, offset_counts=None)
+    assert numbers["method"] == "overlap"
+    assert relative_rmse(found.flat, truth) < 0.03
+    assert numbers["offset_counts"] == pytest.approx(OFFSET_COUNTS, abs=10.0)
 
 
 def judged(numbers: dict[str, Any]) -> list[str]:
@@ -314,8 +341,7 @@ def test_unsure_positions_and_islands_are_left_out() -> None:
         places, y_px=places.y_px + np.where(sigma > 1, 25.0, 0.0), sigma_px=sigma
     )
     assert run(tiles, wrong)[1]["edges"] <= 16
-    apart = dataclasses.replace(places, island=np.arange(16))
-    _, numbers = run(tiles, apart)
+    _, numbers = run(tiles, None)
     assert (numbers["edges"], numbers["method"]) == (0, "basic")
     assert "with signal and has 0" in numbers["reason"]
 

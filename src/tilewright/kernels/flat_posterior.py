@@ -7,9 +7,8 @@ that overlaps do not see. All are fitted, and weighted by how well they predict 
 the data leave the interior open the priors disagree, and their spread is in the error. The
 camera offset is one more unknown of the same regression.
 
-Tissue has no preferred place in a tile, so the corrected mean of many tiles is even. How far
-it strays by chance is seen in the scatter among tiles: much for nine tiles of single cells,
-little for a hundred that tissue fills. Overlaps see borders; the mean sees the interior.
+Tissue has no preferred place in a tile, so many tiles are even when corrected
+(:mod:`tilewright.kernels.tile_evenness`). Overlaps see borders; tiles see the interior.
 """
 
 from __future__ import annotations
@@ -17,15 +16,14 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import compress
+from itertools import compress, product
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 from scipy.linalg import solve_triangular
 
 from tilewright.kernels.backend import Floats, Ints
-from tilewright.kernels.flat_basis import MAX_ORDER, degrees, design_grid, flat_field, log_flat
+from tilewright.kernels.flat_basis import FINE_ORDER, MAX_ORDER, degrees, flat_field, log_flat
 from tilewright.kernels.overlap_cells import OverlapCells
 from tilewright.kernels.overlap_photometry import (
     FOLDS,
@@ -35,6 +33,7 @@ from tilewright.kernels.overlap_photometry import (
     knowledge_by_fold,
     relative_difference,
 )
+from tilewright.kernels.tile_evenness import TileEvidence, left_uneven, tile_evidence
 
 #: Standard deviation of coefficients of degree 1 and 2, which every flat-field has: a loss of
 #: two thirds of the light in the corners is 0.3.
@@ -59,8 +58,11 @@ _ITERATIONS = 8
 _GIVEN_COUNTS = 1e-3
 #: Priors with a smaller share change nothing.
 _NEGLIGIBLE = 1e-4
-#: Share of even means of which one degree strays beyond chance.
-_FALSE_ALARM = 1e-3
+#: Relative rms beyond 14 degrees from which more are taken.
+_COARSE = 0.005
+#: Iterations that take the dark-field for very uneven: about a wrong flat-field dim places say
+#: the wrong thing, and a fit that follows them weights down the overlaps that contradict.
+_WARY = 2
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,8 @@ class FlatFit:
     held_out : float
         Weighted rms relative difference of overlaps held out of the fit.
     unmodelled : float
-        Relative rms of structure that the fit leaves in the tiles' mean, or cannot follow: beyond
-        the largest degree it is taken to be as much as in the last four.
+        Relative rms of structure that tiles show and the fit cannot follow, with what the two
+        highest degrees hold, as much as which may lie beyond.
     """
 
     posterior: Posterior
@@ -171,41 +173,64 @@ def fit_flat(
     ValueError
         ``order`` is not 1 to 14.
     """
-    order = MAX_ORDER if order is None else order
-    if not 1 <= order <= MAX_ORDER:
+    if order is not None and not 1 <= order <= MAX_ORDER:
         raise ValueError(f"illumination order is {order}; give 1 to {MAX_ORDER}, or null to choose")
-    offset_error = max(offset_error_counts, _GIVEN_COUNTS)
-    mean = np.append(np.zeros(len(degrees(order))), offset_counts)
-    highest = max(offset_counts + 2.0 * offset_error_counts, 0.0)
-    kept = np.ones(0, dtype=np.bool_)
-    for iteration in range(_ITERATIONS):
-        found = differences(cells, mean[:-1], mean[-1], robust=iteration > 0)
-        parts, fold = knowledge_by_fold(found, mean[:-1], mean[-1], order, seed)
-        tiles, _ = _tile_mean(images, mean, order)
+    given = _Given(cells, images, offset_counts, max(offset_error_counts, _GIVEN_COUNTS), seed)
+    chosen = MAX_ORDER if order is None else order
+    fit = _fit(given, np.append(np.zeros(len(degrees(chosen))), offset_counts), chosen)
+    if order is None and fit.unmodelled > _COARSE:
+        start = np.zeros(len(degrees(FINE_ORDER)) + 1)
+        start[: len(fit.coefficient)], start[-1] = fit.coefficient, fit.offset_counts
+        finer = _fit(given, start, FINE_ORDER, begin=_WARY)
+        fit = finer if finer.error < fit.error else fit
+    return fit
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Arguments of :func:`fit_flat`."""
+
+    cells: OverlapCells
+    images: Floats
+    offset_counts: float
+    offset_error_counts: float
+    seed: int
+
+
+def _fit(given: _Given, start: Floats, order: int, begin: int = 0) -> FlatFit:
+    mean, images = start, given.images
+    highest = max(given.offset_counts + 2.0 * given.offset_error_counts, 0.0)
+    choices: list[tuple[int, int]] = []
+    for iteration in range(begin, _ITERATIONS):
+        found = differences(given.cells, mean[:-1], mean[-1], robust=iteration > 0)
+        parts, fold = knowledge_by_fold(found, mean[:-1], mean[-1], order, given.seed)
+        tiles = tile_evidence(images, mean, order)
         overlaps = reduce(operator.add, parts)
-        priors = _priors(order, offset_counts, offset_error, overlaps)
+        priors = _priors(order, given.offset_counts, given.offset_error_counts, overlaps)
         # All priors when the flat-field is first known roughly, and in the end.
-        if 1 < iteration < _ITERATIONS - 1:
-            priors = list(compress(priors, kept))
-        elif iteration == 0:
-            priors = priors[: len(_INTERIORS) * len(_SIZES)]
-        posterior = _posterior(overlaps + tiles, priors, len(images))
-        if iteration in (1, _ITERATIONS - 1):
+        if iteration < _WARY:
+            few = range(len(_INTERIORS) * len(_SIZES))
+            choices = [(len(tiles) - 1, k) for k in few]
+        elif iteration == _WARY:
+            choices = list(product(range(len(tiles)), range(len(priors))))
+        elif iteration == _ITERATIONS - 1:
+            choices = list(product(sorted({tile for tile, _ in choices}), range(len(priors))))
+        posterior = _posterior(overlaps, tiles, priors, choices, len(images))
+        if iteration in (_WARY, _ITERATIONS - 1):
             kept = np.maximum(posterior.share, posterior.feared) > _NEGLIGIBLE
+            choices = list(compress(choices, kept))
         mean = posterior.mean.copy()
         mean[-1] = np.clip(mean[-1], 0.0, highest)
     posterior = replace(posterior, mean=mean)
-    found = differences(cells, mean[:-1], mean[-1], robust=True)
-    likely = list(compress(priors, kept))
-    held_out = found.rms(_held_out(found, parts, fold, tiles, likely, len(images)))
+    found = differences(given.cells, mean[:-1], mean[-1], robust=True)
+    held_out = found.rms(_held_out(found, parts, fold, tiles, priors, choices, len(images)))
     return FlatFit(posterior, order, found, held_out, _unmodelled(images, mean, order))
 
 
 def _unmodelled(images: Floats, mean: Floats, order: int) -> float:
     degree = degrees(order).sum(axis=1)
-    tail = float((mean[:-1][degree >= max(order - 3, 5)] ** 2).sum())
-    _, excess = _tile_mean(images, mean, order)
-    return float(np.hypot(excess, np.sqrt(tail)))
+    tail = float((mean[:-1][degree >= max(order - 1, 5)] ** 2).sum())
+    return float(np.hypot(left_uneven(images, mean, order), np.sqrt(tail)))
 
 
 @dataclass(frozen=True)
@@ -262,21 +287,34 @@ def _unseen(overlaps: Knowledge, size: float) -> Floats:
     return np.asarray(np.linalg.inv(precision), dtype=np.float64)
 
 
-def _posterior(data: Knowledge, priors: list[_Prior], count: int) -> Posterior:
-    """Mix the posteriors of all priors, each weighted by its evidence on ``count`` tiles."""
+def _posterior(
+    overlaps: Knowledge,
+    tiles: list[TileEvidence],
+    priors: list[_Prior],
+    choices: list[tuple[int, int]],
+    count: int,
+) -> Posterior:
+    """Mix posteriors of (evidence, prior), each weighted by its evidence on ``count`` tiles."""
     logs, means, roots = [], [], []
-    for prior in priors:
+    for tile, number in choices:
+        data, prior = overlaps + tiles[tile].knowledge, priors[number]
         factor = prior.factor()
         centre = np.zeros(len(data.vector))
         centre[-1] = prior.offset_counts
-        vector = factor.T @ (data.vector - data.matrix @ centre)
+        push = data.vector - data.matrix @ centre
+        vector = factor.T @ push
         lower = np.linalg.cholesky(np.eye(len(vector)) + factor.T @ data.matrix @ factor)
         root = solve_triangular(lower, factor.T, lower=True)
         whitened = solve_triangular(lower, vector, lower=True)
+        log = float(whitened @ whitened) + float(centre @ (data.vector + push))
         log_determinant = 2.0 * float(np.log(np.diag(lower)).sum())
-        logs.append(0.5 * (float(whitened @ whitened) - log_determinant))
+        logs.append(tiles[tile].log_evidence + 0.5 * (log - log_determinant))
         means.append(centre + root.T @ whitened)
-        roots.append(root)
+        # A flat-field read from tiles follows the offset; not to the second order.
+        follow = root[:, :-1].T @ (root[:, :-1] @ tiles[tile].by_offset)
+        offset_error = float(np.sqrt((root[:, -1] ** 2).sum()))
+        roots.append(np.vstack([root, np.append(offset_error * follow, 0.0)]))
+    priors = [priors[number] for _, number in choices]
     interior = np.array([prior.has_interior for prior in priors])
     drawn = _DRAWN_LOG_ODDS if count >= _LEAST_TO_DRAW else _NEVER
     share = _shares(np.array(logs) + drawn * interior)
@@ -301,8 +339,9 @@ def _held_out(
     found: Differences,
     parts: list[Knowledge],
     fold: Ints,
-    tiles: Knowledge,
+    tiles: list[TileEvidence],
     priors: list[_Prior],
+    choices: list[tuple[int, int]],
     count: int,
 ) -> Floats:
     """Relative difference of each cell under a fit without its fold of edges."""
@@ -312,63 +351,8 @@ def _held_out(
         if not len(inside):
             continue
         rest = [part for j, part in enumerate(parts) if j != k]
-        mean = _posterior(reduce(operator.add, rest) + tiles, priors, count).mean
+        mean = _posterior(reduce(operator.add, rest), tiles, priors, choices, count).mean
         cells = found.cells.take(inside)
         flat = [np.exp(log_flat(mean[:-1], p)) for p in (cells.place_first, cells.place_second)]
         relative[inside] = relative_difference(cells, flat[0], flat[1], mean[-1])
     return relative
-
-
-def _tile_mean(images: Floats, mean: Floats, order: int) -> tuple[Knowledge, float]:
-    """Compare the mean of all tiles with an even one.
-
-    Parameters
-    ----------
-    images : ndarray of float64, shape (n, y, x)
-        Counts of each tile in blocks, planes averaged, none saturated.
-    mean : ndarray of float64, shape (k + 1,)
-        Log flat-field about which the tiles' mean is linearised, then the counts without light.
-    order : int
-        Largest total degree.
-
-    Returns
-    -------
-    knowledge : Knowledge
-        What it tells about flat-field and offset; nothing of fewer than two tiles. The error of
-        each coefficient is the scatter among tiles, pooled over the coefficients of one total
-        degree, which tissue without a preferred direction fills alike.
-    excess : float
-        Relative rms of what is uneven in it beyond chance: structure that the flat-field lacks.
-    """
-    shape, columns, n = (images.shape[1], images.shape[2]), len(mean) - 1, len(images)
-    nothing = Knowledge(np.zeros((columns + 1, columns + 1)), np.zeros(columns + 1)), 0.0
-    if n < 2:
-        return nothing
-    # Tiles of pure noise may lead anywhere, but not to a division by zero.
-    flat = np.maximum(flat_field(mean[:-1], shape).astype(np.float64), 1e-6).ravel()
-    even = (images - float(mean[-1])).reshape(n, -1) / flat
-    level = even.mean(axis=1)
-    typical = float(level.mean())
-    if typical <= 0:
-        return nothing
-    # A tile ten times as bright as the mean counts twice as much as one of the mean, not ten
-    # times; one that is nearly empty, whose shape depends on the offset, hardly at all.
-    weight = 1.0 / (np.maximum(level, 0.0) + typical)
-    total = float((weight * level).sum())
-    average = weight @ even / total
-    design = design_grid(shape, order)
-    design = (design - design.mean(axis=0)) / design.shape[0]
-    uneven = average @ design
-    apart = weight[:, None] * (even - level[:, None] * average) @ design * (n / total)
-    degree = degrees(order).sum(axis=1)
-    variance = np.bincount(degree, (apart**2).sum(axis=0))[1:] / (n * (n - 1))
-    members = np.bincount(degree)[1:]
-    precision = 1.0 / np.maximum((variance / members)[degree - 1], 1e-10)
-    # One count more of offset: each tile loses 1 / flat.
-    by_offset = (1.0 / flat) @ design * (float(weight.sum()) / total)
-    rows = np.concatenate([np.eye(columns), by_offset[:, None]], axis=1)
-    matrix = rows.T @ (precision[:, None] * rows)
-    vector = rows.T @ (precision * uneven) + matrix @ mean
-    chance = variance * special.fdtri(members, members * (n - 1), 1 - _FALSE_ALARM)
-    excess = np.maximum(np.bincount(degree, uneven**2)[1:] - chance, 0.0).sum()
-    return Knowledge(matrix, vector), float(np.sqrt(excess))

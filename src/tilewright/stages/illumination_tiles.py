@@ -23,6 +23,8 @@ from tilewright.stages.tile_source import TileSource
 LONG_SIDE = 256
 #: More cells than this add time, not accuracy (syn10 has 72 000).
 _MAX_CELLS = 200_000
+#: Fewer overlaps of known position are no estimate.
+_FEW_PAIRS = 3
 
 
 class TilePositions(Protocol):
@@ -228,7 +230,10 @@ def overlap_cells(
     pairs = overlapping_pairs(place, binned.shape_px, cell * binned.factor)
     sure = np.asarray(positions.sigma_px) <= cell * binned.factor / 4
     island = np.asarray(positions.island)
-    pairs = pairs[sure[pairs].all(axis=1) & (island[pairs[:, 0]] == island[pairs[:, 1]])]
+    known = sure[pairs].all(axis=1) & (island[pairs[:, 0]] == island[pairs[:, 1]])
+    # Nothing matched, as in overlaps of 2 %: where the stage says, two tiles show places so near
+    # that their typical difference is the flat-field's, only with more scatter.
+    pairs = pairs[known] if known.sum() >= _FEW_PAIRS else pairs
     cells = OverlapCells.join(
         [
             measure_cells(
