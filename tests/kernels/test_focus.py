@@ -213,6 +213,18 @@ def test_a_subtly_damaged_plane_is_named(cpu: Backend, damage: str, z: int) -> N
     assert all(reason in v.reason for v in verdicts)
 
 
+@pytest.mark.parametrize(
+    "planes", [(1, 5), (2, 4), (2, 6), (3, 7), (3, 5), (4, 7), (5, 6), (0, 5), (2, 8), (0, 1)]
+)
+def test_of_two_exchanged_planes_just_these_are_named(cpu: Backend, planes: list[int]) -> None:
+    """Adjacent or not: one of them alone may seem foreign, or a neighbour in wrong order."""
+    stack, _, _ = wavy(8)
+    stack[list(planes)] = stack[list(planes[::-1])]
+    verdicts = judged(cpu, stack)
+    assert [v.z for v in verdicts if v.excluded] == list(planes)
+    assert all("out of order" in v.reason for v in verdicts)
+
+
 def test_a_stage_that_drifts_evenly_displaces_no_plane(cpu: Backend) -> None:
     stack, _, _ = wavy(8)
     for z in range(PLANES):

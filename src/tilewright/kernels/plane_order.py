@@ -7,7 +7,7 @@ steps; planes for which it is the other way round are out of order.
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -20,8 +20,8 @@ from tilewright.kernels.noise import NOISE_KERNEL, NoiseModel
 BAND_PX = (1.5, 6.0)
 #: Shifts looked for in y and x.
 SEARCH_PX = 8
-#: Neighbours are out of order if they are this many times farther (squared) from the planes around
-#: them than the other way round. In order 0.25 to 1, swapped 2 to 4.
+#: Two planes are out of order if they are this many times farther (squared) from the planes around
+#: them than in each other's place. In order 0.25 to 1, exchanged 2 to 4.
 WRONG_ORDER = 1.3
 #: A shift against both neighbours from which on a plane is displaced.
 DISPLACED_PX = 1.5
@@ -43,6 +43,8 @@ class PlanePairs(NamedTuple):
     ----------
     correlation : float64 (2, n, 2 s + 1, 2 s + 1)
         Band-passed plane z against plane z + 1 and z + 2, shifted by up to s px.
+    together : float64 (n, n)
+        Products of the band-passed planes, unshifted.
     power, noise : float64 (n,)
         Energy of the band, and the part of it that is noise.
     shared, rough : float64 (2, n) and (n,)
@@ -54,6 +56,7 @@ class PlanePairs(NamedTuple):
     """
 
     correlation: Floats
+    together: Floats
     power: Floats
     noise: Floats
     shared: Floats
@@ -79,8 +82,8 @@ def compare_planes(
     count, height, width = stack.shape
     window = backend.asarray(np.outer(np.hanning(height + 2)[1:-1], np.hanning(width + 2)[1:-1]))
     share = noise_share(*BAND_PX)
-    spectra, residuals, energies = [], [], []
-    power, noises, light = np.zeros(count), np.zeros(count), 0.0
+    bands, spectra, residuals, energies = [], [], [], []
+    together, noises, light = np.zeros((count, count)), np.zeros(count), 0.0
     block = min(FOCUS_BLOCK_PX, height, width)
     for z in range(count):
         plane = xp.nan_to_num(backend.asarray(stack[z]), nan=0, posinf=0, neginf=0)
@@ -94,7 +97,9 @@ def compare_planes(
         means = cells(band * band, block).mean(axis=(1, 3), dtype=np.float64)
         energies.append(backend.to_numpy(means).ravel() - share * variance)
         band *= window
-        power[z] = float((band * band).sum(dtype=np.float64))
+        bands.append(band)
+        for n, other in enumerate(bands):
+            together[n, z] = together[z, n] = float((other * band).sum(dtype=np.float64))
         noises[z] = share * variance * float((window * window).sum(dtype=np.float64))
         with backend.fft_threads():
             spectra.append(backend.fft.rfft2(band))
@@ -116,7 +121,8 @@ def compare_planes(
     independent = 0.26 * height * width / (4 * np.pi * BAND_PX[0] ** 2)
     error = share * np.sqrt(4 * np.pi) * BAND_PX[0] / FOCUS_BLOCK_PX
     sharpest = _sharpest(np.array(energies), error * noises / max(share, 1e-12) / height / width)
-    return PlanePairs(correlation, power, noises, shared, rough, sharpest, independent)
+    power = np.diag(together).copy()
+    return PlanePairs(correlation, together, power, noises, shared, rough, sharpest, independent)
 
 
 def add_pairs(pairs: list[PlanePairs]) -> PlanePairs:
@@ -145,9 +151,9 @@ def _sharpest(energies: Floats, error: Floats) -> Floats:
 
 
 def judge_order(pairs: PlanePairs, found: set[int]) -> dict[int, str]:
-    """Return planes that are copies, displaced or out of order, and why; ``found`` are left out.
+    """Return planes that are copies or displaced, and why; ``found`` are left out.
 
-    Copies first, then displaced planes, the farthest first, then neighbours in wrong order.
+    Copies first, then displaced planes, the farthest first.
     """
     bad = {z: text for z, text in _copies(pairs).items() if z not in found}
     while True:
@@ -157,49 +163,101 @@ def judge_order(pairs: PlanePairs, found: set[int]) -> dict[int, str]:
         if worst < 0 or shifts[worst] < DISPLACED_PX:
             break
         bad[worst] = f"displaced by {shifts[worst]:.1f} px against its neighbours"
-    return bad | _swapped(pairs, good)
+    return bad
 
 
 def _distance(pairs: PlanePairs, a: int, b: int) -> tuple[float, float]:
     """Return the squared distance of two planes in the band, without noise, and its error."""
-    a, b = min(a, b), max(a, b)
     light = pairs.power - pairs.noise
-    together = pairs.correlation[b - a - 1, a, SEARCH_PX, SEARCH_PX]
     noise = pairs.noise[a] + pairs.noise[b]
-    signal = max(light[a] + light[b] - 2 * together, 0.0)
+    signal = max(float(light[a] + light[b] - 2 * pairs.together[a, b]), 0.0)
     # Random error, and 3 % for what the noise model misses.
     error = np.sqrt((noise**2 + 2 * noise * signal) / max(pairs.independent, 1)) + 0.03 * noise
     return signal, float(error)
 
 
-def _swapped(pairs: PlanePairs, good: list[int]) -> dict[int, str]:
-    """Return neighbours that would lie closer to what is around them the other way round."""
-    found: list[tuple[float, int, int]] = []
-    for a, b in pairwise(good):
-        if b - a > 1:
-            continue
-        here, there = [], []
-        for outer, near, far in ((a - 1, a, b), (b + 1, b, a)):
-            if outer in good:
-                here.append(_distance(pairs, outer, near))
-                there.append(_distance(pairs, outer, far))
-        # At an end: a plane in focus between two alike on either side of focus is in order.
-        inner = b if len(here) == 1 and b + 1 in good else a
-        beside = [n for n in (inner - 1, inner + 1) if n in good]
-        light = pairs.power - pairs.noise
-        if not here or (len(here) == 1 and light[inner] > max(light[n] for n in beside)):
-            continue
-        (one, two), error = (
-            (sum(d for d, _ in part) for part in (here, there)),
-            float(np.hypot.reduce([e for _, e in (*here, *there)])),
-        )
-        if one - WRONG_ORDER * two > _SURE * error:
-            found.append((-round(one / max(two, error), 3), a, b))
+def judge_exchanges(pairs: PlanePairs, found: set[int]) -> dict[int, str]:
+    """Return pairs of planes that would lie closer to what is around them the other way round.
+
+    ``found`` are left out. Of all exchanges the one that shortens the way through the stack most
+    is taken first: a pair far apart also makes neighbours of one of the two seem out of order.
+    """
     bad: dict[int, str] = {}
-    for _, a, b in sorted(found):
-        if a not in bad and b not in bad:
-            bad[a], bad[b] = f"out of order with plane {b + 1}", f"out of order with plane {a + 1}"
-    return bad
+    while True:
+        good = [z for z in range(len(pairs.power)) if z not in found and z not in bad]
+        best = _best_exchange(pairs, good)
+        if best is None:
+            return bad
+        a, b = best
+        bad[a], bad[b] = f"out of order with plane {b + 1}", f"out of order with plane {a + 1}"
+
+
+def _best_exchange(pairs: PlanePairs, good: list[int]) -> tuple[int, int] | None:
+    """Return the two planes whose exchange shortens the way most.
+
+    Where focus lies mid-stack, both ends look alike and few planes can be closed to a ring in
+    several places. Of exchanges half as good as the best that counts which leaves the least
+    light of the band in the ends.
+    """
+    spots = list(combinations(range(len(good)), 2))
+    gains = {spot: round(_gain(pairs, good, *spot), 6) for spot in spots}
+    light = pairs.power - pairs.noise
+    most = max(gains.values(), default=0.0)
+    if most <= 0:
+        return None
+
+    def worth(spot: tuple[int, int]) -> tuple[float, int, float]:
+        order = list(good)
+        order[spot[0]], order[spot[1]] = good[spot[1]], good[spot[0]]
+        ends = round(float(light[order[0]] + light[order[-1]]) / float(light.sum()), 6)
+        return ends, len({0, len(good) - 1} & set(spot)), -gains[spot]
+
+    i, j = min((spot for spot in spots if gains[spot] >= most / 2), key=worth)
+    return good[i], good[j]
+
+
+def _gain(pairs: PlanePairs, good: list[int], i: int, j: int) -> float:
+    """Return how much closer two planes lie to those around them if they change places.
+
+    As a share of the stack's energy; 0 where that is not certain, or better for one of them only.
+    """
+    light = pairs.power - pairs.noise
+    around = [{n for n in (k - 1, k + 1) if 0 <= n < len(good)} for k in (i, j)]
+    total, error = np.zeros(2), 0.0
+    for here, there, beside, end in (
+        (i, j, around[0] - around[1] - {j}, i == 0),
+        (j, i, around[1] - around[0] - {i}, j == len(good) - 1),
+    ):
+        parts = [[_distance(pairs, good[k], good[n]) for n in beside] for k in (here, there)]
+        site = np.array([sum(d for d, _ in part) for part in parts])
+        # At an end: a plane in focus between two alike on either side of focus is in order.
+        brightest = max(light[good[n]] for n in around[there == j])
+        if (beside and site[1] >= site[0]) or (end and light[good[there]] > brightest):
+            return 0.0
+        if not beside and not _fits_end(pairs, good, here, there):
+            return 0.0
+        total += site
+        error = float(np.hypot.reduce([error, *(e for part in parts for _, e in part)]))
+    if total[0] - WRONG_ORDER * total[1] <= _SURE * error:
+        return 0.0
+    return float((total[0] - total[1]) / max(light.sum(), 1e-12))
+
+
+def _fits_end(pairs: PlanePairs, good: list[int], end: int, moved: int) -> bool:
+    """Return whether a plane one or two from an end is nearer to that end than to its other side.
+
+    Else a foreign plane would change places with the end, where it has one neighbour only.
+    """
+    step = 1 if moved > end else -1
+    inward = end if moved == end + step else end + step
+    outward = moved + step
+    if not 0 <= outward < len(good):
+        return False
+    light = np.maximum(pairs.power - pairs.noise, 1e-12)
+    z, other = good[moved], np.array([good[inward], good[outward]])
+    # As correlations: a dim plane far from focus is near to anything.
+    near, far = 1 - pairs.together[z, other] / np.sqrt(light[z] * light[other])
+    return bool(near * WRONG_ORDER < far)
 
 
 def _peak(pairs: PlanePairs, a: int, b: int) -> Floats:
@@ -226,9 +284,11 @@ def _displacement(pairs: PlanePairs, good: list[int], i: int) -> float:
     if 0 < i < len(good) - 1:
         a, z, b = good[i - 1 : i + 2]
         away = ((a, z), (z, b), (a, b))
-    else:
+    elif good[i] in (0, len(pairs.power) - 1):
         z, b, a = good[:3] if i == 0 else good[:-4:-1]
         away = ((b, z), (b, a), (a, z))
+    else:
+        return 0.0
     if max(a, b, z) - min(a, b, z) > 2 or not all(_clear(pairs, *pair) for pair in away):
         return 0.0
     one, two, past = (_peak(pairs, *pair) for pair in away)

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import ndimage
 
 from tilewright.kernels.backend import Array, Backend, Bools, Floats, cells
-from tilewright.kernels.plane_order import PlanePairs, judge_order
+from tilewright.kernels.plane_order import PlanePairs, judge_exchanges, judge_order
 
 #: Side of the blocks whose means stand for a plane: 8 px average noise down to an eighth.
 BLOCK_PX = 8
@@ -82,8 +82,8 @@ def judge_planes(
 
     Each rule compares a plane with the rest of its own stack, so that an empty channel or a
     wholly saturated one loses nothing here: that is for the quality report to say. The order
-    of rules is fixed: not finite, blank, saturated, copied, other brightness, foreign, and with
-    ``pairs`` copied with new noise, displaced, out of order.
+    of rules is fixed: not finite, blank, saturated, copied, other brightness, with ``pairs`` out
+    of order, then foreign, and with ``pairs`` copied with new noise, displaced.
     """
     coarse = np.concatenate([s.coarse for s in samples], axis=1)
     found: dict[int, str] = {}
@@ -94,6 +94,9 @@ def judge_planes(
     if clear.mean() >= _LEAST_CLEAR:
         coarse = coarse[:, clear]
     found |= _other_level(coarse.mean(axis=1) - pedestal_counts, set(found))
+    # Before foreign planes: of two far apart that changed places one alone may seem foreign.
+    if pairs is not None:
+        found |= judge_exchanges(pairs, set(found))
     found |= _foreign(coarse, set(found))
     if pairs is not None:
         found |= judge_order(pairs, set(found))
