@@ -40,6 +40,10 @@ _FLOOR_LEAST = 1e-3
 #: to 0.88, twelve without up to 0.28 where the floor is 4 % of the light, and 0 in dense tissue,
 #: where it is 17 %.
 _TISSUE_SHARE, _HAZE_SHARE = 0.25, 0.4
+#: The floor and its blur are told apart up to the first correlation, and not at all from the second
+#: on: sets with haze had up to 0.996; five planes of the demo, without any, 0.9985 to 0.9994, and
+#: one of its channels was then given 0.8 of haze.
+_TOLD_APART = (0.9965, 0.998)
 
 
 def mirrored(start: int, stop: int, size: int) -> NDArray[np.int64]:
@@ -248,15 +252,20 @@ def haze_share(moments: Sequence[NDArray[np.float64]]) -> float:
     """Return the share, 0 to 1 in steps of 0.01, of the floor that is haze.
 
     Light at a depth is blurred in the planes far from it; haze shows alike in all. What the planes
-    show beyond the rest of the estimate is split into the floor as it is and the floor blurred.
+    show beyond the rest of the estimate is split into the floor as it is and the floor blurred,
+    where few thin planes leave the two different enough.
     """
     a, b, c, d, e = np.sum(list(moments), axis=0) if len(moments) else np.zeros(5)
     determinant = a * c - b * b
     if determinant <= 1e-9 * a * c:
         return 0.0
+    alike = b / (a * c) ** 0.5
+    from_alike, to_alike = _TOLD_APART
+    told = min(max((to_alike - alike) / (to_alike - from_alike), 0.0), 1.0)
     same, blurred = (d * c - e * b) / determinant, (e * a - d * b) / determinant
     haze = max(same, 0.0) / max(max(same, 0.0) + max(blurred, 0.0), 1e-9)
-    return round(min(max((haze - _TISSUE_SHARE) / (_HAZE_SHARE - _TISSUE_SHARE), 0.0), 1.0), 2)
+    share = min(max((haze - _TISSUE_SHARE) / (_HAZE_SHARE - _TISSUE_SHARE), 0.0), 1.0)
+    return round(told * share, 2)
 
 
 def _coarse_transfer(channel: Channel, shape: tuple[int, int]) -> NDArray[np.float32]:

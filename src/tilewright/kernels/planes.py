@@ -94,11 +94,17 @@ def judge_planes(
     if clear.mean() >= _LEAST_CLEAR:
         coarse = coarse[:, clear]
     found |= _other_level(coarse.mean(axis=1) - pedestal_counts, set(found))
-    # Before foreign planes: of two far apart that changed places one alone may seem foreign.
-    if pairs is not None:
-        found |= judge_exchanges(pairs, set(found))
-    found |= _foreign(coarse, set(found))
-    if pairs is not None:
+    foreign = _foreign(coarse, set(found))
+    if pairs is None:
+        found |= foreign
+    else:
+        # Of two far apart that changed places one alone may seem foreign; beside a foreign plane
+        # others seem to have changed places.
+        exchanged = judge_exchanges(pairs, set(found))
+        if not set(foreign) <= set(exchanged):
+            found |= foreign
+            exchanged = judge_exchanges(pairs, set(found))
+        found |= exchanged
         found |= judge_order(pairs, set(found))
     return sorted(PlaneVerdict(z, True, reason) for z, reason in found.items())
 
