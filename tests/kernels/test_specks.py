@@ -1,0 +1,93 @@
+"""Specks: found, taken out of a stack, and put back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import fft
+
+from tests.support.direct_scene import PEDESTAL, PLANES, SIZE, fine_psf, scene
+from tilewright.kernels.direct_filters import FINE, transfer_profiles
+from tilewright.kernels.noise import NoiseModel
+from tilewright.kernels.specks import SpeckModel, speck_level, without_specks
+
+NOISE = NoiseModel(1.0, 1.6)
+KEPT = np.ones(PLANES, bool)
+PLACE = SIZE // 2
+
+
+def speck_light(peak: float, radius: float, plane: int) -> NDArray[np.float64]:
+    """Return a disc's light in every plane, through the scene's own PSF."""
+    y, x = np.mgrid[:SIZE, :SIZE] - PLACE
+    disc = peak * np.clip(radius + 0.5 - np.hypot(y, x), 0, 1)
+    psf = fine_psf()
+    middle = len(psf) // 2
+    out = []
+    for z in range(PLANES):
+        kernel = psf[middle + FINE * (z - plane)] / psf[middle].sum()
+        padded = np.zeros((SIZE, SIZE))
+        half = kernel.shape[0] // 2
+        padded[: kernel.shape[0], : kernel.shape[1]] = kernel
+        padded = np.roll(padded, (-half, -half), (0, 1))
+        out.append(fft.irfft2(fft.rfft2(disc) * fft.rfft2(padded), s=(SIZE, SIZE)))
+    return np.maximum(np.array(out), 0)
+
+
+def model_of(stack: NDArray[np.uint16]) -> SpeckModel:
+    level = speck_level([stack], KEPT, NOISE, PEDESTAL)
+    return SpeckModel(transfer_profiles(fine_psf()), KEPT, NOISE, PEDESTAL, 65535.0, level)
+
+
+def test_tissue_is_left_as_it_is() -> None:
+    stack = scene(1)[0].astype(np.uint16)
+    cleaned = without_specks(stack, model_of(stack))
+    assert cleaned.stack is stack
+    assert cleaned.light is None
+    assert cleaned.spoilt is None
+
+
+@pytest.mark.parametrize("plane", [PLANES // 2, 0])
+@pytest.mark.parametrize("peak", [2e4, 4e5])
+def test_what_is_around_a_speck_is_as_it_was(peak: float, plane: int) -> None:
+    rng = np.random.default_rng(3)
+    # A veil, so that there is something around the speck.
+    tissue = (scene(2)[0] + rng.poisson(150, (PLANES, SIZE, SIZE))).astype(np.uint16)
+    light = rng.poisson(speck_light(peak, 3.0, plane))
+    stack = np.minimum(tissue + light, 65535).astype(np.uint16)
+    before = stack.copy()
+    model = model_of(tissue)
+    cleaned = without_specks(stack, model)
+    np.testing.assert_array_equal(stack, before)
+    assert cleaned.stack.dtype == np.uint16
+    y, x = np.mgrid[:SIZE, :SIZE] - PLACE
+    away = np.hypot(y, x)
+    for first in range(12, 60, 8):
+        ring = (away >= first) & (away < first + 8)
+        there = np.median(tissue[:, ring] - PEDESTAL, axis=1)
+        left = np.median(cleaned.stack[:, ring].astype(float) - PEDESTAL, axis=1)
+        spoilt = np.median(stack[:, ring].astype(float) - PEDESTAL, axis=1)
+        assert (np.abs(left / there - 1) < (0.35 if first < 28 else 0.15)).all()
+        if first == 12:  # 0.9 and more of what is there was added
+            assert np.abs(spoilt / there - 1).max() > 0.9
+    assert cleaned.stack[:, away < 4].max() < 2 * tissue.max()
+    assert cleaned.light is not None
+    assert cleaned.light[PLACE, PLACE] == pytest.approx(min(peak, 65535 - PEDESTAL), rel=0.3)
+    assert cleaned.spoilt is not None
+    assert cleaned.spoilt[PLACE // 4, PLACE // 4]
+
+
+def test_specks_hardly_change_what_counts_as_one() -> None:
+    tissue = scene(2)[0].astype(np.uint16)
+    stack = np.minimum(tissue + speck_light(2e5, 3.0, 4), 65535).astype(np.uint16)
+    with_it, without = (speck_level([s], KEPT, NOISE, PEDESTAL) for s in (stack, tissue))
+    assert without <= with_it < 2 * without
+    assert tissue.max() - PEDESTAL < without
+
+
+def test_larger_objects_are_tissue() -> None:
+    tissue = scene(2)[0].astype(np.uint16)
+    y, x = np.mgrid[:SIZE, :SIZE] - PLACE
+    large = np.hypot(y, x) < 60
+    stack = np.where(large, 60000, tissue).astype(np.uint16)
+    assert without_specks(stack, model_of(tissue)).stack is stack
