@@ -329,6 +329,13 @@ METRICS: dict[str, Metric] = {
         _above(0.12, 0.3),
         "%",
     ),
+    "dark_rings": Metric(
+        "Background that a ring around a bright object lacks",
+        "ringing",
+        "the ring is no structure, and cells in it are too dim; leave its surroundings out",
+        _above(0.4, 0.8),
+        "%",
+    ),
     "flux_factor": Metric(
         "Factor by which the total light changed",
         "flux",

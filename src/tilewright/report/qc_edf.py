@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from tilewright.kernels.resolution import FINEST_PX
 from tilewright.report.figures import BLUE, new_figure, plain, save_png, scale_bar, show
 from tilewright.report.places import FocusScan, scan_focus
 from tilewright.report.qc_deconvolve import block_light, moat_depth
+from tilewright.report.qc_rings import judge_rings
 from tilewright.report.quality import Files, Findings
 from tilewright.report.verdict import Item, Subject
 
@@ -33,11 +35,14 @@ def findings(subject: Subject, files: Files) -> Findings:
     plane = open_mosaic(files["plane"])
     height = np.squeeze(tifffile.imread(files["height"])).astype(np.float32)
     scan = scan_focus(cpu_backend(), plane)
-    items = [
-        *_judge(subject, plane, scan),
-        *_compared(subject, plane, open_mosaic(files["mosaic"])),
-    ]
-    numbers = {**plane.attributes, "height_um": np.percentile(height, (5, 50, 95)).tolist()}
+    stack = open_mosaic(files["mosaic"])
+    rings, places = judge_rings(subject, plane, stack)
+    items = [*_judge(subject, plane, scan), *_compared(subject, plane, stack), rings]
+    numbers = {
+        **plane.attributes,
+        "height_um": np.percentile(height, (5, 50, 95)).tolist(),
+        "places": [asdict(place) for place in places],
+    }
     return Findings(items, numbers, (subject.name, plane, scan, height))
 
 

@@ -127,6 +127,25 @@ def edited_attributes(template: str, stage: str, **values: Any) -> Harm:
     return harm
 
 
+def ringed(bench: Bench) -> Asked:
+    """Draw what the in-focus plane once had around specks: black out to 10 px, then a halo."""
+
+    def harm(plane: Array) -> Array:
+        image = plane[0].astype(float)
+        rest = image.copy()
+        for _ in range(3):
+            peak = np.unravel_index(rest.argmax(), rest.shape)
+            own, _ = ndimage.label(image > 0.2 * image[peak])
+            away = np.asarray(ndimage.distance_transform_edt(own != own[peak]))
+            image[(away > 4) & (away <= 10)] = 0
+            image[(away > 10) & (away <= 26)] *= 1.5
+            rest[away < 90] = 0
+        return np.asarray(image[None])
+
+    bench.edit_mosaic("edf", 1, "2", harm)
+    return [("edf", 1, ("2",))]
+
+
 def glass(stack: Array) -> Array:
     """Leave tissue in a corner of 5 %."""
     out = np.random.default_rng(0).normal(180, 30, stack.shape)
@@ -269,6 +288,7 @@ WARNS: dict[str, str | tuple[str, Harm]] = {
     "background_left": ("a background that lost half of its light as haze", hazy_background),
     "file_difference": "a lower level of the final image of another channel",
     "ringing": ("moats of half a cell's haze around lone cells", moats),
+    "dark_rings": ("black rings and halos around the brightest objects", ringed),
     "flux_factor": "2.5 times the light after deconvolution",
     "end_plane_excess": ("four times the light of the best plane in the first", light_at_the_end),
     "tissue_beyond": (
