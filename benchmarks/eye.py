@@ -2,11 +2,11 @@
 
 ``python -m benchmarks.eye --output FOLDER [--sets SMALL …]``
 
-Each set runs through the real workflow with ``output.keep: stacks``. A sheet shows one channel; its
-rows are places, the worst of each metric that names places and twelve random ones. Columns are
-the sharpest stitched plane, the in-focus plane and the final image, at three stretches: 0.1 to
-99.9 %, 1 to 99.5 %, square root. Levels are those of the whole picture. ``index.csv`` says what a
-row shows. Same sets, same bytes.
+Each set runs through the real workflow with ``output.keep: stacks``; ``brain`` are the real tiles
+of ``../shared/data``. A sheet shows one channel; its rows are places, the worst of each metric that
+names places and twelve random ones. Columns are the sharpest stitched plane, the in-focus plane and
+the final image, at three stretches: 0.1 to 99.9 %, 1 to 99.5 %, square root. Levels are those of
+the 512 px around the place. ``index.csv`` says what a row shows. Same sets, same bytes.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from tests.support.runs import SMALL, make_run
+from tests.support.runs import SMALL, Run, make_run
 from tilewright.config.layout import Layout
+from tilewright.init.folder import create_experiment
 from tilewright.io.mosaic import open_mosaic
 from tilewright.io.transform import read_transform
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.warp import Transform
-from tilewright.phantom.design import PhantomDesign
 from tilewright.report.places import scan_focus
 
-CROP_PX, PLACES, GAP_PX = 128, 12, 4
+CROP_PX, LEVELS_PX, PLACES, GAP_PX = 128, 512, 12, 4
+BRAIN = Path(__file__).resolve().parents[2] / "shared" / "data" / "brain-tiles"
 _LARGER: dict[str, Any] = {"cycles": 2, "channels": 3, "rows": 3, "cols": 3, "empty_tile": False}
 SETS: dict[str, dict[str, Any]] = {
     "demo": {"seed": 1, "rows": 3, "cols": 4, "channels": 3, "overlap": 0.12},
@@ -63,7 +64,8 @@ def spots_of(qc: Path, cycle: int, channel: str, shape: tuple[int, int], seed: i
     for path in sorted(qc.glob(f"*_cycle{cycle}.json")):
         report = json.loads(path.read_text(encoding="utf-8"))
         final = report["stage"] in ("register", "image")
-        for place in _places(report, channel):
+        numbers = report["numbers"]
+        for place in numbers.get("places", []) + numbers.get(channel, {}).get("places", []):
             at = (float(place["y_px"]), float(place["x_px"]))
             found[place["metric"]].append(Spot(place["metric"], at, final))
     worst = [spot for metric in sorted(found) for spot in found[metric][:PLACES]]
@@ -71,37 +73,28 @@ def spots_of(qc: Path, cycle: int, channel: str, shape: tuple[int, int], seed: i
     return worst + [Spot("random", (float(y), float(x)), True) for y, x in random]
 
 
-def _places(node: Any, channel: str) -> list[dict[str, Any]]:
-    """Return every entry of ``places`` below a node that is not another channel's."""
-    if isinstance(node, list):
-        return [place for part in node for place in _places(part, channel)]
-    if not isinstance(node, dict) or str(node.get("channel", channel)) != channel:
-        return []
-    own = [place for place in node.get("places", []) if place.get("y_px") is not None]
-    below = [part for key, part in node.items() if key != "places"]
-    return own + _places(below, channel)
+def crop(image: NDArray[Any], at: NDArray[Any], size_px: int) -> NDArray[np.float32]:
+    """Return the square about a place; NaN outside the image."""
+    full = np.full((size_px, size_px), np.nan, np.float32)
+    first = [round(float(c)) - size_px // 2 for c in at]
+    low = [max(f, 0) for f in first]
+    part = image[low[0] : max(first[0] + size_px, 0), low[1] : max(first[1] + size_px, 0)]
+    y, x = low[0] - first[0], low[1] - first[1]
+    full[y : y + part.shape[0], x : x + part.shape[1]] = part
+    return full
 
 
-def stretches(image: NDArray[Any], part: NDArray[Any]) -> list[NDArray[np.uint8]]:
-    """Return a part of an image at three stretches, with levels of the whole image."""
+def stretches(image: NDArray[Any], at: NDArray[Any]) -> list[NDArray[np.uint8]]:
+    """Return the crop about a place at three stretches; grey outside the image."""
+    part, around = crop(image, at, CROP_PX), crop(image, at, LEVELS_PX)
+    if np.isnan(around).all():
+        return [np.full(part.shape, 128, np.uint8)] * 3
     seen = []
     for low, high, power in ((0.1, 99.9, 1.0), (1.0, 99.5, 1.0), (0.1, 99.9, 0.5)):
-        black, white = np.percentile(image, (low, high))
-        unit = np.clip((part - black) / max(float(white - black), 1e-6), 0, 1)
-        seen.append(np.rint(255 * unit**power).astype(np.uint8))
+        black, white = np.nanpercentile(around, (low, high))
+        unit = np.clip((part - black) / max(float(white - black), 1e-6), 0, 1) ** power
+        seen.append(np.nan_to_num(np.rint(255 * unit), nan=128).astype(np.uint8))
     return seen
-
-
-def crop(image: NDArray[Any], at: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the crop about a place, moved inside the image; small images are filled up."""
-    start = [
-        int(np.clip(round(float(c)) - CROP_PX // 2, 0, max(n - CROP_PX, 0)))
-        for c, n in zip(at, image.shape, strict=True)
-    ]
-    part = image[start[0] : start[0] + CROP_PX, start[1] : start[1] + CROP_PX]
-    full = np.full((CROP_PX, CROP_PX), image.min(), np.float32)
-    full[: part.shape[0], : part.shape[1]] = part
-    return full
 
 
 def sheet(
@@ -117,49 +110,54 @@ def sheet(
         elif transform is not None:
             # Good to a pixel: a cycle is shifted, and hardly anything else.
             here = 2 * here - transform.points(here[None])[0]
-        shown = [
-            stretches(image, crop(image, at))
-            for image, at in zip(images, (own, own, here), strict=True)
-        ]
+        shown = [stretches(i, at) for i, at in zip(images, (own, own, here), strict=True)]
         cells = [shown[k][s] for s in range(3) for k in range(len(images))]
         rows.append(np.hstack([np.pad(cell, GAP_PX // 2, constant_values=128) for cell in cells]))
     return np.vstack(rows)
 
 
-def draw(name: str, design: dict[str, Any], output: Path) -> None:
+def brain_run(folder: Path) -> Run:
+    """Return the experiment that ``tilewright init`` makes of the brain tiles."""
+    return Run(folder, create_experiment(BRAIN, folder).config)
+
+
+def pictures(layout: Layout, at: dict[str, Any]) -> list[NDArray[np.float32]]:
+    """Return the sharpest stitched plane and the in-focus plane of a channel."""
+    raw = open_mosaic(layout.stitch.format(**at))
+    best = scan_focus(cpu_backend(workers=1), raw).best_plane if raw.shape[0] > 1 else 0
+    plane = open_mosaic(layout.edf.format(**at))
+    return [np.asarray(image, np.float32) for image in (raw.read(best), plane.read(0))]
+
+
+def draw(name: str, output: Path) -> None:
     """Run one set through the workflow and write the sheets of its channels."""
-    run = make_run(output / "runs" / name, **design)
+    folder = output / "runs" / name
+    run = brain_run(folder) if name == "brain" else make_run(folder, **SETS[name])
     run.edit(output={"keep": "stacks"})
     run.snakemake("registration", "qc", "--cores", "2")
-    plan, layout = PhantomDesign(**{**SMALL, **design}), Layout(str(run.results))
-    final = zarr.open_group(layout.image_zarr.format(sample="tonsil"), mode="r")["0"]
-    backend = cpu_backend(workers=1)
+    layout, sample = Layout(str(run.results)), next(run.results.glob("*/qc")).parent.name
+    final = zarr.open_group(layout.image_zarr.format(sample=sample), mode="r")["0"]
     target = output / name
     target.mkdir(parents=True, exist_ok=True)
+    table: list[tuple[Any, ...]] = [("sheet", "row", "metric", "y_px", "x_px", "frame")]
+    with (run.folder / "markers.csv").open(newline="", encoding="utf-8") as stream:
+        channels = [(int(row["cycle"]), row["channel"]) for row in csv.DictReader(stream)]
+    for number, (cycle, channel) in enumerate(channels):
+        at = {"sample": sample, "cycle": cycle, "channel": channel}
+        picture = np.asarray(final[number], np.float32)  # type: ignore[index]
+        path = Path(layout.transform.format(**at))
+        moved = read_transform(path) if path.exists() else None
+        shape = (picture.shape[0], picture.shape[1])
+        seed = zlib.crc32(f"{name} {number}".encode())
+        spots = spots_of(run.results / sample / "qc", cycle, channel, shape, seed)
+        title = f"cycle{cycle}_channel{channel}"
+        drawn = sheet([*pictures(layout, at), picture], moved, spots)
+        (target / f"{title}.png").write_bytes(imagecodecs.png_encode(drawn))
+        for row, spot in enumerate(spots):
+            frame = "final" if spot.final_frame else "cycle"
+            table.append((title, row, spot.metric, *(f"{v:.0f}" for v in spot.at), frame))
     with (target / "index.csv").open("w", newline="", encoding="utf-8") as stream:
-        table = csv.writer(stream)
-        table.writerow(["sheet", "row", "metric", "y_px", "x_px", "frame"])
-        for number in range(plan.cycles * plan.channels):
-            cycle, channel = number // plan.channels + 1, str(number % plan.channels + 1)
-            at = {"sample": "tonsil", "cycle": cycle, "channel": channel}
-            raw = open_mosaic(layout.stitch.format(**at))
-            picture = np.asarray(final[number], np.float32)  # type: ignore[index]
-            images = [
-                np.asarray(raw.read(scan_focus(backend, raw).best_plane), np.float32),
-                np.asarray(open_mosaic(layout.edf.format(**at)).read(0), np.float32),
-                picture,
-            ]
-            moved = read_transform(layout.transform.format(**at)) if cycle > 1 else None
-            seed = zlib.crc32(f"{name} {number}".encode())
-            shape = (picture.shape[0], picture.shape[1])
-            spots = spots_of(run.sample / "qc", cycle, channel, shape, seed)
-            title = f"cycle{cycle}_channel{channel}"
-            (target / f"{title}.png").write_bytes(
-                imagecodecs.png_encode(sheet(images, moved, spots))
-            )
-            for row, spot in enumerate(spots):
-                frame = "final" if spot.final_frame else "cycle"
-                table.writerow([title, row, spot.metric, *(f"{v:.0f}" for v in spot.at), frame])
+        csv.writer(stream).writerows(table)
     print(f"{name}: {target}", flush=True)
 
 
@@ -167,10 +165,10 @@ def main() -> None:
     """Draw the sets asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--sets", nargs="+", choices=[*SETS, "brain"], default=[*SETS, "brain"])
     args = parser.parse_args()
     for name in args.sets:
-        draw(name, SETS[name], args.output.resolve())
+        draw(name, args.output.resolve())
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import REPO
 from tests.support.quality.damages import DAMAGES, Damage, Outcome, baseline, judge_damage
-from tests.support.quality.metric_scenes import WARNS
+from tests.support.quality.metric_scenes import WARNS, ringed
 from tests.support.quality.workbench import Bench, make_bench
 from tilewright.report.metric_table import METRICS
 from tilewright.report.verdict import Item
@@ -86,6 +86,14 @@ def test_every_metric_warns_where_it_must(
     assert all(i.reason == METRICS[metric].reason for i in bad)
     if metric not in SOMETIMES:
         assert metric in {key[-1] for key in before}
+
+
+def test_dark_rings_are_told_of_the_plane_and_of_the_final_image(
+    bench: Bench, before: Baseline, tmp_path: Path
+) -> None:
+    items = judge_damage(Damage("rings", ringed, ""), bench, before, tmp_path / "s").items
+    bad = {i.stage for i in items if i.metric == "dark_rings" and i.verdict != "pass"}
+    assert bad == {"edf", "image"}
 
 
 def test_the_documentation_has_a_row_of_both_kinds_for_every_metric() -> None:

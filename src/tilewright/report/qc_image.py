@@ -17,9 +17,11 @@ from tilewright.io.subtraction import Subtraction, read_subtraction
 from tilewright.io.transform import read_transform
 from tilewright.kernels.backend import Backend, cells, cpu_backend
 from tilewright.kernels.metrics import focus_score, ncc, tissue_mask
+from tilewright.kernels.rings import dark_ring, ring_medians
 from tilewright.kernels.warp import Transform
 from tilewright.report.figures import display_range, new_figure, save_png, scale_bar, show
 from tilewright.report.places import Place, moved_thumbnail
+from tilewright.report.qc_rings import OWN_PX, around, worst
 from tilewright.report.quality import Files, Findings
 from tilewright.report.stitched_view import SMALL_PX, StitchedView, read_view
 from tilewright.report.verdict import Item, Subject, worse
@@ -68,12 +70,12 @@ def findings(
         *content,
         _files(subject, image, Path(files["tiff"]), index),
     ]
-    numbers: dict[str, Any] = {
-        "channel_number": index + 1,
-        "places": [asdict(place) for place in places],
-    }
+    numbers: dict[str, Any] = {"channel_number": index + 1}
     if taken is None:
         items.append(_detail(backend, subject, image, index, stitched, transform))
+        rings, found = _rings(subject, image, index, stitched, transform)
+        items.append(rings)
+        places += found
     else:
         items += _subtracted(subject, taken)
         numbers |= {
@@ -82,6 +84,7 @@ def findings(
             "background_factor": taken.factor,
             "emptied": taken.emptied,
         }
+    numbers["places"] = [asdict(place) for place in places]
     view = (subject.marker, pair, image.pixel_um[1], taken)
     return Findings(items, numbers, view)
 
@@ -183,13 +186,12 @@ def _detail(
 ) -> Item:
     """Judge the focus of the final image over that of the sharpest plane, at the same places."""
     ratios = []
-    linear, shift = transform.affine[:, :2], transform.affine[:, 2]
     side = int(stitched.side)
     for at, sharpest in zip(stitched.blocks, stitched.focus, strict=True):
         if not np.isfinite(sharpest):
             continue
-        top = np.rint(np.linalg.solve(linear, at - shift)).astype(int).tolist()
-        spans = [slice(max(y, 0), max(y, 0) + side) for y in top]
+        top = _final_px(transform, at)
+        spans = [slice(max(c, 0), max(c, 0) + side) for c in top]
         block = np.asarray(image.levels[0][index, spans[0], spans[1]])
         if min(block.shape) < side // 2 or min(block.shape) < 64:
             continue
@@ -272,3 +274,34 @@ def draw(views: Sequence[tuple[str, Overviews, float, Subtraction | None]], path
         for axes in row[1 : -1 if taken is None else 1]:
             axes.set_visible(False)
     save_png(figure, path)
+
+
+def _rings(
+    subject: Subject, image: Image, index: int, stitched: StitchedView, transform: Transform
+) -> tuple[Item, list[Place]]:
+    """Judge dark rings around the objects that were the brightest before anything was done."""
+    places = []
+    for object_px, before in zip(stitched.objects, stitched.rings, strict=True):
+        final_px = _final_px(transform, object_px)
+        if min(final_px) < 0:
+            continue
+        (rows, columns), near = around(final_px)
+        shown = np.asarray(image.levels[0][index, rows, columns], np.float64)
+        # The elastic part of a transform, and another plane's focus, move an object a little.
+        low = [max(c - OWN_PX, 0) for c in near]
+        own = shown[low[0] : near[0] + OWN_PX + 1, low[1] : near[1] + OWN_PX + 1]
+        if not own.any():
+            continue
+        y, x = (int(v) for v in np.unravel_index(int(own.argmax()), own.shape))
+        peak = (y + low[0], x + low[1])
+        share = dark_ring(ring_medians(shown[None], peak, shown)[:, 0], before)
+        at = (float(rows.start + peak[0]), float(columns.start + peak[1]))
+        places.append(Place("dark_rings", *at, share))
+    return worst(subject, places)
+
+
+def _final_px(transform: Transform, own_px: NDArray[Any]) -> tuple[int, int]:
+    """Return where a place of a cycle lies in the final image, in whole pixels from 0."""
+    place = np.linalg.solve(transform.affine[:, :2], own_px - transform.affine[:, 2])
+    y, x = (int(c) for c in np.rint(place))
+    return y, x

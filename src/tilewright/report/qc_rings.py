@@ -1,6 +1,9 @@
-"""Dark rings around the brightest objects of an in-focus plane, beside the raw stack."""
+"""Dark rings around the brightest objects of a processed image, beside the raw stack."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,42 +19,60 @@ _OBJECTS, _CELL_PX, _APART_PX = 12, 64, 32
 #: An object is so many times as bright as the brightest pixel of the usual cell with light.
 _TIMES = 3.0
 #: An object's own reach beyond its brightest pixel.
-_OWN_PX = 24
+OWN_PX = 24
 
 
 def judge_rings(subject: Subject, plane: Mosaic, stack: Mosaic) -> tuple[Item, list[Place]]:
-    """Judge the darkest ring of all objects, and say where there are any worth a warning."""
+    """Judge the darkest ring of all objects of a plane beside what the raw stack shows."""
     places = []
-    for y, x in _objects(plane):
-        near = tuple(
-            slice(max(at - REACH_PX - _OWN_PX, 0), at + REACH_PX + _OWN_PX + 1) for at in (y, x)
-        )
-        image = plane.read(0, *near).astype(np.float64)
-        peak = (y - near[0].start, x - near[1].start)
-        raw = stack.read(slice(None), *near).astype(np.float64)
-        raw -= float(stack.attributes.get("pedestal_counts", 0))
-        before = darkest(ring_medians(raw, peak, image))
-        share = dark_ring(ring_medians(image[None], peak, image)[:, 0], before)
-        if share is not None:
-            places.append(Place("dark_rings", float(y), float(x), round(share, 4)))
-    places.sort(key=lambda place: -(place.value or 0.0))
-    if not places:
+    for at in bright_objects(plane, 0):
+        spans, peak = around(at)
+        image = plane.read(0, *spans).astype(np.float64)
+        share = dark_ring(ring_medians(image[None], peak, image)[:, 0], raw(stack, at, image))
+        places.append(Place("dark_rings", float(at[0]), float(at[1]), share))
+    return worst(subject, places)
+
+
+def worst(subject: Subject, places: Sequence[Place]) -> tuple[Item, list[Place]]:
+    """Judge the darkest ring of all objects, and say where the worst are."""
+    known = [replace(p, value=round(p.value, 4)) for p in places if p.value is not None]
+    known.sort(key=lambda place: -(place.value or 0.0))
+    if not known:
         return subject.judge("dark_rings", 0.0, "nothing stands out"), []
-    worst = places[0]
-    detail = f"around y {worst.y_px:.0f} px, x {worst.x_px:.0f} px" if worst.value else ""
-    return subject.judge("dark_rings", worst.value, detail), [p for p in places[:4] if p.value]
+    first = known[0]
+    detail = f"around y {first.y_px:.0f} px, x {first.x_px:.0f} px" if first.value else ""
+    return subject.judge("dark_rings", first.value, detail), [p for p in known[:4] if p.value]
 
 
-def _objects(plane: Mosaic) -> list[tuple[int, int]]:
-    """Return the brightest pixels (y, x) of the brightest cells; memory holds a row of chunks."""
+def around(at: tuple[int, int]) -> tuple[tuple[slice, slice], tuple[int, int]]:
+    """Return the spans (y, x) in which an object and its rings lie, and its place in them."""
+    low = [max(c - REACH_PX - OWN_PX, 0) for c in at]
+    y, x = (slice(n, c + REACH_PX + OWN_PX + 1) for n, c in zip(low, at, strict=True))
+    return (y, x), (at[0] - low[0], at[1] - low[1])
+
+
+def raw(stack: Mosaic, at: tuple[int, int], shown: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the medians (4, rings) of the darkest raw plane around an object, zero light at 0.
+
+    ``shown`` (y, x) is what :func:`around` spans of the plane that shows the object's edge.
+    """
+    spans, peak = around(at)
+    planes = stack.read(slice(None), *spans).astype(np.float64)
+    planes -= float(stack.attributes.get("pedestal_counts", 0))
+    return darkest(ring_medians(planes, peak, shown))
+
+
+def bright_objects(plane: Mosaic, z: int) -> list[tuple[int, int]]:
+    """Return the brightest pixels (y, x) of a plane's brightest cells; memory holds few chunks."""
     side = _CELL_PX
     rows, columns = (n // side for n in plane.shape[1:])
     top: NDArray[np.float64] = np.zeros((rows, columns))
     step = max(plane.chunk_px // side, 1)
     for first in range(0, rows, step):
         last = min(first + step, rows)
-        strip = plane.read(0, slice(first * side, last * side), slice(0, columns * side))
+        strip = plane.read(z, slice(first * side, last * side), slice(0, columns * side))
         top[first:last] = cells(strip, side).max(axis=(1, 3))
+    top -= float(plane.attributes.get("pedestal_counts", 0))
     lit = top[top > 0]
     if not lit.size:
         return []
@@ -60,7 +81,7 @@ def _objects(plane: Mosaic) -> list[tuple[int, int]]:
         y, x = (int(i) * side for i in np.unravel_index(k, top.shape))
         if len(found) == _OBJECTS or top.flat[k] < _TIMES * np.median(lit):
             break
-        cell = plane.read(0, slice(y, y + side), slice(x, x + side))
+        cell = plane.read(z, slice(y, y + side), slice(x, x + side))
         dy, dx = divmod(int(cell.argmax()), cell.shape[1])
         if all(np.hypot(y + dy - b, x + dx - a) > _APART_PX for b, a in found):
             found.append((y + dy, x + dx))

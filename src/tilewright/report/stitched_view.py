@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from tilewright.io.mosaic import Mosaic
 from tilewright.io.npz import read_npz
+from tilewright.kernels.rings import REACH_PX, RING_PX
 from tilewright.report.figures import thumbnail
 from tilewright.report.places import FocusScan
+from tilewright.report.qc_rings import around, bright_objects, raw
 
 #: Longest side of the overview.
 SMALL_PX = 512
@@ -37,6 +39,10 @@ class StitchedView:
         Their size in px.
     focus : float64 (blocks,)
         Band-ratio focus of each in its sharpest plane; NaN without signal.
+    objects : int64 (objects, 2)
+        Brightest pixels (y, x) of the brightest objects of the sharpest plane.
+    rings : float64 (objects, 4, rings)
+        The darkest plane's medians around each, of :func:`~tilewright.kernels.rings.ring_medians`.
     """
 
     light: NDArray[np.float32]
@@ -44,6 +50,8 @@ class StitchedView:
     blocks: NDArray[np.int64]
     side: NDArray[np.int64]
     focus: NDArray[np.float64]
+    objects: NDArray[np.int64]
+    rings: NDArray[np.float64]
 
 
 def look(mosaic: Mosaic, scan: FocusScan) -> StitchedView:
@@ -51,16 +59,24 @@ def look(mosaic: Mosaic, scan: FocusScan) -> StitchedView:
     planes = np.unique(np.linspace(0, mosaic.shape[0] - 1, _PLANES).round().astype(int))
     smalls = [thumbnail(mosaic, int(z), SMALL_PX) for z in planes]
     light = np.mean([small for small, _ in smalls], axis=0)
-    light -= np.float32(mosaic.attributes.get("pedestal_counts", 0))
+    pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
+    light -= np.float32(pedestal)
     scores = scan.scores[:_BLOCKS]
     focus = np.nanmax(np.nan_to_num(scores, nan=-np.inf), axis=1)
     focus[np.isinf(focus)] = np.nan
+    objects = bright_objects(mosaic, scan.best_plane)
+    rings = [
+        raw(mosaic, at, mosaic.read(scan.best_plane, *around(at)[0]).astype(np.float64) - pedestal)
+        for at in objects
+    ]
     return StitchedView(
         np.asarray(light, np.float32),
         np.asarray(smalls[0][1], np.int64),
         np.asarray(scan.blocks[:_BLOCKS], np.int64).reshape(-1, 2),
         np.asarray(scan.side, np.int64),
         focus,
+        np.asarray(objects, np.int64).reshape(-1, 2),
+        np.asarray(rings, np.float64).reshape(-1, 4, REACH_PX // RING_PX),
     )
 
 

@@ -143,7 +143,8 @@ def ringed(bench: Bench) -> Asked:
         return np.asarray(image[None])
 
     bench.edit_mosaic("edf", 1, "2", harm)
-    return [("edf", 1, ("2",))]
+    bench.assemble()
+    return [("edf", 1, ("2",)), ("image", 1, ("2",))]
 
 
 def glass(stack: Array) -> Array:
