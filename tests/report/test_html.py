@@ -60,7 +60,7 @@ def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
     assert "url(" not in bare
     assert {"script", "link", "iframe"}.isdisjoint(tag for tag, _ in page.tags)
     sources = [attrs["src"] for tag, attrs in page.tags if tag == "img"]
-    assert len(sources) == 2 + len(CHANNELS) + 3
+    assert len(sources) == 1 + len(CHANNELS) + 3  # composite, channels, figures of GOOD
     for source in sources:
         assert source is not None
         code = base64.b64decode(source.removeprefix("data:image/webp;base64,"))
