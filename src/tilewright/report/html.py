@@ -27,7 +27,7 @@ from tilewright.runtime.files import write_whole
 _SHOWN, _LINES = 12, 2
 _ORDER = {"fail": 0, "warn": 1}
 #: Area in px of all figures, of all pictures of channels and of all composites of a page.
-_FIGURES_PX, _CHANNELS_PX, _COMPOSITES_PX = 100e6, 13e6, 5e6
+_FIGURES_PX, _CHANNELS_PX, _COMPOSITES_PX = 70e6, 9e6, 4e6
 
 
 @dataclass(frozen=True)
