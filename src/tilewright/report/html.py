@@ -158,7 +158,7 @@ def _headline(samples: Sequence[Mapping[str, Any]]) -> str:
     items = [item for sample in samples for item in sample["checks"]]
     fails, warns = (sum(i.verdict == v for i in items) for v in ("fail", "warn"))
     n = len(samples)
-    bad = [f"{fails} failed"] * bool(fails) + [f"{warns} to look at"] * bool(warns)
+    bad = [f"{fails} fail"] * bool(fails) + [f"{warns} warn"] * bool(warns)
     said = ", ".join(bad) or "all within their limits"
     return f"{n} sample{'s' * (n != 1)}, {len(items)} checks: {said}."
 

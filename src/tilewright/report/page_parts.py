@@ -53,7 +53,7 @@ def number_table(items: Sequence[Item]) -> dict[str, Any]:
         first, kind = next(i for i in items if i.metric == metric), METRICS[metric]
         limits = [
             f"{word} {first.direction} {kind.format(limit)}"
-            for word, limit in (("look", first.warn), ("fail", first.fail))
+            for word, limit in (("warn", first.warn), ("fail", first.fail))
             if limit is not None
         ]
         columns.append({"title": kind.title, "limits": limits})
