@@ -60,7 +60,7 @@ def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
     assert "url(" not in bare
     assert {"script", "link", "iframe"}.isdisjoint(tag for tag, _ in page.tags)
     sources = [attrs["src"] for tag, attrs in page.tags if tag == "img"]
-    assert len(sources) == 2 + len(CHANNELS) + 3
+    assert len(sources) == 1 + len(CHANNELS) + 3  # composite, channels, figures of GOOD
     for source in sources:
         assert source is not None
         code = base64.b64decode(source.removeprefix("data:image/webp;base64,"))
@@ -91,7 +91,7 @@ def test_all_good_says_so(tmp_path: Path) -> None:
 def test_the_first_screen_names_what_failed_before_what_warns(tmp_path: Path) -> None:
     values = {**GOOD, ("stitch", 1, "focus"): None, ("register", 2, "ncc"): 0.1}
     page = Page(report(tmp_path, values))
-    assert "4 checks: 1 failed, 1 to look at." in page.text
+    assert "4 checks: 1 fail, 1 warn." in page.text
     first = page.text.split("How this was made")[0]
     assert first.index("nuclei of this cycle do not lie") < first.index("could not be computed")
 
@@ -134,7 +134,7 @@ def test_several_samples_stay_apart(tmp_path: Path) -> None:
         config_text="",
     )
     page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert "2 samples, 4 checks: 1 failed." in page.text
+    assert "2 samples, 4 checks: 1 fail." in page.text
     assert "All 3 checks are within their limits." in page.text
 
 

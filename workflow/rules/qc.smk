@@ -82,6 +82,7 @@ rule report:
         images=[
             layout.image_zarr.format(sample=sample) for sample in experiment.samples
         ],
+        planes=planes(layout.edf),
     output:
         html=report(layout.report, caption="../report/report.rst", category="Summary"),
     log:

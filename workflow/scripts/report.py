@@ -6,6 +6,8 @@ from tilewright.report.html import write_report
 from tilewright.runtime.job import running, software_versions
 
 params = snakemake.params
+# In the order of the rule's input.
+shown = [(name, c["cycle"], c["channel"]) for name in params.samples for c in params.channels]
 
 with running(snakemake.log, snakemake.threads):
     write_report(
@@ -22,4 +24,5 @@ with running(snakemake.log, snakemake.threads):
         thresholds=params.thresholds,
         ledger=Path(params.ledger),
         devices=Path(params.devices),
+        planes=dict(zip(shown, map(Path, snakemake.input.planes), strict=True)),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import imagecodecs
 import numpy as np
+import PIL.Image
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
@@ -30,7 +32,6 @@ DPI = 110
 COLOURS = ((70, 110, 255), (0, 230, 90), (255, 60, 60), (255, 210, 0), (255, 70, 230))
 #: A composite of more markers than this is a blur of colours.
 MAX_COMPOSITE = len(COLOURS)
-_MAX_PX = 1600
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:
@@ -156,17 +157,23 @@ class Picture:
     height: int
 
 
-def embed(pixels: NDArray[np.uint8]) -> Picture:
-    """Encode grey (y, x) or RGB (y, x, 3) as WebP in a data URI."""
+def embed(pixels: NDArray[np.uint8], level: int = 84) -> Picture:
+    """Encode grey (y, x) or RGB (y, x, 3) as WebP of a quality of 0 to 100 in a data URI."""
     colour = pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, axis=2)
-    code = imagecodecs.webp_encode(np.ascontiguousarray(colour), level=84, lossless=False)
+    code = imagecodecs.webp_encode(np.ascontiguousarray(colour), level=level, lossless=False)
     data = "data:image/webp;base64," + base64.b64encode(code).decode("ascii")
     return Picture(data, pixels.shape[1], pixels.shape[0])
 
 
-def embed_png(png: bytes) -> Picture:
-    """Encode a figure's PNG as :func:`embed` does: a fifth of its size."""
-    return embed(np.asarray(imagecodecs.png_decode(png))[..., :3])
+def embed_png(png: bytes, area_px: float = np.inf) -> Picture:
+    """Encode a figure's PNG as :func:`embed` does, shrunk to an area if it is larger."""
+    pixels = np.asarray(imagecodecs.png_decode(png))[..., :3]
+    shrink = math.sqrt(area_px / (pixels.shape[0] * pixels.shape[1]))
+    if shrink >= 1:
+        return embed(pixels)
+    size = max(round(pixels.shape[1] * shrink), 1), max(round(pixels.shape[0] * shrink), 1)
+    small = PIL.Image.fromarray(pixels).resize(size, PIL.Image.Resampling.LANCZOS)
+    return embed(np.asarray(small), level=70)
 
 
 def embed_figure(figure: Figure) -> Picture:
@@ -174,12 +181,12 @@ def embed_figure(figure: Figure) -> Picture:
     return embed_png(_png(figure))
 
 
-def _level(image: Image) -> NDArray[Any]:
+def _level(image: Image, max_px: int) -> NDArray[Any]:
     """Return the largest level (c, y, x) that fits the page, or the smallest there is."""
-    fitting = [level for level in image.levels if max(level.shape[1:]) <= _MAX_PX]
+    fitting = [level for level in image.levels if max(level.shape[1:]) <= max_px]
     level = fitting[0] if fitting else image.levels[-1]
     pixels = np.asarray(level[:])
-    step = max(1, -(-max(pixels.shape[1:]) // _MAX_PX))
+    step = max(1, -(-max(pixels.shape[1:]) // max_px))
     return pixels[:, ::step, ::step]
 
 
@@ -216,15 +223,20 @@ class Rendering:
 
 
 def render(
-    path: Path, nuclei: int = 0, leave_out: Collection[int] = (), channel_px: int = 420
+    path: Path,
+    nuclei: int = 0,
+    leave_out: Collection[int] = (),
+    channel_px: int = 420,
+    composite_px: int = 1600,
 ) -> Rendering:
     """Render an OME-Zarr image from its smallest sufficient level.
 
     The composite takes the channel number ``nuclei`` and up to four more with the strongest
-    contrast, the channel numbers in ``leave_out`` excepted.
+    contrast, the channel numbers in ``leave_out`` excepted. No side of a picture is longer than
+    ``channel_px``, or ``composite_px``.
     """
     image = open_image(path)
-    planes = [scaled(plane) for plane in _level(image)]
+    planes = [scaled(plane) for plane in _level(image, composite_px)]
     chosen = composite_channels([float(plane.std()) for plane in planes], nuclei, leave_out)
     colours = np.array(COLOURS, np.float32)[: len(chosen)] / 255
     total = sum(planes[k][..., None] * colour for k, colour in zip(chosen, colours, strict=True))

@@ -2,63 +2,78 @@
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import jinja2
+import numpy as np
 
 from tilewright.config.rules import STAGES
 from tilewright.report.device_section import device_section
 from tilewright.report.figures import Rendering, embed_png, render
-from tilewright.report.metric_table import METRICS
+from tilewright.report.page_parts import anchor, marker_tables, number_table, problem_part
+from tilewright.report.problems import Pixels, problems
 from tilewright.report.quality import Quality, judge_again, read_quality
 from tilewright.report.run_section import run_section
 from tilewright.report.summary import trusted_markers
-from tilewright.report.verdict import Item, worst
+from tilewright.report.verdict import worst
 from tilewright.runtime.files import write_whole
 
-#: Findings on the first screen; the rest is folded.
-_SHOWN = 12
-_ORDER = {"fail": 0, "warn": 1, "pass": 2}
+#: Problems that are shown, and lines of each; the rest is folded.
+_SHOWN, _LINES = 12, 2
+_ORDER = {"fail": 0, "warn": 1}
+#: Area in px of all figures, of all pictures of channels and of all composites of a page.
+_FIGURES_PX, _CHANNELS_PX, _COMPOSITES_PX = 70e6, 9e6, 4e6
 
 
-def _anchor(*parts: Any) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", "-".join(str(p) for p in parts).lower())
+@dataclass(frozen=True)
+class _Sizes:
+    """How large pictures may be, so that a page of any experiment stays below some 12 MB."""
+
+    figure_area_px: float
+    channel_px: int
+    composite_px: int
 
 
-def _item(item: Item) -> dict[str, Any]:
-    """Return an item with the texts that the page shows."""
-    kind = METRICS[item.metric]
-    shown = {
-        f"{key}_shown": "none" if value is None else kind.format(value)
-        for key, value in (("value", item.value), ("warn", item.warn), ("fail", item.fail))
-    }
-    return {
-        **asdict(item),
-        **shown,
-        "title": kind.title,
-        "stage_title": STAGES[item.stage].title,
-        "anchor": _anchor(item.sample, item.stage, item.cycle),
-    }
+def _sizes(figures: int, samples: int, channels: int) -> _Sizes:
+    """Share what the page may hold: WebP took 0.05 to 0.11 bytes a pixel of such pictures."""
+    return _Sizes(
+        _FIGURES_PX / max(figures, 1),
+        int(np.clip(math.sqrt(_CHANNELS_PX / max(samples * channels, 1)), 120, 420)),
+        int(np.clip(math.sqrt(_COMPOSITES_PX / max(samples, 1)), 320, 1600)),
+    )
 
 
-def _stage(sample: str, stage: str, found: Sequence[tuple[Quality, Path]]) -> dict[str, Any]:
+def _stage(
+    sample: str, stage: str, found: Sequence[tuple[Quality, Path]], area_px: float
+) -> dict[str, Any]:
+    own = [(quality, png) for quality, png in found if quality.stage == stage]
     parts = [
         {
             "cycle": quality.cycle,
-            "anchor": _anchor(sample, stage, quality.cycle),
+            "anchor": anchor(sample, stage, quality.cycle),
             "verdict": worst(item.verdict for item in quality.items),
             "caption": quality.caption + _legend(quality),
-            "checks": [_item(item) for item in quality.items],
-            **asdict(embed_png(png.read_bytes())),
+            **asdict(embed_png(png.read_bytes(), area_px)),
         }
-        for quality, png in found
-        if quality.stage == stage
+        for quality, png in own
     ]
-    return {"title": STAGES[stage].title, "about": STAGES[stage].about, "parts": parts}
+    items = [item for quality, _ in own for item in quality.items]
+    wide = bool(parts) and median(part["width"] / part["height"] for part in parts) > 1.4
+    return {
+        "title": STAGES[stage].title,
+        "about": STAGES[stage].about,
+        "anchor": anchor(sample, stage),
+        "verdict": worst(item.verdict for item in items),
+        "parts": parts,
+        "wide": wide,
+        "checks": len(items),
+        "table": number_table(items),
+    }
 
 
 def _legend(quality: Quality) -> str:
@@ -78,7 +93,7 @@ def _matrix(
         cells = [
             {
                 "verdict": verdicts.get((stage, cycle)),
-                "anchor": _anchor(sample, stage, cycle),
+                "anchor": anchor(sample, stage, cycle),
                 "note": "reference" if stage == "register" and cycle == reference_cycle else "",
             }
             for cycle in cycles
@@ -103,35 +118,39 @@ def _sample(
     image: Path | None,
     channels: Sequence[Mapping[str, Any]],
     reference: tuple[int, str],
+    planes: Mapping[tuple[int, str], Path],
+    sizes: _Sizes,
 ) -> dict[str, Any]:
     qualities = [quality for quality, _ in found]
     items = [item for quality in qualities for item in quality.items]
     cycles = sorted({quality.cycle for quality in qualities})
-    bad = sorted((i for i in items if i.verdict != "pass"), key=lambda i: _ORDER[i.verdict])
     # The registered image holds the channels in the order of the marker table, but those removed.
     held = [entry for entry in channels if not entry.get("remove")]
     rows = [row for row in trusted_markers(items, held) if row["sample"] == name]
-    planes = [(row["cycle"], row["channel"]) for row in rows]
-    nuclei = planes.index(reference) if reference in planes else 0
+    order = [(row["cycle"], row["channel"]) for row in rows]
+    nuclei = order.index(reference) if reference in order else 0
     # The nuclear stains of the other cycles would hide the markers.
     hidden = [row["verdict"] == "fail" or row["channel"] == reference[1] for row in rows]
     left_out = [k for k, hide in enumerate(hidden) if hide]
-    rendering = render(image, nuclei, left_out) if image is not None else None
+    rendering = None
+    if image is not None:
+        rendering = render(image, nuclei, left_out, sizes.channel_px, sizes.composite_px)
     pictures = rendering.channels if rendering and len(rendering.channels) == len(rows) else []
     for row, picture in zip(rows, pictures, strict=False):
         row.update(asdict(picture))
+    stages = (_stage(name, stage, found, sizes.figure_area_px) for stage in STAGES)
     return {
         "name": name,
-        "anchor": _anchor("sample", name),
+        "anchor": anchor("sample", name),
         "verdict": worst(item.verdict for item in items),
         "checks": items,
         "cycles": cycles,
         "matrix": _matrix(name, qualities, cycles, reference[0]),
-        "bad": [_item(item) for item in bad],
+        "problems": problems(qualities, Pixels(planes, image, order, reference)),
         "unregistered": [i for i in items if i.metric == "unregistered" and i.verdict == "fail"],
         "picture": _picture(rendering) if rendering else None,
         "channels": rows,
-        "stages": [s for s in (_stage(name, stage, found) for stage in STAGES) if s["parts"]],
+        "stages": [stage for stage in stages if stage["parts"]],
     }
 
 
@@ -139,7 +158,7 @@ def _headline(samples: Sequence[Mapping[str, Any]]) -> str:
     items = [item for sample in samples for item in sample["checks"]]
     fails, warns = (sum(i.verdict == v for i in items) for v in ("fail", "warn"))
     n = len(samples)
-    bad = [f"{fails} failed"] * bool(fails) + [f"{warns} to look at"] * bool(warns)
+    bad = [f"{fails} fail"] * bool(fails) + [f"{warns} warn"] * bool(warns)
     said = ", ".join(bad) or "all within their limits"
     return f"{n} sample{'s' * (n != 1)}, {len(items)} checks: {said}."
 
@@ -159,6 +178,7 @@ def write_report(
     thresholds: Mapping[str, Mapping[str, Any]] | None = None,
     ledger: Path | None = None,
     devices: Path | None = None,
+    planes: Mapping[tuple[str, int, str], Path] | None = None,
 ) -> None:
     """Write the report of all samples.
 
@@ -188,6 +208,8 @@ def write_report(
         The ledger of the runs on a cluster; where there is none the page says nothing of it.
     devices : Path, optional
         The evidence of jobs that held a device; likewise.
+    planes : mapping, optional
+        (sample, cycle, channel) → in-focus plane; problems without theirs show no crop of it.
 
     Raises
     ------
@@ -200,6 +222,7 @@ def write_report(
     ]
     pairs.sort(key=lambda pair: (pair[0].sample, pair[0].cycle))
     names = sorted({quality.sample for quality, _ in pairs})
+    sizes = _sizes(len(pairs), len(names), len(channels))
     samples = [
         _sample(
             name,
@@ -207,15 +230,22 @@ def write_report(
             Path(images[name]) if name in images else None,
             channels,
             (reference_cycle, reference_channel),
+            {key[1:]: path for key, path in (planes or {}).items() if key[0] == name},
+            sizes,
         )
         for name in names
     ]
+    found = [problem for sample in samples for problem in sample["problems"]]
+    found.sort(key=lambda p: (_ORDER[p.verdict], p.reason == "unknown"))
     page = render_page(
         "report.html",
         title=title,
         headline=_headline(samples),
         samples=samples,
+        tables=marker_tables(samples),
+        problems=[problem_part(problem, len(samples) > 1) for problem in found],
         shown=_SHOWN,
+        lines=_LINES,
         software=software,
         config=config_text,
         ran=run_section(ledger),
