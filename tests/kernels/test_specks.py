@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -75,6 +77,23 @@ def test_what_is_around_a_speck_is_as_it_was(peak: float, plane: int) -> None:
     assert cleaned.light[PLACE, PLACE] == pytest.approx(min(peak, 65535 - PEDESTAL), rel=0.3)
     assert cleaned.spoilt is not None
     assert cleaned.spoilt[PLACE // 4, PLACE // 4]
+
+
+def test_specks_beside_each_other_keep_their_flanks() -> None:
+    tissue = scene(2)[0].astype(np.uint16)
+    apart = 30
+    one = speck_light(1e5, 5.0, PLANES // 2)
+    both = np.roll(one, -apart // 2, 2) + np.roll(one, apart // 2, 2)
+    stack = np.minimum(tissue + both, 65535).astype(np.uint16)
+    # So high that they are not one object.
+    model = replace(model_of(tissue), level_counts=2e4)
+    cleaned = without_specks(stack, model)
+    assert cleaned.light is not None
+    y, x = np.mgrid[:SIZE, :SIZE] - PLACE
+    away = np.minimum(np.hypot(y, x - apart // 2), np.hypot(y, x + apart // 2))
+    flank = (away < 11) & (both[PLANES // 2] > 3000)
+    raw = stack[PLANES // 2].astype(float) - PEDESTAL
+    assert (cleaned.light[flank] > 0.7 * raw[flank]).all()
 
 
 def test_specks_hardly_change_what_counts_as_one() -> None:

@@ -137,8 +137,12 @@ def without_specks(stack: NDArray[Any], model: SpeckModel) -> Cleaned:
     out = stack.copy()
     light = np.zeros(stack.shape[1:], np.float32)
     spoilt = np.zeros([n // _POOL_PX for n in stack.shape[1:]], np.bool_)
+    pending = np.zeros(stack.shape[1:], np.int32)
     for speck in specks:
-        _take_out(out, light, spoilt, speck, model)
+        pending[speck.y, speck.x] += speck.core
+    for speck in specks:
+        pending[speck.y, speck.x] -= speck.core
+        _take_out(out, light, spoilt, pending > 0, speck, model)
     return Cleaned(out, light, spoilt, _lowest(out, spoilt, model))
 
 
@@ -205,10 +209,14 @@ def _take_out(
     stack: NDArray[Any],
     light: Image,
     spoilt: NDArray[np.bool_],
+    pending: NDArray[np.bool_],
     speck: _Speck,
     model: SpeckModel,
 ) -> None:
-    """Take one speck out of a stack; add what goes back to ``light``."""
+    """Take one speck out of a stack; add what goes back to ``light``.
+
+    Specks that are ``pending`` (y, x) are left as they are, and tell nothing.
+    """
     planes = np.flatnonzero(model.kept)
     reach = _REACH * _POOL_PX
     y, x = (
@@ -219,7 +227,8 @@ def _take_out(
     top, left = speck.y.start - y.start, speck.x.start - x.start
     core[top : top + len(speck.core), left : left + speck.core.shape[1]] = speck.core
     counts = stack[planes, y, x]
-    valid = counts < model.ceiling_counts
+    others = ndimage.binary_dilation(pending[y, x], iterations=2 * _POOL_PX)
+    valid = (counts < model.ceiling_counts) & ~others
     seen = _pooled(counts) - np.float32(model.pedestal_counts)
     good = _pooled(valid.astype(np.float32)) > 0.999
     support = ndimage.binary_dilation(_pooled(core.astype(np.float32)) > 0)
@@ -237,8 +246,10 @@ def _take_out(
             back = np.square(of_speck)
             back /= back + np.square(np.float32(_SHOWN) * np.maximum(there, 1))
             back[~valid[i]] = 1
+            back[others] = 0
             light[y, x] += back * (pixels - clean)
-        stack[z, y, x] = _as_counts(clean + np.float32(model.pedestal_counts), stack.dtype)
+        clean = _as_counts(clean + np.float32(model.pedestal_counts), stack.dtype)
+        stack[z, y, x] = np.where(others, counts[i], clean)
 
 
 def _as_counts(values: Image, dtype: Any) -> NDArray[Any]:
