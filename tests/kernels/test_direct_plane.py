@@ -301,6 +301,21 @@ def test_transfer_profiles_are_the_transforms_of_the_planes() -> None:
     np.testing.assert_allclose(profiles[:, :80], wanted[:, :80], atol=1e-3)
 
 
+def test_between_the_wide_radii_far_light_is_not_lost() -> None:
+    """Linear interpolation between 129 radii takes a tenth of what lies 32 px from the axis."""
+    at = np.arange(-64, 65)
+    away = np.hypot(at[:, None], at)
+    psf = np.zeros((3, 129, 129))
+    psf[1, 64, 64] = 1.0
+    psf[0] = psf[2] = np.exp(-0.5 * ((away - 48) / 3) ** 2)
+    profiles = direct_filters.transfer_profiles(psf, 1, direct_filters.WIDE_RADII)
+    radius = np.hypot(np.fft.fftfreq(256)[:, None], np.fft.rfftfreq(256))
+    shown = fft.irfft2(direct_filters.profile_at(profiles, 1, radius), s=(256, 256))
+    np.testing.assert_allclose(
+        np.roll(shown, (64, 64), (0, 1))[64, 8:24], psf[2, 64, 8:24], atol=0.02
+    )
+
+
 def test_power_is_that_of_the_light_and_not_of_the_noise(cpu: Backend) -> None:
     bright, truth = scene(1, 3000.0)
     dim, _ = scene(1, 100.0)

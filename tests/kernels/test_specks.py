@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import fft
 
 from tests.support.direct_scene import PEDESTAL, PLANES, SIZE, fine_psf, scene
-from tilewright.kernels.direct_filters import FINE, transfer_profiles
+from tilewright.kernels.direct_filters import FINE, WIDE_RADII, transfer_profiles
 from tilewright.kernels.noise import NoiseModel
 from tilewright.kernels.specks import SpeckModel, speck_level, without_specks
 
@@ -38,7 +38,8 @@ def speck_light(peak: float, radius: float, plane: int) -> NDArray[np.float64]:
 
 def model_of(stack: NDArray[np.uint16]) -> SpeckModel:
     level = speck_level([stack], KEPT, NOISE, PEDESTAL)
-    return SpeckModel(transfer_profiles(fine_psf()), KEPT, NOISE, PEDESTAL, 65535.0, level)
+    profiles = transfer_profiles(fine_psf(), radii=WIDE_RADII)
+    return SpeckModel(profiles, KEPT, NOISE, PEDESTAL, 65535.0, level)
 
 
 def test_tissue_is_left_as_it_is() -> None:
@@ -77,6 +78,17 @@ def test_what_is_around_a_speck_is_as_it_was(peak: float, plane: int) -> None:
     assert cleaned.light[PLACE, PLACE] == pytest.approx(min(peak, 65535 - PEDESTAL), rel=0.3)
     assert cleaned.spoilt is not None
     assert cleaned.spoilt[PLACE // 4, PLACE // 4]
+
+
+def test_a_clipped_speck_in_an_end_plane_is_found_there() -> None:
+    """Far planes show less than the level, for most of its light lies outside the speck there."""
+    tissue = scene(2)[0].astype(np.uint16)
+    stack = np.minimum(tissue + speck_light(1.2e5, 4.4, 0), 65535).astype(np.uint16)
+    model = replace(model_of(tissue), level_counts=3e4)
+    cleaned = without_specks(stack, model)
+    assert cleaned.light is not None
+    assert cleaned.light[PLACE, PLACE] > 5e4
+    assert cleaned.stack[0, PLACE, PLACE] < 2 * tissue.max()
 
 
 def test_specks_beside_each_other_keep_their_flanks() -> None:

@@ -41,18 +41,19 @@ _REACH, _FADE = 32, 8
 #: Steps of the fit.
 _STEPS = 12
 #: Error of the PSF as a share of a speck's light, and of what takes its place as a share of that.
-_PSF_ERROR, _GUESS_ERROR = 0.1, 0.3
+_PSF_ERROR, _GUESS_ERROR = 0.1, 0.15
 #: Smoothing of what the surroundings show, in pooled pixels, and the share of the wide one.
 _NEAR, _WIDE, _WIDE_SHARE = 1.5, 6.0, 1e-2
-#: Planes over which what they show falls to 1/e, and the least share of any.
-_ALIKE_PLANES, _LEAST_ALIKE = 1.5, 1e-3
+_DEPTH, _ANYWHERE = 0.7, 1e-3
+#: Error of the PSF in the fit, and what holds a source that no pixel tells of.
+_FIT_ERROR, _LEAST_TOLD = 0.02, 1e-2
 #: Light of a speck that is put back by half, over the local signal.
 _SHOWN = 0.5
 #: A place is spoilt where some plane counts less than this, and so many pooled pixels around. With
 #: 0 instead of 8 haze is found beside large clipped specks where there is none.
 _SPOILT, _SPOILT_REACH = 0.8, 8
 #: Share of what the darkest plane shows that is left at least where a stack was spoilt.
-_LEAST_LEFT = 0.5
+_LEAST_LEFT = 0.25
 #: Larger objects are tissue.
 _MOST_PX = 96
 Image = NDArray[np.float32]
@@ -64,8 +65,9 @@ class SpeckModel:
 
     Attributes
     ----------
-    profiles : ndarray of float64, shape (z, 129)
-        From :func:`tilewright.kernels.direct_filters.transfer_profiles`.
+    profiles : ndarray of float64, shape (z, radii)
+        From :func:`tilewright.kernels.direct_filters.transfer_profiles`, at so many radii that light
+        is known 128 px from the axis.
     kept : ndarray of bool, shape (z,)
         Planes that count.
     noise : NoiseModel
@@ -197,11 +199,13 @@ def _found(stack: NDArray[Any], model: SpeckModel) -> list[_Speck]:
 def _sharpest(part: NDArray[Any], least: float, ceiling: float) -> int:
     """Return in which plane a speck is sharp.
 
-    The brightest; of a clipped speck, whose peak says nothing, the one where its light is on the
-    fewest pixels.
+    The brightest; of those where it is clipped, whose peak says nothing, the one where its light
+    is on the fewest pixels.
     """
-    if (part >= ceiling).any():
-        return int(np.minimum(part, least).sum(axis=(1, 2), dtype=np.float64).argmin())
+    clipped = (part >= ceiling).any(axis=(1, 2))
+    if clipped.any():
+        light = np.minimum(part, least).sum(axis=(1, 2), dtype=np.float64)
+        return int(np.where(clipped, light, np.inf).argmin())
     return int(part.max(axis=(1, 2)).argmax())
 
 
@@ -233,8 +237,9 @@ def _take_out(
     good = _pooled(valid.astype(np.float32)) > 0.999
     support = ndimage.binary_dilation(_pooled(core.astype(np.float32)) > 0)
     floor = _floor(seen, good, support)
-    shown = _fitted(seen, good, support, floor, speck.plane, model) * _fading(support)
-    rest, share = _rest(seen, good, shown, floor, model.noise)
+    shown, rest = _fitted(seen, good, support, floor, speck.plane, model)
+    shown *= _fading(support)
+    share = _share(shown, rest, good, model.noise)
     pooled = (slice(part.start // _POOL_PX, part.stop // _POOL_PX) for part in (y, x))
     outshone = np.asarray((share < _SPOILT).any(axis=0))
     spoilt[tuple(pooled)] |= ndimage.binary_dilation(outshone, iterations=_SPOILT_REACH)
@@ -302,17 +307,18 @@ def _fitted(
     floor: Image,
     plane: int,
     model: SpeckModel,
-) -> Image:
-    """Return a speck's light in every plane (kept z, y, x): Richardson-Lucy on its support.
+) -> tuple[Image, Image]:
+    """Return the light of a speck, and of the tissue around it, in every plane (kept z, y, x).
 
-    Pixels count as much as the speck's share of them is, saturated ones not at all.
+    Richardson-Lucy of both at once: light on the speck's support is the speck's, all other the
+    tissue's. Pixels count the less the more of a speck's light they have, saturated ones nothing.
     """
     planes = np.flatnonzero(model.kept)
     beyond = (len(model.profiles) // 2) // FINE - (len(model.kept) - 1)
     nodes = np.arange(-beyond, len(model.kept) + beyond)
-    # Where the window is cut its light shall not come in again on the other side.
-    sides = [np.ptp(i) + 1 + 2 * _REACH for i in np.nonzero(support)]
-    shape = [fast_len(max(n, int(side))) for n, side in zip(seen.shape[1:], sides, strict=True)]
+    y, x = seen.shape[1:]
+    # Light that is cut off by the window's border shall not come in again on the other side.
+    shape = [fast_len(n + _REACH) for n in (y, x)]
     radius = np.hypot(np.fft.fftfreq(shape[0])[:, None], np.fft.rfftfreq(shape[1])) / _POOL_PX
     apart = np.arange(planes[0] - nodes[-1], planes[-1] - nodes[0] + 1)
     transfer = np.stack([profile_at(model.profiles, FINE * int(n), radius) for n in apart])
@@ -320,30 +326,42 @@ def _fitted(
     transfer *= np.square(np.outer(*(np.sinc(f) for f in (np.fft.fftfreq(shape[0]),
                                                          np.fft.rfftfreq(shape[1])))))  # fmt: skip
     joined = transfer.astype(np.float32)[planes[:, None] - nodes - apart[0]]
-    y, x = seen.shape[1:]
 
-    def spread(light: Image, axes: str) -> Image:
-        spectra = scipy.fft.rfft2(light, shape)
-        mixed = np.einsum(axes, joined, spectra, optimize=False)
+    def spread(light: Image) -> Image:
+        mixed = np.einsum("kzyx,zyx->kyx", joined, scipy.fft.rfft2(light, shape), optimize=False)
         out: Image = scipy.fft.irfft2(mixed, shape)[:, :y, :x]
-        return out
+        return np.maximum(out, 0)
 
-    near = np.exp(-0.5 * np.square(nodes - planes[plane])) + 1e-2
-    light = (near[:, None, None] * support).astype(np.float32)
-    # The first step finds the scale.
-    shown = np.maximum(spread(light, "kzyx,zyx->kyx"), 0)
+    def gathered(values: Image) -> Image:
+        mixed = np.einsum("kzyx,kyx->zyx", joined, scipy.fft.rfft2(values, shape), optimize=False)
+        out: Image = scipy.fft.irfft2(mixed, shape)
+        return np.maximum(out, 0)
+
+    own = np.pad(support, [(0, n - k) for n, k in zip(shape, (y, x), strict=True)])
+    near = np.exp(-0.5 * np.square((nodes - planes[plane]) / _DEPTH)) + _ANYWHERE
+    sharp = np.maximum(seen[plane] - floor, 0) * support
+    sharp = np.pad(sharp, [(0, n - k) for n, k in zip(shape, (y, x), strict=True)])
+    speck = (near[:, None, None] * sharp).astype(np.float32)
+    shown = spread(speck)
     over = np.maximum(seen - floor, 0) * good
-    light *= np.float32((over * shown).sum() / max(float((shown * shown * good).sum()), 1e-9))
-    for _ in range(_STEPS):
-        shown = np.maximum(spread(light, "kzyx,zyx->kyx"), 0)
-        expected = shown + floor
-        weight = np.square(shown / expected) * good
-        ratio = weight * np.maximum(seen, 0) / expected
-        more, all_of = (
-            np.maximum(spread(v.astype(np.float32), "kzyx,kyx->zyx"), 0) for v in (ratio, weight)
-        )
-        light *= support * more / np.maximum(all_of, 1e-9)
-    return np.maximum(spread(light, "kzyx,zyx->kyx"), 0)
+    scale = np.float32((over * shown).sum() / max(float((shown * shown * good).sum()), 1e-9))
+    speck *= scale
+    wide = np.pad(floor, [(0, n - k) for n, k in zip(shape, (y, x), strict=True)], mode="edge")
+    light = np.where(own, 0, wide / np.float32(len(nodes))).astype(np.float32) + speck
+    noise = model.noise
+    for step in range(_STEPS):
+        expected = np.maximum(spread(light), 1)
+        if not step & (step + 1):  # what a speck shows changes less and less
+            shown = spread(light * own)
+            variance = (noise.gain * expected + noise.read_noise_counts**2) / _POOL_PX**2
+            weight = good * variance / (variance + np.square(np.float32(_FIT_ERROR) * shown))
+            of_all = gathered(weight) + _LEAST_TOLD
+        ratio = gathered(weight * np.maximum(seen, 0) / expected) + _LEAST_TOLD
+        light *= np.clip(ratio / of_all, 0.25, 4)
+    known = ndimage.gaussian_filter((~own).astype(np.float32), _NEAR, truncate=6.0)
+    around = ndimage.gaussian_filter(light * ~own, (0, _NEAR, _NEAR), truncate=6.0)
+    tissue = np.where(own, np.minimum(around / np.maximum(known, 1e-6), light), light)
+    return spread(light - tissue), spread(tissue)
 
 
 def _fading(support: NDArray[np.bool_]) -> Image:
@@ -353,33 +371,11 @@ def _fading(support: NDArray[np.bool_]) -> Image:
     return fading
 
 
-def _rest(
-    seen: Image,
-    good: NDArray[np.bool_],
-    shown: Image,
-    floor: Image,
-    noise: NoiseModel,
-) -> tuple[Image, Image]:
-    """Return what is there beside a speck (kept z, y, x), and how much the data count of it.
-
-    What other planes and the surroundings show takes the place of what a speck outshines.
-    """
-    count = len(seen)
-    apart = np.abs(np.arange(count)[:, None] - np.arange(count))
-    alike = (np.exp(-apart / _ALIKE_PLANES) + _LEAST_ALIKE).astype(np.float32)
+def _share(shown: Image, tissue: Image, good: NDArray[np.bool_], noise: NoiseModel) -> Image:
+    """Return how much the data count beside a speck (kept z, y, x), 0 to 1; the rest is fitted."""
     # Next to a sharp edge a light that is fitted on so few pixels is as wrong as on it.
     near = ndimage.maximum_filter(shown, (1, 3, 3))
     error = np.square(np.float32(_PSF_ERROR) * near) + np.float32(noise.gain) * near
-    outside = (shown < floor).all(axis=0)
-    level = float(np.median(floor[outside])) if outside.any() else float(floor.min())
-    spread = np.float32((_GUESS_ERROR * level) ** 2 + noise.variance(max(level, 0.0)))
-    share = good * spread / (spread + error)
-    # Errors of a fit are alike on many pixels: twice as sure counts four times.
-    sure = np.square(share)
-    told = sure * np.maximum(seen - shown, 0)
-    value, weight = np.zeros_like(seen), np.full_like(seen, 1e-12)
-    for sigma, part in ((_NEAR, 1.0), (_WIDE, _WIDE_SHARE)):
-        for total, of in ((value, told), (weight, sure)):
-            smooth = ndimage.gaussian_filter(of, (0, sigma, sigma), truncate=4.0)
-            total += np.float32(part) * np.tensordot(alike, smooth, 1)
-    return (value / weight).astype(np.float32), share.astype(np.float32)
+    spread = np.square(np.float32(_GUESS_ERROR) * tissue)
+    spread += np.float32(noise.gain) * tissue + np.float32(noise.read_noise_counts**2)
+    return (good * spread / (spread + error)).astype(np.float32)

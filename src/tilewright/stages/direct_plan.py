@@ -13,6 +13,7 @@ from tilewright.io.mosaic import Mosaic
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.direct_filters import (
     FINE,
+    WIDE_RADII,
     Channel,
     Filters,
     make_filters,
@@ -108,17 +109,20 @@ def plan_direct(
         The camera's.
     psf : ndarray of float32, shape (z, y, x)
         At half the mosaic's step in z; a measured one that ends early goes on as it ends.
-    wide : ndarray of float64, shape (z, 129), optional
+    wide : ndarray of float64, shape (z, 1025), optional
         Its transfer profiles, not cut off, for the light of specks.
     """
     pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
     lacking = max(direct_psf_size(mosaic)["planes"] - len(psf), 0) // 2
     # Every plane of a widefield PSF has the same light, however far from focus: none would be more
     # wrong than the blur of the last.
-    profiles = np.pad(transfer_profiles(psf), ((lacking, lacking), (0, 0)), mode="edge")
+    beyond = ((lacking, lacking), (0, 0))
+    profiles = np.pad(transfer_profiles(psf), beyond, mode="edge")
+    if wide is None:
+        wide = np.pad(transfer_profiles(psf, radii=WIDE_RADII), beyond, mode="edge")
     found = list(_samples(mosaic, kept, pedestal))
     specks = SpeckModel(
-        profiles if wide is None else wide,
+        wide,
         kept,
         noise,
         pedestal,

@@ -65,7 +65,7 @@ def mosaic_psf(
 def wide_profiles(
     mosaic: Mosaic, optics: Mapping[str, float | None], *, finer: int, planes: int
 ) -> NDArray[np.float64]:
-    """Return transfer profiles (planes, 129) of the PSF of :func:`mosaic_psf`, not cut off.
+    """Return transfer profiles (planes, 1025) of the PSF of :func:`mosaic_psf`, not cut off.
 
     What a cut PSF lacks is little, but not of a speck that is thousands of times as bright as its
     surroundings.
