@@ -168,6 +168,9 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", choices=[*SETS, "brain"], default=[*SETS, "brain"])
     args = parser.parse_args()
     for name in args.sets:
+        if name == "brain" and not BRAIN.is_dir():
+            print(f"brain: {BRAIN} is absent")
+            continue
         draw(name, args.output.resolve())
 
 

@@ -183,12 +183,9 @@ def test_haze_is_taken_out(cpu: Backend, seed: int, haze: float) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_tissue_is_no_haze(cpu: Backend, seed: int) -> None:
-    counts, truth = scene(seed)
+    counts, _ = scene(seed)
     prepared = prepare(cpu, counts)
-    found = prepared.whole(counts)[1]
-    floor = direct_finish.floor_of(cpu, direct_finish.coarser(found.image))
-    taken = haze_share(prepared, counts) * float(floor.mean())
-    assert taken < 0.03 * float(truth.mean())
+    assert haze_share(prepared, counts) == 0
 
 
 def test_haze_share_tells_the_floor_from_its_blur() -> None:
@@ -197,14 +194,18 @@ def test_haze_share_tells_the_floor_from_its_blur() -> None:
     blurred = 0.7 * same + 0.2 * rng.standard_normal(500)
 
     def share(there: Any) -> float:
-        pairs = ((same, same), (same, blurred), (blurred, blurred), (same, there), (blurred, there))
+        pairs = [(same, same), (same, blurred), (blurred, blurred)]
+        pairs += [(same, there), (blurred, there), (there, there)]
         return direct_finish.haze_share([np.array([np.dot(u, v) for u, v in pairs])])
 
     assert share(same) == 1
     assert share(1.3 * same) == 1
     assert share(blurred) == 0
+    # What the planes show otherwise hides which of the two it is.
+    assert share(same + 0.2 * rng.standard_normal(500)) == 1
+    assert share(same + 3 * rng.standard_normal(500)) == 0
     assert direct_finish.haze_share([]) == 0
-    assert direct_finish.haze_share([np.zeros(5)]) == 0
+    assert direct_finish.haze_share([np.zeros(6)]) == 0
 
 
 def test_small_windows_cannot_tell_haze(cpu: Backend) -> None:

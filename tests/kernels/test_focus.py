@@ -134,6 +134,18 @@ def test_no_good_plane_is_damaged(cpu: Backend, seed: int) -> None:
     assert judged(cpu, stack) == []
 
 
+@pytest.mark.parametrize("z", [1.5, 2.4, 2.7])
+def test_a_saturated_speck_says_nothing_of_the_order(cpu: Backend, z: float) -> None:
+    """It is far brighter than all tissue, and alike on either side of its focus."""
+    stack = wavy(1)[0][2:7]
+    away = np.hypot(*(np.indices((SIZE, SIZE)) - SIZE // 3))
+    for k, plane in enumerate(stack):
+        width_px = np.hypot(2, 3 * (k - z))
+        speck = 4e6 / width_px**2 * np.exp(-((away / width_px) ** 2) / 2)
+        plane[:] = np.minimum(plane + speck, 65535)
+    assert judged(cpu, stack) == []
+
+
 @pytest.mark.parametrize("z", [0, 1, 4, 8])
 @pytest.mark.parametrize(
     ("damage", "reason"),

@@ -19,9 +19,10 @@ from scipy import ndimage
 
 from tilewright.kernels.backend import Bools, Floats, Ints
 
-#: Tiles looked at; of fewer than eight the specimen might do the same in half.
+#: Tiles looked at, and in how many a defect stands out at least: in none of 176 choices of 4 to 7
+#: real tiles (brain) did the specimen do so at the same pixel of four, in 4 of three.
 SAMPLE_TILES = 16
-MIN_TILES = 8
+MIN_TILES = 4
 #: A defect lies this many ranges beyond its neighbours, the highest and lowest of the eight
 #: left aside: 6 sigma of noise on average, and more where there is texture.
 _RANGES = 3.0
@@ -80,7 +81,7 @@ class CameraDefects:
 
 
 def find_defects(tiles: Sequence[NDArray[Any]]) -> CameraDefects:
-    """Find the pixels that stand out of their neighbourhood in at least half of the tiles.
+    """Find the pixels that stand out of their neighbourhood in half of the tiles, at least in four.
 
     Parameters
     ----------
@@ -90,7 +91,7 @@ def find_defects(tiles: Sequence[NDArray[Any]]) -> CameraDefects:
     Returns
     -------
     CameraDefects
-        None of fewer than eight tiles, and none where over 1 % of all pixels stand out.
+        None of fewer than four tiles, and none where over 1 % of all pixels stand out.
     """
     shape = tiles[0].shape if tiles else (0, 0)
     nothing = np.empty(0, np.int64)
@@ -111,7 +112,7 @@ def find_defects(tiles: Sequence[NDArray[Any]]) -> CameraDefects:
         counts = np.asarray(tile).reshape(-1)
         low, high = _range(counts[around].T.astype(np.float32))
         votes += _excess(counts[pixel].astype(np.float32), low, high) > _RANGES
-    found = pixel[2 * votes >= len(tiles)]
+    found = pixel[votes >= max(len(tiles) / 2, MIN_TILES)]
     return _with_neighbours(found if len(found) <= _MOST * mean.size else nothing, shape)
 
 

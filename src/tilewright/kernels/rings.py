@@ -52,7 +52,7 @@ def dark_ring(plane: NDArray[np.float64], raw: NDArray[np.float64]) -> float | N
     """Return the share of its background that the darkest ring around an object lacks, 0 to 1.
 
     What processing draws goes all around: three of the four quarters must show it, which tissue
-    beside an object seldom does.
+    beside an object seldom does; all there are at a border that cuts some off.
 
     Parameters
     ----------
@@ -74,15 +74,19 @@ def dark_ring(plane: NDArray[np.float64], raw: NDArray[np.float64]) -> float | N
     level = max(here, _LEAST_FAR * there, 1.0)
     # What no plane focuses is in every raw plane and may have been taken out.
     expected = np.minimum(raw - max(there - here, 0.0), here)
-    lacking = np.where(known, (expected - plane) / level, 0)
+    lacking = np.where(known, (expected - plane) / level, np.nan)
     return max(float(_all_around(lacking).max()), 0.0)
 
 
 def _all_around(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what three of four quarters have at least, over neighbouring rings."""
-    mean = (values[:, 1:] + values[:, :-1]) / 2
-    around: NDArray[np.float64] = np.sort(mean, axis=0)[1]
-    return around
+    """Return what three of four quarters have at least, over neighbouring rings.
+
+    NaN is not known: of two or three quarters all count, and one says nothing.
+    """
+    mean = np.sort((values[:, 1:] + values[:, :-1]) / 2, axis=0)
+    known = np.isfinite(mean).sum(axis=0)
+    around: NDArray[np.float64] = np.where(known == 4, mean[1], mean[0])
+    return np.where(known > 1, around, 0)
 
 
 def darkest(rings: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -68,7 +68,7 @@ def findings(
     content, places = _content(backend, subject, pair, taken)
     items = [
         *content,
-        _files(subject, image, Path(files["tiff"]), index),
+        judge_files(subject, image, Path(files["tiff"]), index),
     ]
     numbers: dict[str, Any] = {"channel_number": index + 1}
     if taken is None:
@@ -202,7 +202,7 @@ def _detail(
     return subject.judge("image_detail", float(np.median(ratios)))
 
 
-def _files(subject: Subject, image: Image, tiff: Path, index: int) -> Item:
+def judge_files(subject: Subject, image: Image, tiff: Path, index: int) -> Item:
     """Judge whether all levels of both files hold the same image under the same name."""
     bad: list[str] = []
     looked = 1
@@ -218,8 +218,10 @@ def _files(subject: Subject, image: Image, tiff: Path, index: int) -> Item:
                 bad.append(f"level {level} of the OME-Zarr differs from level {level - 1}")
     with tifffile.TiffFile(tiff) as file:
         levels = file.series[0].levels
-        if len(levels) != len(image.levels) or levels[0].shape != image.levels[0].shape:
-            bad.append(f"the OME-TIFF has {len(levels)} levels of shape {levels[0].shape}")
+        # tifffile leaves out the axis of a single channel.
+        shape = (len(levels[0].pages), *levels[0].shape[-2:])
+        if len(levels) != len(image.levels) or shape != image.levels[0].shape:
+            bad.append(f"the OME-TIFF has {len(levels)} levels of shape {shape}")
             levels = []
         for level, series in enumerate(levels):
             for region, pixels in _tiff_tiles(file, series.pages[index]):

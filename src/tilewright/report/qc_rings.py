@@ -65,12 +65,16 @@ def raw(stack: Mosaic, at: tuple[int, int], shown: NDArray[np.float64]) -> NDArr
 def bright_objects(plane: Mosaic, z: int) -> list[tuple[int, int]]:
     """Return the brightest pixels (y, x) of a plane's brightest cells; memory holds few chunks."""
     side = _CELL_PX
-    rows, columns = (n // side for n in plane.shape[1:])
+    height, width = plane.shape[1:]
+    rows, columns = (-(-n // side) for n in (height, width))
     top: NDArray[np.float64] = np.zeros((rows, columns))
     step = max(plane.chunk_px // side, 1)
     for first in range(0, rows, step):
         last = min(first + step, rows)
-        strip = plane.read(z, slice(first * side, last * side), slice(0, columns * side))
+        strip = plane.read(z, slice(first * side, min(last * side, height)), slice(0, width))
+        # Cells at the border are filled up.
+        lacking = ((last - first) * side - len(strip), columns * side - width)
+        strip = np.pad(strip, [(0, n) for n in lacking], mode="edge")
         top[first:last] = cells(strip, side).max(axis=(1, 3))
     top -= float(plane.attributes.get("pedestal_counts", 0))
     lit = top[top > 0]
@@ -81,7 +85,7 @@ def bright_objects(plane: Mosaic, z: int) -> list[tuple[int, int]]:
         y, x = (int(i) * side for i in np.unravel_index(k, top.shape))
         if len(found) == _OBJECTS or top.flat[k] < _TIMES * np.median(lit):
             break
-        cell = plane.read(z, slice(y, y + side), slice(x, x + side))
+        cell = plane.read(z, slice(y, min(y + side, height)), slice(x, min(x + side, width)))
         dy, dx = divmod(int(cell.argmax()), cell.shape[1])
         if all(np.hypot(y + dy - b, x + dx - a) > _APART_PX for b, a in found):
             found.append((y + dy, x + dx))

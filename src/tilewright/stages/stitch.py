@@ -71,7 +71,7 @@ def stitch(
     ``pedestal_counts``, ``clipped_low`` and ``clipped_high`` (pixels), ``feather_px``,
     ``interpolation``, ``distortion_corner_px`` (where one is corrected), ``saturated_raw_px`` (raw
     pixels per plane), ``saturated_from_counts`` (the least that saturated raw pixels become; null
-    where there are none) and ``repaired_camera_px`` (null where not asked for, or fewer than eight
+    where there are none) and ``repaired_camera_px`` (null where not asked for, or fewer than four
     tiles cannot tell).
 
     Parameters

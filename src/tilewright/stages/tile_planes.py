@@ -58,7 +58,7 @@ class TilePlanes:
 def camera_defects(tiles: TileSource, pool: ThreadPoolExecutor) -> CameraDefects | None:
     """Find the camera's defective pixels in tiles spread over the specimen and its planes.
 
-    None where there are fewer than eight tiles: the specimen might look the same in half.
+    None where there are fewer than four tiles: the specimen might look the same in all.
     """
     count = min(len(tiles.row), SAMPLE_TILES)
     if count < MIN_TILES:
