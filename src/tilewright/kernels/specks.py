@@ -66,8 +66,8 @@ class SpeckModel:
     Attributes
     ----------
     profiles : ndarray of float64, shape (z, radii)
-        From :func:`tilewright.kernels.direct_filters.transfer_profiles`, at so many radii that light
-        is known 128 px from the axis.
+        From :func:`tilewright.kernels.direct_filters.transfer_profiles`, at so many radii that
+        light is known 128 px from the axis.
     kept : ndarray of bool, shape (z,)
         Planes that count.
     noise : NoiseModel
@@ -329,13 +329,13 @@ def _fitted(
 
     def spread(light: Image) -> Image:
         mixed = np.einsum("kzyx,zyx->kyx", joined, scipy.fft.rfft2(light, shape), optimize=False)
-        out: Image = scipy.fft.irfft2(mixed, shape)[:, :y, :x]
-        return np.maximum(out, 0)
+        out: Image = np.maximum(scipy.fft.irfft2(mixed, shape)[:, :y, :x], 0)
+        return out
 
     def gathered(values: Image) -> Image:
         mixed = np.einsum("kzyx,kyx->zyx", joined, scipy.fft.rfft2(values, shape), optimize=False)
-        out: Image = scipy.fft.irfft2(mixed, shape)
-        return np.maximum(out, 0)
+        out: Image = np.maximum(scipy.fft.irfft2(mixed, shape), 0)
+        return out
 
     own = np.pad(support, [(0, n - k) for n, k in zip(shape, (y, x), strict=True)])
     near = np.exp(-0.5 * np.square((nodes - planes[plane]) / _DEPTH)) + _ANYWHERE
@@ -378,4 +378,5 @@ def _share(shown: Image, tissue: Image, good: NDArray[np.bool_], noise: NoiseMod
     error = np.square(np.float32(_PSF_ERROR) * near) + np.float32(noise.gain) * near
     spread = np.square(np.float32(_GUESS_ERROR) * tissue)
     spread += np.float32(noise.gain) * tissue + np.float32(noise.read_noise_counts**2)
-    return (good * spread / (spread + error)).astype(np.float32)
+    share: Image = (good * spread / (spread + error)).astype(np.float32)
+    return share
