@@ -7,33 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy import fft
 
-from tests.support.direct_scene import PEDESTAL, PLANES, SIZE, fine_psf, scene
-from tilewright.kernels.direct_filters import FINE, WIDE_RADII, transfer_profiles
+from tests.support.direct_scene import PEDESTAL, PLANES, SIZE, fine_psf, scene, speck_light
+from tilewright.kernels.direct_filters import WIDE_RADII, transfer_profiles
 from tilewright.kernels.noise import NoiseModel
 from tilewright.kernels.specks import SpeckModel, speck_level, without_specks
 
 NOISE = NoiseModel(1.0, 1.6)
 KEPT = np.ones(PLANES, bool)
 PLACE = SIZE // 2
-
-
-def speck_light(peak: float, radius: float, plane: int) -> NDArray[np.float64]:
-    """Return a disc's light in every plane, through the scene's own PSF."""
-    y, x = np.mgrid[:SIZE, :SIZE] - PLACE
-    disc = peak * np.clip(radius + 0.5 - np.hypot(y, x), 0, 1)
-    psf = fine_psf()
-    middle = len(psf) // 2
-    out = []
-    for z in range(PLANES):
-        kernel = psf[middle + FINE * (z - plane)] / psf[middle].sum()
-        padded = np.zeros((SIZE, SIZE))
-        half = kernel.shape[0] // 2
-        padded[: kernel.shape[0], : kernel.shape[1]] = kernel
-        padded = np.roll(padded, (-half, -half), (0, 1))
-        out.append(fft.irfft2(fft.rfft2(disc) * fft.rfft2(padded), s=(SIZE, SIZE)))
-    return np.maximum(np.array(out), 0)
 
 
 def model_of(stack: NDArray[np.uint16]) -> SpeckModel:

@@ -11,7 +11,7 @@ import pytest
 import tifffile
 from numpy.typing import NDArray
 
-from tests.support.direct_scene import PEDESTAL, PLANES, SIZE, fine_psf, scene
+from tests.support.direct_scene import PEDESTAL, PLANES, SIZE, fine_psf, scene, speck_light
 from tests.support.edf_runs import DECONVOLVED, OPTICS, run, store
 from tests.support.wavy_stack import psnr
 from tilewright.io.mosaic import open_mosaic
@@ -99,6 +99,33 @@ def test_tiles_and_threads_are_invisible(
         assert usage == pytest.approx(mosaic.attributes["plane_usage"], abs=2e-3)
     np.testing.assert_array_equal(results[3][0], whole)
     np.testing.assert_array_equal(results[3][2], heights)
+
+
+def test_specks_at_borders_of_the_mosaic_and_of_tiles_wear_no_rings(
+    cpu: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What continues the mosaic mirrors a speck; a tile's window ends beside another."""
+    places = ((SIZE - 1, 60), (130, 128))
+    tissue = counts_of(2)[0] + np.random.default_rng(3).poisson(150, (PLANES, SIZE, SIZE))
+    full = tissue + sum(speck_light(1e5, 3.0, 4, place) for place in places)
+    images = []
+    for stack, tile_px in ((tissue, 1024), (full, 1024), (full, 128)):
+        pixels = np.minimum(stack, 65535).astype(np.uint16)
+        source = store(tmp_path / "in.zarr", pixels, 96)
+        if tile_px == 1024:
+            plan = edf.plan_projection(cpu, open_mosaic(source), "direct", OPTICS, None)
+        with monkeypatch.context() as patch:
+            patch.setattr(edf, "plan_projection", lambda *_, plan=plan: plan)
+            patch.setattr(direct_edf, "_TILE_PX", tile_px)
+            images.append(run(cpu, tmp_path, source, **DIRECT)[0].read(0).astype(float))
+    clean, whole, tiled = images
+    y, x = np.mgrid[:SIZE, :SIZE]
+    for place in places:
+        away = np.hypot(y - place[0], x - place[1])
+        for first in range(20, 44, 4):
+            ring = (away >= first) & (away < first + 4)
+            assert np.median(whole[ring]) == pytest.approx(np.median(clean[ring]), rel=0.1)
+    assert np.abs(tiled - whole).max() <= 1
 
 
 def test_what_was_not_seen_is_dark_and_does_not_darken_what_was(

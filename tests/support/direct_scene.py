@@ -153,3 +153,23 @@ def prepare(backend: Backend, counts: Image, kept: NDArray[np.bool_] = ALL) -> P
     )
     maps = FocusMaps(backend, channel, NOISE, PEDESTAL, (counts.shape[1], counts.shape[2]))
     return Prepared(backend, channel, make_filters(channel, maps.bins_used(counts)))
+
+
+def speck_light(
+    peak: float, radius: float, plane: int, at: tuple[int, int] = (SIZE // 2, SIZE // 2)
+) -> NDArray[np.float64]:
+    """Return a disc's light in every plane, through the scene's own PSF."""
+    y, x = np.mgrid[:SIZE, :SIZE] - np.array(at)[:, None, None]
+    disc = peak * np.clip(radius + 0.5 - np.hypot(y, x), 0, 1)
+    psf = fine_psf()
+    middle = len(psf) // 2
+    out = []
+    for z in range(PLANES):
+        kernel = psf[middle + FINE * (z - plane)] / psf[middle].sum()
+        padded = np.zeros((2 * SIZE, 2 * SIZE))
+        half = kernel.shape[0] // 2
+        padded[: kernel.shape[0], : kernel.shape[1]] = kernel
+        padded = np.roll(padded, (-half, -half), (0, 1))
+        spectrum = fft.rfft2(disc, padded.shape) * fft.rfft2(padded)
+        out.append(fft.irfft2(spectrum, s=padded.shape)[:SIZE, :SIZE])
+    return np.maximum(np.array(out), 0)

@@ -38,6 +38,8 @@ _TIMES_SHARP, _SHARP, _SIGMAS = 3.0, 99.9, 20.0
 _EVERY = 3
 #: How far around a speck its light is taken out, fading over the last part, in pooled pixels.
 _REACH, _FADE = 32, 8
+#: The same in pixels: so much around a window tells of its specks.
+SPECK_REACH_PX = _REACH * _POOL_PX
 #: Steps of the fit.
 _STEPS = 12
 #: Error of the PSF as a share of a speck's light, and of what takes its place as a share of that.
@@ -128,12 +130,21 @@ def speck_level(
     return float(max(level, sharpest, dark))
 
 
-def without_specks(stack: NDArray[Any], model: SpeckModel) -> Cleaned:
+def has_specks(stack: NDArray[Any], model: SpeckModel) -> bool:
+    """Return whether a window's stack (z, y, x) of raw counts holds specks."""
+    return bool(_found(stack, model))
+
+
+def without_specks(
+    stack: NDArray[Any], model: SpeckModel, seen: NDArray[np.bool_] | None = None
+) -> Cleaned:
     """Take the light of specks out of a window's stack (z, y, x) of raw counts, on the host.
 
-    Sides are multiples of 4. The stack itself is left as it is.
+    Sides are multiples of 4. The stack itself is left as it is. What was not ``seen`` (y, x) tells
+    nothing and is left as it is too: where it mirrors a speck, no light spreads from there.
     """
-    specks = _found(stack, model)
+    unseen = np.zeros(stack.shape[1:], np.bool_) if seen is None else ~seen
+    specks = _found(stack, model, unseen)
     if not specks:
         return Cleaned(stack)
     out = stack.copy()
@@ -144,7 +155,7 @@ def without_specks(stack: NDArray[Any], model: SpeckModel) -> Cleaned:
         pending[speck.y, speck.x] += speck.core
     for speck in specks:
         pending[speck.y, speck.x] -= speck.core
-        _take_out(out, light, spoilt, pending > 0, speck, model)
+        _take_out(out, light, spoilt, pending > 0, unseen, speck, model)
     return Cleaned(out, light, spoilt, _lowest(out, spoilt, model))
 
 
@@ -172,12 +183,16 @@ class _Speck(NamedTuple):
     core: NDArray[np.bool_]
 
 
-def _found(stack: NDArray[Any], model: SpeckModel) -> list[_Speck]:
+def _found(
+    stack: NDArray[Any], model: SpeckModel, unseen: NDArray[np.bool_] | None = None
+) -> list[_Speck]:
     """Return the specks of a stack, the brightest first."""
     planes = np.flatnonzero(model.kept)
     top = stack[planes[0]]
     for z in planes[1:]:
         top = np.maximum(top, stack[z])
+    if unseen is not None:
+        top = np.where(unseen, 0, top)
     least = min(model.pedestal_counts + model.level_counts, model.ceiling_counts)
     bright = top >= least
     if not bright.any():
@@ -188,25 +203,24 @@ def _found(stack: NDArray[Any], model: SpeckModel) -> list[_Speck]:
     for box in ndimage.find_objects(labels):
         y, x = (slice(part.start * _POOL_PX, part.stop * _POOL_PX) for part in box)
         part = stack[planes, y, x]
-        plane = _sharpest(part, least, model.ceiling_counts)
+        plane = _sharpest(part)
         core = part[plane] >= least
+        if unseen is not None:
+            core &= ~unseen[y, x]
         sides = [np.ptp(i) + 1 if i.size else 0 for i in np.nonzero(core)]
         if 0 < max(sides) <= _MOST_PX:
             specks.append((float(part.sum(dtype=np.float64)), _Speck(y, x, plane, core)))
     return [speck for _, speck in sorted(specks, key=lambda item: -item[0])]
 
 
-def _sharpest(part: NDArray[Any], least: float, ceiling: float) -> int:
-    """Return in which plane a speck is sharp.
+def _sharpest(part: NDArray[Any]) -> int:
+    """Return in which plane (z, y, x) a speck has the steepest flanks.
 
-    The brightest; of those where it is clipped, whose peak says nothing, the one where its light
-    is on the fewest pixels.
+    Its peak may be clipped in several, and be higher where spherical light meets on its axis.
     """
-    clipped = (part >= ceiling).any(axis=(1, 2))
-    if clipped.any():
-        light = np.minimum(part, least).sum(axis=(1, 2), dtype=np.float64)
-        return int(np.where(clipped, light, np.inf).argmin())
-    return int(part.max(axis=(1, 2)).argmax())
+    light = part.astype(np.float32)
+    steep = [np.square(np.diff(light, axis=axis)).sum(axis=(1, 2)) for axis in (1, 2)]
+    return int((steep[0] + steep[1]).argmax())
 
 
 def _take_out(
@@ -214,24 +228,24 @@ def _take_out(
     light: Image,
     spoilt: NDArray[np.bool_],
     pending: NDArray[np.bool_],
+    unseen: NDArray[np.bool_],
     speck: _Speck,
     model: SpeckModel,
 ) -> None:
     """Take one speck out of a stack; add what goes back to ``light``.
 
-    Specks that are ``pending`` (y, x) are left as they are, and tell nothing.
+    Specks that are ``pending`` (y, x) and what was not seen are left as they are, and tell nothing.
     """
     planes = np.flatnonzero(model.kept)
-    reach = _REACH * _POOL_PX
     y, x = (
-        slice(max(part.start - reach, 0), min(part.stop + reach, n))
+        slice(max(part.start - SPECK_REACH_PX, 0), min(part.stop + SPECK_REACH_PX, n))
         for part, n in zip((speck.y, speck.x), stack.shape[1:], strict=True)
     )
     core = np.zeros((y.stop - y.start, x.stop - x.start), np.bool_)
     top, left = speck.y.start - y.start, speck.x.start - x.start
     core[top : top + len(speck.core), left : left + speck.core.shape[1]] = speck.core
     counts = stack[planes, y, x]
-    others = ndimage.binary_dilation(pending[y, x], iterations=2 * _POOL_PX)
+    others = ndimage.binary_dilation(pending[y, x], iterations=2 * _POOL_PX) | unseen[y, x]
     valid = (counts < model.ceiling_counts) & ~others
     seen = _pooled(counts) - np.float32(model.pedestal_counts)
     good = _pooled(valid.astype(np.float32)) > 0.999

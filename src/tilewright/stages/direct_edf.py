@@ -35,8 +35,8 @@ from tilewright.kernels.direct_finish import (
     trust_in,
 )
 from tilewright.kernels.direct_plane import HALO_PX, POOL_PX, DirectPlane, finer
-from tilewright.kernels.specks import Cleaned, without_specks
-from tilewright.stages.direct_plan import DirectPlan, look
+from tilewright.kernels.specks import Cleaned
+from tilewright.stages.direct_plan import DirectPlan, look_clean
 from tilewright.stages.stack_survey import ceiling_of
 from tilewright.stages.tile_planes import abandoning_pool
 from tilewright.stages.tile_windows import Region, regions, spans, with_halo
@@ -221,14 +221,12 @@ class _Run:
         """Estimate a tile and write what is large."""
         start = tuple(part.start - HALO_PX for part in tile)
         y, x = (slice(HALO_PX, HALO_PX + part.stop - part.start) for part in tile)
-        kept, pedestal = self.plan.channel.kept, self.plan.pedestal_counts
-        stack, seen = look(self.mosaic, kept, pedestal, start, [*direct.window])
+        clean, seen = look_clean(self.mosaic, self.plan.specks, start, direct.window)
         there = seen[y, x]
         if not there.all():
             _write(stores["seen"], tile, 1, there.astype(np.uint8))
         if not seen.any():
             return self._kept(tile, there, self._nothing(there.shape))
-        clean = without_specks(stack, self.plan.specks)
         trust = self._trust(clean.stack, seen, start)
         # As in `in_parts`: what fits does not depend on what another thread holds.
         on_device = self.backend.use.turn if self.backend.device == "gpu" else _FREE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,10 +23,17 @@ from tilewright.kernels.direct_filters import (
     transfer_profiles,
 )
 from tilewright.kernels.direct_finish import filled, haze_moments, haze_share, mirrored
-from tilewright.kernels.direct_plane import HALO_PX, DirectPlane, FocusMaps
+from tilewright.kernels.direct_plane import HALO_PX, POOL_PX, DirectPlane, FocusMaps
 from tilewright.kernels.noise import NoiseModel
 from tilewright.kernels.resolution import plane_resolution_px
-from tilewright.kernels.specks import SpeckModel, speck_level, without_specks
+from tilewright.kernels.specks import (
+    SPECK_REACH_PX,
+    Cleaned,
+    SpeckModel,
+    has_specks,
+    speck_level,
+    without_specks,
+)
 from tilewright.stages.stack_survey import ceiling_of, sample_cells, unseen
 
 #: Sample windows, the liveliest of those that the survey looks at, and their side.
@@ -35,6 +42,7 @@ _SAMPLES, _SAMPLE_PX = 6, 512
 _LEAST_SAMPLE_PX = 2 * HALO_PX + 64
 #: What fills a pixel that was not seen lies up to twice as far from a window as the pixel does.
 _FILL_PX = 2 * HALO_PX
+_INNER = (slice(SPECK_REACH_PX, -SPECK_REACH_PX),) * 2
 
 
 @dataclass(frozen=True)
@@ -120,7 +128,8 @@ def plan_direct(
     profiles = np.pad(transfer_profiles(psf), beyond, mode="edge")
     if wide is None:
         wide = np.pad(transfer_profiles(psf, radii=WIDE_RADII), beyond, mode="edge")
-    found = list(_samples(mosaic, kept, pedestal))
+    starts, size = _sample_starts(mosaic, kept, pedestal)
+    found = [look(mosaic, kept, pedestal, start, size)[0] for start in starts]
     specks = SpeckModel(
         wide,
         kept,
@@ -130,10 +139,10 @@ def plan_direct(
         speck_level(found, kept, noise, pedestal),
     )
     # Twice: the brightest specks hide what is a speck beside them, and what is not.
-    samples = [without_specks(sample, specks).stack for sample in found]
+    samples = [look_clean(mosaic, specks, start, size)[0].stack for start in starts]
     level = speck_level(samples, kept, noise, pedestal, sharp=True)
     specks = replace(specks, level_counts=level)
-    cleaned = [without_specks(sample, specks) for sample in found]
+    cleaned = [look_clean(mosaic, specks, start, size)[0] for start in starts]
     samples = [clean.stack for clean in cleaned]
     power = object_power(backend, samples, profiles, kept)
     variance = mean_variance(noise, [sample[kept] for sample in samples], pedestal)
@@ -150,8 +159,10 @@ def plan_direct(
     return DirectPlan(channel, filters, noise, pedestal, haze_share(moments), resolution, specks)
 
 
-def _samples(mosaic: Mosaic, kept: NDArray[np.bool_], pedestal: float) -> Iterator[NDArray[Any]]:
-    """Yield the stacks of the liveliest sample windows, in the mosaic's order."""
+def _sample_starts(
+    mosaic: Mosaic, kept: NDArray[np.bool_], pedestal: float
+) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Return where the liveliest sample windows start, in the mosaic's order, and their size."""
     middle = int(np.flatnonzero(kept)[int(kept.sum()) // 2])
     size = [max(min(_SAMPLE_PX, n // 8 * 8), _LEAST_SAMPLE_PX) for n in mosaic.shape[1:]]
     starts = [
@@ -164,8 +175,7 @@ def _samples(mosaic: Mosaic, kept: NDArray[np.bool_], pedestal: float) -> Iterat
         # Of the square root: a bright speck of dust shall not outweigh tissue.
         lively.append(round(float(np.sqrt(np.maximum(light, 0)).var(dtype=np.float64)), 6))
     best = np.sort(np.argsort(-np.array(lively), kind="stable")[:_SAMPLES])
-    for i in best:
-        yield look(mosaic, kept, pedestal, starts[i], size)[0]
+    return [starts[i] for i in best], size
 
 
 def _read(
@@ -183,6 +193,36 @@ def _read(
         if stack.shape[axis] != i.size or i[0] != at:
             stack = np.take(stack, i - at, axis=axis)
     return stack
+
+
+def look_clean(
+    mosaic: Mosaic, specks: SpeckModel, start: Sequence[int], size: Sequence[int]
+) -> tuple[Cleaned, NDArray[np.bool_]]:
+    """Return a window without its specks, otherwise as :func:`look` does.
+
+    Where there are some, what is around the window tells of them too, so that all windows that hold
+    a speck find the same light; and what continues the mosaic mirrors it without them.
+    """
+    kept, pedestal = specks.kept, specks.pedestal_counts
+    stack, seen = look(mosaic, kept, pedestal, start, size)
+    if not has_specks(stack, specks):
+        return Cleaned(stack), seen
+    near = [at - SPECK_REACH_PX for at in start]
+    wide = [n + 2 * SPECK_REACH_PX for n in size]
+    stack, there = look(mosaic, kept, pedestal, near, wide)
+    at = [np.arange(first, first + n) for first, n in zip(near, wide, strict=True)]
+    inside = [(i >= 0) & (i < n) for i, n in zip(at, mosaic.shape[1:], strict=True)]
+    clean = without_specks(stack, specks, there & np.logical_and.outer(*inside))
+    if clean.light is None or clean.spoilt is None or clean.floor is None:
+        return Cleaned(stack[:, *_INNER]), seen
+    y, x = (
+        mirrored(first, first + n, length) - first
+        for first, n, length in zip(near, wide, mosaic.shape[1:], strict=True)
+    )
+    stack = filled(clean.stack[:, y][:, :, x], there)
+    pooled = (slice(SPECK_REACH_PX // POOL_PX, -SPECK_REACH_PX // POOL_PX),) * 2
+    parts = (stack[:, *_INNER], clean.light[_INNER], clean.spoilt[pooled], clean.floor[pooled])
+    return Cleaned(*parts), seen
 
 
 def look(
