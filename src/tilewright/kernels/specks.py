@@ -245,7 +245,10 @@ def _take_out(
     top, left = speck.y.start - y.start, speck.x.start - x.start
     core[top : top + len(speck.core), left : left + speck.core.shape[1]] = speck.core
     counts = stack[planes, y, x]
-    others = ndimage.binary_dilation(pending[y, x], iterations=2 * _POOL_PX) | unseen[y, x]
+    others = pending[y, x]
+    if others.any():
+        others = ndimage.binary_dilation(others, iterations=2 * _POOL_PX)
+    others = others | unseen[y, x]
     valid = (counts < model.ceiling_counts) & ~others
     seen = _pooled(counts) - np.float32(model.pedestal_counts)
     good = _pooled(valid.astype(np.float32)) > 0.999

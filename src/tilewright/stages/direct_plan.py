@@ -139,11 +139,11 @@ def plan_direct(
         speck_level(found, kept, noise, pedestal),
     )
     # Twice: the brightest specks hide what is a speck beside them, and what is not.
-    samples = [look_clean(mosaic, specks, start, size)[0].stack for start in starts]
+    samples, spoilt = _without_specks(found, specks)
     level = speck_level(samples, kept, noise, pedestal, sharp=True)
     specks = replace(specks, level_counts=level)
-    cleaned = [look_clean(mosaic, specks, start, size)[0] for start in starts]
-    samples = [clean.stack for clean in cleaned]
+    samples, more = _without_specks(samples, specks)
+    spoilt = [a | b for a, b in zip(spoilt, more, strict=True)]
     power = object_power(backend, samples, profiles, kept)
     variance = mean_variance(noise, [sample[kept] for sample in samples], pedestal)
     channel = Channel(profiles, kept, power, variance)
@@ -152,11 +152,21 @@ def plan_direct(
     filters = make_filters(channel, np.asarray(used))
     estimate = DirectPlane(maps, filters)
     moments = [
-        haze_moments(channel, maps, clean.stack, estimate.project(clean.stack), clean.spoilt)
-        for clean in cleaned
+        haze_moments(channel, maps, sample, estimate.project(sample), places)
+        for sample, places in zip(samples, spoilt, strict=True)
     ]
     resolution = plane_resolution_px(maps, np.asarray(used), samples, ceiling_of(mosaic))
     return DirectPlan(channel, filters, noise, pedestal, haze_share(moments), resolution, specks)
+
+
+def _without_specks(
+    samples: Sequence[NDArray[Any]], specks: SpeckModel
+) -> tuple[list[NDArray[Any]], list[NDArray[np.bool_]]]:
+    """Return samples without their specks, and the places (y // 4, x // 4) that they spoilt."""
+    cleaned = [without_specks(sample, specks) for sample in samples]
+    none = np.zeros([n // POOL_PX for n in samples[0].shape[1:]], np.bool_)
+    spoilt = [none if clean.spoilt is None else clean.spoilt for clean in cleaned]
+    return [clean.stack for clean in cleaned], spoilt
 
 
 def _sample_starts(
@@ -219,7 +229,9 @@ def look_clean(
         mirrored(first, first + n, length) - first
         for first, n, length in zip(near, wide, mosaic.shape[1:], strict=True)
     )
-    stack = filled(clean.stack[:, y][:, :, x], there)
+    stack = clean.stack[:, y][:, :, x]
+    if not seen.all():
+        stack = filled(stack, there)
     pooled = (slice(SPECK_REACH_PX // POOL_PX, -SPECK_REACH_PX // POOL_PX),) * 2
     parts = (stack[:, *_INNER], clean.light[_INNER], clean.spoilt[pooled], clean.floor[pooled])
     return Cleaned(*parts), seen
