@@ -59,13 +59,13 @@ def test_one_sacctmgr_and_a_cache(recorded: Recorded, tmp_path: Path) -> None:
     asking = client(recorded, tmp_path, now)
     for _ in range(3):
         survey(asking, 1001, Site())
-    assert recorded.asked == ["partition", "sacctmgr", "flags=qos", "node"]
+    assert recorded.asked == ["partition", "sacctmgr", "flags=qos", "node", "reservation"]
     now[0] = 31.0
     survey(asking, 1001, Site())
-    assert recorded.asked[4:] == ["flags=qos", "node"]
+    assert recorded.asked[5:] == ["flags=qos", "node"]
     now[0] = 61.0
     survey(asking, 1001, Site())
-    assert recorded.asked[6:] == ["flags=qos", "node"]
+    assert recorded.asked[7:] == ["flags=qos", "node"]
 
 
 def test_limits_of_a_dead_slurmdbd_are_the_last_good_ones_and_said_to_be_old(
@@ -131,7 +131,7 @@ def limited() -> Recorded:
         " MaxTRESPA=cpu=40(7)} User Limits= 1001={MaxJobsPU=2(1) MaxJobsAccruePU=N(1)"
         " MaxSubmitJobsPU=5(4) MaxTRESPU=cpu=9(5)}"
     )
-    limits = f"{LIMITS}part|cpu=64|cpu=16|cpu=9|12||2|5|1-00:00:00||cpu=40|3|\n"
+    limits = f"{LIMITS}part|cpu=64|cpu=16|cpu=9|12||2|5|1-00:00:00||cpu=40|3|||||\n"
     return Recorded({"sacctmgr": limits, "flags=qos": use, "partition": own, "node": NODES})
 
 
@@ -185,9 +185,9 @@ def test_use_is_seen_in_the_queue_where_slurm_refuses_but_not_where_it_is_silent
 
 
 def test_accounts_of_other_clusters_are_not_ours(limited: Recorded, tmp_path: Path) -> None:
-    rows = [line for line in LIMITS.splitlines() if line.count("|") == 13]
-    here = [f"{line[:-1]}hpg|" for line in rows]
-    there = [f"{line[:-1].replace('clive', 'elsewhere')}other|" for line in rows]
+    rows = [line for line in LIMITS.splitlines() if line.count("|") == 17]
+    here = [f"{line[:-5]}hpg|||||" for line in rows]
+    there = [f"{line[:-5].replace('clive', 'elsewhere')}other|||||" for line in rows]
     rest = [line for line in LIMITS.splitlines() if line not in rows]
     limited.answers["sacctmgr"] = "\n".join([*here, *there, *rest])
     limited.answers["config"] = "SLURM_VERSION = 22.05\nClusterName             = hpg\n"

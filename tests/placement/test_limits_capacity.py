@@ -15,7 +15,8 @@ from tests.support.recorded import cluster_with
 from tilewright.placement.capacity import Capacity, Claim, capacity_now
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.jobs import Fixed, Job, Kind, Past, Place, Shape, Task
-from tilewright.placement.limits import Sharing, needs
+from tilewright.placement.limits import Sharing
+from tilewright.placement.needs import needs
 from tilewright.placement.round import Round
 from tilewright.placement.routing import Plan
 from tilewright.slurm.accounts import COUNTED, Account

@@ -9,22 +9,21 @@ from dataclasses import dataclass, field, replace
 
 from tilewright.placement.jobs import KINDS, Kind, Place, Shape
 from tilewright.placement.limits import (
-    ON_NODES,
     Pool,
     Sharing,
     free_jobs,
     largest,
     left,
+    limited,
     make_pools,
     may_use,
-    needs,
-    room_on,
     unknown_use,
 )
+from tilewright.placement.needs import ON_NODES, needs, room_on
 from tilewright.slurm.accounts import COUNTED, Above, Account
 from tilewright.slurm.jobs import SlurmJob, why_pending
 from tilewright.slurm.nodes import Node, placed
-from tilewright.slurm.records import GPU_TYPE, JOBS, Partition, Tres
+from tilewright.slurm.records import BUDGETS, GPU_TYPE, JOBS, Partition, Tres
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,10 @@ class Claim:
     partition: str | None = None
 
 
-def claim_of(place: Place) -> Claim:
+def claim_of(place: Place, partitions: Mapping[Kind, Partition | None]) -> Claim:
     """Return what a job at a place takes of its account."""
-    return Claim(place.account, needs(place.shape, 1), place.partition)
+    wanted = needs(place.shape, 1, partitions.get(place.kind))
+    return Claim(place.account, wanted, place.partition)
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ class Capacity:
         where = self.partitions.get(kind)
         if here is None or (where is not None and not may_use(here, where)):
             return False
-        wanted = needs(shape, 1)
-        for tres in COUNTED:
+        wanted = needs(shape, 1, where)
+        for tres in limited(here, where):
             free = (left(here, where, tres), largest(here, where, tres))
             if any(n is not None and wanted[tres] > n for n in free):
                 return False
@@ -119,7 +119,7 @@ class Capacity:
     def take(self, account: str, kind: Kind, shape: Shape) -> Capacity:
         """Return the capacity that is left when one more job has its place."""
         where = self.partitions.get(kind)
-        claim = Claim(account, needs(shape, 1), where.name if where else None)
+        claim = Claim(account, needs(shape, 1, where), where.name if where else None)
         own = {a.name: a for a in self.accounts}
         return replace(
             self,
@@ -177,14 +177,8 @@ def capacity_now(
         and _may_ever(job, account)
     ]
     # what pends is in the queue already, for limits of what may be submitted
-    claims = [
-        Claim(
-            job.account,
-            {**job.tres, GPU_TYPE: job.tres.get("gres/gpu", 0), "jobs": 1},
-            job.partition,
-        )
-        for job in pending
-    ]
+    where = {p.name: p for p in partitions.values() if p is not None}
+    claims = [_claim_of_pending(job, where.get(job.partition)) for job in pending]
     claims += sent
     return Capacity(
         tuple(_claimed(account, claims, own) for account in known),
@@ -194,6 +188,13 @@ def capacity_now(
         _with_claims(partitions, claims),
         _on_nodes(nodes, claims),
     )
+
+
+def _claim_of_pending(job: SlurmJob, where: Partition | None) -> Claim:
+    """Return what a job that pends will take; before it runs squeue does not show whole nodes."""
+    cpus, mem_mb, gpus = (job.tres.get(tres, 0) for tres in ("cpu", "mem", "gres/gpu"))
+    wanted = needs(Shape(cpus, mem_mb, gpus, job.limit_min or 0), 1, where)
+    return Claim(job.account, {**wanted, "submit": 0}, job.partition)
 
 
 def _closed(
@@ -208,7 +209,7 @@ def _closed(
             if unknown := unknown_use(account, partitions.get(kind)):
                 closed[account.name, kind] = f"use of {', '.join(unknown)} is not known"
     for job in pending:
-        if why_pending(job.reason).obstacle == "limit":
+        if why_pending(job.reason).obstacle in ("limit", "budget"):
             why = f"job {job.id} pends there: {job.reason}"
             closed[job.account, "gpu"] = why
             if "GRES" not in job.reason.upper():
@@ -265,10 +266,11 @@ def _total(claims: Iterable[Claim]) -> Counter[str]:
 
 
 def _plus(used: Tres | None, more: Mapping[str, int]) -> Tres:
-    # GPUs of a type are counted where something limits them, jobs on a partition's QOS
+    # GPUs of a type and budgets are counted where something limits them, jobs on a partition's QOS
     counted = [tres for tres in COUNTED if tres != GPU_TYPE]
     counted += [tres for tres in (GPU_TYPE, *JOBS) if tres in (used or more)]
-    return {tres: (used or {}).get(tres, 0) + more.get(tres, 0) for tres in counted}
+    counted += [tres for tres in BUDGETS if tres in (used or ())]
+    return {**(used or {}), **{t: (used or {}).get(t, 0) + more.get(t, 0) for t in counted}}
 
 
 def _on_nodes(nodes: tuple[Node, ...] | None, claims: Iterable[Claim]) -> tuple[Node, ...] | None:

@@ -148,7 +148,9 @@ class Dispatcher:
                 self.ledger.write("forgive", nodes=sorted(set.union(*self.bad_nodes.values())))
                 self.bad_nodes = {"gpu": set(), "cpu": set()}
             if sent:
-                self.submissions.add([claim_of(place) for place in sent.values()])
+                self.submissions.add(
+                    [claim_of(place, self.cluster.survey.partitions) for place in sent.values()]
+                )
             return sent
 
     def begin_round(self, capacity: Capacity) -> Round:
@@ -177,7 +179,12 @@ class Dispatcher:
         if unknown is not None:
             return unknown
         self.ledger.write_change("notes", "survey", notes=[note.text for note in survey.notes])
-        sent = [claim_of(task.place) for task in self.tasks.values() if task.waiting and task.place]
+        where = survey.partitions
+        sent = [
+            claim_of(task.place, where)
+            for task in self.tasks.values()
+            if task.waiting and task.place
+        ]
         capacity = capacity_now(
             survey.accounts,
             queue,

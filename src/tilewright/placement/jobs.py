@@ -21,13 +21,19 @@ KINDS: tuple[Kind, ...] = ("gpu", "cpu")
 
 @dataclass(frozen=True)
 class Shape:
-    """What one job needs; ``gpu_mem_mb`` is memory of its device, 0 on CPUs."""
+    """What one job needs.
+
+    ``gpu_mem_mb`` is memory of its device, 0 on CPUs; its node has all ``features``, and GPUs of
+    ``gpu_type`` where it names one.
+    """
 
     cpus: int
     mem_mb: int
     gpus: int
     runtime_min: int
     gpu_mem_mb: int = 0
+    features: tuple[str, ...] = ()
+    gpu_type: str = ""
 
     def grown(self, memory: int = 0, time: int = 0) -> Shape:
         """Return the shape after so many failures for want of memory and of time: each doubles."""
