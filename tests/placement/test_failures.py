@@ -18,6 +18,8 @@ from tilewright.placement.routing import Plan
 from tilewright.slurm.jobs import Cause
 
 JOB = Job("rule_a", "a", ("cpu",), wildcards={})
+#: That are nobody's fault.
+FREE = ("preempted", "budget", "refused")
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 
@@ -59,11 +61,11 @@ def test_only_errors_of_the_job_itself_give_up(cause: Cause, words: str, node: s
     twice = next_try(once.past, cause, words, node)
     assert not once.give_up
     assert twice.give_up == (cause == "error")
-    assert once.free == twice.free == (cause in ("preempted", "refused"))
+    assert once.free == twice.free == (cause in FREE)
     assert twice.past.causes == (f"{cause}: {words}",) * 2
 
 
-@pytest.mark.parametrize(("cause", "most"), [("preempted", 10), ("refused", 3)])
+@pytest.mark.parametrize(("cause", "most"), [("preempted", 10), ("budget", 10), ("refused", 3)])
 def test_what_is_nobodys_fault_is_free_for_so_many_times(cause: Cause, most: int) -> None:
     past, free = Past(), []
     for _ in range(12):
@@ -80,7 +82,7 @@ def test_a_move_is_free_unless_the_job_failed_by_itself_meanwhile(
     past = Past(memory, 0, ("error: before",))
     found = next_try(past, cause, "words", "c1", moved=True)
     own = cause in ("cancelled", "unknown")
-    assert found.free == (own or cause in ("preempted", "refused"))
+    assert found.free == (own or cause in FREE)
     assert (found.past == past) == own
     if not own:
         assert found == next_try(past, cause, "words", "c1")

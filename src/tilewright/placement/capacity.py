@@ -17,9 +17,10 @@ from tilewright.placement.limits import (
     limited,
     make_pools,
     may_use,
+    too_big,
     unknown_use,
 )
-from tilewright.placement.needs import ON_NODES, needs, room_on
+from tilewright.placement.needs import ON_NODES, in_hours, needs, room_on
 from tilewright.slurm.accounts import COUNTED, Above, Account
 from tilewright.slurm.jobs import SlurmJob, why_pending
 from tilewright.slurm.nodes import Node, placed
@@ -41,6 +42,11 @@ def claim_of(place: Place, partitions: Mapping[Kind, Partition | None]) -> Claim
     return Claim(place.account, wanted, place.partition)
 
 
+def claim_at(account: str, shape: Shape, where: Partition | None) -> Claim:
+    """Return what a job of a shape would take of an account in a partition."""
+    return Claim(account, needs(shape, 1, where), where.name if where else None)
+
+
 @dataclass(frozen=True)
 class Capacity:
     """The free capacity of all accounts now.
@@ -58,6 +64,8 @@ class Capacity:
     avoided : dict of (str, str) to str
         Account and device kind where own jobs pended in vain: nothing is sent there now but what
         can run nowhere else.
+    invalid : set of (str, str)
+        Those that take no job before limits or associations change.
     """
 
     accounts: tuple[Account, ...]
@@ -67,6 +75,7 @@ class Capacity:
     partitions: Mapping[Kind, Partition | None]
     nodes: tuple[Node, ...] | None = None
     avoided: Mapping[tuple[str, Kind], str] = field(default_factory=dict)
+    invalid: frozenset[tuple[str, Kind]] = frozenset()
 
     def pools(self, shapes: Mapping[Kind, Shape]) -> list[Pool]:
         """Return the pools for jobs of these shapes; one that is closed has nothing free."""
@@ -116,10 +125,38 @@ class Capacity:
                 return False
         return all(jobs > 0 for jobs in free_jobs(here, where, now=True).values())
 
+    def may_ever(self, account: str, kind: Kind, shape: Shape) -> bool:
+        """Return whether a place may take a job at some time, however busy it is now."""
+        where = self.partitions.get(kind)
+        here = next((a for a in self.accounts if a.name == account), None)
+        if here is None or (account, kind) in self.invalid or not self.has_partition(kind):
+            return False
+        if where is not None and not may_use(here, where):
+            return False
+        return too_big(here, shape, where) is None and self.some_node_holds(kind, shape)
+
+    def some_node_holds(self, kind: Kind, shape: Shape) -> bool:
+        """Return whether a node of a kind is large enough, were it up and free."""
+        where = self.partitions.get(kind)
+        if self.nodes is None or where is None:
+            return True
+        up = [replace(node, up=True) for node in self.nodes]
+        return room_on(up, where, shape, now=False) > 0
+
+    def short_of(self, account: str, kind: Kind, shape: Shape) -> str:
+        """Return what is left of a budget that cannot end a job; empty if none is too small."""
+        where = self.partitions.get(kind)
+        here = next((a for a in self.accounts if a.name == account), None)
+        wanted = needs(shape, 1, where)
+        for tres in limited(here, where) if here else ():
+            rest = left(here, where, tres) if here and tres in BUDGETS else None
+            if rest is not None and wanted[tres] > rest:
+                return f"{in_hours(tres, rest)} on {account}"
+        return ""
+
     def take(self, account: str, kind: Kind, shape: Shape) -> Capacity:
         """Return the capacity that is left when one more job has its place."""
-        where = self.partitions.get(kind)
-        claim = Claim(account, needs(shape, 1, where), where.name if where else None)
+        claim = claim_at(account, shape, self.partitions.get(kind))
         own = {a.name: a for a in self.accounts}
         return replace(
             self,

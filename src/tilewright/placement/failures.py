@@ -68,6 +68,9 @@ def next_try(past: Past, cause: Cause, words: str, node: str, *, moved: bool = F
             return NextTry(replace(now, memory=past.memory + 1), "gets twice the memory")
         case "time":
             return NextTry(replace(now, time=past.time + 1), "gets twice the time")
+        case "budget":
+            free = len(now.causes) <= _MOST_FREE
+            return NextTry(now, "goes to an account with a budget that can end it", free=free)
         case "node" | "device":
             avoided = past.nodes | ({node} if node else set())
             return NextTry(replace(now, nodes=avoided), f"goes elsewhere than {node or 'there'}")

@@ -231,6 +231,10 @@ class Task:
         How often it was.
     refused : str
         Why it was cancelled for good: no place is left that Slurm takes it on.
+    bound : (str, str) or None
+        Account and device kind that it was moved or stopped for.
+    left : set of (str, str)
+        Accounts and device kinds that it was moved away from: it does not go back there.
     said : str
         Why it pends, as it was last said to the user.
     odd_s : float or None
@@ -247,6 +251,8 @@ class Task:
     past: Past = field(default_factory=Past)
     moved: str = ""
     moves: int = 0
+    bound: tuple[str, Kind] | None = None
+    left: set[tuple[str, Kind]] = field(default_factory=set)
     refused: str = ""
     said: str = ""
     odd_s: float | None = None
