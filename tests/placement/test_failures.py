@@ -110,14 +110,16 @@ def test_most_memory_is_that_of_the_accounts_a_job_may_use() -> None:
     small, large = account("a", limit={"mem": 150}), account("b", limit={"mem": 250})
     per_user = replace(account("c", limit={"mem": 900}), limit_per_user={"mem": 130})
     per_job = replace(account("d", limit={"mem": 900}), limit_per_job={"mem": 70})
-    assert memory_limit_mb(JOB, [small, large], None) == 250
-    assert memory_limit_mb(replace(JOB, fixed=Fixed("a")), [small, large], None) == 150
-    assert memory_limit_mb(JOB, [per_user, per_job], None) == 130
-    assert memory_limit_mb(JOB, [small, account("e")], None) is None
+    assert memory_limit_mb(JOB, [small, large], [None]) == 250
+    assert memory_limit_mb(replace(JOB, fixed=Fixed("a")), [small, large], [None]) == 150
+    assert memory_limit_mb(JOB, [per_user, per_job], [None]) == 130
+    assert memory_limit_mb(JOB, [small, account("e")], [None]) is None
     elsewhere = replace(large, partitions=("turin",))
-    assert memory_limit_mb(JOB, [small, elsewhere], partition("cpu")) == 150
+    assert memory_limit_mb(JOB, [small, elsewhere], [partition("cpu")]) == 150
     bound = replace(partition("cpu"), limit={"mem": 40}, qos="part")
-    assert memory_limit_mb(JOB, [small, large], bound) == 40
+    assert memory_limit_mb(JOB, [small, large], [bound]) == 40
+    wide = replace(partition("big"), limit={"mem": 400}, qos="big")
+    assert memory_limit_mb(JOB, [small, large], [bound, wide]) == 400
 
 
 def nothing(cause: Cause, job: Job = JOB, **place: Any) -> str:
@@ -139,6 +141,8 @@ def test_a_job_that_had_all_there_is_is_not_tried_again() -> None:
     able = replace(JOB, kinds=("gpu", "cpu"))
     assert not nothing("time", able, runtime_min=600, gpu=partition("gpu"))
     assert "longest" in nothing("time", able, runtime_min=600)
+    long = replace(partition("gpu"), max_time_min=900)
+    assert not nothing("time", able, runtime_min=600, gpu=long)
     assert not nothing("error", mem_mb=9000, runtime_min=9000)
 
 

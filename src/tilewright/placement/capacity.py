@@ -66,6 +66,8 @@ class Capacity:
         can run nowhere else.
     invalid : set of (str, str)
         Those that take no job before limits or associations change.
+    unknown : tuple of Account
+        Those whose use is not known, so that they take none now.
     """
 
     accounts: tuple[Account, ...]
@@ -76,6 +78,7 @@ class Capacity:
     nodes: tuple[Node, ...] | None = None
     avoided: Mapping[tuple[str, Kind], str] = field(default_factory=dict)
     invalid: frozenset[tuple[str, Kind]] = frozenset()
+    unknown: tuple[Account, ...] = ()
 
     def pools(self, shapes: Mapping[Kind, Shape]) -> list[Pool]:
         """Return the pools for jobs of these shapes; one that is closed has nothing free."""
@@ -203,6 +206,7 @@ def capacity_now(
     mode, utilisation, partitions, nodes
         As for :func:`~tilewright.placement.limits.make_pools`.
     """
+    accounts = tuple(accounts)
     known = [account for account in accounts if account.used is not None]
     own = {account.name: account for account in known}
     pending = [
@@ -224,6 +228,7 @@ def capacity_now(
         utilisation,
         _with_claims(partitions, claims),
         _on_nodes(nodes, claims),
+        unknown=tuple(account for account in accounts if account.used is None),
     )
 
 
