@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilewright.commands.accounts import left_of
 from tilewright.commands.check_experiment import disk_text, missing_bytes
 from tilewright.commands.checks import count
 from tilewright.commands.dag import find_snakefile, read_experiment, read_tasks
@@ -105,6 +106,9 @@ def plan_run(
     capacity = live_capacity(found, queue)
     check_sizes(tasks, capacity, plan.estimates)
     notes = [_source(plan.estimates.durations), *(note.text for note in found.survey.notes)]
+    for account in found.survey.accounts:
+        rests = "; ".join(dict.fromkeys(map(str, left_of(account, found.survey))))
+        notes += [f"left of the budgets of {account.name}: {rests}"] if rests else []
     notes += [f"nothing goes to {a} {kind}: {why}" for (a, kind), why in capacity.closed.items()]
     slots = sum(pool.slots for pool in found.survey.pools[found.survey.sharing])
     notes.append(disk_text(missing_bytes(experiment, layout, tasks), slots))
