@@ -169,7 +169,9 @@ class Round:
                 self._start(task, pool.account, pool.kind, start.reason)
                 placed.add(start.job)
             else:
-                self.why[start.job] = "its slot was filled in the same round"
+                held = self.capacity.on_nodes(pool.kind, shape, now=True) != 0
+                why = "its slot was filled in the same round" if held else "its nodes are full"
+                self.why[start.job] = why
         return placed, made.strategy
 
     def _enough(self) -> bool:
@@ -194,7 +196,7 @@ class Round:
                     continue
                 open_ = self._open(task, kind, self.capacity.may_queue)
                 if open_:
-                    why = f"others fill the {kind} nodes, so it waits in Slurm's queue"
+                    why = f"its {kind} nodes are full or reserved, so it waits in Slurm's queue"
                     self._start(task, open_[pending[kind] % len(open_)].name, kind, why)
                     pending[kind] += 1
                     served.add(kind)
