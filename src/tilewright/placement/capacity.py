@@ -146,6 +146,15 @@ class Capacity:
         up = [replace(node, up=True) for node in self.nodes]
         return room_on(up, where, shape, now=False) > 0
 
+    def budgeted(self) -> bool:
+        """Return whether a budget bounds any account."""
+        return any(
+            name in BUDGETS
+            for account in self.accounts
+            for where in self.partitions.values()
+            for name in limited(account, where)
+        )
+
     def short_of(self, account: str, kind: Kind, shape: Shape) -> str:
         """Return what is left of a budget that cannot end a job; empty if none is too small."""
         where = self.partitions.get(kind)

@@ -86,9 +86,10 @@ class Round:
             placed = {found.task.name for found in self.placements}
             why = "Snakemake runs no more jobs at once (--jobs)"
             self.why |= {task.name: why for task in ready if task.name not in placed}
-        for task in ready:
-            if task.name in self.why and (short := self._short_of(task)):
-                self.why[task.name] = short
+        if self.capacity.budgeted():
+            for task in ready:
+                if task.name in self.why and (short := self._short_of(task)):
+                    self.why[task.name] = short
         return last
 
     def _place_moved(self, task: Task) -> None:
