@@ -193,3 +193,16 @@ def test_a_moved_job_keeps_its_place_from_the_others_of_its_run(tmp_path: Path) 
     run.failed(first)
     answer(run, squeue="")
     assert set(run.round([*others, first], [])) == {first}
+
+
+def test_a_job_that_cannot_stay_goes_back_before_it_is_given_up(tmp_path: Path) -> None:
+    run = dispatcher(pending(1, "InvalidQOS"), tmp_path, sent=1, ready=0)
+    (name,) = only_gpus(run)
+    task = run.tasks[name]
+    task.left = {("maigan", "gpu"), ("brusko", "gpu")}
+    answer(run, flags_qos=gpus_in_use(maigan=2, brusko=1))
+    assert run.move_pending() == [name]
+    assert not run.failed(name).give_up
+    answer(run, squeue="", flags_qos=gpus_in_use(brusko=1))
+    (place,) = run.round([name], []).values()
+    assert place.account == "maigan"

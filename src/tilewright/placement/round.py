@@ -113,16 +113,19 @@ class Round:
 
         Where nothing else will ever take it, it may go back.
         """
-        every = [
+        every = self._every(task)
+        if not task.left:
+            return every
+        fresh = [p for p in every if p[:2] not in task.left]
+        return fresh if any(self.capacity.may_ever(*p) for p in fresh) else every
+
+    def _every(self, task: Task) -> list[tuple[str, Kind, Shape]]:
+        return [
             (account.name, kind, self._shape(task, account, kind))
             for account in self.capacity.accounts
             if task.job.fixed.account in (None, account.name)
             for kind in task.job.kinds
         ]
-        if not task.left:
-            return every
-        fresh = [p for p in every if p[:2] not in task.left]
-        return fresh if any(self.capacity.may_ever(*p) for p in fresh) else every
 
     def _shape(self, task: Task, account: Account, kind: Kind) -> Shape:
         """Return what a task asks for at a place."""
@@ -292,19 +295,20 @@ class Round:
     def elsewhere(self, task: Task, *, anywhere: bool = False) -> list[tuple[str, Kind, Shape]]:
         """Return the places of a task that pends but its own and those that it left.
 
-        Where it goes ``anywhere``, its own is another one with fewer minutes.
+        Where it goes ``anywhere``, its own is another one with fewer minutes, and it goes back
+        where nothing else will ever take it.
         """
         here = task.place
         assert here is not None
-        return [
+        others = [
             (account, kind, shape)
-            for account, kind, shape in self.places(task)
-            if (account, kind) not in task.left
-            and (
-                (account, kind) != (here.account, here.kind)
-                or (anywhere and shape.runtime_min < here.shape.runtime_min)
-            )
+            for account, kind, shape in self._every(task)
+            if (account, kind) != (here.account, here.kind)
+            or (anywhere and shape.runtime_min < here.shape.runtime_min)
         ]
+        fresh = [p for p in others if p[:2] not in task.left]
+        back = anywhere and not any(self.capacity.may_ever(*p) for p in fresh)
+        return others if back else fresh
 
     def restarts(self, tasks: Iterable[Task]) -> list[tuple[Task, str, str]]:
         """Return which of these tasks, which run, better start again on free GPUs.
