@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.support.dispatched import dispatcher, full, nodes, pending, with_nodes
-from tests.support.placement_rules import CPU
+from tests.support.placement_rules import CPU, GPU, account, room
 from tests.support.recorded import LIMITS, USE, Recorded, queue_line
+from tilewright.placement.capacity import Capacity
 from tilewright.placement.dispatcher import Dispatcher
-from tilewright.placement.jobs import Fixed, Place
+from tilewright.placement.jobs import KINDS, Fixed, Kind, Place, Shape, Task
 from tilewright.placement.ledger import read_ledger
 
 
@@ -206,3 +210,46 @@ def test_a_job_that_cannot_stay_goes_back_before_it_is_given_up(tmp_path: Path) 
     answer(run, squeue="", flags_qos=gpus_in_use(brusko=1))
     (place,) = run.round([name], []).values()
     assert place.account == "maigan"
+
+
+PLACES: list[tuple[str, Kind]] = [(name, kind) for name in "abc" for kind in KINDS]
+places = st.sets(st.sampled_from(PLACES))
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(PLACES), places, places, places, st.booleans())
+def test_no_move_returns_before_nothing_else_takes_the_job(
+    tmp_path: Path,
+    here: tuple[str, Kind],
+    left: set[tuple[str, Kind]],
+    full: set[tuple[str, Kind]],
+    invalid: set[tuple[str, Kind]],
+    anywhere: bool,
+) -> None:
+    run = dispatcher("", tmp_path, sent=1, ready=0)
+    (task,) = run.tasks.values()
+    shapes: dict[Kind, Shape] = {"gpu": GPU, "cpu": CPU}
+    task.place = Place(*here[:1], None, here[1], here[1], shapes[here[1]], "pool")
+    task.left = left
+    capacity = replace(room(*map(account, "abc")), closed=dict.fromkeys(full, "full"),
+                       invalid=frozenset(invalid))  # fmt: skip
+    round_ = run.begin_round(capacity)
+    best = round_.sooner_elsewhere(task, math.inf, anywhere=anywhere)
+    fresh = {place for place in PLACES if place not in left | {here}}
+    if best is None:
+        assert not fresh - full
+        return
+    assert best[:2] != here
+    assert best[:2] not in full
+    assert best[:2] not in left or (anywhere and fresh <= invalid)
+    task.bound, task.left = best[:2], left | {here}
+    (start,) = placed_by(run, capacity, task)
+    assert start == best[:2]
+
+
+def placed_by(run: Dispatcher, capacity: Capacity, task: Task) -> list[tuple[str, Kind]]:
+    """Return where a round puts a task that was moved."""
+    task.place = None
+    round_ = run.begin_round(capacity)
+    round_.place([task], [], None)
+    return [(found.place.account, found.place.kind) for found in round_.placements]

@@ -116,6 +116,7 @@ def check_partitions(cluster: Cluster) -> Iterable[Check]:
         most = partition.max_time_min
         text = f"{partition.name} is up, {count(partition.nodes, 'node')}, "
         text += "no time limit" if most is None else f"jobs of at most {most / 60:g} h"
+        text += ", each gets a whole node" if partition.whole_nodes else ""
         refused = [a.name for a in cluster.survey.accounts if not may_use(a, partition)]
         if refused:
             yield warning(
