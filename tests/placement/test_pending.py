@@ -82,6 +82,8 @@ def test_a_job_that_another_account_takes_is_not_given_up_while_that_is_full(
     names = only_gpus(run)
     answer(run, flags_qos=gpus_in_use(maigan=2, brusko=1))
     assert run.move_pending() == names
+    moves = [event for event in read_ledger(run.ledger.path) if event["event"] == "move"]
+    assert [event.get("later") for event in moves] == [True] * 3
     assert not any(run.failed(name).give_up for name in names)
     answer(run, squeue="")
     assert run.round(names, []) == {}

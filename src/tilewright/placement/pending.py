@@ -247,6 +247,7 @@ class PendingJobs:
         self.ledger.write(
             "move", job=task.name, slurm_id=stuck.seen.id, reason=self._text(stuck),
             sooner=f"{better[0]} {better[1]}" if better else None,
+            later=True if better is None and not lost else None,
         )  # fmt: skip
 
     def _cancel(self, task: Task) -> bool:
