@@ -26,7 +26,13 @@ from tilewright.placement.site import Site, SiteError, read_site
 from tilewright.runtime.snakemake_adapter import beside_profile, command
 from tilewright.slurm.accounts import NO_ACCOUNT, Account, LeftOut, usable_accounts, with_usage
 from tilewright.slurm.jobs import SlurmJob, parse_queue, usage_of_queue
-from tilewright.slurm.nodes import Node, before_reservations, parse_nodes, parse_reservations
+from tilewright.slurm.nodes import (
+    Node,
+    before_reservations,
+    open_to,
+    parse_nodes,
+    parse_reservations,
+)
 from tilewright.slurm.parse import parse_assoc_mgr, parse_partitions, parse_sacctmgr
 from tilewright.slurm.partitions import (
     cpu_partition,
@@ -180,7 +186,7 @@ def _nodes(client: SlurmClient) -> tuple[tuple[Node, ...] | None, list[Note]]:
     text = client.nodes()
     if isinstance(text, Unknown):
         return None, [Note("nodes", f"the nodes are not known: {text}")]
-    nodes, said = parse_nodes(text), client.reservations()
+    nodes, said = open_to(client.user, parse_nodes(text)), client.reservations()
     if isinstance(said, Unknown):
         return tuple(nodes), [Note("nodes", f"reservations are not known: {said}")]
     return tuple(before_reservations(nodes, parse_reservations(said), client.clock())), []

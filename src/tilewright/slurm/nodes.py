@@ -31,6 +31,8 @@ class Node:
     total, free : dict
         TRES that it has, and that no job holds; mem in MB.
     features, gpu_types : tuple of str
+    owner : str
+        Whose jobs alone it takes now (``ExclusiveUser``); empty for everybody's.
     free_min : int or None
         Minutes until somebody's reservation of it begins; None where there is none.
     """
@@ -43,6 +45,7 @@ class Node:
     free: Tres
     features: tuple[str, ...] = ()
     gpu_types: tuple[str, ...] = ()
+    owner: str = ""
     free_min: int | None = None
 
     @property
@@ -90,6 +93,7 @@ def parse_nodes(text: str) -> list[Node]:
                 {tres: n - used.get(tres, 0) for tres, n in total.items()},
                 _words(pairs.get("ActiveFeatures", "")),
                 tuple(re.findall(r"gpu:([^:,()]+):\d", pairs.get("Gres", ""))),
+                pairs.get("Owner", "N/A").partition("(")[0].removeprefix("N/A"),
             )
         )
     return found
@@ -156,6 +160,14 @@ def before_reservations(
         replace(node, free_min=int((begins[node.name] - now_s) // 60))
         if node.name in begins
         else node
+        for node in nodes
+    ]
+
+
+def open_to(user: str, nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes as a user finds them: what another one owns for now has nothing free."""
+    return [
+        replace(node, free=dict.fromkeys(node.free, 0)) if node.owner not in ("", user) else node
         for node in nodes
     ]
 
