@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.dispatched import dispatcher, full, nodes, pending, with_nodes
 from tests.support.placement_rules import CPU, GPU, account, room
-from tests.support.recorded import LIMITS, USE, Recorded, queue_line
+from tests.support.recorded import LIMITS, USE, Recorded, details, queue_line
 from tilewright.placement.capacity import Capacity
 from tilewright.placement.dispatcher import Dispatcher
 from tilewright.placement.jobs import KINDS, Fixed, Kind, Place, Shape, Task
@@ -119,6 +119,26 @@ def test_a_spent_budget_closes_the_account_for_all_kinds(tmp_path: Path) -> None
     assert {key for key, one in run.avoided.items() if one.for_all} == {
         ("clive", "gpu"), ("clive", "cpu")
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("tres", "closed"), [("cpu", KINDS), ("gres/gpu", ("gpu",))])
+def test_a_job_that_a_budget_ends_keeps_its_time_and_goes_elsewhere(
+    tmp_path: Path, tres: str, closed: tuple[Kind, ...]
+) -> None:
+    said = f"Job_is_at_or_exceeds_QOS_clive's_group_max_TRES({tres})_minutes_of_1_with_2"
+    ended = pending(1, "").replace("PENDING", "TIMEOUT")
+    run = dispatcher(ended, tmp_path, sent=1, ready=0)
+    answer(run, scontrol=details("TIMEOUT", said, "0:0", "0:0"))
+    (name,) = run.tasks
+    found = run.failed(name)
+    assert found.free
+    assert (found.past.time, run.tasks[name].past.time) == (0, 0)
+    assert {key for key, one in run.avoided.items() if one.for_all} == {
+        ("clive", kind) for kind in closed
+    }
+    (place,) = run.round([name], []).values()
+    assert (place.account, place.kind) not in run.avoided
+    assert place.shape.runtime_min == 60
 
 
 def test_a_job_whose_only_budget_is_spent_waits_and_that_is_said(tmp_path: Path) -> None:

@@ -282,7 +282,8 @@ class Dispatcher:
             if place is not None and cause == "refused" and closed:
                 self.pending.avoid(place.account, [place.kind], f"{words}: {name}", for_all=True)
             if place is not None and cause == "budget":
-                self.pending.avoid(place.account, KINDS, f"{words}: {name}", for_all=True)
+                kinds = KINDS[:1] if "gres" in words.lower() else KINDS  # a GPU's leaves CPUs open
+                self.pending.avoid(place.account, kinds, f"{words}: {name}", for_all=True)
             if not task.moved:  # what it was moved for may be over by now
                 task.left, task.bound = set(), None
             if node and place is not None and cause in ("node", "device"):
