@@ -291,7 +291,7 @@ def cause_of(details: str) -> tuple[Cause, str]:
         if word in known:
             cause = known[word]
             early = word in ("TIMEOUT", "TimeLimit") and _before_its_limit(pairs)
-            return "budget" if early else cause, said
+            return ("budget", f"{said}, before its own time limit") if early else (cause, said)
     return "unknown", said if state else ""
 
 
