@@ -173,7 +173,7 @@ def test_a_maintenance_that_begins_before_a_job_could_end_gets_none(
 def test_a_job_that_another_account_takes_waits_until_that_has_room(
     make: Callable[..., ClusterRun], quiet_slurm: Cluster
 ) -> None:
-    """Its limit of one job is cut below four that pend, while labmates fill the other account."""
+    """Its limit of one job is cut below three that pend, while labmates fill the other account."""
     quiet_slurm.set_qos("brusko", "GrpTRES=cpu=112,mem=2000G,gres/gpu=8")
     theirs = [
         quiet_slurm.sbatch("labmate", "-A", account, "-p", "hpg-b200", f"--gres=gpu:{gpus}",
@@ -183,11 +183,11 @@ def test_a_job_that_another_account_takes_waits_until_that_has_room(
     running(quiet_slurm, *theirs)
     able = {"cpus": 8, "mem_mb": 180_000, "runtime_min": 5}
     never = {"cpus": 129, "mem_mb": 48_000, "runtime_min": 5}
-    run = make("cut", "clive", "maigan", jobs=4, seconds="5,5", gpu_job=able, cpu_job=never,
+    run = make("cut", "clive", "maigan", jobs=3, seconds="5,5", gpu_job=able, cpu_job=never,
                site={"patience_s": 4})  # fmt: skip
     process = run.start()
     try:
-        wait_for(lambda: len(run.pending()) == 4, 90, "four pending jobs")
+        wait_for(lambda: len(run.pending()) == 3, 90, "three pending jobs")
         quiet_slurm.set_qos("clive", "MaxTRESMinsPerJob=cpu=1")
         wait_for(lambda: run.moves(), 60, "a move")
         time.sleep(15)
@@ -196,7 +196,7 @@ def test_a_job_that_another_account_takes_waits_until_that_has_room(
     finally:
         run.kill()
         quiet_slurm.restore_limits()
-    run.check_outputs(set(range(4)))
+    run.check_outputs(set(range(3)))
     assert not any(event.get("give_up") for event in run.events), dump(run.events)
     assert {job.account for job in run.jobs() if job.state == "COMPLETED"} == {"maigan"}
 
