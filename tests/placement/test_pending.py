@@ -206,6 +206,11 @@ def test_two_runs_stop_no_jobs_for_one_gpu(tmp_path: Path) -> None:
     assert json.loads(own.read_text())[0]["tres"]["gres/gpu"] == 1
     own.rename(own.with_name("other-1.json"))  # as if another process had written it
     assert second.restart_sooner() == []
+    for run in (first, second):  # the stopped job is ready again only after a while
+        run.clock = run.cluster.client.clock = lambda: 5030.0
+        run.submissions.clock = run.clock
+        run.cluster.client.forget()
+    assert second.restart_sooner() == []
     own.with_name("other-1.json").unlink()
     assert len(second.restart_sooner()) == 1
 

@@ -11,14 +11,14 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilewright.placement.avoided import AvoidedPlaces
-from tilewright.placement.capacity import Capacity, capacity_now, claim_at, claim_of
+from tilewright.placement.capacity import Capacity, Claim, capacity_now, claim_at, claim_of
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.failures import NextTry, find_cause, next_try, why_no_retry
-from tilewright.placement.jobs import KINDS, Job, Kind, Place, Shape, Task, observe
+from tilewright.placement.jobs import KINDS, Job, Kind, Place, Task, observe
 from tilewright.placement.ledger import Ledger
 from tilewright.placement.pending import MOST_MOVES, PendingJobs
 from tilewright.placement.round import Placement, Round
@@ -27,7 +27,6 @@ from tilewright.placement.submission_lock import SubmissionLock
 from tilewright.placement.workload import Strategy, Workload
 from tilewright.slurm.jobs import ACTIVE, ODD, SlurmJob, stale_jobs
 from tilewright.slurm.query import Unknown
-from tilewright.slurm.records import Partition
 
 #: Estimates are made again this often: a new workload of 10,000 jobs takes 50 ms.
 _ESTIMATES_S = 60.0
@@ -151,10 +150,8 @@ class Dispatcher:
                 # nothing else is left: a node may be well again, and retries are bounded
                 self.ledger.write("forgive", nodes=sorted(set.union(*self.bad_nodes.values())))
                 self.bad_nodes = {"gpu": set(), "cpu": set()}
-            if sent:
-                self.submissions.add(
-                    [claim_of(place, self.cluster.survey.partitions) for place in sent.values()]
-                )
+            where = self.cluster.survey.partitions
+            self._claim([claim_of(place, where) for place in sent.values()])
             return sent
 
     def begin_round(self, capacity: Capacity) -> Round:
@@ -189,9 +186,7 @@ class Dispatcher:
             for task in self.tasks.values()
             if task.waiting and task.place
         ]
-        # what was moved or stopped finds its new place free when it is ready again
-        leaving = [task for task in self.tasks.values() if task.place]
-        sent += [claim_at(*found) for found in self._bound_for(leaving)]
+        sent += self._on_their_way()
         capacity = capacity_now(
             survey.accounts,
             queue,
@@ -332,7 +327,7 @@ class Dispatcher:
             capacity = self.pending.refreshed(tasks, capacity, self.capacity)
             moved = self.pending.move(tasks, self.begin_round(capacity), self.begin_round)
             if alone and moved:
-                self.submissions.add([claim_at(*found) for found in self._bound_for(moved)])
+                self._claim()
             return [task.name for task in moved]
 
     def explain_pending(self) -> list[str]:
@@ -340,16 +335,20 @@ class Dispatcher:
         with self.lock:
             return self.pending.explain(self.tasks.values())
 
-    def _bound_for(self, tasks: Iterable[Task]) -> list[tuple[str, Shape, Partition | None]]:
-        """Return account, shape and partition of the places that tasks are on their way to."""
+    def _on_their_way(self) -> list[Claim]:
+        """Return what the tasks that were moved or stopped will take: it is kept for them."""
         survey, estimates = self.cluster.survey, self.plan.estimates
         return [
-            (account, estimates.shape(task.job.rule, task.job.wildcards, kind), where)
-            for task in tasks
-            if task.bound and task.moved
+            claim_at(account, estimates.shape(task.job.rule, task.job.wildcards, kind), where)
+            for task in self.tasks.values()
+            if task.place and task.moved and task.bound
             for account, kind in [task.bound]
             for where in [survey.partitions[kind]]
         ]
+
+    def _claim(self, sent: Sequence[Claim] = ()) -> None:
+        """Have the other runs count what is sent now and what is on its way."""
+        self.submissions.add(list(sent), self._on_their_way())
 
     def restart_sooner(self, movable: Callable[[str], bool] = lambda name: True) -> list[str]:
         """Stop jobs on CPUs that a free GPU would end much sooner, and return their names.
@@ -381,7 +380,7 @@ class Dispatcher:
                                       ran=True, sooner=f"{account} gpu")  # fmt: skip
                     stopped.append(task)
             if stopped:
-                self.submissions.add([claim_at(*found) for found in self._bound_for(stopped)])
+                self._claim()
                 client.forget()
             return [task.name for task in stopped]
 
