@@ -60,6 +60,7 @@ def stated_shape_of(job: Any) -> Shape:
     return Shape(
         max(1, cpus), mem_mb or _MEM_MB, gpus, runtime_min,
         features=features_of(resources), gpu_type=gpu_type_of(resources) if gpus else "",
+        licences=licences_of(resources),
     )  # fmt: skip
 
 
@@ -75,6 +76,20 @@ def features_of(resources: Mapping[str, Any]) -> tuple[str, ...]:
     option = re.search(r"(?<![\w-])(?:--constraint[= ]|-C ?)'?\"?([^\s'\"]+)", extra)
     text = str(resources.get("constraint") or (option[1] if option else ""))
     return tuple(text.split("&")) if re.fullmatch(r"[\w.-]+(&[\w.-]+)*", text) else ()
+
+
+def licences_of(resources: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    """Return the licences that a job states as an option of sbatch; of a choice between some, none.
+
+    Examples
+    --------
+    >>> licences_of({"slurm_extra": "-L matlab:2,ansys"}), licences_of({})
+    ((('matlab', 2), ('ansys', 1)), ())
+    """
+    extra = str(resources.get("slurm_extra") or "")
+    option = re.search(r"(?<![\w-])(?:--licenses[= ]|-L ?)'?\"?([\w.@:,-]+)(?![^\s'\"])", extra)
+    found = [part.partition(":") for part in option[1].split(",")] if option else []
+    return tuple((name, int(count) if count.isdigit() else 1) for name, _, count in found)
 
 
 def gpu_type_of(resources: Mapping[str, Any]) -> str:

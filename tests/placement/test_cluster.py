@@ -63,13 +63,20 @@ def test_one_sacctmgr_and_a_cache(recorded: Recorded, tmp_path: Path) -> None:
     asking = client(recorded, tmp_path, now)
     for _ in range(3):
         survey(asking, 1001, Site())
-    assert recorded.asked == ["partition", "sacctmgr", "flags=qos", "node", "reservation"]
+    assert recorded.asked == [
+        "partition",
+        "sacctmgr",
+        "flags=qos",
+        "node",
+        "reservation",
+        "licenses",
+    ]
     now[0] = 31.0
     survey(asking, 1001, Site())
-    assert recorded.asked[5:] == ["flags=qos", "node"]
+    assert recorded.asked[6:] == ["flags=qos", "node"]
     now[0] = 61.0
     survey(asking, 1001, Site())
-    assert recorded.asked[7:] == ["flags=qos", "node"]
+    assert recorded.asked[8:] == ["flags=qos", "node"]
 
 
 def test_limits_of_a_dead_slurmdbd_are_the_last_good_ones_and_said_to_be_old(

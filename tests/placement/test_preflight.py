@@ -293,6 +293,20 @@ def test_a_budget_that_cannot_end_a_job_is_refused_but_not_for_what_comes_back(
     check(cluster, [task(kinds=("cpu",))], [spent, account("b")])
 
 
+def test_licences_that_are_not_there_are_refused() -> None:
+    shape = replace(CPU, licences=(("matlab", 2),))
+    plan = Plan(Rules({"work": {"cpu": shape}}))
+    one = [task(kinds=("cpu",))]
+    for there, refused in (({"matlab": 1}, 1), ({}, 0), ({"matlab": 2}, None), (None, None)):
+        capacity = capacity_now([account("a")], [], [], mode="shared", utilisation=1.0,
+                                partitions=PLACES, licences=there)  # fmt: skip
+        if refused is None:
+            check_sizes(one, capacity, plan.estimates)
+            continue
+        with pytest.raises(PlacementError, match=f"2 of licence matlab and there are {refused}"):
+            check_sizes(one, capacity, plan.estimates)
+
+
 def test_an_account_whose_use_is_not_known_yet_may_take_it(cluster: Cluster) -> None:
     small, large = account("a", limit={"cpu": 4}), account("b", limit={"cpu": 99}, used=None)
     check(cluster, [task(kinds=("cpu",))], [small, large])

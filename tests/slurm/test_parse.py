@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tilewright.slurm.parse import (
     parse_assoc_mgr,
+    parse_licences,
     parse_minutes,
     parse_partitions,
     parse_sacctmgr,
@@ -146,6 +147,12 @@ def test_partitions() -> None:
     assert (gpu.allow_accounts, gpu.up, gpu.default) == (("clive", "maigan"), True, False)
     assert (cpu.qos, cpu.max_time_min, cpu.up, cpu.default) == (None, None, False, True)
     assert cpu.allow_accounts is None
+
+
+def test_licences() -> None:
+    text = "LicenseName=matlab Total=4 Used=1 Free=3 Reserved=0 Remote=no\n"
+    assert parse_licences(text) == {"matlab": 4}
+    assert parse_licences("No licenses configured in Slurm.") == {}
 
 
 @pytest.mark.parametrize(

@@ -62,10 +62,19 @@ class Recorded:
     asked: list[str] = field(default_factory=list)
 
     def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
-        words = ("flags=qos", "flags=assoc", "partition", "node", "config", "reservation", argv[0])
+        words = (
+            "flags=qos",
+            "flags=assoc",
+            "partition",
+            "node",
+            "config",
+            "reservation",
+            "licenses",
+            argv[0],
+        )
         word = next(word for word in words if word in argv)
         self.asked.append(word)
-        if word == "reservation" and word not in self.answers:
+        if word in ("reservation", "licenses") and word not in self.answers:
             return "No reservations in the system"
         return self.answers.get(word, Unknown(word, "Access/permission denied"))
 

@@ -143,6 +143,7 @@ def live_capacity(found: cluster.Cluster, queue: list[SlurmJob] | Unknown) -> Ca
         utilisation=found.site.utilisation,
         partitions=survey.partitions,
         nodes=survey.nodes,
+        licences=survey.licences,
     )
     if not capacity.accounts:
         raise PlacementError(

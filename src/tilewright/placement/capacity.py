@@ -68,6 +68,8 @@ class Capacity:
         Those that take no job before limits or associations change.
     unknown : tuple of Account
         Those whose use is not known, so that they take none now.
+    licences : dict of str to int or None
+        How many of each there are; None where that is not known.
     """
 
     accounts: tuple[Account, ...]
@@ -79,6 +81,7 @@ class Capacity:
     avoided: Mapping[tuple[str, Kind], str] = field(default_factory=dict)
     invalid: frozenset[tuple[str, Kind]] = frozenset()
     unknown: tuple[Account, ...] = ()
+    licences: Mapping[str, int] | None = None
 
     def pools(self, shapes: Mapping[Kind, Shape]) -> list[Pool]:
         """Return the pools for jobs of these shapes; one that is closed has nothing free."""
@@ -196,6 +199,7 @@ def capacity_now(
     utilisation: float,
     partitions: Mapping[Kind, Partition | None],
     nodes: tuple[Node, ...] | None = None,
+    licences: Mapping[str, int] | None = None,
 ) -> Capacity:
     """Return the capacity beside live use, own pending jobs, and those sent but not seen yet.
 
@@ -214,6 +218,8 @@ def capacity_now(
         Jobs handed to sbatch that squeue does not show yet.
     mode, utilisation, partitions, nodes
         As for :func:`~tilewright.placement.limits.make_pools`.
+    licences : mapping, optional
+        How many of each there are.
     """
     accounts = tuple(accounts)
     known = [account for account in accounts if account.used is not None]
@@ -238,6 +244,7 @@ def capacity_now(
         _with_claims(partitions, claims),
         _on_nodes(nodes, claims),
         unknown=tuple(account for account in accounts if account.used is None),
+        licences=licences,
     )
 
 

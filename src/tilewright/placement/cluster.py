@@ -33,7 +33,7 @@ from tilewright.slurm.nodes import (
     parse_nodes,
     parse_reservations,
 )
-from tilewright.slurm.parse import parse_assoc_mgr, parse_partitions, parse_sacctmgr
+from tilewright.slurm.parse import parse_assoc_mgr, parse_licences, parse_partitions, parse_sacctmgr
 from tilewright.slurm.partitions import (
     cpu_partition,
     gpu_partition,
@@ -81,6 +81,8 @@ class Survey:
         What is old or unknown.
     nodes : tuple of Node or None
         None where Slurm did not say.
+    licences : dict of str to int or None
+        How many of each there are; None where Slurm did not say.
     """
 
     user: str
@@ -92,6 +94,7 @@ class Survey:
     partitions: Mapping[Kind, Partition | None]
     notes: tuple[Note, ...]
     nodes: tuple[Node, ...] | None = None
+    licences: Mapping[str, int] | None = None
 
     def unknown(self) -> Unknown | None:
         """Return what keeps every job from being placed: nobody knows partitions, or any use."""
@@ -132,6 +135,7 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
         if use is not None and (unknown := unknown_use(account))
     ]
     nodes, lost = _nodes(client)
+    licences = client.licences()
     partitions = {k: p and with_whole_nodes(p, nodes) for k, p in partitions.items()}
     how, why = sharing(site.pools, partitions)
     return Survey(
@@ -144,6 +148,7 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
         partitions,
         (*old, *said, *unknown, *more, *lost),
         nodes,
+        None if isinstance(licences, Unknown) else parse_licences(licences),
     )
 
 

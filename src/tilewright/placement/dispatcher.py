@@ -195,6 +195,7 @@ class Dispatcher:
             utilisation=self.cluster.site.utilisation,
             partitions=survey.partitions,
             nodes=survey.nodes,
+            licences=survey.licences,
         )
         for kind, nodes in self.bad_nodes.items():
             partition = survey.partitions[kind]

@@ -24,7 +24,7 @@ class Shape:
     """What one job needs.
 
     ``gpu_mem_mb`` is memory of its device, 0 on CPUs; its node has all ``features``, and GPUs of
-    ``gpu_type`` where it names one.
+    ``gpu_type`` where it names one; ``licences`` are names and numbers.
     """
 
     cpus: int
@@ -34,6 +34,7 @@ class Shape:
     gpu_mem_mb: int = 0
     features: tuple[str, ...] = ()
     gpu_type: str = ""
+    licences: tuple[tuple[str, int], ...] = ()
 
     def grown(self, memory: int = 0, time: int = 0) -> Shape:
         """Return the shape after so many failures for want of memory and of time: each doubles."""

@@ -145,6 +145,10 @@ def _never(job: Job, account: Account, kind: Kind, shape: Shape, capacity: Capac
         return f"no {kind} partition"
     if where is not None and not may_use(account, where):
         return f"account {account.name} may not use partition {where.name}"
+    for name, count in shape.licences:
+        there = count if capacity.licences is None else capacity.licences.get(name, 0)
+        if count > there:
+            return f"it asks for {count} of licence {name} and there are {there}"
     minutes, most = job.fixed.runtime_min, longest_min(account, where)
     if minutes is not None and most is not None and minutes > most:
         return f"it asks for {minutes} min and account {account.name} has {most}"

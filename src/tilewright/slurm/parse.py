@@ -253,6 +253,12 @@ def _why_closed(pairs: dict[str, str]) -> str:
     return ""
 
 
+def parse_licences(text: str) -> dict[str, int]:
+    """Return how many of each licence there are, by ``scontrol -o show lic``."""
+    found = re.findall(r"LicenseName=(\S+) Total=(\d{1,9})\b", text)
+    return {name: int(total) for name, total in found}
+
+
 def _names(text: str) -> tuple[str, ...] | None:
     return None if text in ("ALL", "") else tuple(text.split(","))
 
