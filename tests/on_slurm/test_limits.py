@@ -173,7 +173,7 @@ def test_a_maintenance_that_begins_before_a_job_could_end_gets_none(
 def test_a_job_that_another_account_takes_waits_until_that_has_room(
     make: Callable[..., ClusterRun], quiet_slurm: Cluster
 ) -> None:
-    """Its limit of one job is cut below three that pend, while labmates fill the other account."""
+    """MaxWall is cut below three that pend, while labmates fill the other account."""
     quiet_slurm.set_qos("brusko", "GrpTRES=cpu=112,mem=2000G,gres/gpu=8")
     theirs = [
         quiet_slurm.sbatch("labmate", "-A", account, "-p", "hpg-b200", f"--gres=gpu:{gpus}",
@@ -188,7 +188,7 @@ def test_a_job_that_another_account_takes_waits_until_that_has_room(
     process = run.start()
     try:
         wait_for(lambda: len(run.pending()) == 3, 90, "three pending jobs")
-        quiet_slurm.set_qos("clive", "MaxTRESMinsPerJob=cpu=1")
+        quiet_slurm.set_qos("clive", "MaxWall=1")
         wait_for(lambda: run.moves(), 60, "a move")
         time.sleep(15)
         quiet_slurm.run(["scancel", *map(str, theirs)])
