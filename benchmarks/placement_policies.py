@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from benchmarks.placement_scenarios import Scenario
-from tilewright.placement.dispatcher import MOST_MOVES
 from tilewright.placement.jobs import KINDS, Kind
+from tilewright.placement.pending import MOST_MOVES
 from tilewright.placement.policy import AIMS, decide, restarts
 from tilewright.placement.preview import ClusterView, Policy
 from tilewright.placement.sizing import margin_of

@@ -56,7 +56,54 @@ def stated_shape_of(job: Any) -> Shape:
     if per_cpu_mb:
         mem_mb = per_cpu_mb * cpus
     runtime_min = _integer(resources.get("runtime")) or _RUNTIME_MIN
-    return Shape(max(1, cpus), mem_mb or _MEM_MB, gpus_of(resources), runtime_min)
+    gpus = gpus_of(resources)
+    return Shape(
+        max(1, cpus), mem_mb or _MEM_MB, gpus, runtime_min,
+        features=features_of(resources), gpu_type=gpu_type_of(resources) if gpus else "",
+        licences=licences_of(resources),
+    )  # fmt: skip
+
+
+def features_of(resources: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the features of nodes that a job states; of a choice between some, none.
+
+    Examples
+    --------
+    >>> features_of({"constraint": "avx&ib"}), features_of({"slurm_extra": "-C 'a|b'"})
+    (('avx', 'ib'), ())
+    """
+    extra = str(resources.get("slurm_extra") or "")
+    option = re.search(r"(?<![\w-])(?:--constraint[= ]|-C ?)'?\"?([^\s'\"]+)", extra)
+    text = str(resources.get("constraint") or (option[1] if option else ""))
+    return tuple(text.split("&")) if re.fullmatch(r"[\w.-]+(&[\w.-]+)*", text) else ()
+
+
+def licences_of(resources: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    """Return the licences that a job states as an option of sbatch; of a choice between some, none.
+
+    Examples
+    --------
+    >>> licences_of({"slurm_extra": "-L matlab:2,ansys"}), licences_of({})
+    ((('matlab', 2), ('ansys', 1)), ())
+    """
+    extra = str(resources.get("slurm_extra") or "")
+    option = re.search(r"(?<![\w-])(?:--licenses[= ]|-L ?)'?\"?([\w.@:,-]+)(?![^\s'\"])", extra)
+    found = [part.partition(":") for part in option[1].split(",")] if option else []
+    return tuple((name, int(count) if count.isdigit() else 1) for name, _, count in found)
+
+
+def gpu_type_of(resources: Mapping[str, Any]) -> str:
+    """Return the type of GPU that a job states; empty for any.
+
+    Examples
+    --------
+    >>> gpu_type_of({"gpu_model": "a100"}), gpu_type_of({"gres": "gpu:h100:2"}), gpu_type_of({})
+    ('a100', 'h100', '')
+    """
+    text = f"{resources.get('gres') or ''} {resources.get('slurm_extra') or ''}"
+    named = re.search(r"gpu:([A-Za-z][\w.-]*)|(?:--gpus|-G)[= ]([A-Za-z][\w.-]*):", text)
+    found = resources.get("gpu_model") or (named and (named[1] or named[2])) or ""
+    return str(found)
 
 
 def gpus_of(resources: Mapping[str, Any]) -> int:

@@ -150,6 +150,14 @@ def test_partitions_that_are_too_short_or_refuse_an_account(tmp_path: Path) -> N
     assert next(iter(check_partitions(none))).text.startswith("there is none with GPUs")
 
 
+def test_a_spent_budget_is_named(tmp_path: Path) -> None:
+    spent = USE.replace(" GrpTRES=", " GrpTRESMins=cpu=600(600) GrpTRES=", 1)
+    cluster = cluster_of(tmp_path, None, **{"flags=qos": spent})
+    found = {check.text: check.state for check in check_accounts(cluster)}
+    assert found["clive: left are 0 CPU-hours of 10 CPU-hours (QOS clive)"] == "warning"
+    assert "maigan: 2 GPU + 5 CPU slots" in found
+
+
 def test_accounts_of_unknown_use_take_no_job(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path)
     unknown = replace(cluster.survey.accounts[0], used=None)

@@ -62,6 +62,10 @@ def test_jobs_go_to_gpu_and_cpu_slots_and_end_before_gpus_alone(tmp_path: Path) 
     assert found.all_free_s <= found.finish_s
     busy_s = sum(pool.busy_s for pool in found.pools)
     assert busy_s == pytest.approx(rules["stitch"].gpu * 120 + rules["stitch"].cpu * 600)
+    used = {use.account: (use.cpu_hours, use.gpu_hours) for use in found.use}
+    assert used.keys() == {"", "clive", "maigan"}  # jobs without a slot may be anywhere
+    assert sum(gpu for _, gpu in used.values()) == pytest.approx(rules["stitch"].gpu * 120 / 3600)
+    assert used[""][0] == pytest.approx(60 * 30 / 3600)
 
 
 def test_where_nothing_is_free_the_end_is_not_known(tmp_path: Path) -> None:
@@ -91,6 +95,7 @@ def test_the_table_has_80_columns_and_the_json_all_of_it(tmp_path: Path) -> None
     shown = text_of(found)
     assert shown.startswith("120 jobs to do for registration, qc\n")
     assert "(GPUs only: 30 min, lower bound" in shown
+    assert " GPU-hours on clive\n" in shown
     assert max(map(len, shown.splitlines())) <= 80
     assert "\x1b" not in shown
     numbers = json.loads(json.dumps(asdict(found)))

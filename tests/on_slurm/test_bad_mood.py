@@ -95,7 +95,7 @@ def test_on_a_full_cluster_jobs_wait_in_the_queue_and_a_held_one_is_said(run: Cl
     theirs = fill(slurm)
     process = run.prepare(jobs=8, seconds=QUICK, site={"patience_s": 4}).start()
     wait_for(lambda: len(run.pending()) == 4, 90, "four pending jobs")
-    wait_for(lambda: "jobs of others go first" in run.log, 60, "that others go first")
+    wait_for(lambda: "pend: " in run.log, 60, "why they pend")
     first = run.pending()[0]
     slurm.run(["scontrol", "hold", str(first)])
     slurm.run(["scancel", *map(str, theirs)])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from tilewright.commands.accounts import as_json, print_survey
 from tilewright.placement.cluster import Cluster, Note, Survey, SurveyError, survey
 from tilewright.placement.routing import Plan
 from tilewright.placement.site import Site, read_site
+from tilewright.slurm.parse import parse_partitions
+from tilewright.slurm.partitions import why_not
 from tilewright.slurm.query import Unknown
 from tilewright.slurm.records import GPU_TYPE
 
@@ -59,13 +63,20 @@ def test_one_sacctmgr_and_a_cache(recorded: Recorded, tmp_path: Path) -> None:
     asking = client(recorded, tmp_path, now)
     for _ in range(3):
         survey(asking, 1001, Site())
-    assert recorded.asked == ["partition", "sacctmgr", "flags=qos", "node"]
+    assert recorded.asked == [
+        "partition",
+        "sacctmgr",
+        "flags=qos",
+        "node",
+        "reservation",
+        "licenses",
+    ]
     now[0] = 31.0
     survey(asking, 1001, Site())
-    assert recorded.asked[4:] == ["flags=qos", "node"]
+    assert recorded.asked[6:] == ["flags=qos", "node"]
     now[0] = 61.0
     survey(asking, 1001, Site())
-    assert recorded.asked[6:] == ["flags=qos", "node"]
+    assert recorded.asked[8:] == ["flags=qos", "node"]
 
 
 def test_limits_of_a_dead_slurmdbd_are_the_last_good_ones_and_said_to_be_old(
@@ -131,7 +142,7 @@ def limited() -> Recorded:
         " MaxTRESPA=cpu=40(7)} User Limits= 1001={MaxJobsPU=2(1) MaxJobsAccruePU=N(1)"
         " MaxSubmitJobsPU=5(4) MaxTRESPU=cpu=9(5)}"
     )
-    limits = f"{LIMITS}part|cpu=64|cpu=16|cpu=9|12||2|5|1-00:00:00||cpu=40|3|\n"
+    limits = f"{LIMITS}part|cpu=64|cpu=16|cpu=9|12||2|5|1-00:00:00||cpu=40|3|||||\n"
     return Recorded({"sacctmgr": limits, "flags=qos": use, "partition": own, "node": NODES})
 
 
@@ -185,9 +196,9 @@ def test_use_is_seen_in_the_queue_where_slurm_refuses_but_not_where_it_is_silent
 
 
 def test_accounts_of_other_clusters_are_not_ours(limited: Recorded, tmp_path: Path) -> None:
-    rows = [line for line in LIMITS.splitlines() if line.count("|") == 13]
-    here = [f"{line[:-1]}hpg|" for line in rows]
-    there = [f"{line[:-1].replace('clive', 'elsewhere')}other|" for line in rows]
+    rows = [line for line in LIMITS.splitlines() if line.count("|") == 17]
+    here = [f"{line[:-5]}hpg|||||" for line in rows]
+    there = [f"{line[:-5].replace('clive', 'elsewhere')}other|||||" for line in rows]
     rest = [line for line in LIMITS.splitlines() if line not in rows]
     limited.answers["sacctmgr"] = "\n".join([*here, *there, *rest])
     limited.answers["config"] = "SLURM_VERSION = 22.05\nClusterName             = hpg\n"
@@ -214,3 +225,56 @@ def test_a_slurm_without_accounts_is_one_account_that_its_nodes_bound(
     assert found.unknown() is None
     plan = Plan(Rules({"work": {"cpu": CPU}}), cluster=Cluster(Site(), asking, 1001, found))
     assert plan.routed("work")["slurm_account"]({}, 1) is None
+
+
+def test_what_is_left_of_budgets_is_shown_in_hours(recorded: Recorded, tmp_path: Path) -> None:
+    recorded.answers["flags=qos"] = USE.replace(
+        " GrpTRES=", " GrpWall=N(3.5) GrpTRESMins=cpu=6000(300),gres/gpu=120(120)"
+        " GrpTRESRunMins=cpu=N(60),node=N(9) GrpTRES=", 1,
+    )  # fmt: skip
+    found = survey(client(recorded, tmp_path), 1001, Site())
+    shown = text_of(found)
+    assert "left on clive: 94 CPU-hours of 100 CPU-hours (QOS clive)" in shown
+    assert "left on clive: 0 GPU-hours of 2 GPU-hours (QOS clive)" in shown
+    assert "left on maigan" not in shown
+    cpu, gpu = as_json(found)["accounts"][1]["budgets"]
+    assert (cpu["name"], cpu["limit"], cpu["used"], cpu["left"]) == ("cpu/min", 6000, 360, 5640)
+    assert gpu["left"] == 0
+    slots = {pool.name: pool.slots for pool in found.pools["shared"]}
+    assert "clive_gpu" not in slots  # no minute of a GPU is left
+    assert "clive_cpu" not in slots  # nor 20 hours of 8 CPUs, the site's largest job
+
+
+def test_partitions_of_other_groups_or_of_several_nodes_are_not_chosen(
+    recorded: Recorded, tmp_path: Path
+) -> None:
+    known = {p.name: p for p in parse_partitions(PARTITIONS)}
+    gpu = known["hpg-b200"]
+    assert why_not(replace(gpu, allow_groups=("staff",)), frozenset({"ada"})).endswith(
+        "only, and you are in none of them"
+    )
+    assert not why_not(replace(gpu, allow_groups=("staff",)), frozenset({"ada", "staff"}))
+    assert not why_not(replace(gpu, allow_groups=("staff",)), None)  # root, or nobody says
+    recorded.answers["partition"] = PARTITIONS.replace(
+        "Default=NO", "Default=NO MinNodes=2 MaxNodes=4"
+    )
+    assert survey(client(recorded, tmp_path), 1001, Site()).partitions["gpu"] is None
+    named = Site.model_validate({"partitions": {"gpu": "hpg-b200"}})
+    (note,) = survey(client(recorded, tmp_path / "b"), 1001, named).notes
+    assert "hpg-b200 is of no use: it takes jobs of 2 nodes at least" in note.text
+
+
+def test_a_reservation_that_begins_before_a_job_could_end_closes_its_nodes(
+    recorded: Recorded, tmp_path: Path
+) -> None:
+    begins = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(1000 + 3600))
+    recorded.answers["reservation"] = (
+        f"ReservationName=m StartTime={begins} EndTime=2030-01-01T00:00:00 Nodes=c[1-2] NodeCnt=2"
+        " Flags=MAINT,SPEC_NODES State=INACTIVE\n"
+    )
+    found = survey(client(recorded, tmp_path), 1001, Site())
+    assert found.nodes is not None
+    assert {node.name: node.free_min for node in found.nodes} == {"b1": None, "c1": 60, "c2": 60}
+    recorded.answers["reservation"] = Unknown("scontrol", "Access/permission denied")
+    found = survey(client(recorded, tmp_path / "b"), 1001, Site())
+    assert found.notes[0].text.startswith("reservations are not known")

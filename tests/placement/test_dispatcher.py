@@ -9,19 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.placement_rules import CPU, GPU, LIMIT, Rules, account, room
-from tests.support.recorded import USE, Recorded, cluster_with, queue_line
+from tests.support.dispatched import DOWN, RULES, dispatcher, full, nodes, pending, with_nodes
+from tests.support.placement_rules import CPU, GPU, LIMIT, account, room
+from tests.support.recorded import Recorded, cluster_with, queue_line
 from tilewright.placement.capacity import Capacity
 from tilewright.placement.dispatcher import Dispatcher
 from tilewright.placement.jobs import Fixed, Job, Kind, Place, Task
-from tilewright.placement.ledger import Ledger, read_ledger
+from tilewright.placement.ledger import read_ledger
 from tilewright.placement.round import Round
 from tilewright.placement.routing import Plan
 from tilewright.slurm.jobs import SlurmJob
 from tilewright.slurm.query import Unknown
-
-RULES = Rules({"work": {"gpu": GPU, "cpu": CPU}}, seconds=600)
-DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
 
 
 def test_the_place_that_ends_a_pending_job_soonest(tmp_path: Path) -> None:
@@ -43,45 +41,6 @@ def test_the_place_that_ends_a_pending_job_soonest(tmp_path: Path) -> None:
     fixed = replace(task, job=replace(job, fixed=Fixed("a")))
     assert sooner(fixed, both, 60.0) is None
     assert sooner(task, room(), 9999.0) is None
-
-
-def dispatcher(queue: str | Unknown, folder: Path, sent: int, ready: int) -> Dispatcher:
-    """Return a run with jobs sent to GPUs, of which ``queue`` tells, and ready ones."""
-    cluster, _ = cluster_with(queue, folder)
-    plan = Plan(RULES, cluster=cluster)
-    made = Dispatcher(cluster, plan, Ledger(folder / "ledger.jsonl"), "/data/run", lambda: 5000.0)
-    made.load(
-        Job(
-            f"rule_work_wildcards_{i}",
-            "work",
-            ("gpu", "cpu"),
-            nominal_s=600.0,
-            wildcards={"i": i},
-        )
-        for i in range(sent + ready)
-    )
-    for task in list(made.tasks.values())[:sent]:
-        task.place = Place("clive", None, "hpg-b200", "gpu", GPU, "clive_gpu")
-        task.sent_s = 4900.0
-    return made
-
-
-def full(run: Dispatcher) -> Dispatcher:
-    """Have others hold the GPUs of the account that jobs were sent to."""
-    recorded = run.cluster.client.run
-    assert isinstance(recorded, Recorded)
-    recorded.answers["flags=qos"] = USE.replace("gres/gpu=3(1)", "gres/gpu=3(3)")
-    run.cluster.client.forget()
-    return run
-
-
-def pending(count: int, reason: str) -> str:
-    return "\n".join(
-        queue_line(JobID=str(20 + i), State="PENDING", Account="clive", Partition="hpg-b200",
-                   WorkDir="/data/run", Comment=f"rule_work_wildcards_{i}", Reason=reason,
-                   **{"tres-alloc": "cpu=8,mem=100M,node=1,gres/gpu=1"})
-        for i in range(count)
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("reason", [DOWN, "Priority", "ReqNodeNotAvail, UnavailableNodes:b1"])
@@ -136,7 +95,10 @@ def test_a_run_does_not_fill_what_another_run_has_just_taken(tmp_path: Path) -> 
         ("Priority", 900, True, True),
         ("InvalidQOS", 1, True, True),
         ("JobHeldAdmin", 9000, True, False),
-        ("JobArrayTaskLimit", 9000, True, False),
+        ("JobArrayTaskLimit", 239, True, False),  # nobody knows it: four times the patience
+        ("JobArrayTaskLimit", 241, True, True),
+        ("Licenses", 9000, True, False),
+        ("QOSGrpCPUMinutesLimit", 100, True, True),
     ],
 )
 def test_a_job_that_pends_in_vain_is_cancelled_and_placed_again(
@@ -183,26 +145,6 @@ def test_a_dead_node_counts_for_the_kind_that_it_died_under(tmp_path: Path) -> N
     found = run.capacity()
     assert not isinstance(found, Unknown)
     assert not any(kind == "gpu" for _, kind in found.closed)
-
-
-def nodes(gpus_free: int, state: str = "MIXED") -> str:
-    """Return what scontrol says of one node of each partition; the other's CPUs are free."""
-    lines = (
-        ("b1", "hpg-b200", state, "cpu=112,mem=2000G,gres/gpu=8", f"gres/gpu={8 - gpus_free}"),
-        ("c1", "hpg-default", "IDLE", "cpu=256,mem=2000G", ""),
-    )
-    return "\n".join(
-        f"NodeName={n} State={s} Partitions={p} CfgTRES={total} AllocTRES={used}"
-        for n, p, s, total, used in lines
-    )
-
-
-def with_nodes(run: Dispatcher, said: str) -> Dispatcher:
-    recorded = run.cluster.client.run
-    assert isinstance(recorded, Recorded)
-    recorded.answers["node"] = said
-    run.cluster.client.forget()
-    return run
 
 
 @pytest.mark.parametrize(("said", "kind"), [(nodes(8), "gpu"), (nodes(0), "cpu"),

@@ -18,6 +18,8 @@ from tilewright.placement.routing import Plan
 from tilewright.slurm.jobs import Cause
 
 JOB = Job("rule_a", "a", ("cpu",), wildcards={})
+#: That are nobody's fault.
+FREE = ("preempted", "budget", "refused")
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 
@@ -59,11 +61,11 @@ def test_only_errors_of_the_job_itself_give_up(cause: Cause, words: str, node: s
     twice = next_try(once.past, cause, words, node)
     assert not once.give_up
     assert twice.give_up == (cause == "error")
-    assert once.free == twice.free == (cause in ("preempted", "refused"))
+    assert once.free == twice.free == (cause in FREE)
     assert twice.past.causes == (f"{cause}: {words}",) * 2
 
 
-@pytest.mark.parametrize(("cause", "most"), [("preempted", 10), ("refused", 3)])
+@pytest.mark.parametrize(("cause", "most"), [("preempted", 10), ("budget", 10), ("refused", 3)])
 def test_what_is_nobodys_fault_is_free_for_so_many_times(cause: Cause, most: int) -> None:
     past, free = Past(), []
     for _ in range(12):
@@ -80,7 +82,7 @@ def test_a_move_is_free_unless_the_job_failed_by_itself_meanwhile(
     past = Past(memory, 0, ("error: before",))
     found = next_try(past, cause, "words", "c1", moved=True)
     own = cause in ("cancelled", "unknown")
-    assert found.free == (own or cause in ("preempted", "refused"))
+    assert found.free == (own or cause in FREE)
     assert (found.past == past) == own
     if not own:
         assert found == next_try(past, cause, "words", "c1")
@@ -108,14 +110,16 @@ def test_most_memory_is_that_of_the_accounts_a_job_may_use() -> None:
     small, large = account("a", limit={"mem": 150}), account("b", limit={"mem": 250})
     per_user = replace(account("c", limit={"mem": 900}), limit_per_user={"mem": 130})
     per_job = replace(account("d", limit={"mem": 900}), limit_per_job={"mem": 70})
-    assert memory_limit_mb(JOB, [small, large], None) == 250
-    assert memory_limit_mb(replace(JOB, fixed=Fixed("a")), [small, large], None) == 150
-    assert memory_limit_mb(JOB, [per_user, per_job], None) == 130
-    assert memory_limit_mb(JOB, [small, account("e")], None) is None
+    assert memory_limit_mb(JOB, [small, large], [None]) == 250
+    assert memory_limit_mb(replace(JOB, fixed=Fixed("a")), [small, large], [None]) == 150
+    assert memory_limit_mb(JOB, [per_user, per_job], [None]) == 130
+    assert memory_limit_mb(JOB, [small, account("e")], [None]) is None
     elsewhere = replace(large, partitions=("turin",))
-    assert memory_limit_mb(JOB, [small, elsewhere], partition("cpu")) == 150
+    assert memory_limit_mb(JOB, [small, elsewhere], [partition("cpu")]) == 150
     bound = replace(partition("cpu"), limit={"mem": 40}, qos="part")
-    assert memory_limit_mb(JOB, [small, large], bound) == 40
+    assert memory_limit_mb(JOB, [small, large], [bound]) == 40
+    wide = replace(partition("big"), limit={"mem": 400}, qos="big")
+    assert memory_limit_mb(JOB, [small, large], [bound, wide]) == 400
 
 
 def nothing(cause: Cause, job: Job = JOB, **place: Any) -> str:
@@ -137,6 +141,8 @@ def test_a_job_that_had_all_there_is_is_not_tried_again() -> None:
     able = replace(JOB, kinds=("gpu", "cpu"))
     assert not nothing("time", able, runtime_min=600, gpu=partition("gpu"))
     assert "longest" in nothing("time", able, runtime_min=600)
+    long = replace(partition("gpu"), max_time_min=900)
+    assert not nothing("time", able, runtime_min=600, gpu=long)
     assert not nothing("error", mem_mb=9000, runtime_min=9000)
 
 

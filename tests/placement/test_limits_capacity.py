@@ -15,10 +15,11 @@ from tests.support.recorded import cluster_with
 from tilewright.placement.capacity import Capacity, Claim, capacity_now
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.jobs import Fixed, Job, Kind, Past, Place, Shape, Task
-from tilewright.placement.limits import Sharing, needs
+from tilewright.placement.limits import Sharing
+from tilewright.placement.needs import needs
 from tilewright.placement.round import Round
 from tilewright.placement.routing import Plan
-from tilewright.slurm.accounts import COUNTED, Account
+from tilewright.slurm.accounts import LIMITED, Account
 from tilewright.slurm.jobs import SlurmJob
 from tilewright.slurm.records import JOBS, Partition
 
@@ -76,9 +77,18 @@ _tres = st.fixed_dictionaries(
         "gres/gpu": st.integers(0, 4),
     },
 )
+#: A job of 8 CPUs and an hour is charged 480.
+_budgets = st.fixed_dictionaries(
+    {},
+    optional={"cpu/min": st.integers(0, 3000), "gres/gpu/min/running": st.integers(0, 200)},
+)
+_spent = st.fixed_dictionaries(
+    {"cpu/min": st.integers(0, 600), "gres/gpu/min/running": st.integers(0, 60)}
+)
 _all_tres = st.fixed_dictionaries(
     {"cpu": st.integers(0, 10), "mem": st.integers(0, 100), "gres/gpu": st.integers(0, 1)}
 )
+_used = st.builds(dict.__or__, _all_tres, _spent)
 _most = st.sampled_from([None, None, None, *range(1, 8)])
 _few = st.sampled_from([None, 0, 0, 1, 2])
 _names = st.sampled_from("abc")
@@ -89,8 +99,8 @@ def _accounts(draw: st.DrawFn) -> list[Account]:
     return [
         account(
             name,
-            limit=draw(_tres),
-            used=draw(st.one_of(*[_all_tres] * 6, _tres, st.none())),
+            limit=draw(_tres) | draw(st.one_of(st.just({}), _budgets)),
+            used=draw(st.one_of(*[_used] * 6, _tres, st.none())),
         )
         for name in "abc"
     ]
@@ -169,6 +179,7 @@ def questions(draw: st.DrawFn) -> Question:
                     ),
                 ),
                 past=Past(draw(st.integers(0, 2)), 0, (), frozenset(draw(st.sets(_names)))),
+                left=draw(st.sampled_from([set(), set(), {("a", "gpu"), ("b", "cpu")}])),
             )
             for n in range(draw(st.integers(1, 12)))
         ],
@@ -194,7 +205,7 @@ def left_of(question: Question, one: Account) -> dict[str, int]:
         if claim.account == one.name:
             promised.update(claim.tres)
     left = {}
-    for tres in COUNTED:
+    for tres in LIMITED:
         used, mine = (one.used or {}).get(tres, 0), (one.mine or {}).get(tres, 0)
         most = min(one.limit.get(tres, BIG) - used, one.limit_per_user.get(tres, BIG) - mine)
         left[tres] = max(0, most - promised[tres])
@@ -213,7 +224,7 @@ def closed_kinds(question: Question, one: Account) -> set[Kind]:
         hopeless = never_runs(job, one)
         waits = job.state in ("PENDING", "CONFIGURING") and job.reason in GROUP_REASONS
         if job.account == one.name and waits and not hopeless:
-            kinds |= {"gpu"} if job.reason == "QOSGrpGRES" else {"gpu", "cpu"}
+            kinds |= {"gpu"} if "GRES" in job.reason else {"gpu", "cpu"}
     return kinds
 
 
@@ -232,7 +243,7 @@ def test_starts_never_exceed_any_limit_and_every_ready_job_starts_or_has_a_reaso
         for start in here:
             asked.update(needs(start.place.shape, 1))
         left = left_of(question, one)
-        for tres in (*COUNTED, *JOBS) if here else ():
+        for tres in (*LIMITED, *JOBS) if here else ():
             assert asked[tres] <= left[tres], (one, tres)
         assert not {start.place.kind for start in here} & closed_kinds(question, one)
     for start in found.placements:
@@ -244,6 +255,8 @@ def test_starts_never_exceed_any_limit_and_every_ready_job_starts_or_has_a_reaso
         assert (place.shape.gpus > 0) == (place.kind == "gpu")
         assert place.kind == "cpu" or not found.plan.estimates.is_small(task.job)
         assert task.job.fixed.account in (None, place.account)
+        allowed = {(account, kind) for account, kind, _ in found.places(task)}
+        assert (place.account, place.kind) in allowed
         assert place.shape.cpus == task.job.fixed.cpus or task.job.fixed.cpus is None
         assert place.partition == where.name
         assert where.allow_accounts is None or one.name in where.allow_accounts

@@ -136,7 +136,7 @@ def test_an_account_whose_use_is_not_known_takes_nothing() -> None:
 def test_a_group_limit_on_which_a_job_pends_closes_what_waits_for_the_same(reason: str) -> None:
     job = SlurmJob(7, "PENDING", "a", tres={"cpu": 1}, reason=reason)
     found = room(account("a", limit=LIMIT), account("b", limit=LIMIT), waiting=(job,))
-    only_gpu = reason.endswith("GRES")
+    only_gpu = "GRES" in reason
     assert not found.fits("a", "gpu", GPU)
     assert found.fits("a", "cpu", CPU) == only_gpu
     assert found.closed["a", "gpu"] == f"job 7 pends there: {reason}"

@@ -19,6 +19,7 @@ from tilewright.placement.preflight import before_run, check_sizes, deal_with_st
 from tilewright.placement.routing import Plan
 from tilewright.placement.site import Site
 from tilewright.slurm.accounts import Account
+from tilewright.slurm.nodes import Node
 from tilewright.slurm.query import SlurmClient, Unknown
 from tilewright.slurm.records import Partition
 
@@ -34,8 +35,10 @@ def check(
     accounts: list[Account],
     places: dict[Kind, Partition | None] = PLACES,
     shapes: dict[Kind, Shape] | None = None,
+    nodes: tuple[Node, ...] | None = None,
 ) -> None:
-    capacity = capacity_now(accounts, [], [], mode="shared", utilisation=1.0, partitions=places)
+    capacity = capacity_now(accounts, [], [], mode="shared", utilisation=1.0, partitions=places,
+                            nodes=nodes)  # fmt: skip
     plan = Plan(Rules({"work": shapes or {"gpu": GPU, "cpu": CPU}}))
     check_sizes(tasks, capacity, plan.estimates)
 
@@ -257,3 +260,55 @@ def test_memory_that_no_account_has_is_refused_and_not_cut(tmp_path: Path) -> No
     assert plan.estimates.shape_of(task, "cpu", small).mem_mb == 500
     with pytest.raises(PlacementError, match="mem=500 and account a has 400"):
         check_sizes([task], small, plan.estimates)
+
+
+def test_partitions_that_take_no_account_and_nodes_that_hold_no_job_are_refused(
+    cluster: Cluster,
+) -> None:
+    one = account("a")
+    denied = {**PLACES, "cpu": replace(partition("c"), deny_accounts=("a",))}
+    with pytest.raises(PlacementError, match="account a may not use partition c"):
+        check(cluster, [task(kinds=("cpu",))], [one], denied)
+    whole = replace(partition("c"), whole_nodes=True, whole={"cpu": 96})
+    small = account("a", limit={"cpu": 48})
+    with pytest.raises(PlacementError, match="a whole node with cpu=96 and account a has 48"):
+        check(cluster, [task(kinds=("cpu",))], [small], {**PLACES, "cpu": whole})
+    down = Node("c1", ("c",), False, "DOWN", {"cpu": 8, "mem": 900}, {"cpu": 8, "mem": 900})
+    check(cluster, [task(kinds=("cpu",))], [one], nodes=(down,))  # it may come up again
+    with pytest.raises(PlacementError, match="no node of partition c has 9 CPUs, 48 MB"):
+        check(cluster, [task(Fixed(cpus=9), kinds=("cpu",))], [one], nodes=(down,))
+    featured: dict[Kind, Shape] = {"cpu": replace(CPU, features=("avx",))}
+    with pytest.raises(PlacementError, match="8 CPUs, 48 MB, feature avx"):
+        check(cluster, [task(kinds=("cpu",))], [one], shapes=featured, nodes=(down,))
+
+
+def test_a_budget_that_cannot_end_a_job_is_refused_but_not_for_what_comes_back(
+    cluster: Cluster,
+) -> None:
+    used = {"cpu": 0, "mem": 0, "gres/gpu": 0, "cpu/min": 900}
+    spent = account("a", limit={"cpu/min": 1000}, used={**used, "cpu/min/spent": 900})
+    with pytest.raises(PlacementError, match=r"8 CPU-hours and account a has 1\.67 CPU-hours left"):
+        check(cluster, [task(kinds=("cpu",))], [spent])
+    check(cluster, [task(kinds=("cpu",))], [replace(spent, used={**used, "cpu/min/spent": 9})])
+    check(cluster, [task(kinds=("cpu",))], [spent, account("b")])
+
+
+def test_licences_that_are_not_there_are_refused() -> None:
+    shape = replace(CPU, licences=(("matlab", 2),))
+    plan = Plan(Rules({"work": {"cpu": shape}}))
+    one = [task(kinds=("cpu",))]
+    for there, refused in (({"matlab": 1}, 1), ({}, 0), ({"matlab": 2}, None), (None, None)):
+        capacity = capacity_now([account("a")], [], [], mode="shared", utilisation=1.0,
+                                partitions=PLACES, licences=there)  # fmt: skip
+        if refused is None:
+            check_sizes(one, capacity, plan.estimates)
+            continue
+        with pytest.raises(PlacementError, match=f"2 of licence matlab and there are {refused}"):
+            check_sizes(one, capacity, plan.estimates)
+
+
+def test_an_account_whose_use_is_not_known_yet_may_take_it(cluster: Cluster) -> None:
+    small, large = account("a", limit={"cpu": 4}), account("b", limit={"cpu": 99}, used=None)
+    check(cluster, [task(kinds=("cpu",))], [small, large])
+    with pytest.raises(PlacementError, match="cpu=8 and account a has 4"):
+        check(cluster, [task(kinds=("cpu",))], [small])

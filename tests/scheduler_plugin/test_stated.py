@@ -33,6 +33,18 @@ def job(threads: int = 1, rule: str = "work", wildcards: Any = None, **resources
     )  # fmt: skip
 
 
+def test_features_and_gpu_types_are_stated_in_any_words() -> None:
+    found = stated_shape_of(job(constraint="avx&ib", gpu=1, gpu_model="a100"))
+    assert (found.features, found.gpu_type) == (("avx", "ib"), "a100")
+    found = stated_shape_of(job(slurm_extra="--constraint='big' --gres=gpu:h100:2"))
+    assert (found.features, found.gpu_type, found.gpus) == (("big",), "h100", 2)
+    found = stated_shape_of(job(slurm_extra="--qos=x --licenses=matlab:2"))
+    assert found.licences == (("matlab", 2),)
+    assert stated_shape_of(job(slurm_extra="-L 'a|b'")).licences == ()
+    found = stated_shape_of(job(constraint="[rack1|rack2]", gpu_model="a100"))
+    assert (found.features, found.gpu_type) == ((), "")  # no GPU is asked for
+
+
 class Tbd:
     """A value that is not known before the input is there."""
 

@@ -17,10 +17,10 @@ from tilewright.slurm.jobs import (
     cause_of,
     node_of,
     parse_queue,
-    parse_time_s,
     usage_of_queue,
     why_pending,
 )
+from tilewright.slurm.parse import parse_time_s
 from tilewright.slurm.records import GPU_TYPE
 
 
@@ -33,17 +33,17 @@ def padded(*cells: str) -> str:
 
 QUEUE = "\n".join([
     padded("8", "PENDING", "maigan", "maigan", "hpg-b200", "kuser",
-           "cpu=1,mem=100M,node=1,billing=1,gres/gpu=3", "N/A", "N/A", "", "QOSGrpGRES",
+           "cpu=1,mem=100M,node=1,billing=1,gres/gpu=3", "N/A", "N/A", "", "QOSGrpGRES", "5:00",
            "/data/a|b é \"c\"", "wrap", "(null)"),
     padded("6", "RUNNING", "clive", "clive", "hpg-default", "kuser",
            "cpu=8,mem=48G,node=1,billing=8", "2026-11-21T10:31:26", "2026-11-21T10:41:26", "c1",
-           "None", "/data/a run", "9e7b9b5b", "rule_work_wildcards_1"),
+           "None", "10:00", "/data/a run", "9e7b9b5b", "rule_work_wildcards_1"),
     padded("11", "NODE_FAIL", "clive", "clive", "hpg-turin", "kuser",
            "cpu=1,mem=100M,node=1,billing=1", "2026-11-21T10:31:26", "2026-11-21T10:31:32", "t1",
-           "NodeDown", "/data/run", "wrap", "rule_a|b_wildcards_x"),
+           "NodeDown", "1-00:00:00", "/data/run", "wrap", "rule_a|b_wildcards_x"),
     padded("14", "PENDING", "clive", "clive", "hpg-b200,hpg-turin", "kuser", "cpu=1", "N/A", "N/A",
            "", "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority"
-           " partitions", "/data/run", "wrap", ""),
+           " partitions", "UNLIMITED", "/data/run", "wrap", ""),
 ])  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def test_the_queue_with_padded_cells_and_separators_in_the_comment() -> None:
     assert pending == SlurmJob(
         8, "PENDING", "maigan", "maigan", "hpg-b200", "kuser",
         {"cpu": 1, "mem": 100, "node": 1, "billing": 1, "gres/gpu": 3}, None, None, "",
-        "QOSGrpGRES", "/data/a|b é \"c\"", "wrap", "(null)",
+        "QOSGrpGRES", "/data/a|b é \"c\"", "wrap", "(null)", 5,
     )  # fmt: skip
     assert running.start_s == time.mktime((2026, 11, 21, 10, 31, 26, 0, 0, -1))
     assert running.end_s is not None
@@ -82,7 +82,7 @@ def test_other_lines_are_no_jobs(text: str) -> None:
 
 
 _pieces = st.lists(
-    st.sampled_from([*QUEUE.splitlines(), *QUEUE.split("|"), "|", "|||||||||||||", "\n", "7", "²",
+    st.sampled_from([*QUEUE.splitlines(), *QUEUE.split("|"), "|", "||||||||||||||", "\n", "7", "²",
                      "=", ",", "cpu=", "2026-02-30T00:00:00", "(null)", "\x00"]),
     max_size=30,
 ).map("".join)  # fmt: skip
@@ -145,6 +145,16 @@ def test_causes(state: str, reason: str, code: str, derived: str, cause: Cause) 
     assert (reason in said) == (reason != "None")
 
 
+def test_what_ends_a_job_before_its_own_time_limit_is_a_budget() -> None:
+    said = details("TIMEOUT", "TimeLimit", "0:0", "0:0")
+    assert cause_of(said)[0] == "time"
+    early = said.replace("RunTime=00:10:01", "RunTime=00:00:31")
+    assert cause_of(early)[0] == "budget"
+    words = "Job_is_at_or_exceeds_QOS_clive's_group_max_TRES(cpu)_minutes_of_1_with_2"
+    assert cause_of(said.replace("Reason=TimeLimit", f"Reason={words}"))[0] == "budget"
+    assert cause_of(early.replace("JobState=TIMEOUT", "JobState=FAILED"))[0] != "time"
+
+
 def test_nothing_said_is_an_unknown_cause() -> None:
     assert cause_of("") == ("unknown", "")
     assert cause_of("slurm_load_jobs error: Invalid job id specified") == ("unknown", "")
@@ -171,6 +181,19 @@ def test_the_node_of_a_job() -> None:
         ("MaxCpuPerAccount", "limit"),
         ("MaxJobsPerAccount", "limit"),
         ("AssocMaxJobsLimit", "limit"),
+        ("QOSGrpCPUMinutesLimit", "budget"),
+        ("AssocGrpCPURunMinutesLimit", "budget"),
+        ("QOSGrpGRESMinutes", "budget"),
+        ("QOSGrpMemoryRunMinutes", "budget"),
+        ("AssocGrpBillingMinutes", "budget"),
+        ("AssocGrpWallLimit", "budget"),
+        ("QOSMaxCpuMinutesPerJobLimit", "invalid"),
+        ("AssocMaxCpuPerNode", "invalid"),
+        ("MaxMemPerLimit", "invalid"),
+        ("Job's account not permitted to use this partition (cpu denies a including a)", "invalid"),
+        ("Job's QOS not permitted to use this partition (cpu allows b not a)", "invalid"),
+        ("PartitionConfig", "invalid"),
+        ("Licenses", "held"),
         ("InvalidQOS", "invalid"),
         ("InvalidAccount", "invalid"),
         ("PartitionTimeLimit", "invalid"),

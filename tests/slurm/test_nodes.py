@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tilewright.slurm.nodes import Node, parse_nodes, placed
+from tilewright.slurm.nodes import (
+    Node,
+    before_reservations,
+    node_names,
+    open_to,
+    parse_nodes,
+    parse_reservations,
+    placed,
+)
 
 LINE = (
     "NodeName=b1 Arch=x86_64 CoresPerSocket=1 CPUAlloc=8 CPUEfctv=112 CPUTot=112 CPULoad=0.1"
@@ -44,6 +54,53 @@ def test_a_node_that_takes_no_jobs_has_no_room(state: str) -> None:
 @pytest.mark.parametrize("state", ["IDLE", "MIXED", "ALLOCATED", "IDLE+CLOUD", "COMPLETING"])
 def test_a_node_that_is_up_has(state: str) -> None:
     assert node(state).room(JOB, now=False) == 8
+
+
+def test_what_a_node_is_and_whose_it_is() -> None:
+    line = LINE.replace("ActiveFeatures=(null)", "ActiveFeatures=avx,ib")
+    line = line.format(state="MIXED", gpus="", used="").replace(" Port=", " Owner=ada(1001) Port=")
+    (found,) = parse_nodes(line)
+    assert (found.features, found.gpu_types, found.owner) == (("avx", "ib"), ("b200",), "ada")
+    assert open_to("ada", [found]) == [found]
+    (closed,) = open_to("ben", [found])
+    assert (closed.room(JOB, now=True), closed.room(JOB, now=False)) == (0, 8)
+    assert node().owner == ""
+    assert open_to("ben", [node()]) == [node()]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("c1", ["c1"]),
+        ("c[1-3],b1", ["c1", "c2", "c3", "b1"]),
+        ("c[08-10,12]-ib", ["c08-ib", "c09-ib", "c10-ib", "c12-ib"]),
+        ("(null)", []),
+        ("", []),
+    ],
+)
+def test_the_short_form_of_nodes(text: str, names: list[str]) -> None:
+    assert node_names(text) == names
+
+
+def test_reservations_of_whole_nodes() -> None:
+    text = (
+        "ReservationName=m StartTime=2026-11-24T20:27:49 EndTime=2026-11-24T21:27:49"
+        " Duration=01:00:00 Nodes=c[1-2] NodeCnt=2 CoreCnt=256 Flags=MAINT,SPEC_NODES\n"
+        "ReservationName=some StartTime=2026-11-24T20:00:00 Nodes=b1 CoreCnt=4 Flags=\n"
+    )
+    (found,) = parse_reservations(text)
+    assert found.nodes == ("c1", "c2")
+    assert parse_reservations("No reservations in the system") == []
+    c1 = Node("c1", ("c",), True, "IDLE", {}, {})
+    (soon,) = before_reservations([c1], [found], found.start_s - 150)
+    assert soon.free_min == 2
+    assert before_reservations([c1], [found], found.start_s + 1) == [c1]  # its state says so
+
+
+@given(st.text(alphabet="c[]-,0123456789 ()", max_size=30))
+def test_any_text_gives_names_or_nothing(text: str) -> None:
+    assert all(node_names(text))
+    parse_reservations(text)
 
 
 def test_gpus_that_slurm_does_not_count_are_all_taken_to_be_free() -> None:

@@ -8,31 +8,33 @@ from hypothesis import strategies as st
 
 from tilewright.slurm.parse import (
     parse_assoc_mgr,
+    parse_licences,
     parse_minutes,
     parse_partitions,
     parse_sacctmgr,
     parse_tres,
     parse_tres_usage,
 )
-from tilewright.slurm.records import GPU_TYPE
+from tilewright.slurm.records import GPU_TYPE, WALL
 
 SACCTMGR = """\
 sacctmgr: show associations where user=ada format=account,user,...
-clive-b|ada||clive-b|clive-b|||||||||
-clive|ada|hpg-b200|clive,clive-b|clive|||||||||
-clive|ada||clive,clive-b|clive||cpu=64|||20|100|||
-clive|ada||clive,clive-b|clive||cpu=64|||20|100|||
+clive-b|ada||clive-b|clive-b|||||||||||||
+clive|ada|hpg-b200|clive,clive-b|clive|||||||||||||
+clive|ada||clive,clive-b|clive||cpu=64|||20|100|||||||
+clive|ada||clive,clive-b|clive||cpu=64|||20|100|||||||
 sacctmgr: show associations where user= format=account,user,...
-plain|||normal||cpu=16,gres/gpu=1,mem=64G||4||||||
+plain|||normal||cpu=16,gres/gpu=1,mem=64G||4|||||||gres/gpu=30|||
 sacctmgr: show qos format=name,...
-normal||||||||||||
-clive|cpu=104,gres/gpu=3,mem=812G|cpu=64|gres/gpu=2|40|90|10|30|2-00:00:00|DenyOnLimit|cpu=96|8|16
+normal||||||||||||||||
+clive|cpu=104,gres/gpu=3,mem=812G|cpu=64|gres/gpu=2|40|90|10|30|2-00:00:00|DenyOnLimit|cpu=96|8|16|cpu=6000|gres/gpu=90|cpu=480|2-00:00:00
 """
 ASSOC_MGR = (
     "Current Association Manager state\nQOS Records\n"
-    "QOS=clive(2) UsageRaw=0.0 GrpJobs=N(4) GrpJobsAccrue=N(4) GrpSubmitJobs=50(8) GrpWall=N(0.00)"
+    "QOS=clive(2) UsageRaw=0.0 GrpJobs=N(4) GrpJobsAccrue=N(4) GrpSubmitJobs=50(8) GrpWall=20(1.67)"
     " GrpTRES=cpu=40(56),mem=831488(385024),energy=N(0),node=N(2),gres/gpu=3(3)"
-    " GrpTRESMins=cpu=N(0),mem=N(0) MaxWallPJ= Priority=100 Account Limits= clive={MaxJobsPA=N(4)"
+    " GrpTRESMins=cpu=60(26),mem=N(0) GrpTRESRunMins=cpu=N(40),node=N(5) MaxWallPJ="
+    " Priority=100 Account Limits= clive={MaxJobsPA=N(4)"
     " MaxTRESPA=cpu=N(56)} User Limits= 1002={MaxJobsPU=N(2) MaxTRESPU=cpu=N(40),mem=N(286720),"
     "gres/gpu=N(1)} 1001={MaxJobsPU=9(2) MaxTRESPU=cpu=64(16),mem=N(98304),gres/gpu=2(2)}\n"
 )
@@ -73,10 +75,15 @@ def test_sacctmgr_tells_tables_apart_and_lists_each_row_once() -> None:
     ]
     assert associations[2].qos == ("clive", "clive-b")
     assert (associations[2].jobs_per_user, associations[2].submit_per_user) == (20, 100)
-    assert associations[3].tres == {"cpu": 16, "gres/gpu": 1, "mem": 65_536}
+    plain = {"cpu": 16, "gres/gpu": 1, "mem": 65_536}
+    assert associations[3].tres == {**plain, "gres/gpu/min": 30}
     assert [record.name for record in qos] == ["normal", "clive"]
     clive = qos[1]
-    assert clive.tres == {"cpu": 104, "gres/gpu": 3, "mem": 831_488}
+    assert clive.tres == {
+        "cpu": 104, "gres/gpu": 3, "mem": 831_488, "cpu/min": 6000, "gres/gpu/min/running": 90,
+        WALL: 2880,
+    }  # fmt: skip
+    assert clive.tres_per_job == {"cpu": 64, "cpu/min": 480}
     assert clive.tres_per_user == {"gres/gpu": 2}
     assert (clive.jobs, clive.submit, clive.jobs_per_user, clive.submit_per_user) == (
         40,
@@ -93,13 +100,22 @@ def test_sacctmgr_tells_tables_apart_and_lists_each_row_once() -> None:
 def test_live_use_of_everybody_and_of_each() -> None:
     (clive,) = parse_assoc_mgr(ASSOC_MGR)
     assert clive.name == "clive"
-    assert clive.limit == {"cpu": 40, "mem": 831_488, "gres/gpu": 3}
+    assert clive.limit == {"cpu": 40, "mem": 831_488, "gres/gpu": 3, "cpu/min": 60, WALL: 20}
     assert clive.used == {
         "cpu": 56,
         "mem": 385_024,
         "energy": 0,
         "node": 2,
         "gres/gpu": 3,
+        "cpu/min": 66,  # what running jobs may still take is among it
+        "cpu/min/spent": 26,
+        "cpu/min/running": 40,
+        "mem/min": 0,
+        "mem/min/spent": 0,
+        WALL: 6,
+        f"{WALL}/spent": 1,
+        "node/min/running": 5,
+        f"{WALL}/running": 5,
     }
     assert (clive.jobs, clive.submit) == (4, 8)
     assert clive.used_by_uid[1001] == {"cpu": 16, "mem": 98_304, "gres/gpu": 2}
@@ -131,6 +147,12 @@ def test_partitions() -> None:
     assert (gpu.allow_accounts, gpu.up, gpu.default) == (("clive", "maigan"), True, False)
     assert (cpu.qos, cpu.max_time_min, cpu.up, cpu.default) == (None, None, False, True)
     assert cpu.allow_accounts is None
+
+
+def test_licences() -> None:
+    text = "LicenseName=matlab Total=4 Used=1 Free=3 Reserved=0 Remote=no\n"
+    assert parse_licences(text) == {"matlab": 4}
+    assert parse_licences("No licenses configured in Slurm.") == {}
 
 
 @pytest.mark.parametrize(

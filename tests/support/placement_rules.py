@@ -12,7 +12,14 @@ from tilewright.slurm.accounts import COUNTED, Account
 from tilewright.slurm.jobs import SlurmJob
 from tilewright.slurm.records import Partition
 
-GROUP_REASONS = ("QOSGrpGRES", "QOSGrpCpuLimit", "AssocGrpMemLimit", "QOSMaxCpuPerUserLimit")
+GROUP_REASONS = (
+    "AssocGrpCPUMinutesLimit",
+    "QOSGrpGRESMinutes",
+    "QOSGrpGRES",
+    "QOSGrpCpuLimit",
+    "AssocGrpMemLimit",
+    "QOSMaxCpuPerUserLimit",
+)
 GPU, CPU = Shape(8, 100, 1, 60), Shape(8, 50, 0, 60)
 LIMIT = {"cpu": 40, "mem": 400, "gres/gpu": 2}
 

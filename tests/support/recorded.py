@@ -12,13 +12,13 @@ from tilewright.slurm.jobs import JOB_FIELDS
 from tilewright.slurm.query import SlurmClient, Unknown
 
 LIMITS = """\
-brusko|ada||brusko|brusko|||||||||
-clive-b|ada||clive-b|clive-b|||||||||
-clive|ada||clive,clive-b|clive|||||||||
-maigan|ada||maigan,maigan-b|maigan|||||||||
-clive|cpu=104,gres/gpu=3,mem=812G|||||||||||
-maigan|cpu=80,gres/gpu=2,mem=625G|||||||||||
-brusko|cpu=32,gres/gpu=1,mem=250G|||||||||||
+brusko|ada||brusko|brusko|||||||||||||
+clive-b|ada||clive-b|clive-b|||||||||||||
+clive|ada||clive,clive-b|clive|||||||||||||
+maigan|ada||maigan,maigan-b|maigan|||||||||||||
+clive|cpu=104,gres/gpu=3,mem=812G|||||||||||||||
+maigan|cpu=80,gres/gpu=2,mem=625G|||||||||||||||
+brusko|cpu=32,gres/gpu=1,mem=250G|||||||||||||||
 """
 USE = """\
 QOS=clive(2) GrpJobs=N(2) GrpSubmitJobs=N(2) GrpTRES=cpu=104(40),mem=831488(716800),gres/gpu=3(1)\
@@ -41,7 +41,7 @@ NodeName=c2 State=IDLE Partitions=hpg-default CfgTRES=cpu=128,mem=1000G AllocTRE
 #: A job in the words of ``scontrol show job``.
 LINE = (
     "JobId=2 JobName=wrap UserId=kuser(1001) GroupId=kuser(1001) MCS_label=N/A Priority=100000"
-    " Nice=0 Account=clive QOS=clive {ended} RunTime=00:00:00 TimeLimit=00:10:00 TimeMin=N/A"
+    " Nice=0 Account=clive QOS=clive {ended} RunTime=00:10:01 TimeLimit=00:10:00 TimeMin=N/A"
     " SubmitTime=2026-11-21T10:31:26 StartTime=2026-11-21T10:31:26 EndTime=2026-11-21T10:31:26"
     " Deadline=N/A SuspendTime=None SecsPreSuspend=0 Scheduler=Main Partition=hpg-default"
     " AllocNode:Sid=localhost:25621 ReqNodeList=(null) ExcNodeList=(null) NodeList=c1 BatchHost=c1"
@@ -62,9 +62,20 @@ class Recorded:
     asked: list[str] = field(default_factory=list)
 
     def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
-        words = ("flags=qos", "flags=assoc", "partition", "node", "config", argv[0])
+        words = (
+            "flags=qos",
+            "flags=assoc",
+            "partition",
+            "node",
+            "config",
+            "reservation",
+            "licenses",
+            argv[0],
+        )
         word = next(word for word in words if word in argv)
         self.asked.append(word)
+        if word in ("reservation", "licenses") and word not in self.answers:
+            return "No reservations in the system"
         return self.answers.get(word, Unknown(word, "Access/permission denied"))
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tilewright.commands.slurm_here import slurm_wanted
+from tilewright.placement.budgets import Budget, budgets
 from tilewright.placement.cluster import Survey, SurveyError, survey
 from tilewright.placement.jobs import Kind
 from tilewright.placement.limits import Sharing, total_slots, unknown_use
@@ -46,6 +47,9 @@ def print_survey(survey: Survey, console: Console) -> None:
     console.print(_table(survey))
     for line in _totals(survey):
         console.print(line, highlight=False, markup=False)
+    for account in survey.accounts:
+        for budget in left_of(account, survey):
+            console.print(f"left on {account.name}: {budget}", highlight=False, markup=False)
     if survey.left_out:
         console.print("\nleft out:", highlight=False)
         width = max(len(left.account) for left in survey.left_out)
@@ -73,6 +77,10 @@ def as_json(survey: Survey) -> dict[str, Any]:
                     tres: None if tres in unknown_use(account) else account.free(tres)
                     for tres in account.limit
                 },
+                "budgets": [
+                    {**asdict(one), "left": one.left, "words": str(one)}
+                    for one in left_of(account, survey)
+                ],
             }
             for account in survey.accounts
         ],
@@ -83,6 +91,12 @@ def as_json(survey: Survey) -> dict[str, Any]:
         "left_out": {left.account: left.reason for left in survey.left_out},
         "notes": [note.text for note in survey.notes],
     }
+
+
+def left_of(account: Account, survey: Survey) -> list[Budget]:
+    """Return what is left of the budgets that bound an account's jobs in any partition."""
+    found = [one for where in survey.partitions.values() for one in budgets(account, where)]
+    return list(dict.fromkeys(found))
 
 
 def _table(survey: Survey) -> Table:

@@ -6,11 +6,12 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 
+from tilewright.commands.accounts import left_of
 from tilewright.commands.checks import Check, count, ok, problem, said_by, warning
 from tilewright.commands.plan import live_capacity
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.jobs import Kind, PlacementError, Task
-from tilewright.placement.limits import total_slots
+from tilewright.placement.limits import may_use, total_slots
 from tilewright.placement.preflight import check_sizes, look_for_stale
 from tilewright.placement.sizing import Estimates
 from tilewright.slurm.query import NO_ACCOUNTING, SlurmClient, Unknown
@@ -84,6 +85,9 @@ def check_accounts(cluster: Cluster) -> Iterable[Check]:
         if account.used is None:
             text, fix = "its use is not known, so it takes no job", "wait until scontrol answers"
             yield warning("account", f"{account.name}: {text}", fix)
+        elif spent := [str(one) for one in left_of(account, survey) if not one.left]:
+            fix = "it takes jobs again when somebody raises the budget, or its use decays"
+            yield warning("account", f"{account.name}: left are {'; '.join(spent)}", fix)
         elif not own:
             fix = "block it in the site file, or lower gpu_job and cpu_job there"
             yield warning("account", f"{account.name} has no slot", fix)
@@ -112,8 +116,8 @@ def check_partitions(cluster: Cluster) -> Iterable[Check]:
         most = partition.max_time_min
         text = f"{partition.name} is up, {count(partition.nodes, 'node')}, "
         text += "no time limit" if most is None else f"jobs of at most {most / 60:g} h"
-        allowed = partition.allow_accounts
-        refused = [a.name for a in cluster.survey.accounts if allowed and a.name not in allowed]
+        text += ", each gets a whole node" if partition.whole_nodes else ""
+        refused = [a.name for a in cluster.survey.accounts if not may_use(a, partition)]
         if refused:
             yield warning(
                 about,

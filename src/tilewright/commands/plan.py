@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilewright.commands.accounts import left_of
 from tilewright.commands.check_experiment import disk_text, missing_bytes
 from tilewright.commands.checks import count
 from tilewright.commands.dag import find_snakefile, read_experiment, read_tasks
@@ -104,14 +105,23 @@ def plan_run(
     queue = found.queue()
     capacity = live_capacity(found, queue)
     check_sizes(tasks, capacity, plan.estimates)
-    notes = [_source(plan.estimates.durations), *(note.text for note in found.survey.notes)]
-    notes += [f"nothing goes to {a} {kind}: {why}" for (a, kind), why in capacity.closed.items()]
+    notes = [_source(plan.estimates.durations), *_of_accounts(found.survey, capacity)]
     slots = sum(pool.slots for pool in found.survey.pools[found.survey.sharing])
     notes.append(disk_text(missing_bytes(experiment, layout, tasks), slots))
     if not isinstance(queue, Unknown) and (active := stale_jobs(queue, str(Path.cwd()))):
         notes.append(f"{len(active)} jobs of this folder are in the queue; they count twice here")
     forecast = preview(tasks, plan.estimates, capacity) if tasks else None
     return PlannedRun(tuple(targets), len(tasks), forecast, None, tuple(notes))
+
+
+def _of_accounts(survey: cluster.Survey, capacity: Capacity) -> list[str]:
+    """Return what is not known of the accounts, what is left of budgets, and what is closed."""
+    notes = [note.text for note in survey.notes]
+    for account in survey.accounts:
+        rests = "; ".join(map(str, left_of(account, survey)))
+        notes += [f"left of the budgets of {account.name}: {rests}"] if rests else []
+    closed = capacity.closed.items()
+    return notes + [f"nothing goes to {a} {kind}: {why}" for (a, kind), why in closed]
 
 
 def live_capacity(found: cluster.Cluster, queue: list[SlurmJob] | Unknown) -> Capacity:
@@ -133,6 +143,7 @@ def live_capacity(found: cluster.Cluster, queue: list[SlurmJob] | Unknown) -> Ca
         utilisation=found.site.utilisation,
         partitions=survey.partitions,
         nodes=survey.nodes,
+        licences=survey.licences,
     )
     if not capacity.accounts:
         raise PlacementError(

@@ -87,6 +87,10 @@ def _print_forecast(forecast: Preview, console: Console) -> None:
     ]
     if pools:
         console.print(_table(["pool", "free slots", "jobs", "busy"], pools))
+    for use in forecast.use:
+        where = f"on {use.account}" if use.account else "by jobs that take no slot"
+        gpus = f" and {use.gpu_hours:.3g} GPU-hours" if use.gpu_hours else ""
+        console.print(f"uses about {use.cpu_hours:.3g} CPU-hours{gpus} {where}", highlight=False)
     for line in _end(forecast):
         console.print(line, highlight=False, markup=False)
 

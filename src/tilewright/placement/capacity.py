@@ -9,22 +9,22 @@ from dataclasses import dataclass, field, replace
 
 from tilewright.placement.jobs import KINDS, Kind, Place, Shape
 from tilewright.placement.limits import (
-    ON_NODES,
     Pool,
     Sharing,
     free_jobs,
     largest,
     left,
+    limited,
     make_pools,
     may_use,
-    needs,
-    room_on,
+    too_big,
     unknown_use,
 )
+from tilewright.placement.needs import ON_NODES, in_hours, needs, room_on
 from tilewright.slurm.accounts import COUNTED, Above, Account
 from tilewright.slurm.jobs import SlurmJob, why_pending
 from tilewright.slurm.nodes import Node, placed
-from tilewright.slurm.records import GPU_TYPE, JOBS, Partition, Tres
+from tilewright.slurm.records import BUDGETS, GPU_TYPE, JOBS, Partition, Tres
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,15 @@ class Claim:
     partition: str | None = None
 
 
-def claim_of(place: Place) -> Claim:
+def claim_of(place: Place, partitions: Mapping[Kind, Partition | None]) -> Claim:
     """Return what a job at a place takes of its account."""
-    return Claim(place.account, needs(place.shape, 1), place.partition)
+    wanted = needs(place.shape, 1, partitions.get(place.kind))
+    return Claim(place.account, wanted, place.partition)
+
+
+def claim_at(account: str, shape: Shape, where: Partition | None) -> Claim:
+    """Return what a job of a shape would take of an account in a partition."""
+    return Claim(account, needs(shape, 1, where), where.name if where else None)
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,12 @@ class Capacity:
     avoided : dict of (str, str) to str
         Account and device kind where own jobs pended in vain: nothing is sent there now but what
         can run nowhere else.
+    invalid : set of (str, str)
+        Those that take no job before limits or associations change.
+    unknown : tuple of Account
+        Those whose use is not known, so that they take none now.
+    licences : dict of str to int or None
+        How many of each there are; None where that is not known.
     """
 
     accounts: tuple[Account, ...]
@@ -67,6 +79,9 @@ class Capacity:
     partitions: Mapping[Kind, Partition | None]
     nodes: tuple[Node, ...] | None = None
     avoided: Mapping[tuple[str, Kind], str] = field(default_factory=dict)
+    invalid: frozenset[tuple[str, Kind]] = frozenset()
+    unknown: tuple[Account, ...] = ()
+    licences: Mapping[str, int] | None = None
 
     def pools(self, shapes: Mapping[Kind, Shape]) -> list[Pool]:
         """Return the pools for jobs of these shapes; one that is closed has nothing free."""
@@ -109,17 +124,54 @@ class Capacity:
         where = self.partitions.get(kind)
         if here is None or (where is not None and not may_use(here, where)):
             return False
-        wanted = needs(shape, 1)
-        for tres in COUNTED:
+        wanted = needs(shape, 1, where)
+        for tres in limited(here, where):
             free = (left(here, where, tres), largest(here, where, tres))
             if any(n is not None and wanted[tres] > n for n in free):
                 return False
         return all(jobs > 0 for jobs in free_jobs(here, where, now=True).values())
 
+    def may_ever(self, account: str, kind: Kind, shape: Shape) -> bool:
+        """Return whether a place may take a job at some time, however busy it is now."""
+        where = self.partitions.get(kind)
+        here = next((a for a in self.accounts if a.name == account), None)
+        if here is None or (account, kind) in self.invalid or not self.has_partition(kind):
+            return False
+        if where is not None and not may_use(here, where):
+            return False
+        return too_big(here, shape, where) is None and self.some_node_holds(kind, shape)
+
+    def some_node_holds(self, kind: Kind, shape: Shape) -> bool:
+        """Return whether a node of a kind is large enough, were it up and free."""
+        where = self.partitions.get(kind)
+        if self.nodes is None or where is None:
+            return True
+        up = [replace(node, up=True) for node in self.nodes]
+        return room_on(up, where, shape, now=False) > 0
+
+    def budgeted(self) -> bool:
+        """Return whether a budget bounds any account."""
+        return any(
+            name in BUDGETS
+            for account in self.accounts
+            for where in self.partitions.values()
+            for name in limited(account, where)
+        )
+
+    def short_of(self, account: str, kind: Kind, shape: Shape) -> str:
+        """Return what is left of a budget that cannot end a job; empty if none is too small."""
+        where = self.partitions.get(kind)
+        here = next((a for a in self.accounts if a.name == account), None)
+        wanted = needs(shape, 1, where)
+        for tres in limited(here, where) if here else ():
+            rest = left(here, where, tres) if here and tres in BUDGETS else None
+            if rest is not None and wanted[tres] > rest:
+                return f"{in_hours(tres, rest)} on {account}"
+        return ""
+
     def take(self, account: str, kind: Kind, shape: Shape) -> Capacity:
         """Return the capacity that is left when one more job has its place."""
-        where = self.partitions.get(kind)
-        claim = Claim(account, needs(shape, 1), where.name if where else None)
+        claim = claim_at(account, shape, self.partitions.get(kind))
         own = {a.name: a for a in self.accounts}
         return replace(
             self,
@@ -147,6 +199,7 @@ def capacity_now(
     utilisation: float,
     partitions: Mapping[Kind, Partition | None],
     nodes: tuple[Node, ...] | None = None,
+    licences: Mapping[str, int] | None = None,
 ) -> Capacity:
     """Return the capacity beside live use, own pending jobs, and those sent but not seen yet.
 
@@ -165,7 +218,10 @@ def capacity_now(
         Jobs handed to sbatch that squeue does not show yet.
     mode, utilisation, partitions, nodes
         As for :func:`~tilewright.placement.limits.make_pools`.
+    licences : mapping, optional
+        How many of each there are.
     """
+    accounts = tuple(accounts)
     known = [account for account in accounts if account.used is not None]
     own = {account.name: account for account in known}
     pending = [
@@ -177,14 +233,8 @@ def capacity_now(
         and _may_ever(job, account)
     ]
     # what pends is in the queue already, for limits of what may be submitted
-    claims = [
-        Claim(
-            job.account,
-            {**job.tres, GPU_TYPE: job.tres.get("gres/gpu", 0), "jobs": 1},
-            job.partition,
-        )
-        for job in pending
-    ]
+    where = {p.name: p for p in partitions.values() if p is not None}
+    claims = [_claim_of_pending(job, where.get(job.partition)) for job in pending]
     claims += sent
     return Capacity(
         tuple(_claimed(account, claims, own) for account in known),
@@ -193,7 +243,16 @@ def capacity_now(
         utilisation,
         _with_claims(partitions, claims),
         _on_nodes(nodes, claims),
+        unknown=tuple(account for account in accounts if account.used is None),
+        licences=licences,
     )
+
+
+def _claim_of_pending(job: SlurmJob, where: Partition | None) -> Claim:
+    """Return what a job that pends will take; before it runs squeue does not show whole nodes."""
+    cpus, mem_mb, gpus = (job.tres.get(tres, 0) for tres in ("cpu", "mem", "gres/gpu"))
+    wanted = needs(Shape(cpus, mem_mb, gpus, job.limit_min or 0), 1, where)
+    return Claim(job.account, {**wanted, "submit": 0}, job.partition)
 
 
 def _closed(
@@ -208,7 +267,7 @@ def _closed(
             if unknown := unknown_use(account, partitions.get(kind)):
                 closed[account.name, kind] = f"use of {', '.join(unknown)} is not known"
     for job in pending:
-        if why_pending(job.reason).obstacle == "limit":
+        if why_pending(job.reason).obstacle in ("limit", "budget"):
             why = f"job {job.id} pends there: {job.reason}"
             closed[job.account, "gpu"] = why
             if "GRES" not in job.reason.upper():
@@ -265,10 +324,11 @@ def _total(claims: Iterable[Claim]) -> Counter[str]:
 
 
 def _plus(used: Tres | None, more: Mapping[str, int]) -> Tres:
-    # GPUs of a type are counted where something limits them, jobs on a partition's QOS
+    # GPUs of a type and budgets are counted where something limits them, jobs on a partition's QOS
     counted = [tres for tres in COUNTED if tres != GPU_TYPE]
     counted += [tres for tres in (GPU_TYPE, *JOBS) if tres in (used or more)]
-    return {tres: (used or {}).get(tres, 0) + more.get(tres, 0) for tres in counted}
+    counted += [tres for tres in BUDGETS if tres in (used or ())]
+    return {**(used or {}), **{t: (used or {}).get(t, 0) + more.get(t, 0) for t in counted}}
 
 
 def _on_nodes(nodes: tuple[Node, ...] | None, claims: Iterable[Claim]) -> tuple[Node, ...] | None:

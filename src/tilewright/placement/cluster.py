@@ -8,6 +8,7 @@ there.
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 import re
@@ -25,14 +26,22 @@ from tilewright.placement.site import Site, SiteError, read_site
 from tilewright.runtime.snakemake_adapter import beside_profile, command
 from tilewright.slurm.accounts import NO_ACCOUNT, Account, LeftOut, usable_accounts, with_usage
 from tilewright.slurm.jobs import SlurmJob, parse_queue, usage_of_queue
-from tilewright.slurm.nodes import Node, parse_nodes
-from tilewright.slurm.parse import parse_assoc_mgr, parse_partitions, parse_sacctmgr
+from tilewright.slurm.nodes import (
+    Node,
+    before_reservations,
+    open_to,
+    parse_nodes,
+    parse_reservations,
+)
+from tilewright.slurm.parse import parse_assoc_mgr, parse_licences, parse_partitions, parse_sacctmgr
 from tilewright.slurm.partitions import (
     cpu_partition,
     gpu_partition,
     gpu_type_of,
+    why_not,
     with_qos,
     with_use,
+    with_whole_nodes,
 )
 from tilewright.slurm.query import NO_ACCOUNTING, SlurmClient, Unknown
 from tilewright.slurm.records import Association, Partition, Qos, Usage
@@ -72,6 +81,8 @@ class Survey:
         What is old or unknown.
     nodes : tuple of Node or None
         None where Slurm did not say.
+    licences : dict of str to int or None
+        How many of each there are; None where Slurm did not say.
     """
 
     user: str
@@ -83,6 +94,7 @@ class Survey:
     partitions: Mapping[Kind, Partition | None]
     notes: tuple[Note, ...]
     nodes: tuple[Node, ...] | None = None
+    licences: Mapping[str, int] | None = None
 
     def unknown(self) -> Unknown | None:
         """Return what keeps every job from being placed: nobody knows partitions, or any use."""
@@ -110,7 +122,7 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
     SurveyError
         Limits were never known: sacctmgr fails and no good answer is on disk.
     """
-    partitions, more = _partitions(client, site)
+    partitions, more = _partitions(client, site, _groups(client.user, uid))
     accounts, left_out, qos, old = _accounts(client, site, partitions["gpu"])
     partitions = {k: p and with_qos(p, qos) for k, p in partitions.items()}
     use, said = _live_use(client, accounts, partitions, uid)
@@ -122,8 +134,10 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
         for account in accounts
         if use is not None and (unknown := unknown_use(account))
     ]
-    how, why = sharing(site.pools, partitions)
     nodes, lost = _nodes(client)
+    licences = client.licences()
+    partitions = {k: p and with_whole_nodes(p, nodes) for k, p in partitions.items()}
+    how, why = sharing(site.pools, partitions)
     return Survey(
         client.user,
         tuple(accounts),
@@ -134,6 +148,7 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
         partitions,
         (*old, *said, *unknown, *more, *lost),
         nodes,
+        None if isinstance(licences, Unknown) else parse_licences(licences),
     )
 
 
@@ -176,7 +191,10 @@ def _nodes(client: SlurmClient) -> tuple[tuple[Node, ...] | None, list[Note]]:
     text = client.nodes()
     if isinstance(text, Unknown):
         return None, [Note("nodes", f"the nodes are not known: {text}")]
-    return tuple(parse_nodes(text)), []
+    nodes, said = open_to(client.user, parse_nodes(text)), client.reservations()
+    if isinstance(said, Unknown):
+        return tuple(nodes), [Note("nodes", f"reservations are not known: {said}")]
+    return tuple(before_reservations(nodes, parse_reservations(said), client.clock())), []
 
 
 def _pools(
@@ -270,13 +288,31 @@ def _use_of_queue(
     )
 
 
-def _partitions(client: SlurmClient, site: Site) -> tuple[dict[Kind, Partition | None], list[Note]]:
+def _groups(user: str, uid: int) -> frozenset[str] | None:
+    """Return a user's groups; None of root, who may use all partitions, and where nobody says."""
+    try:
+        numbers = os.getgrouplist(user, pwd.getpwnam(user).pw_gid)
+    except KeyError:
+        return None
+    found = set()
+    for number in numbers:
+        try:
+            found.add(grp.getgrgid(number).gr_name)
+        except KeyError:
+            continue
+    return None if uid == 0 else frozenset(found)
+
+
+def _partitions(
+    client: SlurmClient, site: Site, groups: frozenset[str] | None
+) -> tuple[dict[Kind, Partition | None], list[Note]]:
     """Return the partition of each device kind: named by the site, or else the one that fits."""
     text = client.partitions()
     if isinstance(text, Unknown):
         note = Note("partitions", f"the partitions are not known: {text}")
         return {"gpu": None, "cpu": None}, [note]
-    known = {p.name: p for p in parse_partitions(text) if p.up}
+    all_ = parse_partitions(text)
+    known = {p.name: p for p in all_ if not why_not(p, groups)}
     chosen = {"gpu": gpu_partition(known.values()), "cpu": cpu_partition(known.values())}
     found: dict[Kind, Partition | None] = {}
     notes = []
@@ -284,8 +320,9 @@ def _partitions(client: SlurmClient, site: Site) -> tuple[dict[Kind, Partition |
     for kind, name in wanted.items():
         found[kind] = chosen[kind] if name is None else known.get(name)
         if name is not None and name not in known and (kind, name) != ("gpu", "none"):
-            up = ", ".join(sorted(known))
-            notes.append(Note("site", f"partition {name} is not up; up are {up}"))
+            why = next((why_not(p, groups) for p in all_ if p.name == name), "is not up")
+            there = ", ".join(sorted(known))
+            notes.append(Note("site", f"partition {name} {why}; up are {there}"))
     return found, notes
 
 

@@ -11,27 +11,25 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilewright.placement.avoided import AvoidedPlaces
-from tilewright.placement.capacity import Capacity, capacity_now, claim_of
+from tilewright.placement.capacity import Capacity, Claim, capacity_now, claim_at, claim_of
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.failures import NextTry, find_cause, next_try, why_no_retry
-from tilewright.placement.jobs import Job, Kind, Place, Shape, Task, observe
+from tilewright.placement.jobs import KINDS, Job, Kind, Place, Task, observe
 from tilewright.placement.ledger import Ledger
-from tilewright.placement.limits import has_room
+from tilewright.placement.pending import MOST_MOVES, PendingJobs
 from tilewright.placement.round import Placement, Round
 from tilewright.placement.routing import Plan
 from tilewright.placement.submission_lock import SubmissionLock
 from tilewright.placement.workload import Strategy, Workload
-from tilewright.slurm.jobs import ACTIVE, ODD, SlurmJob, Waiting, stale_jobs, why_pending
+from tilewright.slurm.jobs import ACTIVE, ODD, SlurmJob, stale_jobs
 from tilewright.slurm.query import Unknown
 
 #: Estimates are made again this often: a new workload of 10,000 jobs takes 50 ms.
 _ESTIMATES_S = 60.0
-#: A job is moved at most so often.
-MOST_MOVES = 3
 #: A state that the executor does not know must last so long: a requeued job leaves it by itself.
 _ODD_S = 20.0
 _DONE = "COMPLETED"
@@ -62,6 +60,8 @@ class Dispatcher:
         Why the jobs that the last round did not start wait.
     avoided : AvoidedPlaces
         Account and device kind that jobs were moved away from.
+    pending : PendingJobs
+        Looks after the jobs that pend.
     """
 
     cluster: Cluster
@@ -76,6 +76,7 @@ class Dispatcher:
     why_waiting: dict[str, str] = field(default_factory=dict)
     first_id: int = 0
     avoided: AvoidedPlaces = field(init=False)
+    pending: PendingJobs = field(init=False)
     submissions: SubmissionLock = field(init=False)
     _groups: dict[str, str] = field(default_factory=dict)
     _work: Workload | None = None
@@ -84,6 +85,8 @@ class Dispatcher:
     def __post_init__(self) -> None:
         client = self.cluster.client
         self.avoided = AvoidedPlaces(self.cluster.site.patience_s)
+        self.pending = PendingJobs(self.cluster, self.ledger, self.avoided, self.workdir,
+                                   lambda: self.clock())  # fmt: skip
         self.submissions = SubmissionLock(client.cache_dir / "claims", client.ttl_s)
 
     def begin(self) -> None:
@@ -147,8 +150,8 @@ class Dispatcher:
                 # nothing else is left: a node may be well again, and retries are bounded
                 self.ledger.write("forgive", nodes=sorted(set.union(*self.bad_nodes.values())))
                 self.bad_nodes = {"gpu": set(), "cpu": set()}
-            if sent:
-                self.submissions.add([claim_of(place) for place in sent.values()])
+            where = self.cluster.survey.partitions
+            self._claim([claim_of(place, where) for place in sent.values()])
             return sent
 
     def begin_round(self, capacity: Capacity) -> Round:
@@ -177,7 +180,13 @@ class Dispatcher:
         if unknown is not None:
             return unknown
         self.ledger.write_change("notes", "survey", notes=[note.text for note in survey.notes])
-        sent = [claim_of(task.place) for task in self.tasks.values() if task.waiting and task.place]
+        where = survey.partitions
+        sent = [
+            claim_of(task.place, where)
+            for task in self.tasks.values()
+            if task.waiting and task.place
+        ]
+        sent += self._on_their_way()
         capacity = capacity_now(
             survey.accounts,
             queue,
@@ -186,6 +195,7 @@ class Dispatcher:
             utilisation=self.cluster.site.utilisation,
             partitions=survey.partitions,
             nodes=survey.nodes,
+            licences=survey.licences,
         )
         for kind, nodes in self.bad_nodes.items():
             partition = survey.partitions[kind]
@@ -193,20 +203,23 @@ class Dispatcher:
                 why = f"every node of {partition.name} failed in this run: {', '.join(nodes)}"
                 capacity = capacity.without(kind, why)
         for task in self.tasks.values():
-            if task.place and task.runs:
-                self.avoided.works((task.place.account, task.place.kind), task.sent_s)
+            if task.place and task.runs and task.seen:
+                place = task.place
+                self.avoided.works((place.account, place.kind), task.sent_s, task.seen.start_s)
         avoided = self.avoided.now(self.clock())
         closed = {key: one.why for key, one in avoided.items() if one.for_all}
         return replace(
             capacity,
             closed={**capacity.closed, **closed},
             avoided={key: one.why for key, one in avoided.items()},
+            invalid=frozenset(key for key, one in avoided.items() if one.invalid),
         )
 
     def _send(self, found: Placement) -> Place:
         task, place, job = found.task, found.place, found.task.job
         task.after_id = max(self.first_id, task.seen.id if task.seen else 0, task.after_id)
         task.place, task.sent_s, task.seen, task.moved = place, self.clock(), None, ""
+        task.bound = None
         self.plan.table[job.name] = place
         if job.group:
             self._groups[job.group] = place.account
@@ -263,7 +276,12 @@ class Dispatcher:
             answers = not isinstance(self.cluster.queue(), Unknown)  # else sbatch takes nothing
             closed = answers and not any(one.taken_as(task) for one in self.tasks.values())
             if place is not None and cause == "refused" and closed:
-                self._avoid(place.account, place.kind, f"{words}: {name}", for_all=True)
+                self.pending.avoid(place.account, [place.kind], f"{words}: {name}", for_all=True)
+            if place is not None and cause == "budget":
+                kinds = KINDS[:1] if "gres" in words.lower() else KINDS  # a GPU's leaves CPUs open
+                self.pending.avoid(place.account, kinds, f"{words}: {name}", for_all=True)
+            if not task.moved:  # what it was moved for may be over by now
+                task.left, task.bound = set(), None
             if node and place is not None and cause in ("node", "device"):
                 self.bad_nodes[place.kind].add(node)
             self.ledger.write(
@@ -294,45 +312,44 @@ class Dispatcher:
     def move_pending(self, movable: Callable[[str], bool] = lambda name: True) -> list[str]:
         """Cancel jobs that pend in vain while another place ends them sooner; return their names.
 
-        How long they would still wait is not known; as long as they did already is the guess. A
-        job that was moved waits twice as long before it is moved again, and is at most three
-        times. One that Slurm finds invalid goes at once, or ends where no other place takes it.
-
         Parameters
         ----------
         movable : callable
             Whether Snakemake would try a job again.
         """
+        with self.lock, self.submissions.alone() as alone:
+            tasks = [task for task in self.tasks.values() if task.active]
+            if all(task.runs for task in tasks):
+                return []
+            capacity = self.capacity()
+            if isinstance(capacity, Unknown):
+                return []
+            tasks = [task for task in tasks if movable(task.name)]
+            capacity = self.pending.refreshed(tasks, capacity, self.capacity)
+            moved = self.pending.move(tasks, self.begin_round(capacity), self.begin_round)
+            if alone and moved:
+                self._claim()
+            return [task.name for task in moved]
+
+    def explain_pending(self) -> list[str]:
+        """Return why jobs pend for long, once for each job and reason; the ledger gets it too."""
         with self.lock:
-            active = [task for task in self.tasks.values() if task.active]
-            if all(task.runs for task in active):
-                return []
-            capacity, now_s = self.capacity(), self.clock()
-            stuck = [task for task in self._pending() if not task.moved and movable(task.name)]
-            if isinstance(capacity, Unknown) or not stuck:
-                return []
-            moved: list[str] = []
-            round_ = self.begin_round(capacity)
-            for task, seen, place in map(_sent, stuck):
-                why, waited_s = self._why(seen, place), now_s - task.sent_s
-                patience_s = self.cluster.site.patience_s * 2**task.moves
-                if why.obstacle in ("held", "other") or task.moves >= MOST_MOVES:
-                    continue
-                if why.obstacle != "invalid" and waited_s < patience_s:
-                    continue
-                invalid, on_nodes = why.obstacle == "invalid", why.obstacle in ("busy", "nodes")
-                better = round_.sooner_elsewhere(
-                    task,
-                    math.inf if invalid or why.obstacle == "nodes" else waited_s,
-                    other_nodes=on_nodes,
-                    anywhere=invalid,
-                )
-                lost = invalid and waited_s >= patience_s
-                if (better or lost) and self._cancel_pending(task):
-                    self._move(task, seen, place, better)
-                    moved.append(task.name)
-                    round_ = self.begin_round(round_.capacity.take(*better) if better else capacity)
-            return moved
+            return self.pending.explain(self.tasks.values())
+
+    def _on_their_way(self) -> list[Claim]:
+        """Return what the tasks that were moved or stopped will take: it is kept for them."""
+        survey, estimates = self.cluster.survey, self.plan.estimates
+        return [
+            claim_at(account, estimates.shape(task.job.rule, task.job.wildcards, kind), where)
+            for task in self.tasks.values()
+            if task.place and task.moved and task.bound
+            for account, kind in [task.bound]
+            for where in [survey.partitions[kind]]
+        ]
+
+    def _claim(self, sent: Sequence[Claim] = ()) -> None:
+        """Have the other runs count what is sent now and what is on its way."""
+        self.submissions.add(list(sent), self._on_their_way())
 
     def restart_sooner(self, movable: Callable[[str], bool] = lambda name: True) -> list[str]:
         """Stop jobs on CPUs that a free GPU would end much sooner, and return their names.
@@ -340,11 +357,14 @@ class Dispatcher:
         Only while no ready job waits for a GPU, none that was moved is on its way, Snakemake knows
         of all that ended (what follows goes first), and no GPU node has failed.
         """
-        with self.lock:
-            tasks, client = self.tasks.values(), self.cluster.client
-            if not self.cluster.site.restart_on_gpu or not any(task.runs for task in tasks):
+        tasks, client = self.tasks.values(), self.cluster.client
+        if not self.cluster.site.restart_on_gpu or not any(task.runs for task in tasks):
+            return []
+        with self.lock, self.submissions.alone() as alone:
+            if not alone:  # another run may stop a job for the same GPU
                 return []
-            capacity, stopped = self.capacity(), []  # with it the tasks' states are new
+            stopped: list[Task] = []
+            capacity = self.capacity()  # with it the tasks' states are new
             moving = any(task.place and task.moved for task in tasks)
             ended = any(task.place and task.seen and not task.seen.active for task in tasks)
             waits = any("gpu" in self.tasks[name].job.kinds for name in self.why_waiting)
@@ -356,78 +376,14 @@ class Dispatcher:
                 seen = task.seen
                 if seen and not isinstance(client.cancel([seen.id]), Unknown):
                     task.moved, task.moves = why, task.moves + 1
+                    task.bound = account, "gpu"
                     self.ledger.write("move", job=task.name, slurm_id=seen.id, reason=why,
                                       ran=True, sooner=f"{account} gpu")  # fmt: skip
-                    stopped.append(task.name)
+                    stopped.append(task)
             if stopped:
+                self._claim()
                 client.forget()
-            return stopped
-
-    def _pending(self) -> list[Task]:
-        """Return the tasks that pend, as the queue last said."""
-        return [
-            task
-            for task in self.tasks.values()
-            if task.place is not None and task.seen is not None and task.seen.state == "PENDING"
-        ]
-
-    def _why(self, seen: SlurmJob, place: Place) -> Waiting:
-        """Return why a job pends.
-
-        Slurm 22.05 names ``QOSGrpGRES`` also where GPUs of other jobs, or a reservation, are in the
-        way: where its own numbers leave room, the nodes are busy.
-        """
-        why, survey = why_pending(seen.reason), self.cluster.survey
-        if why.obstacle == "limit" and has_room(survey.accounts, survey.partitions, place):
-            return why_pending("Resources")
-        return why
-
-    def _move(
-        self, task: Task, seen: SlurmJob, place: Place, better: tuple[str, Kind, Shape] | None
-    ) -> None:
-        """Note why a job was cancelled, and avoid for a while what it waited for."""
-        why, survey = self._why(seen, place), self.cluster.survey
-        text = f"{seen.reason} on {place.account} for {self.clock() - task.sent_s:.0f} s"
-        if better is None:
-            task.refused = f"{why.words} (Slurm: {seen.reason})"
-        else:
-            task.moved, task.moves = text, task.moves + 1
-        self.ledger.write(
-            "move", job=task.name, slurm_id=seen.id, reason=text,
-            sooner=f"{better[0]} {better[1]}" if better else None,
-        )  # fmt: skip
-        if why.obstacle == "limit":  # Slurm says when it is free again
-            return
-        invalid = why.obstacle == "invalid"
-        for account in [place.account] if invalid else [a.name for a in survey.accounts]:
-            self._avoid(account, place.kind, text, for_all=invalid)
-
-    def _avoid(self, account: str, kind: Kind, why: str, *, for_all: bool) -> None:
-        """Send nothing to a place for a while.
-
-        Where Slurm takes no job as it was sent, limits or partitions changed: they are asked again.
-        """
-        new = self.avoided.avoid((account, kind), why, self.clock(), for_all=for_all)
-        if new and for_all:
-            self.cluster.client.forget(limits=True)
-
-    def explain_pending(self) -> list[str]:
-        """Return why jobs pend for long, once for each job and reason; the ledger gets it too."""
-        with self.lock:
-            now_s, patience_s = self.clock(), self.cluster.site.patience_s
-            found: dict[str, list[str]] = {}
-            for task, seen, place in map(_sent, self._pending()):
-                why = self._why(seen, place)
-                if now_s - task.sent_s >= patience_s and task.said != why.words:
-                    task.said = why.words
-                    found.setdefault(f"{why.words} (Slurm: {seen.reason})", []).append(task.name)
-                    self.ledger.write(
-                        "pend", job=task.name, slurm_id=seen.id, reason=seen.reason, words=why.words
-                    )
-            return [
-                f"{names[0]}{f' and {len(names) - 1} more' if names[1:] else ''} pend: {words}"
-                for words, names in found.items()
-            ]
+            return [task.name for task in stopped]
 
     def lost(self) -> dict[str, tuple[str, bool]]:
         """Return the jobs whose end Snakemake's executor does not see: why, and if they are done.
@@ -463,18 +419,6 @@ class Dispatcher:
                     found[task.name] = f"Slurm job {seen.id} is {state.lower()}", state == _DONE
             return found
 
-    def _cancel_pending(self, task: Task) -> bool:
-        """Return whether a job that pends was cancelled before it began; Slurm does not say."""
-        client = self.cluster.client
-        assert task.seen is not None
-        if isinstance(client.cancel([task.seen.id], pending_only=True), Unknown):
-            return False
-        client.forget()
-        queue = self.cluster.queue()
-        if not isinstance(queue, Unknown):
-            observe([task], queue, self.workdir)
-        return task.seen.state != "RUNNING"
-
     def _cancel_doubles(self, ready: Collection[str]) -> set[str]:
         """Cancel what the queue still has of jobs that are to be sent, and name those jobs.
 
@@ -489,10 +433,3 @@ class Dispatcher:
             self.cluster.client.cancel(wanted)
             self.ledger.write("cancel", slurm_ids=wanted, reason="an earlier try of a ready job")
         return {job.comment for job in found}
-
-
-def _sent(task: Task) -> tuple[Task, SlurmJob, Place]:
-    """Return a task that pends with what the queue says of it, and its place."""
-    assert task.seen is not None
-    assert task.place is not None
-    return task, task.seen, task.place

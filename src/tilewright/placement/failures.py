@@ -68,6 +68,9 @@ def next_try(past: Past, cause: Cause, words: str, node: str, *, moved: bool = F
             return NextTry(replace(now, memory=past.memory + 1), "gets twice the memory")
         case "time":
             return NextTry(replace(now, time=past.time + 1), "gets twice the time")
+        case "budget":
+            free = len(now.causes) <= _MOST_FREE
+            return NextTry(now, "goes to an account with a budget that can end it", free=free)
         case "node" | "device":
             avoided = past.nodes | ({node} if node else set())
             return NextTry(replace(now, nodes=avoided), f"goes elsewhere than {node or 'there'}")
@@ -118,11 +121,15 @@ def find_cause(
 
 
 def memory_limit_mb(
-    job: Job, accounts: Iterable[Account], partition: Partition | None
+    job: Job, accounts: Iterable[Account], partitions: Iterable[Partition | None]
 ) -> int | None:
     """Return the most memory that a job may have anywhere it may go; None without a limit."""
-    allowed = _allowed(job, accounts, partition)
-    limits = [largest(account, partition, "mem") for account in allowed]
+    accounts = list(accounts)
+    limits = [
+        largest(account, partition, "mem")
+        for partition in partitions
+        for account in _allowed(job, accounts, partition)
+    ]
     known = [limit for limit in limits if limit is not None]
     return max(known) if known and len(known) == len(limits) else None
 
@@ -151,7 +158,7 @@ def why_no_retry(
     if cause == "memory":
         if job.fixed.mem_mb:
             return f"had the {shape.mem_mb} MB that were chosen for it and is not tried again"
-        most = memory_limit_mb(job, accounts, partitions.get(place.kind))
+        most = memory_limit_mb(job, accounts, partitions_of(job, partitions))
         if most is not None and most <= shape.mem_mb:
             return "needs more memory than any account has"
     if cause == "time":
@@ -159,11 +166,20 @@ def why_no_retry(
             return f"had the {shape.runtime_min} min that were chosen for it, no second try"
         if place.kind == "cpu" and "gpu" in job.kinds and partitions.get("gpu"):
             return ""  # a GPU may do it in time
-        where = partitions.get(place.kind)
-        longest = [longest_min(account, where) for account in _allowed(job, accounts, where)]
+        longest = [
+            longest_min(account, where)
+            for where in partitions_of(job, partitions)
+            for account in _allowed(job, accounts, where)
+        ]
         if all(most is not None and most <= shape.runtime_min for most in longest):
             return f"needs more than {shape.runtime_min} min, the longest that a job may take"
     return ""
+
+
+def partitions_of(job: Job, partitions: Mapping[Kind, Partition | None]) -> list[Partition | None]:
+    """Return the partitions that a job may go to; for CPUs Slurm has a default."""
+    found = [partitions.get(kind) for kind in job.kinds]
+    return [where for where in found if where is not None] or [None]
 
 
 def _allowed(job: Job, accounts: Iterable[Account], partition: Partition | None) -> list[Account]:

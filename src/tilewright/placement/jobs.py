@@ -21,13 +21,20 @@ KINDS: tuple[Kind, ...] = ("gpu", "cpu")
 
 @dataclass(frozen=True)
 class Shape:
-    """What one job needs; ``gpu_mem_mb`` is memory of its device, 0 on CPUs."""
+    """What one job needs.
+
+    ``gpu_mem_mb`` is memory of its device, 0 on CPUs; its node has all ``features``, and GPUs of
+    ``gpu_type`` where it names one; ``licences`` are names and numbers.
+    """
 
     cpus: int
     mem_mb: int
     gpus: int
     runtime_min: int
     gpu_mem_mb: int = 0
+    features: tuple[str, ...] = ()
+    gpu_type: str = ""
+    licences: tuple[tuple[str, int], ...] = ()
 
     def grown(self, memory: int = 0, time: int = 0) -> Shape:
         """Return the shape after so many failures for want of memory and of time: each doubles."""
@@ -225,6 +232,10 @@ class Task:
         How often it was.
     refused : str
         Why it was cancelled for good: no place is left that Slurm takes it on.
+    bound : (str, str) or None
+        Account and device kind that it was moved or stopped for.
+    left : set of (str, str)
+        Accounts and device kinds that it was moved away from: it does not go back there.
     said : str
         Why it pends, as it was last said to the user.
     odd_s : float or None
@@ -241,6 +252,8 @@ class Task:
     past: Past = field(default_factory=Past)
     moved: str = ""
     moves: int = 0
+    bound: tuple[str, Kind] | None = None
+    left: set[tuple[str, Kind]] = field(default_factory=set)
     refused: str = ""
     said: str = ""
     odd_s: float | None = None

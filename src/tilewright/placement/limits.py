@@ -11,43 +11,57 @@ import math
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from tilewright.placement.jobs import KINDS, Kind, Place, Shape
-from tilewright.slurm.accounts import COUNTED, Account
+from tilewright.placement.needs import in_hours, needs, room_on
+from tilewright.slurm.accounts import COUNTED, LIMITED, Account
 from tilewright.slurm.nodes import Node
-from tilewright.slurm.records import GPU_TYPE, JOBS, Partition
-
-#: TRES of which nodes have so much.
-ON_NODES = ("cpu", "mem", "gres/gpu")
-
-
-def needs(shape: Shape, jobs: int) -> dict[str, int]:
-    """Return what so many jobs of a shape count as, in every unit that is limited."""
-    return {
-        "cpu": jobs * shape.cpus,
-        "mem": jobs * shape.mem_mb,
-        "gres/gpu": jobs * shape.gpus,
-        GPU_TYPE: jobs * shape.gpus,
-        "jobs": jobs,
-        "submit": jobs,
-    }
+from tilewright.slurm.records import (
+    BUDGETED,
+    BUDGETS,
+    GPU_TYPE,
+    JOBS,
+    WALL,
+    Partition,
+    budget,
+    spent,
+)
 
 
-def bounds(account: Account, partition: Partition | None, tres: str) -> list[tuple[int, int]]:
-    """Return limit and use of all that bounds a TRES; use that is not known counts as none."""
-    holders = _holders(account, partition)
-    found = [(h.limit[tres], (h.used or {}).get(tres, 0)) for h in holders if tres in h.limit][:1]
+def limited(account: Account, partition: Partition | None) -> list[str]:
+    """Return the TRES and budgets that something limits on an account."""
+    names: set[str] = set().union(*(one.limit for one in account.above))
+    for held in holders(account, partition):
+        names.update(held.limit, held.limit_per_user, held.limit_per_account, held.limit_per_job)
+    if partition is not None:
+        names |= {"cpu"} if partition.cpus_a_node else set()
+        names |= {"mem"} if partition.mem_a_node else set()
+    return [tres for tres in LIMITED if tres in names]
+
+
+def bounds(
+    account: Account,
+    partition: Partition | None,
+    tres: str,
+    used: Callable[[str], str] = lambda tres: tres,
+) -> list[tuple[int, int]]:
+    """Return limit and use of all that bounds a TRES; use that is not known counts as none.
+
+    Of budgets ``used`` may be :func:`~tilewright.slurm.records.spent`.
+    """
+    held, name = holders(account, partition), used(tres)
+    found = [(h.limit[tres], (h.used or {}).get(name, 0)) for h in held if tres in h.limit][:1]
     found += [
         (h.limit_per_user[tres], (h.mine or {}).get(tres, 0))
-        for h in holders
+        for h in held
         if tres in h.limit_per_user
     ][:1]
     found += [
         (h.limit_per_account[tres], _of_account(h, account).get(tres, 0))
-        for h in holders
+        for h in held
         if tres in h.limit_per_account
     ][:1]
     if account.limit_from.get(tres) == "cap":
@@ -56,7 +70,7 @@ def bounds(account: Account, partition: Partition | None, tres: str) -> list[tup
     replaced = partition.limit if partition and not account.before_partition else {}
     for one in account.above:
         if tres in one.limit and tres not in replaced:
-            found.append((one.limit[tres], (one.used or {}).get(tres, 0)))
+            found.append((one.limit[tres], (one.used or {}).get(name, 0)))
     return found
 
 
@@ -81,7 +95,7 @@ def free_jobs(account: Account, partition: Partition | None, *, now: bool) -> di
     """
     free = {}
     for name in JOBS:
-        holders = [
+        each = [
             h.job_bounds(name)
             if isinstance(h, Account)
             else [
@@ -89,10 +103,10 @@ def free_jobs(account: Account, partition: Partition | None, *, now: bool) -> di
                 (h.limit_per_user.get(name), (h.mine or {}).get(name, 0)),
                 (h.limit_per_account.get(name), h.by_account.get(account.name, {}).get(name, 0)),
             ]
-            for h in _holders(account, partition)
+            for h in holders(account, partition)
         ]
         left = []
-        for bounds_ in zip(*holders, strict=True):
+        for bounds_ in zip(*each, strict=True):
             found = [(limit, used) for limit, used in bounds_ if limit is not None]
             left += [limit - (used if now else 0) for limit, used in found[:1]]
         if left:
@@ -103,7 +117,10 @@ def free_jobs(account: Account, partition: Partition | None, *, now: bool) -> di
 def largest(account: Account, partition: Partition | None, tres: str) -> int | None:
     """Return the most of a TRES that one job may ever have, None where nothing limits it."""
     limits = [limit for limit, _ in bounds(account, partition, tres)]
-    own = [h.limit_per_job[tres] for h in _holders(account, partition) if tres in h.limit_per_job]
+    if partition is not None:
+        node = {"cpu": partition.cpus_a_node, "mem": partition.mem_a_node}.get(tres)
+        limits += [] if node is None else [node]
+    own = [h.limit_per_job[tres] for h in holders(account, partition) if tres in h.limit_per_job]
     return min([*limits, *own[:1]], default=None)
 
 
@@ -125,6 +142,8 @@ def may_use(account: Account, partition: Partition) -> bool:
     return (
         (accounts is None or account.name in accounts)
         and (qos is None or account.qos in qos)
+        and account.name not in partition.deny_accounts
+        and account.qos not in partition.deny_qos
         and (not account.partitions or partition.name in account.partitions)
     )
 
@@ -133,35 +152,49 @@ def has_room(
     accounts: Iterable[Account], partitions: Mapping[Kind, Partition | None], place: Place
 ) -> bool:
     """Return whether use and limits of a place's account, as Slurm says them, leave it room."""
-    where, wanted = partitions.get(place.kind), needs(place.shape, 1)
+    where = partitions.get(place.kind)
+    wanted = needs(place.shape, 1, where)
     here = next((account for account in accounts if account.name == place.account), None)
     if here is None or min(free_jobs(here, where, now=True).values(), default=1) <= 0:
         return False
-    free = {tres: left(here, where, tres) for tres in COUNTED}
+    free = {tres: left(here, where, tres) for tres in limited(here, where)}
     return all(n is None or wanted[tres] <= n for tres, n in free.items())
 
 
 def too_big(account: Account, shape: Shape, partition: Partition | None = None) -> str | None:
-    """Return why a job of this shape would pend on an account for ever, None if it fits."""
-    for tres, needed in needs(shape, 1).items():
-        most = largest(account, partition, tres) if tres in COUNTED else None
-        if most is not None and needed > most:
-            return f"it asks for {tres}={needed} and account {account.name} has {most}"
+    """Return why a job of this shape would pend on an account for ever, None if it fits.
+
+    What is used up of a budget does not come back in this run, what running jobs may take does.
+    """
+    wanted = needs(shape, 1, partition)
+    for tres in limited(account, partition):
+        most = largest(account, partition, tres)
+        if tres in BUDGETS:
+            rests = [n - u for n, u in bounds(account, partition, tres, used=spent)]
+            most = max(0, min([most or 0, *rests])) if rests else most
+        if most is None or wanted[tres] <= most:
+            continue
+        if tres in BUDGETS:
+            asks, has = in_hours(tres, wanted[tres]), f"{in_hours(tres, most)} left"
+            return f"it may take {asks} and account {account.name} has {has}"
+        whole = partition is not None and partition.whole_nodes and tres != "mem"
+        asks = f"it gets a whole node with {tres}" if whole else f"it asks for {tres}"
+        return f"{asks}={wanted[tres]} and account {account.name} has {most}"
     return None
 
 
 def unknown_use(account: Account, partition: Partition | None = None) -> tuple[str, ...]:
     """Return the limited TRES whose use Slurm did not say, of what limits a job or one above it."""
     unknown = []
-    for tres in (*COUNTED, *JOBS):
-        holder = next((h for h in _holders(account, partition) if tres in h.limit), None)
+    for tres in (*LIMITED, *JOBS):
+        holder = next((h for h in holders(account, partition) if tres in h.limit), None)
         above = [one for one in account.above if tres in one.limit]
         if any(tres not in (h.used or {}) for h in [holder, *above] if h is not None):
             unknown.append(tres)
     return tuple(unknown)
 
 
-def _holders(account: Account, partition: Partition | None) -> list[Account | Partition]:
+def holders(account: Account, partition: Partition | None) -> list[Account | Partition]:
     """Return those whose limits hold, the one that wins first."""
     if partition is None:
         return [account]
@@ -175,6 +208,8 @@ Sharing = Literal["independent", "shared"]
 UTILISATION = 0.85
 #: Jobs of a pool that nothing bounds, not even a partition of known size.
 _MOST_SLOTS = 1000
+#: Budgets that are used up for good, so that they bound slots also when nobody else is there.
+_SPENT = frozenset({WALL, *map(budget, BUDGETED)})
 #: ``bound`` of a pool that has no limit of its own.
 _PARTITION = "partition"
 
@@ -193,7 +228,7 @@ class Pool:
         Jobs that fit now beside what is in use.
     bound : str
         What bounds ``slots``: ``cpu``, ``mem``, ``gres/gpu``, ``gres/gpu:type``, ``jobs``,
-        ``submit`` or ``partition``.
+        ``submit``, a budget or ``partition``.
     """
 
     account: str
@@ -307,7 +342,8 @@ def make_pools(
                 slots, bound = (most, _PARTITION) if most < slots else (slots, bound)
             if mode == "shared":
                 for counted, jobs in ((taken, slots), (taken_now, free)):
-                    counted.update({t: n for t, n in needs(shape, jobs).items() if t not in apart})
+                    wanted = needs(shape, jobs, where)
+                    counted.update({t: n for t, n in wanted.items() if t not in apart})
             if slots:
                 pools.append(Pool(account.name, account.qos, kind, slots, free, bound))
     together = Counter(pool.kind for pool in pools if pool.bound == _PARTITION)
@@ -317,27 +353,6 @@ def make_pools(
         else pool
         for pool in pools
     ]
-
-
-def room_on(nodes: Iterable[Node], partition: Partition, shape: Shape, *, now: bool) -> int:
-    """Return how many jobs of a shape fit on the nodes of a partition that are up.
-
-    Parameters
-    ----------
-    nodes : iterable of Node
-    partition : Partition
-    shape : Shape
-    now : bool
-        Beside what others hold there; otherwise as if it were empty.
-    """
-    wanted = on_node(shape)
-    return sum(n.room(wanted, now=now) for n in nodes if partition.name in n.partitions)
-
-
-def on_node(shape: Shape) -> dict[str, int]:
-    """Return what one job of a shape takes of a node."""
-    wanted = needs(shape, 1)
-    return {tres: wanted[tres] for tres in ON_NODES}
 
 
 def _apart(account: Account, partitions: Mapping[Kind, Partition | None]) -> frozenset[str]:
@@ -358,9 +373,10 @@ def _free_tres(
 ) -> dict[str, float]:
     """Return what limits leave free in each counted unit; those without a limit are absent."""
     free: dict[str, float] = {}
-    for tres in COUNTED:
+    for tres in limited(account, partition):
         part = share if tres == "cpu" else 1.0
-        rests = [part * n - (used if now else 0) for n, used in bounds(account, partition, tres)]
+        counts = now or tres in _SPENT
+        rests = [part * n - (used if counts else 0) for n, used in bounds(account, partition, tres)]
         if rests:
             free[tres] = min(rests)
     return free | free_jobs(account, partition, now=now)
@@ -376,8 +392,8 @@ def _fit(
     now: bool,
 ) -> tuple[int, str]:
     """Return how many jobs fit beside those counted before, and what bounds them, GPUs first."""
-    wanted = needs(shape, 1)
-    most = {tres: largest(account, partition, tres) for tres in COUNTED}
+    wanted = needs(shape, 1, partition)
+    most = {tres: largest(account, partition, tres) for tres in limited(account, partition)}
     if any(n is not None and wanted[tres] > n for tres, n in most.items()):
         return 0, next(t for t, n in most.items() if n is not None and wanted[t] > n)
 
@@ -396,6 +412,6 @@ def _fit(
         if tres in all_ and wanted[tres] > 0
     ]
     counts[_PARTITION] = min(size, default=_MOST_SLOTS)
-    order = ("gres/gpu", GPU_TYPE, "cpu", "mem", *JOBS, _PARTITION)
+    order = ("gres/gpu", GPU_TYPE, "cpu", "mem", *JOBS, *BUDGETS, _PARTITION)
     bound = min(counts, key=lambda name: (counts[name], order.index(name)))
     return counts[bound], bound

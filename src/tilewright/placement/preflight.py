@@ -10,7 +10,7 @@ from pathlib import Path
 from tilewright.placement.capacity import Capacity
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.jobs import Job, Kind, PlacementError, Shape, Task
-from tilewright.placement.limits import longest_min, too_big
+from tilewright.placement.limits import clipped, longest_min, may_use, too_big
 from tilewright.placement.sizing import Estimates
 from tilewright.runtime.snakemake_adapter import is_locked, only_looks, unlocks
 from tilewright.slurm.accounts import Account
@@ -143,10 +143,29 @@ def _never(job: Job, account: Account, kind: Kind, shape: Shape, capacity: Capac
     where = capacity.partitions.get(kind)
     if not capacity.has_partition(kind):
         return f"no {kind} partition"
+    if where is not None and not may_use(account, where):
+        return f"account {account.name} may not use partition {where.name}"
+    for name, count in shape.licences:
+        there = count if capacity.licences is None else capacity.licences.get(name, 0)
+        if count > there:
+            return f"it asks for {count} of licence {name} and there are {there}"
     minutes, most = job.fixed.runtime_min, longest_min(account, where)
     if minutes is not None and most is not None and minutes > most:
         return f"it asks for {minutes} min and account {account.name} has {most}"
-    return too_big(account, shape, where) or ""
+    shape = clipped(shape, account, where)
+    return too_big(account, shape, where) or _no_node(kind, shape, capacity)
+
+
+def _no_node(kind: Kind, shape: Shape, capacity: Capacity) -> str:
+    """Return that no node of a kind is large enough or of the right kind; empty if one is."""
+    where = capacity.partitions.get(kind)
+    if where is None or capacity.some_node_holds(kind, shape):
+        return ""
+    held = [f"{shape.cpus} CPUs", f"{shape.mem_mb} MB"]
+    if shape.gpus:
+        held.append(f"{shape.gpus} GPUs{f' of type {shape.gpu_type}' if shape.gpu_type else ''}")
+    held += [f"feature {name}" for name in shape.features]
+    return f"no node of partition {where.name} has {', '.join(held)}"
 
 
 def check_sizes(tasks: Iterable[Task], capacity: Capacity, estimates: Estimates) -> None:
@@ -166,9 +185,10 @@ def check_sizes(tasks: Iterable[Task], capacity: Capacity, estimates: Estimates)
             continue
         seen.add(same)
         chosen = job.fixed.account
-        accounts = [a for a in capacity.accounts if chosen in (None, a.name)]
+        every = [*capacity.accounts, *capacity.unknown]
+        accounts = [a for a in every if chosen in (None, a.name)]
         if not accounts:
-            known = ", ".join(a.name for a in capacity.accounts)
+            known = ", ".join(a.name for a in every)
             raise PlacementError(
                 f"rule {job.rule} is to run on account {chosen}, which cannot be used; "
                 f"there are {known}"

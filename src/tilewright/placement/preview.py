@@ -262,6 +262,15 @@ class PoolShare:
 
 
 @dataclass(frozen=True)
+class AccountUse:
+    """What a run would use of one account; ``account`` is empty of jobs that take no slot."""
+
+    account: str
+    cpu_hours: float
+    gpu_hours: float
+
+
+@dataclass(frozen=True)
 class Preview:
     """How a run would go.
 
@@ -269,6 +278,8 @@ class Preview:
     ----------
     rules : tuple of RuleShare
     pools : tuple of PoolShare
+    use : tuple of AccountUse
+        As long as jobs are expected to run; budgets are charged for no more.
     finish_s : float or None
         When all is done, from now; None where nothing is free for some job.
     gpu_only_s : float or None
@@ -281,6 +292,7 @@ class Preview:
 
     rules: tuple[RuleShare, ...]
     pools: tuple[PoolShare, ...]
+    use: tuple[AccountUse, ...]
     finish_s: float | None
     gpu_only_s: float | None
     bound_s: float | None
@@ -321,13 +333,14 @@ def preview(tasks: Sequence[Task], estimates: Estimates, capacity: Capacity) -> 
                       run.busy_s.get(p.name, 0.0))
             for p in all_pools
         ),
-        finish_s, gpu_only, bound_s, everything,
+        play.by_account(run, all_pools), finish_s, gpu_only, bound_s, everything,
     )  # fmt: skip
 
 
 class _Play:
     def __init__(self, jobs: Sequence[Job], estimates: Estimates) -> None:
         names = {job.name for job in jobs}
+        self.estimates = estimates
         self.rules = {job.name: job.rule for job in jobs}
         self.jobs = [replace(j, needs=tuple(n for n in j.needs if n in names)) for j in jobs]
         self.seconds = {(j.name, k): estimates.seconds(j, k) for j in jobs for k in j.kinds}
@@ -409,6 +422,19 @@ class _Play:
         ready = [i for i in index if not self.work.needs[i]]
         later = [i for i in index if self.work.needs[i]]
         return max(chain_s, Forecast(self.work, ready, later, pools, 0.0).bound_s())
+
+    def by_account(self, run: SimulatedRun, pools: Iterable[Slots]) -> tuple[AccountUse, ...]:
+        """Return the hours of CPUs and GPUs on each account."""
+        where = {pool.name: (pool.account, pool.kind) for pool in pools}
+        jobs = {job.name: job for job in self.jobs}
+        hours: dict[str, tuple[float, float]] = {}
+        for span in run.spans:
+            account, kind = where.get(span.pool, ("", "cpu"))
+            job, took = jobs[span.job], (span.end_s - span.start_s) / 3600
+            shape = self.estimates.shape(job.rule, job.wildcards, kind)
+            cpu, gpu = hours.get(account, (0.0, 0.0))
+            hours[account] = cpu + took * shape.cpus, gpu + took * shape.gpus
+        return tuple(AccountUse(name, *hours[name]) for name in sorted(hours))
 
     def by_rule(self, run: SimulatedRun, pools: Iterable[Slots]) -> tuple[RuleShare, ...]:
         """Return the rules in the order in which they first end, those that never do last."""

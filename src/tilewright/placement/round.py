@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.placement.capacity import Capacity
@@ -51,6 +51,7 @@ class Round:
         self.placements: list[Placement] = []
         self.why: dict[str, str] = {}
         self.most = math.inf
+        self._short: dict[Hashable, str] = {}
 
     def place(
         self,
@@ -61,6 +62,10 @@ class Round:
     ) -> Strategy | None:
         """Place the ready tasks, ``most`` at most, the small ones last."""
         self.most = most
+        moved = [task for task in ready if task.bound or task.left]
+        for task in moved:
+            self._place_moved(task)
+        ready = [task for task in ready if not (task.bound or task.left)]
         large = [task for task in ready if task.name in self.work.index]
         coming = [task for task in later if task.name in self.work.index]
         left = large
@@ -75,12 +80,66 @@ class Round:
         small = [task for task in ready if task.name not in self.work.index]
         for task in sorted(small, key=lambda task: -task.job.priority):
             self._place_small(task)
+        ready = [*moved, *ready]
         self._queue(task for task in ready if task.name in self.why)
         if self._enough():
             placed = {found.task.name for found in self.placements}
             why = "Snakemake runs no more jobs at once (--jobs)"
             self.why |= {task.name: why for task in ready if task.name not in placed}
+        if self.capacity.budgeted():
+            for task in ready:
+                if task.name in self.why and (short := self._short_of(task)):
+                    self.why[task.name] = short
         return last
+
+    def _place_moved(self, task: Task) -> None:
+        """Place a task that was moved: where it was moved to, else where it ends first."""
+        if self._enough():
+            return
+        fit = [place for place in self.places(task) if self.capacity.fits(*place)]
+        seconds = self.plan.estimates.seconds
+        best = min(fit, key=lambda p: (p[:2] != task.bound, seconds(task.job, p[1])), default=None)
+        if best is None:
+            bound = [place for place in self.places(task) if place[:2] == task.bound]
+            best = next((place for place in bound if self.capacity.may_queue(*place)), None)
+        if best is None:
+            self.why[task.name] = "it was moved, and no other place that takes it is free"
+            return
+        small = task.name not in self.work.index
+        self._start(task, best[0], best[1], f"it was moved: {task.moved}", small=small)
+
+    def places(self, task: Task) -> list[tuple[str, Kind, Shape]]:
+        """Return accounts and device kinds that a task may go to; not back to where it was moved.
+
+        Where nothing else will ever take it, it may go back.
+        """
+        every = self._every(task)
+        if not task.left:
+            return every
+        fresh = [p for p in every if p[:2] not in task.left]
+        return fresh if any(self.capacity.may_ever(*p) for p in fresh) else every
+
+    def _every(self, task: Task) -> list[tuple[str, Kind, Shape]]:
+        return [
+            (account.name, kind, self._shape(task, account, kind))
+            for account in self.capacity.accounts
+            if task.job.fixed.account in (None, account.name)
+            for kind in task.job.kinds
+        ]
+
+    def _shape(self, task: Task, account: Account, kind: Kind) -> Shape:
+        """Return what a task asks for at a place."""
+        return clipped(self.shapes.of(task)[kind], account, self.capacity.partitions.get(kind))
+
+    def _short_of(self, task: Task) -> str:
+        """Return that no account's budget can end a task; empty where one can."""
+        key = (id(self.shapes.of(task)), task.job.fixed.account, *sorted(task.left))
+        if key not in self._short:
+            rests = [self.capacity.short_of(*place) for place in self.places(task)]
+            left = "; ".join(dict.fromkeys(rests)) if all(rests) else ""
+            why = f"no budget of its accounts can end it before it changes: left are {left}"
+            self._short[key] = why if left else ""
+        return self._short[key]
 
     def _pass(
         self, large: Sequence[Task], coming: Sequence[Task], last: Strategy | None
@@ -108,12 +167,15 @@ class Round:
         for start in made.starts:
             pool = where[start.pool]
             task = by_name[start.job]
-            fits = self.capacity.fits(pool.account, pool.kind, self.shapes.of(task)[pool.kind])
+            shape = self._shape(task, self._account(pool.account), pool.kind)
+            fits = self.capacity.fits(pool.account, pool.kind, shape)
             if fits and not self._enough():
                 self._start(task, pool.account, pool.kind, start.reason)
                 placed.add(start.job)
             else:
-                self.why[start.job] = "its slot was filled in the same round"
+                held = self.capacity.on_nodes(pool.kind, shape, now=True) != 0
+                why = "its slot was filled in the same round" if held else "its nodes are full"
+                self.why[start.job] = why
         return placed, made.strategy
 
     def _enough(self) -> bool:
@@ -138,7 +200,7 @@ class Round:
                     continue
                 open_ = self._open(task, kind, self.capacity.may_queue)
                 if open_:
-                    why = f"others fill the {kind} nodes, so it waits in Slurm's queue"
+                    why = f"its {kind} nodes are full or reserved, so it waits in Slurm's queue"
                     self._start(task, open_[pending[kind] % len(open_)].name, kind, why)
                     pending[kind] += 1
                     served.add(kind)
@@ -151,24 +213,20 @@ class Round:
         self, task: Task, kind: Kind, takes: Callable[[str, Kind, Shape], bool]
     ) -> list[Account]:
         """Return the accounts that a task may go to and that take it."""
-        chosen, shape = task.job.fixed.account, self.shapes.of(task)[kind]
-        return [
-            account
-            for account in self.capacity.accounts
-            if chosen in (None, account.name) and takes(account.name, kind, shape)
-        ]
+        open_ = {a for a, one, shape in self.places(task) if one == kind and takes(a, one, shape)}
+        return [account for account in self.capacity.accounts if account.name in open_]
 
     def _start(
         self, task: Task, account: str, kind: Kind, reason: str, *, small: bool = False
     ) -> None:
         """Give a task a place that takes it."""
-        shape = self.shapes.of(task)[kind]
-        here = next(a for a in self.capacity.accounts if a.name == account)
+        here = self._account(account)
+        shape = self._shape(task, here, kind)
         found = self.plan.place(here, kind, task.job.rule, task.job.wildcards)
         place = replace(
             found,
             partition=task.job.fixed.partition or found.partition,
-            shape=clipped(shape, here, self.capacity.partitions.get(kind)),
+            shape=shape,
             exclude=tuple(sorted({*self.bad_nodes[kind], *task.past.nodes})),
         )
         self.capacity = self.capacity.take(account, kind, shape)
@@ -176,6 +234,9 @@ class Round:
         self.placements.append(Placement(task, place, reason, estimate_s, small))
         self.active.append(replace(task, place=place, sent_s=self.now_s, seen=None))
         self.why.pop(task.name, None)
+
+    def _account(self, name: str) -> Account:
+        return next(account for account in self.capacity.accounts if account.name == name)
 
     def _place_small(self, task: Task) -> None:
         """Place a small task where most CPUs are free; it takes no slot from others."""
@@ -189,7 +250,13 @@ class Round:
         self._start(task, best.name, "cpu", "a small job, where most CPUs are free", small=True)
 
     def sooner_elsewhere(
-        self, task: Task, waited_s: float, *, other_nodes: bool = False, anywhere: bool = False
+        self,
+        task: Task,
+        waited_s: float,
+        *,
+        other_nodes: bool = False,
+        other_account: bool = False,
+        anywhere: bool = False,
     ) -> tuple[str, Kind, Shape] | None:
         """Return the place that would finish a pending task first, None where it best waits.
 
@@ -202,25 +269,46 @@ class Round:
             is up any more it waits for ever.
         other_nodes : bool
             It pends for its nodes, so that another account on the same nodes is no better.
+        other_account : bool
+            It pends for the budget of its account.
         anywhere : bool
-            It cannot stay, so a place where it would wait for nodes is better too.
+            It cannot stay, so a place where it would wait for nodes is better too, and its own
+            place with the minutes that it allows now.
         """
         assert task.place is not None
         seconds, here = self.plan.estimates.seconds, task.place
         gone = self.capacity.on_nodes(here.kind, here.shape, now=False) == 0
         best, best_s = None, math.inf if gone else waited_s + seconds(task.job, here.kind)
-        for account in self.capacity.accounts:
-            for kind, shape in self.shapes.of(task).items():
-                same = (account.name, kind) == (here.account, here.kind)
-                if same or task.job.fixed.account not in (None, account.name):
-                    continue
+        for takes in (self.capacity.fits, self.capacity.may_queue)[: 1 + anywhere]:
+            for account, kind, shape in self.elsewhere(task, anywhere=anywhere):
                 end_s = seconds(task.job, kind)
                 if (other_nodes and kind == here.kind) or end_s >= best_s:
                     continue
-                takes = self.capacity.may_queue if anywhere else self.capacity.fits
-                if takes(account.name, kind, shape):
-                    best, best_s = (account.name, kind, shape), end_s
+                if other_account and account == here.account:
+                    continue
+                if takes(account, kind, shape):
+                    best, best_s = (account, kind, shape), end_s
+            if best is not None:
+                break
         return best
+
+    def elsewhere(self, task: Task, *, anywhere: bool = False) -> list[tuple[str, Kind, Shape]]:
+        """Return the places of a task that pends but its own and those that it left.
+
+        Where it goes ``anywhere``, its own is another one with fewer minutes, and it goes back
+        where nothing else will ever take it.
+        """
+        here = task.place
+        assert here is not None
+        others = [
+            (account, kind, shape)
+            for account, kind, shape in self._every(task)
+            if (account, kind) != (here.account, here.kind)
+            or (anywhere and shape.runtime_min < here.shape.runtime_min)
+        ]
+        fresh = [p for p in others if p[:2] not in task.left]
+        back = anywhere and not any(self.capacity.may_ever(*p) for p in fresh)
+        return others if back else fresh
 
     def restarts(self, tasks: Iterable[Task]) -> list[tuple[Task, str, str]]:
         """Return which of these tasks, which run, better start again on free GPUs.

@@ -15,7 +15,7 @@ from typing import Any
 import platformdirs
 
 from tilewright.placement.capacity import Capacity
-from tilewright.placement.failures import memory_limit_mb
+from tilewright.placement.failures import memory_limit_mb, partitions_of
 from tilewright.placement.jobs import (
     KINDS,
     Job,
@@ -295,8 +295,11 @@ class Estimates:
         partition = capacity.partitions.get(kind)
         if partition is not None and partition.max_time_min is not None:
             grown = replace(grown, runtime_min=min(grown.runtime_min, partition.max_time_min))
-        most_mb = memory_limit_mb(job, capacity.accounts, partition)
-        if task.past.memory and most_mb is not None:
+        if not task.past.memory:
+            return grown
+        where = partitions_of(job, capacity.partitions)
+        most_mb = memory_limit_mb(job, capacity.accounts, where)
+        if most_mb is not None:
             return replace(grown, mem_mb=max(base.mem_mb, min(grown.mem_mb, most_mb)))
         return grown
 

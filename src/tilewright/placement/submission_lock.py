@@ -13,7 +13,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -23,6 +23,8 @@ from tilewright.runtime.files import write_whole
 
 #: Beyond the age of live use, for sbatch: 12 jobs were submitted within 2 s.
 _SUBMIT_S = 10.0
+#: A job that is stopped to go elsewhere is ready again after 10 s, and after a minute at most.
+_HELD_S = 60.0
 #: A round takes 0.1 s, and as long as one query that Slurm does not answer.
 _LOCK_S = 20.0
 
@@ -91,11 +93,23 @@ class SubmissionLock:
             ]
         return []
 
-    def add(self, claims: list[Claim]) -> None:
-        """Write what this run sends now, and remove what ended runs left; only when alone."""
+    def add(self, claims: list[Claim], held: Iterable[Claim] = ()) -> None:
+        """Write what this run sends now, and remove what ended runs left; only when alone.
+
+        Parameters
+        ----------
+        claims : list of Claim
+            Of jobs that are sent now.
+        held : iterable of Claim
+            For jobs that are on their way there; what was held before is not any more.
+        """
         now_s = self.clock()
-        self._own = [own for own in self._own if now_s - own[0] < self.ttl_s + _SUBMIT_S]
-        self._own += [(now_s, claim) for claim in claims]
+        own = [own for own in self._own if now_s - self.ttl_s - _SUBMIT_S < own[0] <= now_s]
+        own += [(now_s, claim) for claim in claims]
+        own += [(now_s + _HELD_S, claim) for claim in held]
+        if own == self._own:
+            return
+        self._own = own
         content = [
             {
                 "time_s": sent_s,

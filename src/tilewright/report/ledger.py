@@ -134,7 +134,9 @@ def _remarks(event: Event) -> list[Remark]:
     match event["event"]:
         case "move":
             what = "move"
-            then = f"placed again, sooner on {event['sooner']}" if event.get("sooner") else "ended"
+            later = "placed again where there is room" if event.get("later") else "ended"
+            sooner = event.get("sooner")
+            then = f"placed again, sooner on {sooner}" if sooner else later
             texts = [f"{label}: {then}; it {'ran' if event.get('ran') else 'waited'}, {why}"]
         case "pend":
             texts = [f"{label} pends: {event.get('words')} (Slurm: {why})"]

@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tilewright.slurm.records import GPU_TYPE, JOBS, Association, Qos, Tres, Usage
+from tilewright.slurm.records import BUDGETS, GPU_TYPE, JOBS, Association, Qos, Tres, Usage, spent
 
 #: TRES that decide how many jobs fit.
 COUNTED = ("cpu", "mem", "gres/gpu", GPU_TYPE)
+#: The same with budgets.
+LIMITED = (*COUNTED, *BUDGETS)
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Account:
     ----------
     name, qos : str
     limit : dict
-        Group TRES that bound its jobs, mem in MB; absent is no limit.
+        Group TRES and budgets that bound its jobs, mem in MB; absent is no limit.
     limit_from : dict of str to str
         For each limit, ``jobs`` and ``submit`` too: ``qos``, ``association`` or ``cap``.
     limit_per_user, limit_per_account, limit_per_job : dict
@@ -245,7 +247,7 @@ def _live(
     if live is None:
         return account
     limit, origin = dict(account.limit), dict(account.limit_from)
-    for tres in COUNTED:
+    for tres in LIMITED:
         lower = live.limit.get(tres, 0) < limit.get(tres, math.inf)
         if tres in live.limit and (origin.get(tres) != "cap" or lower):
             limit[tres], origin[tres] = live.limit[tres], "qos"
@@ -256,11 +258,11 @@ def _live(
     bounded = (limit, account.limit_per_user, account.limit_per_account)
     typed = any(GPU_TYPE in limits for limits in (*bounded, *(one.limit for one in above)))
     counted = [tres for tres in COUNTED if typed or tres != GPU_TYPE]
-    used = {
-        tres: record.used.get(tres, 0)
-        for tres in counted
-        if (record := of_account.get(account.name) if origin.get(tres) == "association" else live)
-    }
+    used: Tres = {}
+    for tres in (*counted, *(name for name in BUDGETS if name in limit)):
+        record = of_account.get(account.name) if origin.get(tres) == "association" else live
+        if record is not None:
+            used |= _used(record, tres)
     of_jobs, of_submit = (
         of_account.get(account.name, live) if origin.get(name) == "association" else live
         for name in JOBS
@@ -282,6 +284,13 @@ def _live(
         submit_mine=live.submit_by_uid.get(uid, 0),
         submit_ours=live.submit_by_account.get(account.name, 0),
     )
+
+
+def _used(record: Usage, tres: str) -> Tres:
+    """Return the use of a TRES, none where nothing holds it; of a budget only what is said."""
+    if tres not in BUDGETS:
+        return {tres: record.used.get(tres, 0)}
+    return {name: record.used[name] for name in (tres, spent(tres)) if name in record.used}
 
 
 def _reason(name: str, qos: str | None, rules: SiteRules) -> str:

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import itertools
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tilewright.slurm.parse import parse_tres
+from tilewright.slurm.parse import parse_minutes, parse_time_s, parse_tres
 from tilewright.slurm.records import GPU_TYPE, Tres, Usage
 
 #: squeue cuts what is longer than its field, and separates nothing by itself.
 JOB_FIELDS = {
     "JobID": 16, "State": 20, "Account": 64, "QOS": 64, "Partition": 64, "UserName": 64,
-    "tres-alloc": 200, "StartTime": 24, "EndTime": 24, "NodeList": 200, "Reason": 100,
-    "WorkDir": 1000, "Name": 200, "Comment": 1000,
+    "tres-alloc": 200, "StartTime": 24, "EndTime": 24, "NodeList": 200, "Reason": 200,
+    "TimeLimit": 24, "WorkDir": 1000, "Name": 200, "Comment": 1000,
 }  # fmt: skip
 JOB_FORMAT = ",".join(f"{name}:{width}|" for name, width in JOB_FIELDS.items())
 
 #: States in which a job ended, or waits for somebody, unknown to Snakemake's executor.
 ODD = frozenset({"PREEMPTED", "REVOKED", "SPECIAL_EXIT"})
 ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"})
-Obstacle = Literal["limit", "invalid", "held", "nodes", "busy", "other"]
+#: Slurm tells times of jobs in whole seconds.
+_ROUNDED_S = 2
+Obstacle = Literal["limit", "budget", "invalid", "held", "nodes", "busy", "other"]
 Cause = Literal[
-    "memory", "time", "node", "preempted", "cancelled", "device", "refused", "error", "unknown"
-]
+    "memory", "time", "budget", "node", "preempted", "cancelled", "device", "refused", "error",
+    "unknown",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,9 @@ class Waiting:
     Attributes
     ----------
     obstacle : str
-        A ``limit`` of account or QOS is reached; Slurm finds the job ``invalid``; somebody holds
-        it (``held``); its ``nodes`` are not there; they are ``busy``.
+        A ``limit`` of account or QOS is reached; its ``budget`` is used up; Slurm finds the job
+        ``invalid``; it is ``held``, by somebody or for what no other place has; its ``nodes`` are
+        not there; they are ``busy``.
     words : str
         The same as a sentence's end, and what can be done.
     """
@@ -50,8 +53,9 @@ class Waiting:
 _WAITING: tuple[tuple[str, Waiting], ...] = (
     (
         r"Invalid(QOS|Account)|(Qos|QOS|Account|Assoc)\w*NotAllowed|PartitionTimeLimit"
-        r"|(QOS|Assoc)Max\w+PerJob"
-        r"|PartitionNodeLimit|BadConstraints",
+        r"|Job's (account|QOS) not permitted|User's group not permitted|PartitionConfig"
+        r"|(QOS|Assoc)Max\w+Per(Job|Node)|QOSMin|MaxMemPerLimit"
+        r"|PartitionNodeLimit|BadConstraints|ReservationDeleted",
         Waiting(
             "invalid",
             "Slurm no longer takes it as it was sent: its QOS, account or partition was withdrawn, "
@@ -60,7 +64,16 @@ _WAITING: tuple[tuple[str, Waiting], ...] = (
         ),
     ),
     (
-        r"(QOS|Assoc)(Grp|Max)|Max\w+PerAccount",
+        r"(QOS|Assoc)Grp(\w+Minutes|\w+RunMinutes|CPU(Run)?MinutesLimit|WallLimit)|QOSUsageThreshold",
+        Waiting(
+            "budget",
+            "the budget of its account or QOS is used up, or cannot end it; `tilewright accounts` "
+            "shows what is left",
+        ),
+    ),
+    (
+        r"(QOS|Assoc)(Grp|Max)|Max\w+PerAccount|(QOS|Association)(Job|Resource|Time)Limit"
+        r"|AccountingPolicy",
         Waiting("limit", "running jobs fill a limit of its account or QOS"),
     ),
     (
@@ -75,7 +88,13 @@ _WAITING: tuple[tuple[str, Waiting], ...] = (
         r"ReqNodeNotAvail|Partition(Down|Inactive)|.*\bDOWN\b|.*\bReserv|NodeDown",
         Waiting("nodes", "its nodes are down, drained or reserved"),
     ),
-    (r"Resources|Priority|Licenses|BeginTime|None", Waiting("busy", "jobs of others go first")),
+    (
+        r"Licenses",
+        Waiting("held", "all licences that it asks for are in use, here as with any other account"),
+    ),
+    (r"Priority", Waiting("busy", "jobs that wait before it go first")),
+    (r"Resources|None", Waiting("busy", "no node has room for it yet")),
+    (r"BeginTime", Waiting("busy", "it may not begin yet, as after it was requeued")),
 )
 
 
@@ -107,6 +126,8 @@ class SlurmJob:
         What it holds or, pending, asks for; mem in MB.
     start_s, end_s : float or None
         ``end_s`` of a running job is when its time limit ends it.
+    limit_min : int or None
+        Its time limit.
     """
 
     id: int
@@ -123,6 +144,7 @@ class SlurmJob:
     workdir: str = ""
     name: str = ""
     comment: str = ""
+    limit_min: int | None = None
 
     @property
     def active(self) -> bool:
@@ -154,6 +176,7 @@ def parse_queue(text: str) -> list[SlurmJob]:
                 row["WorkDir"],
                 row["Name"],
                 row["Comment"].removesuffix("|").strip(),
+                parse_minutes(row["TimeLimit"]),
             )
         )
     return found
@@ -235,19 +258,12 @@ def usage_of_queue(
     return found
 
 
-def parse_time_s(text: str) -> float | None:
-    """Return ``2026-11-21T08:55:54`` (local time) in seconds since the epoch, else None."""
-    try:
-        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
-    except (ValueError, OverflowError):
-        return None
-
-
 def cause_of(details: str) -> tuple[Cause, str]:
     """Return why a job ended badly, and what Slurm said, from ``scontrol -o show job``.
 
     A step that ran out of memory shows in the derived exit code only: the job itself is
-    ``FAILED 1:0``. By a limit on resident memory it ends with signal 9.
+    ``FAILED 1:0``. By a limit on resident memory it ends with signal 9. What ends it before its
+    own time limit is a budget that is used up.
 
     Examples
     --------
@@ -273,8 +289,27 @@ def cause_of(details: str) -> tuple[Cause, str]:
     }
     for word in (pairs.get("Reason", ""), state):
         if word in known:
-            return known[word], said
+            cause = known[word]
+            early = word in ("TIMEOUT", "TimeLimit") and _before_its_limit(pairs)
+            return ("budget", f"{said}, before its own time limit") if early else (cause, said)
     return "unknown", said if state else ""
+
+
+def _before_its_limit(pairs: Mapping[str, str]) -> bool:
+    """Return whether a job that ran out of time had some left of its own."""
+    if "at_or_exceeds" in pairs.get("Reason", ""):
+        return True
+    ran, limit = (_seconds(pairs.get(name, "")) for name in ("RunTime", "TimeLimit"))
+    return ran is not None and limit is not None and ran + _ROUNDED_S < limit
+
+
+def _seconds(text: str) -> int | None:
+    """Return the seconds of ``1-02:03:04`` as scontrol prints durations, else None."""
+    match = re.fullmatch(r"(?:(\d{1,6})-)?(\d{1,3}):(\d\d):(\d\d)", text, re.A)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _worst(codes: set[str]) -> str:

@@ -9,16 +9,30 @@ from __future__ import annotations
 
 import math
 import re
+import time
 
-from tilewright.slurm.records import GPU_TYPE, Association, Partition, Qos, Tres, Usage
+from tilewright.slurm.records import (
+    GPU_TYPE,
+    WALL,
+    Association,
+    Partition,
+    Qos,
+    Tres,
+    Usage,
+    budget,
+    running,
+    spent,
+)
 
 ASSOCIATION_FIELDS = (
     "account", "user", "partition", "qos", "defaultqos", "grptres", "maxtres", "grpjobs",
-    "grpsubmit", "maxjobs", "maxsubmit", "maxwall", "cluster", "parentname",
+    "grpsubmit", "maxjobs", "maxsubmit", "maxwall", "cluster", "parentname", "grptresmins",
+    "grptresrunmins", "maxtresmins", "grpwall",
 )  # fmt: skip
 QOS_FIELDS = (
     "name", "grptres", "maxtres", "maxtrespu", "grpjobs", "grpsubmit", "maxjobspu", "maxsubmitpu",
-    "maxwall", "flags", "maxtrespa", "maxjobspa", "maxsubmitpa",
+    "maxwall", "flags", "maxtrespa", "maxjobspa", "maxsubmitpa", "grptresmins", "grptresrunmins",
+    "maxtresmins", "grpwall",
 )  # fmt: skip
 _UNIT_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 
@@ -53,6 +67,36 @@ def parse_tres_usage(text: str, gpu_type: str = "") -> tuple[Tres, Tres]:
     return _of_type(limits, gpu_type), _of_type(used, gpu_type)
 
 
+def _budgets(row: dict[str, str], gpu_type: str) -> Tres:
+    """Return the budgets of a row of sacctmgr."""
+    found = {budget(t): n for t, n in parse_tres(row["grptresmins"], gpu_type).items()}
+    run = parse_tres(row["grptresrunmins"], gpu_type)
+    found |= {running(budget(t)): n for t, n in run.items()}
+    wall = parse_minutes(row["grpwall"])
+    return found if wall is None else found | {WALL: wall}
+
+
+def _budgets_of_job(row: dict[str, str], gpu_type: str) -> Tres:
+    return {budget(t): n for t, n in parse_tres(row["maxtresmins"], gpu_type).items()}
+
+
+def _budget_usage(pairs: dict[str, str], gpu_type: str) -> tuple[Tres, Tres]:
+    """Return limits and use of the budgets of a record of assoc_mgr."""
+    limits, used = parse_tres_usage(pairs.get("GrpTRESMins", ""), gpu_type)
+    run_limits, run = parse_tres_usage(pairs.get("GrpTRESRunMins", ""), gpu_type)
+    # of jobs on one node their minutes are what they hold of it
+    wall_limits, wall = parse_tres_usage(f"wall={pairs.get('GrpWall', '')}")
+    limits, used = limits | wall_limits, used | wall
+    run |= {"wall": run["node"]} if "node" in run else {}
+    return (
+        {budget(t): n for t, n in limits.items()}
+        | {running(budget(t)): n for t, n in run_limits.items()},
+        {budget(t): n + run.get(t, 0) for t, n in used.items()}
+        | {spent(budget(t)): n for t, n in used.items()}
+        | {running(budget(t)): n for t, n in run.items()},
+    )
+
+
 def _of_type(tres: Tres, gpu_type: str) -> Tres:
     own = f"gres/gpu:{gpu_type}"
     return {GPU_TYPE if gpu_type and name == own else name: n for name, n in tres.items()}
@@ -78,6 +122,14 @@ def parse_minutes(text: str) -> int | None:
     else:  # minutes[:seconds]
         hours, minutes = 0, numbers[0]
     return int(days or 0) * 1440 + hours * 60 + minutes
+
+
+def parse_time_s(text: str) -> float | None:
+    """Return ``2026-11-21T08:55:54`` (local time) in seconds since the epoch, else None."""
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except (ValueError, OverflowError):
+        return None
 
 
 def parse_sacctmgr(text: str, gpu_type: str = "") -> tuple[list[Association], list[Qos]]:
@@ -119,6 +171,7 @@ def parse_assoc_mgr(text: str, gpu_type: str = "") -> list[Usage]:
         if not who or "GrpTRES" not in pairs:
             continue
         limit, used = parse_tres_usage(pairs["GrpTRES"], gpu_type)
+        budgets, minutes = _budget_usage(pairs, gpu_type)
         per_user = {
             int(uid): block for uid, block in _blocks(users) if re.fullmatch(r"\d{1,18}", uid, re.A)
         }
@@ -126,8 +179,8 @@ def parse_assoc_mgr(text: str, gpu_type: str = "") -> list[Usage]:
         found.append(
             Usage(
                 who,
-                limit,
-                used,
+                limit | budgets,
+                used | minutes,
                 _used(pairs.get("GrpJobs", "")),
                 _used(pairs.get("GrpSubmitJobs", "")),
                 {
@@ -173,9 +226,37 @@ def parse_partitions(text: str) -> list[Partition]:
                 _names(pairs.get("AllowAccounts", "ALL")),
                 _names(pairs.get("AllowQos", "ALL")),
                 _number(pairs.get("TotalNodes", "")) or 1,
+                allow_groups=_names(pairs.get("AllowGroups", "ALL")),
+                deny_accounts=_names(pairs.get("DenyAccounts", "")) or (),
+                deny_qos=_names(pairs.get("DenyQos", "")) or (),
+                whole_nodes=pairs.get("OverSubscribe", "") == "EXCLUSIVE",
+                cpus_a_node=_number(pairs.get("MaxCPUsPerNode", "")),
+                mem_a_node=_number(pairs.get("MaxMemPerNode", "")) or None,
+                mem_a_cpu=_number(pairs.get("MaxMemPerCPU", "")) or None,
+                closed=_why_closed(pairs),
             )
         )
     return found
+
+
+def _why_closed(pairs: dict[str, str]) -> str:
+    """Return why no job of one node may go to a partition; empty where it may."""
+    least, most = _number(pairs.get("MinNodes", "")), pairs.get("MaxNodes", "")
+    if least is not None and least > 1:
+        return f"it takes jobs of {least} nodes at least (MinNodes)"
+    if most == "0":
+        return "it takes jobs of no node (MaxNodes=0)"
+    if pairs.get("RootOnly") == "YES":
+        return "only root may use it (RootOnly)"
+    if pairs.get("ReqResv") == "YES":
+        return "it takes jobs of a reservation only (ReqResv)"
+    return ""
+
+
+def parse_licences(text: str) -> dict[str, int]:
+    """Return how many of each licence there are, by ``scontrol -o show lic``."""
+    found = re.findall(r"LicenseName=(\S+) Total=(\d{1,9})\b", text)
+    return {name: int(total) for name, total in found}
 
 
 def _names(text: str) -> tuple[str, ...] | None:
@@ -189,8 +270,8 @@ def _association(row: dict[str, str], gpu_type: str) -> Association:
         row["partition"],
         tuple(filter(None, row["qos"].split(","))),
         row["defaultqos"],
-        parse_tres(row["grptres"], gpu_type),
-        parse_tres(row["maxtres"], gpu_type),
+        parse_tres(row["grptres"], gpu_type) | _budgets(row, gpu_type),
+        parse_tres(row["maxtres"], gpu_type) | _budgets_of_job(row, gpu_type),
         _number(row["grpjobs"]),
         _number(row["grpsubmit"]),
         parse_minutes(row["maxwall"]),
@@ -204,8 +285,8 @@ def _association(row: dict[str, str], gpu_type: str) -> Association:
 def _qos(row: dict[str, str], gpu_type: str) -> Qos:
     return Qos(
         row["name"],
-        parse_tres(row["grptres"], gpu_type),
-        parse_tres(row["maxtres"], gpu_type),
+        parse_tres(row["grptres"], gpu_type) | _budgets(row, gpu_type),
+        parse_tres(row["maxtres"], gpu_type) | _budgets_of_job(row, gpu_type),
         parse_tres(row["maxtrespu"], gpu_type),
         _number(row["grpjobs"]),
         _number(row["grpsubmit"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from tilewright.slurm.nodes import Node
 from tilewright.slurm.records import JOBS, Partition, Qos, Tres, Usage
 
 
@@ -12,6 +13,34 @@ def gpu_partition(partitions: Iterable[Partition]) -> Partition | None:
     """Return the partition that is up and has most GPUs, if any has some."""
     found = [p for p in partitions if p.up and p.tres.get("gres/gpu")]
     return max(found, key=lambda p: p.tres["gres/gpu"], default=None)
+
+
+def why_not(partition: Partition, groups: frozenset[str] | None) -> str:
+    """Return why a person may not use a partition, or nobody may; empty if nothing forbids it.
+
+    Parameters
+    ----------
+    partition : Partition
+    groups : frozenset of str or None
+        The person's groups; None where they do not matter.
+    """
+    if not partition.up:
+        return "is not up"
+    if partition.closed:
+        return f"is of no use: {partition.closed}"
+    allowed = partition.allow_groups
+    if allowed is not None and groups is not None and not groups & set(allowed):
+        return f"is for the groups {', '.join(allowed)} only, and you are in none of them"
+    return ""
+
+
+def with_whole_nodes(partition: Partition, nodes: Iterable[Node] | None) -> Partition:
+    """Return a partition that gives whole nodes with the smallest of them."""
+    if not partition.whole_nodes:
+        return partition
+    own = [node.total for node in nodes or () if partition.name in node.partitions]
+    mean = {tres: n // max(1, partition.nodes) for tres, n in partition.tres.items()}
+    return replace(partition, whole=min(own, key=lambda total: total.get("cpu", 0), default=mean))
 
 
 def gpu_type_of(partition: Partition | None) -> str:

@@ -180,6 +180,14 @@ class SlurmClient:
         """Return all nodes."""
         return self._ask(("scontrol", "-o", "show", "node"), self.ttl_s)
 
+    def reservations(self) -> str | Unknown:
+        """Return all reservations."""
+        return self._ask(("scontrol", "-o", "show", "reservation"), 10 * self.ttl_s)
+
+    def licences(self) -> str | Unknown:
+        """Return all licences."""
+        return self._ask(("scontrol", "-o", "show", "licenses"), 10 * self.ttl_s)
+
     def config(self) -> str | Unknown:
         """Return how the cluster is configured."""
         return self._ask(("scontrol", "show", "config"), 10 * self.ttl_s)

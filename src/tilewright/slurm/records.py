@@ -10,6 +10,35 @@ Tres = dict[str, int]
 GPU_TYPE = "gres/gpu:type"
 #: Numbers of jobs beside TRES: those that run, and those that run or pend.
 JOBS = ("jobs", "submit")
+#: What budgets are of: TRES times minutes.
+BUDGETED = ("cpu", "mem", "node", "billing", "gres/gpu", GPU_TYPE)
+
+
+def budget(tres: str) -> str:
+    """Return the name of the minutes of a TRES that may be used in all (``GrpTRESMins``).
+
+    Examples
+    --------
+    >>> budget("cpu"), running(budget("cpu")), spent(budget("cpu"))
+    ('cpu/min', 'cpu/min/running', 'cpu/min/spent')
+    """
+    return f"{tres}/min"
+
+
+def running(budget: str) -> str:
+    """Return the name of the minutes that running jobs may still take (``GrpTRESRunMins``)."""
+    return f"{budget}/running"
+
+
+def spent(budget: str) -> str:
+    """Return the name of what is used up of a budget; running jobs have more of it."""
+    return f"{budget}/spent"
+
+
+#: Minutes of jobs, whatever they hold (``GrpWall``).
+WALL = budget("wall")
+#: All budgets: those that are used up, and those of the jobs that run.
+BUDGETS = (WALL, *map(budget, BUDGETED), *(running(budget(tres)) for tres in BUDGETED))
 
 
 @dataclass(frozen=True)
@@ -26,6 +55,7 @@ class Association:
         Taken where a job names none; may be empty.
     tres, tres_per_job : dict
         Group limits of the association and limits of one job, mem in MB; absent is no limit.
+        Budgets (:data:`BUDGETS`) are among them.
     jobs, submit : int or None
         Running, and running or pending, jobs of all that the association holds.
     max_wall_min : int or None
@@ -62,7 +92,8 @@ class Qos:
     ----------
     name : str
     tres, tres_per_job, tres_per_user, tres_per_account : dict
-        Of all jobs on the QOS, of one job, of one user, of one account.
+        Of all jobs on the QOS, of one job, of one user, of one account; budgets
+        (:data:`BUDGETS`) are among the first two.
     jobs, submit, jobs_per_user, submit_per_user, jobs_per_account, submit_per_account : int or None
     max_wall_min : int or None
         Longest job in minutes.
@@ -92,7 +123,8 @@ class Usage:
     ----------
     name : str
     limit, used : dict
-        Group TRES.
+        Group TRES and budgets. What running jobs may still take counts as used of a budget, and
+        without it as :func:`spent`.
     jobs, submit : int
         Running jobs, and running or pending ones.
     used_by_uid : dict of int to dict
@@ -133,10 +165,21 @@ class Partition:
     tres : dict
         All that its nodes have, mem in MB.
     up, default : bool
-    allow_accounts, allow_qos : tuple of str or None
+    allow_accounts, allow_qos, allow_groups : tuple of str or None
         None is all.
     nodes : int
         How many nodes it has.
+    deny_accounts, deny_qos : tuple of str
+    whole_nodes : bool
+        A job gets all of its node, and counts with all of it (``OverSubscribe=EXCLUSIVE``).
+    whole : dict
+        The TRES of its smallest node, where jobs get whole ones.
+    cpus_a_node : int or None
+        Most CPUs of a node that its jobs may hold together.
+    mem_a_node, mem_a_cpu : int or None
+        Most memory of a job on a node, and for each CPU: for more a job gets more CPUs.
+    closed : str
+        Why no job of one node may go there; empty where it may.
     limit, limit_per_user, limit_per_account, limit_per_job : dict
         Of its QOS, which replace those of a job's own QOS; mem in MB, absent is no limit. Numbers
         of jobs (:data:`JOBS`) are among them.
@@ -162,3 +205,12 @@ class Partition:
     mine: Tres | None = None
     limit_per_account: Tres = field(default_factory=dict)
     by_account: dict[str, Tres] = field(default_factory=dict)
+    allow_groups: tuple[str, ...] | None = None
+    deny_accounts: tuple[str, ...] = ()
+    deny_qos: tuple[str, ...] = ()
+    whole_nodes: bool = False
+    whole: Tres = field(default_factory=dict)
+    cpus_a_node: int | None = None
+    mem_a_node: int | None = None
+    mem_a_cpu: int | None = None
+    closed: str = ""

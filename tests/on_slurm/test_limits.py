@@ -1,0 +1,230 @@
+"""Limits that a site sets on one account, beside a run that is never offered that account."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cluster_runs import ClusterRun, dump
+from tests.support.labmates import fill, hold_all_gpus, running
+from tests.support.slurm_cluster import Cluster, wait_for
+from tests.support.slurm_fixtures import AT_NIGHT
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600), AT_NIGHT]
+
+PARTITIONS = ("hpg-default", "hpg-b200")
+#: Seconds by which two equal runs of half a minute differ on two busy cores.
+JITTER_S = 6
+JOBS: dict[str, Any] = {"jobs": 6, "seconds": "9,10", "nominal_s": 20}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit that clive has and maigan has not: how it is set and taken back."""
+
+    name: str
+    qos: tuple[str, ...] = ()
+    partition: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+    def set(self, slurm: Cluster) -> None:
+        if self.qos:
+            slurm.set_qos("clive", *self.qos)
+        if self.others:
+            slurm.set_qos("maigan", *self.others)
+        self._update(slurm, self.partition)
+
+    def take_back(self, slurm: Cluster) -> None:
+        slurm.cancel_all()
+        slurm.restore_limits()
+        self._update(slurm, self.before)
+
+    def _update(self, slurm: Cluster, changes: tuple[str, ...]) -> None:
+        for name in PARTITIONS if changes else ():
+            slurm.run(["scontrol", "update", f"PartitionName={name}", *changes])
+
+
+LIMITS = (
+    Limit("budget", ("GrpTRESMins=cpu=1",)),
+    Limit("running-budget", ("GrpTRESRunMins=cpu=1",)),
+    Limit("wall-budget", ("GrpWall=1",)),
+    Limit("job-budget", ("MaxTRESMinsPerJob=cpu=1",)),
+    Limit("deny-accounts", (), ("DenyAccounts=clive",), ("DenyAccounts=",)),
+    Limit("deny-qos", (), ("DenyQos=clive",), ("DenyQos=",)),
+    Limit("allow-qos", (), ("AllowQos=maigan",), ("AllowQos=ALL",)),
+    Limit(
+        "exclusive",
+        ("GrpTRES=cpu=48",),
+        ("OverSubscribe=EXCLUSIVE",),
+        ("OverSubscribe=NO",),
+        ("GrpTRES=cpu=999,mem=4000G,gres/gpu=99",),
+    ),
+)
+
+
+@pytest.fixture
+def make(quiet_slurm: Cluster, tmp_path: Path) -> Iterator[Callable[..., ClusterRun]]:
+    made: list[ClusterRun] = []
+
+    def run(name: str, *allowed: str, **of: Any) -> ClusterRun:
+        folder = tmp_path / name
+        folder.mkdir()
+        site = {"allowed": list(allowed), "slowdown": 1.1, **of.pop("site", {})}
+        made.append(ClusterRun(quiet_slurm, folder).prepare(site=site, **{**JOBS, **of}))
+        return made[-1]
+
+    yield run
+    for one in made:
+        one.kill()
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
+def test_a_limit_of_one_account_costs_no_more_than_its_absence(
+    limit: Limit, make: Callable[..., ClusterRun], quiet_slurm: Cluster
+) -> None:
+    limit.set(quiet_slurm)
+    try:
+        offered = make("offered", "clive", "maigan")
+        seconds = offered.run()
+        never = make("never", "maigan")
+        least = never.run()
+    finally:
+        limit.take_back(quiet_slurm)
+    sys.stderr.write(f"{limit.name}: {seconds:.1f} s, never offered {least:.1f} s\n")
+    offered.check_outputs(set(range(6)))
+    assert {job.account for job in offered.jobs()} == {"maigan"}, dump(offered.events)
+    assert not offered.moves()
+    assert not offered.causes()
+    assert seconds <= 1.15 * least + JITTER_S
+
+
+def test_jobs_that_pend_where_their_account_is_denied_then_go_elsewhere(
+    make: Callable[..., ClusterRun], quiet_slurm: Cluster
+) -> None:
+    limit = Limit("denied", (), ("DenyAccounts=clive",), ("DenyAccounts=",))
+    theirs = fill(quiet_slurm)
+    run = make("denied", "clive", "maigan", jobs=4, seconds="3,4", site={"patience_s": 20})
+    process = run.start()
+    try:
+        wait_for(lambda: len(run.pending()) == 4, 90, "four pending jobs")
+        limit.set(quiet_slurm)
+        wait_for(lambda: len(run.moves()) >= 1, 60, "a move")
+        quiet_slurm.run(["scancel", *map(str, theirs)])
+        assert run.finish(process) == 0
+    finally:
+        run.kill()
+        limit.take_back(quiet_slurm)
+    run.check_outputs(set(range(4)))
+    moves = [event for event in run.events if event["event"] == "move"]
+    assert {event["reason"].split(" not ")[0] for event in moves} == {"Job's account"}, moves
+    assert max(run.moves().values()) == 1
+    assert {job.account for job in run.jobs() if job.state == "COMPLETED"} == {"maigan"}
+
+
+def test_a_budget_that_is_spent_in_mid_run_closes_the_account(
+    make: Callable[..., ClusterRun], quiet_slurm: Cluster
+) -> None:
+    """Slurm ends the jobs that run there; they are tried again elsewhere with the same time."""
+    run = make("spent", "clive", "maigan", jobs=8, seconds="45,46")
+    process = run.start()
+    try:
+        run.wait_running(7)
+        theirs = quiet_slurm.sbatch("labmate", "-A", "clive", "-c", "32", "--mem=1G",
+                                    command="sleep 5")  # fmt: skip
+        quiet_slurm.wait_job(theirs, 60)
+        quiet_slurm.set_qos("clive", "GrpTRESMins=cpu=1")
+        spent_s = time.time()
+        assert run.finish(process, 300) == 0
+    finally:
+        run.kill()
+        quiet_slurm.restore_limits()
+    run.check_outputs(set(range(8)))
+    assert "budget" in run.causes() <= {"budget", "cancelled"}, dump(run.events)
+    places = [event for event in run.events if event["event"] == "place"]
+    assert {event["runtime_min"] for event in places} == {5}
+    later = [event for event in places if event["time_s"] > spent_s + 15]
+    assert {event["account"] for event in later} == {"maigan"}, dump(run.events)
+
+
+def test_a_maintenance_that_begins_before_a_job_could_end_gets_none(
+    make: Callable[..., ClusterRun], quiet_slurm: Cluster
+) -> None:
+    quiet_slurm.run(["scontrol", "create", "reservation", "ReservationName=care", "Nodes=c1,c2",
+                     "StartTime=now+4minutes", "Duration=60", "Flags=MAINT",
+                     "Users=labmate"])  # fmt: skip
+    run = make("care", "clive", "maigan", jobs=6, seconds="3,4")
+    try:
+        run.run()
+    finally:
+        quiet_slurm.run(["scontrol", "delete", "ReservationName=care"])
+    run.check_outputs(set(range(6)))
+    assert {job.node for job in run.jobs()} == {"b1"}, dump(run.events)
+    assert not run.moves()
+    assert not run.causes()
+
+
+def test_a_job_that_another_account_takes_waits_until_that_has_room(
+    make: Callable[..., ClusterRun], quiet_slurm: Cluster
+) -> None:
+    """MaxWall is cut below three that pend, while labmates fill the other account."""
+    quiet_slurm.set_qos("brusko", "GrpTRES=cpu=112,mem=2000G,gres/gpu=8")
+    theirs = [
+        quiet_slurm.sbatch("labmate", "-A", account, "-p", "hpg-b200", f"--gres=gpu:{gpus}",
+                           "--mem=9G", command="sleep 600")
+        for account, gpus in (("maigan", 2), ("brusko", 6))
+    ]  # fmt: skip
+    running(quiet_slurm, *theirs)
+    able = {"cpus": 8, "mem_mb": 180_000, "runtime_min": 5}
+    never = {"cpus": 129, "mem_mb": 48_000, "runtime_min": 5}
+    run = make("cut", "clive", "maigan", jobs=3, seconds="5,5", gpu_job=able, cpu_job=never,
+               site={"patience_s": 4})  # fmt: skip
+    process = run.start()
+    try:
+        wait_for(lambda: len(run.pending()) == 3, 90, "three pending jobs")
+        quiet_slurm.set_qos("clive", "MaxWall=1")
+        wait_for(lambda: run.moves(), 60, "a move")
+        time.sleep(15)
+        quiet_slurm.run(["scancel", *map(str, theirs)])
+        assert run.finish(process) == 0, run.log[-3000:]
+    finally:
+        run.kill()
+        quiet_slurm.restore_limits()
+    run.check_outputs(set(range(3)))
+    assert not any(event.get("give_up") for event in run.events), dump(run.events)
+    assert {job.account for job in run.jobs() if job.state == "COMPLETED"} == {"maigan"}
+
+
+def test_two_runs_stop_no_jobs_for_one_gpu(
+    make: Callable[..., ClusterRun], quiet_slurm: Cluster
+) -> None:
+    """On CPUs a job takes four minutes, on the one GPU that comes free 10 s."""
+    held = hold_all_gpus(quiet_slurm, 600)
+    quiet_slurm.set_qos("clive", "GrpTRES=gres/gpu=1")
+    site = {"slowdown": 20}
+    runs = [make(name, "clive", jobs=1, seconds="10,240", nominal_s=240, site=site)
+            for name in ("first", "second")]  # fmt: skip
+    for run in runs:
+        run.env["XDG_CACHE_HOME"] = str(runs[0].folder / "cache")
+    processes = [run.start() for run in runs]
+    for run in runs:
+        run.wait_running(1)
+    quiet_slurm.run(["scancel", str(held)])
+    for run, process in zip(runs, processes, strict=True):
+        assert run.finish(process, 200) == 0, run.log[-3000:]
+        run.check_outputs({0})
+    moves = sorted(e["time_s"] for run in runs for e in run.events if e["event"] == "move")
+    assert len(moves) == 2
+    assert moves[1] - moves[0] > 10, moves
+    for run in runs:
+        (last,) = [job for job in run.jobs() if job.state == "COMPLETED"]
+        assert (last.partition, last.gpus) == ("hpg-b200", 1)
+        assert last.start is not None
+        assert last.submit is not None
+        assert last.start - last.submit <= 5
