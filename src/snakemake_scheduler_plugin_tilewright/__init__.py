@@ -94,12 +94,6 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         atexit.register(plan.end)
         return plan
 
-    def dag_updated(self) -> None:
-        """Take the jobs that came with an update of the DAG."""
-        for one in (self._run, self._progress):
-            if one is not None:
-                one.load()
-
     def select_jobs(
         self,
         selectable_jobs: Sequence[Any],
@@ -108,6 +102,8 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         input_sizes: Mapping[Any, int],
     ) -> Sequence[Any] | None:
         """Return the jobs that start now; None lets the greedy scheduler choose."""
+        if self._progress is not None:
+            self._progress.load(remaining_jobs)
         if self._run is None:
             return first_fit(selectable_jobs, available_resources)
         if not self._checked:  # it was not there before, and no job runs by now
@@ -133,4 +129,5 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             self.logger.error("placement failed again and again, so this round is greedy")
             if isinstance(self._run, Run):
                 self._run.dispatcher.ledger.write("greedy", reason=repr(error))
+                self._run.send_anywhere(selectable_jobs)
             return None

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tilewright.placement.jobs import Fixed, Kind, Place, Shape, key_of, name_of
+from tilewright.placement.jobs import Fixed, Kind, Place, Shape, key_of, rule_of
 
 #: Where a rule does not state them, and before its input is there.
 _MEM_MB = 1000
@@ -20,18 +20,14 @@ class StatedSizes:
 
     def __init__(self) -> None:
         self._jobs: dict[str, Any] = {}
-        self._kinds: dict[str, Kind] = {}
 
     def take(self, jobs: Iterable[Any]) -> None:
-        """Take jobs of Snakemake."""
-        for job in jobs:
-            self._jobs.setdefault(name_of(job), job)
-            if job.rule.name not in self._kinds:
-                self._kinds[job.rule.name] = "gpu" if stated_shape_of(job).gpus else "cpu"
+        """Take jobs and groups of Snakemake."""
+        self._jobs |= {key_of(rule_of(job), job.wildcards): job for job in jobs}
 
     def kinds(self, rule: str) -> tuple[Kind, ...]:
-        """Return the one device kind that a rule's jobs run on."""
-        return (self._kinds[rule],)
+        """Return where a rule's jobs run that state no GPU; see :func:`kinds_of`."""
+        return ("cpu",)
 
     def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
         """Return what one job states."""
@@ -44,6 +40,11 @@ class StatedSizes:
     def group(self, wildcards: Any) -> str | None:
         """Return None: nothing is known of what a job belongs to."""
         return None
+
+
+def kinds_of(job: Any) -> tuple[Kind, ...]:
+    """Return the one device kind that a job runs on, by what it states."""
+    return ("gpu",) if stated_shape_of(job).gpus else ("cpu",)
 
 
 def stated_shape_of(job: Any) -> Shape:

@@ -17,6 +17,7 @@ from snakemake_scheduler_plugin_tilewright.stated import (
     StatedSizes,
     fixed_of,
     gpus_of,
+    kinds_of,
     resources_at,
     stated_shape_of,
 )
@@ -29,7 +30,7 @@ def job(threads: int = 1, rule: str = "work", wildcards: Any = None, **resources
     """Return what is seen of a job of Snakemake."""
     return SimpleNamespace(
         rule=SimpleNamespace(name=rule), wildcards=wildcards or {}, threads=threads,
-        resources=resources,
+        resources=resources, is_group=lambda: False,
     )  # fmt: skip
 
 
@@ -109,9 +110,9 @@ def test_sizes_are_those_of_each_job() -> None:
     assert sizes.shape("work", {"i": "2"}, gpu=True) == Shape(4, 900, 0, 20)
     assert sizes.nominal_s("work", {"i": "2"}) == 600
     assert (sizes.kinds("work"), sizes.group({"i": "1"})) == (("cpu",), None)
-    sizes.take([job(8, wildcards={"i": "1"}), job(rule="train", gres="gpu:1")])
-    assert sizes.shape("work", {"i": "1"}, gpu=False).cpus == 2  # it was known already
-    assert sizes.kinds("train") == ("gpu",)
+    sizes.take([job(8, wildcards={"i": "1"})])
+    assert sizes.shape("work", {"i": "1"}, gpu=False).cpus == 8  # Snakemake made it anew
+    assert (kinds_of(small), kinds_of(job(gres="gpu:1"))) == (("cpu",), ("gpu",))
 
 
 def test_what_a_rule_fixes() -> None:
