@@ -97,6 +97,10 @@ class Run:
         fixed = {rule: self._chosen(job) for rule, job in chosen.items()}
         self.dispatcher.load(self._job(unit, fixed.get(rule_of(unit))) for unit in new.values())
 
+    def _fixed(self, job: Any) -> Fixed:
+        """Return what a plain job fixes."""
+        return fixed_of(job, self.dispatcher.cluster.survey.accounts)
+
     def _job(self, unit: Any, chosen: Fixed | None) -> Job:
         """Return a job or group of Snakemake as placement's; ``chosen`` if its rule has a plan."""
         needs = {
@@ -106,7 +110,7 @@ class Run:
         }
         sizes, kinds = self.plan.sizes.of(rule_of(unit)), None
         if chosen is None:
-            chosen, kinds = fixed_of(unit), kinds_of(unit)
+            chosen, kinds = self._fixed(unit), kinds_of(unit)
         return job_of(unit, needs - {unit}, sizes, chosen, kinds)
 
     def _check(self, names: Iterable[str], capacity: Capacity) -> None:
@@ -187,7 +191,7 @@ class Run:
             if job.is_group() or job.attempt > 1:
                 adapter.change_resources(job, next(self._numbers), _UNSET)
             task, stated = self.dispatcher.tasks[name], stated_shape_of(job)
-            task.job = replace(task.job, fixed=fixed_of(job), kinds=kinds_of(job))
+            task.job = replace(task.job, fixed=self._fixed(job), kinds=kinds_of(job))
             if job.attempt == 1:
                 self.plan.estimates.forget(task.job.rule, job.wildcards)
                 first.append(name)
@@ -221,7 +225,7 @@ class Run:
             own, exclude = job.resources.get("slurm_extra"), f"--exclude={','.join(place.exclude)}"
             values["slurm_extra"] = f"{own} {exclude}" if own else exclude
         if plain:
-            values |= resources_at(place, job, task.job.fixed, failed=bool(task.past.causes))
+            values |= resources_at(place, job, failed=bool(task.past.causes))
         if values:
             adapter.change_resources(job, next(self._numbers), values)
 

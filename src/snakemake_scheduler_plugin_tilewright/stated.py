@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tilewright.placement.jobs import Fixed, Kind, Place, Shape, key_of, rule_of
+from tilewright.slurm.accounts import Account
 
 #: Where a rule does not state them, and before its input is there.
 _MEM_MB = 1000
@@ -61,18 +62,20 @@ def stated_shape_of(job: Any) -> Shape:
 
 
 def gpus_of(resources: Mapping[str, Any]) -> int:
-    """Return the GPUs that a job states: by ``gpu``, ``gres``, or options of sbatch.
+    """Return the GPUs that a job states: by ``gpu``, ``gpu_model``, ``gres``, or sbatch's options.
 
     Examples
     --------
     >>> gpus_of({"gpu": 2}), gpus_of({"gres": "gpu:a100:1"}), gpus_of({"gres": "shard:4"})
     (2, 1, 0)
+    >>> gpus_of({"gpu_model": "a100"}), gpus_of({"gpu_model": "a100", "gpu": 4})
+    (1, 4)
     >>> gpus_of({"slurm_extra": "--nice=5 --gres=gpu:2"}), gpus_of({"slurm_extra": "--gpus a100:3"})
     (2, 3)
     """
     stated = _integer(resources.get("gpu")) or _integer(resources.get("gpus"))
-    if stated:
-        return stated
+    if stated or resources.get("gpu_model"):
+        return stated or 1
     extra = str(resources.get("slurm_extra") or "")
     named = [str(resources.get("gres") or "")]
     named += re.findall(r"--gres[= ]'?\"?(\S+)", extra)
@@ -87,24 +90,31 @@ def gpus_of(resources: Mapping[str, Any]) -> int:
     return total
 
 
-def fixed_of(job: Any) -> Fixed:
-    """Return what a job's rule and the command line fix: account and partition stay as stated."""
-    account, partition = (job.resources.get(name) for name in ("slurm_account", "slurm_partition"))
+def fixed_of(job: Any, accounts: Iterable[Account] = ()) -> Fixed:
+    """Return what a job's rule and the command line fix: account and partition stay as stated.
+
+    A job that states only a QOS stays on the account whose jobs run on it, else on the first that
+    takes it.
+    """
+    names = ("slurm_account", "slurm_partition", "qos")
+    account, partition, qos = (job.resources.get(name) for name in names)
+    if qos and not account:
+        takes = [one for one in accounts if qos in (one.qos, *one.takes)]
+        account = min(takes, key=lambda one: one.qos != qos).name if takes else None
     return Fixed(str(account) if account else None, str(partition) if partition else None)
 
 
-def resources_at(place: Place, job: Any, fixed: Fixed, *, failed: bool) -> dict[str, Any]:
-    """Return the resources that send a job to its place; what is fixed is not among them.
+def resources_at(place: Place, job: Any, *, failed: bool) -> dict[str, Any]:
+    """Return the resources that send a job to its place; what it states is not among them.
 
     Memory and time are set after a failure only, and never below what the rule then states.
     """
-    values: dict[str, Any] = {}
-    if fixed.account is None and place.account:
-        values["slurm_account"] = place.account
-    if fixed.partition is None and place.partition:
-        values["slurm_partition"] = place.partition
-    if place.qos and not job.resources.get("qos"):
-        values["qos"] = place.qos
+    given = {
+        "slurm_account": place.account, "slurm_partition": place.partition, "qos": place.qos
+    }  # fmt: skip
+    values: dict[str, Any] = {
+        name: value for name, value in given.items() if value and not job.resources.get(name)
+    }
     if failed:
         now = stated_shape_of(job)
         if place.shape.mem_mb > now.mem_mb:

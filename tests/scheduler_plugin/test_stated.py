@@ -24,6 +24,7 @@ from snakemake_scheduler_plugin_tilewright.stated import (
 from tests.support.scribe import dispatched, run
 from tilewright.placement.jobs import Fixed, Place, Shape
 from tilewright.placement.ledger import read_ledger
+from tilewright.slurm.accounts import Account
 
 
 def job(threads: int = 1, rule: str = "work", wildcards: Any = None, **resources: Any) -> Any:
@@ -120,6 +121,13 @@ def test_what_a_rule_fixes() -> None:
     stated: dict[str, Any] = {"slurm_account": "maigan", "slurm_partition": "hpg-turin"}
     assert fixed_of(job(**stated)) == Fixed("maigan", "hpg-turin")
     assert fixed_of(job(slurm_account="", slurm_partition=None)) == Fixed()
+    brusko = Account("brusko", "brusko", {}, {}, {}, None, None, takes=("night", "brusko"))
+    maigan = replace(brusko, name="maigan", qos="maigan", takes=("night", "maigan"))
+    accounts = [brusko, maigan]
+    assert fixed_of(job(qos="maigan"), accounts) == Fixed("maigan")
+    assert fixed_of(job(qos="night"), accounts) == Fixed("brusko")
+    assert fixed_of(job(qos="unknown"), accounts) == Fixed()
+    assert fixed_of(job(qos="maigan", slurm_account="brusko"), accounts) == Fixed("brusko")
 
 
 PLACE = Place("maigan", "night", "hpg-b200", "cpu", Shape(4, 8000, 0, 120), "maigan_cpu")
@@ -140,7 +148,7 @@ def test_only_what_the_rule_leaves_open_is_set(
     stated: dict[str, Any], place: Place, given: dict[str, Any]
 ) -> None:
     asked = job(4, mem_mb=1000, runtime=10, **stated)
-    assert resources_at(place, asked, fixed_of(asked), failed=False) == given
+    assert resources_at(place, asked, failed=False) == given
 
 
 @pytest.mark.parametrize(
@@ -159,13 +167,13 @@ def test_after_a_failure_memory_and_time_are_no_less_than_the_rule_states(
     stated: dict[str, Any], given: dict[str, Any]
 ) -> None:
     asked = job(4, **stated)
-    assert resources_at(PLACE, asked, Fixed(), failed=True) == {**SENT, **given}
-    assert resources_at(PLACE, asked, Fixed(), failed=False) == SENT
+    assert resources_at(PLACE, asked, failed=True) == {**SENT, **given}
+    assert resources_at(PLACE, asked, failed=False) == SENT
 
 
 def test_memory_per_cpu_is_never_rounded_down() -> None:
     place = replace(PLACE, shape=Shape(3, 1000, 0, 60))
-    found = resources_at(place, job(3, mem_mb_per_cpu=100, runtime=60), Fixed(), failed=True)
+    found = resources_at(place, job(3, mem_mb_per_cpu=100, runtime=60), failed=True)
     assert found["mem_mb_per_cpu"] == 334
 
 
