@@ -169,6 +169,25 @@ class ClusterRun:
             assert peak["mem_mb"] <= mem_mb, (account, peak)
             assert peak["gpus"] <= gpus, (account, peak)
 
+    def check_placed(self, accounts: set[str]) -> dict[str, Job]:
+        """Every job of Slurm ran in one of these accounts and is in the ledger, place and end.
+
+        Returns
+        -------
+        dict of str to Job
+            The jobs that completed, by comment.
+        """
+        wait_for(lambda: all(job.ended for job in self.jobs()), 30, "the accounting")
+        jobs, events = self.jobs(), self.events
+        assert {job.account for job in jobs} <= accounts, dump(events)
+        back = Counter(event["job"] for event in events if event["event"] == "withdraw")
+        placed = Counter(event["job"] for event in events if event["event"] == "place") - back
+        assert placed == Counter(job.comment for job in jobs), dump(events)
+        completed = {job.comment: job for job in jobs if job.state == "COMPLETED"}
+        ended = {e["job"]: (e["account"], e["slurm_id"]) for e in events if e["event"] == "done"}
+        assert ended == {name: (job.account, job.id) for name, job in completed.items()}
+        return completed
+
     def check_outputs(self, expected: set[int], *, once: bool = True) -> None:
         """Every output is whole, nothing else is there, and each was written once."""
         found = {path.stem for path in (self.folder / "out").glob("*.txt")}
@@ -182,6 +201,21 @@ class ClusterRun:
     def traces(self, name: int) -> list[str]:
         """Return device and node of each try of one job."""
         return [p.read_text().strip() for p in sorted((self.folder / "traces").glob(f"{name}.*"))]
+
+
+def foreign(
+    slurm: Cluster, folder: Path, name: str, site: dict[str, Any] | None = None, **config: Any
+) -> ClusterRun:
+    """Prepare a workflow of ``tests/support/foreign``, which is none of images."""
+    run = ClusterRun(slurm, folder, REPO / f"tests/support/foreign/{name}/Snakefile")
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    return run.prepare(site=site)
+
+
+def rule_of(job: Job) -> str:
+    """Return the rule in a job's comment; of a group its name, without a number that differs."""
+    rule = job.comment.removeprefix("rule_").partition("_wildcards_")[0]
+    return rule[37:] if rule.count("-") == 4 else rule  # groups of pipes are numbered
 
 
 def dump(events: list[dict[str, Any]]) -> str:
