@@ -5,6 +5,7 @@ The user's default account, clive, is not allowed: a job that placement misses w
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -122,13 +123,12 @@ def test_what_a_command_may_ask_for(quiet_slurm: Cluster, tmp_path: Path) -> Non
 
 def test_what_fails_is_named_and_the_rest_goes_on(quiet_slurm: Cluster, tmp_path: Path) -> None:
     run = small(quiet_slurm, tmp_path)
-    (tmp_path / "mapped/s01.bam").mkdir(parents=True)  # no file can be written there
-    (tmp_path / "mapped/s01.bam/full").touch()
+    (tmp_path / "mapped/s01.bam").mkdir(parents=True)  # no file that can be sorted
     run.targets = ("calls/s00.vcf", "sorted/s01.bam")
     run.run("--keep-going", ok=False)
     assert (tmp_path / "calls/s00.vcf").is_file()
     assert rules(run.check_placed(ALLOWED)) == {"map_reads": 1, "sort_reads": 1, "call_variants": 1}
-    assert "failed: rule_map_reads_wildcards_s01" in run.log
+    assert "failed: rule_sort_reads_wildcards_s01" in run.log
 
 
 def test_a_run_that_was_killed_is_taken_up(quiet_slurm: Cluster, tmp_path: Path) -> None:
@@ -159,3 +159,15 @@ def test_one_sigint_ends_the_jobs_and_the_next_run_goes_on(
     run.run()
     assert (tmp_path / "calls/all.vcf").read_text().split() == ["s00", "s01"]
     assert rules(run.check_placed(ALLOWED)).total() == 7
+
+
+def test_environments_and_containers(quiet_slurm: Cluster, tmp_path: Path) -> None:
+    prefix, image = tmp_path / "prefix", tmp_path / "image.sif"
+    (prefix / "conda-meta").mkdir(parents=True)
+    image.touch()
+    run = foreign(quiet_slurm, tmp_path, "deployment", SITE, prefix=str(prefix), image=str(image))
+    run.env["PATH"] = f"{run.snakefile.parent / 'bin'}:{os.environ['PATH']}"
+    run.run("--software-deployment-method", "conda", "apptainer")
+    assert (tmp_path / "conda.txt").read_text().strip() == str(prefix)
+    assert (tmp_path / "container.txt").read_text().strip() == str(image)
+    assert rules(run.check_placed(ALLOWED)) == {"conda": 1, "container": 1}
