@@ -89,7 +89,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         argv = adapter.command()
         site = adapter.beside_profile(Path("site.yaml"), argv)
         found = cluster.current() or cluster.use(site if site.is_file() else None)
-        before_run(found, argv)
+        before_run(found, argv, has_lock=True)
         plan = Plan(cluster=found, ledger=LEDGER)
         atexit.register(plan.end)
         return plan

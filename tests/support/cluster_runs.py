@@ -87,8 +87,7 @@ class ClusterRun:
                 stderr=subprocess.STDOUT,
                 text=True,
                 start_new_session=True,
-                # tests under nohup would hand on that SIGHUP is ignored
-                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+                preexec_fn=_heed_signals,
             )
         self.started.append(process)
         return process
@@ -201,6 +200,12 @@ class ClusterRun:
     def traces(self, name: int) -> list[str]:
         """Return device and node of each try of one job."""
         return [p.read_text().strip() for p in sorted((self.folder / "traces").glob(f"{name}.*"))]
+
+
+def _heed_signals() -> None:
+    """Tests under nohup, or in the background of a shell, would hand on that these are ignored."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def foreign(
