@@ -209,10 +209,15 @@ def _heed_signals() -> None:
 
 
 def foreign(
-    slurm: Cluster, folder: Path, name: str, site: dict[str, Any] | None = None, **config: Any
+    slurm: Cluster,
+    folder: Path,
+    name: str,
+    site: dict[str, Any] | None = None,
+    kind: type[ClusterRun] = ClusterRun,
+    **config: Any,
 ) -> ClusterRun:
     """Prepare a workflow of ``tests/support/foreign``, which is none of images."""
-    run = ClusterRun(slurm, folder, REPO / f"tests/support/foreign/{name}/Snakefile")
+    run = kind(slurm, folder, REPO / f"tests/support/foreign/{name}/Snakefile")
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     return run.prepare(site=site)
 
