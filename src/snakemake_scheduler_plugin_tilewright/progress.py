@@ -54,8 +54,8 @@ class Progress:
     def state(self, *, ended: bool = False) -> RunState:
         """Return how far the run is."""
         # after a checkpoint Snakemake makes some jobs anew, and leaves the old ones out
-        there = [job for job in list(self._work_s) if self.dag.needrun(job)]
-        jobs = [job for job in there if len(job.output)]
+        known = [job for job in list(self._work_s) if len(job.output)]
+        jobs = [job for job in known if self.dag.needrun(job) or self.dag.finished(job)]
         done = [job for job in jobs if self.dag.finished(job)]
         ledger = self.plan.ledger
         waits = self.plan.cluster is not None and ledger is not None and not ended

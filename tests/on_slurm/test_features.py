@@ -22,9 +22,9 @@ ALLOWED = {"maigan", "brusko"}
 SITE = {"allowed": sorted(ALLOWED)}
 #: Rules of the workflow ``features`` to their jobs of Slurm; groups have the names of their rules.
 FEATURES = {
-    "parts": 1, "part": 2, "joined": 1, "alignment_mapped_sorted": 2, "read_write": 1,
+    "parts": 1, "part": 2, "joined": 1, "alignment_mapped_sorted": 1, "read_write": 1,
     "ask_serve": 1, "scattered": 1, "half": 2, "gathered": 1, "attempt": 1, "retried": 1,
-    "wildcard": 2, "made": 1, "kept": 1, "included": 1, "other_greeting": 1, "account": 1,
+    "wildcard": 2, "made": 1, "kept": 1, "loose_included_other_greeting": 1, "account": 1,
     "partition": 1, "qos": 1, "constraint": 1, "extra": 1, "mpi": 1, "gpu": 1, "gres": 1,
     "model": 1,
 }  # fmt: skip
@@ -41,7 +41,8 @@ def featured(quiet_slurm: Cluster) -> Iterator[Cluster]:
 
 def test_what_a_workflow_may_hold(featured: Cluster, tmp_path: Path) -> None:
     run = foreign(featured, tmp_path, "features", SITE)
-    run.run("--keep-going", timeout_s=600)
+    groups = ["--groups", "included=loose", "other_greeting=loose", "--group-components"]
+    run.run(*groups, "alignment=2", "loose=2", timeout_s=600)
     jobs = run.check_placed(ALLOWED)
     assert Counter(map(rule_of, jobs.values())) == FEATURES, dump(run.events)
     by_rule = {rule_of(job): job for job in jobs.values()}
@@ -50,8 +51,10 @@ def test_what_a_workflow_may_hold(featured: Cluster, tmp_path: Path) -> None:
         return by_rule[rule].cpus, by_rule[rule].mem_mb
 
     assert (tmp_path / "checkpoint/joined.txt").read_text().split() == ["one", "two"]
-    assert asked("alignment_mapped_sorted") == (4, 2500)
+    assert asked("alignment_mapped_sorted") == (8, 5000)  # two chains beside each other
     assert (tmp_path / "group/x.sorted").read_text() == "x\n"
+    assert asked("loose_included_other_greeting") == (2, 1000)
+    assert (tmp_path / "module/greeting.txt").read_text() == "hello\n"
     assert asked("read_write") == (2, 1300)
     assert (tmp_path / "pipe/read.txt").read_text() == "100\n"
     assert (tmp_path / "service/y.txt").read_text() == "3\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -126,6 +127,16 @@ def test_jobs_of_a_checkpoint_have_the_account_of_the_ledger(
     assert {wildcards["i"] for wildcards, _ in jobs} == {"a", "b"}
     for wildcards, given in jobs:
         assert given["slurm_account"] == places[f"rule_free_wildcards_{wildcards['i']}"]
+
+
+def test_progress_counts_jobs_of_checkpoints_and_in_groups(
+    ran: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    state = json.loads((ran[0] / ".snakemake/tilewright/state.json").read_text())
+    assert state["jobs"] == state["done"]
+    counts = {rule: state["jobs"][rule] for rule in ("split", "free", "a", "b", "write", "twins")}
+    assert counts == {"split": 1, "free": 2, "a": 4, "b": 4, "write": 1, "twins": 2}
+    assert state["share"] == 1
 
 
 def test_a_group_is_one_job_with_the_summed_shape_and_a_comment_of_its_own(

@@ -300,9 +300,11 @@ def is_open(dag: Any, job: Any) -> bool:
     """Return whether a job is still to run or runs.
 
     After a checkpoint Snakemake makes some jobs anew, and leaves the old ones out of the DAG. Uses
-    ``dag.needrun`` and ``scheduler.failed``.
+    ``dag.needrun``, ``scheduler.failed`` and ``scheduler.running``.
     """
-    return not (finished(dag, job) or failed(dag, job)) and all(map(dag.needrun, members(job)))
+    if finished(dag, job) or failed(dag, job):
+        return False
+    return all(map(dag.needrun, members(job))) or (started(dag) and running(dag, job))
 
 
 def change_resources(job: Any, number: int, values: Mapping[str, Any]) -> None:
