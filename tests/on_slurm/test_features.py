@@ -44,8 +44,8 @@ def test_what_a_workflow_may_hold(featured: Cluster, tmp_path: Path) -> None:
     groups = ["--groups", "included=loose", "other_greeting=loose", "--group-components"]
     run.run(*groups, "alignment=2", "loose=2", timeout_s=600)
     jobs = run.check_placed(ALLOWED)
-    assert Counter(map(rule_of, jobs.values())) == FEATURES, dump(run.events)
-    by_rule = {rule_of(job): job for job in jobs.values()}
+    assert Counter(map(rule_of, jobs)) == FEATURES, dump(run.events)
+    by_rule = {rule_of(job): job for job in jobs}
 
     def asked(rule: str) -> tuple[int, int]:
         return by_rule[rule].cpus, by_rule[rule].mem_mb
@@ -62,8 +62,7 @@ def test_what_a_workflow_may_hold(featured: Cluster, tmp_path: Path) -> None:
     assert (tmp_path / "attempt.txt").read_text() == "2\n"
     assert asked("attempt") == (1, 1200)
     assert (tmp_path / "retried.txt").read_text() == "2\n"  # in the same job of Slurm
-    sizes = {job.comment: (job.cpus, job.mem_mb) for job in jobs.values()
-             if rule_of(job) == "wildcard"}  # fmt: skip
+    sizes = {job.comment: (job.cpus, job.mem_mb) for job in jobs if rule_of(job) == "wildcard"}
     assert sizes == {
         "rule_wildcard_wildcards_short": (1, 760),
         "rule_wildcard_wildcards_long": (3, 760),
@@ -90,8 +89,8 @@ def small(slurm: Cluster, folder: Path, *, seconds: int = 2, **site: object) -> 
     return foreign(slurm, folder, "plain", {**SITE, **site}, samples=2, seconds=seconds)
 
 
-def rules(jobs: dict[str, Job]) -> Counter[str]:
-    return Counter(map(rule_of, jobs.values()))
+def rules(jobs: list[Job]) -> Counter[str]:
+    return Counter(map(rule_of, jobs))
 
 
 def test_what_a_command_may_ask_for(quiet_slurm: Cluster, tmp_path: Path) -> None:
@@ -107,12 +106,10 @@ def test_what_a_command_may_ask_for(quiet_slurm: Cluster, tmp_path: Path) -> Non
     run.run("--until", "map_reads", "--jobs", "unlimited", *given)
     jobs = run.check_placed(ALLOWED)
     assert rules(jobs) == {"map_reads": 2}
-    assert {(job.cpus, job.mem_mb) for job in jobs.values()} == {(3, 900)}
+    assert {(job.cpus, job.mem_mb) for job in jobs} == {(3, 900)}
     placed = [event for event in run.events if event["event"] == "place"]
     assert {(e["cpus"], e["mem_mb"], e["runtime_min"]) for e in placed} == {(3, 900, 4)}
-    assert {name: "Nice=3" in quiet_slurm.show_job(job.id) for name, job in jobs.items()} == (
-        dict.fromkeys(jobs, True)
-    )
+    assert all("Nice=3" in quiet_slurm.show_job(job.id) for job in jobs)
     run.run("--batch", "merge=1/2")
     jobs = run.check_placed(ALLOWED)
     assert rules(jobs) == {"map_reads": 2, "sort_reads": 1, "call_variants": 1}

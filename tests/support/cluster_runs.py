@@ -168,13 +168,13 @@ class ClusterRun:
             assert peak["mem_mb"] <= mem_mb, (account, peak)
             assert peak["gpus"] <= gpus, (account, peak)
 
-    def check_placed(self, accounts: set[str]) -> dict[str, Job]:
+    def check_placed(self, accounts: set[str]) -> list[Job]:
         """Every job of Slurm ran in one of these accounts and is in the ledger, place and end.
 
         Returns
         -------
-        dict of str to Job
-            The jobs that completed, by comment.
+        list of Job
+            Those that completed.
         """
         wait_for(lambda: all(job.ended for job in self.jobs()), 30, "the accounting")
         jobs, events = self.jobs(), self.events
@@ -182,9 +182,9 @@ class ClusterRun:
         back = Counter(event["job"] for event in events if event["event"] == "withdraw")
         placed = Counter(event["job"] for event in events if event["event"] == "place") - back
         assert placed == Counter(job.comment for job in jobs), dump(events)
-        completed = {job.comment: job for job in jobs if job.state == "COMPLETED"}
-        ended = {e["job"]: (e["account"], e["slurm_id"]) for e in events if e["event"] == "done"}
-        assert ended == {name: (job.account, job.id) for name, job in completed.items()}
+        completed = [job for job in jobs if job.state == "COMPLETED"]
+        ended = {(e["job"], e["account"], e["slurm_id"]) for e in events if e["event"] == "done"}
+        assert ended == {(job.comment, job.account, job.id) for job in completed}, dump(events)
         return completed
 
     def check_outputs(self, expected: set[int], *, once: bool = True) -> None:
