@@ -94,6 +94,11 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         atexit.register(plan.end)
         return plan
 
+    def _follow(self, jobs: Sequence[Any]) -> None:
+        """Count the jobs that a checkpoint brought, once it is known what they need."""
+        if self._progress is not None:
+            self._progress.load(jobs)
+
     def select_jobs(
         self,
         selectable_jobs: Sequence[Any],
@@ -102,9 +107,8 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         input_sizes: Mapping[Any, int],
     ) -> Sequence[Any] | None:
         """Return the jobs that start now; None lets the greedy scheduler choose."""
-        if self._progress is not None:
-            self._progress.load(remaining_jobs)
         if self._run is None:
+            self._follow(remaining_jobs)
             return first_fit(selectable_jobs, available_resources)
         if not self._checked:  # it was not there before, and no job runs by now
             try:
@@ -117,6 +121,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         try:
             chosen = self._run.select(selectable_jobs, remaining_jobs, available_resources)
             self._failures = 0
+            self._follow(remaining_jobs)
             return chosen
         except Exception as error:
             # one that left here would make Snakemake cancel all running jobs

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tilewright.placement.jobs import Fixed, Kind, Place, Shape, key_of, rule_of
+from tilewright.placement.jobs import Fixed, Kind, Place, PlacementError, Shape, key_of, rule_of
 from tilewright.slurm.accounts import Account
 
 #: Where a rule does not state them, and before its input is there.
@@ -31,8 +31,17 @@ class StatedSizes:
         return ("cpu",)
 
     def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
-        """Return what one job states."""
-        return stated_shape_of(self._jobs[key_of(rule, wildcards)])
+        """Return what one job states.
+
+        Raises
+        ------
+        PlacementError
+            It was not taken, as a job that is in a group.
+        """
+        job = self._jobs.get(key_of(rule, wildcards))
+        if job is None:
+            raise PlacementError(f"no job {key_of(rule, wildcards)} was taken")
+        return stated_shape_of(job)
 
     def nominal_s(self, rule: str, wildcards: Any) -> float:
         """Return about how long one job takes: half the time that it may take."""

@@ -24,13 +24,14 @@ cluster._current = cluster_with_qos()
 SNAKEFILE = f"""{HEAD}
 def parts(wildcards):
     folder = checkpoints.split.get().output[0]
-    return expand("free/{{i}}.txt", i=glob_wildcards(folder + "/{{i}}.part").i)
+    found = glob_wildcards(folder + "/{{i}}.part").i
+    return expand(["free/{{i}}.txt", "known/{{i}}.txt"], i=found)
 
 rule all:
     default_target: True
     input:
         parts, expand("b/{{i}}.txt", i=range(4)), "read.txt", "fed.txt", "twins/x_y/z.txt",
-        "twins/x/y_z.txt", "second.txt",
+        "twins/x/y_z.txt", "second.txt", "known/first.txt",
 localrules: all
 checkpoint split:
     output: directory("parts")
@@ -41,6 +42,11 @@ rule free:
     output: "free/{{i}}.txt"
     threads: 2
     resources: mem_mb=600, runtime=20
+    shell: "true"
+rule known:
+    output: "known/{{i}}.txt"
+    threads: 2
+    resources: mem_mb=500, runtime=20
     shell: "true"
 rule a:
     output: "a/{{i}}.txt"
@@ -109,8 +115,8 @@ def test_all_of_them_are_placed_and_end(
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     assert "placement failed" not in said
-    once = ["free", "free", "group read+write", "second", "split", "twins", "twins"]
-    once = sorted(["group a+b"] * 4 + ["group fed+hungry", *once])
+    once = ["group read+write", "second", "split", "twins", "twins", "group fed+hungry"]
+    once = sorted(["group a+b"] * 4 + ["free"] * 2 + ["known"] * 3 + once)
     assert sorted(event["rule"] for event in events(folder, "done")) == once
     placed = Counter(event["rule"] for event in events(folder, "place"))
     assert placed - Counter(once) == {"group fed+hungry": 1}
@@ -134,8 +140,8 @@ def test_progress_counts_jobs_of_checkpoints_and_in_groups(
 ) -> None:
     state = json.loads((ran[0] / ".snakemake/tilewright/state.json").read_text())
     assert state["jobs"] == state["done"]
-    counts = {rule: state["jobs"][rule] for rule in ("split", "free", "a", "b", "write", "twins")}
-    assert counts == {"split": 1, "free": 2, "a": 4, "b": 4, "write": 1, "twins": 2}
+    counts = {rule: state["jobs"][rule] for rule in ("split", "free", "known", "a", "write")}
+    assert counts == {"split": 1, "free": 2, "known": 3, "a": 4, "write": 1}
     assert state["share"] == 1
 
 

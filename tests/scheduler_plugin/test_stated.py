@@ -22,7 +22,7 @@ from snakemake_scheduler_plugin_tilewright.stated import (
     stated_shape_of,
 )
 from tests.support.scribe import dispatched, run
-from tilewright.placement.jobs import Fixed, Place, Shape
+from tilewright.placement.jobs import Fixed, Place, PlacementError, Shape
 from tilewright.placement.ledger import read_ledger
 from tilewright.slurm.accounts import Account
 
@@ -113,6 +113,8 @@ def test_sizes_are_those_of_each_job() -> None:
     assert (sizes.kinds("work"), sizes.group({"i": "1"})) == (("cpu",), None)
     sizes.take([job(8, wildcards={"i": "1"})])
     assert sizes.shape("work", {"i": "1"}, gpu=False).cpus == 8  # Snakemake made it anew
+    with pytest.raises(PlacementError, match="no job rule_work_wildcards_3 was taken"):
+        sizes.shape("work", {"i": "3"}, gpu=False)
     assert (kinds_of(small), kinds_of(job(gres="gpu:1"))) == (("cpu",), ("gpu",))
 
 
