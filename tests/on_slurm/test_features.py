@@ -57,7 +57,7 @@ def test_what_a_workflow_may_hold(featured: Cluster, tmp_path: Path) -> None:
     assert (tmp_path / "module/greeting.txt").read_text() == "hello\n"
     assert asked("read_write") == (2, 1300)
     assert (tmp_path / "pipe/read.txt").read_text() == "100\n"
-    assert (tmp_path / "service/y.txt").read_text() == "3\n"
+    assert (tmp_path / "service/x.txt").read_text() == "3\n"
     assert (tmp_path / "scatter/gathered.txt").read_text() == "begin\n" * 2
     assert (tmp_path / "attempt.txt").read_text() == "2\n"
     assert asked("attempt") == (1, 1200)
