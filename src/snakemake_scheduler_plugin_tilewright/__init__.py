@@ -89,16 +89,15 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         argv = adapter.command()
         site = adapter.beside_profile(Path("site.yaml"), argv)
         found = cluster.current() or cluster.use(site if site.is_file() else None)
-        before_run(found, argv)
+        before_run(found, argv, has_lock=True)
         plan = Plan(cluster=found, ledger=LEDGER)
         atexit.register(plan.end)
         return plan
 
-    def dag_updated(self) -> None:
-        """Take the jobs that came with an update of the DAG."""
-        for one in (self._run, self._progress):
-            if one is not None:
-                one.load()
+    def _follow(self, jobs: Sequence[Any]) -> None:
+        """Count the jobs that a checkpoint brought, once it is known what they need."""
+        if self._progress is not None:
+            self._progress.load(jobs)
 
     def select_jobs(
         self,
@@ -109,6 +108,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
     ) -> Sequence[Any] | None:
         """Return the jobs that start now; None lets the greedy scheduler choose."""
         if self._run is None:
+            self._follow(remaining_jobs)
             return first_fit(selectable_jobs, available_resources)
         if not self._checked:  # it was not there before, and no job runs by now
             try:
@@ -121,6 +121,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         try:
             chosen = self._run.select(selectable_jobs, remaining_jobs, available_resources)
             self._failures = 0
+            self._follow(remaining_jobs)
             return chosen
         except Exception as error:
             # one that left here would make Snakemake cancel all running jobs
@@ -133,4 +134,5 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             self.logger.error("placement failed again and again, so this round is greedy")
             if isinstance(self._run, Run):
                 self._run.dispatcher.ledger.write("greedy", reason=repr(error))
+                self._run.send_anywhere(selectable_jobs)
             return None

@@ -42,24 +42,28 @@ class LocalRun:
         self._counted_s, self._counted_mb = -math.inf, 0
         self._numbers = itertools.count(1)
         self.gpus = self.most_gpus = plan.gpus(0) if plan.gpus else 0
-        self.load()
-
-    def load(self) -> None:
-        """Take the jobs of the DAG that could use a GPU."""
-        sizes = self.plan.sizes
-        for job in self.dag.needrun_jobs():
-            if not job.is_group() and "gpu_mem_mb" in job.rule.resources:
-                needs = self.dag.job_dependencies(job)
-                self.jobs[name_of(job)] = job_of(job, needs, sizes.of(job.rule.name))
+        self._seen: set[Any] = set()
         self._work: Workload | None = None
         self._work_s = 0.0
         self._strategy: Strategy | None = None
+        self.load(dag.needrun_jobs())
+
+    def load(self, jobs: Iterable[Any]) -> None:
+        """Take the jobs that could use a GPU and are not known yet."""
+        sizes = self.plan.sizes
+        for job in jobs:
+            if job not in self._seen and "gpu_mem_mb" in job.rule.resources:
+                needs = self.dag.job_dependencies(job)
+                self.jobs[name_of(job)] = job_of(job, needs, sizes.of(job.rule.name))
+                self._work = None
+            self._seen.add(job)
 
     def select(
         self, selectable: Sequence[Any], remaining: Sequence[Any], available: Mapping[str, Any]
     ) -> list[Any]:
         """Return the jobs that start now, each on its device kind."""
         self._settle()
+        self.load(remaining)
         named = {name_of(job): job for job in selectable if not job.is_group()}
         ready = {name: job for name, job in named.items() if name in self.jobs}
         able = set(ready.values())

@@ -33,15 +33,15 @@ class Progress:
         self._began_s = time.time()
         self._ended, self._lock = threading.Event(), threading.Lock()
         self._work_s: dict[Any, float] = {}
-        self.load()
+        self.load(dag.needrun_jobs())
         plan.at_end(self._end)
         threading.Thread(target=self._talk, name="tilewright-progress", daemon=True).start()
 
-    def load(self) -> None:
-        """Take the jobs of the DAG."""
-        for job in self.dag.needrun_jobs():
-            if not job.is_group() and len(job.output):
-                self._work_s[job] = self._nominal_s(job)
+    def load(self, jobs: Iterable[Any]) -> None:
+        """Take jobs that are not known yet."""
+        for job in jobs:
+            if job not in self._work_s:
+                self._work_s[job] = self._nominal_s(job) if len(job.output) else 0.0
 
     def _nominal_s(self, job: Any) -> float:
         """Return the estimated work of a job; of one that nothing describes, as a small one's."""
@@ -53,7 +53,9 @@ class Progress:
 
     def state(self, *, ended: bool = False) -> RunState:
         """Return how far the run is."""
-        jobs = list(self._work_s)
+        # after a checkpoint Snakemake makes some jobs anew, and leaves the old ones out
+        known = [job for job in list(self._work_s) if len(job.output)]
+        jobs = [job for job in known if self.dag.needrun(job) or self.dag.finished(job)]
         done = [job for job in jobs if self.dag.finished(job)]
         ledger = self.plan.ledger
         waits = self.plan.cluster is not None and ledger is not None and not ended
@@ -64,10 +66,13 @@ class Progress:
             self._by_rule(jobs),
             self._by_rule(done),
             0 if ended else sum(adapter.running(self.dag, job) for job in jobs),
-            sum(self._work_s[job] for job in done) / (sum(self._work_s.values()) or 1.0),
+            self._seconds(done) / (self._seconds(jobs) or 1.0),
             waiting,
             ended,
         )
+
+    def _seconds(self, jobs: Iterable[Any]) -> float:
+        return sum(self._work_s[job] for job in jobs)
 
     def _by_rule(self, jobs: Iterable[Any]) -> dict[str, int]:
         """Return how many jobs each rule has, in the order of the Snakefile."""

@@ -8,7 +8,8 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
@@ -16,18 +17,22 @@ from snakemake_scheduler_plugin_tilewright.stated import (
     STATED,
     StatedSizes,
     fixed_of,
+    kinds_of,
     resources_at,
     stated_shape_of,
 )
+from tilewright.placement.capacity import Capacity
 from tilewright.placement.cluster import Cluster
 from tilewright.placement.dispatcher import Dispatcher
-from tilewright.placement.jobs import Fixed, Place, PlacementError, Task, job_of, name_of
+from tilewright.placement.jobs import Fixed, Job, Place, PlacementError, job_of, name_of, rule_of
 from tilewright.placement.ledger import Ledger
 from tilewright.placement.preflight import check_sizes
 from tilewright.placement.routing import Plan
 from tilewright.runtime import snakemake_adapter as adapter
 from tilewright.slurm.query import Unknown
 
+#: What placement sets on plain jobs, left to their rules.
+_UNSET: Mapping[str, Any] = dict.fromkeys((*STATED, "slurm_extra"))
 _TEND_S = 5.0
 _SAY_S = 300.0
 
@@ -46,42 +51,84 @@ class Run:
             raise PlacementError("the plan has no ledger; name a file for it in the Snakefile")
         self.dag, self.plan, self.logger = dag, plan, logger
         self.jobs: dict[str, Any] = {}
+        self._names: dict[Any, str] = {}  # empty for those that run beside the coordinator
         self.tries: dict[str, int] = {}
         self._numbers = itertools.count(1)
         self._said: dict[str, float] = {}
         self._stated = StatedSizes()
-        self._read: dict[str, int] = {}
+        self._read: dict[Any, int] = {}
         self._ended = threading.Event()
         self.dispatcher = Dispatcher(cluster, plan, Ledger(plan.ledger), adapter.workdir(dag))
-        self.load()
+        self.load(dag.needrun_jobs())
         self.dispatcher.begin()
         capacity = self.dispatcher.capacity()
         if isinstance(capacity, Unknown):
             raise PlacementError(f"Slurm does not answer: {capacity}; try again when it does")
-        check_sizes(self.dispatcher.tasks.values(), capacity, plan.estimates)
+        self._check(self.jobs, capacity)
         plan.at_end(self.close)
         threading.Thread(target=self._tend, name="tilewright-tend", daemon=True).start()
 
-    def load(self) -> None:
-        """Take the jobs of the DAG; those of rules that ask no plan by what they state."""
-        needed = self.dag.needrun_jobs()
-        named = {name_of(job): job for job in needed if not job.is_group() and not job.is_local}
-        stated = [job for job in named.values() if job.rule.name not in self.plan.rules]
+    def load(self, jobs: Iterable[Any]) -> None:
+        """Take the jobs and groups that are not known yet: all at first, then a checkpoint's.
+
+        Slurm's comment cannot tell some jobs of one rule apart (wildcards ``a_b``, ``c`` and ``a``,
+        ``b_c``): the second of such waits untaken until the first has ended.
+        """
+        new: dict[str, Any] = {}
+        for job in jobs:
+            if job in self._names:
+                continue
+            unit = adapter.unit_of(self.dag, job)
+            name = "" if unit.is_local else name_of(unit)
+            twin = None if unit.is_group() else new.get(name) or self.jobs.get(name)
+            if twin is not None and adapter.is_open(self.dag, twin):
+                continue
+            self._names[job] = self._names[unit] = name
+            if name:
+                new[name] = unit
+        if not new:
+            return
+        stated = [unit for unit in new.values() if rule_of(unit) not in self.plan.rules]
         self._stated.take(stated)
-        for rule in {job.rule.name for job in stated}:
+        for rule in set(map(rule_of, stated)):
             self.plan.sizes.add(rule, self._stated)
-        self.jobs |= named
-        by_rule = {job.rule.name: job for job in named.values() if job.rule.name in self.plan.rules}
-        chosen = {rule: self._chosen(job) for rule, job in by_rule.items()}
-        self.dispatcher.load(
-            job_of(
-                job,
-                self.dag.job_dependencies(job),
-                self.plan.sizes.of(job.rule.name),
-                chosen.get(job.rule.name) or fixed_of(job),
-            )
-            for job in named.values()
-        )
+        self.jobs |= new
+        chosen = {rule_of(job): job for job in new.values() if rule_of(job) in self.plan.rules}
+        fixed = {rule: self._chosen(job) for rule, job in chosen.items()}
+        self.dispatcher.load(self._job(unit, fixed.get(rule_of(unit))) for unit in new.values())
+
+    def _fixed(self, job: Any) -> Fixed:
+        """Return what a plain job fixes."""
+        return fixed_of(job, self.dispatcher.cluster.survey.accounts)
+
+    def _job(self, unit: Any, chosen: Fixed | None) -> Job:
+        """Return a job or group of Snakemake as placement's; ``chosen`` if its rule has a plan."""
+        needs = {
+            adapter.unit_of(self.dag, need)
+            for job in adapter.members(unit)
+            for need in self.dag.job_dependencies(job)
+        }
+        sizes, kinds = self.plan.sizes.of(rule_of(unit)), None
+        if chosen is None:
+            chosen, kinds = self._fixed(unit), kinds_of(unit)
+        return job_of(unit, needs - {unit}, sizes, chosen, kinds)
+
+    def _check(self, names: Iterable[str], capacity: Capacity) -> None:
+        """Refuse what could never run.
+
+        Raises
+        ------
+        PlacementError
+            No account takes it, or it is a group of which placement should choose each job's place.
+        """
+        for name in names:
+            unit = self.jobs[name]
+            if unit.is_group() and (asking := sorted(self.plan.rules & unit.rules)):
+                raise PlacementError(
+                    f"rule {asking[0]} asks placement where each of its jobs runs, so none can be "
+                    f"in a group; take it out of group {unit.groupid}"
+                )
+        check_sizes([self.dispatcher.tasks[name] for name in names], capacity, self.plan.estimates)
 
     def _chosen(self, job: Any) -> Fixed:
         """Return what the user chose with ``--set-resources`` and ``--set-threads``."""
@@ -104,16 +151,14 @@ class Run:
         available: Mapping[str, int | str],
     ) -> list[Any]:
         """Return the jobs that start now, each with its place in the table."""
-        named = {name_of(job): job for job in selectable if not job.is_group()}
-        ready = {name: job for name, job in named.items() if name in self.dispatcher.tasks}
-        routed = set(ready.values())
-        others = [job for job in selectable if job not in routed]
         adapter.without_timers(self.dag)  # `_tend` wakes Snakemake instead
+        self._settle({})  # before a job of the same name is taken
+        self.load([*remaining, *(job for job in selectable if job.is_group())])
+        ready = {name: job for job in selectable if (name := self._names.get(job))}
+        others = [job for job in selectable if self._names.get(job) == ""]
         self._settle(ready)
-        for name, job in ready.items():
-            if job.rule.name not in self.plan.rules:
-                self._read_stated(self.dispatcher.tasks[name], job)
-        waiting = {name_of(job) for job in remaining if not job.is_group()}
+        self._read_stated(ready)
+        waiting = {self._names.get(job, "") for job in remaining}
         later = (waiting & self.dispatcher.tasks.keys()) - ready.keys()
         limits = [available.get(name) for name in ("_nodes", "_job_count")]
         most = min((n for n in limits if isinstance(n, int)), default=math.inf) - len(others)
@@ -133,32 +178,65 @@ class Run:
                 self.dispatcher.withdraw(name)
         return chosen
 
-    def _read_stated(self, task: Task, job: Any) -> None:
-        """Note, once a try, what a plain rule asks for: by now its input is there."""
-        if self._read.get(task.name) == job.attempt:
-            return
-        self._read[task.name] = job.attempt
-        if job.attempt == 1:
-            self.plan.estimates.forget(job.rule.name, job.wildcards)
-        else:
-            stated = stated_shape_of(job)
-            task.least_mem_mb, task.least_min = stated.mem_mb, stated.runtime_min
+    def _read_stated(self, ready: dict[str, Any]) -> None:
+        """Note, once a try, what plain jobs ask for: by now their input is there.
+
+        Those that by now ask for more than any account has are given up, and leave ``ready``.
+        """
+        first = []
+        for name, job in ready.items():
+            if rule_of(job) in self.plan.rules or self._read.get(job) == job.attempt:
+                continue
+            self._read[job] = job.attempt
+            if job.is_group() or job.attempt > 1:
+                adapter.change_resources(job, next(self._numbers), _UNSET)
+            task, stated = self.dispatcher.tasks[name], stated_shape_of(job)
+            task.job = replace(task.job, fixed=self._fixed(job), kinds=kinds_of(job))
+            if job.attempt == 1:
+                self.plan.estimates.forget(task.job.rule, job.wildcards)
+                first.append(name)
+            else:
+                task.least_mem_mb, task.least_min = stated.mem_mb, stated.runtime_min
+        capacity = self.dispatcher.capacity() if first else None
+        for name in first:
+            if capacity is None or isinstance(capacity, Unknown):
+                return
+            try:
+                self._check([name], capacity)
+            except PlacementError as error:
+                self._give_up(name, ready.pop(name), str(error))
+
+    def _give_up(self, name: str, job: Any, why: str) -> None:
+        """Let a job fail that no account could ever run, and the others go on."""
+        self.logger.error(f"{name} is given up: {why}")
+        self.dispatcher.ledger.write(
+            "fail", job=name, rule=rule_of(job), cause="impossible", words=why, give_up=True,
+            next="is given up", end_s=time.time(), log=str(job.log[0]) if len(job.log) else None,
+        )  # fmt: skip
+        adapter.give_up(self.dag, job)
 
     def _send_to(self, job: Any, place: Place) -> None:
         """Have Snakemake ask all resource functions of a job again, and set what none gives."""
-        task = self.dispatcher.tasks[name_of(job)]
-        unset: dict[str, Any] = {"slurm_extra": None}
-        if job.rule.name not in self.plan.rules:
-            unset |= dict.fromkeys(STATED)
+        task, plain = self.dispatcher.tasks[self._names[job]], rule_of(job) not in self.plan.rules
+        unset = _UNSET if plain else {"slurm_extra": None}
         adapter.change_resources(job, next(self._numbers), unset)
         values: dict[str, Any] = {}
         if place.exclude:  # what the user gave stays
             own, exclude = job.resources.get("slurm_extra"), f"--exclude={','.join(place.exclude)}"
             values["slurm_extra"] = f"{own} {exclude}" if own else exclude
-        if job.rule.name not in self.plan.rules:
-            values |= resources_at(place, job, task.job.fixed, failed=bool(task.past.causes))
+        if plain:
+            values |= resources_at(place, job, failed=bool(task.past.causes))
         if values:
             adapter.change_resources(job, next(self._numbers), values)
+
+    def send_anywhere(self, jobs: Iterable[Any]) -> None:
+        """Give jobs that could not be placed an account that may be used: the default may not."""
+        accounts = self.dispatcher.cluster.survey.accounts
+        for job in jobs:
+            stated = job.is_local or rule_of(job) in self.plan.rules or fixed_of(job).account
+            if accounts and accounts[0].name and not stated:
+                values = {"slurm_account": accounts[0].name}
+                adapter.change_resources(job, next(self._numbers), values)
 
     def _say_waiting(self) -> None:
         """Say why ready jobs wait, each reason every few minutes at most."""
@@ -174,7 +252,7 @@ class Run:
             if task.place is None:
                 continue
             job = self.jobs[name]
-            if self.dag.finished(job):
+            if adapter.finished(self.dag, job):
                 self.dispatcher.done(name)
             elif name in ready or adapter.failed(self.dag, job):
                 found = self.dispatcher.failed(name)
@@ -201,7 +279,7 @@ class Run:
 
     def _tend_once(self) -> None:
         for name, task in list(self.dispatcher.tasks.items()):
-            if task.place is not None and self.dag.finished(self.jobs[name]):
+            if task.place is not None and adapter.finished(self.dag, self.jobs[name]):
                 self.dispatcher.done(name)  # else the ledger has it with the next round
 
         def movable(name: str) -> bool:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tilewright.placement.jobs import Fixed, Kind, Place, Shape, key_of, name_of
+from tilewright.placement.jobs import Fixed, Kind, Place, PlacementError, Shape, key_of, rule_of
+from tilewright.slurm.accounts import Account
 
 #: Where a rule does not state them, and before its input is there.
 _MEM_MB = 1000
@@ -20,22 +21,27 @@ class StatedSizes:
 
     def __init__(self) -> None:
         self._jobs: dict[str, Any] = {}
-        self._kinds: dict[str, Kind] = {}
 
     def take(self, jobs: Iterable[Any]) -> None:
-        """Take jobs of Snakemake."""
-        for job in jobs:
-            self._jobs.setdefault(name_of(job), job)
-            if job.rule.name not in self._kinds:
-                self._kinds[job.rule.name] = "gpu" if stated_shape_of(job).gpus else "cpu"
+        """Take jobs and groups of Snakemake."""
+        self._jobs |= {key_of(rule_of(job), job.wildcards): job for job in jobs}
 
     def kinds(self, rule: str) -> tuple[Kind, ...]:
-        """Return the one device kind that a rule's jobs run on."""
-        return (self._kinds[rule],)
+        """Return where a rule's jobs run that state no GPU; see :func:`kinds_of`."""
+        return ("cpu",)
 
     def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
-        """Return what one job states."""
-        return stated_shape_of(self._jobs[key_of(rule, wildcards)])
+        """Return what one job states.
+
+        Raises
+        ------
+        PlacementError
+            It was not taken, as a job that is in a group.
+        """
+        job = self._jobs.get(key_of(rule, wildcards))
+        if job is None:
+            raise PlacementError(f"no job {key_of(rule, wildcards)} was taken")
+        return stated_shape_of(job)
 
     def nominal_s(self, rule: str, wildcards: Any) -> float:
         """Return about how long one job takes: half the time that it may take."""
@@ -44,6 +50,11 @@ class StatedSizes:
     def group(self, wildcards: Any) -> str | None:
         """Return None: nothing is known of what a job belongs to."""
         return None
+
+
+def kinds_of(job: Any) -> tuple[Kind, ...]:
+    """Return the one device kind that a job runs on, by what it states."""
+    return ("gpu",) if stated_shape_of(job).gpus else ("cpu",)
 
 
 def stated_shape_of(job: Any) -> Shape:
@@ -107,18 +118,20 @@ def gpu_type_of(resources: Mapping[str, Any]) -> str:
 
 
 def gpus_of(resources: Mapping[str, Any]) -> int:
-    """Return the GPUs that a job states: by ``gpu``, ``gres``, or options of sbatch.
+    """Return the GPUs that a job states: by ``gpu``, ``gpu_model``, ``gres``, or sbatch's options.
 
     Examples
     --------
     >>> gpus_of({"gpu": 2}), gpus_of({"gres": "gpu:a100:1"}), gpus_of({"gres": "shard:4"})
     (2, 1, 0)
+    >>> gpus_of({"gpu_model": "a100"}), gpus_of({"gpu_model": "a100", "gpu": 4})
+    (1, 4)
     >>> gpus_of({"slurm_extra": "--nice=5 --gres=gpu:2"}), gpus_of({"slurm_extra": "--gpus a100:3"})
     (2, 3)
     """
     stated = _integer(resources.get("gpu")) or _integer(resources.get("gpus"))
-    if stated:
-        return stated
+    if stated or resources.get("gpu_model"):
+        return stated or 1
     extra = str(resources.get("slurm_extra") or "")
     named = [str(resources.get("gres") or "")]
     named += re.findall(r"--gres[= ]'?\"?(\S+)", extra)
@@ -133,24 +146,31 @@ def gpus_of(resources: Mapping[str, Any]) -> int:
     return total
 
 
-def fixed_of(job: Any) -> Fixed:
-    """Return what a job's rule and the command line fix: account and partition stay as stated."""
-    account, partition = (job.resources.get(name) for name in ("slurm_account", "slurm_partition"))
+def fixed_of(job: Any, accounts: Iterable[Account] = ()) -> Fixed:
+    """Return what a job's rule and the command line fix: account and partition stay as stated.
+
+    A job that states only a QOS stays on the account whose jobs run on it, else on the first that
+    takes it.
+    """
+    names = ("slurm_account", "slurm_partition", "qos")
+    account, partition, qos = (job.resources.get(name) for name in names)
+    if qos and not account:
+        takes = [one for one in accounts if qos in (one.qos, *one.takes)]
+        account = min(takes, key=lambda one: one.qos != qos).name if takes else None
     return Fixed(str(account) if account else None, str(partition) if partition else None)
 
 
-def resources_at(place: Place, job: Any, fixed: Fixed, *, failed: bool) -> dict[str, Any]:
-    """Return the resources that send a job to its place; what is fixed is not among them.
+def resources_at(place: Place, job: Any, *, failed: bool) -> dict[str, Any]:
+    """Return the resources that send a job to its place; what it states is not among them.
 
     Memory and time are set after a failure only, and never below what the rule then states.
     """
-    values: dict[str, Any] = {}
-    if fixed.account is None and place.account:
-        values["slurm_account"] = place.account
-    if fixed.partition is None and place.partition:
-        values["slurm_partition"] = place.partition
-    if place.qos and not job.resources.get("qos"):
-        values["qos"] = place.qos
+    given = {
+        "slurm_account": place.account, "slurm_partition": place.partition, "qos": place.qos
+    }  # fmt: skip
+    values: dict[str, Any] = {
+        name: value for name, value in given.items() if value and not job.resources.get(name)
+    }
     if failed:
         now = stated_shape_of(job)
         if place.shape.mem_mb > now.mem_mb:

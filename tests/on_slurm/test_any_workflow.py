@@ -8,20 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPO
-from tests.support.cluster_runs import ClusterRun, dump
+from tests.support.cluster_runs import dump, foreign
 from tests.support.slurm_cluster import Cluster, wait_for
 from tests.support.slurm_fixtures import AT_NIGHT
 
 pytestmark = pytest.mark.slurm
-
-
-def foreign(
-    slurm: Cluster, folder: Path, name: str, samples: int = 20, **site: object
-) -> ClusterRun:
-    run = ClusterRun(slurm, folder, REPO / f"tests/support/foreign/{name}/Snakefile")
-    (folder / "config.yaml").write_text(f"samples: {samples}\n")
-    return run.prepare(site=site)
 
 
 @pytest.mark.parametrize("samples", [5, pytest.param(20, marks=AT_NIGHT)])
@@ -29,7 +20,7 @@ def test_a_workflow_that_never_heard_of_placement(
     quiet_slurm: Cluster, tmp_path: Path, samples: int
 ) -> None:
     """Three jobs a sample, and one, on two accounts; somebody else fills one in mid-run."""
-    run = foreign(quiet_slurm, tmp_path, "plain", samples)
+    run = foreign(quiet_slurm, tmp_path, "plain", samples=samples)
     # eight at a time leave 500 of clive's 812 GB
     process = run.start("--jobs", "8")
     run.wait_running(2)
@@ -57,7 +48,7 @@ def test_a_workflow_that_never_heard_of_placement(
 def test_a_fixed_account_stays_and_memory_grows_after_a_failure(
     quiet_slurm: Cluster, tmp_path: Path
 ) -> None:
-    run = foreign(quiet_slurm, tmp_path, "plain")
+    run = foreign(quiet_slurm, tmp_path, "plain", samples=20)
     run.targets = ("sorted/s00.bam", "sorted/s01.bam")
     run.run("--set-resources", "map_reads:slurm_account=maigan", "sort_reads:mem_mb=700")
     placed = [event for event in run.events if event["event"] == "place"]
@@ -67,7 +58,7 @@ def test_a_fixed_account_stays_and_memory_grows_after_a_failure(
 
 
 def test_a_rule_that_runs_on_either_device(quiet_slurm: Cluster, tmp_path: Path) -> None:
-    run = foreign(quiet_slurm, tmp_path, "either", slowdown=1.2)
+    run = foreign(quiet_slurm, tmp_path, "either", {"slowdown": 1.2})
     run.run()
     kinds = {event["job"]: event["kind"] for event in run.events
              if event["event"] == "place" and event["rule"] == "segment"}  # fmt: skip

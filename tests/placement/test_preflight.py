@@ -190,6 +190,26 @@ def test_nothing_is_waited_for_or_cancelled_behind_a_lock_that_stays(
         before_run(cluster, ["snakemake", "qc"])
 
 
+def test_the_lock_of_the_run_itself_is_none_that_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class WaitsError(Exception):
+        pass
+
+    def wait(seconds: float) -> None:
+        raise WaitsError
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tilewright.placement.preflight.time.sleep", wait)
+    here = queue_line(JobID="7", State="RUNNING", WorkDir=str(Path.cwd()), Comment="rule_a")
+    cluster = replace(cluster_with(here, tmp_path)[0], site=Site(stale="wait"))
+    lock = tmp_path / ".snakemake/locks/0.output.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    with pytest.raises(WaitsError):
+        before_run(cluster, ["snakemake", "qc"], has_lock=True)
+
+
 def test_jobs_that_are_being_ended_are_waited_for_and_not_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

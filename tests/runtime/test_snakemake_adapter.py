@@ -20,6 +20,7 @@ import snakemake.cli
 import snakemake.common
 from snakemake.api import WorkflowApi
 from snakemake.resources import Resource
+from snakemake_executor_plugin_slurm import Executor as SlurmExecutor  # type: ignore[import-untyped]
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_scheduler_plugins.tests import DummyDAG
@@ -44,10 +45,12 @@ class Scheduler(SchedulerBase):
     calls = 0
 
     def select_jobs(self, selectable_jobs, remaining_jobs, available_resources, input_sizes):
-        dag, jobs = self.dag, {job.rule.name: job for job in selectable_jobs}
+        dag = self.dag
+        jobs = {job.rule.name: job for job in selectable_jobs if not job.is_group()}
+        group = next(job for job in selectable_jobs if job.is_group())
         job, workflow = jobs["work"], dag.workflow
         things = {"scheduler": workflow.scheduler, "dag": dag, "job": job, "workflow": workflow,
-                  "executor": workflow.scheduler._executor}
+                  "executor": workflow.scheduler._executor, "group": group}
         names = {what: [n for n in names if hasattr(things[what], n)]
                  for what, names in adapter.NEEDED.items()}
         Path("names.json").write_text(json.dumps(names))
@@ -85,6 +88,16 @@ class Scheduler(SchedulerBase):
             kept = {n: job.resources.get(n) for n in ("mem_mb", "slurm_extra", "own", "new")}
             return kept | {"scheduled": job.scheduler_resources["own"]}
 
+        part = next(job for job in dag.needrun_jobs() if job.rule.name == "part")
+        own = hasattr(group, "wildcards")
+        seen["unit"] = adapter.unit_of(dag, part) is group, adapter.unit_of(dag, job) is job
+        seen["members"] = [len(list(adapter.members(group))), len(list(adapter.members(job)))]
+        seen["open"] = [adapter.is_open(dag, one) for one in (group, job)]
+        seen["grouped"] = [own, group.wildcards[:-1], len(group.wildcards[-1]), group.threads]
+        adapter.change_resources(group, 1, {"mem_mb": 800, "slurm_account": "a"})
+        seen["group"] = [group.resources.get(n) for n in ("mem_mb", "runtime", "slurm_account")]
+        adapter.change_resources(group, 2, {"mem_mb": None})
+        seen["group back"] = [group.resources.get(n) for n in ("mem_mb", "slurm_account")]
         seen["stated"] = resources()
         wanted = {"mem_mb": 700, "slurm_extra": "--nice=5 --exclude=b1", "new": "x", "own": 8}
         adapter.change_resources(job, 1, wanted)
@@ -100,7 +113,7 @@ class Scheduler(SchedulerBase):
 SNAKEFILE = """
 rule all:
     default_target: True
-    input: "work.txt", "other.txt", "bad.txt"
+    input: "work.txt", "other.txt", "bad.txt", "y.whole"
 localrules: all
 rule work:
     output: "work.txt"
@@ -112,6 +125,18 @@ rule work:
     shell: "true"
 rule other:
     output: "other.txt"
+    shell: "true"
+rule part:
+    output: "{i}.part"
+    group: "grouped"
+    resources: mem_mb=200, runtime=3
+    shell: "true"
+rule whole:
+    input: "x.part"
+    output: "{i}.whole"
+    group: "grouped"
+    threads: 2
+    resources: mem_mb=100, runtime=4
     shell: "true"
 rule bad:
     output: "bad.txt"
@@ -231,6 +256,28 @@ def test_a_run_is_seen_as_it_is(seen: dict[str, Any], folder: Path) -> None:
     assert not seen["ended"]
     assert seen["timers"] == [1, 0]
     assert not adapter.is_snakemakes(DummyDAG())
+
+
+def test_a_group_is_seen_as_one_job(seen: dict[str, Any]) -> None:
+    assert seen["unit"] == [True, True]
+    assert seen["members"] == [2, 1]
+    assert seen["open"] == [True, True]
+    # if a group has wildcards of its own one day, they need not be set
+    assert seen["grouped"] == [False, ["y"], 8, 2]
+    assert seen["group"] == [800, 7, "a"]
+    assert seen["group back"] == [200, None]
+
+
+def test_the_executor_puts_the_wildcards_of_a_group_into_slurms_comment() -> None:
+    from snakemake_executor_plugin_slurm.utils import (  # type: ignore[import-untyped]
+        get_job_wildcards,
+    )
+
+    assert get_job_wildcards(SimpleNamespace(wildcards=["a/b", "c"])) == "a_b_c"
+    assert get_job_wildcards(SimpleNamespace()) == ""
+    source = inspect.getsource(SlurmExecutor.run_job)
+    assert "wildcard_str = get_job_wildcards(job)" in source
+    assert 'comment_str = f"rule_{job.name}_wildcards_{wildcard_str}"' in source
 
 
 def test_resources_are_set_replaced_and_left_to_the_rule(

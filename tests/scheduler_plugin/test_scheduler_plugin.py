@@ -181,6 +181,7 @@ def test_a_round_that_fails_again_and_again_is_greedy_and_the_ledger_says_so(
     scheduler = Scheduler(DummyDAG(), None, logging.getLogger("greedy"))
     made: Any = Run.__new__(Run)
     made.select = fail
+    made.send_anywhere = lambda jobs: None
     made.dispatcher = SimpleNamespace(ledger=Ledger(tmp_path / "ledger.jsonl"))
     scheduler._run, scheduler._checked = made, True
     answers = [scheduler.select_jobs([], [], {}, {}) for _ in range(failures)]

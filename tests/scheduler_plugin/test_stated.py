@@ -17,19 +17,21 @@ from snakemake_scheduler_plugin_tilewright.stated import (
     StatedSizes,
     fixed_of,
     gpus_of,
+    kinds_of,
     resources_at,
     stated_shape_of,
 )
 from tests.support.scribe import dispatched, run
-from tilewright.placement.jobs import Fixed, Place, Shape
+from tilewright.placement.jobs import Fixed, Place, PlacementError, Shape
 from tilewright.placement.ledger import read_ledger
+from tilewright.slurm.accounts import Account
 
 
 def job(threads: int = 1, rule: str = "work", wildcards: Any = None, **resources: Any) -> Any:
     """Return what is seen of a job of Snakemake."""
     return SimpleNamespace(
         rule=SimpleNamespace(name=rule), wildcards=wildcards or {}, threads=threads,
-        resources=resources,
+        resources=resources, is_group=lambda: False,
     )  # fmt: skip
 
 
@@ -121,9 +123,11 @@ def test_sizes_are_those_of_each_job() -> None:
     assert sizes.shape("work", {"i": "2"}, gpu=True) == Shape(4, 900, 0, 20)
     assert sizes.nominal_s("work", {"i": "2"}) == 600
     assert (sizes.kinds("work"), sizes.group({"i": "1"})) == (("cpu",), None)
-    sizes.take([job(8, wildcards={"i": "1"}), job(rule="train", gres="gpu:1")])
-    assert sizes.shape("work", {"i": "1"}, gpu=False).cpus == 2  # it was known already
-    assert sizes.kinds("train") == ("gpu",)
+    sizes.take([job(8, wildcards={"i": "1"})])
+    assert sizes.shape("work", {"i": "1"}, gpu=False).cpus == 8  # Snakemake made it anew
+    with pytest.raises(PlacementError, match="no job rule_work_wildcards_3 was taken"):
+        sizes.shape("work", {"i": "3"}, gpu=False)
+    assert (kinds_of(small), kinds_of(job(gres="gpu:1"))) == (("cpu",), ("gpu",))
 
 
 def test_what_a_rule_fixes() -> None:
@@ -131,6 +135,13 @@ def test_what_a_rule_fixes() -> None:
     stated: dict[str, Any] = {"slurm_account": "maigan", "slurm_partition": "hpg-turin"}
     assert fixed_of(job(**stated)) == Fixed("maigan", "hpg-turin")
     assert fixed_of(job(slurm_account="", slurm_partition=None)) == Fixed()
+    brusko = Account("brusko", "brusko", {}, {}, {}, None, None, takes=("night", "brusko"))
+    maigan = replace(brusko, name="maigan", qos="maigan", takes=("night", "maigan"))
+    accounts = [brusko, maigan]
+    assert fixed_of(job(qos="maigan"), accounts) == Fixed("maigan")
+    assert fixed_of(job(qos="night"), accounts) == Fixed("brusko")
+    assert fixed_of(job(qos="unknown"), accounts) == Fixed()
+    assert fixed_of(job(qos="maigan", slurm_account="brusko"), accounts) == Fixed("brusko")
 
 
 PLACE = Place("maigan", "night", "hpg-b200", "cpu", Shape(4, 8000, 0, 120), "maigan_cpu")
@@ -151,7 +162,7 @@ def test_only_what_the_rule_leaves_open_is_set(
     stated: dict[str, Any], place: Place, given: dict[str, Any]
 ) -> None:
     asked = job(4, mem_mb=1000, runtime=10, **stated)
-    assert resources_at(place, asked, fixed_of(asked), failed=False) == given
+    assert resources_at(place, asked, failed=False) == given
 
 
 @pytest.mark.parametrize(
@@ -170,13 +181,13 @@ def test_after_a_failure_memory_and_time_are_no_less_than_the_rule_states(
     stated: dict[str, Any], given: dict[str, Any]
 ) -> None:
     asked = job(4, **stated)
-    assert resources_at(PLACE, asked, Fixed(), failed=True) == {**SENT, **given}
-    assert resources_at(PLACE, asked, Fixed(), failed=False) == SENT
+    assert resources_at(PLACE, asked, failed=True) == {**SENT, **given}
+    assert resources_at(PLACE, asked, failed=False) == SENT
 
 
 def test_memory_per_cpu_is_never_rounded_down() -> None:
     place = replace(PLACE, shape=Shape(3, 1000, 0, 60))
-    found = resources_at(place, job(3, mem_mb_per_cpu=100, runtime=60), Fixed(), failed=True)
+    found = resources_at(place, job(3, mem_mb_per_cpu=100, runtime=60), failed=True)
     assert found["mem_mb_per_cpu"] == 334
 
 

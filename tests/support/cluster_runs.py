@@ -87,8 +87,7 @@ class ClusterRun:
                 stderr=subprocess.STDOUT,
                 text=True,
                 start_new_session=True,
-                # tests under nohup would hand on that SIGHUP is ignored
-                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+                preexec_fn=_heed_signals,
             )
         self.started.append(process)
         return process
@@ -169,6 +168,25 @@ class ClusterRun:
             assert peak["mem_mb"] <= mem_mb, (account, peak)
             assert peak["gpus"] <= gpus, (account, peak)
 
+    def check_placed(self, accounts: set[str]) -> list[Job]:
+        """Every job of Slurm ran in one of these accounts and is in the ledger, place and end.
+
+        Returns
+        -------
+        list of Job
+            Those that completed.
+        """
+        wait_for(lambda: all(job.ended for job in self.jobs()), 30, "the accounting")
+        jobs, events = self.jobs(), self.events
+        assert {job.account for job in jobs} <= accounts, dump(events)
+        back = Counter(event["job"] for event in events if event["event"] == "withdraw")
+        placed = Counter(event["job"] for event in events if event["event"] == "place") - back
+        assert placed == Counter(job.comment for job in jobs), dump(events)
+        completed = [job for job in jobs if job.state == "COMPLETED"]
+        ended = {(e["job"], e["account"], e["slurm_id"]) for e in events if e["event"] == "done"}
+        assert ended == {(job.comment, job.account, job.id) for job in completed}, dump(events)
+        return completed
+
     def check_outputs(self, expected: set[int], *, once: bool = True) -> None:
         """Every output is whole, nothing else is there, and each was written once."""
         found = {path.stem for path in (self.folder / "out").glob("*.txt")}
@@ -182,6 +200,32 @@ class ClusterRun:
     def traces(self, name: int) -> list[str]:
         """Return device and node of each try of one job."""
         return [p.read_text().strip() for p in sorted((self.folder / "traces").glob(f"{name}.*"))]
+
+
+def _heed_signals() -> None:
+    """Tests under nohup, or in the background of a shell, would hand on that these are ignored."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def foreign(
+    slurm: Cluster,
+    folder: Path,
+    name: str,
+    site: dict[str, Any] | None = None,
+    kind: type[ClusterRun] = ClusterRun,
+    **config: Any,
+) -> ClusterRun:
+    """Prepare a workflow of ``tests/support/foreign``, which is none of images."""
+    run = kind(slurm, folder, REPO / f"tests/support/foreign/{name}/Snakefile")
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    return run.prepare(site=site)
+
+
+def rule_of(job: Job) -> str:
+    """Return the rule in a job's comment; of a group its name, without a number that differs."""
+    rule = job.comment.removeprefix("rule_").partition("_wildcards_")[0]
+    return rule[37:] if rule.count("-") == 4 else rule  # groups of pipes are numbered
 
 
 def dump(events: list[dict[str, Any]]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,8 +48,10 @@ class FailingSlurm(Recorded):
         if argv[0] == "squeue":
             text = path.read_text() if path.exists() else ""
             ended = [(100 + n, "FAILED", "rule_bad") for n in range(text.count('["bad"'))]
-            ended += [(number, state, f"rule_{rule}") for rule, (number, state, _) in _ENDED.items()
-                      if f'["{rule}"' in text]  # fmt: skip
+            for rules, _, given in map(json.loads, text.splitlines()):
+                for rule in _ENDED.keys() & set(re.split(r"[ +]", rules)):
+                    number, state, _ = _ENDED[rule]
+                    ended.append((number, state, given.get("comment", f"rule_{rule}")))
             return "\n".join(
                 queue_line(JobID=str(number), State=state, Comment=name, WorkDir=str(Path.cwd()))
                 for number, state, name in ended

@@ -33,17 +33,27 @@ ONCE = ("lost", "hungry", "growing", "per_cpu")
 class Executor(RemoteExecutor):
     def run_job(self, job):
         given = {"threads": job.threads, "attempt": job.attempt, **dict(job.resources.items())}
+        name, wildcards = job.name, getattr(job, "wildcards", {})
+        if job.is_group():
+            given["comment"] = f"rule_{name}_wildcards_{'_'.join(wildcards)}"
+            name, wildcards = "group " + "+".join(sorted(job.rules)), {}
         with Path("dispatched.jsonl").open("a") as stream:
-            stream.write(json.dumps([job.rule.name, dict(job.wildcards), given]) + "\\n")
+            stream.write(json.dumps([name, dict(wildcards), given]) + "\\n")
         if self.fails(job):
             Path(job.log[0]).write_text("ValueError: the same every time\\n")
         else:
-            Path(job.output[0]).parent.mkdir(exist_ok=True)
-            Path(job.output[0]).touch()
+            for path in map(Path, job.expanded_output if job.is_group() else job.output):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if getattr(job, "rule", None) and job.rule.is_checkpoint:
+                    path.mkdir()
+                    (path / "a.part").touch()
+                    (path / "b.part").touch()
+                path.touch()
         self.report_job_submission(SubmittedJobInfo(job))
 
     def fails(self, job):
-        return job.rule.name == "bad" or (job.rule.name in ONCE and job.attempt == 1)
+        rules = job.rules if job.is_group() else {job.rule.name}
+        return "bad" in rules or (bool(rules & set(ONCE)) and job.attempt == 1)
 
     async def check_active_jobs(self, active_jobs):
         for info in active_jobs:

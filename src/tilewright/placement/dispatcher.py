@@ -106,9 +106,10 @@ class Dispatcher:
         )
 
     def load(self, jobs: Iterable[Job]) -> None:
-        """Take the jobs of the DAG; what is known of those that were there stays."""
+        """Take jobs of the DAG; what happened to those that were there stays."""
         with self.lock:
-            self.tasks |= {job.name: Task(job) for job in jobs if job.name not in self.tasks}
+            for job in jobs:
+                self.tasks.setdefault(job.name, Task(job)).job = job
             self._work = None
 
     def round(

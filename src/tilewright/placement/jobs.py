@@ -111,9 +111,14 @@ def wildcards_of(wildcards: Any) -> Iterable[str]:
     return map(str, wildcards.values() if isinstance(wildcards, Mapping) else wildcards or ())
 
 
+def rule_of(job: Any) -> str:
+    """Return the rule of a job of Snakemake; a group has the name of no rule, but all of them."""
+    return f"group {'+'.join(sorted(job.rules))}" if job.is_group() else str(job.rule.name)
+
+
 def name_of(job: Any) -> str:
-    """Return the name of a job of Snakemake."""
-    return key_of(job.rule.name, job.wildcards)
+    """Return the name of a job or group of Snakemake."""
+    return key_of(job.name if job.is_group() else job.rule.name, job.wildcards)
 
 
 @dataclass(frozen=True)
@@ -193,13 +198,19 @@ class Job:
     priority: float = 0.0
 
 
-def job_of(job: Any, needs: Iterable[Any], sizes: Sizes, fixed: Fixed = Fixed()) -> Job:
-    """Return a job of Snakemake, which needs others of Snakemake, as a job to place."""
-    rule, wildcards = job.rule.name, job.wildcards
+def job_of(
+    job: Any,
+    needs: Iterable[Any],
+    sizes: Sizes,
+    fixed: Fixed = Fixed(),
+    kinds: tuple[Kind, ...] | None = None,
+) -> Job:
+    """Return a job or group of Snakemake, which needs others of Snakemake, as a job to place."""
+    rule, wildcards = rule_of(job), job.wildcards
     return Job(
         name_of(job),
         rule,
-        sizes.kinds(rule),
+        kinds or sizes.kinds(rule),
         tuple(map(name_of, needs)),
         sizes.nominal_s(rule, wildcards),
         sizes.group(wildcards),

@@ -22,8 +22,16 @@ _PATIENCE = 30  # looks in vain while waiting
 _COMPLETING_S = 120.0  # KillWait is 30 s unless the site says otherwise
 
 
-def before_run(cluster: Cluster | None, argv: Sequence[str]) -> None:
-    """Deal with stale jobs before Snakemake builds the DAG, unless nothing will run.
+def before_run(cluster: Cluster | None, argv: Sequence[str], *, has_lock: bool = False) -> None:
+    """Deal with stale jobs before jobs are sent, unless nothing will run.
+
+    Parameters
+    ----------
+    cluster : Cluster or None
+    argv : sequence of str
+        The command.
+    has_lock : bool
+        Whether this run itself has locked the folder by now.
 
     Raises
     ------
@@ -37,7 +45,7 @@ def before_run(cluster: Cluster | None, argv: Sequence[str]) -> None:
             f"the working directory {str(Path.cwd())!r} has a line break in its name, which squeue "
             "cannot tell from the end of a job; rename it"
         )
-    locked = is_locked(Path.cwd()) and not unlocks(argv[1:])
+    locked = not has_lock and is_locked(Path.cwd()) and not unlocks(argv[1:])
     deal_with_stale(cluster.client, str(Path.cwd()), cluster.site.stale, _say, locked=locked)
 
 

@@ -12,7 +12,7 @@ import inspect
 import io
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,15 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "keepgoing",
         "running",
     ),
-    "dag": ("_ready_jobs", "finished", "job_dependencies", "needrun_jobs", "workflow"),
+    "dag": (
+        "_ready_jobs",
+        "finished",
+        "get_job_group",
+        "job_dependencies",
+        "needrun",
+        "needrun_jobs",
+        "workflow",
+    ),
     "job": (
         "_aux_resources",
         "_resources",
@@ -39,6 +47,17 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "attempt",
         "priority",
         "restart_times",
+    ),
+    "group": (
+        "_resources",
+        "_scheduler_resources",
+        "attempt",
+        "jobid",
+        "jobs",
+        "name",
+        "restart_times",
+        "rules",
+        "toposorted",
     ),
     "executor": ("active_jobs", "lock", "report_job_error", "report_job_success"),
     "workflow": (
@@ -51,6 +70,18 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "workdir_init",
     ),
 }
+
+#: What of Snakemake's documented interfaces must be called for placement to work; the canaries say
+#: by name which is not. ``SchedulerBase.dag_updated`` is none of them: nothing calls it.
+HOOKS = (
+    "Scheduler.__post_init__",
+    "Scheduler.select_jobs",
+    "Scheduler.select_jobs with the jobs of a checkpoint",
+    "Scheduler.select_jobs with a group",
+    "SchedulerSettings.__post_init__",
+    "onsuccess",
+    "onerror",
+)
 
 #: Options with which Snakemake runs nothing, as its parser names them.
 _LOOKING = (
@@ -239,13 +270,50 @@ def chosen_resources(dag: Any, rule: str) -> tuple[Mapping[str, Any], bool]:
     return settings.overwrite_resources.get(rule, {}), rule in settings.overwrite_threads
 
 
+def unit_of(dag: Any, job: Any) -> Any:
+    """Return what is dispatched of a job: its group where it is in one, else itself.
+
+    Groups of one name are told apart by their ``wildcards``, which a group has not by itself: the
+    executor puts those of any job into Slurm's comment. Uses ``dag.get_job_group``, and
+    ``toposorted``, ``jobid`` of a group.
+    """
+    group = job if job.is_group() else dag.get_job_group(job)
+    if group is None:
+        return job
+    if not hasattr(group, "wildcards"):
+        last = max(group.toposorted[-1])
+        group.wildcards = [*map(str, last.wildcards), group.jobid[:8]]
+    return group
+
+
+def members(job: Any) -> Iterable[Any]:
+    """Return the jobs of a group, or the one job. Uses ``group.jobs``."""
+    return job.jobs if job.is_group() else (job,)
+
+
+def finished(dag: Any, job: Any) -> bool:
+    """Return whether a job, or all of a group, has finished. Uses ``dag.finished``."""
+    return all(map(dag.finished, members(job)))
+
+
+def is_open(dag: Any, job: Any) -> bool:
+    """Return whether a job is still to run or runs.
+
+    After a checkpoint Snakemake makes some jobs anew, and leaves the old ones out of the DAG. Uses
+    ``dag.needrun``, ``scheduler.failed`` and ``scheduler.running``.
+    """
+    if finished(dag, job) or failed(dag, job):
+        return False
+    return all(map(dag.needrun, members(job))) or (started(dag) and running(dag, job))
+
+
 def change_resources(job: Any, number: int, values: Mapping[str, Any]) -> None:
     """Make Snakemake ask all resource functions of a job again, and set some resources.
 
     Uses ``job._aux_resources``, ``job._resources`` and ``job._scheduler_resources``: Snakemake
     keeps what it asked once; an auxiliary resource that the rule does not name makes it forget.
     What the rule itself names it never takes from auxiliary resources, so that is replaced in
-    what it keeps.
+    what it keeps. A group has no auxiliary resources; what it keeps is a dictionary.
 
     Parameters
     ----------
@@ -255,13 +323,17 @@ def change_resources(job: Any, number: int, values: Mapping[str, Any]) -> None:
     values : mapping
         Resource to value; None leaves it to the rule.
     """
+    wanted = {name: value for name, value in values.items() if value is not None}
+    if job.is_group():
+        job._resources = None
+        job._resources, job._scheduler_resources = dict(job.resources.items()) | wanted, None
+        return
     earlier = [name for name in job._aux_resources if name.startswith("placement_")]
     for name in [*values, *earlier]:
         job._aux_resources.pop(name, None)
     job._resources = None
     job.add_aux_resource(f"placement_{number}", 1)
     named = set(job.resources.keys())
-    wanted = {name: value for name, value in values.items() if value is not None}
     for name in wanted.keys() - named:
         job.add_aux_resource(name, wanted[name])
     if replaced := {name: value for name, value in wanted.items() if name in named}:
@@ -297,12 +369,16 @@ def workdir(dag: Any) -> str:
 
 def failed(dag: Any, job: Any) -> bool:
     """Return whether Snakemake has given a job up. Uses ``scheduler.failed``."""
-    return job in dag.workflow.scheduler.failed
+    return started(dag) and job in dag.workflow.scheduler.failed
 
 
 def running(dag: Any, job: Any) -> bool:
-    """Return whether a job was started and has not ended. Uses ``scheduler.running``."""
-    return job in dag.workflow.scheduler.running
+    """Return whether a job, or its group, was started and has not ended.
+
+    Uses ``scheduler.running`` and ``dag.get_job_group``.
+    """
+    started = dag.workflow.scheduler.running
+    return job in started or dag.get_job_group(job) in started
 
 
 def anything_runs(dag: Any) -> bool:

@@ -94,6 +94,8 @@ class Account:
         Limits of its QOS win over those of a partition's QOS (``OverPartQOS``).
     above : tuple of Above
         The accounts above it that have limits of their own.
+    takes : tuple of str
+        All QOS that its jobs may name.
     """
 
     name: str
@@ -123,6 +125,7 @@ class Account:
     submit_used: int | None = None
     submit_mine: int | None = None
     submit_ours: int | None = None
+    takes: tuple[str, ...] = ()
 
     def job_bounds(self, name: str) -> list[tuple[int | None, int]]:
         """Return limit and use of ``jobs`` or ``submit``: of everybody, the user, the account."""
@@ -200,7 +203,8 @@ def usable_accounts(
         else:
             held = [*rows.get(name, []), *(row for row in own[name] if not row.partition)]
             account = _account(name, known.get(chosen, Qos(chosen)), held, own[name], rules)
-            accounts.append(replace(account, above=_above(account, rows)))
+            takes = tuple(dict.fromkeys(qos for row in own[name] for qos in row.qos))
+            accounts.append(replace(account, above=_above(account, rows), takes=takes))
     return accounts, left_out
 
 

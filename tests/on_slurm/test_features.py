@@ -1,0 +1,173 @@
+"""What a workflow may hold and a command may ask for: each is placed, on a real cluster.
+
+The user's default account, clive, is not allowed: a job that placement misses would go there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster_runs import ClusterRun, dump, foreign, rule_of
+from tests.support.slurm_cluster import Cluster, Job, wait_for
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
+
+ALLOWED = {"maigan", "brusko"}
+SITE = {"allowed": sorted(ALLOWED)}
+#: Rules of the workflow ``features`` to their jobs of Slurm; groups have the names of their rules.
+FEATURES = {
+    "parts": 1, "part": 2, "joined": 1, "alignment_mapped_sorted": 1, "read_write": 1,
+    "ask_serve": 1, "scattered": 1, "half": 2, "gathered": 1, "attempt": 1, "retried": 1,
+    "wildcard": 2, "made": 1, "kept": 1, "loose_included_other_greeting": 1, "account": 1,
+    "partition": 1, "qos": 1, "constraint": 1, "extra": 1, "mpi": 1, "gpu": 1, "gres": 1,
+    "model": 1,
+}  # fmt: skip
+
+
+@pytest.fixture
+def featured(quiet_slurm: Cluster) -> Iterator[Cluster]:
+    """The cluster with a node that has a feature."""
+    update = ["scontrol", "update", "NodeName=c2"]
+    quiet_slurm.run([*update, "AvailableFeatures=big", "ActiveFeatures=big"])
+    yield quiet_slurm
+    quiet_slurm.run([*update, "AvailableFeatures=", "ActiveFeatures="])
+
+
+def test_what_a_workflow_may_hold(featured: Cluster, tmp_path: Path) -> None:
+    run = foreign(featured, tmp_path, "features", SITE)
+    groups = ["--groups", "included=loose", "other_greeting=loose", "--group-components"]
+    run.run(*groups, "alignment=2", "loose=2", timeout_s=600)
+    jobs = run.check_placed(ALLOWED)
+    assert Counter(map(rule_of, jobs)) == FEATURES, dump(run.events)
+    by_rule = {rule_of(job): job for job in jobs}
+
+    def asked(rule: str) -> tuple[int, int]:
+        return by_rule[rule].cpus, by_rule[rule].mem_mb
+
+    assert (tmp_path / "checkpoint/joined.txt").read_text().split() == ["one", "two"]
+    assert asked("alignment_mapped_sorted") == (8, 5000)  # two chains beside each other
+    assert (tmp_path / "group/x.sorted").read_text() == "x\n"
+    assert asked("loose_included_other_greeting") == (2, 1000)
+    assert (tmp_path / "module/greeting.txt").read_text() == "hello\n"
+    assert asked("read_write") == (2, 1300)
+    assert (tmp_path / "pipe/read.txt").read_text() == "100\n"
+    assert (tmp_path / "service/x.txt").read_text() == "3\n"
+    assert (tmp_path / "scatter/gathered.txt").read_text() == "begin\n" * 2
+    assert (tmp_path / "attempt.txt").read_text() == "2\n"
+    assert asked("attempt") == (1, 1200)
+    assert (tmp_path / "retried.txt").read_text() == "2\n"  # in the same job of Slurm
+    sizes = {job.comment: (job.cpus, job.mem_mb) for job in jobs if rule_of(job) == "wildcard"}
+    assert sizes == {
+        "rule_wildcard_wildcards_short": (1, 760),
+        "rule_wildcard_wildcards_long": (3, 760),
+    }
+    assert not (tmp_path / "wildcards/long.txt").stat().st_mode & 0o222
+    assert not (tmp_path / "temp/made.txt").exists()
+    assert (tmp_path / "temp/kept.txt").read_text() == "made\n"
+    assert by_rule["account"].account == "brusko"
+    assert by_rule["partition"].partition == "hpg-turin"
+    assert (by_rule["qos"].qos, by_rule["qos"].account) == ("brusko", "brusko")
+    assert (tmp_path / "fixed/constraint.txt").read_text() == "c2\n"
+    assert (tmp_path / "fixed/extra.txt").read_text() == "Nice=7\n"
+    assert asked("mpi")[0] == 2
+    assert (tmp_path / "mpi.txt").read_text() == "rank\n" * 2
+    for how in ("gpu", "gres", "model"):
+        assert (by_rule[how].gpus, by_rule[how].partition) == (1, "hpg-b200")
+        kinds = {e["kind"] for e in run.events if e.get("job") == f"rule_{how}" and "kind" in e}
+        assert kinds == {"gpu"}
+    assert run.causes() == {"error"}, dump(run.events)  # the first attempt
+
+
+def small(slurm: Cluster, folder: Path, *, seconds: int = 2, **site: object) -> ClusterRun:
+    """Prepare the workflow ``plain`` with two samples: three jobs each, and one."""
+    return foreign(slurm, folder, "plain", {**SITE, **site}, samples=2, seconds=seconds)
+
+
+def rules(jobs: list[Job]) -> Counter[str]:
+    return Counter(map(rule_of, jobs))
+
+
+def test_what_a_command_may_ask_for(quiet_slurm: Cluster, tmp_path: Path) -> None:
+    """Parts of the workflow one after the other, in one folder."""
+    run = small(quiet_slurm, tmp_path)
+    run.run("--dry-run")
+    assert "map_reads" in run.log
+    assert not run.jobs()
+    assert not run.events
+    given = ["--set-resources", "map_reads:mem_mb=900", "map_reads:runtime=4"]
+    given += ["--set-threads", "map_reads=3"]
+    given += ["--default-resources", "mem_mb=800", "slurm_extra='--nice=3'"]
+    run.run("--until", "map_reads", "--jobs", "unlimited", *given)
+    jobs = run.check_placed(ALLOWED)
+    assert rules(jobs) == {"map_reads": 2}
+    assert {(job.cpus, job.mem_mb) for job in jobs} == {(3, 900)}
+    placed = [event for event in run.events if event["event"] == "place"]
+    assert {(e["cpus"], e["mem_mb"], e["runtime_min"]) for e in placed} == {(3, 900, 4)}
+    assert all("Nice=3" in quiet_slurm.show_job(job.id) for job in jobs)
+    run.run("--batch", "merge=1/2")
+    jobs = run.check_placed(ALLOWED)
+    assert rules(jobs) == {"map_reads": 2, "sort_reads": 1, "call_variants": 1}
+    run.run("--omit-from", "merge")
+    jobs = run.check_placed(ALLOWED)
+    assert rules(jobs) == {"map_reads": 2, "sort_reads": 2, "call_variants": 2}
+    run.run("--executor", "local", "--cores", "2")
+    assert (tmp_path / "calls/all.vcf").read_text().split() == ["s00", "s01"]
+    assert run.check_placed(ALLOWED) == jobs
+
+
+def test_what_fails_is_named_and_the_rest_goes_on(quiet_slurm: Cluster, tmp_path: Path) -> None:
+    run = small(quiet_slurm, tmp_path)
+    (tmp_path / "mapped/s01.bam").mkdir(parents=True)  # no file that can be sorted
+    run.targets = ("calls/s00.vcf", "sorted/s01.bam")
+    run.run("--keep-going", ok=False)
+    assert (tmp_path / "calls/s00.vcf").is_file()
+    assert rules(run.check_placed(ALLOWED)) == {"map_reads": 1, "sort_reads": 1, "call_variants": 1}
+    assert "failed: rule_sort_reads_wildcards_s01" in run.log
+
+
+def test_a_run_that_was_killed_is_taken_up(quiet_slurm: Cluster, tmp_path: Path) -> None:
+    run = small(quiet_slurm, tmp_path, seconds=12, stale="wait")
+    process = run.start()
+    run.wait_running(2)
+    run.kill()
+    assert process.returncode == -signal.SIGKILL
+    run.run("--unlock")
+    run.run("--rerun-incomplete")
+    assert (tmp_path / "calls/all.vcf").read_text().split() == ["s00", "s01"]
+    jobs = run.jobs()
+    assert {job.account for job in jobs} <= ALLOWED
+    assert len(jobs) == 7 + sum(rule_of(job) == "map_reads" for job in jobs) - 2
+    assert sum(event["event"] == "done" for event in run.events) == len(jobs) - 2
+
+
+def test_one_sigint_ends_the_jobs_and_the_next_run_goes_on(
+    quiet_slurm: Cluster, tmp_path: Path
+) -> None:
+    run = small(quiet_slurm, tmp_path, seconds=12)
+    process = run.start()
+    run.wait_running(2)
+    process.send_signal(signal.SIGINT)
+    assert run.finish(process, 60) != 0
+    wait_for(lambda: all(job.ended for job in run.jobs()), 30, "the jobs")
+    assert {job.state for job in run.jobs()} == {"CANCELLED"}
+    run.run()
+    assert (tmp_path / "calls/all.vcf").read_text().split() == ["s00", "s01"]
+    assert rules(run.check_placed(ALLOWED)).total() == 7
+
+
+def test_environments_and_containers(quiet_slurm: Cluster, tmp_path: Path) -> None:
+    prefix, image = tmp_path / "prefix", tmp_path / "image.sif"
+    (prefix / "conda-meta").mkdir(parents=True)
+    image.touch()
+    run = foreign(quiet_slurm, tmp_path, "deployment", SITE, prefix=str(prefix), image=str(image))
+    run.env["PATH"] = f"{run.snakefile.parent / 'bin'}:{os.environ['PATH']}"
+    run.run("--software-deployment-method", "conda", "apptainer")
+    assert (tmp_path / "conda.txt").read_text().strip() == str(prefix)
+    assert (tmp_path / "container.txt").read_text().strip() == str(image)
+    assert rules(run.check_placed(ALLOWED)) == {"conda": 1, "container": 1}

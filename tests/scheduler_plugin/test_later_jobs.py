@@ -1,0 +1,271 @@
+"""Jobs that are not there as single ones at the start: of checkpoints, and in groups."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.scribe import dispatched, run
+from tilewright.placement.ledger import read_ledger
+
+HEAD = """
+from pathlib import Path
+from tests.support.failing_slurm import RULES, cluster_with_qos
+from tilewright.placement import cluster
+from tilewright.placement.routing import Plan
+
+cluster._current = cluster_with_qos()
+"""
+SNAKEFILE = f"""{HEAD}
+def parts(wildcards):
+    folder = checkpoints.split.get().output[0]
+    found = glob_wildcards(folder + "/{{i}}.part").i
+    return expand(["free/{{i}}.txt", "known/{{i}}.txt"], i=found)
+
+rule all:
+    default_target: True
+    input:
+        parts, expand("b/{{i}}.txt", i=range(4)), "read.txt", "fed.txt", "twins/x_y/z.txt",
+        "twins/x/y_z.txt", "second.txt", "known/first.txt",
+localrules: all
+checkpoint split:
+    output: directory("parts")
+    resources: mem_mb=500, runtime=20
+    shell: "true"
+rule free:
+    input: "parts"
+    output: "free/{{i}}.txt"
+    threads: 2
+    resources: mem_mb=600, runtime=20
+    shell: "true"
+rule known:
+    output: "known/{{i}}.txt"
+    threads: 2
+    resources: mem_mb=500, runtime=20
+    shell: "true"
+rule a:
+    output: "a/{{i}}.txt"
+    group: "chain"
+    threads: 2
+    resources: mem_mb=3000, runtime=10
+    shell: "true"
+rule b:
+    input: "a/{{i}}.txt"
+    output: "b/{{i}}.txt"
+    group: "chain"
+    threads: 4
+    resources: mem_mb=lambda wildcards, input: 2000 + input.size, runtime=5
+    shell: "true"
+rule write:
+    output: pipe("pipe.txt")
+    threads: 2
+    resources: mem_mb=100, runtime=30
+    shell: "true"
+rule read:
+    input: "pipe.txt"
+    output: "read.txt"
+    threads: 3
+    resources: mem_mb=200, runtime=40
+    shell: "true"
+rule hungry:
+    output: "hungry.txt"
+    log: "hungry.log"
+    group: "fails"
+    resources: mem_mb=400, runtime=5
+    shell: "true"
+rule fed:
+    input: "hungry.txt"
+    output: "fed.txt"
+    group: "fails"
+    resources: mem_mb=300, runtime=5, slurm_account="maigan"
+    shell: "true"
+rule twins:
+    output: "twins/{{one}}/{{other}}.txt"
+    threads: 2
+    resources: mem_mb=300, runtime=5
+    shell: "true"
+rule second:
+    output: "second.txt"
+    threads: 2
+    resources: mem_mb=300, runtime=5, slurm_account=lambda wildcards, attempt: "brusko"
+    shell: "true"
+"""
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    folder = tmp_path_factory.mktemp("later")
+    return folder, run(folder, SNAKEFILE, "tilewright", "--retries", "3", executor="slurm")
+
+
+def events(folder: Path, name: str) -> list[dict[str, Any]]:
+    ledger = read_ledger(folder / ".snakemake/tilewright/ledger.jsonl")
+    return [event for event in ledger if event["event"] == name]
+
+
+def test_all_of_them_are_placed_and_end(
+    ran: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, done = ran
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert "placement failed" not in said
+    once = ["group read+write", "second", "split", "twins", "twins", "group fed+hungry"]
+    once = sorted(["group a+b"] * 4 + ["free"] * 2 + ["known"] * 3 + once)
+    assert sorted(event["rule"] for event in events(folder, "done")) == once
+    placed = Counter(event["rule"] for event in events(folder, "place"))
+    assert placed - Counter(once) == {"group fed+hungry": 1}
+    accounts = {event["account"] for event in events(folder, "place")}
+    assert accounts <= {"clive", "maigan", "brusko"}
+
+
+def test_jobs_of_a_checkpoint_have_the_account_of_the_ledger(
+    ran: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, _ = ran
+    places = {event["job"]: event["account"] for event in events(folder, "place")}
+    jobs = dispatched(folder, "free")
+    assert {wildcards["i"] for wildcards, _ in jobs} == {"a", "b"}
+    for wildcards, given in jobs:
+        assert given["slurm_account"] == places[f"rule_free_wildcards_{wildcards['i']}"]
+
+
+def test_progress_counts_jobs_of_checkpoints_and_in_groups(
+    ran: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    state = json.loads((ran[0] / ".snakemake/tilewright/state.json").read_text())
+    assert state["jobs"] == state["done"]
+    counts = {rule: state["jobs"][rule] for rule in ("split", "free", "known", "a", "write")}
+    assert counts == {"split": 1, "free": 2, "known": 3, "a": 4, "write": 1}
+    assert state["share"] == 1
+
+
+def test_a_group_is_one_job_with_the_summed_shape_and_a_comment_of_its_own(
+    ran: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, _ = ran
+    places = {event["job"]: event for event in events(folder, "place")}
+    given = [given for _, given in dispatched(folder, "group a+b")]
+    assert len({one["comment"] for one in given}) == 4
+    for one in given:
+        place = places[one["comment"]]
+        assert one["slurm_account"] == place["account"]
+        # one after the other: the larger of threads and memory, the sum of the times
+        assert (one["threads"], one["mem_mb"], one["runtime"]) == (4, 3000, 15)
+        assert (place["cpus"], place["mem_mb"], place["runtime_min"]) == (4, 3000, 15)
+    ((_, piped),) = dispatched(folder, "group read+write")  # at once: the sums, the longer time
+    assert (piped["threads"], piped["mem_mb"], piped["runtime"]) == (5, 300, 40)
+    assert places[piped["comment"]]["cpus"] == 5
+
+
+def test_a_group_that_ran_out_of_memory_gets_twice_as_much_on_the_account_that_it_fixes(
+    ran: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, _ = ran
+    tries = [given for _, given in dispatched(folder, "group fed+hungry")]
+    assert [(one["mem_mb"], one["slurm_account"]) for one in tries] == [
+        (400, "maigan"),
+        (800, "maigan"),
+    ]
+    assert [event["cause"] for event in events(folder, "fail")] == ["memory"]
+
+
+def test_jobs_that_slurms_comment_cannot_tell_apart_go_one_after_the_other(
+    ran: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    ledger = read_ledger(ran[0] / ".snakemake/tilewright/ledger.jsonl")
+    twins = [e["event"] for e in ledger if e.get("job") == "rule_twins_wildcards_x_y_z"]
+    assert twins == ["place", "done"] * 2
+
+
+def test_what_is_too_large_by_now_fails_by_name_and_the_others_end(tmp_path: Path) -> None:
+    snakefile = f"""{HEAD}
+rule all:
+    default_target: True
+    input: "large.txt", "next.txt"
+localrules: all
+rule small:
+    output: "small.txt"
+    threads: 2
+    resources: mem_mb=500, runtime=20
+    shell: "true"
+rule large:
+    input: "small.txt"
+    output: "large.txt"
+    threads: 2
+    resources: mem_mb=lambda wildcards, input: 99_000_000 if Path(input[0]).exists() else 9
+    shell: "true"
+rule next:
+    input: "small.txt"
+    output: "next.txt"
+    resources: mem_mb=500, runtime=20
+    shell: "true"
+"""
+    done = run(
+        tmp_path, snakefile, "tilewright", "--retries", "3", "--keep-going", executor="slurm"
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 1, said
+    assert "rule_large is given up: rule_large would pend for ever" in said
+    assert "placement failed" not in said
+    assert (tmp_path / "next.txt").is_file()
+    assert [event["job"] for event in events(tmp_path, "fail")] == ["rule_large"]
+
+
+def test_a_group_of_rules_that_ask_placement_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    snakefile = f"""{HEAD}
+plan = Plan(RULES, cluster=cluster.current(), ledger=Path("ledger.jsonl"))
+rule all:
+    default_target: True
+    input: "good.txt"
+localrules: all
+rule good:
+    output: "good.txt"
+    group: "own"
+    threads: plan.threads("good")
+    resources: **plan.routed("good")
+    shell: "true"
+"""
+    done = run(tmp_path, snakefile, "tilewright")
+    assert done.returncode == 1
+    said = done.stdout + done.stderr
+    assert "rule good asks placement where each of its jobs runs" in said
+    assert "take it out of group own" in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "dispatched.jsonl").exists()
+
+
+def test_where_placement_fails_jobs_go_to_an_account_that_may_be_used(tmp_path: Path) -> None:
+    snakefile = f"""{HEAD}
+import snakemake_scheduler_plugin_tilewright as plugin
+from tilewright.placement.dispatcher import Dispatcher
+
+def fail(*asked):
+    raise KeyError("x")
+
+plugin._PATIENCE, Dispatcher.round = 1, fail
+rule all:
+    default_target: True
+    input: "own.txt", "any.txt"
+localrules: all
+rule own:
+    output: "own.txt"
+    resources: slurm_account="maigan"
+    shell: "true"
+rule any:
+    output: "any.txt"
+    group: "one"
+    shell: "true"
+"""
+    done = run(tmp_path, snakefile, "tilewright", executor="slurm")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "placement failed again and again, so this round is greedy" in done.stderr
+    ((_, own),) = dispatched(tmp_path, "own")
+    ((_, any_),) = dispatched(tmp_path, "group any")
+    assert (own["slurm_account"], any_["slurm_account"]) == ("maigan", "brusko")
+    assert {event["reason"] for event in events(tmp_path, "greedy")} == {"KeyError('x')"}
