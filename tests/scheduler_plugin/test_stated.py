@@ -44,7 +44,8 @@ def test_features_and_gpu_types_are_stated_in_any_words() -> None:
     assert found.licences == (("matlab", 2),)
     assert stated_shape_of(job(slurm_extra="-L 'a|b'")).licences == ()
     found = stated_shape_of(job(constraint="[rack1|rack2]", gpu_model="a100"))
-    assert (found.features, found.gpu_type) == ((), "")  # no GPU is asked for
+    assert (found.features, found.gpu_type, found.gpus) == ((), "a100", 1)
+    assert stated_shape_of(job(slurm_extra="--constraint=a100")).gpu_type == ""
 
 
 class Tbd:
