@@ -44,8 +44,8 @@ _TISSUE_SHARE, _HAZE_SHARE = 0.25, 0.4
 #: share it is believed. Eight sets with haze showed 0.10 to 2.2; tissue without, that the planes
 #: seem to show alike because its depth is not well known, up to 0.045 (dense, thick, debris of
 #: ``benchmarks.eye``: a quarter to three quarters of the dim light was taken out) and 0.085 (veiled
-#: fibres of ``benchmarks.specks``). Haze that is left in harms less than light that is taken out.
-_EXPLAINED = (0.1, 0.2)
+#: fibres of ``benchmarks.specks``).
+_EXPLAINED = (0.085, 0.095)
 
 
 def mirrored(start: int, stop: int, size: int) -> NDArray[np.int64]:

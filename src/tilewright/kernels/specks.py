@@ -54,8 +54,6 @@ _SHOWN = 0.5
 #: A place is spoilt where some plane counts less than this, and so many pooled pixels around. With
 #: 0 instead of 8 haze is found beside large clipped specks where there is none.
 _SPOILT, _SPOILT_REACH = 0.8, 8
-#: Share of what the darkest plane shows that is left at least where a stack was spoilt.
-_LEAST_LEFT = 0.25
 #: Larger objects are tissue.
 _MOST_PX = 96
 Image = NDArray[np.float32]
@@ -95,14 +93,12 @@ class Cleaned(NamedTuple):
 
     ``stack`` (z, y, x) in the type it had; ``light`` (y, x) float32 counts, what the specks add to
     the in-focus plane; ``spoilt`` (y // 4, x // 4) bool, where in some plane a speck outshines the
-    rest; ``floor`` (y // 4, x // 4) float32 counts, below which the plane does not fall there, 0
-    elsewhere. All three are None where there are no specks.
+    rest. Both are None where there are no specks.
     """
 
     stack: NDArray[Any]
     light: Image | None = None
     spoilt: NDArray[np.bool_] | None = None
-    floor: Image | None = None
 
 
 def speck_level(
@@ -156,22 +152,7 @@ def without_specks(
     for speck in specks:
         pending[speck.y, speck.x] -= speck.core
         _take_out(out, light, spoilt, pending > 0, unseen, speck, model)
-    return Cleaned(out, light, spoilt, _lowest(out, spoilt, model))
-
-
-def _lowest(stack: NDArray[Any], spoilt: NDArray[np.bool_], model: SpeckModel) -> Image:
-    """Return half of what the darkest plane shows where a stack was spoilt, 0 elsewhere.
-
-    Beside bright nuclei what took a speck's place in planes out of focus may be too dark: the
-    filters then make it black.
-    """
-    lowest = np.full(spoilt.shape, np.inf, np.float32)
-    for z in np.flatnonzero(model.kept):
-        light = _pooled(stack[z].astype(np.float32)) - np.float32(model.pedestal_counts)
-        lowest = np.minimum(lowest, ndimage.gaussian_filter(light, 1))
-    share = ndimage.gaussian_filter(spoilt.astype(np.float32), _NEAR)
-    floor: Image = np.maximum(_LEAST_LEFT * share * lowest, 0).astype(np.float32)
-    return floor
+    return Cleaned(out, light, spoilt)
 
 
 class _Speck(NamedTuple):

@@ -34,7 +34,7 @@ from tilewright.kernels.direct_finish import (
     floor_of,
     trust_in,
 )
-from tilewright.kernels.direct_plane import HALO_PX, POOL_PX, DirectPlane, finer
+from tilewright.kernels.direct_plane import HALO_PX, POOL_PX, DirectPlane
 from tilewright.kernels.specks import Cleaned
 from tilewright.stages.direct_plan import DirectPlan, look_clean
 from tilewright.stages.stack_survey import ceiling_of
@@ -253,9 +253,6 @@ class _Run:
     ) -> _Found:
         found = direct.project(clean.stack, trust)
         image = found.image
-        if clean.floor is not None:
-            floor = finer(self.backend.xp, self.backend.asarray(clean.floor), POOL_PX)
-            image = self.backend.xp.maximum(image, floor)
         near, image = _every(own, POOL_PX), image[own]
         maps = (found.variance, found.winner, found.height, found.deep, found.gave_way)
         pooled = [self.backend.to_numpy(values[near]) for values in maps]

@@ -223,7 +223,7 @@ def look_clean(
     at = [np.arange(first, first + n) for first, n in zip(near, wide, strict=True)]
     inside = [(i >= 0) & (i < n) for i, n in zip(at, mosaic.shape[1:], strict=True)]
     clean = without_specks(stack, specks, there & np.logical_and.outer(*inside))
-    if clean.light is None or clean.spoilt is None or clean.floor is None:
+    if clean.light is None or clean.spoilt is None:
         return Cleaned(stack[:, *_INNER]), seen
     y, x = (
         mirrored(first, first + n, length) - first
@@ -233,8 +233,7 @@ def look_clean(
     if not seen.all():
         stack = filled(stack, there)
     pooled = (slice(SPECK_REACH_PX // POOL_PX, -SPECK_REACH_PX // POOL_PX),) * 2
-    parts = (stack[:, *_INNER], clean.light[_INNER], clean.spoilt[pooled], clean.floor[pooled])
-    return Cleaned(*parts), seen
+    return Cleaned(stack[:, *_INNER], clean.light[_INNER], clean.spoilt[pooled]), seen
 
 
 def look(
