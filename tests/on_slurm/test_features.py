@@ -93,6 +93,7 @@ def rules(jobs: list[Job]) -> Counter[str]:
     return Counter(map(rule_of, jobs))
 
 
+@pytest.mark.long
 def test_what_a_command_may_ask_for(quiet_slurm: Cluster, tmp_path: Path) -> None:
     """Parts of the workflow one after the other, in one folder."""
     run = small(quiet_slurm, tmp_path)
@@ -121,6 +122,7 @@ def test_what_a_command_may_ask_for(quiet_slurm: Cluster, tmp_path: Path) -> Non
     assert run.check_placed(ALLOWED) == jobs
 
 
+@pytest.mark.long
 def test_what_fails_is_named_and_the_rest_goes_on(quiet_slurm: Cluster, tmp_path: Path) -> None:
     run = small(quiet_slurm, tmp_path)
     (tmp_path / "mapped/s01.bam").mkdir(parents=True)  # no file that can be sorted
@@ -131,6 +133,7 @@ def test_what_fails_is_named_and_the_rest_goes_on(quiet_slurm: Cluster, tmp_path
     assert "failed: rule_sort_reads_wildcards_s01" in run.log
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_is_taken_up(quiet_slurm: Cluster, tmp_path: Path) -> None:
     run = small(quiet_slurm, tmp_path, seconds=12, stale="wait")
     process = run.start()
@@ -146,6 +149,7 @@ def test_a_run_that_was_killed_is_taken_up(quiet_slurm: Cluster, tmp_path: Path)
     assert sum(event["event"] == "done" for event in run.events) == len(jobs) - 2
 
 
+@pytest.mark.long
 def test_one_sigint_ends_the_jobs_and_the_next_run_goes_on(
     quiet_slurm: Cluster, tmp_path: Path
 ) -> None:
@@ -161,6 +165,7 @@ def test_one_sigint_ends_the_jobs_and_the_next_run_goes_on(
     assert rules(run.check_placed(ALLOWED)).total() == 7
 
 
+@pytest.mark.long
 def test_environments_and_containers(quiet_slurm: Cluster, tmp_path: Path) -> None:
     prefix, image = tmp_path / "prefix", tmp_path / "image.sif"
     (prefix / "conda-meta").mkdir(parents=True)
