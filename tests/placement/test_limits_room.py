@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,13 +13,17 @@ from tests.support.placement_rules import (
     GROUP_REASONS,
     LIMIT,
     PLACES,
+    Rules,
     account,
     partition,
     room,
 )
+from tests.support.recorded import cluster_with
 from tilewright.placement.capacity import Capacity, capacity_now
-from tilewright.placement.jobs import Kind
+from tilewright.placement.jobs import Job, Kind, Task
 from tilewright.placement.limits import make_pools
+from tilewright.placement.round import Round
+from tilewright.placement.routing import Plan
 from tilewright.slurm.jobs import SlurmJob
 from tilewright.slurm.nodes import Node
 from tilewright.slurm.records import Partition
@@ -193,3 +198,42 @@ def test_own_pending_jobs_stand_before_new_ones_on_the_nodes() -> None:
         nodes=(up("g1", "g", 1),),
     )  # fmt: skip
     assert not found.fits("a", "gpu", GPU)
+
+
+def two_kinds(free_big: int = 0) -> Capacity:
+    """Return an account on two nodes, of which one has a feature and is full."""
+    total = {"cpu": 32, "mem": 500_000, "gres/gpu": 0}
+    nodes = (
+        Node("big", ("p",), True, "MIXED", total, {**total, "cpu": free_big}, ("big",)),
+        Node("plain", ("p",), True, "IDLE", total, dict(total)),
+    )
+    where = Partition("p", None, None, {"cpu": 64, "mem": 10**6}, True, True, None, None, nodes=2)
+    limits = {"cpu": 4000, "mem": 400_000}
+    return replace(
+        room(account("a", limit=limits)), partitions={"gpu": None, "cpu": where}, nodes=nodes
+    )
+
+
+def test_jobs_that_wait_for_a_feature_hold_no_other_nodes() -> None:
+    found = two_kinds()
+    for _ in range(4):
+        found = found.take("a", "cpu", replace(CPU, features=("big",)))
+    assert found.fits("a", "cpu", CPU)
+
+
+@pytest.mark.parametrize("waiting", [1, 4, 8])
+def test_jobs_that_wait_for_a_feature_keep_no_others_waiting(tmp_path: Path, waiting: int) -> None:
+    rules = Rules(
+        {"feature": {"cpu": replace(CPU, features=("big",))}, "plain": {"cpu": CPU}}, seconds=600
+    )
+    plan = Plan(rules, cluster=cluster_with("", tmp_path)[0])
+    names = ["feature"] * waiting + ["plain"] * 4
+    jobs = [
+        Job(f"{rule}{i}", rule, ("cpu",), nominal_s=600.0, wildcards={"i": i}, priority=-i)
+        for i, rule in enumerate(names)
+    ]
+    work = plan.estimates.workload(jobs)
+    round_ = Round(work, plan, two_kinds(), [], {"gpu": set(), "cpu": set()}, {}, 5000.0)
+    round_.place([Task(job) for job in jobs], [], None)
+    started = [one.task.job.rule for one in round_.placements]
+    assert started.count("plain") == 4

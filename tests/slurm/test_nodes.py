@@ -44,14 +44,18 @@ def test_what_is_free_is_what_nobody_holds() -> None:
 @pytest.mark.parametrize(
     "state",
     ["DOWN", "DOWN*", "IDLE+DRAIN", "MIXED+DRAIN", "IDLE*", "FAIL", "MAINT", "IDLE+RESERVED",
-     "IDLE+MAINTENANCE+RESERVED", "REBOOT_ISSUED", "UNKNOWN"],
+     "IDLE+MAINTENANCE+RESERVED", "REBOOT_ISSUED", "UNKNOWN", "IDLE+POWERING_DOWN",
+     "DOWN+CLOUD+POWERED_DOWN"],
 )  # fmt: skip
 def test_a_node_that_takes_no_jobs_has_no_room(state: str) -> None:
     assert not node(state).up
     assert (node(state).room(JOB, now=True), node(state).room(JOB, now=False)) == (0, 0)
 
 
-@pytest.mark.parametrize("state", ["IDLE", "MIXED", "ALLOCATED", "IDLE+CLOUD", "COMPLETING"])
+@pytest.mark.parametrize(
+    "state",
+    ["IDLE", "MIXED", "ALLOCATED", "IDLE+CLOUD", "COMPLETING", "IDLE+CLOUD+POWERED_DOWN", "IDLE~"],
+)
 def test_a_node_that_is_up_has(state: str) -> None:
     assert node(state).room(JOB, now=False) == 8
 
@@ -119,3 +123,4 @@ def test_a_job_goes_to_the_fullest_node_that_holds_it() -> None:
     assert placed(after, "hpg-b200", {"cpu": 999}) == after
     assert placed(after, None, JOB) == after
     assert [n.room(JOB, now=True) for n in placed(after, "hpg-b200", JOB)] == [6, 0]
+    assert placed([full, empty], "hpg-b200", JOB, ["b3"]) == [full, empty]

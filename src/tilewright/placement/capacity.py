@@ -20,7 +20,7 @@ from tilewright.placement.limits import (
     too_big,
     unknown_use,
 )
-from tilewright.placement.needs import ON_NODES, in_hours, needs, room_on
+from tilewright.placement.needs import ON_NODES, in_hours, may_hold, needs, room_on
 from tilewright.slurm.accounts import COUNTED, Above, Account
 from tilewright.slurm.jobs import SlurmJob, why_pending
 from tilewright.slurm.nodes import Node, placed
@@ -29,22 +29,26 @@ from tilewright.slurm.records import BUDGETS, GPU_TYPE, JOBS, Partition, Tres
 
 @dataclass(frozen=True)
 class Claim:
-    """What is promised on an account, in a partition, but not in use yet."""
+    """What is promised on an account, in a partition, but not in use yet.
+
+    ``shape`` says which nodes it may be on; None where that is not known.
+    """
 
     account: str
     tres: Mapping[str, int]
     partition: str | None = None
+    shape: Shape | None = None
 
 
 def claim_of(place: Place, partitions: Mapping[Kind, Partition | None]) -> Claim:
     """Return what a job at a place takes of its account."""
     wanted = needs(place.shape, 1, partitions.get(place.kind))
-    return Claim(place.account, wanted, place.partition)
+    return Claim(place.account, wanted, place.partition, place.shape)
 
 
 def claim_at(account: str, shape: Shape, where: Partition | None) -> Claim:
     """Return what a job of a shape would take of an account in a partition."""
-    return Claim(account, needs(shape, 1, where), where.name if where else None)
+    return Claim(account, needs(shape, 1, where), where.name if where else None, shape)
 
 
 @dataclass(frozen=True)
@@ -337,7 +341,8 @@ def _on_nodes(nodes: tuple[Node, ...] | None, claims: Iterable[Claim]) -> tuple[
         return None
     for claim in claims:
         wanted = {tres: n for tres, n in claim.tres.items() if tres in ON_NODES}
-        nodes = tuple(placed(nodes, claim.partition, wanted))
+        may = [node.name for node in nodes if claim.shape is None or may_hold(node, claim.shape)]
+        nodes = tuple(placed(nodes, claim.partition, wanted, may))
     return nodes
 
 

@@ -88,8 +88,9 @@ class PendingJobs:
 
         How long they would still wait is not known; as long as they did already is the guess. A
         job that was moved waits twice as long before it is moved again, and is at most three
-        times. One that Slurm finds invalid, or whose budget is used up, goes at once: where another
-        place takes it, although not now, it is ready again; where none ever will, it ends.
+        times. One that Slurm finds invalid goes at once, and that or one whose budget is used up
+        is ready again where another place takes it, although not now; an invalid one that none
+        ever will take ends.
 
         Parameters
         ----------

@@ -70,6 +70,7 @@ class Round:
         coming = [task for task in later if task.name in self.work.index]
         left = large
         for _ in range(_PASSES):
+            left = [task for task in left if not self._waits_for_nodes(task)]
             if not left or self._enough():
                 break
             placed, last = self._pass(left, coming, last)
@@ -91,6 +92,19 @@ class Round:
                 if task.name in self.why and (short := self._short_of(task)):
                     self.why[task.name] = short
         return last
+
+    def _waits_for_nodes(self, task: Task) -> bool:
+        """Note where a task asks for nodes with a feature, or a GPU type, that are all full.
+
+        Slots are counted for any node: it would be given those on which it cannot run.
+        """
+        shapes = self.shapes.of(task).items()
+        if not all(shape.features or shape.gpu_type for _, shape in shapes):
+            return False
+        full = all(self._full(kind, shape) for kind, shape in shapes)
+        if full:
+            self.why[task.name] = "the nodes that it asks for are full"
+        return full
 
     def _place_moved(self, task: Task) -> None:
         """Place a task that was moved: where it was moved to, else where it ends first."""

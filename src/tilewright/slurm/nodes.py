@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.slurm.parse import parse_time_s, parse_tres
 from tilewright.slurm.records import Tres
 
-#: Words of a node's state with which it takes no job.
+#: Words of a node's state with which it takes no job. One that power saving switched off,
+#: ``IDLE+CLOUD+POWERED_DOWN`` or ``IDLE~``, does: Slurm wakes it.
 _OUT = re.compile(
-    r"DOWN|DRAIN|FAIL|MAINT|RESERVED|UNKNOWN|FUTURE|POWERING_DOWN|NOT_RESPONDING|INVALID|ERROR"
+    r"(?<!POWERED_)DOWN|DRAIN|FAIL|MAINT|RESERVED|UNKNOWN|FUTURE|NOT_RESPONDING|INVALID|ERROR"
     r"|REBOOT|\*"
 )
 
@@ -112,7 +113,7 @@ class Reservation:
 
 
 def parse_reservations(text: str) -> list[Reservation]:
-    """Return the records of ``scontrol show reservation`` that take whole nodes."""
+    """Return the records of ``scontrol show reservation`` that take whole nodes by name."""
     found = []
     for line in text.splitlines():
         pairs = dict(re.findall(r"(\S+?)=(\S*)", line))
@@ -172,10 +173,19 @@ def open_to(user: str, nodes: Iterable[Node]) -> list[Node]:
     ]
 
 
-def placed(nodes: Iterable[Node], partition: str | None, wanted: Mapping[str, int]) -> list[Node]:
-    """Return the nodes after one more job, on the fullest node of the partition that holds it."""
+def placed(
+    nodes: Iterable[Node],
+    partition: str | None,
+    wanted: Mapping[str, int],
+    may: Collection[str] | None = None,
+) -> list[Node]:
+    """Return the nodes after one more job, on the fullest node of the partition that holds it.
+
+    ``may`` names the nodes that it may be on; None where it may be on all.
+    """
     nodes = list(nodes)
-    fit = [n for n in nodes if partition in n.partitions and n.room(wanted, now=True)]
+    here = [n for n in nodes if partition in n.partitions and (may is None or n.name in may)]
+    fit = [n for n in here if n.room(wanted, now=True)]
     if not fit:
         return nodes
     chosen = min(fit, key=lambda node: (node.room(wanted, now=True), node.name))
