@@ -237,6 +237,14 @@ def test_of_two_exchanged_planes_just_these_are_named(cpu: Backend, planes: list
     assert all("out of order" in v.reason for v in verdicts)
 
 
+def test_a_blank_plane_does_not_hide_that_two_are_exchanged(cpu: Backend) -> None:
+    stack, _, _ = wavy(8)
+    stack[[2, 6]] = stack[[6, 2]]
+    stack[0] = PEDESTAL
+    verdicts = judged(cpu, stack)
+    assert [v.z for v in verdicts if v.excluded] == [0, 2, 6]
+
+
 def test_a_stage_that_drifts_evenly_displaces_no_plane(cpu: Backend) -> None:
     stack, _, _ = wavy(8)
     for z in range(PLANES):
