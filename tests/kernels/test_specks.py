@@ -73,6 +73,19 @@ def test_a_clipped_speck_in_an_end_plane_is_found_there() -> None:
     assert cleaned.stack[0, PLACE, PLACE] < 2 * tissue.max()
 
 
+def test_what_the_border_cuts_is_a_speck_at_a_third_of_the_level() -> None:
+    tissue = scene(2)[0].astype(np.uint16)
+    y = np.arange(SIZE)[:, None]
+    stack = np.minimum(tissue + speck_light(3e4, 3.0, 4), 65535).astype(np.uint16)
+    model = replace(model_of(tissue), level_counts=6e4)
+    for border, cut in ((PLACE + 2, True), (PLACE + 20, False)):
+        seen = np.broadcast_to(y < border, (SIZE, SIZE))
+        cleaned = without_specks(stack, model, seen)
+        assert (cleaned.light is not None) == cut
+        np.testing.assert_array_equal(cleaned.stack[:, ~seen], stack[:, ~seen])
+    assert without_specks(stack, model).light is None
+
+
 def test_specks_beside_each_other_keep_their_flanks() -> None:
     tissue = scene(2)[0].astype(np.uint16)
     apart = 30

@@ -54,6 +54,9 @@ _SHOWN = 0.5
 #: A place is spoilt where some plane counts less than this, and so many pooled pixels around. With
 #: 0 instead of 8 haze is found beside large clipped specks where there is none.
 _SPOILT, _SPOILT_REACH = 0.8, 8
+#: An object that ends so near to what was not seen is a speck from this share of the level on: a
+#: bright cell that the border cuts is mirrored there, and the filters draw a dark crescent.
+_CUT_PX, _CUT = 4, 1 / 3
 #: Larger objects are tissue.
 _MOST_PX = 96
 Image = NDArray[np.float32]
@@ -126,9 +129,9 @@ def speck_level(
     return float(max(level, sharpest, dark))
 
 
-def has_specks(stack: NDArray[Any], model: SpeckModel) -> bool:
-    """Return whether a window's stack (z, y, x) of raw counts holds specks."""
-    return bool(_found(stack, model))
+def has_specks(stack: NDArray[Any], model: SpeckModel, seen: NDArray[np.bool_]) -> bool:
+    """Return whether a window's stack (z, y, x) holds specks where it was ``seen`` (y, x)."""
+    return bool(_found(stack, model, ~seen))
 
 
 def without_specks(
@@ -172,26 +175,46 @@ def _found(
     top = stack[planes[0]]
     for z in planes[1:]:
         top = np.maximum(top, stack[z])
-    if unseen is not None:
+    if unseen is None or not unseen.any():
+        border: NDArray[np.bool_] = np.zeros(top.shape, np.bool_)
+    else:
+        border = np.asarray(ndimage.maximum_filter(unseen, 2 * _CUT_PX + 1))
         top = np.where(unseen, 0, top)
-    least = min(model.pedestal_counts + model.level_counts, model.ceiling_counts)
-    bright = top >= least
+    whole, cut = (
+        min(model.pedestal_counts + share * model.level_counts, model.ceiling_counts)
+        for share in (1.0, _CUT)
+    )
+    specks = []
+    for least in (whole, cut) if border.any() else (whole,):
+        for y, x in _boxes(top >= least):
+            # What the border cuts and is no speck anyway.
+            here = top[y, x]
+            at_border = bool((here[border[y, x]] >= cut).any())
+            if least < whole and (not at_border or (here >= whole).any()):
+                continue
+            part = stack[planes, y, x]
+            plane = _sharpest(part)
+            core = (part[plane] >= least) & (top[y, x] > 0)
+            sides = [np.ptp(i) + 1 if i.size else 0 for i in np.nonzero(core)]
+            if 0 < max(sides) <= _MOST_PX:
+                specks.append((float(part.sum(dtype=np.float64)), _Speck(y, x, plane, core)))
+    return [speck for _, speck in sorted(specks, key=lambda item: -item[0])]
+
+
+def _boxes(bright: NDArray[np.bool_]) -> list[tuple[slice, slice]]:
+    """Return the boxes, in whole cells of 4 × 4 px, of what is bright."""
     if not bright.any():
         return []
-    pooled = bright.reshape(bright.shape[0] // _POOL_PX, _POOL_PX, -1, _POOL_PX).any(axis=(1, 3))
+    cells = bright.reshape(bright.shape[0] // _POOL_PX, _POOL_PX, -1, _POOL_PX)
+    pooled = np.asarray(cells.any(axis=(1, 3)))
     labels, _ = ndimage.label(ndimage.binary_dilation(pooled), np.ones((3, 3)))
-    specks = []
-    for box in ndimage.find_objects(labels):
-        y, x = (slice(part.start * _POOL_PX, part.stop * _POOL_PX) for part in box)
-        part = stack[planes, y, x]
-        plane = _sharpest(part)
-        core = part[plane] >= least
-        if unseen is not None:
-            core &= ~unseen[y, x]
-        sides = [np.ptp(i) + 1 if i.size else 0 for i in np.nonzero(core)]
-        if 0 < max(sides) <= _MOST_PX:
-            specks.append((float(part.sum(dtype=np.float64)), _Speck(y, x, plane, core)))
-    return [speck for _, speck in sorted(specks, key=lambda item: -item[0])]
+    return [
+        (
+            slice(y.start * _POOL_PX, y.stop * _POOL_PX),
+            slice(x.start * _POOL_PX, x.stop * _POOL_PX),
+        )
+        for y, x in ndimage.find_objects(labels)
+    ]
 
 
 def _sharpest(part: NDArray[Any]) -> int:
@@ -228,16 +251,18 @@ def _take_out(
     counts = stack[planes, y, x]
     others = pending[y, x]
     if others.any():
-        others = ndimage.binary_dilation(others, iterations=2 * _POOL_PX)
+        others = np.asarray(ndimage.binary_dilation(others, iterations=2 * _POOL_PX))
     others = others | unseen[y, x]
-    valid = (counts < model.ceiling_counts) & ~others
+    unclipped = counts < model.ceiling_counts
+    valid = unclipped & ~others
     seen = _pooled(counts) - np.float32(model.pedestal_counts)
-    good = _pooled(valid.astype(np.float32)) > 0.999
+    good, whole = (_pooled(v.astype(np.float32)) > 0.999 for v in (valid, unclipped))
     support = ndimage.binary_dilation(_pooled(core.astype(np.float32)) > 0)
     floor = _floor(seen, good, support)
     shown, rest = _fitted(seen, good, support, floor, speck.plane, model)
     shown *= _fading(support)
-    share = _share(shown, rest, good, model.noise)
+    # Beside what was not seen the data count as elsewhere.
+    share = _share(shown, rest, whole, model.noise)
     pooled = (slice(part.start // _POOL_PX, part.stop // _POOL_PX) for part in (y, x))
     outshone = np.asarray((share < _SPOILT).any(axis=0))
     spoilt[tuple(pooled)] |= ndimage.binary_dilation(outshone, iterations=_SPOILT_REACH)

@@ -215,14 +215,12 @@ def look_clean(
     """
     kept, pedestal = specks.kept, specks.pedestal_counts
     stack, seen = look(mosaic, kept, pedestal, start, size)
-    if not has_specks(stack, specks):
+    if not has_specks(stack, specks, seen & _inside(mosaic, start, size)):
         return Cleaned(stack), seen
     near = [at - SPECK_REACH_PX for at in start]
     wide = [n + 2 * SPECK_REACH_PX for n in size]
     stack, there = look(mosaic, kept, pedestal, near, wide)
-    at = [np.arange(first, first + n) for first, n in zip(near, wide, strict=True)]
-    inside = [(i >= 0) & (i < n) for i, n in zip(at, mosaic.shape[1:], strict=True)]
-    clean = without_specks(stack, specks, there & np.logical_and.outer(*inside))
+    clean = without_specks(stack, specks, there & _inside(mosaic, near, wide))
     if clean.light is None or clean.spoilt is None:
         return Cleaned(stack[:, *_INNER]), seen
     y, x = (
@@ -234,6 +232,14 @@ def look_clean(
         stack = filled(stack, there)
     pooled = (slice(SPECK_REACH_PX // POOL_PX, -SPECK_REACH_PX // POOL_PX),) * 2
     return Cleaned(stack[:, *_INNER], clean.light[_INNER], clean.spoilt[pooled]), seen
+
+
+def _inside(mosaic: Mosaic, start: Sequence[int], size: Sequence[int]) -> NDArray[np.bool_]:
+    """Return which pixels (y, x) of a window are the mosaic's own, and none that mirror it."""
+    at = [np.arange(first, first + n) for first, n in zip(start, size, strict=True)]
+    y, x = ((i >= 0) & (i < n) for i, n in zip(at, mosaic.shape[1:], strict=True))
+    inside: NDArray[np.bool_] = np.logical_and.outer(y, x)
+    return inside
 
 
 def look(
