@@ -6,11 +6,10 @@ import json
 import subprocess
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.scribe import dispatched, run
+from tests.support.scribe import dispatched, events, run
 from tilewright.placement.ledger import read_ledger
 
 HEAD = """
@@ -101,11 +100,6 @@ rule second:
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     folder = tmp_path_factory.mktemp("later")
     return folder, run(folder, SNAKEFILE, "tilewright", "--retries", "3", executor="slurm")
-
-
-def events(folder: Path, name: str) -> list[dict[str, Any]]:
-    ledger = read_ledger(folder / ".snakemake/tilewright/ledger.jsonl")
-    return [event for event in ledger if event["event"] == name]
 
 
 def test_all_of_them_are_placed_and_end(

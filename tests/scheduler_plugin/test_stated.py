@@ -21,9 +21,8 @@ from snakemake_scheduler_plugin_tilewright.stated import (
     resources_at,
     stated_shape_of,
 )
-from tests.support.scribe import dispatched, run
+from tests.support.scribe import dispatched, events, run
 from tilewright.placement.jobs import Fixed, Place, PlacementError, Shape
-from tilewright.placement.ledger import read_ledger
 from tilewright.slurm.accounts import Account
 
 
@@ -250,8 +249,7 @@ def tries(folder: Path, rule: str, *names: str) -> list[tuple[Any, ...]]:
 
 
 def placed(folder: Path) -> Mapping[str, Any]:
-    events = read_ledger(folder / ".snakemake/tilewright/ledger.jsonl")
-    return {event["job"]: event for event in events if event["event"] == "place"}
+    return {event["job"]: event for event in events(folder, "place")}
 
 
 def test_the_jobs_of_such_a_workflow_are_placed(
@@ -292,9 +290,8 @@ def test_memory_doubles_after_a_failure_unless_the_rule_asks_for_more(
     assert tries(folder, "hungry", "mem_mb", "runtime") == [(4000, 30), (8000, 30)]
     assert tries(folder, "growing", "mem_mb") == [(4000,), (16000,)]
     assert tries(folder, "per_cpu", "mem_mb_per_cpu") == [(1500,), (3000,)]
-    events = list(read_ledger(folder / ".snakemake/tilewright/ledger.jsonl"))
     # what placement counts is what is sent
     for rule, mem_mb in (("hungry", 8000), ("growing", 16000), ("per_cpu", 6000)):
         assert placed(folder)[f"rule_{rule}"]["mem_mb"] == mem_mb
-    failures = {e["rule"]: e["cause"] for e in events if e["event"] == "fail"}
+    failures = {event["rule"]: event["cause"] for event in events(folder, "fail")}
     assert failures == dict.fromkeys(("hungry", "growing", "per_cpu"), "memory")

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tests.conftest import REPO
+from tilewright.placement.ledger import read_ledger
 
 EXECUTOR = """
 import json
@@ -99,3 +100,9 @@ def dispatched(folder: Path, rule: str) -> list[tuple[dict[str, str], dict[str, 
     """Return wildcards and resources of the jobs that reached the executor."""
     lines = map(json.loads, (folder / "dispatched.jsonl").read_text().splitlines())
     return [(wildcards, given) for name, wildcards, given in lines if name == rule]
+
+
+def events(folder: Path, name: str) -> list[dict[str, Any]]:
+    """Return the events of a name in the ledger of a workflow without a plan."""
+    ledger = read_ledger(folder / ".snakemake/tilewright/ledger.jsonl")
+    return [event for event in ledger if event["event"] == name]

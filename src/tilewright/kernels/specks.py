@@ -3,10 +3,10 @@
 Debris and the brightest cells are so much brighter than their surroundings that what a PSF gets
 wrong by a hundredth, and what the camera clips, is more than all the light around them: filters
 over all planes then draw black rings and haloes. As with saturated stars in astronomy, the light of
-each speck is fitted to the planes and pixels that are not saturated (non-negative, a few
-Richardson-Lucy steps on a support of its own: Lucy, Astron. J. 79:745, 1974) and taken out before
-the filters. The fit is as good as the PSF. So what is left counts the less the more of a speck's
-light there was, and what the other planes and the surroundings show there counts instead.
+each speck is fitted, together with that of the tissue around it, to the planes and pixels that are
+not saturated (non-negative, a few Richardson-Lucy steps: Lucy, Astron. J. 79:745, 1974) and taken
+out before the filters. The fit is as good as the PSF. So what is left counts the less the more of a
+speck's light there was, and the fitted tissue counts instead.
 
 All of it is done on the host, on windows of one pixel of 4 × 4 around each speck.
 """
@@ -46,6 +46,7 @@ _STEPS = 12
 _PSF_ERROR, _GUESS_ERROR = 0.1, 0.15
 #: Smoothing of what the surroundings show, in pooled pixels, and the share of the wide one.
 _NEAR, _WIDE, _WIDE_SHARE = 1.5, 6.0, 1e-2
+#: Spread in depth of a speck as the fit begins, in planes, and the share of it at any other depth.
 _DEPTH, _ANYWHERE = 0.7, 1e-3
 #: Error of the PSF in the fit, and what holds a source that no pixel tells of.
 _FIT_ERROR, _LEAST_TOLD = 0.02, 1e-2
@@ -342,13 +343,7 @@ def _fitted(
     y, x = seen.shape[1:]
     # Light that is cut off by the window's border shall not come in again on the other side.
     shape = [fast_len(n + _REACH) for n in (y, x)]
-    radius = np.hypot(np.fft.fftfreq(shape[0])[:, None], np.fft.rfftfreq(shape[1])) / _POOL_PX
-    apart = np.arange(planes[0] - nodes[-1], planes[-1] - nodes[0] + 1)
-    transfer = np.stack([profile_at(model.profiles, FINE * int(n), radius) for n in apart])
-    # Pixels are means, and so are the sources: points between them would ring.
-    transfer *= np.square(np.outer(*(np.sinc(f) for f in (np.fft.fftfreq(shape[0]),
-                                                         np.fft.rfftfreq(shape[1])))))  # fmt: skip
-    joined = transfer.astype(np.float32)[planes[:, None] - nodes - apart[0]]
+    joined = _joined(model.profiles, planes, nodes, shape)
 
     def spread(light: Image) -> Image:
         mixed = np.einsum("kzyx,zyx->kyx", joined, scipy.fft.rfft2(light, shape), optimize=False)
@@ -360,16 +355,15 @@ def _fitted(
         out: Image = np.maximum(scipy.fft.irfft2(mixed, shape), 0)
         return out
 
-    own = np.pad(support, [(0, n - k) for n, k in zip(shape, (y, x), strict=True)])
+    padding = [(0, n - k) for n, k in zip(shape, (y, x), strict=True)]
+    own = np.pad(support, padding)
     near = np.exp(-0.5 * np.square((nodes - planes[plane]) / _DEPTH)) + _ANYWHERE
-    sharp = np.maximum(seen[plane] - floor, 0) * support
-    sharp = np.pad(sharp, [(0, n - k) for n, k in zip(shape, (y, x), strict=True)])
+    sharp = np.pad(np.maximum(seen[plane] - floor, 0) * support, padding)
     speck = (near[:, None, None] * sharp).astype(np.float32)
     shown = spread(speck)
     over = np.maximum(seen - floor, 0) * good
-    scale = np.float32((over * shown).sum() / max(float((shown * shown * good).sum()), 1e-9))
-    speck *= scale
-    wide = np.pad(floor, [(0, n - k) for n, k in zip(shape, (y, x), strict=True)], mode="edge")
+    speck *= np.float32((over * shown).sum() / max(float((shown * shown * good).sum()), 1e-9))
+    wide = np.pad(floor, padding, mode="edge")
     light = np.where(own, 0, wide / np.float32(len(nodes))).astype(np.float32) + speck
     noise = model.noise
     for step in range(_STEPS):
@@ -385,6 +379,23 @@ def _fitted(
     around = ndimage.gaussian_filter(light * ~own, (0, _NEAR, _NEAR), truncate=6.0)
     tissue = np.where(own, np.minimum(around / np.maximum(known, 1e-6), light), light)
     return spread(light - tissue), spread(tissue)
+
+
+def _joined(
+    profiles: NDArray[np.float64],
+    planes: NDArray[np.intp],
+    nodes: NDArray[np.int64],
+    shape: Sequence[int],
+) -> NDArray[np.float32]:
+    """Return what planes show of light at depths: (planes, nodes, y, x // 2 + 1), pooled pixels."""
+    y, x = np.fft.fftfreq(shape[0]), np.fft.rfftfreq(shape[1])
+    radius = np.hypot(y[:, None], x) / _POOL_PX
+    apart = np.arange(planes[0] - nodes[-1], planes[-1] - nodes[0] + 1)
+    transfer = np.stack([profile_at(profiles, FINE * int(n), radius) for n in apart])
+    # Pixels are means, and so are the sources: points between them would ring.
+    transfer *= np.square(np.outer(np.sinc(y), np.sinc(x)))
+    joined: NDArray[np.float32] = transfer.astype(np.float32)[planes[:, None] - nodes - apart[0]]
+    return joined
 
 
 def _fading(support: NDArray[np.bool_]) -> Image:
