@@ -290,13 +290,22 @@ def test_a_torn_field_and_lost_tissue_are_told(tmp_path: Path, scene: Scene) -> 
     assert max(abs(place["y_px"] - 256), abs(place["x_px"] - 384)) < 130
 
 
-@pytest.mark.parametrize(("share", "verdict"), [(0.01, "pass"), (0.05, "warn"), (0.4, "fail")])
+@pytest.mark.parametrize(("share", "verdict"), [(0.008, "pass"), (0.05, "warn"), (0.4, "fail")])
 def test_the_share_of_lost_tissue_is_told(
     tmp_path: Path, scene: Scene, share: float, verdict: str
 ) -> None:
-    transform = Transform.identity({"registered": True, "lost_share": share})
-    quality = registered(tmp_path, in_focus(scene), in_focus(scene, 1), transform)
+    gone = moved(scene, 0, 0)
+    side = round(np.sqrt(share * gone.size))
+    hole = (slice(60, 60 + side), slice(90, 90 + side))
+    gone[hole] = np.clip(expose(np.full((side, side), 15.0)) - PEDESTAL, 0, 65535)
+    transform = Transform.identity({"registered": True})
+    quality = registered(tmp_path, in_focus(scene), gone, transform)
     assert verdicts(quality)["lost_tissue"] == verdict
+    (item,) = (i for i in quality.items if i.metric == "lost_tissue")
+    assert item.value == pytest.approx(share, rel=0.25)
+    (place,) = (p for p in quality.numbers["places"] if p["metric"] == "lost_tissue")
+    assert 60 < place["y_px"] < 60 + side
+    assert 90 < place["x_px"] < 90 + side
 
 
 def test_a_cycle_without_tissue_is_unknown_never_good(tmp_path: Path) -> None:

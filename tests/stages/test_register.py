@@ -74,7 +74,6 @@ def test_rotation_shift_and_elastic_deformation(cpu: Backend, tmp_path: Path, se
     assert abs(quality["rotation_deg"] - 1.2) < 0.11
     assert 0.1 < quality["field_max_px"] < 5
     assert quality["accepted_share"] > 0.9
-    assert quality["lost_share"] < 0.05
     nccs = [place["ncc"] for place in quality["worst_places"]]
     assert nccs == sorted(nccs)
 
@@ -105,7 +104,6 @@ def test_lost_tissue_and_saturated_spots(cpu: Backend, tmp_path: Path, seed: int
     jumps = np.abs(np.diff(transform.field, axis=2)).max()
     assert jumps < 1.5
     quality: Any = transform.quality
-    assert 0.3 < quality["lost_share"] < 0.65
     assert all(place["x_px"] < 520 for place in quality["worst_places"])
 
 

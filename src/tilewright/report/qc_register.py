@@ -32,7 +32,8 @@ from tilewright.report.places import Place, moved_thumbnail, textured_blocks
 from tilewright.report.quality import Files, Findings
 from tilewright.report.verdict import Item, Subject
 from tilewright.stages.block_passes import Pass, measure_blocks
-from tilewright.stages.plane_views import as_plane, open_views
+from tilewright.stages.lost_tissue import find_lost
+from tilewright.stages.plane_views import PlaneView, as_plane, open_views
 from tilewright.stages.register import LOCAL_PERCENTILE, local_errors
 
 _SIDE_PX = 256
@@ -69,8 +70,12 @@ def findings(subject: Subject, files: Files) -> Findings:
     small, factor = thumbnail(fixed, 0)
     blocks = textured_blocks(small, factor, fixed.shape[1:], _SIDE_PX, 4 * _BLOCKS)
     found = compare_blocks(backend, fixed, other, transform, _tissue(small, factor, blocks))
-    local, off = _local(backend, subject, fixed, other, transform)
+    views = open_views(as_plane(fixed), as_plane(other))
+    local, off = _local(backend, subject, views, transform)
     items = [*_judge(subject, found, transform), local]
+    if _registered(transform):
+        lost, gone = _lost(backend, subject, views, transform)
+        items, off = [*items, lost], [*off, *gone]
     linear = transform.affine
     numbers = {
         "registered": _registered(transform),
@@ -90,11 +95,23 @@ def _registered(transform: Transform) -> bool:
     return bool(transform.quality.get("registered", True))
 
 
+def _lost(
+    backend: Backend, subject: Subject, views: tuple[PlaneView, PlaneView], transform: Transform
+) -> tuple[Item, list[Place]]:
+    """Judge the share of the reference's tissue that the cycle has lost, and where most."""
+    lost = find_lost(backend, *views, transform)
+    if not lost.share:
+        unknown = "no tissue in both cycles" if lost.share is None else ""
+        return subject.judge("lost_tissue", lost.share, unknown), []
+    where = f"most near y {lost.y_px:.0f} px, x {lost.x_px:.0f} px"
+    item = subject.judge("lost_tissue", lost.share, where)
+    return item, [Place("lost_tissue", lost.y_px, lost.x_px)]
+
+
 def _local(
-    backend: Backend, subject: Subject, fixed: Mosaic, other: Mosaic, transform: Transform
+    backend: Backend, subject: Subject, views: tuple[PlaneView, PlaneView], transform: Transform
 ) -> tuple[Item, list[Place]]:
     """Judge how far the field is off around each block of the whole section, and where most."""
-    views = open_views(as_plane(fixed), as_plane(other))
     nodes = min(transform.field.shape[1:]) > 1
     step = max(round(transform.block_px / 2), 12) if nodes else _STEP_PX
     found = measure_blocks(backend, *views, transform, Pass(2, step, 0, step // 2), "local error")
@@ -239,9 +256,6 @@ def _judge(subject: Subject, found: list[BlockView], transform: Transform) -> li
         subject.judge("poor_blocks", poor, none),
         subject.judge("elastic_px", float(np.hypot(*transform.field).max())),
     ]
-    share = transform.quality.get("lost_share")
-    if isinstance(share, int | float):
-        items.append(subject.judge("lost_tissue", share))
     if not _registered(transform):
         declared = "allowed by registration.allow_unregistered"
         items.insert(0, subject.judge("unregistered", 1.0, declared))

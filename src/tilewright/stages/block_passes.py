@@ -7,7 +7,7 @@ each image and the cells in work, whatever the size of the images.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -148,9 +148,39 @@ def _textures(
     moving: PlaneView,
     transform: Transform,
     factor: int,
-    read: list[slice],
+    read: Sequence[slice],
 ) -> tuple[Array, Array, Array]:
     """Return the textures of both images in the reference's frame and where both have pixels."""
+    first, warped, mask = aligned(backend, reference, moving, transform, factor, read)
+    return (
+        texture(backend, first, reference.levels) * mask,
+        texture(backend, warped, moving.levels) * mask,
+        mask,
+    )
+
+
+def aligned(
+    backend: Backend,
+    reference: PlaneView,
+    moving: PlaneView,
+    transform: Transform,
+    factor: int,
+    read: Sequence[slice],
+) -> tuple[Array, Array, Array]:
+    """Read a part of both images, the moving one in the reference's frame.
+
+    Parameters
+    ----------
+    factor : int
+        Binning; ``read`` is in binned pixels.
+    read : two slices
+        Rows and columns of the reference.
+
+    Returns
+    -------
+    reference, moving, mask : (y, x) float32
+        Counts; the mask is 1 where both have pixels, 4 px and more from the moving image's end.
+    """
     xp = backend.xp
     y, x = read
     first = backend.asarray(reference.read(factor, y, x))
@@ -167,7 +197,7 @@ def _textures(
         source.append(slice(start, stop))
     if any(part.start >= part.stop for part in source):
         nothing = xp.zeros(first.shape, xp.float32)
-        return nothing, nothing, nothing
+        return first, nothing, nothing
     pixels = backend.asarray(moving.read(factor, source[0], source[1]))
     starts = (source[0].start, source[1].start)
     warped, inside = sample(backend, pixels, starts, shape, shift, (y.start, x.start))
@@ -175,8 +205,4 @@ def _textures(
     if not bool(inside.all()):
         # The end of the moving image is an edge of its texture only.
         mask = backend.ndimage.minimum_filter(mask, 9, mode="nearest")
-    return (
-        texture(backend, first, reference.levels) * mask,
-        texture(backend, warped, moving.levels) * mask,
-        mask,
-    )
+    return first, warped, mask

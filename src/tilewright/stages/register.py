@@ -181,21 +181,18 @@ def assess(
         below), ``residual_median_px``, ``residual_p95_px``, ``local_error_px`` (see
         :func:`local_errors`, 90th percentile), ``field_median_px``,
         ``field_max_px`` (what is not affine), ``accepted_share`` of the blocks on tissue,
-        ``lost_share`` of the reference's tissue, ``rotation_deg``, ``shift_px`` (y, x at the
-        centre), and ``worst_places``: ``y_px, x_px, ncc`` of the lowest NCC on tissue.
+        ``rotation_deg``, ``shift_px`` (y, x at the centre), and ``worst_places``: ``y_px, x_px,
+        ncc`` of the lowest NCC on tissue.
     """
     step = block_px // 4
     job = Pass(2, step, 0, step // 2)
     after = measure_blocks(backend, reference, moving, transform, job, "quality")
     before = measure_blocks(backend, reference, moving, Transform.identity(), job, "before")
-    energy = after.blocks.energy
     tissue = _on_tissue(after)
     both = tissue[:, 0] & tissue[:, 1]
     errors = local_errors(after)
     errors = errors[np.isfinite(errors)]
-    # The reference's tissue inside the moving image that has lost its texture there.
-    seen = tissue[:, 0] & (energy[:, 1] > 0)
-    weight = np.sqrt(energy.prod(axis=1)) * both
+    weight = np.sqrt(after.blocks.energy.prod(axis=1)) * both
     weight /= max(weight.sum(), 1e-12)
     residual = np.hypot(*after.blocks.shift_px[both].T) if both.any() else np.zeros(1)
     nodes = np.hypot(*transform.field)[transform.confidence > ACCEPTED]
@@ -217,7 +214,6 @@ def assess(
         "field_median_px": np.median(nodes) if nodes.size else 0.0,
         "field_max_px": nodes.max(initial=0.0),
         "accepted_share": kept.mean() if kept.size else 0.0,
-        "lost_share": 1 - both[seen].mean() if seen.any() else 0.0,
         "rotation_deg": np.degrees(np.arctan2(linear[1, 0] - linear[0, 1], np.trace(linear))),
     }
     return {key: round(float(value), 4) for key, value in numbers.items()} | {

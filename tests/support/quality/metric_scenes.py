@@ -210,7 +210,8 @@ def torn(bench: Bench) -> Asked:
 def lost(bench: Bench) -> Asked:
     def edit(plane: Array) -> Array:
         out = plane.copy()
-        out[:, :, plane.shape[2] * 3 // 4 :] = 0
+        gone = out[:, :, plane.shape[2] * 3 // 4 :]
+        gone[:] = np.random.default_rng(0).poisson(40, gone.shape)
         return out
 
     bench.edit_mosaic("edf", 2, "1", edit)
