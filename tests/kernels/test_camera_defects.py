@@ -32,7 +32,7 @@ def test_finds_hot_and_dead_pixels_and_no_others(seed: int, share: float) -> Non
         for y, x in truth:
             tile[y, x] += 3000
         tile[99, 100] = 0
-    found = find_defects(tiles)
+    found = find_defects([tiles])
     places = {divmod(int(pixel), SIDE) for pixel in found.pixel}
     assert len(places - truth - {(99, 100)}) <= 1
     # Three close together hide one another.
@@ -47,7 +47,7 @@ def test_repair_takes_good_neighbours_and_leaves_the_rest() -> None:
     tiles = [tile.copy() for tile in clean]
     for tile in tiles:
         tile[[40, 40, 0], [40, 41, 0]] = 60_000
-    defects = find_defects(tiles)
+    defects = find_defects([tiles])
     assert len(defects) == 3
     repaired = defects.repair(tiles[-1])
     change = np.abs(repaired.astype(int) - clean[-1])
@@ -62,15 +62,27 @@ def test_few_tiles_and_patterns_say_nothing() -> None:
     tiles = tissue(rng, 16, 0.5)
     for tile in tiles:
         tile[40, 40] = 60_000
-    assert len(find_defects(tiles[:3])) == 0
-    assert find_defects(tiles[:4]).pixel.tolist() == [40 * SIDE + 40]
+    assert len(find_defects([tiles[:3]])) == 0
+    assert find_defects([tiles[:4]]).pixel.tolist() == [40 * SIDE + 40]
     assert len(find_defects([])) == 0
     for tile in tiles:
         tile[::5, ::5] += 5000
-    assert len(find_defects(tiles)) == 0
+    assert len(find_defects([tiles])) == 0
     nothing = CameraDefects(np.empty(0, np.int64), np.empty((0, 8), np.int64))
     assert nothing.repair(tiles[0]) is tiles[0]
 
 
 def test_alike_pixels_are_no_defects() -> None:
-    assert len(find_defects([np.full((32, 32), 7, np.uint16)] * 10)) == 0
+    assert len(find_defects([[np.full((32, 32), 7, np.uint16)] * 10])) == 0
+
+
+def test_other_planes_show_what_texture_hides() -> None:
+    rng = np.random.default_rng(5)
+    rounds = [tissue(rng, 9, 1.0) for _ in range(3)]
+    truth = sorted({int(v) for v in rng.integers(0, SIDE**2, 12)})
+    for tiles in rounds:
+        for tile in tiles:
+            tile.reshape(-1)[truth] += 150
+    one, three = (set(find_defects(rounds[:n]).pixel.tolist()) for n in (1, 3))
+    assert three <= set(truth)
+    assert len(three) >= 11 > len(one)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,10 +14,11 @@ from tilewright.io.illumination import Illumination
 from tilewright.io.mosaic import Mosaic
 from tilewright.io.positions import Positions
 from tilewright.kernels.backend import Backend, cells
-from tilewright.kernels.camera import MIN_TILES, SAMPLE_TILES, CameraDefects, find_defects
+from tilewright.kernels.camera import CameraDefects
 from tilewright.kernels.distortion import Distortion, undistort
 from tilewright.kernels.overlap_agreement import CELL_PX, LEAST_PX, StripAgreement, compare_strips
 from tilewright.report.verdict import Item, Subject
+from tilewright.stages.tile_planes import camera_defects
 from tilewright.stages.tile_source import TileSource
 
 #: Texture stands out of the noise from here on: an overlap can say whether both tiles agree.
@@ -124,11 +126,8 @@ def compare_tiles(
     places = positions.places()
     keys = list(zip(tiles.row.tolist(), tiles.col.tolist(), strict=True))
     order = {key: k for k, key in enumerate(keys)}
-    sample = np.linspace(0, len(keys) - 1, min(len(keys), SAMPLE_TILES)).round().astype(int)
-    enough = len(keys) >= MIN_TILES
-    # Spread over the planes, as the stitching stage does: tissue moves out of focus, defects stay.
-    spread = [(k, i % tiles.shape[0]) for i, k in enumerate(sample.tolist())]
-    defects = find_defects([tiles.read(k, z) for k, z in spread]) if enough else None
+    with ThreadPoolExecutor(backend.workers) as pool:
+        defects = camera_defects(tiles, pool)
     held: dict[Key, NDArray[np.float32]] = {}
     found, changes = [], {}
     for key in keys:

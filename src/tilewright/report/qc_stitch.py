@@ -172,8 +172,7 @@ def _hot(
 ) -> Item:
     """Judge the camera's defects that the mosaic still shows."""
     if raw.defects is None:
-        # The stitching stage does not repair so few tiles either: nothing is known to be wrong.
-        return subject.judge("hot_pixels", 0.0, "too few tiles to tell")
+        return subject.judge("hot_pixels", None, "too few tiles to tell, and none is repaired")
     left = defects_left(mosaic, positions, tile, raw.defects, plane)
     return subject.judge("hot_pixels", left, f"the camera has {len(raw.defects)} defective pixels")
 

@@ -11,7 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.camera import MIN_TILES, SAMPLE_TILES, CameraDefects, find_defects
+from tilewright.kernels.camera import (
+    MIN_TILES,
+    SAMPLE_PLANES,
+    SAMPLE_TILES,
+    CameraDefects,
+    find_defects,
+)
 from tilewright.stages.tile_source import TileSource
 
 
@@ -63,9 +69,12 @@ def camera_defects(tiles: TileSource, pool: ThreadPoolExecutor) -> CameraDefects
     count = min(len(tiles.row), SAMPLE_TILES)
     if count < MIN_TILES:
         return None
-    chosen = np.linspace(0, len(tiles.row) - 1, count).round().astype(int)
-    planes = np.arange(count) % tiles.shape[0]
-    return find_defects(list(pool.map(tiles.read, chosen.tolist(), planes.tolist())))
+    chosen = np.linspace(0, len(tiles.row) - 1, count).round().astype(int).tolist()
+    depth = tiles.shape[0]
+    number = min(SAMPLE_PLANES, depth)
+    # Tissue moves out of focus from plane to plane, defects stay.
+    planes = ((np.arange(count) + k * (depth // number)) % depth for k in range(number))
+    return find_defects(list(pool.map(tiles.read, chosen, z.tolist())) for z in planes)
 
 
 @contextmanager
