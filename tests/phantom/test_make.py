@@ -170,7 +170,8 @@ def test_a_cell_is_sharpest_in_its_own_plane() -> None:
     blur = SheetBlur((96, 96), 5, Microscope(0.75, 0.52, 1.0, 0.377, 1.5))
     stain = np.zeros((96, 96), np.float32)
     stain[40:56, 40:56] = 100
-    planes, truth = blur.stack(stain, np.full((96, 96), 1.5, np.float32), 0.3)
+    where = (np.full((96, 96), 1.5, np.float32), 0.3)
+    planes, truth = blur.stack(stain, *where), blur.projection(stain, *where)
     sharpness = [ndimage.spline_filter1d(p, 1, axis=0).std() for p in planes]
     assert int(np.argmax(sharpness)) == 3
     assert truth.sum() == pytest.approx(stain.sum(), rel=1e-3)
@@ -203,6 +204,7 @@ def test_faults_change_what_they_name_and_nothing_else(tmp_path: Path) -> None:
 
 def test_autofluorescence_is_one_light_in_all_cycles_that_goes_with_exposure() -> None:
     design = SMALL | {"seed": 1, "cycles": 3, "saturated_spots": 0, "blank_cycle": 3}
+    design |= {"lost_share": 0.0}
     own_light = {"autofluorescence": 0.3, "exposures_ms": (200.0, 400.0, 100.0)}
     dark, bright = (
         {s.seen_in[0]: s for s in Phantom(PhantomDesign(**made)).specimens()}

@@ -41,7 +41,7 @@ class Specimen:
     planes : list of float32 (y, x)
         Cubic B-spline coefficients of each plane in electrons, reference canvas.
     projection : float32 (y, x)
-        Truth: the stain z-integrated, in focus, in electrons, reference canvas.
+        Truth: the stain z-integrated, in focus, in electrons, reference canvas, nothing lost.
     """
 
     name: str
@@ -131,7 +131,7 @@ class Phantom:
         return sigmoid(np.asarray((limit - field) * 12, np.float32))
 
     def specimens(self) -> Iterator[Specimen]:
-        """Yield each specimen once; only one is in memory at a time."""
+        """Yield each specimen; only one is in memory at a time."""
         d = self.design
         # These cycles do not share the nuclear stain of the others.
         odd = {d.another_tissue_cycle, d.blurred_cycle} - {None}
@@ -140,13 +140,16 @@ class Phantom:
             blur = SheetBlur(d.canvas, d.planes, d.optics(channel))
             shared = [c for c in range(1, d.cycles + 1) if channel == 1 and c not in odd]
             if shared:
-                yield self._specimen(blur, "DAPI", [(c, 1) for c in shared])
+                yield from self._specimens(blur, "DAPI", [(c, 1) for c in shared])
             for cycle in range(1, d.cycles + 1):
                 if cycle not in shared:
                     name = names[cycle - 1][channel - 1]
-                    yield self._specimen(blur, name, [(cycle, channel)])
+                    yield from self._specimens(blur, name, [(cycle, channel)])
 
-    def _specimen(self, blur: SheetBlur, name: str, seen_in: list[tuple[int, int]]) -> Specimen:
+    def _specimens(
+        self, blur: SheetBlur, name: str, seen_in: list[tuple[int, int]]
+    ) -> Iterator[Specimen]:
+        """Yield one stain, once for the cycles that have all of it and once for each other."""
         d = self.design
         cycle, channel = seen_in[0]
         rng = self._rng("stain", cycle, channel)
@@ -161,12 +164,15 @@ class Phantom:
             image += self._debris(rng, tissue)
         defocus_um = 12.0 if cycle == d.blurred_cycle else 0.0
         where = (tissue.depth_um, self.THICKNESS_UM)
-        if not d.autofluorescence:
-            return Specimen(name, seen_in, *blur.stack(image, *where, defocus_um))
-        level = d.autofluorescence * d.peak_electrons * d.exposure_ms(cycle, channel) / 200
-        light = own_light(self._rng("own", channel), tissue) * np.float32(level)
-        planes, _ = blur.stack(image + light, *where, defocus_um)
-        return Specimen(name, seen_in, planes, blur.projection(image, *where))
+        projection = blur.projection(image, *where)
+        if d.autofluorescence:
+            level = d.autofluorescence * d.peak_electrons * d.exposure_ms(cycle, channel) / 200
+            image += own_light(self._rng("own", channel), tissue) * np.float32(level)
+        whole = [key for key in seen_in if key[0] == 1 or d.lost_share == 0]
+        for keys in filter(None, [whole, *([key] for key in seen_in if key not in whole)]):
+            # Lost before it is imaged: a hole cut into the image would have sharp edges of haze.
+            planes = blur.stack(image * self.kept[keys[0][0] - 1], *where, defocus_um)
+            yield Specimen(name, keys, planes, projection)
 
     def _debris(self, rng: np.random.Generator, tissue: Tissue) -> Image:
         """Return a few specks of dye so bright that the camera saturates."""
@@ -187,13 +193,12 @@ class Phantom:
         high = np.ceil(at.max((1, 2))).astype(int) + 5
         crop = (slice(low[0], high[0]), slice(low[1], high[1]))
         at = (at - low[:, None, None]).astype(np.float32)
-        kept = ndimage.map_coordinates(self.kept[cycle - 1][crop], at, order=1)
-        kept = kept * np.float32(40.0 if d.saturated_channel == (cycle, channel) else 1.0)
+        bright = np.float32(40.0 if d.saturated_channel == (cycle, channel) else 1.0)
         stack = np.empty((d.planes, d.tile_px, d.tile_px), np.float32)
         for plane, coefficients in zip(stack, specimen.planes, strict=True):
             ndimage.map_coordinates(coefficients[crop], at, plane, order=3, prefilter=False)
         return np.asarray(
-            (np.maximum(stack, 0) * kept + self.GLASS_ELECTRONS) * self.flats[channel - 1],
+            (np.maximum(stack, 0) * bright + self.GLASS_ELECTRONS) * self.flats[channel - 1],
             np.float32,
         )
 

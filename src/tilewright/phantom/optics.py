@@ -120,11 +120,10 @@ class SheetBlur:
 
     def stack(
         self, stain: Image, depth_um: Image, thickness_um: float, defocus_um: float = 0.0
-    ) -> tuple[list[Image], Image]:
-        """Return spline coefficients of each plane, and the true in-focus projection.
+    ) -> list[Image]:
+        """Return spline coefficients of each plane, (y, x) float32.
 
-        Each plane holds the light of every layer, blurred by its distance from focus; the
-        projection holds every layer in focus: z-integrated intensity. Both (y, x) float32.
+        Each plane holds the light of every layer, blurred by its distance from focus.
         ``defocus_um`` moves the whole stack away from the specimen.
         """
         spectra = [self._spectrum(layer) for layer in self.layers(stain, depth_um, thickness_um)]
@@ -134,14 +133,10 @@ class SheetBlur:
             for depth, spectrum in zip(self.layer_um, spectra, strict=True):
                 total += spectrum * self._transfer(float(z + defocus_um - depth))
             planes.append(self._inverse(total * self._unspline))
-        return planes, self._projection(spectra)
+        return planes
 
     def projection(self, stain: Image, depth_um: Image, thickness_um: float) -> Image:
-        """Return the true in-focus projection of a stain alone, as :meth:`stack` does."""
-        return self._projection(
-            [self._spectrum(layer) for layer in self.layers(stain, depth_um, thickness_um)]
-        )
-
-    def _projection(self, spectra: list[Image]) -> Image:
-        focus = np.sum(spectra, axis=0) * self._transfer(0.0)
+        """Return the true in-focus projection, (y, x) float32: z-integrated intensity."""
+        layers = self.layers(stain, depth_um, thickness_um)
+        focus = np.sum([self._spectrum(layer) for layer in layers], axis=0) * self._transfer(0.0)
         return np.maximum(self._inverse(focus), 0)
