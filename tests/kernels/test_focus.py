@@ -13,7 +13,7 @@ from tests.support.wavy_stack import PEDESTAL, PLANES, SIZE, plane_weights, psnr
 from tilewright.kernels import focus
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.noise import NoiseModel
-from tilewright.kernels.plane_order import add_pairs, compare_planes
+from tilewright.kernels.plane_order import add_pairs, compare_planes, judge_exchanges
 from tilewright.kernels.planes import PlaneVerdict, judge_planes, sample_planes
 
 NOISE = NoiseModel(1.0, 2.0)
@@ -235,6 +235,16 @@ def test_of_two_exchanged_planes_just_these_are_named(cpu: Backend, planes: list
     verdicts = judged(cpu, stack)
     assert [v.z for v in verdicts if v.excluded] == list(planes)
     assert all("out of order" in v.reason for v in verdicts)
+
+
+def test_one_glaring_sample_does_not_decide_the_order(cpu: Backend) -> None:
+    stacks = [wavy(seed)[0] for seed in (1, 2, 3, 4)]
+    glaring = wavy(5)[0]
+    glaring[[2, 4]] = glaring[[4, 2]]
+    stacks.append(PEDESTAL + 30 * (glaring - PEDESTAL))
+    pairs = [compare_planes(cpu, stack, NOISE, PEDESTAL) for stack in stacks]
+    assert judge_exchanges(pairs[-1], set()).keys() == {2, 4}
+    assert judge_exchanges(add_pairs(pairs), set()) == {}
 
 
 def test_a_blank_plane_does_not_hide_that_two_are_exchanged(cpu: Backend) -> None:
