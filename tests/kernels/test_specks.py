@@ -86,6 +86,26 @@ def test_what_the_border_cuts_is_a_speck_at_a_third_of_the_level() -> None:
     assert without_specks(stack, model).light is None
 
 
+@pytest.mark.parametrize("beyond", [2, 5])
+def test_a_speck_beyond_the_border_leaves_what_is_inside(beyond: int) -> None:
+    rng = np.random.default_rng(3)
+    tissue = (scene(2)[0] + rng.poisson(150, (PLANES, SIZE, SIZE))).astype(np.uint16)
+    light = rng.poisson(speck_light(4e5, 3.0, PLANES // 2))
+    stack = np.minimum(tissue + light, 65535).astype(np.uint16)
+    border = PLACE - beyond
+    # What continues a window is its mirror image.
+    stack = np.pad(stack[:, :border], ((0, 0), (0, SIZE - border), (0, 0)), mode="symmetric")
+    y, x = np.mgrid[:SIZE, :SIZE]
+    seen, away = y < border, np.hypot(y - PLACE, x - PLACE)
+    cleaned = without_specks(stack, model_of(tissue), seen)
+    for first in range(16, 56, 8):
+        ring = (away >= first) & (away < first + 8) & seen
+        there, left = (
+            np.median(v[:, ring].astype(float) - PEDESTAL, axis=1) for v in (tissue, cleaned.stack)
+        )
+        assert (np.abs(left / there - 1) < (0.35 if first < 28 else 0.2)).all()
+
+
 def test_specks_beside_each_other_keep_their_flanks() -> None:
     tissue = scene(2)[0].astype(np.uint16)
     apart = 30

@@ -58,6 +58,9 @@ _SPOILT, _SPOILT_REACH = 0.8, 8
 #: An object that ends so near to what was not seen is a speck from this share of the level on: a
 #: bright cell that the border cuts is mirrored there, and the filters draw a dark crescent.
 _CUT_PX, _CUT = 4, 1 / 3
+#: A speck at the border may lie beyond it, up to so many pooled pixels; else what it shows inside
+#: is fitted to light at the border itself, and a moat of 0.37 of the background is drawn.
+_BEYOND = 6
 #: Larger objects are tissue.
 _MOST_PX = 96
 Image = NDArray[np.float32]
@@ -259,8 +262,11 @@ def _take_out(
     seen = _pooled(counts) - np.float32(model.pedestal_counts)
     good, whole = (_pooled(v.astype(np.float32)) > 0.999 for v in (valid, unclipped))
     support = ndimage.binary_dilation(_pooled(core.astype(np.float32)) > 0)
+    hidden = _pooled(unseen[y, x].astype(np.float32)) > 0.999
+    hidden &= ndimage.binary_dilation(support, np.ones((3, 3)), iterations=_BEYOND)
+    support |= hidden
     floor = _floor(seen, good, support)
-    shown, rest = _fitted(seen, good, support, floor, speck.plane, model)
+    shown, rest = _fitted(seen, good, support, hidden, floor, speck.plane, model)
     shown *= _fading(support)
     # Beside what was not seen the data count as elsewhere.
     share = _share(shown, rest, whole, model.noise)
@@ -328,6 +334,7 @@ def _fitted(
     seen: Image,
     good: NDArray[np.bool_],
     support: NDArray[np.bool_],
+    hidden: NDArray[np.bool_],
     floor: Image,
     plane: int,
     model: SpeckModel,
@@ -336,6 +343,7 @@ def _fitted(
 
     Richardson-Lucy of both at once: light on the speck's support is the speck's, all other the
     tissue's. Pixels count the less the more of a speck's light they have, saturated ones nothing.
+    Of the part of the support that is ``hidden`` the depth is not known as the fit begins.
     """
     planes = np.flatnonzero(model.kept)
     beyond = (len(model.profiles) // 2) // FINE - (len(model.kept) - 1)
@@ -360,6 +368,9 @@ def _fitted(
     near = np.exp(-0.5 * np.square((nodes - planes[plane]) / _DEPTH)) + _ANYWHERE
     sharp = np.pad(np.maximum(seen[plane] - floor, 0) * support, padding)
     speck = (near[:, None, None] * sharp).astype(np.float32)
+    if hidden.any():
+        top = np.maximum(seen - floor, 0).max(axis=0) * hidden / len(nodes)
+        speck = np.where(np.pad(hidden, padding), np.pad(top, padding), speck).astype(np.float32)
     shown = spread(speck)
     over = np.maximum(seen - floor, 0) * good
     speck *= np.float32((over * shown).sum() / max(float((shown * shown * good).sum()), 1e-9))
