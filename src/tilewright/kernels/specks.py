@@ -48,6 +48,8 @@ _PSF_ERROR, _GUESS_ERROR = 0.1, 0.15
 _NEAR, _WIDE, _WIDE_SHARE = 1.5, 6.0, 1e-2
 #: Spread in depth of a speck as the fit begins, in planes, and the share of it at any other depth.
 _DEPTH, _ANYWHERE = 0.7, 1e-3
+#: Light beyond the border, spread over all depths, as a share of what its mirror image shows.
+_HIDDEN = 0.3
 #: Error of the PSF in the fit, and what holds a source that no pixel tells of.
 _FIT_ERROR, _LEAST_TOLD = 0.02, 1e-2
 #: Light of a speck that is put back by half, over the local signal.
@@ -263,7 +265,7 @@ def _take_out(
     good, whole = (_pooled(v.astype(np.float32)) > 0.999 for v in (valid, unclipped))
     support = ndimage.binary_dilation(_pooled(core.astype(np.float32)) > 0)
     hidden = _pooled(unseen[y, x].astype(np.float32)) > 0.999
-    hidden &= ndimage.binary_dilation(support, np.ones((3, 3)), iterations=_BEYOND)
+    hidden &= ndimage.binary_dilation(support, iterations=_BEYOND)
     support |= hidden
     floor = _floor(seen, good, support)
     shown, rest = _fitted(seen, good, support, hidden, floor, speck.plane, model)
@@ -369,8 +371,8 @@ def _fitted(
     sharp = np.pad(np.maximum(seen[plane] - floor, 0) * support, padding)
     speck = (near[:, None, None] * sharp).astype(np.float32)
     if hidden.any():
-        top = np.maximum(seen - floor, 0).max(axis=0) * hidden / len(nodes)
-        speck = np.where(np.pad(hidden, padding), np.pad(top, padding), speck).astype(np.float32)
+        top = np.maximum(seen - floor, 0).max(axis=0) * hidden
+        speck += np.pad(top, padding) * np.float32(_HIDDEN / len(nodes))
     shown = spread(speck)
     over = np.maximum(seen - floor, 0) * good
     speck *= np.float32((over * shown).sum() / max(float((shown * shown * good).sum()), 1e-9))
