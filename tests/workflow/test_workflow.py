@@ -181,6 +181,25 @@ def test_quality_report(run: Run) -> None:
         assert {row["verdict"] for row in csv.DictReader(stream)} <= {"pass", "warn"}
 
 
+@pytest.mark.parametrize("cycle", [2, 3])
+def test_the_report_says_how_much_tissue_was_lost(
+    run: Run, truth: PhantomTruth, cycle: int
+) -> None:
+    content = json.loads((run.results / "qc.json").read_text())
+    (found,) = (
+        item["value"]
+        for item in content["items"]
+        if item["metric"] == "lost_tissue" and item["cycle"] == cycle
+    )
+    mosaic = open_mosaic(run.sample / "edf/cycle1_channel1.zarr")
+    top, left = mosaic_offset(run.sample, truth, 1).round().astype(int)
+    seen = (slice(top, top + mosaic.shape[1]), slice(left, left + mosaic.shape[2]))
+    light = truth.tissue[seen] * truth.projections[1, 1][seen]
+    lost = float((light * (1 - truth.kept[cycle - 1][seen])).sum() / light.sum())
+    assert lost > 0.005
+    assert found == pytest.approx(lost, rel=0.4)
+
+
 def test_the_run_says_that_it_is_complete(run: Run) -> None:
     state = read_state(run.results / "placement/state.json")
     assert state.complete
