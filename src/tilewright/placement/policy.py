@@ -14,8 +14,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-
-import numpy as np
+from itertools import accumulate
 
 from tilewright.placement.jobs import KINDS, Job, Kind
 from tilewright.placement.workload import (
@@ -29,6 +28,7 @@ from tilewright.placement.workload import (
 )
 
 BUDGET = 1500  # jobs times forecasts in one round, about 2.5 µs each
+_BLOCK = 128  # jobs whose sums are kept together
 _SLOT = -2  # in place of a job: a slot that comes back
 #: A start: end in seconds of the clock, 0 for GPU or 1 for CPU, number of the job.
 Start = tuple[float, int, int]
@@ -46,24 +46,27 @@ class Queues:
         self.cpu_order = work.by_loss if slots[0] else work.by_chain
         self.gpus, self.cpus = [list[int]() for _ in KINDS]
         self.taken: set[int] = set()
-        for i in forecast.ready:
-            self.add(i, forecast.now_s)
+        self.add(forecast.ready, forecast.now_s)
 
-    def add(self, i: int, clock_s: float) -> None:
-        """Put a job that became ready in line; one that is too late for a CPU only for GPUs."""
-        (gpu_s, cpu_s), tail_s = self.work.seconds, self.work.tail_s
-        gpu = self.slots[0] > 0 and gpu_s[i] < math.inf
-        late = gpu and clock_s + (1 + self.work.margin[i]) * cpu_s[i] + tail_s[i] > self.aim_s
-        if gpu:
-            heapq.heappush(self.gpus, self.gpu_order.place[i])
-        if self.slots[1] and cpu_s[i] < math.inf and not late:
-            heapq.heappush(self.cpus, self.cpu_order.place[i])
+    def add(self, numbers: Sequence[int], clock_s: float) -> None:
+        """Put jobs that became ready in line; those that are too late for a CPU only for GPUs."""
+        (gpu_s, cpu_s), slow_s = self.work.seconds, self.work.slow_s
+        most_s, gpu_place, cpu_place = (
+            self.aim_s - clock_s,
+            self.gpu_order.place,
+            self.cpu_order.place,
+        )
+        if self.slots[0]:
+            _push(self.gpus, [gpu_place[i] for i in numbers if gpu_s[i] < math.inf])
+        if self.slots[1]:
+            able = (i for i in numbers if slow_s[i] <= most_s and cpu_s[i] < math.inf)
+            _push(self.cpus, [cpu_place[i] for i in able])
 
     def fill(self, free: list[int], clock_s: float) -> list[Start]:
         """Take slots from ``free`` and return what starts in them."""
         starts: list[Start] = []
         gpus, cpus, taken = self.gpus, self.cpus, self.taken
-        (gpu_s, cpu_s), tail_s, margin = self.work.seconds, self.work.tail_s, self.work.margin
+        (gpu_s, cpu_s), slow_s = self.work.seconds, self.work.slow_s
         while gpus and free[0]:
             i = self.gpu_order.jobs[heapq.heappop(gpus)]
             if i not in taken:
@@ -71,18 +74,23 @@ class Queues:
                 starts.append((clock_s + gpu_s[i], 0, i))
                 free[0] -= 1
         while cpus and free[1]:
-            i = self.cpu_order.jobs[cpus[0]]
-            end_s, either = clock_s + cpu_s[i], gpu_s[i] < math.inf
-            if i in taken:
-                heapq.heappop(cpus)
-            elif either and end_s + margin[i] * cpu_s[i] + tail_s[i] > self.aim_s:
-                heapq.heappop(cpus)  # what is too late for a CPU now is so for ever
-            else:
-                heapq.heappop(cpus)
+            i = self.cpu_order.jobs[heapq.heappop(cpus)]
+            # what is too late for a CPU now is so for ever
+            if i not in taken and clock_s + slow_s[i] <= self.aim_s:
                 taken.add(i)
-                starts.append((end_s, 1, i))
+                starts.append((clock_s + cpu_s[i], 1, i))
                 free[1] -= 1
         return starts
+
+
+def _push(line: list[int], places: list[int]) -> None:
+    """Put places into a heap: one by one, or all at once where it is empty."""
+    if line:
+        for place in places:
+            heapq.heappush(line, place)
+    else:
+        line += places
+        heapq.heapify(line)
 
 
 class Forecast:
@@ -123,21 +131,13 @@ class Forecast:
         work, now_s = self.work, self.now_s
         tails = [end + (work.tail_s[i] if i >= 0 else 0.0) for end, _, i in self.events]
         low: float = max([now_s, *tails, *(now_s + work.chain_s[i] for i in self.ready)])
-        chosen = np.zeros(len(work.jobs), dtype=bool)
-        chosen[self.ready + self.later] = True
-        gpu, cpu, tail = work.flows[:, work.flow_order[chosen[work.flow_order]]]
-        only = np.isinf(gpu)
-        fixed_s = float(cpu[only].sum())
-        gpu, cpu, tail = gpu[~only], cpu[~only], tail[~only]
+        flow = _Flow(work, [*self.ready, *self.later])
 
         def fits(end_s: float) -> bool:
             room = [n * (end_s - now_s) for n in self.free] + [0.0]
             for end, kind, _ in self.events + self.coming:
                 room[kind] += max(0.0, end_s - end)
-            late = cpu + tail > end_s - now_s
-            gpu_room = room[0] - float(gpu[late].sum())
-            taken = int(np.searchsorted(np.cumsum(gpu[~late]), gpu_room, side="right"))
-            return gpu_room >= 0 and float(cpu[~late][taken:].sum()) + fixed_s <= room[1]
+            return flow.cpu_left_s(end_s - now_s, room[0]) <= room[1]
 
         if fits(low):
             return low
@@ -163,14 +163,14 @@ class Forecast:
         open_ = {*self.ready, *self.later, *(i for *_, i in events)} if self.later else set()
         waits = {i: sum(n in open_ for n in self.work.needs[i]) for i in self.later}
         clock_s, total_s, margin_s, done_s = self.now_s, 0.0, 0.0, self.now_s
-        (gpu_s, cpu_s), tail_s, margin = self.work.seconds, self.work.tail_s, self.work.margin
+        gpus, slow_s = self.slots[0], self.work.slow_s
         while done_s <= limit_s:
             for start in queues.fill(free, clock_s):
                 heapq.heappush(events, start)
                 end_s, kind, i = start
                 total_s += end_s
-                if kind and self.slots[0] and gpu_s[i] < math.inf:
-                    margin_s = max(margin_s, end_s + margin[i] * cpu_s[i] + tail_s[i])
+                if kind and gpus and clock_s + slow_s[i] > margin_s:
+                    margin_s = clock_s + slow_s[i]
             if not events:
                 return max(done_s, margin_s), total_s
             clock_s = events[0][0]
@@ -186,8 +186,68 @@ class Forecast:
                         if i in waits:
                             waits[i] -= 1
                             if not waits[i]:
-                                queues.add(i, clock_s)
+                                queues.add((i,), clock_s)
         return math.inf, math.inf
+
+
+class _Flow:
+    """Jobs by what they gain on a GPU, most first, in blocks whose sums are known.
+
+    One look at 10,000 jobs takes 0.1 ms instead of 2.
+
+    Parameters
+    ----------
+    work : Workload
+    numbers : sequence of int
+        The jobs that are to be done.
+    """
+
+    def __init__(self, work: Workload, numbers: Sequence[int]) -> None:
+        (self.gpu_s, self.cpu_s), self.on_cpu_s = work.seconds, work.on_cpu_s
+        places = sorted(map(work.by_gain.place.__getitem__, numbers))
+        ordered = list(map(work.by_gain.jobs.__getitem__, places))
+        both = [i for i in ordered if self.gpu_s[i] < math.inf]
+        self.fixed_s = sum(self.cpu_s[i] for i in ordered if self.gpu_s[i] == math.inf)
+        self.blocks = [both[at : at + _BLOCK] for at in range(0, len(both), _BLOCK)]
+        self.on_cpus: list[list[float]] = []
+        self.sums: list[list[list[float]]] = []  # for each block, of GPU and CPU seconds
+        for block in self.blocks:
+            by_end = sorted(block, key=self.on_cpu_s.__getitem__)
+            self.on_cpus.append([self.on_cpu_s[i] for i in by_end])
+            self.sums.append(
+                [list(accumulate((of[i] for i in by_end), initial=0.0)) for of in work.seconds]
+            )
+
+    def cpu_left_s(self, span_s: float, gpu_room_s: float) -> float:
+        """Return the CPU seconds that GPUs do not take; infinite if they cannot take all they must.
+
+        Parameters
+        ----------
+        span_s : float
+            The time for a job on a CPU and all that waits for it: what takes longer must take a
+            GPU.
+        gpu_room_s : float
+            The seconds of GPUs that there are.
+        """
+        on_time = [bisect_right(ends, span_s) for ends in self.on_cpus]
+        taken = [(gpu[k], gpu[-1] - gpu[k]) for (gpu, _), k in zip(self.sums, on_time, strict=True)]
+        gpu_room_s -= sum(late_s for _, late_s in taken)
+        if gpu_room_s < 0:
+            return math.inf
+        left_s, full = self.fixed_s, False
+        for at, (block_s, _) in enumerate(taken):
+            if not full and block_s <= gpu_room_s:
+                gpu_room_s -= block_s
+            elif full:
+                left_s += self.sums[at][1][on_time[at]]
+            else:
+                for i in self.blocks[at]:
+                    if self.on_cpu_s[i] > span_s:
+                        continue
+                    full = full or self.gpu_s[i] > gpu_room_s
+                    gpu_room_s -= self.gpu_s[i]
+                    left_s += self.cpu_s[i] * full
+        return left_s
 
 
 def expected_end_s(run: Running, now_s: float) -> float:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.placement.jobs import KINDS, Job, Kind
 
@@ -111,13 +108,15 @@ class Choice:
 
 
 class Order:
-    """An order of all jobs: the number at each place, and the place of each number.
+    """All jobs, by some keys: the number at each place, and the place of each number.
 
     Places are plain integers, which heaps compare three times as fast as tuples.
     """
 
-    def __init__(self, *keys: NDArray[np.float64]) -> None:
-        self.jobs: list[int] = np.lexsort(keys).tolist()
+    def __init__(self, *keys: Sequence[float]) -> None:
+        self.jobs = list(range(len(keys[0])))
+        for key in reversed(keys):
+            self.jobs.sort(key=key.__getitem__)
         self.place = [0] * len(self.jobs)
         for place, i in enumerate(self.jobs):
             self.place[i] = place
@@ -157,12 +156,20 @@ class Workload:
                 self.feeds[need].append(i)
         self.tail_s = self._tails()
         self.chain_s = [min(g, c) + t for g, c, t in zip(*self.seconds, self.tail_s, strict=True)]
-        gains = [c / g if g < math.inf else 0.0 for g, c in zip(*self.seconds, strict=True)]
-        self.flows = np.array([*self.seconds, self.tail_s])
-        self.flow_order = np.argsort(-np.array(gains), kind="stable")
-        gain, chain = -np.array(gains), -np.array(self.chain_s)
-        first = -np.array([job.priority for job in self.jobs])
-        self.by_chain, self.by_loss = Order(gain, chain, first), Order(chain, -gain, first)
+        self.on_cpu_s = [c + t for c, t in zip(self.seconds[1], self.tail_s, strict=True)]
+        # from the start on a CPU to the end of all that waits for it, with its margin: late in
+        # comparison with a GPU, so never for a job of CPUs alone
+        self.slow_s = [
+            s + m * c if g < math.inf else -math.inf
+            for (g, c), s, m in zip(
+                zip(*self.seconds, strict=True), self.on_cpu_s, self.margin, strict=True
+            )
+        ]
+        loss = [c / g if g < math.inf else 0.0 for g, c in zip(*self.seconds, strict=True)]
+        gain, chain = [-ratio for ratio in loss], [-chain_s for chain_s in self.chain_s]
+        first = [-job.priority for job in self.jobs]
+        self.by_chain, self.by_loss = Order(first, chain, gain), Order(first, loss, chain)
+        self.by_gain = Order(gain)
 
     def _tails(self) -> list[float]:
         """Seconds from each job's end to the end of all that needs it, at the faster kind."""
