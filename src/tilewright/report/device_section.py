@@ -28,7 +28,7 @@ from tilewright.report.device_use import (
     spread,
 )
 from tilewright.report.figures import embed_figure
-from tilewright.report.gantt import rank_of
+from tilewright.report.rule_colours import PALETTE
 from tilewright.runtime.files import read_json_lines
 from tilewright.runtime.run_state import span_text
 
@@ -52,7 +52,7 @@ def device_section(evidence: Path | None) -> dict[str, Any] | None:
     if not shown:
         return None
     jobs = [job for run in shown for job in run.jobs]
-    uses = rules_of(jobs, rank_of)
+    uses = rules_of(jobs, PALETTE.rank)
     failures = [(use.rule, *failure) for use in uses for failure in use.failures]
     failures.sort(key=lambda failure: -failure[-1])
     return {

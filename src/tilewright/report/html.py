@@ -18,6 +18,7 @@ from tilewright.report.figures import Rendering, embed_png, render
 from tilewright.report.page_parts import anchor, marker_tables, number_table, problem_part
 from tilewright.report.problems import Pixels, problems
 from tilewright.report.quality import Quality, judge_again, read_quality
+from tilewright.report.rule_colours import PALETTE
 from tilewright.report.run_section import run_section
 from tilewright.report.summary import trusted_markers
 from tilewright.report.verdict import worst
@@ -248,7 +249,7 @@ def write_report(
         lines=_LINES,
         software=software,
         config=config_text,
-        ran=run_section(ledger),
+        ran=run_section(ledger, PALETTE),
         devices=device_section(devices),
     )
     write_whole(output, page)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from tilewright.report.gantt import JobBar, PoolBand
+from tilewright.report.runs import JobBar, PoolBand
 
 Event = Mapping[str, Any]
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from tilewright.report.gantt import ClusterRun, JobBar, PoolBand, Remark
 from tilewright.report.idle import idle_slot_s
+from tilewright.report.runs import ClusterRun, JobBar, PoolBand, Remark
 from tilewright.runtime.files import read_json_lines
 
 #: Causes of the failure of a job that the workflow itself took back, to place it again.

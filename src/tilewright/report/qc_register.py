@@ -18,8 +18,6 @@ from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.metrics import ncc
 from tilewright.kernels.warp import Transform, source_region, warp
 from tilewright.report.figures import (
-    ORANGE,
-    RED,
     bare,
     display_range,
     new_figure,
@@ -28,6 +26,7 @@ from tilewright.report.figures import (
     scale_bar,
     thumbnail,
 )
+from tilewright.report.palette import ORANGE, RED
 from tilewright.report.places import Place, moved_thumbnail, textured_blocks
 from tilewright.report.quality import Files, Findings
 from tilewright.report.verdict import Item, Subject

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tilewright.report.figures import embed_figure
-from tilewright.report.gantt import ClusterRun, Remark, Use, draw_gantt, mean_wait_s, use_of
+from tilewright.report.gantt import draw_gantt
 from tilewright.report.ledger import cluster_runs, read_events
+from tilewright.report.palette import Palette, palette_of
+from tilewright.report.runs import ClusterRun, Remark, Use, mean_wait_s, use_of
 from tilewright.runtime.run_state import span_text
 
 _NONE = "–"  # noqa: RUF001
@@ -19,13 +19,15 @@ _NONE = "–"  # noqa: RUF001
 _RUNS, _LINES, _NAMES = 6, 20, 4
 
 
-def run_section(ledger: Path | None) -> dict[str, Any] | None:
+def run_section(ledger: Path | None, palette: Palette | None = None) -> dict[str, Any] | None:
     """Return what the page says of the runs on a cluster; None where no job ended on one.
 
     Parameters
     ----------
     ledger : Path or None
-        The ledger of the experiment; need not exist.
+        Need not exist.
+    palette : Palette, optional
+        Without one rules have colours in the order in which they began.
     """
     everything = cluster_runs(read_events(ledger)) if ledger is not None else []
     runs = [run for run in everything if run.bars]
@@ -33,12 +35,14 @@ def run_section(ledger: Path | None) -> dict[str, Any] | None:
     if not shown:
         return None
     uses = use_of(shown)
+    lead = _lead(shown, uses)
+    palette = palette or palette_of(bar.rule for run in shown for bar in run.bars)
     remarks = [(run, remark) for run in shown for remark in run.remarks]
     bad = [(run, remark) for run, remark in remarks if remark.what != "hold"]
     return {
-        "lead": _lead(shown, uses),
+        "lead": lead,
         "caption": _caption(shown, len(runs) - len(shown), everything[-1]),
-        "picture": asdict(embed_figure(draw_gantt(shown, uses))),
+        "picture": draw_gantt(shown, uses, palette, lead),
         "pools": [_row(use) for use in uses],
         "bad": _lines(bad, len(shown) > 1),
         "held": _lines([pair for pair in remarks if pair[1].what == "hold"], len(shown) > 1),
