@@ -33,8 +33,8 @@ ROUTED = """\
 import sys
 sys.path.insert(0, {repo!r})
 from tests.support.sleepers.sizes import Sleepers
-from tilewright.placement import cluster
-from tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.placement import cluster
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 cluster.use()
 sizes = Sleepers({{"nominal_s": 60, "gpu_job": {{"cpus": 8, "mem_mb": 180000}},
                    "cpu_job": {{"cpus": 8, "mem_mb": 48000}}}})

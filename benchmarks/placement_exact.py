@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from snakemake_scheduler_plugin_tilewright.placement.preview import ClusterView, simulate
+from snakemake_scheduler_plugin_tilewright.placement.workload import Decision
+
 from benchmarks.placement_bound import Bound
-from tilewright.placement.preview import ClusterView, simulate
-from tilewright.placement.workload import Decision
 
 if TYPE_CHECKING:
     from benchmarks.placement_scenarios import Scenario

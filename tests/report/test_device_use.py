@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
 
 from tests.support.ledger_pages import page
 from tests.support.report_pages import Page
@@ -33,7 +34,6 @@ from tilewright.report.device_use import (
     stacked,
 )
 from tilewright.report.rule_colours import PALETTE
-from tilewright.runtime.files import append_json
 
 T0 = 1_795_252_000.0
 MIB, GIB = 2**20, 2**30

@@ -11,21 +11,27 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Shape
+from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger, read_ledger
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.report.gantt import draw_gantt
+from snakemake_scheduler_plugin_tilewright.report.ledger import cluster_runs, read_events
+from snakemake_scheduler_plugin_tilewright.report.palette import IDLE, palette_of
+from snakemake_scheduler_plugin_tilewright.report.run_section import run_section
+from snakemake_scheduler_plugin_tilewright.report.runs import (
+    JobBar,
+    busy_s,
+    lanes,
+    mean_wait_s,
+    use_of,
+)
 
 from tests.support.ledger_pages import page
 from tests.support.placement_rules import Rules
 from tests.support.recorded import cluster_with
 from tests.support.report_pages import Page
-from tilewright.placement.dispatcher import Dispatcher
-from tilewright.placement.jobs import Job, Shape
-from tilewright.placement.ledger import Ledger, read_ledger
-from tilewright.placement.routing import Plan
-from tilewright.report.gantt import draw_gantt
-from tilewright.report.ledger import cluster_runs, read_events
-from tilewright.report.palette import IDLE, palette_of
 from tilewright.report.rule_colours import PALETTE
-from tilewright.report.run_section import run_section
-from tilewright.report.runs import JobBar, busy_s, lanes, mean_wait_s, use_of
 
 T0 = 1_795_252_000.0
 POOLS = {

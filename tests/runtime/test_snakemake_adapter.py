@@ -24,12 +24,16 @@ from snakemake_executor_plugin_slurm import Executor as SlurmExecutor  # type: i
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_scheduler_plugins.tests import DummyDAG
+from snakemake_scheduler_plugin_tilewright.placement import cluster
+from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
+from snakemake_scheduler_plugin_tilewright.runtime.snakemake_adapter import (
+    beside_profile,
+    only_looks,
+    targets,
+)
+from snakemake_scheduler_plugin_tilewright.scheduler import Scheduler
 
-from snakemake_scheduler_plugin_tilewright import Scheduler
 from tests.support.scribe import dispatched, run
-from tilewright.placement import cluster
-from tilewright.runtime import snakemake_adapter as adapter
-from tilewright.runtime.snakemake_adapter import beside_profile, only_looks, targets
 
 NEEDED = [(what, name) for what in adapter.NEEDED for name in adapter.NEEDED[what]]
 NAMES = [f"{what}.{name}" for what, name in NEEDED]
@@ -39,7 +43,7 @@ import json
 import threading
 from pathlib import Path
 from snakemake_interface_scheduler_plugins.base import SchedulerBase
-from tilewright.runtime import snakemake_adapter as adapter
+from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
 
 class Scheduler(SchedulerBase):
     calls = 0

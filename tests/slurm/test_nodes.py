@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tilewright.slurm.nodes import (
+from snakemake_scheduler_plugin_tilewright.slurm.nodes import (
     Node,
     before_reservations,
     node_names,

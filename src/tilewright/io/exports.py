@@ -22,11 +22,11 @@ from typing import Any, cast
 
 import tifffile
 import yaml
+from snakemake_scheduler_plugin_tilewright.runtime.files import csv_text, write_whole
 from zarr.storage import LocalStore
 
 from tilewright.io.ome_zarr import open_image
 from tilewright.io.zarr_store import OmeZarrVersion, create_store, multiscales
-from tilewright.runtime.files import csv_text, write_whole
 
 #: HuBMAP's words for a verdict.
 _QUALITY = {"pass": "good", "warn": "fair", "fail": "poor"}

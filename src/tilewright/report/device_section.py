@@ -9,6 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import read_json_lines
+from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
+
 from tilewright.devices.evidence import CONTEXT_B
 from tilewright.report.device_figure import draw_devices
 from tilewright.report.device_use import (
@@ -29,8 +32,6 @@ from tilewright.report.device_use import (
 )
 from tilewright.report.figures import embed_figure
 from tilewright.report.rule_colours import PALETTE
-from tilewright.runtime.files import read_json_lines
-from tilewright.runtime.run_state import span_text
 
 _NONE = "–"  # noqa: RUF001
 #: Runs in pictures and tables, kinds of failures, and letters of a reason.

@@ -19,10 +19,10 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
+from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
 
 from tilewright.io.mosaic import Mosaic
 from tilewright.io.ome_zarr import Image, open_image
-from tilewright.runtime.files import whole_or_nothing
 
 #: Pixels per inch; with it a figure of 10 inches is as wide as the report's column.
 DPI = 110

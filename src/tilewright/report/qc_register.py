@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from scipy import ndimage
+from snakemake_scheduler_plugin_tilewright.report.palette import ORANGE, RED
 
 from tilewright.io.mosaic import Mosaic, open_mosaic
 from tilewright.io.transform import read_transform
@@ -26,7 +27,6 @@ from tilewright.report.figures import (
     scale_bar,
     thumbnail,
 )
-from tilewright.report.palette import ORANGE, RED
 from tilewright.report.places import Place, moved_thumbnail, textured_blocks
 from tilewright.report.quality import Files, Findings
 from tilewright.report.verdict import Item, Subject

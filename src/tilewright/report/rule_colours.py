@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 
+from snakemake_scheduler_plugin_tilewright.report.palette import COLOURS, Palette, pale
+
 from tilewright.config.rules import QUALITY_RULES, RULES
-from tilewright.report.palette import COLOURS, Palette, pale
 
 _OTHERS = {"qc_cycle": "#52616f", "report": "#4a4f57", "summary": "#767c86", "verdict": "#a3a9b2"}
 _RULE_OF = {

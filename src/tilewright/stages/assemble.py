@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
 from tqdm import tqdm
 
 from tilewright.io.mosaic import Mosaic, open_mosaic
@@ -28,7 +29,6 @@ from tilewright.kernels.backend import Backend
 from tilewright.kernels.background import subtract
 from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
 from tilewright.kernels.warp import Transform, source_region, warp
-from tilewright.runtime.files import whole_or_nothing
 from tilewright.stages.subtract import Background, survey
 from tilewright.stages.tile_planes import abandoning_pool
 from tilewright.stages.tile_windows import Region, halves, regions, within
