@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS
 
 from benchmarks.placement_program import SLACK, Program
+from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS
 
 if TYPE_CHECKING:
     from benchmarks.placement_scenarios import Scenario

@@ -8,10 +8,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from benchmarks.placement_bound import Bound
 from snakemake_scheduler_plugin_tilewright.placement.preview import ClusterView, simulate
 from snakemake_scheduler_plugin_tilewright.placement.workload import Decision
-
-from benchmarks.placement_bound import Bound
 
 if TYPE_CHECKING:
     from benchmarks.placement_scenarios import Scenario

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from benchmarks.placement_scenarios import Scenario
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Kind
 from snakemake_scheduler_plugin_tilewright.placement.pending import MOST_MOVES
 from snakemake_scheduler_plugin_tilewright.placement.policy import AIMS, decide, restarts
@@ -18,8 +19,6 @@ from snakemake_scheduler_plugin_tilewright.placement.workload import (
     Slots,
     Workload,
 )
-
-from benchmarks.placement_scenarios import Scenario
 
 BASELINES = ("gpu round robin", "static weighted", "any free slot")
 

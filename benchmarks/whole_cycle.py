@@ -35,7 +35,6 @@ from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster, sur
 from snakemake_scheduler_plugin_tilewright.placement.preview import preview
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.placement.site import Site
-
 from tests.support.recorded import LIMITS, NODES, PARTITIONS, Recorded, client
 from tests.support.runs import Run, make_run
 from tilewright.commands.dag import find_snakefile, read_tasks

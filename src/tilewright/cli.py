@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from snakemake_scheduler_plugin_tilewright import cli as placement
 
 app = typer.Typer(
@@ -65,7 +66,6 @@ def doctor(
     """Look for everything that would make a run fail; status 1 if something would."""
     from snakemake_scheduler_plugin_tilewright.commands.doctor import show
     from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
-
     from tilewright.commands.doctor import examine
 
     slurm = slurm_wanted(site)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+
 from snakemake_scheduler_plugin_tilewright.commands.dag import DagError
 from snakemake_scheduler_plugin_tilewright.commands.plan import PlannedRun
 from snakemake_scheduler_plugin_tilewright.commands.plan_table import print_plan
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, capacity_now
 from snakemake_scheduler_plugin_tilewright.placement.preview import preview
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
-
 from tests.conftest import REPO
 from tests.support.planned_runs import TenMinutes, command, tasks_of
 from tests.support.recorded import cluster_with

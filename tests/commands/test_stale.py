@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from typer.testing import CliRunner
+
 from snakemake_scheduler_plugin_tilewright.commands.stale import stale
 from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
 from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
-from typer.testing import CliRunner
-
 from tests.support.recorded import HERE, OTHERS, cluster_with
 from tilewright.cli import app
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+
 from snakemake_scheduler_plugin_tilewright.commands.status import print_status, show_status
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
 

@@ -14,9 +14,9 @@ import pytest
 import yaozarrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
 from zarr.storage import _local as local_store
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
 from tilewright.io.mosaic import create_mosaic, open_mosaic
 from tilewright.io.zarr_store import OmeZarrVersion, StoreError
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from snakemake_scheduler_plugin_tilewright.report.idle import NO_REASON
 from snakemake_scheduler_plugin_tilewright.report.ledger import cluster_runs, read_events
-
 from tests.support.cluster_runs import ClusterRun, dump
 from tests.support.night import SIZES, Night
 from tests.support.slurm_cluster import Cluster

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+
 from snakemake_scheduler_plugin_tilewright.commands.accounts import as_json, print_survey
 from snakemake_scheduler_plugin_tilewright.placement.cluster import (
     Cluster,
@@ -23,7 +24,6 @@ from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_partitions
 from snakemake_scheduler_plugin_tilewright.slurm.partitions import why_not
 from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
 from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE
-
 from tests.conftest import REPO
 from tests.support.placement_rules import CPU, Rules
 from tests.support.recorded import LIMITS, NODES, PARTITIONS, USE, Recorded, client

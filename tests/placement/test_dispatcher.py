@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
 from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Fixed, Job, Kind, Place, Task
@@ -16,7 +17,6 @@ from snakemake_scheduler_plugin_tilewright.placement.round import Round
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
-
 from tests.support.dispatched import DOWN, RULES, dispatcher, full, nodes, pending, with_nodes
 from tests.support.placement_rules import CPU, GPU, LIMIT, account, room
 from tests.support.recorded import Recorded, cluster_with, queue_line

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
 from snakemake_scheduler_plugin_tilewright.placement.failures import (
     memory_limit_mb,
@@ -25,7 +26,6 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
 )
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import Cause
-
 from tests.support.placement_rules import Rules, account, partition
 
 JOB = Job("rule_a", "a", ("cpu",), wildcards={})

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from snakemake_scheduler_plugin_tilewright.placement.ledger import (
     Ledger,
     read_ledger,
@@ -18,7 +19,6 @@ from snakemake_scheduler_plugin_tilewright.placement.ledger import (
 )
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.runtime.cause import cause_line
-
 from tests.support.placement_rules import Rules
 from tests.support.recorded import cluster_with
 

@@ -22,7 +22,6 @@ from snakemake_scheduler_plugin_tilewright.placement.limits import (
 )
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
-
 from tests.support.placement_rules import account, partition
 
 GPU, CPU = Shape(8, 100, 1, 60), Shape(8, 100, 0, 60)

@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from snakemake_scheduler_plugin_tilewright.placement.budgets import budgets
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, capacity_now
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
@@ -29,7 +30,6 @@ from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
 from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_assoc_mgr, parse_sacctmgr
 from snakemake_scheduler_plugin_tilewright.slurm.partitions import with_whole_nodes
 from snakemake_scheduler_plugin_tilewright.slurm.records import BUDGETS, Partition
-
 from tests.support.placement_rules import account, partition
 
 JOB, GPU_JOB = Shape(8, 100, 0, 60), Shape(8, 100, 1, 60)

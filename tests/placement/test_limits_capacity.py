@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, Claim, capacity_now
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.jobs import (
@@ -27,7 +28,6 @@ from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import LIMITED, Account
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.records import JOBS, Partition
-
 from tests.support.placement_rules import GROUP_REASONS, Rules, account, partition
 from tests.support.recorded import cluster_with
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, capacity_now
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Kind, Task
 from snakemake_scheduler_plugin_tilewright.placement.limits import make_pools
@@ -14,7 +15,6 @@ from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
 from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
-
 from tests.support.placement_rules import (
     CPU,
     GPU,

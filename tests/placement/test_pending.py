@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
 from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
 from snakemake_scheduler_plugin_tilewright.placement.jobs import (
@@ -21,7 +22,6 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     Task,
 )
 from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
-
 from tests.support.dispatched import dispatcher, full, nodes, pending, with_nodes
 from tests.support.placement_rules import CPU, GPU, account, room
 from tests.support.recorded import LIMITS, USE, Recorded, details, queue_line

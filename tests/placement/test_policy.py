@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Fixed, Job, Kind
 from snakemake_scheduler_plugin_tilewright.placement.policy import (
     Forecast,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+
 from snakemake_scheduler_plugin_tilewright.placement.capacity import capacity_now
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.jobs import (
@@ -31,7 +32,6 @@ from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
 from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown
 from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
-
 from tests.support.placement_rules import LIMIT, Rules, account, partition, room
 from tests.support.recorded import HERE, OTHERS, cluster_with, queue_line
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Kind
 from snakemake_scheduler_plugin_tilewright.placement.policy import decide
 from snakemake_scheduler_plugin_tilewright.placement.preview import (

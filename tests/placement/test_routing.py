@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from snakemake.common import FUNC_OVERWRITE_PARAMS_ATTR, get_function_params
 from snakemake.resources import Resource
+
 from snakemake_scheduler_plugin_tilewright.placement import cluster as clusters
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.jobs import (
@@ -29,7 +30,6 @@ from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
 from snakemake_scheduler_plugin_tilewright.placement.routing import LEDGER, Plan, plan_of, set_up
 from snakemake_scheduler_plugin_tilewright.placement.sizing import Durations
 from snakemake_scheduler_plugin_tilewright.runtime.granted import granted_cpus
-
 from tests.conftest import REPO
 from tests.support.placement_rules import Rules
 from tests.support.recorded import cluster_with, named_qos, queue_line

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from snakemake_scheduler_plugin_tilewright.placement.site import SiteError, read_site
 
 

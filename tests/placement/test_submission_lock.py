@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Claim
 from snakemake_scheduler_plugin_tilewright.placement.submission_lock import SubmissionLock
 

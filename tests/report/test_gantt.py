@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Shape
 from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger, read_ledger
@@ -26,7 +27,6 @@ from snakemake_scheduler_plugin_tilewright.report.runs import (
     mean_wait_s,
     use_of,
 )
-
 from tests.support.ledger_pages import page
 from tests.support.placement_rules import Rules
 from tests.support.recorded import cluster_with

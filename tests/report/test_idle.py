@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from snakemake_scheduler_plugin_tilewright.report.idle import HELD, ON_THE_WAY
 from snakemake_scheduler_plugin_tilewright.report.ledger import cluster_runs
 

@@ -8,11 +8,11 @@ from typing import get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from snakemake_scheduler_plugin_tilewright.placement.failures import find_cause
 from snakemake_scheduler_plugin_tilewright.runtime.cause import LogCause, cause_line, read_cause
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown
-
 from tests.support.recorded import cluster_with, details
 from tilewright.kernels.backend import DeviceError
 from tilewright.runtime.job import running

@@ -24,6 +24,7 @@ from snakemake_executor_plugin_slurm import Executor as SlurmExecutor  # type: i
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_scheduler_plugins.tests import DummyDAG
+
 from snakemake_scheduler_plugin_tilewright.placement import cluster
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
 from snakemake_scheduler_plugin_tilewright.runtime.snakemake_adapter import (
@@ -32,7 +33,6 @@ from snakemake_scheduler_plugin_tilewright.runtime.snakemake_adapter import (
     targets,
 )
 from snakemake_scheduler_plugin_tilewright.scheduler import Scheduler
-
 from tests.support.scribe import dispatched, run
 
 NEEDED = [(what, name) for what in adapter.NEEDED for name in adapter.NEEDED[what]]

@@ -8,8 +8,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
 
+from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
 from tests.support.scribe import dispatched, events, run
 
 HEAD = """

@@ -24,13 +24,13 @@ from snakemake_executor_plugin_slurm import Executor as SlurmExecutor  # type: i
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_scheduler_plugins.tests import DummyDAG, TestSchedulerBase
+
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
 from snakemake_scheduler_plugin_tilewright.placement import cluster
 from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger, read_ledger
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.run import Run
 from snakemake_scheduler_plugin_tilewright.scheduler import Scheduler, SchedulerSettings
-
 from tests.support.failing_slurm import RULES
 from tests.support.recorded import cluster_with
 from tests.support.scribe import dispatched, run

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from snakemake_scheduler_plugin_tilewright import stated as stated_module
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Fixed, Place, PlacementError, Shape
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
@@ -22,7 +23,6 @@ from snakemake_scheduler_plugin_tilewright.stated import (
     resources_at,
     stated_shape_of,
 )
-
 from tests.support.scribe import dispatched, events, run
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import (
     JOB_FIELDS,
     Cause,
@@ -20,7 +21,6 @@ from snakemake_scheduler_plugin_tilewright.slurm.jobs import (
 )
 from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_time_s
 from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE
-
 from tests.support.recorded import details
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown, run_command
-
 from tests.support.recorded import USE, Recorded, client
 
 

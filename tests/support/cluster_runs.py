@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
 
+from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
 from tests.conftest import REPO
 from tests.support.slurm_cluster import Cluster, Job, peak_use, wait_for
 

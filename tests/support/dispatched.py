@@ -9,7 +9,6 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Place
 from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
-
 from tests.support.placement_rules import CPU, GPU, Rules
 from tests.support.recorded import USE, Recorded, cluster_with, queue_line
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Shape
 from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
-
 from tests.support.placement_rules import Rules
 from tests.support.recorded import (
     PARTITIONS,

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import why_pending
-
 from tests.support.cluster_runs import ClusterRun
 from tests.support.slurm_cluster import Cluster, SlurmCommandError
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Kind, Shape, Task
-
 from tests.support.runs import Run
 
 

@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
-
 from tests.conftest import REPO
 
 EXECUTOR = """

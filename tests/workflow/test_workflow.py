@@ -13,8 +13,8 @@ import pytest
 import tifffile
 from numpy.typing import NDArray
 from scipy import ndimage
-from snakemake_scheduler_plugin_tilewright.runtime.run_state import read_state
 
+from snakemake_scheduler_plugin_tilewright.runtime.run_state import read_state
 from tests.conftest import REPO
 from tests.support.phantom_truth import PhantomTruth, mosaic_offset, read_truth
 from tests.support.runs import Run, digests, make_run

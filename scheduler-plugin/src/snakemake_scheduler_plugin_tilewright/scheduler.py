@@ -21,6 +21,7 @@ from snakemake_scheduler_plugin_tilewright.fit import first_fit
 from snakemake_scheduler_plugin_tilewright.local import LocalRun
 from snakemake_scheduler_plugin_tilewright.placement import cluster
 from snakemake_scheduler_plugin_tilewright.placement.cluster import SurveyError
+from snakemake_scheduler_plugin_tilewright.placement.first_look import first_look
 from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.preflight import before_run
 from snakemake_scheduler_plugin_tilewright.placement.routing import LEDGER, Plan, plan_of
@@ -71,6 +72,9 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             elif plan.gpus is not None:
                 self._run = LocalRun(self.dag, plan, self.logger)
             runs = adapter.is_main(self.dag) and not adapter.only_looks(adapter.command()[1:])
+            if runs and plan.cluster and not plan.described:
+                for line in first_look(plan.cluster.survey):
+                    self.logger.info(line)
             if runs and (plan.cluster or plan.described):
                 self._progress = Progress(self.dag, plan, self.logger)
                 adapter.hide_rounds(self.dag, self.logger)

@@ -17,7 +17,6 @@ from snakemake_scheduler_plugin_tilewright.commands.checks import (
     warning,
 )
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Task
-
 from tilewright.config.checks import (
     check_files,
     check_raw,

@@ -17,7 +17,6 @@ from snakemake_scheduler_plugin_tilewright.commands.checks import (
 )
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Task
 from snakemake_scheduler_plugin_tilewright.placement.sizing import Estimates
-
 from tilewright.devices.health import HealthError
 from tilewright.devices.lease_queue import LeaseRootError
 from tilewright.devices.slurm_grant import DeviceChoiceError, device_from_environment

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import tilewright
 from snakemake_scheduler_plugin_tilewright.commands.dag import DagError, read_command, read_dag
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Sizes, Task, job_of
-
-import tilewright
 from tilewright.config.experiment import Experiment, load_experiment, read_config
 
 

@@ -15,9 +15,9 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+
 from snakemake_scheduler_plugin_tilewright.commands.checks import count
 from snakemake_scheduler_plugin_tilewright.commands.plan_table import duration
-
 from tilewright.commands.dag import read_experiment
 from tilewright.config.checks import check_raw, data_sizes
 from tilewright.config.experiment import ConfigError

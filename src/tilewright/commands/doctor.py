@@ -16,7 +16,6 @@ from snakemake_scheduler_plugin_tilewright.placement import cluster
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Sizes, Task
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
-
 from tilewright.commands import check_machine
 from tilewright.commands.check_experiment import DiskNeed, check_config, check_space, missing_bytes
 from tilewright.commands.dag import find_snakefile, read_experiment, read_tasks

@@ -16,7 +16,6 @@ from snakemake_scheduler_plugin_tilewright.placement.cluster import SurveyError
 from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.placement.site import SiteError
-
 from tilewright.commands.check_experiment import disk_text, missing_bytes
 from tilewright.commands.dag import find_snakefile, read_experiment, read_tasks
 from tilewright.config.checks import data_sizes

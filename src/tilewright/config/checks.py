@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
-
 from tilewright.config.experiment import ConfigError, Experiment, Sample
 from tilewright.config.layout import Layout
 from tilewright.config.rules import BlockSizes, DataSize

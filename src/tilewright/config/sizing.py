@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
-
 from tilewright.config.rules import GPU_RULES, RULES, BlockSizes, Cost, DataSize, Rule
 
 _PYTHON_MB = 350  # interpreter with numpy, scipy and zarr imported, measured 290

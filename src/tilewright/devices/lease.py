@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
-
 from tilewright.devices.budget import MIB, RESERVE_B, LeaseClaim, Request, grants, leasable
 from tilewright.devices.evidence import Held, variables_set
 from tilewright.devices.health import HealthError

@@ -23,7 +23,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
-
 from tilewright.devices.budget import LeaseClaim, Request
 from tilewright.devices.evidence import Held
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Literal, cast, get_args
 
 from snakemake_scheduler_plugin_tilewright.runtime.granted import granted_gpus
-
 from tilewright.devices.budget import RESERVE_B, Request, leasable
 from tilewright.devices.evidence import Held
 from tilewright.devices.inventory import Snapshot

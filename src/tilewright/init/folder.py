@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
-
 from tilewright.init.metadata import Metadata, read_metadata
 from tilewright.init.recognise import Recognised, recognise
 from tilewright.init.tile_layout import TileLayout, find_layout

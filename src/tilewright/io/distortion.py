@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
-
 from tilewright.kernels.distortion import Distortion
 from tilewright.kernels.distortion_fit import DistortionFit
 

@@ -22,9 +22,9 @@ from typing import Any, cast
 
 import tifffile
 import yaml
-from snakemake_scheduler_plugin_tilewright.runtime.files import csv_text, write_whole
 from zarr.storage import LocalStore
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import csv_text, write_whole
 from tilewright.io.ome_zarr import open_image
 from tilewright.io.zarr_store import OmeZarrVersion, create_store, multiscales
 

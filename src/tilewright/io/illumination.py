@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tifffile
 from numpy.typing import NDArray
+
 from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing, write_whole
 
 #: ``offset_method`` of an offset that the tiles only bound, ``saturation_method`` of a camera that

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
-
 from tilewright.io.conventions import scan, stitched
 from tilewright.io.conventions.common import (
     RAW_DIR_FILE,

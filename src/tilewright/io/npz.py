@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
+
 from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
 
 

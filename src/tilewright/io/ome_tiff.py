@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 import tifffile
 from numpy.typing import NDArray
-from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
 from tilewright.io.ome_zarr import Image, open_image
 
 Compression = Literal["deflate", "zstd"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 
 Floats = NDArray[np.float64]

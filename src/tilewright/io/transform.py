@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import numpy as np
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from tilewright.io.npz import read_npz, write_npz
 from tilewright.kernels.warp import Transform
 

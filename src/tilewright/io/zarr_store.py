@@ -17,8 +17,9 @@ import numpy as np
 import zarr
 import zarr.codecs
 from numpy.typing import NDArray
-from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
 from zarr.core.sync import sync
+
+from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
 
 OmeZarrVersion = Literal["0.4", "0.5"]
 #: Key of the group's attributes that holds tilewright's own numbers.

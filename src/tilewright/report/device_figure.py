@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
+
 from snakemake_scheduler_plugin_tilewright.report.gantt import time_step
 from snakemake_scheduler_plugin_tilewright.report.palette import IDLE, pale
-
 from tilewright.report.device_use import DeviceJob, DeviceRun, idle_spans, stacked
 from tilewright.report.figures import new_figure
 from tilewright.report.rule_colours import PALETTE

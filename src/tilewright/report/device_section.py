@@ -11,7 +11,6 @@ from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import read_json_lines
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
-
 from tilewright.devices.evidence import CONTEXT_B
 from tilewright.report.device_figure import draw_devices
 from tilewright.report.device_use import (

@@ -19,8 +19,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
-from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
 from tilewright.io.mosaic import Mosaic
 from tilewright.io.ome_zarr import Image, open_image
 

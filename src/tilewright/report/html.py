@@ -10,10 +10,10 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+
 from snakemake_scheduler_plugin_tilewright.report.page import environment
 from snakemake_scheduler_plugin_tilewright.report.run_section import run_section
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
-
 from tilewright.config.rules import STAGES
 from tilewright.report.device_section import device_section
 from tilewright.report.figures import Rendering, embed_png, render

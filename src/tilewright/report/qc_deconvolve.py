@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
-from snakemake_scheduler_plugin_tilewright.report.palette import BLUE
 
+from snakemake_scheduler_plugin_tilewright.report.palette import BLUE
 from tilewright.io.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.artefacts import ringing
 from tilewright.kernels.backend import Backend, cpu_backend

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import tifffile
 from numpy.typing import NDArray
-from snakemake_scheduler_plugin_tilewright.report.palette import BLUE
 
+from snakemake_scheduler_plugin_tilewright.report.palette import BLUE
 from tilewright.io.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.metrics import focus_score

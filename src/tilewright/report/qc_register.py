@@ -11,8 +11,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from scipy import ndimage
-from snakemake_scheduler_plugin_tilewright.report.palette import ORANGE, RED
 
+from snakemake_scheduler_plugin_tilewright.report.palette import ORANGE, RED
 from tilewright.io.mosaic import Mosaic, open_mosaic
 from tilewright.io.transform import read_transform
 from tilewright.kernels.backend import Backend, cpu_backend

@@ -11,8 +11,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from numpy.typing import NDArray
-from snakemake_scheduler_plugin_tilewright.report.palette import BLUE, GREY, RED
 
+from snakemake_scheduler_plugin_tilewright.report.palette import BLUE, GREY, RED
 from tilewright.io.distortion import read_distortion_numbers
 from tilewright.io.positions import Edges, Positions, read_edges, read_positions
 from tilewright.io.tiles import left_out_tiles

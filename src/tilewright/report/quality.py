@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from tilewright.config.rules import STAGES
 from tilewright.io.npz import write_npz
 from tilewright.report.verdict import Item, Subject, resolve_thresholds, worst

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 from snakemake_scheduler_plugin_tilewright.report.palette import COLOURS, Palette, pale
-
 from tilewright.config.rules import QUALITY_RULES, RULES
 
 _OTHERS = {"qc_cycle": "#52616f", "report": "#4a4f57", "summary": "#767c86", "verdict": "#a3a9b2"}

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import csv_text, write_whole
-
 from tilewright.report.quality import judge_again, read_quality
 from tilewright.report.verdict import Item, worst
 

@@ -11,9 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.runtime.cause import cause_line
 from threadpoolctl import threadpool_limits
 
+from snakemake_scheduler_plugin_tilewright.runtime.cause import cause_line
 from tilewright.devices.lease import WAIT_EXIT_CODE, LeaseTimeoutError
 from tilewright.kernels.backend import Backend, DeviceError, cpu_backend
 

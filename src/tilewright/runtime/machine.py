@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
-
 from tilewright.config.experiment import ConfigError
 from tilewright.config.rules import GPU_RULES
 from tilewright.config.settings import Settings

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
 from tqdm import tqdm
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
 from tilewright.io.mosaic import Mosaic, open_mosaic
 from tilewright.io.ome_tiff import Compression, write_ome_tiff
 from tilewright.io.ome_zarr import create_image

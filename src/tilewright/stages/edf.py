@@ -16,9 +16,9 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import tifffile
 from numpy.typing import NDArray
-from snakemake_scheduler_plugin_tilewright.runtime.files import scratch_beside, whole_or_nothing
 from tqdm import tqdm
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import scratch_beside, whole_or_nothing
 from tilewright.io.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.io.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend

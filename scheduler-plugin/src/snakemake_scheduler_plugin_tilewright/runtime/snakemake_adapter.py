@@ -115,7 +115,7 @@ def check(what: str, thing: Any) -> None:
 
         raise AdapterError(
             f"Snakemake {snakemake.__version__} has no {what}.{absent[0]}, which placement needs; "
-            "install a version that tilewright's pyproject.toml names, or run with "
+            "install one that snakemake-scheduler-plugin-tilewright asks for, or run with "
             "--scheduler greedy"
         )
 
@@ -169,14 +169,19 @@ def as_dry_run(argv: Sequence[str]) -> Iterator[None]:
 def dag_of_command(api: Any, given: Any) -> Any:
     """Return the DAG of a command's options, as ``snakemake.cli.args_to_api`` would build it.
 
-    Takes no lock and runs nothing. Uses ``WorkflowApi._workflow``.
+    Takes no lock and runs nothing. Uses ``WorkflowApi._workflow``, ``workflow._executor_plugin``,
+    without which all jobs are local, and ``workflow.group_settings``.
     """
     from snakemake.cli import parse_config
     from snakemake.settings import types
+    from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
+    # cores bound the threads of a job, on a cluster too where they are given
+    cores = given.cores or (None if given.executor == "slurm" else 1)
     workflow = api.workflow(
         types.ResourceSettings(
-            cores=1, max_threads=given.max_threads, resources=given.resources,
+            cores=cores, nodes=given.jobs or 1, max_threads=given.max_threads,
+            resources=given.resources,
             overwrite_threads=given.set_threads, overwrite_scatter=given.set_scatter,
             overwrite_resources=given.set_resources, default_resources=given.default_resources,
         ),
@@ -187,6 +192,12 @@ def dag_of_command(api: Any, given: Any) -> Any:
         snakefile=given.snakefile,
         workdir=given.directory,
     )  # fmt: skip
+    if given.executor:
+        plugin = ExecutorPluginRegistry().get_plugin(given.executor)
+        workflow._workflow._executor_plugin = plugin
+    workflow._workflow.group_settings = types.GroupSettings(
+        group_components=given.group_components, overwrite_groups=given.groups
+    )
     dag = workflow.dag(
         types.DAGSettings(
             targets=frozenset(given.targets), batch=given.batch, forcetargets=given.force,
