@@ -321,7 +321,7 @@ def test_what_lacks_something_is_refused_with_its_name(what: str, name: str) -> 
         adapter.check(what, thing_without(what, name))
     assert str(caught.value) == (
         f"Snakemake {snakemake.__version__} has no {what}.{name}, which placement needs; install "
-        "a version that tilewright's pyproject.toml names, or run with --scheduler greedy"
+        "a version that this scheduler asks for, or run with --scheduler greedy"
     )
 
 

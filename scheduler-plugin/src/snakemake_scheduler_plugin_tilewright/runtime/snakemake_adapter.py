@@ -115,7 +115,7 @@ def check(what: str, thing: Any) -> None:
 
         raise AdapterError(
             f"Snakemake {snakemake.__version__} has no {what}.{absent[0]}, which placement needs; "
-            "install one that snakemake-scheduler-plugin-tilewright asks for, or run with "
+            "install a version that this scheduler asks for, or run with "
             "--scheduler greedy"
         )
 
