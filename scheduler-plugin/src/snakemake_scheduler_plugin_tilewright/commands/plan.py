@@ -92,7 +92,7 @@ def read_workflow(
     with adapter.as_dry_run(argv):  # the Snakefile may ask which command it is
         given = read_command(options)
         found = cluster.of_command(argv, site) if slurm else None
-        given.executor = "slurm" if slurm else "local"
+        given.executor = "slurm"  # under the local executor nothing is placed
         dag = read_dag(given)
         plan = plan_of(adapter.resource_functions(dag)) or Plan(cluster=found)
         tasks = [Task(job) for job in Units(dag, plan).take(dag.needrun_jobs())]

@@ -123,7 +123,7 @@ def _print_here(here: Here, console: Console) -> None:
 def _table(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Table:
     table = Table(pad_edge=False)
     for k, name in enumerate(head):
-        table.add_column(name, justify="right" if k else "left", no_wrap=not k)
+        table.add_column(name, justify="right" if k else "left", no_wrap=k > 0, overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table

@@ -170,7 +170,8 @@ def dag_of_command(api: Any, given: Any) -> Any:
     """Return the DAG of a command's options, as ``snakemake.cli.args_to_api`` would build it.
 
     Takes no lock and runs nothing. Uses ``WorkflowApi._workflow``, ``workflow._executor_plugin``,
-    without which all jobs are local, and ``workflow.group_settings``.
+    without which all jobs are local, ``workflow.execution_settings``,
+    ``workflow.group_settings`` and ``dag.postprocess``.
     """
     from snakemake.cli import parse_config
     from snakemake.settings import types
@@ -192,10 +193,11 @@ def dag_of_command(api: Any, given: Any) -> Any:
         snakefile=given.snakefile,
         workdir=given.directory,
     )  # fmt: skip
+    internal = workflow._workflow
     if given.executor:
-        plugin = ExecutorPluginRegistry().get_plugin(given.executor)
-        workflow._workflow._executor_plugin = plugin
-    workflow._workflow.group_settings = types.GroupSettings(
+        internal._executor_plugin = ExecutorPluginRegistry().get_plugin(given.executor)
+    internal.execution_settings = types.ExecutionSettings()
+    internal.group_settings = types.GroupSettings(
         group_components=given.group_components, overwrite_groups=given.groups
     )
     dag = workflow.dag(
@@ -207,7 +209,9 @@ def dag_of_command(api: Any, given: Any) -> Any:
         )
     )  # fmt: skip
     dag.printrulegraph()  # the shortest of the calls that build it
-    return workflow._workflow.dag
+    # what is not to run leaves it, and groups are made
+    internal.async_run(internal.dag.postprocess(update_needrun=False, check_initial=True))
+    return internal.dag
 
 
 def only_looks(argv: Sequence[str]) -> bool:
