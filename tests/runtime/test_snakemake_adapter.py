@@ -27,7 +27,8 @@ from snakemake_interface_scheduler_plugins.tests import DummyDAG
 
 from snakemake_scheduler_plugin_tilewright.placement import cluster
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
-from snakemake_scheduler_plugin_tilewright.runtime.snakemake_adapter import (
+from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import (
+    LOOKING,
     beside_profile,
     only_looks,
     targets,
@@ -184,7 +185,7 @@ def test_snakemakes_command_line_has(name: str) -> None:
     assert callable(getattr(snakemake.cli, name, None))
 
 
-@pytest.mark.parametrize("name", adapter._LOOKING)
+@pytest.mark.parametrize("name", LOOKING)
 def test_snakemakes_parser_knows(name: str) -> None:
     given, _ = snakemake.cli.get_argument_parser().parse_known_args([])
     assert hasattr(given, name)

@@ -16,6 +16,7 @@ from tilewright.config.experiment import (
 from tilewright.config.layout import Layout
 from tilewright.config.rules import QUALITY_RULES, STAGES
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter
+from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
 from tilewright.runtime.machine import (
     device_kinds,
     healthy_gpus,
@@ -46,7 +47,7 @@ try:
     # Jobs trust the manifests that the main process checked: raw files are looked at once.
     if workflow.is_main_process:
         check_targets(
-            experiment, snakemake_adapter.targets(snakemake_adapter.command()[1:])
+            experiment, snakemake_command.targets(snakemake_command.command()[1:])
         )
         check_thresholds(experiment)
         check_results(experiment)

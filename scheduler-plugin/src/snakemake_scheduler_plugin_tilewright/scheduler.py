@@ -29,6 +29,7 @@ from snakemake_scheduler_plugin_tilewright.placement.site import SiteError
 from snakemake_scheduler_plugin_tilewright.progress import Progress
 from snakemake_scheduler_plugin_tilewright.run import Run
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
+from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command as command_line
 from snakemake_scheduler_plugin_tilewright.runtime.scratch import refused_folders
 
 #: Rounds that may fail, 5 s apart, before the greedy scheduler sends all that is ready.
@@ -41,7 +42,9 @@ class SchedulerSettings(SchedulerSettingsBase):  # type: ignore[misc]
     """No settings; Snakemake asks for them before it writes anything itself."""
 
     def __post_init__(self) -> None:
-        if adapter.does_a_job(adapter.command()):  # the coordinator's TMPDIR may not be on a node
+        if command_line.does_a_job(
+            command_line.command()
+        ):  # the coordinator's TMPDIR may not be on a node
             return
         for sentence in refused_folders():
             raise WorkflowError(sentence)
@@ -71,7 +74,9 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
                 self._run = Run(self.dag, plan.cluster, plan, self.logger)
             elif plan.gpus is not None:
                 self._run = LocalRun(self.dag, plan, self.logger)
-            runs = adapter.is_main(self.dag) and not adapter.only_looks(adapter.command()[1:])
+            runs = adapter.is_main(self.dag) and not command_line.only_looks(
+                command_line.command()[1:]
+            )
             if runs and plan.cluster and not plan.described:
                 for line in first_look(plan.cluster.survey):
                     self.logger.info(line)
@@ -85,7 +90,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         """Return a plan for a workflow that never heard of placement, None without Slurm."""
         if adapter.executor(self.dag) != "slurm":
             return None
-        argv = adapter.command()
+        argv = command_line.command()
         found = cluster.of_command(argv)
         before_run(found, argv, has_lock=True)
         plan = Plan(cluster=found, ledger=LEDGER)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.commands.checks import Check, ok, problem, version_of
 from snakemake_scheduler_plugin_tilewright.runtime.scratch import refused_folders
-from snakemake_scheduler_plugin_tilewright.runtime.snakemake_adapter import is_locked
+from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import is_locked
 
 _OWN = "snakemake-scheduler-plugin-tilewright"
 

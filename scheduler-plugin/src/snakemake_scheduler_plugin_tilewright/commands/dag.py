@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
+from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
 
 
 class DagError(RuntimeError):
@@ -25,7 +25,7 @@ def read_command(options: Sequence[str]) -> Any:
     """
     with contextlib.redirect_stderr(io.StringIO()) as said:
         try:
-            return adapter.parsed(options)
+            return snakemake_command.parsed(options)
         except SystemExit as error:
             words = said.getvalue().strip().splitlines() or [str(error)]
     raise DagError(words[-1])
@@ -56,7 +56,7 @@ def read_dag(given: Any, targets_are: str = "") -> Any:
     )
     try:
         with SnakemakeApi(silent) as api, contextlib.redirect_stdout(io.StringIO()):
-            return adapter.dag_of_command(api, given)
+            return snakemake_command.dag_of_command(api, given)
     except MissingRuleException as error:
         what = str(error).partition(" (")[0].lower()
         raise DagError(f"there is {what}{targets_are}") from None

@@ -17,6 +17,7 @@ from snakemake_scheduler_plugin_tilewright.placement.preview import Preview, pre
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan, plan_of
 from snakemake_scheduler_plugin_tilewright.placement.sizing import Durations, Estimates
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
+from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob, stale_jobs
 from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
 from snakemake_scheduler_plugin_tilewright.units import Units
@@ -89,7 +90,7 @@ def read_workflow(
     Jobs that run beside the coordinator are not placed. See :func:`plan_workflow`.
     """
     argv = ["snakemake", *options]
-    with adapter.as_dry_run(argv):  # the Snakefile may ask which command it is
+    with snakemake_command.as_dry_run(argv):  # the Snakefile may ask which command it is
         given = read_command(options)
         found = cluster.of_command(argv, site) if slurm else None
         given.executor = "slurm"  # under the local executor nothing is placed

@@ -29,7 +29,7 @@ from snakemake_scheduler_plugin_tilewright.placement.limits import (
     unknown_use,
 )
 from snakemake_scheduler_plugin_tilewright.placement.site import Site, SiteError, read_site
-from snakemake_scheduler_plugin_tilewright.runtime.snakemake_adapter import beside_profile, command
+from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import beside_profile, command
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
     NO_ACCOUNT,
     Account,

@@ -23,7 +23,7 @@ from snakemake_scheduler_plugin_tilewright.placement.limits import (
     too_big,
 )
 from snakemake_scheduler_plugin_tilewright.placement.sizing import Estimates
-from snakemake_scheduler_plugin_tilewright.runtime.snakemake_adapter import (
+from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import (
     is_locked,
     only_looks,
     unlocks,

@@ -40,11 +40,8 @@ from snakemake_scheduler_plugin_tilewright.placement.sizing import (
 )
 from snakemake_scheduler_plugin_tilewright.runtime.cause import failed_since
 from snakemake_scheduler_plugin_tilewright.runtime.granted import granted_cpus, granted_gpus
-from snakemake_scheduler_plugin_tilewright.runtime.snakemake_adapter import (
-    command,
-    other_scheduler,
-    remember_parameters,
-)
+from snakemake_scheduler_plugin_tilewright.runtime.snakemake_adapter import remember_parameters
+from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import command, other_scheduler
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
 
 #: Where decisions are written, below the working directory, unless the workflow says otherwise.
