@@ -193,13 +193,12 @@ class Run:
 
     def _settle(self, ready: dict[str, Any]) -> None:
         """Note which of the jobs that were sent have ended; those given up leave ``ready``."""
+        self._note_ends()
         for name, task in self.dispatcher.tasks.items():
             if task.place is None:
                 continue
             job = self.jobs[name]
-            if adapter.finished(self.dag, job):
-                self.dispatcher.done(name)
-            elif name in ready or adapter.failed(self.dag, job):
+            if name in ready or adapter.failed(self.dag, job):
                 found = self.dispatcher.failed(name)
                 why = task.past.causes[-1] if task.past.causes else "it was moved"
                 self.logger.info(f"{name} ended early ({why}) and {found.next}")
@@ -208,6 +207,14 @@ class Run:
                 elif found.give_up and name in ready:
                     adapter.give_up(self.dag, job)
                     del ready[name]
+
+    def _note_ends(self) -> None:
+        """Note which of the jobs that were sent have finished."""
+        sent = [name for name, task in list(self.dispatcher.tasks.items()) if task.place]
+        ended = [name for name in sent if adapter.finished(self.dag, self.jobs[name])]
+        known_s = self.dispatcher.clock()
+        for name in ended:
+            self.dispatcher.done(name, known_s)
 
     def close(self) -> None:
         """Write how the last jobs ended, and stop looking after pending ones."""
@@ -223,9 +230,7 @@ class Run:
                 self.logger.exception("looking after pending jobs failed; it is tried again")
 
     def _tend_once(self) -> None:
-        for name, task in list(self.dispatcher.tasks.items()):
-            if task.place is not None and adapter.finished(self.dag, self.jobs[name]):
-                self.dispatcher.done(name)  # else the ledger has it with the next round
+        self._note_ends()  # else the ledger has them with the next round
 
         def movable(name: str) -> bool:
             return bool(adapter.has_tries(self.jobs[name]))

@@ -258,13 +258,21 @@ class Dispatcher:
             self.plan.table.pop(name, None)
             self.ledger.write("withdraw", job=name, reason="another limit of Snakemake is reached")
 
-    def done(self, name: str) -> None:
-        """Note that a job finished, and learn from its duration."""
+    def done(self, name: str, known_s: float = math.inf) -> None:
+        """Note that a job finished, and learn from its duration.
+
+        Parameters
+        ----------
+        name : str
+        known_s : float
+            When it was known to have ended: what the queue has not said of it since is not asked
+            again. Of 50 jobs that ended at once each would cost a call where Slurm forgets them.
+        """
         with self.lock:
             task = self.tasks[name]
             if task.place is None:
                 return
-            place, seen = task.place, self._seen(task)
+            place, seen = task.place, self._seen(task, known_s)
             start_s, end_s = (seen.start_s, seen.end_s) if seen else (None, None)
             if start_s and end_s and seen and seen.state == "COMPLETED":
                 self.plan.estimates.durations.learn(
@@ -316,12 +324,13 @@ class Dispatcher:
             task.place, task.seen = None, None
             return found
 
-    def _seen(self, task: Task) -> SlurmJob | None:
+    def _seen(self, task: Task, known_s: float = math.inf) -> SlurmJob | None:
         """Return what the queue says of a job that ended."""
         queue = self.cluster.queue()
         if not isinstance(queue, Unknown):
             observe([task], queue, self.workdir)
-            if task.seen is None or task.seen.active:
+            old = self.cluster.client.queue_asked_s() < known_s
+            if old and (task.seen is None or task.seen.active):
                 self.cluster.client.forget()
                 queue = self.cluster.queue()
                 if not isinstance(queue, Unknown):
