@@ -239,7 +239,7 @@ def test_jobs_too_large_for_any_account_or_this_machine(tmp_path: Path) -> None:
     found = check_fit(cluster, tasks_of(1), large)
     assert found.state == "problem"
     assert "it asks for cpu=200 and account clive has 104" in found.text
-    assert found.fix.startswith("Lower resources.stitch in the config")
+    assert found.fix.startswith("Lower the resources of rule stitch")
     assert check_fit(cluster, tasks_of(1), Plan(TenMinutes()).estimates).state == "ok"
     assert check_memory(tasks_of(1), large).state == "ok"
 

@@ -85,7 +85,7 @@ def test_a_job_that_would_pend_for_ever_is_refused_with_its_figures(cluster: Clu
     assert str(caught.value) == (
         "rule_work_wildcards_a would pend for ever: it asks for cpu=8 and account a has 4; "
         "it asks for mem=180 and account b has 40; it asks for mem=48 and account b has 40. "
-        "Lower resources.work in the config, or use an account that has more"
+        "Lower the resources of rule work, or use an account that has more"
     )
     with pytest.raises(PlacementError, match="asks for cpu=9 and account a has 8"):
         check(cluster, [task(fixed=Fixed(cpus=9))], [account("a", limit={"cpu": 8})])

@@ -118,9 +118,13 @@ def gpu_type_of(resources: Mapping[str, Any]) -> str:
     --------
     >>> gpu_type_of({"gpu_model": "a100"}), gpu_type_of({"gres": "gpu:h100:2"}), gpu_type_of({})
     ('a100', 'h100', '')
+    >>> gpu_type_of({"slurm_extra": "--gpus-per-node=a100:1"}), gpu_type_of({"slurm_extra": "-G 2"})
+    ('a100', '')
     """
     text = f"{resources.get('gres') or ''} {resources.get('slurm_extra') or ''}"
-    named = re.search(r"gpu:([A-Za-z][\w.-]*)|(?:--gpus|-G)[= ]([A-Za-z][\w.-]*):", text)
+    named = re.search(
+        r"gpu:([A-Za-z][\w.-]*)|(?:--gpus(?:-per-(?:node|task))?[= ]|-G ?)([A-Za-z][\w.-]*):", text
+    )
     found = resources.get("gpu_model") or (named and (named[1] or named[2])) or ""
     return str(found)
 

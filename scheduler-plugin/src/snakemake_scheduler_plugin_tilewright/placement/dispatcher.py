@@ -386,10 +386,11 @@ class Dispatcher:
         of all that ended (what follows goes first), and no GPU node has failed.
         """
         tasks, client = self.tasks.values(), self.cluster.client
-        if not self.cluster.site.restart_on_gpu or not any(task.runs for task in tasks):
+        if not self.cluster.site.restart_on_gpu:
             return []
         with self.lock, self.submissions.alone() as alone:
-            if not alone:  # another run may stop a job for the same GPU
+            # else another run may stop a job for the same GPU
+            if not alone or not any(task.runs for task in tasks):
                 return []
             stopped: list[Task] = []
             capacity = self.capacity()  # with it the tasks' states are new

@@ -225,5 +225,5 @@ def check_sizes(tasks: Iterable[Task], capacity: Capacity, estimates: Estimates)
         if all(reasons):
             raise PlacementError(
                 f"{job.name} would pend for ever: {'; '.join(dict.fromkeys(reasons))}. Lower "
-                f"resources.{job.rule} in the config, or use an account that has more"
+                f"the resources of rule {job.rule}, or use an account that has more"
             )

@@ -76,7 +76,8 @@ def parse_nodes(text: str) -> list[Node]:
     """Return the records of ``scontrol -o show node``; other lines are left out."""
     found = []
     for line in text.splitlines():
-        pairs = dict(re.findall(r"(\S+?)=(\S*)", line))
+        # the first of each name: what people write comes last, as in Reason=see State=DOWN
+        pairs = dict(reversed(re.findall(r"(?<!\S)(\S+?)=(\S*)", line)))
         if not pairs.get("NodeName") or "CfgTRES" not in pairs:
             continue
         total, used = parse_tres(pairs["CfgTRES"]), parse_tres(pairs.get("AllocTRES", ""))
