@@ -194,9 +194,8 @@ class Run:
     def _settle(self, ready: dict[str, Any]) -> None:
         """Note which of the jobs that were sent have ended; those given up leave ``ready``."""
         self._note_ends()
-        for name, task in self.dispatcher.tasks.items():
-            if task.place is None:
-                continue
+        for task in [one for one in self.dispatcher.tasks.values() if one.place is not None]:
+            name = task.job.name
             job = self.jobs[name]
             if name in ready or adapter.failed(self.dag, job):
                 found = self.dispatcher.failed(name)
@@ -210,7 +209,8 @@ class Run:
 
     def _note_ends(self) -> None:
         """Note which of the jobs that were sent have finished."""
-        sent = [name for name, task in list(self.dispatcher.tasks.items()) if task.place]
+        tasks = list(self.dispatcher.tasks.values())  # the other thread may add some
+        sent = [task.job.name for task in tasks if task.place is not None]
         ended = [name for name in sent if adapter.finished(self.dag, self.jobs[name])]
         known_s = self.dispatcher.clock()
         for name in ended:

@@ -307,6 +307,8 @@ def observe(tasks: Iterable[Task], queue: Iterable[SlurmJob], workdir: str) -> N
         if job.workdir == workdir and (job.comment not in last or job.id > last[job.comment].id):
             last[job.comment] = job
     for task in tasks:
-        found = last.get(task.name)
-        if task.place is not None and found is not None and found.id > task.after_id:
+        if task.place is None:
+            continue
+        found = last.get(task.job.name)
+        if found is not None and found.id > task.after_id:
             task.seen = found
