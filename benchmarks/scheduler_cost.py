@@ -52,7 +52,7 @@ rule all:
     input: expand("out/{{i}}", i=range({jobs}))
 rule work:
     output: "out/{{i}}"
-    resources: mem_mb=100, runtime=5
+    resources: mem_mb=1000, runtime=5
     shell: "sleep 1; touch {{output}}"
 """
 #: In place of the Slurm executor, first on the path of modules: each job has ended when it starts.
