@@ -310,8 +310,8 @@ def test_ome_xml_of_zero_is_not_known() -> None:
     [
         ({"pixel_um": 0.5, "z_step_um": 1.5}, None),
         ({"pixel_um": 0.505}, None),
-        ({"pixel_um": 0.377}, r"give PhysicalSizeX 0.5 µm, but acquisition.pixel_um is 0.377"),
-        ({"z_step_um": 1.0}, r"give PhysicalSizeZ 1.5 µm, but acquisition.z_step_um is 1;"),
+        ({"pixel_um": 0.377}, r"give a pixel along x of 0.5 µm, but acquisition.pixel_um is 0.377"),
+        ({"z_step_um": 1.0}, r"give a z-step of 1.5 µm, but acquisition.z_step_um is 1;"),
     ],
 )
 def test_sizes_of_the_files_are_compared(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from tilewright.io.conventions.common import RawDataError, cycle_folders
+from tilewright.io.conventions.common import RawDataError, cycle_folders, positive
 from tilewright.io.conventions.described import LocatedImage, number_cycles
 from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane, elements_named
 
@@ -129,8 +129,8 @@ def _channel(plane: _Fields) -> OmeChannel:
 
 
 def _scaled(plane: _Fields, key: str, scale: float) -> float | None:
-    value = float(plane.get(key) or 0)
-    return round(value * scale, 9) if value > 0 else None
+    value = positive(plane.get(key))
+    return round(value * scale, 9) if value else None
 
 
 def _numbers(key: tuple[str, ...]) -> tuple[int, ...]:

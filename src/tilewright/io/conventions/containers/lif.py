@@ -6,7 +6,6 @@ without tiles (overviews, merged scans) are passed over where tile scans are the
 
 from __future__ import annotations
 
-import re
 import weakref
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 from liffile import LifFile, LifImage
 from numpy.typing import NDArray
 
-from tilewright.io.conventions.common import RawDataError, clean_token
+from tilewright.io.conventions.common import RawDataError, clean_token, positive
 from tilewright.io.conventions.containers import Contents
 from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane
 
@@ -124,20 +123,15 @@ def _channels(scan: Any) -> list[OmeChannel]:
 
 def _camera_channel(element: ElementTree.Element) -> OmeChannel:
     name = element.get("UserDefName") or element.get("FluoCubeName") or None
-    exposure_s = _number(element, "ExposureTime")
+    exposure_s = positive(element.get("ExposureTime"))
     return OmeChannel(
-        name, _number(element, "EmissionWavelength"), exposure_s * 1000 if exposure_s else None
+        name,
+        positive(element.get("EmissionWavelength"), "nm"),
+        exposure_s * 1000 if exposure_s else None,
     )
 
 
 def _objective(scan: Any, name: str) -> float | None:
     """Return a number of the hardware settings, None where no element tells it."""
-    found = (_number(element, name) for element in scan.xml_element.iter())
+    found = (positive(element.get(name)) for element in scan.xml_element.iter())
     return next((value for value in found if value), None)
-
-
-def _number(element: ElementTree.Element, name: str) -> float | None:
-    """Return a positive number at the start of an attribute, such as of "461 nm"."""
-    match = re.match(r"\s*([0-9.]+(?:[eE][-+]?[0-9]+)?)", element.get(name, ""))
-    value = float(match[1]) if match and match[1].strip(".") else 0.0
-    return value or None
