@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 
 from tests.support.microscope_files import WRITERS, Specimen
 from tilewright.commands.dag import read_experiment
@@ -147,6 +149,31 @@ def test_mixed_folders_are_told(tmp_path: Path, specimen: Specimen) -> None:
     WRITERS["lif"](tmp_path / "raw", 2, specimen)
     with pytest.raises(RawDataError, match=r"holds \.lif and \.nd2 files"):
         create_experiment(tmp_path / "raw", tmp_path / "out2")
+
+
+def test_a_site_without_position_is_named(tmp_path: Path, specimen: Specimen) -> None:
+    WRITERS["imagexpress"](tmp_path, 1, specimen)
+    path = next(tmp_path.rglob("ZStep_1/plate_B02_s3_w1*.tif"))
+    tifffile.imwrite(path, np.zeros((48, 56), np.uint16))
+    with pytest.raises(RawDataError, match=r"_s3_w1.* tells no stage position .* copy it again"):
+        scan("imagexpress", tmp_path)
+
+
+def test_a_wavelength_keeps_its_number(tmp_path: Path, specimen: Specimen) -> None:
+    """And what the microscope knows of it, also where an earlier one is not there."""
+    WRITERS["imagexpress"](tmp_path / "raw", 1, specimen)
+    for path in (tmp_path / "raw").rglob("*_w1*.tif"):
+        path.unlink()
+    assert {plane.channel for plane in scan("imagexpress", tmp_path / "raw")} == {"2"}
+    result = create_experiment(tmp_path / "raw", tmp_path / "out")
+    assert "1,2,CD8,519,50\n" in result.markers.read_text()
+
+
+def test_uncalibrated_sites_are_known_by_number(tmp_path: Path, specimen: Specimen) -> None:
+    WRITERS["imagexpress"](tmp_path, 1, replace(specimen, pixel_um=0.0))
+    planes = scan("imagexpress", tmp_path)
+    assert {plane.tile for plane in planes} == set(range(1, 7))
+    assert {plane.y_px for plane in planes} == {None}
 
 
 def test_a_field_of_an_index_that_lacks_a_channel(tmp_path: Path, specimen: Specimen) -> None:

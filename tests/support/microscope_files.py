@@ -1,7 +1,7 @@
 """One specimen in the formats of microscopes, written as their software writes it.
 
-CZI by ZEISS' own library and NDTiff by Micro-Manager's; ND2, LIF, Harmony's index and OME
-companion files by hand to their published layouts.
+CZI by ZEISS' own library and NDTiff by Micro-Manager's; ND2, LIF, Harmony's index, OME companion
+files and MetaXpress's TIFFs by hand to their published layouts.
 """
 
 from __future__ import annotations
@@ -204,6 +204,37 @@ def write_macsima(raw: Path, cycle: int, specimen: Specimen) -> None:
             tifffile.imwrite(folder / name, counts, metadata=None, description=xml.encode())
 
 
+def write_imagexpress(raw: Path, cycle: int, specimen: Specimen) -> None:
+    """MetaXpress's names in its own folders, with a projection; PlaneInfo tells the rest."""
+    um = specimen.step_px * specimen.pixel_um
+    for tile, (row, col), channel, z, plane in specimen.planes():
+        told = {
+            "spatial-calibration-state": ("bool", "on"),
+            "spatial-calibration-x": ("float", specimen.pixel_um),
+            "spatial-calibration-y": ("float", specimen.pixel_um),
+            "spatial-calibration-units": ("string", "um"),
+            "stage-position-x": ("float", 68300 + col * um),
+            "stage-position-y": ("float", 27625.5 + row * um),
+            "z-position": ("float", 9319.5 + z * specimen.z_step_um),
+            "wavelength": ("float", f"{specimen.emission_nm[channel]:g}"),
+            "_IllumSetting_": ("string", specimen.names[channel]),
+            "_MagNA_": ("float", specimen.aperture),
+            "_MagRI_": ("float", 1),
+            "Exposure Time": ("string", f"{specimen.exposure_ms:g} ms"),
+        }
+        props = "".join(
+            f'<prop id="{key}" type="{kind}" value="{value}"/>'
+            for key, (kind, value) in told.items()
+        )
+        xml = f"<MetaData><PlaneInfo>{props}</PlaneInfo></MetaData>"
+        name = f"plate_B02_s{tile + 1}_w{channel + 1}0A1B2C3D-0123-4567-89AB-0123456789AB.tif"
+        for step in (f"ZStep_{z + 1}/", *([""] if z == 0 else [])):
+            path = raw / f"cycle{cycle}/2024-04-22/1697/TimePoint_1/{step}{name}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            options = {"metadata": None, "software": "MetaSeries", "description": xml}
+            tifffile.imwrite(path, plane, **options)
+
+
 def write_lif(raw: Path, cycle: int, specimen: Specimen) -> None:
     """LAS X's container: an XML header, then a block of memory per image."""
     raw.mkdir(parents=True, exist_ok=True)
@@ -360,4 +391,5 @@ WRITERS = {
     "ndtiff": write_ndtiff,
     "ome_tiff": write_companion,
     "macsima": write_macsima,
+    "imagexpress": write_imagexpress,
 }

@@ -250,7 +250,7 @@ def infer_pattern(paths: list[str]) -> str | None:
     numbers = [re.findall(r"\d+", path) for path in paths if _form(path) == form]
     columns = list(zip(*numbers, strict=True))
     fields = _fields(pieces, columns)
-    if fields is None:
+    if fields is None or (len(paths) > 1 and not any(fields)):
         return None
     middle = [
         f"{{{field}}}" if field else column[0]

@@ -249,8 +249,11 @@ def select_region(
     return [plane for plane in planes if plane.region == region]
 
 
-def walk_images(folder: str, depth: int = 3) -> Iterator[str]:
-    """Yield the paths of all images at most ``depth`` folders below ``folder``."""
+def walk_images(folder: str, depth: int = 5) -> Iterator[str]:
+    """Yield the paths of all images at most ``depth`` folders below ``folder``.
+
+    Deepest lie MetaXpress's, below cycle, date, number, time point and z-step.
+    """
     folders, images = list_folder(folder)
     for name in images:
         yield f"{folder}/{name}"

@@ -100,7 +100,7 @@ def place(located: Sequence[LocatedImage], options: ScanOptions) -> list[RawPlan
 
 
 def _plane_path(path: str, file: str | None) -> str:
-    return path if file is None else str(Path(path).with_name(file))
+    return path if file is None else str(Path(path).parent / file)
 
 
 def _channels_are_named(located: Sequence[LocatedImage]) -> bool:
