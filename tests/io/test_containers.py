@@ -60,7 +60,12 @@ def test_every_plane_at_its_place(tmp_path: Path, specimen: Specimen, convention
 
 #: What a writer cannot tell: ZEISS' library writes no optics, NDTiff has no field for them.
 UNTOLD = {"czi": {"emission", "exposure", "aperture"}, "ndtiff": {"emission", "aperture"}}
-UNTOLD |= {"macsima": {"z", "aperture"}, "nd2": {"exposure"}, "ome_tiff": {"aperture"}}
+UNTOLD |= {
+    "cv8000": {"aperture"},
+    "macsima": {"z", "aperture"},
+    "nd2": {"exposure"},
+    "ome_tiff": {"aperture"},
+}
 
 
 @pytest.mark.parametrize("convention", WRITERS)
@@ -149,6 +154,43 @@ def test_mixed_folders_are_told(tmp_path: Path, specimen: Specimen) -> None:
     WRITERS["lif"](tmp_path / "raw", 2, specimen)
     with pytest.raises(RawDataError, match=r"holds \.lif and \.nd2 files"):
         create_experiment(tmp_path / "raw", tmp_path / "out2")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        (
+            "Data.mlf",
+            '"2" bts:TimePoint="1" bts:FieldIndex="2"',
+            None,
+            "row 2, column 3 has several",
+        ),
+        ("Data.mlf", 'bts:FieldIndex="2"', "", r"KeyError\('FieldIndex'\)"),
+        ("Data.mlf", ">plate_B03", ">other", "none of the planes that it lists is in the folder"),
+        ("Detail.mrf", "</bts:MeasurementDetail>", "", "ParseError"),
+    ],
+)
+def test_a_measurement_that_cannot_be_read(
+    tmp_path: Path, specimen: Specimen, file: str, old: str, new: str | None, said: str
+) -> None:
+    WRITERS["cv8000"](tmp_path, 1, specimen)
+    path = tmp_path / f"cycle1/Measurement{file}"
+    new = old.replace('TimePoint="1"', 'TimePoint="2"') if new is None else new
+    text = path.read_text("utf-8-sig")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8-sig")
+    with pytest.raises(RawDataError, match=rf"MeasurementData\.mlf: .*{said}") as caught:
+        scan("cv8000", tmp_path)
+    assert "copy" in str(caught.value) or "save" in str(caught.value)
+
+
+def test_a_measurement_without_its_settings(tmp_path: Path, specimen: Specimen) -> None:
+    """What nobody tells is not known; ``init`` asks for it."""
+    WRITERS["cv8000"](tmp_path / "raw", 1, specimen)
+    next(tmp_path.rglob("*.mes")).unlink()
+    result = create_experiment(tmp_path / "raw", tmp_path / "out")
+    assert any(line.startswith("acquisition.z_step_um") for line in result.unknown)
+    assert "1,1,cycle1_channel1,,\n" in result.markers.read_text()
 
 
 def test_a_site_without_position_is_named(tmp_path: Path, specimen: Specimen) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tilewright.init.folder import InitResult, create_experiment
+from tilewright.io.conventions import scan
+from tilewright.io.raw_headers import read_headers
 
 pytestmark = pytest.mark.shared
 
@@ -43,3 +46,28 @@ def test_metaxpress_asks_nothing(real: Path, tmp_path: Path) -> None:
         for cycle in (1, 2)
         for channel, marker in enumerate(markers, start=1)
     ]
+
+
+def test_cv8000_is_read_as_its_files_say(real: Path, tmp_path: Path) -> None:
+    """Two of four fields of one of three wells were copied: the index is cut down to them."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for path in (real / "cv8000").iterdir():
+        (raw / path.name).symlink_to(path)
+    missing = read_headers({plane.path: 1 for plane in scan("cv8000", raw)}, {}, 2)
+    assert sum("No such file" in header.problem for header in missing.values()) == 16
+    index = raw / "MeasurementData.mlf"
+    lines = index.read_text("utf-8-sig").splitlines()
+    index.unlink()
+    index.write_text("\n".join(line for line in lines if not re.search("F00[34]L01", line)))
+    result = create_experiment(raw, tmp_path)
+    told = acquisition(result)
+    assert (told["convention"], told["pixel_um"], told["z_step_um"]) == ("cv8000", 0.325, 3.0)
+    assert (told["rows"], told["cols"]) == (1, 2)
+    assert "2 channels, 4 z-planes, 1 region" in result.found[0]
+    assert lines_of(result.markers)[1:] == ["1,1,BP445/45,445,100", "1,2,BP525/50,525,100"]
+    planes = scan("cv8000", raw)
+    assert {plane.region for plane in planes} == {"D08"}
+    assert len(planes) == 16
+    left, right = sorted({plane.x_px or 0.0 for plane in planes})
+    assert right - left == pytest.approx(649.9 / 0.325)

@@ -10,6 +10,7 @@ from pathlib import Path
 from tilewright.io.conventions import (
     codex,
     containers,
+    cv8000,
     fiji,
     imagexpress,
     macsima,
@@ -35,6 +36,7 @@ DESCRIBED: dict[str, Callable[[str], list[LocatedImage]]] = {
     "ome_tiff": ome_tiff.read_images,
     "macsima": macsima.read_images,
     "phenix": phenix.read_images,
+    "cv8000": cv8000.read_images,
     "ndtiff": ndtiff.read_images,
     **{name: partial(containers.read_images, name=name) for name in containers.FORMATS},
 }
