@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import struct
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -230,6 +232,89 @@ def test_a_field_of_an_index_that_lacks_a_channel(tmp_path: Path, specimen: Spec
     index.write_text(text, encoding="utf-8-sig")
     for plane in scan("phenix", tmp_path):
         assert f"-ch{plane.channel}sk" in plane.path
+
+
+def as_version_2(stack: Path) -> None:
+    """Version 2 has no minor version, and its summary begins four bytes earlier."""
+    data = bytearray(stack.read_bytes())
+    (length,) = struct.unpack_from("<I", data, 24)
+    data[12:16] = struct.pack("<I", 2)
+    data[16 : 24 + length] = data[20 : 28 + length]
+    stack.write_bytes(data)
+
+
+def test_a_pyramid_of_ndtiff_version_2(tmp_path: Path, specimen: Specimen) -> None:
+    for cycle in (1, 2):
+        WRITERS["ndtiff"](tmp_path / "raw", cycle, specimen)
+        folder = tmp_path / f"raw/cycle{cycle}_1"
+        inside = list(folder.iterdir())
+        for level in ("Full resolution", "Downsampled_x2"):
+            (folder / level).mkdir()
+            for path in inside:
+                shutil.copy(path, folder / level)
+        for path in inside:
+            path.unlink()
+        for path in folder.rglob("*.tif"):
+            as_version_2(path)
+    planes = scan("ndtiff", tmp_path / "raw")
+    assert {(plane.cycle, Path(plane.path).parent.name) for plane in planes} == {
+        (1, "Full resolution"),
+        (2, "Full resolution"),
+    }
+    assert len(planes) == 2 * 6 * 2 * 3
+    for plane in planes:
+        tile = round((plane.y_px or 0) / STEP_PX), round((plane.x_px or 0) / STEP_PX)
+        truth = specimen.tiles[tile][int(plane.channel) - 1, plane.z]
+        assert np.array_equal(read_plane(plane.path, plane.page or 0), truth)
+    result = create_experiment(tmp_path / "raw", tmp_path / "out")
+    assert "one file per cycle: 1 = cycle1_1, 2 = cycle2_1" in result.found
+    assert not [key for key in result.unknown if key.startswith("acquisition")]
+
+
+@pytest.mark.parametrize("named", ["", "cycle1_1", "cycle1_1/Downsampled_x2"])
+def test_reduced_levels_of_ndtiff_are_no_raw_data(
+    tmp_path: Path, specimen: Specimen, named: str
+) -> None:
+    WRITERS["ndtiff"](tmp_path, 1, specimen)
+    level = tmp_path / "cycle1_1/Downsampled_x2"
+    level.mkdir()
+    for path in [path for path in level.parent.iterdir() if path.is_file()]:
+        path.rename(level / path.name)
+    said = rf"{level} is a reduced level of .* copy the folder 'Full resolution' of that"
+    with pytest.raises(RawDataError, match=said):
+        create_experiment(tmp_path / named, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_older_ndtiff_says_how_to_convert_it(tmp_path: Path, specimen: Specimen) -> None:
+    WRITERS["ndtiff"](tmp_path, 1, specimen)
+    (stack,) = tmp_path.rglob("*.tif")
+    data = bytearray(stack.read_bytes())
+    data[12:16] = struct.pack("<I", 1)
+    stack.write_bytes(data)
+    with pytest.raises(RawDataError, match="is of version 1, and versions 2 and 3 are read; save"):
+        scan("ndtiff", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"), [(2, 3, "'TileScan 1' of M x C x Z x X"), (10, 4, "T x C x Z x Y x X")]
+)
+def test_sections_and_time_series_of_a_lif_are_explained(
+    tmp_path: Path, specimen: Specimen, old: int, new: int, told: str
+) -> None:
+    """Axes have LAS X's numbers: y (2) becomes z (3) in xz scans, the mosaic (10) time (4)."""
+    if new == 3:
+        flat = {place: stack[:, :1] for place, stack in specimen.tiles.items()}
+        specimen = replace(specimen, tiles=flat)
+    WRITERS["lif"](tmp_path, 1, specimen)
+    path = tmp_path / "cycle1.lif"
+    # As long as it was: the header tells its length.
+    was, now = (f'DimID="{axis}"'.ljust(len(f'DimID="{old}"')) for axis in (old, new))
+    data = path.read_bytes()
+    assert data.count(was.encode("utf-16-le")) == 1
+    path.write_bytes(data.replace(was.encode("utf-16-le"), now.encode("utf-16-le")))
+    with pytest.raises(RawDataError, match=rf"its images are .*{told}.* mode xyz"):
+        scan("lif", tmp_path)
 
 
 def test_ndtiff_without_metadata_of_its_images(tmp_path: Path, specimen: Specimen) -> None:

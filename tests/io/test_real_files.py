@@ -10,6 +10,7 @@ import yaml
 
 from tilewright.init.folder import InitResult, create_experiment
 from tilewright.io.conventions import scan
+from tilewright.io.conventions.common import RawDataError
 from tilewright.io.raw_headers import read_headers
 
 pytestmark = pytest.mark.shared
@@ -71,3 +72,42 @@ def test_cv8000_is_read_as_its_files_say(real: Path, tmp_path: Path) -> None:
     assert len(planes) == 16
     left, right = sorted({plane.x_px or 0.0 for plane in planes})
     assert right - left == pytest.approx(649.9 / 0.325)
+
+
+def test_ndtiff_version_2_by_its_full_resolution(real: Path, tmp_path: Path) -> None:
+    result = create_experiment(real / "ndtiff-v2", tmp_path)
+    assert acquisition(result)["pixel_um"] == 1.0
+    assert lines_of(result.markers)[1:] == ["1,1,cycle1_channel1,,10"]
+    planes = scan("ndtiff", real / "ndtiff-v2")
+    assert sorted((plane.y_px, plane.x_px) for plane in planes) == [(-28, -28), (0, 0)]
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "Downsampled_x2").symlink_to(real / "ndtiff-v2/Downsampled_x2")
+    with pytest.raises(
+        RawDataError, match="Downsampled_x2 is a reduced level of an NDTiff data set"
+    ):
+        create_experiment(raw, tmp_path / "out")
+
+
+def test_a_lif_of_sections_says_what_it_is(real: Path, tmp_path: Path) -> None:
+    with pytest.raises(RawDataError, match=r"'xz' of C x Z x X.* mode xyz"):
+        create_experiment(real / "lif", tmp_path)
+
+
+def test_czi_mosaics_and_time_series(real: Path, tmp_path: Path) -> None:
+    for name in ("tiles_z", "mosaic_test", "tiles_time_z"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.czi").symlink_to(real / f"czi/{name}.czi")
+    planes = scan("czi", tmp_path / "tiles_z")
+    assert len(planes) == 4 * 2 * 2
+    assert len({(plane.y_px, plane.x_px) for plane in planes}) == 4
+    assert len({(plane.y_px, plane.x_px) for plane in scan("czi", tmp_path / "mosaic_test")}) == 2
+    with pytest.raises(RawDataError, match="is a time series, which is no cycle; save one file"):
+        scan("czi", tmp_path / "tiles_time_z")
+
+
+def test_phenix_index_names_what_was_not_copied(real: Path) -> None:
+    planes = scan("phenix", real / "phenix-v1")
+    headers = read_headers({plane.path: 1 for plane in planes}, {}, 2)
+    assert len(headers) == 6
+    assert sum("No such file" in header.problem for header in headers.values()) == 4

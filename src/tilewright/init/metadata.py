@@ -256,8 +256,9 @@ def _of_stitched(raw_dir: Path, channels: list[tuple[int, str]]) -> Metadata:
 
 def _told_by(path: Path) -> str:
     """Return the name that tells cycles apart: of an index, that of its folder."""
-    folder = path.parent.parent if path.parent.name == "Images" else path.parent
-    return folder.name if path.suffix in (".index", ".xml", ".ome") else path.name
+    inner = path.parent.name in ("Images", "Full resolution")
+    folder = path.parent.parent if inner else path.parent
+    return folder.name if path.suffix in (".index", ".xml", ".ome", ".mlf") else path.name
 
 
 def _pixel_of_tiff(path: str) -> tuple[float | None, float | None]:

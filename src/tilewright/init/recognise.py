@@ -41,7 +41,8 @@ _HINTS = {
 _FIELD_OF_HINT = {hint: field for field, hints in _HINTS.items() for hint in hints}
 _LOOKED_FOR = (
     "CZI, ND2, LIF, Opera Phenix, Yokogawa CV8000, NDTiff and OME companion files; "
-    "MACSima's names; Fiji's TileConfiguration.txt; CODEX folders (Cyc1_reg1/1_00001_Z001_CH1.tif); "
+    "MACSima's names; Fiji's TileConfiguration.txt; "
+    "CODEX folders (Cyc1_reg1/1_00001_Z001_CH1.tif); "
     "ImageXpress names (plate_A01_s1_w1.tif); OME-TIFF with plane positions; "
     "stitched images, one file per cycle (QPTIFF, pyramids); "
     "numbered names (tile_001.tif, cycle1/r1_c2_z3_ch4.tif)"

@@ -1,7 +1,8 @@
 """Leica LIF: tile scans with z, by the library liffile.
 
 An image with a mosaic axis (M) is a region, its tiles are placed by ``TileScanInfo``. Images
-without tiles (overviews, merged scans) are passed over where tile scans are there.
+without tiles (overviews, merged scans) are passed over where tile scans are there, and so are
+sections along z (xz) and time series.
 """
 
 from __future__ import annotations
@@ -35,11 +36,21 @@ class Lif:
         stream = Path(path).open("rb")  # noqa: SIM115
         weakref.finalize(self, stream.close)
         self._file = LifFile(stream)
+        images = [image for image in self._file.images if isinstance(image, LifImage)]
         flat = [
             image
-            for image in self._file.images
-            if isinstance(image, LifImage) and set(image.sizes) <= _AXES
+            for image in images
+            if set(image.sizes) <= _AXES and tuple(image.sizes)[-2:] == ("Y", "X")
         ]
+        if images and not flat:
+            kinds = ", ".join(
+                f"{image.name!r} of {' x '.join(image.sizes)}" for image in images[:5]
+            )
+            raise RawDataError(
+                f"{path} holds no tiles: its images are {kinds}, but only scans along X and Y, in "
+                "one plane or several (Z), are tiles, and no sections along Z, time series (T) or "
+                "colours (S); name a file that was scanned in LAS X's mode xyz"
+            )
         self._scans = [image for image in flat if "M" in image.sizes] or flat
         self._frames = [(scan, at) for scan in self._scans for at in _frames(scan.sizes)]
         shapes = {(scan.sizes["Y"], scan.sizes["X"], str(scan.dtype)) for scan in self._scans}
