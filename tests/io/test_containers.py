@@ -232,6 +232,10 @@ def test_a_field_of_an_index_that_lacks_a_channel(tmp_path: Path, specimen: Spec
     index.write_text(text, encoding="utf-8-sig")
     for plane in scan("phenix", tmp_path):
         assert f"-ch{plane.channel}sk" in plane.path
+    text = text.replace("<TimepointID>0<", "<TimepointID>1<", 1)
+    index.write_text(text, encoding="utf-8-sig")
+    with pytest.raises(RawDataError, match=r"Index\.idx\.xml: it holds several time points"):
+        scan("phenix", tmp_path)
 
 
 def as_version_2(stack: Path) -> None:
@@ -268,6 +272,9 @@ def test_a_pyramid_of_ndtiff_version_2(tmp_path: Path, specimen: Specimen) -> No
         assert np.array_equal(read_plane(plane.path, plane.page or 0), truth)
     result = create_experiment(tmp_path / "raw", tmp_path / "out")
     assert "one file per cycle: 1 = cycle1_1, 2 = cycle2_1" in result.found
+    (warning,) = result.warnings
+    assert "2 files are left out" in warning
+    assert "only the full resolution is raw data" in warning
     assert not [key for key in result.unknown if key.startswith("acquisition")]
 
 

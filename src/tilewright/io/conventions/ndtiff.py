@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tilewright.io.conventions.common import RawDataError, cycle_number, list_folder
+from tilewright.io.conventions.common import RawDataError, cycle_number, list_folder, positive
 from tilewright.io.conventions.described import LocatedImage, number_cycles
 from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane
 
@@ -181,7 +181,9 @@ def _image(
     summary: Mapping[str, Any],
 ) -> OmeImage:
     metadata = next((told for _, told in channels if told), {})
-    pixel_um = _positive(metadata.get("PixelSizeUm")) or _positive(summary.get("PixelSize_um"))
+    pixel_um = positive(str(metadata.get("PixelSizeUm"))) or positive(
+        str(summary.get("PixelSize_um"))
+    )
     return OmeImage(
         [
             OmeChannel(name if isinstance(name, str) else None, None, _exposure_ms(told))
@@ -193,7 +195,7 @@ def _image(
         position_in_px=False,
         pixel_um=pixel_um,
         pixel_y_um=pixel_um,
-        z_step_um=_positive(summary.get("z-step_um")),
+        z_step_um=positive(str(summary.get("z-step_um"))),
         numerical_aperture=None,
         immersion_refractive_index=None,
     )
@@ -205,9 +207,4 @@ def _position_um(metadata: Mapping[str, Any], axis: str) -> float | None:
 
 
 def _exposure_ms(metadata: Mapping[str, Any]) -> float | None:
-    return _positive(metadata.get("Exposure")) or _positive(metadata.get("Exposure-ms"))
-
-
-def _positive(value: Any) -> float | None:
-    number = float(value or 0)
-    return number if number > 0 else None
+    return positive(str(metadata.get("Exposure"))) or positive(str(metadata.get("Exposure-ms")))
