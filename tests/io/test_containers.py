@@ -186,6 +186,15 @@ def test_a_measurement_that_cannot_be_read(
     assert "copy" in str(caught.value) or "save" in str(caught.value)
 
 
+def test_wells_have_the_names_of_the_plate(tmp_path: Path, specimen: Specimen) -> None:
+    WRITERS["cv8000"](tmp_path, 1, specimen)
+    path = tmp_path / "cycle1/MeasurementData.mlf"
+    text = path.read_text("utf-8-sig")
+    assert {plane.region for plane in scan("cv8000", tmp_path)} == {"B03"}
+    path.write_text(text.replace('Row="2"', 'Row="28"'), encoding="utf-8-sig")
+    assert {plane.region for plane in scan("cv8000", tmp_path)} == {"AB03"}
+
+
 def test_a_measurement_without_its_settings(tmp_path: Path, specimen: Specimen) -> None:
     """What nobody tells is not known; ``init`` asks for it."""
     WRITERS["cv8000"](tmp_path / "raw", 1, specimen)

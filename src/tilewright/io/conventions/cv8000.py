@@ -84,12 +84,20 @@ def _fields_of(folder: Path) -> Iterator[OmeImage]:
         for record in records:
             fields[int(record["FieldIndex"])].append(record)
         for _, planes in sorted(fields.items()):
-            yield _tile(planes, told, f"{chr(ord('A') + row - 1)}{column:02}")
+            yield _tile(planes, told, f"{_letters(row)}{column:02}")
+
+
+def _letters(row: int) -> str:
+    """Return the name of a row of wells; plates of 1536 wells go on to AF."""
+    return "A" * ((row - 1) // 26) + chr(ord("A") + (row - 1) % 26)
 
 
 @dataclass
 class _Settings:
-    """What the files beside the index tell; None or nothing where they are not there."""
+    """What the files beside the index tell; None or nothing where they are not there.
+
+    The index tells heights too, but rounded to 0.1 µm.
+    """
 
     pixel_um: float | None = None
     pixel_y_um: float | None = None
