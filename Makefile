@@ -16,7 +16,7 @@ demo: $(VENV)/.installed
 	@echo
 	@echo "image:  $(DEMO)/results/tonsil/registration/tonsil.ome.tif"
 	@echo "report: $(DEMO)/results/report.html"
-	@echo "zoom:   $(BIN)/pip install -e '.[view]' && $(BIN)/tilewright view $(DEMO)/results"
+	@echo "zoom:   $(BIN)/pip install -e ./scheduler-plugin -e '.[view]' && $(BIN)/tilewright view $(DEMO)/results"
 
 # The cluster's tests wait most of the time: a third worker keeps two cores busy.
 # LONG=1 adds the faults that take minutes (killed coordinators, full disks).
@@ -37,14 +37,14 @@ lint: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 	$(BIN)/snakefmt --check workflow
 
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.installed: pyproject.toml scheduler-plugin/pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "tilewright needs Python 3.11 or newer; run make PYTHON=python3.12 ..."'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --editable ./scheduler-plugin --editable .
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --editable ./scheduler-plugin --editable '.[test]'
 	touch $@
 
 # Readers of the images that do not install beside tilewright, since they want zarr 2, and Viv's, which

@@ -7,34 +7,29 @@
 from __future__ import annotations
 
 import argparse
+import getpass
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
-ANSWERS = {
-    "sacctmgr": (
-        "clive|{user}||clive|clive||||||||\n"
-        "maigan|{user}||maigan|maigan||||||||\n"
-        "clive|cpu=104,gres/gpu=3,mem=812G||||||||\n"
-        "maigan|cpu=80,gres/gpu=2,mem=625G||||||||\n"
-    ),
-    "scontrol": (
-        "PartitionName=cpu Default=YES QoS=N/A MaxTime=31-00:00:00 State=UP TRES=cpu=256\n"
-        "PartitionName=gpu QoS=N/A MaxTime=7-00:00:00 State=UP TRES=cpu=112,gres/gpu=8\n"
-        "QOS=clive(2) GrpJobs=N(0) GrpTRES=cpu=104(0),mem=831488(0),gres/gpu=3(0)\n"
-        "QOS=maigan(3) GrpJobs=N(0) GrpTRES=cpu=80(0),mem=640000(0),gres/gpu=2(0)\n"
-    ),
-    "squeue": "",
+from tests.support.recorded import LIMITS, NODES, PARTITIONS, USE
+
+#: What each program answers to a command with this word.
+ANSWERS: Mapping[str, Mapping[str, str]] = {
+    "sacctmgr": {"": LIMITS},
+    "scontrol": {"flags=qos": USE, "partition": PARTITIONS, "node": NODES},
+    "squeue": {"": ""},
 }
 ROUTED = """\
 import sys
 sys.path.insert(0, {repo!r})
 from tests.support.sleepers.sizes import Sleepers
-from tilewright.placement import cluster
-from tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.placement import cluster
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 cluster.use()
 sizes = Sleepers({{"nominal_s": 60, "gpu_job": {{"cpus": 8, "mem_mb": 180000}},
                    "cpu_job": {{"cpus": 8, "mem_mb": 48000}}}})
@@ -42,7 +37,7 @@ plan = Plan(sizes, "cpu", cluster.current())
 routed, threads = plan.routed("work"), plan.threads("work")
 """
 CONSTANT = """\
-routed = dict(mem_mb=180000, runtime=240, gpu=1, slurm_account="clive", slurm_partition="gpu")
+routed = dict(mem_mb=180000, runtime=240, gpu=1, slurm_account="clive", slurm_partition="hpg-b200")
 threads = 8
 """
 RULES = """
@@ -66,6 +61,20 @@ rule c:
     resources: **routed
     shell: "touch {{output}}"
 """
+
+
+def write_slurm(folder: Path) -> None:
+    """Write programs that answer as Slurm's."""
+    folder.mkdir()
+    user = getpass.getuser()
+    for program, answers in ANSWERS.items():
+        cases = "".join(
+            f"*{word}*) cat <<'END'\n{text.replace('ada', user)}END\n;;\n"
+            for word, text in answers.items()
+        )
+        script = folder / program
+        script.write_text(f'#!/bin/sh\ncase "$*" in\n{cases}esac\n')
+        script.chmod(0o755)
 
 
 def timed_s(folder: Path, head: str, chains: int) -> float:
@@ -94,12 +103,7 @@ def main() -> None:
     repo = str(Path(__file__).resolve().parents[1])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "bin").mkdir()
-        for command, answer in ANSWERS.items():
-            script = folder / "bin" / command
-            text = answer.format(user=os.environ.get("USER") or "root")
-            script.write_text(f"#!/bin/sh\ncat <<'END'\n{text}END\n")
-            script.chmod(0o755)
+        write_slurm(folder / "bin")
         chains = options.jobs // 3
         times: dict[str, list[float]] = {"constant": [], "routed": []}
         for _ in range(options.repeats):

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.placement_program import SLACK, Program
-from tilewright.placement.jobs import KINDS
+from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS
 
 if TYPE_CHECKING:
     from benchmarks.placement_scenarios import Scenario

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from benchmarks.placement_bound import Bound
-from tilewright.placement.preview import ClusterView, simulate
-from tilewright.placement.workload import Decision
+from snakemake_scheduler_plugin_tilewright.placement.preview import ClusterView, simulate
+from snakemake_scheduler_plugin_tilewright.placement.workload import Decision
 
 if TYPE_CHECKING:
     from benchmarks.placement_scenarios import Scenario

@@ -8,12 +8,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from benchmarks.placement_scenarios import Scenario
-from tilewright.placement.jobs import KINDS, Kind
-from tilewright.placement.pending import MOST_MOVES
-from tilewright.placement.policy import AIMS, decide, restarts
-from tilewright.placement.preview import ClusterView, Policy
-from tilewright.placement.sizing import margin_of
-from tilewright.placement.workload import Decision, Running, Slots, Workload
+from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Kind
+from snakemake_scheduler_plugin_tilewright.placement.pending import MOST_MOVES
+from snakemake_scheduler_plugin_tilewright.placement.policy import AIMS, decide, restarts
+from snakemake_scheduler_plugin_tilewright.placement.preview import ClusterView, Policy
+from snakemake_scheduler_plugin_tilewright.placement.sizing import margin_of
+from snakemake_scheduler_plugin_tilewright.placement.workload import (
+    Decision,
+    Running,
+    Slots,
+    Workload,
+)
 
 BASELINES = ("gpu round robin", "static weighted", "any free slot")
 

@@ -30,16 +30,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from snakemake_scheduler_plugin_tilewright.commands.plan import live_capacity
+from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster, survey
+from snakemake_scheduler_plugin_tilewright.placement.preview import preview
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.placement.site import Site
 from tests.support.recorded import LIMITS, NODES, PARTITIONS, Recorded, client
 from tests.support.runs import Run, make_run
 from tilewright.commands.dag import find_snakefile, read_tasks
-from tilewright.commands.plan import live_capacity
 from tilewright.config.rules import BlockSizes, DataSize
 from tilewright.config.sizing import DataSizes, ShapeModel
-from tilewright.placement.cluster import Cluster, survey
-from tilewright.placement.preview import preview
-from tilewright.placement.routing import Plan
-from tilewright.placement.site import Site
 
 #: A sample of nine full cycles of four channels.
 FULL = DataSize(63, 20, 1440, 1920, 0.1, 9, 36)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from snakemake_scheduler_plugin_tilewright import cli as placement
+
 app = typer.Typer(
     help="From raw multiplexed-microscopy tiles to a registered, quality-checked image.",
     no_args_is_help=True,
@@ -32,18 +34,8 @@ def init(
     show_init(raw_dir, output, force=force)
 
 
-@app.command()
-def accounts(
-    site: Annotated[
-        Path | None, typer.Option(help="Site file: blocked accounts, partitions, job sizes.")
-    ] = None,
-    user: Annotated[str | None, typer.Option(help="Whose accounts; yours by default.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Show your Slurm accounts: limits, use, and how many jobs fit."""
-    from tilewright.commands.accounts import show_accounts
-
-    show_accounts(site, user, json=json)
+for command in (placement.accounts, placement.stale, placement.run_report):
+    app.command()(command)
 
 
 @app.command()
@@ -57,7 +49,7 @@ def plan(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show which jobs remain, where they would go now, and when they would be done."""
-    from tilewright.commands.plan_table import show_plan
+    from tilewright.commands.plan import show_plan
 
     show_plan(configfile, target or (), site=site, snakefile=snakefile, json=json)
 
@@ -72,20 +64,12 @@ def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Look for everything that would make a run fail; status 1 if something would."""
-    from tilewright.commands.doctor import show_checks
+    from snakemake_scheduler_plugin_tilewright.commands.doctor import show
+    from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
+    from tilewright.commands.doctor import examine
 
-    show_checks(configfile, site=site, snakefile=snakefile, json=json)
-
-
-@app.command()
-def stale(
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until they have ended.")] = False,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel them.")] = False,
-) -> None:
-    """List jobs of a killed run that still write into this folder; status 1 if there are some."""
-    from tilewright.commands.stale import show_stale
-
-    show_stale(wait=wait, cancel=cancel)
+    slurm = slurm_wanted(site)
+    show(examine(configfile, site=site, snakefile=snakefile, slurm=slurm), json=json)
 
 
 @app.command()
@@ -110,7 +94,7 @@ def status(
     results: Annotated[Path, typer.Argument(help="Results folder of a run.")] = Path("results"),
 ) -> None:
     """Show how far a run is, and what failed."""
-    from tilewright.commands.status import show_status
+    from snakemake_scheduler_plugin_tilewright.commands.status import show_status
 
     show_status(results)
 
@@ -145,17 +129,6 @@ def view(
     from tilewright.commands.view import show_view
 
     show_view(results, sample, port, browser=browser)
-
-
-@app.command()
-def run_report(
-    ledger: Annotated[Path, typer.Argument(help="ledger.jsonl of a run on a cluster.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="HTML file.")] = Path("run.html"),
-) -> None:
-    """Show where the jobs of any workflow ran, from the ledger of their placement."""
-    from tilewright.commands.run_report import show_run_report
-
-    show_run_report(ledger, output)
 
 
 @app.command()

@@ -13,6 +13,28 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from snakemake_scheduler_plugin_tilewright.commands.check_environment import (
+    check_lock,
+    check_plugins,
+    check_scratch,
+)
+from snakemake_scheduler_plugin_tilewright.commands.check_slurm import (
+    check_accounts,
+    check_daemons,
+    check_fit,
+    check_job_age,
+    check_partitions,
+    check_programs,
+    check_stale,
+)
+from snakemake_scheduler_plugin_tilewright.commands.checks import Check, ok, problem, warning
+from snakemake_scheduler_plugin_tilewright.commands.doctor import as_json, print_checks
+from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
+from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster, Note, survey
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Task
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.placement.site import Site
+from snakemake_scheduler_plugin_tilewright.slurm.query import NO_ACCOUNTING, Unknown
 from tests.support.planned_runs import TenMinutes, command, tasks_of
 from tests.support.recorded import (
     HERE,
@@ -34,30 +56,10 @@ from tilewright.commands.check_experiment import (
 from tilewright.commands.check_machine import (
     check_cupy,
     check_device,
-    check_lock,
     check_memory,
-    check_plugins,
-    check_scratch,
 )
-from tilewright.commands.check_slurm import (
-    check_accounts,
-    check_daemons,
-    check_fit,
-    check_job_age,
-    check_partitions,
-    check_programs,
-    check_stale,
-)
-from tilewright.commands.checks import Check, ok, problem, warning
 from tilewright.commands.dag import read_experiment
-from tilewright.commands.doctor import as_json, print_checks
-from tilewright.commands.slurm_here import slurm_wanted
 from tilewright.config.layout import Layout
-from tilewright.placement.cluster import Cluster, Note, survey
-from tilewright.placement.jobs import Job, Task
-from tilewright.placement.routing import Plan
-from tilewright.placement.site import Site
-from tilewright.slurm.query import NO_ACCOUNTING, Unknown
 
 CONFIG = "MinJobAge               = 300 sec\nSLURM_VERSION           = 22.05.8\n"
 
@@ -237,7 +239,7 @@ def test_jobs_too_large_for_any_account_or_this_machine(tmp_path: Path) -> None:
     found = check_fit(cluster, tasks_of(1), large)
     assert found.state == "problem"
     assert "it asks for cpu=200 and account clive has 104" in found.text
-    assert found.fix.startswith("Lower resources.stitch in the config")
+    assert found.fix.startswith("Lower the resources of rule stitch")
     assert check_fit(cluster, tasks_of(1), Plan(TenMinutes()).estimates).state == "ok"
     assert check_memory(tasks_of(1), large).state == "ok"
 

@@ -11,18 +11,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from snakemake_scheduler_plugin_tilewright.commands.dag import DagError
+from snakemake_scheduler_plugin_tilewright.commands.plan import PlannedRun
+from snakemake_scheduler_plugin_tilewright.commands.plan_table import print_plan
+from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, capacity_now
+from snakemake_scheduler_plugin_tilewright.placement.preview import preview
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from tests.conftest import REPO
 from tests.support.planned_runs import TenMinutes, command, tasks_of
 from tests.support.recorded import cluster_with
 from tests.support.runs import Run, make_run
-from tilewright.commands.dag import DagError, read_experiment, read_tasks
-from tilewright.commands.plan import PlannedRun
-from tilewright.commands.plan_table import print_plan
+from tilewright.commands.dag import read_experiment, read_tasks
 from tilewright.config.checks import data_sizes
 from tilewright.config.layout import Layout
-from tilewright.placement.capacity import Capacity, capacity_now
-from tilewright.placement.preview import preview
-from tilewright.placement.routing import Plan
 from tilewright.runtime.machine import device_kinds
 
 SNAKEFILE = REPO / "workflow/Snakefile"

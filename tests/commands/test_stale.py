@@ -8,11 +8,11 @@ from typing import Literal
 import pytest
 from typer.testing import CliRunner
 
+from snakemake_scheduler_plugin_tilewright.commands.stale import stale
+from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
+from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
 from tests.support.recorded import HERE, OTHERS, cluster_with
 from tilewright.cli import app
-from tilewright.commands.stale import stale
-from tilewright.placement.jobs import PlacementError
-from tilewright.slurm.query import Unknown
 
 
 @pytest.mark.parametrize(("choice", "left"), [("list", 1), ("cancel", 0)])

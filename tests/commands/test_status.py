@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tilewright.commands.status import print_status, show_status
-from tilewright.runtime.run_state import RunState, write_state
+from snakemake_scheduler_plugin_tilewright.commands.status import print_status, show_status
+from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
 
 JOBS, DONE = {"stitch": 4, "report": 1}, {"stitch": 3}
 

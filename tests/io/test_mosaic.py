@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import _local as local_store
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
 from tilewright.io.mosaic import create_mosaic, open_mosaic
 from tilewright.io.zarr_store import OmeZarrVersion, StoreError
-from tilewright.runtime.files import whole_or_nothing
 
 VERSIONS: list[OmeZarrVersion] = ["0.4", "0.5"]
 MODELS: dict[str, Any] = {

@@ -193,19 +193,22 @@ def test_haze_share_tells_the_floor_from_its_blur() -> None:
     same = rng.standard_normal(500)
     blurred = 0.7 * same + 0.2 * rng.standard_normal(500)
 
-    def share(there: Any) -> float:
+    def share(there: Any, known: float = 4.0) -> float:
         pairs = [(same, same), (same, blurred), (blurred, blurred)]
         pairs += [(same, there), (blurred, there), (there, there)]
-        return direct_finish.haze_share([np.array([np.dot(u, v) for u, v in pairs])])
+        products = [np.dot(u, v) for u, v in pairs]
+        return direct_finish.haze_share([np.array([*products, known, 1.0])])
 
     assert share(same) == 1
     assert share(1.3 * same) == 1
+    # Light of unknown depth.
+    assert share(same, 2.0) == 0
     assert share(blurred) == 0
     # What the planes show otherwise hides which of the two it is.
     assert share(same + 0.2 * rng.standard_normal(500)) == 1
     assert share(same + 3 * rng.standard_normal(500)) == 0
     assert direct_finish.haze_share([]) == 0
-    assert direct_finish.haze_share([np.zeros(6)]) == 0
+    assert direct_finish.haze_share([np.zeros(8)]) == 0
 
 
 def test_small_windows_cannot_tell_haze(cpu: Backend) -> None:

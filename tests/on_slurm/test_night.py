@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from snakemake_scheduler_plugin_tilewright.report.idle import NO_REASON
+from snakemake_scheduler_plugin_tilewright.report.ledger import cluster_runs, read_events
 from tests.support.cluster_runs import ClusterRun, dump
 from tests.support.night import SIZES, Night
 from tests.support.slurm_cluster import Cluster
 from tests.support.slurm_fixtures import AT_NIGHT
-from tilewright.report.idle import NO_REASON
-from tilewright.report.ledger import cluster_runs, read_events
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200), AT_NIGHT]
 _JOBS = 60

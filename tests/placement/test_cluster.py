@@ -10,17 +10,23 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from snakemake_scheduler_plugin_tilewright.commands.accounts import as_json, print_survey
+from snakemake_scheduler_plugin_tilewright.placement.cluster import (
+    Cluster,
+    Note,
+    Survey,
+    SurveyError,
+    survey,
+)
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.placement.site import Site, read_site
+from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_partitions
+from snakemake_scheduler_plugin_tilewright.slurm.partitions import why_not
+from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
+from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE
 from tests.conftest import REPO
 from tests.support.placement_rules import CPU, Rules
 from tests.support.recorded import LIMITS, NODES, PARTITIONS, USE, Recorded, client
-from tilewright.commands.accounts import as_json, print_survey
-from tilewright.placement.cluster import Cluster, Note, Survey, SurveyError, survey
-from tilewright.placement.routing import Plan
-from tilewright.placement.site import Site, read_site
-from tilewright.slurm.parse import parse_partitions
-from tilewright.slurm.partitions import why_not
-from tilewright.slurm.query import Unknown
-from tilewright.slurm.records import GPU_TYPE
 
 HIPERGATOR = REPO / "profiles/hipergator/site.yaml"
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
+from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Fixed, Job, Kind, Place, Task
+from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
+from snakemake_scheduler_plugin_tilewright.placement.round import Round
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
+from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
 from tests.support.dispatched import DOWN, RULES, dispatcher, full, nodes, pending, with_nodes
 from tests.support.placement_rules import CPU, GPU, LIMIT, account, room
 from tests.support.recorded import Recorded, cluster_with, queue_line
-from tilewright.placement.capacity import Capacity
-from tilewright.placement.dispatcher import Dispatcher
-from tilewright.placement.jobs import Fixed, Job, Kind, Place, Task
-from tilewright.placement.ledger import read_ledger
-from tilewright.placement.round import Round
-from tilewright.placement.routing import Plan
-from tilewright.slurm.jobs import SlurmJob
-from tilewright.slurm.query import Unknown
 
 
 def test_the_place_that_ends_a_pending_job_soonest(tmp_path: Path) -> None:

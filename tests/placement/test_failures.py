@@ -10,12 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
+from snakemake_scheduler_plugin_tilewright.placement.failures import (
+    memory_limit_mb,
+    next_try,
+    why_no_retry,
+)
+from snakemake_scheduler_plugin_tilewright.placement.jobs import (
+    Fixed,
+    Job,
+    Past,
+    Place,
+    Shape,
+    Task,
+)
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import Cause
 from tests.support.placement_rules import Rules, account, partition
-from tilewright.placement.capacity import Capacity
-from tilewright.placement.failures import memory_limit_mb, next_try, why_no_retry
-from tilewright.placement.jobs import Fixed, Job, Past, Place, Shape, Task
-from tilewright.placement.routing import Plan
-from tilewright.slurm.jobs import Cause
 
 JOB = Job("rule_a", "a", ("cpu",), wildcards={})
 #: That are nobody's fault.

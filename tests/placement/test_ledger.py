@@ -12,11 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snakemake_scheduler_plugin_tilewright.placement.ledger import (
+    Ledger,
+    read_ledger,
+    summary_lines,
+)
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.runtime.cause import cause_line
 from tests.support.placement_rules import Rules
 from tests.support.recorded import cluster_with
-from tilewright.placement.ledger import Ledger, read_ledger, summary_lines
-from tilewright.placement.routing import Plan
-from tilewright.runtime.cause import cause_line
 
 DONE: dict[str, Any] = {"event": "done", "job": "rule_a", "pool": "clive_cpu"}
 FAIL: dict[str, Any] = {

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tests.support.placement_rules import account, partition
-from tilewright.placement.capacity import Capacity, Claim, capacity_now
-from tilewright.placement.jobs import Shape
-from tilewright.placement.limits import (
+from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, Claim, capacity_now
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Shape
+from snakemake_scheduler_plugin_tilewright.placement.limits import (
     Sharing,
     clipped,
     free_jobs,
@@ -21,8 +20,9 @@ from tilewright.placement.limits import (
     sharing,
     too_big,
 )
-from tilewright.slurm.jobs import SlurmJob
-from tilewright.slurm.records import Partition
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
+from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
+from tests.support.placement_rules import account, partition
 
 GPU, CPU = Shape(8, 100, 1, 60), Shape(8, 100, 0, 60)
 LIMIT = {"cpu": 64, "gres/gpu": 4, "mem": 9000}

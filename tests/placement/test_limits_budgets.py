@@ -8,18 +8,29 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snakemake_scheduler_plugin_tilewright.placement.budgets import budgets
+from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, capacity_now
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
+from snakemake_scheduler_plugin_tilewright.placement.limits import (
+    make_pools,
+    may_use,
+    too_big,
+    unknown_use,
+)
+from snakemake_scheduler_plugin_tilewright.placement.needs import in_hours, needs, room_on
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
+    Above,
+    Account,
+    SiteRules,
+    usable_accounts,
+    with_usage,
+)
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
+from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
+from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_assoc_mgr, parse_sacctmgr
+from snakemake_scheduler_plugin_tilewright.slurm.partitions import with_whole_nodes
+from snakemake_scheduler_plugin_tilewright.slurm.records import BUDGETS, Partition
 from tests.support.placement_rules import account, partition
-from tilewright.placement.budgets import budgets
-from tilewright.placement.capacity import Capacity, capacity_now
-from tilewright.placement.jobs import Kind, Shape
-from tilewright.placement.limits import make_pools, may_use, too_big, unknown_use
-from tilewright.placement.needs import in_hours, needs, room_on
-from tilewright.slurm.accounts import Above, Account, SiteRules, usable_accounts, with_usage
-from tilewright.slurm.jobs import SlurmJob
-from tilewright.slurm.nodes import Node
-from tilewright.slurm.parse import parse_assoc_mgr, parse_sacctmgr
-from tilewright.slurm.partitions import with_whole_nodes
-from tilewright.slurm.records import BUDGETS, Partition
 
 JOB, GPU_JOB = Shape(8, 100, 0, 60), Shape(8, 100, 1, 60)
 FREE = {"cpu": 0, "mem": 0, "gres/gpu": 0}

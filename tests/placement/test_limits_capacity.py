@@ -10,18 +10,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, Claim, capacity_now
+from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright.placement.jobs import (
+    Fixed,
+    Job,
+    Kind,
+    Past,
+    Place,
+    Shape,
+    Task,
+)
+from snakemake_scheduler_plugin_tilewright.placement.limits import Sharing
+from snakemake_scheduler_plugin_tilewright.placement.needs import needs
+from snakemake_scheduler_plugin_tilewright.placement.round import Round
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import LIMITED, Account
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
+from snakemake_scheduler_plugin_tilewright.slurm.records import JOBS, Partition
 from tests.support.placement_rules import GROUP_REASONS, Rules, account, partition
 from tests.support.recorded import cluster_with
-from tilewright.placement.capacity import Capacity, Claim, capacity_now
-from tilewright.placement.cluster import Cluster
-from tilewright.placement.jobs import Fixed, Job, Kind, Past, Place, Shape, Task
-from tilewright.placement.limits import Sharing
-from tilewright.placement.needs import needs
-from tilewright.placement.round import Round
-from tilewright.placement.routing import Plan
-from tilewright.slurm.accounts import LIMITED, Account
-from tilewright.slurm.jobs import SlurmJob
-from tilewright.slurm.records import JOBS, Partition
 
 REASONS = (*GROUP_REASONS, *("Priority", "Resources", "None", "BeginTime") * 3)
 BIG = 10**9

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.placement.capacity import capacity_now
-from tilewright.placement.jobs import Kind, Shape
-from tilewright.placement.limits import (
+from snakemake_scheduler_plugin_tilewright.placement.capacity import capacity_now
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
+from snakemake_scheduler_plugin_tilewright.placement.limits import (
     free_jobs,
     make_pools,
     pool_name,
@@ -18,8 +18,13 @@ from tilewright.placement.limits import (
     total_slots,
     unknown_use,
 )
-from tilewright.slurm.accounts import Account, SiteRules, usable_accounts, with_usage
-from tilewright.slurm.records import Association, Partition, Qos, Usage
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
+    Account,
+    SiteRules,
+    usable_accounts,
+    with_usage,
+)
+from snakemake_scheduler_plugin_tilewright.slurm.records import Association, Partition, Qos, Usage
 
 GB = 1024
 GPU_JOB = Shape(8, 180 * GB, 1, 240)

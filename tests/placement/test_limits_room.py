@@ -7,6 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, capacity_now
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Kind, Task
+from snakemake_scheduler_plugin_tilewright.placement.limits import make_pools
+from snakemake_scheduler_plugin_tilewright.placement.round import Round
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
+from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
+from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
 from tests.support.placement_rules import (
     CPU,
     GPU,
@@ -19,14 +27,6 @@ from tests.support.placement_rules import (
     room,
 )
 from tests.support.recorded import cluster_with
-from tilewright.placement.capacity import Capacity, capacity_now
-from tilewright.placement.jobs import Job, Kind, Task
-from tilewright.placement.limits import make_pools
-from tilewright.placement.round import Round
-from tilewright.placement.routing import Plan
-from tilewright.slurm.jobs import SlurmJob
-from tilewright.slurm.nodes import Node
-from tilewright.slurm.records import Partition
 
 
 def test_accounts_on_one_qos_share_its_room() -> None:

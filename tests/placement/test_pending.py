@@ -11,13 +11,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
+from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
+from snakemake_scheduler_plugin_tilewright.placement.jobs import (
+    KINDS,
+    Fixed,
+    Kind,
+    Place,
+    Shape,
+    Task,
+)
+from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
 from tests.support.dispatched import dispatcher, full, nodes, pending, with_nodes
 from tests.support.placement_rules import CPU, GPU, account, room
 from tests.support.recorded import LIMITS, USE, Recorded, details, queue_line
-from tilewright.placement.capacity import Capacity
-from tilewright.placement.dispatcher import Dispatcher
-from tilewright.placement.jobs import KINDS, Fixed, Kind, Place, Shape, Task
-from tilewright.placement.ledger import read_ledger
 
 
 def answer(run: Dispatcher, **answers: str) -> None:

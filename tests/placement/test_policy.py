@@ -9,9 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.placement.jobs import Fixed, Job, Kind
-from tilewright.placement.policy import Forecast, Queues, decide, restarts
-from tilewright.placement.workload import Choice, GpuSlots, Running, Slots, Strategy, Workload
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Fixed, Job, Kind
+from snakemake_scheduler_plugin_tilewright.placement.policy import (
+    Forecast,
+    Queues,
+    decide,
+    restarts,
+)
+from snakemake_scheduler_plugin_tilewright.placement.workload import (
+    Choice,
+    GpuSlots,
+    Running,
+    Slots,
+    Strategy,
+    Workload,
+)
 
 BOTH: tuple[Kind, ...] = ("gpu", "cpu")
 ESTIMATES_S: dict[tuple[str, Kind], float] = {

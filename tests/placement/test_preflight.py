@@ -10,18 +10,30 @@ from typing import Literal
 
 import pytest
 
+from snakemake_scheduler_plugin_tilewright.placement.capacity import capacity_now
+from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright.placement.jobs import (
+    Fixed,
+    Job,
+    Kind,
+    Past,
+    PlacementError,
+    Shape,
+    Task,
+)
+from snakemake_scheduler_plugin_tilewright.placement.preflight import (
+    before_run,
+    check_sizes,
+    deal_with_stale,
+)
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.placement.site import Site
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
+from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
+from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown
+from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
 from tests.support.placement_rules import LIMIT, Rules, account, partition, room
 from tests.support.recorded import HERE, OTHERS, cluster_with, queue_line
-from tilewright.placement.capacity import capacity_now
-from tilewright.placement.cluster import Cluster
-from tilewright.placement.jobs import Fixed, Job, Kind, Past, PlacementError, Shape, Task
-from tilewright.placement.preflight import before_run, check_sizes, deal_with_stale
-from tilewright.placement.routing import Plan
-from tilewright.placement.site import Site
-from tilewright.slurm.accounts import Account
-from tilewright.slurm.nodes import Node
-from tilewright.slurm.query import SlurmClient, Unknown
-from tilewright.slurm.records import Partition
 
 ENDING = queue_line(JobID="7", State="COMPLETING", WorkDir="/data/run", Comment="rule_a")
 PENDING = queue_line(JobID="5", State="PENDING", WorkDir="/data/run", Comment="group_b")
@@ -73,7 +85,7 @@ def test_a_job_that_would_pend_for_ever_is_refused_with_its_figures(cluster: Clu
     assert str(caught.value) == (
         "rule_work_wildcards_a would pend for ever: it asks for cpu=8 and account a has 4; "
         "it asks for mem=180 and account b has 40; it asks for mem=48 and account b has 40. "
-        "Lower resources.work in the config, or use an account that has more"
+        "Lower the resources of rule work, or use an account that has more"
     )
     with pytest.raises(PlacementError, match="asks for cpu=9 and account a has 8"):
         check(cluster, [task(fixed=Fixed(cpus=9))], [account("a", limit={"cpu": 8})])
@@ -154,7 +166,7 @@ def test_refusing_names_the_jobs_and_the_fix(
     assert text.startswith("2 jobs of an earlier run still write into /data/run:")
     assert "7  RUNNING    rule_stitch_wildcards_a" in text
     assert "5  PENDING    group_b" in text
-    assert "tilewright stale --wait" in text
+    assert "tilewright-placement stale --wait" in text
     assert "--unlock" in text
     assert slurm.cancelled == []
 
@@ -200,7 +212,9 @@ def test_the_lock_of_the_run_itself_is_none_that_stays(
         raise WaitsError
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tilewright.placement.preflight.time.sleep", wait)
+    monkeypatch.setattr(
+        "snakemake_scheduler_plugin_tilewright.placement.preflight.time.sleep", wait
+    )
     here = queue_line(JobID="7", State="RUNNING", WorkDir=str(Path.cwd()), Comment="rule_a")
     cluster = replace(cluster_with(here, tmp_path)[0], site=Site(stale="wait"))
     lock = tmp_path / ".snakemake/locks/0.output.lock"

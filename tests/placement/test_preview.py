@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.placement.jobs import Job, Kind
-from tilewright.placement.policy import decide
-from tilewright.placement.preview import (
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Kind
+from snakemake_scheduler_plugin_tilewright.placement.policy import decide
+from snakemake_scheduler_plugin_tilewright.placement.preview import (
     Change,
     ClusterView,
     OversubscribedError,
@@ -19,7 +19,12 @@ from tilewright.placement.preview import (
     SimulatedRun,
     simulate,
 )
-from tilewright.placement.workload import Decision, Slots, Strategy, Workload
+from snakemake_scheduler_plugin_tilewright.placement.workload import (
+    Decision,
+    Slots,
+    Strategy,
+    Workload,
+)
 
 BOTH: tuple[Kind, ...] = ("gpu", "cpu")
 UNIT_S: dict[tuple[str, Kind], float] = {("s", "gpu"): 1, ("s", "cpu"): 5, ("qc", "cpu"): 0.5}

@@ -18,17 +18,22 @@ from hypothesis import strategies as st
 from snakemake.common import FUNC_OVERWRITE_PARAMS_ATTR, get_function_params
 from snakemake.resources import Resource
 
+from snakemake_scheduler_plugin_tilewright.placement import cluster as clusters
+from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright.placement.jobs import (
+    Place,
+    PlacementError,
+    Shape,
+    key_of,
+)
+from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
+from snakemake_scheduler_plugin_tilewright.placement.routing import LEDGER, Plan, plan_of, set_up
+from snakemake_scheduler_plugin_tilewright.placement.sizing import Durations
+from snakemake_scheduler_plugin_tilewright.runtime.granted import granted_cpus
 from tests.conftest import REPO
 from tests.support.placement_rules import Rules
 from tests.support.recorded import cluster_with, named_qos, queue_line
 from tests.support.scribe import dispatched, run
-from tilewright.placement import cluster as clusters
-from tilewright.placement.cluster import Cluster
-from tilewright.placement.jobs import Place, PlacementError, Shape, key_of
-from tilewright.placement.ledger import read_ledger
-from tilewright.placement.routing import LEDGER, Plan, plan_of, set_up
-from tilewright.placement.sizing import Durations
-from tilewright.runtime.granted import granted_cpus
 
 GPU, CPU = Shape(8, 5000, 1, 60, 900), Shape(6, 3000, 0, 90)
 RULES = Rules({"both": {"gpu": GPU, "cpu": CPU}, "cpu": {"cpu": CPU}})
@@ -134,8 +139,8 @@ def test_the_static_plan_is_the_same_in_every_process(cluster: Cluster, tmp_path
         "import sys; from pathlib import Path\n"
         "from tests.support.placement_rules import Rules\n"
         "from tests.support.recorded import cluster_with\n"
-        "from tilewright.placement.jobs import Shape\n"
-        "from tilewright.placement.routing import Plan\n"
+        "from snakemake_scheduler_plugin_tilewright.placement.jobs import Shape\n"
+        "from snakemake_scheduler_plugin_tilewright.placement.routing import Plan\n"
         f"RULES = {RULES}\n"
         "plan = Plan(RULES, cluster=cluster_with('', Path(sys.argv[1]))[0])\n"
         "print(*(plan.place_of('both', {'i': i}).pool for i in range(60)))"
@@ -444,6 +449,6 @@ def test_a_run_of_a_rule_that_states_both_kinds(tmp_path: Path) -> None:
 
 ON_RECORDED = """
 from tests.support.failing_slurm import recorded_cluster
-from tilewright.placement import cluster
+from snakemake_scheduler_plugin_tilewright.placement import cluster
 cluster._current = recorded_cluster()  # as a profile names it
 """

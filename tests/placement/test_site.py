@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.placement.site import SiteError, read_site
+from snakemake_scheduler_plugin_tilewright.placement.site import SiteError, read_site
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.placement.sizing import Durations, margin_of
+from snakemake_scheduler_plugin_tilewright.placement.sizing import Durations, margin_of
 
 
 def test_until_something_is_learned_the_slowdown_counts() -> None:

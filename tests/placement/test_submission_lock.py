@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.placement.capacity import Claim
-from tilewright.placement.submission_lock import SubmissionLock
+from snakemake_scheduler_plugin_tilewright.placement.capacity import Claim
+from snakemake_scheduler_plugin_tilewright.placement.submission_lock import SubmissionLock
 
 ONE = Claim("clive", {"cpu": 8, "mem": 100, "gres/gpu": 1, "jobs": 1})
 TWO = Claim("maigan", {"cpu": 4})
@@ -111,8 +111,8 @@ def test_an_error_inside_the_lock_is_not_swallowed_and_frees_it(tmp_path: Path) 
 _HOLDER = """
 import sys, time
 from pathlib import Path
-from tilewright.placement.capacity import Claim
-from tilewright.placement.submission_lock import SubmissionLock
+from snakemake_scheduler_plugin_tilewright.placement.capacity import Claim
+from snakemake_scheduler_plugin_tilewright.placement.submission_lock import SubmissionLock
 claims = SubmissionLock(Path(sys.argv[1]))
 print("trying", flush=True)
 with claims.alone():

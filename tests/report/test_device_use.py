@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
 from tests.support.ledger_pages import page
 from tests.support.report_pages import Page
 from tilewright.config.layout import Layout
@@ -32,8 +33,7 @@ from tilewright.report.device_use import (
     slot_of,
     stacked,
 )
-from tilewright.report.gantt import rank_of
-from tilewright.runtime.files import append_json
+from tilewright.report.rule_colours import PALETTE
 
 T0 = 1_795_252_000.0
 MIB, GIB = 2**20, 2**30
@@ -78,7 +78,7 @@ def measured(count: int, peak_mib: float, **values: Any) -> list[DeviceJob]:
 
 
 def test_use_of_each_rule_is_exact() -> None:
-    stitch, deconvolve = rules_of(small(), rank_of)
+    stitch, deconvolve = rules_of(small(), PALETTE.rank)
     assert (stitch.rule, stitch.jobs, stitch.splits) == ("stitch", 3, 0)
     assert stitch.waited == Spread(0, 10)
     assert stitch.held == Spread(40, 100)
@@ -94,7 +94,7 @@ def test_jobs_without_a_device_wait_and_ask_but_hold_nothing() -> None:
     none = line("stitch/d", 50, 0, waited_s=50.0, outcome="not granted", granted_b=0, uuid="")
     none["requested_b"] = 8 * GIB
     jobs = jobs_of([*SMALL, none])
-    stitch = rules_of(jobs, rank_of)[0]
+    stitch = rules_of(jobs, PALETTE.rank)[0]
     assert (stitch.jobs, stitch.waited.largest, stitch.asked.largest) == (4, 50, 8 * GIB)
     assert (stitch.held.median, stitch.granted.median) == (40, 2 * GIB)
     (run,) = device_runs(jobs)
@@ -197,7 +197,7 @@ def test_reasons_that_differ_in_numbers_are_counted_together() -> None:
         for k, reason in enumerate(reasons)
         for job in jobs_of([line(f"edf/{k}", k, 1, outcome="failed", reason=reason)])
     ]
-    (use,) = rules_of([*jobs, *measured(2, 1)], rank_of)
+    (use,) = rules_of([*jobs, *measured(2, 1)], PALETTE.rank)
     assert use.failures == (("failed", reasons[0], 2), ("failed", "job … broke", 1))
 
 

@@ -5,33 +5,33 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.collections import PolyCollection
 
-from tests.support.ledger_pages import page
-from tests.support.placement_rules import Rules
-from tests.support.recorded import cluster_with
-from tests.support.report_pages import Page
-from tilewright.placement.dispatcher import Dispatcher
-from tilewright.placement.jobs import Job, Shape
-from tilewright.placement.ledger import Ledger, read_ledger
-from tilewright.placement.routing import Plan
-from tilewright.report.figures import save_png
-from tilewright.report.gantt import (
+from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Shape
+from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger, read_ledger
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.report.gantt import draw_gantt
+from snakemake_scheduler_plugin_tilewright.report.ledger import cluster_runs, read_events
+from snakemake_scheduler_plugin_tilewright.report.palette import IDLE, palette_of
+from snakemake_scheduler_plugin_tilewright.report.run_section import run_section
+from snakemake_scheduler_plugin_tilewright.report.runs import (
     JobBar,
     busy_s,
-    colour_of,
-    draw_gantt,
     lanes,
     mean_wait_s,
     use_of,
 )
-from tilewright.report.ledger import cluster_runs, read_events
-from tilewright.report.run_section import run_section
+from tests.support.ledger_pages import page
+from tests.support.placement_rules import Rules
+from tests.support.recorded import cluster_with
+from tests.support.report_pages import Page
+from tilewright.report.rule_colours import PALETTE
 
 T0 = 1_795_252_000.0
 POOLS = {
@@ -200,28 +200,36 @@ def test_small_jobs_are_known_by_what_placement_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [60, 5000])
-def test_every_job_is_a_bar_that_can_be_seen(count: int, tmp_path: Path) -> None:
+def test_every_job_is_a_bar_that_can_be_seen(count: int) -> None:
     jobs = (job(str(k), "lab_cpu", k, k, k + 4, small=k % 2 == 1) for k in range(count))
     runs = cluster_runs([start(), *itertools.chain(*jobs)])
-    figure = draw_gantt(runs, use_of(runs))
-    save_png(figure, tmp_path / "gantt.png")
-    (axes,) = figure.axes
-    boxes = [
-        axes.transData.transform(path.vertices)
-        for drawn in axes.collections
-        if isinstance(drawn, PolyCollection) and drawn.get_zorder() >= 2
-        for path in drawn.get_paths()
-    ]
+    drawn = ElementTree.fromstring(draw_gantt(runs, use_of(runs), PALETTE, "<words>"))
+    assert drawn.get("aria-label") == "<words>"
+    (wide, high) = (float(drawn.get(name, "")) for name in ("width", "height"))
+    bars = [path for path in drawn if path.get("class") == "bar"]
+    assert {path.get("fill") for path in bars} == {PALETTE.of("stitch")}
+    number = r"(-?[0-9.]+)"
+    shape = re.compile(rf"M{number} {number}h{number}v{number}h-{number}z")
+    boxes = [[float(n) for n in box] for bar in bars for box in shape.findall(bar.get("d", ""))]
     assert len(boxes) == count
-    assert min(np.ptp(box[:, k]) for box in boxes for k in (0, 1)) > 0.9
-    names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert names[:2] == ["stitch", "idle slot"]
+    assert min(min(w, h) for _, _, w, h, _ in boxes) > 0.9
+    assert all(0 <= x <= x + w <= wide and 0 <= y <= y + h <= high for x, y, w, h, _ in boxes)
+    names = [text.text for text in drawn.iter("text")]
+    assert names[names.index("stitch") + 1] == "idle slot"
+    assert sum(path.get("fill") == IDLE for path in drawn) == len(POOLS) + 1
+
+
+def test_rules_of_any_workflow_have_colours_of_their_own() -> None:
+    rules = [f"rule{k}" for k in range(14)]
+    palette = palette_of(rules)
+    assert len({palette.of(rule) for rule in [*rules, "another"]}) == 15
+    assert sorted(sorted(rules), key=palette.rank) == rules
 
 
 def test_stages_have_colours_of_their_own_and_quality_rules_others() -> None:
     stages = ["illumination", "tile_positions", "stitch", "deconvolve", "edf_plane", "register"]
     checks = ["qc_cycle", "qc_register", "qc_image"]
-    colours = {colour_of(rule) for rule in [*stages, *checks, "assemble", "report"]}
+    colours = {PALETTE.of(rule) for rule in [*stages, *checks, "assemble", "report"]}
     assert len(colours) == 11
 
 
@@ -254,7 +262,7 @@ def test_the_report_shows_where_it_ran(tmp_path: Path) -> None:
     text = page(tmp_path / "a", ledger)
     assert page(tmp_path / "b", ledger) == text
     shown = Page(text)
-    (alt,) = [str(a["alt"]) for tag, a in shown.tags if tag == "img" and "slots" in str(a["alt"])]
+    (alt,) = [str(a["aria-label"]) for tag, a in shown.tags if tag == "svg"]
     assert alt.endswith(
         "4 jobs in 1.7 min; GPU slots were busy 33 % of the time; CPU slots were busy 10 % of the "
         "time; a job waited 25 s in the queue on average. Failed tries by cause: time 1."

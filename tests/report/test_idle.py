@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tilewright.report.idle import HELD, ON_THE_WAY
-from tilewright.report.ledger import cluster_runs
+from snakemake_scheduler_plugin_tilewright.report.idle import HELD, ON_THE_WAY
+from snakemake_scheduler_plugin_tilewright.report.ledger import cluster_runs
 
 POOLS = {"lab_gpu": ["lab", "gpu", 2], "lab_cpu": ["lab", "cpu", 3]}
 GPU_SOON = "a gpu slot falls free in time to finish it sooner"

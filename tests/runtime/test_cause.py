@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snakemake_scheduler_plugin_tilewright.placement.failures import find_cause
+from snakemake_scheduler_plugin_tilewright.runtime.cause import LogCause, cause_line, read_cause
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
+from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown
 from tests.support.recorded import cluster_with, details
 from tilewright.kernels.backend import DeviceError
-from tilewright.placement.failures import find_cause
-from tilewright.runtime.cause import LogCause, cause_line, read_cause
 from tilewright.runtime.job import running
-from tilewright.slurm.jobs import SlurmJob
-from tilewright.slurm.query import SlurmClient, Unknown
 
 CAUSES: tuple[LogCause, ...] = get_args(LogCause)
 MARK = "tilewright-cause "

@@ -11,7 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.runtime.files import append_json, read_json_lines, whole_or_nothing, write_whole
+from snakemake_scheduler_plugin_tilewright.runtime.files import (
+    append_json,
+    read_json_lines,
+    whole_or_nothing,
+    write_whole,
+)
 
 _values = st.none() | st.booleans() | st.integers() | st.text()
 _entries = st.lists(st.dictionaries(st.text(max_size=5), _values, max_size=3), max_size=5)

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.runtime.run_state import RunState, read_state, write_state
+from snakemake_scheduler_plugin_tilewright.runtime.run_state import (
+    RunState,
+    read_state,
+    write_state,
+)
 
 JOBS = {"stitch": 4, "report": 1}
 

@@ -25,11 +25,16 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_scheduler_plugins.tests import DummyDAG
 
-from snakemake_scheduler_plugin_tilewright import Scheduler
+from snakemake_scheduler_plugin_tilewright.placement import cluster
+from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
+from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import (
+    LOOKING,
+    beside_profile,
+    only_looks,
+    targets,
+)
+from snakemake_scheduler_plugin_tilewright.scheduler import Scheduler
 from tests.support.scribe import dispatched, run
-from tilewright.placement import cluster
-from tilewright.runtime import snakemake_adapter as adapter
-from tilewright.runtime.snakemake_adapter import beside_profile, only_looks, targets
 
 NEEDED = [(what, name) for what in adapter.NEEDED for name in adapter.NEEDED[what]]
 NAMES = [f"{what}.{name}" for what, name in NEEDED]
@@ -39,7 +44,7 @@ import json
 import threading
 from pathlib import Path
 from snakemake_interface_scheduler_plugins.base import SchedulerBase
-from tilewright.runtime import snakemake_adapter as adapter
+from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
 
 class Scheduler(SchedulerBase):
     calls = 0
@@ -180,7 +185,7 @@ def test_snakemakes_command_line_has(name: str) -> None:
     assert callable(getattr(snakemake.cli, name, None))
 
 
-@pytest.mark.parametrize("name", adapter._LOOKING)
+@pytest.mark.parametrize("name", LOOKING)
 def test_snakemakes_parser_knows(name: str) -> None:
     given, _ = snakemake.cli.get_argument_parser().parse_known_args([])
     assert hasattr(given, name)
@@ -317,7 +322,7 @@ def test_what_lacks_something_is_refused_with_its_name(what: str, name: str) -> 
         adapter.check(what, thing_without(what, name))
     assert str(caught.value) == (
         f"Snakemake {snakemake.__version__} has no {what}.{name}, which placement needs; install "
-        "a version that tilewright's pyproject.toml names, or run with --scheduler greedy"
+        "a version that this scheduler asks for, or run with --scheduler greedy"
     )
 
 

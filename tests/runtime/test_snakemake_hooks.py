@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import snakemake
 
+from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
 from tests.support.scribe import run
-from tilewright.runtime import snakemake_adapter as adapter
 
 CANARY = """
 from dataclasses import dataclass

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
 from tests.support.scribe import dispatched, events, run
-from tilewright.placement.ledger import read_ledger
 
 HEAD = """
 from pathlib import Path
 from tests.support.failing_slurm import RULES, cluster_with_qos
-from tilewright.placement import cluster
-from tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.placement import cluster
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 
 cluster._current = cluster_with_qos()
 """
@@ -237,7 +237,7 @@ rule good:
 def test_where_placement_fails_jobs_go_to_an_account_that_may_be_used(tmp_path: Path) -> None:
     snakefile = f"""{HEAD}
 import snakemake_scheduler_plugin_tilewright as plugin
-from tilewright.placement.dispatcher import Dispatcher
+from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
 
 def fail(*asked):
     raise KeyError("x")

@@ -19,7 +19,7 @@ SNAKEFILE = f"""
 from dataclasses import replace
 from pathlib import Path
 from tests.support.sleepers.sizes import Sleepers
-from tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 
 class Sizes(Sleepers):
     def kinds(self, rule):

@@ -25,15 +25,15 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_scheduler_plugins.tests import DummyDAG, TestSchedulerBase
 
-from snakemake_scheduler_plugin_tilewright import Scheduler, SchedulerSettings
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
+from snakemake_scheduler_plugin_tilewright.placement import cluster
+from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger, read_ledger
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.run import Run
+from snakemake_scheduler_plugin_tilewright.scheduler import Scheduler, SchedulerSettings
 from tests.support.failing_slurm import RULES
 from tests.support.recorded import cluster_with
 from tests.support.scribe import dispatched, run
-from tilewright.placement import cluster
-from tilewright.placement.ledger import Ledger, read_ledger
-from tilewright.placement.routing import Plan
 
 
 @pytest.fixture(autouse=True)
@@ -193,8 +193,8 @@ def test_a_round_that_fails_again_and_again_is_greedy_and_the_ledger_says_so(
 SNAKEFILE = """
 from pathlib import Path
 from tests.support.failing_slurm import RULES, recorded_cluster
-from tilewright.placement import cluster
-from tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.placement import cluster
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 
 cluster._current = recorded_cluster()
 plan = Plan(RULES, cluster=cluster.current(), ledger=Path("ledger.jsonl"))

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from snakemake_scheduler_plugin_tilewright import stated as stated_module
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Fixed, Place, PlacementError, Shape
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
 from snakemake_scheduler_plugin_tilewright.stated import (
     StatedSizes,
     fixed_of,
@@ -22,8 +24,6 @@ from snakemake_scheduler_plugin_tilewright.stated import (
     stated_shape_of,
 )
 from tests.support.scribe import dispatched, events, run
-from tilewright.placement.jobs import Fixed, Place, PlacementError, Shape
-from tilewright.slurm.accounts import Account
 
 
 def job(threads: int = 1, rule: str = "work", wildcards: Any = None, **resources: Any) -> Any:
@@ -193,7 +193,7 @@ def test_memory_per_cpu_is_never_rounded_down() -> None:
 
 SNAKEFILE = """
 from tests.support.failing_slurm import cluster_with_qos
-from tilewright.placement import cluster
+from snakemake_scheduler_plugin_tilewright.placement import cluster
 cluster._current = cluster_with_qos()  # as a profile names it
 
 rule all:

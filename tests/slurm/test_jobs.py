@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.recorded import details
-from tilewright.slurm.jobs import (
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import (
     JOB_FIELDS,
     Cause,
     SlurmJob,
@@ -20,8 +19,9 @@ from tilewright.slurm.jobs import (
     usage_of_queue,
     why_pending,
 )
-from tilewright.slurm.parse import parse_time_s
-from tilewright.slurm.records import GPU_TYPE
+from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_time_s
+from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE
+from tests.support.recorded import details
 
 
 def padded(*cells: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.slurm.nodes import (
+from snakemake_scheduler_plugin_tilewright.slurm.nodes import (
     Node,
     before_reservations,
     node_names,
@@ -124,3 +124,14 @@ def test_a_job_goes_to_the_fullest_node_that_holds_it() -> None:
     assert placed(after, None, JOB) == after
     assert [n.room(JOB, now=True) for n in placed(after, "hpg-b200", JOB)] == [6, 0]
     assert placed([full, empty], "hpg-b200", JOB, ["b3"]) == [full, empty]
+
+
+def test_words_in_a_reason_are_no_fields() -> None:
+    line = (
+        "NodeName=c1 Gres=(null) State=IDLE+DRAIN Owner=N/A Partitions=cpu CfgTRES=cpu=8,mem=10G "
+        "AllocTRES=cpu=2 Reason=set State=IDLE Partitions=gpu CfgTRES=cpu=99 Owner=bob(7) [root@x]"
+    )
+    (node,) = parse_nodes(line)
+    assert (node.state, node.up, node.partitions) == ("IDLE+DRAIN", False, ("cpu",))
+    assert node.total["cpu"] == 8
+    assert node.owner == ""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.slurm.parse import (
+from snakemake_scheduler_plugin_tilewright.slurm.parse import (
     parse_assoc_mgr,
     parse_licences,
     parse_minutes,
@@ -15,7 +15,7 @@ from tilewright.slurm.parse import (
     parse_tres,
     parse_tres_usage,
 )
-from tilewright.slurm.records import GPU_TYPE, WALL
+from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE, WALL
 
 SACCTMGR = """\
 sacctmgr: show associations where user=ada format=account,user,...

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown, run_command
 from tests.support.recorded import USE, Recorded, client
-from tilewright.slurm.query import SlurmClient, Unknown, run_command
 
 
 def test_use_is_never_older_than_the_queue(tmp_path: Path) -> None:

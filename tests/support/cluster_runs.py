@@ -15,9 +15,9 @@ from typing import Any
 
 import yaml
 
+from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
 from tests.conftest import REPO
 from tests.support.slurm_cluster import Cluster, Job, peak_use, wait_for
-from tilewright.placement.ledger import read_ledger
 
 SLEEPERS: dict[str, Any] = {
     "jobs": 8,

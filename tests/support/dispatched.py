@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Place
+from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
 from tests.support.placement_rules import CPU, GPU, Rules
 from tests.support.recorded import USE, Recorded, cluster_with, queue_line
-from tilewright.placement.dispatcher import Dispatcher
-from tilewright.placement.jobs import Job, Place
-from tilewright.placement.ledger import Ledger
-from tilewright.placement.routing import Plan
-from tilewright.slurm.query import Unknown
 
 RULES = Rules({"work": {"gpu": GPU, "cpu": CPU}}, seconds=600)
 DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"

@@ -7,6 +7,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Shape
+from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
 from tests.support.placement_rules import Rules
 from tests.support.recorded import (
     PARTITIONS,
@@ -16,9 +19,6 @@ from tests.support.recorded import (
     named_qos,
     queue_line,
 )
-from tilewright.placement.cluster import Cluster
-from tilewright.placement.jobs import Shape
-from tilewright.slurm.query import Unknown
 
 RULES = Rules(
     {"good": {"gpu": Shape(8, 5000, 1, 60), "cpu": Shape(6, 3000, 0, 90)},

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import why_pending
 from tests.support.cluster_runs import ClusterRun
 from tests.support.slurm_cluster import Cluster, SlurmCommandError
-from tilewright.slurm.jobs import why_pending
 
 #: Seconds of a job on a GPU and on CPUs, and what it asks for.
 SIZES: dict[str, Any] = {

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.placement.capacity import Capacity, Claim, capacity_now
-from tilewright.placement.jobs import Kind, Shape
-from tilewright.slurm.accounts import COUNTED, Account
-from tilewright.slurm.jobs import SlurmJob
-from tilewright.slurm.records import Partition
+from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, Claim, capacity_now
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import COUNTED, Account
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
+from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
 
 GROUP_REASONS = (
     "AssocGrpCPUMinutesLimit",

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Kind, Shape, Task
 from tests.support.runs import Run
-from tilewright.placement.jobs import Job, Kind, Shape, Task
 
 
 @dataclass

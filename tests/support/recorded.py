@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tilewright.placement.cluster import Cluster, survey
-from tilewright.placement.site import Site
-from tilewright.slurm.jobs import JOB_FIELDS
-from tilewright.slurm.query import SlurmClient, Unknown
+from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster, survey
+from snakemake_scheduler_plugin_tilewright.placement.site import Site
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import JOB_FIELDS
+from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown
 
 LIMITS = """\
 brusko|ada||brusko|brusko|||||||||||||

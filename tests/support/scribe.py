@@ -11,8 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
 from tests.conftest import REPO
-from tilewright.placement.ledger import read_ledger
 
 EXECUTOR = """
 import json

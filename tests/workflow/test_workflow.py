@@ -14,6 +14,7 @@ import tifffile
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from snakemake_scheduler_plugin_tilewright.runtime.run_state import read_state
 from tests.conftest import REPO
 from tests.support.phantom_truth import PhantomTruth, mosaic_offset, read_truth
 from tests.support.runs import Run, digests, make_run
@@ -21,7 +22,6 @@ from tilewright.io.mosaic import open_mosaic
 from tilewright.io.positions import read_positions
 from tilewright.io.transform import read_transform
 from tilewright.phantom.make import make_phantom
-from tilewright.runtime.run_state import read_state
 
 pytestmark = pytest.mark.workflow
 Image = NDArray[np.floating[Any]]

@@ -15,16 +15,17 @@ from tilewright.config.experiment import (
 )
 from tilewright.config.layout import Layout
 from tilewright.config.rules import QUALITY_RULES, STAGES
-from tilewright.runtime import snakemake_adapter
+from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter
+from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
 from tilewright.runtime.machine import (
     device_kinds,
     healthy_gpus,
     usable_gpus,
     write_evidence_to,
 )
-from tilewright.placement import cluster
-from tilewright.placement.jobs import PlacementError
-from tilewright.placement.routing import in_slurm_job, set_up
+from snakemake_scheduler_plugin_tilewright.placement import cluster
+from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
+from snakemake_scheduler_plugin_tilewright.placement.routing import in_slurm_job, set_up
 from tilewright.config.checks import (
     check_files,
     check_raw,
@@ -46,7 +47,7 @@ try:
     # Jobs trust the manifests that the main process checked: raw files are looked at once.
     if workflow.is_main_process:
         check_targets(
-            experiment, snakemake_adapter.targets(snakemake_adapter.command()[1:])
+            experiment, snakemake_command.targets(snakemake_command.command()[1:])
         )
         check_thresholds(experiment)
         check_results(experiment)

@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilewright.commands.checks import Check, count, ok, problem, said_by, warning
+from snakemake_scheduler_plugin_tilewright.commands.checks import (
+    Check,
+    count,
+    ok,
+    problem,
+    said_by,
+    warning,
+)
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Task
 from tilewright.config.checks import (
     check_files,
     check_raw,
@@ -20,7 +28,6 @@ from tilewright.config.experiment import ConfigError, Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.tables import Channel
 from tilewright.io.conventions.stitched import lossy_sentences, read_images
-from tilewright.placement.jobs import Task
 
 #: Blosc and deflate leave about three quarters of 16-bit counts; less of empty ground.
 _COMPRESSED = 0.7

@@ -1,50 +1,31 @@
-"""What doctor looks at on this machine: Snakemake's plugins, CuPy, the lock of the folder."""
+"""What doctor looks at on this machine: GPUs, CuPy, memory."""
 
 from __future__ import annotations
 
 import importlib
 import os
 from collections.abc import Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
-from tilewright.commands.checks import Check, count, ok, problem, said_by, warning
+from snakemake_scheduler_plugin_tilewright.commands.checks import (
+    Check,
+    count,
+    ok,
+    problem,
+    said_by,
+    version_of,
+    warning,
+)
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Task
+from snakemake_scheduler_plugin_tilewright.placement.sizing import Estimates
 from tilewright.devices.health import HealthError
 from tilewright.devices.lease_queue import LeaseRootError
 from tilewright.devices.slurm_grant import DeviceChoiceError, device_from_environment
-from tilewright.placement.jobs import Task
-from tilewright.placement.sizing import Estimates
 from tilewright.runtime.machine import usable_gpus
-from tilewright.runtime.scratch import refused_folders
-from tilewright.runtime.snakemake_adapter import is_locked
 
 _CUPY = "pip install 'tilewright[cuda12]' (or cuda13)"
 _CUPY_PACKAGES = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
 #: What profiles/default lets jobs fill.
 _MEMORY_SHARE = 0.9
-
-
-def check_plugins() -> Iterable[Check]:
-    """Check that Snakemake finds the scheduler and the executor of the cluster profiles."""
-    from snakemake_interface_executor_plugins.registry import (
-        ExecutorPluginRegistry,
-    )
-    from snakemake_interface_scheduler_plugins.registry import SchedulerPluginRegistry
-
-    fix = "install tilewright again in this environment: pip install -e ."
-    for about, name, package, registry in (
-        ("scheduler", "tilewright", "tilewright", SchedulerPluginRegistry),
-        ("executor", "slurm", "snakemake-executor-plugin-slurm", ExecutorPluginRegistry),
-    ):
-        try:
-            found = registry().is_installed(name)
-        except Exception as error:  # noqa: BLE001 - a broken plugin of anybody may raise anything
-            yield problem(about, f"Snakemake's plugins do not load: {error!r}", fix)
-            continue
-        if found:
-            yield ok(about, f"plugin {name} {_version(package)}, Snakemake {_version('snakemake')}")
-        else:
-            yield problem(about, f"Snakemake does not find the plugin {name}", fix)
 
 
 def check_device(environ: Mapping[str, str] = os.environ) -> Iterable[Check]:
@@ -70,7 +51,7 @@ def check_device(environ: Mapping[str, str] = os.environ) -> Iterable[Check]:
         return
     yield ok(
         "device",
-        f"{count(len(gpus.devices), 'GPU')}, CuPy {_version(*_CUPY_PACKAGES)}, "
+        f"{count(len(gpus.devices), 'GPU')}, CuPy {version_of(*_CUPY_PACKAGES)}, "
         f"driver for CUDA {driver // 1000}.{driver % 1000 // 10}",
     )
 
@@ -85,7 +66,7 @@ def check_cupy(gpu_pools: Iterable[str]) -> Iterable[Check]:
     except ImportError as error:
         reason = str(error)
     else:
-        yield ok("CuPy", f"{_version(*_CUPY_PACKAGES)} for GPU jobs")
+        yield ok("CuPy", f"{version_of(*_CUPY_PACKAGES)} for GPU jobs")
         return
     accounts = ", ".join(f"{name.removesuffix('_gpu')}: gres/gpu=0" for name in names)
     yield warning(
@@ -107,34 +88,3 @@ def check_memory(jobs: Iterable[Task], estimates: Estimates) -> Check:
     if most_mb > have_mb:
         return problem("memory", text, "use a larger machine, or smaller deconvolve.tile_px")
     return ok("memory", text)
-
-
-def check_lock(folder: Path) -> Iterable[Check]:
-    """Check that no other run has locked a folder."""
-    if is_locked(folder):
-        yield problem(
-            "lock",
-            "this folder is locked: a run is active here, or one was killed",
-            "wait for it, or, if none is active, run snakemake with --unlock",
-        )
-    else:
-        yield ok("lock", "no run has locked this folder")
-
-
-def check_scratch() -> Iterable[Check]:
-    """Check that caches and temporary files can be written."""
-    refused = list(refused_folders())
-    for sentence in refused:
-        cause, _, fix = sentence.partition("; ")
-        yield problem("scratch", cause, fix)
-    if not refused:
-        yield ok("scratch", "caches and temporary files can be written")
-
-
-def _version(*packages: str) -> str:
-    for package in packages:
-        try:
-            return version(package)
-        except PackageNotFoundError:
-            continue
-    return "(version not known)"

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import tilewright
+from snakemake_scheduler_plugin_tilewright.commands.dag import DagError, read_command, read_dag
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Sizes, Task, job_of
 from tilewright.config.experiment import Experiment, load_experiment, read_config
-from tilewright.placement.jobs import Sizes, Task, job_of
-from tilewright.runtime.snakemake_adapter import dag_of
-
-
-class DagError(RuntimeError):
-    """Snakemake cannot say what would run; the message is its own."""
 
 
 def read_experiment(configfile: Path) -> Experiment:
@@ -69,38 +61,9 @@ def read_tasks(
     DagError
         The workflow cannot be read, or a target is unknown.
     """
-    from snakemake.api import SnakemakeApi
-    from snakemake.exceptions import MissingRuleException, RuleException
-    from snakemake.settings.enums import Quietness
-    from snakemake.settings.types import (
-        ConfigSettings,
-        DAGSettings,
-        OutputSettings,
-        ResourceSettings,
-    )
-    from snakemake_interface_common.exceptions import ApiError, WorkflowError
-
-    silent = OutputSettings(
-        quiet={Quietness.ALL}, enable_file_logging=False, log_level_override=logging.CRITICAL + 1
-    )
-    try:
-        with SnakemakeApi(silent) as api, contextlib.redirect_stdout(io.StringIO()):
-            workflow = api.workflow(
-                ResourceSettings(cores=1), ConfigSettings(configfiles=[configfile]),
-                snakefile=snakefile,
-            )  # fmt: skip
-            # the shortest of the calls that build the DAG, take no lock and run nothing
-            workflow.dag(DAGSettings(targets=frozenset(targets))).printrulegraph()
-            return _tasks(dag_of(workflow), sizes)
-    except MissingRuleException as error:
-        what = str(error).partition(" (")[0].lower()
-        raise DagError(
-            f"there is {what}; targets are stitching, deconvolution, edf, registration and qc"
-        ) from None
-    except (ApiError, RuleException, WorkflowError) as error:
-        raise DagError(str(error)) from None
-
-
-def _tasks(dag: Any, sizes: Sizes) -> list[Task]:
+    options = [*targets, "--snakefile", str(snakefile), "--configfile", str(configfile)]
+    given = read_command([*options, "--profile", "none", "--workflow-profile", "none"])
+    known = "; targets are stitching, deconvolution, edf, registration and qc"
+    dag = read_dag(given, known)
     jobs = sorted(dag.needrun_jobs(), key=lambda job: job.jobid)
     return [Task(job_of(job, dag.job_dependencies(job), sizes)) for job in jobs if len(job.output)]

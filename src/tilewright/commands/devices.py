@@ -16,9 +16,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tilewright.commands.checks import count
+from snakemake_scheduler_plugin_tilewright.commands.checks import count
+from snakemake_scheduler_plugin_tilewright.commands.plan_table import duration
 from tilewright.commands.dag import read_experiment
-from tilewright.commands.plan_table import duration
 from tilewright.config.checks import check_raw, data_sizes
 from tilewright.config.experiment import ConfigError
 from tilewright.config.layout import Layout

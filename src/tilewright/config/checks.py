@@ -12,6 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
 from tilewright.config.experiment import ConfigError, Experiment, Sample
 from tilewright.config.layout import Layout
 from tilewright.config.rules import BlockSizes, DataSize
@@ -19,7 +20,6 @@ from tilewright.config.sizing import DataSizes, ShapeModel
 from tilewright.io.conventions import DESCRIBED, numbers_tiles
 from tilewright.io.conventions.common import RawDataError
 from tilewright.io.manifest import build_manifest
-from tilewright.placement.jobs import Kind
 from tilewright.report.verdict import resolve_thresholds
 
 #: Smallest tile side: at 10 % overlap its strips are 6 px wide.

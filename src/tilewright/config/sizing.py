@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
 from tilewright.config.rules import GPU_RULES, RULES, BlockSizes, Cost, DataSize, Rule
-from tilewright.placement.jobs import Kind, Shape
 
 _PYTHON_MB = 350  # interpreter with numpy, scipy and zarr imported, measured 290
 _GPU_CPUS = 2  # of a job on a GPU: one drives it, one reads and writes

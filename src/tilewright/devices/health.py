@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from tilewright.runtime.files import write_whole
+from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 
 #: ``hardware``: the device is not to be trusted. ``sticky``: the process can use it no more and
 #: must end; a program or a device may be the cause. ``memory``: the job asked for more than there

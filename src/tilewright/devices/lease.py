@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
 from tilewright.devices.budget import MIB, RESERVE_B, LeaseClaim, Request, grants, leasable
 from tilewright.devices.evidence import Held, variables_set
 from tilewright.devices.health import HealthError
@@ -28,7 +29,6 @@ from tilewright.devices.lease_queue import (
     lease_root,
 )
 from tilewright.devices.slurm_grant import granted_lease
-from tilewright.runtime.files import append_json
 
 logger = logging.getLogger("tilewright")
 

@@ -22,9 +22,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
 from tilewright.devices.budget import LeaseClaim, Request
 from tilewright.devices.evidence import Held
-from tilewright.runtime.files import append_json
 
 #: File systems that other machines see too: their locks and their UUIDs mean other devices.
 NETWORK = frozenset(

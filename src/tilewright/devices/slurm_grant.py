@@ -7,10 +7,10 @@ import socket
 from collections.abc import Mapping
 from typing import Literal, cast, get_args
 
+from snakemake_scheduler_plugin_tilewright.runtime.granted import granted_gpus
 from tilewright.devices.budget import RESERVE_B, Request, leasable
 from tilewright.devices.evidence import Held
 from tilewright.devices.inventory import Snapshot
-from tilewright.runtime.granted import granted_gpus
 
 #: Set in a job of the workflow that Slurm runs by itself.
 GRANTED = "TILEWRIGHT_GRANTED"

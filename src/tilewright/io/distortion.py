@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from tilewright.kernels.distortion import Distortion
 from tilewright.kernels.distortion_fit import DistortionFit
-from tilewright.runtime.files import write_whole
 
 #: Names of Brown's terms in the file.
 _TERMS = ("radial_px", "decentring_y_px", "decentring_x_px")

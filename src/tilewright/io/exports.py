@@ -24,9 +24,9 @@ import tifffile
 import yaml
 from zarr.storage import LocalStore
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import csv_text, write_whole
 from tilewright.io.ome_zarr import open_image
 from tilewright.io.zarr_store import OmeZarrVersion, create_store, multiscales
-from tilewright.runtime.files import csv_text, write_whole
 
 #: HuBMAP's words for a verdict.
 _QUALITY = {"pass": "good", "warn": "fair", "fail": "poor"}

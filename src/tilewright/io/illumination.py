@@ -12,7 +12,7 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from tilewright.runtime.files import whole_or_nothing, write_whole
+from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing, write_whole
 
 #: ``offset_method`` of an offset that the tiles only bound, ``saturation_method`` of a camera that
 #: clips below the largest value of its files: the report tells both.

@@ -17,6 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from tilewright.io.conventions import scan, stitched
 from tilewright.io.conventions.common import (
     RAW_DIR_FILE,
@@ -27,7 +28,6 @@ from tilewright.io.conventions.common import (
 )
 from tilewright.io.raw_headers import SCALED_TYPE, RawHeader, read_headers
 from tilewright.io.tile_grid import TileGrid, arrange, completeness, leave_out, tile_key
-from tilewright.runtime.files import write_whole
 
 COLUMNS = (
     *("channel", "row", "col", "tile", "z", "path", "page", "y_px", "x_px"),

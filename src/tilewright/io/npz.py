@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from tilewright.runtime.files import whole_or_nothing
+from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
 
 
 def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -16,8 +16,8 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
 from tilewright.io.ome_zarr import Image, open_image
-from tilewright.runtime.files import whole_or_nothing
 
 Compression = Literal["deflate", "zstd"]
 #: tifffile's names. On Hoechst and brain tiles deflate 1 makes 81 and 47 % at 92 and 145 MB/s per

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from tilewright.io.npz import read_npz, write_npz
-from tilewright.runtime.files import write_whole
 
 _NUMBERS = (
     "cycle",

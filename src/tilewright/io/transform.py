@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from tilewright.io.npz import read_npz, write_npz
 from tilewright.kernels.warp import Transform
-from tilewright.runtime.files import write_whole
 
 _ARRAYS = ("affine", "field", "origin_px", "block_px", "confidence")
 

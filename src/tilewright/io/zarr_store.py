@@ -19,7 +19,7 @@ import zarr.codecs
 from numpy.typing import NDArray
 from zarr.core.sync import sync
 
-from tilewright.runtime.files import whole_or_nothing
+from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
 
 OmeZarrVersion = Literal["0.4", "0.5"]
 #: Key of the group's attributes that holds tilewright's own numbers.

@@ -7,6 +7,7 @@ anywhere in the stack.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,6 +47,12 @@ _TISSUE_SHARE, _HAZE_SHARE = 0.25, 0.65
 #: debris of ``benchmarks.eye``), and 0.085 (veiled fibres of ``benchmarks.specks``). Wide ramps: no
 #: more than a part is taken by mistake.
 _EXPLAINED = (0.085, 0.165)
+#: The light of a place is in so many times fewer planes than all, from which and up to which it is
+#: known how deep it lies. Eleven sets with haze showed 3.5 to 6.1. In dim tissue (60 electrons;
+#: five and nine planes) it was 1.2 to 2.6: there the planes were explained up to 0.5 better with
+#: haze that was none, and all of the tissue's light was taken.
+_KNOWN = (2.8, 3.4)
+_NOTHING = np.zeros(8)
 
 
 def mirrored(start: int, stop: int, size: int) -> NDArray[np.int64]:
@@ -211,9 +218,10 @@ def haze_moments(
 
     Returns
     -------
-    ndarray of float64, shape (6,)
+    ndarray of float64, shape (8,)
         Products of the floor, the floor blurred, and what the planes show beside the rest of the
-        estimate; they add up over windows.
+        estimate; how many times fewer planes than all of them the light is in, weighted by the
+        floor's energy, and that energy. They add up over windows.
 
     Raises
     ------
@@ -229,7 +237,7 @@ def haze_moments(
     inner = (slice(-(-HALO_PX // FLOOR_PX), -(HALO_PX // FLOOR_PX)),) * 2
     transfer = _coarse_transfer(channel, coarse.shape)
     spectra = [backend.fft.rfft2(xp.stack([v * w for w in weights])) for v in (coarse, floor)]
-    moments = np.zeros(6)
+    moments = np.zeros(8)
     counted = xp.ones_like(floor[inner])
     if spoilt is not None:
         counted -= halved(backend.asarray(spoilt))[inner] > 0
@@ -247,7 +255,11 @@ def haze_moments(
         )
         pairs = [(same, same), (same, blurred), (blurred, blurred)]
         pairs += [(same, there), (blurred, there), (there, there)]
-        moments += [float((u * v).sum(dtype=np.float64)) for u, v in pairs]
+        moments[:6] += [float((u * v).sum(dtype=np.float64)) for u, v in pairs]
+    parts = [w[inner] for w in weights]
+    single = len(parts) * sum(w * w for w in parts) / xp.maximum(sum(parts) ** 2, 1e-9)
+    energy = same * same
+    moments[6:] = [float(v.sum(dtype=np.float64)) for v in (energy * single, energy)]
     return moments
 
 
@@ -256,9 +268,10 @@ def haze_share(moments: Sequence[NDArray[np.float64]]) -> float:
 
     Light at a depth is blurred in the planes far from it; haze shows alike in all. What the planes
     show beyond the rest of the estimate is split into the floor as it is and the floor blurred,
-    and the first is believed where it explains what the second leaves.
+    and the first is believed where it explains what the second leaves, and where it is known how
+    deep light lies: light that is spread over planes at which it is not is blurred too much.
     """
-    a, b, c, d, e, f = np.sum(list(moments), axis=0) if len(moments) else np.zeros(6)
+    a, b, c, d, e, f, single, energy = np.sum(list(moments), axis=0) if len(moments) else _NOTHING
     determinant = a * c - b * b
     if determinant <= 1e-9 * a * c:
         return 0.0
@@ -266,9 +279,10 @@ def haze_share(moments: Sequence[NDArray[np.float64]]) -> float:
     left = max(f - same * d - blurred * e, 1e-9 * f)
     explained = (f - e * e / c) / left - 1
     haze = max(same, 0.0) / max(max(same, 0.0) + max(blurred, 0.0), 1e-9)
-    ramps = ((explained, _EXPLAINED), (haze, (_TISSUE_SHARE, _HAZE_SHARE)))
-    believed, share = (min(max((v - low) / (high - low), 0.0), 1.0) for v, (low, high) in ramps)
-    return round(believed * share, 2)
+    known = single / max(energy, 1e-30)
+    ramps = ((explained, _EXPLAINED), (haze, (_TISSUE_SHARE, _HAZE_SHARE)), (known, _KNOWN))
+    shares = (min(max((v - low) / (high - low), 0.0), 1.0) for v, (low, high) in ramps)
+    return round(math.prod(shares), 2)
 
 
 def _coarse_transfer(channel: Channel, shape: tuple[int, int]) -> NDArray[np.float32]:

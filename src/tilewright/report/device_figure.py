@@ -13,9 +13,11 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from snakemake_scheduler_plugin_tilewright.report.gantt import time_step
+from snakemake_scheduler_plugin_tilewright.report.palette import IDLE, pale
 from tilewright.report.device_use import DeviceJob, DeviceRun, idle_spans, stacked
 from tilewright.report.figures import new_figure
-from tilewright.report.gantt import IDLE, colour_of, legend, pale, rank_of, time_step
+from tilewright.report.rule_colours import PALETTE
 
 _GIB = 2**30
 #: Inches: the figure, all rows together, the lowest and highest row.
@@ -39,7 +41,7 @@ def draw_devices(run: DeviceRun) -> Figure:
     """
     devices = run.devices
     jobs = [job for row in devices.values() for job in row]
-    rules = sorted({job.rule for job in jobs}, key=rank_of)
+    rules = sorted({job.rule for job in jobs}, key=PALETTE.rank)
     shortest_s = _SHORTEST * (run.span_s or 1.0)
     below = {uuid: stacked(row, shortest_s) for uuid, row in devices.items()}
     top = max(
@@ -64,7 +66,7 @@ def draw_devices(run: DeviceRun) -> Figure:
     rows[0].yaxis.set_major_locator(MaxNLocator(2 if row_in < 0.9 else 4, steps=[1, 2, 4, 5, 10]))
     _time_axis(rows[-1], span_s)
     figure.supylabel("memory leased, GiB", fontsize=9)
-    legend(figure, rules, any(job.outcome == "failed" for job in jobs), _others(jobs))
+    _legend(figure, rules, jobs)
     return figure
 
 
@@ -90,7 +92,7 @@ def _bars(
             style: dict[str, Any] = {"linewidths": 0.0}
             if part != "edge":
                 shade = pale if part == "granted" else str
-                style["facecolors"] = [shade(colour_of(job.rule)) for job, _ in drawn]
+                style["facecolors"] = [shade(PALETTE.of(job.rule)) for job, _ in drawn]
             elif failed:
                 style = {"facecolors": "none", "edgecolors": "black", "linewidths": 0.8}
                 style["hatch"] = "//////"
@@ -124,9 +126,19 @@ def _time_axis(axes: Axes, span_s: float) -> None:
     axes.set_xlabel(f"{unit} from the start of the run", fontsize=9)
 
 
-def _others(jobs: Sequence[DeviceJob]) -> list[Any]:
-    others = [Patch(facecolor=IDLE, label="nothing leased")]
+def _legend(figure: Figure, rules: Sequence[str], jobs: Sequence[DeviceJob]) -> None:
+    """Draw the key of the rules' colours, of failed bars where there are any, and of the rest."""
+    handles = [Patch(facecolor=PALETTE.of(rule), label=rule) for rule in rules]
+    if any(job.outcome == "failed" for job in jobs):
+        handles.append(
+            Patch(facecolor="white", edgecolor="black", hatch="//////", label="failed or cancelled")
+        )
+    handles.append(Patch(facecolor=IDLE, label="nothing leased"))
     if any(job.peak_b is not None for job in jobs):
-        first = min((job.rule for job in jobs if job.peak_b is not None), key=rank_of)
-        others.append(Patch(facecolor=pale(colour_of(first)), label="paler: granted, not used"))
-    return others
+        first = min((job.rule for job in jobs if job.peak_b is not None), key=PALETTE.rank)
+        shade = pale(PALETTE.of(first))
+        handles.append(Patch(facecolor=shade, label="paler: granted, not used"))
+    figure.legend(
+        handles=handles, loc="outside lower center", fontsize=8, frameon=False,
+        ncols=max(4, -(-len(handles) // 4)), handlelength=1.4, columnspacing=1.4,
+    )  # fmt: skip

@@ -9,6 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import read_json_lines
+from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
 from tilewright.devices.evidence import CONTEXT_B
 from tilewright.report.device_figure import draw_devices
 from tilewright.report.device_use import (
@@ -28,9 +30,7 @@ from tilewright.report.device_use import (
     spread,
 )
 from tilewright.report.figures import embed_figure
-from tilewright.report.gantt import rank_of
-from tilewright.runtime.files import read_json_lines
-from tilewright.runtime.run_state import span_text
+from tilewright.report.rule_colours import PALETTE
 
 _NONE = "–"  # noqa: RUF001
 #: Runs in pictures and tables, kinds of failures, and letters of a reason.
@@ -52,7 +52,7 @@ def device_section(evidence: Path | None) -> dict[str, Any] | None:
     if not shown:
         return None
     jobs = [job for run in shown for job in run.jobs]
-    uses = rules_of(jobs, rank_of)
+    uses = rules_of(jobs, PALETTE.rank)
     failures = [(use.rule, *failure) for use in uses for failure in use.failures]
     failures.sort(key=lambda failure: -failure[-1])
     return {

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snakemake_scheduler_plugin_tilewright.report.ledger import number
 from tilewright.devices.health import classify
-from tilewright.report.ledger import number
 
 #: The lines do not say which run they are of: leases further apart are taken for two runs.
 GAP_S = 900.0

@@ -20,12 +20,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
 from tilewright.io.mosaic import Mosaic
 from tilewright.io.ome_zarr import Image, open_image
-from tilewright.runtime.files import whole_or_nothing
 
-#: Okabe–Ito colours: told apart by colour-blind readers.
-BLUE, ORANGE, RED, GREY = "#0072B2", "#E69F00", "#D55E00", "#8a8f98"
 #: Pixels per inch; with it a figure of 10 inches is as wide as the report's column.
 DPI = 110
 #: Nuclei blue, then colours that stay apart when added.

@@ -9,19 +9,20 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import jinja2
 import numpy as np
 
+from snakemake_scheduler_plugin_tilewright.report.page import environment
+from snakemake_scheduler_plugin_tilewright.report.run_section import run_section
+from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from tilewright.config.rules import STAGES
 from tilewright.report.device_section import device_section
 from tilewright.report.figures import Rendering, embed_png, render
 from tilewright.report.page_parts import anchor, marker_tables, number_table, problem_part
 from tilewright.report.problems import Pixels, problems
 from tilewright.report.quality import Quality, judge_again, read_quality
-from tilewright.report.run_section import run_section
+from tilewright.report.rule_colours import PALETTE
 from tilewright.report.summary import trusted_markers
 from tilewright.report.verdict import worst
-from tilewright.runtime.files import write_whole
 
 #: Problems that are shown, and lines of each; the rest is folded.
 _SHOWN, _LINES = 12, 2
@@ -248,39 +249,14 @@ def write_report(
         lines=_LINES,
         software=software,
         config=config_text,
-        ran=run_section(ledger),
+        ran=run_section(ledger, PALETTE),
         devices=device_section(devices),
     )
     write_whole(output, page)
 
 
-def write_run_report(ledger: Path, output: Path) -> None:
-    """Write the page of the runs of any workflow, from the ledger of their placement.
-
-    Parameters
-    ----------
-    ledger : Path
-    output : Path
-        The HTML file.
-
-    Raises
-    ------
-    ValueError
-        The ledger is absent, or no job of it ended.
-    """
-    found = run_section(ledger) if ledger.is_file() else None
-    if found is None:
-        state = "holds no job that ended" if ledger.is_file() else "does not exist"
-        raise ValueError(f"{ledger} {state}; name the ledger.jsonl of a run")
-    write_whole(output, render_page("run.html", title="Where it ran", ran=found))
-
-
 def render_page(template: str, **values: Any) -> str:
     """Return a page of this report, with its style in it."""
-    loader = jinja2.PackageLoader("tilewright.report", "templates")
-    environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
-    )
-    environment.globals.update(vars(environment.get_template("macros.html").module))
-    style = (Path(__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
-    return environment.get_template(template).render(style=style, **values)
+    found = environment(Path(__file__).parent / "templates")
+    found.globals.update(vars(found.get_template("macros.html").module))
+    return found.get_template(template).render(**values)

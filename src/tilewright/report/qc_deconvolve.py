@@ -9,10 +9,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
+from snakemake_scheduler_plugin_tilewright.report.palette import BLUE
 from tilewright.io.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.artefacts import ringing
 from tilewright.kernels.backend import Backend, cpu_backend
-from tilewright.report.figures import BLUE, new_figure, plain, save_png, scale_bar, show
+from tilewright.report.figures import new_figure, plain, save_png, scale_bar, show
 from tilewright.report.places import FocusScan, scan_focus
 from tilewright.report.quality import Files, Findings
 from tilewright.report.verdict import Subject

@@ -10,11 +10,12 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
+from snakemake_scheduler_plugin_tilewright.report.palette import BLUE
 from tilewright.io.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.metrics import focus_score
 from tilewright.kernels.resolution import FINEST_PX
-from tilewright.report.figures import BLUE, new_figure, plain, save_png, scale_bar, show
+from tilewright.report.figures import new_figure, plain, save_png, scale_bar, show
 from tilewright.report.places import FocusScan, scan_focus
 from tilewright.report.qc_deconvolve import block_light, moat_depth
 from tilewright.report.qc_rings import judge_rings

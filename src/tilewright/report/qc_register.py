@@ -12,14 +12,13 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from snakemake_scheduler_plugin_tilewright.report.palette import ORANGE, RED
 from tilewright.io.mosaic import Mosaic, open_mosaic
 from tilewright.io.transform import read_transform
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.metrics import ncc
 from tilewright.kernels.warp import Transform, source_region, warp
 from tilewright.report.figures import (
-    ORANGE,
-    RED,
     bare,
     display_range,
     new_figure,

@@ -12,10 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from numpy.typing import NDArray
 
+from snakemake_scheduler_plugin_tilewright.report.palette import BLUE, GREY, RED
 from tilewright.io.distortion import read_distortion_numbers
 from tilewright.io.positions import Edges, Positions, read_edges, read_positions
 from tilewright.io.tiles import left_out_tiles
-from tilewright.report.figures import BLUE, GREY, RED, new_figure, plain, save_png
+from tilewright.report.figures import new_figure, plain, save_png
 from tilewright.report.overlaps import tile_name
 from tilewright.report.places import Place
 from tilewright.report.quality import Files, Findings

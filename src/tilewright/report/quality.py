@@ -19,10 +19,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from tilewright.config.rules import STAGES
 from tilewright.io.npz import write_npz
 from tilewright.report.verdict import Item, Subject, resolve_thresholds, worst
-from tilewright.runtime.files import write_whole
 
 #: Name of an input of a quality rule to its path.
 Files = Mapping[str, Any]

@@ -8,9 +8,9 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import csv_text, write_whole
 from tilewright.report.quality import judge_again, read_quality
 from tilewright.report.verdict import Item, worst
-from tilewright.runtime.files import csv_text, write_whole
 
 _COLUMNS = ("sample", "cycle", "channel", "marker", "verdict", "reasons")
 

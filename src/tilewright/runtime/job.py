@@ -13,9 +13,9 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
+from snakemake_scheduler_plugin_tilewright.runtime.cause import cause_line
 from tilewright.devices.lease import WAIT_EXIT_CODE, LeaseTimeoutError
 from tilewright.kernels.backend import Backend, DeviceError, cpu_backend
-from tilewright.runtime.cause import cause_line
 
 logger = logging.getLogger("tilewright")
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
 from tilewright.config.experiment import ConfigError
 from tilewright.config.rules import GPU_RULES
 from tilewright.config.settings import Settings
@@ -17,7 +18,6 @@ from tilewright.devices.inventory import Snapshot, snapshot
 from tilewright.devices.lease import leases
 from tilewright.devices.lease_queue import LeaseRootError, lease_root
 from tilewright.devices.slurm_grant import DeviceChoice, device_from_environment
-from tilewright.placement.jobs import Kind
 
 
 def usable_gpus(environ: Mapping[str, str] = os.environ) -> Snapshot:

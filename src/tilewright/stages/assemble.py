@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
 from tilewright.io.mosaic import Mosaic, open_mosaic
 from tilewright.io.ome_tiff import Compression, write_ome_tiff
 from tilewright.io.ome_zarr import create_image
@@ -28,7 +29,6 @@ from tilewright.kernels.backend import Backend
 from tilewright.kernels.background import subtract
 from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
 from tilewright.kernels.warp import Transform, source_region, warp
-from tilewright.runtime.files import whole_or_nothing
 from tilewright.stages.subtract import Background, survey
 from tilewright.stages.tile_planes import abandoning_pool
 from tilewright.stages.tile_windows import Region, halves, regions, within

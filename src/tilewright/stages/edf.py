@@ -18,6 +18,7 @@ import tifffile
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import scratch_beside, whole_or_nothing
 from tilewright.io.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.io.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend
@@ -33,7 +34,6 @@ from tilewright.kernels.focus import (
     trust_in,
 )
 from tilewright.kernels.noise import NoiseModel
-from tilewright.runtime.files import scratch_beside, whole_or_nothing
 from tilewright.stages.direct_edf import GPU_THREADS, HEIGHT_STEP_PX, Streamed, stream_direct
 from tilewright.stages.direct_plan import DirectPlan, direct_psf_size, plan_direct
 from tilewright.stages.mosaic_psf import mosaic_psf, wide_profiles

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from tilewright.runtime.cause import cause_line
+from snakemake_scheduler_plugin_tilewright.runtime.cause import cause_line
 
 output, seconds, fault, name = sys.argv[1:]
 device = os.environ["TILEWRIGHT_DEVICE"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tilewright.placement.jobs import Kind, Shape
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
 
 
 class Sleepers:

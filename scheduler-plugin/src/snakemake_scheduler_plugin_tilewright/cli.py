@@ -1,0 +1,105 @@
+"""The command line: the list of commands. Each computes and shows in a module of ``commands``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Where the jobs of a Snakemake workflow go on a Slurm cluster with several accounts.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_AS_SNAKEMAKE = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+SiteFile = Annotated[
+    Path | None, typer.Option(help="Site file: blocked accounts, partitions, job sizes.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.callback()
+def main() -> None:
+    """Run one of the commands below; jobs are placed by ``snakemake --scheduler tilewright``."""
+
+
+@app.command()
+def accounts(
+    site: SiteFile = None,
+    user: Annotated[str | None, typer.Option(help="Whose accounts; yours by default.")] = None,
+    json: Json = False,
+) -> None:
+    """Show your Slurm accounts: limits, use, and how many jobs fit."""
+    from snakemake_scheduler_plugin_tilewright.commands.accounts import show_accounts
+
+    show_accounts(site, user, json=json)
+
+
+@app.command(context_settings=_AS_SNAKEMAKE)
+def plan(context: typer.Context, site: SiteFile = None, json: Json = False) -> None:
+    """Show which jobs remain, where they would go now, and when they would be done.
+
+    All other options and targets are those of your snakemake command.
+    """
+    from snakemake_scheduler_plugin_tilewright.commands.plan_table import show_plan
+
+    show_plan(context.args, site=site, json=json)
+
+
+@app.command(context_settings=_AS_SNAKEMAKE)
+def doctor(context: typer.Context, site: SiteFile = None, json: Json = False) -> None:
+    """Look for everything that would make a run fail; status 1 if something would.
+
+    All other options and targets are those of your snakemake command.
+    """
+    from snakemake_scheduler_plugin_tilewright.commands.doctor import examine, show
+    from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
+
+    show(examine(context.args, site=site, slurm=slurm_wanted(site)), json=json)
+
+
+@app.command()
+def stale(
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until they have ended.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel them.")] = False,
+) -> None:
+    """List jobs of a killed run that still write into this folder; status 1 if there are some."""
+    from snakemake_scheduler_plugin_tilewright.commands.stale import show_stale
+
+    show_stale(wait=wait, cancel=cancel)
+
+
+@app.command()
+def status(
+    results: Annotated[
+        Path, typer.Argument(help="Folder of a workflow, or its results folder.")
+    ] = Path(),
+) -> None:
+    """Show how far a run is, and what failed."""
+    from snakemake_scheduler_plugin_tilewright.commands.status import show_status
+
+    show_status(results)
+
+
+@app.command()
+def run_report(
+    ledger: Annotated[Path, typer.Argument(help="ledger.jsonl of a run on a cluster.")] = Path(
+        ".snakemake/tilewright/ledger.jsonl"
+    ),
+    output: Annotated[Path, typer.Option("--output", "-o", help="HTML file.")] = Path("run.html"),
+) -> None:
+    """Show where the jobs of any workflow ran, from the ledger of their placement."""
+    from snakemake_scheduler_plugin_tilewright.report.page import write_run_report
+
+    try:
+        write_run_report(ledger, output)
+    except ValueError as error:
+        raise SystemExit(f"run-report: {error}") from None
+    typer.echo(f"report: {output}")
+
+
+if __name__ == "__main__":
+    app()

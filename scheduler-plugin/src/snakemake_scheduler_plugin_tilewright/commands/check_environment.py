@@ -1,0 +1,66 @@
+"""What doctor looks at first: Snakemake's plugins, caches, the lock of the folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from snakemake_scheduler_plugin_tilewright.commands.checks import Check, ok, problem, version_of
+from snakemake_scheduler_plugin_tilewright.runtime.scratch import refused_folders
+from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import is_locked
+
+_OWN = "snakemake-scheduler-plugin-tilewright"
+
+
+def check_all(folder: Path) -> Iterable[Check]:
+    """Check what a run in a folder needs on any machine."""
+    yield from check_plugins()
+    yield from check_scratch()
+    yield from check_lock(folder)
+
+
+def check_plugins() -> Iterable[Check]:
+    """Check that Snakemake finds the scheduler and the executor of the cluster profiles."""
+    from snakemake_interface_executor_plugins.registry import (
+        ExecutorPluginRegistry,
+    )
+    from snakemake_interface_scheduler_plugins.registry import SchedulerPluginRegistry
+
+    fix = "install snakemake-scheduler-plugin-tilewright again in this environment"
+    for about, name, package, registry in (
+        ("scheduler", "tilewright", _OWN, SchedulerPluginRegistry),
+        ("executor", "slurm", "snakemake-executor-plugin-slurm", ExecutorPluginRegistry),
+    ):
+        try:
+            found = registry().is_installed(name)
+        except Exception as error:  # noqa: BLE001 - a broken plugin of anybody may raise anything
+            yield problem(about, f"Snakemake's plugins do not load: {error!r}", fix)
+            continue
+        if found:
+            yield ok(
+                about, f"plugin {name} {version_of(package)}, Snakemake {version_of('snakemake')}"
+            )
+        else:
+            yield problem(about, f"Snakemake does not find the plugin {name}", fix)
+
+
+def check_scratch() -> Iterable[Check]:
+    """Check that caches and temporary files can be written."""
+    refused = list(refused_folders())
+    for sentence in refused:
+        cause, _, fix = sentence.partition("; ")
+        yield problem("scratch", cause, fix)
+    if not refused:
+        yield ok("scratch", "caches and temporary files can be written")
+
+
+def check_lock(folder: Path) -> Iterable[Check]:
+    """Check that no other run has locked a folder."""
+    if is_locked(folder):
+        yield problem(
+            "lock",
+            "this folder is locked: a run is active here, or one was killed",
+            "wait for it, or, if none is active, run snakemake with --unlock",
+        )
+    else:
+        yield ok("lock", "no run has locked this folder")

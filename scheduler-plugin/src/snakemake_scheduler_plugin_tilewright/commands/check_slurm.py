@@ -1,0 +1,166 @@
+"""What doctor looks at on a cluster: Slurm's answers, accounts, partitions, stale jobs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+
+from snakemake_scheduler_plugin_tilewright.commands.accounts import left_of
+from snakemake_scheduler_plugin_tilewright.commands.checks import (
+    Check,
+    count,
+    ok,
+    problem,
+    said_by,
+    warning,
+)
+from snakemake_scheduler_plugin_tilewright.commands.plan import live_capacity
+from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, PlacementError, Task
+from snakemake_scheduler_plugin_tilewright.placement.limits import may_use, total_slots
+from snakemake_scheduler_plugin_tilewright.placement.preflight import check_sizes, look_for_stale
+from snakemake_scheduler_plugin_tilewright.placement.sizing import Estimates
+from snakemake_scheduler_plugin_tilewright.slurm.query import NO_ACCOUNTING, SlurmClient, Unknown
+
+_PROGRAMS = ("sbatch", "squeue", "scontrol", "sacctmgr", "scancel")
+#: The executor asks squeue after 5 s and wants ended jobs to be listed for three times as long.
+_MUST_AGE_S, _SHOULD_AGE_S = 15, 60
+
+
+def check_programs(which: Callable[[str], str | None] = shutil.which) -> Iterable[Check]:
+    """Check that the commands which placement and the executor run are found."""
+    absent = [name for name in _PROGRAMS if which(name) is None]
+    if absent:
+        yield problem(
+            "Slurm",
+            f"{', '.join(absent)} not found",
+            "start on a login node, or load your cluster's Slurm module",
+        )
+
+
+def check_daemons(client: SlurmClient) -> Iterable[Check]:
+    """Check that slurmctld and slurmdbd answer, and how long ended jobs stay in the queue."""
+    said = client.run(("scontrol", "show", "config"))
+    if isinstance(said, Unknown):
+        yield problem("slurmctld", str(said), "wait until it answers, or ask your cluster's staff")
+    else:
+        found = re.search(r"^SLURM_VERSION\s*=\s*(\S+)", said, re.M)
+        yield ok("slurmctld", f"answers, Slurm {found.group(1) if found else 'version not known'}")
+        yield check_job_age(said)
+    limits = client.limits()
+    if isinstance(limits, Unknown) and NO_ACCOUNTING in limits.reason:
+        yield ok("slurmdbd", "this Slurm keeps no accounts; jobs are bounded by its nodes alone")
+    elif isinstance(limits, Unknown):
+        yield problem("slurmdbd", str(limits), "wait until it answers; limits were never known")
+    elif limits.failure is not None:
+        yield warning(
+            "slurmdbd",
+            f"{limits.failure}; limits of {limits.age_s / 3600:.1f} h ago are used",
+            "runs go on; ask your cluster's staff if it lasts",
+        )
+    else:
+        yield ok("slurmdbd", "answers, limits are fresh")
+
+
+def check_job_age(config: str) -> Check:
+    """Check ``MinJobAge`` in ``scontrol show config``: how long squeue lists ended jobs."""
+    found = re.search(r"^MinJobAge\s*=\s*(\d+)", config, re.M)
+    if found is None:
+        return warning("MinJobAge", "not known", "look at `scontrol show config`")
+    age_s = int(found.group(1))
+    text = f"squeue lists ended jobs for {age_s} s"
+    fix = "ask your cluster's staff for MinJobAge=300 in slurm.conf"
+    if age_s < _MUST_AGE_S:
+        return problem("MinJobAge", f"{text}; {_MUST_AGE_S} s are needed", fix)
+    if age_s < _SHOULD_AGE_S:
+        return warning("MinJobAge", f"{text}; {_SHOULD_AGE_S} s are safe", fix)
+    return ok("MinJobAge", text)
+
+
+def check_accounts(cluster: Cluster) -> Iterable[Check]:
+    """Check accounts and their slots; those left out are named with the reason."""
+    survey = cluster.survey
+    old = f"what is known of it is up to {cluster.client.ttl_s:.0f} s old"
+    yield ok(
+        "calls", f"a run asks Slurm about {cluster.site.calls_per_min:g} times a minute; {old}"
+    )
+    for account in survey.accounts:
+        own = [p for p in survey.pools[survey.sharing] if p.account == account.name]
+        kinds: tuple[Kind, ...] = ("gpu", "cpu")
+        gpu, cpu = (total_slots(own, kind) for kind in kinds)
+        if account.used is None:
+            text, fix = "its use is not known, so it takes no job", "wait until scontrol answers"
+            yield warning("account", f"{account.name}: {text}", fix)
+        elif spent := [str(one) for one in left_of(account, survey) if not one.left]:
+            fix = "it takes jobs again when somebody raises the budget, or its use decays"
+            yield warning("account", f"{account.name}: left are {'; '.join(spent)}", fix)
+        elif not own:
+            fix = "block it in the site file, or lower gpu_job and cpu_job there"
+            yield warning("account", f"{account.name} has no slot", fix)
+        else:
+            yield ok("account", f"{account.name}: {gpu} GPU + {cpu} CPU slots")
+    for left in survey.left_out:
+        yield ok("account", f"{left.account} is left out: {left.reason}")
+    for note in survey.notes:
+        if note.about == "limits":
+            continue  # said of slurmdbd
+        yield warning("survey", note.text, "`tilewright-placement accounts` shows what is known")
+
+
+def check_partitions(cluster: Cluster) -> Iterable[Check]:
+    """Check that each device kind has a partition, which takes the accounts and is long enough."""
+    kinds: tuple[Kind, ...] = ("gpu", "cpu")
+    for kind in kinds:
+        partition, about = cluster.survey.partitions[kind], f"{kind.upper()} partition"
+        job = cluster.site.gpu_job if kind == "gpu" else cluster.site.cpu_job
+        if partition is None:
+            if kind == "gpu":
+                yield ok(about, "there is none with GPUs: all jobs go to CPUs")
+            else:
+                yield problem(about, "there is none that is up", "name one in the site file")
+            continue
+        most = partition.max_time_min
+        text = f"{partition.name} is up, {count(partition.nodes, 'node')}, "
+        text += "no time limit" if most is None else f"jobs of at most {most / 60:g} h"
+        text += ", each gets a whole node" if partition.whole_nodes else ""
+        refused = [a.name for a in cluster.survey.accounts if not may_use(a, partition)]
+        if refused:
+            yield warning(
+                about,
+                f"{partition.name} does not take jobs of {', '.join(refused)}",
+                "block these accounts in the site file, or name another partition",
+            )
+        elif most is not None and most < job.runtime_min:
+            yield warning(
+                about,
+                f"{text}, and the site file expects {job.runtime_min / 60:g} h",
+                "name a partition for longer jobs in the site file",
+            )
+        else:
+            yield ok(about, text)
+
+
+def check_stale(cluster: Cluster, folder: str) -> Iterable[Check]:
+    """Check that no job of a killed run still writes into a folder."""
+    try:
+        left = look_for_stale(cluster.client, folder)
+    except PlacementError as error:
+        yield said_by("stale jobs", error, "try again when Slurm answers")
+        return
+    if left:
+        fix = "`tilewright-placement stale --wait` or `tilewright-placement stale --cancel`"
+        yield problem(
+            "stale jobs", f"{count(len(left), 'job')} of an earlier run still to end", fix
+        )
+    else:
+        yield ok("stale jobs", "no job of an earlier run writes here")
+
+
+def check_fit(cluster: Cluster, jobs: Sequence[Task], estimates: Estimates) -> Check:
+    """Check that every job fits on some account."""
+    try:
+        check_sizes(jobs, live_capacity(cluster, cluster.queue()), estimates)
+    except PlacementError as error:
+        return said_by("job sizes", error, "see `tilewright-placement accounts`", ". ")
+    return ok("job sizes", "every job fits on some account")

@@ -1,0 +1,79 @@
+"""One line of what doctor finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was looked at and how it is.
+
+    Attributes
+    ----------
+    about : str
+        One or two words.
+    state : {"ok", "warning", "problem"}
+        A problem makes a run fail.
+    text : str
+        What was found.
+    fix : str
+        What to do about it; empty where it is well.
+    """
+
+    about: str
+    state: Literal["ok", "warning", "problem"]
+    text: str
+    fix: str = ""
+
+
+def count(number: int, word: str) -> str:
+    """Return a number with its noun.
+
+    >>> count(1, "job"), count(2, "job")
+    ('1 job', '2 jobs')
+    """
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def ok(about: str, text: str) -> Check:
+    """Return a line about what is well."""
+    return Check(about, "ok", text)
+
+
+def warning(about: str, text: str, fix: str) -> Check:
+    """Return a line about what may go wrong."""
+    return Check(about, "warning", text, fix)
+
+
+def said_by(about: str, error: Exception, fix: str, mark: str = "; ") -> Check:
+    """Return a problem in an error's words, which end with the fix after the last ``mark``.
+
+    Parameters
+    ----------
+    about : str
+    error : Exception
+    fix : str
+        What to do where the error does not say it.
+    mark : str
+        What stands between cause and fix.
+    """
+    text, found, own = str(error).rpartition(mark)
+    return problem(about, text if found else own, own if found else fix)
+
+
+def problem(about: str, text: str, fix: str) -> Check:
+    """Return a line about what makes a run fail."""
+    return Check(about, "problem", text, fix)
+
+
+def version_of(*packages: str) -> str:
+    """Return the version of the first package that is installed."""
+    for package in packages:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            continue
+    return "(version not known)"

@@ -1,0 +1,136 @@
+"""Everything that would make a run fail, one line each."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from functools import partial
+from json import dumps
+from pathlib import Path
+from typing import Any, NoReturn
+
+import platformdirs
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from snakemake_scheduler_plugin_tilewright.commands import check_environment, check_slurm
+from snakemake_scheduler_plugin_tilewright.commands.checks import Check, count, ok, problem
+from snakemake_scheduler_plugin_tilewright.commands.dag import DagError
+from snakemake_scheduler_plugin_tilewright.commands.plan import read_workflow
+from snakemake_scheduler_plugin_tilewright.placement import cluster
+from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster, SurveyError
+from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
+from snakemake_scheduler_plugin_tilewright.placement.site import SiteError
+from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
+
+_COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+
+
+def examine(options: Sequence[str], *, site: Path | None, slurm: bool) -> list[Check]:
+    """Return one line for everything that a run of any workflow depends on.
+
+    Parameters
+    ----------
+    options : sequence of str
+        Those of the ``snakemake`` command that would run it.
+    site : Path or None
+        The site file; without one that beside the profile.
+    slurm : bool
+        Whether jobs go to Slurm.
+    """
+    checks = list(check_environment.check_all(Path.cwd()))
+    of_workflow = partial(_of_workflow, options, site)
+    if not slurm:
+        return [*checks, ok("Slurm", "not on this machine: all jobs run here"), *of_workflow(None)]
+    argv = ["snakemake", *options]
+    return [*checks, *on_slurm(lambda: cluster.of_command(argv, site), of_workflow)]
+
+
+def _of_workflow(
+    options: Sequence[str], site: Path | None, found: Cluster | None
+) -> Iterable[Check]:
+    """Check that a workflow can be read, and that its jobs fit."""
+    try:
+        plan, tasks, _ = read_workflow(options, site=site, slurm=found is not None)
+    except (DagError, PlacementError, SiteError, SurveyError) as error:
+        yield problem("jobs", str(error), "fix the Snakefile, or name another with --snakefile")
+        return
+    yield ok("jobs", f"{count(len(tasks), 'job')} to place")
+    if found is not None and tasks:
+        yield check_slurm.check_fit(found, tasks, plan.estimates)
+
+
+def on_slurm(
+    find: Callable[[], Cluster], of_run: Callable[[Cluster | None], Iterable[Check]]
+) -> Iterable[Check]:
+    """Check a cluster.
+
+    Parameters
+    ----------
+    find : callable
+        Looks at it.
+    of_run : callable
+        Checks what is to run on it; None where Slurm's commands are not found.
+    """
+    absent = list(check_slurm.check_programs())
+    yield from absent
+    if absent:
+        yield from of_run(None)
+        return
+    user = pwd.getpwuid(os.getuid()).pw_name
+    yield from check_slurm.check_daemons(
+        SlurmClient(user, platformdirs.user_cache_path("tilewright"))
+    )
+    try:
+        found = find()
+    except (SiteError, SurveyError) as error:
+        yield problem("site", str(error), "fix the site file, or wait until Slurm answers")
+        return
+    yield from check_slurm.check_accounts(found)
+    yield from check_slurm.check_partitions(found)
+    yield from check_slurm.check_stale(found, str(Path.cwd()))
+    yield from of_run(found)
+
+
+def show(checks: Sequence[Check], *, json: bool) -> NoReturn:
+    """Print checks, and end with status 1 if something would make a run fail."""
+    if json:
+        typer.echo(dumps(as_json(checks), indent=2))
+    else:
+        print_checks(checks, Console())
+    raise SystemExit(int(any(check.state == "problem" for check in checks)))
+
+
+def print_checks(checks: Sequence[Check], console: Console) -> None:
+    """Print a line for each check, what fixes it below, and how many problems there are."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for check in checks:
+        text = Text(check.text)
+        if check.fix:
+            text.append(f"\n→ {check.fix}", style="italic")
+        table.add_row(Text(check.state, style=_COLOURS[check.state]), check.about, text)
+    console.print(table)
+    console.print(_sum(checks), highlight=False)
+
+
+def as_json(checks: Sequence[Check]) -> dict[str, Any]:
+    """Return the checks as plain values."""
+    return {"checks": [asdict(check) for check in checks], "problems": _count(checks, "problem")}
+
+
+def _count(checks: Sequence[Check], state: str) -> int:
+    return sum(check.state == state for check in checks)
+
+
+def _sum(checks: Sequence[Check]) -> str:
+    problems, warnings = _count(checks, "problem"), count(_count(checks, "warning"), "warning")
+    if not problems:
+        return f"nothing would make a run fail; {warnings}"
+    return f"a run would fail: {count(problems, 'problem')}, {warnings}"

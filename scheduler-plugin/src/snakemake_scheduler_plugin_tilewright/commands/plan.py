@@ -1,0 +1,184 @@
+"""What remains to be done, where it would go now, and when it would end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from snakemake_scheduler_plugin_tilewright.commands.accounts import left_of
+from snakemake_scheduler_plugin_tilewright.commands.dag import read_command, read_dag
+from snakemake_scheduler_plugin_tilewright.placement import cluster
+from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, capacity_now
+from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError, Task
+from snakemake_scheduler_plugin_tilewright.placement.preflight import check_sizes
+from snakemake_scheduler_plugin_tilewright.placement.preview import Preview, preview
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan, plan_of
+from snakemake_scheduler_plugin_tilewright.placement.sizing import Durations, Estimates
+from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
+from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob, stale_jobs
+from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
+from snakemake_scheduler_plugin_tilewright.units import Units
+
+
+@dataclass(frozen=True)
+class Here:
+    """The same without Slurm: jobs of each rule, and nominal CPU hours."""
+
+    jobs: dict[str, int]
+    cpu_hours: dict[str, float]
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """What ``plan`` found; as JSON times are in seconds, what is not known is null.
+
+    Attributes
+    ----------
+    targets : tuple of str
+        Empty is the default target.
+    jobs : int
+        That remain.
+    forecast : Preview or None
+        None without Slurm, and where nothing remains.
+    here : Here or None
+        Instead of it on a machine without Slurm.
+    notes : tuple of str
+        Where durations come from, and what is not known.
+    """
+
+    targets: tuple[str, ...]
+    jobs: int
+    forecast: Preview | None
+    here: Here | None
+    notes: tuple[str, ...]
+
+
+def plan_workflow(options: Sequence[str], *, site: Path | None, slurm: bool) -> PlannedRun:
+    """Return what remains of any workflow and how it would go on the live cluster.
+
+    Parameters
+    ----------
+    options : sequence of str
+        Those of the ``snakemake`` command that would run it.
+    site : Path or None
+        The site file; without one that beside the profile.
+    slurm : bool
+        Whether jobs go to Slurm.
+
+    Raises
+    ------
+    DagError
+        The workflow cannot be read, or a target is unknown.
+    SiteError, SurveyError, PlacementError
+        The site file is wrong, Slurm does not answer, or a job would pend for ever.
+    """
+    plan, tasks, targets = read_workflow(options, site=site, slurm=slurm)
+    if plan.cluster is None:
+        note = "no Slurm here: jobs run on this machine, as many at once as its CPUs take"
+        return plan_here(plan.estimates, tasks, targets, (note,))
+    return plan_on(plan, tasks, targets)
+
+
+def read_workflow(
+    options: Sequence[str], *, site: Path | None, slurm: bool
+) -> tuple[Plan, list[Task], tuple[str, ...]]:
+    """Return the plan, the jobs that are placed and the targets of a ``snakemake`` command.
+
+    Jobs that run beside the coordinator are not placed. See :func:`plan_workflow`.
+    """
+    argv = ["snakemake", *options]
+    with snakemake_command.as_dry_run(argv):  # the Snakefile may ask which command it is
+        given = read_command(options)
+        found = cluster.of_command(argv, site) if slurm else None
+        given.executor = "slurm"  # under the local executor nothing is placed
+        dag = read_dag(given)
+        plan = plan_of(adapter.resource_functions(dag)) or Plan(cluster=found)
+        tasks = [Task(job) for job in Units(dag, plan).take(dag.needrun_jobs())]
+    return plan, tasks, tuple(sorted(map(str, given.targets)))
+
+
+def plan_on(
+    plan: Plan, tasks: Sequence[Task], targets: Sequence[str], notes: Sequence[str] = ()
+) -> PlannedRun:
+    """Return how jobs would go on the live cluster of a plan; ``notes`` are said too.
+
+    Raises
+    ------
+    PlacementError
+        What is free is not known, or a job would pend for ever.
+    """
+    found = plan.cluster
+    assert found is not None
+    queue = found.queue()
+    capacity = live_capacity(found, queue)
+    check_sizes(tasks, capacity, plan.estimates)
+    said = [_source(plan.estimates.durations), *_of_accounts(found.survey, capacity), *notes]
+    if not isinstance(queue, Unknown) and (active := stale_jobs(queue, str(Path.cwd()))):
+        said.append(f"{len(active)} jobs of this folder are in the queue; they count twice here")
+    forecast = preview(tasks, plan.estimates, capacity) if tasks else None
+    return PlannedRun(tuple(targets), len(tasks), forecast, None, tuple(said))
+
+
+def plan_here(
+    estimates: Estimates, tasks: Sequence[Task], targets: Sequence[str], notes: Sequence[str]
+) -> PlannedRun:
+    """Return how many jobs there are on a machine without Slurm."""
+    here = _here(tasks, estimates) if tasks else None
+    return PlannedRun(tuple(targets), len(tasks), None, here, tuple(notes))
+
+
+def _of_accounts(survey: cluster.Survey, capacity: Capacity) -> list[str]:
+    """Return what is not known of the accounts, what is left of budgets, and what is closed."""
+    notes = [note.text for note in survey.notes]
+    for account in survey.accounts:
+        rests = "; ".join(map(str, left_of(account, survey)))
+        notes += [f"left of the budgets of {account.name}: {rests}"] if rests else []
+    closed = capacity.closed.items()
+    return notes + [f"nothing goes to {a} {kind}: {why}" for (a, kind), why in closed]
+
+
+def live_capacity(found: cluster.Cluster, queue: list[SlurmJob] | Unknown) -> Capacity:
+    """Return what is free now.
+
+    Raises
+    ------
+    PlacementError
+        That is not known.
+    """
+    survey = found.survey
+    if isinstance(queue, Unknown):
+        raise PlacementError(f"what waits in the queue is not known: {queue}")
+    capacity = capacity_now(
+        survey.accounts,
+        queue,
+        [],
+        mode=survey.sharing,
+        utilisation=found.site.utilisation,
+        partitions=survey.partitions,
+        nodes=survey.nodes,
+        licences=survey.licences,
+    )
+    if not capacity.accounts:
+        raise PlacementError(
+            "; ".join(map(str, survey.notes)) or "the use of your accounts is not known"
+        )
+    return capacity
+
+
+def _source(durations: Durations) -> str:
+    known, slowdown = durations.path, durations.slowdown
+    guess = f"the size of the data, and CPU jobs {slowdown:g} x longer than GPU jobs"
+    if known is not None and known.is_file():
+        return f"durations: from jobs that ended here, where there are some; else {guess}"
+    return f"durations are first guesses: {guess}; nothing has been learned here yet"
+
+
+def _here(tasks: Sequence[Task], estimates: Estimates) -> Here:
+    hours: dict[str, float] = {}
+    for job in (task.job for task in tasks):
+        cpus = estimates.shape(job.rule, job.wildcards, "cpu").cpus
+        hours[job.rule] = hours.get(job.rule, 0.0) + job.nominal_s * cpus / 3600
+    return Here(dict(Counter(task.job.rule for task in tasks)), hours)

@@ -1,0 +1,129 @@
+"""A planned run in 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from json import dumps
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from snakemake_scheduler_plugin_tilewright.commands.checks import count
+from snakemake_scheduler_plugin_tilewright.commands.dag import DagError
+from snakemake_scheduler_plugin_tilewright.commands.plan import Here, PlannedRun, plan_workflow
+from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
+from snakemake_scheduler_plugin_tilewright.placement.cluster import SurveyError
+from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
+from snakemake_scheduler_plugin_tilewright.placement.preview import Preview
+from snakemake_scheduler_plugin_tilewright.placement.site import SiteError
+
+
+def show_plan(options: Sequence[str], *, site: Path | None, json: bool) -> None:
+    """Look at what remains of any workflow and print where it would go.
+
+    Parameters
+    ----------
+    options : sequence of str
+        Those of the ``snakemake`` command that would run it.
+    site : Path or None
+    json : bool
+    """
+    try:
+        found = plan_workflow(options, site=site, slurm=slurm_wanted(site))
+    except (DagError, PlacementError, SiteError, SurveyError) as error:
+        raise SystemExit(f"plan: {error}") from None
+    show(found, json=json)
+
+
+def show(found: PlannedRun, *, json: bool) -> None:
+    """Print a planned run as a table or as JSON."""
+    if json:
+        typer.echo(dumps(asdict(found), indent=2))
+    else:
+        print_plan(found, Console())
+
+
+def print_plan(found: PlannedRun, console: Console) -> None:
+    """Print jobs by rule and pool, when all would be done, and the notes."""
+    targets = ", ".join(found.targets) or "all targets"
+    if not found.jobs:
+        console.print(f"nothing remains to be done for {targets}", highlight=False)
+    else:
+        console.print(f"{count(found.jobs, 'job')} to do for {targets}", highlight=False)
+    if found.here:
+        _print_here(found.here, console)
+    if found.forecast:
+        _print_forecast(found.forecast, console)
+    for note in found.notes:
+        console.print(note, highlight=False, markup=False)
+
+
+def duration(seconds: float | None) -> str:
+    """Return a duration in two units at most.
+
+    >>> duration(7805), duration(225), duration(42.4), duration(None)
+    ('2 h 10 min', '3 min 45 s', '42 s', 'not known')
+    """
+    if seconds is None:
+        return "not known"
+    if seconds < 600:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    if hours >= 48:
+        return f"{hours // 24} d {hours % 24} h"
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min"
+
+
+def _print_forecast(forecast: Preview, console: Console) -> None:
+    rules = [
+        (rule.rule, *(str(n or "") for n in (rule.jobs, rule.gpu, rule.cpu, rule.small)),
+         duration(rule.busy_s))
+        for rule in forecast.rules
+    ]  # fmt: skip
+    console.print(_table(["rule", "jobs", "GPU", "CPU", "no slot", "run time"], rules))
+    pools = [
+        (pool.name, f"{pool.free} of {pool.slots}", str(pool.jobs), duration(pool.busy_s))
+        for pool in forecast.pools
+    ]
+    if pools:
+        console.print(_table(["pool", "free slots", "jobs", "busy"], pools))
+    for use in forecast.use:
+        where = f"on {use.account}" if use.account else "by jobs that take no slot"
+        gpus = f" and {use.gpu_hours:.3g} GPU-hours" if use.gpu_hours else ""
+        console.print(f"uses about {use.cpu_hours:.3g} CPU-hours{gpus} {where}", highlight=False)
+    for line in _end(forecast):
+        console.print(line, highlight=False, markup=False)
+
+
+def _end(forecast: Preview) -> list[str]:
+    """Return when all would be done."""
+    if forecast.finish_s is None:
+        lines = ["when it would end is not known: no slot is free now for the largest job"]
+    else:
+        lines = [
+            f"finish in about {duration(forecast.finish_s)} "
+            f"(GPUs only: {duration(forecast.gpu_only_s) if forecast.gpu_only_s else 'none free'}, "
+            f"lower bound {duration(forecast.bound_s)})"
+        ]
+    if forecast.all_free_s is not None:
+        lines.append(f"with all slots of your accounts free: {duration(forecast.all_free_s)}")
+    return lines
+
+
+def _print_here(here: Here, console: Console) -> None:
+    rows = [(rule, str(jobs), f"{here.cpu_hours[rule]:.1f}") for rule, jobs in here.jobs.items()]
+    rows.append(("all", str(sum(here.jobs.values())), f"{sum(here.cpu_hours.values()):.1f}"))
+    console.print(_table(["rule", "jobs", "CPU hours"], rows))
+
+
+def _table(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Table:
+    table = Table(pad_edge=False)
+    for k, name in enumerate(head):
+        table.add_column(name, justify="right" if k else "left", no_wrap=k > 0, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table

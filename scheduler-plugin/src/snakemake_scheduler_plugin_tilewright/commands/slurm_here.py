@@ -1,0 +1,21 @@
+"""Whether this machine can hand jobs to Slurm."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown, run_command
+
+
+def slurm_wanted(site: Path | None = None) -> bool:
+    """Return whether there is Slurm on this machine, or a site file says that there should be."""
+    if site or os.environ.get("TILEWRIGHT_SITE"):
+        return True
+    if not shutil.which("sbatch"):
+        return False
+    # Slurm's commands alone, which name no cluster; one that is down is another matter
+    said = run_command(["scontrol", "ping"])
+    signs = ("DNS SRV lookup failed", "configuration source")
+    return not (isinstance(said, Unknown) and any(sign in said.reason for sign in signs))

@@ -1,0 +1,74 @@
+"""Jobs of an earlier, killed run that still write into a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import typer
+
+from snakemake_scheduler_plugin_tilewright.commands.checks import count
+from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
+from snakemake_scheduler_plugin_tilewright.placement.cluster import own_client
+from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
+from snakemake_scheduler_plugin_tilewright.placement.preflight import (
+    deal_with_stale,
+    look_for_stale,
+)
+from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
+
+
+def show_stale(*, wait: bool, cancel: bool) -> None:
+    """Do so for the current folder; end with status 1 if some are left."""
+    if wait and cancel:
+        raise SystemExit("stale: give --wait or --cancel, not both")
+    if not slurm_wanted():
+        typer.echo("no Slurm here, so no job of an earlier run is left")
+        return
+    choice: Literal["list", "wait", "cancel"] = "cancel" if cancel else "wait" if wait else "list"
+    try:
+        left = stale(own_client(), str(Path.cwd()), choice, typer.echo)
+    except PlacementError as error:
+        raise SystemExit(f"stale: {error}") from None
+    raise SystemExit(min(left, 1))
+
+
+def stale(
+    client: SlurmClient,
+    folder: str,
+    choice: Literal["list", "wait", "cancel"],
+    say: Callable[[str], None],
+) -> int:
+    """List, wait for or cancel the jobs that still write into a folder.
+
+    Parameters
+    ----------
+    client : SlurmClient
+    folder : str
+        Where the killed run was started.
+    choice : {"list", "wait", "cancel"}
+    say : callable
+        Takes a line for the user.
+
+    Returns
+    -------
+    int
+        How many are left.
+
+    Raises
+    ------
+    PlacementError
+        The queue is not known.
+    """
+    if choice != "list":
+        deal_with_stale(client, folder, choice, say)
+    left = look_for_stale(client, folder)
+    if not left:
+        say(f"no job of an earlier run writes into {folder}")
+        return 0
+    say(f"{count(len(left), 'job')} of an earlier run may still write into {folder}:")
+    for job in left:
+        say(f"  {job.id}  {job.state:<10} {job.comment}")
+    say("wait for them with --wait, or end them with --cancel")
+    return len(left)

@@ -1,0 +1,87 @@
+"""How far a run is, from another terminal or after its end."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from snakemake_scheduler_plugin_tilewright.placement.ledger import failure_lines, read_ledger
+from snakemake_scheduler_plugin_tilewright.placement.routing import LEDGER, STATE
+from snakemake_scheduler_plugin_tilewright.runtime.cause import failed_since
+from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, read_state, span_text
+
+#: A run writes its state every minute.
+_SILENT_S = 300.0
+
+
+def show_status(results: Path) -> None:
+    """Print how far the last run into a results folder is.
+
+    A folder in which any other workflow was placed may be given too.
+    """
+    folders = (results / "placement", results / LEDGER.parent)
+    found = next((folder for folder in folders if (folder / STATE).is_file()), None)
+    if found is None:
+        raise SystemExit(
+            f"status: {results} holds no {STATE} of a run; name the folder that it "
+            "writes its results to, and wait until the run is 5 s old"
+        )
+    try:
+        state = read_state(found / STATE)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"status: {error}") from None
+    ledger = found / LEDGER.name
+    events = read_ledger(ledger) if ledger.is_file() else ()
+    own = (event for event in events if event["time_s"] >= state.began_s)
+    failed = failure_lines(own, ended=state.ended)
+    if not failed and not state.complete and (results / "logs").is_dir():
+        causes = failed_since(results / "logs", state.began_s)
+        failed = [f"failed: {words}; log: {path}" for path, words in causes]
+    print_status(state, failed, time.time(), Console())
+
+
+def print_status(state: RunState, failures: Sequence[str], now_s: float, console: Console) -> None:
+    """Print a state: what became of the run, jobs by rule, what waits and what failed."""
+    console.print(_what(state, now_s), highlight=False, markup=False)
+    console.print(state.line(), highlight=False, markup=False)
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for rule, count in state.jobs.items():
+        table.add_row(rule, f"{state.done.get(rule, 0)}/{count}")
+    console.print(table)
+    for text in failures:
+        console.print(text, highlight=False, markup=False)
+
+
+def _what(state: RunState, now_s: float) -> str:
+    """Return what became of a run."""
+    begun = f"begun {_clock(state.began_s)}"
+    if state.ended:
+        how = "complete" if state.complete else "ended before all was done"
+        return f"{how}: {begun}, ended {_clock(state.at_s)}"
+    where = f"process {state.pid} on {state.host}"
+    if state.host == socket.gethostname() and not _lives(state.pid):
+        return f"ended without writing its end; it was probably killed: {begun}, {where}"
+    if now_s - state.at_s > _SILENT_S:
+        silent = span_text(now_s - state.at_s)
+        return f"not heard of for {silent}; look whether it still runs: {begun}, {where}"
+    return f"running: {begun}, {where}, seen {span_text(max(0.0, now_s - state.at_s))} ago"
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

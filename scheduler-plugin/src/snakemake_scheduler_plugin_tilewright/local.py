@@ -1,0 +1,188 @@
+"""One run on one machine: each job that could use a GPU goes to one, or to CPUs, as it starts."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from snakemake_scheduler_plugin_tilewright.fit import first_fit
+from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job, Kind, job_of, name_of
+from snakemake_scheduler_plugin_tilewright.placement.policy import decide
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.placement.workload import (
+    Running,
+    Slots,
+    Strategy,
+    Workload,
+)
+from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
+
+#: Estimates are made again this often.
+_ESTIMATES_S = 60.0
+_COUNT_S = 2.0
+
+
+@dataclass(frozen=True)
+class _Started:
+    """A job in a slot, as Snakemake's and as placement's."""
+
+    kind: Kind
+    at_s: float
+    job: Any
+    placed: Job
+
+
+class LocalRun:
+    """Answers the scheduler plugin on one machine with GPUs."""
+
+    def __init__(self, dag: Any, plan: Plan, logger: logging.Logger) -> None:
+        self.dag, self.plan, self.logger = dag, plan, logger
+        self.jobs: dict[str, Job] = {}
+        self.running: dict[str, _Started] = {}
+        self._counted_s, self._counted_mb = -math.inf, 0
+        self._numbers = itertools.count(1)
+        self.gpus = self.most_gpus = plan.gpus(0) if plan.gpus else 0
+        self._seen: set[Any] = set()
+        self._work: Workload | None = None
+        self._work_s = 0.0
+        self._strategy: Strategy | None = None
+        self.load(dag.needrun_jobs())
+
+    def load(self, jobs: Iterable[Any]) -> None:
+        """Take the jobs that could use a GPU and are not known yet."""
+        sizes = self.plan.sizes
+        for job in jobs:
+            if job not in self._seen and "gpu_mem_mb" in job.rule.resources:
+                needs = self.dag.job_dependencies(job)
+                self.jobs[name_of(job)] = job_of(job, needs, sizes.of(job.rule.name))
+                self._work = None
+            self._seen.add(job)
+
+    def select(
+        self, selectable: Sequence[Any], remaining: Sequence[Any], available: Mapping[str, Any]
+    ) -> list[Any]:
+        """Return the jobs that start now, each on its device kind."""
+        self._settle()
+        self.load(remaining)
+        named = {name_of(job): job for job in selectable if not job.is_group()}
+        ready = {name: job for name, job in named.items() if name in self.jobs}
+        able = set(ready.values())
+        waiting = {name_of(job) for job in remaining if not job.is_group()}
+        placed = self._place(ready, (waiting & self.jobs.keys()) - ready.keys(), available)
+        others = [job for job in selectable if job not in able]
+        chosen = first_fit([*(ready[name] for name in placed), *others], available)
+        if not chosen and selectable and not adapter.anything_runs(self.dag):
+            chosen = [self._any(selectable[0], ready, placed)]
+        for name, kind in placed.items():
+            if ready[name] in chosen:
+                started = _Started(kind, time.monotonic(), ready[name], self.jobs[name])
+                self.running[name] = started
+                self.logger.info(f"{name} goes to {kind}")
+        return chosen
+
+    def _place(
+        self, ready: Mapping[str, Any], later: Iterable[str], available: Mapping[str, Any]
+    ) -> dict[str, Kind]:
+        """Choose device kinds; they stand in the plan when Snakemake asks for resources."""
+        if not ready:
+            return {}
+        made = decide(
+            self._workload(), list(ready), list(later), self._slots(ready, available),
+            time.monotonic(), last=self._strategy,
+        )  # fmt: skip
+        self._strategy = made.strategy
+        placed: dict[str, Kind] = {
+            start.job: "gpu" if start.pool == "gpu" else "cpu" for start in made.starts
+        }
+        if not self.gpus:  # no GPU is left: those that want one end with that reason
+            able = {name: self.plan.sizes.kinds(job.rule.name) for name, job in ready.items()}
+            placed |= {name: "gpu" for name, kinds in able.items() if kinds == ("gpu",)}
+        return self._assign(placed, ready)
+
+    def _any(self, job: Any, ready: Mapping[str, Any], placed: dict[str, Kind]) -> Any:
+        """Return a job that starts although it does not fit: nothing would ask again."""
+        name = "" if job.is_group() else name_of(job)
+        if name in ready and name not in placed:
+            placed |= self._assign({name: self.plan.sizes.kinds(job.rule.name)[-1]}, ready)
+        return job
+
+    def _assign(self, kinds: dict[str, Kind], ready: Mapping[str, Any]) -> dict[str, Kind]:
+        """Put kinds where the resource functions find them."""
+        for name, kind in kinds.items():
+            self.plan.here[name] = kind
+            adapter.change_resources(ready[name], next(self._numbers), {})
+        return kinds
+
+    def _slots(self, ready: Mapping[str, Any], available: Mapping[str, Any]) -> list[Slots]:
+        """Return the local pools, for the largest of the ready jobs."""
+        self._count_gpus(ready)
+        most = adapter.machine_resources(self.dag)
+        taken = sum(one.kind == "gpu" for one in self.running.values())
+        # more jobs than GPUs share them
+        gpu_jobs = self.gpus * max(1, math.ceil(most.get("gpu", 0) / max(1, self.most_gpus)))
+        shapes = [
+            self.plan.sizes.shape(job.rule.name, job.wildcards, gpu=False) for job in ready.values()
+        ]
+        # Snakemake gives a job that asks for more than there is all that there is
+        cpus = max(min(s.cpus, most.get("_cores", s.cpus)) for s in shapes)
+        mem_mb = max(min(s.mem_mb, most.get("mem_mb", s.mem_mb)) for s in shapes)
+        left = available.get("cpu", available.get("_cores", cpus))
+        free = {
+            "gpu": min(available.get("gpu", gpu_jobs), gpu_jobs - taken),
+            "cpu": min(
+                left // max(1, min(cpus, most.get("cpu", cpus))),
+                available.get("_cores", cpus) // cpus,
+                available.get("mem_mb", mem_mb) // mem_mb,
+            ),
+        }
+        found = []
+        for kind in KINDS:
+            own = [self._run(name, one) for name, one in self.running.items() if one.kind == kind]
+            now = max(0, int(free[kind]))
+            found.append(Slots(kind, "here", kind, now + len(own), now, tuple(own)))
+        return found
+
+    def _count_gpus(self, ready: Mapping[str, Any]) -> None:
+        """Look, every few seconds, which GPUs are healthy and not filled by others."""
+        now_s = time.monotonic()
+        shapes = (self.plan.sizes.shape(j.rule.name, j.wildcards, gpu=True) for j in ready.values())
+        need_mb = max((shape.gpu_mem_mb for shape in shapes), default=0)
+        fresh = now_s - self._counted_s < _COUNT_S and need_mb == self._counted_mb
+        if self.plan.gpus is None or fresh:
+            return
+        gpus, self._counted_s, self._counted_mb = self.plan.gpus(need_mb), now_s, need_mb
+        if gpus != self.gpus:
+            self.logger.info(f"{gpus} GPUs can be used, {self.gpus} before")
+        self.gpus, self.most_gpus = gpus, max(gpus, self.most_gpus)
+
+    def _run(self, name: str, started: _Started) -> Running:
+        seconds = self.plan.estimates.seconds(started.placed, started.kind)
+        return Running(name, started.at_s, started.at_s + seconds)
+
+    def _workload(self) -> Workload:
+        """Return all jobs with estimates that are at most a minute old."""
+        now_s = time.monotonic()
+        if self._work is None or now_s - self._work_s > _ESTIMATES_S:
+            self._work = self.plan.estimates.workload(self.jobs.values())
+            self._work_s = now_s
+        return self._work
+
+    def _settle(self) -> None:
+        """Take the jobs that have ended out of their slots, and learn how long they took."""
+        for name, started in list(self.running.items()):
+            job = started.job
+            if self.dag.finished(job):
+                took_s, placed = time.monotonic() - started.at_s, started.placed
+                self.plan.estimates.durations.learn(
+                    placed.rule, started.kind, placed.nominal_s, took_s
+                )
+            elif adapter.running(self.dag, job):
+                continue
+            elif started.kind == "gpu":
+                self._counted_s = -math.inf  # it may have failed because its GPU is gone
+            del self.running[name]

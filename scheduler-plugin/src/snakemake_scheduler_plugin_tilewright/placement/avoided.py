@@ -1,0 +1,75 @@
+"""Accounts and device kinds where nothing is sent for a while, since jobs were there in vain."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
+
+#: A place is avoided so long at least, and twice as long each time.
+_AVOID_S = 60.0
+_MOST_DOUBLINGS = 6
+
+
+class Avoided(NamedTuple):
+    """A place where jobs pended in vain, or none was taken: until when, how often before, why.
+
+    ``for_all``: Slurm takes no job there. For busy nodes those that run nowhere else may wait.
+    ``invalid``: and it will take none of them as long as nobody changes limits or associations.
+    """
+
+    until_s: float
+    times: int
+    why: str
+    for_all: bool
+    invalid: bool = False
+    since_s: float = 0.0
+
+
+class AvoidedPlaces(dict[tuple[str, Kind], Avoided]):
+    """What is known of places that were avoided, by account and device kind.
+
+    Parameters
+    ----------
+    patience_s : float
+        Seconds that a job pends in vain before it may be moved.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        super().__init__()
+        self._least_s = max(_AVOID_S, patience_s)
+
+    def avoid(
+        self,
+        key: tuple[str, Kind],
+        why: str,
+        now_s: float,
+        *,
+        for_all: bool,
+        invalid: bool = False,
+    ) -> bool:
+        """Avoid a place from now on; return whether it was not avoided yet.
+
+        Jobs that are moved together count once.
+        """
+        known = self.get(key)
+        if known is not None and known.until_s > now_s:
+            return False
+        times = known.times + 1 if known else 0
+        until_s = now_s + self._least_s * 2 ** min(times, _MOST_DOUBLINGS)
+        self[key] = Avoided(until_s, times, why, for_all, invalid, now_s)
+        return True
+
+    def works(self, key: tuple[str, Kind], sent_s: float, start_s: float | None = None) -> None:
+        """Note that a job runs which was sent there then: what was known before is forgotten.
+
+        A place that took no job takes one again as soon as one begins there.
+        """
+        known = self.get(key)
+        begun = known and known.for_all and start_s is not None and start_s > known.since_s
+        if known and (begun or sent_s >= known.until_s):
+            del self[key]
+
+    def now(self, now_s: float) -> dict[tuple[str, Kind], Avoided]:
+        """Return what is avoided now."""
+        return {key: one for key, one in self.items() if one.until_s > now_s}

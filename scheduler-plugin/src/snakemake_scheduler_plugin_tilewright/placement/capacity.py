@@ -1,0 +1,389 @@
+"""What fits on each account now: limits less live use, pending jobs and what is sent (pure)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Kind, Place, Shape
+from snakemake_scheduler_plugin_tilewright.placement.limits import (
+    Pool,
+    Sharing,
+    free_jobs,
+    largest,
+    left,
+    limited,
+    make_pools,
+    may_use,
+    too_big,
+    unknown_use,
+)
+from snakemake_scheduler_plugin_tilewright.placement.needs import (
+    ON_NODES,
+    in_hours,
+    may_hold,
+    needs,
+    room_on,
+)
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import COUNTED, Above, Account
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob, why_pending
+from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node, placed
+from snakemake_scheduler_plugin_tilewright.slurm.records import (
+    BUDGETS,
+    GPU_TYPE,
+    JOBS,
+    Partition,
+    Tres,
+)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is promised on an account, in a partition, but not in use yet.
+
+    ``shape`` says which nodes it may be on; None where that is not known.
+    """
+
+    account: str
+    tres: Mapping[str, int]
+    partition: str | None = None
+    shape: Shape | None = None
+
+
+def claim_of(place: Place, partitions: Mapping[Kind, Partition | None]) -> Claim:
+    """Return what a job at a place takes of its account."""
+    wanted = needs(place.shape, 1, partitions.get(place.kind))
+    return Claim(place.account, wanted, place.partition, place.shape)
+
+
+def claim_at(account: str, shape: Shape, where: Partition | None) -> Claim:
+    """Return what a job of a shape would take of an account in a partition."""
+    return Claim(account, needs(shape, 1, where), where.name if where else None, shape)
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The free capacity of all accounts now.
+
+    Attributes
+    ----------
+    accounts : tuple of Account
+        With live use and claims in ``used`` and ``mine``.
+    closed : dict of (str, str) to str
+        Account and device kind that take none now, and why.
+    mode, utilisation, partitions
+        As for :func:`make_pools`.
+    nodes : tuple of Node or None
+        With claims taken off what is free; None where they are not known.
+    avoided : dict of (str, str) to str
+        Account and device kind where own jobs pended in vain: nothing is sent there now but what
+        can run nowhere else.
+    invalid : set of (str, str)
+        Those that take no job before limits or associations change.
+    unknown : tuple of Account
+        Those whose use is not known, so that they take none now.
+    licences : dict of str to int or None
+        How many of each there are; None where that is not known.
+    """
+
+    accounts: tuple[Account, ...]
+    closed: Mapping[tuple[str, Kind], str]
+    mode: Sharing
+    utilisation: float
+    partitions: Mapping[Kind, Partition | None]
+    nodes: tuple[Node, ...] | None = None
+    avoided: Mapping[tuple[str, Kind], str] = field(default_factory=dict)
+    invalid: frozenset[tuple[str, Kind]] = frozenset()
+    unknown: tuple[Account, ...] = ()
+    licences: Mapping[str, int] | None = None
+
+    def pools(self, shapes: Mapping[Kind, Shape]) -> list[Pool]:
+        """Return the pools for jobs of these shapes; one that is closed has nothing free."""
+        found = make_pools(
+            self.accounts,
+            {kind: shape for kind, shape in shapes.items() if self.has_partition(kind)},
+            mode=self.mode,
+            utilisation=self.utilisation,
+            partitions=self.partitions,
+            nodes=self.nodes,
+        )
+        shut = {**self.closed, **self.avoided}
+        return [replace(p, free=0) if (p.account, p.kind) in shut else p for p in found]
+
+    def has_partition(self, kind: Kind) -> bool:
+        """Return whether there is a partition for a device kind; for CPUs Slurm has a default."""
+        return kind == "cpu" or self.partitions.get(kind) is not None
+
+    def fits(self, account: str, kind: Kind, shape: Shape) -> bool:
+        """Return whether one more job fits now, all CPUs of the account counted."""
+        room = self.on_nodes(kind, shape, now=True)
+        if room == 0 or (account, kind) in self.avoided:
+            return False
+        return self.may_queue(account, kind, shape)
+
+    def on_nodes(self, kind: Kind, shape: Shape, *, now: bool) -> int | None:
+        """Return how many jobs the nodes of a kind hold; None where they are not known."""
+        where = self.partitions.get(kind)
+        if self.nodes is None or where is None:
+            return None
+        return room_on(self.nodes, where, shape, now=now)
+
+    def may_queue(self, account: str, kind: Kind, shape: Shape) -> bool:
+        """Return whether no limit keeps one more job from starting once a node has room for it."""
+        if (account, kind) in self.closed or not self.has_partition(kind):
+            return False
+        if self.on_nodes(kind, shape, now=False) == 0:
+            return False
+        here = next((a for a in self.accounts if a.name == account), None)
+        where = self.partitions.get(kind)
+        if here is None or (where is not None and not may_use(here, where)):
+            return False
+        wanted = needs(shape, 1, where)
+        for tres in limited(here, where):
+            free = (left(here, where, tres), largest(here, where, tres))
+            if any(n is not None and wanted[tres] > n for n in free):
+                return False
+        return all(jobs > 0 for jobs in free_jobs(here, where, now=True).values())
+
+    def may_ever(self, account: str, kind: Kind, shape: Shape) -> bool:
+        """Return whether a place may take a job at some time, however busy it is now."""
+        where = self.partitions.get(kind)
+        here = next((a for a in self.accounts if a.name == account), None)
+        if here is None or (account, kind) in self.invalid or not self.has_partition(kind):
+            return False
+        if where is not None and not may_use(here, where):
+            return False
+        return too_big(here, shape, where) is None and self.some_node_holds(kind, shape)
+
+    def some_node_holds(self, kind: Kind, shape: Shape) -> bool:
+        """Return whether a node of a kind is large enough, were it up and free."""
+        where = self.partitions.get(kind)
+        if self.nodes is None or where is None:
+            return True
+        up = [replace(node, up=True) for node in self.nodes]
+        return room_on(up, where, shape, now=False) > 0
+
+    def budgeted(self) -> bool:
+        """Return whether a budget bounds any account."""
+        return any(
+            name in BUDGETS
+            for account in self.accounts
+            for where in self.partitions.values()
+            for name in limited(account, where)
+        )
+
+    def short_of(self, account: str, kind: Kind, shape: Shape) -> str:
+        """Return what is left of a budget that cannot end a job; empty if none is too small."""
+        where = self.partitions.get(kind)
+        here = next((a for a in self.accounts if a.name == account), None)
+        wanted = needs(shape, 1, where)
+        for tres in limited(here, where) if here else ():
+            rest = left(here, where, tres) if here and tres in BUDGETS else None
+            if rest is not None and wanted[tres] > rest:
+                return f"{in_hours(tres, rest)} on {account}"
+        return ""
+
+    def take(self, account: str, kind: Kind, shape: Shape) -> Capacity:
+        """Return the capacity that is left when one more job has its place."""
+        claim = claim_at(account, shape, self.partitions.get(kind))
+        own = {a.name: a for a in self.accounts}
+        return replace(
+            self,
+            accounts=tuple(_claimed(a, [claim], own) for a in self.accounts),
+            partitions=_with_claims(self.partitions, [claim]),
+            nodes=_on_nodes(self.nodes, [claim]),
+        )
+
+    def without(self, kind: Kind, why: str) -> Capacity:
+        """Return the capacity with a device kind closed on every account."""
+        return replace(self, closed={**self.closed, **{(a.name, kind): why for a in self.accounts}})
+
+    def free_cpus(self, account: Account) -> float:
+        """Return the CPUs that are left for CPU jobs; infinite without a limit."""
+        cpus = left(account, self.partitions.get("cpu"), "cpu")
+        return math.inf if cpus is None else cpus
+
+
+def capacity_now(
+    accounts: Iterable[Account],
+    waiting: Iterable[SlurmJob],
+    sent: Iterable[Claim],
+    *,
+    mode: Sharing,
+    utilisation: float,
+    partitions: Mapping[Kind, Partition | None],
+    nodes: tuple[Node, ...] | None = None,
+    licences: Mapping[str, int] | None = None,
+) -> Capacity:
+    """Return the capacity beside live use, own pending jobs, and those sent but not seen yet.
+
+    An account whose use is not known takes nothing. One on which own jobs pend for a group
+    limit takes nothing more of the kind that waits, and nothing at all where CPUs or memory are
+    what they wait for. A job that asks for more than the limit itself waits for ever and counts
+    for nothing.
+
+    Parameters
+    ----------
+    accounts : iterable of Account
+        With live use.
+    waiting : iterable of SlurmJob
+        Own pending jobs, of every run.
+    sent : iterable of Claim
+        Jobs handed to sbatch that squeue does not show yet.
+    mode, utilisation, partitions, nodes
+        As for :func:`make_pools`.
+    licences : mapping, optional
+        How many of each there are.
+    """
+    accounts = tuple(accounts)
+    known = [account for account in accounts if account.used is not None]
+    own = {account.name: account for account in known}
+    pending = [
+        job
+        for job in waiting
+        if job.state in ("PENDING", "CONFIGURING")
+        and (account := own.get(job.account)) is not None
+        and job.qos in ("", account.qos)
+        and _may_ever(job, account)
+    ]
+    # what pends is in the queue already, for limits of what may be submitted
+    where = {p.name: p for p in partitions.values() if p is not None}
+    claims = [_claim_of_pending(job, where.get(job.partition)) for job in pending]
+    claims += sent
+    return Capacity(
+        tuple(_claimed(account, claims, own) for account in known),
+        _closed(known, partitions, pending),
+        mode,
+        utilisation,
+        _with_claims(partitions, claims),
+        _on_nodes(nodes, claims),
+        unknown=tuple(account for account in accounts if account.used is None),
+        licences=licences,
+    )
+
+
+def _claim_of_pending(job: SlurmJob, where: Partition | None) -> Claim:
+    """Return what a job that pends will take; before it runs squeue does not show whole nodes."""
+    cpus, mem_mb, gpus = (job.tres.get(tres, 0) for tres in ("cpu", "mem", "gres/gpu"))
+    wanted = needs(Shape(cpus, mem_mb, gpus, job.limit_min or 0), 1, where)
+    return Claim(job.account, {**wanted, "submit": 0}, job.partition)
+
+
+def _closed(
+    accounts: Iterable[Account],
+    partitions: Mapping[Kind, Partition | None],
+    pending: Iterable[SlurmJob],
+) -> dict[tuple[str, Kind], str]:
+    """Return the account and device kinds that take nothing now, and why."""
+    closed: dict[tuple[str, Kind], str] = {}
+    for account in accounts:
+        for kind in KINDS:
+            if unknown := unknown_use(account, partitions.get(kind)):
+                closed[account.name, kind] = f"use of {', '.join(unknown)} is not known"
+    for job in pending:
+        if why_pending(job.reason).obstacle in ("limit", "budget"):
+            why = f"job {job.id} pends there: {job.reason}"
+            closed[job.account, "gpu"] = why
+            if "GRES" not in job.reason.upper():
+                closed[job.account, "cpu"] = why
+    return closed
+
+
+def _may_ever(job: SlurmJob, account: Account) -> bool:
+    """Return whether a job asks for no more than the limits themselves."""
+    return all(
+        job.tres.get(tres, 0) <= most
+        for limits in (account.limit, account.limit_per_user, account.limit_per_account)
+        for tres, most in limits.items()
+    )
+
+
+def _claimed(account: Account, claims: Iterable[Claim], own: Mapping[str, Account]) -> Account:
+    """Return an account with what is promised on it, its QOS or below the same account, in use."""
+    claims = [claim for claim in claims if claim.account in own]
+    account = replace(account, above=tuple(_claimed_above(a, claims, own) for a in account.above))
+    total = _total(claim for claim in claims if own[claim.account].qos == account.qos)
+    if not total:
+        return account
+    ours = _total(claim for claim in claims if claim.account == account.name)
+    # limits of the association count this account's jobs, not all on its QOS
+    alone = {t for t, origin in account.limit_from.items() if origin == "association"}
+    used = {t: ours[t] if t in alone else n for t, n in total.items()}
+    return replace(
+        account,
+        used=_plus(account.used, used),
+        mine=_plus(account.mine, total),
+        ours=_plus(account.ours, ours),
+        jobs_ours=(account.jobs_ours or 0) + ours["jobs"],
+        jobs_used=(account.jobs_used or 0) + used.get("jobs", 0),
+        jobs_mine=(account.jobs_mine or 0) + total["jobs"],
+        submit_ours=(account.submit_ours or 0) + ours["submit"],
+        submit_used=(account.submit_used or 0) + used.get("submit", 0),
+        submit_mine=(account.submit_mine or 0) + total["submit"],
+    )
+
+
+def _claimed_above(above: Above, claims: Iterable[Claim], own: Mapping[str, Account]) -> Above:
+    if above.used is None:
+        return above
+    total = _total(c for c in claims if above.name in {one.name for one in own[c.account].above})
+    return replace(above, used=_plus(above.used, total))
+
+
+def _total(claims: Iterable[Claim]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for claim in claims:
+        total.update(claim.tres)
+    return total
+
+
+def _plus(used: Tres | None, more: Mapping[str, int]) -> Tres:
+    # GPUs of a type and budgets are counted where something limits them, jobs on a partition's QOS
+    counted = [tres for tres in COUNTED if tres != GPU_TYPE]
+    counted += [tres for tres in (GPU_TYPE, *JOBS) if tres in (used or more)]
+    counted += [tres for tres in BUDGETS if tres in (used or ())]
+    return {**(used or {}), **{t: (used or {}).get(t, 0) + more.get(t, 0) for t in counted}}
+
+
+def _on_nodes(nodes: tuple[Node, ...] | None, claims: Iterable[Claim]) -> tuple[Node, ...] | None:
+    """Return the nodes with what is promised, as Slurm would fill them."""
+    if nodes is None:
+        return None
+    for claim in claims:
+        wanted = {tres: n for tres, n in claim.tres.items() if tres in ON_NODES}
+        may = [node.name for node in nodes if claim.shape is None or may_hold(node, claim.shape)]
+        nodes = tuple(placed(nodes, claim.partition, wanted, may))
+    return nodes
+
+
+def _with_claims(
+    partitions: Mapping[Kind, Partition | None], claims: Iterable[Claim]
+) -> dict[Kind, Partition | None]:
+    """Return the partitions with what is promised on their QOS counted as in use."""
+    claims = list(claims)
+    qos = {
+        p.name: p.qos
+        for p in partitions.values()
+        if p is not None and (p.limit or p.limit_per_user or p.limit_per_account)
+    }
+    found: dict[Kind, Partition | None] = {}
+    for kind, where in partitions.items():
+        here = [c for c in claims if where and c.partition in qos and qos[c.partition] == where.qos]
+        if where is not None and here:
+            total = _total(here)
+            ours = {
+                name: _plus(
+                    where.by_account.get(name), _total(c for c in here if c.account == name)
+                )
+                for name in {claim.account for claim in here}
+            }
+            where = replace(
+                where,
+                used=None if where.used is None else _plus(where.used, total),
+                mine=_plus(where.mine, total),
+                by_account={**where.by_account, **ours},
+            )
+        found[kind] = where
+    return found

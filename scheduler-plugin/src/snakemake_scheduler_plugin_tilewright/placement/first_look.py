@@ -1,0 +1,65 @@
+"""What a run found of the cluster, in a few lines at its start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from snakemake_scheduler_plugin_tilewright.placement.cluster import Survey
+from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS
+from snakemake_scheduler_plugin_tilewright.placement.limits import unknown_use
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import COUNTED, Account
+
+#: Accounts with words of their own, and names of those left out for one reason.
+_ACCOUNTS, _LEFT_OUT = 3, 4
+
+
+def first_look(survey: Survey) -> list[str]:
+    """Return the accounts and their limits, what is left out and why, and the partitions."""
+    shown = survey.accounts[:_ACCOUNTS]
+    lines = [f"  {account.name}: {_limits(account)}" for account in shown if account.name]
+    count = len(survey.accounts)
+    head = f"jobs go to {count} account{'s' * (count != 1)} of {survey.user}"
+    if not lines:
+        head = "this Slurm keeps no accounts, so jobs go where its nodes have room"
+    more = f"{count - len(shown)} more; " if count > len(shown) else ""
+    hint = f"; {more}see `tilewright-placement accounts`" if lines else ""
+    why: dict[str, list[str]] = {}
+    for left in survey.left_out:
+        why.setdefault(left.reason, []).append(left.account)
+    lines += [f"  left out: {_names(names)}: {reason}" for reason, names in why.items()]
+    found = {kind: survey.partitions[kind] for kind in KINDS}
+    lines.append(
+        "  partitions: "
+        + "; ".join(
+            f"{kind.upper()} jobs to {where.name}" if where else f"none for {kind.upper()} jobs"
+            for kind, where in found.items()
+        )
+    )
+    return [head + hint, *lines, *_notes(note.text for note in survey.notes)]
+
+
+def _limits(account: Account) -> str:
+    """Return what an account may use, and what of it is free now."""
+    limits = [_amount(tres, account.limit[tres]) for tres in COUNTED if tres in account.limit]
+    if not limits:
+        return f"QOS {account.qos}, no limit of its own" if account.qos else "no limit of its own"
+    unseen = unknown_use(account)
+    free = {tres: None if tres in unseen else account.free(tres) for tres in COUNTED}
+    known = [_amount(tres, n) for tres, n in free.items() if n is not None]
+    now = f"{', '.join(known)} free now" if known else "what is free now is not known"
+    return f"QOS {account.qos}, {', '.join(limits)}; {now}"
+
+
+def _names(names: list[str]) -> str:
+    rest = len(names) - _LEFT_OUT
+    return ", ".join(names[:_LEFT_OUT]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _amount(tres: str, count: int) -> str:
+    if tres == "mem":
+        return f"{count / 1024:.0f} GB"
+    return f"{count} {'CPU' if tres == 'cpu' else 'GPU'}{'s' * (count != 1)}"
+
+
+def _notes(texts: Iterable[str]) -> list[str]:
+    return [f"  note: {text}" for text in dict.fromkeys(texts)]

@@ -1,0 +1,314 @@
+"""What is placed: a job, what it needs, and the place that it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+from snakemake_scheduler_plugin_tilewright.runtime.snakemake_adapter import priority
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
+
+
+class PlacementError(RuntimeError):
+    """A run cannot be placed; the message says why and what to do."""
+
+
+Kind = Literal["gpu", "cpu"]
+
+KINDS: tuple[Kind, ...] = ("gpu", "cpu")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What one job needs.
+
+    ``gpu_mem_mb`` is memory of its device, 0 on CPUs; its node has all ``features``, and GPUs of
+    ``gpu_type`` where it names one; ``licences`` are names and numbers.
+    """
+
+    cpus: int
+    mem_mb: int
+    gpus: int
+    runtime_min: int
+    gpu_mem_mb: int = 0
+    features: tuple[str, ...] = ()
+    gpu_type: str = ""
+    licences: tuple[tuple[str, int], ...] = ()
+
+    def grown(self, memory: int = 0, time: int = 0) -> Shape:
+        """Return the shape after so many failures for want of memory and of time: each doubles."""
+        return replace(
+            self,
+            mem_mb=self.mem_mb * 2**memory,
+            runtime_min=self.runtime_min * 2**time,
+            gpu_mem_mb=self.gpu_mem_mb * 2**memory,
+        )
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one job runs.
+
+    Attributes
+    ----------
+    account : str
+    qos : str or None
+        None where Slurm takes the account's by itself: then the user may change the account.
+    partition : str or None
+    kind : {"gpu", "cpu"}
+    shape : Shape
+        What it asks Slurm for.
+    pool : str
+        Name of the Snakemake resource that counts its slot.
+    exclude : tuple of str
+        Nodes it must not run on.
+    """
+
+    account: str
+    qos: str | None
+    partition: str | None
+    kind: Kind
+    shape: Shape
+    pool: str
+    exclude: tuple[str, ...] = ()
+
+
+class Sizes(Protocol):
+    """What a workflow says of its rules: who may use a GPU, what a job needs, how long it takes."""
+
+    def kinds(self, rule: str) -> tuple[Kind, ...]:
+        """Return the device kinds that may run a rule."""
+        ...
+
+    def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
+        """Return what one job needs on a device kind."""
+        ...
+
+    def nominal_s(self, rule: str, wildcards: Any) -> float:
+        """Return about how long one job takes on CPUs."""
+        ...
+
+    def group(self, wildcards: Any) -> str | None:
+        """Return what a job belongs to that better stays on one account."""
+        ...
+
+
+def key_of(rule: str, wildcards: Any) -> str:
+    """Return the name of a job: its rule and wildcards, as the executor's comment has them.
+
+    Examples
+    --------
+    >>> key_of("stitch", {"sample": "a", "cycle": "1"})
+    'rule_stitch_wildcards_a_1'
+    """
+    values = "_".join(wildcards_of(wildcards)).replace("/", "_")
+    return f"rule_{rule}_wildcards_{values}" if values else f"rule_{rule}"
+
+
+def wildcards_of(wildcards: Any) -> Iterable[str]:
+    """Return the values of wildcards, which Snakemake's own container iterates over."""
+    return map(str, wildcards.values() if isinstance(wildcards, Mapping) else wildcards or ())
+
+
+def rule_of(job: Any) -> str:
+    """Return the rule of a job of Snakemake; a group has the name of no rule, but all of them."""
+    return f"group {'+'.join(sorted(job.rules))}" if job.is_group() else str(job.rule.name)
+
+
+def name_of(job: Any) -> str:
+    """Return the name of a job or group of Snakemake."""
+    return key_of(job.name if job.is_group() else job.rule.name, job.wildcards)
+
+
+@dataclass(frozen=True)
+class Past:
+    """The failures of one job.
+
+    Attributes
+    ----------
+    memory, time : int
+        Times it ran out of either.
+    causes : tuple of str
+        Cause and last words of each failure.
+    nodes : frozenset of str
+        Nodes that died under it.
+    """
+
+    memory: int = 0
+    time: int = 0
+    causes: tuple[str, ...] = ()
+    nodes: frozenset[str] = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What the user chose for a job, in its rule or on the command line, and what stays so."""
+
+    account: str | None = None
+    partition: str | None = None
+    cpus: int | None = None
+    mem_mb: int | None = None
+    runtime_min: int | None = None
+
+    def applied(self, shape: Shape) -> Shape:
+        """Return a shape with what was chosen."""
+        return replace(
+            shape,
+            cpus=self.cpus or shape.cpus,
+            mem_mb=self.mem_mb or shape.mem_mb,
+            runtime_min=self.runtime_min or shape.runtime_min,
+        )
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job of a workflow.
+
+    Attributes
+    ----------
+    name, rule : str
+        Unique name as in the executor's comment, and the rule that durations are learned for.
+    kinds : tuple of str
+        Device kinds that may run it.
+    needs : tuple of str
+        Names of the jobs that must be done first.
+    nominal_s : float
+        About how long it takes on CPUs; only ratios between jobs of a rule count.
+    group : str or None
+        Jobs that better stay on one account, such as one sample and cycle.
+    fixed : Fixed
+        What the user chose for it.
+    wildcards : object
+    log : str
+        Its log file; empty if it has none.
+    priority : float
+        Jobs of a higher one go first.
+    """
+
+    name: str
+    rule: str
+    kinds: tuple[Kind, ...]
+    needs: tuple[str, ...] = ()
+    nominal_s: float = 1.0
+    group: str | None = None
+    fixed: Fixed = Fixed()
+    wildcards: Any = None
+    log: str = ""
+    priority: float = 0.0
+
+
+def job_of(
+    job: Any,
+    needs: Iterable[Any],
+    sizes: Sizes,
+    fixed: Fixed = Fixed(),
+    kinds: tuple[Kind, ...] | None = None,
+) -> Job:
+    """Return a job or group of Snakemake, which needs others of Snakemake, as a job to place."""
+    rule, wildcards = rule_of(job), job.wildcards
+    return Job(
+        name_of(job),
+        rule,
+        kinds or sizes.kinds(rule),
+        tuple(map(name_of, needs)),
+        sizes.nominal_s(rule, wildcards),
+        sizes.group(wildcards),
+        fixed,
+        wildcards,
+        str(job.log[0]) if len(job.log) else "",
+        priority(job),
+    )
+
+
+@dataclass
+class Task:
+    """A job in a run: where it was sent, and what became of it.
+
+    Attributes
+    ----------
+    job : Job
+    place : Place or None
+        Where it was sent.
+    sent_s : float
+        When; seconds since the epoch.
+    after_id : int
+        The queue's jobs up to this number are not this try.
+    seen : SlurmJob or None
+        What the queue last said of this try.
+    past : Past
+    moved : str
+        Why it was cancelled to be placed again; empty if it was not.
+    moves : int
+        How often it was.
+    refused : str
+        Why it was cancelled for good: no place is left that Slurm takes it on.
+    bound : (str, str) or None
+        Account and device kind that it was moved or stopped for.
+    left : set of (str, str)
+        Accounts and device kinds that it was moved away from: it does not go back there.
+    said : str
+        Why it pends, as it was last said to the user.
+    odd_s : float or None
+        Since when the queue shows it in a state that does not end by itself, or not at all.
+    least_mem_mb, least_min : int
+        Memory and minutes that its rule asks for at this try, by its own function of the attempt.
+    """
+
+    job: Job
+    place: Place | None = None
+    sent_s: float = 0.0
+    after_id: int = 0
+    seen: SlurmJob | None = None
+    past: Past = field(default_factory=Past)
+    moved: str = ""
+    moves: int = 0
+    bound: tuple[str, Kind] | None = None
+    left: set[tuple[str, Kind]] = field(default_factory=set)
+    refused: str = ""
+    said: str = ""
+    odd_s: float | None = None
+    least_mem_mb: int = 0
+    least_min: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name of the job."""
+        return self.job.name
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it was sent and the queue does not show it yet."""
+        return self.place is not None and self.seen is None
+
+    @property
+    def runs(self) -> bool:
+        """Whether it was sent and runs, as far as the queue says."""
+        return self.place is not None and self.seen is not None and self.seen.state == "RUNNING"
+
+    def taken_as(self, other: Task) -> bool:
+        """Return whether Slurm took it where another was sent, then or later."""
+        if self is other or not (self.seen and self.place and other.place):
+            return False
+        here, there = self.place, other.place
+        same = (here.account, here.kind) == (there.account, there.kind)
+        return same and self.sent_s >= other.sent_s
+
+    @property
+    def active(self) -> bool:
+        """Whether it was sent and has not ended, as far as the queue says."""
+        return self.place is not None and (self.seen is None or self.seen.active)
+
+
+def observe(tasks: Iterable[Task], queue: Iterable[SlurmJob], workdir: str) -> None:
+    """Note what the queue says of each job that was sent from a folder."""
+    last: dict[str, SlurmJob] = {}
+    for job in queue:
+        if job.workdir == workdir and (job.comment not in last or job.id > last[job.comment].id):
+            last[job.comment] = job
+    for task in tasks:
+        if task.place is None:
+            continue
+        found = last.get(task.job.name)
+        if found is not None and found.id > task.after_id:
+            task.seen = found

@@ -1,0 +1,124 @@
+"""The ledger: one JSON line for every decision of a run and for how each job ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from snakemake_scheduler_plugin_tilewright.runtime.files import append_json, read_json_lines
+
+
+@dataclass
+class Ledger:
+    """Appends events to a file of JSON lines; every run of an experiment goes to the same file.
+
+    Attributes
+    ----------
+    path : Path
+    clock : callable
+        Seconds since the epoch.
+    """
+
+    path: Path
+    clock: Callable[[], float] = time.time
+    _said: dict[str, str] = field(default_factory=dict)
+
+    def write(self, event: str, **values: Any) -> None:
+        """Append one event; values that are None are left out."""
+        entry = {"time_s": round(self.clock(), 3), "event": event}
+        entry |= {key: value for key, value in values.items() if value is not None}
+        with contextlib.suppress(OSError):  # a full disk must not end the run
+            append_json(self.path, entry)
+
+    def write_change(self, event: str, about: str, **values: Any) -> bool:
+        """Append an event only where it differs from the last one about the same thing."""
+        said = json.dumps([event, values], sort_keys=True, default=str)
+        if self._said.get(about) == said:
+            return False
+        self._said[about] = said
+        self.write(event, about=about, **values)
+        return True
+
+
+def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events of a ledger; a last line cut short by a crash is left out."""
+    return (entry for entry in read_json_lines(path) if "event" in entry and "time_s" in entry)
+
+
+def last_run(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the events of the last run of a ledger; a run starts with an event ``run``."""
+    found: list[Mapping[str, Any]] = []
+    begun = False
+    for event in events:
+        if event["event"] == "run":
+            found, begun = [], True
+        if begun:
+            found.append(event)
+    return found
+
+
+def last_waiting(path: Path) -> dict[str, int]:
+    """Return why ready jobs of the last run wait, with their number, as it was last written."""
+    why: dict[str, int] = {}
+    for event in last_run(read_ledger(path)) if path.is_file() else ():
+        if event["event"] == "wait":
+            why = event.get("why", {}) if event.get("ready") else {}
+    return why
+
+
+def summary_lines(events: Sequence[Mapping[str, Any]], argv: Sequence[str]) -> list[str]:
+    """Return how the jobs of one run ended, from its events (pure).
+
+    Parameters
+    ----------
+    events : sequence of mapping
+        From the run's start on.
+    argv : sequence of str
+        The command that started it.
+    """
+    done: dict[str, int] = {}
+    moved = 0
+    for event in events:
+        if event["event"] == "done":
+            done[event["pool"]] = done.get(event["pool"], 0) + 1
+        moved += event["event"] == "move"
+    failed = failure_lines(events, ended=True)
+    if not done and not failed:
+        return []
+    said = (
+        f"placement: {sum(done.values())} jobs done ("
+        + ", ".join(f"{pool} {n}" for pool, n in sorted(done.items()))
+        + (f"), {moved} moved" if moved else ")")
+    )
+    return [said, *failed, *([resume_line(argv)] if failed else [])]
+
+
+def failure_lines(events: Iterable[Mapping[str, Any]], *, ended: bool) -> list[str]:
+    """Return a line for each job of a run that failed: where, why, and its log.
+
+    A job that is tried again is none of them as long as the run has not ``ended``.
+    """
+    failed: dict[str, Mapping[str, Any]] = {}
+    for event in events:
+        if event["event"] == "fail":
+            failed[event["job"]] = event
+        elif event["event"] == "done" or (event["event"] == "place" and not ended):
+            failed.pop(event["job"], None)
+    lines = []
+    for name, event in sorted(failed.items()):
+        where = event.get("node") or event.get("pool") or "no place"
+        job = f", Slurm job {event['slurm_id']}" if "slurm_id" in event else ""
+        log = f"; log: {event['log']}" if "log" in event else ""
+        lines.append(f"failed: {name} on {where}{job}: {event['cause']}, {event['words']}{log}")
+    return lines
+
+
+def resume_line(argv: Sequence[str]) -> str:
+    """Return the command that resumes a run."""
+    return f"resume with: {shlex.join(['snakemake', *argv[1:]])}"

@@ -1,0 +1,152 @@
+"""What is particular to a site: the file ``site.yaml`` beside a profile, and its keys."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Shape
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import COUNTED, SiteRules
+from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_tres
+
+
+class SiteError(ValueError):
+    """A site file cannot be used; the message names the file, the key and the fix."""
+
+
+def _expression(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    return text
+
+
+def _tres(text: str) -> str:
+    parts = [part.strip() for part in text.split(",")]
+    wrong = [part for part in parts if not parse_tres(part).keys() & set(COUNTED)]
+    if wrong:
+        raise ValueError(f"'{wrong[0]}' is none of cpu=40, mem=200G and gres/gpu=2")
+    return text
+
+
+class _Section(BaseModel):
+    # YAML reads the account 12345 as a number
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True
+    )
+
+
+class JobSize(_Section):
+    """The largest job of a device kind, from which slots are counted."""
+
+    cpus: int = Field(default=8, ge=1)
+    mem_gb: float = Field(gt=0)
+    runtime_min: int = Field(default=240, ge=1)
+
+
+class Partitions(_Section):
+    """Where jobs of each kind go; null takes the partition that fits, ``gpu: none`` uses no GPU."""
+
+    gpu: str | None = None
+    cpu: str | None = None
+
+
+class Site(_Section):
+    """A site.
+
+    Attributes
+    ----------
+    burst : str
+        Regular expression of burst accounts and QOS, which are left out.
+    blocked : dict of str to str
+        Account to the reason why it is not used.
+    allowed : list of str or None
+        The only accounts to use.
+    caps : dict of str to str
+        Account to TRES (``cpu=40,mem=200G``) that are not exceeded there.
+    pools : {"auto", "independent", "shared"}
+        Whether GPU and CPU jobs draw on the same limits.
+    utilisation : float
+        Share of an account's CPUs that CPU jobs may fill.
+    partitions : Partitions
+    gpu_job, cpu_job : JobSize
+    slowdown : float
+        How much longer a CPU job takes than a GPU job, until it is learned.
+    slowdowns : dict of str to float
+        The same for single rules.
+    stale : {"refuse", "wait", "cancel"}
+        What a run does about jobs of an earlier, killed run that still write into its folder.
+    small_jobs : {"here", "slurm"}
+        Where jobs run that take one CPU for a few seconds: beside the coordinator, or on Slurm.
+    restart_on_gpu : bool
+        Whether a job on CPUs is stopped where a free GPU would end it in a third of the time left.
+    patience_s : float
+        Seconds a job pends in vain before it may be moved, and before its reason is said.
+    calls_per_min : float
+        About how often Slurm is asked in a run; how old answers may be follows from it.
+    """
+
+    burst: Annotated[str, AfterValidator(_expression)] = r"-b$"
+    blocked: dict[str, Annotated[str, Field(min_length=3)]] = Field(default_factory=dict)
+    allowed: list[str] | None = None
+    caps: dict[str, Annotated[str, AfterValidator(_tres)]] = Field(default_factory=dict)
+    pools: Literal["auto", "independent", "shared"] = "auto"
+    utilisation: float = Field(default=0.85, gt=0, le=1)
+    partitions: Partitions = Partitions()
+    gpu_job: JobSize = JobSize(mem_gb=180)
+    cpu_job: JobSize = JobSize(mem_gb=48, runtime_min=1200)
+    slowdown: float = Field(default=5.0, ge=1)
+    slowdowns: dict[str, Annotated[float, Field(ge=0.1)]] = Field(default_factory=dict)
+    stale: Literal["refuse", "wait", "cancel"] = "refuse"
+    small_jobs: Literal["here", "slurm"] = "here"
+    restart_on_gpu: bool = True
+    patience_s: float = Field(default=60.0, ge=0)
+    calls_per_min: float = Field(default=12.0, ge=1)
+
+    def rules(self) -> SiteRules:
+        """Return what decides which accounts are used."""
+        caps = {account: parse_tres(text) for account, text in self.caps.items()}
+        return SiteRules(self.burst, self.blocked, self.allowed, caps)
+
+    def shapes(self) -> dict[Literal["gpu", "cpu"], Shape]:
+        """Return the largest job of each device kind."""
+        return {
+            "gpu": _shape(self.gpu_job, gpus=1),
+            "cpu": _shape(self.cpu_job, gpus=0),
+        }
+
+
+def _shape(size: JobSize, gpus: int) -> Shape:
+    return Shape(size.cpus, round(size.mem_gb * 1024), gpus, size.runtime_min)
+
+
+def read_site(path: Path | None) -> Site:
+    """Return the site of a file, the defaults without one.
+
+    Raises
+    ------
+    SiteError
+        The file is absent, is not YAML, or has an unknown or wrong key.
+    """
+    if path is None:
+        return Site()
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return Site.model_validate(content or {})
+    except FileNotFoundError:
+        raise SiteError(f"{path} does not exist; give the site file of your profile") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise SiteError(f"{path} cannot be read: {reason.lower()}") from None
+    except yaml.YAMLError as error:
+        raise SiteError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        fix = "; remove it" if first["type"] == "extra_forbidden" else ""
+        raise SiteError(f"{path}: '{key}': {first['msg'].lower()}{fix}") from None

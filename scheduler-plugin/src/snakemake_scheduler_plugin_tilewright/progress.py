@@ -1,0 +1,104 @@
+"""How far a run is: a line now and then, and a file for those who ask from elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
+from snakemake_scheduler_plugin_tilewright.placement.ledger import last_waiting
+from snakemake_scheduler_plugin_tilewright.placement.routing import STATE, Plan
+from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
+from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
+
+#: After 5, 10, 20 and 40 s, then every minute.
+_FIRST_S, _LAST_S = 5.0, 60.0
+_SMALL_S = 10.0
+
+
+class Progress:
+    """Says how much of a run's work is done, and when the rest will be.
+
+    Work is counted in the estimated seconds of each job; the time that is left follows from that
+    of this run so far.
+    """
+
+    def __init__(self, dag: Any, plan: Plan, logger: logging.Logger) -> None:
+        self.dag, self.plan, self.logger = dag, plan, logger
+        self._began_s = time.time()
+        self._ended, self._lock = threading.Event(), threading.Lock()
+        self._work_s: dict[Any, float] = {}
+        self.load(dag.needrun_jobs())
+        plan.at_end(self._end)
+        threading.Thread(target=self._talk, name="tilewright-progress", daemon=True).start()
+
+    def load(self, jobs: Iterable[Any]) -> None:
+        """Take jobs that are not known yet."""
+        for job in jobs:
+            if job not in self._work_s:
+                self._work_s[job] = self._nominal_s(job) if len(job.output) else 0.0
+
+    def _nominal_s(self, job: Any) -> float:
+        """Return the estimated work of a job; of one that nothing describes, as a small one's."""
+        rule = job.rule.name
+        try:
+            return self.plan.sizes.of(rule).nominal_s(rule, job.wildcards)
+        except PlacementError:
+            return _SMALL_S
+
+    def state(self, *, ended: bool = False) -> RunState:
+        """Return how far the run is."""
+        # after a checkpoint Snakemake makes some jobs anew, and leaves the old ones out
+        known = [job for job in list(self._work_s) if len(job.output)]
+        jobs = [job for job in known if self.dag.needrun(job) or self.dag.finished(job)]
+        done = [job for job in jobs if self.dag.finished(job)]
+        ledger = self.plan.ledger
+        waits = self.plan.cluster is not None and ledger is not None and not ended
+        waiting = last_waiting(ledger) if waits and ledger else {}
+        return RunState(
+            self._began_s,
+            time.time(),
+            self._by_rule(jobs),
+            self._by_rule(done),
+            0 if ended else sum(adapter.running(self.dag, job) for job in jobs),
+            self._seconds(done) / (self._seconds(jobs) or 1.0),
+            waiting,
+            ended,
+        )
+
+    def _seconds(self, jobs: Iterable[Any]) -> float:
+        return sum(self._work_s[job] for job in jobs)
+
+    def _by_rule(self, jobs: Iterable[Any]) -> dict[str, int]:
+        """Return how many jobs each rule has, in the order of the Snakefile."""
+        counts = Counter(job.rule.name for job in jobs)
+        return {r.name: counts[r.name] for r in self.dag.workflow.rules if r.name in counts}
+
+    def _write(self, state: RunState) -> None:
+        if self.plan.ledger is None or not self._work_s:
+            return
+        with self._lock, contextlib.suppress(OSError):  # a full disk must not end the run
+            if state.ended or not self._ended.is_set():
+                write_state(self.plan.ledger.with_name(STATE), state)
+
+    def _end(self) -> None:
+        self._ended.set()
+        if adapter.started(self.dag):
+            self._write(self.state(ended=True))
+
+    def _talk(self) -> None:
+        wait_s = _FIRST_S
+        while not self._ended.wait(wait_s):
+            wait_s = min(_LAST_S, 2 * wait_s)
+            try:
+                if adapter.started(self.dag):
+                    state = self.state()
+                    self._write(state)
+                    self.logger.info(state.line())
+            except Exception:
+                self.logger.exception("how far the run is could not be said; it is tried again")

@@ -1,0 +1,171 @@
+"""From the lines of a ledger to its runs.
+
+The ledger is written by placement, which knows nothing of the report, nor this of placement.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from snakemake_scheduler_plugin_tilewright.report.idle import idle_slot_s
+from snakemake_scheduler_plugin_tilewright.report.runs import ClusterRun, JobBar, PoolBand, Remark
+from snakemake_scheduler_plugin_tilewright.runtime.files import read_json_lines
+
+#: Causes of the failure of a job that the workflow itself took back, to place it again.
+_BY_MOVE = ("cancelled", "unknown")
+_CAUSES = {
+    "memory": "ran out of memory",
+    "time": "ran out of time",
+    "node": "its node failed",
+    "cancelled": "was cancelled",
+    "device": "the GPU did not work",
+    "error": "ended with an error",
+    "unknown": "ended for a reason that is not known",
+}
+_WORDS = 160
+
+Event = Mapping[str, Any]
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """Return the events of a ledger."""
+    entries = read_json_lines(path)
+    return [e for e in entries if "event" in e and number(e, "time_s") is not None]
+
+
+def cluster_runs(events: Iterable[Event]) -> list[ClusterRun]:
+    """Return the runs of a ledger; each starts with an event ``run``."""
+    groups: list[list[Event]] = []
+    for event in events:
+        if event["event"] == "run" or not groups:
+            groups.append([])
+        groups[-1].append(event)
+    return [_run(number, group) for number, group in enumerate(groups, 1)]
+
+
+def job_label(job: str, rule: str) -> str:
+    """Return a job's name for readers.
+
+    >>> job_label("rule_stitch_wildcards_tonsil_2_1", "stitch")
+    'stitch tonsil_2_1'
+    """
+    return re.sub(r"^rule_", "", job).replace("_wildcards_", " ", 1) if job else rule
+
+
+def number(event: Event, key: str) -> float | None:
+    """Return a finite number of an event; None: there is none."""
+    value = event.get(key)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _run(number: int, events: Sequence[Event]) -> ClusterRun:
+    head = events[0] if events[0]["event"] == "run" else {}
+    pools = {
+        name: PoolBand(name, str(account), str(kind), int(slots))
+        for name, (account, kind, slots) in head.get("pools", {}).items()
+    }
+    placed: dict[str, Event] = {}
+    moved: set[str] = set()
+    bars: list[JobBar] = []
+    remarks: list[Remark] = []
+    causes: Counter[str] = Counter()
+    for event in events:
+        name, job = event["event"], str(event.get("job", ""))
+        if name == "place":
+            placed[job] = event
+        elif name == "withdraw":
+            placed.pop(job, None)
+        elif name in ("done", "fail"):
+            pool = event.get("pool")
+            if pool and pool not in pools:
+                pools[pool] = PoolBand(
+                    pool, event.get("account", pool), event.get("kind", "cpu"), 0
+                )
+            bars += _bars(event, placed.pop(job, {}))
+            was_moved = job in moved and event.get("cause") in _BY_MOVE
+            moved.discard(job)
+            if was_moved:  # the event before said so
+                continue
+            if name == "fail":
+                causes[event.get("cause", "unknown")] += 1
+        elif name == "move":
+            moved.add(job)
+        remarks += _remarks(event)
+    bars.sort(key=lambda bar: (bar.start_s, bar.end_s, bar.job))
+    times = [event["time_s"] for event in events]
+    unfinished = (job_label(job, event.get("rule", "")) for job, event in placed.items())
+    return ClusterRun(
+        number, min([times[0], *(bar.start_s for bar in bars)]), max(times), pools, tuple(bars),
+        tuple(remarks), dict(causes), tuple(unfinished), head.get("left_out") or {},
+        head.get("sharing") or "", idle_slot_s(events, pools, bars),
+    )  # fmt: skip
+
+
+def _bars(event: Event, place: Event) -> list[JobBar]:
+    """Return the bar of a job that ended, none where it never ran."""
+    start_s, end_s = number(event, "start_s"), number(event, "end_s")
+    failed = event["event"] == "fail"
+    if start_s is None or not event.get("pool"):
+        return []
+    # squeue's end of a job that still ran is its limit
+    end_s = min(event["time_s"], end_s if end_s is not None else math.inf)
+    if failed and end_s <= start_s:
+        return []
+    sent_s = number(event, "sent_s")
+    return [
+        JobBar(
+            str(event.get("job", "")), str(event.get("rule", "")), event["pool"], start_s,
+            max(start_s, end_s), number(place, "time_s") if sent_s is None else sent_s,
+            place.get("small") is True, failed,
+        )
+    ]  # fmt: skip
+
+
+def _remarks(event: Event) -> list[Remark]:
+    """Return what an event has to say in words."""
+    label = job_label(str(event.get("job", "")), str(event.get("rule", "")))
+    why = str(event.get("reason", ""))
+    what: Literal["move", "fail", "hold"] = "hold"
+    match event["event"]:
+        case "move":
+            what = "move"
+            later = "placed again where there is room" if event.get("later") else "ended"
+            sooner = event.get("sooner")
+            then = f"placed again, sooner on {sooner}" if sooner else later
+            texts = [f"{label}: {then}; it {'ran' if event.get('ran') else 'waited'}, {why}"]
+        case "pend":
+            texts = [f"{label} pends: {event.get('words')} (Slurm: {why})"]
+        case "fail":
+            what = "fail"
+            cause = _CAUSES.get(event.get("cause", ""), str(event.get("cause")))
+            words = str(event.get("words") or "")
+            where = " on ".join(str(event[key]) for key in ("pool", "node") if event.get(key))
+            said = f" ({words[:_WORDS]}{'…' * (len(words) > _WORDS)})" if words else ""
+            texts = [f"{label}{', ' * bool(where)}{where}: {cause}{said}; {event.get('next', '')}"]
+        case "hold":
+            texts = [f"nothing was started: {why}"]
+        case "forgive":
+            nodes = ", ".join(map(str, event.get("nodes", [])))
+            texts = [f"nothing else was left, so nodes that failed may be used again: {nodes}"]
+        case "cancel":
+            jobs = ", ".join(map(str, event.get("slurm_ids", [])))
+            texts = [f"jobs of Slurm were cancelled ({why}): {jobs}"]
+        case "greedy":
+            texts = [f"a round was not planned, jobs started in the order they came: {why}"]
+        case "notes":
+            texts = [str(note) for note in event.get("notes", [])]
+        case "room":
+            closed = event.get("closed", {})
+            # a number would make the same reason a new one each time
+            texts = [
+                f"{pool} was closed: {re.sub(r'job [0-9]+ ', 'a job ', str(reason))}"
+                for pool, reason in closed.items()
+            ]
+        case _:
+            texts = []
+    return [Remark(event["time_s"], what, text) for text in texts]

@@ -1,0 +1,252 @@
+"""One run: Snakemake's jobs as placement's, and placement's answers as Snakemake's."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from snakemake_scheduler_plugin_tilewright.fit import first_fit
+from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
+from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Place, PlacementError, rule_of
+from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger
+from snakemake_scheduler_plugin_tilewright.placement.preflight import check_sizes
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
+from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
+from snakemake_scheduler_plugin_tilewright.stated import (
+    STATED,
+    fixed_of,
+    kinds_of,
+    resources_at,
+    stated_shape_of,
+)
+from snakemake_scheduler_plugin_tilewright.units import Units
+
+#: What placement sets on plain jobs, left to their rules.
+_UNSET: Mapping[str, Any] = dict.fromkeys((*STATED, "slurm_extra"))
+_TEND_S = 5.0
+_SAY_S = 300.0
+
+
+class Run:
+    """Answers the scheduler plugin for one DAG.
+
+    Raises
+    ------
+    PlacementError
+        A job would pend for ever, or Slurm does not answer.
+    """
+
+    def __init__(self, dag: Any, cluster: Cluster, plan: Plan, logger: logging.Logger) -> None:
+        if plan.ledger is None:
+            raise PlacementError("the plan has no ledger; name a file for it in the Snakefile")
+        self.dag, self.plan, self.logger = dag, plan, logger
+        self.units = Units(dag, plan)
+        self.jobs, self._names = self.units.by_name, self.units.names
+        self.tries: dict[str, int] = {}
+        self._numbers = itertools.count(1)
+        self._said: dict[str, float] = {}
+        self._read: dict[Any, int] = {}
+        self._ended = threading.Event()
+        self.dispatcher = Dispatcher(cluster, plan, Ledger(plan.ledger), adapter.workdir(dag))
+        self.load(dag.needrun_jobs())
+        self.dispatcher.begin()
+        capacity = self.dispatcher.capacity()
+        if isinstance(capacity, Unknown):
+            raise PlacementError(f"Slurm does not answer: {capacity}; try again when it does")
+        self._check(self.jobs, capacity)
+        plan.at_end(self.close)
+        threading.Thread(target=self._tend, name="tilewright-tend", daemon=True).start()
+
+    def load(self, jobs: Iterable[Any]) -> None:
+        """Take the jobs and groups that are not known yet: all at first, then a checkpoint's."""
+        if new := self.units.take(jobs):
+            self.dispatcher.load(new)
+
+    def _check(self, names: Iterable[str], capacity: Capacity) -> None:
+        """Refuse what could never run.
+
+        Raises
+        ------
+        PlacementError
+            No account takes it, or it is a group of which placement should choose each job's place.
+        """
+        for name in names:
+            unit = self.jobs[name]
+            if unit.is_group() and (asking := sorted(self.plan.rules & unit.rules)):
+                raise PlacementError(
+                    f"rule {asking[0]} asks placement where each of its jobs runs, so none can be "
+                    f"in a group; take it out of group {unit.groupid}"
+                )
+        check_sizes([self.dispatcher.tasks[name] for name in names], capacity, self.plan.estimates)
+
+    def select(
+        self,
+        selectable: Sequence[Any],
+        remaining: Sequence[Any],
+        available: Mapping[str, int | str],
+    ) -> list[Any]:
+        """Return the jobs that start now, each with its place in the table."""
+        adapter.without_timers(self.dag)  # `_tend` wakes Snakemake instead
+        self._settle({})  # before a job of the same name is taken
+        self.load([*remaining, *(job for job in selectable if job.is_group())])
+        ready = {name: job for job in selectable if (name := self._names.get(job))}
+        others = [job for job in selectable if self._names.get(job) == ""]
+        self._settle(ready)
+        self._read_stated(ready)
+        waiting = {self._names.get(job, "") for job in remaining}
+        later = (waiting & self.dispatcher.tasks.keys()) - ready.keys()
+        limits = [available.get(name) for name in ("_nodes", "_job_count")]
+        most = min((n for n in limits if isinstance(n, int)), default=math.inf) - len(others)
+        places = self.dispatcher.round(ready, later, most)
+        for name in places:
+            job = ready[name]
+            self._send_to(job, places[name])
+            self.tries[name] = job.attempt
+        self._say_waiting()
+        # slots are counted from what Slurm says, not from jobs that Snakemake has yet to see end
+        pools = {pool.name for pools in self.dispatcher.cluster.survey.pools.values()
+                 for pool in pools}  # fmt: skip
+        rest = {name: n for name, n in available.items() if name not in pools}
+        chosen = first_fit([*others, *(ready[name] for name in places)], rest)
+        for name in places:
+            if ready[name] not in chosen:
+                self.dispatcher.withdraw(name)
+        return chosen
+
+    def _read_stated(self, ready: dict[str, Any]) -> None:
+        """Note, once a try, what plain jobs ask for: by now their input is there.
+
+        Those that by now ask for more than any account has are given up, and leave ``ready``.
+        """
+        first = []
+        for name, job in ready.items():
+            if rule_of(job) in self.plan.rules or self._read.get(job) == job.attempt:
+                continue
+            self._read[job] = job.attempt
+            if job.is_group() or job.attempt > 1:
+                adapter.change_resources(job, next(self._numbers), _UNSET)
+            task, stated = self.dispatcher.tasks[name], stated_shape_of(job)
+            task.job = replace(task.job, fixed=self.units.fixed(job), kinds=kinds_of(job))
+            if job.attempt == 1:
+                self.plan.estimates.forget(task.job.rule, job.wildcards)
+                first.append(name)
+            else:
+                task.least_mem_mb, task.least_min = stated.mem_mb, stated.runtime_min
+        capacity = self.dispatcher.capacity() if first else None
+        for name in first:
+            if capacity is None or isinstance(capacity, Unknown):
+                return
+            try:
+                self._check([name], capacity)
+            except PlacementError as error:
+                self._give_up(name, ready.pop(name), str(error))
+
+    def _give_up(self, name: str, job: Any, why: str) -> None:
+        """Let a job fail that no account could ever run, and the others go on."""
+        self.logger.error(f"{name} is given up: {why}")
+        self.dispatcher.ledger.write(
+            "fail", job=name, rule=rule_of(job), cause="impossible", words=why, give_up=True,
+            next="is given up", end_s=time.time(), log=str(job.log[0]) if len(job.log) else None,
+        )  # fmt: skip
+        adapter.give_up(self.dag, job)
+
+    def _send_to(self, job: Any, place: Place) -> None:
+        """Have Snakemake ask all resource functions of a job again, and set what none gives."""
+        task, plain = self.dispatcher.tasks[self._names[job]], rule_of(job) not in self.plan.rules
+        unset = _UNSET if plain else {"slurm_extra": None}
+        adapter.change_resources(job, next(self._numbers), unset)
+        values: dict[str, Any] = {}
+        if place.exclude:  # what the user gave stays
+            own, exclude = job.resources.get("slurm_extra"), f"--exclude={','.join(place.exclude)}"
+            values["slurm_extra"] = f"{own} {exclude}" if own else exclude
+        if plain:
+            values |= resources_at(place, job, failed=bool(task.past.causes))
+        if values:
+            adapter.change_resources(job, next(self._numbers), values)
+
+    def send_anywhere(self, jobs: Iterable[Any]) -> None:
+        """Give jobs that could not be placed an account that may be used: the default may not."""
+        accounts = self.dispatcher.cluster.survey.accounts
+        for job in jobs:
+            stated = job.is_local or rule_of(job) in self.plan.rules or fixed_of(job).account
+            if accounts and accounts[0].name and not stated:
+                values = {"slurm_account": accounts[0].name}
+                adapter.change_resources(job, next(self._numbers), values)
+
+    def _say_waiting(self) -> None:
+        """Say why ready jobs wait, each reason every few minutes at most."""
+        now_s = time.monotonic()
+        for why, count in Counter(self.dispatcher.why_waiting.values()).items():
+            if now_s - self._said.get(why, -math.inf) > _SAY_S:
+                self._said[why] = now_s
+                self.logger.info(f"{count} ready jobs wait: {why}")
+
+    def _settle(self, ready: dict[str, Any]) -> None:
+        """Note which of the jobs that were sent have ended; those given up leave ``ready``."""
+        self._note_ends()
+        for task in [one for one in self.dispatcher.tasks.values() if one.place is not None]:
+            name = task.job.name
+            job = self.jobs[name]
+            if name in ready or adapter.failed(self.dag, job):
+                found = self.dispatcher.failed(name)
+                why = task.past.causes[-1] if task.past.causes else "it was moved"
+                self.logger.info(f"{name} ended early ({why}) and {found.next}")
+                if found.free and name in ready:
+                    job.attempt = self.tries.get(name, job.attempt)
+                elif found.give_up and name in ready:
+                    adapter.give_up(self.dag, job)
+                    del ready[name]
+
+    def _note_ends(self) -> None:
+        """Note which of the jobs that were sent have finished."""
+        tasks = list(self.dispatcher.tasks.values())  # the other thread may add some
+        sent = [task.job.name for task in tasks if task.place is not None]
+        ended = [name for name in sent if adapter.finished(self.dag, self.jobs[name])]
+        known_s = self.dispatcher.clock()
+        for name in ended:
+            self.dispatcher.done(name, known_s)
+
+    def close(self) -> None:
+        """Write how the last jobs ended, and stop looking after pending ones."""
+        self._ended.set()
+        self._settle({})
+
+    def _tend(self) -> None:
+        """Every few seconds move jobs that would end sooner, and keep the executor awake."""
+        while not self._ended.wait(_TEND_S):
+            try:
+                self._tend_once()
+            except Exception:
+                self.logger.exception("looking after pending jobs failed; it is tried again")
+
+    def _tend_once(self) -> None:
+        self._note_ends()  # else the ledger has them with the next round
+
+        def movable(name: str) -> bool:
+            return bool(adapter.has_tries(self.jobs[name]))
+
+        moved = self.dispatcher.move_pending(movable)
+        if adapter.started(self.dag) and adapter.starts_jobs(self.dag):
+            moved += self.dispatcher.restart_sooner(movable)
+        for name in moved:
+            task = self.dispatcher.tasks[name]
+            self.logger.info(f"{name}: {task.refused or f'{task.moved}; it is placed again'}")
+        for sentence in self.dispatcher.explain_pending():
+            self.logger.warning(sentence)
+        for name, (why, success) in self.dispatcher.lost().items():
+            if adapter.end(self.dag, self.jobs[name], why, success=success):
+                self.logger.warning(f"{name}: {why}, which Snakemake's executor does not see")
+        if adapter.started(self.dag):
+            # one more call of `squeue`, as often as our own
+            adapter.look_at_jobs_after(self.dag, self.dispatcher.cluster.client.ttl_s)
+            adapter.wake(self.dag)

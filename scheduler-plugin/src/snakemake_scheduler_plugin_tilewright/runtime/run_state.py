@@ -1,0 +1,117 @@
+"""How far a run is: what its process writes now and then, and others read."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
+
+#: Below this share of the work no time left is estimated.
+_TOLD = 0.05
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run at one time.
+
+    Attributes
+    ----------
+    began_s, at_s : float
+        When it began and when it was so, in seconds since the epoch.
+    jobs, done : mapping
+        Rule to all its jobs and to those that are done.
+    running : int
+        Jobs that run.
+    share : float
+        Of the work, counted in the estimated seconds of each job, what is done; 0 to 1.
+    waiting : mapping
+        Reason to the ready jobs that wait for it, where placement said so.
+    ended : bool
+        Whether the run ended, well or not.
+    host : str
+    pid : int
+        Where the process that says this runs.
+    """
+
+    began_s: float
+    at_s: float
+    jobs: Mapping[str, int]
+    done: Mapping[str, int]
+    running: int = 0
+    share: float = 0.0
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    ended: bool = False
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all jobs are done."""
+        return sum(self.done.values()) == sum(self.jobs.values())
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until all is done, at the pace so far; None as long as too little is done."""
+        if self.share < _TOLD:
+            return None
+        return (self.at_s - self.began_s) * (1 - self.share) / self.share
+
+    def line(self) -> str:
+        """Return jobs done and running, the share of the work, the time left, and what waits."""
+        texts = [f"{sum(self.done.values())} of {sum(self.jobs.values())} jobs done"]
+        texts += [f"{100 * self.share:.0f} % of the work"]
+        texts += [f"{self.running} running"] if self.running else []
+        if self.left_s and not self.ended:
+            texts.append(f"about {span_text(self.left_s)} left")
+        begun = [f"{rule} {self.done.get(rule, 0)}/{n}" for rule, n in self.jobs.items()
+                 if 0 < self.done.get(rule, 0) < n]  # fmt: skip
+        rules = f" ({', '.join(begun)})" if begun else ""
+        return ", ".join(texts) + rules + "".join(f"; {text}" for text in self.waits())
+
+    def waits(self) -> list[str]:
+        """Return why ready jobs wait, the most frequent reason first."""
+        ordered = sorted(self.waiting.items(), key=lambda item: (-item[1], item[0]))
+        return [f"{count} wait: {why}" for why, count in ordered]
+
+
+def span_text(seconds: float) -> str:
+    """Return a length of time with its unit.
+
+    >>> span_text(75), span_text(600), span_text(9000)
+    ('75 s', '10.0 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def write_state(path: Path, state: RunState) -> None:
+    """Write a state whole.
+
+    Raises
+    ------
+    OSError
+        It could not be written.
+    """
+    write_whole(path, json.dumps(asdict(state), indent=1) + "\n")
+
+
+def read_state(path: Path) -> RunState:
+    """Read what :func:`write_state` wrote.
+
+    Raises
+    ------
+    OSError
+        There is none, or it cannot be read.
+    ValueError
+        The file is not a state; the message names it.
+    """
+    try:
+        return RunState(**json.loads(path.read_text(encoding="utf-8")))
+    except (TypeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} does not say how far a run is ({error}); remove it") from error

@@ -1,0 +1,390 @@
+"""Everything that tilewright touches of Snakemake beyond its documented interfaces.
+
+Each function names the attribute that it rests on. :func:`check` looks for all of them when a
+run begins, so that a Snakemake that renamed one stops with a sentence; one test for each fails
+by its name. ``docs/upstream.md`` proposes a public hook for each.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+#: What a scheduler, a DAG and a job must have; see the functions below for what each is used for.
+NEEDED: Mapping[str, tuple[str, ...]] = {
+    "scheduler": (
+        "_errors",
+        "_executor",
+        "_executor_error",
+        "_open_jobs",
+        "_schedule_reevalutation",
+        "_user_kill",
+        "failed",
+        "global_resources",
+        "keepgoing",
+        "running",
+    ),
+    "dag": (
+        "_ready_jobs",
+        "finished",
+        "get_job_group",
+        "job_dependencies",
+        "needrun",
+        "needrun_jobs",
+        "workflow",
+    ),
+    "job": (
+        "_aux_resources",
+        "_resources",
+        "_scheduler_resources",
+        "add_aux_resource",
+        "attempt",
+        "priority",
+        "restart_times",
+    ),
+    "group": (
+        "_resources",
+        "_scheduler_resources",
+        "attempt",
+        "jobid",
+        "jobs",
+        "name",
+        "restart_times",
+        "rules",
+        "toposorted",
+    ),
+    "executor": ("active_jobs", "lock", "report_job_error", "report_job_success"),
+    "workflow": (
+        "executor_plugin",
+        "is_main_process",
+        "output_settings",
+        "resource_settings",
+        "rules",
+        "scheduler",
+        "workdir_init",
+    ),
+}
+
+#: What of Snakemake's documented interfaces must be called for placement to work; the canaries say
+#: by name which is not. ``SchedulerBase.dag_updated`` is none of them: nothing calls it.
+HOOKS = (
+    "Scheduler.__post_init__",
+    "Scheduler.select_jobs",
+    "Scheduler.select_jobs with the jobs of a checkpoint",
+    "Scheduler.select_jobs with a group",
+    "SchedulerSettings.__post_init__",
+    "onsuccess",
+    "onerror",
+)
+
+
+class AdapterError(RuntimeError):
+    """Snakemake lacks something that placement needs; the message names it and the fix."""
+
+
+def is_snakemakes(dag: Any) -> bool:
+    """Return whether a DAG is Snakemake's own, and not one of its test of schedulers."""
+    return type(dag).__module__.partition(".")[0] == "snakemake"
+
+
+def check(what: str, thing: Any) -> None:
+    """Refuse an object of Snakemake that lacks an attribute; ``what`` is a key of `NEEDED`.
+
+    Raises
+    ------
+    AdapterError
+        With the first attribute that is absent.
+    """
+    absent = [name for name in NEEDED[what] if not hasattr(thing, name)]
+    if absent:
+        import snakemake
+
+        raise AdapterError(
+            f"Snakemake {snakemake.__version__} has no {what}.{absent[0]}, which placement needs; "
+            "install a version that this scheduler asks for, or run with "
+            "--scheduler greedy"
+        )
+
+
+# Rules and jobs.
+
+
+def remember_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep a function's parameters where Snakemake looks for them before it inspects.
+
+    It inspects its own method twice and the function once for every resource of every job, 45 µs
+    each: a quarter of the time of a dry run. Uses ``FUNC_OVERWRITE_PARAMS_ATTR`` and
+    ``Resource.evaluate``.
+    """
+    from snakemake.common import FUNC_OVERWRITE_PARAMS_ATTR as REMEMBERED
+    from snakemake.resources import Resource
+
+    setattr(function, REMEMBERED, inspect.signature(function).parameters)
+    if not hasattr(Resource.evaluate, REMEMBERED):
+        bound = inspect.signature(Resource("name", 1).evaluate).parameters
+        setattr(Resource.evaluate, REMEMBERED, bound)
+    return function
+
+
+def resource_functions(dag: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the rule names and resource functions of all rules. Uses ``Resource._evaluator``."""
+    for rule in dag.workflow.rules:
+        for resource in rule.resources.values():
+            function = getattr(resource, "_evaluator", None)
+            if function is not None:
+                yield rule.name, function
+
+
+def chosen_resources(dag: Any, rule: str) -> tuple[Mapping[str, Any], bool]:
+    """Return the resources, and whether the threads, that the command line set for a rule.
+
+    Uses ``workflow.resource_settings``.
+    """
+    settings = dag.workflow.resource_settings
+    return settings.overwrite_resources.get(rule, {}), rule in settings.overwrite_threads
+
+
+def unit_of(dag: Any, job: Any) -> Any:
+    """Return what is dispatched of a job: its group where it is in one, else itself.
+
+    Groups of one name are told apart by their ``wildcards``, which a group has not by itself: the
+    executor puts those of any job into Slurm's comment. Uses ``dag.get_job_group``, and
+    ``toposorted``, ``jobid`` of a group.
+    """
+    group = job if job.is_group() else dag.get_job_group(job)
+    if group is None:
+        return job
+    if not hasattr(group, "wildcards"):
+        last = max(group.toposorted[-1])
+        group.wildcards = [*map(str, last.wildcards), group.jobid[:8]]
+    return group
+
+
+def members(job: Any) -> Iterable[Any]:
+    """Return the jobs of a group, or the one job. Uses ``group.jobs``."""
+    return job.jobs if job.is_group() else (job,)
+
+
+def finished(dag: Any, job: Any) -> bool:
+    """Return whether a job, or all of a group, has finished. Uses ``dag.finished``."""
+    return all(map(dag.finished, members(job)))
+
+
+def is_open(dag: Any, job: Any) -> bool:
+    """Return whether a job is still to run or runs.
+
+    After a checkpoint Snakemake makes some jobs anew, and leaves the old ones out of the DAG. Uses
+    ``dag.needrun``, ``scheduler.failed`` and ``scheduler.running``.
+    """
+    if finished(dag, job) or failed(dag, job):
+        return False
+    return all(map(dag.needrun, members(job))) or (started(dag) and running(dag, job))
+
+
+def change_resources(job: Any, number: int, values: Mapping[str, Any]) -> None:
+    """Make Snakemake ask all resource functions of a job again, and set some resources.
+
+    Uses ``job._aux_resources``, ``job._resources`` and ``job._scheduler_resources``: Snakemake
+    keeps what it asked once; an auxiliary resource that the rule does not name makes it forget.
+    What the rule itself names it never takes from auxiliary resources, so that is replaced in
+    what it keeps. A group has no auxiliary resources; what it keeps is a dictionary.
+
+    Parameters
+    ----------
+    job : object
+    number : int
+        One that was not used for this job before.
+    values : mapping
+        Resource to value; None leaves it to the rule.
+    """
+    wanted = {name: value for name, value in values.items() if value is not None}
+    if job.is_group():
+        job._resources = None
+        job._resources, job._scheduler_resources = dict(job.resources.items()) | wanted, None
+        return
+    earlier = [name for name in job._aux_resources if name.startswith("placement_")]
+    for name in [*values, *earlier]:
+        job._aux_resources.pop(name, None)
+    job._resources = None
+    job.add_aux_resource(f"placement_{number}", 1)
+    named = set(job.resources.keys())
+    for name in wanted.keys() - named:
+        job.add_aux_resource(name, wanted[name])
+    if replaced := {name: value for name, value in wanted.items() if name in named}:
+        both = dict(job.resources.items()) | replaced
+        job._resources, job._scheduler_resources = type(job.resources)(fromdict=both), None
+
+
+def priority(job: Any) -> float:
+    """Return the priority of a job: its rule's, or more where the user or Snakemake raised it.
+
+    Uses ``job.priority``, which fails with a KeyError where the DAG was only read, and
+    ``rule.expand_priority``.
+    """
+    try:
+        return float(job.priority)
+    except KeyError:
+        return float(job.rule.expand_priority(job.wildcards, job.input, job.attempt))
+
+
+# A run.
+
+
+def executor(dag: Any) -> str:
+    """Return the name of the executor that runs the jobs. Uses ``workflow.executor_plugin``."""
+    plugin = dag.workflow.executor_plugin
+    return str(plugin.name) if plugin is not None else ""
+
+
+def workdir(dag: Any) -> str:
+    """Return the folder where the run began. Uses ``workflow.workdir_init``."""
+    return str(dag.workflow.workdir_init)
+
+
+def failed(dag: Any, job: Any) -> bool:
+    """Return whether Snakemake has given a job up. Uses ``scheduler.failed``."""
+    return started(dag) and job in dag.workflow.scheduler.failed
+
+
+def running(dag: Any, job: Any) -> bool:
+    """Return whether a job, or its group, was started and has not ended.
+
+    Uses ``scheduler.running`` and ``dag.get_job_group``.
+    """
+    started = dag.workflow.scheduler.running
+    return job in started or dag.get_job_group(job) in started
+
+
+def anything_runs(dag: Any) -> bool:
+    """Return whether any job was started and has not ended. Uses ``scheduler.running``."""
+    return bool(dag.workflow.scheduler.running)
+
+
+def machine_resources(dag: Any) -> Mapping[str, int]:
+    """Return what the whole machine has. Uses ``scheduler.global_resources``."""
+    most: Mapping[str, int] = dag.workflow.scheduler.global_resources
+    return most
+
+
+def give_up(dag: Any, job: Any) -> None:
+    """Let Snakemake count a job as failed although it has tries left.
+
+    Uses ``scheduler.failed``, ``_errors`` and ``_open_jobs``, and ``dag._ready_jobs``.
+    """
+    scheduler = dag.workflow.scheduler
+    scheduler.failed.add(job)
+    scheduler._errors = True
+    dag._ready_jobs.discard(job)
+    scheduler._open_jobs.release()
+
+
+def has_tries(job: Any) -> bool:
+    """Return whether Snakemake would try a job again. Uses ``job.restart_times``."""
+    return bool(job.restart_times > job.attempt - 1)
+
+
+def without_timers(dag: Any) -> None:
+    """Keep Snakemake from starting a timer after every round.
+
+    Each timer ends in a round that starts another: one more for each job that ended. Whoever
+    calls this calls :func:`wake` from time to time. Replaces
+    ``scheduler._schedule_reevalutation``.
+    """
+    dag.workflow.scheduler._schedule_reevalutation = lambda delay: None
+
+
+def round_later(dag: Any, seconds: float) -> None:
+    """Ask for a round in some seconds. Uses ``scheduler._schedule_reevalutation``."""
+    dag.workflow.scheduler._schedule_reevalutation(seconds)
+
+
+def starts_jobs(dag: Any) -> bool:
+    """Return whether Snakemake starts jobs that are ready, and not only waits for those that run.
+
+    Uses ``scheduler._user_kill``, ``_executor_error``, ``_errors`` and ``keepgoing``.
+    """
+    scheduler = dag.workflow.scheduler
+    stops = scheduler._errors and not scheduler.keepgoing
+    return not (scheduler._user_kill or scheduler._executor_error or stops)
+
+
+def wake(dag: Any) -> None:
+    """Ask for a round now. Uses ``scheduler._open_jobs``."""
+    dag.workflow.scheduler._open_jobs.release()
+
+
+def look_at_jobs_after(dag: Any, seconds: float) -> None:
+    """Set how long the executor waits until it asks for the state of its jobs again.
+
+    It adds 10 s to what it finds here after each idle round, up to 180: freed slots idle as long.
+    Uses ``scheduler._executor.next_seconds_between_status_checks``.
+    """
+    executor_of(dag).next_seconds_between_status_checks = max(1.0, seconds - 10)
+
+
+def executor_of(dag: Any) -> Any:
+    """Return the executor of remote jobs. Uses ``scheduler._executor``."""
+    return dag.workflow.scheduler._executor
+
+
+def end(dag: Any, job: Any, why: str, *, success: bool) -> bool:
+    """Tell Snakemake that a job has ended of which its executor does not learn.
+
+    Returns
+    -------
+    bool
+        False where the executor is just looking at its jobs itself: ask again later. Uses
+        ``scheduler._executor.lock``, ``.active_jobs``, ``.report_job_success``,
+        ``.report_job_error``.
+    """
+    executor = executor_of(dag)
+    with executor.lock:
+        sent = next((info for info in executor.active_jobs if info.job is job), None)
+        if sent is None:
+            return False
+        executor.active_jobs.remove(sent)
+    if success:
+        executor.report_job_success(sent)
+    else:
+        executor.report_job_error(sent, msg=f"{why}. ")
+    return True
+
+
+def is_main(dag: Any) -> bool:
+    """Return whether this process coordinates a run, and does not do one of its jobs.
+
+    Uses ``workflow.is_main_process``.
+    """
+    return bool(dag.workflow.is_main_process)
+
+
+def started(dag: Any) -> bool:
+    """Return whether Snakemake has made its scheduler by now. Uses ``workflow.scheduler``."""
+    return dag.workflow.scheduler is not None
+
+
+#: What Snakemake says at each round, whatever ``--quiet progress`` asks for.
+ROUND = ("Select jobs to execute...", "Execute {} jobs...")
+
+
+def hide_rounds(dag: Any, logger: logging.Logger) -> None:
+    """Where ``--quiet progress`` is given, keep the two lines of each round off the terminal.
+
+    They stay in Snakemake's log file. Uses ``workflow.output_settings`` and the words of `ROUND`.
+    """
+    quiet = {str(getattr(item, "name", item)).lower() for item in dag.workflow.output_settings.quiet
+             or ()}  # fmt: skip
+    if "progress" not in quiet:
+        return
+    select, (first, last) = ROUND[0], ROUND[1].split("{}")
+
+    def shown(record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        return text != select and not (text.startswith(first) and text.endswith(last))
+
+    for handler in logger.handlers:
+        on_terminal = isinstance(handler, logging.StreamHandler)
+        if on_terminal and not isinstance(handler, logging.FileHandler):
+            handler.addFilter(shown)

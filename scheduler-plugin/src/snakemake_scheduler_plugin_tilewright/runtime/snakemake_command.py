@@ -1,0 +1,203 @@
+"""A ``snakemake`` command: what it asks for, and the DAG that it would run.
+
+Beside `snakemake_adapter` the only module that touches what Snakemake does not document.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+#: Options with which Snakemake runs nothing, as its parser names them.
+LOOKING = (
+    "dryrun", "touch", "summary", "detailed_summary", "dag", "rulegraph", "filegraph", "d3dag",
+    "lint", "list_rules", "list_target_rules", "list_changes", "list_input_changes",
+    "list_params_changes", "list_untracked", "list_conda_envs", "report", "archive",
+    "containerize", "generate_unit_tests", "cleanup_metadata", "print_compilation", "export_cwl",
+)  # fmt: skip
+
+
+def command() -> list[str]:
+    """Return the command that started this process, its name first."""
+    return list(sys.argv)
+
+
+def _options(argv: Sequence[str]) -> Any:
+    """Return the options of a Snakemake command, None where Snakemake refuses them itself.
+
+    Uses ``snakemake.cli.get_argument_parser``.
+    """
+    from snakemake.cli import get_argument_parser
+
+    try:
+        return get_argument_parser().parse_known_args(list(argv))[0]
+    except SystemExit:
+        return None
+
+
+def parsed(options: Sequence[str]) -> Any:
+    """Return the options of a Snakemake command with those of its profiles.
+
+    Uses ``snakemake.cli.parse_args``, which ends the process with what is wrong.
+    """
+    from snakemake.cli import parse_args
+    from snakemake_interface_common.exceptions import WorkflowError
+
+    try:
+        return parse_args(list(options))[1]
+    except WorkflowError as error:
+        raise SystemExit(str(error)) from None
+
+
+@contextlib.contextmanager
+def as_dry_run(argv: Sequence[str]) -> Iterator[None]:
+    """Let a Snakefile that is read see a command that runs nothing."""
+    own = sys.argv
+    sys.argv = [*argv, "--dry-run"]
+    try:
+        yield
+    finally:
+        sys.argv = own
+
+
+def dag_of_command(api: Any, given: Any) -> Any:
+    """Return the DAG of a command's options, as ``snakemake.cli.args_to_api`` would build it.
+
+    Takes no lock and runs nothing. Uses ``WorkflowApi._workflow``, ``workflow._executor_plugin``,
+    without which all jobs are local, ``workflow.execution_settings``,
+    ``workflow.group_settings`` and ``dag.postprocess``.
+    """
+    from snakemake.cli import parse_config
+    from snakemake.settings import types
+    from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
+
+    # cores bound the threads of a job, on a cluster too where they are given
+    cores = given.cores or (None if given.executor == "slurm" else 1)
+    workflow = api.workflow(
+        types.ResourceSettings(
+            cores=cores, nodes=given.jobs or 1, max_threads=given.max_threads,
+            resources=given.resources,
+            overwrite_threads=given.set_threads, overwrite_scatter=given.set_scatter,
+            overwrite_resources=given.set_resources, default_resources=given.default_resources,
+        ),
+        types.ConfigSettings(
+            config=parse_config(given.config), configfiles=given.configfile,
+            config_args=given.config,
+        ),
+        snakefile=given.snakefile,
+        workdir=given.directory,
+    )  # fmt: skip
+    internal = workflow._workflow
+    if given.executor:
+        internal._executor_plugin = ExecutorPluginRegistry().get_plugin(given.executor)
+    internal.execution_settings = types.ExecutionSettings()
+    internal.group_settings = types.GroupSettings(
+        group_components=given.group_components, overwrite_groups=given.groups
+    )
+    dag = workflow.dag(
+        types.DAGSettings(
+            targets=frozenset(given.targets), batch=given.batch, forcetargets=given.force,
+            forceall=given.forceall, forcerun=given.forcerun, until=given.until,
+            omit_from=given.omit_from, force_incomplete=given.rerun_incomplete,
+            rerun_triggers=given.rerun_triggers,
+        )
+    )  # fmt: skip
+    dag.printrulegraph()  # the shortest of the calls that build it
+    # what is not to run leaves it, and groups are made
+    internal.async_run(internal.dag.postprocess(update_needrun=False, check_initial=True))
+    return internal.dag
+
+
+def only_looks(argv: Sequence[str]) -> bool:
+    """Return whether a Snakemake command runs no job and unlocks nothing.
+
+    Examples
+    --------
+    >>> only_looks(["registration", "-np"]), only_looks(["registration", "--unlock"])
+    (True, False)
+    """
+    given = _options(argv)
+    return any(getattr(given, name, None) not in (None, False, []) for name in LOOKING)
+
+
+def targets(argv: Sequence[str]) -> list[str]:
+    """Return the targets of a Snakemake command, none where it is another program's.
+
+    Examples
+    --------
+    >>> targets(["registration", "qc", "-n"])
+    ['registration', 'qc']
+    """
+    # Through Snakemake's API the command is not Snakemake's, whose parser would say so.
+    with contextlib.redirect_stderr(io.StringIO()):
+        given = _options(argv)
+    return list(getattr(given, "targets", None) or ())
+
+
+def unlocks(argv: Sequence[str]) -> bool:
+    """Return whether a Snakemake command unlocks its folder, or ignores locks.
+
+    Examples
+    --------
+    >>> unlocks(["snakemake", "--unlock"]), unlocks(["snakemake", "qc"])
+    (True, False)
+    """
+    given = _options(argv)
+    return bool(getattr(given, "unlock", False)) or getattr(given, "lock", True) is False
+
+
+def is_locked(folder: Path) -> bool:
+    """Return whether a run has locked a folder and still runs there, or was killed."""
+    return any((folder / ".snakemake" / "locks").glob("*"))
+
+
+def does_a_job(argv: Sequence[str]) -> bool:
+    """Return whether a Snakemake command does one job of a run, by the mode that it is given.
+
+    Examples
+    --------
+    >>> does_a_job(["snakemake", "--mode", "remote"]), does_a_job(["snakemake", "qc"])
+    (True, False)
+    """
+    return any(word == "--mode" or word.startswith("--mode=") for word in argv)
+
+
+def other_scheduler(argv: Sequence[str]) -> bool:
+    """Return whether a Snakemake command names a scheduler other than ours.
+
+    Examples
+    --------
+    >>> other_scheduler(["snakemake", "--scheduler", "greedy"]), other_scheduler(["snakemake"])
+    (True, False)
+    """
+    named = [argv[i + 1] for i, word in enumerate(argv[:-1]) if word == "--scheduler"]
+    named += [word.partition("=")[2] for word in argv if word.startswith("--scheduler=")]
+    return any(name != "tilewright" for name in named)
+
+
+def beside_profile(name: Path, argv: Sequence[str]) -> Path:
+    """Return a file beside the profile that a Snakemake command names, else as it is.
+
+    A profile cannot tell where it lies, and a copy of one must not read the file of the other.
+    Uses ``get_profile_dir`` and ``resolve_snakefile`` of ``snakemake.cli``.
+    """
+    from snakemake.cli import get_profile_dir, resolve_snakefile
+
+    given = _options(argv[1:])
+    if given is None:
+        return name
+    profiles = list(given.profile or ())
+    if given.workflow_profile:
+        own = Path("profiles", given.workflow_profile)
+        snakefile = resolve_snakefile(given.snakefile, allow_missing=True)
+        beside = [Path(snakefile).parent / own] if snakefile else []
+        profiles = [given.workflow_profile, own, *beside, *profiles]
+    for profile in profiles:
+        found = get_profile_dir(str(profile))
+        if found is not None and Path(found[0], name).is_file():
+            return Path(found[0], name)
+    return name

@@ -1,0 +1,141 @@
+"""Snakemake's ``--scheduler tilewright``: asks tilewright's placement who goes where, now.
+
+It places the jobs of any workflow: of rules that ask a plan, and of rules that only state
+``threads``, ``mem_mb``, ``runtime`` and ``gpu``. Inside jobs, and on one machine without a plan,
+it hands jobs out as they come.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_scheduler_plugins.base import SchedulerBase
+from snakemake_interface_scheduler_plugins.settings import SchedulerSettingsBase
+
+from snakemake_scheduler_plugin_tilewright.fit import first_fit
+from snakemake_scheduler_plugin_tilewright.local import LocalRun
+from snakemake_scheduler_plugin_tilewright.placement import cluster
+from snakemake_scheduler_plugin_tilewright.placement.cluster import SurveyError
+from snakemake_scheduler_plugin_tilewright.placement.first_look import first_look
+from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
+from snakemake_scheduler_plugin_tilewright.placement.preflight import before_run
+from snakemake_scheduler_plugin_tilewright.placement.routing import LEDGER, Plan, plan_of
+from snakemake_scheduler_plugin_tilewright.placement.site import SiteError
+from snakemake_scheduler_plugin_tilewright.progress import Progress
+from snakemake_scheduler_plugin_tilewright.run import Run
+from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
+from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command as command_line
+from snakemake_scheduler_plugin_tilewright.runtime.scratch import refused_folders
+
+#: Rounds that may fail, 5 s apart, before the greedy scheduler sends all that is ready.
+_PATIENCE = 12
+_AGAIN_S = 5
+
+
+@dataclass
+class SchedulerSettings(SchedulerSettingsBase):  # type: ignore[misc]
+    """No settings; Snakemake asks for them before it writes anything itself."""
+
+    def __post_init__(self) -> None:
+        if command_line.does_a_job(
+            command_line.command()
+        ):  # the coordinator's TMPDIR may not be on a node
+            return
+        for sentence in refused_folders():
+            raise WorkflowError(sentence)
+
+
+class Scheduler(SchedulerBase):  # type: ignore[misc]
+    """Chooses jobs and their places."""
+
+    logger: logging.Logger
+
+    def __post_init__(self) -> None:
+        self._run: Run | LocalRun | None = None
+        self._progress: Progress | None = None
+        self._failures = 0
+        self._checked = False
+        if not adapter.is_snakemakes(self.dag):
+            return
+        try:
+            adapter.check("dag", self.dag)
+            adapter.check("workflow", self.dag.workflow)
+            plan = plan_of(adapter.resource_functions(self.dag)) or self._own_plan()
+            if plan is None:
+                return
+            if job := next(iter(self.dag.needrun_jobs()), None):
+                adapter.check("job", job)
+            if plan.cluster is not None:
+                self._run = Run(self.dag, plan.cluster, plan, self.logger)
+            elif plan.gpus is not None:
+                self._run = LocalRun(self.dag, plan, self.logger)
+            runs = adapter.is_main(self.dag) and not command_line.only_looks(
+                command_line.command()[1:]
+            )
+            if runs and plan.cluster and not plan.described:
+                for line in first_look(plan.cluster.survey):
+                    self.logger.info(line)
+            if runs and (plan.cluster or plan.described):
+                self._progress = Progress(self.dag, plan, self.logger)
+                adapter.hide_rounds(self.dag, self.logger)
+        except (adapter.AdapterError, PlacementError, SiteError, SurveyError) as error:
+            raise WorkflowError(str(error)) from None
+
+    def _own_plan(self) -> Plan | None:
+        """Return a plan for a workflow that never heard of placement, None without Slurm."""
+        if adapter.executor(self.dag) != "slurm":
+            return None
+        argv = command_line.command()
+        found = cluster.of_command(argv)
+        before_run(found, argv, has_lock=True)
+        plan = Plan(cluster=found, ledger=LEDGER)
+        atexit.register(plan.end)
+        return plan
+
+    def _follow(self, jobs: Sequence[Any]) -> None:
+        """Count the jobs that a checkpoint brought, once it is known what they need."""
+        if self._progress is not None:
+            self._progress.load(jobs)
+
+    def select_jobs(
+        self,
+        selectable_jobs: Sequence[Any],
+        remaining_jobs: Sequence[Any],
+        available_resources: Mapping[str, int | str],
+        input_sizes: Mapping[Any, int],
+    ) -> Sequence[Any] | None:
+        """Return the jobs that start now; None lets the greedy scheduler choose."""
+        if self._run is None:
+            self._follow(remaining_jobs)
+            return first_fit(selectable_jobs, available_resources)
+        if not self._checked:  # it was not there before, and no job runs by now
+            try:
+                adapter.check("scheduler", self.dag.workflow.scheduler)
+                if isinstance(self._run, Run):
+                    adapter.check("executor", adapter.executor_of(self.dag))
+            except adapter.AdapterError as error:
+                raise WorkflowError(str(error)) from None
+            self._checked = True
+        try:
+            chosen = self._run.select(selectable_jobs, remaining_jobs, available_resources)
+            self._failures = 0
+            self._follow(remaining_jobs)
+            return chosen
+        except Exception as error:
+            # one that left here would make Snakemake cancel all running jobs
+            self._failures += 1
+            self.logger.error(f"placement failed: {error!r}", exc_info=True)
+            if self._failures < _PATIENCE:
+                if isinstance(self._run, LocalRun):  # where no job runs, nothing else would ask
+                    adapter.round_later(self.dag, _AGAIN_S)
+                return []
+            self.logger.error("placement failed again and again, so this round is greedy")
+            if isinstance(self._run, Run):
+                self._run.dispatcher.ledger.write("greedy", reason=repr(error))
+                self._run.send_anywhere(selectable_jobs)
+            return None

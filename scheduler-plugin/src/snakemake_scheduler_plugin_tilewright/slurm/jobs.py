@@ -1,0 +1,327 @@
+"""Jobs as squeue and scontrol tell them (pure), and why one ended."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from snakemake_scheduler_plugin_tilewright.slurm.parse import (
+    parse_minutes,
+    parse_time_s,
+    parse_tres,
+)
+from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE, Tres, Usage
+
+#: squeue cuts what is longer than its field, and separates nothing by itself.
+JOB_FIELDS = {
+    "JobID": 16, "State": 20, "Account": 64, "QOS": 64, "Partition": 64, "UserName": 64,
+    "tres-alloc": 200, "StartTime": 24, "EndTime": 24, "NodeList": 200, "Reason": 200,
+    "TimeLimit": 24, "WorkDir": 1000, "Name": 200, "Comment": 1000,
+}  # fmt: skip
+JOB_FORMAT = ",".join(f"{name}:{width}|" for name, width in JOB_FIELDS.items())
+
+#: States in which a job ended, or waits for somebody, unknown to Snakemake's executor.
+ODD = frozenset({"PREEMPTED", "REVOKED", "SPECIAL_EXIT"})
+ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"})
+#: Slurm tells times of jobs in whole seconds.
+_ROUNDED_S = 2
+Obstacle = Literal["limit", "budget", "invalid", "held", "nodes", "busy", "other"]
+Cause = Literal[
+    "memory", "time", "budget", "node", "preempted", "cancelled", "device", "refused", "error",
+    "unknown",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Why a job pends.
+
+    Attributes
+    ----------
+    obstacle : str
+        A ``limit`` of account or QOS is reached; its ``budget`` is used up; Slurm finds the job
+        ``invalid``; it is ``held``, by somebody or for what no other place has; its ``nodes`` are
+        not there; they are ``busy``.
+    words : str
+        The same as a sentence's end, and what can be done.
+    """
+
+    obstacle: Obstacle
+    words: str
+
+
+_WAITING: tuple[tuple[str, Waiting], ...] = (
+    (
+        r"Invalid(QOS|Account)|(Qos|QOS|Account|Assoc)\w*NotAllowed|PartitionTimeLimit"
+        r"|Job's (account|QOS) not permitted|User's group not permitted|PartitionConfig"
+        r"|(QOS|Assoc)Max\w+Per(Job|Node)|QOSMin|MaxMemPerLimit"
+        r"|PartitionNodeLimit|BadConstraints|ReservationDeleted",
+        Waiting(
+            "invalid",
+            "Slurm no longer takes it as it was sent: its QOS, account or partition was withdrawn, "
+            "limits of one job were lowered, or no node can hold it; ask your administrator for "
+            "your associations",
+        ),
+    ),
+    (
+        r"(QOS|Assoc)Grp(\w+Minutes|\w+RunMinutes|CPU(Run)?MinutesLimit|WallLimit)|QOSUsageThreshold",
+        Waiting(
+            "budget",
+            "the budget of its account or QOS is used up, or cannot end it; "
+            "`tilewright-placement accounts` shows what is left",
+        ),
+    ),
+    (
+        r"(QOS|Assoc)(Grp|Max)|Max\w+PerAccount|(QOS|Association)(Job|Resource|Time)Limit"
+        r"|AccountingPolicy",
+        Waiting("limit", "running jobs fill a limit of its account or QOS"),
+    ),
+    (
+        r"JobHeld|.*\bheld\b|JobHoldMaxRequeue|SpecialExit",
+        Waiting(
+            "held",
+            "it is held, by an administrator or by you: `scontrol release` lets it go, `scancel` "
+            "has it placed again",
+        ),
+    ),
+    (
+        r"ReqNodeNotAvail|Partition(Down|Inactive)|.*\bDOWN\b|.*\bReserv|NodeDown",
+        Waiting("nodes", "its nodes are down, drained or reserved"),
+    ),
+    (
+        r"Licenses",
+        Waiting("held", "all licences that it asks for are in use, here as with any other account"),
+    ),
+    (r"Priority", Waiting("busy", "jobs that wait before it go first")),
+    (r"Resources|None", Waiting("busy", "no node has room for it yet")),
+    (r"BeginTime", Waiting("busy", "it may not begin yet, as after it was requeued")),
+)
+
+
+def why_pending(reason: str) -> Waiting:
+    """Return why a job pends, by the reason that squeue shows.
+
+    Examples
+    --------
+    >>> why_pending("QOSGrpCpuLimit").obstacle, why_pending("InvalidQOS").obstacle
+    ('limit', 'invalid')
+    """
+    for pattern, waiting in _WAITING:
+        if re.match(pattern, reason):
+            return waiting
+    return Waiting("other", f"Slurm says {reason}")
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """One job of the queue; times in seconds since the epoch, None where there are none.
+
+    Attributes
+    ----------
+    id : int
+    state, reason : str
+        ``PENDING`` …, and why it pends.
+    account, qos, partition, user, nodes, workdir, name, comment : str
+    tres : dict
+        What it holds or, pending, asks for; mem in MB.
+    start_s, end_s : float or None
+        ``end_s`` of a running job is when its time limit ends it.
+    limit_min : int or None
+        Its time limit.
+    """
+
+    id: int
+    state: str
+    account: str = ""
+    qos: str = ""
+    partition: str = ""
+    user: str = ""
+    tres: Tres = field(default_factory=dict)
+    start_s: float | None = None
+    end_s: float | None = None
+    nodes: str = ""
+    reason: str = ""
+    workdir: str = ""
+    name: str = ""
+    comment: str = ""
+    limit_min: int | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether it pends or runs."""
+        return self.state in ACTIVE
+
+
+def parse_queue(text: str) -> list[SlurmJob]:
+    """Return the jobs of ``squeue -h -O`` with :data:`JOB_FORMAT`; other lines are left out."""
+    found = []
+    for line in text.split("\n"):
+        cells = _cells(line)
+        if len(cells) != len(JOB_FIELDS) or not re.fullmatch(r"\d{1,18}", cells[0], re.A):
+            continue
+        row = dict(zip(JOB_FIELDS, cells, strict=True))
+        found.append(
+            SlurmJob(
+                int(row["JobID"]),
+                row["State"],
+                row["Account"],
+                row["QOS"],
+                row["Partition"],
+                row["UserName"],
+                parse_tres(row["tres-alloc"]),
+                parse_time_s(row["StartTime"]),
+                parse_time_s(row["EndTime"]),
+                row["NodeList"],
+                row["Reason"],
+                row["WorkDir"],
+                row["Name"],
+                row["Comment"].removesuffix("|").strip(),
+                parse_minutes(row["TimeLimit"]),
+            )
+        )
+    return found
+
+
+def _cells(line: str) -> list[str]:
+    """Return the cells of a line of squeue, which pads them to so many bytes.
+
+    Folders and comments may hold the separator.
+    """
+    ends = list(itertools.accumulate(width + 1 for width in JOB_FIELDS.values()))
+    padded = line.encode()
+    if len(padded) != ends[-1]:
+        return [cell.strip() for cell in line.split("|", len(JOB_FIELDS) - 1)]
+    return [
+        padded[start : end - 1].decode(errors="replace").strip()
+        for start, end in itertools.pairwise([0, *ends])
+    ]
+
+
+def stale_jobs(queue: Iterable[SlurmJob], workdir: str) -> list[SlurmJob]:
+    """Return the active jobs of Snakemake that write into a folder."""
+    return [
+        job
+        for job in queue
+        if job.active and job.workdir == workdir and re.match(r"(rule|group)_", job.comment)
+    ]
+
+
+def usage_of_queue(
+    jobs: Iterable[SlurmJob],
+    uids: Mapping[str, int],
+    names: Iterable[str],
+    by: Callable[[SlurmJob], str],
+) -> list[Usage]:
+    """Return what the running jobs of a queue use: a lower bound, some may be hidden.
+
+    Parameters
+    ----------
+    jobs : iterable of SlurmJob
+    uids : mapping
+        User to number, for those whose own use is wanted.
+    names : iterable of str
+        QOS, accounts or partitions whose use is wanted.
+    by : callable
+        A job's QOS, account or partition.
+    """
+    # of which type a job's GPUs are is not always said: as many as it has count
+    running = [
+        replace(job, tres={**job.tres, GPU_TYPE: job.tres["gres/gpu"]})
+        if "gres/gpu" in job.tres
+        else job
+        for job in jobs
+        if job.state == "RUNNING"
+    ]
+    found = []
+    for name in sorted(set(names)):
+        used: Counter[str] = Counter()
+        own: dict[int, Counter[str]] = {uid: Counter() for uid in uids.values()}
+        count: Counter[int] = Counter()
+        here = [job for job in running if by(job) == name]
+        for job in here:
+            used.update(job.tres)
+            if job.user in uids:
+                own[uids[job.user]].update(job.tres)
+                count[uids[job.user]] += 1
+        by_uid = {uid: dict(tres) for uid, tres in own.items()}
+        by_account: dict[str, Counter[str]] = {}
+        for job in here:
+            by_account.setdefault(job.account, Counter()).update(job.tres)
+        jobs_of = Counter(job.account for job in here)
+        found.append(
+            Usage(
+                name, {}, dict(used), len(here), len(here), by_uid, dict(count),
+                {account: dict(tres) for account, tres in by_account.items()}, dict(jobs_of),
+                dict(count), dict(jobs_of),
+            )
+        )  # fmt: skip
+    return found
+
+
+def cause_of(details: str) -> tuple[Cause, str]:
+    """Return why a job ended badly, and what Slurm said, from ``scontrol -o show job``.
+
+    A step that ran out of memory shows in the derived exit code only: the job itself is
+    ``FAILED 1:0``. By a limit on resident memory it ends with signal 9. What ends it before its
+    own time limit is a budget that is used up.
+
+    Examples
+    --------
+    >>> cause_of("JobId=7 JobState=FAILED Reason=NonZeroExitCode DerivedExitCode=0:125")
+    ('memory', 'FAILED, NonZeroExitCode, exit 0:125')
+    """
+    pairs = dict(re.findall(r"(\w+)=(\S*)", details))
+    state = pairs.get("JobState", "")
+    codes = {pairs.get("ExitCode", ""), pairs.get("DerivedExitCode", "")}
+    said = ", ".join([state, *({pairs.get("Reason", "None")} - {"None"}), f"exit {_worst(codes)}"])
+    known: dict[str, Cause] = {
+        "OUT_OF_MEMORY": "memory",
+        "TIMEOUT": "time",
+        "DEADLINE": "time",
+        "TimeLimit": "time",  # for some seconds the state is still COMPLETING
+        "NODE_FAIL": "node",
+        "BOOT_FAIL": "node",
+        "NodeDown": "node",
+        "BadConstraints": "node",  # all nodes that fit are excluded
+        "CANCELLED": "cancelled",
+        "PREEMPTED": "preempted",
+        "FAILED": "memory" if codes & {"0:125", "0:9", "9:0", "137:0", "125:0"} else "error",
+    }
+    for word in (pairs.get("Reason", ""), state):
+        if word in known:
+            cause = known[word]
+            early = word in ("TIMEOUT", "TimeLimit") and _before_its_limit(pairs)
+            return ("budget", f"{said}, before its own time limit") if early else (cause, said)
+    return "unknown", said if state else ""
+
+
+def _before_its_limit(pairs: Mapping[str, str]) -> bool:
+    """Return whether a job that ran out of time had some left of its own."""
+    if "at_or_exceeds" in pairs.get("Reason", ""):
+        return True
+    ran, limit = (_seconds(pairs.get(name, "")) for name in ("RunTime", "TimeLimit"))
+    return ran is not None and limit is not None and ran + _ROUNDED_S < limit
+
+
+def _seconds(text: str) -> int | None:
+    """Return the seconds of ``1-02:03:04`` as scontrol prints durations, else None."""
+    match = re.fullmatch(r"(?:(\d{1,6})-)?(\d{1,3}):(\d\d):(\d\d)", text, re.A)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _worst(codes: set[str]) -> str:
+    """Return the code with the highest signal, or else status: ``0:125`` before ``1:0``."""
+    return max(codes, key=lambda code: [int(n) for n in re.findall(r"\d+", code)[::-1]], default="")
+
+
+def node_of(details: str) -> str:
+    """Return the nodes a job ran on, from ``scontrol -o show job``."""
+    match = re.search(r" NodeList=(\S+)", details)
+    return match.group(1) if match and match.group(1) != "(null)" else ""

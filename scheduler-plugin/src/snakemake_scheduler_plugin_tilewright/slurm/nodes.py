@@ -1,0 +1,193 @@
+"""Nodes of a partition: which are up, and what is free on each (pure)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_time_s, parse_tres
+from snakemake_scheduler_plugin_tilewright.slurm.records import Tres
+
+#: Words of a node's state with which it takes no job. One that power saving switched off,
+#: ``IDLE+CLOUD+POWERED_DOWN`` or ``IDLE~``, does: Slurm wakes it.
+_OUT = re.compile(
+    r"(?<!POWERED_)DOWN|DRAIN|FAIL|MAINT|RESERVED|UNKNOWN|FUTURE|NOT_RESPONDING|INVALID|ERROR"
+    r"|REBOOT|\*"
+)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node.
+
+    Attributes
+    ----------
+    name : str
+    partitions : tuple of str
+    up : bool
+        It takes jobs: not down, drained, failing, reserved or under maintenance.
+    state : str
+        As Slurm says it, ``IDLE+DRAIN``.
+    total, free : dict
+        TRES that it has, and that no job holds; mem in MB.
+    features, gpu_types : tuple of str
+    owner : str
+        Whose jobs alone it takes now (``ExclusiveUser``); empty for everybody's.
+    free_min : int or None
+        Minutes until somebody's reservation of it begins; None where there is none.
+    """
+
+    name: str
+    partitions: tuple[str, ...]
+    up: bool
+    state: str
+    total: Tres
+    free: Tres
+    features: tuple[str, ...] = ()
+    gpu_types: tuple[str, ...] = ()
+    owner: str = ""
+    free_min: int | None = None
+
+    @property
+    def held_cpus(self) -> int:
+        """CPUs that jobs hold."""
+        return self.total.get("cpu", 0) - self.free.get("cpu", 0)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no job is there."""
+        return self.free == self.total
+
+    def room(self, wanted: Mapping[str, int], *, now: bool) -> int:
+        """Return how many jobs that want so much fit: now, or if nobody else were there."""
+        if not self.up:
+            return 0
+        have = self.free if now else self.total
+        counts = [have.get(tres, 0) // n for tres, n in wanted.items() if n > 0]
+        return max(0, min(counts, default=0))
+
+    def taken(self, wanted: Mapping[str, int]) -> Node:
+        """Return the node with one more job."""
+        return replace(self, free={t: n - wanted.get(t, 0) for t, n in self.free.items()})
+
+
+def parse_nodes(text: str) -> list[Node]:
+    """Return the records of ``scontrol -o show node``; other lines are left out."""
+    found = []
+    for line in text.splitlines():
+        # the first of each name: what people write comes last, as in Reason=see State=DOWN
+        pairs = dict(reversed(re.findall(r"(?<!\S)(\S+?)=(\S*)", line)))
+        if not pairs.get("NodeName") or "CfgTRES" not in pairs:
+            continue
+        total, used = parse_tres(pairs["CfgTRES"]), parse_tres(pairs.get("AllocTRES", ""))
+        if "gres/gpu" not in total:  # Slurm counts them only where it is told to
+            gpus = re.findall(r"gpu(?::[^:,()]+)?:(\d+)", pairs.get("Gres", ""))
+            total["gres/gpu"] = sum(map(int, gpus))
+        state = pairs.get("State", "UNKNOWN")  # with a star where the node does not respond
+        found.append(
+            Node(
+                pairs["NodeName"],
+                tuple(filter(None, pairs.get("Partitions", "").split(","))),
+                _OUT.search(state) is None,
+                state,
+                total,
+                {tres: n - used.get(tres, 0) for tres, n in total.items()},
+                _words(pairs.get("ActiveFeatures", "")),
+                tuple(re.findall(r"gpu:([^:,()]+):\d", pairs.get("Gres", ""))),
+                pairs.get("Owner", "N/A").partition("(")[0].removeprefix("N/A"),
+            )
+        )
+    return found
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return () if text == "(null)" else tuple(filter(None, text.split(",")))
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """Nodes that are set aside from a time on, in seconds since the epoch."""
+
+    nodes: tuple[str, ...]
+    start_s: float
+
+
+def parse_reservations(text: str) -> list[Reservation]:
+    """Return the records of ``scontrol show reservation`` that take whole nodes by name."""
+    found = []
+    for line in text.splitlines():
+        pairs = dict(re.findall(r"(\S+?)=(\S*)", line))
+        start_s = parse_time_s(pairs.get("StartTime", ""))
+        flags = set(pairs.get("Flags", "").split(","))
+        if start_s is not None and flags & {"MAINT", "SPEC_NODES", "ALL_NODES"}:
+            found.append(Reservation(tuple(node_names(pairs.get("Nodes", ""))), start_s))
+    return found
+
+
+def node_names(text: str) -> list[str]:
+    """Return the nodes of Slurm's short form.
+
+    Examples
+    --------
+    >>> node_names("c[1-2,05],b1"), node_names("(null)")
+    (['c1', 'c2', 'c05', 'b1'], [])
+    """
+    found = []
+    for prefix, ranges, suffix in re.findall(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,\[\]]*)", text):
+        if prefix == "(null)":
+            continue
+        for part in ranges.split(",") if ranges else [""]:
+            first, _, last = part.partition("-")
+            numbers = [first]
+            if first.isdigit() and last.isdigit() and len(last) < 7:
+                numbers = [f"{n:0{len(first)}}" for n in range(int(first), int(last) + 1)]
+            found += [f"{prefix}{number}{suffix}" for number in numbers]
+    return found
+
+
+def before_reservations(
+    nodes: Iterable[Node], reservations: Iterable[Reservation], now_s: float
+) -> list[Node]:
+    """Return the nodes with the minutes until a reservation of each begins; those of now are over.
+
+    A node that is reserved now says so in its state.
+    """
+    begins: dict[str, float] = {}
+    for one in reservations:
+        if one.start_s > now_s:
+            for name in one.nodes:
+                begins[name] = min(one.start_s, begins.get(name, one.start_s))
+    return [
+        replace(node, free_min=int((begins[node.name] - now_s) // 60))
+        if node.name in begins
+        else node
+        for node in nodes
+    ]
+
+
+def open_to(user: str, nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes as a user finds them: what another one owns for now has nothing free."""
+    return [
+        replace(node, free=dict.fromkeys(node.free, 0)) if node.owner not in ("", user) else node
+        for node in nodes
+    ]
+
+
+def placed(
+    nodes: Iterable[Node],
+    partition: str | None,
+    wanted: Mapping[str, int],
+    may: Collection[str] | None = None,
+) -> list[Node]:
+    """Return the nodes after one more job, on the fullest node of the partition that holds it.
+
+    ``may`` names the nodes that it may be on; None where it may be on all.
+    """
+    nodes = list(nodes)
+    here = [n for n in nodes if partition in n.partitions and (may is None or n.name in may)]
+    fit = [n for n in here if n.room(wanted, now=True)]
+    if not fit:
+        return nodes
+    chosen = min(fit, key=lambda node: (node.room(wanted, now=True), node.name))
+    return [node.taken(wanted) if node is chosen else node for node in nodes]

@@ -1,0 +1,317 @@
+"""Text of sacctmgr and scontrol to records; pure, and tolerant of lines it does not know.
+
+Shapes and traps of the texts were recorded on Slurm 22.05: memory comes as ``812G``, as
+``312.50G``, as plain MB (assoc_mgr) and as ``1T``; a missing TRES, an empty field and ``N`` all
+mean no limit; an account with partition associations is listed several times.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+
+from snakemake_scheduler_plugin_tilewright.slurm.records import (
+    GPU_TYPE,
+    WALL,
+    Association,
+    Partition,
+    Qos,
+    Tres,
+    Usage,
+    budget,
+    running,
+    spent,
+)
+
+ASSOCIATION_FIELDS = (
+    "account", "user", "partition", "qos", "defaultqos", "grptres", "maxtres", "grpjobs",
+    "grpsubmit", "maxjobs", "maxsubmit", "maxwall", "cluster", "parentname", "grptresmins",
+    "grptresrunmins", "maxtresmins", "grpwall",
+)  # fmt: skip
+QOS_FIELDS = (
+    "name", "grptres", "maxtres", "maxtrespu", "grpjobs", "grpsubmit", "maxjobspu", "maxsubmitpu",
+    "maxwall", "flags", "maxtrespa", "maxjobspa", "maxsubmitpa", "grptresmins", "grptresrunmins",
+    "maxtresmins", "grpwall",
+)  # fmt: skip
+_UNIT_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
+
+
+def parse_tres(text: str, gpu_type: str = "") -> Tres:
+    """Return the limits in ``cpu=104,mem=812G,gres/gpu=3``; what has no number has no limit.
+
+    What stands for the GPU type that jobs get, as ``gres/gpu:a100=4``, has the name
+    :data:`~snakemake_scheduler_plugin_tilewright.slurm.records.GPU_TYPE`.
+
+    >>> parse_tres("cpu=104,gres/gpu=3,mem=312.50G,node=N")
+    {'cpu': 104, 'gres/gpu': 3, 'mem': 320000}
+    """
+    limits: Tres = {}
+    for part in text.split(","):
+        name, equals, value = part.strip().partition("=")
+        number = _number(value, "M" if name == "mem" else "") if equals else None
+        if number is not None:
+            limits[name] = number
+    return _of_type(limits, gpu_type)
+
+
+def parse_tres_usage(text: str, gpu_type: str = "") -> tuple[Tres, Tres]:
+    """Return limits and use in ``cpu=104(56),mem=831488(385024),node=N(2)``; see `parse_tres`."""
+    limits: Tres = {}
+    used: Tres = {}
+    for name, limit, use in re.findall(r"([^,=\s]+)=([^,()\s]*)\(([^()]*)\)", text):
+        for target, value in ((limits, limit), (used, use)):
+            number = _number(value, "M" if name == "mem" else "")
+            if number is not None:
+                target[name] = number
+    return _of_type(limits, gpu_type), _of_type(used, gpu_type)
+
+
+def _budgets(row: dict[str, str], gpu_type: str) -> Tres:
+    """Return the budgets of a row of sacctmgr."""
+    found = {budget(t): n for t, n in parse_tres(row["grptresmins"], gpu_type).items()}
+    run = parse_tres(row["grptresrunmins"], gpu_type)
+    found |= {running(budget(t)): n for t, n in run.items()}
+    wall = parse_minutes(row["grpwall"])
+    return found if wall is None else found | {WALL: wall}
+
+
+def _budgets_of_job(row: dict[str, str], gpu_type: str) -> Tres:
+    return {budget(t): n for t, n in parse_tres(row["maxtresmins"], gpu_type).items()}
+
+
+def _budget_usage(pairs: dict[str, str], gpu_type: str) -> tuple[Tres, Tres]:
+    """Return limits and use of the budgets of a record of assoc_mgr."""
+    limits, used = parse_tres_usage(pairs.get("GrpTRESMins", ""), gpu_type)
+    run_limits, run = parse_tres_usage(pairs.get("GrpTRESRunMins", ""), gpu_type)
+    # of jobs on one node their minutes are what they hold of it
+    wall_limits, wall = parse_tres_usage(f"wall={pairs.get('GrpWall', '')}")
+    limits, used = limits | wall_limits, used | wall
+    run |= {"wall": run["node"]} if "node" in run else {}
+    return (
+        {budget(t): n for t, n in limits.items()}
+        | {running(budget(t)): n for t, n in run_limits.items()},
+        {budget(t): n + run.get(t, 0) for t, n in used.items()}
+        | {spent(budget(t)): n for t, n in used.items()}
+        | {running(budget(t)): n for t, n in run.items()},
+    )
+
+
+def _of_type(tres: Tres, gpu_type: str) -> Tres:
+    own = f"gres/gpu:{gpu_type}"
+    return {GPU_TYPE if gpu_type and name == own else name: n for name, n in tres.items()}
+
+
+def parse_minutes(text: str) -> int | None:
+    """Return minutes of ``days-hours:minutes:seconds`` and its short forms; None is no limit.
+
+    >>> parse_minutes("31-00:00:00"), parse_minutes("01:30:00"), parse_minutes("UNLIMITED")
+    (44640, 90, None)
+    """
+    match = re.fullmatch(
+        r"(?:(\d{1,6})-)?(\d{1,8})(?::(\d{1,8}))?(?::(\d{1,8}))?", text.strip(), re.A
+    )
+    if match is None:
+        return None
+    days, *parts = match.groups()
+    numbers = [int(part) for part in parts if part is not None]
+    if days is not None:  # days-hours[:minutes[:seconds]]
+        hours, minutes = (*numbers, 0)[:2]
+    elif len(numbers) == 3:  # hours:minutes:seconds
+        hours, minutes = numbers[:2]
+    else:  # minutes[:seconds]
+        hours, minutes = 0, numbers[0]
+    return int(days or 0) * 1440 + hours * 60 + minutes
+
+
+def parse_time_s(text: str) -> float | None:
+    """Return ``2026-11-21T08:55:54`` (local time) in seconds since the epoch, else None."""
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except (ValueError, OverflowError):
+        return None
+
+
+def parse_sacctmgr(text: str, gpu_type: str = "") -> tuple[list[Association], list[Qos]]:
+    """Return what one sacctmgr process printed for associations and for QOS.
+
+    The two are told apart by their number of columns (:data:`ASSOCIATION_FIELDS`,
+    :data:`QOS_FIELDS`); sacctmgr's echo of its commands has neither. ``gpu_type`` is the type of
+    the GPUs that jobs get.
+    """
+    associations: list[Association] = []
+    qos: list[Qos] = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) == len(ASSOCIATION_FIELDS) and cells[0]:
+            found = _association(dict(zip(ASSOCIATION_FIELDS, cells, strict=True)), gpu_type)
+            if found not in associations:
+                associations.append(found)
+        elif len(cells) == len(QOS_FIELDS) and cells[0]:
+            qos.append(_qos(dict(zip(QOS_FIELDS, cells, strict=True)), gpu_type))
+    return associations, qos
+
+
+def parse_assoc_mgr(text: str, gpu_type: str = "") -> list[Usage]:
+    """Return the records of ``scontrol -o show assoc_mgr flags=qos`` or ``flags=assoc``.
+
+    Of ``flags=assoc`` only the accounts' own rows are taken (no user, no partition).
+    ``gpu_type`` is the type of the GPUs that jobs get.
+    """
+    found = []
+    for line in text.splitlines():
+        top, _, users = line.partition(" User Limits=")
+        # The blocks per account in braces repeat keys of the record itself.
+        top, _, accounts = top.partition(" Account Limits=")
+        pairs = dict(re.findall(r"(\S+?)=(\S*)", top))
+        name = re.match(r"QOS=(.*?)\(\d+\)", line)
+        if name is None and (pairs.get("UserName") or pairs.get("Partition")):
+            continue
+        who = name.group(1) if name else pairs.get("Account", "")
+        if not who or "GrpTRES" not in pairs:
+            continue
+        limit, used = parse_tres_usage(pairs["GrpTRES"], gpu_type)
+        budgets, minutes = _budget_usage(pairs, gpu_type)
+        per_user = {
+            int(uid): block for uid, block in _blocks(users) if re.fullmatch(r"\d{1,18}", uid, re.A)
+        }
+        per_account = dict(_blocks(accounts))
+        found.append(
+            Usage(
+                who,
+                limit | budgets,
+                used | minutes,
+                _used(pairs.get("GrpJobs", "")),
+                _used(pairs.get("GrpSubmitJobs", "")),
+                {
+                    u: parse_tres_usage(p.get("MaxTRESPU", ""), gpu_type)[1]
+                    for u, p in per_user.items()
+                },
+                {u: _used(p.get("MaxJobsPU", "")) for u, p in per_user.items()},
+                {
+                    a: parse_tres_usage(p.get("MaxTRESPA", ""), gpu_type)[1]
+                    for a, p in per_account.items()
+                },
+                {a: _used(p.get("MaxJobsPA", "")) for a, p in per_account.items()},
+                {u: _used(p.get("MaxSubmitJobsPU", "")) for u, p in per_user.items()},
+                {a: _used(p.get("MaxSubmitJobsPA", "")) for a, p in per_account.items()},
+            )
+        )
+    return found
+
+
+def _blocks(text: str) -> list[tuple[str, dict[str, str]]]:
+    """Return names and key-value pairs of ``1001={MaxJobsPU=N(2) …} 1002={…}``."""
+    found = re.findall(r"(\S+?)=\{([^}]*)\}", text)
+    return [(name, dict(re.findall(r"(\S+?)=(\S*)", block))) for name, block in found]
+
+
+def parse_partitions(text: str) -> list[Partition]:
+    """Return the records of ``scontrol -o show partition``."""
+    found = []
+    for line in text.splitlines():
+        pairs = dict(re.findall(r"(\S+?)=(\S*)", line))
+        name = pairs.get("PartitionName")
+        if not name:
+            continue
+        qos = pairs.get("QoS", "N/A")
+        found.append(
+            Partition(
+                name,
+                None if qos in ("N/A", "") else qos,
+                parse_minutes(pairs.get("MaxTime", "")),
+                parse_tres(pairs.get("TRES", "")),
+                pairs.get("State", "") == "UP",
+                pairs.get("Default", "") == "YES",
+                _names(pairs.get("AllowAccounts", "ALL")),
+                _names(pairs.get("AllowQos", "ALL")),
+                _number(pairs.get("TotalNodes", "")) or 1,
+                allow_groups=_names(pairs.get("AllowGroups", "ALL")),
+                deny_accounts=_names(pairs.get("DenyAccounts", "")) or (),
+                deny_qos=_names(pairs.get("DenyQos", "")) or (),
+                whole_nodes=pairs.get("OverSubscribe", "") == "EXCLUSIVE",
+                cpus_a_node=_number(pairs.get("MaxCPUsPerNode", "")),
+                mem_a_node=_number(pairs.get("MaxMemPerNode", "")) or None,
+                mem_a_cpu=_number(pairs.get("MaxMemPerCPU", "")) or None,
+                closed=_why_closed(pairs),
+            )
+        )
+    return found
+
+
+def _why_closed(pairs: dict[str, str]) -> str:
+    """Return why no job of one node may go to a partition; empty where it may."""
+    least, most = _number(pairs.get("MinNodes", "")), pairs.get("MaxNodes", "")
+    if least is not None and least > 1:
+        return f"it takes jobs of {least} nodes at least (MinNodes)"
+    if most == "0":
+        return "it takes jobs of no node (MaxNodes=0)"
+    if pairs.get("RootOnly") == "YES":
+        return "only root may use it (RootOnly)"
+    if pairs.get("ReqResv") == "YES":
+        return "it takes jobs of a reservation only (ReqResv)"
+    return ""
+
+
+def parse_licences(text: str) -> dict[str, int]:
+    """Return how many of each licence there are, by ``scontrol -o show lic``."""
+    found = re.findall(r"LicenseName=(\S+) Total=(\d{1,9})\b", text)
+    return {name: int(total) for name, total in found}
+
+
+def _names(text: str) -> tuple[str, ...] | None:
+    return None if text in ("ALL", "") else tuple(text.split(","))
+
+
+def _association(row: dict[str, str], gpu_type: str) -> Association:
+    return Association(
+        row["account"],
+        row["user"],
+        row["partition"],
+        tuple(filter(None, row["qos"].split(","))),
+        row["defaultqos"],
+        parse_tres(row["grptres"], gpu_type) | _budgets(row, gpu_type),
+        parse_tres(row["maxtres"], gpu_type) | _budgets_of_job(row, gpu_type),
+        _number(row["grpjobs"]),
+        _number(row["grpsubmit"]),
+        parse_minutes(row["maxwall"]),
+        row["cluster"],
+        _number(row["maxjobs"]),
+        _number(row["maxsubmit"]),
+        row["parentname"],
+    )
+
+
+def _qos(row: dict[str, str], gpu_type: str) -> Qos:
+    return Qos(
+        row["name"],
+        parse_tres(row["grptres"], gpu_type) | _budgets(row, gpu_type),
+        parse_tres(row["maxtres"], gpu_type) | _budgets_of_job(row, gpu_type),
+        parse_tres(row["maxtrespu"], gpu_type),
+        _number(row["grpjobs"]),
+        _number(row["grpsubmit"]),
+        _number(row["maxjobspu"]),
+        _number(row["maxsubmitpu"]),
+        parse_minutes(row["maxwall"]),
+        tuple(filter(None, row["flags"].split(","))),
+        parse_tres(row["maxtrespa"], gpu_type),
+        _number(row["maxjobspa"]),
+        _number(row["maxsubmitpa"]),
+    )
+
+
+def _used(text: str) -> int:
+    """Return the use in ``N(4)``."""
+    match = re.fullmatch(r"[^()]*\((\d{1,18})\)", text, re.A)
+    return int(match.group(1)) if match else 0
+
+
+def _number(text: str, unit: str = "") -> int | None:
+    """Return a whole number, memory in MB; None for ``N``, nothing, and anything else."""
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?)([KMGTP]?)", text.strip(), re.A)
+    if match is None:
+        return None
+    value, suffix = match.groups()
+    if unit:
+        return math.floor(float(value) * _UNIT_MB[suffix or unit])
+    return math.floor(float(value)) if not suffix else None

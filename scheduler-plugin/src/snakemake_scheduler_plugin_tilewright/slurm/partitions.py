@@ -1,0 +1,103 @@
+"""The partition of each device kind, with the limits and use of its QOS (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
+from snakemake_scheduler_plugin_tilewright.slurm.records import JOBS, Partition, Qos, Tres, Usage
+
+
+def gpu_partition(partitions: Iterable[Partition]) -> Partition | None:
+    """Return the partition that is up and has most GPUs, if any has some."""
+    found = [p for p in partitions if p.up and p.tres.get("gres/gpu")]
+    return max(found, key=lambda p: p.tres["gres/gpu"], default=None)
+
+
+def why_not(partition: Partition, groups: frozenset[str] | None) -> str:
+    """Return why a person may not use a partition, or nobody may; empty if nothing forbids it.
+
+    Parameters
+    ----------
+    partition : Partition
+    groups : frozenset of str or None
+        The person's groups; None where they do not matter.
+    """
+    if not partition.up:
+        return "is not up"
+    if partition.closed:
+        return f"is of no use: {partition.closed}"
+    allowed = partition.allow_groups
+    if allowed is not None and groups is not None and not groups & set(allowed):
+        return f"is for the groups {', '.join(allowed)} only, and you are in none of them"
+    return ""
+
+
+def with_whole_nodes(partition: Partition, nodes: Iterable[Node] | None) -> Partition:
+    """Return a partition that gives whole nodes with the smallest of them."""
+    if not partition.whole_nodes:
+        return partition
+    own = [node.total for node in nodes or () if partition.name in node.partitions]
+    mean = {tres: n // max(1, partition.nodes) for tres, n in partition.tres.items()}
+    return replace(partition, whole=min(own, key=lambda total: total.get("cpu", 0), default=mean))
+
+
+def gpu_type_of(partition: Partition | None) -> str:
+    """Return the type of all GPUs of a partition, by which limits may name them.
+
+    Empty where Slurm does not count them by type (``AccountingStorageTRES``), or has several.
+    """
+    tres = partition.tres if partition else {}
+    types = [name for name in tres if name.startswith("gres/gpu:")]
+    if len(types) != 1 or tres[types[0]] < tres.get("gres/gpu", 0):
+        return ""
+    return types[0].removeprefix("gres/gpu:")
+
+
+def cpu_partition(partitions: Iterable[Partition]) -> Partition | None:
+    """Return the default partition, else the largest; one without GPUs where there is one."""
+    up = [p for p in partitions if p.up]
+    without = [p for p in up if not p.tres.get("gres/gpu")] or up
+    return max(without, key=lambda p: (p.default, p.tres.get("cpu", 0)), default=None)
+
+
+def with_qos(partition: Partition, qos: Iterable[Qos]) -> Partition:
+    """Return a partition with the limits of its QOS, as the database has them."""
+    own = next((record for record in qos if record.name == partition.qos), None)
+    if own is None:
+        return partition
+    walls = [m for m in (partition.max_time_min, own.max_wall_min) if m is not None]
+    return replace(
+        partition,
+        limit=own.tres | _counts(own.jobs, own.submit),
+        limit_per_user=own.tres_per_user | _counts(own.jobs_per_user, own.submit_per_user),
+        limit_per_account=own.tres_per_account
+        | _counts(own.jobs_per_account, own.submit_per_account),
+        limit_per_job=dict(own.tres_per_job),
+        max_time_min=min(walls, default=None),
+    )
+
+
+def with_use(partition: Partition, usage: Iterable[Usage], uid: int) -> Partition:
+    """Return a partition with live limits and use of its QOS, where Slurm said them."""
+    live = next((record for record in usage if record.name == partition.qos), None)
+    if live is None:
+        return partition
+    return replace(
+        partition,
+        limit={**partition.limit, **live.limit},
+        used=live.used | _counts(live.jobs, live.submit),
+        mine=live.used_by_uid.get(uid, {})
+        | _counts(live.jobs_by_uid.get(uid, 0), live.submit_by_uid.get(uid, 0)),
+        by_account={
+            name: used
+            | _counts(live.jobs_by_account.get(name, 0), live.submit_by_account.get(name, 0))
+            for name, used in live.used_by_account.items()
+        },
+    )
+
+
+def _counts(*jobs: int | None) -> Tres:
+    """Return how many jobs run, and run or pend, as amounts beside TRES; None is no limit."""
+    return {name: count for name, count in zip(JOBS, jobs, strict=True) if count is not None}

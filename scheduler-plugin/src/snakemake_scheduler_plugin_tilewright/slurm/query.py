@@ -1,0 +1,298 @@
+"""Runs Slurm's commands with a time limit; a failure is unknown with its reason, never zero."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import JOB_FORMAT
+from snakemake_scheduler_plugin_tilewright.slurm.parse import ASSOCIATION_FIELDS, QOS_FIELDS
+
+#: sacctmgr answers in 0.4 s, a hung slurmdbd only after 45 s.
+TIMEOUT_S = 15.0
+#: An answer takes 0.02 s, a mistake in the question as long: what takes this long is not there.
+_SLOW_S = 2.0
+#: What sacctmgr says where there is no slurmdbd, on Slurm 22.05.
+NO_ACCOUNTING = "not running a supported accounting_storage plugin"
+_SACCTMGR = """\
+show associations where user={user} format={association}
+show associations where user= format={association}
+show qos format={qos}
+"""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A question that Slurm did not answer.
+
+    Attributes
+    ----------
+    command : str
+    reason : str
+        What it said, or that it took too long.
+    refused : bool
+        It answered, with an error.
+    """
+
+    command: str
+    reason: str
+    refused: bool = True
+
+    def __str__(self) -> str:
+        """Return one sentence."""
+        return f"{self.command} did not answer: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Text that a command printed, and how old it is.
+
+    Attributes
+    ----------
+    text : str
+    age_s : float
+        0 of a fresh answer.
+    failure : Unknown or None
+        Why an old answer was taken from disk.
+    """
+
+    text: str
+    age_s: float = 0.0
+    failure: Unknown | None = None
+
+
+def run_command(
+    argv: Sequence[str], stdin: str | None = None, timeout_s: float = TIMEOUT_S
+) -> str | Unknown:
+    """Return what a command prints, or why there is nothing.
+
+    Parameters
+    ----------
+    argv : sequence of str
+        Program and arguments.
+    stdin : str, optional
+        Text for its standard input.
+    timeout_s : float
+        Seconds after which it is killed.
+    """
+    environment = {**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+    try:
+        done = subprocess.run(
+            argv,
+            input=stdin or "",
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Unknown(argv[0], f"no answer within {timeout_s:g} s", refused=False)
+    except OSError as error:
+        return Unknown(argv[0], f"{error.strerror or error}", refused=False)
+    said = " ".join(done.stderr.split())
+    # sacctmgr fed through stdin reports a dead slurmdbd by text only.
+    if done.returncode != 0 or (not done.stdout.strip() and "error:" in said):
+        return Unknown(argv[0], said[:300] or f"exit status {done.returncode}")
+    # the one answer that comes as a remark: "Job 7 to start at …"
+    return done.stderr if "--test-only" in argv else done.stdout
+
+
+@dataclass
+class SlurmClient:
+    """Asks Slurm, remembers answers for a while, and keeps the last good limits on disk.
+
+    Parameters
+    ----------
+    user : str
+        Whose associations are asked for.
+    cache_dir : Path
+        Where the last good limits are kept.
+    ttl_s : float
+        Seconds for which live usage is not asked again; limits for ten times as long.
+    run, clock : callable
+        :func:`run_command`, and the time in seconds since the epoch.
+    shared_dir : Path or None
+        Where all runs of a user on one host keep what they were told, so that several ask about
+        as often as one.
+    """
+
+    user: str
+    cache_dir: Path
+    ttl_s: float = 30.0
+    run: Callable[..., str | Unknown] = run_command
+    clock: Callable[[], float] = time.time
+    shared_dir: Path | None = None
+    _kept: dict[tuple[str, ...], tuple[float, str | Unknown]] = field(default_factory=dict)
+    _silent: dict[str, tuple[float, Unknown]] = field(default_factory=dict)
+    _saved_s: float = float("-inf")
+    _forgot_s: float = float("-inf")
+
+    def limits(self) -> Answer | Unknown:
+        """Return associations and QOS as :func:`parse_sacctmgr` reads them.
+
+        One sacctmgr process answers all. Where it fails, the last good answer is returned with
+        its age and the reason; without one, the failure.
+        """
+        asked = _SACCTMGR.format(
+            user=self.user, association=",".join(ASSOCIATION_FIELDS), qos=",".join(QOS_FIELDS)
+        )
+        argv = ("sacctmgr", "-n", "-P", "-Q")
+        said = self._ask(argv, 10 * self.ttl_s, asked)
+        path = self.cache_dir / f"limits-{self.user}.json"
+        if not isinstance(said, Unknown) and "|" not in said:
+            said = Unknown("sacctmgr", "its answer holds no table")
+        if isinstance(said, Unknown):
+            return self._last_good(path, asked, said)
+        asked_s = self._kept[argv][0]
+        if asked_s != self._saved_s:
+            kept = {"time_s": asked_s, "asked": asked, "text": said}
+            with contextlib.suppress(OSError):  # a full home must not end the run
+                write_whole(path, json.dumps(kept))
+            self._saved_s = asked_s
+        return Answer(said)
+
+    def usage(self, qos: Sequence[str]) -> str | Unknown:
+        """Return live limits and use of everybody on these QOS."""
+        names = f"qos={','.join(qos)}"
+        return self._ask(("scontrol", "-o", "show", "assoc_mgr", "flags=qos", names), self.ttl_s)
+
+    def account_usage(self, accounts: Sequence[str]) -> str | Unknown:
+        """Return live limits and use of these accounts; some sites hide it."""
+        names = f"account={','.join(accounts)}"
+        return self._ask(("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", names), self.ttl_s)
+
+    def partitions(self) -> str | Unknown:
+        """Return all partitions."""
+        return self._ask(("scontrol", "-o", "show", "partition"), 10 * self.ttl_s)
+
+    def nodes(self) -> str | Unknown:
+        """Return all nodes."""
+        return self._ask(("scontrol", "-o", "show", "node"), self.ttl_s)
+
+    def reservations(self) -> str | Unknown:
+        """Return all reservations."""
+        return self._ask(("scontrol", "-o", "show", "reservation"), 10 * self.ttl_s)
+
+    def licences(self) -> str | Unknown:
+        """Return all licences."""
+        return self._ask(("scontrol", "-o", "show", "licenses"), 10 * self.ttl_s)
+
+    def config(self) -> str | Unknown:
+        """Return how the cluster is configured."""
+        return self._ask(("scontrol", "show", "config"), 10 * self.ttl_s)
+
+    def queue(self, states: str = "all") -> str | Unknown:
+        """Return this user's jobs, those that ended in the last minutes too.
+
+        Live use and nodes are asked again after it: a job that started meanwhile would be in
+        neither.
+        """
+        argv = ("squeue", "-h", "-u", self.user, "-t", states, "-O", JOB_FORMAT)
+        before = self._kept.get(argv)
+        said = self._ask(argv, self.ttl_s)
+        if self._kept.get(argv) is not before:
+            for key in [key for key in self._kept if {"assoc_mgr", "node"} & set(key)]:
+                del self._kept[key]
+        return said
+
+    def queue_asked_s(self) -> float:
+        """Return when Slurm was last asked for this user's jobs, in seconds since the epoch."""
+        times = [at_s for argv, (at_s, _) in self._kept.items() if "-u" in argv]
+        return max(times, default=float("-inf"))
+
+    def everybodys_queue(self) -> str | Unknown:
+        """Return the running jobs that the site lets this user see."""
+        return self._ask(("squeue", "-h", "-t", "R", "-O", JOB_FORMAT), self.ttl_s)
+
+    def job(self, job_id: int) -> str | Unknown:
+        """Return all that slurmctld says of one job."""
+        # -d: with the derived exit code, the only sign of a step that ran out of memory
+        return self._call(("scontrol", "-d", "-o", "show", "job", str(job_id)))
+
+    def final_state(self, job_id: int) -> str | Unknown:
+        """Return how a job ended that slurmctld has forgotten; empty if the database has it not."""
+        said = self._call(("sacct", "-n", "-X", "-P", "-j", str(job_id), "-o", "State"))
+        return said if isinstance(said, Unknown) else said.strip().partition(" ")[0]
+
+    def cancel(self, job_ids: Sequence[int], *, pending_only: bool = False) -> str | Unknown:
+        """Cancel jobs, or only those of them that have not started meanwhile."""
+        state = ("--state=PENDING",) if pending_only else ()
+        return self._call(("scancel", *state, *map(str, job_ids)))
+
+    def forget(self, *, limits: bool = False) -> None:
+        """Ask again for live use and the queue, and for partitions and ``limits`` too."""
+        self._forgot_s = self.clock()
+        for argv in list(self._kept):
+            if limits or (argv[0] != "sacctmgr" and "partition" not in argv):
+                del self._kept[argv]
+
+    def _ask(self, argv: tuple[str, ...], ttl_s: float, stdin: str | None = None) -> str | Unknown:
+        now = self.clock()
+        asked_s, said = self._kept.get(argv, (float("-inf"), ""))
+        if not 0 <= now - asked_s < ttl_s:
+            shared = self._shared(argv, stdin, now, ttl_s)
+            self._kept[argv] = shared or (now, self._call(argv, stdin))
+            said = self._kept[argv][1]
+            if shared is None and not isinstance(said, Unknown) and self.shared_dir:
+                with contextlib.suppress(OSError):
+                    path = self.shared_dir / self._question(argv, stdin)
+                    write_whole(path, json.dumps([now, said]))
+        return said
+
+    def _shared(
+        self, argv: tuple[str, ...], stdin: str | None, now: float, ttl_s: float
+    ) -> tuple[float, str] | None:
+        """Return what another run was told not long ago, None where it would be too old."""
+        if self.shared_dir is None:
+            return None
+        try:
+            path = self.shared_dir / self._question(argv, stdin)
+            asked_s, said = json.loads(path.read_text(encoding="utf-8"))
+            asked_s, said = float(asked_s), str(said)
+        except (OSError, ValueError, TypeError):
+            return None
+        least_s = self._forgot_s
+        if {"assoc_mgr", "node"} & set(argv):  # a job that started meanwhile would be in neither
+            queues = [at_s for key, (at_s, _) in self._kept.items() if key[0] == "squeue"]
+            least_s = max([least_s, *queues])
+        fresh = 0 <= now - asked_s < ttl_s and asked_s > least_s
+        return (asked_s, said) if fresh else None
+
+    def _question(self, argv: tuple[str, ...], stdin: str | None) -> str:
+        """Return the name of the file of a question to this host's cluster."""
+        asked = [socket.gethostname(), os.environ.get("SLURM_CONF"), self.user, stdin, *argv]
+        return f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]}.json"
+
+    def _call(self, argv: tuple[str, ...], stdin: str | None = None) -> str | Unknown:
+        """Run a command, unless the same program has just taken long only to fail.
+
+        Where slurmctld is down each call takes 9 s: 100 jobs that ended would take 15 min.
+        """
+        failed_s, failure = self._silent.get(argv[0], (float("-inf"), None))
+        began_s = self.clock()
+        if failure is not None and 0 <= began_s - failed_s < self.ttl_s:
+            return failure
+        said = self.run(argv, stdin)
+        if isinstance(said, Unknown) and self.clock() - began_s > _SLOW_S:
+            self._silent[argv[0]] = (self.clock(), said)
+        return said
+
+    def _last_good(self, path: Path, asked: str, failure: Unknown) -> Answer | Unknown:
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            if kept["asked"] != asked:
+                return failure
+            return Answer(str(kept["text"]), max(0.0, self.clock() - kept["time_s"]), failure)
+        except (OSError, ValueError, KeyError, TypeError):
+            return failure

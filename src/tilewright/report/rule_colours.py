@@ -1,0 +1,29 @@
+"""Colours of this workflow's rules."""
+
+from __future__ import annotations
+
+import itertools
+
+from snakemake_scheduler_plugin_tilewright.report.palette import COLOURS, Palette, pale
+from tilewright.config.rules import QUALITY_RULES, RULES
+
+_OTHERS = {"qc_cycle": "#52616f", "report": "#4a4f57", "summary": "#767c86", "verdict": "#a3a9b2"}
+_RULE_OF = {
+    quality: name
+    for quality, stages in QUALITY_RULES.items()
+    for name, rule in RULES.items()
+    if rule.stage and stages == (rule.stage.name,)
+}
+
+
+def _palette() -> Palette:
+    """Return the rules in their order; each with its quality rule behind it, paler."""
+    found: dict[str, str] = {}
+    names = (name for name in RULES if not name.startswith("qc_") and name not in _OTHERS)
+    for name, colour in zip(names, itertools.cycle(COLOURS), strict=False):
+        found[name] = colour
+        found |= {quality: pale(colour) for quality, rule in _RULE_OF.items() if rule == name}
+    return Palette(found | _OTHERS)
+
+
+PALETTE = _palette()

@@ -1,0 +1,105 @@
+"""``tilewright-placement plan`` and ``doctor`` on a workflow that never heard of placement."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from snakemake_scheduler_plugin_tilewright.cli import app
+from snakemake_scheduler_plugin_tilewright.commands.dag import DagError
+from snakemake_scheduler_plugin_tilewright.commands.doctor import examine
+from snakemake_scheduler_plugin_tilewright.commands.plan import plan_workflow, read_workflow
+from snakemake_scheduler_plugin_tilewright.placement import cluster
+from tests.support.recorded import cluster_with
+
+SNAKEFILE = """
+rule all:
+    input: expand("b/{i}", i=range(config.get("samples", 3)))
+
+rule a:
+    output: "a/{i}"
+    threads: 16
+    resources: mem_mb=2000, runtime=20
+    shell: "touch {output}"
+
+rule b:
+    input: "a/{i}"
+    output: "b/{i}"
+    resources: runtime=4, gpu=1
+    shell: "touch {output}"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a Snakefile, and the recorded cluster as that of this process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TILEWRIGHT_SITE", raising=False)
+    monkeypatch.setattr(cluster, "_current", cluster_with("", tmp_path)[0])
+    (tmp_path / "Snakefile").write_text(SNAKEFILE)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+def test_jobs_are_those_of_the_command() -> None:
+    argv = list(sys.argv)
+    options = ["--config", "samples=2", "--set-threads", "a=4", "--default-resources", "mem_mb=700"]
+    plan, tasks, _ = read_workflow(options, site=None, slurm=True)
+    shapes = {
+        task.name: plan.sizes.shape(
+            task.job.rule, task.job.wildcards, gpu=task.job.kinds == ("gpu",)
+        )
+        for task in tasks
+    }
+    assert len(shapes) == 4
+    found = {(s.cpus, s.mem_mb, s.gpus, s.runtime_min) for s in shapes.values()}
+    assert found == {(4, 2000, 0, 20), (1, 700, 1, 4)}
+    needs = {task.name: task.job.needs for task in tasks}
+    assert needs["rule_b_wildcards_1"] == ("rule_a_wildcards_1",)
+    assert sys.argv == argv
+    until = read_workflow(["--until", "a"], site=None, slurm=True)[1]
+    assert {task.job.rule for task in until} == {"a"}
+    assert [t.name for t in read_workflow(["a/0"], site=None, slurm=True)[1]] == [
+        "rule_a_wildcards_0"
+    ]
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_group_is_one_job() -> None:
+    options = ["--groups", "a=g", "b=g", "--group-components", "g=3"]
+    (task,) = read_workflow(options, site=None, slurm=True)[1]
+    assert task.job.rule == "group a+b"
+
+
+def test_where_jobs_would_go_and_what_is_in_the_way(folder: Path) -> None:
+    found = plan_workflow([], site=None, slurm=True)
+    assert found.jobs == 6
+    assert found.forecast is not None
+    assert {rule.rule: (rule.gpu, rule.cpu) for rule in found.forecast.rules} == {
+        "a": (0, 3), "b": (3, 0),
+    }  # fmt: skip
+    here = plan_workflow([], site=None, slurm=False)
+    assert here.here is not None
+    assert here.here.jobs == {"a": 3, "b": 3}
+    with pytest.raises(DagError, match="there is no rule to produce nothing"):
+        plan_workflow(["nothing"], site=None, slurm=False)
+    with pytest.raises(DagError, match="unrecognized arguments: --colour"):
+        plan_workflow(["--colour"], site=None, slurm=False)
+    checks = {check.about: check for check in examine([], site=None, slurm=False)}
+    assert (checks["jobs"].state, checks["jobs"].text) == ("ok", "6 jobs to place")
+    (folder / "Snakefile").unlink()
+    checks = {check.about: check for check in examine([], site=None, slurm=False)}
+    assert checks["jobs"].state == "problem"
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_command_line_hands_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")  # no Slurm
+    done = CliRunner().invoke(app, ["plan", "--json", "--config", "samples=1", "--until", "a"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["jobs"] == 1
+    assert CliRunner().invoke(app, ["doctor", "--nonsense"]).exit_code == 1

@@ -1,0 +1,114 @@
+"""The scheduler plugin's wheel alone in an empty environment, on a cluster it has never seen."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPO
+from tests.support.cluster_runs import ClusterRun, dump
+from tests.support.slurm_cluster import Cluster
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200)]
+
+#: What its pyproject asks for brings these through Snakemake's Slurm executor, and nothing else
+#: does; nothing of the plugin imports them.
+OF_THE_EXECUTOR = {"numpy", "pandas"}
+OF_IMAGES = {
+    "tilewright", "scipy", "matplotlib", "zarr", "tifffile", "imagecodecs", "pillow",
+    "scikit-image", "threadpoolctl", "nvidia-ml-py", "tqdm",
+}  # fmt: skip
+IMPORTED = """
+import sys
+from snakemake_scheduler_plugin_tilewright import Scheduler, SchedulerSettings, cli
+from snakemake_scheduler_plugin_tilewright.commands import accounts, doctor, plan_table
+from snakemake_scheduler_plugin_tilewright.commands import stale, status
+from snakemake_scheduler_plugin_tilewright.report import page
+print(*{name.partition(".")[0] for name in sys.modules})
+"""
+
+
+@dataclass
+class Alone(ClusterRun):
+    """A plain ``snakemake`` command: no profile, no site file, nothing of this repository."""
+
+    python: Path = Path(sys.executable)
+
+    def command(self, *args: str) -> list[str]:
+        return [
+            *(str(self.python.with_name("snakemake")), "--snakefile", str(self.snakefile)),
+            *("--executor", "slurm", "--scheduler", "tilewright", "--jobs", "8", "--retries", "2"),
+            *args,
+        ]
+
+    def environment(self) -> dict[str, str]:
+        own = super().environment()
+        del own["PYTHONPATH"], own["TILEWRIGHT_SITE"]
+        return {**own, "PATH": f"{self.python.parent}:{own['PATH']}"}
+
+
+def run(*argv: str | Path) -> str:
+    done = subprocess.run([*map(str, argv)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment that holds the wheel and what it asks for."""
+    folder = tmp_path_factory.mktemp("alone")
+    pip = [sys.executable, "-m", "pip", "--quiet", "wheel", "--no-deps"]
+    run(*pip, "--wheel-dir", folder, REPO / "scheduler-plugin")
+    (wheel,) = folder.glob("*.whl")
+    run(sys.executable, "-m", "venv", folder / "venv")
+    found = folder / "venv/bin/python"
+    run(found, "-m", "pip", "--quiet", "install", wheel)
+    return found
+
+
+def test_nothing_of_images_is_installed_or_imported(python: Path) -> None:
+    listed = json.loads(run(python, "-m", "pip", "list", "--format", "json"))
+    names = {package["name"].lower() for package in listed}
+    assert "snakemake-scheduler-plugin-tilewright" in names
+    assert not names & OF_IMAGES, sorted(names)
+    imported = set(run(python, "-c", IMPORTED).split())
+    assert "snakemake_scheduler_plugin_tilewright" in imported
+    assert not imported & (OF_THE_EXECUTOR | OF_IMAGES), sorted(imported)
+
+
+def test_a_first_run_needs_no_site_file(quiet_slurm: Cluster, python: Path, tmp_path: Path) -> None:
+    first = Alone(quiet_slurm, tmp_path, REPO / "tests/support/foreign/plain/Snakefile")
+    first.python = python
+    first.first_id = max((job.id for job in quiet_slurm.jobs()), default=0)
+    placement = [python.with_name("tilewright-placement")]
+    shown = tool(first, *placement, "plan", "--snakefile", first.snakefile, "--config", "samples=4")
+    assert "13 jobs to do" in shown
+    assert "finish in about" in shown
+    looked = tool(first, *placement, "doctor", "--snakefile", first.snakefile)
+    assert "every job fits on some account" in looked
+    first.run("--config", "samples=4", "seconds=4", timeout_s=600)
+    said = first.log.splitlines()
+    (at,) = [k for k, line in enumerate(said) if line.startswith("jobs go to ")]
+    assert said[at].startswith("jobs go to 4 accounts of root; 1 more; ")
+    assert said[at + 4].startswith("  left out: brusko-b, clive-b, maigan-b: burst account")
+    done = first.check_placed({"brusko", "clive", "maigan", "root"})
+    assert len(done) == 13, dump(first.events)
+    assert (tmp_path / "calls/all.vcf").read_text().split() == ["s00", "s01", "s02", "s03"]
+    tool(first, *placement, "run-report")
+    assert "Where it ran" in (tmp_path / "run.html").read_text()
+    assert "complete: " in tool(first, *placement, "status")
+
+
+def tool(run: Alone, *argv: str | Path) -> str:
+    """Run a command as a user in the folder of a run."""
+    done = subprocess.run(
+        [*map(str, argv)], cwd=run.folder, env=run.environment() | {"COLUMNS": "200"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout

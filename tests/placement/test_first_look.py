@@ -1,0 +1,36 @@
+"""What a run says of the cluster at its start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from snakemake_scheduler_plugin_tilewright.placement.first_look import first_look
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import NO_ACCOUNT
+from tests.support.recorded import cluster_with
+
+
+def test_accounts_limits_and_what_is_left_out_are_said_in_a_few_lines(tmp_path: Path) -> None:
+    survey = cluster_with("", tmp_path)[0].survey
+    head, *lines = first_look(survey)
+    assert head == "jobs go to 3 accounts of ada; see `tilewright-placement accounts`"
+    assert lines[:3] == [
+        "  brusko: QOS brusko, 32 CPUs, 250 GB, 1 GPU; 32 CPUs, 250 GB, 1 GPU free now",
+        "  clive: QOS clive, 104 CPUs, 812 GB, 3 GPUs; 64 CPUs, 112 GB, 2 GPUs free now",
+        "  maigan: QOS maigan, 80 CPUs, 625 GB, 2 GPUs; 80 CPUs, 625 GB, 2 GPUs free now",
+    ]
+    assert lines[3] == "  left out: clive-b: burst account (its name matches -b$)"
+    assert lines[4:] == ["  partitions: GPU jobs to hpg-b200; CPU jobs to hpg-default"]
+
+
+def test_many_accounts_none_and_unknown_use(tmp_path: Path) -> None:
+    survey = cluster_with("", tmp_path)[0].survey
+    clive = survey.accounts[1]
+    many = tuple(replace(clive, name=f"lab{k}", used=None) for k in range(40))
+    head, *lines = first_look(replace(survey, accounts=many))
+    assert "; 37 more; see" in head
+    assert len(lines) == 5
+    assert lines[0].endswith("3 GPUs; what is free now is not known")
+    none = first_look(replace(survey, accounts=(NO_ACCOUNT,), left_out=()))
+    assert none[0].startswith("this Slurm keeps no accounts")
+    assert len(none) == 2
