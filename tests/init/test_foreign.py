@@ -28,6 +28,8 @@ def refused(folder: Path) -> str:
         ("a/b/NDTiff.index", "an NDTiff data set"),
         ("a/b/Index.idx.xml", "an Opera Phenix or Operetta export"),
         ("Images/r01c02f03p01-ch1sk1fk1fl1.tiff", "an Opera Phenix or Operetta export"),
+        ("a/b/MeasurementData.mlf", "a measurement of a Yokogawa CellVoyager"),
+        ("p_D08_T0001F001L01A01Z01C01.tif", "without MeasurementData.mlf"),
         ("reg001_X01_Y01_t001_z001_c001.tif", "output of the CODEX Processor"),
         ("tiles/reg001_X01_Y01_t001_z001_c001.tif", "output of the CODEX Processor"),
         ("C-001_S-000_S_APC_R-01_W-B-1_ROI-01_A-CD4_C-REA.tif", "a MACSima export"),

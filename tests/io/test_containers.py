@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
+import struct
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 
 from tests.support.microscope_files import WRITERS, Specimen
 from tilewright.commands.dag import read_experiment
@@ -58,7 +62,12 @@ def test_every_plane_at_its_place(tmp_path: Path, specimen: Specimen, convention
 
 #: What a writer cannot tell: ZEISS' library writes no optics, NDTiff has no field for them.
 UNTOLD = {"czi": {"emission", "exposure", "aperture"}, "ndtiff": {"emission", "aperture"}}
-UNTOLD |= {"macsima": {"z", "aperture"}, "nd2": {"exposure"}, "ome_tiff": {"aperture"}}
+UNTOLD |= {
+    "cv8000": {"aperture"},
+    "macsima": {"z", "aperture"},
+    "nd2": {"exposure"},
+    "ome_tiff": {"aperture"},
+}
 
 
 @pytest.mark.parametrize("convention", WRITERS)
@@ -149,6 +158,77 @@ def test_mixed_folders_are_told(tmp_path: Path, specimen: Specimen) -> None:
         create_experiment(tmp_path / "raw", tmp_path / "out2")
 
 
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        (
+            "Data.mlf",
+            '"2" bts:TimePoint="1" bts:FieldIndex="2"',
+            None,
+            "row 2, column 3 has several",
+        ),
+        ("Data.mlf", 'bts:FieldIndex="2"', "", r"KeyError\('FieldIndex'\)"),
+        ("Data.mlf", ">plate_B03", ">other", "none of the planes that it lists is in the folder"),
+        ("Detail.mrf", "</bts:MeasurementDetail>", "", "ParseError"),
+    ],
+)
+def test_a_measurement_that_cannot_be_read(
+    tmp_path: Path, specimen: Specimen, file: str, old: str, new: str | None, said: str
+) -> None:
+    WRITERS["cv8000"](tmp_path, 1, specimen)
+    path = tmp_path / f"cycle1/Measurement{file}"
+    new = old.replace('TimePoint="1"', 'TimePoint="2"') if new is None else new
+    text = path.read_text("utf-8-sig")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8-sig")
+    with pytest.raises(RawDataError, match=rf"MeasurementData\.mlf: .*{said}") as caught:
+        scan("cv8000", tmp_path)
+    assert "copy" in str(caught.value) or "save" in str(caught.value)
+
+
+def test_wells_have_the_names_of_the_plate(tmp_path: Path, specimen: Specimen) -> None:
+    WRITERS["cv8000"](tmp_path, 1, specimen)
+    path = tmp_path / "cycle1/MeasurementData.mlf"
+    text = path.read_text("utf-8-sig")
+    assert {plane.region for plane in scan("cv8000", tmp_path)} == {"B03"}
+    path.write_text(text.replace('Row="2"', 'Row="28"'), encoding="utf-8-sig")
+    assert {plane.region for plane in scan("cv8000", tmp_path)} == {"AB03"}
+
+
+def test_a_measurement_without_its_settings(tmp_path: Path, specimen: Specimen) -> None:
+    """What nobody tells is not known; ``init`` asks for it."""
+    WRITERS["cv8000"](tmp_path / "raw", 1, specimen)
+    next(tmp_path.rglob("*.mes")).unlink()
+    result = create_experiment(tmp_path / "raw", tmp_path / "out")
+    assert any(line.startswith("acquisition.z_step_um") for line in result.unknown)
+    assert "1,1,cycle1_channel1,,\n" in result.markers.read_text()
+
+
+def test_a_site_without_position_is_named(tmp_path: Path, specimen: Specimen) -> None:
+    WRITERS["imagexpress"](tmp_path, 1, specimen)
+    path = next(tmp_path.rglob("ZStep_1/plate_B02_s3_w1*.tif"))
+    tifffile.imwrite(path, np.zeros((48, 56), np.uint16))
+    with pytest.raises(RawDataError, match=r"_s3_w1.* tells no stage position .* copy it again"):
+        scan("imagexpress", tmp_path)
+
+
+def test_a_wavelength_keeps_its_number(tmp_path: Path, specimen: Specimen) -> None:
+    """And what the microscope knows of it, also where an earlier one is not there."""
+    WRITERS["imagexpress"](tmp_path / "raw", 1, specimen)
+    for path in (tmp_path / "raw").rglob("*_w1*.tif"):
+        path.unlink()
+    assert {plane.channel for plane in scan("imagexpress", tmp_path / "raw")} == {"2"}
+    result = create_experiment(tmp_path / "raw", tmp_path / "out")
+    assert "1,2,CD8,519,50\n" in result.markers.read_text()
+
+
+def test_uncalibrated_sites_are_known_by_number(tmp_path: Path, specimen: Specimen) -> None:
+    WRITERS["imagexpress"](tmp_path, 1, replace(specimen, pixel_um=0.0))
+    planes = scan("imagexpress", tmp_path)
+    assert {plane.tile for plane in planes} == set(range(1, 7))
+    assert {plane.y_px for plane in planes} == {None}
+
+
 def test_a_field_of_an_index_that_lacks_a_channel(tmp_path: Path, specimen: Specimen) -> None:
     """The other channels stay what they are."""
     WRITERS["phenix"](tmp_path, 1, specimen)
@@ -161,6 +241,96 @@ def test_a_field_of_an_index_that_lacks_a_channel(tmp_path: Path, specimen: Spec
     index.write_text(text, encoding="utf-8-sig")
     for plane in scan("phenix", tmp_path):
         assert f"-ch{plane.channel}sk" in plane.path
+    text = text.replace("<TimepointID>0<", "<TimepointID>1<", 1)
+    index.write_text(text, encoding="utf-8-sig")
+    with pytest.raises(RawDataError, match=r"Index\.idx\.xml: it holds several time points"):
+        scan("phenix", tmp_path)
+
+
+def as_version_2(stack: Path) -> None:
+    """Version 2 has no minor version, and its summary begins four bytes earlier."""
+    data = bytearray(stack.read_bytes())
+    (length,) = struct.unpack_from("<I", data, 24)
+    data[12:16] = struct.pack("<I", 2)
+    data[16 : 24 + length] = data[20 : 28 + length]
+    stack.write_bytes(data)
+
+
+def test_a_pyramid_of_ndtiff_version_2(tmp_path: Path, specimen: Specimen) -> None:
+    for cycle in (1, 2):
+        WRITERS["ndtiff"](tmp_path / "raw", cycle, specimen)
+        folder = tmp_path / f"raw/cycle{cycle}_1"
+        inside = list(folder.iterdir())
+        for level in ("Full resolution", "Downsampled_x2"):
+            (folder / level).mkdir()
+            for path in inside:
+                shutil.copy(path, folder / level)
+        for path in inside:
+            path.unlink()
+        for path in folder.rglob("*.tif"):
+            as_version_2(path)
+    planes = scan("ndtiff", tmp_path / "raw")
+    assert {(plane.cycle, Path(plane.path).parent.name) for plane in planes} == {
+        (1, "Full resolution"),
+        (2, "Full resolution"),
+    }
+    assert len(planes) == 2 * 6 * 2 * 3
+    for plane in planes:
+        tile = round((plane.y_px or 0) / STEP_PX), round((plane.x_px or 0) / STEP_PX)
+        truth = specimen.tiles[tile][int(plane.channel) - 1, plane.z]
+        assert np.array_equal(read_plane(plane.path, plane.page or 0), truth)
+    result = create_experiment(tmp_path / "raw", tmp_path / "out")
+    assert "one file per cycle: 1 = cycle1_1, 2 = cycle2_1" in result.found
+    (warning,) = result.warnings
+    assert "2 files are left out" in warning
+    assert "only the full resolution is raw data" in warning
+    assert not [key for key in result.unknown if key.startswith("acquisition")]
+
+
+@pytest.mark.parametrize("named", ["", "cycle1_1", "cycle1_1/Downsampled_x2"])
+def test_reduced_levels_of_ndtiff_are_no_raw_data(
+    tmp_path: Path, specimen: Specimen, named: str
+) -> None:
+    WRITERS["ndtiff"](tmp_path, 1, specimen)
+    level = tmp_path / "cycle1_1/Downsampled_x2"
+    level.mkdir()
+    for path in [path for path in level.parent.iterdir() if path.is_file()]:
+        path.rename(level / path.name)
+    said = rf"{level} is a reduced level of .* copy the folder 'Full resolution' of that"
+    with pytest.raises(RawDataError, match=said):
+        create_experiment(tmp_path / named, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_older_ndtiff_says_how_to_convert_it(tmp_path: Path, specimen: Specimen) -> None:
+    WRITERS["ndtiff"](tmp_path, 1, specimen)
+    (stack,) = tmp_path.rglob("*.tif")
+    data = bytearray(stack.read_bytes())
+    data[12:16] = struct.pack("<I", 1)
+    stack.write_bytes(data)
+    with pytest.raises(RawDataError, match="is of version 1, and versions 2 and 3 are read; save"):
+        scan("ndtiff", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"), [(2, 3, "'TileScan 1' of M x C x Z x X"), (10, 4, "T x C x Z x Y x X")]
+)
+def test_sections_and_time_series_of_a_lif_are_explained(
+    tmp_path: Path, specimen: Specimen, old: int, new: int, told: str
+) -> None:
+    """Axes have LAS X's numbers: y (2) becomes z (3) in xz scans, the mosaic (10) time (4)."""
+    if new == 3:
+        flat = {place: stack[:, :1] for place, stack in specimen.tiles.items()}
+        specimen = replace(specimen, tiles=flat)
+    WRITERS["lif"](tmp_path, 1, specimen)
+    path = tmp_path / "cycle1.lif"
+    # As long as it was: the header tells its length.
+    was, now = (f'DimID="{axis}"'.ljust(len(f'DimID="{old}"')) for axis in (old, new))
+    data = path.read_bytes()
+    assert data.count(was.encode("utf-16-le")) == 1
+    path.write_bytes(data.replace(was.encode("utf-16-le"), now.encode("utf-16-le")))
+    with pytest.raises(RawDataError, match=rf"its images are .*{told}.* mode xyz"):
+        scan("lif", tmp_path)
 
 
 def test_ndtiff_without_metadata_of_its_images(tmp_path: Path, specimen: Specimen) -> None:

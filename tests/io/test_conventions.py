@@ -129,6 +129,14 @@ def test_imagexpress_sites_wavelengths_wells_and_z(tmp_path: Path) -> None:
     ]
 
 
+def test_imagexpress_projections_beside_stacks_are_left_out(tmp_path: Path) -> None:
+    """A wavelength without a stack keeps its one plane, which is then missing in depth."""
+    steps = [f"TimePoint_1/ZStep_{z}/p_s1_w1.tif" for z in (1, 2)]
+    touch(tmp_path, *steps, "TimePoint_1/p_s1_w1.tif", "TimePoint_1/p_s1_w2.tif")
+    planes = sorted((p.channel, p.z) for p in scan("imagexpress", tmp_path))
+    assert planes == [("1", 0), ("1", 1), ("2", 0)]
+
+
 def test_imagexpress_cycle_folders_and_flat_files(tmp_path: Path) -> None:
     touch(tmp_path, "cycle1/TimePoint_1/a_s1_w1.tif", "cycle2/TimePoint_1/a_s1_w1.tif")
     assert sorted(p.cycle for p in scan("imagexpress", tmp_path)) == [1, 2]
@@ -310,8 +318,8 @@ def test_ome_xml_of_zero_is_not_known() -> None:
     [
         ({"pixel_um": 0.5, "z_step_um": 1.5}, None),
         ({"pixel_um": 0.505}, None),
-        ({"pixel_um": 0.377}, r"give PhysicalSizeX 0.5 µm, but acquisition.pixel_um is 0.377"),
-        ({"z_step_um": 1.0}, r"give PhysicalSizeZ 1.5 µm, but acquisition.z_step_um is 1;"),
+        ({"pixel_um": 0.377}, r"give a pixel along x of 0.5 µm, but acquisition.pixel_um is 0.377"),
+        ({"z_step_um": 1.0}, r"give a z-step of 1.5 µm, but acquisition.z_step_um is 1;"),
     ],
 )
 def test_sizes_of_the_files_are_compared(

@@ -1,7 +1,7 @@
 """One specimen in the formats of microscopes, written as their software writes it.
 
-CZI by ZEISS' own library and NDTiff by Micro-Manager's; ND2, LIF, Harmony's index and OME
-companion files by hand to their published layouts.
+CZI by ZEISS' own library and NDTiff by Micro-Manager's; ND2, LIF, Harmony's index,
+CellVoyager's, OME companion files and MetaXpress's TIFFs by hand to their published layouts.
 """
 
 from __future__ import annotations
@@ -132,6 +132,58 @@ def write_phenix(raw: Path, cycle: int, specimen: Specimen) -> None:
     (folder / "Index.idx.xml").write_text(xml, encoding="utf-8-sig")
 
 
+def write_cv8000(raw: Path, cycle: int, specimen: Specimen) -> None:
+    """CellVoyager's index, details and settings; its stage runs upwards from the well's middle."""
+    folder = raw / f"cycle{cycle}"
+    folder.mkdir(parents=True, exist_ok=True)
+    um = specimen.step_px * specimen.pixel_um
+    records = []
+    for tile, (row, col), channel, z, plane in specimen.planes():
+        name = f"plate_B03_T0001F{tile + 1:03}L01A{channel + 1:02}Z{z + 1:02}C{channel + 1:02}.tif"
+        tifffile.imwrite(folder / name, plane)
+        place = f'bts:Column="3" bts:Row="2" bts:TimePoint="1" bts:FieldIndex="{tile + 1}"'
+        at = f'bts:X="{col * um - 50}" bts:Y="{50 - row * um}" bts:Z="{z * specimen.z_step_um}"'
+        layer = f'bts:ZIndex="{z + 1}" bts:Ch="{channel + 1}" {at}'
+        records.append(f'<bts:MeasurementRecord bts:Type="IMG" {place} {layer}>{name}')
+        if z == 0:
+            projection = f'bts:Type="IMG" bts:ZImageProcessing="Maximum" {place} {layer}'
+            records.append(f"<bts:MeasurementRecord {projection}>projection_{name}")
+    # Wells that nobody copied, and a field whose focus was not found.
+    records.append(records[0].replace('Row="2"', 'Row="4"').replace("_B03_", "_D03_"))
+    records.append(records[0].replace('"IMG"', '"ERR"').replace("plate_B03", "failed"))
+    pixel = f'PixelDimension="{specimen.pixel_um}"'
+    _write_bts(
+        folder / "MeasurementData.mlf",
+        "MeasurementData",
+        "".join(f"{record}</bts:MeasurementRecord>" for record in records),
+    )
+    _write_bts(
+        folder / "MeasurementDetail.mrf",
+        'MeasurementDetail bts:MeasurementSettingFileName="two channels.mes"',
+        f'<bts:MeasurementChannel bts:Ch="1" bts:Horizontal{pixel} bts:Vertical{pixel}/>',
+    )
+    _write_bts(
+        folder / "two channels.mes",
+        "MeasurementSetting",
+        f'<bts:ActionAcquire3D bts:SliceLength="{specimen.z_step_um}"><bts:Ch>1</bts:Ch>'
+        "</bts:ActionAcquire3D>"
+        + "".join(
+            f'<bts:Channel bts:Ch="{number}" bts:Fluorophore="{name}" '
+            f'bts:Acquisition="BP{nm:g}/45" bts:ExposureTime="{specimen.exposure_ms}"/>'
+            for number, (name, nm) in enumerate(
+                zip(specimen.names, specimen.emission_nm, strict=True), start=1
+            )
+        ),
+    )
+
+
+def _write_bts(path: Path, root: str, inside: str) -> None:
+    space = 'xmlns:bts="http://www.yokogawa.co.jp/BTS/BTSSchema/1.0"'
+    head = '<?xml version="1.0" encoding="utf-8"?>'
+    name = root.partition(" ")[0]
+    path.write_text(f"{head}<bts:{root} {space}>{inside}</bts:{name}>", encoding="utf-8-sig")
+
+
 def write_companion(raw: Path, cycle: int, specimen: Specimen) -> None:
     """A file of all channels and planes per tile; ``.companion.ome`` beside them tells the rest."""
     folder = raw / f"cycle{cycle}"
@@ -202,6 +254,37 @@ def write_macsima(raw: Path, cycle: int, specimen: Specimen) -> None:
             )
             counts = plane if exposure_ms == specimen.exposure_ms else plane // 4
             tifffile.imwrite(folder / name, counts, metadata=None, description=xml.encode())
+
+
+def write_imagexpress(raw: Path, cycle: int, specimen: Specimen) -> None:
+    """MetaXpress's names in its own folders, with a projection; PlaneInfo tells the rest."""
+    um = specimen.step_px * specimen.pixel_um
+    for tile, (row, col), channel, z, plane in specimen.planes():
+        told = {
+            "spatial-calibration-state": ("bool", "on"),
+            "spatial-calibration-x": ("float", specimen.pixel_um),
+            "spatial-calibration-y": ("float", specimen.pixel_um),
+            "spatial-calibration-units": ("string", "um"),
+            "stage-position-x": ("float", 68300 + col * um),
+            "stage-position-y": ("float", 27625.5 + row * um),
+            "z-position": ("float", 9319.5 + z * specimen.z_step_um),
+            "wavelength": ("float", f"{specimen.emission_nm[channel]:g}"),
+            "_IllumSetting_": ("string", specimen.names[channel]),
+            "_MagNA_": ("float", specimen.aperture),
+            "_MagRI_": ("float", 1),
+            "Exposure Time": ("string", f"{specimen.exposure_ms:g} ms"),
+        }
+        props = "".join(
+            f'<prop id="{key}" type="{kind}" value="{value}"/>'
+            for key, (kind, value) in told.items()
+        )
+        xml = f"<MetaData><PlaneInfo>{props}</PlaneInfo></MetaData>"
+        name = f"plate_B02_s{tile + 1}_w{channel + 1}0A1B2C3D-0123-4567-89AB-0123456789AB.tif"
+        for step in (f"ZStep_{z + 1}/", *([""] if z == 0 else [])):
+            path = raw / f"cycle{cycle}/2024-04-22/1697/TimePoint_1/{step}{name}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            options = {"metadata": None, "software": "MetaSeries", "description": xml}
+            tifffile.imwrite(path, plane, **options)
 
 
 def write_lif(raw: Path, cycle: int, specimen: Specimen) -> None:
@@ -357,7 +440,9 @@ WRITERS = {
     "nd2": write_nd2,
     "lif": write_lif,
     "phenix": write_phenix,
+    "cv8000": write_cv8000,
     "ndtiff": write_ndtiff,
     "ome_tiff": write_companion,
     "macsima": write_macsima,
+    "imagexpress": write_imagexpress,
 }

@@ -19,8 +19,10 @@ from tilewright.io.positions import read_positions
 from tilewright.phantom.make import PhantomDesign
 
 pytestmark = pytest.mark.workflow
-#: Files of microscopes; the OME-XML of ``ome_tiff`` is in the files or in one beside them.
+#: Files of microscopes; the OME-XML of ``ome_tiff`` is in the files or in one beside them, and
+#: files named as MetaXpress's tell their positions where it wrote them.
 FILES = {"ome_tiff companion": WRITERS["ome_tiff"], **WRITERS}
+FILES["imagexpress positions"] = FILES.pop("imagexpress")
 del FILES["ome_tiff"]
 
 
@@ -49,7 +51,7 @@ def test_init_then_tiles_at_their_places(
     result = create_experiment(tmp_path / "raw", tmp_path)
     run = Run(tmp_path, result.config)
     config = yaml.safe_load(result.config.read_text())
-    assert config["acquisition"]["convention"] == convention.removesuffix(" companion")
+    assert config["acquisition"]["convention"] == convention.split()[0]
     run.edit(acquisition={"pixel_um": PIXEL_UM})
     assert run.planned("stitching")["stitch"] == 1
     if convention == "pattern":

@@ -17,7 +17,7 @@ from tilewright.config.experiment import ConfigError, Experiment, Sample
 from tilewright.config.layout import Layout
 from tilewright.config.rules import BlockSizes, DataSize
 from tilewright.config.sizing import DataSizes, ShapeModel
-from tilewright.io.conventions import DESCRIBED
+from tilewright.io.conventions import DESCRIBED, numbers_tiles
 from tilewright.io.conventions.common import RawDataError
 from tilewright.io.manifest import build_manifest
 from tilewright.report.verdict import resolve_thresholds
@@ -144,7 +144,7 @@ def _look(
     if problems or tiles is None:
         return problems
     own = sample.acquisition
-    numbered = own.convention in ("codex", "imagexpress") or "{tile" in (own.pattern or "")
+    numbered = numbers_tiles(own.convention, raw_dir, own.pattern)
     try:
         said = layout_problem(tiles, own.overlap, numbered=numbered, backend=cpu_backend(1))
     except RawDataError as error:

@@ -121,6 +121,7 @@ Convention = Literal[
     "ome_tiff",
     "macsima",
     "phenix",
+    "cv8000",
     "ndtiff",
     "czi",
     "nd2",

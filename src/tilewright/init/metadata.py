@@ -203,9 +203,10 @@ def _of_files(located: list[LocatedImage], channels: list[tuple[int, str]]) -> M
     exposure: dict[tuple[int, str], float | None] = {}
     tokens = {cycle: [c for number, c in channels if number == cycle] for cycle, _, _ in located}
     for cycle, _, image in located:
-        if len(image.channels) != len(tokens[cycle]):
-            continue  # files of one channel each: the channel is already called by its name
-        for channel, described in zip(tokens[cycle], image.channels, strict=True):
+        for channel in tokens[cycle]:
+            if not channel.isdigit() or int(channel) > len(image.channels):
+                continue  # files of one channel each: the channel is already called by its name
+            described = image.channels[int(channel) - 1]
             if described.name:
                 names.setdefault((cycle, channel), described.name)
             emission.setdefault((cycle, channel), described.emission_nm)
@@ -255,8 +256,9 @@ def _of_stitched(raw_dir: Path, channels: list[tuple[int, str]]) -> Metadata:
 
 def _told_by(path: Path) -> str:
     """Return the name that tells cycles apart: of an index, that of its folder."""
-    folder = path.parent.parent if path.parent.name == "Images" else path.parent
-    return folder.name if path.suffix in (".index", ".xml", ".ome") else path.name
+    inner = path.parent.name in ("Images", "Full resolution")
+    folder = path.parent.parent if inner else path.parent
+    return folder.name if path.suffix in (".index", ".xml", ".ome", ".mlf") else path.name
 
 
 def _pixel_of_tiff(path: str) -> tuple[float | None, float | None]:

@@ -19,6 +19,7 @@ from tilewright.io.conventions.common import (
     list_folder,
     walk_images,
 )
+from tilewright.io.conventions.cv8000 import find_measurements
 from tilewright.io.conventions.fiji import find_configurations
 from tilewright.io.conventions.macsima import parse_name
 from tilewright.io.conventions.ndtiff import find_datasets
@@ -39,8 +40,9 @@ _HINTS = {
 }
 _FIELD_OF_HINT = {hint: field for field, hints in _HINTS.items() for hint in hints}
 _LOOKED_FOR = (
-    "CZI, ND2, LIF, Opera Phenix, NDTiff and OME companion files; MACSima's names; "
-    "Fiji's TileConfiguration.txt; CODEX folders (Cyc1_reg1/1_00001_Z001_CH1.tif); "
+    "CZI, ND2, LIF, Opera Phenix, Yokogawa CV8000, NDTiff and OME companion files; "
+    "MACSima's names; Fiji's TileConfiguration.txt; "
+    "CODEX folders (Cyc1_reg1/1_00001_Z001_CH1.tif); "
     "ImageXpress names (plate_A01_s1_w1.tif); OME-TIFF with plane positions; "
     "stitched images, one file per cycle (QPTIFF, pyramids); "
     "numbered names (tile_001.tif, cycle1/r1_c2_z3_ch4.tif)"
@@ -146,6 +148,8 @@ def _self_describing(folder: str, images: list[str]) -> str | None:
         return "ndtiff"
     if find_indices(folder):
         return "phenix"
+    if find_measurements(folder):
+        return "cv8000"
     for _, place in cycle_folders(folder):
         if list_folder(place, COMPANION)[1]:
             return "ome_tiff"
@@ -250,7 +254,7 @@ def infer_pattern(paths: list[str]) -> str | None:
     numbers = [re.findall(r"\d+", path) for path in paths if _form(path) == form]
     columns = list(zip(*numbers, strict=True))
     fields = _fields(pieces, columns)
-    if fields is None:
+    if fields is None or (len(paths) > 1 and not any(fields)):
         return None
     middle = [
         f"{{{field}}}" if field else column[0]
@@ -312,6 +316,18 @@ _FORMS = (
         r"(^|/)Index(\.idx)?\.xml$",
         "an Opera Phenix or Operetta export (Harmony)",
         "name the folder that holds Images, or put each cycle's into a folder cycle1, cycle2, ...",
+    ),
+    _FolderForm(
+        r"(^|/)MeasurementData\.mlf$",
+        "a measurement of a Yokogawa CellVoyager (CV7000, CV8000)",
+        "name the folder that holds MeasurementData.mlf, or the one that holds the folders of all "
+        "cycles",
+    ),
+    _FolderForm(
+        r"(^|/)[^/]*_[A-P]\d\d_T\d{4}F\d{3}L\d\dA\d\dZ\d\dC\d\d\.tif$",
+        "a measurement of a Yokogawa CellVoyager (CV7000, CV8000) without MeasurementData.mlf, "
+        "which tells positions",
+        "copy that file too, with MeasurementDetail.mrf and the .mes file",
     ),
     _FolderForm(
         r"(^|/)r\d\d?c\d\d?f\d+p\d+-ch\d+.*\.tiff$",

@@ -10,6 +10,7 @@ from pathlib import Path
 from tilewright.io.conventions import (
     codex,
     containers,
+    cv8000,
     fiji,
     imagexpress,
     macsima,
@@ -22,7 +23,7 @@ from tilewright.io.conventions import (
 from tilewright.io.conventions.common import RawDataError, RawPlane, ScanOptions
 from tilewright.io.conventions.described import LocatedImage, place
 
-#: Conventions of which only names are read.
+#: Conventions of names.
 _SCANNERS = {
     "codex": codex.scan,
     "pattern": pattern.scan,
@@ -35,6 +36,7 @@ DESCRIBED: dict[str, Callable[[str], list[LocatedImage]]] = {
     "ome_tiff": ome_tiff.read_images,
     "macsima": macsima.read_images,
     "phenix": phenix.read_images,
+    "cv8000": cv8000.read_images,
     "ndtiff": ndtiff.read_images,
     **{name: partial(containers.read_images, name=name) for name in containers.FORMATS},
 }
@@ -45,9 +47,9 @@ def scan(
 ) -> list[RawPlane]:
     """Return every plane that ``convention`` finds below ``raw_dir``, of all regions.
 
-    Only names are read, except with ``fiji`` (``TileConfiguration.txt``), ``stitched`` (the header
-    of each page) and the conventions in :data:`DESCRIBED`. Files that do not fit the convention
-    are passed over.
+    Only names are read, except with ``fiji`` (``TileConfiguration.txt``), ``imagexpress`` (the
+    metadata of a file per site), ``stitched`` (the header of each page) and the conventions in
+    :data:`DESCRIBED`. Files that do not fit the convention are passed over.
 
     Raises
     ------
@@ -63,7 +65,14 @@ def scan(
     return _SCANNERS[convention](folder, options)
 
 
+def numbers_tiles(convention: str, raw_dir: str | os.PathLike[str], pattern: str | None) -> bool:
+    """Return whether tiles are known by their number, so that ``layout`` places them."""
+    if convention == "imagexpress":
+        return not imagexpress.tells_positions(str(Path(raw_dir).resolve()))
+    return convention == "codex" or "{tile" in (pattern or "")
+
+
 def described_images(convention: str, raw_dir: str | os.PathLike[str]) -> list[LocatedImage] | None:
     """Return what the files tell of themselves, None for a convention of names."""
-    read = DESCRIBED.get(convention)
+    read = imagexpress.read_images if convention == "imagexpress" else DESCRIBED.get(convention)
     return read(str(Path(raw_dir).resolve())) if read else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -153,6 +154,25 @@ def clean_token(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")
 
 
+def finite(text: str | None, unit: str = "") -> float | None:
+    """Return the number that a text is, with or without its unit; None where it is no number.
+
+    >>> finite("-2.5E-07"), finite("461 nm", "nm"), finite("5 mm"), finite("NaN"), finite(None)
+    (-2.5e-07, 461.0, None, None, None)
+    """
+    try:
+        value = float((text or "").strip().removesuffix(unit))
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def positive(text: str | None, unit: str = "") -> float | None:
+    """Return a number above 0; None for others, which microscopes write for "not known"."""
+    value = finite(text, unit)
+    return value if value is not None and value > 0 else None
+
+
 def rebase_z(planes: Iterable[RawPlane]) -> list[RawPlane]:
     """Let z count from 0 in file names that count from 1 (or from elsewhere)."""
     planes = list(planes)
@@ -229,8 +249,11 @@ def select_region(
     return [plane for plane in planes if plane.region == region]
 
 
-def walk_images(folder: str, depth: int = 3) -> Iterator[str]:
-    """Yield the paths of all images at most ``depth`` folders below ``folder``."""
+def walk_images(folder: str, depth: int = 5) -> Iterator[str]:
+    """Yield the paths of all images at most ``depth`` folders below ``folder``.
+
+    Deepest lie MetaXpress's, below cycle, date, number, time point and z-step.
+    """
     folders, images = list_folder(folder)
     for name in images:
         yield f"{folder}/{name}"
@@ -239,29 +262,37 @@ def walk_images(folder: str, depth: int = 3) -> Iterator[str]:
             yield from walk_images(f"{folder}/{name}", depth - 1)
 
 
-def refuse_other_size(
-    path: str, what: str, told_um: float | None, key: str, given_um: float | None
+def refuse_other_sizes(
+    path: str,
+    options: ScanOptions,
+    pixel_um: tuple[float | None, float | None],
+    z_step_um: float | None = None,
 ) -> None:
-    """Refuse a file whose metadata give another size than the config; what is not given agrees.
+    """Refuse a file whose metadata give other sizes than the options; what is not told agrees.
 
     Parameters
     ----------
     path : str
         File that the metadata are of.
-    what : str
-        Name of the size in the metadata.
-    told_um, given_um : float or None
-        Size in the metadata and in the config, µm.
-    key : str
-        Key of the size in the config.
+    options : ScanOptions
+        With the sizes of the configuration.
+    pixel_um : tuple of float or None
+        Size of a pixel along y and x in the metadata, µm.
+    z_step_um : float, optional
+        Distance of planes in the metadata, µm.
 
     Raises
     ------
     RawDataError
         They differ.
     """
-    if told_um and given_um and abs(told_um - given_um) > _SAME * given_um:
-        raise RawDataError(
-            f"{path}: its metadata give {what} {told_um:g} µm, but {key} is {given_um:g}; "
-            "correct the one that is wrong"
-        )
+    for what, told_um, key, given_um in (
+        ("a pixel along x", pixel_um[1], "acquisition.pixel_um", options.pixel_um),
+        ("a pixel along y", pixel_um[0], "acquisition.pixel_um", options.pixel_um),
+        ("a z-step", z_step_um, "acquisition.z_step_um", options.z_step_um),
+    ):
+        if told_um and given_um and abs(told_um - given_um) > _SAME * given_um:
+            raise RawDataError(
+                f"{path}: its metadata give {what} of {told_um:g} µm, but {key} is {given_um:g}; "
+                "correct the one that is wrong"
+            )

@@ -12,7 +12,7 @@ from tilewright.io.conventions.common import (
     ScanOptions,
     clean_token,
     natural_key,
-    refuse_other_size,
+    refuse_other_sizes,
 )
 from tilewright.io.conventions.ome_xml import OmeImage
 
@@ -73,7 +73,10 @@ def place(located: Sequence[LocatedImage], options: ScanOptions) -> list[RawPlan
         A tile has no position, positions are in µm and no pixel size is known, or the files
         give other sizes than the options.
     """
-    _compare_sizes(located, options)
+    for _, path, image in located:
+        deep = any(plane.z for plane in image.planes)
+        pixel_um = image.pixel_y_um, image.pixel_um
+        refuse_other_sizes(path, options, pixel_um, image.z_step_um if deep else None)
     named = _channels_are_named(located)
     per_cycle = [cycle for cycle, _, _ in located]
     planes = []
@@ -96,21 +99,8 @@ def place(located: Sequence[LocatedImage], options: ScanOptions) -> list[RawPlan
     return planes
 
 
-def _compare_sizes(located: Sequence[LocatedImage], options: ScanOptions) -> None:
-    """Refuse files whose sizes are not those of the options, or not square."""
-    for _, path, image in located:
-        deep = any(plane.z for plane in image.planes)
-        depth_um = image.z_step_um if deep else None
-        for what, told_um, key, given_um in (
-            ("PhysicalSizeX", image.pixel_um, "acquisition.pixel_um", options.pixel_um),
-            ("PhysicalSizeY", image.pixel_y_um, "acquisition.pixel_um", options.pixel_um),
-            ("PhysicalSizeZ", depth_um, "acquisition.z_step_um", options.z_step_um),
-        ):
-            refuse_other_size(path, what, told_um, key, given_um)
-
-
 def _plane_path(path: str, file: str | None) -> str:
-    return path if file is None else str(Path(path).with_name(file))
+    return path if file is None else str(Path(path).parent / file)
 
 
 def _channels_are_named(located: Sequence[LocatedImage]) -> bool:

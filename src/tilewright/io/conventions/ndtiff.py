@@ -1,6 +1,7 @@
 """NDTiff data sets of Micro-Manager and Pycro-Manager: TIFF stacks behind ``NDTiff.index``.
 
-The layout is that of the NDTiff specification, version 3 (Pinkard et al., micro-manager/NDTiff).
+The layout is that of the NDTiff specification, versions 2 and 3 (Pinkard et al.,
+micro-manager/NDTiff). Of a pyramid (``Full resolution``, ``Downsampled_x2``) the tiles are read.
 Its own library prints while it reads and leaves files open where one is damaged; the index is a
 list of two texts and eight numbers per image.
 """
@@ -13,18 +14,25 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tilewright.io.conventions.common import RawDataError, cycle_number, list_folder
+from tilewright.io.conventions.common import RawDataError, cycle_number, list_folder, positive
 from tilewright.io.conventions.described import LocatedImage, number_cycles
 from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane
 
 INDEX_NAME = "NDTiff.index"
+_TILES, _REDUCED = "Full resolution", "Downsampled_x"
 #: Axes that tell the tile; the others are channel and z.
 _TILE_AXES = ("position", "row", "column")
 _KNOWN = {*_TILE_AXES, "channel", "z"}
 #: Names of the stage position in the metadata of an image; the first that is there counts.
-_POSITION = ("{}PositionUm", "{}Position_um", "{}Position_um_intended")
-#: Before the summary metadata in a stack's header: where, and by which number it is known.
-_SUMMARY_AT, _SUMMARY_MARK = 20, 2355492
+_POSITION = (
+    "{}PositionUm",
+    "{}Position_um",
+    "{}Position_um_intended",
+    "{}Position_um_Intended",
+)
+#: Where a stack's header tells its version, where the summary metadata begin in each, and by which
+#: number they are known.
+_VERSION_AT, _SUMMARY_AT, _SUMMARY_MARK = 12, {2: 16, 3: 20}, 2355492
 
 
 class IndexEntry(NamedTuple):
@@ -38,11 +46,33 @@ class IndexEntry(NamedTuple):
 
 
 def find_datasets(raw_dir: str) -> list[str]:
-    """Return the folders of data sets: ``raw_dir`` itself, or folders in it, by name."""
-    if (Path(raw_dir) / INDEX_NAME).is_file():
-        return [raw_dir]
+    """Return the folders of data sets: ``raw_dir`` itself, or folders in it, by name.
+
+    Raises
+    ------
+    RawDataError
+        Only reduced levels of a data set are there.
+    """
+    if own := _tiles_folder(raw_dir):
+        return [own]
     folders = (f"{raw_dir}/{name}" for name in list_folder(raw_dir)[0])
-    return [folder for folder in folders if (Path(folder) / INDEX_NAME).is_file()]
+    return [found for folder in folders if (found := _tiles_folder(folder))]
+
+
+def _tiles_folder(folder: str) -> str | None:
+    """Return where the tiles of a data set are; None where ``folder`` is none."""
+    path = Path(folder)
+    if (path / _TILES / INDEX_NAME).is_file():
+        return f"{folder}/{_TILES}"
+    levels = [path] if path.name.startswith(_REDUCED) else sorted(path.glob(f"{_REDUCED}*"))
+    reduced = [level for level in levels if (level / INDEX_NAME).is_file()]
+    if reduced:
+        raise RawDataError(
+            f"{reduced[0]} is a reduced level of an NDTiff data set, no raw data; copy the folder "
+            f"{_TILES!r} of that data set, with its {INDEX_NAME}, beside it and name the folder "
+            f"that holds both ({reduced[0].parent})"
+        )
+    return folder if (path / INDEX_NAME).is_file() else None
 
 
 def read_images(raw_dir: str) -> list[LocatedImage]:
@@ -60,7 +90,9 @@ def read_images(raw_dir: str) -> list[LocatedImage]:
             images = list(_tiles(Path(folder)))
         except (OSError, struct.error, ValueError, KeyError) as error:
             raise RawDataError(f"{index}: the data set cannot be read ({error})") from error
-        described.append((cycle_number(Path(folder).name), index, images))
+        path = Path(folder)
+        name = path.parent.name if path.name == _TILES else path.name
+        described.append((cycle_number(name), index, images))
     return number_cycles(described)
 
 
@@ -123,10 +155,15 @@ def _pages(entries: list[IndexEntry]) -> dict[tuple[str, int], int]:
 
 def _summary(path: Path) -> dict[str, Any]:
     with path.open("rb") as stream:
-        stream.seek(_SUMMARY_AT)
+        stream.seek(_VERSION_AT)
+        (version,) = struct.unpack("<I", stream.read(4))
+        stream.seek(_SUMMARY_AT.get(version, 0))
         mark, length = struct.unpack("<II", stream.read(8))
         if mark != _SUMMARY_MARK:
-            raise ValueError(f"{path.name} is no stack of NDTiff version 3")
+            raise ValueError(
+                f"{path.name} is of version {version}, and versions 2 and 3 are read; save it "
+                "again with Micro-Manager 2.0 or Pycro-Manager"
+            )
         found: dict[str, Any] = json.loads(stream.read(length))
         return found
 
@@ -144,7 +181,9 @@ def _image(
     summary: Mapping[str, Any],
 ) -> OmeImage:
     metadata = next((told for _, told in channels if told), {})
-    pixel_um = _positive(metadata.get("PixelSizeUm")) or _positive(summary.get("PixelSize_um"))
+    pixel_um = positive(str(metadata.get("PixelSizeUm"))) or positive(
+        str(summary.get("PixelSize_um"))
+    )
     return OmeImage(
         [
             OmeChannel(name if isinstance(name, str) else None, None, _exposure_ms(told))
@@ -156,7 +195,7 @@ def _image(
         position_in_px=False,
         pixel_um=pixel_um,
         pixel_y_um=pixel_um,
-        z_step_um=_positive(summary.get("z-step_um")),
+        z_step_um=positive(str(summary.get("z-step_um"))),
         numerical_aperture=None,
         immersion_refractive_index=None,
     )
@@ -168,9 +207,4 @@ def _position_um(metadata: Mapping[str, Any], axis: str) -> float | None:
 
 
 def _exposure_ms(metadata: Mapping[str, Any]) -> float | None:
-    return _positive(metadata.get("Exposure")) or _positive(metadata.get("Exposure-ms"))
-
-
-def _positive(value: Any) -> float | None:
-    number = float(value or 0)
-    return number if number > 0 else None
+    return positive(str(metadata.get("Exposure"))) or positive(str(metadata.get("Exposure-ms")))

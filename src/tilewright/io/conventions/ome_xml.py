@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import permutations, product
 from typing import TYPE_CHECKING, NamedTuple
 
-from tilewright.io.conventions.common import RawDataError
+from tilewright.io.conventions.common import RawDataError, finite
 
 if TYPE_CHECKING:
     from xml.etree import ElementTree
@@ -171,11 +171,8 @@ def _number(element: ElementTree.Element | None, key: str) -> float | None:
     text = element.get(key) if element is not None else None
     if not text:
         return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
+    value = finite(text)
+    if value is None:
         raise _BadXmlError(f"{key} is {text[:40]!r}, which is no number")
     return value
 

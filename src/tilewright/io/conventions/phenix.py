@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from tilewright.io.conventions.common import RawDataError, cycle_folders
+from tilewright.io.conventions.common import RawDataError, cycle_folders, positive
 from tilewright.io.conventions.described import LocatedImage, number_cycles
 from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane, elements_named
 
@@ -69,6 +69,11 @@ def parse_index(path: Path) -> Iterator[OmeImage]:
         except KeyError as error:
             raise RawDataError(f"{path}: an image has no {error}; export it again") from None
     everything = [plane for planes in fields.values() for plane in planes]
+    if len({plane.get("TimepointID", "0") for plane in everything}) > 1:
+        raise RawDataError(
+            f"{path}: it holds several time points, but a time series is no cycle; export one "
+            "index per cycle"
+        )
     try:
         axes = _Axes(everything)
         for (row, col, _), planes in sorted(fields.items(), key=lambda item: _numbers(item[0])):
@@ -83,8 +88,6 @@ class _Axes:
     """Channels and planes of the whole index: a field may lack some."""
 
     def __init__(self, planes: list[_Fields]) -> None:
-        if len({plane.get("TimepointID", "0") for plane in planes}) > 1:
-            raise ValueError("several time points")
         described = {plane["ChannelID"]: plane for plane in planes}
         self.tokens = sorted(described, key=int)
         self.depths = sorted({plane["PlaneID"] for plane in planes}, key=int)
@@ -129,8 +132,8 @@ def _channel(plane: _Fields) -> OmeChannel:
 
 
 def _scaled(plane: _Fields, key: str, scale: float) -> float | None:
-    value = float(plane.get(key) or 0)
-    return round(value * scale, 9) if value > 0 else None
+    value = positive(plane.get(key))
+    return round(value * scale, 9) if value else None
 
 
 def _numbers(key: tuple[str, ...]) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ from tilewright.io.conventions.common import (
     file_cycle,
     list_folder,
     natural_key,
-    refuse_other_size,
+    refuse_other_sizes,
 )
 from tilewright.io.conventions.ome_xml import OmeChannel, OmeDescription, describe_image
 from tilewright.io.tiff_headers import BrokenTiffError, read_page_headers
@@ -97,9 +97,7 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
     for _, image in located:
         if image.header.problem:
             raise RawDataError(f"{image.path} {image.header.problem}")
-        for axis, told_um in (("x", image.pixel_um), ("y", image.pixel_y_um)):
-            what = f"a pixel along {axis} of"
-            refuse_other_size(image.path, what, told_um, "acquisition.pixel_um", options.pixel_um)
+        refuse_other_sizes(image.path, options, (image.pixel_y_um, image.pixel_um))
     return [
         RawPlane(cycle, str(number), 0, image.path, page, row=0, col=0)
         for cycle, image in located

@@ -16,7 +16,7 @@ import numpy as np
 from aicspylibczi import CziFile
 from numpy.typing import NDArray
 
-from tilewright.io.conventions.common import RawDataError
+from tilewright.io.conventions.common import RawDataError, positive
 from tilewright.io.conventions.containers import Contents
 from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane
 
@@ -103,12 +103,13 @@ class _Metadata:
     def __init__(self, root: ElementTree.Element) -> None:
         self._image = root.find(".//Information/Image")
         self._scale = {
-            item.get("Id"): _number(item, "Value") for item in root.iterfind(".//Scaling//Distance")
+            item.get("Id"): positive(item.findtext("Value"))
+            for item in root.iterfind(".//Scaling//Distance")
         }
-        lens = root.find(".//Instrument/Objectives/Objective")
-        settings = root.find(".//Information/Image/ObjectiveSettings")
-        self._aperture = _number(lens, "LensNA")
-        self._index = _number(settings, "RefractiveIndex")
+        self._aperture = positive(root.findtext(".//Instrument/Objectives/Objective/LensNA"))
+        self._index = positive(
+            root.findtext(".//Information/Image/ObjectiveSettings/RefractiveIndex")
+        )
         self._channels = root.findall(".//Information/Image/Dimensions/Channels/Channel")
 
     def image(self, planes: list[OmePlane], channels: int, y: int, x: int, region: str) -> OmeImage:
@@ -135,19 +136,9 @@ class _Metadata:
         if number >= len(self._channels):
             return OmeChannel(None, None, None)
         element = self._channels[number]
-        exposure_ns = _number(element, "ExposureTime")
+        exposure_ns = positive(element.findtext("ExposureTime"))
         return OmeChannel(
             element.get("Name"),
-            _number(element, "EmissionWavelength"),
+            positive(element.findtext("EmissionWavelength")),
             exposure_ns * _NS_TO_MS if exposure_ns else None,
         )
-
-
-def _number(element: ElementTree.Element | None, name: str) -> float | None:
-    """Return a positive number below ``element``; None where it is absent or not one."""
-    text = element.findtext(name) if element is not None else None
-    try:
-        value = float(text) if text else 0.0
-    except ValueError:
-        return None
-    return value if value > 0 else None

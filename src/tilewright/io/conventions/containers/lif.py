@@ -1,12 +1,12 @@
 """Leica LIF: tile scans with z, by the library liffile.
 
 An image with a mosaic axis (M) is a region, its tiles are placed by ``TileScanInfo``. Images
-without tiles (overviews, merged scans) are passed over where tile scans are there.
+without tiles (overviews, merged scans) are passed over where tile scans are there, and so are
+sections along z (xz) and time series.
 """
 
 from __future__ import annotations
 
-import re
 import weakref
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from liffile import LifFile, LifImage
 from numpy.typing import NDArray
 
-from tilewright.io.conventions.common import RawDataError, clean_token
+from tilewright.io.conventions.common import RawDataError, clean_token, positive
 from tilewright.io.conventions.containers import Contents
 from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane
 
@@ -36,11 +36,21 @@ class Lif:
         stream = Path(path).open("rb")  # noqa: SIM115
         weakref.finalize(self, stream.close)
         self._file = LifFile(stream)
+        images = [image for image in self._file.images if isinstance(image, LifImage)]
         flat = [
             image
-            for image in self._file.images
-            if isinstance(image, LifImage) and set(image.sizes) <= _AXES
+            for image in images
+            if set(image.sizes) <= _AXES and tuple(image.sizes)[-2:] == ("Y", "X")
         ]
+        if images and not flat:
+            kinds = ", ".join(
+                f"{image.name!r} of {' x '.join(image.sizes)}" for image in images[:5]
+            )
+            raise RawDataError(
+                f"{path} holds no tiles: its images are {kinds}, but only scans along X and Y, in "
+                "one plane or several (Z), are tiles, and no sections along Z, time series (T) or "
+                "colours (S); name a file that was scanned in LAS X's mode xyz"
+            )
         self._scans = [image for image in flat if "M" in image.sizes] or flat
         self._frames = [(scan, at) for scan in self._scans for at in _frames(scan.sizes)]
         shapes = {(scan.sizes["Y"], scan.sizes["X"], str(scan.dtype)) for scan in self._scans}
@@ -124,20 +134,15 @@ def _channels(scan: Any) -> list[OmeChannel]:
 
 def _camera_channel(element: ElementTree.Element) -> OmeChannel:
     name = element.get("UserDefName") or element.get("FluoCubeName") or None
-    exposure_s = _number(element, "ExposureTime")
+    exposure_s = positive(element.get("ExposureTime"))
     return OmeChannel(
-        name, _number(element, "EmissionWavelength"), exposure_s * 1000 if exposure_s else None
+        name,
+        positive(element.get("EmissionWavelength"), "nm"),
+        exposure_s * 1000 if exposure_s else None,
     )
 
 
 def _objective(scan: Any, name: str) -> float | None:
     """Return a number of the hardware settings, None where no element tells it."""
-    found = (_number(element, name) for element in scan.xml_element.iter())
+    found = (positive(element.get(name)) for element in scan.xml_element.iter())
     return next((value for value in found if value), None)
-
-
-def _number(element: ElementTree.Element, name: str) -> float | None:
-    """Return a positive number at the start of an attribute, such as of "461 nm"."""
-    match = re.match(r"\s*([0-9.]+(?:[eE][-+]?[0-9]+)?)", element.get(name, ""))
-    value = float(match[1]) if match and match[1].strip(".") else 0.0
-    return value or None

@@ -1,0 +1,113 @@
+"""Files of real microscopes that nobody of this project wrote (``../shared/data/real-files``)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tilewright.init.folder import InitResult, create_experiment
+from tilewright.io.conventions import scan
+from tilewright.io.conventions.common import RawDataError
+from tilewright.io.raw_headers import read_headers
+
+pytestmark = pytest.mark.shared
+
+
+@pytest.fixture
+def real(shared: Path) -> Path:
+    folder = shared / "data/real-files"
+    if not folder.is_dir():
+        pytest.skip("../shared/data/real-files is absent: files of real microscopes are not here")
+    return folder
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def acquisition(result: InitResult) -> dict[str, object]:
+    section: dict[str, object] = yaml.safe_load(result.config.read_text())["acquisition"]
+    return section
+
+
+def test_metaxpress_asks_nothing(real: Path, tmp_path: Path) -> None:
+    result = create_experiment(real / "metaxpress", tmp_path)
+    assert not result.unknown
+    told = acquisition(result)
+    assert (told["convention"], told["pixel_um"]) == ("imagexpress", 13.5504)
+    assert (told["rows"], told["cols"], told["overlap"]) == (2, 1, pytest.approx(0, abs=1e-3))
+    optics = yaml.safe_load(result.config.read_text())["optics"]
+    assert optics == {"numerical_aperture": 0.2, "immersion_refractive_index": 1.0}
+    markers = ["FITC_{},536,80", "Cy3_{},593,100", "Texas Red_{},624,5"]
+    assert lines_of(result.markers)[1:] == [
+        f"{cycle},{channel},{marker.format(cycle)}"
+        for cycle in (1, 2)
+        for channel, marker in enumerate(markers, start=1)
+    ]
+
+
+def test_cv8000_is_read_as_its_files_say(real: Path, tmp_path: Path) -> None:
+    """Two of four fields of one of three wells were copied: the index is cut down to them."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for path in (real / "cv8000").iterdir():
+        (raw / path.name).symlink_to(path)
+    missing = read_headers({plane.path: 1 for plane in scan("cv8000", raw)}, {}, 2)
+    assert sum("No such file" in header.problem for header in missing.values()) == 16
+    index = raw / "MeasurementData.mlf"
+    lines = index.read_text("utf-8-sig").splitlines()
+    index.unlink()
+    index.write_text("\n".join(line for line in lines if not re.search("F00[34]L01", line)))
+    result = create_experiment(raw, tmp_path)
+    told = acquisition(result)
+    assert (told["convention"], told["pixel_um"], told["z_step_um"]) == ("cv8000", 0.325, 3.0)
+    assert (told["rows"], told["cols"]) == (1, 2)
+    assert "2 channels, 4 z-planes, 1 region" in result.found[0]
+    assert lines_of(result.markers)[1:] == ["1,1,BP445/45,445,100", "1,2,BP525/50,525,100"]
+    planes = scan("cv8000", raw)
+    assert {plane.region for plane in planes} == {"D08"}
+    assert len(planes) == 16
+    left, right = sorted({plane.x_px or 0.0 for plane in planes})
+    assert right - left == pytest.approx(649.9 / 0.325)
+
+
+def test_ndtiff_version_2_by_its_full_resolution(real: Path, tmp_path: Path) -> None:
+    result = create_experiment(real / "ndtiff-v2", tmp_path)
+    assert acquisition(result)["pixel_um"] == 1.0
+    assert lines_of(result.markers)[1:] == ["1,1,cycle1_channel1,,10"]
+    planes = scan("ndtiff", real / "ndtiff-v2")
+    assert sorted((plane.y_px, plane.x_px) for plane in planes) == [(-28, -28), (0, 0)]
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "Downsampled_x2").symlink_to(real / "ndtiff-v2/Downsampled_x2")
+    with pytest.raises(
+        RawDataError, match="Downsampled_x2 is a reduced level of an NDTiff data set"
+    ):
+        create_experiment(raw, tmp_path / "out")
+
+
+def test_a_lif_of_sections_says_what_it_is(real: Path, tmp_path: Path) -> None:
+    with pytest.raises(RawDataError, match=r"'xz' of C x Z x X.* mode xyz"):
+        create_experiment(real / "lif", tmp_path)
+
+
+def test_czi_mosaics_and_time_series(real: Path, tmp_path: Path) -> None:
+    for name in ("tiles_z", "mosaic_test", "tiles_time_z"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.czi").symlink_to(real / f"czi/{name}.czi")
+    planes = scan("czi", tmp_path / "tiles_z")
+    assert len(planes) == 4 * 2 * 2
+    assert len({(plane.y_px, plane.x_px) for plane in planes}) == 4
+    assert len({(plane.y_px, plane.x_px) for plane in scan("czi", tmp_path / "mosaic_test")}) == 2
+    with pytest.raises(RawDataError, match="is a time series, which is no cycle; save one file"):
+        scan("czi", tmp_path / "tiles_time_z")
+
+
+def test_phenix_index_names_what_was_not_copied(real: Path) -> None:
+    planes = scan("phenix", real / "phenix-v1")
+    headers = read_headers({plane.path: 1 for plane in planes}, {}, 2)
+    assert len(headers) == 6
+    assert sum("No such file" in header.problem for header in headers.values()) == 4
