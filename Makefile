@@ -36,6 +36,7 @@ lint: $(VENV)/.installed-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/snakefmt --check workflow
+	$(BIN)/mkdocs build --strict
 
 $(VENV)/.installed: pyproject.toml scheduler-plugin/pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "tilewright needs Python 3.11 or newer; run make PYTHON=python3.12 ..."'

@@ -15,7 +15,7 @@ from tilewright.report.quality import Quality
 from tilewright.report.remedies import REMEDIES, remedy
 from tilewright.report.verdict import Item, Subject, resolve_thresholds
 
-DOCS = Path(__file__).parents[2] / "docs" / "quality.md"
+DOCS = Path(__file__).parents[2] / "docs" / "warnings.md"
 LIMITS = resolve_thresholds({})
 
 
@@ -29,7 +29,7 @@ def quality(*items: Item, **numbers: Any) -> Quality:
 
 
 def test_the_docs_list_the_remedies_of_the_code() -> None:
-    part = DOCS.read_text(encoding="utf-8").split("## What to do\n")[1].split("\n## ")[0]
+    part = DOCS.read_text(encoding="utf-8").split("## Reasons\n")[1].split("\n## ")[0]
     rows = dict(re.findall(r"^\| (.+?) \| (.+) \|$", part, re.MULTILINE))
     assert rows.pop("Reason")
     assert rows == REMEDIES

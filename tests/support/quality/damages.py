@@ -1,6 +1,6 @@
 """Known damages to the files of a small experiment: does quality notice, and say what it is?
 
-``python -m tests.support.quality.damages`` prints the table of ``docs/quality.md``.
+``python -m tests.support.quality.damages`` prints the table of ``docs/quality-tested.md``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,66 @@
+"""What MkDocs asks beside ``mkdocs.yml``: pages and files of the site that lie outside ``docs/``.
+
+Links are written as the repository has them, so that they also work where the files are browsed.
+The site gets the few files outside ``docs/`` that pages link to; each link is turned to its place.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+REPOSITORY = Path(__file__).parent.parent
+#: Pages that lie outside ``docs/``, and their names in the site.
+PAGES = {
+    "README.md": "overview.md",
+    "config/README.md": "configuration.md",
+    "scheduler-plugin/README.md": "scheduler-plugin.md",
+    "CHANGELOG.md": "changelog.md",
+}
+#: Other files that pages link to; they are copied.
+COPIES = (
+    "CITATION.cff",
+    "config/config.yaml",
+    "config/demo.yaml",
+    "profiles/slurm/config.yaml",
+    "profiles/slurm/site.yaml",
+    "profiles/hipergator/site.yaml",
+)
+_SOURCE = {page: path for path, page in PAGES.items()}
+_PLACE = {**PAGES, **{path: f"repository/{path}" for path in COPIES}}
+_LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s#]+)")
+
+
+def place(path: str) -> str:
+    """Return where a file of the repository lies in the site; beside it, if it has no place there.
+
+    >>> place("docs/images/gantt.png"), place("config/README.md"), place("Makefile")
+    ('images/gantt.png', 'configuration.md', '../Makefile')
+    """
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    return _PLACE.get(path, f"../{path}")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add what lies outside ``docs/``."""
+    for path, there in _PLACE.items():
+        files.append(File.generated(config, there, abs_src_path=str(REPOSITORY / path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turn links between files of the repository to those of the site."""
+    here = page.file.src_uri
+    folder = posixpath.dirname(_SOURCE.get(here, f"docs/{here}"))
+
+    def turned(link: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join(folder, link[1]))
+        return posixpath.relpath(place(path), posixpath.dirname(here) or ".")
+
+    return _LINK.sub(turned, markdown)

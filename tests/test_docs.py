@@ -1,0 +1,53 @@
+"""What `mkdocs build --strict` does not see: what a page begins with, and how the site is cut."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from docs import hooks
+from tests.conftest import REPO
+
+PAGES = sorted((REPO / "docs").glob("*.md"))
+
+
+def parts() -> dict[str, list[Any]]:
+    """Return the pages of the navigation by the name of its part."""
+    loaded = yaml.safe_load((REPO / "mkdocs.yml").read_text(encoding="utf-8"))
+    return {name: pages for part in loaded["nav"][1:] for name, pages in part.items()}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_first_paragraph_says_what_the_reader_can_do_after_the_page(page: Path) -> None:
+    title, first, *_ = page.read_text(encoding="utf-8").split("\n\n")
+    assert title.startswith("# ")
+    assert first.startswith("After this page you ")
+
+
+def test_the_site_has_four_parts_as_its_front_page_says() -> None:
+    front = (REPO / "docs/README.md").read_text(encoding="utf-8")
+    headings = [line[3:] for line in front.splitlines() if line.startswith("## ")]
+    assert list(parts()) == headings
+    assert headings == ["Use it", "Trust it", "Run it on a cluster", "How it works"]
+
+
+def test_the_front_page_links_to_every_page_of_the_navigation() -> None:
+    front = (REPO / "docs/README.md").read_text(encoding="utf-8")
+    beside = {place: path for path, place in hooks.PAGES.items()}
+    for pages in parts().values():
+        for page in pages:
+            name = page if isinstance(page, str) else next(iter(page.values()))
+            link = f"../{beside[name]}" if name in beside else name
+            assert f"({link}" in front, name
+
+
+def test_the_readme_is_read_in_five_minutes() -> None:
+    assert len((REPO / "README.md").read_text(encoding="utf-8").split()) <= 1000
+
+
+def test_examples_of_the_hooks() -> None:
+    assert doctest.testmod(hooks).failed == 0
