@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import doctest
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 
-from docs import hooks
+from docs import generate, hooks
 from tests.conftest import REPO
 
 PAGES = sorted((REPO / "docs").glob("*.md"))
@@ -49,5 +50,19 @@ def test_the_readme_is_read_in_five_minutes() -> None:
     assert len((REPO / "README.md").read_text(encoding="utf-8").split()) <= 1000
 
 
-def test_examples_of_the_hooks() -> None:
-    assert doctest.testmod(hooks).failed == 0
+@pytest.mark.parametrize("page", sorted({page for page, _ in generate.BLOCKS.values()}))
+def test_what_is_generated_says_what_the_code_says(page: str) -> None:
+    text = (REPO / page).read_text(encoding="utf-8")
+    assert text == generate.rewritten(page, text), "run make docs"
+
+
+def test_a_page_without_its_marks_is_an_error() -> None:
+    with pytest.raises(ValueError, match="marks of metrics once"):
+        generate.rewritten("docs/quality.md", "# Quality")
+
+
+@pytest.mark.parametrize("module", [generate, hooks], ids=lambda module: str(module.__name__))
+def test_examples(module: ModuleType) -> None:
+    result = doctest.testmod(module)
+    assert result.attempted
+    assert not result.failed

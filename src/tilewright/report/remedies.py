@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-#: Reasons as docs/warnings.md lists them, and what to do, in Markdown; a test keeps both alike.
+#: Reasons, and what to do, in Markdown; ``make docs`` writes docs/warnings.md from it.
 REMEDIES = {
     "`uneven_illumination`": (
         "the flat-fields in the report: another `illumination.method` or `order`, the right "
