@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
+import typer
+
+from snakemake_scheduler_plugin_tilewright import cli as placement
+from tilewright import cli
 from tilewright.config.rules import STAGES
 from tilewright.report.metric_table import METRICS, Metric
 from tilewright.report.remedies import remedy
@@ -104,10 +109,74 @@ def reasons() -> str:
     return "\n\n".join(parts)
 
 
+#: Values in usages, by the last word of an option; ``FILE`` where none fits.
+_VALUES = {"output": "OUTPUT", "to": "CONSUMER", "cells": "MARKER", "sample": "NAME", "port": "N"}
+_VALUES |= {"user": "NAME", "target": "TARGET", "clear": "UUID"}
+#: Commands that look at a cluster.
+_ON_A_CLUSTER = ("accounts", "plan", "doctor", "status", "stale", "run-report")
+
+
+def commands(app: typer.Typer) -> dict[str, Any]:
+    """Return the commands of a program by name, in the order of its help."""
+    return dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+
+
+def _spelling(parameter: Any) -> str:
+    """Return an argument or option as one types it."""
+    if parameter.param_type_name == "argument":
+        return str(parameter.name).upper()
+    if isinstance(parameter.default, bool):
+        return str((parameter.secondary_opts if parameter.default else parameter.opts)[0])
+    return f"{parameter.opts[0]} {_VALUES.get(parameter.name, 'FILE')}"
+
+
+def usage(program: str, name: str, command: Any) -> str:
+    """Return how a command is called; what may be absent stands in brackets."""
+    parts = [_spelling(p) if p.required else f"[{_spelling(p)}]" for p in command.params]
+    return " ".join((program, name, *parts))
+
+
+def _option(parameter: Any) -> tuple[str, str]:
+    """Return the row of an argument or option."""
+    plain = isinstance(parameter.default, bool) or parameter.default is None
+    default = "" if plain else f" Default: `{parameter.default}`."
+    text = parameter.help
+    if parameter.default is True:
+        text = f"Do not {text[0].lower()}{text[1:]}"
+    short = "".join(f", `{o}`" for o in parameter.opts[1:])
+    return f"`{_spelling(parameter)}`{short}", text + default
+
+
+def program(name: str, app: typer.Typer) -> str:
+    """Return one section for each command of a program."""
+    parts = []
+    for word, command in commands(app).items():
+        rows = [_option(parameter) for parameter in command.params]
+        called = f"```sh\n{usage(name, word, command)}\n```"
+        parts += [f"### `{name} {word}`", command.help, called, table(("Option", "Meaning"), *rows)]
+    return "\n\n".join(parts)
+
+
+def on_a_cluster() -> str:
+    """Return the table of the commands that look at a cluster."""
+    known = commands(cli.app)
+    rows = [
+        (f"[`{usage('tilewright', n, known[n])}`](commands.md#tilewright-{n})", known[n].help)
+        for n in _ON_A_CLUSTER
+    ]
+    return table(("Command", "What it does"), *rows)
+
+
 #: What is written where: the name between the marks, the page, and the text.
 BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
     "metrics": ("docs/quality.md", metrics),
     "reasons": ("docs/warnings.md", reasons),
+    "commands": ("docs/commands.md", lambda: program("tilewright", cli.app)),
+    "commands of placement": (
+        "docs/commands.md",
+        lambda: program("tilewright-placement", placement.app),
+    ),
+    "commands on a cluster": ("docs/cluster.md", on_a_cluster),
 }
 
 
