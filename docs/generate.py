@@ -6,15 +6,18 @@ below it; what stands between is replaced. A test fails where a page says someth
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from docs.keys import TOP, rows, sections
 from snakemake_scheduler_plugin_tilewright import cli as placement
 from tilewright import cli
 from tilewright.config.rules import STAGES
+from tilewright.config.settings import Settings
 from tilewright.report.metric_table import METRICS, Metric
 from tilewright.report.remedies import remedy
 
@@ -167,6 +170,13 @@ def on_a_cluster() -> str:
     return table(("Command", "What it does"), *rows)
 
 
+def keys(section: str) -> str:
+    """Return the table of the keys of a section, or of those that stand in none."""
+    known = sections()
+    rows_ = rows(known[section]) if section else rows(Settings, TOP)
+    return table(("Key", "Values", "Default", "Meaning"), *rows_)
+
+
 #: What is written where: the name between the marks, the page, and the text.
 BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
     "metrics": ("docs/quality.md", metrics),
@@ -177,6 +187,10 @@ BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
         lambda: program("tilewright-placement", placement.app),
     ),
     "commands on a cluster": ("docs/cluster.md", on_a_cluster),
+    "keys": ("config/README.md", lambda: keys("")),
+}
+BLOCKS |= {
+    f"keys of {name}": ("config/README.md", functools.partial(keys, name)) for name in sections()
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from docs import generate, hooks
+from docs import generate, hooks, keys
 from tests.conftest import REPO
 
 PAGES = sorted((REPO / "docs").glob("*.md"))
@@ -61,7 +61,7 @@ def test_a_page_without_its_marks_is_an_error() -> None:
         generate.rewritten("docs/quality.md", "# Quality")
 
 
-@pytest.mark.parametrize("module", [generate, hooks], ids=lambda module: str(module.__name__))
+@pytest.mark.parametrize("module", [generate, hooks, keys], ids=lambda module: str(module.__name__))
 def test_examples(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted
