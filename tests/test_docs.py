@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import doctest
+import functools
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,9 +13,17 @@ import pytest
 import yaml
 
 from docs import generate, hooks, keys
+from snakemake_scheduler_plugin_tilewright import cli as placement
 from tests.conftest import REPO
+from tilewright import cli
 
 PAGES = sorted((REPO / "docs").glob("*.md"))
+TEXTS = [*PAGES, *(REPO / page for page in hooks.PAGES if page != "CHANGELOG.md")]
+_PATH = re.compile(r"`((?:src|tests|workflow|benchmarks|profiles|scheduler-plugin)/[\w./-]+)`")
+_TEST = re.compile(r"`(test_\w+[a-z0-9])`")
+_COMMAND = re.compile(r"`(tilewright|tilewright-placement) ([a-z][a-z-]+)\b")
+_KEY = re.compile(r"`(\w+)\.(?!md|csv|json|smk)(\w+)\b")
+_APPS = {"tilewright": cli.app, "tilewright-placement": placement.app}
 
 
 def parts() -> dict[str, list[Any]]:
@@ -66,3 +76,31 @@ def test_examples(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted
     assert not result.failed
+
+
+def _is_there(path: str) -> bool:
+    return (REPO / path).exists() or (REPO / f"{path}.py").exists()
+
+
+@functools.cache
+def _tests() -> str:
+    return "\n".join(p.read_text(encoding="utf-8") for p in (REPO / "tests").rglob("*.py"))
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(REPO)))
+def test_what_a_page_names_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert not [path for path in _PATH.findall(text) if not _is_there(path)]
+    assert not {name for name in _TEST.findall(text) if f"def {name}(" not in _tests()}
+    called = {(program, word) for program, word in _COMMAND.findall(text)}
+    assert called <= {(p, word) for p, app in _APPS.items() for word in generate.commands(app)}
+    known = keys.sections()
+    named = [(section, key) for section, key in _KEY.findall(text) if section in known]
+    assert not [f"{s}.{k}" for s, k in named if k not in known[s].model_fields]
+
+
+def test_modules_that_pages_run_are_there() -> None:
+    called = re.compile(r"python -m ((?:benchmarks|tests|docs)\.[\w.]+)")
+    for page in TEXTS:
+        for module in called.findall(page.read_text(encoding="utf-8")):
+            assert _is_there(module.replace(".", "/")), page
