@@ -104,3 +104,26 @@ def test_modules_that_pages_run_are_there() -> None:
     for page in TEXTS:
         for module in called.findall(page.read_text(encoding="utf-8")):
             assert _is_there(module.replace(".", "/")), page
+
+
+def test_defaults_on_the_pages_of_stages_are_those_of_the_settings() -> None:
+    row = re.compile(r"^\| `(\w+)\.(\w+)`[^|]*\| ([^|]+) \|[^|]+\|$", re.MULTILINE)
+    known, seen = keys.sections(), 0
+    for page in PAGES:
+        for section, key, default in row.findall(page.read_text(encoding="utf-8")):
+            plain = default.split(":")[0].strip("` ")
+            if plain and section in known:
+                field = known[section].model_fields[key]
+                expected = "\u2013" if field.is_required() else keys.literal(field.get_default())
+                assert plain == expected.strip("`"), f"{page.name}: {section}.{key}"
+                seen += 1
+    assert seen > 15
+
+
+def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
+    readme = (REPO / "README.md").read_text(encoding="utf-8")
+    table = readme.split("## Five figures")[1].split("\n\n")[2]
+    figures = re.findall(r"\d+\.\d+|1/\d+", table)
+    benchmarks = (REPO / "docs/benchmarks.md").read_text(encoding="utf-8")
+    assert len(figures) > 15
+    assert not [figure for figure in figures if figure not in benchmarks]
