@@ -8,7 +8,7 @@ VITESSCE := vitessce aiofiles generate-tiff-offsets starlette ujson
 PALOM := dask fire imagecodecs loguru matplotlib napari-lazy-openslide opencv-python-headless \
 	openslide-bin ome-types pint scikit-image scikit-learn 'tifffile<2025.5.21' tqdm 'yamale<5'
 
-.PHONY: demo test check lint clean
+.PHONY: demo test check lint docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/tilewright demo --output $(DEMO)
@@ -36,6 +36,11 @@ lint: $(VENV)/.installed-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/snakefmt --check workflow
+	$(BIN)/mkdocs build --strict
+
+# Tables that the code knows are written into the pages; the site is build/site/index.html.
+docs: $(VENV)/.installed-test
+	$(BIN)/python -m docs.generate
 	$(BIN)/mkdocs build --strict
 
 $(VENV)/.installed: pyproject.toml scheduler-plugin/pyproject.toml

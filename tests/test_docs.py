@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import doctest
+import functools
+import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 
-from docs import hooks
+from docs import generate, hooks, keys
+from snakemake_scheduler_plugin_tilewright import cli as placement
 from tests.conftest import REPO
+from tilewright import cli
 
 PAGES = sorted((REPO / "docs").glob("*.md"))
+TEXTS = [*PAGES, *(REPO / page for page in hooks.PAGES if page != "CHANGELOG.md")]
+_PATH = re.compile(r"`((?:src|tests|workflow|benchmarks|profiles|scheduler-plugin)/[\w./-]+)`")
+_TEST = re.compile(r"`(test_\w+[a-z0-9])`")
+_COMMAND = re.compile(r"`(tilewright|tilewright-placement) ([a-z][a-z-]+)\b")
+_KEY = re.compile(r"`(\w+)\.(?!md|csv|json|smk)(\w+)\b")
+_APPS = {"tilewright": cli.app, "tilewright-placement": placement.app}
 
 
 def parts() -> dict[str, list[Any]]:
@@ -49,5 +60,70 @@ def test_the_readme_is_read_in_five_minutes() -> None:
     assert len((REPO / "README.md").read_text(encoding="utf-8").split()) <= 1000
 
 
-def test_examples_of_the_hooks() -> None:
-    assert doctest.testmod(hooks).failed == 0
+@pytest.mark.parametrize("page", sorted({page for page, _ in generate.BLOCKS.values()}))
+def test_what_is_generated_says_what_the_code_says(page: str) -> None:
+    text = (REPO / page).read_text(encoding="utf-8")
+    assert text == generate.rewritten(page, text), "run make docs"
+
+
+def test_a_page_without_its_marks_is_an_error() -> None:
+    with pytest.raises(ValueError, match="marks of metrics once"):
+        generate.rewritten("docs/quality.md", "# Quality")
+
+
+@pytest.mark.parametrize("module", [generate, hooks, keys], ids=lambda module: str(module.__name__))
+def test_examples(module: ModuleType) -> None:
+    result = doctest.testmod(module)
+    assert result.attempted
+    assert not result.failed
+
+
+def _is_there(path: str) -> bool:
+    return (REPO / path).exists() or (REPO / f"{path}.py").exists()
+
+
+@functools.cache
+def _tests() -> str:
+    return "\n".join(p.read_text(encoding="utf-8") for p in (REPO / "tests").rglob("*.py"))
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(REPO)))
+def test_what_a_page_names_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert not [path for path in _PATH.findall(text) if not _is_there(path)]
+    assert not {name for name in _TEST.findall(text) if f"def {name}(" not in _tests()}
+    called = {(program, word) for program, word in _COMMAND.findall(text)}
+    assert called <= {(p, word) for p, app in _APPS.items() for word in generate.commands(app)}
+    known = keys.sections()
+    named = [(section, key) for section, key in _KEY.findall(text) if section in known]
+    assert not [f"{s}.{k}" for s, k in named if k not in known[s].model_fields]
+
+
+def test_modules_that_pages_run_are_there() -> None:
+    called = re.compile(r"python -m ((?:benchmarks|tests|docs)\.[\w.]+)")
+    for page in TEXTS:
+        for module in called.findall(page.read_text(encoding="utf-8")):
+            assert _is_there(module.replace(".", "/")), page
+
+
+def test_defaults_on_the_pages_of_stages_are_those_of_the_settings() -> None:
+    row = re.compile(r"^\| `(\w+)\.(\w+)`[^|]*\| ([^|]+) \|[^|]+\|$", re.MULTILINE)
+    known, seen = keys.sections(), 0
+    for page in PAGES:
+        for section, key, default in row.findall(page.read_text(encoding="utf-8")):
+            plain = default.split(":")[0].strip("` ")
+            if plain and section in known:
+                field = known[section].model_fields[key]
+                expected = "\u2013" if field.is_required() else keys.literal(field.get_default())
+                assert plain == expected.strip("`"), f"{page.name}: {section}.{key}"
+                seen += 1
+    assert seen > 15
+
+
+def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
+    readme = (REPO / "README.md").read_text(encoding="utf-8")
+    table = readme.split("## Five figures")[1].split("\n\n")[2]
+    figures = re.findall(r"\d+\.\d+|1/\d+", table)
+    benchmarks = (REPO / "docs/benchmarks.md").read_text(encoding="utf-8")
+    assert len(figures) > 15
+    assert not [figure for figure in figures if figure not in benchmarks]

@@ -96,6 +96,13 @@ def test_dark_rings_are_told_of_the_plane_and_of_the_final_image(
     assert bad == {"edf", "image"}
 
 
+def test_numbers_are_judged_by_the_stages_that_the_table_names(before: Baseline) -> None:
+    wrong = {
+        (i.metric, i.stage) for i in before.values() if i.stage not in METRICS[i.metric].stages
+    }
+    assert not wrong
+
+
 def test_the_documentation_has_a_row_of_both_kinds_for_every_metric() -> None:
     text = (REPO / "docs/quality-tested.md").read_text(encoding="utf-8")
     rows = {row.split("|")[1].strip(): row.split("|") for row in text.splitlines() if "|" in row}

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ from tilewright.io.mosaic import create_mosaic
 from tilewright.report.metric_table import METRICS
 from tilewright.report.problems import CROP_PX, Pixels, problems
 from tilewright.report.quality import Quality
-from tilewright.report.remedies import REMEDIES, remedy
+from tilewright.report.remedies import remedy
 from tilewright.report.verdict import Item, Subject, resolve_thresholds
 
-DOCS = Path(__file__).parents[2] / "docs" / "warnings.md"
 LIMITS = resolve_thresholds({})
 
 
@@ -26,13 +24,6 @@ def item(metric: str, value: float | None, cycle: int = 1, channel: str = "1") -
 
 def quality(*items: Item, **numbers: Any) -> Quality:
     return Quality("a", items[0].cycle, items[0].stage, items, numbers, "")
-
-
-def test_the_docs_list_the_remedies_of_the_code() -> None:
-    part = DOCS.read_text(encoding="utf-8").split("## Reasons\n")[1].split("\n## ")[0]
-    rows = dict(re.findall(r"^\| (.+?) \| (.+) \|$", part, re.MULTILINE))
-    assert rows.pop("Reason")
-    assert rows == REMEDIES
 
 
 @pytest.mark.parametrize("metric", METRICS)

@@ -134,106 +134,208 @@ class Acquisition(Section):
     """How the microscope tiled the specimen and named its files."""
 
     convention: Convention
+    """How raw files are named: `codex` (`Cyc1_reg1/1_00001_Z001_CH1.tif`), `pattern`,
+    `imagexpress` (`_s1_w1`), `fiji` (`TileConfiguration.txt`); or whose files tell positions:
+    `ome_tiff`, `macsima`, `phenix`, `cv8000`, `ndtiff`, and with an extra `czi`, `nd2`, `lif`
+    ([raw data](../docs/raw-data.md#conventions)). `stitched`: images that are stitched already,
+    one file of channels per cycle; keys of tiles, and of the stages that make mosaics and
+    in-focus planes, are then refused.
+    """
     pattern: str | None = None
+    """For `pattern`: the path below `raw_dir` with the fields `{cycle}`, `{row}` and `{col}` or
+    `{tile}`, `{z}`, `{channel}`, `{region}` and `*`; formats such as `{tile:05}` are accepted. A
+    field that is absent means there is one; without `{z}` the pages of a file are its z-planes.
+    """
     rows: int | None = Field(default=None, ge=1, le=1000)
     cols: int | None = Field(default=None, ge=1, le=1000)
+    """[tiles] The grid. Needed where files carry a tile number; elsewhere `null` means the
+    places seen, which need not fill a rectangle.
+    """
     layout: LayoutName = "snake_right_down"
+    """Order in which tile numbers run: `snake` or `raster`, the direction of the first run, the
+    direction in which runs advance (`right_down`, `left_up`, `down_right`, …).
+    """
     overlap: Annotated[float, AfterValidator(OVERLAP.check)] = 0.1
+    """Part of a tile that its neighbour sees too."""
     region: TokenText | None = None
+    """CODEX region or ImageXpress well to read; `null` means the only one."""
     flip_x: bool = False
     flip_y: bool = False
+    """The stage axis in the files (positions, `{row}` and `{col}`) runs against the image axis."""
     missing: Literal["stop", "fill"] = "stop"
+    """What a missing plane does: `stop` before any work; `fill` leaves that tile out of its
+    whole cycle, where it is then unseen, and warns. Cycles may then have different sets of
+    tiles.
+    """
     counts_per_unit: Positive | None = None
+    """[counts] Where raw files hold float32: what a value of 1 is in counts (65535 where they
+    run from 0 to 1). Values are rounded and limited to 0 to 65,535.
+    """
     pixel_um: Annotated[float, AfterValidator(PIXEL_UM.check)]
+    """Size of a pixel in the specimen."""
     z_step_um: Annotated[float, AfterValidator(Z_STEP_UM.check)] = 1.0
+    """Distance of z-planes."""
     reference_cycle: int = Field(default=1, ge=0)
+    """Cycle onto which the others are registered."""
     reference_channel: TokenText
+    """Channel that every cycle has, usually nuclei."""
 
 
 class CameraSettings(Section):
     """What the camera adds to the light."""
 
     offset_counts: Annotated[float, Field(ge=0)] | Auto = "auto"
+    """What the camera reads without light."""
     gain_counts_per_photon: Positive | Auto = "auto"
+    """[counts] Counts per detected photon; `auto` measures the photon-transfer curve of the
+    mosaic, whose interpolation lowers it. Sets the background of the deconvolution's model and
+    chooses the number of iterations.
+    """
     saturation_counts: Annotated[int, Field(ge=1)] | Auto = "auto"
+    """Counts at which the camera saturates; `auto`: where the histogram piles up, else the
+    largest value of the pixel type.
+    """
 
 
 class OpticsSettings(Section):
     """What the point spread function is computed from."""
 
     numerical_aperture: float | None = Field(default=None, gt=0, lt=1.7)
+    """Of the objective; below the refractive index of its immersion."""
     immersion_refractive_index: float | None = Field(default=None, ge=1, lt=1.8)
+    """1.0 air, 1.33 water, 1.515 oil."""
     sample_refractive_index: float | None = Field(default=None, ge=1, lt=1.8)
+    """Of the mounting medium: 1.33 for buffer, about 1.44 for glycerol media. Needed when
+    `depth_um` is above 0.
+    """
     depth_um: float = Field(default=0.0, ge=0, le=500)
+    """Depth of the tissue below the coverslip at which the PSF is computed. At 0 (thin sections
+    on the coverslip) the PSF is symmetric and the sample's index plays no part.
+    """
 
 
 class IlluminationSettings(Section):
     """Flat-field and dark-field estimation."""
 
     method: Literal["auto", "overlap", "basic", "file", "none"] = "auto"
+    """`overlap`: photometry of what two tiles both see; `basic`: sorted BaSiC, with a dark-field
+    in its fit; `auto`: the better of the two on held-out overlaps; `file`: a flat-field you
+    have; `none`.
+    """
     flat_file: PathText | None = None
     dark_file: PathText | None = None
+    """For `file`: TIFFs of a tile's shape; `{sample}`, `{cycle}` and `{channel}` are filled in."""
     planes: int = Field(default=5, ge=1)
+    """How many evenly spaced z-planes the estimate uses."""
     order: Annotated[int, Field(ge=1, le=8)] | Auto = "auto"
+    """Largest Legendre order of `overlap`; `auto` allows 14, or 20 where the tiles show finer
+    structure, and takes as much as they show.
+    """
 
 
 class PositionSettings(Section):
     """Tile positions by phase correlation of overlaps."""
 
     max_shift_px: Positive | Auto = "auto"
+    """How far the stage may be off."""
     sigma_px: Positive | Auto = "auto"
+    """Scale of the band-pass before correlation."""
     planes: int = Field(default=5, ge=1)
+    """How many evenly spaced z-planes are averaged."""
     distortion: Literal["auto", "none"] = "auto"
+    """Lens distortion: `auto` corrects it where held-out overlaps confirm it, `none` takes tiles
+    as they are.
+    """
 
 
 class StitchSettings(Section):
     """Fusion of tiles into the mosaic."""
 
     interpolation: Literal["cubic", "linear"] = "cubic"
+    """Subpixel interpolation."""
     feather_px: Positive | Auto = "auto"
+    """Width of the blend between tiles; `auto` is the median overlap of neighbours."""
     repair_pixels: bool = True
+    """Replace hot and dead camera pixels, seen in a quarter of 16 tiles and in four at least, by
+    the median of their neighbours; none with fewer than four tiles, or where over 1 % of the
+    camera stands out.
+    """
 
 
 class DeconvolveSettings(Section):
     """Deconvolution of the stitched z-stack."""
 
     method: Literal["accelerated", "plain", "none"] = "accelerated"
+    """`accelerated` Richardson-Lucy, `plain` Richardson-Lucy, or `none`: no PSF is known. The
+    rule runs for the target `deconvolution` and where `edf.method` asks for it.
+    """
     iterations: Annotated[int, Field(ge=1, le=500)] | Auto = "auto"
+    """A number, or `auto`: the count that predicts held-out photons best on a calibration tile."""
     psf_file: PathText | None = None
+    """A measured PSF (z, y, x TIFF) at the data's voxel size instead of the computed one;
+    `{channel}` and `{cycle}` are filled in.
+    """
     tile_px: int = Field(default=1024, ge=64)
+    """Edge of the blocks that are deconvolved at once."""
     halo_px: int = Field(default=64, ge=0)
+    """What each block sees of its neighbours; less than 64 shows seams."""
 
 
 class EdfSettings(Section):
     """Projection of the z-stack onto one in-focus plane."""
 
     method: Literal["auto", "direct", "corrected_focus", "psf_mean", "soft_focus"] = "auto"
+    """`direct`, or `soft_focus` where `deconvolve.method` is `none`. `direct` estimates the
+    plane from the stitched stack with the optics: nothing is deconvolved for it.
+    `corrected_focus` (`soft_focus` of the raw stack, corrected by what the deconvolution tells)
+    and `psf_mean` have the stacks deconvolved first. `soft_focus` mixes planes; of deconvolved
+    stacks unless `deconvolve.method` is `none`.
+    """
 
 
 class RegistrationSettings(Section):
     """Registration of each cycle onto the reference cycle."""
 
     block_px: int = Field(default=96, ge=48, multiple_of=12)
+    """Finest block of the deformation field, no larger than the mosaic."""
     max_shift_px: Positive | Auto = "auto"
+    """How far cycles may be apart; `auto` allows any shift that leaves enough tissue in common."""
     max_rotation_deg: float = Field(default=5.0, ge=0, le=20)
+    """How far cycles may be turned against each other."""
     allow_unregistered: tuple[int, ...] = ()
+    """Cycles that may stay where they are when they do not match the reference. They are written
+    in red in the report. Any other cycle that does not match stops its sample.
+    """
 
 
 class SubtractSettings(Section):
     """Subtraction of the backgrounds that the markers table names."""
 
     method: Literal["exposure", "regression", "none"] = "exposure"
+    """What the image of `background` is multiplied by before it is subtracted: `exposure`, the
+    ratio of both `exposure_ms`; `regression`, the slope of a line under the marker
+    ([background](../docs/background.md)); `none` subtracts nothing. Without a column
+    `background` in the markers table there is nothing to subtract.
+    """
 
 
 class OutputSettings(Section):
     """How images are stored."""
 
     keep: Literal["results", "stacks"] = "results"
+    """`results`: stitched and deconvolved stacks, most of all bytes, are removed as soon as
+    nothing needs them. `stacks` keeps them. The targets `stitching` and `deconvolution` keep
+    what they make.
+    """
     chunk_px: int = Field(default=1024, ge=128, multiple_of=16)
+    """Edge of a chunk in the OME-Zarr stores."""
     ome_zarr_version: Literal["0.4", "0.5"] = "0.4"
+    """`"0.4"` for today's viewers, `"0.5"` for Zarr v3."""
     tiff_compression: Literal["deflate", "zstd"] = "deflate"
+    """`deflate` for every reader, `zstd` for speed."""
     # Viewers in browsers (Viv) read tiles of powers of two only.
     tiff_tile_px: Literal[128, 256, 512, 1024, 2048] = 512
+    """Edge of a tile in the OME-TIFF."""
 
 
 class ThresholdSettings(Section):
@@ -248,7 +350,11 @@ class QcSettings(Section):
     """Verdicts."""
 
     on_fail: Literal["stop", "continue"] = "continue"
+    """`stop`: the `qc` target fails when a verdict is `fail`, after the report is written."""
     thresholds: dict[str, ThresholdSettings] = Field(default_factory=dict)
+    """Limits of quality numbers, `metric: {warn: x, fail: y}`, over the
+    [defaults](../docs/quality.md#metrics).
+    """
 
 
 class RuleResources(Section):
@@ -265,9 +371,24 @@ class Settings(Section):
     """The whole configuration."""
 
     samples: PathText
+    """Tab-separated table, one line per tissue: `sample` (letters, digits, `_`, `-`) and
+    `raw_dir`; optional columns `region`, `rows`, `cols`, `layout`, `overlap` override
+    `acquisition` for that sample.
+    """
     markers: PathText
+    """Comma-separated table, one line per cycle and channel: `cycle`, `channel`, `marker` (names
+    must differ), `emission_nm` (200 to 2000; needed for a computed PSF), `exposure_ms` (used
+    where a background is subtracted, and handed on by `tilewright export`), `background` (the
+    marker whose image is subtracted from this one's, see `subtract`) and `remove` (`TRUE`: left
+    out of the final image, after it has served as a background). Channels that are not listed
+    are not read.
+    """
     results: Annotated[PathText, AfterValidator(_no_braces)] = "results"
+    """Folder for everything that is written; no braces in its name."""
     device: Literal["auto", "gpu", "cpu"] = "auto"
+    """Where image rules run; `resources.<rule>.device` says it for one rule
+    ([devices](../docs/devices.md)).
+    """
     acquisition: Acquisition
     camera: CameraSettings = CameraSettings()
     optics: OpticsSettings = OpticsSettings()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-#: Reasons as docs/warnings.md lists them, and what to do, in Markdown; a test keeps both alike.
+#: Reasons, and what to do, in Markdown; ``make docs`` writes docs/warnings.md from it.
 REMEDIES = {
     "`uneven_illumination`": (
         "the flat-fields in the report: another `illumination.method` or `order`, the right "
@@ -41,7 +41,8 @@ REMEDIES = {
         "overlaps too narrow or too empty; place tiles on a channel with more structure"
     ),
     "`no_signal`, `empty`": (
-        "staining, exposure, the markers table; leave the channel out of analysis"
+        "staining, exposure, and whether the markers table names the right channel; leave the "
+        "channel out of analysis"
     ),
     "`saturated`, `clipped`": (
         "expose shorter; intensities of the brightest cells are lower bounds"
@@ -53,7 +54,7 @@ REMEDIES = {
     "`mosaic_differs`, `blank_area`": (
         "run again with `-R stitch`; if it stays, look at the disk and at the raw files named"
     ),
-    "`below_zero`": ("`camera.offset_counts` or the dark-field is too high"),
+    "`below_zero`": ("a lower `camera.offset_counts`, or another dark-field"),
     "`tiles_displaced`, `wrong_neighbours`": (
         "the tiles that the sentence names: positions, `layout`, mirrored or doubled raw files"
     ),
@@ -66,7 +67,8 @@ REMEDIES = {
     "`flux`, `end_planes`": ("a stack that is thinner than the tissue; a wrong camera offset"),
     "`damaged_planes`": ("the planes named in the sentence: copy the raw files again"),
     "`poor_overlap`, `registration_residual`": (
-        "reference channel and cycle; `registration.block_px`"
+        "whether the reference channel shows the same structures in both cycles; a larger "
+        "`registration.block_px` where nuclei are dim, a smaller one where tissue bends sharply"
     ),
     "`local_error`": (
         "a smaller `registration.block_px` where tissue bends sharply; a brighter reference "

@@ -1,0 +1,218 @@
+"""Write the tables of the documentation that say what the code says: ``make docs``.
+
+A page holds the line ``<!-- NAME: written by make docs -->``, and the line ``<!-- end of NAME -->``
+below it; what stands between is replaced. A test fails where a page says something else.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from docs.keys import TOP, rows, sections
+from snakemake_scheduler_plugin_tilewright import cli as placement
+from tilewright import cli
+from tilewright.config.rules import STAGES
+from tilewright.config.settings import Settings
+from tilewright.report.metric_table import METRICS, Metric
+from tilewright.report.remedies import remedy
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+def table(*rows: Iterable[str]) -> str:
+    """Return a table in Markdown; the first row is its head.
+
+    >>> print(table(("a", "b"), ("1", "2")))
+    | a | b |
+    |---|---|
+    | 1 | 2 |
+    """
+    head, *body = ([*row] for row in rows)
+    lines = [head, *body]
+    text = [f"| {' | '.join(row)} |" for row in lines]
+    return "\n".join([text[0], "|" + "---|" * len(head), *text[1:]])
+
+
+def limit(metric: Metric, value: float | None) -> str:
+    """Return where a number turns, with the side on which it is bad."""
+    if value is None:
+        return "never"
+    unit = " px" if metric.unit == "px" else ""
+    return f"{metric.threshold.direction} {value:g}{unit}"
+
+
+def metrics() -> str:
+    """Return the table of all judged numbers, in the order of the stages that judge them."""
+    order = list(STAGES)
+    named = sorted(METRICS.items(), key=lambda item: order.index(item[1].stages[0]))
+    rows = [
+        (
+            f"`{name}`",
+            metric.what,
+            limit(metric, metric.threshold.warn),
+            limit(metric, metric.threshold.fail),
+            f"[`{metric.reason}`](warnings.md#{metric.reason})",
+            ", ".join(f"`{stage}`" for stage in metric.stages),
+        )
+        for name, metric in named
+    ]
+    return table(("Metric", "What it is", "Warn", "Fail", "Reason", "Stage"), *rows)
+
+
+#: What the stages are called in headings.
+_STAGE_TITLES = {
+    "illumination": "Illumination",
+    "tile_positions": "Tile positions",
+    "stitch": "Mosaics",
+    "deconvolve": "Deconvolution",
+    "edf": "In-focus planes",
+    "register": "Registration",
+    "image": "The final image",
+}
+
+
+def _told(name: str, metric: Metric) -> str:
+    """Return the sentences on a number that can give a reason."""
+    stages = ", ".join(f"`{stage}`" for stage in metric.stages)
+    limits = {"warns": metric.threshold.warn, "fails": metric.threshold.fail}
+    turns = [f"{verb} {limit(metric, at)}" for verb, at in limits.items() if at is not None]
+    if metric.threshold.warn == metric.threshold.fail:
+        turns = turns[1:]
+    bad = metric.bad[0].upper() + metric.bad[1:]
+    return f"- **{metric.title}** (`{name}`, judged in {stages}): {', '.join(turns)}. {bad}."
+
+
+def _advice(reason: str, stages: Iterable[str]) -> str:
+    """Return what to do about a reason, by stage where that differs."""
+    by_stage = {stage: remedy(reason, stage) for stage in stages}
+    if len({*by_stage.values()}) == 1:
+        return f"**Look at, and try:** {next(iter(by_stage.values()))}."
+    parts = [f"**Look at, and try,** of `{stage}`: {text}." for stage, text in by_stage.items()]
+    return "\n\n".join(parts)
+
+
+def reasons() -> str:
+    """Return one section for each reason, below the first stage that gives it."""
+    first = {m.reason: m.stages[0] for m in reversed(METRICS.values())}
+    parts = []
+    for stage, title in _STAGE_TITLES.items():
+        parts.append(f"## {title}")
+        for reason in dict.fromkeys(m.reason for m in METRICS.values()):
+            if first[reason] != stage:
+                continue
+            named = {name: m for name, m in METRICS.items() if m.reason == reason}
+            told = "\n".join(_told(name, metric) for name, metric in named.items())
+            stages = dict.fromkeys(s for metric in named.values() for s in metric.stages)
+            parts += [f"### `{reason}`", told, _advice(reason, stages)]
+    return "\n\n".join(parts)
+
+
+#: Values in usages, by the last word of an option; ``FILE`` where none fits.
+_VALUES = {"output": "OUTPUT", "to": "CONSUMER", "cells": "MARKER", "sample": "NAME", "port": "N"}
+_VALUES |= {"user": "NAME", "target": "TARGET", "clear": "UUID"}
+#: Commands that look at a cluster.
+_ON_A_CLUSTER = ("accounts", "plan", "doctor", "status", "stale", "run-report")
+
+
+def commands(app: typer.Typer) -> dict[str, Any]:
+    """Return the commands of a program by name, in the order of its help."""
+    return dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+
+
+def _spelling(parameter: Any) -> str:
+    """Return an argument or option as one types it."""
+    if parameter.param_type_name == "argument":
+        return str(parameter.name).upper()
+    if isinstance(parameter.default, bool):
+        return str((parameter.secondary_opts if parameter.default else parameter.opts)[0])
+    return f"{parameter.opts[0]} {_VALUES.get(parameter.name, 'FILE')}"
+
+
+def usage(program: str, name: str, command: Any) -> str:
+    """Return how a command is called; what may be absent stands in brackets."""
+    parts = [_spelling(p) if p.required else f"[{_spelling(p)}]" for p in command.params]
+    return " ".join((program, name, *parts))
+
+
+def _option(parameter: Any) -> tuple[str, str]:
+    """Return the row of an argument or option."""
+    plain = isinstance(parameter.default, bool) or parameter.default is None
+    default = "" if plain else f" Default: `{parameter.default}`."
+    text = parameter.help
+    if parameter.default is True:
+        text = f"Do not {text[0].lower()}{text[1:]}"
+    short = "".join(f", `{o}`" for o in parameter.opts[1:])
+    return f"`{_spelling(parameter)}`{short}", text + default
+
+
+def program(name: str, app: typer.Typer) -> str:
+    """Return one section for each command of a program."""
+    parts = []
+    for word, command in commands(app).items():
+        rows = [_option(parameter) for parameter in command.params]
+        called = f"```sh\n{usage(name, word, command)}\n```"
+        parts += [f"### `{name} {word}`", command.help, called, table(("Option", "Meaning"), *rows)]
+    return "\n\n".join(parts)
+
+
+def on_a_cluster() -> str:
+    """Return the table of the commands that look at a cluster."""
+    known = commands(cli.app)
+    rows = [
+        (f"[`{usage('tilewright', n, known[n])}`](commands.md#tilewright-{n})", known[n].help)
+        for n in _ON_A_CLUSTER
+    ]
+    return table(("Command", "What it does"), *rows)
+
+
+def keys(section: str) -> str:
+    """Return the table of the keys of a section, or of those that stand in none."""
+    known = sections()
+    rows_ = rows(known[section]) if section else rows(Settings, TOP)
+    return table(("Key", "Values", "Default", "Meaning"), *rows_)
+
+
+#: What is written where: the name between the marks, the page, and the text.
+BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
+    "metrics": ("docs/quality.md", metrics),
+    "reasons": ("docs/warnings.md", reasons),
+    "commands": ("docs/commands.md", lambda: program("tilewright", cli.app)),
+    "commands of placement": (
+        "docs/commands.md",
+        lambda: program("tilewright-placement", placement.app),
+    ),
+    "commands on a cluster": ("docs/cluster.md", on_a_cluster),
+    "keys": ("config/README.md", lambda: keys("")),
+}
+BLOCKS |= {
+    f"keys of {name}": ("config/README.md", functools.partial(keys, name)) for name in sections()
+}
+
+
+def rewritten(page: str, text: str) -> str:
+    """Return the text of a page with all that is generated in it as the code says now."""
+    for name, (where, write) in BLOCKS.items():
+        if where == page:
+            first, last = f"<!-- {name}: written by make docs -->", f"<!-- end of {name} -->"
+            if text.count(first) != 1 or text.count(last) != 1:
+                raise ValueError(f"{page} must hold the marks of {name} once")
+            before, rest = text.split(first)
+            text = f"{before}{first}\n\n{write()}\n\n{last}{rest.split(last)[1]}"
+    return text
+
+
+def main() -> None:
+    """Write every page anew that does not say what the code says."""
+    for page in sorted({where for where, _ in BLOCKS.values()}):
+        path = REPOSITORY / page
+        text = path.read_text(encoding="utf-8")
+        path.write_text(rewritten(page, text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

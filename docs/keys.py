@@ -1,0 +1,130 @@
+"""The tables of configuration keys, from ``config/settings.py``: values, defaults, meanings.
+
+A key's meaning is the string below it in the source, its unit in brackets at the beginning where
+the name does not end in it. A key without a string shares the row of the next.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from tilewright.config.settings import Section, Settings, Within
+
+_UNITS = {"_px": "px", "_um": "µm", "_deg": "°", "_counts": "counts", "_nm": "nm"}
+
+
+def meanings(section: type[Section]) -> dict[str, str]:
+    """Return the string below each key of a section, empty where there is none."""
+    tree = ast.parse(inspect.getsource(section)).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    found = {}
+    for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            told = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            found[node.target.id] = " ".join(str(after.value.value).split()) if told else ""  # type: ignore[union-attr]
+    return found
+
+
+def _range(part: dict[str, Any], unit: str) -> str:
+    """Return the numbers that a part of a schema allows.
+
+    >>> _range({"minimum": 48, "multipleOf": 12}, "px"), _range({"exclusiveMinimum": 0}, "")
+    ('from 48 px, a multiple of 12', 'above 0')
+    """
+    unit = f" {unit}" if unit else ""
+    low, high = part.get("minimum"), part.get("maximum")
+    if low is not None and high is not None:
+        return f"{low:g} to {high:g}{unit}"
+    bounds = (
+        f"above {part['exclusiveMinimum']:g}{unit}" if "exclusiveMinimum" in part else "",
+        f"from {low:g}{unit}" if low is not None else "",
+        f"below {part['exclusiveMaximum']:g}" if "exclusiveMaximum" in part else "",
+        f"a multiple of {part['multipleOf']}" if "multipleOf" in part else "",
+    )
+    return ", ".join(bound for bound in bounds if bound) or "number"
+
+
+def _part(part: dict[str, Any], unit: str) -> str:
+    """Return what one part of a schema allows."""
+    if "enum" in part:
+        return ", ".join(literal(value) for value in part["enum"])
+    if "const" in part:
+        return literal(part["const"])
+    kind = part.get("type")
+    if kind in ("number", "integer"):
+        return _range(part, unit)
+    return {
+        "null": "`null`",
+        "boolean": "`true`, `false`",
+        "array": "list of numbers",
+        "string": "text",
+        "object": "table",
+    }[str(kind)]
+
+
+def values(field: FieldInfo, schema: dict[str, Any], unit: str) -> str:
+    """Return what a key may be, with its unit."""
+    for check in field.metadata:
+        within = getattr(getattr(check, "func", None), "__self__", None)
+        if isinstance(within, Within):
+            return _range({"minimum": within.low, "maximum": within.high}, unit)
+    parts = schema.get("anyOf", [schema])
+    return ", ".join(_part(part, unit) for part in parts)
+
+
+def literal(value: object) -> str:
+    """Return a value as one writes it in YAML.
+
+    >>> literal(None), literal(True), literal(5.0), literal("0.4"), literal("auto")
+    ('`null`', '`true`', '`5`', '`"0.4"`', '`auto`')
+    """
+    if value is None or isinstance(value, bool):
+        return f"`{str(value).lower().replace('none', 'null')}`"
+    if isinstance(value, float):
+        return f"`{value:g}`"
+    if isinstance(value, tuple):
+        return f"`{[*value]}`"
+    quoted = isinstance(value, str) and re.fullmatch(r"[\d.]+", value)
+    return f'`"{value}"`' if quoted else f"`{value}`"
+
+
+def rows(section: type[Section], keep: tuple[str, ...] = ()) -> list[tuple[str, str, str, str]]:
+    """Return keys, values, default and meaning; of the keys to keep, all without a choice."""
+    schema = section.model_json_schema()["properties"]
+    told, found, waiting = meanings(section), [], []
+    for name, field in section.model_fields.items():
+        if keep and name not in keep:
+            continue
+        waiting.append(f"`{name}`")
+        if not told[name]:
+            continue
+        unit, text = re.fullmatch(r"(?:\[(.+?)\] )?(.+)", told[name]).groups()  # type: ignore[union-attr]
+        by_name = next((u for end, u in _UNITS.items() if name.endswith(end)), "")
+        may_be = values(field, schema[name], unit or by_name)
+        default = (
+            "needed"
+            if field.is_required()
+            else literal(field.get_default(call_default_factory=True))
+        )
+        found.append((", ".join(waiting), may_be, default, text))
+        waiting = []
+    if waiting:
+        raise ValueError(f"say what {', '.join(waiting)} means, in a string below it")
+    return found
+
+
+def sections() -> dict[str, type[Section]]:
+    """Return the sections of the configuration that have keys of their own."""
+    kinds = {name: field.annotation for name, field in Settings.model_fields.items()}
+    return {n: k for n, k in kinds.items() if isinstance(k, type) and issubclass(k, Section)}
+
+
+#: Keys at the top of a configuration that are no section.
+TOP = tuple(
+    name for name in Settings.model_fields if name not in sections() and name != "resources"
+)
