@@ -247,6 +247,16 @@ def test_one_glaring_sample_does_not_decide_the_order(cpu: Backend) -> None:
     assert judge_exchanges(add_pairs(pairs), set()) == {}
 
 
+def test_glass_does_not_hide_what_tissue_tells(cpu: Backend) -> None:
+    rng = np.random.default_rng(0)
+    glass = [PEDESTAL + rng.poisson(20, (PLANES, SIZE, SIZE)).astype(np.uint16) for _ in range(5)]
+    tissue = [wavy(seed)[0] for seed in (1, 2, 3)]
+    for stack in tissue:
+        stack[[2, 4]] = stack[[4, 2]]
+    pairs = [compare_planes(cpu, stack, NOISE, PEDESTAL) for stack in (*glass, *tissue)]
+    assert judge_exchanges(add_pairs(pairs), set()).keys() == {2, 4}
+
+
 def test_a_blank_plane_does_not_hide_that_two_are_exchanged(cpu: Backend) -> None:
     stack, _, _ = wavy(8)
     stack[[2, 6]] = stack[[6, 2]]

@@ -244,7 +244,7 @@ def test_jobs_reach_the_executor_with_their_place_and_equal_failures_end(tmp_pat
         before = static.place_of("good", wildcards)
         elsewhere += before is not None and before.pool != place["pool"]
     assert elsewhere  # or it shows nothing: the static plan gave them their values
-    assert sum(event["event"] == "done" for event in events) == 9
+    assert sum(event["event"] == "done" for event in events) == 9, (events, said)
     # two tries and not six: the second failure is the same
     assert [given_["attempt"] for _, given_ in dispatched(tmp_path, "bad")] == [1, 2]
     failures = [event for event in events if event.get("rule") == "bad" and "cause" in event]

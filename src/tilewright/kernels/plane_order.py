@@ -154,14 +154,16 @@ def add_pairs(pairs: list[PlanePairs]) -> PlanePairs:
     The halo of a speck at a sample's border has hundreds of times the energy of tissue.
     """
     energies = np.array([pair.power.sum() - pair.noise.sum() for pair in pairs])
-    most = _MOST_ENERGY * max(float(np.median(energies)), 0.0)
-    shares = np.minimum(most / np.maximum(energies, 1e-12), 1.0) if most > 0 else energies * 0 + 1
+    # Glass does not say what is usual for tissue.
+    lit = energies > np.array([pair.noise.sum() for pair in pairs])
+    most = _MOST_ENERGY * float(np.median(energies[lit])) if lit.any() else np.inf
+    shares = np.minimum(most / np.maximum(energies, 1e-12), 1.0)
     return PlanePairs(
         *(
             sum(pair[k] * share for pair, share in zip(pairs, shares, strict=True))
-            for k in range(5)
+            for k in range(6)
         ),
-        *(sum(pair[k] for pair in pairs) for k in (5, 6, 7)),
+        *(sum(pair[k] for pair in pairs) for k in (6, 7)),
     )
 
 
