@@ -30,8 +30,8 @@ _MIN_SHARE = 0.25
 _SIEVE_SCATTER = 4.0
 #: From its second lowest to its second highest, eight values of noise span 1.7 sigma.
 _RANGE_SIGMA = 1.7
-#: A tile shows a defect from this many sigma on; more than ``_MOST_SIGMA`` count as so many, so
-#: that no four tiles with something at one pixel make a defect.
+#: A tile shows a defect from this many sigma on; more than ``_MOST_SIGMA`` count as so many: of 16
+#: tiles six must show it, however bright something is at that pixel of a few.
 _TILE_SIGMA = 3.0
 _MOST_SIGMA = 6.0
 #: Sum over the tiles, in standard errors. In 45 channels of phantoms 575 of 585 defects of 330 to

@@ -52,7 +52,6 @@ _EXPLAINED = (0.085, 0.165)
 #: five and nine planes) it was 1.2 to 2.6: there the planes were explained up to 0.5 better with
 #: haze that was none, and all of the tissue's light was taken.
 _KNOWN = (2.8, 3.4)
-_NOTHING = np.zeros(8)
 
 
 def mirrored(start: int, stop: int, size: int) -> NDArray[np.int64]:
@@ -271,7 +270,8 @@ def haze_share(moments: Sequence[NDArray[np.float64]]) -> float:
     and the first is believed where it explains what the second leaves, and where it is known how
     deep light lies: light that is spread over planes at which it is not is blurred too much.
     """
-    a, b, c, d, e, f, single, energy = np.sum(list(moments), axis=0) if len(moments) else _NOTHING
+    total: NDArray[np.float64] = np.sum([np.zeros(8), *moments], axis=0)
+    a, b, c, d, e, f, single, energy = total
     determinant = a * c - b * b
     if determinant <= 1e-9 * a * c:
         return 0.0
@@ -282,7 +282,7 @@ def haze_share(moments: Sequence[NDArray[np.float64]]) -> float:
     known = single / max(energy, 1e-30)
     ramps = ((explained, _EXPLAINED), (haze, (_TISSUE_SHARE, _HAZE_SHARE)), (known, _KNOWN))
     shares = (min(max((v - low) / (high - low), 0.0), 1.0) for v, (low, high) in ramps)
-    return round(math.prod(shares), 2)
+    return round(float(math.prod(shares)), 2)
 
 
 def _coarse_transfer(channel: Channel, shape: tuple[int, int]) -> NDArray[np.float32]:

@@ -153,9 +153,10 @@ def add_pairs(pairs: list[PlanePairs]) -> PlanePairs:
 
     The halo of a speck at a sample's border has hundreds of times the energy of tissue.
     """
-    energies = np.array([pair.power.sum() - pair.noise.sum() for pair in pairs])
+    noise = np.array([pair.noise.sum() for pair in pairs])
+    energies = np.array([pair.power.sum() for pair in pairs]) - noise
     # Glass does not say what is usual for tissue.
-    lit = energies > np.array([pair.noise.sum() for pair in pairs])
+    lit = energies > noise
     most = _MOST_ENERGY * float(np.median(energies[lit])) if lit.any() else np.inf
     shares = np.minimum(most / np.maximum(energies, 1e-12), 1.0)
     return PlanePairs(
