@@ -39,7 +39,7 @@ try:
     if workflow.is_main_process:
         for path in workflow.configfiles:
             read_config(Path(path))
-    experiment = load_experiment(config)
+    experiment = load_experiment(config, snakemake_adapter.config_folder(workflow))
     layout = Layout(experiment.settings.results)
     in_job = in_slurm_job(workflow)
     if in_job:

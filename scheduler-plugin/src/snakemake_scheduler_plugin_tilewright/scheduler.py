@@ -77,6 +77,8 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             runs = adapter.is_main(self.dag) and not command_line.only_looks(
                 command_line.command()[1:]
             )
+            if runs and self._run is not None:
+                atexit.register(self._end, plan)
             if runs and plan.cluster and not plan.described:
                 for line in first_look(plan.cluster.survey):
                     self.logger.info(line)
@@ -93,9 +95,11 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         argv = command_line.command()
         found = cluster.of_command(argv)
         before_run(found, argv, has_lock=True)
-        plan = Plan(cluster=found, ledger=LEDGER)
-        atexit.register(plan.end)
-        return plan
+        return Plan(cluster=found, ledger=LEDGER)
+
+    def _end(self, plan: Plan) -> None:
+        """End a run whose Snakefile did not: Snakemake leaves ``onsuccess`` of a module out."""
+        plan.end(failed=not adapter.all_done(self.dag))
 
     def _follow(self, jobs: Sequence[Any]) -> None:
         """Count the jobs that a checkpoint brought, once it is known what they need."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os.path
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from tilewright.config.rules import RULES
 from tilewright.config.settings import Settings
@@ -166,6 +167,10 @@ class Experiment:
         ]
 
 
+#: Keys of the sections that name files.
+_FILES = {"illumination": ("flat_file", "dark_file"), "deconvolve": ("psf_file",)}
+
+
 class _StrictLoader(yaml.SafeLoader):
     """YAML in which a key stands once; the language itself lets the last one win."""
 
@@ -227,13 +232,15 @@ def read_config(configfile: Path) -> dict[str, Any]:
     return config
 
 
-def load_experiment(config: Mapping[str, Any]) -> Experiment:
+def load_experiment(config: Mapping[str, Any], folder: Path = Path()) -> Experiment:
     """Validate a configuration and read its tables.
 
     Parameters
     ----------
     config : mapping
         The dictionary that Snakemake made of the config file and ``--config``.
+    folder : Path
+        From where relative paths in it and in the samples table count: the config file's.
 
     Raises
     ------
@@ -250,8 +257,9 @@ def load_experiment(config: Mapping[str, Any]) -> Experiment:
     except ValidationError as error:
         lines = [f"  {problem_sentence(problem)}" for problem in error.errors()]
         raise ConfigError("the configuration is wrong:\n" + "\n".join(lines)) from None
+    settings = _seen_from(folder, settings)
     channels = read_markers(Path(settings.markers))
-    samples = read_samples(Path(settings.samples), settings.acquisition)
+    samples = read_samples(Path(settings.samples), settings.acquisition, folder)
     experiment = Experiment(settings, samples, channels)
     _check_references(experiment)
     _check_stitched(experiment)
@@ -259,6 +267,28 @@ def load_experiment(config: Mapping[str, Any]) -> Experiment:
     _check_backgrounds(experiment)
     _check_keys(settings)
     return experiment
+
+
+def _seen_from(folder: Path, settings: Settings) -> Settings:
+    """Return settings whose relative paths, which count from a folder, count from here."""
+    whole, here = folder.resolve(), Path.cwd()
+    if whole == here:
+        return settings
+    base = str(whole.relative_to(here) if whole.is_relative_to(here) else whole)
+    if set(base) & set("{}"):
+        raise ConfigError(f"the folder {base} has braces in its name; rename it, or start in it")
+
+    def moved(section: BaseModel, *keys: str) -> dict[str, str]:
+        given = {key: getattr(section, key) for key in keys}
+        # of an absolute path join keeps nothing else
+        return {k: os.path.normpath(os.path.join(base, v)) for k, v in given.items() if v}  # noqa: PTH118
+
+    files = {
+        name: section.model_copy(update=moved(section, *keys))
+        for name, keys in _FILES.items()
+        for section in [getattr(settings, name)]
+    }
+    return settings.model_copy(update={**moved(settings, "samples", "markers", "results"), **files})
 
 
 def _check_references(experiment: Experiment) -> None:

@@ -239,7 +239,7 @@ def read_markers(path: Path) -> tuple[Channel, ...]:
     return tuple(sorted(channels, key=lambda channel: channel.cycle))
 
 
-def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
+def read_samples(path: Path, acquisition: Acquisition, folder: Path = Path()) -> dict[str, Sample]:
     """Return the samples in a samples table, each with its own acquisition.
 
     Parameters
@@ -248,6 +248,8 @@ def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
         The table, tab-separated.
     acquisition : Acquisition
         What holds for a sample where its line says nothing else.
+    folder : Path
+        From where a relative ``raw_dir`` counts.
 
     Raises
     ------
@@ -272,10 +274,11 @@ def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
                 f"{path}, line {line}: {problem_sentence(error.errors()[0])}"
             ) from None
         # Path.is_dir raises for names that are too long and parents that are closed.
-        if not raw_dir or not os.path.isdir(raw_dir):  # noqa: PTH112
+        whole = Path(folder, raw_dir)
+        if not raw_dir or not os.path.isdir(whole):  # noqa: PTH112
             raise ConfigError(
-                f"{path}, line {line}: the raw_dir '{raw_dir[:200]}' is not a folder that can be "
-                "opened; write the whole path, without '~' and '$'"
+                f"{path}, line {line}: the raw_dir '{raw_dir and str(whole)[:200]}' is not a "
+                "folder that can be opened; write the whole path, without '~' and '$'"
             )
-        samples[name] = Sample(name, Path(raw_dir), own)
+        samples[name] = Sample(name, whole, own)
     return samples

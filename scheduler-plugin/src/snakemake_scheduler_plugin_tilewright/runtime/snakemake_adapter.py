@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 #: What a scheduler, a DAG and a job must have; see the functions below for what each is used for.
@@ -57,8 +58,10 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     ),
     "executor": ("active_jobs", "lock", "report_job_error", "report_job_success"),
     "workflow": (
+        "configfiles",
         "executor_plugin",
         "is_main_process",
+        "modifier",
         "output_settings",
         "resource_settings",
         "rules",
@@ -358,6 +361,22 @@ def is_main(dag: Any) -> bool:
     Uses ``workflow.is_main_process``.
     """
     return bool(dag.workflow.is_main_process)
+
+
+def config_folder(workflow: Any) -> Path:
+    """Return the folder from which relative paths of the configuration count.
+
+    That of the first config file; where Snakemake runs, for a module, whose configuration is a
+    part of somebody else's. Uses ``workflow.configfiles`` and ``workflow.modifier``.
+    """
+    if workflow.configfiles and workflow.modifier.is_main_snakefile():
+        return Path(workflow.configfiles[0]).parent
+    return Path()
+
+
+def all_done(dag: Any) -> bool:
+    """Return whether all jobs of the run have ended well. Uses ``dag.needrun_jobs``."""
+    return all(finished(dag, job) for job in dag.needrun_jobs())
 
 
 def started(dag: Any) -> bool:
