@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "job_dependencies",
         "needrun",
         "needrun_jobs",
+        "reason",
         "workflow",
     ),
     "job": (
@@ -61,8 +63,8 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "configfiles",
         "executor_plugin",
         "is_main_process",
-        "modifier",
         "output_settings",
+        "overwrite_configfiles",
         "resource_settings",
         "rules",
         "scheduler",
@@ -366,17 +368,29 @@ def is_main(dag: Any) -> bool:
 def config_folder(workflow: Any) -> Path:
     """Return the folder from which relative paths of the configuration count.
 
-    That of the first config file; where Snakemake runs, for a module, whose configuration is a
-    part of somebody else's. Uses ``workflow.configfiles`` and ``workflow.modifier``.
+    That of the file that the Snakefile names, else of the first one of the command; without any,
+    where Snakemake runs. Uses ``workflow.configfiles`` and ``workflow.overwrite_configfiles``.
     """
-    if workflow.configfiles and workflow.modifier.is_main_snakefile():
-        return Path(workflow.configfiles[0]).parent
-    return Path()
+    files = [Path(path) for path in workflow.configfiles]
+    own = [path for path in files if path not in workflow.overwrite_configfiles]
+    return (own or files or [Path("none")])[0].parent
 
 
 def all_done(dag: Any) -> bool:
     """Return whether all jobs of the run have ended well. Uses ``dag.needrun_jobs``."""
     return all(finished(dag, job) for job in dag.needrun_jobs())
+
+
+def reasons(dag: Any) -> Counter[tuple[str, str]]:
+    """Return how many jobs of each rule will run for each reason, by Snakemake's own words.
+
+    Rules without output, as targets, are left out. Uses ``dag.reason``.
+    """
+    found: Counter[tuple[str, str]] = Counter()
+    for job in dag.needrun_jobs():
+        if job.output:
+            found[job.rule.name, " and ".join(dag.reason(job).get_names())] += 1
+    return found
 
 
 def started(dag: Any) -> bool:
