@@ -24,13 +24,13 @@ from scipy import ndimage
 
 from tests.support.deconvolution import deconvolve
 from tests.support.wavy_stack import plane_weights
-from tilewright.io.mosaic import create_mosaic, open_mosaic
+from tilewright.io.results.mosaic import create_mosaic, open_mosaic
 from tilewright.kernels.backend import Backend, cpu_backend
-from tilewright.kernels.deconvolution import scene_margin
-from tilewright.kernels.focus import psf_mean, soft_focus
+from tilewright.kernels.deconvolve.richardson_lucy import scene_margin
+from tilewright.kernels.edf.focus import psf_mean, soft_focus
 from tilewright.kernels.noise import photon_transfer
-from tilewright.stages.deconvolve import deconvolve as deconvolve_mosaic
-from tilewright.stages.edf import edf_plane
+from tilewright.stages.deconvolve.stack import deconvolve as deconvolve_mosaic
+from tilewright.stages.edf.plane import edf_plane
 
 TOOL = Path(__file__).resolve().parents[2] / "shared" / "tools" / "edf-truth"
 WORKERS = 2

@@ -18,9 +18,9 @@ from snakemake_scheduler_plugin_tilewright.runtime.run_state import read_state
 from tests.conftest import REPO
 from tests.support.phantom_truth import PhantomTruth, mosaic_offset, read_truth
 from tests.support.runs import Run, digests, make_run
-from tilewright.io.mosaic import open_mosaic
-from tilewright.io.positions import read_positions
-from tilewright.io.transform import read_transform
+from tilewright.io.results.mosaic import open_mosaic
+from tilewright.io.results.positions import read_positions
+from tilewright.io.results.transform import read_transform
 from tilewright.phantom.make import make_phantom
 
 pytestmark = pytest.mark.workflow

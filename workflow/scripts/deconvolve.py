@@ -1,7 +1,7 @@
 """Deconvolve one mosaic z-stack."""
 
 from tilewright.runtime.job import running
-from tilewright.stages.deconvolve import deconvolve
+from tilewright.stages.deconvolve.stack import deconvolve
 
 options = {**snakemake.params.options, "psf_file": snakemake.input.get("psf_file")}
 

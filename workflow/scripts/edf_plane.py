@@ -1,7 +1,7 @@
 """Project one mosaic z-stack onto its in-focus plane."""
 
 from tilewright.runtime.job import running
-from tilewright.stages.edf import edf_plane
+from tilewright.stages.edf.plane import edf_plane
 
 with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
     edf_plane(

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from tilewright.io.tile_order import LAYOUTS
+from tilewright.io.inputs.tile_order import LAYOUTS
 
 #: What units in the wrong scale make of a number: the factor to the right unit, and the unit.
 _SCALES = {
