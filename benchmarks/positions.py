@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tests.support.tile_configuration import read_tile_configuration
-from tilewright.io.illumination import Illumination
+from tilewright.io.results.illumination import Illumination
 from tilewright.kernels.backend import cpu_backend
-from tilewright.stages.tile_positions import LocatedTiles, locate
+from tilewright.stages.tile_positions.locate import LocatedTiles, locate
 
 Floats = NDArray[np.float64]
 SHARED = Path(__file__).resolve().parents[2] / "shared"

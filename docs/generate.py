@@ -19,7 +19,7 @@ from tilewright import cli
 from tilewright.config.rules import STAGES
 from tilewright.config.settings import Settings
 from tilewright.report.metric_table import METRICS, Metric
-from tilewright.report.remedies import remedy
+from tilewright.report.page.remedies import remedy
 
 REPOSITORY = Path(__file__).parent.parent
 

@@ -20,8 +20,8 @@ from tilewright.io.conventions import described_images, scan
 from tilewright.io.conventions.common import RawDataError
 from tilewright.io.conventions.macsima import parse_name
 from tilewright.io.conventions.ndtiff import parse_index
-from tilewright.io.raw_headers import read_headers
-from tilewright.io.tiles import read_plane
+from tilewright.io.inputs.raw_headers import read_headers
+from tilewright.io.inputs.tiles import read_plane
 
 STEP_PX = 40
 

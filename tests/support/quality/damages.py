@@ -19,8 +19,8 @@ from tests.support.quality import faults
 from tests.support.quality.workbench import CYCLES, SAMPLE, Bench, make_bench
 from tilewright.config.experiment import ConfigError
 from tilewright.report.verdict import Item
-from tilewright.stages.edf import EdfError
-from tilewright.stages.register import MismatchError
+from tilewright.stages.edf.plane import EdfError
+from tilewright.stages.register.cycle import MismatchError
 
 _RANK = {"pass": 0, "warn": 1, "fail": 2}
 
