@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.configs import set_key
+from tests.config.configs import set_key
 from tilewright.config.experiment import ConfigError, load_experiment
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
-from tests.support.ledger_pages import page
+from tests.report.ledger_pages import page
 from tests.support.report_pages import Page
 from tilewright.config.layout import Layout
 from tilewright.devices.budget import Request
