@@ -47,9 +47,7 @@ class _Module:
 
 
 @contextlib.contextmanager
-def backend_at_first_use(
-    job: str, group: str, gpu_mem_mb: int, environ: Mapping[str, str] = os.environ
-) -> Iterator[Backend]:
+def backend_at_first_use(job: str, group: str, gpu_mem_mb: int) -> Iterator[Backend]:
     """Compute on a device that is leased when the first array is made there.
 
     What a job reads before does not keep others from the device, nor what it writes after
@@ -64,7 +62,7 @@ def backend_at_first_use(
                 if use.ended:
                     raise RuntimeError("the device was given back before its last use")
                 if not leased:
-                    within = leased_backend(job, group, gpu_mem_mb, environ, use)
+                    within = leased_backend(job, group, gpu_mem_mb, use=use)
                     leased.append(stack.enter_context(within))
             return leased[0]
 
