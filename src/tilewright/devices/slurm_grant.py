@@ -48,13 +48,13 @@ def use_granted_device() -> None:
     os.environ[GRANTED] = "1"
 
 
-def by_slurm(environ: Mapping[str, str] = os.environ) -> bool:
+def by_slurm() -> bool:
     """Return whether Slurm granted GPUs to this job of the workflow alone.
 
     Not where Snakemake itself runs inside an allocation, whose GPUs its jobs share.
     """
-    alone = environ.get(GRANTED) and environ.get("SLURM_JOB_ID")
-    return bool(alone) and granted_gpus(environ)
+    alone = os.environ.get(GRANTED) and os.environ.get("SLURM_JOB_ID")
+    return bool(alone) and granted_gpus()
 
 
 def granted_lease(request: Request, seen: Snapshot) -> Held | None:
