@@ -14,20 +14,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster_runs import ClusterRun, dump, foreign, rule_of
+from tests.support.features import FEATURES
 from tests.support.slurm_cluster import Cluster, Job, wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
 
 ALLOWED = {"maigan", "brusko"}
 SITE = {"allowed": sorted(ALLOWED)}
-#: Rules of the workflow ``features`` to their jobs of Slurm; groups have the names of their rules.
-FEATURES = {
-    "parts": 1, "part": 2, "joined": 1, "alignment_mapped_sorted": 1, "read_write": 1,
-    "ask_serve": 1, "scattered": 1, "half": 2, "gathered": 1, "attempt": 1, "retried": 1,
-    "wildcard": 2, "made": 1, "kept": 1, "loose_included_other_greeting": 1, "account": 1,
-    "partition": 1, "qos": 1, "constraint": 1, "extra": 1, "mpi": 1, "gpu": 1, "gres": 1,
-    "model": 1,
-}  # fmt: skip
+JOBS = {rule: jobs for feature in FEATURES for rule, jobs in feature.jobs.items()}
 
 
 @pytest.fixture
@@ -44,7 +38,7 @@ def test_what_a_workflow_may_hold(featured: Cluster, tmp_path: Path) -> None:
     groups = ["--groups", "included=loose", "other_greeting=loose", "--group-components"]
     run.run(*groups, "alignment=2", "loose=2", timeout_s=600)
     jobs = run.check_placed(ALLOWED)
-    assert Counter(map(rule_of, jobs)) == FEATURES, dump(run.events)
+    assert Counter(map(rule_of, jobs)) == JOBS, dump(run.events)
     by_rule = {rule_of(job): job for job in jobs}
 
     def asked(rule: str) -> tuple[int, int]:
