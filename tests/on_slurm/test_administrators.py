@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.on_slurm.labmates import fill
 from tests.support.cluster_runs import ClusterRun, dump
-from tests.support.labmates import fill
 from tests.support.slurm_cluster import Cluster, peak_use, wait_for
 from tests.support.slurm_fixtures import AT_NIGHT
 

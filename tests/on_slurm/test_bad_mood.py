@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.on_slurm.labmates import fill, hold_all_gpus
 from tests.support.cluster_runs import ClusterRun, dump
-from tests.support.labmates import fill, hold_all_gpus
 from tests.support.slurm_cluster import Cluster, wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.timeout(600)]

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.on_slurm.labmates import fill, hold_all_gpus, running
 from tests.support.cluster_runs import ClusterRun, dump
-from tests.support.labmates import fill, hold_all_gpus, running
 from tests.support.slurm_cluster import Cluster, wait_for
 from tests.support.slurm_fixtures import AT_NIGHT
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.on_slurm.labmates import running
 from tests.support.cluster_runs import ClusterRun, dump
-from tests.support.labmates import running
 from tests.support.slurm_cluster import Cluster, Settings, peak_use, wait_for
 from tests.support.slurm_fixtures import AT_NIGHT
 
