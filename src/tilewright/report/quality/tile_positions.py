@@ -199,7 +199,7 @@ def _draw_overlaps(axes: Axes, positions: Positions, edges: Edges) -> None:
         residual = np.nan_to_num(np.abs(edges.residual_px[chosen])) if good else 0 * chosen
         axes.add_collection(
             LineCollection(
-                lines[chosen],
+                list(lines[chosen]),
                 colors=BLUE if good else RED,
                 linestyles="-" if good else ":",
                 linewidths=np.clip(1.0 + 3 * residual, 1.0, 7.0) if good else 1.4,
