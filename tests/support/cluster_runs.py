@@ -176,11 +176,17 @@ class ClusterRun:
         list of Job
             Those that completed.
         """
-        wait_for(lambda: all(job.ended for job in self.jobs()), 30, "the accounting")
-        jobs, events = self.jobs(), self.events
-        assert {job.account for job in jobs} <= accounts, dump(events)
+        events = self.events
         back = Counter(event["job"] for event in events if event["event"] == "withdraw")
         placed = Counter(event["job"] for event in events if event["event"] == "place") - back
+
+        def known() -> bool:  # slurmdbd hears of starts and ends later where the machine is busy
+            jobs = self.jobs()
+            return len(jobs) >= placed.total() and all(job.ended for job in jobs)
+
+        wait_for(known, 60, f"the accounting of {placed.total()} jobs")
+        jobs = self.jobs()
+        assert {job.account for job in jobs} <= accounts, dump(events)
         assert placed == Counter(job.comment for job in jobs), dump(events)
         completed = [job for job in jobs if job.state == "COMPLETED"]
         ended = {(e["job"], e["account"], e["slurm_id"]) for e in events if e["event"] == "done"}
