@@ -16,7 +16,7 @@ import pytest
 from tests.support.cluster_runs import ClusterRun, dump, foreign, rule_of
 from tests.support.slurm_cluster import Cluster, Job, wait_for
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 
 ALLOWED = {"maigan", "brusko"}
 SITE = {"allowed": sorted(ALLOWED)}
