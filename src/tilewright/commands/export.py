@@ -15,7 +15,6 @@ from tilewright.io.results.exports import (
     ExportError,
     ImageChannel,
     RegisteredImage,
-    export,
 )
 from tilewright.io.results.ome_zarr import open_image
 from tilewright.io.results.zarr_store import StoreError
@@ -33,7 +32,7 @@ def show_export(configfile: Path, to: str, output: Path, cells: str | None) -> N
         if output.resolve() == results or results in output.resolve().parents:
             raise ExportError(f"-o is {output}, in the results; give another folder")
         images = registered_images(experiment, cells)
-        written = [path for image in images for path in export(image, to, output)]
+        written = [path for image in images for path in CONSUMERS[to](image, output)]
     except (ConfigError, ExportError, StoreError, OSError) as error:
         typer.echo(f"tilewright export: {error}", err=True)
         raise typer.Exit(2) from error

@@ -7,6 +7,7 @@ size and time of change it knows are not opened again.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
@@ -26,8 +27,9 @@ from tilewright.io.conventions.common import (
     ScanOptions,
     select_region,
 )
-from tilewright.io.inputs.raw_headers import SCALED_TYPE, RawHeader, read_headers
+from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.tile_grid import TileGrid, arrange, completeness, leave_out, tile_key
+from tilewright.io.tiff.raw_header import SCALED_TYPE, RawHeader
 
 COLUMNS = (
     *("channel", "row", "col", "tile", "z", "path", "page", "y_px", "x_px"),
@@ -84,10 +86,10 @@ def build_manifest(
     else:
         known = _read_known(manifests.values(), folder)
         headers = read_headers(_pages_needed(planes), known, workers)
-    planes, problems = _expand_pages(planes, headers)
+    planes, paged = _expand_pages(planes, headers)
     scale = acquisition.get("counts_per_unit")
-    shape_px, odd = _common_shape(headers, scale, alike=convention != "stitched")
-    problems = odd + problems
+    shape_px, problems = _common_shape(headers, scale, alike=convention != "stitched")
+    problems += paged
     grid, absent = None, list[str]()
     if shape_px:
         grid = arrange(planes, options, shape_px)
@@ -157,13 +159,9 @@ def _read_known(tables: Iterable[Path], folder: str) -> dict[str, RawHeader]:
     """Return the headers that earlier tables hold; one that cannot be read holds none."""
     known: dict[str, RawHeader] = {}
     for table in tables:
-        if not table.is_file():
-            continue
-        try:
+        # Where it is cut off or edited its files are opened again, and it is written again.
+        with contextlib.suppress(FileNotFoundError, ValueError, csv.Error):
             known.update(_parse_known(table.read_text("utf-8"), folder))
-        except (ValueError, csv.Error):
-            # Cut off or edited: its files are opened again and the table written again.
-            continue
     return known
 
 

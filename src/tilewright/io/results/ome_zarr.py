@@ -15,7 +15,6 @@ import zarr
 from numpy.typing import NDArray
 
 from tilewright.io.results.zarr_store import (
-    ATTRIBUTES_KEY,
     OmeZarrVersion,
     StoreError,
     StoreWriter,
@@ -66,17 +65,12 @@ def open_image(path: str | Path) -> Image:
         There is no OME-Zarr image with axes c, y, x and channel names at ``path``.
     """
     path = Path(path)
-    group, ome = open_store(path)
-    image = ome["multiscales"][0]
-    axes = "".join(axis["name"] for axis in image["axes"])
-    if axes != "cyx" or "omero" not in ome:
-        raise StoreError(f"{path} has axes {axes}; an image has cyx and named channels")
-    levels = tuple(group[dataset["path"]] for dataset in image["datasets"])
-    _, y_um, x_um = image["datasets"][0]["coordinateTransformations"][0]["scale"]
+    ome, levels, (_, y_um, x_um), attributes = open_store(path, "cyx")
+    if "omero" not in ome:
+        raise StoreError(f"{path} has no named channels")
     channels = ome["omero"]["channels"]
     names = tuple(channel["label"] for channel in channels)
     colours = tuple(channel["color"] for channel in channels)
-    attributes: Any = group.attrs.get(ATTRIBUTES_KEY, {})
     return Image(path, levels, names, colours, (y_um, x_um), attributes)
 
 
