@@ -125,7 +125,7 @@ def _depth(planes: list[RawPlane]) -> int:
     if deepest is not None:
         return deepest + 1
     path = planes[0].path
-    return max(1, read_headers({path: 1}, {}, 1)[path].pages)
+    return max(1, read_headers({path: 1})[path].pages)
 
 
 def _samples(raw_dir: Path, regions: list[str]) -> list[tuple[str, Path, str | None]]:

@@ -149,7 +149,7 @@ def _refuse_finished(planes: list[RawPlane]) -> None:
     """
     first = {plane.cycle: plane for plane in reversed(planes)}
     tiles = {(plane.cycle, *plane[5:]) for plane in planes}
-    headers = read_headers({plane.path: 1 for plane in first.values()}, {}, 4)
+    headers = read_headers({plane.path: 1 for plane in first.values()})
     sizes = {(h.height_px, h.width_px) for h in headers.values() if not h.problem}
     if len(tiles) == len(first) > 1 and len(sizes) > 1:
         raise RawDataError(

@@ -209,7 +209,7 @@ def _fraction(overlap: float | None, planes: list[RawPlane]) -> float | None:
 
 
 def _shape(planes: list[RawPlane]) -> tuple[int, int] | None:
-    header = read_headers({planes[0].path: 1}, {}, 1)[planes[0].path]
+    header = read_headers({planes[0].path: 1})[planes[0].path]
     return None if header.problem else (header.height_px, header.width_px)
 
 
@@ -225,7 +225,7 @@ def _images(planes: list[RawPlane]) -> NDArray[np.float32] | None:
         page = middle.page
         try:
             if page is None:
-                page = read_headers({middle.path: 1}, {}, 1)[middle.path].pages // 2
+                page = read_headers({middle.path: 1})[middle.path].pages // 2
             image = read_plane(middle.path, page)
         except DAMAGED:
             return None

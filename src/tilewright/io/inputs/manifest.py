@@ -47,7 +47,6 @@ def build_manifest(
     channels: Mapping[int, Sequence[str]],
     manifests: Mapping[int, Path],
     *,
-    workers: int = 16,
     look: Callable[[Mapping[int, str]], list[str]] | None = None,
     look_for: str = "",
 ) -> None:
@@ -65,8 +64,6 @@ def build_manifest(
         passed over.
     manifests : mapping of int to Path
         The table to write for each cycle; its folder is made if need be.
-    workers : int
-        Threads that look at files.
     look : callable, optional
         Called with the text of every cycle's table; returns what is wrong with the pixels. It is
         not called again for the same tables and the same ``look_for``.
@@ -85,7 +82,7 @@ def build_manifest(
         headers = stitched.read_headers_of([plane.path for plane in planes])
     else:
         known = _read_known(manifests.values(), folder)
-        headers = read_headers(_pages_needed(planes), known, workers)
+        headers = read_headers(_pages_needed(planes), known)
     planes, paged = _expand_pages(planes, headers)
     scale = acquisition.get("counts_per_unit")
     shape_px, problems = _common_shape(headers, scale, alike=convention != "stitched")

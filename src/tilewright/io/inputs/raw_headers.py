@@ -11,9 +11,12 @@ from tilewright.io.conventions.common import RawDataError
 from tilewright.io.tiff.page_headers import BrokenTiffError, read_page_headers
 from tilewright.io.tiff.raw_header import PIXEL_TYPES, SCALED_TYPE, RawHeader, pixel_problem
 
+#: File systems of clusters answer one question slowly, but many at once.
+_WORKERS = 16
+
 
 def read_headers(
-    pages_needed: Mapping[str, int], known: Mapping[str, RawHeader], workers: int
+    pages_needed: Mapping[str, int], known: Mapping[str, RawHeader] | None = None
 ) -> dict[str, RawHeader]:
     """Return the header of every file, opening only those that changed.
 
@@ -21,19 +24,17 @@ def read_headers(
     ----------
     pages_needed : mapping of path to int
         How many pages each file must have at least.
-    known : mapping of path to RawHeader
+    known : mapping of path to RawHeader, optional
         Headers read earlier; they stand as long as size and time of change do.
-    workers : int
-        Threads; file systems of clusters answer one question slowly, but many at once.
     """
     paths = list(pages_needed)
     # A future per file would cost more than the stat it makes.
     chunks = [paths[start : start + 256] for start in range(0, len(paths), 256)]
 
     def check(chunk: Iterable[str]) -> list[RawHeader]:
-        return [_check(path, pages_needed[path], known.get(path)) for path in chunk]
+        return [_check(path, pages_needed[path], (known or {}).get(path)) for path in chunk]
 
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(_WORKERS) as pool:
         headers = [header for part in pool.map(check, chunks) for header in part]
     return dict(zip(paths, headers, strict=True))
 

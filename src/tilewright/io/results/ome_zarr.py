@@ -44,8 +44,6 @@ class Image:
         Name and display colour (RRGGBB) of each channel.
     pixel_um : tuple of float
         (y, x) size of a full-resolution pixel in µm.
-    attributes : dict
-        tilewright's own numbers.
     """
 
     path: Path
@@ -53,7 +51,6 @@ class Image:
     channel_names: tuple[str, ...]
     colours: tuple[str, ...]
     pixel_um: tuple[float, float]
-    attributes: dict[str, Any]
 
 
 def open_image(path: str | Path) -> Image:
@@ -65,13 +62,13 @@ def open_image(path: str | Path) -> Image:
         There is no OME-Zarr image with axes c, y, x and channel names at ``path``.
     """
     path = Path(path)
-    ome, levels, (_, y_um, x_um), attributes = open_store(path, "cyx")
+    ome, levels, (_, y_um, x_um), _ = open_store(path, "cyx")
     if "omero" not in ome:
         raise StoreError(f"{path} has no named channels")
     channels = ome["omero"]["channels"]
     names = tuple(channel["label"] for channel in channels)
     colours = tuple(channel["color"] for channel in channels)
-    return Image(path, levels, names, colours, (y_um, x_um), attributes)
+    return Image(path, levels, names, colours, (y_um, x_um))
 
 
 @contextlib.contextmanager
@@ -86,7 +83,6 @@ def create_image(
     name: str,
     ome_zarr_version: OmeZarrVersion = "0.4",
     workers: int = 1,
-    attributes: dict[str, Any] | None = None,
 ) -> Iterator[StoreWriter]:
     """Write a multi-channel image; its pyramid is made when the block succeeds.
 
@@ -112,8 +108,6 @@ def create_image(
         Version of OME-NGFF.
     workers : int
         Threads that make the pyramid.
-    attributes : dict, optional
-        First content of the writer's ``attributes``.
 
     Yields
     ------
@@ -124,7 +118,6 @@ def create_image(
     with create_store(path, ome_zarr_version) as group:
         whole = (len(channel_names), *shape)
         writer = create_level(group, 0, "cyx", whole, np.dtype(dtype), chunk_px)
-        writer.attributes |= attributes or {}
         yield writer
         levels = _build_pyramid(group, writer, workers)
         scales = [(1.0, pixel_um[0] * 2**k, pixel_um[1] * 2**k) for k in range(len(levels))]
