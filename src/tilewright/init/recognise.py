@@ -108,12 +108,9 @@ def _self_describing(folder: str, images: list[str]) -> str | None:
     """Return the convention that indices, containers or names leave no doubt of."""
     if any(parse_name(path) for path in images):
         return "macsima"
-    if find_datasets(folder):
-        return "ndtiff"
-    if find_indices(folder):
-        return "phenix"
-    if find_measurements(folder):
-        return "cv8000"
+    finders = {"ndtiff": find_datasets, "phenix": find_indices, "cv8000": find_measurements}
+    if indexed := next((name for name, find in finders.items() if find(folder)), None):
+        return indexed
     for _, place in cycle_folders(folder):
         if list_folder(place, COMPANION)[1]:
             return "ome_tiff"

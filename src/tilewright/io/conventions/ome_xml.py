@@ -11,23 +11,15 @@ from itertools import permutations, product
 from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.io.conventions.common import RawDataError, finite
+from tilewright.io.tiff.metadata import MICROMETRES
 
 if TYPE_CHECKING:
     from xml.etree import ElementTree
 
 #: µm per unit. "reference frame" is the schema's default and µm by custom.
 _UM = {
-    "µm": 1.0,
-    "μm": 1.0,
-    "um": 1.0,
-    "micron": 1.0,
-    "microns": 1.0,
-    "reference frame": 1.0,
-    "nm": 1e-3,
-    "mm": 1e3,
-    "cm": 1e4,
-    "m": 1e6,
-    "pixel": 1.0,
+    **dict.fromkeys((*MICROMETRES, "reference frame", "pixel"), 1.0),
+    **{"nm": 1e-3, "mm": 1e3, "cm": 1e4, "m": 1e6},
 }
 _ORDERS = {f"XY{''.join(axes)}" for axes in permutations("ZCT")}
 #: No image has more planes: 100 channels of 10,000 z-planes.

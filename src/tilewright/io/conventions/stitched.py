@@ -88,11 +88,6 @@ def read_images(raw_dir: str) -> list[LocatedImage]:
     return [located[cycle] for cycle in sorted(located)]
 
 
-def read_headers_of(paths: list[str]) -> dict[str, RawHeader]:
-    """Return the header of every file; of its full resolution, whatever else it holds."""
-    return {path: read_image(path).header for path in dict.fromkeys(paths)}
-
-
 def lossy_sentences(located: list[LocatedImage]) -> list[str]:
     """Return a sentence for images whose pixels are compressed with loss."""
     names = [Path(path).name for _, path, _ in located if read_image(path).lossy]

@@ -79,7 +79,7 @@ def build_manifest(
     convention, options = acquisition["convention"], scan_options(acquisition)
     planes = _find(raw_dir, convention, options, channels)
     if convention == "stitched":
-        headers = stitched.read_headers_of([plane.path for plane in planes])
+        headers = {plane.path: stitched.read_image(plane.path).header for plane in planes}
     else:
         known = _read_known(manifests.values(), folder)
         headers = read_headers(_pages_needed(planes), known)

@@ -112,9 +112,7 @@ def _to_mcmicro(image: RegisteredImage, folder: Path) -> list[Path]:
     link = home / "registration" / f"{image.sample}.ome.tif"
     params = {"workflow": {"start-at": "segmentation", "stop-at": "quantification", "tma": False}}
     return [
-        _table(home / "markers.csv", rows),
-        _link(link, image.tiff),
-        _offsets(link, len(image.channels)),
+        *_image_and_table(image, link, home / "markers.csv", rows),
         _text(home / "qc" / "params.yml", yaml.safe_dump(params)),
     ]
 
@@ -136,11 +134,7 @@ def _to_hubmap(image: RegisteredImage, folder: Path) -> list[Path]:
     ]
     home = folder / image.sample / "lab_processed" / "images"
     link = home / f"{image.sample}.ome.tiff"
-    return [
-        _link(link, image.tiff),
-        _offsets(link, len(image.channels)),
-        _table(home / f"{image.sample}.ome-tiff.channels.csv", rows),
-    ]
+    return _image_and_table(image, link, home / f"{image.sample}.ome-tiff.channels.csv", rows)
 
 
 def _to_htan(image: RegisteredImage, folder: Path) -> list[Path]:
@@ -156,9 +150,8 @@ def _to_htan(image: RegisteredImage, folder: Path) -> list[Path]:
         for i, channel in enumerate(image.channels)
     ]
     home = folder / image.sample
-    link = home / f"{image.sample}.ome.tif"
-    table = _table(home / f"{image.sample}_channel_metadata.csv", rows, _HTAN_COLUMNS)
-    return [_link(link, image.tiff), _offsets(link, len(image.channels)), table]
+    link, table = home / f"{image.sample}.ome.tif", home / f"{image.sample}_channel_metadata.csv"
+    return _image_and_table(image, link, table, rows, _HTAN_COLUMNS)
 
 
 def _to_spatialdata(image: RegisteredImage, folder: Path) -> list[Path]:
@@ -238,10 +231,16 @@ def _text(path: Path, text: str) -> Path:
     return path
 
 
-def _table(
-    path: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None
-) -> Path:
-    return _text(path, csv_text(columns or list(rows[0]), rows))
+def _image_and_table(
+    image: RegisteredImage,
+    link: Path,
+    table: Path,
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str] | None = None,
+) -> list[Path]:
+    """Write a link to the TIFF, the offsets in it, and the table of its channels."""
+    offsets = _offsets(_link(link, image.tiff), len(image.channels))
+    return [link, offsets, _text(table, csv_text(columns or list(rows[0]), rows))]
 
 
 def _link(path: Path, target: Path) -> Path:

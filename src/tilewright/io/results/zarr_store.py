@@ -115,7 +115,10 @@ def open_store(path: Path, axes: str) -> Stored:
     found = "".join(axis["name"] for axis in image["axes"])
     if found != axes:
         raise StoreError(f"{path} has axes {found}, where {axes} are read")
-    levels = tuple(group[dataset["path"]] for dataset in image["datasets"])
+    try:
+        levels = tuple(group[dataset["path"]] for dataset in image["datasets"])
+    except KeyError as error:
+        raise StoreError(f"{path} lacks a part ({error}); make the image again") from error
     scale_um = image["datasets"][0]["coordinateTransformations"][0]["scale"]
     return Stored(ome, levels, scale_um, attributes.get(ATTRIBUTES_KEY, {}))
 
