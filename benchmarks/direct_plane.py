@@ -31,8 +31,9 @@ from benchmarks.edf_scenes import DESIGNS, Scene
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.deconvolve.blur import Blur
 from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
-from tilewright.kernels.deconvolve.richardson_lucy import BEYOND_UM, RichardsonLucy, scene_margin
+from tilewright.kernels.deconvolve.richardson_lucy import RichardsonLucy, scene_margin
 from tilewright.kernels.edf.direct_filters import (
+    BEYOND_UM,
     FINE,
     Channel,
     Filters,

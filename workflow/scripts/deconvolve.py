@@ -9,7 +9,6 @@ with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wi
     deconvolve(
         snakemake.input.mosaic,
         snakemake.output.mosaic,
-        focus_output=snakemake.output.focus,
         backend=backend,
         optics=snakemake.params.optics,
         ome_zarr_version=snakemake.params.output["ome_zarr_version"],

@@ -12,6 +12,5 @@ with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wi
         method=snakemake.params.method,
         optics=snakemake.params.optics,
         psf_file=snakemake.input.get("psf_file"),
-        focus=snakemake.input.get("focus") or None,
         ome_zarr_version=snakemake.params.output["ome_zarr_version"],
     )

@@ -11,8 +11,8 @@ import pytest
 import tifffile
 from numpy.typing import NDArray
 
+from tests.stages.edf.edf_runs import DECONVOLVED, OPTICS, run, store
 from tests.support.direct_scene import PEDESTAL, PLANES, SIZE, fine_psf, scene, speck_light
-from tests.support.edf_runs import DECONVOLVED, OPTICS, run, store
 from tests.support.wavy_stack import psnr
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.kernels.backend import Backend
@@ -235,7 +235,7 @@ def test_impossible_wishes_are_refused_and_nothing_is_left(cpu: Backend, tmp_pat
     source = store(tmp_path / "in.zarr", stack, 96)
     with pytest.raises(PsfError, match="numerical_aperture"):
         run(cpu, tmp_path, source, **DIRECT, optics=None)
-    with pytest.raises(EdfError, match="give one of corrected_focus, direct"):
+    with pytest.raises(EdfError, match="give one of direct, psf_mean"):
         run(cpu, tmp_path, source, method="wiener")
     light = store(tmp_path / "light.zarr", stack.astype(np.float32), 96, DECONVOLVED)
     with pytest.raises(EdfError, match="needs the stitched stack"):

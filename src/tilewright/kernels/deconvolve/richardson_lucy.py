@@ -19,10 +19,6 @@ MARGIN_PX = 12
 #: 5 cost 0.9 dB, 16 gain nothing. NA 1.4, 32 planes of 0.25 µm: 20 planes; 16 cost 0.5 dB,
 #: 31 gain nothing.
 MARGIN_UM = 12.0
-#: Light this far beyond the first and last plane counts as the tissue's: where tissue leaves the
-#: stack a sum over the view alone is 10 dB below the raw stack, with 3 µm more 1 dB. What lies
-#: farther off is haze as often as tissue.
-BEYOND_UM = 3.0
 #: Voxels that send less than this share of their light into the view are not estimated.
 _SEEN = 0.01
 #: Without a held-out image the divergence is a report, not a decision: every fourth row will do
@@ -212,14 +208,6 @@ class RichardsonLucy:
         light = self._x[z : z + above, :y, :x].sum(axis=0)
         light += self._x[z + margin - below :, :y, :x].sum(axis=0)
         return light
-
-    def explained(self) -> Array:
-        """Return H x, the counts of the view (z, y, x) above the background that the model expects.
-
-        It takes the place of the last step: iterating cannot go on without a :meth:`load`.
-        """
-        z, y, x = self.blur.view
-        return self.blur.forward(self._x, out=self._y[:z, :y, :x])
 
 
 def _divergence(xp: Any, counts: Array, model: Array, ratio: Array) -> float:

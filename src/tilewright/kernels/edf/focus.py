@@ -29,18 +29,6 @@ SOFT_NOISE = 2.0
 CLEAR = 3.0
 #: Exponent of the weights; 2 costs 0.4 dB on bright stacks.
 POWER = 4
-#: Error of a deconvolution's correction, as a share of the image's contrast. The best share of the
-#: correction was 0.4 (NA 0.4) to 0.9 (thick tissue) on 16 sets, which 0.1 gives within 0.15;
-#: taking all of it costs 0.4 dB on wavy tissue and 4 dB at NA 0.4.
-MODEL_ERROR = 0.1
-#: Bands in which unexplained detail is told from noise, and their windows in sigmas.
-SHRINK_SIGMAS_PX = (0.7, 1.4, 2.8, 5.6)
-SHRINK_REACH = 4.0
-#: At the border of a mosaic the correction fades over this many px; without it steep tissue loses
-#: 0.9 dB. Where an end plane is sharpest within this sigma the correction is left out: 1.3 dB
-#: where tissue leaves the stack.
-BORDER_PX = 8.0
-ENDS_SIGMA_PX = 6.0
 #: Pixels around a chunk that reach into it: 4 sigma of the wide Gaussian and of the smoothing.
 HALO_PX = 24
 
@@ -96,118 +84,6 @@ def soft_focus(
         for z, weight in zip(planes, weights, strict=True)
     )
     return Projection(image, height, winner)
-
-
-class Explained(NamedTuple):
-    """The soft-focus projection of a raw stack, and of what a deconvolution says about it.
-
-    All (y, x) float32 on the backend. ``raw`` is the projection of the stack with the noise of
-    what the model does not explain taken out, ``model`` the projection of the blurred model
-    with the same weights, both in raw counts over the pedestal; ``ends`` the share of pixels
-    around that are sharpest in the first or last plane, 0 in stacks of less than five.
-    """
-
-    raw: Array
-    model: Array
-    ends: Array
-
-
-def explain(
-    backend: Backend, stack: Any, model: Any, noise: NoiseModel, pedestal_counts: float, kept: Bools
-) -> Explained:
-    """Project a raw stack and its model alike.
-
-    The stack's projection is the model's and a remainder: detail that the deconvolution has not
-    reached, and noise. The remainder is shrunk as Wiener does, band by band and place by place.
-
-    Parameters
-    ----------
-    backend, stack, noise, pedestal_counts, kept
-        See :func:`soft_focus`.
-    model : array, shape (z, y, x)
-        Blurred light of the deconvolved stack, in counts over the pedestal.
-
-    Raises
-    ------
-    ValueError
-        No plane is kept.
-    """
-    xp = backend.xp
-    planes = _kept_planes(kept)
-    weights, _, winner = _soft_weights(backend, stack, noise, pedestal_counts, planes)
-    explained, remainder, variance = (xp.zeros(stack.shape[1:], xp.float32) for _ in range(3))
-    for z, weight in zip(planes, weights, strict=True):
-        light = backend.asarray(model[z])
-        explained += weight * light
-        remainder += weight * (backend.asarray(stack[z]) - pedestal_counts - light)
-        variance += weight * weight * noise.variance(xp.maximum(light, 0))
-    ends = xp.zeros_like(variance)
-    if len(planes) >= 5:
-        at_end = (winner == planes[0]) | (winner == planes[-1])
-        ends = backend.ndimage.gaussian_filter(
-            at_end.astype(xp.float32), ENDS_SIGMA_PX, mode="reflect"
-        )
-    return Explained(explained + _denoised(backend, remainder, variance), explained, ends)
-
-
-def correction(
-    backend: Backend, explained: Explained, mean: Array, from_border_px: NDArray[np.float32]
-) -> Array:
-    """Return what deconvolution says is wrong with a projection of raw planes, where it can tell.
-
-    ``mean`` (y, x) is the projection of the deconvolved stack as the in-focus plane would show
-    it (:func:`psf_mean`); ``mean - model`` is light out of focus and lost detail. Where tissue
-    is sharpest in an end plane it may lie beyond, and the model guesses; so it does at the
-    border of the mosaic, whose light comes from outside: there the correction is that of the
-    pixels further in. ``from_border_px`` (y, x): distance to that border.
-    """
-    xp, gaussian = backend.xp, backend.ndimage.gaussian_filter
-    told = mean - explained.model
-    inside = xp.clip((backend.asarray(from_border_px) + 0.5) / BORDER_PX, 0, 1)
-    blurred, share = (gaussian(v, BORDER_PX, mode="reflect") for v in (inside * told, inside))
-    told = inside * told + (1 - inside) * blurred / xp.maximum(share, 1e-3)
-    told *= 1 - explained.ends
-    return told
-
-
-def in_focus(
-    backend: Backend, stack: Any, raw: Any, told: Any, trust: float, floor_energy: float
-) -> Projection:
-    """Return the plane ``raw`` plus the trusted part of a deconvolution's correction to it.
-
-    Parameters
-    ----------
-    backend : Backend
-        Array namespace.
-    stack : array, shape (z, y, x)
-        Deconvolved light, pedestal 0; says ``height`` and ``winner``.
-    raw, told : array, shape (y, x)
-        From :func:`explain` and :func:`correction`.
-    trust : float
-        From :func:`trust_in`.
-    floor_energy : float
-        Focus energy taken as nothing.
-    """
-    floor = partial(backend.xp.full_like, fill_value=floor_energy)
-    _, height, winner = _weights(backend, stack, list(range(len(stack))), floor, 1.0)
-    image = backend.asarray(raw) + trust * backend.asarray(told)
-    return Projection(image, height, winner)
-
-
-def trust_in(model: NDArray[Any], told: NDArray[Any]) -> float:
-    """Return the share of the correction ``told`` to take, 0 to 1 in steps of 0.01.
-
-    Wiener's share: variance of the correction over that and the variance of its error, which
-    is taken as :data:`MODEL_ERROR` of the corrected image's contrast. What is the same as
-    ``model`` up to scale and offset is no correction.
-    """
-    a, b = (image.ravel().astype(np.float64) for image in (model, model + told))
-    spread, contrast = float(np.var(a)), float(np.var(b))
-    if spread <= 0 or contrast <= 0:
-        return 0.0
-    together = float(np.mean((a - a.mean()) * (b - b.mean())))
-    wrong = max(contrast - together**2 / spread, 0.0)
-    return round(wrong / (wrong + MODEL_ERROR**2 * contrast), 2)
 
 
 def psf_mean(
@@ -303,24 +179,6 @@ def _soft_weights(
         return gain * backend.xp.maximum(noise.variance(signal), 1e-3)
 
     return _weights(backend, stack, planes, floor, SOFT_NOISE)
-
-
-def _denoised(backend: Backend, image: Array, variance: Array) -> Array:
-    """Shrink the bands of an image (y, x) of known noise variance by their local noise share."""
-    xp, gaussian = backend.xp, backend.ndimage.gaussian_filter
-    out, before, sigma_before = xp.zeros_like(image), image, 0.0
-    for sigma in SHRINK_SIGMAS_PX:
-        low = gaussian(before, float(np.sqrt(sigma**2 - sigma_before**2)), mode="reflect")
-        band = before - low
-        reach = SHRINK_REACH * sigma
-        power, noise = (
-            gaussian(v, reach, mode="reflect", truncate=2.0) for v in (band * band, variance)
-        )
-        noise *= noise_share(sigma_before, sigma)
-        band *= xp.maximum(1 - noise / xp.maximum(power, 1e-12), 0)
-        out += band
-        before, sigma_before = low, sigma
-    return out + before
 
 
 def _weights(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,9 @@ from tqdm import tqdm
 
 from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
-from tilewright.kernels.backend import Array, Backend
-from tilewright.kernels.deconvolve.blur import Blur, crop_psf
+from tilewright.kernels.backend import Backend
+from tilewright.kernels.deconvolve.blur import Blur
 from tilewright.kernels.deconvolve.richardson_lucy import (
-    BEYOND_UM,
     Method,
     RichardsonLucy,
     scene_margin,
@@ -38,7 +36,6 @@ from tilewright.kernels.deconvolve.thinning import (
     measure_camera,
 )
 from tilewright.kernels.device_memory import Smallest, memory_noted, shrinking
-from tilewright.kernels.edf.focus import blur, correction, explain
 from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf
 from tilewright.stages.edf.stack_survey import StackSurvey, survey_stack, unseen
 from tilewright.stages.tile_windows import Window, smaller_tile, tile_windows
@@ -70,7 +67,6 @@ def deconvolve(
     iterations: int | None,
     tile_px: int,
     halo_px: int,
-    focus_output: str | Path | None = None,
     ome_zarr_version: OmeZarrVersion = "0.4",
 ) -> None:
     """Deconvolve a stitched mosaic into a mosaic of float32 counts above its pedestal.
@@ -82,10 +78,6 @@ def deconvolve(
     Patches at exactly the pedestal in all planes were not imaged: they do not count as dark,
     and are 0 in the output. Damaged planes are found first and have no part in the likelihood;
     the output shows there what the planes around them tell.
-
-    ``focus_output`` holds three planes for the projection, float32 counts over the pedestal: the
-    soft-focus projection of the raw stack, that of the model, and the correction that the
-    deconvolution makes to it (:func:`tilewright.kernels.edf.focus.correction`).
 
     The output's attributes are ``pedestal_counts`` 0, ``method``, ``iterations``,
     ``criterion``, ``held_out_divergence`` (per iteration tried, photons per voxel),
@@ -118,8 +110,6 @@ def deconvolve(
     tile_px, halo_px : int
         Largest side of a tile; margin that is computed and thrown away around it (32 px leave
         0.3 % in a band along the seams, 64 px 0.05 %).
-    focus_output : Path, optional
-        Mosaic of the planes for the projection.
     ome_zarr_version : {"0.4", "0.5"}
         Version of OME-NGFF.
 
@@ -147,14 +137,18 @@ def deconvolve(
         view = (mosaic.shape[0], *windows[0].shape)
         margin = scene_margin(mosaic.shape[0], mosaic.voxel_um[0], _MARGIN_PX)
         solver = RichardsonLucy(Blur(backend, psf, view, margin), method)
-        run = _Run(mosaic, solver, camera, stopping.iterations, survey, psf)
-        with ExitStack() as stack:
-            whole = _like(mosaic, output, mosaic.shape[0], ome_zarr_version)
-            writer, focus = stack.enter_context(whole), None
-            if focus_output is not None:
-                small = _like(mosaic, focus_output, 3, ome_zarr_version)
-                focus = stack.enter_context(small)
-            run.stream(windows, writer, focus)
+        run = _Run(mosaic, solver, camera, stopping.iterations, survey)
+        with create_mosaic(
+            output,
+            mosaic.shape,
+            np.float32,
+            mosaic.chunk_px,
+            mosaic.voxel_um,
+            Path(output).stem,
+            ome_zarr_version=ome_zarr_version,
+            attributes={"pedestal_counts": 0},
+        ) as writer:
+            run.stream(windows, writer)
             writer.attributes.update(
                 **run.report(),
                 **_report(mosaic, camera, stopping),
@@ -170,22 +164,6 @@ def deconvolve(
         return smaller_tile(mosaic.shape[1:], side_px, halo_px)
 
     shrinking(backend, write, tile_px, smaller, _SMALLEST)
-
-
-def _like(
-    mosaic: Mosaic, path: str | Path, planes: int, ome_zarr_version: OmeZarrVersion
-) -> AbstractContextManager[StoreWriter]:
-    """Create a mosaic of light, as large as another, with so many planes."""
-    return create_mosaic(
-        path,
-        (planes, *mosaic.shape[1:]),
-        np.float32,
-        mosaic.chunk_px,
-        mosaic.voxel_um,
-        Path(path).stem,
-        ome_zarr_version=ome_zarr_version,
-        attributes={"pedestal_counts": 0},
-    )
 
 
 class StackError(ValueError):
@@ -254,18 +232,15 @@ class _Run:
     camera: CountModel
     iterations: int
     survey: StackSurvey
-    psf: NDArray[np.float32]
 
     def __post_init__(self) -> None:
-        psf = crop_psf(self.psf, self.mosaic.shape)
-        self.kernel = psf[psf.shape[0] // 2]
         self.pedestal = float(self.mosaic.attributes["pedestal_counts"])
         self.light_in = np.zeros(self.mosaic.shape[0])
         self.light_out = np.zeros(self.mosaic.shape[0])
         self.divergence = np.zeros(self.iterations)
         self.voxels = 0
 
-    def stream(self, windows: list[Window], writer: StoreWriter, focus: StoreWriter | None) -> None:
+    def stream(self, windows: list[Window], writer: StoreWriter) -> None:
         """Deconvolve the tiles in order; reading and writing go on meanwhile."""
         with ThreadPoolExecutor(2) as pool:
             reading = pool.submit(self._read, windows[0])
@@ -276,12 +251,10 @@ class _Run:
                 counts = reading.result()
                 if next_window is not None:
                     reading = pool.submit(self._read, next_window)
-                light, planes = self._solve(window, counts, focus is not None)
+                light = self._solve(window, counts)
                 if writing is not None:
                     writing.result()
                 writing = pool.submit(writer.write, 0, window.y.start, window.x.start, light)
-                if focus is not None:
-                    focus.write(0, window.y.start, window.x.start, planes)
             if writing is not None:
                 writing.result()
 
@@ -289,10 +262,8 @@ class _Run:
         counts = self.mosaic.read(slice(None), window.window_y, window.window_x)
         return counts.astype(np.float32)
 
-    def _solve(
-        self, window: Window, counts: NDArray[np.float32], focus: bool
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the light (z, y, x) of a tile, and its planes for the projection (3, y, x)."""
+    def _solve(self, window: Window, counts: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the light (z, y, x) of a tile."""
         inner = (slice(None), *window.inner)
         counts[~self.survey.kept] = self.pedestal
         light_in = counts[inner].sum(axis=(1, 2), dtype=np.float64)
@@ -300,7 +271,7 @@ class _Run:
         seen = ~unseen(counts, self.pedestal)
         if not seen.any():
             # All weights would be 0, and so would the estimate.
-            return np.zeros_like(counts[inner]), np.zeros_like(counts[:1].repeat(3, 0)[inner])
+            return np.zeros_like(counts[inner])
         backend = self.solver.blur.backend
         counts -= np.float32(self.camera.zero_counts)
         np.maximum(counts, 0, out=counts)
@@ -313,36 +284,7 @@ class _Run:
         self.divergence += np.array(curve) * light.size
         self.voxels += light.size
         self.light_out += light.sum(axis=(1, 2), dtype=np.float64)
-        planes = np.zeros((3, *light.shape[1:]), np.float32)
-        if focus:
-            for plane, values in zip(planes, self._focus(window, image), strict=True):
-                plane[...] = backend.to_numpy(values[window.inner]) * seen[window.inner]
-        return light, planes
-
-    def _focus(self, window: Window, image: Array) -> tuple[Array, Array, Array]:
-        """Return the planes for the projection over the whole window; ends the iteration."""
-        solver, backend = self.solver, self.solver.blur.backend
-        share = float(self.kernel.sum(dtype=np.float64))
-        light = solver.light_beyond(max(1, round(BEYOND_UM / self.mosaic.voxel_um[0])))
-        light += solver.estimate.sum(axis=0)
-        mean = share * blur(backend, light, self.kernel)
-        zero = self.pedestal - self.camera.zero_counts
-        explained = explain(
-            backend, image, solver.explained(), self.survey.noise, zero, self.survey.kept
-        )
-        told = correction(backend, explained, mean, self._from_border_px(window))
-        return explained.raw, explained.model, told
-
-    def _from_border_px(self, window: Window) -> NDArray[np.float32]:
-        """Return the distance of the window's pixels (y, x) to the border of the mosaic."""
-        y, x = (
-            np.minimum(at := np.arange(part.start, part.stop), size - 1 - at)
-            for part, size in zip(
-                (window.window_y, window.window_x), self.mosaic.shape[1:], strict=True
-            )
-        )
-        distance: NDArray[np.float32] = np.minimum(y[:, None], x).astype(np.float32)
-        return distance
+        return light
 
     def report(self) -> dict[str, Any]:
         """Return the sums as ratios; a ratio to no light at all is 0."""

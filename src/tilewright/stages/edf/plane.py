@@ -28,10 +28,8 @@ from tilewright.kernels.edf.focus import (
     HALO_PX,
     Projection,
     focus_energy,
-    in_focus,
     psf_mean,
     soft_focus,
-    trust_in,
 )
 from tilewright.kernels.noise import NoiseModel
 from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf, wide_profiles
@@ -48,7 +46,7 @@ from tilewright.stages.tile_windows import Window, halves, with_halo, within
 
 _SMALLEST = Smallest("edf_plane", "all planes of its smallest part of a chunk")
 _SAMPLES = Smallest("edf_plane", "the middle of a chunk, by which it judges the planes")
-Method = Literal["corrected_focus", "direct", "psf_mean", "soft_focus"]
+Method = Literal["direct", "psf_mean", "soft_focus"]
 
 
 @memory_noted(_SAMPLES)
@@ -61,7 +59,6 @@ def edf_plane(
     method: Method,
     optics: Mapping[str, float | None] | None = None,
     psf_file: str | Path | None = None,
-    focus: str | Path | None = None,
     ome_zarr_version: OmeZarrVersion = "0.4",
 ) -> None:
     """Project a mosaic z-stack to one in-focus plane.
@@ -94,17 +91,14 @@ def edf_plane(
         Height map (TIFF).
     backend : Backend
         Where to compute; its ``workers`` threads project chunks.
-    method : {"corrected_focus", "direct", "psf_mean", "soft_focus"}
-        ``corrected_focus``, the correction to ``soft_focus`` that is in ``focus``, and
-        ``psf_mean`` need a source that was deconvolved (its attributes have ``iterations``).
+    method : {"direct", "psf_mean", "soft_focus"}
+        ``psf_mean`` needs a source that was deconvolved (its attributes have ``iterations``).
         ``direct`` needs the stitched source; where one plane of several is usable it is
         ``soft_focus``, which is that plane.
     optics : mapping, optional
     psf_file : Path, optional
         The PSF of the deconvolution, see ``stages.deconvolve.mosaic_psf``; only
         ``psf_mean`` and ``direct`` read it.
-    focus : Path, optional
-        What the deconvolution made for the projection (its ``focus_output``).
     ome_zarr_version : {"0.4", "0.5"}
         Version of OME-NGFF.
 
@@ -119,8 +113,7 @@ def edf_plane(
     """
     mosaic = open_mosaic(source)
     inner = replace(backend, workers=1)
-    planes = None if focus is None else open_mosaic(focus)
-    job = plan_projection(inner, mosaic, method, optics, psf_file, planes)
+    job = plan_projection(inner, mosaic, method, optics, psf_file)
     with (
         whole_or_nothing(Path(height_output)) as height_partial,
         create_mosaic(
@@ -188,7 +181,7 @@ def _project_part(backend: Backend, job: ProjectionPlan, part: _Stack) -> _Proje
     counts = np.rint(backend.to_numpy(found.image[inside]))
     pixels = np.clip(counts, 0, 65535).astype(np.uint16)
     # The last entry counts pixels where no plane stands out.
-    kinds = job.planes + 1
+    kinds = len(stack) + 1
     votes = np.bincount(backend.to_numpy(found.winner[inside]).ravel() % kinds, minlength=kinds)
     # The grid of heights starts at pixel 0 of the mosaic, not of the chunk.
     step = HEIGHT_STEP_PX
@@ -211,7 +204,7 @@ def _stream(
         parts = in_parts(
             inner,
             lambda part: _project_part(inner, job, part),
-            _Stack(cell, job.read(cell.window_y, cell.window_x)),
+            _Stack(cell, mosaic.read(slice(None), cell.window_y, cell.window_x)),
             lambda part: _halves(part, job.halo_px, mosaic.shape[1:]),
             _SMALLEST,
         )
@@ -241,15 +234,12 @@ class EdfError(ValueError):
 class ProjectionPlan:
     """How the stacks of all chunks are projected, and what the output records of it.
 
-    ``planes`` of what ``read`` returns for a place (y, x) are the stack; :meth:`project` takes
-    it all. Where there is a ``direct`` plan it does all this instead.
+    Where there is a ``direct`` plan it does all this instead.
     """
 
     project: Callable[[Backend, NDArray[Any]], Projection]
     halo_px: int
     record: dict[str, Any]
-    planes: int
-    read: Callable[[slice, slice], NDArray[Any]]
     direct: DirectPlan | None = None
 
 
@@ -259,7 +249,6 @@ def plan_projection(
     method: Method,
     optics: Mapping[str, float | None] | None,
     psf_file: str | Path | None,
-    focus: Mosaic | None = None,
 ) -> ProjectionPlan:
     """Decide once per mosaic how every chunk is projected; parameters as ``edf.edf_plane``.
 
@@ -276,18 +265,12 @@ def plan_projection(
         for key in ("excluded_planes", "flagged_planes", "focus_ends")
     }
     pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
-    job = ProjectionPlan(
-        _single(pedestal),
-        0,
-        {"method": "none", "scale": 1.0, **told},
-        mosaic.shape[0],
-        lambda y, x: mosaic.read(slice(None), y, x),
-    )
+    job = ProjectionPlan(_single(pedestal), 0, {"method": "none", "scale": 1.0, **told})
     if mosaic.shape[0] == 1:
         return job
-    if method in ("corrected_focus", "psf_mean") and not deconvolved:
+    if method == "psf_mean" and not deconvolved:
         raise EdfError(
-            f"edf: method {method} needs a deconvolved stack, but {mosaic.path} has not been "
+            f"edf: method psf_mean needs a deconvolved stack, but {mosaic.path} has not been "
             "deconvolved; give direct or soft_focus"
         )
     if method == "direct" and deconvolved:
@@ -310,10 +293,6 @@ def plan_projection(
     elif method == "soft_focus" or survey is not None:
         noise = survey.noise if survey else measure_noise(backend, mosaic, kept, pedestal)
         job = _soft_focus_job(job, noise, kept, pedestal)
-    elif method == "corrected_focus":
-        if focus is None:
-            raise EdfError("edf: method corrected_focus needs the focus that deconvolving gives")
-        job = _in_focus_job(job, backend, mosaic, focus)
     else:
         job = _psf_mean_job(job, backend, mosaic, pedestal, optics, psf_file)
     return replace(job, record={**job.record, **told})
@@ -327,30 +306,6 @@ def _single(pedestal: float) -> Callable[[Backend, NDArray[Any]], Projection]:
         return Projection(image, zero, xp.zeros(image.shape, xp.int32))
 
     return run
-
-
-def _in_focus_job(
-    job: ProjectionPlan, backend: Backend, mosaic: Mosaic, focus: Mosaic
-) -> ProjectionPlan:
-    cells = sample_cells(mosaic)
-    planes = [focus.read(slice(1, 3), cell.y, cell.x).reshape(2, -1) for cell in cells]
-    trust = trust_in(*np.concatenate(planes, axis=1))
-    # As much tissue again as is sharpest in an end plane lies beyond it, where nothing shows.
-    outside = 2 * sum(mosaic.attributes.get("focus_ends", []))
-    trust = round(trust * max(1 - outside, 0.0), 2)
-    floor = _floor_energy(backend, mosaic)
-    count = mosaic.shape[0]
-
-    def read(y: slice, x: slice) -> NDArray[Any]:
-        parts = (mosaic.read(slice(None), y, x), focus.read(slice(None), y, x))
-        return np.concatenate(parts)
-
-    def run(backend: Backend, stack: NDArray[Any]) -> Projection:
-        raw, _, told = stack[count:]
-        return in_focus(backend, stack[:count], raw, told, trust, floor)
-
-    record = {"method": "corrected_focus", "scale": 1.0, "trust": trust}
-    return replace(job, project=run, halo_px=HALO_PX, record=record, read=read)
 
 
 def _psf_mean_job(
