@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os.path
+from collections.abc import Iterable
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -96,11 +97,20 @@ TokenText = Annotated[
 ]
 
 
+def suggestion(name: str, known: Iterable[str], what: str) -> str:
+    """Return the known name that may be meant, or else all of them.
+
+    >>> suggestion("stich", ["stitch", "edf"], "rules"), suggestion("x", ["stitch"], "rules")
+    ("did you mean 'stitch'?", 'rules: stitch')
+    """
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean '{near[0]}'?" if near else f"{what}: {', '.join(names)}"
+
+
 def _known_layout(name: str) -> str:
     if name not in LAYOUTS:
-        near = difflib.get_close_matches(name, LAYOUTS, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"one of {', '.join(LAYOUTS)}"
-        raise ValueError(f"not a layout; {hint}")
+        raise ValueError(f"not a layout; {suggestion(name, LAYOUTS, 'known')}")
     return name
 
 

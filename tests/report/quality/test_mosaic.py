@@ -21,7 +21,7 @@ from tests.report.quality.qc_scenes import (
     write_raw,
 )
 from tilewright.io.results.distortion import write_distortion
-from tilewright.io.results.illumination import Illumination, illumination_paths, write_illumination
+from tilewright.io.results.illumination import Illumination, write_illumination
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.positions import Edges, Positions, write_edges, write_positions
 from tilewright.report.figures import overlay, thumbnail
@@ -158,12 +158,11 @@ def stitched(
     base: dict[str, Any] = {"pedestal_counts": PEDESTAL, "clipped_low": 0, "clipped_high": 0}
     base["saturated_raw_px"] = [0] * counts.shape[0]
     mosaic = write_mosaic(folder / "m.zarr", counts, **{**base, **attributes})
-    stem = folder / "flat"
-    write_illumination(stem, Illumination.from_fields(np.ones((TILE, TILE)), 100.0), {})
+    even = Illumination.from_fields(np.ones((TILE, TILE)), 100.0)
+    flat, dark, _ = write_illumination(folder / "flat", even, {})
     write_positions(folder / "positions.csv", grid(2, 2))
     write_distortion(folder / "distortion.json", None)
     json, png = folder / "qc.json", folder / "qc.png"
-    flat, dark, _ = illumination_paths(stem)
     files = {
         "mosaic": [mosaic],
         "flat": [flat],
