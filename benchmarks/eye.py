@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 from tests.support.runs import SMALL, Run, make_run
 from tilewright.config.layout import Layout
 from tilewright.init.folder import create_experiment
-from tilewright.io.mosaic import open_mosaic
-from tilewright.io.transform import read_transform
+from tilewright.io.results.mosaic import open_mosaic
+from tilewright.io.results.transform import read_transform
 from tilewright.kernels.backend import cpu_backend
-from tilewright.kernels.warp import Transform
-from tilewright.report.places import scan_focus
+from tilewright.kernels.register.warp import Transform
+from tilewright.report.quality.places import scan_focus
 
 CROP_PX, LEVELS_PX, PLACES, GAP_PX = 128, 512, 12, 4
 BRAIN = Path(__file__).resolve().parents[2] / "shared" / "data" / "brain-tiles"

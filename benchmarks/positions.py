@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tests.support.tile_configuration import read_tile_configuration
-from tilewright.io.illumination import Illumination
+from tilewright.io.results.illumination import Illumination
 from tilewright.kernels.backend import cpu_backend
-from tilewright.kernels.distortion import Distortion, undistort
-from tilewright.stages.tile_positions import LocatedTiles, locate
+from tilewright.kernels.tile_positions.distortion import Distortion, undistort
+from tilewright.stages.tile_positions.locate import LocatedTiles, locate
 
 Floats = NDArray[np.float64]
 SHARED = Path(__file__).resolve().parents[2] / "shared"

@@ -16,11 +16,11 @@ import PIL.Image
 import tifffile
 from numpy.typing import NDArray
 
-from tilewright.io.mosaic import open_mosaic
-from tilewright.io.ome_zarr import open_image
-from tilewright.io.transform import read_transform
+from tilewright.io.results.mosaic import open_mosaic
+from tilewright.io.results.ome_zarr import open_image
+from tilewright.io.results.transform import read_transform
 from tilewright.report.figures import COLOURS, display_range, overlay
-from tilewright.report.places import moved_thumbnail
+from tilewright.report.quality.places import moved_thumbnail
 
 FOLDER = Path(__file__).parent / "images/demo"
 REPOSITORY = Path(__file__).parent.parent
@@ -45,10 +45,16 @@ def tile_pictures(results: Path) -> list[Array]:
     raw = raw if raw.is_absolute() else REPOSITORY / raw
     tiles = {(int(r["row"]), int(r["col"])): tifffile.imread(raw / r["path"]) for r in rows}
     gap = ((0, 16), (0, 16))
-    four = np.block([[np.pad(tiles[r, c], gap, constant_values=9999) for c in (0, 1)] for r in (0, 1)])
+    four = np.block(
+        [[np.pad(tiles[r, c], gap, constant_values=9999) for c in (0, 1)] for r in (0, 1)]
+    )
     flat = tifffile.imread(results / "illumination/cycle1_channel1-ffp.tif")
     mosaic = open_mosaic(results / "stitch/cycle1_channel1.zarr").read()[2]
-    return [grey(four, display_range(tiles[1, 1])), grey(flat, (flat.min(), flat.max())), grey(mosaic)]
+    return [
+        grey(four, display_range(tiles[1, 1])),
+        grey(flat, (flat.min(), flat.max())),
+        grey(mosaic),
+    ]
 
 
 def plane_pictures(results: Path) -> list[Array]:

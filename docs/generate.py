@@ -23,7 +23,7 @@ from tilewright import cli
 from tilewright.config.rules import STAGES
 from tilewright.config.settings import Settings
 from tilewright.report.metric_table import METRICS, Metric
-from tilewright.report.remedies import remedy
+from tilewright.report.page.remedies import remedy
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -204,6 +204,7 @@ BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
     "scenes": ("docs/quality-tested.md", tried.scenes),
     "features": ("docs/placement-for-your-workflow.md", tried.features),
     "what was tried": ("docs/placement-tried.md", tried.on_slurm),
+    "files of a run": ("docs/own-data.md", code.files),
     "folders": ("docs/development.md", code.folders),
     "commands that measure": ("docs/benchmarks.md", code.benchmarks),
     "keys": ("config/README.md", lambda: keys("")),

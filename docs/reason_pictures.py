@@ -25,11 +25,11 @@ from scipy import ndimage
 from tests.support.quality import damages, faults
 from tests.support.quality.metric_scenes import WARNS
 from tests.support.quality.workbench import CYCLES, Bench, make_bench
-from tilewright.io.ome_zarr import open_image
-from tilewright.io.transform import read_transform
+from tilewright.io.results.ome_zarr import open_image
+from tilewright.io.results.transform import read_transform
 from tilewright.report.figures import display_range, overlay
 from tilewright.report.metric_table import METRICS
-from tilewright.report.places import moved_thumbnail
+from tilewright.report.quality.places import moved_thumbnail
 from tilewright.report.verdict import Item
 
 FOLDER = Path(__file__).parent / "images/reasons"
@@ -229,7 +229,9 @@ def make(reason: str, base: Bench, folder: Path) -> dict[str, str]:
     assert METRICS[picture.metric].reason == item.reason == reason
     bad, good = cut(picture.view(copy), picture.view(base), picture)
     FOLDER.mkdir(exist_ok=True)
-    pair(bad, good, picture.below, picture.own_levels).save(FOLDER / f"{reason}.webp", quality=70, method=6)
+    pair(bad, good, picture.below, picture.own_levels).save(
+        FOLDER / f"{reason}.webp", quality=70, method=6
+    )
     return {"damage": name, "verdict": item.verdict, "said": item.sentence}
 
 
@@ -242,8 +244,9 @@ def main() -> None:
         for reason in sys.argv[1:] or PICTURES:
             known[reason] = make(reason, base, Path(name))
             print(reason, known[reason]["said"], flush=True)
-    kept = {reason: known[reason] for reason in PICTURES if reason in known}
-    told.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            kept = {r: known[r] for r in PICTURES if r in known}
+            text = json.dumps(kept, indent=1, ensure_ascii=False)
+            told.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

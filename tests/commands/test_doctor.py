@@ -264,7 +264,7 @@ def test_the_size_of_what_is_to_come(phantom: Run, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(phantom.folder)
     experiment, layout = read_experiment(Path("config.yaml")), Layout("results")
     assert {check.state for check in check_config(experiment, layout)} == {"ok"}
-    phantom.edit(edf={"method": "corrected_focus"})
+    phantom.edit(edf={"method": "psf_mean"})
     experiment = read_experiment(Path("config.yaml"))
     plane = 2 * 128**2 * 0.85**2
     stacks, planes = 3 * plane * (2 + 4 + 4), plane * (2 + 2 * 2 * 4 / 3)

@@ -13,7 +13,7 @@ from tests.support.ome_files import write_ome
 from tests.support.raw_folders import OVERLAP, SIZE, config, filled_in, specimen_tiles
 from tilewright.init.folder import create_experiment
 from tilewright.io.conventions.common import RawDataError
-from tilewright.io.tile_order import tile_places
+from tilewright.io.inputs.tile_order import tile_places
 
 
 def refused(folder: Path) -> str:

@@ -14,9 +14,9 @@ from tilewright.config.experiment import load_experiment
 from tilewright.init.folder import InitError, create_experiment
 from tilewright.init.recognise import infer_pattern, recognise
 from tilewright.io.conventions.common import RawDataError
-from tilewright.io.manifest import build_manifest
-from tilewright.io.tile_order import tile_places
-from tilewright.io.tiles import read_plane
+from tilewright.io.inputs.manifest import build_manifest
+from tilewright.io.inputs.tile_order import tile_places
+from tilewright.io.inputs.tiles import read_plane
 
 
 def write_codex(

@@ -11,7 +11,7 @@ import yaml
 from tilewright.init.folder import InitResult, create_experiment
 from tilewright.io.conventions import scan
 from tilewright.io.conventions.common import RawDataError
-from tilewright.io.raw_headers import read_headers
+from tilewright.io.inputs.raw_headers import read_headers
 
 pytestmark = pytest.mark.shared
 

@@ -28,14 +28,14 @@ from tests.support import deconvolve_runs, edf_runs, position_runs, stitch_runs
 from tests.support.tissue_pair import make_pair
 from tests.support.wavy_stack import wavy
 from tilewright.devices.health import classify
-from tilewright.io.mosaic import Mosaic, create_mosaic, open_mosaic
+from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.kernels.backend import Backend, cpu_backend, gpu_backend
 from tilewright.kernels.device_memory import DeviceMemoryError, Smallest, in_parts, shrinking
-from tilewright.kernels.warp import Transform
-from tilewright.stages import stack_survey
-from tilewright.stages.assemble import resample
-from tilewright.stages.illumination import estimate_illumination
-from tilewright.stages.register import register
+from tilewright.kernels.register.warp import Transform
+from tilewright.stages.edf import stack_survey
+from tilewright.stages.illumination.estimate import estimate_illumination
+from tilewright.stages.register.assemble import resample
+from tilewright.stages.register.cycle import register
 
 MB = 2**20
 PART = Smallest("stitch", "a part")

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tilewright.report.judge import Quality, read_quality, write_quality
 from tilewright.report.metric_table import METRICS, Threshold, Verdict
-from tilewright.report.quality import Quality, read_quality, write_quality
-from tilewright.report.summary import (
+from tilewright.report.page.summary import (
     QualityError,
     stop_on_failure,
     write_summary,

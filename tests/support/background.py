@@ -18,8 +18,8 @@ from scipy import ndimage
 
 from tests.support.phantom_truth import mosaic_offset, read_truth
 from tests.support.quality.workbench import Bench, process
-from tilewright.io.ome_zarr import open_image
-from tilewright.io.subtraction import read_subtraction
+from tilewright.io.results.ome_zarr import open_image
+from tilewright.io.results.subtraction import read_subtraction
 from tilewright.phantom.make import Phantom
 
 #: Two stained cycles and a blank one, each with an exposure of its own.

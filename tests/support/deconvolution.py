@@ -8,8 +8,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tilewright.kernels.backend import Array, Backend
-from tilewright.kernels.blur import Blur
-from tilewright.kernels.deconvolution import Method, RichardsonLucy
+from tilewright.kernels.deconvolve.blur import Blur
+from tilewright.kernels.deconvolve.richardson_lucy import Method, RichardsonLucy
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def deconvolve(
     background : float
         Counts that are not blurred light.
     iterations : int
-        How many; see :func:`tilewright.kernels.thinning.choose_iterations`.
+        How many; see :func:`tilewright.kernels.deconvolve.thinning.choose_iterations`.
     margin : tuple of int
         Voxels that the scene extends beyond the view, see :func:`scene_margin`.
     method : {"accelerated", "plain"}

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 from scipy.signal import fftconvolve
 
-from tilewright.io.mosaic import Mosaic, create_mosaic, open_mosaic
+from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.psf import Optics, gibson_lanni
-from tilewright.stages.deconvolve import deconvolve
+from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
+from tilewright.stages.deconvolve.stack import deconvolve
 
 VOXEL = (1.5, 0.377, 0.377)
 

@@ -10,9 +10,9 @@ import tifffile
 from numpy.typing import NDArray
 
 from tests.support.wavy_stack import PEDESTAL, wavy
-from tilewright.io.mosaic import Mosaic, create_mosaic, open_mosaic
+from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.kernels.backend import Backend
-from tilewright.stages.edf import Method, edf_plane
+from tilewright.stages.edf.plane import Method, edf_plane
 
 OPTICS = {
     "numerical_aperture": 0.75,

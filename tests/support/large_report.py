@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.config.rules import STAGES
-from tilewright.io.ome_zarr import create_image, open_image
-from tilewright.report.html import write_report
+from tilewright.io.results.ome_zarr import create_image, open_image
+from tilewright.report.page.html import write_report
 
 SAMPLES = ("tonsil_A", "tonsil_B", "lymph_node", "spleen")
 CYCLES, CHANNELS = 9, 4

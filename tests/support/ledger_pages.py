@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.report_pages import GOOD, make_inputs
-from tilewright.report.html import write_report
+from tilewright.report.page.html import write_report
 
 
 def page(folder: Path, ledger: Path | None, devices: Path | None = None) -> str:

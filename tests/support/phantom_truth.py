@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.io.positions import read_positions
+from tilewright.io.results.positions import read_positions
 from tilewright.phantom.camera import CycleMap
 from tilewright.phantom.design import PhantomDesign
 

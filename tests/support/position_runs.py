@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from tests.support.array_tiles import ArrayTiles
 from tests.support.spots import render, spots
-from tilewright.io.illumination import Illumination
+from tilewright.io.results.illumination import Illumination
 from tilewright.kernels.backend import Backend
-from tilewright.stages.tile_positions import LocatedTiles, locate
+from tilewright.stages.tile_positions.locate import LocatedTiles, locate
 
 Floats = NDArray[np.float64]
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tilewright.io.manifest import build_manifest
-from tilewright.io.mosaic import create_mosaic
+from tilewright.io.inputs.manifest import build_manifest
+from tilewright.io.results.mosaic import create_mosaic
 from tilewright.phantom.files import write_tile
 from tilewright.phantom.make import Phantom, PhantomDesign
 

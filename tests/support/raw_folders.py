@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tilewright.config.experiment import Experiment, load_experiment
 from tilewright.init.folder import InitResult
-from tilewright.io.manifest import build_manifest
+from tilewright.io.inputs.manifest import build_manifest
 
 SIZE = 128
 

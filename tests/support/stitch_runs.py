@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from tests.support.array_tiles import ArrayTiles
-from tilewright.io.illumination import Illumination
-from tilewright.io.mosaic import Mosaic, open_mosaic
-from tilewright.io.positions import Positions
+from tilewright.io.results.illumination import Illumination
+from tilewright.io.results.mosaic import Mosaic, open_mosaic
+from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import cpu_backend
-from tilewright.stages.stitch import stitch
+from tilewright.stages.stitch.fuse import stitch
 
 SIZE = (60, 70)
 

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tilewright.config.layout import Layout
-from tilewright.io.ome_zarr import create_image
-from tilewright.io.transform import write_transform
-from tilewright.io.zarr_store import OmeZarrVersion
-from tilewright.kernels.warp import Transform
-from tilewright.report.places import Place
-from tilewright.report.quality import Quality, write_quality
-from tilewright.report.summary import write_summary, write_trusted_markers
+from tilewright.io.results.ome_zarr import create_image
+from tilewright.io.results.transform import write_transform
+from tilewright.io.results.zarr_store import OmeZarrVersion
+from tilewright.kernels.register.warp import Transform
+from tilewright.report.judge import Quality, write_quality
+from tilewright.report.page.summary import write_summary, write_trusted_markers
+from tilewright.report.quality.places import Place
 from tilewright.report.verdict import Subject, resolve_thresholds
 
 SHAPE = (700, 900)

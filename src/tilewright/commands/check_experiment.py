@@ -132,7 +132,6 @@ def missing_bytes(experiment: Experiment, layout: Layout, tasks: Iterable[Task])
         stacks = [
             (layout.stitch, stack * _raw_bytes(experiment, layout, sample)),
             (layout.deconvolve, 4 * stack * deconvolved),
-            (layout.deconvolve_focus, 12 * plane * deconvolved),
         ]
         if settings.stitched:
             stacks = []

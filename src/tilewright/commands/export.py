@@ -10,15 +10,15 @@ import typer
 from tilewright.commands.dag import read_experiment
 from tilewright.config.experiment import Channel, ConfigError, Experiment
 from tilewright.config.layout import Layout
-from tilewright.io.exports import (
+from tilewright.io.results.exports import (
     CONSUMERS,
     ExportError,
     ImageChannel,
     RegisteredImage,
     export,
 )
-from tilewright.io.ome_zarr import open_image
-from tilewright.io.zarr_store import StoreError
+from tilewright.io.results.ome_zarr import open_image
+from tilewright.io.results.zarr_store import StoreError
 
 
 def show_export(configfile: Path, to: str, output: Path, cells: str | None) -> None:

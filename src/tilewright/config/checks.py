@@ -19,7 +19,7 @@ from tilewright.config.rules import BlockSizes, DataSize
 from tilewright.config.sizing import DataSizes, ShapeModel
 from tilewright.io.conventions import DESCRIBED, numbers_tiles
 from tilewright.io.conventions.common import RawDataError
-from tilewright.io.manifest import build_manifest
+from tilewright.io.inputs.manifest import build_manifest
 from tilewright.report.verdict import resolve_thresholds
 
 #: Smallest tile side: at 10 % overlap its strips are 6 px wide.
@@ -106,11 +106,11 @@ def _look(
     tables: Mapping[int, str],
 ) -> list[str]:
     """Return what is wrong with the pixels of a sample; heavy imports wait until they are new."""
-    from tilewright.io.raw_pixels import pixel_problems
-    from tilewright.io.stitched_plane import windows_of_table
-    from tilewright.io.tiles import tiles_of_table
+    from tilewright.io.inputs.raw_pixels import pixel_problems
+    from tilewright.io.inputs.stitched_plane import windows_of_table
+    from tilewright.io.inputs.tiles import tiles_of_table
     from tilewright.kernels.backend import cpu_backend
-    from tilewright.stages.layout_check import layout_problem
+    from tilewright.stages.tile_positions.layout_check import layout_problem
 
     size = _extent(tables[experiment.reference_cycle])
     spread = size.mosaic_px[0] * size.mosaic_px[1] / (size.tile_px[0] * size.tile_px[1])
@@ -219,10 +219,10 @@ def _check_content(
     section: str, files: dict[str, str], size: _Extent, voxel_um: tuple[float, float, float]
 ) -> None:
     """Read the files as the job will."""
-    from tilewright.io.psf_file import read_psf
-    from tilewright.io.tiles import DAMAGED
-    from tilewright.kernels.psf import measured_psf
-    from tilewright.stages.illumination import read_files
+    from tilewright.io.inputs.psf_file import read_psf
+    from tilewright.io.inputs.tiles import DAMAGED
+    from tilewright.kernels.deconvolve.psf import measured_psf
+    from tilewright.stages.illumination.estimate import read_files
 
     try:
         if section == "illumination":

@@ -415,9 +415,9 @@ def _check_keys(settings: Settings) -> None:
             f"illumination.method is '{illumination.method}'; set method: file, or leave them out"
         )
     method = settings.plane_method
-    if method in ("corrected_focus", "psf_mean") and settings.deconvolve.method == "none":
+    if method == "psf_mean" and settings.deconvolve.method == "none":
         raise ConfigError(
-            f"edf.method is '{method}', which needs deconvolved stacks, but deconvolve.method is "
+            "edf.method is 'psf_mean', which needs deconvolved stacks, but deconvolve.method is "
             "'none'; set edf.method: auto, or deconvolve"
         )
     for rule in settings.resources:

@@ -40,8 +40,6 @@ class Layout:
         self.stitch = f"{sample}/stitch/{plane}.zarr"
         #: The deconvolved mosaic z-stack.
         self.deconvolve = f"{sample}/deconvolve/{plane}.zarr"
-        #: What the deconvolution says about the in-focus plane.
-        self.deconvolve_focus = f"{sample}/deconvolve/{plane}_focus.zarr"
         #: The in-focus plane.
         self.edf = f"{sample}/edf/{plane}.zarr"
         #: Where in z the in-focus plane was found.

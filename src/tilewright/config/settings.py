@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from tilewright.io.tile_order import LAYOUTS
+from tilewright.io.inputs.tile_order import LAYOUTS
 
 #: What units in the wrong scale make of a number: the factor to the right unit, and the unit.
 _SCALES = {
@@ -301,12 +301,11 @@ class DeconvolveSettings(Section):
 class EdfSettings(Section):
     """Projection of the z-stack onto one in-focus plane."""
 
-    method: Literal["auto", "direct", "corrected_focus", "psf_mean", "soft_focus"] = "auto"
+    method: Literal["auto", "direct", "psf_mean", "soft_focus"] = "auto"
     """`direct`, or `soft_focus` where `deconvolve.method` is `none`. `direct` estimates the
-    plane from the stitched stack with the optics: nothing is deconvolved for it.
-    `corrected_focus` (`soft_focus` of the raw stack, corrected by what the deconvolution tells)
-    and `psf_mean` have the stacks deconvolved first. `soft_focus` mixes planes; of deconvolved
-    stacks unless `deconvolve.method` is `none`.
+    plane from the stitched stack with the optics: nothing is deconvolved for it. `psf_mean`
+    sums the deconvolved stack as the plane in focus would show it. `soft_focus` mixes planes; of
+    deconvolved stacks unless `deconvolve.method` is `none`.
     """
 
 

@@ -13,7 +13,7 @@ from tilewright.init.recognise import Recognised, recognise
 from tilewright.init.tile_layout import TileLayout, find_layout
 from tilewright.init.write import config_text, markers_text, samples_text
 from tilewright.io.conventions.common import RawPlane, clean_token
-from tilewright.io.raw_headers import read_headers
+from tilewright.io.inputs.raw_headers import read_headers
 
 #: Why files are left out, where a convention leaves out some that are like the others.
 _LEFT_OUT = {

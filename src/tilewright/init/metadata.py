@@ -11,7 +11,10 @@ from typing import Any
 import tifffile
 
 from tilewright.init.recognise import Recognised
-from tilewright.io.codex_metadata import (
+from tilewright.io.conventions import described_images, stitched
+from tilewright.io.conventions.common import RawPlane
+from tilewright.io.conventions.described import LocatedImage
+from tilewright.io.inputs.codex_metadata import (
     CodexExperiment,
     emission_peaks_nm,
     parse_channel_names,
@@ -19,9 +22,6 @@ from tilewright.io.codex_metadata import (
     parse_exposure_times,
     unique_names,
 )
-from tilewright.io.conventions import described_images, stitched
-from tilewright.io.conventions.common import RawPlane
-from tilewright.io.conventions.described import LocatedImage
 
 _NUCLEAR = re.compile(r"(?i)dapi|hoechst|nuclei|nuclear|dna|draq5|sytox")
 

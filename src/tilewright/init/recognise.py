@@ -26,8 +26,8 @@ from tilewright.io.conventions.ndtiff import find_datasets
 from tilewright.io.conventions.ome_tiff import COMPANION
 from tilewright.io.conventions.phenix import find_indices
 from tilewright.io.conventions.stitched import OTHER_SUFFIXES, looks_stitched
-from tilewright.io.raw_headers import read_headers
-from tilewright.io.raw_pixels import channels_told
+from tilewright.io.inputs.raw_headers import read_headers
+from tilewright.io.inputs.raw_pixels import channels_told
 
 _HINTS = {
     "cycle": ("cyc", "cycle", "round"),

@@ -10,13 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.io.conventions.common import RawPlane, ScanOptions
-from tilewright.io.raw_headers import read_headers
-from tilewright.io.tile_grid import TileGrid, arrange, tile_key
-from tilewright.io.tile_order import factor_pairs
-from tilewright.io.tiles import DAMAGED, read_plane
+from tilewright.io.inputs.raw_headers import read_headers
+from tilewright.io.inputs.tile_grid import TileGrid, arrange, tile_key
+from tilewright.io.inputs.tile_order import factor_pairs
+from tilewright.io.inputs.tiles import DAMAGED, read_plane
 from tilewright.kernels.backend import cpu_backend
-from tilewright.kernels.tile_layout import estimate_overlap, is_clear, rank_grids, rank_layouts
-from tilewright.stages.layout_check import FLIPS, reduce_tile
+from tilewright.kernels.tile_positions.tile_layout import (
+    estimate_overlap,
+    is_clear,
+    rank_grids,
+    rank_layouts,
+)
+from tilewright.stages.tile_positions.layout_check import FLIPS, reduce_tile
 
 
 @dataclass

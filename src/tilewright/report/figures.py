@@ -21,8 +21,8 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
-from tilewright.io.mosaic import Mosaic
-from tilewright.io.ome_zarr import Image, open_image
+from tilewright.io.results.mosaic import Mosaic
+from tilewright.io.results.ome_zarr import Image, open_image
 
 #: Pixels per inch; with it a figure of 10 inches is as wide as the report's column.
 DPI = 110

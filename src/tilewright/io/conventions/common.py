@@ -56,7 +56,7 @@ class ScanOptions:
     rows, cols : int, optional
         Size of the tile grid.
     layout : str
-        Order of acquisition, a name of :data:`tilewright.io.tile_order.LAYOUTS`.
+        Order of acquisition, a name of :data:`tilewright.io.inputs.tile_order.LAYOUTS`.
     overlap : float
         Overlap of neighbouring tiles as a fraction of the tile.
     pixel_um : float, optional

@@ -14,8 +14,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# The module, not its names: it imports this package.
-from tilewright.io import raw_headers
 from tilewright.io.conventions.common import (
     RawDataError,
     RawPlane,
@@ -27,7 +25,10 @@ from tilewright.io.conventions.common import (
     refuse_other_sizes,
 )
 from tilewright.io.conventions.ome_xml import OmeChannel, OmeDescription, describe_image
-from tilewright.io.tiff_headers import BrokenTiffError, read_page_headers
+
+# The module, not its names: it imports this package.
+from tilewright.io.inputs import raw_headers
+from tilewright.io.inputs.tiff_headers import BrokenTiffError, read_page_headers
 
 #: Suffixes that files of single tiles do not have.
 OTHER_SUFFIXES = (".qptiff", ".btf", ".tf8")
