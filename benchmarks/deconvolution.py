@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from benchmarks import __file__ as here
-from tests.support.deconvolution import deconvolve
+from tests.kernels.deconvolve.deconvolution import deconvolve
 from tilewright.io.results.mosaic import create_mosaic, open_mosaic
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.deconvolve.blur import Blur

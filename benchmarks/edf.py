@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.support.deconvolution import deconvolve
+from tests.kernels.deconvolve.deconvolution import deconvolve
 from tests.support.wavy_stack import plane_weights
 from tilewright.io.results.mosaic import create_mosaic, open_mosaic
 from tilewright.kernels.backend import Backend, cpu_backend

@@ -22,8 +22,7 @@ from snakemake_scheduler_plugin_tilewright import cli as placement
 from tilewright import cli
 from tilewright.config.rules import STAGES
 from tilewright.config.settings import Settings
-from tilewright.report.metric_table import METRICS, Metric
-from tilewright.report.page.remedies import remedy
+from tilewright.report.metric_table import METRICS, Metric, remedy
 
 REPOSITORY = Path(__file__).parent.parent
 

@@ -31,7 +31,6 @@ SLOW = (
     "tests/report/page/test_html.py",
     "tests/report/quality/",
     "tests/viewer/test_page.py",
-    "tests/kernels/test_device_memory.py",
     "tests/kernels/edf/test_direct_plane.py",
     "tests/kernels/deconvolve/test_deconvolution.py",
 )

@@ -35,7 +35,7 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Task
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.placement.site import Site
 from snakemake_scheduler_plugin_tilewright.slurm.query import NO_ACCOUNTING, Unknown
-from tests.support.planned_runs import TenMinutes, command, tasks_of
+from tests.commands.planned_runs import TenMinutes, command, tasks_of
 from tests.support.recorded import (
     HERE,
     LIMITS,

@@ -10,7 +10,7 @@ import pytest
 import tifffile
 import yaml
 
-from tests.support.configs import set_key
+from tests.config.configs import set_key
 from tests.support.runs import Run
 from tilewright.config.checks import check_files, check_raw, check_results
 from tilewright.config.experiment import ConfigError, load_experiment, read_config

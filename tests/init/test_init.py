@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tifffile
 
-from tests.support.raw_folders import OVERLAP, SIZE, config, filled_in, specimen_tiles
+from tests.init.raw_folders import OVERLAP, SIZE, config, filled_in, specimen_tiles
 from tilewright.config.experiment import load_experiment
 from tilewright.init.folder import InitError, create_experiment
 from tilewright.init.recognise import infer_pattern, recognise

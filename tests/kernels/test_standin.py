@@ -14,7 +14,7 @@ from tests.conftest import REPO, STANDIN
 KERNELS = """
 import numpy as np
 from tilewright.kernels.backend import cpu_backend, gpu_backend
-from tests.support.deconvolution import deconvolve
+from tests.kernels.deconvolve.deconvolution import deconvolve
 from tilewright.kernels.edf.focus import soft_focus
 from tilewright.kernels.noise import NoiseModel
 from tilewright.kernels.tile_positions.phase_correlation import correlate_strips

@@ -17,7 +17,7 @@ from snakemake_scheduler_plugin_tilewright.placement.round import Round
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
-from tests.support.dispatched import DOWN, RULES, dispatcher, full, nodes, pending, with_nodes
+from tests.placement.dispatched import DOWN, RULES, dispatcher, full, nodes, pending, with_nodes
 from tests.support.placement_rules import CPU, GPU, LIMIT, account, room
 from tests.support.recorded import Recorded, cluster_with, queue_line
 

@@ -47,7 +47,7 @@ def _tuples(value: Any) -> Any:
 
 
 def read_truth(folder: Path) -> PhantomTruth:
-    """Read what ``phantom.files.write_truth`` wrote into ``folder``."""
+    """Read what ``phantom.make.write_truth`` wrote into ``folder``."""
     facts = json.loads((folder / "truth.json").read_text(encoding="utf-8"))
     with np.load(folder / "truth.npz") as arrays:
         named = {key: arrays[key] for key in arrays.files}

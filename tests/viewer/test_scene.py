@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.viewed_results import CHANNELS, SHAPE, SHIFT, add_quality, make_image
+from tests.viewer.viewed_results import CHANNELS, SHAPE, SHIFT, add_quality, make_image
 from tilewright.config.layout import Layout
 from tilewright.io.results.ome_zarr import open_image
 from tilewright.io.results.zarr_store import OmeZarrVersion

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import tifffile
 
-from tests.support.mounts import small_disk
 from tests.support.runs import TINY, Run, digests, job_counts, make_run
+from tests.workflow.mounts import small_disk
 
 pytestmark = pytest.mark.workflow
 

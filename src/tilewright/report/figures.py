@@ -51,11 +51,9 @@ def _png(figure: Figure) -> bytes:
     return stream.getvalue()
 
 
-def display_range(
-    image: NDArray[Any], valid: NDArray[np.bool_] | None = None
-) -> tuple[float, float]:
-    """Return black and white levels: 1st and 99.7th percentile of the finite, valid pixels."""
-    good = np.isfinite(image) if valid is None else np.isfinite(image) & valid
+def display_range(image: NDArray[Any]) -> tuple[float, float]:
+    """Return black and white levels: 1st and 99.7th percentile of the finite pixels."""
+    good = np.isfinite(image)
     if not good.any():
         return 0.0, 1.0
     low, high = np.percentile(image[good], (1, 99.7))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.signal import fftconvolve
 
-from tests.support.deconvolution import deconvolve
+from tests.kernels.deconvolve.deconvolution import deconvolve
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.deconvolve import blur as blur_module
 from tilewright.kernels.deconvolve.blur import Blur, crop_psf, each

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import fft, ndimage
 
-from tests.support.deconvolution import deconvolve
+from tests.kernels.deconvolve.deconvolution import deconvolve
 from tests.support.direct_scene import (
     ALL,
     NOISE,

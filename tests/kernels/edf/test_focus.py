@@ -286,6 +286,14 @@ def test_tissue_that_leaves_the_stack_is_seen_at_that_end(cpu: Backend) -> None:
     assert ends[1][1] > 0.3 > ends[1][0]
 
 
+def test_glass_is_sharpest_in_no_plane(cpu: Backend) -> None:
+    rng = np.random.default_rng(0)
+    light = rng.poisson(40, (PLANES, SIZE, SIZE)) * NOISE.gain
+    stack = PEDESTAL + light + rng.normal(0, NOISE.read_noise_counts, light.shape)
+    pairs = compare_planes(cpu, np.rint(stack).astype(np.uint16), NOISE, PEDESTAL)
+    assert pairs.sharpest.sum() == 0
+
+
 def _same_on(device: Backend, cpu: Backend) -> None:
     """Pixels within a count; decisions per pixel are compared where they are not close calls."""
     stack, _, _ = wavy(1)

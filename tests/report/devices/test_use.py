@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
-from tests.support.ledger_pages import page
+from tests.report.ledger_pages import page
 from tests.support.report_pages import Page
 from tilewright.config.layout import Layout
 from tilewright.devices.budget import Request
@@ -24,16 +24,15 @@ from tilewright.report.devices.use import (
     GAP_S,
     DeviceJob,
     Slot,
-    Spread,
     device_runs,
+    failures,
+    idle_fraction,
     idle_spans,
     jobs_of,
     leased_fraction,
-    rules_of,
     slot_of,
     stacked,
 )
-from tilewright.report.rule_colours import PALETTE
 
 T0 = 1_795_252_000.0
 MIB, GIB = 2**20, 2**30
@@ -77,27 +76,34 @@ def measured(count: int, peak_mib: float, **values: Any) -> list[DeviceJob]:
     return jobs_of(lines)
 
 
-def test_use_of_each_rule_is_exact() -> None:
-    stitch, deconvolve = rules_of(small(), PALETTE.rank)
-    assert (stitch.rule, stitch.jobs, stitch.splits) == ("stitch", 3, 0)
-    assert stitch.waited == Spread(0, 10)
-    assert stitch.held == Spread(40, 100)
-    assert stitch.idle_fraction == pytest.approx((0.5 * 40 + 0.1 * 30) / 70)
-    assert stitch.peak == Spread(0.75 * GIB, GIB)
-    assert (deconvolve.rule, deconvolve.splits, deconvolve.idle_fraction) == ("deconvolve", 2, None)
-    assert deconvolve.asked == Spread(3 * GIB, 3 * GIB)
-    assert deconvolve.granted == Spread(4 * GIB, 4 * GIB)
-    assert deconvolve.peak == Spread(None, None)
+def rows(path: Path, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    section = device_section(write(path, lines))
+    assert section is not None
+    return list(section["rules"])
 
 
-def test_jobs_without_a_device_wait_and_ask_but_hold_nothing() -> None:
+def test_use_of_each_rule_is_exact(tmp_path: Path) -> None:
+    stitch, deconvolve = rows(tmp_path / "d", SMALL)
+    assert stitch == {
+        "rule": "stitch", "jobs": 3, "waited": "0 s / 10 s", "held": "40 s / 1.7 min",
+        "idle": "33 %", "asked": "2048 / 2048", "granted": "2048 / 2048", "peak": "768 / 1024",
+        "splits": 0,
+    }  # fmt: skip
+    assert idle_fraction(small()) == pytest.approx((0.5 * 40 + 0.1 * 30) / 70)
+    assert deconvolve == {
+        "rule": "deconvolve", "jobs": 1, "waited": "4 s / 4 s", "held": "10 s / 10 s",
+        "idle": "–", "asked": "3072 / 3072", "granted": "4096 / 4096", "peak": "–",  # noqa: RUF001
+        "splits": 2,
+    }  # fmt: skip
+
+
+def test_jobs_without_a_device_wait_and_ask_but_hold_nothing(tmp_path: Path) -> None:
     none = line("stitch/d", 50, 0, waited_s=50.0, outcome="not granted", granted_b=0, uuid="")
     none["requested_b"] = 8 * GIB
-    jobs = jobs_of([*SMALL, none])
-    stitch = rules_of(jobs, PALETTE.rank)[0]
-    assert (stitch.jobs, stitch.waited.largest, stitch.asked.largest) == (4, 50, 8 * GIB)
-    assert (stitch.held.median, stitch.granted.median) == (40, 2 * GIB)
-    (run,) = device_runs(jobs)
+    stitch = rows(tmp_path / "d", [*SMALL, none])[0]
+    assert (stitch["jobs"], stitch["waited"], stitch["asked"]) == (4, "5 s / 50 s", "2048 / 8192")
+    assert (stitch["held"], stitch["granted"]) == ("40 s / 1.7 min", "2048 / 2048")
+    (run,) = device_runs(jobs_of([*SMALL, none]))
     assert set(run.devices) == set(GPU.values())
     assert sum(map(len, run.devices.values())) == 4
 
@@ -197,8 +203,8 @@ def test_reasons_that_differ_in_numbers_are_counted_together() -> None:
         for k, reason in enumerate(reasons)
         for job in jobs_of([line(f"edf/{k}", k, 1, outcome="failed", reason=reason)])
     ]
-    (use,) = rules_of([*jobs, *measured(2, 1)], PALETTE.rank)
-    assert use.failures == (("failed", reasons[0], 2), ("failed", "job … broke", 1))
+    found = failures([*jobs, *measured(2, 1)])
+    assert found == [("failed", reasons[0], 2), ("failed", "job … broke", 1)]
 
 
 def test_lines_that_are_damaged_or_hold_nulls_do_no_harm(tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ import pytest
 from tilewright.config.rules import STAGES
 from tilewright.io.results.mosaic import create_mosaic
 from tilewright.report.judge import Quality
-from tilewright.report.metric_table import METRICS
+from tilewright.report.metric_table import METRICS, remedy
 from tilewright.report.page.problems import CROP_PX, Pixels, problems
-from tilewright.report.page.remedies import remedy
 from tilewright.report.verdict import Item, Subject, resolve_thresholds
 
 LIMITS = resolve_thresholds({})

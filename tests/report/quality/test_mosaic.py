@@ -12,7 +12,14 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.support.qc_scenes import PEDESTAL, Scene, expose, make_scene, write_mosaic, write_raw
+from tests.report.quality.qc_scenes import (
+    PEDESTAL,
+    Scene,
+    expose,
+    make_scene,
+    write_mosaic,
+    write_raw,
+)
 from tilewright.io.results.distortion import write_distortion
 from tilewright.io.results.illumination import Illumination, illumination_paths, write_illumination
 from tilewright.io.results.mosaic import open_mosaic

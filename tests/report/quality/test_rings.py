@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.qc_scenes import write_mosaic
+from tests.report.quality.qc_scenes import write_mosaic
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.report.quality.rings import judge_rings
 from tilewright.report.verdict import Subject, resolve_thresholds

@@ -12,7 +12,7 @@ import tifffile
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.support.qc_scenes import GAIN, PEDESTAL, Scene, expose, make_scene, write_mosaic
+from tests.report.quality.qc_scenes import GAIN, PEDESTAL, Scene, expose, make_scene, write_mosaic
 from tilewright.io.results.illumination import Illumination, illumination_paths, write_illumination
 from tilewright.io.results.transform import write_transform
 from tilewright.kernels.register.warp import Transform

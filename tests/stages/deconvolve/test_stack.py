@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 from scipy.signal import fftconvolve
 
-from tests.support.deconvolve_runs import (
+from tests.stages.deconvolve.deconvolve_runs import (
     OPTICS,
     PEDESTAL,
     VOXEL,

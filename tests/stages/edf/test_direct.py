@@ -11,8 +11,8 @@ import pytest
 import tifffile
 from numpy.typing import NDArray
 
+from tests.stages.edf.edf_runs import DECONVOLVED, OPTICS, run, store
 from tests.support.direct_scene import PEDESTAL, PLANES, SIZE, fine_psf, scene, speck_light
-from tests.support.edf_runs import DECONVOLVED, OPTICS, run, store
 from tests.support.wavy_stack import psnr
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.kernels.backend import Backend

@@ -11,7 +11,7 @@ import pytest
 import tifffile
 from numpy.typing import NDArray
 
-from tests.support.edf_runs import (
+from tests.stages.edf.edf_runs import (
     DECONVOLVED,
     OPTICS,
     VOXEL_UM,

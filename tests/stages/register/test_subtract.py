@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.support.background import DESIGN, Cells, cells, with_method
+from tests.stages.register.background import DESIGN, Cells, cells, with_method
 from tests.support.quality.workbench import Bench, process
 from tilewright.io.results.mosaic import create_mosaic
 from tilewright.io.results.ome_zarr import open_image

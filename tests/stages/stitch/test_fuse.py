@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.array_tiles import ArrayTiles
-from tests.support.stitch_runs import (
+from tests.stages.stitch.stitch_runs import (
     SIZE,
     VOXEL_UM,
     illumination,
@@ -18,6 +17,7 @@ from tests.support.stitch_runs import (
     positions_of,
     run,
 )
+from tests.support.array_tiles import ArrayTiles
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.stitch.blending import fuse, make_correction, tile_span
 from tilewright.stages.stitch.fuse import StitchError, overlap_px

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.stages.tile_positions.position_runs import Floats, grid, located
 from tests.support.array_tiles import ArrayTiles
-from tests.support.position_runs import Floats, grid, located
 from tests.support.tile_configuration import read_tile_configuration
 from tilewright.io.results.illumination import Illumination
 from tilewright.io.results.positions import read_edges, read_positions

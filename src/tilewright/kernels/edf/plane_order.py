@@ -88,7 +88,7 @@ def compare_planes(
     window *= _beside_specks(backend, stack, pedestal_counts)
     share = noise_share(*BAND_PX)
     bands, spectra, residuals, energies = [], [], [], []
-    together, noises, light = np.zeros((count, count)), np.zeros(count), 0.0
+    together, grain, light = np.zeros((count, count)), np.zeros(count), 0.0
     block = min(FOCUS_BLOCK_PX, height, width)
     for z in range(count):
         plane = xp.nan_to_num(backend.asarray(stack[z]), nan=0, posinf=0, neginf=0)
@@ -96,16 +96,14 @@ def compare_planes(
             ndimage.gaussian_filter(plane, sigma, mode="reflect", truncate=3.0) for sigma in BAND_PX
         )
         band = narrow - wide
-        variance = float(
-            noise.variance(max(float(plane.mean(dtype=np.float64)) - pedestal_counts, 0))
-        )
+        mean = float(plane.mean(dtype=np.float64))
+        grain[z] = share * float(noise.variance(max(mean - pedestal_counts, 0)))
         means = cells(band * band, block).mean(axis=(1, 3), dtype=np.float64)
-        energies.append(backend.to_numpy(means).ravel() - share * variance)
+        energies.append(backend.to_numpy(means).ravel() - grain[z])
         band *= window
         bands.append(band)
         for n, other in enumerate(bands):
             together[n, z] = together[z, n] = float((other * band).sum(dtype=np.float64))
-        noises[z] = share * variance * float((window * window).sum(dtype=np.float64))
         with backend.fft_threads():
             spectra.append(backend.fft.rfft2(band))
         residuals.append(ndimage.convolve(plane, backend.asarray(NOISE_KERNEL), mode="reflect"))
@@ -124,8 +122,9 @@ def compare_planes(
     rough = np.array([float((r * r * flat).sum(dtype=np.float64)) for r in residuals])
     # A Hann window halves the pixels twice over; a Gaussian of s px joins 4 pi s squared.
     independent = 0.26 * height * width / (4 * np.pi * BAND_PX[0] ** 2)
-    error = share * np.sqrt(4 * np.pi) * BAND_PX[0] / FOCUS_BLOCK_PX
-    sharpest = _sharpest(np.array(energies), error * noises / max(share, 1e-12) / height / width)
+    error = grain * np.sqrt(4 * np.pi) * BAND_PX[0] / FOCUS_BLOCK_PX
+    sharpest = _sharpest(np.array(energies), error)
+    noises = grain * float((window * window).sum(dtype=np.float64))
     power = np.diag(together).copy()
     return PlanePairs(correlation, together, power, noises, shared, rough, sharpest, independent)
 

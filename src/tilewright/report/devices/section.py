@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import read_json_lines
@@ -21,13 +22,12 @@ from tilewright.report.devices.use import (
     STEP_MIB,
     DeviceJob,
     DeviceRun,
-    RuleUse,
-    Spread,
     device_runs,
+    failures,
+    idle_fraction,
     jobs_of,
     leased_fraction,
-    rules_of,
-    spread,
+    slot_of,
 )
 from tilewright.report.figures import embed_figure
 from tilewright.report.rule_colours import PALETTE
@@ -52,9 +52,10 @@ def device_section(evidence: Path | None) -> dict[str, Any] | None:
     if not shown:
         return None
     jobs = [job for run in shown for job in run.jobs]
-    uses = rules_of(jobs, PALETTE.rank)
-    failures = [(use.rule, *failure) for use in uses for failure in use.failures]
-    failures.sort(key=lambda failure: -failure[-1])
+    rules = sorted({job.rule for job in jobs}, key=PALETTE.rank)
+    uses = {rule: [job for job in jobs if job.rule == rule] for rule in rules}
+    failed = [(rule, *failure) for rule, own in uses.items() for failure in failures(own)]
+    failed.sort(key=lambda failure: -failure[-1])
     return {
         "lead": _lead(shown, jobs),
         "caption": _caption(len(runs), jobs),
@@ -63,10 +64,10 @@ def device_section(evidence: Path | None) -> dict[str, Any] | None:
             for run in shown
             if run.devices
         ],
-        "rules": [_row(use) for use in uses],
-        "failures": [_failure(*failure) for failure in failures[:_FAILURES]],
-        "more_failures": len(failures[_FAILURES:]),
-        "slots": [_slot(use) for use in uses],
+        "rules": [_row(rule, own) for rule, own in uses.items()],
+        "failures": [_failure(*failure) for failure in failed[:_FAILURES]],
+        "more_failures": len(failed[_FAILURES:]),
+        "slots": [_slot(rule, own) for rule, own in uses.items()],
         "margin": MARGIN_PERCENT,
         "step": STEP_MIB,
         "enough": ENOUGH,
@@ -81,12 +82,10 @@ def _lead(runs: Sequence[DeviceRun], jobs: Sequence[DeviceJob]) -> str:
     fraction = leased_fraction(runs)
     if fraction is not None:
         texts.append(f"a device that was used was leased {100 * fraction:.0f} % of the time")
-    waited = spread(job.waited_s for job in jobs)
-    if waited.median is not None and waited.largest is not None:
-        texts.append(
-            f"a job waited {span_text(waited.median)} in the median, "
-            f"{span_text(waited.largest)} at most"
-        )
+    waited_s = [job.waited_s for job in jobs if job.waited_s is not None]
+    if waited_s:
+        typical, longest = span_text(median(waited_s)), span_text(max(waited_s))
+        texts.append(f"a job waited {typical} in the median, {longest} at most")
     failed = sum(job.outcome == "failed" for job in jobs)
     none = sum(not job.granted for job in jobs)
     texts += [f"{failed} failed"] * (failed > 0) + [f"{none} got no device"] * (none > 0)
@@ -115,17 +114,19 @@ def _caption(runs: int, jobs: Sequence[DeviceJob]) -> str:
     return " ".join(texts)
 
 
-def _row(use: RuleUse) -> dict[str, str | int]:
+def _row(rule: str, jobs: Sequence[DeviceJob]) -> dict[str, str | int]:
+    granted = [job for job in jobs if job.granted]
+    idle = idle_fraction(granted)
     return {
-        "rule": use.rule,
-        "jobs": use.jobs,
-        "waited": _pair(use.waited, span_text),
-        "held": _pair(use.held, span_text),
-        "idle": _NONE if use.idle_fraction is None else f"{100 * use.idle_fraction:.0f} %",
-        "asked": _pair(use.asked, _mib),
-        "granted": _pair(use.granted, _mib),
-        "peak": _pair(use.peak, _mib),
-        "splits": use.splits,
+        "rule": rule,
+        "jobs": len(jobs),
+        "waited": _pair((job.waited_s for job in jobs), span_text),
+        "held": _pair((job.held_s for job in granted), span_text),
+        "idle": _NONE if idle is None else f"{100 * idle:.0f} %",
+        "asked": _pair((job.asked_b for job in jobs), _mib),
+        "granted": _pair((job.granted_b for job in granted), _mib),
+        "peak": _pair((job.peak_b for job in granted), _mib),
+        "splits": sum(job.splits for job in jobs),
     }
 
 
@@ -134,8 +135,9 @@ def _failure(rule: str, outcome: str, reason: str, count: int) -> dict[str, str 
     return {"rule": rule, "count": count, "outcome": outcome or "unknown", "reason": cut or _NONE}
 
 
-def _slot(use: RuleUse) -> dict[str, str]:
-    slot = use.slot
+def _slot(rule: str, jobs: Sequence[DeviceJob]) -> dict[str, str]:
+    slot = slot_of(jobs)
+    asked = [job.asked_b for job in jobs if job.asked_b is not None]
     most_b = f"{_mib(slot.short_b)} MiB" if math.isfinite(slot.short_b) else "they had"
     if slot.mib is not None:
         value = str(slot.mib)
@@ -145,25 +147,25 @@ def _slot(use: RuleUse) -> dict[str, str]:
     elif slot.short:
         value = f"more than {_mib(slot.short_b)}" if math.isfinite(slot.short_b) else "more"
         why = (
-            f"given too little: {slot.short} of {_count(use.jobs, 'job')} halved tiles or ran out "
+            f"given too little: {slot.short} of {_count(len(jobs), 'job')} halved tiles or ran out "
             f"of memory with up to {most_b}"
         )
     else:
         value = _NONE
         why = f"{_count(slot.measured, 'job')} measured, too few"
     return {
-        "rule": use.rule,
-        "asked": _NONE if use.asked.largest is None else _mib(use.asked.largest - CONTEXT_B),
+        "rule": rule,
+        "asked": _mib(max(asked) - CONTEXT_B) if asked else _NONE,
         "value": value,
-        "key": f"resources.{use.rule}.gpu_mem_mb",
+        "key": f"resources.{rule}.gpu_mem_mb",
         "why": why,
     }
 
 
-def _pair(values: Spread, text: Callable[[float], str]) -> str:
-    if values.median is None or values.largest is None:
-        return _NONE
-    return f"{text(values.median)} / {text(values.largest)}"
+def _pair(values: Iterable[float | None], text: Callable[[float], str]) -> str:
+    """Return the median and the largest of what is known."""
+    known = [value for value in values if value is not None]
+    return f"{text(median(known))} / {text(max(known))}" if known else _NONE
 
 
 def _mib(bytes_: float) -> str:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -229,14 +228,6 @@ def _positive(line: Mapping[str, Any], key: str) -> float | None:
 
 
 @dataclass(frozen=True)
-class Spread:
-    """Median and largest of what is known; both None where nothing is."""
-
-    median: float | None
-    largest: float | None
-
-
-@dataclass(frozen=True)
 class Slot:
     """How much memory a job of a rule should ask for.
 
@@ -261,45 +252,6 @@ class Slot:
     short_b: float
 
 
-@dataclass(frozen=True)
-class RuleUse:
-    """What the jobs of a rule made of their leases.
-
-    Attributes
-    ----------
-    rule : str
-    jobs : int
-    waited, held : Spread
-        Seconds.
-    idle_fraction : float or None
-        Over all leases in which it was measured, each by its length.
-    asked, granted, peak : Spread
-        Bytes.
-    splits : int
-    failures : tuple of (outcome, reason, count)
-        Most frequent first; reasons that differ only in numbers are one, in the words of the first.
-    slot : Slot
-    """
-
-    rule: str
-    jobs: int
-    waited: Spread
-    held: Spread
-    idle_fraction: float | None
-    asked: Spread
-    granted: Spread
-    peak: Spread
-    splits: int
-    failures: tuple[tuple[str, str, int], ...]
-    slot: Slot
-
-
-def rules_of(jobs: Sequence[DeviceJob], rank: Callable[[str], Any]) -> list[RuleUse]:
-    """Return the use of each rule, in the order of ``rank``."""
-    rules = sorted({job.rule for job in jobs}, key=rank)
-    return [_use(rule, [job for job in jobs if job.rule == rule]) for rule in rules]
-
-
 def slot_of(jobs: Sequence[DeviceJob]) -> Slot:
     """Return the memory that jobs of one rule should ask for.
 
@@ -321,27 +273,11 @@ def slot_of(jobs: Sequence[DeviceJob]) -> Slot:
     return Slot(mib, peak_b, len(peaks), len(short), max(0.0, short_b))
 
 
-def _use(rule: str, jobs: Sequence[DeviceJob]) -> RuleUse:
-    granted = [job for job in jobs if job.granted]
-    leased = [
-        (job.idle_fraction, job.held_s)
-        for job in granted
-        if job.idle_fraction is not None and job.held_s is not None
-    ]
-    leased_s = sum(held_s for _, held_s in leased)
-    return RuleUse(
-        rule, len(jobs),
-        spread(job.waited_s for job in jobs),
-        spread(job.held_s for job in granted),
-        sum(idle * held_s for idle, held_s in leased) / leased_s if leased_s else None,
-        spread(job.asked_b for job in jobs),
-        spread(job.granted_b for job in granted),
-        spread(job.peak_b for job in granted),
-        sum(job.splits for job in jobs), _failures(jobs), slot_of(jobs),
-    )  # fmt: skip
+def failures(jobs: Iterable[DeviceJob]) -> list[tuple[str, str, int]]:
+    """Return outcome, reason and count of what was not done, the most frequent first.
 
-
-def _failures(jobs: Iterable[DeviceJob]) -> tuple[tuple[str, str, int], ...]:
+    Reasons that differ only in numbers are one, in the words of the first.
+    """
     counts: Counter[tuple[str, str]] = Counter()
     words: dict[tuple[str, str], str] = {}
     for job in jobs:
@@ -350,10 +286,15 @@ def _failures(jobs: Iterable[DeviceJob]) -> tuple[tuple[str, str, int], ...]:
             key = (job.outcome, re.sub(r"[\d.,]*\d", "0", reason))
             counts[key] += 1
             words.setdefault(key, reason)
-    return tuple((key[0], words[key], n) for key, n in counts.most_common())
+    return [(key[0], words[key], n) for key, n in counts.most_common()]
 
 
-def spread(values: Iterable[float | None]) -> Spread:
-    """Return the median and the largest of the values that are known."""
-    known = [value for value in values if value is not None]
-    return Spread(median(known), max(known)) if known else Spread(None, None)
+def idle_fraction(jobs: Iterable[DeviceJob]) -> float | None:
+    """Return the share of all leases in which the device did not compute, where it was measured."""
+    leased = [
+        (job.idle_fraction, job.held_s)
+        for job in jobs
+        if job.idle_fraction is not None and job.held_s is not None
+    ]
+    leased_s = sum(held_s for _, held_s in leased)
+    return sum(idle * held_s for idle, held_s in leased) / leased_s if leased_s else None

@@ -11,33 +11,12 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from tilewright.config.rules import STAGES
-from tilewright.report.metric_table import METRICS
+from tilewright.report.metric_table import METRICS, REASONS, remedy
 from tilewright.report.page.problems import Problem
-from tilewright.report.page.remedies import remedy
 from tilewright.report.verdict import Item
 
 #: Markers in a row of the matrix, and up to how many have their names written level.
 _COLUMNS, _FLAT_COLUMNS = 40, 14
-#: Reasons whose code alone says too little.
-_TITLES = {
-    "flux": "Total light changed",
-    "islands": "Tiles without a link to the others",
-    "seam": "Visible tile borders",
-    "empty": "Hardly any tissue",
-    "unknown": "Could not be computed",
-    "unregistered": "Not registered",
-    "clipped": "Clipped intensities",
-    "uncertain_flat": "Uncertain flat-field",
-    "poor_overlap": "Nuclei off those of the reference",
-    "registration_residual": "Cells displaced between cycles",
-    "local_error": "Local errors of the registration",
-    "edge_residual": "Overlaps that contradict each other",
-    "few_matches": "Few overlaps could be matched",
-    "no_grain": "No camera noise left",
-    "below_zero": "Darker than no light",
-    "overcorrected": "Overcorrected: dark rings",
-    "ringing": "Dark moats around bright objects",
-}
 
 
 def anchor(*parts: Any) -> str:
@@ -92,7 +71,7 @@ def problem_part(problem: Problem, several: bool) -> dict[str, Any]:
         "sample": problem.sample if several else "",
         "anchor": _problem_anchor(problem),
         "verdict": problem.verdict,
-        "title": _TITLES.get(problem.reason, problem.reason.replace("_", " ").capitalize()),
+        "title": REASONS[problem.reason].title,
         "who": _who(problem.items),
         "lines": lines,
         "remedy": _code(remedy(problem.reason, first.stage)),

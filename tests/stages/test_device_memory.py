@@ -24,7 +24,10 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.conftest import REPO, STANDIN
-from tests.support import deconvolve_runs, edf_runs, position_runs, stitch_runs
+from tests.stages.deconvolve import deconvolve_runs
+from tests.stages.edf import edf_runs
+from tests.stages.stitch import stitch_runs
+from tests.stages.tile_positions import position_runs
 from tests.support.tissue_pair import make_pair
 from tests.support.wavy_stack import wavy
 from tilewright.devices.health import classify
@@ -317,7 +320,7 @@ GPU_CHECKS = [
 @pytest.mark.parametrize("check", CHECKS)
 def test_on_the_standin(tmp_path: Path, check: Callable[[Path], None]) -> None:
     code = (
-        "from pathlib import Path; import tests.kernels.test_device_memory as t; "
+        "from pathlib import Path; import tests.stages.test_device_memory as t; "
         f"t.{check.__name__}(Path({str(tmp_path / 'work')!r}))"
     )
     (tmp_path / "work").mkdir()

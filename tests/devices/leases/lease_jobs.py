@@ -1,8 +1,8 @@
 """A pretended machine with GPUs, and jobs on it: real processes with real leases.
 
-``python tests/support/lease_jobs.py '{"machine": …, "root": …, …}'`` runs one job. The machine is a
-folder: ``gpus.json`` says what there is, and each job locks a file of its own in ``uses`` and
-writes there what it uses, so that over-commit is seen without asking the leases.
+``python lease_jobs.py '{"machine": …, "root": …, …}'`` runs one job. The machine is a folder:
+``gpus.json`` says what there is, and each job locks a file of its own in ``uses`` and writes there
+what it uses, so that over-commit is seen without asking the leases.
 """
 
 from __future__ import annotations
