@@ -156,6 +156,7 @@ PICTURES = {
     "registration_residual": Picture("residual_px", nuclei, 60),
     "local_error": Picture("local_error_px", nuclei, 120),
     "large_deformation": Picture("elastic_px", nuclei, 240),
+    "local_mismatch": Picture("poor_blocks", nuclei, 120),
     "lost_tissue": Picture("lost_tissue", nuclei),
     "unregistered": Picture("unregistered", nuclei, 240),
     "wrong_content": Picture("image_agreement", final(1), 240),
