@@ -16,6 +16,7 @@ import yaml
 
 from docs import generate, hooks, keys, markdown, reason_pictures, tried, words
 from snakemake_scheduler_plugin_tilewright import cli as placement
+from snakemake_scheduler_plugin_tilewright.placement.site import Site
 from tests.conftest import REPO
 from tests.support.consumers import CONSUMERS
 from tilewright import cli
@@ -150,6 +151,15 @@ def test_modules_that_pages_run_are_there() -> None:
     for page in TEXTS:
         for module in called.findall(page.read_text(encoding="utf-8")):
             assert _is_there(module.replace(".", "/")), page
+
+
+def test_defaults_of_a_site_are_those_that_pages_state() -> None:
+    default = {name: field.default for name, field in Site.model_fields.items()}
+    limits = (REPO / "docs/placement-limits.md").read_text(encoding="utf-8")
+    assert f"{100 * default['utilisation']:g} % of the CPU limit (`utilisation`)" in limits
+    assert f"`calls_per_min: {default['calls_per_min']:g}`" in limits
+    own = (REPO / "docs/placement-for-your-workflow.md").read_text(encoding="utf-8")
+    assert f"{default['slowdown']:g} times as long as a GPU job" in own
 
 
 def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
