@@ -17,7 +17,7 @@ from tests.support.cluster_runs import ClusterRun, dump, foreign, rule_of
 from tests.support.features import FEATURES
 from tests.support.slurm_cluster import Cluster, Job, wait_for
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 
 ALLOWED = {"maigan", "brusko"}
 SITE = {"allowed": sorted(ALLOWED)}
@@ -76,6 +76,25 @@ def test_what_a_workflow_may_hold(featured: Cluster, tmp_path: Path) -> None:
         kinds = {e["kind"] for e in run.events if e.get("job") == f"rule_{how}" and "kind" in e}
         assert kinds == {"gpu"}
     assert run.causes() == {"error"}, dump(run.events)  # the first attempt
+
+
+@pytest.mark.long
+def test_a_group_that_pends_in_vain_is_moved_whole(quiet_slurm: Cluster, tmp_path: Path) -> None:
+    """Its account is shut between its place and sbatch, which takes the executor a second each."""
+    run = foreign(quiet_slurm, tmp_path, "features", {"allowed": ["brusko", "clive"]})
+    run.targets = ("group/x.sorted", "group/y.sorted")
+    quiet_slurm.set_qos("clive", "GrpTRES=cpu=0")
+    process = run.start("--retries", "2")
+    wait_for(lambda: sum(run.placed().values()) == 2, 60, "the groups' places")
+    quiet_slurm.set_qos("brusko", "GrpTRES=cpu=0")
+    quiet_slurm.set_qos("clive", "GrpTRES=cpu=104")
+    assert run.finish(process) == 0, run.log[-6000:]
+    moved = set(run.moves())
+    assert moved, dump(run.events)
+    jobs = [job for job in run.jobs() if job.comment in moved]
+    ended = {(job.account, job.state, job.cpus) for job in jobs}
+    assert ended == {("brusko", "CANCELLED", 4), ("clive", "COMPLETED", 4)}, dump(run.events)
+    assert {path.read_text() for path in (tmp_path / "group").glob("*.sorted")} == {"x\n", "y\n"}
 
 
 def small(slurm: Cluster, folder: Path, *, seconds: int = 2, **site: object) -> ClusterRun:

@@ -72,6 +72,8 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
                 adapter.check("job", job)
             if plan.cluster is not None:
                 self._run = Run(self.dag, plan.cluster, plan, self.logger)
+                # Snakemake asks nobody between the end of the last job and its own
+                atexit.register(plan.end)
             elif plan.gpus is not None:
                 self._run = LocalRun(self.dag, plan, self.logger)
             runs = adapter.is_main(self.dag) and not command_line.only_looks(
@@ -93,9 +95,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         argv = command_line.command()
         found = cluster.of_command(argv)
         before_run(found, argv, has_lock=True)
-        plan = Plan(cluster=found, ledger=LEDGER)
-        atexit.register(plan.end)
-        return plan
+        return Plan(cluster=found, ledger=LEDGER)
 
     def _follow(self, jobs: Sequence[Any]) -> None:
         """Count the jobs that a checkpoint brought, once it is known what they need."""

@@ -156,6 +156,7 @@ class Plan:
     _at_end: list[Callable[[], None]] = field(default_factory=list)
     _static: dict[str, Place] = field(default_factory=dict)
     _began_s: float = field(default_factory=time.time)
+    _ended: bool = False
 
     def __post_init__(self) -> None:
         if self.cluster is None:
@@ -172,13 +173,16 @@ class Plan:
         self._at_end.append(function)
 
     def end(self, *, failed: bool = False) -> None:
-        """Save what was learned and say on standard error how the run ended.
+        """Save what was learned and say on standard error how the run ended, once.
 
         Parameters
         ----------
         failed : bool
             Whether it ended early: a job failed, or somebody stopped it.
         """
+        if self._ended:
+            return
+        self._ended = True
         for function in self._at_end:
             function()
         if self.gpus is not None or self.cluster is not None:
