@@ -127,7 +127,7 @@ PICTURES = {
     "no_grain": Picture("equal_neighbours", raw_tile, 60),
     "strong_vignetting": Picture("flat_minimum", flat),
     "few_matches": Picture("accepted_edges", overlaps),
-    "edge_residual": Picture("edge_residual_px", mosaic(), 70, (150, 235), damage=MOVED),
+    "edge_residual": Picture("edge_residual_px", mosaic(), 70, (320, 200), damage=MOVED),
     "islands": Picture("untied_tiles", overlaps),
     "contradicting_overlaps": Picture("contradicting_overlaps", overlaps),
     "saturated": Picture("saturated", mosaic(channel="2"), 240, own_levels=True),
@@ -236,18 +236,23 @@ def make(reason: str, base: Bench, folder: Path) -> dict[str, str]:
     return {"damage": name, "verdict": item.verdict, "said": item.sentence}
 
 
+def keep(reason: str, told: dict[str, str]) -> None:
+    """Write what is wrong in a picture, and what quality says, beside what is there already."""
+    path = FOLDER / "said.json"
+    known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    known[reason] = told
+    kept = {name: known[name] for name in PICTURES if name in known}
+    path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     """Draw the reasons that are named, or all."""
-    told = FOLDER / "said.json"
-    known: dict[str, dict[str, str]] = json.loads(told.read_text()) if told.exists() else {}
     with tempfile.TemporaryDirectory() as name:
         base = make_bench(Path(name) / "base")
         for reason in sys.argv[1:] or PICTURES:
-            known[reason] = make(reason, base, Path(name))
-            print(reason, known[reason]["said"], flush=True)
-            kept = {r: known[r] for r in PICTURES if r in known}
-            text = json.dumps(kept, indent=1, ensure_ascii=False)
-            told.write_text(text + "\n", encoding="utf-8")
+            told = make(reason, base, Path(name))
+            keep(reason, told)
+            print(reason, told["said"], flush=True)
 
 
 if __name__ == "__main__":
