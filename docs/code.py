@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import re
 from pathlib import Path
 
 from docs.markdown import table
+from tilewright.config.layout import Layout
 
 REPOSITORY = Path(__file__).parent.parent
 _PACKAGES = (
@@ -22,12 +25,10 @@ def _first_line(path: Path) -> str:
 
 def folders() -> str:
     """Return the table of the folders of both packages, and what lives there."""
-    found = [
-        (p, p.parent) for top in _PACKAGES for p in sorted((REPOSITORY / top).rglob("__init__.py"))
-    ]
+    found = [p for top in _PACKAGES for p in sorted((REPOSITORY / top).rglob("__init__.py"))]
     rows = [
-        (f"`{folder.relative_to(REPOSITORY)}/`", _first_line(path))
-        for path, folder in found
+        (f"`{path.parent.relative_to(REPOSITORY)}/`", _first_line(path))
+        for path in found
         if _first_line(path)
     ]
     return table(("Folder", "Holds"), *rows)
@@ -41,3 +42,11 @@ def benchmarks() -> str:
         if any(isinstance(n, ast.FunctionDef) and n.name == "main" for n in tree.body):
             rows.append((f"`python -m benchmarks.{path.stem}`", _first_line(path)))
     return table(("Command", "Measures"), *rows)
+
+
+def files() -> str:
+    """Return the table of the files of a run, from the comments of the layout."""
+    layout = Layout("results")
+    told = re.findall(r"#: (.+)\n\s+self\.(\w+) = ", inspect.getsource(Layout))
+    rows = [(f"`{getattr(layout, name)}`".replace("results/", "", 1), text) for text, name in told]
+    return table(("Below the results folder", "What it is"), *rows)

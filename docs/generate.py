@@ -18,6 +18,7 @@ import typer
 from docs import code, tried
 from docs.keys import TOP, rows, sections
 from docs.markdown import table
+from docs.reason_pictures import PICTURES
 from snakemake_scheduler_plugin_tilewright import cli as placement
 from tilewright import cli
 from tilewright.config.rules import STAGES
@@ -90,9 +91,12 @@ def _picture(reason: str) -> list[str]:
     known = json.loads((REPOSITORY / "docs/images/reasons/said.json").read_text(encoding="utf-8"))
     if reason not in known:
         return []
-    damage = re.sub(r"`", "", known[reason]["damage"])
-    text = f"As it warns ({damage}), and as it should be."
-    return [f"![{text}](images/reasons/{reason}.webp)\n\n*{text}*"]
+    first, second = ("Above", "Below") if PICTURES[reason].below else ("Left", "Right")
+    damage, said = known[reason]["damage"], known[reason]["said"]
+    said = re.sub(r" \([^)]*\)$", "", re.split(r", (?:above|below) ", said)[0])
+    text = f"*{first}: {damage}. The report says: {said}. {second}: the same without.*"
+    picture = f"![{first} with a damage, {second.lower()} without.](images/reasons/{reason}.webp)"
+    return [picture, text]
 
 
 def reasons() -> str:
@@ -203,6 +207,7 @@ BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
     "scenes": ("docs/quality-tested.md", tried.scenes),
     "features": ("docs/placement-for-your-workflow.md", tried.features),
     "what was tried": ("docs/placement-tried.md", tried.on_slurm),
+    "files of a run": ("docs/own-data.md", code.files),
     "folders": ("docs/development.md", code.folders),
     "commands that measure": ("docs/benchmarks.md", code.benchmarks),
     "keys": ("config/README.md", lambda: keys("")),

@@ -127,7 +127,7 @@ PICTURES = {
     "no_grain": Picture("equal_neighbours", raw_tile, 60),
     "strong_vignetting": Picture("flat_minimum", flat),
     "few_matches": Picture("accepted_edges", overlaps),
-    "edge_residual": Picture("edge_residual_px", mosaic(), 70, (150, 235), damage=MOVED),
+    "edge_residual": Picture("edge_residual_px", mosaic(), 70, (320, 200), damage=MOVED),
     "islands": Picture("untied_tiles", overlaps),
     "contradicting_overlaps": Picture("contradicting_overlaps", overlaps),
     "saturated": Picture("saturated", mosaic(channel="2"), 240, own_levels=True),
@@ -156,6 +156,7 @@ PICTURES = {
     "registration_residual": Picture("residual_px", nuclei, 60),
     "local_error": Picture("local_error_px", nuclei, 120),
     "large_deformation": Picture("elastic_px", nuclei, 240),
+    "local_mismatch": Picture("poor_blocks", nuclei, 120),
     "lost_tissue": Picture("lost_tissue", nuclei),
     "unregistered": Picture("unregistered", nuclei, 240),
     "wrong_content": Picture("image_agreement", final(1), 240),
@@ -235,17 +236,23 @@ def make(reason: str, base: Bench, folder: Path) -> dict[str, str]:
     return {"damage": name, "verdict": item.verdict, "said": item.sentence}
 
 
+def keep(reason: str, told: dict[str, str]) -> None:
+    """Write what is wrong in a picture, and what quality says, beside what is there already."""
+    path = FOLDER / "said.json"
+    known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    known[reason] = told
+    kept = {name: known[name] for name in PICTURES if name in known}
+    path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     """Draw the reasons that are named, or all."""
-    told = FOLDER / "said.json"
-    known: dict[str, dict[str, str]] = json.loads(told.read_text()) if told.exists() else {}
     with tempfile.TemporaryDirectory() as name:
         base = make_bench(Path(name) / "base")
         for reason in sys.argv[1:] or PICTURES:
-            known[reason] = make(reason, base, Path(name))
-            print(reason, known[reason]["said"], flush=True)
-    kept = {reason: known[reason] for reason in PICTURES if reason in known}
-    told.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            told = make(reason, base, Path(name))
+            keep(reason, told)
+            print(reason, told["said"], flush=True)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from docs.markdown import table
-from tests.io.test_containers import UNTOLD
-from tests.report.quality.test_damages import MISSED
 from tests.support.consumers import CONSUMERS
 from tests.support.features import FEATURES
-from tests.support.microscope_files import WRITERS
-from tests.support.quality.damages import DAMAGES
+from tests.support.microscope_files import UNTOLD, WRITERS
+from tests.support.quality.damages import DAMAGES, MISSED
 from tests.support.quality.metric_scenes import WARNS
 from tilewright.config.settings import Convention
 from tilewright.io.conventions import DESCRIBED
@@ -48,7 +46,8 @@ _TOLD = {"emission": "emission", "exposure": "exposure", "z": "z-step", "apertur
 
 def _places(convention: str) -> str:
     """Return by what tiles are placed."""
-    names = {"codex": "number", "pattern": "number, or row and column", "stitched": "-"}
+    names = {"codex": "number", "pattern": "number, or row and column", "stitched": ""}
+    names["imagexpress"] = "stage position (MetaXpress's TIFFs), else number"
     return names.get(convention, "stage position")
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tifffile
 
-from tests.support.microscope_files import WRITERS, Specimen
+from tests.support.microscope_files import UNTOLD, WRITERS, Specimen
 from tilewright.commands.dag import read_experiment
 from tilewright.init.folder import create_experiment
 from tilewright.io.conventions import described_images, scan
@@ -58,16 +58,6 @@ def test_every_plane_at_its_place(tmp_path: Path, specimen: Specimen, convention
     headers = read_headers({plane.path: (plane.page or 0) + 1 for plane in planes})
     assert {header[2:5] for header in headers.values()} == {(48, 56, "uint16")}
     assert {header.problem for header in headers.values()} == {""}
-
-
-#: What a writer cannot tell: ZEISS' library writes no optics, NDTiff has no field for them.
-UNTOLD = {"czi": {"emission", "exposure", "aperture"}, "ndtiff": {"emission", "aperture"}}
-UNTOLD |= {
-    "cv8000": {"aperture"},
-    "macsima": {"z", "aperture"},
-    "nd2": {"exposure"},
-    "ome_tiff": {"aperture"},
-}
 
 
 @pytest.mark.parametrize("convention", WRITERS)

@@ -8,16 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.quality.damages import DAMAGES, Damage, Outcome, baseline, judge_damage
+from tests.support.quality.damages import DAMAGES, MISSED, Damage, Outcome, baseline, judge_damage
 from tests.support.quality.metric_scenes import WARNS, ringed
 from tests.support.quality.workbench import Bench, make_bench
 from tilewright.report.metric_table import METRICS
 from tilewright.report.verdict import Item
 
-#: Not noticed, or not by name: what is known to pass for good.
-MISSED = {
-    "deconvolved with the PSF of another objective",
-}
 #: Written only for cycles that were let through, and for channels with a background.
 SOMETIMES = {"unregistered", "oversubtracted", "background_left"}
 Baseline = dict[tuple[str, int, str, str], Item]
