@@ -135,8 +135,9 @@ def test_retries_by_cause(run: ClusterRun) -> None:
     run.prepare(
         jobs=5,  # as many as there are GPUs: all begin on one
         faults=faults,
-        gpu_job={"cpus": 1, "mem_mb": 400, "runtime_min": 1},
-        cpu_job={"cpus": 1, "mem_mb": 400, "runtime_min": 1},
+        # beside other work the Snakemake in a job took 50 s to start
+        gpu_job={"cpus": 1, "mem_mb": 400, "runtime_min": 2},
+        cpu_job={"cpus": 1, "mem_mb": 400, "runtime_min": 2},
     ).run(ok=False)
     run.check_outputs({0, 2, 3, 4})
     tries = {i: len(run.traces(i)) for i in range(5)}
