@@ -17,6 +17,7 @@ from tests.support.cluster_runs import ClusterRun, dump
 from tests.support.runs import TINY, digests, make_run
 from tests.support.slurm_cluster import Cluster, wait_for
 from tests.support.slurm_cluster.settings import Part
+from tilewright.init.write import SNAKEFILE
 
 pytestmark = pytest.mark.slurm
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGKILL")
@@ -300,14 +301,18 @@ def test_users_own_account_wins_and_jobs_ask_slurm_nothing(run: ClusterRun) -> N
 def test_image_rules_give_the_same_bytes_as_on_one_machine(
     quiet_slurm: Cluster, tmp_path: Path
 ) -> None:
-    """CPU and GPU jobs of both accounts; the GPUs are pretended, with NumPy in CuPy's clothes."""
+    """CPU and GPU jobs of both accounts; the GPUs are pretended, with NumPy in CuPy's clothes.
+
+    There the workflow is a module, in the Snakefile that `tilewright init` writes.
+    """
     here = make_run(tmp_path / "here", **TINY)
     here.snakemake("registration")
     there = make_run(tmp_path / "there", raw=tmp_path / "here/raw", **TINY)
     # so few jobs would all take the GPUs
     there.edit(resources={"edf_plane": {"device": "cpu"}})
+    (there.folder / "Snakefile").write_text(SNAKEFILE)
     run = ClusterRun(
-        quiet_slurm, there.folder, REPO / "workflow/Snakefile", ("registration", "qc")
+        quiet_slurm, there.folder, there.folder / "Snakefile", ("registration", "qc")
     ).prepare()
     quiet_slurm.set_qos("clive", "GrpTRES=cpu=4,gres/gpu=1")
     quiet_slurm.set_qos("maigan", "GrpTRES=cpu=4,gres/gpu=1")

@@ -68,6 +68,8 @@ class Layout:
         self.qc_csv = f"{results}/qc.csv"
         #: The verdict of each marker of each sample.
         self.trusted_markers = f"{results}/trusted_markers.csv"
+        #: Which versions of tilewright wrote here; no rule's output.
+        self.versions = Path(results) / "versions.jsonl"
         #: Logs of all rules.
         self.logs = Path(results) / "logs"
         #: Every placement of every run on a cluster; no rule's output.
