@@ -39,7 +39,7 @@ from tests.support.recorded import LIMITS, NODES, PARTITIONS, Recorded, client
 from tests.support.runs import Run, make_run
 from tilewright.commands.dag import find_snakefile, read_tasks
 from tilewright.config.rules import BlockSizes, DataSize
-from tilewright.config.sizing import DataSizes, ShapeModel
+from tilewright.config.sizing import DataSizes
 
 #: A sample of nine full cycles of four channels.
 FULL = DataSize(63, 20, 1440, 1920, 0.1, 9, 36)
@@ -147,7 +147,7 @@ def nine_cycles(folder: Path) -> None:
     for method in METHODS:
         run.edit(edf={"method": method})
         blocks = BlockSizes(direct_plane=method == "direct")
-        sizes = DataSizes(ShapeModel(blocks), lambda _: FULL, {})
+        sizes = DataSizes(lambda _: FULL, {}, blocks)
         with contextlib.chdir(folder):
             tasks = read_tasks(
                 find_snakefile(None), Path("config.yaml"), ["registration", "qc"], sizes

@@ -76,3 +76,9 @@ def test_the_plugin_asks_for_what_it_imports_and_no_more() -> None:
     assert asked - imported == {"snakemake-executor-plugin-slurm"}
     assert not imported & {"numpy", "scipy", "matplotlib", "tilewright"}
     assert imported & through_snakemake == through_snakemake
+
+
+def test_the_plugins_front_page_has_no_links_into_the_repository() -> None:
+    # an index of packages shows the page alone
+    links = re.findall(r"\]\(([^)]*)\)", (REPO / "scheduler-plugin/README.md").read_text())
+    assert [link for link in links if not link.startswith("https://")] == []

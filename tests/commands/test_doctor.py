@@ -267,7 +267,7 @@ def test_the_size_of_what_is_to_come(phantom: Run, monkeypatch: pytest.MonkeyPat
     phantom.edit(edf={"method": "psf_mean"})
     experiment = read_experiment(Path("config.yaml"))
     plane = 2 * 128**2 * 0.85**2
-    stacks, planes = 3 * plane * (2 + 4 + 4), plane * (2 + 2 * 2 * 4 / 3)
+    stacks, planes = 3 * plane * (2 + 4), plane * (2 + 2 * 2 * 4 / 3)
     tasks = [Task(Job(f"s{k}", "stitch", ("cpu",))) for k in range(4)]
     need = missing_bytes(experiment, layout, tasks)
     assert (need.stays, need.stack) == pytest.approx((4 * planes, stacks))

@@ -131,30 +131,3 @@ def test_samples_override_and_refuse(config: dict[str, Any], tmp_path: Path) -> 
 def test_any_section_gives_a_sentence_or_an_experiment(value: Any) -> None:
     with pytest.raises(ConfigError):
         load_experiment({"samples": "none.tsv", "markers": "none.csv", "acquisition": value})
-
-
-def test_relative_paths_count_from_the_folder_of_the_config_file(
-    config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    my = tmp_path / "my"
-    (my / "raw").mkdir(parents=True)
-    (my / "samples.tsv").write_text("sample\traw_dir\na\traw\n")
-    (my / "markers.csv").write_text(Path(config["markers"]).read_text())
-    own = {"samples": "samples.tsv", "markers": "markers.csv", "results": "../results"}
-    flat = {"method": "file", "flat_file": "{sample}/flat.tif", "dark_file": str(tmp_path / "d")}
-    content = {**config, **own, "illumination": flat}
-    monkeypatch.chdir(my)
-    here = load_experiment(content).settings
-    assert (here.results, here.illumination.flat_file) == ("../results", "{sample}/flat.tif")
-    monkeypatch.chdir(tmp_path)
-    above = load_experiment(content, my)
-    assert (above.settings.samples, above.settings.results) == ("my/samples.tsv", "results")
-    assert above.settings.illumination.flat_file == "my/{sample}/flat.tif"
-    assert above.settings.illumination.dark_file == str(tmp_path / "d")
-    assert above.samples["a"].raw_dir == my / "raw"
-    (tmp_path / "other").mkdir()
-    monkeypatch.chdir(tmp_path / "other")
-    assert load_experiment(content, Path("../my")).settings.results == str(tmp_path / "results")
-    my.rename(tmp_path / "m{y}")
-    with pytest.raises(ConfigError, match=r"m\{y\} has braces in its name; rename it"):
-        load_experiment(content, tmp_path / "m{y}")

@@ -47,7 +47,7 @@ def filled_in(result: InitResult) -> Experiment:
             if value is None and key not in ("rows", "cols"):
                 content[section][key] = {"numerical_aperture": 0.5}.get(key, 1.4)
     content["deconvolve"] = {"method": "none"}
-    experiment = load_experiment(content, result.config.parent)
+    experiment = load_experiment(content)
     wanted: dict[int, list[str]] = {}
     for channel in experiment.channels:
         wanted.setdefault(channel.cycle, []).append(channel.channel)

@@ -370,7 +370,7 @@ def test_brain_tiles_through_fiji(shared: Path, tmp_path: Path) -> None:
     assert acquisition["overlap"] == pytest.approx(52 / 512, abs=0.001)
     assert any(warning.startswith("9 files are left out") for warning in result.warnings)
     assert not result.unknown
-    load_experiment(config(result), result.config.parent)
+    load_experiment(config(result))
 
 
 @pytest.mark.shared
@@ -387,7 +387,7 @@ def test_brain_tiles_by_number_lie_as_tile_configuration_says(shared: Path, tmp_
     places = {}
     for name, told in (("numbered", numbered), ("fiji", None)):
         told = told or create_experiment(shared / "data/brain-tiles", tmp_path / name)
-        sample = next(iter(load_experiment(config(told), told.config.parent).samples.values()))
+        sample = next(iter(load_experiment(config(told)).samples.values()))
         table = tmp_path / name / "cycle1.csv"
         channel = sample.acquisition.reference_channel
         build_manifest(sample.raw_dir, sample.acquisition.model_dump(), {1: [channel]}, {1: table})

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from tests.on_slurm.labmates import fill, hold_all_gpus, running
 from tests.support.cluster_runs import ClusterRun, dump
-from tests.support.labmates import fill, hold_all_gpus, running
 from tests.support.slurm_cluster import Cluster, wait_for
 from tests.support.slurm_fixtures import AT_NIGHT
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600), AT_NIGHT]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800), AT_NIGHT]
 
 PARTITIONS = ("hpg-default", "hpg-b200")
 #: Seconds by which two equal runs of half a minute differ on two busy cores.

@@ -72,7 +72,6 @@ class Scheduler(SchedulerBase):
         seen["is_main"] = adapter.is_main(dag)
         seen["reasons"] = sorted([rule, why, n] for (rule, why), n in adapter.reasons(dag).items())
         seen["all done"] = adapter.all_done(dag)
-        seen["config folder"] = str(adapter.config_folder(workflow))
         seen["anything_runs"] = adapter.anything_runs(dag)
         seen["running"] = adapter.running(dag, job)
         seen["failed"] = adapter.failed(dag, job)
@@ -262,7 +261,7 @@ def test_a_run_is_seen_as_it_is(seen: dict[str, Any], folder: Path) -> None:
     assert seen["machine"] > 0
     assert ["work", "output files have to be generated", 1] in seen["reasons"]
     assert not [rule for rule, _, _ in seen["reasons"] if rule == "all"]
-    assert (seen["all done"], seen["config folder"]) == (False, ".")
+    assert not seen["all done"]
     assert seen["wait_s"] == 1.0  # the least
     assert not seen["ended"]
     assert seen["timers"] == [1, 0]
@@ -315,22 +314,6 @@ def test_a_job_that_was_given_up_fails_and_the_others_end(
     assert (folder / "work.txt").is_file()
     assert (folder / "other.txt").is_file()
     assert not (folder / "bad.txt").exists()
-
-
-@pytest.mark.parametrize(
-    ("files", "given", "folder"),
-    [
-        ([], [], "."),
-        (["/a/one.yaml", "/b/two.yaml"], ["/a/one.yaml", "/b/two.yaml"], "/a"),
-        (["/a/one.yaml", "own/three.yaml"], ["/a/one.yaml"], "own"),
-    ],
-)
-def test_paths_count_from_the_snakefiles_config_file_else_from_the_first(
-    files: list[str], given: list[str], folder: str
-) -> None:
-    paths = [Path(path) for path in given]
-    workflow = SimpleNamespace(configfiles=files, overwrite_configfiles=paths)
-    assert adapter.config_folder(workflow) == Path(folder)
 
 
 def thing_without(what: str, name: str = "") -> Any:

@@ -446,6 +446,14 @@ WRITERS = {
     "macsima": write_macsima,
     "imagexpress": write_imagexpress,
 }
+#: What a writer cannot tell: ZEISS' library writes no optics, NDTiff has no field for them.
+UNTOLD = {"czi": {"emission", "exposure", "aperture"}, "ndtiff": {"emission", "aperture"}}
+UNTOLD |= {
+    "cv8000": {"aperture"},
+    "macsima": {"z", "aperture"},
+    "nd2": {"exposure"},
+    "ome_tiff": {"aperture"},
+}
 
 
 def write_ome(path: Path, tiles: list[tuple[float, float]], channels: int = 2, z: int = 3) -> None:

@@ -154,8 +154,6 @@ def test_as_a_module_with_other_names_in_somebody_elses_workflow(experiment: Ins
     there = experiment.folder / "lab"
     (there / "lab").mkdir(parents=True)
     config = yaml.safe_load((experiment.folder / "my/config.yaml").read_text())
-    for key in ("samples", "markers", "results"):
-        config[key] = f"../../my/{config[key]}"
     (there / "lab/config.yaml").write_text(yaml.safe_dump({"images": config, "own": 3}))
     results = experiment.folder / "my/results"
     (there / "Snakefile").write_text(FOREIGN + SEGMENT.format(results=results))

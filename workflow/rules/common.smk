@@ -15,7 +15,6 @@ from tilewright.config.experiment import (
 )
 from tilewright.config.layout import Layout
 from tilewright.config.rules import QUALITY_RULES, STAGES
-from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
 from tilewright.runtime.versions import made_by_another, note_version
 from tilewright.runtime.machine import (
@@ -40,7 +39,7 @@ try:
     if workflow.is_main_process:
         for path in workflow.configfiles:
             read_config(Path(path))
-    experiment = load_experiment(config, snakemake_adapter.config_folder(workflow))
+    experiment = load_experiment(config)
     layout = Layout(experiment.settings.results)
     in_job = in_slurm_job(workflow)
     if in_job:

@@ -81,6 +81,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
                 for line in self._made_again(plan.made_by_another):
                     self.logger.info(line)
             if runs and self._run is not None:
+                # Snakemake asks nobody between the end of the last job and its own
                 atexit.register(self._end, plan)
             if runs and plan.cluster and not plan.described:
                 for line in first_look(plan.cluster.survey):

@@ -19,7 +19,7 @@ def read_experiment(configfile: Path) -> Experiment:
     ConfigError
         The file is absent, is not YAML, or its content is wrong.
     """
-    return load_experiment(read_config(configfile), configfile.parent)
+    return load_experiment(read_config(configfile))
 
 
 def find_snakefile(given: Path | None) -> Path:

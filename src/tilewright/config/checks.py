@@ -16,7 +16,7 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
 from tilewright.config.experiment import ConfigError, Experiment, Sample
 from tilewright.config.layout import Layout
 from tilewright.config.rules import BlockSizes, DataSize
-from tilewright.config.sizing import DataSizes, ShapeModel
+from tilewright.config.sizing import DataSizes
 from tilewright.io.conventions import DESCRIBED, numbers_tiles
 from tilewright.io.conventions.common import RawDataError
 from tilewright.io.inputs.manifest import build_manifest
@@ -107,7 +107,6 @@ def _look(
 ) -> list[str]:
     """Return what is wrong with the pixels of a sample; heavy imports wait until they are new."""
     from tilewright.io.inputs.raw_pixels import pixel_problems
-    from tilewright.io.inputs.stitched_plane import windows_of_table
     from tilewright.io.inputs.tiles import tiles_of_table
     from tilewright.kernels.backend import cpu_backend
     from tilewright.stages.tile_positions.layout_check import layout_problem
@@ -133,9 +132,8 @@ def _look(
         channels,
         raw_dir,
         reference_channel=reference,
-        pages_are_planes=not stitched and sample.acquisition.convention not in DESCRIBED,
-        parts_of_table=windows_of_table if stitched else tiles_of_table,
-        part="part of it" if stitched else "tile",
+        pages_are_planes=sample.acquisition.convention not in DESCRIBED,
+        stitched=stitched,
         **camera,
     )
     if stitched:
@@ -292,13 +290,14 @@ def data_sizes(
     """
     settings = experiment.settings
     deconvolve = settings.deconvolve
-    model = ShapeModel(
+    return DataSizes(
+        data_size(experiment, layout),
+        kinds_of,
         BlockSizes(
             settings.output.chunk_px,
             deconvolve.tile_px,
             deconvolve.halo_px,
             direct_plane=settings.plane_method == "direct",
         ),
-        overrides={rule: own.model_dump() for rule, own in settings.resources.items()},
+        {rule: own.model_dump() for rule, own in settings.resources.items()},
     )
-    return DataSizes(model, data_size(experiment, layout), kinds_of)

@@ -6,9 +6,7 @@ the DAG is built and said in one sentence that names the key or file.
 
 from __future__ import annotations
 
-import difflib
 import json
-import os.path
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from tilewright.config.rules import RULES
-from tilewright.config.settings import Settings
+from tilewright.config.settings import Settings, suggestion
 from tilewright.config.tables import (
     Channel,
     ConfigError,
@@ -167,10 +165,6 @@ class Experiment:
         ]
 
 
-#: Keys of the sections that name files.
-_FILES = {"illumination": ("flat_file", "dark_file"), "deconvolve": ("psf_file",)}
-
-
 class _StrictLoader(yaml.SafeLoader):
     """YAML in which a key stands once; the language itself lets the last one win."""
 
@@ -232,15 +226,13 @@ def read_config(configfile: Path) -> dict[str, Any]:
     return config
 
 
-def load_experiment(config: Mapping[str, Any], folder: Path = Path()) -> Experiment:
+def load_experiment(config: Mapping[str, Any]) -> Experiment:
     """Validate a configuration and read its tables.
 
     Parameters
     ----------
     config : mapping
         The dictionary that Snakemake made of the config file and ``--config``.
-    folder : Path
-        From where relative paths in it and in the samples table count: the config file's.
 
     Raises
     ------
@@ -257,9 +249,8 @@ def load_experiment(config: Mapping[str, Any], folder: Path = Path()) -> Experim
     except ValidationError as error:
         lines = [f"  {problem_sentence(problem)}" for problem in error.errors()]
         raise ConfigError("the configuration is wrong:\n" + "\n".join(lines)) from None
-    settings = _seen_from(folder, settings)
     channels = read_markers(Path(settings.markers))
-    samples = read_samples(Path(settings.samples), settings.acquisition, folder)
+    samples = read_samples(Path(settings.samples), settings.acquisition)
     experiment = Experiment(settings, samples, channels)
     _check_references(experiment)
     _check_stitched(experiment)
@@ -267,28 +258,6 @@ def load_experiment(config: Mapping[str, Any], folder: Path = Path()) -> Experim
     _check_backgrounds(experiment)
     _check_keys(settings)
     return experiment
-
-
-def _seen_from(folder: Path, settings: Settings) -> Settings:
-    """Return settings whose relative paths, which count from a folder, count from here."""
-    whole, here = folder.resolve(), Path.cwd()
-    if whole == here:
-        return settings
-    base = str(whole.relative_to(here) if whole.is_relative_to(here) else whole)
-    if set(base) & set("{}"):
-        raise ConfigError(f"the folder {base} has braces in its name; rename it, or start in it")
-
-    def moved(section: BaseModel, *keys: str) -> dict[str, str]:
-        given = {key: getattr(section, key) for key in keys}
-        # of an absolute path join keeps nothing else
-        return {k: os.path.normpath(os.path.join(base, v)) for k, v in given.items() if v}  # noqa: PTH118
-
-    files = {
-        name: section.model_copy(update=moved(section, *keys))
-        for name, keys in _FILES.items()
-        for section in [getattr(settings, name)]
-    }
-    return settings.model_copy(update={**moved(settings, "samples", "markers", "results"), **files})
 
 
 def _check_references(experiment: Experiment) -> None:
@@ -407,8 +376,7 @@ def _check_backgrounds(experiment: Experiment) -> None:
         what = f"{table}: the background of '{channel.marker}' is '{channel.background}'"
         source = named.get(channel.background)
         if source is None:
-            near = difflib.get_close_matches(channel.background, named, n=1, cutoff=0.5)
-            hint = f"did you mean '{near[0]}'?" if near else f"markers: {', '.join(named)}"
+            hint = suggestion(channel.background, named, "markers")
             raise ConfigError(f"{what}, which is no marker of the table; {hint}")
         if source is channel:
             raise ConfigError(f"{what} itself; name another marker, or none")
@@ -453,7 +421,6 @@ def _check_keys(settings: Settings) -> None:
     for rule in settings.resources:
         if rule not in RULES:
             early = ("illumination", "tile_positions", "stitch", "deconvolve", "edf")
-            renamed = {"project": ["edf_plane"], **{f"qc_{s}": ["qc_cycle"] for s in early}}
-            near = renamed.get(rule) or difflib.get_close_matches(rule, RULES, n=1, cutoff=0.5)
-            hint = f"did you mean '{near[0]}'?" if near else f"rules: {', '.join(sorted(RULES))}"
+            renamed = {"project": "edf_plane", **{f"qc_{s}": "qc_cycle" for s in early}}
+            hint = suggestion(renamed.get(rule, rule), sorted(RULES), "rules")
             raise ConfigError(f"'resources.{rule}' names no rule; {hint}")

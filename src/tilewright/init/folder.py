@@ -10,22 +10,12 @@ from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from tilewright.init.metadata import Metadata, read_metadata
-from tilewright.init.recognise import Recognised, recognise
+from tilewright.init.recognise import Recognised, recognise, tables
 from tilewright.init.tile_layout import TileLayout, find_layout
 from tilewright.init.write import SNAKEFILE, config_text, markers_text, readme_text, samples_text
 from tilewright.installed import shipped
 from tilewright.io.conventions.common import RawPlane, clean_token
 from tilewright.io.inputs.raw_headers import read_headers
-
-#: Why files are left out, where a convention leaves out some that are like the others.
-_LEFT_OUT = {
-    "fiji": "the TileConfiguration does not list them; add them there, or move that file away to "
-    "have the layout found from the pixels",
-    "macsima": "of several exposures of a filter the longest is read",
-    "ndtiff": "of a pyramid only the full resolution is raw data",
-    "imagexpress": "projections and thumbnails are no raw data",
-    "cv8000": "MeasurementData.mlf does not list them as planes",
-}
 
 
 class InitError(ValueError):
@@ -116,8 +106,9 @@ def create_experiment(
     layouts = [_layout(recognised, metadata, region) for region in regions]
     planes = _depth(recognised.planes)
     config, samples, markers, readme = paths
+    files = (samples, markers, output / "results")
     warnings = _warnings(recognised, metadata, layouts)
-    text = config_text(raw.resolve(), recognised, layouts, metadata, planes, warnings)
+    text = config_text(raw.resolve(), files, recognised, layouts, metadata, planes, warnings)
     found = _found(recognised, metadata, layouts, planes)
     tissues = _samples(raw.resolve(), regions)
     keys = shipped("config") / "README.md"
@@ -160,7 +151,7 @@ def _depth(planes: list[RawPlane]) -> int:
     if deepest is not None:
         return deepest + 1
     path = planes[0].path
-    return max(1, read_headers({path: 1}, {}, 1)[path].pages)
+    return max(1, read_headers({path: 1})[path].pages)
 
 
 def _samples(raw_dir: Path, regions: list[str]) -> list[tuple[str, Path, str | None]]:
@@ -195,10 +186,8 @@ def _warnings(recognised: Recognised, metadata: Metadata, layouts: list[TileLayo
     if left_over:
         names = ", ".join(Path(path).name for path in left_over[:5])
         more = " ..." if len(left_over) > 5 else ""
-        why = _LEFT_OUT.get(
-            recognised.convention,
-            "they are of another kind, or their names do not follow the others'",
-        )
+        reasons = tables()["left_out"]
+        why = reasons.get(recognised.convention, reasons["other"])
         files = f"{len(left_over)} file{'s are' if len(left_over) > 1 else ' is'}"
         warnings.append(f"{files} left out: {names}{more}; {why}")
     counts = Counter((p.region, p.cycle, p.channel) for p in recognised.planes)

@@ -18,10 +18,9 @@ _HEAD = """\
 # Written by `tilewright init {raw_dir}`.
 # Every key, and the options of each stage (all have defaults): config/README.md of tilewright.
 {notes}
-# Relative paths count from the folder of this file.
-samples: samples.tsv
-markers: markers.csv
-results: results
+samples: {samples}
+markers: {markers}
+results: {results}
 
 acquisition:
 """
@@ -114,6 +113,7 @@ class ConfigText:
 
 def config_text(
     raw_dir: Path,
+    files: tuple[Path, Path, Path],
     recognised: Recognised,
     layouts: Sequence[TileLayout],
     metadata: Metadata,
@@ -126,6 +126,8 @@ def config_text(
     ----------
     raw_dir : Path
         The raw folder.
+    files : tuple of Path
+        The samples table, the markers table and the folder of results.
     recognised, layouts, metadata
         What was found; one layout per sample.
     planes : int
@@ -135,7 +137,10 @@ def config_text(
     """
     out = ConfigText()
     notes = "".join(f"# Warning: {warning}\n" for warning in warnings)
-    out.text = _HEAD.format(raw_dir=raw_dir, notes=notes)
+    samples, markers, results = (json.dumps(str(path), ensure_ascii=False) for path in files)
+    out.text = _HEAD.format(
+        raw_dir=raw_dir, samples=samples, markers=markers, results=results, notes=notes
+    )
     first = layouts[0]
     section = "acquisition"
     out.key("convention", recognised.convention)

@@ -85,16 +85,7 @@ class Phantom:
         stages = [stage_positions(self._rng("stage", cycle), d) for cycle in range(d.cycles)]
         self.nominal_px = stages[0][0]
         self.true_px = np.stack([true for _, true in stages]) + self._margin
-        self.maps = [
-            make_cycle_map(
-                self._rng("map", cycle),
-                d.canvas,
-                shift_px=d.cycle_shift_px * (cycle > 0),
-                rotation_deg=d.cycle_rotation_deg * (cycle > 0),
-                elastic_px=d.elastic_px * (cycle > 0),
-            )
-            for cycle in range(d.cycles)
-        ]
+        self.maps = [make_cycle_map(self._rng("map", c), d, c) for c in range(d.cycles)]
         self.tissue = self._section("tissue")
         self.kept = [self._kept(cycle) for cycle in range(d.cycles)]
 

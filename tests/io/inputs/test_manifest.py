@@ -17,6 +17,7 @@ from tilewright.io.conventions.common import RawDataError
 from tilewright.io.inputs.manifest import build_manifest
 from tilewright.io.inputs.tile_order import tile_places
 from tilewright.io.inputs.tiles import left_out_tiles, open_tiles
+from tilewright.io.tiff.raw_header import RawHeader
 
 CHANNELS = {1: ["1", "2"], 2: ["1", "2"]}
 
@@ -102,7 +103,7 @@ def test_known_files_are_not_opened_again_and_changed_ones_are(
 
     read = raw_headers._read
 
-    def spy(path: str, status: os.stat_result) -> raw_headers.RawHeader:
+    def spy(path: str, status: os.stat_result) -> RawHeader:
         opened.append(Path(path).name)
         return read(path, status)
 

@@ -18,8 +18,9 @@ from tests.support.stitched_files import (
     write_ome_pyramid,
     write_qptiff,
 )
+from tilewright.io.conventions import scan
 from tilewright.io.conventions.common import RawDataError, ScanOptions
-from tilewright.io.conventions.stitched import lossy_sentences, read_image, read_images, scan
+from tilewright.io.conventions.stitched import lossy_sentences, read_image, read_images
 from tilewright.io.inputs.stitched_plane import StitchedPlane, windows_of_table
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.stages.stitch.stitched_plane import stitched_plane
@@ -76,12 +77,12 @@ def test_every_layout_gives_its_full_resolution_by_region(
 ) -> None:
     image = counts(dtype=dtype)
     write(tmp_path / name, image)
-    planes = scan(str(tmp_path), ScanOptions(pixel_um=PIXEL_UM))
+    planes = scan("stitched", tmp_path, ScanOptions(pixel_um=PIXEL_UM))
     assert [(p.cycle, p.channel, p.z) for p in planes] == [(1, str(k), 0) for k in (1, 2, 3)]
     found = read_image(str(tmp_path / name))
-    assert [channel.name for channel in found.channels] == told
+    assert [channel.name for channel in found.image.channels] == told
     assert found.header[2:5] == (200, 330, np.dtype(dtype).name)
-    assert (found.pixel_um, found.pixel_y_um) == (PIXEL_UM, PIXEL_UM)
+    assert (found.image.pixel_um, found.image.pixel_y_um) == (PIXEL_UM, PIXEL_UM)
     assert not found.lossy
     for plane, expected in zip(planes, image, strict=True):
         source = of(plane.path, plane.page or 0, expected)
@@ -132,7 +133,7 @@ def test_what_is_refused_in_one_sentence(
 ) -> None:
     write(tmp_path / "a.tif", image, **options)
     with pytest.raises(RawDataError) as caught:
-        scan(str(tmp_path), ScanOptions())
+        scan("stitched", tmp_path, ScanOptions())
     assert said in str(caught.value)
     assert str(caught.value).startswith(str(tmp_path / "a.tif"))
     assert "\n" not in str(caught.value)
@@ -175,19 +176,19 @@ def test_grey_jpeg_is_read_and_named(tmp_path: Path) -> None:
 def test_cycles_are_told_by_names_or_counted(tmp_path: Path) -> None:
     for name in ("b.tif", "a.qptiff"):
         write(tmp_path / name, counts())
-    assert [cycle for cycle, _ in read_images(str(tmp_path))] == [1, 2]
-    assert read_images(str(tmp_path))[0].image.path.endswith("a.qptiff")
+    assert [cycle for cycle, *_ in read_images(str(tmp_path))] == [1, 2]
+    assert read_images(str(tmp_path))[0].path.endswith("a.qptiff")
     for name in ("x_cycle2.tif", "cycle_2.tif"):
         write(tmp_path / name, counts())
     with pytest.raises(RawDataError, match="are both of cycle 2, but a stitched image is one file"):
-        scan(str(tmp_path), ScanOptions())
+        scan("stitched", tmp_path, ScanOptions())
 
 
 def test_another_pixel_size_is_refused(tmp_path: Path) -> None:
     write_qptiff(tmp_path / "a.qptiff", counts(), NAMES)
-    scan(str(tmp_path), ScanOptions(pixel_um=0.505))
+    scan("stitched", tmp_path, ScanOptions(pixel_um=0.505))
     with pytest.raises(RawDataError, match=r"give a pixel along x of 0.5 µm, but .* is 0.6"):
-        scan(str(tmp_path), ScanOptions(pixel_um=0.6))
+        scan("stitched", tmp_path, ScanOptions(pixel_um=0.6))
 
 
 def test_a_changed_or_damaged_file_is_named(tmp_path: Path) -> None:

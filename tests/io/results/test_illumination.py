@@ -10,7 +10,6 @@ import tifffile
 from tilewright.io.results.illumination import (
     Illumination,
     IlluminationFileError,
-    illumination_paths,
     read_illumination,
     read_plane,
     write_illumination,
@@ -84,8 +83,9 @@ def test_unusable_files_are_named(tmp_path: Path) -> None:
         read_illumination(flat, dark)
 
 
-def test_paths_keep_dots_of_the_stem() -> None:
-    names = [path.name for path in illumination_paths("x/cycle1_channelCH1.5")]
+def test_paths_keep_dots_of_the_stem(tmp_path: Path) -> None:
+    paths = write_illumination(tmp_path / "cycle1_channelCH1.5", fields(), {})
+    names = [path.name for path in paths]
     assert names == [
         "cycle1_channelCH1.5-ffp.tif",
         "cycle1_channelCH1.5-dfp.tif",

@@ -48,11 +48,10 @@ def reference_pyramid(image: Any) -> list[Any]:
 @pytest.mark.parametrize("version", ["0.4", "0.5"])
 def test_image_round_trip(tmp_path: Path, version: OmeZarrVersion) -> None:
     image = pixels()
-    save(tmp_path / "i.zarr", image, ome_zarr_version=version, attributes={"cycles": 2})
+    save(tmp_path / "i.zarr", image, ome_zarr_version=version)
     stored = open_image(tmp_path / "i.zarr")
     assert stored.channel_names == tuple(NAMES)
     assert stored.pixel_um == (0.5, 0.25)
-    assert stored.attributes == {"cycles": 2}
     expected = reference_pyramid(image)
     assert [level.shape for level in stored.levels] == [level.shape for level in expected]
     for level, reference in zip(stored.levels, expected, strict=True):

@@ -8,17 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPO
-from tests.support.quality.damages import DAMAGES, Damage, Outcome, baseline, judge_damage
+from tests.support.quality.damages import DAMAGES, MISSED, Damage, Outcome, baseline, judge_damage
 from tests.support.quality.metric_scenes import WARNS, ringed
 from tests.support.quality.workbench import Bench, make_bench
 from tilewright.report.metric_table import METRICS
 from tilewright.report.verdict import Item
 
-#: Not noticed, or not by name: what is known to pass for good.
-MISSED = {
-    "deconvolved with the PSF of another objective",
-}
 #: Written only for cycles that were let through, and for channels with a background.
 SOMETIMES = {"unregistered", "oversubtracted", "background_left"}
 Baseline = dict[tuple[str, int, str, str], Item]
@@ -101,15 +96,3 @@ def test_numbers_are_judged_by_the_stages_that_the_table_names(before: Baseline)
         (i.metric, i.stage) for i in before.values() if i.stage not in METRICS[i.metric].stages
     }
     assert not wrong
-
-
-def test_the_documentation_has_a_row_of_both_kinds_for_every_metric() -> None:
-    text = (REPO / "docs/quality-tested.md").read_text(encoding="utf-8")
-    rows = {row.split("|")[1].strip(): row.split("|") for row in text.splitlines() if "|" in row}
-    for metric in METRICS:
-        scene = WARNS[metric]
-        _, _, warns, passes, _ = rows[f"`{metric}`"]
-        assert warns.strip() == (scene if isinstance(scene, str) else scene[0])
-        assert passes.strip()
-    for damage in DAMAGES:
-        assert damage.name in rows

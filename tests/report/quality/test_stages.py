@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tests.report.quality.qc_scenes import GAIN, PEDESTAL, Scene, expose, make_scene, write_mosaic
-from tilewright.io.results.illumination import Illumination, illumination_paths, write_illumination
+from tilewright.io.results.illumination import Illumination, write_illumination
 from tilewright.io.results.transform import write_transform
 from tilewright.kernels.register.warp import Transform
 from tilewright.report.judge import Quality, judge_stage, read_quality
@@ -59,10 +59,8 @@ def read_png(path: Path) -> NDArray[Any]:
 
 
 def illuminate(folder: Path, flat: NDArray[Any], **numbers: Any) -> Quality:
-    stem = folder / "flat"
     field = Illumination.from_fields(flat, 100.0)
-    write_illumination(stem, field, numbers)
-    flat_path, _, json_path = illumination_paths(stem)
+    flat_path, _, json_path = write_illumination(folder / "flat", field, numbers)
     files = {"flat": [flat_path], "numbers": [json_path]}
     judge_stage("illumination", files, *outputs(folder), **PLANE)
     return checked(folder)

@@ -160,7 +160,7 @@ def test_mosaics_are_free_of_distortion(cpu: Backend, guarded: Backend, tmp_path
     lens = read_distortion(tmp_path / "freed" / "distortion.json")
     mosaic = open_mosaic(tmp_path / "freed" / "freed.zarr")
     known, ignored = (
-        compare_tiles(cpu, bent, mosaic, found.positions, even_light(), 0, field).overlaps
+        compare_tiles(bent, mosaic, found.positions, even_light(), 0, field).overlaps
         for field in (lens, None)
     )
     assert len(known) == len(ignored) == 12

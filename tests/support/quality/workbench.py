@@ -284,7 +284,7 @@ class Bench:
         found: dict[str, NDArray[Any]] = {}
         for token in tokens:
             mosaic = open_mosaic(self.path("stitch", cycle, token))
-            found |= arrays(look(mosaic, scan_focus(_BACKEND, mosaic)), token)
+            found |= arrays(look(mosaic, scan_focus(mosaic)), token)
         write_npz(path, found)
         return path
 

@@ -163,9 +163,9 @@ class Plan:
     sizes: RuleSizes = field(init=False)
     estimates: Estimates = field(init=False)
     _at_end: list[Callable[[], None]] = field(default_factory=list)
-    _ended: bool = False
     _static: dict[str, Place] = field(default_factory=dict)
     _began_s: float = field(default_factory=time.time)
+    _ended: bool = False
 
     def __post_init__(self) -> None:
         if self.cluster is None:

@@ -11,7 +11,6 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 #: What a scheduler, a DAG and a job must have; see the functions below for what each is used for.
@@ -60,11 +59,9 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     ),
     "executor": ("active_jobs", "lock", "report_job_error", "report_job_success"),
     "workflow": (
-        "configfiles",
         "executor_plugin",
         "is_main_process",
         "output_settings",
-        "overwrite_configfiles",
         "resource_settings",
         "rules",
         "scheduler",
@@ -363,17 +360,6 @@ def is_main(dag: Any) -> bool:
     Uses ``workflow.is_main_process``.
     """
     return bool(dag.workflow.is_main_process)
-
-
-def config_folder(workflow: Any) -> Path:
-    """Return the folder from which relative paths of the configuration count.
-
-    That of the file that the Snakefile names, else of the first one of the command; without any,
-    where Snakemake runs. Uses ``workflow.configfiles`` and ``workflow.overwrite_configfiles``.
-    """
-    files = [Path(path) for path in workflow.configfiles]
-    own = [path for path in files if path not in workflow.overwrite_configfiles]
-    return (own or files or [Path("none")])[0].parent
 
 
 def all_done(dag: Any) -> bool:

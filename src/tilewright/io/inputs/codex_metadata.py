@@ -4,40 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from tilewright.io.conventions.common import RawDataError
+import yaml
 
-#: Every spelling of a value, in lower case and without ``_``; the first that is there counts.
-_ALIASES = {
-    "cycles": ("numcycles", "cycleupperlimit"),
-    "channels": ("numchannels",),
-    "rows": ("regionheight", "numtilesy"),
-    "cols": ("regionwidth", "numtilesx"),
-    "pixel": ("xyresolution", "perpixelxyresolution", "lateralresolution", "resolutionx"),
-    "z_step": ("zpitch", "axialresolution", "resolutionz"),
-    "aperture": ("aperture", "numericalaperture"),
-    "overlap": ("tileoverlapx", "tileoverlapy"),
-    "reference_cycle": ("referencecycle", "driftcompreferencecycle"),
-    "reference_channel": ("referencechannel", "driftcompreferencechannel"),
-}
-_LAYOUTS = {"snake": "snake_right_down", "grid": "raster_right_down", "raster": "raster_right_down"}
-_IMMERSION = {"air": 1.0, "dry": 1.0, "water": 1.333, "oil": 1.515}
-#: Excitation lines of usual filter sets (nm) and the emission peak of the usual dye for each:
-#: DAPI, Alexa Fluor 488, Cy3/ATTO 550, Texas Red, Cy5/Alexa Fluor 647, Alexa Fluor 750.
-_EMISSION_OF_EXCITATION = (
-    (340, 410, 461.0),
-    (470, 500, 519.0),
-    (530, 565, 570.0),
-    (580, 600, 615.0),
-    (625, 655, 668.0),
-    (730, 760, 775.0),
-)
+from tilewright.io.conventions.common import RawDataError, finite
 
 
 @dataclass(frozen=True)
@@ -85,19 +62,18 @@ def parse_experiment(text: str, source: str = "experiment.json") -> CodexExperim
     values = _flatten(content)
     numbers = {
         name: next((n for alias in aliases if (n := _number(values.get(alias))) is not None), None)
-        for name, aliases in _ALIASES.items()
+        for name, aliases in _tables()["aliases"].items()
     }
     kinds = [values.get(name) for name in ("objectivetype", "immersionmedium")]
-    immersion = next(
-        (_IMMERSION.get(kind.lower()) for kind in kinds if isinstance(kind, str)), None
-    )
+    indices = _tables()["immersion_refractive_index"]
+    immersion = next((indices.get(kind.lower()) for kind in kinds if isinstance(kind, str)), None)
     emission = _numbers(values.get("emissionwavelengths"))
     return CodexExperiment(
         cycles=_whole(numbers["cycles"]),
         channels=_whole(numbers["channels"]),
         rows=_whole(numbers["rows"]),
         cols=_whole(numbers["cols"]),
-        layout=_LAYOUTS.get(str(values.get("tilingmode", "")).lower()),
+        layout=_tables()["layouts"].get(str(values.get("tilingmode", "")).lower()),
         overlap=numbers["overlap"] or None,
         pixel_um=_length_um(numbers["pixel"]),
         z_step_um=_length_um(numbers["z_step"]),
@@ -164,13 +140,20 @@ def emission_peaks_nm(wavelengths_nm: Sequence[float]) -> list[float | None]:
     >>> emission_peaks_nm([461.0, 525.0])
     [461.0, 525.0]
     """
+    dyes = _tables()["emission_of_excitation"]
     lines = [
-        next((peak for low, high, peak in _EMISSION_OF_EXCITATION if low <= nm <= high), None)
-        for nm in wavelengths_nm
+        next((peak for low, high, peak in dyes if low <= nm <= high), None) for nm in wavelengths_nm
     ]
     if None not in lines or any(nm < 420 for nm in wavelengths_nm):
         return lines
     return list(wavelengths_nm)
+
+
+@cache
+def _tables() -> dict[str, Any]:
+    """Return what ``codex_metadata.yaml`` beside this module holds."""
+    tables: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+    return tables
 
 
 def _flatten(content: dict[str, Any]) -> dict[str, Any]:
@@ -187,13 +170,8 @@ def _flatten(content: dict[str, Any]) -> dict[str, Any]:
 
 def _number(value: Any) -> float | None:
     """Return a finite, non-negative number, also of a text; else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) and number >= 0 else None
+    number = None if isinstance(value, bool) else finite(str(value))
+    return number if number is not None and number >= 0 else None
 
 
 def _whole(number: float | None) -> int | None:

@@ -7,6 +7,7 @@ size and time of change it knows are not opened again.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
@@ -26,8 +27,9 @@ from tilewright.io.conventions.common import (
     ScanOptions,
     select_region,
 )
-from tilewright.io.inputs.raw_headers import SCALED_TYPE, RawHeader, read_headers
+from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.tile_grid import TileGrid, arrange, completeness, leave_out, tile_key
+from tilewright.io.tiff.raw_header import SCALED_TYPE, RawHeader
 
 COLUMNS = (
     *("channel", "row", "col", "tile", "z", "path", "page", "y_px", "x_px"),
@@ -45,7 +47,6 @@ def build_manifest(
     channels: Mapping[int, Sequence[str]],
     manifests: Mapping[int, Path],
     *,
-    workers: int = 16,
     look: Callable[[Mapping[int, str]], list[str]] | None = None,
     look_for: str = "",
 ) -> None:
@@ -63,8 +64,6 @@ def build_manifest(
         passed over.
     manifests : mapping of int to Path
         The table to write for each cycle; its folder is made if need be.
-    workers : int
-        Threads that look at files.
     look : callable, optional
         Called with the text of every cycle's table; returns what is wrong with the pixels. It is
         not called again for the same tables and the same ``look_for``.
@@ -80,14 +79,14 @@ def build_manifest(
     convention, options = acquisition["convention"], scan_options(acquisition)
     planes = _find(raw_dir, convention, options, channels)
     if convention == "stitched":
-        headers = stitched.read_headers_of([plane.path for plane in planes])
+        headers = {plane.path: stitched.read_image(plane.path).header for plane in planes}
     else:
         known = _read_known(manifests.values(), folder)
-        headers = read_headers(_pages_needed(planes), known, workers)
-    planes, problems = _expand_pages(planes, headers)
+        headers = read_headers(_pages_needed(planes), known)
+    planes, paged = _expand_pages(planes, headers)
     scale = acquisition.get("counts_per_unit")
-    shape_px, odd = _common_shape(headers, scale, alike=convention != "stitched")
-    problems = odd + problems
+    shape_px, problems = _common_shape(headers, scale, alike=convention != "stitched")
+    problems += paged
     grid, absent = None, list[str]()
     if shape_px:
         grid = arrange(planes, options, shape_px)
@@ -157,13 +156,9 @@ def _read_known(tables: Iterable[Path], folder: str) -> dict[str, RawHeader]:
     """Return the headers that earlier tables hold; one that cannot be read holds none."""
     known: dict[str, RawHeader] = {}
     for table in tables:
-        if not table.is_file():
-            continue
-        try:
+        # Where it is cut off or edited its files are opened again, and it is written again.
+        with contextlib.suppress(FileNotFoundError, ValueError, csv.Error):
             known.update(_parse_known(table.read_text("utf-8"), folder))
-        except (ValueError, csv.Error):
-            # Cut off or edited: its files are opened again and the table written again.
-            continue
     return known
 
 

@@ -9,6 +9,8 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
+from tilewright.io.conventions.ome_xml import describe_image
+
 
 class PsfFileError(ValueError):
     """A PSF file cannot be read; the message names it."""
@@ -33,29 +35,20 @@ def read_psf(path: str | Path) -> tuple[NDArray[Any], tuple[float, float, float]
     ------
     PsfFileError
         The file is missing, no TIFF, or no stack.
+    RawDataError
+        Its OME metadata are broken.
     """
     try:
         with tifffile.TiffFile(path) as file:
             image = np.squeeze(file.asarray())
-            voxel_um = _ome_voxel_um(file.ome_metadata)
+            xml = file.ome_metadata
     except (OSError, tifffile.TiffFileError) as error:
         raise PsfFileError(f"deconvolve.psf_file {path} cannot be read: {error}") from error
     if image.ndim != 3:
         raise PsfFileError(
             f"deconvolve.psf_file {path} has shape {image.shape}; give a stack (z, y, x) of a bead"
         )
-    return image, voxel_um
-
-
-def _ome_voxel_um(metadata: str | None) -> tuple[float, float, float] | None:
-    if metadata is None:
-        return None
-    images = tifffile.xml2dict(metadata)["OME"]["Image"]
-    pixels = (images[0] if isinstance(images, list) else images)["Pixels"]
-    sizes = [pixels.get(f"PhysicalSize{axis}") for axis in "ZYX"]
-    # µm is the unit that OME-XML means when it names none.
-    units = {pixels.get(f"PhysicalSize{axis}Unit", "µm") for axis in "ZYX"}
-    if None in sizes or units != {"µm"}:
-        return None
-    z_um, y_um, x_um = (float(size) for size in sizes)
-    return z_um, y_um, x_um
+    told = describe_image(xml, str(path), 0) if xml else None
+    if not told or not (told.z_step_um and told.pixel_y_um and told.pixel_um):
+        return image, None
+    return image, (told.z_step_um, told.pixel_y_um, told.pixel_um)

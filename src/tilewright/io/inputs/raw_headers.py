@@ -5,33 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 from tilewright.io.conventions import containers
 from tilewright.io.conventions.common import RawDataError
-from tilewright.io.inputs.tiff_headers import BrokenTiffError, read_page_headers
+from tilewright.io.tiff.page_headers import BrokenTiffError, read_page_headers
+from tilewright.io.tiff.raw_header import PIXEL_TYPES, SCALED_TYPE, RawHeader, pixel_problem
 
-#: Pixel types that are raw camera counts, and one that is with a scale.
-PIXEL_TYPES, SCALED_TYPE = ("uint8", "uint16"), "float32"
-#: None, LZW, deflate (two numbers) and PackBits; others are asked of the codecs installed.
-_USUAL_COMPRESSION = (1, 5, 8, 32773, 32946)
-_PHOTOMETRIC = {0: "a negative, with white as 0", 3: "numbers of a palette's colours"}
-
-
-class RawHeader(NamedTuple):
-    """What one raw file holds; ``problem`` says why it cannot be used."""
-
-    size_bytes: int
-    mtime_ns: int
-    height_px: int = 0
-    width_px: int = 0
-    dtype: str = ""
-    pages: int = 0
-    problem: str = ""
+#: File systems of clusters answer one question slowly, but many at once.
+_WORKERS = 16
 
 
 def read_headers(
-    pages_needed: Mapping[str, int], known: Mapping[str, RawHeader], workers: int
+    pages_needed: Mapping[str, int], known: Mapping[str, RawHeader] | None = None
 ) -> dict[str, RawHeader]:
     """Return the header of every file, opening only those that changed.
 
@@ -39,19 +24,17 @@ def read_headers(
     ----------
     pages_needed : mapping of path to int
         How many pages each file must have at least.
-    known : mapping of path to RawHeader
+    known : mapping of path to RawHeader, optional
         Headers read earlier; they stand as long as size and time of change do.
-    workers : int
-        Threads; file systems of clusters answer one question slowly, but many at once.
     """
     paths = list(pages_needed)
     # A future per file would cost more than the stat it makes.
     chunks = [paths[start : start + 256] for start in range(0, len(paths), 256)]
 
     def check(chunk: Iterable[str]) -> list[RawHeader]:
-        return [_check(path, pages_needed[path], known.get(path)) for path in chunk]
+        return [_check(path, pages_needed[path], (known or {}).get(path)) for path in chunk]
 
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(_WORKERS) as pool:
         headers = [header for part in pool.map(check, chunks) for header in part]
     return dict(zip(paths, headers, strict=True))
 
@@ -89,26 +72,13 @@ def _read(path: str, status: os.stat_result) -> RawHeader:
     first = pages[0]
     if any(page[:-1] != first[:-1] for page in pages):
         return blank._replace(problem="has pages of different shapes or pixel types")
-    if first.samples != 1:
-        return blank._replace(
-            problem=f"is a colour image ({first.samples} samples per pixel), not raw counts"
-        )
-    if first.photometric != 1:
-        return blank._replace(
-            problem=f"does not hold counts but {_PHOTOMETRIC.get(first.photometric, 'colours')} "
-            f"(TIFF tag 262 is {first.photometric}); save it as greyscale with black as 0"
-        )
-    if first.compression not in _USUAL_COMPRESSION and not _can_decode(first.compression):
-        return blank._replace(
-            problem="is compressed in a way that cannot be read (TIFF tag 259 is "
-            f"{first.compression}); save it uncompressed or with deflate"
-        )
-    if first.dtype not in (*PIXEL_TYPES, SCALED_TYPE):
-        return blank._replace(
-            problem=f"has pixels of type {first.dtype}; raw counts are {' or '.join(PIXEL_TYPES)}"
-        )
+    form = first.samples, first.photometric, first.compression
     return blank._replace(
-        height_px=first.height_px, width_px=first.width_px, dtype=first.dtype, pages=len(pages)
+        height_px=first.height_px,
+        width_px=first.width_px,
+        dtype=first.dtype,
+        pages=len(pages),
+        problem=pixel_problem(*form, first.dtype, (*PIXEL_TYPES, SCALED_TYPE)),
     )
 
 
@@ -122,16 +92,10 @@ def _read_container(path: str, blank: RawHeader) -> RawHeader:
         return blank._replace(problem=str(error).removeprefix(path).strip(" :"))
     except containers.DAMAGED as error:
         return blank._replace(problem=f"cannot be read ({error})")
-    if found.dtype not in PIXEL_TYPES:
-        return blank._replace(
-            problem=f"has pixels of type {found.dtype}; raw counts are {' or '.join(PIXEL_TYPES)}"
-        )
     return blank._replace(
-        height_px=found.height_px, width_px=found.width_px, dtype=found.dtype, pages=pages
+        height_px=found.height_px,
+        width_px=found.width_px,
+        dtype=found.dtype,
+        pages=pages,
+        problem=pixel_problem(1, 1, 1, found.dtype, PIXEL_TYPES),
     )
-
-
-def _can_decode(compression: int) -> bool:
-    import tifffile
-
-    return compression in tifffile.TIFF.DECOMPRESSORS

@@ -6,17 +6,19 @@ nothing is read on, tile after tile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.io.conventions.common import RawDataError
 from tilewright.io.conventions.ome_xml import parse_ome_xml
-from tilewright.io.inputs.tiles import tiles_of_table
+from tilewright.io.inputs.stitched_plane import PlaneWindows, windows_of_table
+from tilewright.io.inputs.tiles import Tiles, tiles_of_table
+from tilewright.io.tiff.metadata import of_tiff
 
 #: Share of clipped pixels from which a plane says nothing.
 _SATURATED = 0.5
@@ -29,25 +31,8 @@ _BIN = 4
 _WITNESSES, _INVERTED = 5, -0.1
 
 
-class RawParts(Protocol):
-    """Parts of a channel, tiles or windows of a stitched image, and how they are read."""
-
-    @property
-    def row(self) -> NDArray[np.int64]: ...  # noqa: D102
-    @property
-    def shape(self) -> tuple[int, int, int]: ...  # noqa: D102
-
-    def path(self, tile: int, z: int) -> Path:
-        """Return the file of one plane."""
-        ...
-
-    def page(self, tile: int, z: int) -> int:
-        """Return the page of one plane."""
-        ...
-
-    def read(self, tile: int, z: int) -> NDArray[Any]:
-        """Return one plane (y, x) of one part in raw counts."""
-        ...
+#: Parts of a channel that are read one by one.
+RawParts = Tiles | PlaneWindows
 
 
 def pixel_problems(
@@ -56,9 +41,8 @@ def pixel_problems(
     raw_dir: str,
     *,
     reference_channel: str,
-    pages_are_planes: bool = True,
-    parts_of_table: Callable[[str, str, str], RawParts | None] = tiles_of_table,
-    part: str = "tile",
+    pages_are_planes: bool,
+    stitched: bool,
     offset_counts: float | None = None,
     saturation_counts: float | None = None,
 ) -> list[str]:
@@ -79,24 +63,22 @@ def pixel_problems(
     reference_channel : str
     pages_are_planes : bool
         Whether the convention takes pages for z-planes without asking the file.
-    parts_of_table : callable
-        Text of a manifest, channel and raw folder to the parts to look at.
-    part : str
-        What such a part is called.
+    stitched : bool
+        Whether the planes are stitched images, which are looked at in windows.
     offset_counts, saturation_counts : float, optional
         As configured; None where they are found from the data.
     """
     problems = []
     for cycle, table in sorted(tables.items()):
         for channel in channels[cycle]:
-            tiles = parts_of_table(table, channel, raw_dir)
+            tiles = (windows_of_table if stitched else tiles_of_table)(table, channel, raw_dir)
             if tiles is None:
                 continue
             where = f"cycle {cycle}, channel {channel}"
             wanted = channel == reference_channel
             try:
                 _check_pages(tiles, pages_are_planes)
-                sentence = _channel(tiles, part, wanted, offset_counts, saturation_counts)
+                sentence = _channel(tiles, wanted, offset_counts, saturation_counts)
             except RawDataError as error:
                 problems.append(str(error))
                 continue
@@ -109,7 +91,6 @@ def pixel_problems(
 
 def _channel(
     tiles: RawParts,
-    part: str,
     reference: bool,
     offset_counts: float | None,
     saturation_counts: float | None,
@@ -154,6 +135,7 @@ def _channel(
     fix = "choose another reference_channel" if reference else "take it out of the markers table"
     kinds = " or ".join(sorted({kind for kind, _, _ in said}))
     _, detail, path = said[0]
+    part = "tile" if isinstance(tiles, Tiles) else "part of it"
     return (
         f"every {part} is {kinds}, such as {path} ({detail}){why}; copy the files again, or {fix}"
     )
@@ -175,17 +157,11 @@ def _check_pages(tiles: RawParts, pages_are_planes: bool) -> None:
 
 def channels_told(path: str) -> int:
     """Return how many channels the OME-XML or ImageJ metadata of a TIFF tell, 1 without any."""
-    import tifffile
-
-    try:
-        with tifffile.TiffFile(path) as tiff:
-            xml = tiff.ome_metadata
-            imagej = tiff.imagej_metadata or {}
-    except (tifffile.TiffFileError, OSError, ValueError):
-        return 1  # the headers' check names a file that cannot be read
+    none = None, None
+    xml, imagej = of_tiff(path, lambda tiff: (tiff.ome_metadata, tiff.imagej_metadata), none)
     if xml:
         return max((len(image.channels) for image in parse_ome_xml(xml, path)), default=1)
-    return int(imagej.get("channels", 1))
+    return int((imagej or {}).get("channels", 1))
 
 
 def _places(tiles: RawParts) -> Iterator[tuple[int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tilewright.io.conventions.common import RawPlane, ScanOptions
 from tilewright.io.inputs.tile_order import LAYOUTS, factor_pairs, grid_places, tile_places
@@ -21,8 +21,8 @@ class GridPlace(NamedTuple):
     x_px: float
 
 
-#: What tells one tile of a cycle from another in the names of the raw files.
-TileKey = tuple[int | None, int | None, int | None, float | None, float | None]
+#: What tells one tile of a cycle from another: its number, row, col, y and x, some of them None.
+TileKey = tuple[Any, ...]
 #: (row, col) of every tile seen, per cycle.
 _Placed = dict[int, dict[TileKey, tuple[int, int]]]
 
@@ -40,6 +40,10 @@ class TileGrid:
     expected: dict[tuple[int, int], int]
     places: dict[int, dict[TileKey, GridPlace]]
     problems: list[str] = field(default_factory=list)
+
+    def at(self, plane: RawPlane) -> tuple[int, int]:
+        """Return the (row, col) of the tile that a plane is of."""
+        return self.places[plane.cycle][tile_key(plane)][:2]
 
 
 def tile_key(plane: RawPlane) -> TileKey:
@@ -73,15 +77,15 @@ def arrange(
         y0, x0 = (min(key[axis] or 0.0 for key in tiles) for axis in (3, 4))
         grid.places[cycle] = {}
         for key, (row, col) in tiles.items():
-            y_px = row * step * height if key[3] is None else (key[3] or 0.0) - y0
-            x_px = col * step * width if key[4] is None else (key[4] or 0.0) - x0
+            y_px = row * step * height if key[3] is None else key[3] - y0
+            x_px = col * step * width if key[4] is None else key[4] - x0
             number = grid.expected.get((row, col), -1)
             grid.places[cycle][key] = GridPlace(row, col, number, y_px, x_px)
     return grid
 
 
 def _by_number(keys: Mapping[int, set[TileKey]], options: ScanOptions) -> tuple[TileGrid, _Placed]:
-    numbers = sorted({key[0] or 0 for found in keys.values() for key in found})
+    numbers = sorted({key[0] for found in keys.values() for key in found})
     rows, cols, layout = options.rows, options.cols, options.layout
     pairs = ", ".join(f"{r} x {c}" for r, c in factor_pairs(len(numbers)))
     if len(numbers) == 1 and rows is None and cols is None:
@@ -104,7 +108,7 @@ def _by_number(keys: Mapping[int, set[TileKey]], options: ScanOptions) -> tuple[
             f"copy what is missing, or correct acquisition.rows and cols (they can be {pairs})"
         )
     places = dict(zip(within, tile_places(layout, rows, cols), strict=True))
-    placed = {cycle: {key: places[key[0] or 0] for key in found} for cycle, found in keys.items()}
+    placed = {cycle: {key: places[key[0]] for key in found} for cycle, found in keys.items()}
     return _grid(rows, cols, {place: number for number, place in places.items()}), placed
 
 
@@ -113,19 +117,16 @@ def _no_grid(problem: str) -> tuple[TileGrid, _Placed]:
 
 
 def _by_row_and_col(keys: Mapping[int, set[TileKey]]) -> _Placed:
-    everywhere = [key for found in keys.values() for key in found]
-    row0 = min(key[1] or 0 for key in everywhere)
-    col0 = min(key[2] or 0 for key in everywhere)
+    row0, col0 = (min(key[n] for found in keys.values() for key in found) for n in (1, 2))
     return {
-        cycle: {key: ((key[1] or 0) - row0, (key[2] or 0) - col0) for key in found}
+        cycle: {key: (key[1] - row0, key[2] - col0) for key in found}
         for cycle, found in keys.items()
     }
 
 
 def _by_position(found: set[TileKey], shape: tuple[int, int]) -> dict[TileKey, tuple[int, int]]:
-    ordered = sorted(found, key=lambda key: (key[3] or 0.0, key[4] or 0.0))
-    positions = [(key[3] or 0.0, key[4] or 0.0) for key in ordered]
-    return dict(zip(ordered, grid_places(positions, shape), strict=True))
+    ordered = sorted(found, key=lambda key: key[3:])
+    return dict(zip(ordered, grid_places([key[3:] for key in ordered], shape), strict=True))
 
 
 def _grid(rows: int, cols: int, expected: dict[tuple[int, int], int]) -> TileGrid:
@@ -193,23 +194,17 @@ def leave_out(
     that is not is left out of all channels of that cycle, so that a cycle has one set of tiles.
     A channel without any plane leaves no tile out: it is a mistake, which ``completeness`` names.
     """
-    found: dict[int, dict[tuple[int, int], set[tuple[str, int]]]] = defaultdict(
-        lambda: defaultdict(set)
-    )
+    found: dict[tuple[int, ...], set[tuple[str, int]]] = defaultdict(set)
+    # Of the fullest tile: every (channel, z) that any tile of the cycle has.
+    whole: dict[int, set[tuple[str, int]]] = defaultdict(set)
     for plane in planes:
-        place = grid.places[plane.cycle][tile_key(plane)]
-        found[plane.cycle][place.row, place.col].add((plane.channel, plane.z or 0))
-    out: dict[int, list[tuple[int, int]]] = {}
-    for cycle in expected_channels:
-        # Of the fullest tile: every (channel, z) that any tile of the cycle has.
-        whole = set[tuple[str, int]]().union(*found[cycle].values())
-        out[cycle] = [place for place in grid.expected if found[cycle][place] != whole]
-    kept = []
-    for plane in planes:
-        place = grid.places[plane.cycle][tile_key(plane)]
-        if (place.row, place.col) not in out[plane.cycle]:
-            kept.append(plane)
-    return kept, out
+        for known in (found[plane.cycle, *grid.at(plane)], whole[plane.cycle]):
+            known.add((plane.channel, plane.z or 0))
+    out = {
+        cycle: [at for at in grid.expected if found[cycle, *at] != whole[cycle]]
+        for cycle in expected_channels
+    }
+    return [plane for plane in planes if grid.at(plane) not in out[plane.cycle]], out
 
 
 def _missing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from tilewright.kernels.tile_positions.distortion import Distortion
@@ -46,21 +47,10 @@ def _rounded(values: tuple[float, ...] | list[float]) -> list[float]:
     return [round(value, 4) + 0.0 for value in values]
 
 
-def read_distortion_numbers(path: str | Path) -> dict[str, object]:
-    """Return what :func:`write_distortion` wrote.
-
-    Raises
-    ------
-    DistortionFileError
-        The file is not such a file.
-    """
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-        if isinstance(content["used"], bool):
-            return dict(content)
-    except (KeyError, TypeError, json.JSONDecodeError):
-        pass
-    raise DistortionFileError(f"{path} holds no lens distortion; make tile_positions again")
+def read_distortion_numbers(path: str | Path) -> dict[str, Any]:
+    """Return what :func:`write_distortion` wrote."""
+    numbers: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    return numbers
 
 
 def read_distortion(path: str | Path) -> Distortion | None:
@@ -71,14 +61,13 @@ def read_distortion(path: str | Path) -> Distortion | None:
     DistortionFileError
         The file is not what :func:`write_distortion` wrote.
     """
-    content = read_distortion_numbers(path)
-    if not content["used"]:
-        return None
     try:
-        terms, shape = content["terms_px"], content["tile_shape_px"]
-        radial, in_y, in_x = (float(terms[name]) for name in _TERMS)  # type: ignore[index]
-        height, width = (int(n) for n in shape)  # type: ignore[attr-defined]
-        meet_y, meet_x = (float(line) for line in content["meeting"])  # type: ignore[attr-defined]
+        content = read_distortion_numbers(path)
+        if not content["used"]:
+            return None
+        radial, in_y, in_x = (float(content["terms_px"][name]) for name in _TERMS)
+        height, width = (int(n) for n in content["tile_shape_px"])
+        meet_y, meet_x = (float(line) for line in content["meeting"])
     except (KeyError, TypeError, ValueError) as error:
         raise DistortionFileError(
             f"{path} holds no lens distortion ({error}); make tile_positions again"

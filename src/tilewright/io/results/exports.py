@@ -92,44 +92,19 @@ class RegisteredImage:
     channels: tuple[ImageChannel, ...]
 
 
-def export(image: RegisteredImage, to: str, folder: Path) -> list[Path]:
-    """Write what one consumer needs of an image.
-
-    Parameters
-    ----------
-    image : RegisteredImage
-    to : str
-        A key of :data:`CONSUMERS`.
-    folder : Path
-        Where to write; links in it are relative.
-
-    Returns
-    -------
-    list of Path
-        What was written.
-
-    Raises
-    ------
-    ExportError
-        Something else is at a path, or the file system knows no links.
-    """
-    return CONSUMERS[to](image, folder)
-
-
 def _to_mcmicro(image: RegisteredImage, folder: Path) -> list[Path]:
-    columns = (
-        "channel_number", "cycle_number", "marker_name", "filter", "excitation_wavelength",
-        "emission_wavelength", "exposure", "background", "remove",
-    )  # fmt: skip
     rows = [
         {
             "channel_number": number,
             "cycle_number": channel.cycle,
             "marker_name": channel.marker,
+            "filter": "",
+            "excitation_wavelength": "",
             # nf-core's schema allows whole nanometres alone.
             "emission_wavelength": _number(channel.emission_nm and round(channel.emission_nm)),
             "exposure": _number(channel.exposure_ms),
             "background": channel.background,
+            "remove": "",
         }
         for number, channel in enumerate(image.channels, 1)
     ]
@@ -137,41 +112,29 @@ def _to_mcmicro(image: RegisteredImage, folder: Path) -> list[Path]:
     link = home / "registration" / f"{image.sample}.ome.tif"
     params = {"workflow": {"start-at": "segmentation", "stop-at": "quantification", "tma": False}}
     return [
-        _table(home / "markers.csv", columns, rows),
-        _link(link, image.tiff),
-        _offsets(link, len(image.channels)),
+        *_image_and_table(image, link, home / "markers.csv", rows),
         _text(home / "qc" / "params.yml", yaml.safe_dump(params)),
     ]
 
 
 def _to_hubmap(image: RegisteredImage, folder: Path) -> list[Path]:
-    columns = [
-        "channel id", "is channel used for nuclei segmentation",
-        "is channel used for cell segmentation", "is antibody", "channel quality", "marker",
-    ]  # fmt: skip
     # Exactly one channel of each kind is allowed.
     nuclei = next((i for i, channel in enumerate(image.channels) if channel.nuclear), None)
     cells = next((i for i, channel in enumerate(image.channels) if channel.cells), None)
     rows = [
-        dict(
-            zip(
-                columns,
-                (
-                    f"Channel:0:{i}", _yes(i == nuclei), _yes(i == cells),
-                    _yes(not channel.nuclear), _QUALITY.get(channel.verdict, ""), channel.marker,
-                ),
-                strict=True,
-            )
-        )
+        {
+            "channel id": f"Channel:0:{i}",
+            "is channel used for nuclei segmentation": _yes(i == nuclei),
+            "is channel used for cell segmentation": _yes(i == cells),
+            "is antibody": _yes(not channel.nuclear),
+            "channel quality": _QUALITY.get(channel.verdict, ""),
+            "marker": channel.marker,
+        }
         for i, channel in enumerate(image.channels)
-    ]  # fmt: skip
+    ]
     home = folder / image.sample / "lab_processed" / "images"
     link = home / f"{image.sample}.ome.tiff"
-    return [
-        _link(link, image.tiff),
-        _offsets(link, len(image.channels)),
-        _table(home / f"{image.sample}.ome-tiff.channels.csv", columns, rows),
-    ]
+    return _image_and_table(image, link, home / f"{image.sample}.ome-tiff.channels.csv", rows)
 
 
 def _to_htan(image: RegisteredImage, folder: Path) -> list[Path]:
@@ -187,9 +150,8 @@ def _to_htan(image: RegisteredImage, folder: Path) -> list[Path]:
         for i, channel in enumerate(image.channels)
     ]
     home = folder / image.sample
-    link = home / f"{image.sample}.ome.tif"
-    table = _table(home / f"{image.sample}_channel_metadata.csv", _HTAN_COLUMNS, rows)
-    return [_link(link, image.tiff), _offsets(link, len(image.channels)), table]
+    link, table = home / f"{image.sample}.ome.tif", home / f"{image.sample}_channel_metadata.csv"
+    return _image_and_table(image, link, table, rows, _HTAN_COLUMNS)
 
 
 def _to_spatialdata(image: RegisteredImage, folder: Path) -> list[Path]:
@@ -238,7 +200,8 @@ def _system(name: str, scale: Sequence[float]) -> dict[str, Any]:
     return {**how, "input": {"name": "cyx", "axes": axes}, "output": {"name": name, "axes": axes}}
 
 
-#: Consumer to what writes its folder.
+#: Consumer to what writes what it needs of an image below a folder, and returns the paths; links
+#: are relative. ExportError: something else is at a path, or the file system knows no links.
 CONSUMERS: dict[str, Callable[[RegisteredImage, Path], list[Path]]] = {
     "mcmicro": _to_mcmicro,
     "hubmap": _to_hubmap,
@@ -268,8 +231,16 @@ def _text(path: Path, text: str) -> Path:
     return path
 
 
-def _table(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Path:
-    return _text(path, csv_text(columns, rows))
+def _image_and_table(
+    image: RegisteredImage,
+    link: Path,
+    table: Path,
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str] | None = None,
+) -> list[Path]:
+    """Write a link to the TIFF, the offsets in it, and the table of its channels."""
+    offsets = _offsets(_link(link, image.tiff), len(image.channels))
+    return [link, offsets, _text(table, csv_text(columns or list(rows[0]), rows))]
 
 
 def _link(path: Path, target: Path) -> Path:

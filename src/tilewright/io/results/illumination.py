@@ -72,20 +72,6 @@ class Illumination:
         return cls(normal, zero, float(np.rint(np.median(zero))))
 
 
-def illumination_paths(stem: str | Path) -> tuple[Path, Path, Path]:
-    """Return the flat-field, dark-field and JSON paths that belong to ``stem``.
-
-    >>> [path.name for path in illumination_paths("a/cycle1_channelDAPI")]
-    ['cycle1_channelDAPI-ffp.tif', 'cycle1_channelDAPI-dfp.tif', 'cycle1_channelDAPI.json']
-    """
-    base = Path(stem)
-    return (
-        base.with_name(f"{base.name}-ffp.tif"),
-        base.with_name(f"{base.name}-dfp.tif"),
-        base.with_name(f"{base.name}.json"),
-    )
-
-
 def read_plane(path: str | Path) -> NDArray[np.float32]:
     """Return a single-plane TIFF as float32 (y, x).
 
@@ -151,7 +137,9 @@ def write_illumination(
     tuple of Path
         Paths of the flat-field, the dark-field and the JSON.
     """
-    flat_path, dark_path, json_path = illumination_paths(stem)
+    flat_path, dark_path, json_path = (
+        Path(f"{stem}{e}") for e in ("-ffp.tif", "-dfp.tif", ".json")
+    )
     for path, plane in ((flat_path, illumination.flat), (dark_path, illumination.dark)):
         with whole_or_nothing(path) as partial:
             # A fixed description and software tag keep the same bytes for the same input.

@@ -12,9 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.io.results.zarr_store import (
-    ATTRIBUTES_KEY,
     OmeZarrVersion,
-    StoreError,
     StoreWriter,
     create_level,
     create_store,
@@ -71,15 +69,7 @@ def open_mosaic(path: str | Path) -> Mosaic:
         There is no OME-Zarr image with axes z, y, x at ``path``.
     """
     path = Path(path)
-    group, ome = open_store(path)
-    image = ome["multiscales"][0]
-    axes = "".join(axis["name"] for axis in image["axes"])
-    if axes != "zyx":
-        raise StoreError(f"{path} has axes {axes}; a mosaic has zyx")
-    dataset = image["datasets"][0]
-    array: Any = group[dataset["path"]]
-    z_um, y_um, x_um = dataset["coordinateTransformations"][0]["scale"]
-    attributes: Any = group.attrs.get(ATTRIBUTES_KEY, {})
+    _, (array, *_), (z_um, y_um, x_um), attributes = open_store(path, "zyx")
     return Mosaic(
         path, array.shape, array.dtype, array.chunks[-1], (z_um, y_um, x_um), attributes, array
     )

@@ -137,10 +137,6 @@ def _tiles(array: Any, tile_px: int) -> Iterator[NDArray[Any]]:
                 ahead = read(following)
             for y in range(0, pixels.shape[0], tile_px):
                 for x in range(0, width, tile_px):
-                    yield _full(pixels[y : y + tile_px, x : x + tile_px], tile_px)
-
-
-def _full(tile: NDArray[Any], tile_px: int) -> NDArray[Any]:
-    """Return a tile of full size: zeros beyond the image's edge."""
-    missing = [(0, tile_px - n) for n in tile.shape]
-    return np.pad(tile, missing) if any(n for _, n in missing) else np.ascontiguousarray(tile)
+                    tile = pixels[y : y + tile_px, x : x + tile_px]
+                    # Zeros beyond the image's edge.
+                    yield np.pad(tile, [(0, tile_px - n) for n in tile.shape])

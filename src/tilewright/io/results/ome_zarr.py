@@ -15,7 +15,6 @@ import zarr
 from numpy.typing import NDArray
 
 from tilewright.io.results.zarr_store import (
-    ATTRIBUTES_KEY,
     OmeZarrVersion,
     StoreError,
     StoreWriter,
@@ -45,8 +44,6 @@ class Image:
         Name and display colour (RRGGBB) of each channel.
     pixel_um : tuple of float
         (y, x) size of a full-resolution pixel in µm.
-    attributes : dict
-        tilewright's own numbers.
     """
 
     path: Path
@@ -54,7 +51,6 @@ class Image:
     channel_names: tuple[str, ...]
     colours: tuple[str, ...]
     pixel_um: tuple[float, float]
-    attributes: dict[str, Any]
 
 
 def open_image(path: str | Path) -> Image:
@@ -66,18 +62,13 @@ def open_image(path: str | Path) -> Image:
         There is no OME-Zarr image with axes c, y, x and channel names at ``path``.
     """
     path = Path(path)
-    group, ome = open_store(path)
-    image = ome["multiscales"][0]
-    axes = "".join(axis["name"] for axis in image["axes"])
-    if axes != "cyx" or "omero" not in ome:
-        raise StoreError(f"{path} has axes {axes}; an image has cyx and named channels")
-    levels = tuple(group[dataset["path"]] for dataset in image["datasets"])
-    _, y_um, x_um = image["datasets"][0]["coordinateTransformations"][0]["scale"]
+    ome, levels, (_, y_um, x_um), _ = open_store(path, "cyx")
+    if "omero" not in ome:
+        raise StoreError(f"{path} has no named channels")
     channels = ome["omero"]["channels"]
     names = tuple(channel["label"] for channel in channels)
     colours = tuple(channel["color"] for channel in channels)
-    attributes: Any = group.attrs.get(ATTRIBUTES_KEY, {})
-    return Image(path, levels, names, colours, (y_um, x_um), attributes)
+    return Image(path, levels, names, colours, (y_um, x_um))
 
 
 @contextlib.contextmanager
@@ -92,7 +83,6 @@ def create_image(
     name: str,
     ome_zarr_version: OmeZarrVersion = "0.4",
     workers: int = 1,
-    attributes: dict[str, Any] | None = None,
 ) -> Iterator[StoreWriter]:
     """Write a multi-channel image; its pyramid is made when the block succeeds.
 
@@ -118,8 +108,6 @@ def create_image(
         Version of OME-NGFF.
     workers : int
         Threads that make the pyramid.
-    attributes : dict, optional
-        First content of the writer's ``attributes``.
 
     Yields
     ------
@@ -130,7 +118,6 @@ def create_image(
     with create_store(path, ome_zarr_version) as group:
         whole = (len(channel_names), *shape)
         writer = create_level(group, 0, "cyx", whole, np.dtype(dtype), chunk_px)
-        writer.attributes |= attributes or {}
         yield writer
         levels = _build_pyramid(group, writer, workers)
         scales = [(1.0, pixel_um[0] * 2**k, pixel_um[1] * 2**k) for k in range(len(levels))]

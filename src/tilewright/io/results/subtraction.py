@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,6 @@ from numpy.typing import NDArray
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from tilewright.io.results.npz import read_npz, write_npz
-
-_NUMBERS = (
-    "cycle",
-    "channel",
-    "marker",
-    "background",
-    "method",
-    "factor",
-    "oversubtracted",
-    "left_as_haze",
-    "emptied",
-)
 
 
 @dataclass(frozen=True)
@@ -73,7 +61,9 @@ class Subtraction:
 
 def write_subtractions(found: Sequence[Subtraction], npz_path: Path, json_path: Path) -> None:
     """Write both files, each whole or not at all; the same input gives the same bytes."""
-    rows = [{name: getattr(one, name) for name in _NUMBERS} for one in found]
+    # All but the overviews, which are the last three.
+    names = [field.name for field in fields(Subtraction)][:-3]
+    rows = [{name: getattr(one, name) for name in names} for one in found]
     for row in rows:
         numbers = {k: float(f"{v:.6g}") for k, v in row.items() if isinstance(v, float)}
         row.update({k: None if np.isnan(v) else v for k, v in numbers.items()})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -49,16 +50,11 @@ def read_transform(npz_path: str | Path) -> Transform:
     """
     try:
         data = read_npz(npz_path)
-        values = {name: data[name] for name in (*_ARRAYS, "quality")}
+        values: dict[str, Any] = {name: data[name] for name in _ARRAYS}
+        quality = json.loads(data["quality"].tobytes())
     except (KeyError, ValueError) as error:
         raise TransformError(
             f"{npz_path} is not a transform ({error}); delete it to have it made again"
         ) from error
-    return Transform(
-        values["affine"],
-        values["field"],
-        values["origin_px"],
-        float(values["block_px"]),
-        values["confidence"],
-        json.loads(values["quality"].tobytes()),
-    )
+    values["block_px"] = float(values["block_px"])
+    return Transform(**values, quality=quality)

@@ -11,7 +11,7 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import zarr
@@ -86,23 +86,41 @@ def multiscales(
     return ome
 
 
-def open_store(path: Path) -> tuple[zarr.Group, dict[str, Any]]:
-    """Open an existing OME-Zarr image for reading; also return its OME-NGFF attributes.
+class Stored(NamedTuple):
+    """An OME-Zarr image: OME-NGFF's attributes, levels, pixel size along the axes, own numbers."""
+
+    ome: dict[str, Any]
+    levels: tuple[Any, ...]
+    scale_um: Sequence[float]
+    attributes: dict[str, Any]
+
+
+def open_store(path: Path, axes: str) -> Stored:
+    """Open an existing OME-Zarr image for reading.
 
     Raises
     ------
     StoreError
-        There is no Zarr group at ``path``, or it is not an image.
+        There is no Zarr group at ``path``, or it is not an image with these axes.
     """
     try:
         group = zarr.open_group(path, mode="r")
     except (FileNotFoundError, zarr.errors.GroupNotFoundError) as error:
         raise StoreError(f"{path} is not an OME-Zarr image, or is missing") from error
-    attributes = dict(group.attrs)
+    attributes: dict[str, Any] = dict(group.attrs)
     ome = attributes.get("ome", attributes)
     if not isinstance(ome, dict) or "multiscales" not in ome:
         raise StoreError(f"{group.store_path} is not an OME-Zarr image: it has no multiscales")
-    return group, ome
+    image = ome["multiscales"][0]
+    found = "".join(axis["name"] for axis in image["axes"])
+    if found != axes:
+        raise StoreError(f"{path} has axes {found}, where {axes} are read")
+    try:
+        levels = tuple(group[dataset["path"]] for dataset in image["datasets"])
+    except KeyError as error:
+        raise StoreError(f"{path} lacks a part ({error}); make the image again") from error
+    scale_um = image["datasets"][0]["coordinateTransformations"][0]["scale"]
+    return Stored(ome, levels, scale_um, attributes.get(ATTRIBUTES_KEY, {}))
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,18 +31,12 @@ _ORDER = {"fail": 0, "warn": 1}
 _FIGURES_PX, _CHANNELS_PX, _COMPOSITES_PX = 70e6, 9e6, 4e6
 
 
-@dataclass(frozen=True)
-class _Sizes:
-    """How large pictures may be, so that a page of any experiment stays below some 12 MB."""
+def _sizes(figures: int, samples: int, channels: int) -> tuple[float, int, int]:
+    """Return the area of a figure, and the sides of pictures of a channel and of a sample, in px.
 
-    figure_area_px: float
-    channel_px: int
-    composite_px: int
-
-
-def _sizes(figures: int, samples: int, channels: int) -> _Sizes:
-    """Share what the page may hold: WebP took 0.05 to 0.11 bytes a pixel of such pictures."""
-    return _Sizes(
+    A page of any experiment stays below some 12 MB: WebP took 0.05 to 0.11 bytes a pixel.
+    """
+    return (
         _FIGURES_PX / max(figures, 1),
         int(np.clip(math.sqrt(_CHANNELS_PX / max(samples * channels, 1)), 120, 420)),
         int(np.clip(math.sqrt(_COMPOSITES_PX / max(samples, 1)), 320, 1600)),
@@ -120,7 +114,7 @@ def _sample(
     channels: Sequence[Mapping[str, Any]],
     reference: tuple[int, str],
     planes: Mapping[tuple[int, str], Path],
-    sizes: _Sizes,
+    sizes: tuple[float, int, int],
 ) -> dict[str, Any]:
     qualities = [quality for quality, _ in found]
     items = [item for quality in qualities for item in quality.items]
@@ -135,11 +129,11 @@ def _sample(
     left_out = [k for k, hide in enumerate(hidden) if hide]
     rendering = None
     if image is not None:
-        rendering = render(image, nuclei, left_out, sizes.channel_px, sizes.composite_px)
+        rendering = render(image, nuclei, left_out, *sizes[1:])
     pictures = rendering.channels if rendering and len(rendering.channels) == len(rows) else []
     for row, picture in zip(rows, pictures, strict=False):
         row.update(asdict(picture))
-    stages = (_stage(name, stage, found, sizes.figure_area_px) for stage in STAGES)
+    stages = (_stage(name, stage, found, sizes[0]) for stage in STAGES)
     return {
         "name": name,
         "anchor": anchor("sample", name),

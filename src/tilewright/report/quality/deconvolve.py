@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from snakemake_scheduler_plugin_tilewright.report.palette import BLUE
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.artefacts import ringing
-from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.report.figures import new_figure, plain, save_png, scale_bar, show
 from tilewright.report.judge import Files, Findings
-from tilewright.report.quality.places import FocusScan, scan_focus
+from tilewright.report.quality.places import CPU, FocusScan, scan_focus
 from tilewright.report.verdict import Subject
 
 #: Side of the crops shown, and of the blocks measured.
@@ -33,11 +32,10 @@ Light = NDArray[np.float64]
 
 def findings(subject: Subject, files: Files) -> Findings:
     """Judge the deconvolution of one channel by the stitched ``mosaic`` and ``deconvolved``."""
-    backend = cpu_backend()
     before, after = open_mosaic(files["mosaic"]), open_mosaic(files["deconvolved"])
-    scan = scan_focus(backend, before, side=_CROP_PX, count=_BLOCKS)
+    scan = scan_focus(before, side=_CROP_PX, count=_BLOCKS)
     light = measure_light(before, after, scan)
-    ring = moat_depth(backend, before, after, scan, scan.best_plane)
+    ring = moat_depth(before, after, scan, scan.best_plane)
     total, kept = light.sum(axis=1).tolist()
     ratio = kept / total if total > 0 and kept > 0 else float("nan")
     # How far the brighter end plane lies over the mean plane.
@@ -73,9 +71,7 @@ def measure_light(before: Mosaic, after: Mosaic, scan: FocusScan) -> Light:
     return totals
 
 
-def moat_depth(
-    backend: Backend, before: Mosaic, after: Mosaic, scan: FocusScan, z: int
-) -> float | None:
+def moat_depth(before: Mosaic, after: Mosaic, scan: FocusScan, z: int) -> float | None:
     """Return the undershoot of plane ``z`` of ``after``, median of blocks with bright objects.
 
     Over that of the sharpest plane ``before``. Bright rims are not counted: sharpened membranes
@@ -86,7 +82,7 @@ def moat_depth(
         plane = block_light(after, z, at, scan.side)
         raw = block_light(before, scan.best_plane, at, scan.side)
         with np.errstate(invalid="ignore"):  # a shell without pixels has no mean
-            depth = ringing(backend, plane, raw).undershoot
+            depth = ringing(CPU, plane, raw).undershoot
         if np.isfinite(depth):
             depths.append(depth)
     return float(np.median(depths)) if depths else None

@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from snakemake_scheduler_plugin_tilewright.report.palette import BLUE
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
-from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.edf.resolution import FINEST_PX
 from tilewright.kernels.metrics import focus_score
 from tilewright.report.figures import new_figure, plain, save_png, scale_bar, show
 from tilewright.report.judge import Files, Findings
 from tilewright.report.quality.deconvolve import block_light, moat_depth
-from tilewright.report.quality.places import FocusScan, scan_focus
+from tilewright.report.quality.places import CPU, FocusScan, scan_focus
 from tilewright.report.quality.rings import judge_rings
 from tilewright.report.verdict import Item, Subject
 
@@ -35,7 +34,7 @@ def findings(subject: Subject, files: Files) -> Findings:
     """Judge the in-focus ``plane`` of one channel, its ``height`` map and the ``mosaic``."""
     plane = open_mosaic(files["plane"])
     height = np.squeeze(tifffile.imread(files["height"])).astype(np.float32)
-    scan = scan_focus(cpu_backend(), plane)
+    scan = scan_focus(plane)
     stack = open_mosaic(files["mosaic"])
     rings, places = judge_rings(subject, plane, stack)
     items = [*_judge(subject, plane, scan), *_compared(subject, plane, stack), rings]
@@ -75,9 +74,9 @@ def _judge(subject: Subject, plane: Mosaic, scan: FocusScan) -> list[Item]:
 
 def _compared(subject: Subject, plane: Mosaic, stack: Mosaic) -> list[Item]:
     """Judge what became of the raw stack's light, and what the stage says of its filters."""
-    backend, told = cpu_backend(), plane.attributes
-    scan = scan_focus(backend, stack, side=_BLOCK_PX, count=_BLOCKS)
-    moat = moat_depth(backend, stack, plane, scan, 0)
+    told = plane.attributes
+    scan = scan_focus(stack, side=_BLOCK_PX, count=_BLOCKS)
+    moat = moat_depth(stack, plane, scan, 0)
     kept = np.ones(stack.shape[0], bool)
     kept[[int(entry["z"]) for entry in told.get("excluded_planes", [])]] = False
     before, after = (
@@ -109,7 +108,7 @@ def _detail(subject: Subject, plane: Mosaic, scan: FocusScan) -> Item:
     ratios = []
     for at, scores in zip(scan.blocks, scan.scores, strict=True):
         if np.isfinite(scores).any():
-            score = focus_score(cpu_backend(), block_light(plane, 0, at, scan.side)).score
+            score = focus_score(CPU, block_light(plane, 0, at, scan.side)).score
             ratios.append(score / float(np.nanmax(scores)) if np.isfinite(score) else 0.0)
     if not ratios:
         return subject.judge("image_detail", None, "nothing in the stack is in focus")

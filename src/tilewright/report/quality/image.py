@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tifffile
+import zarr
 from numpy.typing import NDArray
 from scipy import ndimage
 
 from tilewright.io.results.ome_zarr import Image, halve, open_image
 from tilewright.io.results.subtraction import Subtraction, read_subtraction
 from tilewright.io.results.transform import read_transform
-from tilewright.kernels.backend import Backend, cells, cpu_backend
+from tilewright.kernels.backend import cells
 from tilewright.kernels.metrics import focus_score, ncc, tissue_mask
 from tilewright.kernels.register.warp import Transform
 from tilewright.kernels.rings import dark_ring, ring_medians
 from tilewright.report.figures import display_range, new_figure, save_png, scale_bar, show
 from tilewright.report.judge import Files, Findings
-from tilewright.report.quality.places import Place, moved_thumbnail
+from tilewright.report.quality.places import CPU, Place, moved_thumbnail
 from tilewright.report.quality.rings import OWN_PX, around, worst
 from tilewright.report.quality.stitched_view import SMALL_PX, StitchedView, read_view
 from tilewright.report.verdict import Item, Subject, worse
@@ -55,7 +56,6 @@ def findings(
     stitched, and the final image against what the subtraction leaves of that plane. Its detail is
     not that of the stack: the stage of the in-focus plane judges it.
     """
-    backend = cpu_backend()
     image = open_image(files["zarr"])
     npz = files.get("transform")
     transform = Transform.identity() if npz is None else read_transform(npz)
@@ -65,14 +65,14 @@ def findings(
     pair = _overviews(image, index, stitched, transform)
     npz = files.get("subtraction")
     taken = None if npz is None else read_subtraction(Path(npz), subject.cycle, subject.channel)
-    content, places = _content(backend, subject, pair, taken)
+    content, places = _content(subject, pair, taken)
     items = [
         *content,
         judge_files(subject, image, Path(files["tiff"]), index),
     ]
     numbers: dict[str, Any] = {"channel_number": index + 1}
     if taken is None:
-        items.append(_detail(backend, subject, image, index, stitched, transform))
+        items.append(_detail(subject, image, index, stitched, transform))
         rings, found = _rings(subject, image, index, stitched, transform)
         items.append(rings)
         places += found
@@ -126,31 +126,28 @@ def _overviews(image: Image, index: int, stitched: StitchedView, transform: Tran
 
 
 def _content(
-    backend: Backend, subject: Subject, pair: Overviews, taken: Subtraction | None
+    subject: Subject, pair: Overviews, taken: Subtraction | None
 ) -> tuple[list[Item], list[Place]]:
     """Judge whether both show the same, and where the final image lacks bright tissue."""
     if taken is None:
-        return _same(backend, subject, pair, "the stitched mosaic shows no tissue")
+        return _same(subject, pair, "the stitched mosaic shows no tissue")
     none = "the stitched mosaic shows no tissue"
-    before, places = _same(backend, subject, replace(pair, final=taken.before), none)
+    before, places = _same(subject, replace(pair, final=taken.before), none)
     none = f"{taken.background} leaves no tissue"
     pair = replace(pair, stitched=taken.expected)
-    after, more = _same(backend, subject, pair, none)
+    after, more = _same(subject, pair, none)
     return [worse(*both) for both in zip(before, after, strict=True)], [*places, *more]
 
 
-def _same(
-    backend: Backend, subject: Subject, pair: Overviews, none: str
-) -> tuple[list[Item], list[Place]]:
+def _same(subject: Subject, pair: Overviews, none: str) -> tuple[list[Item], list[Place]]:
     """Judge the agreement of two overviews; ``none`` says why there may be no tissue."""
-    found = tissue_mask(backend, pair.stitched, valid=pair.valid, sigma_px=2.0)
-    tissue = np.asarray(backend.to_numpy(found))
+    tissue = np.asarray(tissue_mask(CPU, pair.stitched, valid=pair.valid, sigma_px=2.0))
     score = None
     if tissue.any():
         # Of the root: a few bright specks shall not outweigh the tissue.
         roots = (np.sqrt(np.maximum(v, 0)) for v in (pair.stitched, pair.final))
         first, second = (ndimage.gaussian_filter(root, 1.5) for root in roots)
-        score = ncc(backend, first, second, pair.valid)
+        score = ncc(CPU, first, second, pair.valid)
         # An image of one value agrees with nothing.
         score = score if np.isfinite(score) else 0.0
     agreement = subject.judge("image_agreement", score, none if score is None else "")
@@ -177,12 +174,7 @@ def _same(
 
 
 def _detail(
-    backend: Backend,
-    subject: Subject,
-    image: Image,
-    index: int,
-    stitched: StitchedView,
-    transform: Transform,
+    subject: Subject, image: Image, index: int, stitched: StitchedView, transform: Transform
 ) -> Item:
     """Judge the focus of the final image over that of the sharpest plane, at the same places."""
     ratios = []
@@ -195,7 +187,7 @@ def _detail(
         block = np.asarray(image.levels[0][index, spans[0], spans[1]])
         if min(block.shape) < side // 2 or min(block.shape) < 64:
             continue
-        score = focus_score(backend, block).score
+        score = focus_score(CPU, block).score
         ratios.append(score / float(sharpest) if np.isfinite(score) else 0.0)
     if not ratios:
         return subject.judge("image_detail", None, "nothing in the stack is in focus")
@@ -224,9 +216,12 @@ def judge_files(subject: Subject, image: Image, tiff: Path, index: int) -> Item:
             bad.append(f"the OME-TIFF has {len(levels)} levels of shape {shape}")
             levels = []
         for level, series in enumerate(levels):
-            for region, pixels in _tiff_tiles(file, series.pages[index]):
+            stored = zarr.open_array(file.series[0].aszarr(level=level), mode="r")
+            side = series.keyframe.tilelength
+            for y, x in _places(image.levels[level].shape[1:], side):
+                at = (index, slice(y, y + side), slice(x, x + side))
                 looked += 1
-                if not np.array_equal(pixels, image.levels[level][(index, *region)]):
+                if not np.array_equal(stored[at[-stored.ndim :]], image.levels[level][at]):
                     bad.append(f"level {level} of the OME-TIFF differs from the OME-Zarr")
     return subject.judge("file_difference", len(bad) / looked, "; ".join(dict.fromkeys(bad)))
 
@@ -236,23 +231,6 @@ def _places(shape: Sequence[int], side: int) -> list[tuple[int, int]]:
     rows, columns = (-(-n // side) for n in shape)
     picked = np.unique(np.linspace(0, rows * columns - 1, _PLACES).round().astype(int))
     return [(int(k) // columns * side, int(k) % columns * side) for k in picked]
-
-
-def _tiff_tiles(
-    file: tifffile.TiffFile, page: Any
-) -> Iterator[tuple[tuple[slice, slice], NDArray[Any]]]:
-    """Yield where some tiles of a page lie, and their pixels."""
-    height, width = page.shape
-    kept = page.keyframe  # further channels are stored as frames of the first
-    side_y, side_x = kept.tilelength, kept.tilewidth
-    columns = -(-width // side_x)
-    for y, x in _places((height, width), side_y):
-        k = y // side_y * columns + x // side_x
-        file.filehandle.seek(page.dataoffsets[k])
-        segment, _, _ = kept.decode(file.filehandle.read(page.databytecounts[k]), k)
-        pixels = np.squeeze(np.asarray(segment))
-        rows, cols = min(side_y, height - y), min(side_x, width - x)
-        yield (slice(y, y + rows), slice(x, x + cols)), pixels[:rows, :cols]
 
 
 def draw(views: Sequence[tuple[str, Overviews, float, Subtraction | None]], path: Path) -> None:

@@ -65,17 +65,20 @@ def _tile_at(positions: Positions, tile: tuple[int, int], y: float, x: float) ->
     return tile_name((int(positions.row[k]), int(positions.col[k])))
 
 
-def defects_left(
+def judge_defects(
+    subject: Subject,
     mosaic: Mosaic,
     positions: Positions,
     tile: tuple[int, int],
-    defects: CameraDefects,
+    defects: CameraDefects | None,
     plane: int,
-) -> float:
-    """Return the share of the camera's defects that still show in the mosaic; 0 of none.
+) -> Item:
+    """Judge the share of the camera's defects that the mosaic still shows; 0 of none.
 
     A defect that is left stands out at its place of most tiles.
     """
+    if defects is None:
+        return subject.judge("hot_pixels", None, "too few tiles to tell, and none is repaired")
     found: list[list[float]] = [[] for _ in range(len(defects))]
     ring = np.ones((7, 7), bool)
     ring[1:-1, 1:-1] = False
@@ -91,4 +94,5 @@ def defects_left(
                 spread = 1.4826 * float(np.median(np.abs(around - np.median(around)))) + 1.0
                 found[k].append(float(np.abs(near[2:5, 2:5] - np.median(around)).max()) / spread)
     left = sum(1 for values in found if len(values) and np.median(values) > _STANDS_OUT)
-    return left / max(len(defects), 1)
+    many = f"the camera has {len(defects)} defective pixels"
+    return subject.judge("hot_pixels", left / max(len(defects), 1), many)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tilewright.io.results.illumination import Illumination
 from tilewright.io.results.mosaic import Mosaic
 from tilewright.io.results.positions import Positions
-from tilewright.kernels.backend import Backend, cells
+from tilewright.kernels.backend import cells
 from tilewright.kernels.camera import CameraDefects
 from tilewright.kernels.stitch.overlap_agreement import (
     CELL_PX,
@@ -22,6 +22,7 @@ from tilewright.kernels.stitch.overlap_agreement import (
     compare_strips,
 )
 from tilewright.kernels.tile_positions.distortion import Distortion, undistort
+from tilewright.report.quality.places import CPU
 from tilewright.report.verdict import Item, Subject
 from tilewright.stages.tile_planes import camera_defects
 from tilewright.stages.tile_source import TileSource
@@ -102,7 +103,6 @@ class RawAgreement:
 
 
 def compare_tiles(
-    backend: Backend,
     tiles: TileSource,
     mosaic: Mosaic,
     positions: Positions,
@@ -114,7 +114,6 @@ def compare_tiles(
 
     Parameters
     ----------
-    backend : Backend
     tiles : TileSource
         Raw tiles of one channel.
     mosaic : Mosaic
@@ -131,7 +130,7 @@ def compare_tiles(
     places = positions.places()
     keys = list(zip(tiles.row.tolist(), tiles.col.tolist(), strict=True))
     order = {key: k for k, key in enumerate(keys)}
-    with ThreadPoolExecutor(backend.workers) as pool:
+    with ThreadPoolExecutor(CPU.workers) as pool:
         defects = camera_defects(tiles, pool)
     held: dict[Key, NDArray[np.float32]] = {}
     found, changes = [], {}
@@ -140,7 +139,7 @@ def compare_tiles(
         pixels = pixels if defects is None else defects.repair(pixels)
         light = (pixels.astype(np.float32) - illumination.dark) / illumination.flat
         if distortion is not None:
-            light = np.asarray(backend.to_numpy(undistort(backend, distortion, light)))
+            light = np.asarray(undistort(CPU, distortion, light))
         held = {k: v for k, v in held.items() if k[0] >= key[0] - 1}
         held[key] = light
         if key in places:
@@ -148,7 +147,7 @@ def compare_tiles(
             changes[key] = _change(light, mosaic, places[key], alone, plane)
         for other in ((key[0] - 1, key[1]), (key[0], key[1] - 1)):
             if other in held and other in places and key in places:
-                overlap = _compare(backend, (other, key), places, held)
+                overlap = _compare((other, key), places, held)
                 found += [overlap] if overlap is not None else []
     return RawAgreement(with_texture(found), changes, defects)
 
@@ -212,7 +211,6 @@ def _change(
 
 
 def _compare(
-    backend: Backend,
     pair: tuple[Key, Key],
     places: Mapping[Key, tuple[float, float]],
     held: Mapping[Key, NDArray[np.float32]],
@@ -227,7 +225,7 @@ def _compare(
     strips = [held[key][tuple(cut)] for key, cut in zip(pair, cuts, strict=True)]
     if min(strips[0].shape) < LEAST_PX:
         return None
-    result = compare_strips(backend, strips[0], strips[1])
+    result = compare_strips(CPU, strips[0], strips[1])
     # Pixel p of the first strip lies at p - (step - whole) of the second.
     error = np.asarray(result.shift_px) + (step - whole)
     return Overlap(*pair, result, float(np.hypot(*error)))

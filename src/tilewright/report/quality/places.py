@@ -10,10 +10,13 @@ from scipy import ndimage
 
 from tilewright.io.results.mosaic import Mosaic
 from tilewright.io.results.positions import Positions
-from tilewright.kernels.backend import Backend
+from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.metrics import focus_score
 from tilewright.kernels.register.warp import Transform
 from tilewright.report.figures import thumbnail
+
+#: Quality is measured on one CPU, never on a GPU.
+CPU = cpu_backend()
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,7 @@ class FocusScan:
         return float(np.isin(best, (0, planes - 1)).mean())
 
 
-def scan_focus(backend: Backend, mosaic: Mosaic, *, side: int = 256, count: int = 16) -> FocusScan:
+def scan_focus(mosaic: Mosaic, *, side: int = 256, count: int = 16) -> FocusScan:
     """Measure focus through a stack.
 
     Reads one plane for the thumbnail twice at most, and ``count`` columns of blocks.
@@ -160,7 +163,7 @@ def scan_focus(backend: Backend, mosaic: Mosaic, *, side: int = 256, count: int 
         column = mosaic.read(slice(None), slice(y, y + side), slice(x, x + side))
         for z, plane in enumerate(column):
             if side >= 64:
-                scores[k, z] = focus_score(backend, plane).score
+                scores[k, z] = focus_score(CPU, plane).score
     known = np.isfinite(scores).any(axis=0)
     best = middle
     if known.any():

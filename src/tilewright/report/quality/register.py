@@ -15,7 +15,6 @@ from scipy import ndimage
 from snakemake_scheduler_plugin_tilewright.report.palette import ORANGE, RED
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.io.results.transform import read_transform
-from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.metrics import ncc
 from tilewright.kernels.register.warp import Transform, source_region, warp
 from tilewright.report.figures import (
@@ -28,7 +27,7 @@ from tilewright.report.figures import (
     thumbnail,
 )
 from tilewright.report.judge import Files, Findings
-from tilewright.report.quality.places import Place, moved_thumbnail, textured_blocks
+from tilewright.report.quality.places import CPU, Place, moved_thumbnail, textured_blocks
 from tilewright.report.verdict import Item, Subject
 from tilewright.stages.register.block_passes import Pass, measure_blocks
 from tilewright.stages.register.cycle import LOCAL_PERCENTILE, local_errors
@@ -63,17 +62,16 @@ def findings(subject: Subject, files: Files) -> Findings:
     ``files`` are the in-focus planes of the reference channel, of the ``reference`` cycle and of
     the ``moving`` one, and the ``transform``.
     """
-    backend = cpu_backend()
     fixed, other = open_mosaic(files["reference"]), open_mosaic(files["moving"])
     transform = read_transform(files["transform"])
     small, factor = thumbnail(fixed, 0)
     blocks = textured_blocks(small, factor, fixed.shape[1:], _SIDE_PX, 4 * _BLOCKS)
-    found = compare_blocks(backend, fixed, other, transform, _tissue(small, factor, blocks))
+    found = compare_blocks(fixed, other, transform, _tissue(small, factor, blocks))
     views = open_views(as_plane(fixed), as_plane(other))
-    local, off = _local(backend, subject, views, transform)
+    local, off = _local(subject, views, transform)
     items = [*_judge(subject, found, transform), local]
     if _registered(transform):
-        lost, gone = _lost(backend, subject, views, transform)
+        lost, gone = _lost(subject, views, transform)
         items, off = [*items, lost], [*off, *gone]
     linear = transform.affine
     numbers = {
@@ -95,10 +93,10 @@ def _registered(transform: Transform) -> bool:
 
 
 def _lost(
-    backend: Backend, subject: Subject, views: tuple[PlaneView, PlaneView], transform: Transform
+    subject: Subject, views: tuple[PlaneView, PlaneView], transform: Transform
 ) -> tuple[Item, list[Place]]:
     """Judge the share of the reference's tissue that the cycle has lost, and where most."""
-    lost = find_lost(backend, *views, transform)
+    lost = find_lost(CPU, *views, transform)
     if not lost.share:
         unknown = "no tissue in both cycles" if lost.share is None else ""
         return subject.judge("lost_tissue", lost.share, unknown), []
@@ -108,12 +106,12 @@ def _lost(
 
 
 def _local(
-    backend: Backend, subject: Subject, views: tuple[PlaneView, PlaneView], transform: Transform
+    subject: Subject, views: tuple[PlaneView, PlaneView], transform: Transform
 ) -> tuple[Item, list[Place]]:
     """Judge how far the field is off around each block of the whole section, and where most."""
     nodes = min(transform.field.shape[1:]) > 1
     step = max(round(transform.block_px / 2), 12) if nodes else _STEP_PX
-    found = measure_blocks(backend, *views, transform, Pass(2, step, 0, step // 2), "local error")
+    found = measure_blocks(CPU, *views, transform, Pass(2, step, 0, step // 2), "local error")
     errors = local_errors(found)
     if not np.isfinite(errors).any():
         return subject.judge("local_error_px", None, "no tissue in both cycles"), []
@@ -157,11 +155,7 @@ def _tissue(
 
 
 def compare_blocks(
-    backend: Backend,
-    fixed: Mosaic,
-    other: Mosaic,
-    transform: Transform,
-    blocks: list[tuple[int, int]],
+    fixed: Mosaic, other: Mosaic, transform: Transform, blocks: list[tuple[int, int]]
 ) -> list[BlockView]:
     """Compare blocks of the reference with the cycle, before and after resampling it.
 
@@ -180,9 +174,9 @@ def compare_blocks(
         if source is None or not a.any():
             continue
         origin = (source[0].start, source[1].start)
-        warped = warp(backend, other.read(0, *source), origin, shape, transform, region)
+        warped = warp(CPU, other.read(0, *source), origin, shape, transform, region)
         after = warped.astype(np.float32)
-        scores = [_texture_ncc(backend, a, b) for b in (before, after)]
+        scores = [_texture_ncc(a, b) for b in (before, after)]
         shift = block_shift(a, after)
         found.append(BlockView((y, x), a, before, after, scores[0], scores[1], shift))
         energies.append([float(np.square(_texture(v)).mean()) for v in (a, after)])
@@ -202,9 +196,7 @@ def _texture(image: NDArray[np.float32]) -> NDArray[np.float32]:
     )
 
 
-def _texture_ncc(
-    backend: Backend, first: NDArray[np.float32], second: NDArray[np.float32]
-) -> float:
+def _texture_ncc(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
     """NCC of the textures where both images have pixels and tissue; 0 where one is constant.
 
     Outside tiles an in-focus plane is 0 all over; single zeros are dark pixels of glass.
@@ -215,7 +207,7 @@ def _texture_ncc(
     # By how much the cycle has more texture than the reference, where it has most.
     share = energies[1] / energies[0]
     kept = share >= _LOST_ENERGY * np.percentile(share, 90)
-    score = ncc(backend, textures[0], textures[1], both & kept)
+    score = ncc(CPU, textures[0], textures[1], both & kept)
     return score if np.isfinite(score) else 0.0
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import ndimage
 
 from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.distortion import read_distortion
@@ -16,12 +17,11 @@ from tilewright.io.results.illumination import read_illumination
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.io.results.positions import Positions, read_positions
 from tilewright.kernels.artefacts import seam_reach_px, seam_score
-from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.metrics import empty_fraction
 from tilewright.kernels.noise import NOISE_KERNEL
 from tilewright.report.figures import new_figure, save_png, scale_bar, show
 from tilewright.report.judge import Files, Findings
-from tilewright.report.quality.mosaic_scan import defects_left, judge_blocks
+from tilewright.report.quality.mosaic_scan import judge_blocks, judge_defects
 from tilewright.report.quality.overlaps import (
     Key,
     RawAgreement,
@@ -29,7 +29,7 @@ from tilewright.report.quality.overlaps import (
     judge_overlaps,
     tile_name,
 )
-from tilewright.report.quality.places import FocusScan, Place, covered, scan_focus
+from tilewright.report.quality.places import CPU, FocusScan, Place, covered, scan_focus
 from tilewright.report.quality.stitched_view import arrays, look
 from tilewright.report.verdict import Item, Subject
 
@@ -52,22 +52,21 @@ def findings(subject: Subject, files: Files) -> Findings:
     ``positions`` and ``distortion`` of the cycle, whose raw planes are compared where tiles
     overlap.
     """
-    backend = cpu_backend()
     positions = read_positions(Path(files["positions"]))
     mosaic = open_mosaic(files["mosaic"])
     illumination = read_illumination(Path(files["flat"]), Path(files["dark"]))
     tile = (illumination.flat.shape[0], illumination.flat.shape[1])
-    scan = scan_focus(backend, mosaic)
+    scan = scan_focus(mosaic)
     best = scan.best_plane
-    seams = seam_scores(backend, mosaic, positions, tile, best)
+    seams = seam_scores(mosaic, positions, tile, best)
     tiles = open_tiles(files["manifest"], subject.channel)
     lens = read_distortion(files["distortion"])
-    raw = compare_tiles(backend, tiles, mosaic, positions, illumination, best, lens)
+    raw = compare_tiles(tiles, mosaic, positions, illumination, best, lens)
     items = [
-        *_judge(backend, subject, mosaic, scan, positions, tile, seams),
+        *_judge(subject, mosaic, scan, positions, tile, seams),
         *judge_blocks(subject, mosaic, positions, tile, best),
         *judge_overlaps(subject, raw),
-        _hot(subject, mosaic, positions, tile, raw, best),
+        judge_defects(subject, mosaic, positions, tile, raw.defects, best),
     ]
     known = np.isfinite(scan.scores).any(axis=0).all()
     numbers = {
@@ -92,7 +91,7 @@ class BorderSeam:
 
 
 def seam_scores(
-    backend: Backend, mosaic: Mosaic, positions: Positions, tile: tuple[int, int], plane: int
+    mosaic: Mosaic, positions: Positions, tile: tuple[int, int], plane: int
 ) -> list[BorderSeam]:
     """Return the seams between neighbours with tissue on both sides, worst first.
 
@@ -111,9 +110,7 @@ def seam_scores(
             if strip is None:
                 continue
             pixels, border, gap = strip
-            seam = seam_score(
-                backend, pixels, border, pedestal_counts=pedestal, axis=axis, gap_px=gap
-            )
+            seam = seam_score(CPU, pixels, border, pedestal_counts=pedestal, axis=axis, gap_px=gap)
             if np.isfinite(seam.step):
                 found.append(BorderSeam(key, other, round(seam.score, 4), round(seam.step, 5)))
     return sorted(found, key=lambda s: (-s.score, s.first, s.second))
@@ -168,33 +165,17 @@ def _strip(
     return pixels, reach, gap
 
 
-def _hot(
-    subject: Subject,
-    mosaic: Mosaic,
-    positions: Positions,
-    tile: tuple[int, int],
-    raw: RawAgreement,
-    plane: int,
-) -> Item:
-    """Judge the camera's defects that the mosaic still shows."""
-    if raw.defects is None:
-        return subject.judge("hot_pixels", None, "too few tiles to tell, and none is repaired")
-    left = defects_left(mosaic, positions, tile, raw.defects, plane)
-    return subject.judge("hot_pixels", left, f"the camera has {len(raw.defects)} defective pixels")
-
-
-def contrast_to_noise(backend: Backend, image: NDArray[Any]) -> float:
+def contrast_to_noise(image: NDArray[Any]) -> float:
     """Return how far the brightest structures stand out, in noise standard deviations.
 
     99.9th percentile less median, after a 3×3 median (hot pixels) and a small blur, over the
     noise of the dimmer half (Immerkær 1996). An empty field reaches about 2.
     """
-    xp, ndimage = backend.xp, backend.ndimage
-    plane = backend.asarray(image)
+    plane = np.asarray(image, np.float32)
     smooth = ndimage.gaussian_filter(ndimage.median_filter(plane, size=3), 1.0)
-    rough = xp.abs(ndimage.convolve(plane, backend.asarray(NOISE_KERNEL)))
-    low, high = (float(v) for v in xp.percentile(smooth, xp.asarray([50.0, 99.9])))
-    noise = 1.4826 * float(xp.median(rough[smooth <= low]))
+    rough = np.abs(ndimage.convolve(plane, NOISE_KERNEL))
+    low, high = (float(v) for v in np.percentile(smooth, (50.0, 99.9)))
+    noise = 1.4826 * float(np.median(rough[smooth <= low]))
     return (high - low) / max(noise, 1e-6)
 
 
@@ -208,7 +189,6 @@ def _saturated(mosaic: Mosaic, raw_px: int) -> tuple[float | None, str]:
 
 
 def _judge(
-    backend: Backend,
     subject: Subject,
     mosaic: Mosaic,
     scan: FocusScan,
@@ -219,14 +199,14 @@ def _judge(
     clipped = mosaic.attributes.get("clipped_low", 0) + mosaic.attributes.get("clipped_high", 0)
     y, x = scan.blocks[0]
     block = mosaic.read(scan.best_plane, slice(y, y + scan.side), slice(x, x + scan.side))
-    contrast = contrast_to_noise(backend, block)
+    contrast = contrast_to_noise(block)
     # Focus, tissue and seams of a field without signal are properties of its noise.
     signal = contrast >= NO_SIGNAL
     empty, seam, focus, at_edge = None, None, None, None
     said = dict.fromkeys(("empty", "seam", "focus", "edge"), "nothing stands out from the noise")
     if signal:
         valid = covered(positions, tile, scan.small.shape, scan.factor)
-        empty, said["empty"] = empty_fraction(backend, scan.small, valid=valid), ""
+        empty, said["empty"] = empty_fraction(CPU, scan.small, valid=valid), ""
         said["seam"] = "no tile border has tissue on both sides"
         if seams:
             seam = float(np.median([s.score for s in seams]))

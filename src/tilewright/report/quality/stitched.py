@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
-from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.metrics import empty_fraction
 from tilewright.report.judge import Files, Findings
-from tilewright.report.quality.places import FocusScan, scan_focus
+from tilewright.report.quality.places import CPU, FocusScan, scan_focus
 from tilewright.report.quality.stitch import NO_SIGNAL, contrast_to_noise, draw
 from tilewright.report.quality.stitched_view import arrays, look
 from tilewright.report.verdict import Item, Subject
@@ -24,7 +23,7 @@ CAPTION = (
 def findings(subject: Subject, files: Files) -> Findings:
     """Judge one channel of a stitched image, stored as a ``plane``."""
     plane = open_mosaic(files["plane"])
-    scan = scan_focus(cpu_backend(), plane)
+    scan = scan_focus(plane)
     told = plane.attributes
     keys = ("unseen_px", "saturation_counts", "saturated_px", "equal_neighbours")
     return Findings(
@@ -36,14 +35,14 @@ def findings(subject: Subject, files: Files) -> Findings:
 
 
 def _judge(subject: Subject, plane: Mosaic, scan: FocusScan) -> list[Item]:
-    backend, told = cpu_backend(), plane.attributes
+    told = plane.attributes
     y, x = scan.blocks[0]
     block = plane.read(0, slice(y, y + scan.side), slice(x, x + scan.side))
-    contrast = contrast_to_noise(backend, block)
+    contrast = contrast_to_noise(block)
     empty, focus, nothing = None, None, "nothing stands out from the noise"
     if contrast >= NO_SIGNAL:
         # Where nothing was seen a plane is 0 all over.
-        empty, nothing = empty_fraction(backend, scan.small, valid=scan.small > 0), ""
+        empty, nothing = empty_fraction(CPU, scan.small, valid=scan.small > 0), ""
         focus = scan.focus if np.isfinite(scan.focus) else None
     seen_px = float(np.prod(plane.shape)) - told["unseen_px"]
     grain = told["equal_neighbours"]

@@ -172,17 +172,16 @@ def _precise(positions: Positions, main: NDArray[np.bool_], subject: Subject) ->
 def draw(views: Sequence[tuple[Positions, Edges, NDArray[np.bool_], str]], path: Path) -> None:
     """Draw the tiles of a cycle and their overlaps."""
     ((positions, edges, main, line),) = views
-    at = {place: (x, y) for place, (y, x) in positions.places().items()}
     extent = [np.ptp(positions.y_px) + 1, np.ptp(positions.x_px) + 1]
     width = 8.0
     figure = new_figure(width, float(np.clip(width * extent[0] / extent[1] + 0.6, 2.5, 11)))
     axes = figure.subplots()
-    _draw_overlaps(axes, edges, at)
+    _draw_overlaps(axes, positions, edges)
     size = float(np.clip(9000 / max(len(main), 12), 20, 260))
     colours = np.where(main, BLUE, GREY)
     axes.scatter(positions.x_px, positions.y_px, s=size, marker="s", c=colours.tolist(), zorder=3)
     if len(main) <= 120:
-        for (row, col), (x, y) in at.items():
+        for (row, col), (y, x) in positions.places().items():
             axes.text(x, y, f"{row},{col}", c="white", size=6, ha="center", va="center", zorder=4)
     axes.invert_yaxis()
     axes.set_aspect("equal")
@@ -192,18 +191,15 @@ def draw(views: Sequence[tuple[Positions, Edges, NDArray[np.bool_], str]], path:
     save_png(figure, path)
 
 
-def _draw_overlaps(
-    axes: Axes, edges: Edges, at: Mapping[tuple[int, int], tuple[float, float]]
-) -> None:
-    """Draw a line for each overlap between tiles at (x, y)."""
+def _draw_overlaps(axes: Axes, positions: Positions, edges: Edges) -> None:
+    """Draw a line for each overlap."""
+    lines = np.stack([positions.x_px, positions.y_px], 1)[_ends(positions, edges).T]
     for good in (False, True):
         chosen = np.flatnonzero(np.asarray(edges.accepted, bool) == good)
-        ends = ((edges.row_a, edges.col_a), (edges.row_b, edges.col_b))
-        lines = [[at[int(row[k]), int(col[k])] for row, col in ends] for k in chosen]
         residual = np.nan_to_num(np.abs(edges.residual_px[chosen])) if good else 0 * chosen
         axes.add_collection(
             LineCollection(
-                lines,
+                list(lines[chosen]),
                 colors=BLUE if good else RED,
                 linestyles="-" if good else ":",
                 linewidths=np.clip(1.0 + 3 * residual, 1.0, 7.0) if good else 1.4,

@@ -58,6 +58,8 @@ def read_page_headers(stream: BinaryIO, size_bytes: int) -> list[PageHeader]:
     BrokenTiffError
         With what is wrong, in words that follow the file's name.
     """
+    if size_bytes == 0:
+        raise BrokenTiffError("is empty (0 bytes)")
     try:
         form, offset = _read_start(stream.read(16))
         pages = []
