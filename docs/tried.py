@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from docs.markdown import table
 from tests.support.consumers import CONSUMERS
@@ -15,7 +15,6 @@ from tests.support.microscope_files import UNTOLD, WRITERS
 from tests.support.quality.damages import DAMAGES, MISSED
 from tests.support.quality.metric_scenes import WARNS
 from tilewright.config.settings import Convention
-from tilewright.io.conventions import DESCRIBED
 from tilewright.io.conventions.containers import FORMATS as CONTAINERS
 
 REPOSITORY = Path(__file__).parent.parent
@@ -55,9 +54,8 @@ def formats() -> str:
     """Return the table of the conventions of raw data."""
     rows = []
     for name in get_args(Convention):
-        writer: Callable[..., Any] | None = WRITERS.get(name)
         told = ""
-        if name in DESCRIBED or writer:
+        if name in WRITERS:
             kept = [word for key, word in _TOLD.items() if key not in UNTOLD.get(name, ())]
             told = ", ".join(["names", "pixel size", *kept])
         extra = f"`{name}`" if name in CONTAINERS else ""

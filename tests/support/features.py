@@ -38,6 +38,10 @@ FEATURES = (
         "one job, with threads, memory and time as Snakemake sums them",
         jobs={"alignment_mapped_sorted": 1, "loose_included_other_greeting": 1},
     ),
+    Feature(
+        "a group that pends in vain", "moved whole",
+        "test_a_group_that_pends_in_vain_is_moved_whole",
+    ),
     Feature("pipes, services", "their group, as one job", jobs={"read_write": 1, "ask_serve": 1}),
     Feature("scatter, gather", "unchanged", jobs={"scattered": 1, "half": 2, "gathered": 1}),
     Feature(
