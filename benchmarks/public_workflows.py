@@ -53,7 +53,8 @@ def main() -> None:
                 config = {"samples": SAMPLES[name], "seconds": options.seconds}
                 run = foreign(slurm, folder, name, {"allowed": list(ACCOUNTS)}, kind, **config)
                 took_s.append(run.run(timeout_s=1800))
-                accounts = accounts or Counter(job.account for job in run.jobs())
+                if kind is ClusterRun:  # in allowed accounts, and in the ledger
+                    accounts = Counter(job.account for job in run.check_placed(set(ACCOUNTS)))
             print(
                 f"| {name} | {accounts.total()} | {took_s[0]:.0f} s "
                 f"| {', '.join(f'{account} {n}' for account, n in sorted(accounts.items()))} "
