@@ -33,6 +33,8 @@ class PlainRun(ClusterRun):
             *("--slurm-init-seconds-before-status-checks", "5", "--max-jobs-per-timespan"),
             *("1000/10s", "--slurm-status-command", "squeue", "--default-resources"),
             f"slurm_account={ACCOUNTS[0]}",
+            # without it sbatch refuses jobs for GPUs: the default partition has none
+            *("--set-resources", "basecall:slurm_partition=hpg-b200"),
         ]
 
 

@@ -2,6 +2,8 @@
 
 ``python -m benchmarks.situations [--only budget] [--repeats 3]``, as root, on a private Slurm
 cluster that it brings up. The bar is a ratio of 1.15 with no job in the bad place and none lost.
+All nodes share this machine's cores: how long a job took on average tells how much of a difference
+between two runs is theirs.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import yaml
@@ -89,6 +91,7 @@ class Outcome:
     moves: int
     bad: int
     lost: int
+    job_s: float
 
 
 def sleepers(slurm: Cluster, folder: Path, offered: bool, **of: Any) -> ClusterRun:
@@ -214,18 +217,21 @@ def outcome(run: ClusterRun, situation: Situation, began_s: float, seconds: floa
     bad_s = began_s + situation.bad_from_s
     bad = [j for j in run.jobs() if j.account == situation.bad and (j.submit or 0) >= bad_s]
     lost = sum(not (run.folder / path).is_file() for path in outputs)
-    return Outcome(seconds, run.moves().total(), len(bad), lost)
+    lengths = [e["end_s"] - e["start_s"] for e in run.events if e["event"] == "done"]
+    return Outcome(seconds, run.moves().total(), len(bad), lost, mean(lengths))
 
 
 def row(name: str, offered: list[Outcome], never: list[Outcome]) -> str:
     """Return a line of the table: medians of seconds, sums of all that was counted."""
     with_s, without_s = (median(run.seconds for run in runs) for runs in (offered, never))
+    job_s = [mean(run.job_s for run in runs) for runs in (offered, never)]
     moves, bad, lost = (
         sum(getattr(run, what) for run in offered) for what in ("moves", "bad", "lost")
     )
     return (
         f"| {name} | {SITUATIONS[name].was} | {with_s:.0f} s | {without_s:.0f} s "
-        f"| {with_s / without_s:.2f} | {moves} | {bad if SITUATIONS[name].bad else '-'} | {lost} |"
+        f"| {with_s / without_s:.2f} | {job_s[0]:.0f}, {job_s[1]:.0f} s | {moves} "
+        f"| {bad if SITUATIONS[name].bad else '-'} | {lost} |"
     )
 
 
@@ -236,8 +242,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="a folder for logs and ledgers")
     options = parser.parse_args()
-    print("| situation | at 6682145 | offered | never | ratio | moves | in the bad place | lost |")
-    print("|---" * 8 + "|", flush=True)
+    print("| situation | at 6682145 | offered | never | ratio | a job took | moves "
+          "| in the bad place | lost |")  # fmt: skip
+    print("|---" * 9 + "|", flush=True)
     with Cluster() as slurm, tempfile.TemporaryDirectory() as scratch:
         for name in options.only or SITUATIONS:
             outcomes: dict[bool, list[Outcome]] = {True: [], False: []}
