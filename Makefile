@@ -2,13 +2,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := demo
+DIST := dist
 VIV := @vivjs/loaders@0.21 @xmldom/xmldom@0.9
 VITESSCE := vitessce aiofiles generate-tiff-offsets starlette ujson
 # palom asks for an older scikit-image, which would be compiled, and runs with this one.
 PALOM := dask fire imagecodecs loguru matplotlib napari-lazy-openslide opencv-python-headless \
 	openslide-bin ome-types pint scikit-image scikit-learn 'tifffile<2025.5.21' tqdm 'yamale<5'
 
-.PHONY: demo test check lint docs clean
+.PHONY: demo test check lint dist docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/tilewright demo --output $(DEMO)
@@ -37,6 +38,17 @@ lint: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 	$(BIN)/snakefmt --check workflow
 	$(BIN)/mkdocs build --strict
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
+
+# Both distributions, as they are published.
+dist: $(VENV)/.installed-test
+	rm -rf $(DIST)
+	$(BIN)/python -m build --outdir $(DIST) scheduler-plugin
+	$(BIN)/python -m build --outdir $(DIST) .
+	$(BIN)/twine check --strict $(DIST)/*
+	$(BIN)/check-wheel-contents $(DIST)/*.whl
 
 # Tables that the code knows are written into the pages; the site is build/site/index.html.
 docs: $(VENV)/.installed-test

@@ -19,7 +19,7 @@ import numpy as np
 from numcodecs import Blosc
 from numpy.typing import NDArray
 
-from tilewright.io.mosaic import open_mosaic
+from tilewright.io.results.mosaic import open_mosaic
 
 #: Bytes per second of a shared file system, as a job sees it.
 DISK = 200e6

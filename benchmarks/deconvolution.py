@@ -26,14 +26,14 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from benchmarks import __file__ as here
-from tests.support.deconvolution import deconvolve
-from tilewright.io.mosaic import create_mosaic, open_mosaic
+from tests.kernels.deconvolve.deconvolution import deconvolve
+from tilewright.io.results.mosaic import create_mosaic, open_mosaic
 from tilewright.kernels.backend import cpu_backend
-from tilewright.kernels.blur import Blur
-from tilewright.kernels.deconvolution import RichardsonLucy, scene_margin
-from tilewright.kernels.psf import Optics, gibson_lanni, measured_psf
-from tilewright.kernels.thinning import choose_iterations, measure_camera
-from tilewright.stages.deconvolve import deconvolve as deconvolve_mosaic
+from tilewright.kernels.deconvolve.blur import Blur
+from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni, measured_psf
+from tilewright.kernels.deconvolve.richardson_lucy import RichardsonLucy, scene_margin
+from tilewright.kernels.deconvolve.thinning import choose_iterations, measure_camera
+from tilewright.stages.deconvolve.stack import deconvolve as deconvolve_mosaic
 
 SHARED = Path(here).resolve().parent.parent.parent / "shared"
 OPTICS = {

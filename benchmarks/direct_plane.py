@@ -29,9 +29,11 @@ from scipy import ndimage
 from benchmarks.edf import _save, psnr
 from benchmarks.edf_scenes import DESIGNS, Scene
 from tilewright.kernels.backend import Backend, cpu_backend
-from tilewright.kernels.blur import Blur
-from tilewright.kernels.deconvolution import BEYOND_UM, RichardsonLucy, scene_margin
-from tilewright.kernels.direct_filters import (
+from tilewright.kernels.deconvolve.blur import Blur
+from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
+from tilewright.kernels.deconvolve.richardson_lucy import RichardsonLucy, scene_margin
+from tilewright.kernels.edf.direct_filters import (
+    BEYOND_UM,
     FINE,
     Channel,
     Filters,
@@ -42,7 +44,7 @@ from tilewright.kernels.direct_filters import (
     transfer_profiles,
     window_len,
 )
-from tilewright.kernels.direct_finish import (
+from tilewright.kernels.edf.direct_finish import (
     coarser,
     finish,
     floor_of,
@@ -51,10 +53,9 @@ from tilewright.kernels.direct_finish import (
     mirrored,
     trust_in,
 )
-from tilewright.kernels.direct_plane import HALO_PX, POOL_PX, DirectPlane, FocusMaps
-from tilewright.kernels.focus import blur, soft_focus
+from tilewright.kernels.edf.direct_plane import HALO_PX, POOL_PX, DirectPlane, FocusMaps
+from tilewright.kernels.edf.focus import blur, soft_focus
 from tilewright.kernels.noise import NoiseModel, photon_transfer
-from tilewright.kernels.psf import Optics, gibson_lanni
 
 TOOL = Path(__file__).resolve().parents[2] / "shared" / "tools" / "edf-truth"
 #: PSNR in dB that the direct plane must reach; on other sets RL's less 0.2.

@@ -22,15 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.support.deconvolution import deconvolve
+from tests.kernels.deconvolve.deconvolution import deconvolve
 from tests.support.wavy_stack import plane_weights
-from tilewright.io.mosaic import create_mosaic, open_mosaic
+from tilewright.io.results.mosaic import create_mosaic, open_mosaic
 from tilewright.kernels.backend import Backend, cpu_backend
-from tilewright.kernels.deconvolution import scene_margin
-from tilewright.kernels.focus import psf_mean, soft_focus
+from tilewright.kernels.deconvolve.richardson_lucy import scene_margin
+from tilewright.kernels.edf.focus import psf_mean, soft_focus
 from tilewright.kernels.noise import photon_transfer
-from tilewright.stages.deconvolve import deconvolve as deconvolve_mosaic
-from tilewright.stages.edf import edf_plane
+from tilewright.stages.deconvolve.stack import deconvolve as deconvolve_mosaic
+from tilewright.stages.edf.plane import edf_plane
 
 TOOL = Path(__file__).resolve().parents[2] / "shared" / "tools" / "edf-truth"
 WORKERS = 2
@@ -130,14 +130,13 @@ def staged(backend: Backend, stack: NDArray[Any], pedestal: float, through: bool
     """Return the plane that the workflow's stages make, with or without deconvolution."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        source, focus = folder / "in.zarr", None
+        source = folder / "in.zarr"
         told = {"pedestal_counts": pedestal}
         with create_mosaic(
             source, stack.shape, stack.dtype, 512, VOXEL_UM, "in", attributes=told
         ) as writer:
             writer.write(0, 0, 0, stack)
         if through:
-            focus = folder / "focus.zarr"
             deconvolve_mosaic(
                 source,
                 folder / "light.zarr",
@@ -149,7 +148,6 @@ def staged(backend: Backend, stack: NDArray[Any], pedestal: float, through: bool
                 iterations=None,
                 tile_px=1024,
                 halo_px=64,
-                focus_output=focus,
             )
             source = folder / "light.zarr"
         output = folder / "edf.zarr"
@@ -158,9 +156,8 @@ def staged(backend: Backend, stack: NDArray[Any], pedestal: float, through: bool
             output,
             folder / "height.tif",
             backend=backend,
-            method="corrected_focus" if through else "soft_focus",
+            method="psf_mean" if through else "soft_focus",
             optics=OPTICS,
-            focus=focus,
         )
         image: Image = open_mosaic(output).read(0).astype(np.float32)
         return image

@@ -28,11 +28,10 @@ from numpy.typing import NDArray
 from tests.support.runs import SMALL, Run, make_run
 from tilewright.config.layout import Layout
 from tilewright.init.folder import create_experiment
-from tilewright.io.mosaic import open_mosaic
-from tilewright.io.transform import read_transform
-from tilewright.kernels.backend import cpu_backend
-from tilewright.kernels.warp import Transform
-from tilewright.report.places import scan_focus
+from tilewright.io.results.mosaic import open_mosaic
+from tilewright.io.results.transform import read_transform
+from tilewright.kernels.register.warp import Transform
+from tilewright.report.quality.places import scan_focus
 
 CROP_PX, LEVELS_PX, PLACES, GAP_PX = 128, 512, 12, 4
 BRAIN = Path(__file__).resolve().parents[2] / "shared" / "data" / "brain-tiles"
@@ -124,7 +123,7 @@ def brain_run(folder: Path) -> Run:
 def pictures(layout: Layout, at: dict[str, Any]) -> list[NDArray[np.float32]]:
     """Return the sharpest stitched plane and the in-focus plane of a channel."""
     raw = open_mosaic(layout.stitch.format(**at))
-    best = scan_focus(cpu_backend(workers=1), raw).best_plane if raw.shape[0] > 1 else 0
+    best = scan_focus(raw).best_plane if raw.shape[0] > 1 else 0
     plane = open_mosaic(layout.edf.format(**at))
     return [np.asarray(image, np.float32) for image in (raw.read(best), plane.read(0))]
 

@@ -49,10 +49,10 @@ class TiffTiles:
 
 def run_ours(folder: Path, output: Path, in_memory: bool, interpolation: Any) -> dict[str, float]:
     """Stitch the set; return seconds, and the growth of the resident memory in MB."""
-    from tilewright.io.illumination import Illumination
-    from tilewright.io.positions import Positions
+    from tilewright.io.results.illumination import Illumination
+    from tilewright.io.results.positions import Positions
     from tilewright.kernels.backend import cpu_backend
-    from tilewright.stages.stitch import stitch
+    from tilewright.stages.stitch.fuse import stitch
 
     tiles = TiffTiles(folder, in_memory)
     flat = np.load(folder / "flat.npy").astype(np.float32)
@@ -127,9 +127,9 @@ def run_ashlar(python: str, folder: Path, scratch: Path) -> dict[str, float]:
 
 def run_tiff(mosaic: Path, scratch: Path, compression: Any) -> dict[str, float]:
     """Make the pyramid and the OME-TIFF of three channels of the mosaic."""
-    from tilewright.io.mosaic import open_mosaic
-    from tilewright.io.ome_tiff import write_ome_tiff
-    from tilewright.io.ome_zarr import create_image
+    from tilewright.io.results.mosaic import open_mosaic
+    from tilewright.io.results.ome_tiff import write_ome_tiff
+    from tilewright.io.results.ome_zarr import create_image
 
     source = open_mosaic(mosaic)
     _, height, width = source.shape
@@ -165,7 +165,7 @@ def run_tiff(mosaic: Path, scratch: Path, compression: Any) -> dict[str, float]:
 
 def run_raw_tifffile(mosaic: Path, scratch: Path, compression: Any) -> dict[str, float]:
     """Write one channel, full resolution only, with tifffile from an array in memory."""
-    from tilewright.io.mosaic import open_mosaic
+    from tilewright.io.results.mosaic import open_mosaic
 
     image = open_mosaic(mosaic).read(0)
     codec, level = {"deflate": ("zlib", 1), "zstd": ("zstd", 1)}[compression]

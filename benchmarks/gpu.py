@@ -23,10 +23,10 @@ import numpy as np
 from scipy import ndimage
 
 from tilewright.kernels.backend import Backend, cpu_backend, gpu_backend
-from tilewright.kernels.blending import fuse, make_correction, tile_span
-from tilewright.kernels.blur import Blur
-from tilewright.kernels.deconvolution import RichardsonLucy, scene_margin
-from tilewright.kernels.direct_filters import (
+from tilewright.kernels.deconvolve.blur import Blur
+from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
+from tilewright.kernels.deconvolve.richardson_lucy import RichardsonLucy, scene_margin
+from tilewright.kernels.edf.direct_filters import (
     FINE,
     Channel,
     make_filters,
@@ -34,12 +34,12 @@ from tilewright.kernels.direct_filters import (
     psf_planes,
     transfer_profiles,
 )
-from tilewright.kernels.direct_plane import DirectPlane, FocusMaps
-from tilewright.kernels.focus import soft_focus
+from tilewright.kernels.edf.direct_plane import DirectPlane, FocusMaps
+from tilewright.kernels.edf.focus import soft_focus
 from tilewright.kernels.noise import NoiseModel
-from tilewright.kernels.phase_correlation import correlate_strips
-from tilewright.kernels.psf import Optics, gibson_lanni
-from tilewright.kernels.warp import Transform, displacement, sample
+from tilewright.kernels.register.warp import Transform, displacement, sample
+from tilewright.kernels.stitch.blending import fuse, make_correction, tile_span
+from tilewright.kernels.tile_positions.phase_correlation import correlate_strips
 
 OPTICS, VOXEL_UM = Optics(0.75, 668, 1.0, 1.44), (1.5, 0.377, 0.377)
 NOISE, PEDESTAL = NoiseModel(1.0, 2.0), 100.0

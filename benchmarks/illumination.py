@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 
 from tests.support.array_tiles import ArrayTiles, correct
 from tests.support.illumination_truth import Places, relative_rmse
-from tilewright.io.positions import Positions
+from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import cpu_backend
-from tilewright.stages.illumination import estimate_illumination
-from tilewright.stages.tile_positions import locate
+from tilewright.stages.illumination.estimate import estimate_illumination
+from tilewright.stages.tile_positions.locate import locate
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 OFFSET_COUNTS = 100.0

@@ -28,11 +28,11 @@ from tests.support.illumination_truth import (
     stripes,
     vignette,
 )
-from tilewright.io.positions import Positions
+from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import cpu_backend
 from tilewright.report.metric_table import METRICS
-from tilewright.stages.illumination import estimate_illumination
-from tilewright.stages.tile_positions import locate
+from tilewright.stages.illumination.estimate import estimate_illumination
+from tilewright.stages.tile_positions.locate import locate
 
 SIZE = 256
 Field = NDArray[np.float64]

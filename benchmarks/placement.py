@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.placement_bound import Bound
+from benchmarks.placement_bound import Bound, Scenario
 from benchmarks.placement_exact import best_of_many_s, told
 from benchmarks.placement_policies import BASELINES, any_free, ours, preassigned
-from benchmarks.placement_scenarios import Scenario, make_scenario
+from benchmarks.placement_scenarios import make_scenario
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job
 from snakemake_scheduler_plugin_tilewright.placement.policy import decide
 from snakemake_scheduler_plugin_tilewright.placement.preview import Policy, SimulatedRun, simulate

@@ -6,14 +6,10 @@ import math
 import random
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from benchmarks.placement_bound import Bound
+from benchmarks.placement_bound import Bound, Scenario
 from snakemake_scheduler_plugin_tilewright.placement.preview import ClusterView, simulate
 from snakemake_scheduler_plugin_tilewright.placement.workload import Decision
-
-if TYPE_CHECKING:
-    from benchmarks.placement_scenarios import Scenario
 
 
 def told(scenario: Scenario) -> Scenario:

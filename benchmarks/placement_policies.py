@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from benchmarks.placement_scenarios import Scenario
+from benchmarks.placement_bound import Scenario
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Kind
 from snakemake_scheduler_plugin_tilewright.placement.pending import MOST_MOVES
 from snakemake_scheduler_plugin_tilewright.placement.policy import AIMS, decide, restarts

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
-from benchmarks.placement_bound import Bound
+from benchmarks.placement_bound import Bound, Scenario
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job, Kind
 from snakemake_scheduler_plugin_tilewright.placement.preview import Change
 from snakemake_scheduler_plugin_tilewright.placement.workload import Slots
@@ -15,24 +14,6 @@ from snakemake_scheduler_plugin_tilewright.placement.workload import Slots
 CPUS_PER_JOB, GPU_JOB_GB, CPU_JOB_GB = 8, 16, 48
 #: Rules in the order of the pipeline; the small ones never take a GPU.
 RULES = ("tile_positions", "stitch", "deconvolve", "edf_plane", "register", "assemble")
-
-
-@dataclass
-class Scenario:
-    """A run on a cluster: what is estimated, what is true, and what will happen."""
-
-    jobs: list[Job]
-    pools: list[Slots]
-    estimates_s: dict[tuple[str, Kind], float]
-    true_s: dict[tuple[str, Kind], float]
-    changes: list[Change] = field(default_factory=list)
-    tags: frozenset[str] = frozenset()
-
-    @property
-    def lost_s(self) -> dict[str, float]:
-        """Pools of accounts that are lost, and when: their jobs are killed, nobody comes back."""
-        last = {change.pool: change for change in self.changes}
-        return {name: c.at_s for name, c in last.items() if c.kills and not c.slots}
 
 
 # fmt: off

@@ -25,10 +25,10 @@ from benchmarks.positions_scenes import (
     sparse_mosaic,
     weak_grid,
 )
-from tilewright.io.illumination import Illumination
+from tilewright.io.results.illumination import Illumination
 from tilewright.kernels.backend import cpu_backend
-from tilewright.report.quality import judge_stage, read_quality
-from tilewright.stages.tile_positions import LocatedTiles, locate, write_located
+from tilewright.report.judge import judge_stage, read_quality
+from tilewright.stages.tile_positions.locate import LocatedTiles, locate, write_located
 
 Floats = NDArray[np.float64]
 GRIDS = ((2, 2), (2, 3), (3, 3), (4, 5), (9, 7))

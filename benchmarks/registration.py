@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.kernels.backend import cpu_backend
-from tilewright.kernels.warp import source_region, warp
-from tilewright.stages.register import register
+from tilewright.kernels.register.warp import source_region, warp
+from tilewright.stages.register.cycle import register
 
 TOOL = Path(__file__).resolve().parents[2] / "shared" / "tools" / "pair-truth"
 BAR = "bar: 0.12 / 0.30 / 1.00 px in 5 s"

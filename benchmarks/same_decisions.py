@@ -2,7 +2,7 @@
 
 Run as ``python -m benchmarks.same_decisions`` from the repository's folder, with the test
 dependencies: ``tests`` holds the runs. A level is an environment of
-:func:`tests.support.cpu_levels.environments`; each runs on its own copy of the same raw tiles, with
+:func:`tests.phantom.cpu_levels.environments`; each runs on its own copy of the same raw tiles, with
 one and two cores in turn. Compared with the first run: every word, truth value and whole number in
 the JSON files and tables (accepted edges, islands, chosen models, iterations, verdicts) must be
 equal, positions must lie within 1e-3 px; the largest differences of other numbers and of the
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import tifffile
 
-from tests.support.cpu_levels import environments
+from tests.phantom.cpu_levels import environments
 from tests.support.runs import Run, make_run
 
 POSITION_PX = 1e-3

@@ -21,8 +21,8 @@ from typing import Any
 
 import yaml
 
+from tests.on_slurm.labmates import hold_the_gpus_of
 from tests.support.cluster_runs import ClusterRun, foreign
-from tests.support.labmates import hold_the_gpus_of
 from tests.support.site_limits import LIMITS, Limit
 from tests.support.slurm_cluster import Cluster
 

@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.speck_scenes import SCENES
-from tilewright.io.mosaic import create_mosaic, open_mosaic
+from tilewright.io.results.mosaic import create_mosaic, open_mosaic
 from tilewright.kernels.backend import cpu_backend
-from tilewright.stages.edf import Method, edf_plane
+from tilewright.stages.edf.plane import Method, edf_plane
 
 ROOT = Path(__file__).resolve().parents[1]
 LOW, HIGH, ZEROS = 0.85, 1.25, 0.002

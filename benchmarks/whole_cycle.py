@@ -3,7 +3,7 @@
 ``python -m benchmarks.whole_cycle [--tiles 3x3] [--tile-px 768] [--planes 20] [--channels 4]``
 
 Synthetic tissue of one cycle is processed to the end, once with the in-focus plane estimated
-from the raw stack (``direct``) and once with 3-D deconvolution (``corrected_focus``). CPU seconds,
+from the raw stack (``direct``) and once with 3-D deconvolution (``psf_mean``). CPU seconds,
 peak memory and bytes are Snakemake's own benchmark of each job. What a job costs only to start,
 the CPU seconds of ``summary``, which does nothing else, is taken off before the rest is scaled by
 voxels to a cycle of 63 tiles of 1440 x 1920 x 20 planes in 4 channels, and added again. Minutes on
@@ -39,7 +39,7 @@ from tests.support.recorded import LIMITS, NODES, PARTITIONS, Recorded, client
 from tests.support.runs import Run, make_run
 from tilewright.commands.dag import find_snakefile, read_tasks
 from tilewright.config.rules import BlockSizes, DataSize
-from tilewright.config.sizing import DataSizes, ShapeModel
+from tilewright.config.sizing import DataSizes
 
 #: A sample of nine full cycles of four channels.
 FULL = DataSize(63, 20, 1440, 1920, 0.1, 9, 36)
@@ -47,7 +47,7 @@ FULL = DataSize(63, 20, 1440, 1920, 0.1, 9, 36)
 FULL_MVOX = FULL.tiles * FULL.tile_px * FULL.planes * FULL.channels / FULL.cycles / 1e6
 CORES = 8
 KINTSUGI_MIN = {"8 cores": 282, "a GPU": 22}
-METHODS = ("direct", "corrected_focus")
+METHODS = ("direct", "psf_mean")
 
 
 @dataclass
@@ -147,7 +147,7 @@ def nine_cycles(folder: Path) -> None:
     for method in METHODS:
         run.edit(edf={"method": method})
         blocks = BlockSizes(direct_plane=method == "direct")
-        sizes = DataSizes(ShapeModel(blocks), lambda _: FULL, {})
+        sizes = DataSizes(lambda _: FULL, {}, blocks)
         with contextlib.chdir(folder):
             tasks = read_tasks(
                 find_snakefile(None), Path("config.yaml"), ["registration", "qc"], sizes

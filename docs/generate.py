@@ -7,35 +7,25 @@ below it; what stands between is replaced. A test fails where a page says someth
 from __future__ import annotations
 
 import functools
+import json
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from docs import code, tried
 from docs.keys import TOP, rows, sections
+from docs.markdown import table
+from docs.reason_pictures import PICTURES
 from snakemake_scheduler_plugin_tilewright import cli as placement
 from tilewright import cli
 from tilewright.config.rules import STAGES
 from tilewright.config.settings import Settings
-from tilewright.report.metric_table import METRICS, Metric
-from tilewright.report.remedies import remedy
+from tilewright.report.metric_table import METRICS, Metric, remedy
 
 REPOSITORY = Path(__file__).parent.parent
-
-
-def table(*rows: Iterable[str]) -> str:
-    """Return a table in Markdown; the first row is its head.
-
-    >>> print(table(("a", "b"), ("1", "2")))
-    | a | b |
-    |---|---|
-    | 1 | 2 |
-    """
-    head, *body = ([*row] for row in rows)
-    lines = [head, *body]
-    text = [f"| {' | '.join(row)} |" for row in lines]
-    return "\n".join([text[0], "|" + "---|" * len(head), *text[1:]])
 
 
 def limit(metric: Metric, value: float | None) -> str:
@@ -96,6 +86,19 @@ def _advice(reason: str, stages: Iterable[str]) -> str:
     return "\n\n".join(parts)
 
 
+def _picture(reason: str) -> list[str]:
+    """Return the picture of a reason and what it shows; nothing where there is none."""
+    known = json.loads((REPOSITORY / "docs/images/reasons/said.json").read_text(encoding="utf-8"))
+    if reason not in known:
+        return []
+    first, second = ("Above", "Below") if PICTURES[reason].below else ("Left", "Right")
+    damage, said = known[reason]["damage"], known[reason]["said"]
+    said = re.sub(r" \([^)]*\)$", "", re.split(r", (?:above|below) ", said)[0])
+    text = f"*{first}: {damage}. The report says: {said}. {second}: the same without.*"
+    picture = f"![{first} with a damage, {second.lower()} without.](images/reasons/{reason}.webp)"
+    return [picture, text]
+
+
 def reasons() -> str:
     """Return one section for each reason, below the first stage that gives it."""
     first = {m.reason: m.stages[0] for m in reversed(METRICS.values())}
@@ -108,7 +111,7 @@ def reasons() -> str:
             named = {name: m for name, m in METRICS.items() if m.reason == reason}
             told = "\n".join(_told(name, metric) for name, metric in named.items())
             stages = dict.fromkeys(s for metric in named.values() for s in metric.stages)
-            parts += [f"### `{reason}`", told, _advice(reason, stages)]
+            parts += [f"### `{reason}`", told, *_picture(reason), _advice(reason, stages)]
     return "\n\n".join(parts)
 
 
@@ -160,6 +163,13 @@ def program(name: str, app: typer.Typer) -> str:
     return "\n\n".join(parts)
 
 
+def overview(name: str, app: typer.Typer) -> str:
+    """Return the table of the commands of a program, a line each."""
+    known = commands(app)
+    rows = [(f"`{usage(name, word, c)}`", c.help.split("\n\n")[0]) for word, c in known.items()]
+    return table(("Command", "What it does"), *rows)
+
+
 def on_a_cluster() -> str:
     """Return the table of the commands that look at a cluster."""
     known = commands(cli.app)
@@ -187,6 +197,19 @@ BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
         lambda: program("tilewright-placement", placement.app),
     ),
     "commands on a cluster": ("docs/cluster.md", on_a_cluster),
+    "commands of the plugin": (
+        "scheduler-plugin/README.md",
+        lambda: overview("tilewright-placement", placement.app),
+    ),
+    "formats": ("docs/raw-data.md", tried.formats),
+    "consumers": ("docs/export.md", tried.consumers),
+    "damages": ("docs/quality-tested.md", tried.damages),
+    "scenes": ("docs/quality-tested.md", tried.scenes),
+    "features": ("docs/placement-for-your-workflow.md", tried.features),
+    "what was tried": ("docs/placement-tried.md", tried.on_slurm),
+    "files of a run": ("docs/own-data.md", code.files),
+    "folders": ("docs/development.md", code.folders),
+    "commands that measure": ("docs/benchmarks.md", code.benchmarks),
     "keys": ("config/README.md", lambda: keys("")),
 }
 BLOCKS |= {

@@ -25,6 +25,7 @@ PAGES = {
 #: Other files that pages link to; they are copied.
 COPIES = (
     "CITATION.cff",
+    "Dockerfile",
     "config/config.yaml",
     "config/demo.yaml",
     "profiles/slurm/config.yaml",

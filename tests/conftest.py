@@ -28,14 +28,11 @@ SLOW = (
     "tests/phantom/",
     "tests/scheduler_plugin/",
     "tests/devices/leases/",
-    "tests/report/test_damages.py",
-    "tests/report/test_gantt.py",
-    "tests/report/test_html.py",
-    "tests/report/test_qc",
+    "tests/report/page/test_html.py",
+    "tests/report/quality/",
     "tests/viewer/test_page.py",
-    "tests/kernels/test_device_memory.py",
-    "tests/kernels/test_direct_plane.py",
-    "tests/kernels/test_deconvolution.py",
+    "tests/kernels/edf/test_direct_plane.py",
+    "tests/kernels/deconvolve/test_deconvolution.py",
 )
 
 

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import tarfile
 import tomllib
+import zipfile
+from pathlib import Path
 from typing import Any
+
+import pytest
+import yaml
 
 from tests.conftest import REPO
 
@@ -20,6 +27,44 @@ def test_tilewright_asks_for_its_own_version_of_the_plugin() -> None:
     assert not plugin["scripts"].keys() & own["scripts"].keys()
 
 
+def test_all_that_tell_the_version_tell_the_same() -> None:
+    version = project(".")["version"]
+    assert yaml.safe_load((REPO / "CITATION.cff").read_text())["version"] == version
+    changes = (REPO / "CHANGELOG.md").read_text()
+    assert re.findall(r"^## (\S+)", changes, re.M)[0] == version
+    environment = yaml.safe_load((REPO / "workflow/envs/tilewright.yaml").read_text())
+    assert environment["dependencies"][-1] == {"pip": [f"tilewright=={version}"]}
+
+
+@pytest.mark.slow
+def test_what_is_published_is_whole(tmp_path: Path) -> None:
+    """The wheel is made from the source distribution, as whoever installs that does."""
+    made = subprocess.run(
+        ["make", "dist", f"DIST={tmp_path / 'dist'}", "--assume-old=.venv/.installed-test"],
+        cwd=REPO, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stdout[-3000:] + made.stderr[-3000:]
+    assert made.stdout.count("PASSED") == 4
+    (wheel,) = (tmp_path / "dist").glob("tilewright-*.whl")
+    (source,) = (tmp_path / "dist").glob("tilewright-*.tar.gz")
+    within = {"workflow": "workflow", "config": "workflow/config", "profiles": "workflow/profiles"}
+    kept = {
+        f"tilewright/{within[folder]}/{path.relative_to(REPO / folder)}"
+        for folder in ("workflow", "profiles", "config")
+        for path in (REPO / folder).rglob("*.*")
+        if path.suffix in (".smk", ".py", ".rst", ".yaml", ".md")
+        and not {"hipergator", "demo.yaml", "__pycache__"} & set(path.parts)
+        and "workflow/profiles" not in str(path)
+    }
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert len(kept) > 25
+    assert kept | {"tilewright/workflow/Snakefile", "tilewright/py.typed"} <= names
+    assert not [name for name in names if name.startswith(("tests", "docs", "benchmarks"))]
+    with tarfile.open(source) as packed:
+        folders = {name.split("/")[1] for name in packed.getnames()}
+    assert not folders & {"tests", "docs", "benchmarks", "scheduler-plugin", ".venv"}
+
+
 def test_the_plugin_asks_for_what_it_imports_and_no_more() -> None:
     asked = {re.split(r"[<>=]", one)[0] for one in project("scheduler-plugin")["dependencies"]}
     names = {"yaml": "pyyaml", **{name: name.replace("_", "-") for name in asked}}
@@ -31,3 +76,9 @@ def test_the_plugin_asks_for_what_it_imports_and_no_more() -> None:
     assert asked - imported == {"snakemake-executor-plugin-slurm"}
     assert not imported & {"numpy", "scipy", "matplotlib", "tilewright"}
     assert imported & through_snakemake == through_snakemake
+
+
+def test_the_plugins_front_page_has_no_links_into_the_repository() -> None:
+    # an index of packages shows the page alone
+    links = re.findall(r"\]\(([^)]*)\)", (REPO / "scheduler-plugin/README.md").read_text())
+    assert [link for link in links if not link.startswith("https://")] == []

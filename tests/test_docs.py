@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import functools
+import json
 import re
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 
-from docs import generate, hooks, keys
+from docs import generate, hooks, keys, markdown, reason_pictures, tried, words
 from snakemake_scheduler_plugin_tilewright import cli as placement
+from snakemake_scheduler_plugin_tilewright.placement.site import Site
 from tests.conftest import REPO
+from tests.support.consumers import CONSUMERS
 from tilewright import cli
+from tilewright.config.settings import Convention
+from tilewright.report.metric_table import METRICS
 
 PAGES = sorted((REPO / "docs").glob("*.md"))
 TEXTS = [*PAGES, *(REPO / page for page in hooks.PAGES if page != "CHANGELOG.md")]
@@ -56,6 +62,15 @@ def test_the_front_page_links_to_every_page_of_the_navigation() -> None:
             assert f"({link}" in front, name
 
 
+@pytest.mark.parametrize("page", words.pages())
+def test_a_page_is_read_in_eight_minutes(page: str) -> None:
+    assert words.pages()[page] <= 1500
+
+
+def test_all_pages_are_read_in_an_hour_and_a_half() -> None:
+    assert sum(words.pages().values()) <= 18_500
+
+
 def test_the_readme_is_read_in_five_minutes() -> None:
     assert len((REPO / "README.md").read_text(encoding="utf-8").split()) <= 1000
 
@@ -66,12 +81,44 @@ def test_what_is_generated_says_what_the_code_says(page: str) -> None:
     assert text == generate.rewritten(page, text), "run make docs"
 
 
+def test_every_convention_is_described() -> None:
+    assert list(tried.FILES) == sorted(tried.FILES, key=get_args(Convention).index)
+    assert set(tried.FILES) == set(get_args(Convention))
+
+
+def test_every_reader_of_our_images_has_its_row() -> None:
+    def calls(node: ast.AST) -> set[str]:
+        return {
+            n.func.id for n in ast.walk(node) if isinstance(n, ast.Call) and hasattr(n.func, "id")
+        }
+
+    tree = ast.parse((REPO / "tests/io/test_consumers.py").read_text(encoding="utf-8"))
+    readers = {"said_by", "said_elsewhere", "said_by_viv"}
+    tests = {
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and calls(node) & readers and "schema" not in node.name
+    }
+    assert tests <= {consumer.test for consumer in CONSUMERS}
+
+
+def test_pictures_belong_to_reasons_and_are_small() -> None:
+    folder = REPO / "docs/images/reasons"
+    told = json.loads((folder / "said.json").read_text(encoding="utf-8"))
+    assert {path.stem for path in folder.glob("*.webp")} == set(told)
+    assert set(told) == set(reason_pictures.PICTURES) <= {m.reason for m in METRICS.values()}
+    pictures = [*folder.glob("*.webp"), *(REPO / "docs/images/demo").glob("*.webp")]
+    assert sum(path.stat().st_size for path in pictures) <= 600_000
+
+
 def test_a_page_without_its_marks_is_an_error() -> None:
     with pytest.raises(ValueError, match="marks of metrics once"):
         generate.rewritten("docs/quality.md", "# Quality")
 
 
-@pytest.mark.parametrize("module", [generate, hooks, keys], ids=lambda module: str(module.__name__))
+@pytest.mark.parametrize(
+    "module", [hooks, keys, markdown, words], ids=lambda module: str(module.__name__)
+)
 def test_examples(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted
@@ -106,18 +153,13 @@ def test_modules_that_pages_run_are_there() -> None:
             assert _is_there(module.replace(".", "/")), page
 
 
-def test_defaults_on_the_pages_of_stages_are_those_of_the_settings() -> None:
-    row = re.compile(r"^\| `(\w+)\.(\w+)`[^|]*\| ([^|]+) \|[^|]+\|$", re.MULTILINE)
-    known, seen = keys.sections(), 0
-    for page in PAGES:
-        for section, key, default in row.findall(page.read_text(encoding="utf-8")):
-            plain = default.split(":")[0].strip("` ")
-            if plain and section in known:
-                field = known[section].model_fields[key]
-                expected = "\u2013" if field.is_required() else keys.literal(field.get_default())
-                assert plain == expected.strip("`"), f"{page.name}: {section}.{key}"
-                seen += 1
-    assert seen > 15
+def test_defaults_of_a_site_are_those_that_pages_state() -> None:
+    default = {name: field.default for name, field in Site.model_fields.items()}
+    limits = (REPO / "docs/placement-limits.md").read_text(encoding="utf-8")
+    assert f"{100 * default['utilisation']:g} % of the CPU limit (`utilisation`)" in limits
+    assert f"`calls_per_min: {default['calls_per_min']:g}`" in limits
+    own = (REPO / "docs/placement-for-your-workflow.md").read_text(encoding="utf-8")
+    assert f"{default['slowdown']:g} times as long as a GPU job" in own
 
 
 def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:

@@ -35,7 +35,7 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Task
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.placement.site import Site
 from snakemake_scheduler_plugin_tilewright.slurm.query import NO_ACCOUNTING, Unknown
-from tests.support.planned_runs import TenMinutes, command, tasks_of
+from tests.commands.planned_runs import TenMinutes, command, tasks_of
 from tests.support.recorded import (
     HERE,
     LIMITS,
@@ -264,10 +264,10 @@ def test_the_size_of_what_is_to_come(phantom: Run, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(phantom.folder)
     experiment, layout = read_experiment(Path("config.yaml")), Layout("results")
     assert {check.state for check in check_config(experiment, layout)} == {"ok"}
-    phantom.edit(edf={"method": "corrected_focus"})
+    phantom.edit(edf={"method": "psf_mean"})
     experiment = read_experiment(Path("config.yaml"))
     plane = 2 * 128**2 * 0.85**2
-    stacks, planes = 3 * plane * (2 + 4 + 4), plane * (2 + 2 * 2 * 4 / 3)
+    stacks, planes = 3 * plane * (2 + 4), plane * (2 + 2 * 2 * 4 / 3)
     tasks = [Task(Job(f"s{k}", "stitch", ("cpu",))) for k in range(4)]
     need = missing_bytes(experiment, layout, tasks)
     assert (need.stays, need.stack) == pytest.approx((4 * planes, stacks))

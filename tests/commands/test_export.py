@@ -17,8 +17,8 @@ from tests.support.consumers import said_by
 from tests.support.runs import TINY, Run, make_run
 from tilewright.cli import app
 from tilewright.config.experiment import Experiment, load_experiment, read_config
-from tilewright.io.ome_tiff import write_ome_tiff
-from tilewright.io.ome_zarr import create_image
+from tilewright.io.results.ome_tiff import write_ome_tiff
+from tilewright.io.results.ome_zarr import create_image
 
 MARKERS = ["DAPI_1", "CD3", "DAPI_2", "CD20"]
 

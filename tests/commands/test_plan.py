@@ -17,8 +17,8 @@ from snakemake_scheduler_plugin_tilewright.commands.plan_table import print_plan
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, capacity_now
 from snakemake_scheduler_plugin_tilewright.placement.preview import preview
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from tests.commands.planned_runs import TenMinutes, command, tasks_of
 from tests.conftest import REPO
-from tests.support.planned_runs import TenMinutes, command, tasks_of
 from tests.support.recorded import cluster_with
 from tests.support.runs import Run, make_run
 from tilewright.commands.dag import read_experiment, read_tasks

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.support.viewed_results import add_quality, make_image
+from tests.viewer.viewed_results import add_quality, make_image
 from tilewright.cli import app
 
 INSTALLED = pytest.mark.skipif(

@@ -15,12 +15,12 @@ from tests.support.convention_raw import Tiles, make_tiles, write_as
 from tilewright.config.checks import check_raw
 from tilewright.config.experiment import ConfigError, load_experiment
 from tilewright.config.layout import Layout
-from tilewright.io.raw_pixels import grain_trend, structure
-from tilewright.io.tile_order import LAYOUTS
-from tilewright.io.tiles import open_tiles, zero_share
+from tilewright.io.inputs.raw_pixels import grain_trend, structure
+from tilewright.io.inputs.tile_order import LAYOUTS
+from tilewright.io.inputs.tiles import open_tiles, zero_share
 from tilewright.kernels.backend import Backend
 from tilewright.phantom.make import Phantom, PhantomDesign
-from tilewright.stages.layout_check import layout_problem
+from tilewright.stages.tile_positions.layout_check import layout_problem
 
 Made = tuple[PhantomDesign, dict[tuple[int, int], Tiles]]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.configs import set_key
+from tests.config.configs import set_key
 from tilewright.config.experiment import ConfigError, load_experiment
 
 
@@ -29,6 +29,8 @@ def test_valid(config: dict[str, Any]) -> None:
         ("acquisition.overlop", 0.1, "unknown key 'acquisition.overlop'; did you mean 'overlap'?"),
         ("deconvolv", {}, "unknown key 'deconvolv'; did you mean 'deconvolve'?"),
         ("qc.thresholds", {"ncc": {"wrn": 1}}, "did you mean 'warn'?"),
+        ("qc.thresholds", {"ncc": {"warn": float("nan")}}, "'qc.thresholds.ncc.warn' is nan"),
+        ("qc.thresholds", {"ncc": {"direction": "up"}}, "'qc.thresholds.ncc.direction' is 'up'"),
         ("optics.numerical_aperture", float("nan"), "'optics.numerical_aperture' is nan"),
         ("optics.numerical_aperture", 1.2, "must be smaller than"),
         ("optics.numerical_aperture", None, "without optics.numerical_aperture"),

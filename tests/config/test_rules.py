@@ -28,7 +28,7 @@ def test_each_rule_has_a_script_of_its_name_and_quality_rules_share_one() -> Non
 def test_each_stage_has_inputs_and_a_module_that_judges_them(stage: str) -> None:
     (rule,) = [name for name, stages in QUALITY_RULES.items() if stage in stages]
     assert re.search(rf'^    "{rule}": {{', WRITTEN, re.M)
-    module = import_module(f"tilewright.report.qc_{stage}")
+    module = import_module(f"tilewright.report.quality.{stage}")
     assert callable(module.findings)
     assert callable(module.draw)
     assert module.CAPTION.format(cycle=2) != module.CAPTION

@@ -11,7 +11,7 @@ import tifffile
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.support.configs import set_key
+from tests.config.configs import set_key
 from tilewright.commands.check_experiment import check_config, missing_bytes
 from tilewright.config.checks import check_raw, data_size
 from tilewright.config.experiment import ConfigError, check_targets, load_experiment

@@ -248,23 +248,17 @@ def test_an_instance_named_by_the_environment(mig: FakeMachine) -> None:
     assert uuids(found) == [uuid(2), uuid(2, "MIG")]
 
 
-def test_an_old_driver_lacks_the_newest_calls(machine: FakeMachine) -> None:
-    machine.devices[0].compute, machine.devices[0].graphics = [(7, 5)], [(8, 2)]
-    machine.missing = [
-        "nvmlDeviceGetComputeRunningProcesses_v3",
-        "nvmlDeviceGetGraphicsRunningProcesses_v3",
-        "nvmlDeviceGetMigMode",
-    ]
+def test_a_driver_without_the_call_has_no_instances(machine: FakeMachine) -> None:
+    machine.missing = ["nvmlDeviceGetMigMode"]
     found = look(machine)
-    assert found.devices[0].used_by_pid == ((7, 5), (8, 2))
     assert (len(found.devices), found.reason) == (3, "")
 
 
-def test_an_older_driver_does_not_tell_of_processes(machine: FakeMachine) -> None:
-    names = [f"nvmlDeviceGetComputeRunningProcesses_{version}" for version in ("v2", "v3")]
-    machine.missing = names
+def test_an_old_driver_does_not_tell_of_processes(machine: FakeMachine) -> None:
+    machine.devices[0].graphics = [(8, 2)]
+    machine.missing = ["nvmlDeviceGetComputeRunningProcesses_v3"]
     found = look(machine)
-    assert len(found.devices) == 3
+    assert (len(found.devices), found.devices[0].used_by_pid) == (3, ((8, 2),))
     assert "GPU 0: who uses its memory (compute) is not known (Function Not Found)" in found.reason
 
 

@@ -9,11 +9,11 @@ import pytest
 import tifffile
 import yaml
 
-from tests.support.ome_files import write_ome
-from tests.support.raw_folders import OVERLAP, SIZE, config, filled_in, specimen_tiles
+from tests.init.raw_folders import OVERLAP, SIZE, config, filled_in, specimen_tiles
+from tests.support.microscope_files import write_ome
 from tilewright.init.folder import create_experiment
 from tilewright.io.conventions.common import RawDataError
-from tilewright.io.tile_order import tile_places
+from tilewright.io.inputs.tile_order import tile_places
 
 
 def refused(folder: Path) -> str:

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 import tifffile
 
-from tests.support.raw_folders import OVERLAP, SIZE, config, filled_in, specimen_tiles
+from tests.conftest import REPO
+from tests.init.raw_folders import OVERLAP, SIZE, config, filled_in, specimen_tiles
 from tilewright.config.experiment import load_experiment
 from tilewright.init.folder import InitError, create_experiment
 from tilewright.init.recognise import infer_pattern, recognise
 from tilewright.io.conventions.common import RawDataError
-from tilewright.io.manifest import build_manifest
-from tilewright.io.tile_order import tile_places
-from tilewright.io.tiles import read_plane
+from tilewright.io.inputs.manifest import build_manifest
+from tilewright.io.inputs.tile_order import tile_places
+from tilewright.io.inputs.tiles import read_plane
 
 
 def write_codex(
@@ -285,6 +286,27 @@ def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
     assert (tmp_path / "out/markers.csv").read_text() == "mine"
     create_experiment(tmp_path / "raw", tmp_path / "out", force=True)
     assert (tmp_path / "out/markers.csv").read_text() != "mine"
+
+
+def test_a_folder_to_run_in_is_written_and_what_is_the_users_stays(tmp_path: Path) -> None:
+    write_codex(tmp_path / "raw", "snake_right_down", 1, 1)
+    result = create_experiment(tmp_path / "raw", tmp_path / "out")
+    out = tmp_path / "out"
+    assert "use rule * from tilewright" in (out / "Snakefile").read_text()
+    for name in ("default/config.yaml", "slurm/config.yaml", "slurm/site.yaml"):
+        assert (out / "profiles" / name).read_text() == (REPO / "profiles" / name).read_text()
+    told = (out / "README.md").read_text()
+    assert "1 cycles, 1 channels, 2 z-planes" in told
+    assert all(key in told for key in result.unknown)
+    assert not result.kept
+    own = ("Snakefile", "profiles/slurm/site.yaml")
+    for name in own:
+        (out / name).write_text("mine")
+    (out / "profiles/default/config.yaml").unlink()
+    again = create_experiment(tmp_path / "raw", out, force=True)
+    assert [(out / name).read_text() for name in own] == ["mine", "mine"]
+    assert (out / "profiles/default/config.yaml").is_file()
+    assert f"kept {out / 'Snakefile'} as it is" in again.summary()
 
 
 def test_the_same_folder_gives_the_same_files(tmp_path: Path) -> None:

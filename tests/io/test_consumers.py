@@ -12,10 +12,10 @@ import pytest
 import tifffile
 
 from tests.support.consumers import said_by, said_by_viv, said_elsewhere
-from tilewright.io.mosaic import create_mosaic
-from tilewright.io.ome_tiff import write_ome_tiff
-from tilewright.io.ome_zarr import create_image
-from tilewright.io.zarr_store import OmeZarrVersion
+from tilewright.io.results.mosaic import create_mosaic
+from tilewright.io.results.ome_tiff import write_ome_tiff
+from tilewright.io.results.ome_zarr import create_image
+from tilewright.io.results.zarr_store import OmeZarrVersion
 
 NAMES = ["DAPI_1", "CD3", "µ-opioid & co", "DAPI_2", "CD20", "Ki-67"]
 PIXEL_UM = [0.5, 0.4]

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import tifffile
 
-from tests.support.microscope_files import WRITERS, Specimen
+from tests.support.microscope_files import UNTOLD, WRITERS, Specimen
 from tilewright.commands.dag import read_experiment
 from tilewright.init.folder import create_experiment
 from tilewright.io.conventions import described_images, scan
 from tilewright.io.conventions.common import RawDataError
 from tilewright.io.conventions.macsima import parse_name
 from tilewright.io.conventions.ndtiff import parse_index
-from tilewright.io.raw_headers import read_headers
-from tilewright.io.tiles import read_plane
+from tilewright.io.inputs.raw_headers import read_headers
+from tilewright.io.inputs.tiles import read_plane
 
 STEP_PX = 40
 
@@ -55,19 +55,9 @@ def test_every_plane_at_its_place(tmp_path: Path, specimen: Specimen, convention
         row, col = np.round(at).astype(int)
         truth = specimen.tiles[row, col][int(plane.channel) - 1, plane.z]
         assert np.array_equal(read_plane(plane.path, plane.page), truth)
-    headers = read_headers({plane.path: (plane.page or 0) + 1 for plane in planes}, {}, 2)
+    headers = read_headers({plane.path: (plane.page or 0) + 1 for plane in planes})
     assert {header[2:5] for header in headers.values()} == {(48, 56, "uint16")}
     assert {header.problem for header in headers.values()} == {""}
-
-
-#: What a writer cannot tell: ZEISS' library writes no optics, NDTiff has no field for them.
-UNTOLD = {"czi": {"emission", "exposure", "aperture"}, "ndtiff": {"emission", "aperture"}}
-UNTOLD |= {
-    "cv8000": {"aperture"},
-    "macsima": {"z", "aperture"},
-    "nd2": {"exposure"},
-    "ome_tiff": {"aperture"},
-}
 
 
 @pytest.mark.parametrize("convention", WRITERS)
@@ -351,7 +341,7 @@ def test_a_damaged_container_is_named(tmp_path: Path, specimen: Specimen, conven
     WRITERS[convention](tmp_path, 1, specimen)
     path = tmp_path / f"cycle1.{convention}"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    assert "cannot be read" in read_headers({str(path): 1}, {}, 1)[str(path)].problem
+    assert "cannot be read" in read_headers({str(path): 1})[str(path)].problem
 
 
 def test_a_missing_library_is_one_sentence(

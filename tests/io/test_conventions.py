@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tifffile
 
-from tests.support.ome_files import write_ome
+from tests.support.microscope_files import write_ome
 from tilewright.io.conventions import scan
 from tilewright.io.conventions.common import (
     RawDataError,

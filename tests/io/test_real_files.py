@@ -11,7 +11,7 @@ import yaml
 from tilewright.init.folder import InitResult, create_experiment
 from tilewright.io.conventions import scan
 from tilewright.io.conventions.common import RawDataError
-from tilewright.io.raw_headers import read_headers
+from tilewright.io.inputs.raw_headers import read_headers
 
 pytestmark = pytest.mark.shared
 
@@ -55,7 +55,7 @@ def test_cv8000_is_read_as_its_files_say(real: Path, tmp_path: Path) -> None:
     raw.mkdir()
     for path in (real / "cv8000").iterdir():
         (raw / path.name).symlink_to(path)
-    missing = read_headers({plane.path: 1 for plane in scan("cv8000", raw)}, {}, 2)
+    missing = read_headers({plane.path: 1 for plane in scan("cv8000", raw)})
     assert sum("No such file" in header.problem for header in missing.values()) == 16
     index = raw / "MeasurementData.mlf"
     lines = index.read_text("utf-8-sig").splitlines()
@@ -108,6 +108,6 @@ def test_czi_mosaics_and_time_series(real: Path, tmp_path: Path) -> None:
 
 def test_phenix_index_names_what_was_not_copied(real: Path) -> None:
     planes = scan("phenix", real / "phenix-v1")
-    headers = read_headers({plane.path: 1 for plane in planes}, {}, 2)
+    headers = read_headers({plane.path: 1 for plane in planes})
     assert len(headers) == 6
     assert sum("No such file" in header.problem for header in headers.values()) == 4

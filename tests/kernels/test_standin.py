@@ -14,10 +14,10 @@ from tests.conftest import REPO, STANDIN
 KERNELS = """
 import numpy as np
 from tilewright.kernels.backend import cpu_backend, gpu_backend
-from tests.support.deconvolution import deconvolve
-from tilewright.kernels.focus import soft_focus
+from tests.kernels.deconvolve.deconvolution import deconvolve
+from tilewright.kernels.edf.focus import soft_focus
 from tilewright.kernels.noise import NoiseModel
-from tilewright.kernels.phase_correlation import correlate_strips
+from tilewright.kernels.tile_positions.phase_correlation import correlate_strips
 
 cpu, gpu = cpu_backend(), gpu_backend()
 assert gpu.device == "gpu" and gpu.xp.__version__.endswith("standin")

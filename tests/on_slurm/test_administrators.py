@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.on_slurm.labmates import fill
 from tests.support.cluster_runs import ClusterRun, dump
-from tests.support.labmates import fill
 from tests.support.slurm_cluster import Cluster, peak_use, wait_for
 from tests.support.slurm_fixtures import AT_NIGHT
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600), AT_NIGHT]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800), AT_NIGHT]
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.on_slurm.labmates import fill, hold_all_gpus
 from tests.support.cluster_runs import ClusterRun, dump
-from tests.support.labmates import fill, hold_all_gpus
 from tests.support.slurm_cluster import Cluster, wait_for
 
-pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.timeout(1800)]
 
 #: On GPUs 2 s, on CPUs 6 s.
 QUICK = "2,6"

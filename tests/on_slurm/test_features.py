@@ -14,20 +14,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster_runs import ClusterRun, dump, foreign, rule_of
+from tests.support.features import FEATURES
 from tests.support.slurm_cluster import Cluster, Job, wait_for
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 
 ALLOWED = {"maigan", "brusko"}
 SITE = {"allowed": sorted(ALLOWED)}
-#: Rules of the workflow ``features`` to their jobs of Slurm; groups have the names of their rules.
-FEATURES = {
-    "parts": 1, "part": 2, "joined": 1, "alignment_mapped_sorted": 1, "read_write": 1,
-    "ask_serve": 1, "scattered": 1, "half": 2, "gathered": 1, "attempt": 1, "retried": 1,
-    "wildcard": 2, "made": 1, "kept": 1, "loose_included_other_greeting": 1, "account": 1,
-    "partition": 1, "qos": 1, "constraint": 1, "extra": 1, "mpi": 1, "gpu": 1, "gres": 1,
-    "model": 1,
-}  # fmt: skip
+JOBS = {rule: jobs for feature in FEATURES for rule, jobs in feature.jobs.items()}
 
 
 @pytest.fixture
@@ -44,13 +38,14 @@ def test_what_a_workflow_may_hold(featured: Cluster, tmp_path: Path) -> None:
     groups = ["--groups", "included=loose", "other_greeting=loose", "--group-components"]
     run.run(*groups, "alignment=2", "loose=2", timeout_s=600)
     jobs = run.check_placed(ALLOWED)
-    assert Counter(map(rule_of, jobs)) == FEATURES, dump(run.events)
+    assert Counter(map(rule_of, jobs)) == JOBS, dump(run.events)
     by_rule = {rule_of(job): job for job in jobs}
 
     def asked(rule: str) -> tuple[int, int]:
         return by_rule[rule].cpus, by_rule[rule].mem_mb
 
-    assert (tmp_path / "checkpoint/joined.txt").read_text().split() == ["one", "two"]
+    joined = (tmp_path / "checkpoint/joined.txt").read_text().split()
+    assert sorted(joined) == ["one", "two"]  # as the file system lists them
     assert asked("alignment_mapped_sorted") == (8, 5000)  # two chains beside each other
     assert (tmp_path / "group/x.sorted").read_text() == "x\n"
     assert asked("loose_included_other_greeting") == (2, 1000)
@@ -82,6 +77,25 @@ def test_what_a_workflow_may_hold(featured: Cluster, tmp_path: Path) -> None:
         kinds = {e["kind"] for e in run.events if e.get("job") == f"rule_{how}" and "kind" in e}
         assert kinds == {"gpu"}
     assert run.causes() == {"error"}, dump(run.events)  # the first attempt
+
+
+@pytest.mark.long
+def test_a_group_that_pends_in_vain_is_moved_whole(quiet_slurm: Cluster, tmp_path: Path) -> None:
+    """Its account is shut between its place and sbatch, which takes the executor a second each."""
+    run = foreign(quiet_slurm, tmp_path, "features", {"allowed": ["brusko", "clive"]})
+    run.targets = ("group/x.sorted", "group/y.sorted")
+    quiet_slurm.set_qos("clive", "GrpTRES=cpu=0")
+    process = run.start("--retries", "2")
+    wait_for(lambda: sum(run.placed().values()) == 2, 60, "the groups' places")
+    quiet_slurm.set_qos("brusko", "GrpTRES=cpu=0")
+    quiet_slurm.set_qos("clive", "GrpTRES=cpu=104")
+    assert run.finish(process) == 0, run.log[-6000:]
+    moved = set(run.moves())
+    assert moved, dump(run.events)
+    jobs = [job for job in run.jobs() if job.comment in moved]
+    ended = {(job.account, job.state, job.cpus) for job in jobs}
+    assert ended == {("brusko", "CANCELLED", 4), ("clive", "COMPLETED", 4)}, dump(run.events)
+    assert {path.read_text() for path in (tmp_path / "group").glob("*.sorted")} == {"x\n", "y\n"}
 
 
 def small(slurm: Cluster, folder: Path, *, seconds: int = 2, **site: object) -> ClusterRun:

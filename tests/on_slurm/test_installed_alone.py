@@ -14,7 +14,7 @@ from tests.conftest import REPO
 from tests.support.cluster_runs import ClusterRun, dump
 from tests.support.slurm_cluster import Cluster
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 
 #: What its pyproject asks for brings these through Snakemake's Slurm executor, and nothing else
 #: does; nothing of the plugin imports them.

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from tests.on_slurm.labmates import fill, hold_all_gpus, hold_the_gpus_of
 from tests.support.cluster_runs import ClusterRun, dump
-from tests.support.labmates import fill, hold_all_gpus, hold_the_gpus_of
 from tests.support.site_limits import LIMITS, Limit
 from tests.support.slurm_cluster import Cluster, wait_for
 from tests.support.slurm_fixtures import AT_NIGHT
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600), AT_NIGHT]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800), AT_NIGHT]
 
 #: Seconds by which two equal runs of half a minute differ on two busy cores.
 JITTER_S = 6

@@ -13,7 +13,7 @@ from tests.support.night import SIZES, Night
 from tests.support.slurm_cluster import Cluster
 from tests.support.slurm_fixtures import AT_NIGHT
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200), AT_NIGHT]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800), AT_NIGHT]
 _JOBS = 60
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support.cluster_runs import dump, foreign, rule_of
 from tests.support.slurm_cluster import Cluster
 
-pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.timeout(1800)]
 
 #: The user's default account, clive, is none of them.
 ALLOWED = {"maigan", "brusko"}

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.on_slurm.labmates import running
 from tests.support.cluster_runs import ClusterRun, dump
-from tests.support.labmates import running
 from tests.support.slurm_cluster import Cluster, Settings, peak_use, wait_for
 from tests.support.slurm_fixtures import AT_NIGHT
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600), AT_NIGHT]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800), AT_NIGHT]
 
 #: Below the account ``dept``, without limits of their own.
 NAMES = ("12345", "lab-x", "lab.x", "lab_x")

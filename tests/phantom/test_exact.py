@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from tests.conftest import REPO
-from tests.support.cpu_levels import environments
+from tests.phantom.cpu_levels import environments
 from tests.support.runs import digests
 from tilewright.phantom.exact import gaussian, normal, poisson, sigmoid
 from tilewright.phantom.make import make_phantom
@@ -21,7 +21,7 @@ DESIGN = {"seed": 8, "cycles": 2, "channels": 2, "rows": 2, "cols": 2, "planes":
 MAKE = """
 import sys
 from pathlib import Path
-from tests.support.cpu_levels import disturb
+from tests.phantom.cpu_levels import disturb
 if sys.argv[1] == "disturbed":
     disturb()
 from tilewright.phantom.make import make_phantom

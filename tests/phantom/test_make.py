@@ -134,10 +134,12 @@ def test_hot_pixels_and_saturation_reach_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_cycle_maps_stay_within_their_limits(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    y, x = np.arange(0.0, 500, 25)[:, None], np.arange(0.0, 700, 25)[None, :]
-    still = make_cycle_map(rng, (500, 700), shift_px=0, rotation_deg=0, elastic_px=0)
-    assert np.array_equal(still.to_reference(y, x)[0], np.broadcast_to(y, (20, 28)))
-    bent = make_cycle_map(rng, (500, 700), shift_px=0, rotation_deg=0, elastic_px=1.5)
+    design = PhantomDesign(seed=0, cycle_shift_px=0, cycle_rotation_deg=0, elastic_px=1.5)
+    y, x = (np.arange(0.0, n, 25) for n in design.canvas)
+    y, x = y[:, None], x[None, :]
+    still = make_cycle_map(rng, design, 0)
+    assert np.array_equal(still.to_reference(y, x)[0], np.broadcast_to(y, (y.size, x.size)))
+    bent = make_cycle_map(rng, design, 1)
     moved = bent.to_reference(y, x)[0] - y
     assert np.abs(moved).max() > 0.2
     assert np.abs(moved).max() <= 1.5  # no margin: the amplitudes add up to it

@@ -17,7 +17,7 @@ from snakemake_scheduler_plugin_tilewright.placement.round import Round
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
-from tests.support.dispatched import DOWN, RULES, dispatcher, full, nodes, pending, with_nodes
+from tests.placement.dispatched import DOWN, RULES, dispatcher, full, nodes, pending, with_nodes
 from tests.support.placement_rules import CPU, GPU, LIMIT, account, room
 from tests.support.recorded import Recorded, cluster_with, queue_line
 
@@ -355,6 +355,26 @@ def test_a_job_on_cpus_stays(tmp_path: Path, why: str) -> None:
     elif why == "moving":  # a job that was stopped before has yet to take the GPU
         other.place, other.moved = first.place, "a free GPU"
     assert run.restart_sooner() == []
+
+
+@pytest.mark.parametrize("what", ["pends for a moment", "runs on CPUs alone"])
+def test_slurm_is_asked_for_the_queue_alone_where_nothing_can_be_done(
+    tmp_path: Path, what: str
+) -> None:
+    pends = what == "pends for a moment"
+    run = dispatcher(pending(1, "Priority"), tmp_path, 1, 0) if pends else on_cpus(tmp_path, 400)
+    (task,) = run.tasks.values()
+    run.capacity()
+    if pends:
+        task.sent_s = 4995.0
+    else:
+        task.job = replace(task.job, kinds=("cpu",))
+    recorded = run.cluster.client.run
+    assert isinstance(recorded, Recorded)
+    recorded.asked.clear()
+    run.cluster.client.forget()
+    assert run.move_pending() == run.restart_sooner() == []
+    assert set(recorded.asked) <= {"squeue"}
 
 
 def test_no_job_is_restarted_while_one_has_ended_that_snakemake_does_not_know_of(

@@ -22,7 +22,7 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     Task,
 )
 from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
-from tests.support.dispatched import dispatcher, full, nodes, pending, with_nodes
+from tests.placement.dispatched import dispatcher, full, nodes, pending, with_nodes
 from tests.support.placement_rules import CPU, GPU, account, room
 from tests.support.recorded import LIMITS, USE, Recorded, details, queue_line
 

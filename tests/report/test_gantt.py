@@ -27,7 +27,7 @@ from snakemake_scheduler_plugin_tilewright.report.runs import (
     mean_wait_s,
     use_of,
 )
-from tests.support.ledger_pages import page
+from tests.report.ledger_pages import page
 from tests.support.placement_rules import Rules
 from tests.support.recorded import cluster_with
 from tests.support.report_pages import Page

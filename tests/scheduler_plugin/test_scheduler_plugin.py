@@ -256,6 +256,18 @@ def test_jobs_reach_the_executor_with_their_place_and_equal_failures_end(tmp_pat
     assert extras(tmp_path) == [None, "--exclude=c1"]
 
 
+def test_the_last_job_is_noted_where_the_snakefile_does_not_end_the_plan(tmp_path: Path) -> None:
+    # Snakemake asks for no round after it, and it ends before the other thread looks, after 5 s
+    only = SNAKEFILE.replace(
+        '    input: expand("out/{i}.txt", i=range(8)), "bad.txt", "lost.txt"\n', ""
+    )
+    done = run(tmp_path, only, "tilewright", "out/1.txt")
+    assert done.returncode == 0, done.stderr
+    events = [event["event"] for event in read_ledger(tmp_path / "ledger.jsonl")]
+    assert events.count("done") == events.count("place") == 1
+    assert done.stderr.count("placement: 1 jobs done") == 1
+
+
 def extras(folder: Path) -> list[str | None]:
     return [given_.get("slurm_extra") for _, given_ in dispatched(folder, "lost")]
 

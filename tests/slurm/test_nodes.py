@@ -90,7 +90,6 @@ def test_reservations_of_whole_nodes() -> None:
     text = (
         "ReservationName=m StartTime=2026-11-24T20:27:49 EndTime=2026-11-24T21:27:49"
         " Duration=01:00:00 Nodes=c[1-2] NodeCnt=2 CoreCnt=256 Flags=MAINT,SPEC_NODES\n"
-        "ReservationName=some StartTime=2026-11-24T20:00:00 Nodes=b1 CoreCnt=4 Flags=\n"
     )
     (found,) = parse_reservations(text)
     assert found.nodes == ("c1", "c2")
@@ -99,6 +98,23 @@ def test_reservations_of_whole_nodes() -> None:
     (soon,) = before_reservations([c1], [found], found.start_s - 150)
     assert soon.free_min == 2
     assert before_reservations([c1], [found], found.start_s + 1) == [c1]  # its state says so
+
+
+@pytest.mark.parametrize(
+    ("said", "free_min"),
+    [  # as Slurm 22.05 shows what was asked for by name, by NodeCnt, and by CoreCnt either way
+        ("NodeCnt=1 CoreCnt=112 Features=(null) Flags=SPEC_NODES TRES=cpu=112", 10),
+        ("NodeCnt=1 CoreCnt=112 Features=(null) Flags= TRES=cpu=112", 10),
+        ("NodeCnt=1 CoreCnt=4 Flags=SPEC_NODES   NodeName=b1 CoreIDs=0-3 TRES=cpu=4", None),
+        ("NodeCnt=1 CoreCnt=4 Features=(null) Flags= TRES=cpu=4", None),
+    ],
+)
+def test_a_reservation_counts_where_it_takes_whole_nodes(said: str, free_min: int | None) -> None:
+    text = f"ReservationName=r StartTime=2026-11-25T04:30:44 Duration=01:00:00 Nodes=b1 {said}\n"
+    (found,) = parse_reservations(text)
+    nodes = parse_nodes(LINE.format(state="IDLE", gpus="", used=""))
+    (node,) = before_reservations(nodes, [found], found.start_s - 600)
+    assert node.free_min == free_min
 
 
 @given(st.text(alphabet="c[]-,0123456789 ()", max_size=30))

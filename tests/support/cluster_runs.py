@@ -17,7 +17,7 @@ import yaml
 
 from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
 from tests.conftest import REPO
-from tests.support.slurm_cluster import Cluster, Job, peak_use, wait_for
+from tests.support.slurm_cluster import BUSY, Cluster, Job, peak_use, wait_for
 
 SLEEPERS: dict[str, Any] = {
     "jobs": 8,
@@ -100,13 +100,16 @@ class ClusterRun:
                 process.wait()
 
     def finish(self, process: subprocess.Popen[str], timeout_s: float = 300) -> int:
-        """Wait for the end of a run; one that hangs fails the test with its log."""
+        """Wait for the end of a run; one that hangs fails the test with its log.
+
+        ``timeout_s`` is for an idle machine.
+        """
         try:
-            return process.wait(timeout_s)
+            return process.wait(BUSY * timeout_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             raise AssertionError(
-                f"still running after {timeout_s:g} s\n{self.log[-6000:]}"
+                f"still running after {BUSY * timeout_s:g} s\n{self.log[-6000:]}"
             ) from None
 
     def run(self, *args: str, ok: bool = True, timeout_s: float = 300) -> float:
@@ -176,11 +179,17 @@ class ClusterRun:
         list of Job
             Those that completed.
         """
-        wait_for(lambda: all(job.ended for job in self.jobs()), 30, "the accounting")
-        jobs, events = self.jobs(), self.events
-        assert {job.account for job in jobs} <= accounts, dump(events)
+        events = self.events
         back = Counter(event["job"] for event in events if event["event"] == "withdraw")
         placed = Counter(event["job"] for event in events if event["event"] == "place") - back
+
+        def known() -> bool:  # slurmdbd hears of starts and ends later where the machine is busy
+            jobs = self.jobs()
+            return len(jobs) >= placed.total() and all(job.ended for job in jobs)
+
+        wait_for(known, 60, f"the accounting of {placed.total()} jobs")
+        jobs = self.jobs()
+        assert {job.account for job in jobs} <= accounts, dump(events)
         assert placed == Counter(job.comment for job in jobs), dump(events)
         completed = [job for job in jobs if job.state == "COMPLETED"]
         ended = {(e["job"], e["account"], e["slurm_id"]) for e in events if e["event"] == "done"}

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from scipy import fft, ndimage
 
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.direct_filters import (
+from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
+from tilewright.kernels.edf.direct_filters import (
     FINE,
     Channel,
     make_filters,
@@ -20,10 +21,9 @@ from tilewright.kernels.direct_filters import (
     psf_planes,
     transfer_profiles,
 )
-from tilewright.kernels.direct_finish import filled, mirrored, trust_in
-from tilewright.kernels.direct_plane import HALO_PX, Direct, DirectPlane, FocusMaps
+from tilewright.kernels.edf.direct_finish import filled, mirrored, trust_in
+from tilewright.kernels.edf.direct_plane import HALO_PX, Direct, DirectPlane, FocusMaps
 from tilewright.kernels.noise import NoiseModel
-from tilewright.kernels.psf import Optics, gibson_lanni
 
 PLANES, SIZE, STEP_UM, PIXEL_UM = 9, 192, 1.5, 0.377
 PEDESTAL = 100.0

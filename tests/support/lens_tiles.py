@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tests.support.array_tiles import ArrayTiles
-from tilewright.io.illumination import Illumination
+from tilewright.io.results.illumination import Illumination
 
 Floats = NDArray[np.float64]
 

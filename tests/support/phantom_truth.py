@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.io.positions import read_positions
+from tilewright.io.results.positions import read_positions
 from tilewright.phantom.camera import CycleMap
 from tilewright.phantom.design import PhantomDesign
 
@@ -47,7 +47,7 @@ def _tuples(value: Any) -> Any:
 
 
 def read_truth(folder: Path) -> PhantomTruth:
-    """Read what ``phantom.files.write_truth`` wrote into ``folder``."""
+    """Read what ``phantom.make.write_truth`` wrote into ``folder``."""
     facts = json.loads((folder / "truth.json").read_text(encoding="utf-8"))
     with np.load(folder / "truth.npz") as arrays:
         named = {key: arrays[key] for key in arrays.files}

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from tilewright.report.figures import new_figure, save_png
-from tilewright.report.quality import Quality, write_quality
+from tilewright.report.judge import Quality, write_quality
 from tilewright.report.verdict import Subject, resolve_thresholds
 
 VOID = {"meta", "img", "br", "link", "hr", "input"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.io.positions import PositionFileError
+from tilewright.io.results.positions import PositionFileError
 
 Floats = NDArray[np.float64]
 _FIJI_LINE = re.compile(r"^(?P<name>[^;]+);[^;]*;\s*\((?P<numbers>[^)]*)\)\s*$")

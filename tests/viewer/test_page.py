@@ -17,8 +17,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from tests.support.viewed_results import SHAPE, add_quality, discs, make_image
-from tilewright.io.zarr_store import OmeZarrVersion
+from tests.viewer.viewed_results import SHAPE, add_quality, discs, make_image
+from tilewright.io.results.zarr_store import OmeZarrVersion
 from tilewright.viewer.server import ViewerServer
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

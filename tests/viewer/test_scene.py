@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.viewed_results import CHANNELS, SHAPE, SHIFT, add_quality, make_image
+from tests.viewer.viewed_results import CHANNELS, SHAPE, SHIFT, add_quality, make_image
 from tilewright.config.layout import Layout
-from tilewright.io.ome_zarr import open_image
-from tilewright.io.zarr_store import OmeZarrVersion
-from tilewright.kernels.warp import Transform
+from tilewright.io.results.ome_zarr import open_image
+from tilewright.io.results.zarr_store import OmeZarrVersion
+from tilewright.kernels.register.warp import Transform
 from tilewright.report.figures import display_range
 from tilewright.viewer.scene import ViewError, build_scene, find_samples, in_reference
 

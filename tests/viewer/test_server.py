@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.support.viewed_results import add_quality, make_image
+from tests.viewer.viewed_results import add_quality, make_image
 from tilewright.viewer.server import ViewerServer
 
 pytestmark = pytest.mark.skipif(

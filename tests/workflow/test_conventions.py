@@ -15,7 +15,7 @@ from tests.support.convention_raw import CONVENTIONS, PIXEL_UM, Tiles, make_tile
 from tests.support.microscope_files import WRITERS, Specimen
 from tests.support.runs import Run
 from tilewright.init.folder import InitResult, create_experiment
-from tilewright.io.positions import read_positions
+from tilewright.io.results.positions import read_positions
 from tilewright.phantom.make import PhantomDesign
 
 pytestmark = pytest.mark.workflow

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import tifffile
 
-from tests.support.mounts import small_disk
 from tests.support.runs import TINY, Run, digests, make_run
+from tests.workflow.mounts import small_disk
 from tilewright.phantom.make import make_phantom
 
 pytestmark = pytest.mark.workflow

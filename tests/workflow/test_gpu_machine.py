@@ -15,7 +15,7 @@ import pytest
 from tests.support.runs import TINY, make_run
 from tilewright.devices.inventory import snapshot
 from tilewright.devices.lease import leases
-from tilewright.io.mosaic import open_mosaic
+from tilewright.io.results.mosaic import open_mosaic
 from tilewright.runtime.machine import usable_gpus
 
 pytestmark = [pytest.mark.gpu, pytest.mark.workflow]

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import tifffile
 
-from tests.support.mounts import small_disk
 from tests.support.runs import TINY, Run, digests, job_counts, make_run
+from tests.workflow.mounts import small_disk
 
 pytestmark = pytest.mark.workflow
 
@@ -28,7 +28,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
     run = make_run(tmp_path_factory.mktemp("kept"), **TINY)
     table = run.folder / "markers.csv"
     table.write_text("\n".join(table.read_text().splitlines()[:3]) + "\n")
-    run.edit(deconvolve={"iterations": 2}, edf={"method": "corrected_focus"})
+    run.edit(deconvolve={"iterations": 2}, edf={"method": "psf_mean"})
     run.snakemake("registration")
     return run
 

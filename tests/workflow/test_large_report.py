@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.large_report import BAD, CHANNELS, CYCLES, SAMPLES, write_large_report
 from tests.support.report_pages import Page
 from tests.support.runs import Run, make_run
+from tests.workflow.large_report import BAD, CHANNELS, CYCLES, SAMPLES, write_large_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [

@@ -18,8 +18,8 @@ from tests.support.stitched_files import (
     write_qptiff,
 )
 from tilewright.init.folder import create_experiment
-from tilewright.io.mosaic import open_mosaic
-from tilewright.io.transform import read_transform
+from tilewright.io.results.mosaic import open_mosaic
+from tilewright.io.results.transform import read_transform
 
 pytestmark = pytest.mark.workflow
 

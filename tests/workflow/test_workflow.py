@@ -18,9 +18,9 @@ from snakemake_scheduler_plugin_tilewright.runtime.run_state import read_state
 from tests.conftest import REPO
 from tests.support.phantom_truth import PhantomTruth, mosaic_offset, read_truth
 from tests.support.runs import Run, digests, make_run
-from tilewright.io.mosaic import open_mosaic
-from tilewright.io.positions import read_positions
-from tilewright.io.transform import read_transform
+from tilewright.io.results.mosaic import open_mosaic
+from tilewright.io.results.positions import read_positions
+from tilewright.io.results.transform import read_transform
 from tilewright.phantom.make import make_phantom
 
 pytestmark = pytest.mark.workflow
@@ -101,7 +101,7 @@ def test_in_focus_plane(run: Run, truth: PhantomTruth, cycle: int, channel: int)
 def test_the_plane_of_deconvolved_stacks(tmp_path: Path, run: Run, truth: PhantomTruth) -> None:
     """It is asked for, quality passes, and it is no nearer to the truth."""
     other = make_run(tmp_path / "deconvolved", raw=run.folder / "raw")
-    other.edit(edf={"method": "corrected_focus"}, output={"keep": "stacks"})
+    other.edit(edf={"method": "psf_mean"}, output={"keep": "stacks"})
     assert not (run.sample / "deconvolve").exists()
     assert not (run.sample / "qc/deconvolve_cycle1.json").exists()
     other.snakemake("results/tonsil/qc/edf_cycle1.json")
@@ -111,7 +111,7 @@ def test_the_plane_of_deconvolved_stacks(tmp_path: Path, run: Run, truth: Phanto
     for channel in (1, 2):
         name = f"edf/cycle1_channel{channel}.zarr"
         methods = [open_mosaic(made.sample / name).attributes["method"] for made in (run, other)]
-        assert methods == ["direct", "corrected_focus"]
+        assert methods == ["direct", "psf_mean"]
         left = []
         for made in (run, other):
             plane, expected, at = _in_focus(made, truth, 1, channel)

@@ -15,8 +15,8 @@ from tilewright.config.experiment import (
 )
 from tilewright.config.layout import Layout
 from tilewright.config.rules import QUALITY_RULES, STAGES
-from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
+from tilewright.runtime.versions import made_by_another, note_version
 from tilewright.runtime.machine import (
     device_kinds,
     healthy_gpus,
@@ -61,6 +61,7 @@ try:
         os.environ if here else {},
     )
     write_evidence_to(layout.device_evidence)
+    earlier = made_by_another(layout.versions) if workflow.is_main_process else ""
     any_gpu = here and any("gpu" in able for able in kinds.values())
     plan = set_up(
         workflow,
@@ -69,7 +70,12 @@ try:
         device=None if in_job else "gpu" if any_gpu else "cpu",
         gpus=healthy_gpus if any_gpu else None,
         logs=layout.logs,
+        made_by_another=earlier,
     )
+    if workflow.is_main_process and not snakemake_command.only_looks(
+        snakemake_command.command()[1:]
+    ):
+        note_version(layout.versions)
 except (
     ConfigError,
     DeviceChoiceError,

@@ -4,7 +4,6 @@ rule deconvolve:
         mosaic=layout.stitch,
     output:
         mosaic=stack(layout.deconvolve),
-        focus=stack(layout.deconvolve_focus),
     log:
         layout.log("deconvolve", PLANE),
     benchmark:

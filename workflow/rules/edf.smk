@@ -2,7 +2,6 @@ rule edf_plane:
     input:
         unpack(lambda wildcards: experiment.files("deconvolve", wildcards)),
         mosaic=layout.deconvolve if PLANE_OF_DECONVOLVED else layout.stitch,
-        focus=layout.deconvolve_focus if PLANE_OF_DECONVOLVED else [],
     output:
         plane=directory(layout.edf),
         height=layout.height,

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from tilewright.runtime.job import running
-from tilewright.stages.assemble import assemble
-from tilewright.stages.subtract import Background
+from tilewright.stages.register.assemble import assemble
+from tilewright.stages.register.subtract import Background
 
 channels, output = snakemake.params.channels, snakemake.params.output
 transforms = dict(zip(snakemake.params.moving_cycles, snakemake.input.transforms, strict=True))

@@ -1,7 +1,7 @@
 """Deconvolve one mosaic z-stack."""
 
 from tilewright.runtime.job import running
-from tilewright.stages.deconvolve import deconvolve
+from tilewright.stages.deconvolve.stack import deconvolve
 
 options = {**snakemake.params.options, "psf_file": snakemake.input.get("psf_file")}
 
@@ -9,7 +9,6 @@ with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wi
     deconvolve(
         snakemake.input.mosaic,
         snakemake.output.mosaic,
-        focus_output=snakemake.output.focus,
         backend=backend,
         optics=snakemake.params.optics,
         ome_zarr_version=snakemake.params.output["ome_zarr_version"],

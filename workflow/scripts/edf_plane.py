@@ -1,7 +1,7 @@
 """Project one mosaic z-stack onto its in-focus plane."""
 
 from tilewright.runtime.job import running
-from tilewright.stages.edf import edf_plane
+from tilewright.stages.edf.plane import edf_plane
 
 with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
     edf_plane(
@@ -12,6 +12,5 @@ with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wi
         method=snakemake.params.method,
         optics=snakemake.params.optics,
         psf_file=snakemake.input.get("psf_file"),
-        focus=snakemake.input.get("focus") or None,
         ome_zarr_version=snakemake.params.output["ome_zarr_version"],
     )

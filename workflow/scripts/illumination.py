@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from tilewright.io.illumination import write_illumination
-from tilewright.io.tiles import open_tiles
+from tilewright.io.inputs.tiles import open_tiles
+from tilewright.io.results.illumination import write_illumination
 from tilewright.runtime.job import running
-from tilewright.stages.illumination import estimate_illumination
-from tilewright.stages.tile_positions import locate
+from tilewright.stages.illumination.estimate import estimate_illumination
+from tilewright.stages.tile_positions.locate import locate
 
 params = snakemake.params
 manifest = Path(snakemake.input.manifest)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tilewright.report.quality import judge_stage
+from tilewright.report.judge import judge_stage
 from tilewright.runtime.job import running
 
 params, output = snakemake.params, snakemake.output

@@ -1,7 +1,7 @@
 """Register one cycle to the reference cycle."""
 
 from tilewright.runtime.job import running
-from tilewright.stages.register import register
+from tilewright.stages.register.cycle import register
 
 with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
     register(

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tilewright.report.html import write_report
+from tilewright.report.page.html import write_report
 from tilewright.runtime.job import running, software_versions
 
 params = snakemake.params

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from tilewright.io.distortion import read_distortion
-from tilewright.io.illumination import read_illumination, read_numbers
-from tilewright.io.positions import read_positions
-from tilewright.io.tiles import open_tiles
+from tilewright.io.inputs.tiles import open_tiles
+from tilewright.io.results.distortion import read_distortion
+from tilewright.io.results.illumination import read_illumination, read_numbers
+from tilewright.io.results.positions import read_positions
 from tilewright.runtime.job import running
-from tilewright.stages.stitch import stitch
+from tilewright.stages.stitch.fuse import stitch
 
 with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
     stitch(

@@ -1,8 +1,8 @@
 """Store one channel of a stitched image as the plane that is registered."""
 
-from tilewright.io.stitched_plane import open_stitched
+from tilewright.io.inputs.stitched_plane import open_stitched
 from tilewright.runtime.job import running
-from tilewright.stages.stitched_plane import stitched_plane
+from tilewright.stages.stitch.stitched_plane import stitched_plane
 
 with running(snakemake.log, snakemake.threads):
     stitched_plane(

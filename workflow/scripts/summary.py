@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tilewright.report.summary import write_summary
+from tilewright.report.page.summary import write_summary
 from tilewright.runtime.job import running
 
 with running(snakemake.log, snakemake.threads):

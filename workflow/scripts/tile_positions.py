@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from tilewright.io.illumination import read_illumination
-from tilewright.io.tiles import open_tiles
+from tilewright.io.inputs.tiles import open_tiles
+from tilewright.io.results.illumination import read_illumination
 from tilewright.runtime.job import running
-from tilewright.stages.tile_positions import locate, write_located
+from tilewright.stages.tile_positions.locate import locate, write_located
 
 with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
     located = locate(

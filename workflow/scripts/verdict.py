@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tilewright.report.summary import stop_on_failure, write_trusted_markers
+from tilewright.report.page.summary import stop_on_failure, write_trusted_markers
 from tilewright.runtime.job import running
 
 with running(snakemake.log, snakemake.threads):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from snakemake_scheduler_plugin_tilewright.commands.checks import (
     Check,
@@ -17,17 +19,21 @@ from snakemake_scheduler_plugin_tilewright.commands.checks import (
     warning,
 )
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Task
+from tilewright.commands.dag import find_snakefile, read_tasks
 from tilewright.config.checks import (
     check_files,
     check_raw,
     check_results,
     check_thresholds,
     data_size,
+    data_sizes,
 )
 from tilewright.config.experiment import ConfigError, Experiment
 from tilewright.config.layout import Layout
+from tilewright.config.sizing import DataSizes
 from tilewright.config.tables import Channel
 from tilewright.io.conventions.stitched import lossy_sentences, read_images
+from tilewright.runtime.machine import device_kinds, usable_gpus
 
 #: Blosc and deflate leave about three quarters of 16-bit counts; less of empty ground.
 _COMPRESSED = 0.7
@@ -112,6 +118,41 @@ class DiskNeed:
         return self.stays + self.stack * min(self.open, jobs + 2 * self.of_cycle)
 
 
+class Work(NamedTuple):
+    """What remains of an experiment: its jobs, their shapes, and the disk they need in a folder."""
+
+    jobs: list[Task]
+    sizes: DataSizes
+    disk: DiskNeed
+    results: Path
+
+
+def remaining(
+    experiment: Experiment,
+    configfile: Path,
+    targets: Sequence[str],
+    snakefile: Path | None,
+    *,
+    slurm: bool,
+) -> Work:
+    """Return what remains of an experiment, read from ``configfile``, for some targets.
+
+    To be called before a cluster is in use: else the Snakefile looks for stale jobs, as before a
+    run. ``slurm`` says whether jobs go there.
+
+    Raises
+    ------
+    DagError
+        The workflow cannot be read, or a target is unknown.
+    """
+    layout = Layout(experiment.settings.results)
+    look = None if slurm else usable_gpus
+    kinds = device_kinds(experiment.settings, look, {} if slurm else os.environ)
+    sizes = data_sizes(experiment, layout, kinds)
+    jobs = read_tasks(find_snakefile(snakefile), configfile, targets, sizes)
+    return Work(jobs, sizes, missing_bytes(experiment, layout, jobs), Path(layout.results))
+
+
 def missing_bytes(experiment: Experiment, layout: Layout, tasks: Iterable[Task]) -> DiskNeed:
     """Return the size of the images that are not there yet; ``tasks`` are those to be done.
 
@@ -132,7 +173,6 @@ def missing_bytes(experiment: Experiment, layout: Layout, tasks: Iterable[Task])
         stacks = [
             (layout.stitch, stack * _raw_bytes(experiment, layout, sample)),
             (layout.deconvolve, 4 * stack * deconvolved),
-            (layout.deconvolve_focus, 12 * plane * deconvolved),
         ]
         if settings.stitched:
             stacks = []

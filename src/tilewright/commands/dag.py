@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import tilewright
 from snakemake_scheduler_plugin_tilewright.commands.dag import DagError, read_command, read_dag
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Sizes, Task, job_of
 from tilewright.config.experiment import Experiment, load_experiment, read_config
+from tilewright.installed import snakefile
 
 
 def read_experiment(configfile: Path) -> Experiment:
@@ -23,22 +23,17 @@ def read_experiment(configfile: Path) -> Experiment:
 
 
 def find_snakefile(given: Path | None) -> Path:
-    """Return the Snakefile: the one given, that of the current folder, or the checkout's.
+    """Return the Snakefile: the one given, that of the current folder, or the installed one.
 
     Raises
     ------
     DagError
-        There is none.
+        The one given is no file.
     """
-    checkout = Path(tilewright.__file__).parents[2] / "workflow" / "Snakefile"
-    tried = [given] if given else [Path("workflow/Snakefile"), checkout]
-    for path in tried:
-        if path.is_file():
-            return path
-    raise DagError(
-        f"there is no {' and no '.join(map(str, tried))}; start in the folder of the repository, "
-        "or name its Snakefile with --snakefile"
-    )
+    if given is not None and not given.is_file():
+        raise DagError(f"there is no {given}; name a Snakefile with --snakefile, or leave it out")
+    here = [path for path in (Path("Snakefile"), Path("workflow/Snakefile")) if path.is_file()]
+    return given or next(iter(here), snakefile())
 
 
 def read_tasks(

@@ -13,6 +13,7 @@ def make_demo(output: Path) -> None:
     """Make them, unless they are there."""
     if (output / "raw").is_dir():
         typer.echo(f"{output / 'raw'} is there already")
-        return
-    make_phantom(output, seed=1)
-    typer.echo(f"raw tiles: {output / 'raw'}")
+    else:
+        make_phantom(output, seed=1)
+        typer.echo(f"raw tiles: {output / 'raw'}")
+    typer.echo(f"a configuration for them: tilewright init {output / 'raw'} --output my")

@@ -97,7 +97,6 @@ def look(
     holders: Iterable[LeaseClaim] = (),
     job_b: Mapping[str, int] | None = None,
     reserve_b: int = 0,
-    environ: Mapping[str, str] = os.environ,
 ) -> DevicesView:
     """Return what is known of this machine's GPUs now.
 
@@ -110,9 +109,8 @@ def look(
         Device memory of a job, by rule.
     reserve_b : int
         Memory of each device that no job gets.
-    environ : mapping
     """
-    machine, bad = snapshot(environ), quarantined(root)
+    machine, bad = snapshot(os.environ), quarantined(root)
     usable = [device for device in machine.devices if device.uuid not in bad]
     return DevicesView(
         machine=machine,

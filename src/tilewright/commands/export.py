@@ -10,15 +10,14 @@ import typer
 from tilewright.commands.dag import read_experiment
 from tilewright.config.experiment import Channel, ConfigError, Experiment
 from tilewright.config.layout import Layout
-from tilewright.io.exports import (
+from tilewright.io.results.exports import (
     CONSUMERS,
     ExportError,
     ImageChannel,
     RegisteredImage,
-    export,
 )
-from tilewright.io.ome_zarr import open_image
-from tilewright.io.zarr_store import StoreError
+from tilewright.io.results.ome_zarr import open_image
+from tilewright.io.results.zarr_store import StoreError
 
 
 def show_export(configfile: Path, to: str, output: Path, cells: str | None) -> None:
@@ -33,7 +32,7 @@ def show_export(configfile: Path, to: str, output: Path, cells: str | None) -> N
         if output.resolve() == results or results in output.resolve().parents:
             raise ExportError(f"-o is {output}, in the results; give another folder")
         images = registered_images(experiment, cells)
-        written = [path for image in images for path in export(image, to, output)]
+        written = [path for image in images for path in CONSUMERS[to](image, output)]
     except (ConfigError, ExportError, StoreError, OSError) as error:
         typer.echo(f"tilewright export: {error}", err=True)
         raise typer.Exit(2) from error
@@ -71,7 +70,7 @@ def registered_images(experiment: Experiment, cells: str | None = None) -> list[
         )
         if not (tiff.is_file() and zarr.is_dir()):
             continue
-        if (names := _names(zarr)) != markers:
+        if (names := list(open_image(zarr).channel_names)) != markers:
             raise ExportError(
                 f"{zarr} has the channels {', '.join(names)}, the table {', '.join(markers)}; "
                 "run `snakemake registration` again"
@@ -102,13 +101,6 @@ def _still_to_subtract(experiment: Experiment, channel: Channel) -> str:
     there = [other.marker for other in experiment.image_channels]
     done = experiment.background_of(channel) is not None
     return "" if done or channel.background not in there else str(channel.background)
-
-
-def _names(zarr: Path) -> list[str]:
-    try:
-        return list(open_image(zarr).channel_names)
-    except KeyError as error:
-        raise ExportError(f"{zarr} lacks a part ({error}); make the image again") from error
 
 
 def _verdicts(table: Path) -> dict[tuple[str, str, str], str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.commands.checks import count
 from snakemake_scheduler_plugin_tilewright.commands.dag import DagError
-from snakemake_scheduler_plugin_tilewright.commands.plan import PlannedRun, plan_here, plan_on
+from snakemake_scheduler_plugin_tilewright.commands.plan import plan_here, plan_on
 from snakemake_scheduler_plugin_tilewright.commands.plan_table import show
 from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
 from snakemake_scheduler_plugin_tilewright.placement import cluster
@@ -16,12 +16,10 @@ from snakemake_scheduler_plugin_tilewright.placement.cluster import SurveyError
 from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.placement.site import SiteError
-from tilewright.commands.check_experiment import disk_text, missing_bytes
-from tilewright.commands.dag import find_snakefile, read_experiment, read_tasks
-from tilewright.config.checks import data_sizes
+from tilewright.commands.check_experiment import disk_text, remaining
+from tilewright.commands.dag import read_experiment
 from tilewright.config.experiment import ConfigError, check_targets
-from tilewright.config.layout import Layout
-from tilewright.runtime.machine import device_kinds, usable_gpus
+from tilewright.runtime.machine import usable_gpus
 
 
 def show_plan(
@@ -32,24 +30,7 @@ def show_plan(
     snakefile: Path | None,
     json: bool,
 ) -> None:
-    """Look at what remains to be done and print where it would go."""
-    try:
-        slurm = slurm_wanted(site)
-        found = plan_run(configfile, targets, site=site, snakefile=snakefile, slurm=slurm)
-    except (ConfigError, DagError, PlacementError, SiteError, SurveyError) as error:
-        raise SystemExit(f"tilewright plan: {error}") from None
-    show(found, json=json)
-
-
-def plan_run(
-    configfile: Path,
-    targets: Sequence[str],
-    *,
-    site: Path | None,
-    snakefile: Path | None,
-    slurm: bool,
-) -> PlannedRun:
-    """Return what remains of an experiment and how it would go on the live cluster.
+    """Look at what remains of an experiment and print how it would go, on the live cluster or here.
 
     Parameters
     ----------
@@ -57,30 +38,26 @@ def plan_run(
     targets : sequence of str
         None is the default target.
     site, snakefile : Path or None
-    slurm : bool
-        Whether jobs go to Slurm.
-
-    Raises
-    ------
-    ConfigError, DagError
-        The configuration or a target is wrong.
-    SiteError, SurveyError, PlacementError
-        The site file is wrong, Slurm does not answer, or a job would pend for ever.
+    json : bool
+        Whether JSON is printed.
     """
-    experiment = read_experiment(configfile)
-    check_targets(experiment, targets)
-    look = None if slurm else usable_gpus
-    kinds = device_kinds(experiment.settings, look, {} if slurm else os.environ)
-    layout = Layout(experiment.settings.results)
-    sizes = data_sizes(experiment, layout, kinds)
-    tasks = read_tasks(find_snakefile(snakefile), configfile, targets, sizes)
-    if not slurm:
-        able = any("gpu" in kind for kind in kinds.values())
-        beside = f" beside {count(len(usable_gpus().devices), 'GPU')}" if able else ""
-        note = f"no Slurm here: jobs run on this machine, as many at once as its CPUs take{beside}"
-        disk = disk_text(missing_bytes(experiment, layout, tasks), len(os.sched_getaffinity(0)))
-        return plan_here(Plan(sizes).estimates, tasks, targets, (note, disk))
-    found = cluster.use(site)
-    slots = sum(pool.slots for pool in found.survey.pools[found.survey.sharing])
-    disk = disk_text(missing_bytes(experiment, layout, tasks), slots)
-    return plan_on(Plan(sizes, cluster=found), tasks, targets, (disk,))
+    try:
+        slurm = slurm_wanted(site)
+        experiment = read_experiment(configfile)
+        check_targets(experiment, targets)
+        tasks, sizes, need, _ = remaining(experiment, configfile, targets, snakefile, slurm=slurm)
+        if slurm:
+            found = cluster.use(site)
+            slots = sum(pool.slots for pool in found.survey.pools[found.survey.sharing])
+            disk = disk_text(need, slots)
+            planned = plan_on(Plan(sizes, cluster=found), tasks, targets, (disk,))
+        else:
+            able = any("gpu" in kind for kind in sizes.kinds_of.values())
+            beside = f" beside {count(len(usable_gpus().devices), 'GPU')}" if able else ""
+            here = "jobs run on this machine, as many at once as its CPUs take"
+            note = f"no Slurm here: {here}{beside}"
+            disk = disk_text(need, len(os.sched_getaffinity(0)))
+            planned = plan_here(Plan(sizes).estimates, tasks, targets, (note, disk))
+    except (ConfigError, DagError, PlacementError, SiteError, SurveyError) as error:
+        raise SystemExit(f"tilewright plan: {error}") from None
+    show(planned, json=json)

@@ -16,10 +16,10 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
 from tilewright.config.experiment import ConfigError, Experiment, Sample
 from tilewright.config.layout import Layout
 from tilewright.config.rules import BlockSizes, DataSize
-from tilewright.config.sizing import DataSizes, ShapeModel
+from tilewright.config.sizing import DataSizes
 from tilewright.io.conventions import DESCRIBED, numbers_tiles
 from tilewright.io.conventions.common import RawDataError
-from tilewright.io.manifest import build_manifest
+from tilewright.io.inputs.manifest import build_manifest
 from tilewright.report.verdict import resolve_thresholds
 
 #: Smallest tile side: at 10 % overlap its strips are 6 px wide.
@@ -106,11 +106,10 @@ def _look(
     tables: Mapping[int, str],
 ) -> list[str]:
     """Return what is wrong with the pixels of a sample; heavy imports wait until they are new."""
-    from tilewright.io.raw_pixels import pixel_problems
-    from tilewright.io.stitched_plane import windows_of_table
-    from tilewright.io.tiles import tiles_of_table
+    from tilewright.io.inputs.raw_pixels import pixel_problems
+    from tilewright.io.inputs.tiles import tiles_of_table
     from tilewright.kernels.backend import cpu_backend
-    from tilewright.stages.layout_check import layout_problem
+    from tilewright.stages.tile_positions.layout_check import layout_problem
 
     size = _extent(tables[experiment.reference_cycle])
     spread = size.mosaic_px[0] * size.mosaic_px[1] / (size.tile_px[0] * size.tile_px[1])
@@ -133,9 +132,8 @@ def _look(
         channels,
         raw_dir,
         reference_channel=reference,
-        pages_are_planes=not stitched and sample.acquisition.convention not in DESCRIBED,
-        parts_of_table=windows_of_table if stitched else tiles_of_table,
-        part="part of it" if stitched else "tile",
+        pages_are_planes=sample.acquisition.convention not in DESCRIBED,
+        stitched=stitched,
         **camera,
     )
     if stitched:
@@ -219,10 +217,10 @@ def _check_content(
     section: str, files: dict[str, str], size: _Extent, voxel_um: tuple[float, float, float]
 ) -> None:
     """Read the files as the job will."""
-    from tilewright.io.psf_file import read_psf
-    from tilewright.io.tiles import DAMAGED
-    from tilewright.kernels.psf import measured_psf
-    from tilewright.stages.illumination import read_files
+    from tilewright.io.inputs.psf_file import read_psf
+    from tilewright.io.inputs.tiles import DAMAGED
+    from tilewright.kernels.deconvolve.psf import measured_psf
+    from tilewright.stages.illumination.estimate import read_files
 
     try:
         if section == "illumination":
@@ -292,13 +290,14 @@ def data_sizes(
     """
     settings = experiment.settings
     deconvolve = settings.deconvolve
-    model = ShapeModel(
+    return DataSizes(
+        data_size(experiment, layout),
+        kinds_of,
         BlockSizes(
             settings.output.chunk_px,
             deconvolve.tile_px,
             deconvolve.halo_px,
             direct_plane=settings.plane_method == "direct",
         ),
-        overrides={rule: own.model_dump() for rule, own in settings.resources.items()},
+        {rule: own.model_dump() for rule, own in settings.resources.items()},
     )
-    return DataSizes(model, data_size(experiment, layout), kinds_of)

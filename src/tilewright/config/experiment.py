@@ -6,7 +6,6 @@ the DAG is built and said in one sentence that names the key or file.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import yaml
 from pydantic import ValidationError
 
 from tilewright.config.rules import RULES
-from tilewright.config.settings import Settings
+from tilewright.config.settings import Settings, suggestion
 from tilewright.config.tables import (
     Channel,
     ConfigError,
@@ -377,8 +376,7 @@ def _check_backgrounds(experiment: Experiment) -> None:
         what = f"{table}: the background of '{channel.marker}' is '{channel.background}'"
         source = named.get(channel.background)
         if source is None:
-            near = difflib.get_close_matches(channel.background, named, n=1, cutoff=0.5)
-            hint = f"did you mean '{near[0]}'?" if near else f"markers: {', '.join(named)}"
+            hint = suggestion(channel.background, named, "markers")
             raise ConfigError(f"{what}, which is no marker of the table; {hint}")
         if source is channel:
             raise ConfigError(f"{what} itself; name another marker, or none")
@@ -415,15 +413,14 @@ def _check_keys(settings: Settings) -> None:
             f"illumination.method is '{illumination.method}'; set method: file, or leave them out"
         )
     method = settings.plane_method
-    if method in ("corrected_focus", "psf_mean") and settings.deconvolve.method == "none":
+    if method == "psf_mean" and settings.deconvolve.method == "none":
         raise ConfigError(
-            f"edf.method is '{method}', which needs deconvolved stacks, but deconvolve.method is "
+            "edf.method is 'psf_mean', which needs deconvolved stacks, but deconvolve.method is "
             "'none'; set edf.method: auto, or deconvolve"
         )
     for rule in settings.resources:
         if rule not in RULES:
             early = ("illumination", "tile_positions", "stitch", "deconvolve", "edf")
-            renamed = {"project": ["edf_plane"], **{f"qc_{s}": ["qc_cycle"] for s in early}}
-            near = renamed.get(rule) or difflib.get_close_matches(rule, RULES, n=1, cutoff=0.5)
-            hint = f"did you mean '{near[0]}'?" if near else f"rules: {', '.join(sorted(RULES))}"
+            renamed = {"project": "edf_plane", **{f"qc_{s}": "qc_cycle" for s in early}}
+            hint = suggestion(renamed.get(rule, rule), sorted(RULES), "rules")
             raise ConfigError(f"'resources.{rule}' names no rule; {hint}")

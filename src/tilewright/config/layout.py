@@ -40,8 +40,6 @@ class Layout:
         self.stitch = f"{sample}/stitch/{plane}.zarr"
         #: The deconvolved mosaic z-stack.
         self.deconvolve = f"{sample}/deconvolve/{plane}.zarr"
-        #: What the deconvolution says about the in-focus plane.
-        self.deconvolve_focus = f"{sample}/deconvolve/{plane}_focus.zarr"
         #: The in-focus plane.
         self.edf = f"{sample}/edf/{plane}.zarr"
         #: Where in z the in-focus plane was found.
@@ -70,6 +68,8 @@ class Layout:
         self.qc_csv = f"{results}/qc.csv"
         #: The verdict of each marker of each sample.
         self.trusted_markers = f"{results}/trusted_markers.csv"
+        #: Which versions of tilewright wrote here; no rule's output.
+        self.versions = Path(results) / "versions.jsonl"
         #: Logs of all rules.
         self.logs = Path(results) / "logs"
         #: Every placement of every run on a cluster; no rule's output.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import os.path
+from collections.abc import Iterable
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from tilewright.io.tile_order import LAYOUTS
+from tilewright.io.inputs.tile_order import LAYOUTS
 
 #: What units in the wrong scale make of a number: the factor to the right unit, and the unit.
 _SCALES = {
@@ -96,11 +97,20 @@ TokenText = Annotated[
 ]
 
 
+def suggestion(name: str, known: Iterable[str], what: str) -> str:
+    """Return the known name that may be meant, or else all of them.
+
+    >>> suggestion("stich", ["stitch", "edf"], "rules"), suggestion("x", ["stitch"], "rules")
+    ("did you mean 'stitch'?", 'rules: stitch')
+    """
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean '{near[0]}'?" if near else f"{what}: {', '.join(names)}"
+
+
 def _known_layout(name: str) -> str:
     if name not in LAYOUTS:
-        near = difflib.get_close_matches(name, LAYOUTS, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"one of {', '.join(LAYOUTS)}"
-        raise ValueError(f"not a layout; {hint}")
+        raise ValueError(f"not a layout; {suggestion(name, LAYOUTS, 'known')}")
     return name
 
 
@@ -176,24 +186,30 @@ class Acquisition(Section):
     z_step_um: Annotated[float, AfterValidator(Z_STEP_UM.check)] = 1.0
     """Distance of z-planes."""
     reference_cycle: int = Field(default=1, ge=0)
-    """Cycle onto which the others are registered."""
+    """Cycle onto which the others are registered; one in the middle where tissue is lost with
+    time, since everything is seen in its frame.
+    """
     reference_channel: TokenText
-    """Channel that every cycle has, usually nuclei."""
+    """Channel that every cycle has and that shows the same structures, with most structure in
+    every tile: usually nuclei.
+    """
 
 
 class CameraSettings(Section):
     """What the camera adds to the light."""
 
     offset_counts: Annotated[float, Field(ge=0)] | Auto = "auto"
-    """What the camera reads without light."""
+    """What the camera reads without light. Give it where you know it, above all where tiles do
+    not overlap: the estimate is then an upper bound.
+    """
     gain_counts_per_photon: Positive | Auto = "auto"
     """[counts] Counts per detected photon; `auto` measures the photon-transfer curve of the
     mosaic, whose interpolation lowers it. Sets the background of the deconvolution's model and
-    chooses the number of iterations.
+    chooses the number of iterations. Give it where images are too dim or too textured.
     """
     saturation_counts: Annotated[int, Field(ge=1)] | Auto = "auto"
     """Counts at which the camera saturates; `auto`: where the histogram piles up, else the
-    largest value of the pixel type.
+    largest value of the pixel type. Give it where the camera saturates earlier.
     """
 
 
@@ -220,16 +236,16 @@ class IlluminationSettings(Section):
     method: Literal["auto", "overlap", "basic", "file", "none"] = "auto"
     """`overlap`: photometry of what two tiles both see; `basic`: sorted BaSiC, with a dark-field
     in its fit; `auto`: the better of the two on held-out overlaps; `file`: a flat-field you
-    have; `none`.
+    have; `none`: the microscope has corrected already.
     """
     flat_file: PathText | None = None
     dark_file: PathText | None = None
     """For `file`: TIFFs of a tile's shape; `{sample}`, `{cycle}` and `{channel}` are filled in."""
     planes: int = Field(default=5, ge=1)
-    """How many evenly spaced z-planes the estimate uses."""
+    """How many evenly spaced z-planes the estimate uses; more where signal is in few planes."""
     order: Annotated[int, Field(ge=1, le=8)] | Auto = "auto"
     """Largest Legendre order of `overlap`; `auto` allows 14, or 20 where the tiles show finer
-    structure, and takes as much as they show.
+    structure, and takes as much as they show. A low number where the report shows ripples.
     """
 
 
@@ -237,14 +253,18 @@ class PositionSettings(Section):
     """Tile positions by phase correlation of overlaps."""
 
     max_shift_px: Positive | Auto = "auto"
-    """How far the stage may be off."""
+    """How far the stage may be off; `auto` is 3 % of the shorter side of a tile, at most half the
+    overlap, at least 8 px. Larger where the stage is worse, or `overlap` only roughly known.
+    """
     sigma_px: Positive | Auto = "auto"
-    """Scale of the band-pass before correlation."""
+    """Scale of the band-pass before correlation; `auto` takes the smallest of 1.5, 2.2, 3.3 and
+    5.0 px that matches well. Larger for very dim or strongly blurred data.
+    """
     planes: int = Field(default=5, ge=1)
-    """How many evenly spaced z-planes are averaged."""
+    """How many evenly spaced z-planes are averaged; more where the tissue is tilted."""
     distortion: Literal["auto", "none"] = "auto"
     """Lens distortion: `auto` corrects it where held-out overlaps confirm it, `none` takes tiles
-    as they are.
+    as they are, where the microscope's software has corrected it.
     """
 
 
@@ -252,13 +272,15 @@ class StitchSettings(Section):
     """Fusion of tiles into the mosaic."""
 
     interpolation: Literal["cubic", "linear"] = "cubic"
-    """Subpixel interpolation."""
+    """Subpixel interpolation; `linear` is faster and never overshoots, but blurs more."""
     feather_px: Positive | Auto = "auto"
-    """Width of the blend between tiles; `auto` is the median overlap of neighbours."""
+    """Width of the blend between tiles; `auto` is the median overlap of neighbours. Smaller where
+    tissue moved between neighbouring tiles and ghosts show.
+    """
     repair_pixels: bool = True
     """Replace hot and dead camera pixels, seen in a quarter of 16 tiles and in four at least, by
     the median of their neighbours; none with fewer than four tiles, or where over 1 % of the
-    camera stands out.
+    camera stands out. Turn it off where the camera's driver has done it.
     """
 
 
@@ -267,29 +289,33 @@ class DeconvolveSettings(Section):
 
     method: Literal["accelerated", "plain", "none"] = "accelerated"
     """`accelerated` Richardson-Lucy, `plain` Richardson-Lucy, or `none`: no PSF is known. The
-    rule runs for the target `deconvolution` and where `edf.method` asks for it.
+    rule runs for the target `deconvolution` and where `edf.method` asks for it. `none` is for
+    single planes, stacks too coarse in z, and microscopes whose PSF is not known.
     """
     iterations: Annotated[int, Field(ge=1, le=500)] | Auto = "auto"
-    """A number, or `auto`: the count that predicts held-out photons best on a calibration tile."""
+    """A number, or `auto`: the count that predicts held-out photons best on a calibration tile. A
+    number where all channels or samples must be treated exactly alike.
+    """
     psf_file: PathText | None = None
     """A measured PSF (z, y, x TIFF) at the data's voxel size instead of the computed one;
     `{channel}` and `{cycle}` are filled in.
     """
     tile_px: int = Field(default=1024, ge=64)
-    """Edge of the blocks that are deconvolved at once."""
+    """Edge of the blocks that are deconvolved at once; smaller where memory is short."""
     halo_px: int = Field(default=64, ge=0)
-    """What each block sees of its neighbours; less than 64 shows seams."""
+    """What each block sees of its neighbours; less than 64 shows seams, a very wide PSF needs
+    more.
+    """
 
 
 class EdfSettings(Section):
     """Projection of the z-stack onto one in-focus plane."""
 
-    method: Literal["auto", "direct", "corrected_focus", "psf_mean", "soft_focus"] = "auto"
+    method: Literal["auto", "direct", "psf_mean", "soft_focus"] = "auto"
     """`direct`, or `soft_focus` where `deconvolve.method` is `none`. `direct` estimates the
-    plane from the stitched stack with the optics: nothing is deconvolved for it.
-    `corrected_focus` (`soft_focus` of the raw stack, corrected by what the deconvolution tells)
-    and `psf_mean` have the stacks deconvolved first. `soft_focus` mixes planes; of deconvolved
-    stacks unless `deconvolve.method` is `none`.
+    plane from the stitched stack with the optics: nothing is deconvolved for it. `psf_mean`
+    sums the deconvolved stack as the plane in focus would show it. `soft_focus` mixes planes; of
+    deconvolved stacks unless `deconvolve.method` is `none`.
     """
 
 
@@ -297,11 +323,17 @@ class RegistrationSettings(Section):
     """Registration of each cycle onto the reference cycle."""
 
     block_px: int = Field(default=96, ge=48, multiple_of=12)
-    """Finest block of the deformation field, no larger than the mosaic."""
+    """Finest block of the deformation field, no larger than the mosaic. Larger for dim nuclei or
+    smooth deformation, smaller for strong local deformation.
+    """
     max_shift_px: Positive | Auto = "auto"
-    """How far cycles may be apart; `auto` allows any shift that leaves enough tissue in common."""
+    """How far cycles may be apart; `auto` allows any shift that leaves enough tissue in common. A
+    limit where repetitive tissue is matched to the wrong place.
+    """
     max_rotation_deg: float = Field(default=5.0, ge=0, le=20)
-    """How far cycles may be turned against each other."""
+    """How far cycles may be turned against each other; more where slides were taken out and put
+    back.
+    """
     allow_unregistered: tuple[int, ...] = ()
     """Cycles that may stay where they are when they do not match the reference. They are written
     in red in the report. Any other cycle that does not match stops its sample.

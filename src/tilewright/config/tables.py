@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
-import difflib
 import io
 import os
 import re
@@ -15,7 +15,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from tilewright.config.settings import EMISSION_NM, Acquisition, Settings
+from tilewright.config.settings import EMISSION_NM, Acquisition, Settings, suggestion
+from tilewright.io.conventions.common import positive
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _SAMPLE_COLUMNS = ("sample", "raw_dir", "region", "rows", "cols", "layout", "overlap")
@@ -78,9 +79,7 @@ def problem_sentence(problem: Any) -> str:
     key = ".".join(str(part) for part in location)
     if problem["type"] == "extra_forbidden":
         model = _model_at(location)
-        known = list(model.model_fields) if model else []
-        near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
-        hint = f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(known)}"
+        hint = suggestion(str(location[-1]), model.model_fields if model else (), "known keys")
         return f"unknown key '{key}'; {hint}"
     if problem["type"] == "missing":
         return f"the key '{key}' is missing; config/README.md describes it"
@@ -144,8 +143,7 @@ def _rows(path: Path, key: str, delimiter: str, known: tuple[str, ...], needed: 
         raise ConfigError(f"{path} is separated by semicolons; separate it by {_NAMES[delimiter]}")
     for column in columns:
         if column not in known:
-            near = difflib.get_close_matches(column, known, n=1, cutoff=0.5)
-            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+            hint = suggestion(column, known, "known")
             raise ConfigError(f"{path}: unknown column '{column[:40]}'; {hint}")
         if columns.count(column) > 1:
             raise ConfigError(f"{path}: the column '{column}' is there twice; take one out")
@@ -166,28 +164,25 @@ def _rows(path: Path, key: str, delimiter: str, known: tuple[str, ...], needed: 
     ]
 
 
-def _number(path: Path, line: int, column: str, text: str | None) -> float | None:
-    """Read an optional positive number."""
-    if not text:
-        return None
+@contextlib.contextmanager
+def _line(path: Path, line: int) -> Iterator[None]:
+    """Name the line of a table in what is wrong with it."""
     try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not 0 < value < float("inf"):
-        raise ConfigError(
-            f"{path}, line {line}: {column} is '{text}'; give a positive number with a decimal "
-            "point"
-        )
+        yield
+    except ValidationError as error:
+        said = problem_sentence(error.errors()[0])
+        raise ConfigError(f"{path}, line {line}: {said}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}, line {line}: {error}") from None
+
+
+def _number(row: dict[str, str], column: str) -> float | None:
+    """Read an optional positive number."""
+    text = row.get(column)
+    value = positive(text)
+    if text and value is None:
+        raise ValueError(f"{column} is '{text}'; give a positive number with a decimal point")
     return value
-
-
-def _yes(path: Path, line: int, column: str, text: str | None) -> bool:
-    """Read an optional TRUE or FALSE, as spreadsheet programs write them."""
-    said = (text or "false").lower()
-    if said not in ("true", "false"):
-        raise ConfigError(f"{path}, line {line}: {column} is '{text}'; write TRUE, or nothing")
-    return said == "true"
 
 
 def read_markers(path: Path) -> tuple[Channel, ...]:
@@ -200,43 +195,41 @@ def read_markers(path: Path) -> tuple[Channel, ...]:
     """
     channels: list[Channel] = []
     for line, row in _rows(path, "markers", ",", _MARKER_COLUMNS, 3):
-        marker, token = row["marker"], row["channel"]
-        if not re.fullmatch(r"[0-9]{1,6}", row["cycle"]):
-            raise ConfigError(f"{path}, line {line}: cycle '{row['cycle']}' is not a number")
-        if not re.fullmatch(r"[A-Za-z0-9-]{1,50}", token):
-            raise ConfigError(
-                f"{path}, line {line}: channel '{token}' must be letters and digits, at most 50"
-            )
-        if not 0 < len(marker) <= 100:
-            raise ConfigError(
-                f"{path}, line {line}: the marker has "
-                f"{'a name of over 100 characters; shorten it' if marker else 'no name; give one'}"
-            )
-        emission_nm = _number(path, line, "emission_nm", row.get("emission_nm"))
-        wrong = None if emission_nm is None else EMISSION_NM.sentence(emission_nm)
-        if wrong:
-            raise ConfigError(f"{path}, line {line}: emission_nm is {row['emission_nm']}: {wrong}")
-        channel = Channel(
-            int(row["cycle"]),
-            token,
-            marker,
-            emission_nm,
-            _number(path, line, "exposure_ms", row.get("exposure_ms")),
-            row.get("background") or None,
-            _yes(path, line, "remove", row.get("remove")),
-        )
-        for other in channels:
-            if other.marker == marker:
-                raise ConfigError(
-                    f"{path}, line {line}: the marker '{marker}' stands twice (also cycle "
-                    f"{other.cycle} channel {other.channel}); marker names must differ"
-                )
-            if (other.cycle, other.channel) == (channel.cycle, token):
-                raise ConfigError(
-                    f"{path}, line {line}: cycle {channel.cycle} channel {token} stands twice"
-                )
-        channels.append(channel)
+        with _line(path, line):
+            channels.append(_channel(row, channels))
     return tuple(sorted(channels, key=lambda channel: channel.cycle))
+
+
+def _channel(row: dict[str, str], others: list[Channel]) -> Channel:
+    """Return what a line says; what is wrong with it, or with it after others, is a ValueError."""
+    marker, token, cycle = row["marker"], row["channel"], row["cycle"]
+    if not re.fullmatch(r"[0-9]{1,6}", cycle):
+        raise ValueError(f"cycle '{cycle}' is not a number")
+    if not re.fullmatch(r"[A-Za-z0-9-]{1,50}", token):
+        raise ValueError(f"channel '{token}' must be letters and digits, at most 50")
+    if not 0 < len(marker) <= 100:
+        what = "a name of over 100 characters; shorten it" if marker else "no name; give one"
+        raise ValueError(f"the marker has {what}")
+    emission_nm = _number(row, "emission_nm")
+    wrong = None if emission_nm is None else EMISSION_NM.sentence(emission_nm)
+    if wrong:
+        raise ValueError(f"emission_nm is {row['emission_nm']}: {wrong}")
+    # As spreadsheet programs write it.
+    remove = row.get("remove", "").lower()
+    if remove not in ("true", "false", ""):
+        raise ValueError(f"remove is '{row['remove']}'; write TRUE, or nothing")
+    for other in others:
+        if other.marker == marker:
+            raise ValueError(
+                f"the marker '{marker}' stands twice (also cycle {other.cycle} channel "
+                f"{other.channel}); marker names must differ"
+            )
+        if (other.cycle, other.channel) == (int(cycle), token):
+            raise ValueError(f"cycle {int(cycle)} channel {token} stands twice")
+    exposure_ms, background = _number(row, "exposure_ms"), row.get("background") or None
+    return Channel(
+        int(cycle), token, marker, emission_nm, exposure_ms, background, remove == "true"
+    )
 
 
 def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
@@ -257,25 +250,20 @@ def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
     samples: dict[str, Sample] = {}
     for line, row in _rows(path, "samples", "\t", _SAMPLE_COLUMNS, 2):
         name, raw_dir = row["sample"], row["raw_dir"]
-        if not _TOKEN.fullmatch(name):
-            raise ConfigError(
-                f"{path}, line {line}: sample '{name}' must be letters, digits, '_' and '-', "
-                "at most 100"
-            )
-        if name in samples:
-            raise ConfigError(f"{path}, line {line}: the sample '{name}' stands twice")
         given = {column: row[column] for column in _SAMPLE_COLUMNS[2:] if row.get(column)}
-        try:
+        with _line(path, line):
+            if not _TOKEN.fullmatch(name):
+                raise ValueError(
+                    f"sample '{name}' must be letters, digits, '_' and '-', at most 100"
+                )
+            if name in samples:
+                raise ValueError(f"the sample '{name}' stands twice")
             own = Acquisition.model_validate({**acquisition.model_dump(), **given})
-        except ValidationError as error:
-            raise ConfigError(
-                f"{path}, line {line}: {problem_sentence(error.errors()[0])}"
-            ) from None
-        # Path.is_dir raises for names that are too long and parents that are closed.
-        if not raw_dir or not os.path.isdir(raw_dir):  # noqa: PTH112
-            raise ConfigError(
-                f"{path}, line {line}: the raw_dir '{raw_dir[:200]}' is not a folder that can be "
-                "opened; write the whole path, without '~' and '$'"
-            )
-        samples[name] = Sample(name, Path(raw_dir), own)
+            # Path.is_dir raises for names that are too long and parents that are closed.
+            if not raw_dir or not os.path.isdir(raw_dir):  # noqa: PTH112
+                raise ValueError(
+                    f"the raw_dir '{raw_dir[:200]}' is not a folder that can be opened; write the "
+                    "whole path, without '~' and '$'"
+                )
+            samples[name] = Sample(name, Path(raw_dir), own)
     return samples

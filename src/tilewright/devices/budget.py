@@ -178,7 +178,6 @@ def grants(
     last : mapping
         Last device by group.
     quarantined : collection of str
-    reserve_b : int
     """
     every = sorted(claims, key=lambda claim: claim.ticket)
     known = {claim.ticket: claim for claim in every}

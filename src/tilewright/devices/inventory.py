@@ -324,27 +324,18 @@ class _Look:
     def _used_by_pid(self, label: str, handle: Any) -> tuple[tuple[int, int], ...]:
         """Return bytes by process; one that both computes and draws is listed twice by NVML."""
         most: Counter[int] = Counter()
-        for kind in ("Compute", "Graphics"):
+        for kind, call in (
+            ("compute", self._nvml.nvmlDeviceGetComputeRunningProcesses_v3),
+            ("graphics", self._nvml.nvmlDeviceGetGraphicsRunningProcesses_v3),
+        ):
             held: Counter[int] = Counter()
-            for process in self._running(label, kind, handle):
+            for process in self.ask(f"{label}: who uses its memory ({kind})", call, handle) or ():
                 if process.usedGpuMemory is None:
                     self.problems.append(f"{label}: memory of process {process.pid} is not known")
                 else:
                     held[process.pid] += process.usedGpuMemory
             most |= held
         return tuple(sorted(most.items()))
-
-    def _running(self, label: str, kind: str, handle: Any) -> list[Any]:
-        nvml = self._nvml
-        call = getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3")
-        try:
-            found: list[Any] = call(handle)
-        except nvml.NVMLError as error:
-            if error.value == nvml.NVML_ERROR_FUNCTION_NOT_FOUND:
-                # an old driver
-                call = getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses_v2")
-            found = self.ask(f"{label}: who uses its memory ({kind.lower()})", call, handle) or []
-        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,18 +48,16 @@ def use_granted_device() -> None:
     os.environ[GRANTED] = "1"
 
 
-def by_slurm(environ: Mapping[str, str] = os.environ) -> bool:
+def by_slurm() -> bool:
     """Return whether Slurm granted GPUs to this job of the workflow alone.
 
     Not where Snakemake itself runs inside an allocation, whose GPUs its jobs share.
     """
-    alone = environ.get(GRANTED) and environ.get("SLURM_JOB_ID")
-    return bool(alone) and granted_gpus(environ)
+    alone = os.environ.get(GRANTED) and os.environ.get("SLURM_JOB_ID")
+    return bool(alone) and granted_gpus()
 
 
-def granted_lease(
-    request: Request, seen: Snapshot, environ: Mapping[str, str] = os.environ
-) -> Held | None:
+def granted_lease(request: Request, seen: Snapshot) -> Held | None:
     """Return the one device that Slurm granted; None where the device must be leased.
 
     That is outside Slurm, with shards, and where an allocation holds several devices, among
@@ -70,19 +68,17 @@ def granted_lease(
     request : Request
     seen : Snapshot
         The devices that ``CUDA_VISIBLE_DEVICES`` shows; Slurm has set it.
-    environ : mapping
-    reserve_b : int
     """
-    if not by_slurm(environ):
+    if not by_slurm():
         return None
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if not seen.devices and visible:
         # NVML does not answer, as in some containers: Slurm knows what it granted
         where = f"{socket.gethostname()}:{visible}"
         return Held(where, 0, reason=seen.reason, visible=visible)
     devices = leasable(seen.devices)
     # Slurm counts shards, but fences no memory; its plugin sets this for jobs that have some
-    if environ.get("SLURM_SHARDS_ON_NODE") or len(devices) != 1:
+    if os.environ.get("SLURM_SHARDS_ON_NODE") or len(devices) != 1:
         return None
     bytes_ = devices[0].total_b - RESERVE_B
     if request.bytes_ > bytes_:

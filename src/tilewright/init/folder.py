@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from tilewright.init.metadata import Metadata, read_metadata
-from tilewright.init.recognise import Recognised, recognise
+from tilewright.init.recognise import Recognised, recognise, tables
 from tilewright.init.tile_layout import TileLayout, find_layout
-from tilewright.init.write import config_text, markers_text, samples_text
+from tilewright.init.write import SNAKEFILE, config_text, markers_text, readme_text, samples_text
+from tilewright.installed import shipped
 from tilewright.io.conventions.common import RawPlane, clean_token
-from tilewright.io.raw_headers import read_headers
-
-#: Why files are left out, where a convention leaves out some that are like the others.
-_LEFT_OUT = {
-    "fiji": "the TileConfiguration does not list them; add them there, or move that file away to "
-    "have the layout found from the pixels",
-    "macsima": "of several exposures of a filter the longest is read",
-    "ndtiff": "of a pyramid only the full resolution is raw data",
-    "imagexpress": "projections and thumbnails are no raw data",
-    "cv8000": "MeasurementData.mlf does not list them as planes",
-}
+from tilewright.io.inputs.raw_headers import read_headers
 
 
 class InitError(ValueError):
@@ -46,6 +38,8 @@ class InitResult:
         Keys to fill in, each with its meaning.
     warnings : tuple of str
         What looks wrong or needs a look.
+    kept : tuple of Path
+        Files that may be the user's by now and were left as they are.
     """
 
     config: Path
@@ -55,26 +49,31 @@ class InitResult:
     found: tuple[str, ...]
     unknown: tuple[str, ...]
     warnings: tuple[str, ...]
+    kept: tuple[Path, ...]
 
     def summary(self) -> str:
         """Return all of it as text for a terminal."""
         lines = [f"naming convention: {self.convention}", *self.found]
         lines += [f"warning: {warning}" for warning in self.warnings]
+        folder = self.config.parent
         lines += [f"wrote {path}" for path in (self.config, self.samples, self.markers)]
+        lines += [f"wrote {folder}: README.md, Snakefile, profiles"] if not self.kept else []
+        lines += [f"kept {path} as it is" for path in self.kept]
         if self.unknown:
             lines.append("fill in:")
             lines += [f"  {key}" for key in self.unknown]
-        lines.append(f"then: snakemake registration qc --configfile {self.config}")
-        lines.append(f"results: {self.config.parent / 'results'}, report.html there")
+        lines.append(f"then: cd {shlex.quote(str(folder))} && snakemake registration qc")
+        lines.append(f"results: {folder / 'results'}, report.html there")
         return "\n".join(lines)
 
 
 def create_experiment(
     raw_dir: str | os.PathLike[str], output_dir: str | os.PathLike[str], *, force: bool = False
 ) -> InitResult:
-    """Write ``config.yaml``, ``samples.tsv`` and ``markers.csv`` for a raw folder.
+    """Write a folder in which ``snakemake`` runs for a raw folder.
 
-    Nothing is asked. What the folder does not tell becomes ``null`` with a comment.
+    Nothing is asked. What the folder does not tell becomes ``null`` with a comment. ``Snakefile``
+    and ``profiles`` say nothing of the data: where they are, they are left as they are.
 
     Parameters
     ----------
@@ -83,7 +82,7 @@ def create_experiment(
     output_dir : path
         Where the files go; made if need be.
     force : bool
-        Overwrite what is there.
+        Overwrite the configuration, its tables and ``README.md``.
 
     Raises
     ------
@@ -93,7 +92,8 @@ def create_experiment(
         The folder follows no known convention, or its metadata are broken.
     """
     raw, output = Path(raw_dir), Path(output_dir).resolve()
-    paths = [output / name for name in ("config.yaml", "samples.tsv", "markers.csv")]
+    names = ("config.yaml", "samples.tsv", "markers.csv", "README.md")
+    paths = [output / name for name in names]
     present = [str(path) for path in paths if path.exists()]
     if present and not force:
         raise InitError(
@@ -105,16 +105,32 @@ def create_experiment(
     regions = sorted({plane.region for plane in recognised.planes}, key=lambda r: (len(r), r))
     layouts = [_layout(recognised, metadata, region) for region in regions]
     planes = _depth(recognised.planes)
-    config, samples, markers = paths
+    config, samples, markers, readme = paths
     files = (samples, markers, output / "results")
     warnings = _warnings(recognised, metadata, layouts)
     text = config_text(raw.resolve(), files, recognised, layouts, metadata, planes, warnings)
+    found = _found(recognised, metadata, layouts, planes)
+    tissues = _samples(raw.resolve(), regions)
+    keys = shipped("config") / "README.md"
+    title = ", ".join(name for name, _, _ in tissues)
     write_whole(config, text.text)
-    write_whole(samples, samples_text(_samples(raw.resolve(), regions), layouts))
+    write_whole(samples, samples_text(tissues, layouts))
     write_whole(markers, markers_text(metadata.markers))
-    found = tuple(_found(recognised, metadata, layouts, planes))
-    told = (recognised.convention, found, tuple(text.unknown), tuple(warnings))
-    return InitResult(config, samples, markers, *told)
+    write_whole(readme, readme_text(title, raw.resolve(), keys, found, warnings, text.unknown))
+    told = tuple(found), tuple(text.unknown), tuple(warnings), tuple(_write_workflow(output))
+    return InitResult(config, samples, markers, recognised.convention, *told)
+
+
+def _write_workflow(output: Path) -> list[Path]:
+    """Write the Snakefile and the profiles where they are not there; return what was left."""
+    texts = {Path("Snakefile"): SNAKEFILE}
+    for name in ("default/config.yaml", "slurm/config.yaml", "slurm/site.yaml"):
+        texts[Path("profiles", name)] = (shipped("profiles") / name).read_text("utf-8")
+    kept = [output / path for path in texts if (output / path).exists()]
+    for path, text in texts.items():
+        if output / path not in kept:
+            write_whole(output / path, text)
+    return kept
 
 
 def _layout(recognised: Recognised, metadata: Metadata, region: str) -> TileLayout:
@@ -135,7 +151,7 @@ def _depth(planes: list[RawPlane]) -> int:
     if deepest is not None:
         return deepest + 1
     path = planes[0].path
-    return max(1, read_headers({path: 1}, {}, 1)[path].pages)
+    return max(1, read_headers({path: 1})[path].pages)
 
 
 def _samples(raw_dir: Path, regions: list[str]) -> list[tuple[str, Path, str | None]]:
@@ -170,10 +186,8 @@ def _warnings(recognised: Recognised, metadata: Metadata, layouts: list[TileLayo
     if left_over:
         names = ", ".join(Path(path).name for path in left_over[:5])
         more = " ..." if len(left_over) > 5 else ""
-        why = _LEFT_OUT.get(
-            recognised.convention,
-            "they are of another kind, or their names do not follow the others'",
-        )
+        reasons = tables()["left_out"]
+        why = reasons.get(recognised.convention, reasons["other"])
         files = f"{len(left_over)} file{'s are' if len(left_over) > 1 else ' is'}"
         warnings.append(f"{files} left out: {names}{more}; {why}")
     counts = Counter((p.region, p.cycle, p.channel) for p in recognised.planes)

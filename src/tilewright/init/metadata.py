@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import tifffile
-
 from tilewright.init.recognise import Recognised
-from tilewright.io.codex_metadata import (
+from tilewright.io.conventions import described_images
+from tilewright.io.conventions.common import RawPlane
+from tilewright.io.conventions.described import LocatedImage
+from tilewright.io.conventions.ome_xml import OmeChannel
+from tilewright.io.conventions.stitched import lossy_sentences
+from tilewright.io.inputs.codex_metadata import (
     CodexExperiment,
     emission_peaks_nm,
     parse_channel_names,
@@ -19,9 +22,7 @@ from tilewright.io.codex_metadata import (
     parse_exposure_times,
     unique_names,
 )
-from tilewright.io.conventions import described_images, stitched
-from tilewright.io.conventions.common import RawPlane
-from tilewright.io.conventions.described import LocatedImage
+from tilewright.io.tiff.metadata import MICROMETRES, imagej_unit, of_tiff, pixel_um
 
 _NUCLEAR = re.compile(r"(?i)dapi|hoechst|nuclei|nuclear|dna|draq5|sytox")
 
@@ -58,12 +59,13 @@ def read_metadata(raw_dir: Path, recognised: Recognised) -> Metadata:
     channels = _channels(recognised.planes)
     located = described_images(recognised.convention, raw_dir)
     if located:
-        return _of_files(located, channels)
-    if recognised.convention == "stitched":
-        return _of_stitched(raw_dir, channels)
+        metadata = _of_files(located, channels)
+        if recognised.convention == "stitched":
+            metadata.warnings += lossy_sentences(located)
+        return metadata
     if recognised.convention == "codex":
         return _of_codex(raw_dir, channels)
-    metadata = _with_markers(channels, {}, {}, {})
+    metadata = _with_markers(channels, {})
     metadata.pixel_um, metadata.z_step_um = _pixel_of_tiff(recognised.planes[0].path)
     if metadata.pixel_um:
         metadata.found.append(f"pixel size {metadata.pixel_um:g} µm, from the TIFFs")
@@ -80,16 +82,17 @@ def _channels(planes: Sequence[RawPlane]) -> list[tuple[int, str]]:
 
 
 def _with_markers(
-    channels: list[tuple[int, str]],
-    names: dict[tuple[int, str], str],
-    emission: dict[tuple[int, str], float | None],
-    exposure: dict[tuple[int, str], float | None],
+    channels: list[tuple[int, str]], told: Mapping[tuple[int, str], OmeChannel]
 ) -> Metadata:
     """Return metadata with the markers table made, and a reference channel chosen."""
-    unnamed = [names.get(key) or f"cycle{key[0]}_channel{key[1]}" for key in channels]
+    of = [told.get(key, OmeChannel()) for key in channels]
+    names = unique_names(
+        channel.name or f"cycle{cycle}_channel{token}"
+        for (cycle, token), channel in zip(channels, of, strict=True)
+    )
     markers = [
-        MarkerLine(*key, name, emission.get(key), exposure.get(key))
-        for key, name in zip(channels, unique_names(unnamed), strict=True)
+        MarkerLine(*key, name, channel.emission_nm, channel.exposure_ms)
+        for key, name, channel in zip(channels, names, of, strict=True)
     ]
     cycles = sorted({cycle for cycle, _ in channels})
     first = [channel for cycle, channel in channels if cycle == cycles[0]]
@@ -99,7 +102,8 @@ def _with_markers(
         metadata.warnings.append(
             "no channel is there in every cycle; registration needs one (reference_channel)"
         )
-    nuclear = [c for c in common if _NUCLEAR.search(names.get((cycles[0], c), ""))]
+    firsts = dict(zip(channels, of, strict=True))
+    nuclear = [c for c in common if _NUCLEAR.search(firsts[cycles[0], c].name or "")]
     if nuclear:
         metadata.reference_channel = nuclear[0]
     return metadata
@@ -127,18 +131,17 @@ def _of_codex(raw_dir: Path, channels: list[tuple[int, str]]) -> Metadata:
         if codex.wavelengths_are_emission
         else emission_peaks_nm(codex.wavelengths_nm)
     )
-
-    names, peaks, exposures = {}, {}, {}
+    told = {}
     for key in channels:
         cycle, channel = cycles.index(key[0]), int(key[1]) - 1
         place = cycle * per_cycle + channel
-        if place < len(listed) and channel < per_cycle:
-            names[key] = listed[place]
-        peaks[key] = emission[channel] if channel < len(emission) else None
-        exposures[key] = times.get((cycle + 1, channel + 1))
-    metadata = _with_markers(channels, names, peaks, exposures)
+        told[key] = OmeChannel(
+            listed[place] if place < len(listed) and channel < per_cycle else None,
+            emission[channel] if channel < len(emission) else None,
+            times.get((cycle + 1, channel + 1)),
+        )
     metadata = replace(
-        metadata,
+        _with_markers(channels, told),
         pixel_um=codex.pixel_um,
         z_step_um=codex.z_step_um,
         numerical_aperture=codex.numerical_aperture,
@@ -149,9 +152,9 @@ def _of_codex(raw_dir: Path, channels: list[tuple[int, str]]) -> Metadata:
     metadata.warnings += _codex_warnings(codex, len(listed), len(cycles), per_cycle, emission)
     if codex.reference_cycle in cycles:
         metadata.reference_cycle = codex.reference_cycle
-    told = str(codex.reference_channel)
-    if codex.reference_channel and all((cycle, told) in channels for cycle in cycles):
-        metadata.reference_channel = told
+    reference = str(codex.reference_channel)
+    if codex.reference_channel and all((cycle, reference) in channels for cycle in cycles):
+        metadata.reference_channel = reference
     return metadata
 
 
@@ -198,24 +201,17 @@ def _find_text(raw_dir: Path, pattern: str) -> tuple[Path | None, str]:
 
 
 def _of_files(located: list[LocatedImage], channels: list[tuple[int, str]]) -> Metadata:
-    names: dict[tuple[int, str], str] = {}
-    emission: dict[tuple[int, str], float | None] = {}
-    exposure: dict[tuple[int, str], float | None] = {}
-    tokens = {cycle: [c for number, c in channels if number == cycle] for cycle, _, _ in located}
+    # Files of one channel each: the channel is already called by its name.
+    told = {key: OmeChannel(key[1]) for key in channels if not key[1].isdigit()}
     for cycle, _, image in located:
-        for channel in tokens[cycle]:
-            if not channel.isdigit() or int(channel) > len(image.channels):
-                continue  # files of one channel each: the channel is already called by its name
-            described = image.channels[int(channel) - 1]
-            if described.name:
-                names.setdefault((cycle, channel), described.name)
-            emission.setdefault((cycle, channel), described.emission_nm)
-            exposure.setdefault((cycle, channel), described.exposure_ms)
-    names = {key: names.get(key, "" if key[1].isdigit() else key[1]) for key in channels}
+        for number, described in enumerate(image.channels, 1):
+            known = told.setdefault((cycle, str(number)), described)
+            if not known.name:
+                told[cycle, str(number)] = described
     image = located[0].image
     metadata = replace(
-        _with_markers(channels, names, emission, exposure),
-        pixel_um=image.pixel_um,
+        _with_markers(channels, told),
+        pixel_um=next((told.pixel_um for *_, told in located if told.pixel_um), None),
         z_step_um=image.z_step_um,
         numerical_aperture=image.numerical_aperture,
         immersion_refractive_index=image.immersion_refractive_index,
@@ -229,31 +225,6 @@ def _of_files(located: list[LocatedImage], channels: list[tuple[int, str]]) -> M
     return metadata
 
 
-def _of_stitched(raw_dir: Path, channels: list[tuple[int, str]]) -> Metadata:
-    """Read what the stitched images tell."""
-    located = stitched.read_images(str(raw_dir.resolve()))
-    told = {
-        (cycle, str(number)): channel
-        for cycle, image in located
-        for number, channel in enumerate(image.channels, start=1)
-    }
-    metadata = replace(
-        _with_markers(
-            channels,
-            {key: channel.name for key, channel in told.items() if channel.name},
-            {key: channel.emission_nm for key, channel in told.items()},
-            {key: channel.exposure_ms for key, channel in told.items()},
-        ),
-        pixel_um=next((image.pixel_um for _, image in located if image.pixel_um), None),
-    )
-    files = (f"{cycle} = {Path(image.path).name}" for cycle, image in located)
-    metadata.found.append(f"stitched images, one per cycle: {', '.join(files)}")
-    if metadata.pixel_um:
-        metadata.found.append(f"pixel size {metadata.pixel_um:g} µm, from the files")
-    metadata.warnings += stitched.lossy_sentences(located)
-    return metadata
-
-
 def _told_by(path: Path) -> str:
     """Return the name that tells cycles apart: of an index, that of its folder."""
     inner = path.parent.name in ("Images", "Full resolution")
@@ -262,20 +233,12 @@ def _told_by(path: Path) -> str:
 
 
 def _pixel_of_tiff(path: str) -> tuple[float | None, float | None]:
-    """Return pixel size and z-step (µm) that ImageJ or a resolution in cm tells."""
-    try:
-        with tifffile.TiffFile(path) as tiff:
-            imagej: dict[str, Any] = tiff.imagej_metadata or {}
-            tags = tiff.pages[0].tags
-            numerator, denominator = tags.valueof("XResolution", (0, 1))
-            centimetres = tags.valueof("ResolutionUnit", 1) == 3
-    except (tifffile.TiffFileError, OSError, ValueError):
-        return None, None
-    unit = str(imagej.get("unit", "")).replace("\\u00B5", "µ")
-    micrometres = unit in ("µm", "um", "micron", "microns")
-    if not numerator or not (micrometres or centimetres):
-        return None, None
-    pixel_um = denominator / numerator * (1.0 if micrometres else 1e4)
-    spacing = imagej.get("spacing") if micrometres else None
-    # 72 or 96 dots per inch are a printer's, not a microscope's.
-    return (round(pixel_um, 6), spacing) if pixel_um < 20 else (None, None)
+    """Return pixel size and z-step (µm) that ImageJ or the resolution tags tell."""
+
+    def read(tiff: Any) -> tuple[float | None, float | None]:
+        unit = imagej_unit(tiff.imagej_metadata)
+        _, x_um = pixel_um(tiff.pages[0], unit)
+        told = x_um is not None and unit in MICROMETRES
+        return x_um, tiff.imagej_metadata.get("spacing") if told else None
+
+    return of_tiff(path, read, (None, None))

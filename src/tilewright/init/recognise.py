@@ -7,8 +7,11 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
+
+import yaml
 
 from tilewright.io.conventions import codex, containers, scan
 from tilewright.io.conventions.common import (
@@ -26,49 +29,9 @@ from tilewright.io.conventions.ndtiff import find_datasets
 from tilewright.io.conventions.ome_tiff import COMPANION
 from tilewright.io.conventions.phenix import find_indices
 from tilewright.io.conventions.stitched import OTHER_SUFFIXES, looks_stitched
-from tilewright.io.raw_headers import read_headers
-from tilewright.io.raw_pixels import channels_told
-
-_HINTS = {
-    "cycle": ("cyc", "cycle", "round"),
-    "row": ("r", "row", "y"),
-    "col": ("c", "col", "column", "x"),
-    "z": ("z", "zstep", "slice", "plane"),
-    "channel": ("ch", "chan", "channel", "w", "wavelength"),
-    "region": ("reg", "region", "roi", "xy", "multipoint"),
-    "tile": ("t", "tile", "s", "site", "pos", "position", "fov", "f", "field", "m", "series"),
-}
-_FIELD_OF_HINT = {hint: field for field, hints in _HINTS.items() for hint in hints}
-_LOOKED_FOR = (
-    "CZI, ND2, LIF, Opera Phenix, Yokogawa CV8000, NDTiff and OME companion files; "
-    "MACSima's names; Fiji's TileConfiguration.txt; "
-    "CODEX folders (Cyc1_reg1/1_00001_Z001_CH1.tif); "
-    "ImageXpress names (plate_A01_s1_w1.tif); OME-TIFF with plane positions; "
-    "stitched images, one file per cycle (QPTIFF, pyramids); "
-    "numbered names (tile_001.tif, cycle1/r1_c2_z3_ch4.tif)"
-)
-_TILE_CONFIGURATION = (
-    "write a TileConfiguration.txt with each tile's position in px beside the files (convention "
-    "fiji)"
-)
-#: Files of microscopes that are no TIFF.
-_SUFFIXES = {
-    ".xlif": "Leica LAS X",
-    ".oir": "Olympus FluoView",
-    ".vsi": "Olympus or Evident VS",
-    ".ims": "Imaris",
-    ".lsm": "ZEISS LSM",
-    ".svs": "Aperio",
-    ".ndpi": "Hamamatsu NanoZoomer",
-    ".scn": "Leica SCN",
-    ".mrxs": "3DHISTECH",
-    ".stk": "MetaMorph",
-    ".rcpnl": "RareCyte",
-    ".zarr": "OME-Zarr",
-    ".bcf": "Keyence",
-    ".png": "PNG, which keeps no metadata",
-    ".jpg": "JPEG, which has lost the counts",
-}
+from tilewright.io.inputs.raw_headers import read_headers
+from tilewright.io.inputs.raw_pixels import channels_told
+from tilewright.io.tiff.metadata import of_tiff
 
 
 @dataclass(frozen=True)
@@ -126,7 +89,7 @@ def recognise(raw_dir: Path) -> Recognised:
         else "it is empty"
     )
     raise RawDataError(
-        f"{raw_dir}: no naming convention fits. Looked for: {_LOOKED_FOR}. But {there}. "
+        f"{raw_dir}: no naming convention fits. Looked for: {tables()['looked_for']}. But {there}. "
         "Write config.yaml by hand with acquisition.convention: pattern and acquisition.pattern "
         "(config/README.md)"
     )
@@ -135,7 +98,8 @@ def recognise(raw_dir: Path) -> Recognised:
 def _left_over(folder: str, images: list[str], planes: list[RawPlane]) -> list[str]:
     """Return the images of any known format that are no part of the planes."""
     used = {plane.path for plane in planes}
-    known = {*containers.SUFFIXES, *OTHER_SUFFIXES, *_SUFFIXES} - {".png", ".jpg"}
+    foreign_suffixes = tables()["suffixes"]
+    known = {*containers.SUFFIXES, *OTHER_SUFFIXES, *foreign_suffixes} - {".png", ".jpg"}
     others = [str(path) for path in _walk(Path(folder), 3) if path.suffix.lower() in known]
     return [path for path in dict.fromkeys([*images, *others]) if path not in used]
 
@@ -144,12 +108,9 @@ def _self_describing(folder: str, images: list[str]) -> str | None:
     """Return the convention that indices, containers or names leave no doubt of."""
     if any(parse_name(path) for path in images):
         return "macsima"
-    if find_datasets(folder):
-        return "ndtiff"
-    if find_indices(folder):
-        return "phenix"
-    if find_measurements(folder):
-        return "cv8000"
+    finders = {"ndtiff": find_datasets, "phenix": find_indices, "cv8000": find_measurements}
+    if indexed := next((name for name, find in finders.items() if find(folder)), None):
+        return indexed
     for _, place in cycle_folders(folder):
         if list_folder(place, COMPANION)[1]:
             return "ome_tiff"
@@ -185,7 +146,7 @@ def _refuse_finished(planes: list[RawPlane]) -> None:
     """
     first = {plane.cycle: plane for plane in reversed(planes)}
     tiles = {(plane.cycle, *plane[5:]) for plane in planes}
-    headers = read_headers({plane.path: 1 for plane in first.values()}, {}, 4)
+    headers = read_headers({plane.path: 1 for plane in first.values()})
     sizes = {(h.height_px, h.width_px) for h in headers.values() if not h.problem}
     if len(tiles) == len(first) > 1 and len(sizes) > 1:
         raise RawDataError(
@@ -222,13 +183,7 @@ def _candidates(folder: str, images: list[str]) -> list[tuple[str, ScanOptions]]
 
 def _is_ome_tile(path: str) -> bool:
     """Return whether the OME-XML of a file is needed to read it: positions or channels."""
-    import tifffile
-
-    try:
-        with tifffile.TiffFile(path) as tiff:
-            xml = tiff.ome_metadata or ""
-    except (tifffile.TiffFileError, OSError, ValueError):
-        return False  # the manifest will name a file that cannot be read
+    xml = of_tiff(path, lambda tiff: tiff.ome_metadata, None) or ""
     return "PositionX" in xml or bool(re.search(r'SizeC="([2-9]|\d\d)', xml))
 
 
@@ -273,10 +228,11 @@ def _fields(pieces: list[str], columns: list[tuple[str, ...]]) -> list[str | Non
         re.sub(r".*?([a-z]*)[^a-z]*$", r"\1", piece.rsplit("/", 1)[-1].lower(), flags=re.DOTALL)
         for piece in pieces[:-1]
     ]
+    of_hint = {word: field for field, words in tables()["hints"].items() for word in words}
     varying = [len(set(column)) > 1 for column in columns]
     fields: list[str | None] = [None] * len(columns)
     for index, hint in enumerate(hints):
-        field = _FIELD_OF_HINT.get(hint)
+        field = of_hint.get(hint)
         if varying[index] or (field in ("cycle", "channel") and len(hint) > 1):
             fields[index] = field
     if "row" not in fields and "channel" not in fields:
@@ -297,63 +253,6 @@ def _fields(pieces: list[str], columns: list[tuple[str, ...]]) -> list[str | Non
     return fields
 
 
-class _FolderForm(NamedTuple):
-    """A form of folder: what a file name or path in it looks like, what it is, what to do."""
-
-    name: str
-    what: str
-    fix: str
-
-
-#: Looked for in this order, in the paths of files and folders down to three levels.
-_FORMS = (
-    _FolderForm(
-        r"(^|/)NDTiff\.index$",
-        "an NDTiff data set (Micro-Manager 2, Pycro-Manager)",
-        "name the folder that holds NDTiff.index, or the one that holds the data sets' folders",
-    ),
-    _FolderForm(
-        r"(^|/)Index(\.idx)?\.xml$",
-        "an Opera Phenix or Operetta export (Harmony)",
-        "name the folder that holds Images, or put each cycle's into a folder cycle1, cycle2, ...",
-    ),
-    _FolderForm(
-        r"(^|/)MeasurementData\.mlf$",
-        "a measurement of a Yokogawa CellVoyager (CV7000, CV8000)",
-        "name the folder that holds MeasurementData.mlf, or the one that holds the folders of all "
-        "cycles",
-    ),
-    _FolderForm(
-        r"(^|/)[^/]*_[A-P]\d\d_T\d{4}F\d{3}L\d\dA\d\dZ\d\dC\d\d\.tif$",
-        "a measurement of a Yokogawa CellVoyager (CV7000, CV8000) without MeasurementData.mlf, "
-        "which tells positions",
-        "copy that file too, with MeasurementDetail.mrf and the .mes file",
-    ),
-    _FolderForm(
-        r"(^|/)r\d\d?c\d\d?f\d+p\d+-ch\d+.*\.tiff$",
-        "an Opera Phenix or Operetta export (Harmony) without Index.idx.xml, which tells positions",
-        f"copy that file too; or {_TILE_CONFIGURATION}, or use the pattern "
-        "r01c01f{tile}p{z}-ch{channel}sk1fk1fl1.tiff if fields run in rows",
-    ),
-    _FolderForm(
-        r"(^|/)reg\d+_X\d+_Y\d+_t\d+_z\d+_c\d+\.tiff?$",
-        "output of the CODEX Processor (tiles that it deconvolved and registered)",
-        "name the folder of the raw tiles, which holds Cyc*_reg*",
-    ),
-    _FolderForm(
-        r"(^|/)C-\d+_S-\d+_.*(ROI|_A-|_F-).*\.tiff?$",
-        "a MACSima export (of images that its software has processed)",
-        "use the convention pattern where the names hold a tile or field number, or "
-        f"{_TILE_CONFIGURATION}",
-    ),
-    _FolderForm(
-        r"(?i)(^|/)S\d+_(mono|[^/]*_mono)_|_\d+\.\d+\.\d+_R\d{3}_|_R\d{3}_[^/]*_F(INAL)?[^/]*\.tiff?$",
-        "a Cell DIVE export (images that it has stitched and registered)",
-        "start from its raw fields, or go on with the images as they are",
-    ),
-)
-
-
 def foreign(folder: Path, images: Sequence[str]) -> str | None:
     """Return what a folder is that cannot be read, with what to do; None if it is not known.
 
@@ -366,20 +265,30 @@ def foreign(folder: Path, images: Sequence[str]) -> str | None:
     """
     inside = [path.relative_to(folder).as_posix() for path in _walk(folder, 3)]
     paths = [*inside, *(Path(path).relative_to(folder.resolve()).as_posix() for path in images)]
-    for form in _FORMS:
-        example = next((path for path in paths if re.search(form.name, path)), None)
+    known = tables()
+    for form in known["folders"]:
+        example = next((path for path in paths if re.search(form["path"], path)), None)
         if example:
-            return f"it is {form.what} (see {example}), which is not read; {form.fix}"
+            return f"it is {form['what']} (see {example}), which is not read; {form['fix']}"
     if images:
         return None
     for path in inside:
         suffix = Path(path).suffix.lower()
-        if suffix in _SUFFIXES:
+        if suffix in known["suffixes"]:
             return (
-                f"it holds {suffix} files of {_SUFFIXES[suffix]} (such as {path}), which are not "
-                "read; export the single tiles, unstitched, as TIFF or OME-TIFF with positions"
+                f"it holds {suffix} files of {known['suffixes'][suffix]} (such as {path}), which "
+                "are not read; export the single tiles, unstitched, as TIFF or OME-TIFF with "
+                "positions"
             )
     return None
+
+
+@cache
+def tables() -> dict[str, Any]:
+    """Return what ``tables.yaml`` beside this module holds."""
+    text = Path(__file__).with_name("tables.yaml").read_text(encoding="utf-8")
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
 
 
 def _walk(folder: Path, depth: int) -> list[Path]:

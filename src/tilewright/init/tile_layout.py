@@ -10,13 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.io.conventions.common import RawPlane, ScanOptions
-from tilewright.io.raw_headers import read_headers
-from tilewright.io.tile_grid import TileGrid, arrange, tile_key
-from tilewright.io.tile_order import factor_pairs
-from tilewright.io.tiles import DAMAGED, read_plane
+from tilewright.io.inputs.raw_headers import read_headers
+from tilewright.io.inputs.tile_grid import TileGrid, arrange, tile_key
+from tilewright.io.inputs.tile_order import factor_pairs
+from tilewright.io.inputs.tiles import DAMAGED, read_plane
 from tilewright.kernels.backend import cpu_backend
-from tilewright.kernels.tile_layout import estimate_overlap, is_clear, rank_grids, rank_layouts
-from tilewright.stages.layout_check import FLIPS, reduce_tile
+from tilewright.kernels.tile_positions.tile_layout import (
+    estimate_overlap,
+    is_clear,
+    rank_grids,
+    rank_layouts,
+)
+from tilewright.stages.tile_positions.layout_check import FLIPS, reduce_tile
 
 
 @dataclass
@@ -64,13 +69,13 @@ def _numbered(planes: list[RawPlane], told: TileLayout) -> TileLayout:
     numbers = sorted({plane.tile or 0 for plane in planes})
     told = replace(told, overlap=_fraction(told.overlap, planes))
     result = replace(told, count=len(numbers), found=[], warnings=[])
-    told_size = f"{told.rows} x {told.cols}"
-    fits = bool(told.rows and told.cols and told.rows * told.cols == len(numbers))
+    rows, cols = told.rows or 0, told.cols or 0
+    fits = rows * cols == len(numbers)
     if len(numbers) == 1:
         return replace(result, rows=1, cols=1, layout=None)
-    if told.rows and told.cols and not fits:
+    if rows and cols and not fits:
         result.warnings.append(
-            f"the metadata tell {told_size} tiles, but the files number {len(numbers)}"
+            f"the metadata tell {rows} x {cols} tiles, but the files number {len(numbers)}"
         )
     if numbers[-1] - numbers[0] + 1 != len(numbers):
         missing = sorted(set(range(numbers[0], numbers[-1])) - set(numbers))
@@ -85,20 +90,20 @@ def _numbered(planes: list[RawPlane], told: TileLayout) -> TileLayout:
         return result
     backend = cpu_backend(2)
     overlap = told.overlap or estimate_overlap(backend, images)[0]
-    if fits and told.rows and told.cols:
-        ranking = rank_layouts(backend, images, told.rows, told.cols, overlap)
+    if fits:
+        ranking = rank_layouts(backend, images, rows, cols, overlap)
         if is_clear(ranking):
-            return _clear(result, told.rows, told.cols, ranking[0], overlap)
+            return _clear(result, rows, cols, ranking[0], overlap)
     grid = rank_grids(backend, images, overlap)[0]
     ranking = rank_layouts(backend, images, grid.rows, grid.cols, overlap)
-    if is_clear(ranking):
-        if told.rows and told.cols and (grid.rows, grid.cols) != (told.rows, told.cols):
-            result.warnings.append(
-                f"the metadata tell {told_size} tiles, but the pixels fit "
-                f"{grid.rows} x {grid.cols}, which is written"
-            )
-        return _clear(result, grid.rows, grid.cols, ranking[0], overlap)
-    return _unclear(result, fits)
+    if not is_clear(ranking):
+        return _unclear(result, fits)
+    if rows and cols and (grid.rows, grid.cols) != (rows, cols):
+        result.warnings.append(
+            f"the metadata tell {rows} x {cols} tiles, but the pixels fit "
+            f"{grid.rows} x {grid.cols}, which is written"
+        )
+    return _clear(result, grid.rows, grid.cols, ranking[0], overlap)
 
 
 def _unclear(result: TileLayout, fits: bool) -> TileLayout:
@@ -204,7 +209,7 @@ def _fraction(overlap: float | None, planes: list[RawPlane]) -> float | None:
 
 
 def _shape(planes: list[RawPlane]) -> tuple[int, int] | None:
-    header = read_headers({planes[0].path: 1}, {}, 1)[planes[0].path]
+    header = read_headers({planes[0].path: 1})[planes[0].path]
     return None if header.problem else (header.height_px, header.width_px)
 
 
@@ -220,7 +225,7 @@ def _images(planes: list[RawPlane]) -> NDArray[np.float32] | None:
         page = middle.page
         try:
             if page is None:
-                page = read_headers({middle.path: 1}, {}, 1)[middle.path].pages // 2
+                page = read_headers({middle.path: 1})[middle.path].pages // 2
             image = read_plane(middle.path, page)
         except DAMAGED:
             return None

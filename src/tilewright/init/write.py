@@ -1,4 +1,4 @@
-"""The three files that ``tilewright init`` writes, as texts."""
+"""The files that ``tilewright init`` writes, as texts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 from tilewright.init.metadata import MarkerLine, Metadata
@@ -34,6 +35,53 @@ deconvolve:
   method: none  # one z-plane: there is no out-of-focus light to put back
 """
 
+
+#: The workflow of the installed tilewright, as a module: rules that come below may read its files.
+SNAKEFILE = """\
+# The installed tilewright's rules on config.yaml; rules of your own may stand below.
+from tilewright.installed import snakefile
+
+configfile: "config.yaml"
+
+module tilewright:
+    snakefile: snakefile()
+    config: config
+
+use rule * from tilewright
+"""
+_README = """\
+# {title}
+
+Written by `tilewright init {raw_dir}` (tilewright {version}). Start all commands in this folder.
+
+## What was found
+
+{found}
+
+## Fill in
+
+{unknown}
+
+## Commands
+
+```sh
+snakemake registration qc -n     # checks every raw file, runs nothing
+snakemake registration qc        # runs; the same command goes on after an interruption
+snakemake registration qc --workflow-profile profiles/slurm    # the same on a Slurm cluster
+tilewright doctor --configfile config.yaml                     # what would make a run fail
+```
+
+`profiles/` is yours: what is particular to your cluster goes into `profiles/slurm/site.yaml`.
+Rules of your own may stand below the lines of `Snakefile`.
+
+## Results
+
+- `results/report.html`: verdicts, pictures and numbers
+- `results/trusted_markers.csv`: which markers can be trusted, and why
+- `results/SAMPLE/registration/SAMPLE.ome.tif` and `.ome.zarr`: the registered image
+
+Every key of `config.yaml`, with its default and meaning: `{keys}`
+"""
 
 _NOTHING_OF_TILES = """
 camera:
@@ -88,8 +136,8 @@ def config_text(
         What looks wrong, kept as comments.
     """
     out = ConfigText()
-    samples, markers, results = (json.dumps(str(path), ensure_ascii=False) for path in files)
     notes = "".join(f"# Warning: {warning}\n" for warning in warnings)
+    samples, markers, results = (json.dumps(str(path), ensure_ascii=False) for path in files)
     out.text = _HEAD.format(
         raw_dir=raw_dir, samples=samples, markers=markers, results=results, notes=notes
     )
@@ -196,3 +244,35 @@ def _table(lines: Sequence[Sequence[object]], delimiter: str) -> str:
     stream = io.StringIO()
     csv.writer(stream, delimiter=delimiter, lineterminator="\n").writerows(lines)
     return stream.getvalue()
+
+
+def readme_text(
+    title: str,
+    raw_dir: Path,
+    keys: Path,
+    found: Sequence[str],
+    warnings: Sequence[str],
+    unknown: Sequence[str],
+) -> str:
+    """Return the text of ``README.md``: what was found, what to fill in, the commands.
+
+    Parameters
+    ----------
+    title : str
+    raw_dir : Path
+        The raw folder.
+    keys : Path
+        Where every key is described.
+    found, warnings, unknown : sequence of str
+        As in the summary for the terminal.
+    """
+    lines = [*found, *(f"**warning**: {warning}" for warning in warnings)]
+    gaps = unknown or ["nothing; look at the names in `markers.csv`"]
+    return _README.format(
+        title=title,
+        raw_dir=raw_dir,
+        version=version("tilewright"),
+        found="\n".join(f"- {line}" for line in lines),
+        unknown="\n".join(f"- {line}" for line in gaps),
+        keys=keys,
+    )

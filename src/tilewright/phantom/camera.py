@@ -127,23 +127,17 @@ class CycleMap:
         return amplitude * (sin_y * cos_x + cos_y * sin_x)
 
 
-def make_cycle_map(
-    rng: np.random.Generator,
-    shape: tuple[int, int],
-    *,
-    shift_px: float,
-    rotation_deg: float,
-    elastic_px: float,
-) -> CycleMap:
-    """Draw a deformation; all three limits 0 give the identity (the reference cycle).
+def make_cycle_map(rng: np.random.Generator, d: PhantomDesign, cycle: int) -> CycleMap:
+    """Draw the deformation of a cycle, from 0; that of the reference, 0, is the identity.
 
     The elastic displacement never exceeds ``elastic_px`` per axis; wavelengths are between
     0.6 and 2 canvas sides.
     """
+    shape, moved = d.canvas, cycle > 0
     side = float(max(shape))
     waves = []
     for _ in range(2):
-        share = settled(rng.dirichlet(np.ones(4)), 20) * elastic_px
+        share = settled(rng.dirichlet(np.ones(4)), 20) * (d.elastic_px * moved)
         turn, phase = rng.uniform(0, 2 * np.pi, (2, 4))
         frequency = rng.uniform(0.5, 1.6, 4) / side
         fy, fx = settled(frequency * np.sin(turn), 32), settled(frequency * np.cos(turn), 32)
@@ -153,10 +147,12 @@ def make_cycle_map(
                 for a, v, u, p in zip(share, fy, fx, phase, strict=True)
             )
         )
-    shift = rng.uniform(0.4, 1, 2) * rng.choice([-1, 1], 2) * shift_px
+    shift = rng.uniform(0.4, 1, 2) * rng.choice([-1, 1], 2) * (d.cycle_shift_px * moved)
     return CycleMap(
         centre_px=(shape[0] / 2, shape[1] / 2),
         shift_px=(float(shift[0]), float(shift[1])),
-        rotation_deg=float(rng.choice([-1, 1]) * rng.uniform(0.5, 1) * rotation_deg),
+        rotation_deg=float(
+            rng.choice([-1, 1]) * rng.uniform(0.5, 1) * d.cycle_rotation_deg * moved
+        ),
         waves=tuple(waves),
     )

@@ -1,24 +1,15 @@
-"""Files of a phantom: CODEX raw folder, and the truth beside it."""
+"""Raw files of a phantom, as a CODEX microscope writes them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
 from tilewright.phantom.design import PhantomDesign
-
-if TYPE_CHECKING:
-    from tilewright.phantom.make import Phantom
-
-#: Distance in px between samples of the stored displacement fields.
-FIELD_STEP_PX = 16
 
 
 def tile_number(design: PhantomDesign, tile: int) -> int:
@@ -98,58 +89,3 @@ def write_metadata(raw: Path, design: PhantomDesign) -> None:
         times = [f"{d.exposure_ms(cycle, c + 1):g}" for c in range(d.channels)]
         lines.append(f"{cycle}," + ",".join(times))
     (raw / "exposure_times.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def write_truth(
-    folder: Path, phantom: Phantom, projections: Mapping[tuple[int, int], NDArray[np.float32]]
-) -> None:
-    """Write ``truth.npz`` (arrays) and ``truth.json`` (design, markers, canvas, maps).
-
-    Arrays, cycles and channels from 0, are
-
-    - ``nominal_px`` (n, 2) and ``true_px`` (cycles, n, 2), float64: (y, x) of tiles ordered by
-      (row, col). True positions are canvas pixels in the frame of their cycle.
-    - ``flat``, float32 (channels, y, x): flat-field of mean 1.
-    - ``dark_counts``, ``hot_counts``, float32 (y, x): offset with dark-field; what hot pixels add.
-    - ``height_um``, float32 (y, x): z of the sheet's middle on the reference canvas; plane k of n
-      lies at ``(k - (n - 1) / 2) * z_step_um``.
-    - ``tissue``, uint8 (y, x): 1 where tissue is, reference canvas.
-    - ``kept``, uint8 (cycles, y, x): 0 where a cycle lost tissue, reference canvas.
-    - ``displacement_px``, float32 (cycles, 2, y // 16, x // 16): reference minus cycle
-      coordinates (y, x), sampled every 16 px of the cycle's frame; ``maps`` are the same, exact.
-    - ``projection_<k>``, float32 (y, x): z-integrated in-focus specimen in counts above the
-      offset, reference canvas, without vignetting, loss and noise. ``projections`` of the JSON
-      tells k of each "cycle,channel", from 1.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    d = phantom.design
-    y = np.arange(0, d.canvas[0], FIELD_STEP_PX, dtype=np.float64)[:, None]
-    x = np.arange(0, d.canvas[1], FIELD_STEP_PX, dtype=np.float64)[None, :]
-    grid = np.stack(np.broadcast_arrays(y, x))
-    fields = [np.stack(m.to_reference(y, x)) - grid for m in phantom.maps]
-    # A specimen seen in several cycles is stored once.
-    distinct = {id(image): image for image in projections.values()}
-    order = {key: k for k, key in enumerate(distinct)}
-    arrays: dict[str, Any] = {
-        "nominal_px": phantom.nominal_px,
-        "true_px": phantom.true_px,
-        "flat": np.stack(phantom.flats),
-        "dark_counts": phantom.camera.dark_counts,
-        "hot_counts": phantom.camera.hot_counts,
-        "height_um": phantom.tissue.height_um,
-        "tissue": (phantom.tissue.mask > 0.5).astype(np.uint8),
-        "kept": np.stack([kept > 0.5 for kept in phantom.kept]).astype(np.uint8),
-        "displacement_px": np.stack(fields).astype(np.float32),
-    }
-    for key, image in distinct.items():
-        arrays[f"projection_{order[key]}"] = image * np.float32(d.gain_counts)
-    np.savez(folder / "truth.npz", **arrays)
-    facts = {
-        "design": asdict(d),
-        "markers": d.markers(),
-        "canvas_px": list(d.canvas),
-        "maps": [asdict(m) for m in phantom.maps],
-        "projections": {f"{c},{k}": order[id(image)] for (c, k), image in projections.items()},
-    }
-    text = json.dumps(facts, indent=1) + "\n"
-    (folder / "truth.json").write_text(text, encoding="utf-8")

@@ -182,6 +182,18 @@ def _cell_types(
     return np.asarray(np.where(vessel_px[at] < 14, 5, types), dtype=np.int64)
 
 
+def _cells(
+    points: NDArray[np.float64], types: NDArray[np.int64], shape: tuple[int, int], pixel_um: float
+) -> tuple[NDArray[np.int32], Image]:
+    """Return the nearest seed of each pixel, and its distance in px inside its cell's wall."""
+    pixels = np.indices(shape, dtype=np.float32).reshape(2, -1).T
+    distance, index = map(np.asarray, cKDTree(points).query(pixels, k=2, workers=2))
+    near, second = (distance[:, k].reshape(shape).astype(np.float32) for k in (0, 1))
+    label = index[:, 0].reshape(shape).astype(np.int32)
+    radius = np.array([_SIZES_UM[name][2] for name in CELL_TYPES], np.float32)[types] / pixel_um
+    return label, np.minimum((second - near) / 2, radius[label] - near)
+
+
 def make_tissue(
     rng: np.random.Generator,
     shape: tuple[int, int],
@@ -212,15 +224,8 @@ def make_tissue(
     keep &= rng.random(len(points)) > np.where(types == 4, 0.45, 0.04)
     points, types = points[keep], types[keep]
 
-    pixels = np.indices(shape, dtype=np.float32).reshape(2, -1).T
-    distance, index = map(np.asarray, cKDTree(points).query(pixels, k=2, workers=2))
-    near, second = (distance[:, k].reshape(shape).astype(np.float32) for k in (0, 1))
-    label = index[:, 0].reshape(shape).astype(np.int32)
-    radius = np.array([_SIZES_UM[name][2] for name in CELL_TYPES], np.float32)[types] / pixel_um
-    wall = np.minimum((second - near) / 2, radius[label] - near)
+    label, wall = _cells(points, types, shape, pixel_um)
     wall += 0.6 * smooth_noise(rng, shape, 3.0)
-    del distance, index, pixels
-
     nucleus = _nuclei(rng, points, types, label, wall, pixel_um) * mask
     inside = sigmoid(wall * np.float32(2.5)) * mask
     grain = np.clip(1 + 0.3 * smooth_noise(rng, shape, 1.6), 0.1, None)

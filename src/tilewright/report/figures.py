@@ -21,8 +21,8 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
-from tilewright.io.mosaic import Mosaic
-from tilewright.io.ome_zarr import Image, open_image
+from tilewright.io.results.mosaic import Mosaic
+from tilewright.io.results.ome_zarr import Image, open_image
 
 #: Pixels per inch; with it a figure of 10 inches is as wide as the report's column.
 DPI = 110
@@ -51,11 +51,9 @@ def _png(figure: Figure) -> bytes:
     return stream.getvalue()
 
 
-def display_range(
-    image: NDArray[Any], valid: NDArray[np.bool_] | None = None
-) -> tuple[float, float]:
-    """Return black and white levels: 1st and 99.7th percentile of the finite, valid pixels."""
-    good = np.isfinite(image) if valid is None else np.isfinite(image) & valid
+def display_range(image: NDArray[Any]) -> tuple[float, float]:
+    """Return black and white levels: 1st and 99.7th percentile of the finite pixels."""
+    good = np.isfinite(image)
     if not good.any():
         return 0.0, 1.0
     low, high = np.percentile(image[good], (1, 99.7))

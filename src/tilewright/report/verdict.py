@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.report.metric_table import METRICS, Direction, Metric, Threshold, Verdict
@@ -87,10 +87,15 @@ class Subject:
 def resolve_thresholds(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, Threshold]:
     """Lay a configuration over the defaults; keys that are absent keep theirs.
 
+    Parameters
+    ----------
+    overrides : mapping
+        ``qc.thresholds`` of a config that was read: its keys and numbers are right.
+
     Raises
     ------
     ValueError
-        A metric or key is unknown, a limit is NaN, or ``fail`` would come before ``warn``.
+        A metric is unknown, or ``fail`` would come before ``warn``.
     """
     resolved = {name: metric.threshold for name, metric in METRICS.items()}
     for name, values in overrides.items():
@@ -98,27 +103,15 @@ def resolve_thresholds(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, 
             near = difflib.get_close_matches(name, METRICS, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"metrics: {', '.join(METRICS)}"
             raise ValueError(f"qc.thresholds names no metric '{name}'; {hint}")
-        unknown = set(values) - {"warn", "fail", "direction"}
-        if unknown:
-            raise ValueError(f"qc.thresholds.{name} has no key '{min(unknown)}'")
         given = {k: v for k, v in values.items() if k != "direction" or v is not None}
-        limits = Threshold(**{**asdict(resolved[name]), **given})
-        _check(name, limits)
-        resolved[name] = limits
+        resolved[name] = limits = replace(resolved[name], **given)
+        warn, fail = limits.warn, limits.fail
+        if warn is not None and fail is not None and warn != fail and limits.judge(fail) == "pass":
+            raise ValueError(
+                f"qc.thresholds.{name}: with direction '{limits.direction}', fail ({fail}) must "
+                f"lie beyond warn ({warn})"
+            )
     return resolved
-
-
-def _check(name: str, limits: Threshold) -> None:
-    numbers = [v for v in (limits.warn, limits.fail) if v is not None]
-    if any(math.isnan(v) for v in numbers):
-        raise ValueError(f"qc.thresholds.{name} holds NaN; give a number, or null for no limit")
-    if limits.direction not in ("above", "below"):
-        raise ValueError(f"qc.thresholds.{name}.direction is 'above' or 'below'")
-    if len(numbers) == 2 and limits.judge(numbers[1]) == "pass" and numbers[0] != numbers[1]:
-        raise ValueError(
-            f"qc.thresholds.{name}: with direction '{limits.direction}', fail ({numbers[1]}) must "
-            f"lie beyond warn ({numbers[0]})"
-        )
 
 
 def _sentence(kind: Metric, value: float, limits: Threshold, verdict: Verdict, detail: str) -> str:

@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from tilewright.devices.health import (
     preflight,
     quarantined,
 )
-from tilewright.devices.inventory import snapshot
+from tilewright.devices.inventory import Device, snapshot
 from tilewright.devices.lease import lease
 from tilewright.devices.lease_queue import lease_root
 from tilewright.devices.slurm_grant import by_slurm
@@ -47,9 +47,7 @@ class _Module:
 
 
 @contextlib.contextmanager
-def backend_at_first_use(
-    job: str, group: str, gpu_mem_mb: int, environ: Mapping[str, str] = os.environ
-) -> Iterator[Backend]:
+def backend_at_first_use(job: str, group: str, gpu_mem_mb: int) -> Iterator[Backend]:
     """Compute on a device that is leased when the first array is made there.
 
     What a job reads before does not keep others from the device, nor what it writes after
@@ -64,7 +62,7 @@ def backend_at_first_use(
                 if use.ended:
                     raise RuntimeError("the device was given back before its last use")
                 if not leased:
-                    within = leased_backend(job, group, gpu_mem_mb, environ, use)
+                    within = leased_backend(job, group, gpu_mem_mb, use)
                     leased.append(stack.enter_context(within))
             return leased[0]
 
@@ -83,13 +81,11 @@ def backend_at_first_use(
 
 @contextlib.contextmanager
 def leased_backend(
-    job: str,
-    group: str,
-    gpu_mem_mb: int,
-    environ: Mapping[str, str] = os.environ,
-    use: DeviceUse | None = None,
+    job: str, group: str, gpu_mem_mb: int, use: DeviceUse | None = None
 ) -> Iterator[Backend]:
     """Wait for a device with so much memory, and compute on it.
+
+    ``TILEWRIGHT_WAIT_LIMIT_S`` ends the wait; ``TILEWRIGHT_DEVICE_LOG`` names the file of evidence.
 
     Parameters
     ----------
@@ -97,9 +93,6 @@ def leased_backend(
         Rule and wildcards; experiment, sample and cycle, whose jobs prefer one device.
     gpu_mem_mb : int
         What its arrays take; CUDA's context comes on top.
-    environ : mapping
-        ``TILEWRIGHT_WAIT_LIMIT_S`` ends the wait; ``TILEWRIGHT_DEVICE_LOG`` names the file of
-        evidence.
     use : DeviceUse, optional
         Where its use is noted.
 
@@ -111,34 +104,20 @@ def leased_backend(
         The device does not work; it is noted, and another try goes elsewhere.
     """
     # under Slurm others cannot have the device, and a folder of the login node may not be there
-    root = None if by_slurm(environ) else lease_root(environ)
-    limit_s = _wait_limit_s(environ.get("TILEWRIGHT_WAIT_LIMIT_S", ""))
+    root = None if by_slurm() else lease_root()
     whole_name = f"{group} {job}"
-    look = partial(snapshot, dict(environ))
-    need_b = gpu_mem_mb * MIB + CONTEXT_B
-    bad = quarantined(root) if root else {}
-    devices = leasable(look().devices, bad)
-    most_b = whole_above_b(devices) if devices else need_b
-    whole = need_b > most_b
-    if whole:
-        logger.warning(
-            "%d MiB asked for and %d MiB on the largest GPU: work is halved where it does not fit",
-            need_b // MIB,
-            most_b // MIB,
-        )
-    request = Request(
-        min(need_b, _LEAST_B) if whole else need_b, job, group, whole=whole, wait_limit_s=limit_s
-    )
+    look = partial(snapshot, dict(os.environ))  # within the lease the variables are others
+    devices = leasable(look().devices, quarantined(root) if root else {})
     with lease(
-        request,
+        _request(job, group, gpu_mem_mb * MIB + CONTEXT_B, devices),
         snapshot=look,
         root=root,
         quarantined=lambda: quarantined(root) if root else (),
         avoid=failed_on(root, whole_name) if root else (),
-        evidence=_evidence(environ),
+        evidence=_evidence(),
     ) as held:
-        if by_slurm(environ):  # under cgroups its numbers are not those that CUDA counts
-            logger.info("Slurm granted GPU %s", environ.get("SLURM_JOB_GPUS", "not said"))
+        if by_slurm():  # under cgroups its numbers are not those that CUDA counts
+            logger.info("Slurm granted GPU %s", os.environ.get("SLURM_JOB_GPUS", "not said"))
         logger.info("device %s after %.1f s, %d MiB", held.uuid, held.waited_s, held.bytes_ // MIB)
         with _noted(root, held, whole_name), watched(held, look):
             backend = replace(gpu_backend(), use=use or DeviceUse())
@@ -151,20 +130,31 @@ def leased_backend(
                 backend.xp.get_default_memory_pool().free_all_blocks()
 
 
-def _wait_limit_s(text: str) -> float | None:
+def _request(job: str, group: str, need_b: int, devices: Sequence[Device]) -> Request:
+    """Return what to ask for: so much memory, or a whole device where none has it."""
+    most_b = whole_above_b(devices) if devices else need_b
+    whole = need_b > most_b
+    if whole:
+        logger.warning(
+            "%d MiB asked for and %d MiB on the largest GPU: work is halved where it does not fit",
+            need_b // MIB,
+            most_b // MIB,
+        )
+    text = os.environ.get("TILEWRIGHT_WAIT_LIMIT_S")
     try:
-        return float(text) if text else None
+        limit_s = float(text) if text else None
     except ValueError:
         raise DeviceError(f"TILEWRIGHT_WAIT_LIMIT_S is '{text}'; set it to seconds") from None
+    return Request(min(need_b, _LEAST_B) if whole else need_b, job, group, whole, limit_s)
 
 
-def _evidence(environ: Mapping[str, str]) -> Path | None:
+def _evidence() -> Path | None:
     """Return the file of evidence; one for each node: nodes that append at once lose lines."""
-    named = environ.get("TILEWRIGHT_DEVICE_LOG")
+    named = os.environ.get("TILEWRIGHT_DEVICE_LOG")
     if not named:
         return None
     path = Path(named)
-    node = f"-{socket.gethostname()}" if by_slurm(environ) else ""
+    node = f"-{socket.gethostname()}" if by_slurm() else ""
     return path.with_name(f"{path.stem}{node}{path.suffix}")
 
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.config.layout import Layout
-from tilewright.io.ome_zarr import Image, open_image
-from tilewright.io.transform import TransformError, read_transform
-from tilewright.io.zarr_store import StoreError
-from tilewright.kernels.warp import Transform
+from tilewright.io.results.ome_zarr import Image, open_image
+from tilewright.io.results.transform import TransformError, read_transform
+from tilewright.io.results.zarr_store import StoreError
+from tilewright.kernels.register.warp import Transform
 from tilewright.report.figures import COLOURS, composite_channels, display_range, scaled
 from tilewright.report.metric_table import METRICS
 

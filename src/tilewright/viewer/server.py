@@ -35,30 +35,9 @@ _POLICY = (
     "default-src 'self' blob: data:; script-src 'self' 'unsafe-eval' blob:; "
     "style-src 'self' 'unsafe-inline'; frame-ancestors 'self'"
 )
-#: The wheel zooms, and what belongs to other kinds of data does nothing.
-_BINDINGS = {
-    "at:wheel": "zoom-via-wheel",
-    "at:shift+wheel": "zoom-via-wheel",
-    "at:shift+mousedown0": "translate-via-mouse-drag",
-    "at:control+mousedown0": "translate-via-mouse-drag",
-    "at:touchtranslate1": "translate-in-plane-via-touchtranslate",
-    "at:dblclick0": "none",
-    **dict.fromkeys(
-        (
-            *("keye", "keyr", "keyz", "keyl", "keys", "keyn", "keyh", "keyx"),
-            *("space", "shift+space", "backslash", "comma", "period"),
-            *("shift+arrowdown", "shift+arrowup", "shift+arrowleft", "shift+arrowright"),
-        ),
-        "none",
-    ),
-}
-#: Neuroglancer's configuration: its controls are hidden, the page has its own.
-_CONFIG = {
-    "showUIControls": False,
-    "showTopBar": False,
-    "showPanelBorders": False,
-    "inputEventBindings": {"viewer": _BINDINGS, "sliceView": _BINDINGS},
-}
+#: Neuroglancer's configuration: its controls are hidden, the page has its own; the wheel zooms, and
+#: what belongs to other kinds of data does nothing.
+_CONFIG = _PAGE / "neuroglancer.json"
 _HEARTBEAT_S = 10.0
 
 
@@ -256,7 +235,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stream(self) -> None:
         """Configure Neuroglancer, and keep the stream open until one of both ends."""
-        message = json.dumps({"k": "c", "g": "1", "s": _CONFIG})
+        config = json.loads(_CONFIG.read_text(encoding="utf-8"))
+        message = json.dumps({"k": "c", "g": "1", "s": config})
         self._begin(HTTPStatus.OK, "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()

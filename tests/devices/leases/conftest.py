@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import lease_jobs
-from tests.support.lease_jobs import Machine, start
+from tests.devices.leases import lease_jobs
+from tests.devices.leases.lease_jobs import Machine, start
 
 
 @pytest.fixture

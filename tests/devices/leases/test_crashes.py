@@ -17,8 +17,17 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REPO
-from tests.support import lease_jobs
-from tests.support.lease_jobs import GIB, Machine, holders, read_log, sample, start, until, waiters
+from tests.devices.leases import lease_jobs
+from tests.devices.leases.lease_jobs import (
+    GIB,
+    Machine,
+    holders,
+    read_log,
+    sample,
+    start,
+    until,
+    waiters,
+)
 from tilewright.devices.budget import Request
 from tilewright.devices.lease import (
     LeaseTimeoutError,
@@ -118,7 +127,7 @@ def test_a_lease_outlives_its_coordinator(
 ) -> None:
     go = root / "go"
     job = lease_jobs.job(machine, root, 20, until=go, name="orphan")
-    code = "import sys, time; from tests.support.lease_jobs import start; "
+    code = "import sys, time; from tests.devices.leases.lease_jobs import start; "
     code += f"start({job!r}); time.sleep(60)"
     coordinator = subprocess.Popen(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": PATH}
@@ -141,7 +150,7 @@ def test_a_program_that_a_killed_holder_started_does_not_keep_the_lease(
     code = (
         "import subprocess, sys, time\n"
         "from pathlib import Path\n"
-        "from tests.support.lease_jobs import GIB, Machine\n"
+        "from tests.devices.leases.lease_jobs import GIB, Machine\n"
         "from tilewright.devices.budget import Request\n"
         "from tilewright.devices.lease import lease\n"
         "machine, root = map(Path, sys.argv[1:])\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lease_jobs import GIB, Machine, holders, until, waiters
+from tests.devices.leases.lease_jobs import GIB, Machine, holders, until, waiters
 from tilewright.devices.budget import Request
 from tilewright.devices.evidence import CONTEXT_B
 from tilewright.devices.lease import (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lease_jobs import GIB, Machine, holders, read_log, until, waiters
+from tests.devices.leases.lease_jobs import GIB, Machine, holders, read_log, until, waiters
 from tilewright.devices.budget import PASSES, Request
 from tilewright.devices.lease import (
     AGAIN_S,

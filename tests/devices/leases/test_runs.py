@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import lease_jobs
-from tests.support.lease_jobs import Machine, read_log, sample
+from tests.devices.leases import lease_jobs
+from tests.devices.leases.lease_jobs import Machine, read_log, sample
 from tilewright.devices.lease import leases
 
 SPAWN = get_context("spawn")

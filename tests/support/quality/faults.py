@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tests.support.quality.workbench import CHUNK_PX, CYCLES, Bench
-from tilewright.io.illumination import Illumination, write_illumination
-from tilewright.io.ome_tiff import write_ome_tiff
-from tilewright.io.positions import read_positions, write_positions
-from tilewright.io.transform import read_transform, write_transform
-from tilewright.kernels.warp import Transform
+from tilewright.io.results.illumination import Illumination, write_illumination
+from tilewright.io.results.ome_tiff import write_ome_tiff
+from tilewright.io.results.positions import read_positions, write_positions
+from tilewright.io.results.transform import read_transform, write_transform
+from tilewright.kernels.register.warp import Transform
 
 Array = NDArray[Any]
 Asked = list[tuple[str, int, tuple[str, ...]]]

@@ -16,7 +16,7 @@ from scipy import ndimage
 from tests.support.quality import faults
 from tests.support.quality.faults import Array, Asked, Harm
 from tests.support.quality.workbench import BORDERS_PX, Bench
-from tilewright.io.positions import read_edges, read_positions, write_edges, write_positions
+from tilewright.io.results.positions import read_edges, read_positions, write_edges, write_positions
 
 
 def bad_fit(bench: Bench) -> Asked:

@@ -24,32 +24,32 @@ from tests.support.runs import Run, make_run
 from tilewright.config.checks import check_raw
 from tilewright.config.experiment import Experiment, load_experiment
 from tilewright.config.layout import Layout
-from tilewright.io.distortion import read_distortion
-from tilewright.io.illumination import (
+from tilewright.io.inputs.tiles import open_tiles
+from tilewright.io.results.distortion import read_distortion
+from tilewright.io.results.illumination import (
     Illumination,
     read_illumination,
     read_numbers,
     write_illumination,
 )
-from tilewright.io.mosaic import create_mosaic, open_mosaic
-from tilewright.io.npz import write_npz
-from tilewright.io.positions import read_positions
-from tilewright.io.tiles import open_tiles
+from tilewright.io.results.mosaic import create_mosaic, open_mosaic
+from tilewright.io.results.npz import write_npz
+from tilewright.io.results.positions import read_positions
 from tilewright.kernels.backend import cpu_backend
 from tilewright.phantom.design import PhantomDesign
 from tilewright.phantom.files import tile_path
-from tilewright.report.places import scan_focus
-from tilewright.report.quality import judge_stage, read_quality
-from tilewright.report.stitched_view import arrays, look
+from tilewright.report.judge import judge_stage, read_quality
+from tilewright.report.quality.places import scan_focus
+from tilewright.report.quality.stitched_view import arrays, look
 from tilewright.report.verdict import Item
-from tilewright.stages.assemble import assemble
-from tilewright.stages.deconvolve import deconvolve
-from tilewright.stages.edf import edf_plane
-from tilewright.stages.illumination import estimate_illumination
-from tilewright.stages.register import register
-from tilewright.stages.stitch import stitch
-from tilewright.stages.subtract import Background
-from tilewright.stages.tile_positions import locate, write_located
+from tilewright.stages.deconvolve.stack import deconvolve
+from tilewright.stages.edf.plane import edf_plane
+from tilewright.stages.illumination.estimate import estimate_illumination
+from tilewright.stages.register.assemble import assemble
+from tilewright.stages.register.cycle import register
+from tilewright.stages.register.subtract import Background
+from tilewright.stages.stitch.fuse import stitch
+from tilewright.stages.tile_positions.locate import locate, write_located
 
 #: 3 x 3 tiles, so that the middle one has four neighbours and both kinds of borders.
 DESIGN: dict[str, Any] = {
@@ -284,7 +284,7 @@ class Bench:
         found: dict[str, NDArray[Any]] = {}
         for token in tokens:
             mosaic = open_mosaic(self.path("stitch", cycle, token))
-            found |= arrays(look(mosaic, scan_focus(_BACKEND, mosaic)), token)
+            found |= arrays(look(mosaic, scan_focus(mosaic)), token)
         write_npz(path, found)
         return path
 

@@ -240,14 +240,7 @@ def capacity_now(
     accounts = tuple(accounts)
     known = [account for account in accounts if account.used is not None]
     own = {account.name: account for account in known}
-    pending = [
-        job
-        for job in waiting
-        if job.state in ("PENDING", "CONFIGURING")
-        and (account := own.get(job.account)) is not None
-        and job.qos in ("", account.qos)
-        and _may_ever(job, account)
-    ]
+    pending = [job for job in waiting if _counts(job, own.get(job.account))]
     # what pends is in the queue already, for limits of what may be submitted
     where = {p.name: p for p in partitions.values() if p is not None}
     claims = [_claim_of_pending(job, where.get(job.partition)) for job in pending]
@@ -291,9 +284,14 @@ def _closed(
     return closed
 
 
-def _may_ever(job: SlurmJob, account: Account) -> bool:
-    """Return whether a job asks for no more than the limits themselves."""
-    return all(
+def _counts(job: SlurmJob, account: Account | None) -> bool:
+    """Return whether a job pends on a QOS of placement and may ever start there.
+
+    One that asks for more than the limits themselves waits for ever and takes nothing from others.
+    """
+    if account is None or job.state not in ("PENDING", "CONFIGURING"):
+        return False
+    return job.qos in ("", account.qos) and all(
         job.tres.get(tres, 0) <= most
         for limits in (account.limit, account.limit_per_user, account.limit_per_account)
         for tres, most in limits.items()

@@ -349,6 +349,11 @@ class Dispatcher:
             tasks = [task for task in self.tasks.values() if task.active]
             if all(task.runs for task in tasks):
                 return []
+            queue = self.cluster.queue()
+            if not isinstance(queue, Unknown):
+                observe(tasks, queue, self.workdir)
+            if not self.pending.due(tasks):  # nothing else is asked: most jobs start in time
+                return []
             capacity = self.capacity()
             if isinstance(capacity, Unknown):
                 return []
@@ -389,8 +394,9 @@ class Dispatcher:
         if not self.cluster.site.restart_on_gpu:
             return []
         with self.lock, self.submissions.alone() as alone:
+            slow = [task for task in tasks if task.may_restart and task.moves < MOST_MOVES]
             # else another run may stop a job for the same GPU
-            if not alone or not any(task.runs for task in tasks):
+            if not alone or not slow:
                 return []
             stopped: list[Task] = []
             capacity = self.capacity()  # with it the tasks' states are new
@@ -399,8 +405,7 @@ class Dispatcher:
             waits = any("gpu" in self.tasks[name].job.kinds for name in self.why_waiting)
             if isinstance(capacity, Unknown) or moving or ended or waits or self.bad_nodes["gpu"]:
                 return []
-            fresh = [task for task in tasks if task.runs and task.moves < MOST_MOVES]
-            slow = [task for task in fresh if not task.past.nodes and movable(task.name)]
+            slow = [task for task in slow if task.may_restart and movable(task.name)]
             for task, account, why in self.begin_round(capacity).restarts(slow):
                 seen = task.seen
                 if seen and not isinstance(client.cancel([seen.id]), Unknown):

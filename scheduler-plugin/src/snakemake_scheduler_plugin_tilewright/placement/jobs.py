@@ -286,6 +286,12 @@ class Task:
         """Whether it was sent and runs, as far as the queue says."""
         return self.place is not None and self.seen is not None and self.seen.state == "RUNNING"
 
+    @property
+    def may_restart(self) -> bool:
+        """Whether it runs on CPUs, could run on a GPU, and no node failed under it."""
+        on_cpus = self.runs and self.place is not None and self.place.kind == "cpu"
+        return on_cpus and "gpu" in self.job.kinds and not self.past.nodes
+
     def taken_as(self, other: Task) -> bool:
         """Return whether Slurm took it where another was sent, then or later."""
         if self is other or not (self.seen and self.place and other.place):

@@ -331,11 +331,7 @@ def make_pools(
             if kind not in shapes or (where is not None and not may_use(account, where)):
                 continue
             shape, share = shapes[kind], utilisation if kind == "cpu" else 1.0
-            slots, bound = _fit(account, where, shape, share, taken, now=False)
-            if not slots:  # the share of an account must not keep out the one job that it holds
-                share = 1.0
-                slots = min(1, _fit(account, where, shape, share, taken, now=False)[0])
-            free = min(slots, _fit(account, where, shape, share, taken_now, now=True)[0])
+            slots, free, bound = _slots(account, where, shape, share, taken, taken_now)
             if nodes is not None and where is not None:
                 most = room_on(nodes, where, shape, now=False)
                 free = min(free, room_on(nodes, where, shape, now=True))
@@ -346,6 +342,27 @@ def make_pools(
                     counted.update({t: n for t, n in wanted.items() if t not in apart})
             if slots:
                 pools.append(Pool(account.name, account.qos, kind, slots, free, bound))
+    return _shared_out(pools)
+
+
+def _slots(
+    account: Account,
+    where: Partition | None,
+    shape: Shape,
+    share: float,
+    taken: Mapping[str, int],
+    taken_now: Mapping[str, int],
+) -> tuple[int, int, str]:
+    """Return how many jobs an account's limits hold, how many of them now, and what bounds them."""
+    slots, bound = _fit(account, where, shape, share, taken, now=False)
+    if not slots:  # the share of an account must not keep out the one job that it holds
+        share = 1.0
+        slots = min(1, _fit(account, where, shape, share, taken, now=False)[0])
+    return slots, min(slots, _fit(account, where, shape, share, taken_now, now=True)[0]), bound
+
+
+def _shared_out(pools: Sequence[Pool]) -> list[Pool]:
+    """Return the pools; those that only a partition bounds share its size."""
     together = Counter(pool.kind for pool in pools if pool.bound == _PARTITION)
     return [
         replace(pool, slots=max(1, -(-pool.slots // together[pool.kind])))

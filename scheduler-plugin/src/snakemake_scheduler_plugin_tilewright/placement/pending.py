@@ -69,6 +69,13 @@ class PendingJobs:
     workdir: str
     clock: Callable[[], float]
 
+    def due(self, tasks: Iterable[Task]) -> bool:
+        """Return whether a task pends for so long, or so, that something may be done about it."""
+        return any(
+            one.why.obstacle == "invalid" or one.waited_s >= self.cluster.site.patience_s
+            for one in self._stuck(tasks)
+        )
+
     def refreshed(
         self, tasks: Iterable[Task], old: Capacity, ask: Callable[[], Capacity | Unknown]
     ) -> Capacity:

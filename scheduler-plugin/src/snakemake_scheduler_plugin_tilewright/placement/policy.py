@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job, Kind
+from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job
 from snakemake_scheduler_plugin_tilewright.placement.workload import (
     Choice,
     Decision,
@@ -321,15 +321,7 @@ def decide(
         if assignment.starts or any(pool.running for pool in pools):
             break  # otherwise nothing would tell that it waits in vain
     assignment.place_fixed(sorted(wait))
-    placed = {start.job for start in assignment.starts}
-    why: dict[tuple[tuple[Kind, ...], str | None], str] = {}
-    waiting = {}
-    for name in ready:
-        if name not in placed:
-            job = work.jobs[work.index[name]]
-            if (job.kinds, job.fixed.account) not in why:
-                why[job.kinds, job.fixed.account] = assignment.why_waiting(job)
-            waiting[name] = why[job.kinds, job.fixed.account]
+    waiting = assignment.waiting(ready)
     return Choice(tuple(assignment.starts), waiting, replace(strategy, gpu_slots=seen))
 
 
@@ -477,8 +469,15 @@ class _Assignment:
     def _open(self, kind: int) -> list[int]:
         return [k for k, p in enumerate(self.given) if p.kind == KINDS[kind] and self.free[k] > 0]
 
-    def why_waiting(self, job: Job) -> str:
-        """Return why a ready job was not placed."""
+    def waiting(self, ready: Iterable[str]) -> dict[str, str]:
+        """Return why ready jobs were not placed."""
+        placed = {start.job for start in self.starts}
+        jobs = [self.work.jobs[self.work.index[name]] for name in ready if name not in placed]
+        alike = {(job.kinds, job.fixed.account): job for job in jobs}
+        why = {key: self._why_waiting(job) for key, job in alike.items()}
+        return {job.name: why[job.kinds, job.fixed.account] for job in jobs}
+
+    def _why_waiting(self, job: Job) -> str:
         fits = [k for k, pool in enumerate(self.given) if pool.kind in job.kinds and pool.slots > 0
                 and job.fixed.account in (None, pool.account)]  # fmt: skip
         if not fits:

@@ -134,18 +134,29 @@ def deal_with_stale(
         if isinstance(said, Unknown):
             raise PlacementError(f"{there}\nthey could not be cancelled: {said}")
         say("cancelled; waiting until they are gone")
+    _wait_until_gone(client, workdir, stale, say, 1.0 if choice == "cancel" else _POLL_S)
+
+
+def _wait_until_gone(
+    client: SlurmClient,
+    workdir: str,
+    stale: list[SlurmJob],
+    say: Callable[[str], None],
+    poll_s: float,
+) -> None:
+    """Look at the queue until no stale job is left; slurmctld may be away for some minutes."""
     failures = 0
     while stale:
         try:
             stale, failures = look_for_stale(client, workdir), 0
-        except PlacementError as error:  # slurmctld may be away for some minutes
+        except PlacementError as error:
             failures += 1
             if failures == _PATIENCE:
                 raise
             say(str(error))
         if stale:
             say(f"waiting for {len(stale)}: {', '.join(str(job.id) for job in stale[:8])}")
-            time.sleep(1.0 if choice == "cancel" else _POLL_S)
+            time.sleep(poll_s)
 
 
 def _without_completing(

@@ -330,15 +330,11 @@ class Round:
         return others if back else fresh
 
     def restarts(self, tasks: Iterable[Task]) -> list[tuple[Task, str, str]]:
-        """Return which of these tasks, which run, better start again on free GPUs.
+        """Return which of these tasks, which run on CPUs, better start again on free GPUs.
 
         Each has the account of the GPU and why. A task stays where its own shape does not fit.
         """
-        either = {
-            task.name: task
-            for task in tasks
-            if task.place and task.place.kind == "cpu" and "gpu" in task.job.kinds
-        }
+        either = {task.name: task for task in tasks}
         large = [task for task in either.values() if task.name in self.work.index]
         if not large:
             return []

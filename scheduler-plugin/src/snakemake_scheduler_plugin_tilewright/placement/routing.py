@@ -61,6 +61,7 @@ def set_up(
     device: Kind | None = None,
     gpus: Callable[[int], int] | None = None,
     logs: Path | None = None,
+    made_by_another: str = "",
 ) -> Plan:
     """Prepare a run; called once, where Snakemake reads the Snakefile.
 
@@ -79,6 +80,9 @@ def set_up(
         On one machine: how many GPUs could hold a job with so many MB of device memory now.
     logs : Path, optional
         Folder of the jobs' logs, in which the end of a failed run looks for the causes.
+    made_by_another : str
+        A sentence where another version made the results that are there: what this one makes
+        again, and why, is said before it does.
 
     Returns
     -------
@@ -98,7 +102,9 @@ def set_up(
     granted = granted_cpus() if inside else None
     if device is None:
         device = "gpu" if inside and granted_gpus() else "cpu"
-    return Plan(sizes, device, found, granted, ledger, other_scheduler(argv), gpus, logs)
+    return Plan(
+        sizes, device, found, granted, ledger, other_scheduler(argv), gpus, logs, made_by_another
+    )
 
 
 def in_slurm_job(workflow: Any) -> bool:
@@ -129,6 +135,8 @@ class Plan:
         On one machine: how many GPUs could hold a job with so many MB of device memory now.
     logs : Path or None
         Folder of the jobs' logs.
+    made_by_another : str
+        A sentence where another version made the results that are there.
     rules : set of str
         Rules whose resource functions ask this plan; the scheduler plugin notes them.
     table : dict of str to Place
@@ -148,6 +156,7 @@ class Plan:
     count_slots: bool = False
     gpus: Callable[[int], int] | None = None
     logs: Path | None = None
+    made_by_another: str = ""
     rules: set[str] = field(default_factory=set)
     table: dict[str, Place] = field(default_factory=dict)
     here: dict[str, Kind] = field(default_factory=dict)
@@ -156,6 +165,7 @@ class Plan:
     _at_end: list[Callable[[], None]] = field(default_factory=list)
     _static: dict[str, Place] = field(default_factory=dict)
     _began_s: float = field(default_factory=time.time)
+    _ended: bool = False
 
     def __post_init__(self) -> None:
         if self.cluster is None:
@@ -172,13 +182,16 @@ class Plan:
         self._at_end.append(function)
 
     def end(self, *, failed: bool = False) -> None:
-        """Save what was learned and say on standard error how the run ended.
+        """Save what was learned and say on standard error how the run ended; once.
 
         Parameters
         ----------
         failed : bool
             Whether it ended early: a job failed, or somebody stopped it.
         """
+        if self._ended:
+            return
+        self._ended = True
         for function in self._at_end:
             function()
         if self.gpus is not None or self.cluster is not None:

@@ -331,17 +331,7 @@ def _account(
     own: Sequence[Association],
     rules: SiteRules,
 ) -> Account:
-    limit: Tres = {}
-    origin: dict[str, str] = {}
-    for association in held:
-        for tres, value in association.tres.items():
-            if value < limit.get(tres, value + 1):
-                limit[tres], origin[tres] = value, "association"
-    for tres, value in qos.tres.items():
-        limit[tres], origin[tres] = value, "qos"
-    for tres, value in rules.caps.get(name, {}).items():
-        if value < limit.get(tres, value + 1):
-            limit[tres], origin[tres] = value, "cap"
+    limit, origin = _limits(qos, held, rules.caps.get(name, {}))
     rows = [row for row in held if not row.user]
     jobs, submit = _least(*(row.jobs for row in rows)), _least(*(row.submit for row in rows))
     ours = {"jobs": jobs} if qos.jobs is None else {}
@@ -375,6 +365,24 @@ def _account(
         jobs_per_account=qos.jobs_per_account,
         submit_per_account=qos.submit_per_account,
     )
+
+
+def _limits(
+    qos: Qos, held: Sequence[Association], caps: Tres
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Return what holds of each TRES, and whose it is: the QOS replaces the associations."""
+    limit: Tres = {}
+    origin: dict[str, str] = {}
+    for association in held:
+        for tres, value in association.tres.items():
+            if value < limit.get(tres, value + 1):
+                limit[tres], origin[tres] = value, "association"
+    for tres, value in qos.tres.items():
+        limit[tres], origin[tres] = value, "qos"
+    for tres, value in caps.items():
+        if value < limit.get(tres, value + 1):
+            limit[tres], origin[tres] = value, "cap"
+    return limit, origin
 
 
 def _least(*values: int | None) -> int | None:

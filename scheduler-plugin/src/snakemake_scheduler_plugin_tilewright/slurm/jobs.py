@@ -23,6 +23,8 @@ JOB_FIELDS = {
     "TimeLimit": 24, "WorkDir": 1000, "Name": 200, "Comment": 1000,
 }  # fmt: skip
 JOB_FORMAT = ",".join(f"{name}:{width}|" for name, width in JOB_FIELDS.items())
+_ENDS = list(itertools.accumulate(width + 1 for width in JOB_FIELDS.values()))
+_CELLS = [slice(start, end - 1) for start, end in itertools.pairwise([0, *_ENDS])]
 
 #: States in which a job ended, or waits for somebody, unknown to Snakemake's executor.
 ODD = frozenset({"PREEMPTED", "REVOKED", "SPECIAL_EXIT"})
@@ -191,14 +193,12 @@ def _cells(line: str) -> list[str]:
 
     Folders and comments may hold the separator.
     """
-    ends = list(itertools.accumulate(width + 1 for width in JOB_FIELDS.values()))
     padded = line.encode()
-    if len(padded) != ends[-1]:
+    if len(padded) != _ENDS[-1]:
         return [cell.strip() for cell in line.split("|", len(JOB_FIELDS) - 1)]
-    return [
-        padded[start : end - 1].decode(errors="replace").strip()
-        for start, end in itertools.pairwise([0, *ends])
-    ]
+    if len(padded) == len(line):
+        return [line[cell].strip() for cell in _CELLS]
+    return [padded[cell].decode(errors="replace").strip() for cell in _CELLS]
 
 
 def stale_jobs(queue: Iterable[SlurmJob], workdir: str) -> list[SlurmJob]:

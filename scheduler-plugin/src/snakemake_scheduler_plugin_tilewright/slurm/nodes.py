@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -107,21 +108,23 @@ def _words(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Reservation:
-    """Nodes that are set aside from a time on, in seconds since the epoch."""
+    """Nodes of which so many CPUs are set aside from a time on, in seconds since the epoch."""
 
     nodes: tuple[str, ...]
     start_s: float
+    cpus: float
 
 
 def parse_reservations(text: str) -> list[Reservation]:
-    """Return the records of ``scontrol show reservation`` that take whole nodes by name."""
+    """Return the records of ``scontrol -o show reservation``."""
     found = []
     for line in text.splitlines():
         pairs = dict(re.findall(r"(\S+?)=(\S*)", line))
         start_s = parse_time_s(pairs.get("StartTime", ""))
-        flags = set(pairs.get("Flags", "").split(","))
-        if start_s is not None and flags & {"MAINT", "SPEC_NODES", "ALL_NODES"}:
-            found.append(Reservation(tuple(node_names(pairs.get("Nodes", ""))), start_s))
+        maintains = {"MAINT", "ALL_NODES"} & set(pairs.get("Flags", "").split(","))
+        cpus = math.inf if maintains else parse_tres(pairs.get("TRES", "")).get("cpu", 0)
+        if start_s is not None:
+            found.append(Reservation(tuple(node_names(pairs.get("Nodes", ""))), start_s, cpus))
     return found
 
 
@@ -151,11 +154,14 @@ def before_reservations(
 ) -> list[Node]:
     """Return the nodes with the minutes until a reservation of each begins; those of now are over.
 
-    A node that is reserved now says so in its state.
+    A node that is reserved now says so in its state. One that takes some CPUs of its nodes counts
+    for nothing: jobs may start beside it.
     """
+    nodes = list(nodes)
+    cpus = {node.name: node.total.get("cpu", 0) for node in nodes}
     begins: dict[str, float] = {}
     for one in reservations:
-        if one.start_s > now_s:
+        if one.start_s > now_s and one.cpus >= sum(cpus.get(name, 0) for name in one.nodes):
             for name in one.nodes:
                 begins[name] = min(one.start_s, begins.get(name, one.start_s))
     return [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-import time
+from datetime import datetime
 
 from snakemake_scheduler_plugin_tilewright.slurm.records import (
     GPU_TYPE,
@@ -126,8 +126,10 @@ def parse_minutes(text: str) -> int | None:
 
 def parse_time_s(text: str) -> float | None:
     """Return ``2026-11-21T08:55:54`` (local time) in seconds since the epoch, else None."""
+    if "T" not in text:
+        return None
     try:
-        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+        return datetime.fromisoformat(text).timestamp()  # strptime takes ten times as long
     except (ValueError, OverflowError):
         return None
 

@@ -29,7 +29,6 @@ _SCANNERS = {
     "pattern": pattern.scan,
     "imagexpress": imagexpress.scan,
     "fiji": fiji.scan,
-    "stitched": stitched.scan,
 }
 #: Conventions whose files tell planes, positions, sizes and channels.
 DESCRIBED: dict[str, Callable[[str], list[LocatedImage]]] = {
@@ -38,6 +37,7 @@ DESCRIBED: dict[str, Callable[[str], list[LocatedImage]]] = {
     "phenix": phenix.read_images,
     "cv8000": cv8000.read_images,
     "ndtiff": ndtiff.read_images,
+    "stitched": stitched.read_images,
     **{name: partial(containers.read_images, name=name) for name in containers.FORMATS},
 }
 
@@ -48,8 +48,8 @@ def scan(
     """Return every plane that ``convention`` finds below ``raw_dir``, of all regions.
 
     Only names are read, except with ``fiji`` (``TileConfiguration.txt``), ``imagexpress`` (the
-    metadata of a file per site), ``stitched`` (the header of each page) and the conventions in
-    :data:`DESCRIBED`. Files that do not fit the convention are passed over.
+    metadata of a file per site) and the conventions in :data:`DESCRIBED`. Files that do not fit
+    the convention are passed over.
 
     Raises
     ------

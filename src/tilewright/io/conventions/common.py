@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tilewright.io.tiff.metadata import of_tiff
+
 #: Beside the manifests: the folder below which their paths lie.
 RAW_DIR_FILE = "raw_dir.txt"
+#: Suffixes of plain TIFFs and OME-TIFFs.
+TIFF = (".tif", ".tiff")
 #: Sizes are taken as equal within this share: files round theirs.
 _SAME = 0.02
 _CYCLE = re.compile(r"(?i)(?:^|[_\-. ])(?:cyc|cycle|round)[_\- ]?0*(\d+)(?=$|[_\-. ])")
@@ -56,7 +60,7 @@ class ScanOptions:
     rows, cols : int, optional
         Size of the tile grid.
     layout : str
-        Order of acquisition, a name of :data:`tilewright.io.tile_order.LAYOUTS`.
+        Order of acquisition, a name of :data:`tilewright.io.inputs.tile_order.LAYOUTS`.
     overlap : float
         Overlap of neighbouring tiles as a fraction of the tile.
     pixel_um : float, optional
@@ -80,9 +84,7 @@ class ScanOptions:
     flip_x: bool = False
 
 
-def list_folder(
-    folder: str, suffixes: tuple[str, ...] = (".tif", ".tiff")
-) -> tuple[list[str], list[str]]:
+def list_folder(folder: str, suffixes: tuple[str, ...] = TIFF) -> tuple[list[str], list[str]]:
     """Return the sorted names of the folders and of the images (by suffix) in ``folder``.
 
     Raises
@@ -130,9 +132,24 @@ def cycle_number(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def file_cycle(folder_cycle: int | None, name: str) -> int | None:
-    """Return the cycle of the folder, or else the one that the file's name tells."""
-    return cycle_number(name) if folder_cycle is None else folder_cycle
+def cycle_files(raw_dir: str, suffixes: tuple[str, ...]) -> list[tuple[int | None, str]]:
+    """Return (cycle, path) of the files in ``raw_dir`` and its cycle folders, by suffix and name.
+
+    The cycle is that of the folder, or else the one that the file's name tells.
+    """
+    return [
+        (cycle_number(name) if cycle is None else cycle, f"{folder}/{name}")
+        for cycle, folder in cycle_folders(raw_dir)
+        for name in list_folder(folder, suffixes)[1]
+    ]
+
+
+def own_or_below(raw_dir: str, find: Callable[[str], str | None]) -> list[str]:
+    """Return what ``find`` finds in ``raw_dir`` itself, or else in each folder in it, by name."""
+    if own := find(raw_dir):
+        return [own]
+    folders = (f"{raw_dir}/{name}" for name in list_folder(raw_dir)[0])
+    return [found for folder in folders if (found := find(folder))]
 
 
 def natural_key(path: str) -> list[tuple[int, str]]:
@@ -195,7 +212,13 @@ def split_hyperstacks(planes: list[RawPlane]) -> list[RawPlane]:
     """
     if not planes or planes[0].page is not None or {plane.channel for plane in planes} != {"1"}:
         return planes
-    channels, slices = _hyperstack(planes[0].path)
+    path = planes[0].path
+    told = of_tiff(path, lambda tiff: tiff.imagej_metadata, None) or {}
+    frames, channels, slices = (int(told.get(n, 1)) for n in ("frames", "channels", "slices"))
+    if frames > 1 and channels > 1:
+        raise RawDataError(
+            f"{path} is a hyperstack of {frames} time points; save one file per cycle"
+        )
     if channels == 1 or (slices > 1 and planes[0].z is not None):
         return planes
     return [
@@ -205,22 +228,6 @@ def split_hyperstacks(planes: list[RawPlane]) -> list[RawPlane]:
         for channel in range(channels)
         for page in (z * channels + channel,)
     ]
-
-
-def _hyperstack(path: str) -> tuple[int, int]:
-    """Return the channels and z-planes that ImageJ's metadata tell, 1 and 1 without any."""
-    import tifffile
-
-    try:
-        with tifffile.TiffFile(path) as tiff:
-            told = tiff.imagej_metadata or {}
-    except (tifffile.TiffFileError, OSError, ValueError):
-        return 1, 1  # the headers' check names a file that cannot be read
-    if int(told.get("frames", 1)) > 1 and int(told.get("channels", 1)) > 1:
-        raise RawDataError(
-            f"{path} is a hyperstack of {told['frames']} time points; save one file per cycle"
-        )
-    return int(told.get("channels", 1)), int(told.get("slices", 1))
 
 
 def select_region(

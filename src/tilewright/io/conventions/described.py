@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tilewright.io.conventions.common import (
     RawDataError,
@@ -14,7 +15,7 @@ from tilewright.io.conventions.common import (
     natural_key,
     refuse_other_sizes,
 )
-from tilewright.io.conventions.ome_xml import OmeImage
+from tilewright.io.conventions.ome_xml import OmeImage, OmePlane
 
 
 class LocatedImage(NamedTuple):
@@ -25,8 +26,30 @@ class LocatedImage(NamedTuple):
     image: OmeImage
 
 
+class ListedPlane(NamedTuple):
+    """A plane as an index lists it: its tile, by region and field, and where that is, in µm."""
+
+    region: str
+    field: tuple[Any, ...]
+    y_um: float | None
+    x_um: float | None
+    plane: OmePlane
+
+
+def tiles(planes: Iterable[ListedPlane], told: OmeImage) -> list[OmeImage]:
+    """Return the tiles of an index, ordered by region and field, each where its first plane lies.
+
+    ``told`` is what all tiles share.
+    """
+    found: dict[tuple[Any, ...], OmeImage] = {}
+    for region, field, y_um, x_um, plane in planes:
+        new = replace(told, planes=[], y=y_um, x=x_um, region=region)
+        found.setdefault((region, field), new).planes.append(plane)
+    return [found[tile] for tile in sorted(found)]
+
+
 def number_cycles(
-    described: Sequence[tuple[int | None, str, list[OmeImage]]],
+    described: Sequence[tuple[int | None, str, Sequence[OmeImage]]],
 ) -> list[LocatedImage]:
     """Return every image once, with its cycle, from (cycle, file, its images).
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tilewright.io.conventions.common import (
@@ -23,6 +24,7 @@ from tilewright.io.conventions.common import (
 )
 from tilewright.io.conventions.described import LocatedImage, place
 from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane
+from tilewright.io.tiff.metadata import of_tiff
 
 _FILE = re.compile(
     r"(?i)^.*?(?:_(?P<well>[A-P]\d{2}))?"
@@ -142,17 +144,11 @@ def _images(planes: list[RawPlane]) -> list[LocatedImage]:
                 f"{path} tells no stage position and pixel size, where {planes[0].path} does; "
                 "copy it again from the microscope, or move it away"
             )
-        image = OmeImage(
-            channels[cycle],
-            [stored for plane in members for stored in _stored(plane, told.pages)],
-            told.y_um,
-            told.x_um,
-            position_in_px=False,
-            pixel_um=told.pixel_um,
-            pixel_y_um=told.pixel_y_um,
+        image = replace(
+            told.image,
+            channels=channels[cycle],
+            planes=[stored for plane in members for stored in _stored(plane, told.pages)],
             z_step_um=step_um,
-            numerical_aperture=told.numerical_aperture,
-            immersion_refractive_index=told.immersion_refractive_index,
             region=region,
         )
         located.append(LocatedImage(cycle, path, image))
@@ -171,10 +167,10 @@ def _channels(planes: Iterable[RawPlane]) -> list[OmeChannel]:
     first: dict[int, str] = {}
     for plane in planes:
         first.setdefault(int(plane.channel), plane.path)
-    channels = [OmeChannel(None, None, None)] * max(first)
+    channels = [OmeChannel()] * max(first)
     for number, path in first.items():
         if told := _told(path):
-            channels[number - 1] = told.channel
+            channels[number - 1] = told.image.channels[0]
     return channels
 
 
@@ -190,31 +186,20 @@ def _z_step_um(planes: list[RawPlane]) -> float | None:
 
 
 class _Told(NamedTuple):
-    """What MetaXpress says in a file."""
+    """What MetaXpress says in a file: a tile of one channel, without its planes."""
 
-    y_um: float
-    x_um: float
+    image: OmeImage
     z_um: float | None
-    pixel_um: float
-    pixel_y_um: float
-    numerical_aperture: float | None
-    immersion_refractive_index: float | None
-    channel: OmeChannel
     pages: int
 
 
 def _told(path: str) -> _Told | None:
     """Return what a file tells; None where position or pixel size are not told."""
-    from xml.etree import ElementTree
 
-    import tifffile
+    def read(tiff: Any) -> tuple[dict[str, Any], int]:
+        return (tiff.metaseries_metadata or {}).get("PlaneInfo", {}), len(tiff.pages)
 
-    try:
-        with tifffile.TiffFile(path) as tiff:
-            info: dict[str, Any] = (tiff.metaseries_metadata or {}).get("PlaneInfo", {})
-            pages = len(tiff.pages)
-    except (tifffile.TiffFileError, OSError, ValueError, ElementTree.ParseError):
-        return None  # the headers' check names a file that cannot be read
+    info, pages = of_tiff(path, read, None) or ({}, 0)
     texts = {key: str(value) for key, value in info.items()}
     if info.get("spatial-calibration-state") is not True:
         return None
@@ -224,18 +209,18 @@ def _told(path: str) -> _Told | None:
         return None
     if y_um is None or x_um is None:
         return None
-    return _Told(
-        y_um,
-        x_um,
-        finite(texts.get("z-position")),
-        pixel_um,
-        pixel_y_um,
-        positive(texts.get("_MagNA_")),
-        positive(texts.get("_MagRI_")),
-        OmeChannel(
-            texts.get("_IllumSetting_") or None,
-            positive(texts.get("wavelength")),
-            positive(texts.get("Exposure Time"), "ms"),
-        ),
-        pages,
+    channel = OmeChannel(
+        texts.get("_IllumSetting_") or None,
+        positive(texts.get("wavelength")),
+        positive(texts.get("Exposure Time"), "ms"),
     )
+    image = OmeImage(
+        [channel],
+        y=y_um,
+        x=x_um,
+        pixel_um=pixel_um,
+        pixel_y_um=pixel_y_um,
+        numerical_aperture=positive(texts.get("_MagNA_")),
+        immersion_refractive_index=positive(texts.get("_MagRI_")),
+    )
+    return _Told(image, finite(texts.get("z-position")), pages)

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tilewright.io.conventions.common import RawDataError, cycle_number, list_folder, positive
-from tilewright.io.conventions.described import LocatedImage, number_cycles
+from tilewright.io.conventions.common import RawDataError, cycle_number, own_or_below, positive
+from tilewright.io.conventions.described import ListedPlane, LocatedImage, number_cycles, tiles
 from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane
 
 INDEX_NAME = "NDTiff.index"
@@ -53,10 +53,7 @@ def find_datasets(raw_dir: str) -> list[str]:
     RawDataError
         Only reduced levels of a data set are there.
     """
-    if own := _tiles_folder(raw_dir):
-        return [own]
-    folders = (f"{raw_dir}/{name}" for name in list_folder(raw_dir)[0])
-    return [found for folder in folders if (found := _tiles_folder(folder))]
+    return own_or_below(raw_dir, _tiles_folder)
 
 
 def _tiles_folder(folder: str) -> str | None:
@@ -87,7 +84,7 @@ def read_images(raw_dir: str) -> list[LocatedImage]:
     for folder in find_datasets(raw_dir):
         index = f"{folder}/{INDEX_NAME}"
         try:
-            images = list(_tiles(Path(folder)))
+            images = _tiles(Path(folder))
         except (OSError, struct.error, ValueError, KeyError) as error:
             raise RawDataError(f"{index}: the data set cannot be read ({error})") from error
         path = Path(folder)
@@ -114,7 +111,7 @@ def parse_index(data: bytes) -> Iterator[IndexEntry]:
         yield IndexEntry(axes, name, numbers[0], numbers[5], numbers[6])
 
 
-def _tiles(folder: Path) -> Iterator[OmeImage]:
+def _tiles(folder: Path) -> list[OmeImage]:
     entries = list(parse_index((folder / INDEX_NAME).read_bytes()))
     if not entries:
         raise ValueError("its index holds no image")
@@ -122,23 +119,34 @@ def _tiles(folder: Path) -> Iterator[OmeImage]:
         if len({entry.axes.get(name) for entry in entries}) > 1:
             raise ValueError(f"it has the axis {name}; save one data set per cycle")
     pages = _pages(entries)
-    channels = list(dict.fromkeys(entry.axes.get("channel", 0) for entry in entries))
     depths = sorted({entry.axes.get("z", 0) for entry in entries})
-    tiles: dict[tuple[Any, ...], list[IndexEntry]] = {}
+    channels: dict[Any, dict[str, Any]] = {}
+    places: dict[tuple[Any, ...], dict[str, Any]] = {}
+    listed = []
     for entry in entries:
+        channel, z = entry.axes.get("channel", 0), entry.axes.get("z", 0)
         place = tuple(entry.axes.get(name, 0) for name in _TILE_AXES)
-        tiles.setdefault(place, []).append(entry)
+        if channel not in channels or place not in places:
+            metadata = _metadata(folder / entry.file, entry)
+            channels.setdefault(channel, metadata)
+            places.setdefault(place, metadata)
+        page = pages[entry.file, entry.pixel_offset]
+        y_um, x_um = (_position_um(places[place], axis) for axis in "YX")
+        plane = OmePlane(list(channels).index(channel), depths.index(z), page, entry.file)
+        listed.append(ListedPlane("1", place, y_um, x_um, plane))
     summary = _summary(folder / entries[0].file)
-    for _, members in sorted(tiles.items()):
-        planes = []
-        told: dict[Any, dict[str, Any]] = {}
-        for entry in members:
-            channel, z = entry.axes.get("channel", 0), entry.axes.get("z", 0)
-            page = pages[entry.file, entry.pixel_offset]
-            planes.append(OmePlane(channels.index(channel), depths.index(z), page, entry.file))
-            if channel not in told:
-                told[channel] = _metadata(folder / entry.file, entry)
-        yield _image(planes, [(name, told.get(name, {})) for name in channels], summary)
+    size = next(iter(places.values())).get("PixelSizeUm")
+    pixel_um = positive(str(size)) or positive(str(summary.get("PixelSize_um")))
+    told = OmeImage(
+        [
+            OmeChannel(name if isinstance(name, str) else None, None, _exposure_ms(metadata))
+            for name, metadata in channels.items()
+        ],
+        pixel_um=pixel_um,
+        pixel_y_um=pixel_um,
+        z_step_um=positive(str(summary.get("z-step_um"))),
+    )
+    return tiles(listed, told)
 
 
 def _pages(entries: list[IndexEntry]) -> dict[tuple[str, int], int]:
@@ -173,32 +181,6 @@ def _metadata(path: Path, entry: IndexEntry) -> dict[str, Any]:
         stream.seek(entry.metadata_offset)
         found: dict[str, Any] = json.loads(stream.read(entry.metadata_length))
         return found
-
-
-def _image(
-    planes: list[OmePlane],
-    channels: list[tuple[Any, dict[str, Any]]],
-    summary: Mapping[str, Any],
-) -> OmeImage:
-    metadata = next((told for _, told in channels if told), {})
-    pixel_um = positive(str(metadata.get("PixelSizeUm"))) or positive(
-        str(summary.get("PixelSize_um"))
-    )
-    return OmeImage(
-        [
-            OmeChannel(name if isinstance(name, str) else None, None, _exposure_ms(told))
-            for name, told in channels
-        ],
-        planes,
-        _position_um(metadata, "Y"),
-        _position_um(metadata, "X"),
-        position_in_px=False,
-        pixel_um=pixel_um,
-        pixel_y_um=pixel_um,
-        z_step_um=positive(str(summary.get("z-step_um"))),
-        numerical_aperture=None,
-        immersion_refractive_index=None,
-    )
 
 
 def _position_um(metadata: Mapping[str, Any], axis: str) -> float | None:

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tilewright.io.conventions.common import (
-    RawDataError,
-    cycle_folders,
-    file_cycle,
-    list_folder,
-)
+from tilewright.io.conventions.common import TIFF, RawDataError, cycle_files
 from tilewright.io.conventions.described import LocatedImage, number_cycles
 from tilewright.io.conventions.ome_xml import parse_ome_xml
 
@@ -25,13 +20,10 @@ def read_images(raw_dir: str) -> list[LocatedImage]:
     :func:`~tilewright.io.conventions.described.number_cycles` says.
     """
     described = []
-    for cycle, folder in cycle_folders(raw_dir):
-        for name in list_folder(folder, COMPANION)[1] + list_folder(folder)[1]:
-            path = f"{folder}/{name}"
-            xml = Path(path).read_text("utf-8") if name.endswith(COMPANION) else ome_xml(path)
-            if xml:
-                images = parse_ome_xml(xml, path)
-                described.append((file_cycle(cycle, name), path, images))
+    for cycle, path in cycle_files(raw_dir, COMPANION) + cycle_files(raw_dir, TIFF):
+        xml = Path(path).read_text("utf-8") if path.endswith(COMPANION) else ome_xml(path)
+        if xml:
+            described.append((cycle, path, parse_ome_xml(xml, path)))
     return number_cycles(described)
 
 

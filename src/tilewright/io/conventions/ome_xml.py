@@ -5,28 +5,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import permutations, product
 from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.io.conventions.common import RawDataError, finite
+from tilewright.io.tiff.metadata import MICROMETRES
 
 if TYPE_CHECKING:
     from xml.etree import ElementTree
 
 #: µm per unit. "reference frame" is the schema's default and µm by custom.
 _UM = {
-    "µm": 1.0,
-    "μm": 1.0,
-    "um": 1.0,
-    "micron": 1.0,
-    "microns": 1.0,
-    "reference frame": 1.0,
-    "nm": 1e-3,
-    "mm": 1e3,
-    "cm": 1e4,
-    "m": 1e6,
-    "pixel": 1.0,
+    **dict.fromkeys((*MICROMETRES, "reference frame", "pixel"), 1.0),
+    **{"nm": 1e-3, "mm": 1e3, "cm": 1e4, "m": 1e6},
 }
 _ORDERS = {f"XY{''.join(axes)}" for axes in permutations("ZCT")}
 #: No image has more planes: 100 channels of 10,000 z-planes.
@@ -36,9 +29,9 @@ _MOST_PLANES = 1_000_000
 class OmeChannel(NamedTuple):
     """A channel as the microscope describes it."""
 
-    name: str | None
-    emission_nm: float | None
-    exposure_ms: float | None
+    name: str | None = None
+    emission_nm: float | None = None
+    exposure_ms: float | None = None
 
 
 class OmePlane(NamedTuple):
@@ -60,15 +53,15 @@ class OmeImage:
     """
 
     channels: list[OmeChannel]
-    planes: list[OmePlane]
-    y: float | None
-    x: float | None
-    position_in_px: bool
-    pixel_um: float | None
-    pixel_y_um: float | None
-    z_step_um: float | None
-    numerical_aperture: float | None
-    immersion_refractive_index: float | None
+    planes: list[OmePlane] = field(default_factory=list)
+    y: float | None = None
+    x: float | None = None
+    position_in_px: bool = False
+    pixel_um: float | None = None
+    pixel_y_um: float | None = None
+    z_step_um: float | None = None
+    numerical_aperture: float | None = None
+    immersion_refractive_index: float | None = None
     region: str = "1"
 
 
@@ -81,44 +74,40 @@ def parse_ome_xml(xml: str, source: str) -> list[OmeImage]:
         The XML is broken, holds several time points, a number that is none, or planes that
         are not all there once.
     """
-    from xml.etree import ElementTree
-
-    try:
-        root = ElementTree.fromstring(xml)
-    except ElementTree.ParseError as error:
-        raise RawDataError(f"{source}: the OME-XML cannot be read ({error})") from error
-    try:
-        return list(_images(root))
-    except _BadXmlError as error:
-        raise RawDataError(f"{source}: in the OME-XML {error}") from None
+    with _named(source):
+        return list(_images(_root(xml)))
 
 
-class OmeDescription(NamedTuple):
-    """What an OME-XML says of one image, wherever its planes are stored."""
-
-    channels: list[OmeChannel]
-    pixel_um: float | None
-    pixel_y_um: float | None
-
-
-def describe_image(xml: str, source: str, index: int) -> OmeDescription:
-    """Return what an OME-XML says of the image number ``index``, from 0.
+def describe_image(xml: str, source: str, index: int) -> OmeImage:
+    """Return channels and sizes of the image number ``index``, wherever its planes are.
 
     Raises
     ------
     RawDataError
         The XML is broken or has no such image; ``source`` names the file.
     """
+    with _named(source):
+        pixels = list(elements_named(_root(xml), "Pixels"))[index]
+        return OmeImage(
+            _channels(pixels, _whole(pixels, "SizeC", 1, least=1)),
+            pixel_um=_size(pixels, "PhysicalSizeX"),
+            pixel_y_um=_size(pixels, "PhysicalSizeY"),
+            z_step_um=_size(pixels, "PhysicalSizeZ"),
+        )
+
+
+def _root(xml: str) -> ElementTree.Element:
     from xml.etree import ElementTree
 
+    return ElementTree.fromstring(xml)
+
+
+@contextmanager
+def _named(source: str) -> Iterator[None]:
+    """Name the file in errors; a ParseError is a SyntaxError."""
     try:
-        pixels = list(elements_named(ElementTree.fromstring(xml), "Pixels"))[index]
-        return OmeDescription(
-            _channels(pixels, _whole(pixels, "SizeC", 1, least=1)),
-            _size(pixels, "PhysicalSizeX"),
-            _size(pixels, "PhysicalSizeY"),
-        )
-    except (ElementTree.ParseError, IndexError) as error:
+        yield
+    except (SyntaxError, IndexError) as error:
         raise RawDataError(f"{source}: the OME-XML cannot be read ({error})") from error
     except _BadXmlError as error:
         raise RawDataError(f"{source}: in the OME-XML {error}") from None

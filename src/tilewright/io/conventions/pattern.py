@@ -15,13 +15,8 @@ from tilewright.io.conventions.common import (
 )
 
 _FIELDS = {
-    "cycle": r"\d+",
-    "channel": r"[A-Za-z0-9-]+",
-    "region": r"[A-Za-z0-9-]+",
-    "tile": r"\d+",
-    "row": r"\d+",
-    "col": r"\d+",
-    "z": r"\d+",
+    **dict.fromkeys(("channel", "region"), r"[A-Za-z0-9-]+"),
+    **dict.fromkeys(("cycle", "tile", "row", "col", "z"), r"\d+"),
 }
 _TOKEN = re.compile(r"\{(\w+)(?::[^{}]*)?\}|\*|[^{}*]+|.")
 

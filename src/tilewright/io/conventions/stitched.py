@@ -9,25 +9,17 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-# The module, not its names: it imports this package.
-from tilewright.io import raw_headers
-from tilewright.io.conventions.common import (
-    RawDataError,
-    RawPlane,
-    ScanOptions,
-    cycle_folders,
-    file_cycle,
-    list_folder,
-    natural_key,
-    refuse_other_sizes,
-)
-from tilewright.io.conventions.ome_xml import OmeChannel, OmeDescription, describe_image
-from tilewright.io.tiff_headers import BrokenTiffError, read_page_headers
+from tilewright.io.conventions.common import TIFF, RawDataError, cycle_files, natural_key
+from tilewright.io.conventions.described import LocatedImage
+from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane, describe_image
+from tilewright.io.tiff.metadata import imagej_unit, pixel_um
+from tilewright.io.tiff.page_headers import BrokenTiffError, read_page_headers
+from tilewright.io.tiff.raw_header import PIXEL_TYPES, RawHeader, pixel_problem
 
 #: Suffixes that files of single tiles do not have.
 OTHER_SUFFIXES = (".qptiff", ".btf", ".tf8")
@@ -39,9 +31,6 @@ _MOST_CYCLES = 100
 _LARGEST_PIECE_MB = 256
 #: Of an image's area, from which another image in its file cannot be a label or thumbnail.
 _AS_LARGE = 1 / 3
-#: 72 and 96 dots per inch are a printer's, not a microscope's.
-_LARGEST_PIXEL_UM = 20.0
-_MICROMETRES = ("µm", "μm", "um", "micron", "microns", "micrometer")
 _JPEG = (6, 7, 33007, 34892)
 
 
@@ -54,12 +43,8 @@ class StitchedImage:
     path : str
     header : RawHeader
         Size of the file and of a plane; ``problem`` says why it cannot be used.
-    pages : tuple of int
-        The page of each channel.
-    channels : tuple of OmeChannel
-        Names, emission and exposure; None where the file does not tell.
-    pixel_um, pixel_y_um : float or None
-        Size of a pixel along x and y.
+    image : OmeImage
+        Its planes are the pages of the channels, in one place.
     lossy : bool
         Whether pixels are compressed as JPEG.
     whole : bool
@@ -68,44 +53,13 @@ class StitchedImage:
     """
 
     path: str
-    header: raw_headers.RawHeader
-    pages: tuple[int, ...] = ()
-    channels: tuple[OmeChannel, ...] = ()
-    pixel_um: float | None = None
-    pixel_y_um: float | None = None
+    header: RawHeader
+    image: OmeImage = field(default_factory=lambda: OmeImage([]))
     lossy: bool = False
     whole: bool = False
 
 
-class CycleImage(NamedTuple):
-    """An image and the cycle that it belongs to."""
-
-    cycle: int
-    image: StitchedImage
-
-
-def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
-    """Return one plane per channel and cycle; channels are numbered from 1 as in the files.
-
-    Raises
-    ------
-    RawDataError
-        Two files are of one cycle, or a file cannot be used or gives another pixel size than
-        the options.
-    """
-    located = read_images(raw_dir)
-    for _, image in located:
-        if image.header.problem:
-            raise RawDataError(f"{image.path} {image.header.problem}")
-        refuse_other_sizes(image.path, options, (image.pixel_y_um, image.pixel_um))
-    return [
-        RawPlane(cycle, str(number), 0, image.path, page, row=0, col=0)
-        for cycle, image in located
-        for number, page in enumerate(image.pages, start=1)
-    ]
-
-
-def read_images(raw_dir: str) -> list[CycleImage]:
+def read_images(raw_dir: str) -> list[LocatedImage]:
     """Return the image of every cycle, ordered by cycle.
 
     The cycle is told by the folder or the file name (``cycle2``). Where none tells, each file is
@@ -114,11 +68,11 @@ def read_images(raw_dir: str) -> list[CycleImage]:
     Raises
     ------
     RawDataError
-        Two files are of one cycle.
+        Two files are of one cycle, or one cannot be used.
     """
-    files = _files(raw_dir)
+    files = cycle_files(raw_dir, (*TIFF, *OTHER_SUFFIXES))
     nameless = sorted((path for cycle, path in files if cycle is None), key=natural_key)
-    located: dict[int, StitchedImage] = {}
+    located: dict[int, LocatedImage] = {}
     for told, path in files:
         cycle = nameless.index(path) + 1 if told is None else told
         if cycle in located:
@@ -127,18 +81,16 @@ def read_images(raw_dir: str) -> list[CycleImage]:
                 "is one file with all channels of its cycle; save one such file per cycle, and "
                 "move others away"
             )
-        located[cycle] = read_image(path)
-    return [CycleImage(cycle, located[cycle]) for cycle in sorted(located)]
+        found = read_image(path)
+        if found.header.problem:
+            raise RawDataError(f"{path} {found.header.problem}")
+        located[cycle] = LocatedImage(cycle, path, found.image)
+    return [located[cycle] for cycle in sorted(located)]
 
 
-def read_headers_of(paths: list[str]) -> dict[str, raw_headers.RawHeader]:
-    """Return the header of every file; of its full resolution, whatever else it holds."""
-    return {path: read_image(path).header for path in dict.fromkeys(paths)}
-
-
-def lossy_sentences(located: list[CycleImage]) -> list[str]:
+def lossy_sentences(located: list[LocatedImage]) -> list[str]:
     """Return a sentence for images whose pixels are compressed with loss."""
-    names = [Path(image.path).name for _, image in located if image.lossy]
+    names = [Path(path).name for _, path, _ in located if read_image(path).lossy]
     if not names:
         return []
     return [
@@ -153,7 +105,7 @@ def looks_stitched(raw_dir: str) -> bool:
     By what the first of them holds, or because names tell a cycle each and sizes differ. Files of
     one size that name no cycle are taken for tiles unless they are larger than a camera.
     """
-    files = _files(raw_dir)
+    files = cycle_files(raw_dir, (*TIFF, *OTHER_SUFFIXES))
     told = [cycle for cycle, _ in files if cycle is not None]
     if not 0 < len(files) <= _MOST_CYCLES or len(set(told)) < len(told):
         return False
@@ -172,22 +124,13 @@ def looks_stitched(raw_dir: str) -> bool:
     return first.whole and (named or large)
 
 
-def _files(raw_dir: str) -> list[tuple[int | None, str]]:
-    """Return (cycle, path) of the images in a folder and its cycle folders."""
-    return [
-        (file_cycle(cycle, Path(name).stem), f"{folder}/{name}")
-        for cycle, folder in cycle_folders(raw_dir)
-        for name in list_folder(folder, (".tif", ".tiff", *OTHER_SUFFIXES))[1]
-    ]
-
-
 def read_image(path: str) -> StitchedImage:
     """Return what a file holds; one that has not changed is opened once in a process."""
     try:
         status = os.stat(path)  # noqa: PTH116 (as for other raw files)
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"
-        return StitchedImage(path, raw_headers.RawHeader(0, 0, problem=problem))
+        return StitchedImage(path, RawHeader(0, 0, problem=problem))
     return _read(path, status.st_size, status.st_mtime_ns)
 
 
@@ -195,9 +138,7 @@ def read_image(path: str) -> StitchedImage:
 def _read(path: str, size_bytes: int, mtime_ns: int) -> StitchedImage:
     import tifffile
 
-    blank = raw_headers.RawHeader(size_bytes, mtime_ns)
-    if size_bytes == 0:
-        return StitchedImage(path, blank._replace(problem="is empty (0 bytes)"))
+    blank = RawHeader(size_bytes, mtime_ns)
     try:
         # tifffile goes on with fewer pages where their chain breaks off.
         with open(path, "rb") as stream:  # noqa: PTH123
@@ -212,7 +153,7 @@ def _read(path: str, size_bytes: int, mtime_ns: int) -> StitchedImage:
         return StitchedImage(path, blank._replace(problem=f"is no readable TIFF ({error})"))
 
 
-def _image(path: str, tiff: Any, blank: raw_headers.RawHeader) -> StitchedImage:
+def _image(path: str, tiff: Any, blank: RawHeader) -> StitchedImage:
     """Return the largest image of an open file."""
     number, main = max(enumerate(tiff.series), key=lambda item: (_area(item[1]), -item[0]))
     first = main.keyframe
@@ -226,23 +167,16 @@ def _image(path: str, tiff: Any, blank: raw_headers.RawHeader) -> StitchedImage:
         return StitchedImage(path, blank._replace(problem=problem), whole=whole)
     told = _description(path, tiff, main, number)
     count = len(main.pages)
-    channels = (*told.channels, *[OmeChannel(None, None, None)] * count)[:count]
+    channels = (told.channels + [OmeChannel()] * count)[:count]
+    planes = [OmePlane(k, 0, page.index, None) for k, page in enumerate(main.pages)]
     header = blank._replace(
         height_px=first.imagelength,
         width_px=first.imagewidth,
         dtype=str(first.dtype),
         pages=1 + max(page.index for page in main.pages),
     )
-    return StitchedImage(
-        path,
-        header,
-        tuple(page.index for page in main.pages),
-        channels,
-        told.pixel_um,
-        told.pixel_y_um,
-        first.compression in _JPEG,
-        whole,
-    )
+    image = replace(told, channels=channels, planes=planes)
+    return StitchedImage(path, header, image, first.compression in _JPEG, whole)
 
 
 def _area(series: Any) -> int:
@@ -257,21 +191,11 @@ def _alike(tiff: Any, main: Any) -> int:
 def _problem(tiff: Any, main: Any) -> str:
     """Return why an image cannot be used, in words that follow the file's name."""
     first, axes = main.keyframe, dict(zip(main.axes, main.shape, strict=True))
-    if first.samplesperpixel != 1:
-        return (
-            f"is a colour image ({first.samplesperpixel} samples per pixel), as of brightfield "
-            "slides; channels of counts are read only, one page each"
-        )
     photometric = int(first.tags.valueof("PhotometricInterpretation", 1))
-    if photometric != 1:
-        return (
-            f"does not hold counts with black as 0 (TIFF tag 262 is {photometric}); save it as "
-            "greyscale"
-        )
-    if str(first.dtype) not in raw_headers.PIXEL_TYPES:
-        return (
-            f"has pixels of type {first.dtype}; counts are {' or '.join(raw_headers.PIXEL_TYPES)}"
-        )
+    form = first.samplesperpixel, photometric, first.compression
+    problem = pixel_problem(*form, str(first.dtype), PIXEL_TYPES)
+    if problem:
+        return problem
     for axis, what in (("Z", "z-planes"), ("T", "time points")):
         if axes.get(axis, 1) > 1:
             return (
@@ -288,19 +212,6 @@ def _problem(tiff: Any, main: Any) -> str:
             f"tells {math.prod(main.shape) // _area(main)} channels, but has pages for "
             f"{sum(page is not None for page in main.pages)}; save it as BigTIFF, or copy it again"
         )
-    return _storage_problem(main)
-
-
-def _storage_problem(main: Any) -> str:
-    """Return why the planes of an image cannot be decoded by region."""
-    import tifffile
-
-    first = main.keyframe
-    if first.compression != 1 and first.compression not in tifffile.TIFF.DECOMPRESSORS:
-        return (
-            f"is compressed in a way that cannot be read (TIFF tag 259 is {first.compression}); "
-            "save it uncompressed or with deflate"
-        )
     piece_mb = math.prod(first.chunks) * first.dtype.itemsize / 2**20
     if piece_mb > _LARGEST_PIECE_MB and not first.is_memmappable:
         return (
@@ -310,7 +221,7 @@ def _storage_problem(main: Any) -> str:
     return ""
 
 
-def _description(path: str, tiff: Any, main: Any, number: int) -> OmeDescription:
+def _description(path: str, tiff: Any, main: Any, number: int) -> OmeImage:
     """Return names and sizes from OME-XML, PerkinElmer's XML, ImageJ or the resolution tags."""
     if main.kind == "ome":
         return describe_image(tiff.ome_metadata, path, number)
@@ -318,14 +229,9 @@ def _description(path: str, tiff: Any, main: Any, number: int) -> OmeDescription
     if tiff.is_qpi:
         channels = [_of_qpi(page.description) for page in main.pages]
     elif tiff.imagej_metadata and len(tiff.imagej_metadata.get("Labels", ())) == len(main.pages):
-        channels = [OmeChannel(name, None, None) for name in tiff.imagej_metadata["Labels"]]
-    unit = (tiff.imagej_metadata or {}).get("unit", "").replace("\\u00B5", "µ")
-    unit_um = 1.0 if unit in _MICROMETRES else None
-    return OmeDescription(
-        channels,
-        _pixel_of_tag(main.keyframe, "XResolution", unit_um),
-        _pixel_of_tag(main.keyframe, "YResolution", unit_um),
-    )
+        channels = [OmeChannel(name) for name in tiff.imagej_metadata["Labels"]]
+    y_um, x_um = pixel_um(main.keyframe, imagej_unit(tiff.imagej_metadata))
+    return OmeImage(channels, pixel_um=x_um, pixel_y_um=y_um)
 
 
 def _of_qpi(description: str) -> OmeChannel:
@@ -339,19 +245,9 @@ def _of_qpi(description: str) -> OmeChannel:
     try:
         root = ElementTree.fromstring(description)
     except ElementTree.ParseError:
-        return OmeChannel(None, None, None)
+        return OmeChannel()
     names = [(root.findtext(key) or "").strip() for key in ("Biomarker", "Name")]
     exposure = (root.findtext("ExposureTime") or "").strip()
     # In µs.
     exposure_ms = int(exposure) / 1000 if exposure.isdigit() and int(exposure) else None
     return OmeChannel(next(filter(None, names), None), None, exposure_ms)
-
-
-def _pixel_of_tag(page: Any, tag: str, unit_um: float | None) -> float | None:
-    """Return the size in µm that a resolution tag tells, None where it is none of a microscope."""
-    dots, per = page.tags.valueof(tag, (0, 1))
-    unit_um = unit_um or {2: 25_400.0, 3: 1e4}.get(page.tags.valueof("ResolutionUnit", 2))
-    if not dots or not per or unit_um is None:
-        return None
-    pixel_um = unit_um * per / dots
-    return round(pixel_um, 6) if pixel_um < _LARGEST_PIXEL_UM else None

@@ -212,9 +212,8 @@ _OF_A_DEVICE: dict[str, Callable[..., int]] = {
     "nvmlDeviceGetMaxMigDeviceCount": _most_instances,
     "nvmlDeviceGetMigDeviceHandleByIndex": _instance_by_index,
     **{
-        f"nvmlDeviceGet{kind.title()}RunningProcesses_{version}": _running(kind)
+        f"nvmlDeviceGet{kind.title()}RunningProcesses_v3": _running(kind)
         for kind in ("compute", "graphics")
-        for version in ("v2", "v3")
     },
 }
 _CALLS: dict[str, Callable[..., Any]] = {

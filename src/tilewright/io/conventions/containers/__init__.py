@@ -15,19 +15,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from tilewright.io.conventions.common import (
-    RawDataError,
-    cycle_folders,
-    file_cycle,
-    list_folder,
-)
+from tilewright.io.conventions.common import RawDataError, cycle_files
 from tilewright.io.conventions.described import LocatedImage, number_cycles
 from tilewright.io.conventions.ome_xml import OmeImage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Suffix of each format, which is also the name of its module, extra and convention.
+#: Suffix of each format, which is also the name of its module, class, extra and convention.
 FORMATS = ("czi", "nd2", "lif")
 SUFFIXES = tuple(f".{name}" for name in FORMATS)
 #: What the libraries raise on damaged files, beside errors of their own, which are of these.
@@ -67,13 +62,8 @@ def read_images(raw_dir: str, name: str) -> list[LocatedImage]:
     RawDataError
         The extra is not installed, or a file cannot be read.
     """
-    described = []
-    for cycle, folder in cycle_folders(raw_dir):
-        for file in list_folder(folder, (f".{name}",))[1]:
-            path = f"{folder}/{file}"
-            images = list(contents(path).images)
-            described.append((file_cycle(cycle, file), path, images))
-    return number_cycles(described)
+    files = cycle_files(raw_dir, (f".{name}",))
+    return number_cycles([(cycle, path, contents(path).images) for cycle, path in files])
 
 
 def contents(path: str | Path) -> Contents:
@@ -122,7 +112,7 @@ def _open(path: str, _size: int, _mtime: int) -> Container:
             f"run: pip install 'tilewright[{name}]'"
         ) from error
     with _LOCK:
-        container: Container = module.open_container(path)
+        container: Container = getattr(module, name.capitalize())(path)
     if not container.contents.images:
         raise RawDataError(f"{path} holds no tiles; move it away, or name another raw folder")
     return container

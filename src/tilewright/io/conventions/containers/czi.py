@@ -8,6 +8,7 @@ scenes (S) are regions. Without M, each scene is a tile of one region.
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -22,11 +23,6 @@ from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane
 
 _DTYPES = {"gray8": "uint8", "gray16": "uint16"}
 _M_TO_UM, _NS_TO_MS = 1e6, 1e-6
-
-
-def open_container(path: str) -> Czi:
-    """Return an open CZI."""
-    return Czi(path)
 
 
 class Czi:
@@ -83,7 +79,7 @@ class Czi:
                 "(ZEN: without stitching or cropping)"
             )
         ((height, width),) = sizes
-        told = _Metadata(self._file.meta)
+        told = _told(self._file.meta, self._channels)
         images = []
         for number, (scene, _, y, x, _, _) in enumerate(self._boxes):
             first = number * self._channels
@@ -93,52 +89,36 @@ class Czi:
                 for z in range(self._planes)
             ]
             region = str(scene + 1) if self._mosaic else "1"
-            images.append(told.image(planes, self._channels, y, x, region))
+            images.append(replace(told, planes=planes, y=float(y), x=float(x), region=region))
         return Contents(images, height, width, _DTYPES[self._file.pixel_type])
 
 
-class _Metadata:
-    """The part of a CZI's XML that tiles need."""
-
-    def __init__(self, root: ElementTree.Element) -> None:
-        self._image = root.find(".//Information/Image")
-        self._scale = {
-            item.get("Id"): positive(item.findtext("Value"))
-            for item in root.iterfind(".//Scaling//Distance")
-        }
-        self._aperture = positive(root.findtext(".//Instrument/Objectives/Objective/LensNA"))
-        self._index = positive(
+def _told(root: ElementTree.Element, channels: int) -> OmeImage:
+    """Return what a CZI's XML tells of every tile, in the terms of OME."""
+    metres = {
+        item.get("Id"): positive(item.findtext("Value"))
+        for item in root.iterfind(".//Scaling//Distance")
+    }
+    x_um, y_um, z_um = (round((metres.get(axis) or 0) * _M_TO_UM, 9) or None for axis in "XYZ")
+    found = root.findall(".//Information/Image/Dimensions/Channels/Channel")
+    described = [_channel(element) for element in found[:channels]]
+    return OmeImage(
+        described + [OmeChannel()] * (channels - len(described)),
+        position_in_px=True,
+        pixel_um=x_um,
+        pixel_y_um=y_um,
+        z_step_um=z_um,
+        numerical_aperture=positive(root.findtext(".//Instrument/Objectives/Objective/LensNA")),
+        immersion_refractive_index=positive(
             root.findtext(".//Information/Image/ObjectiveSettings/RefractiveIndex")
-        )
-        self._channels = root.findall(".//Information/Image/Dimensions/Channels/Channel")
+        ),
+    )
 
-    def image(self, planes: list[OmePlane], channels: int, y: int, x: int, region: str) -> OmeImage:
-        """Return one tile in the terms of OME."""
-        return OmeImage(
-            [self._channel(number) for number in range(channels)],
-            planes,
-            float(y),
-            float(x),
-            position_in_px=True,
-            pixel_um=self._um("X"),
-            pixel_y_um=self._um("Y"),
-            z_step_um=self._um("Z"),
-            numerical_aperture=self._aperture,
-            immersion_refractive_index=self._index,
-            region=region,
-        )
 
-    def _um(self, axis: str) -> float | None:
-        metres = self._scale.get(axis)
-        return round(metres * _M_TO_UM, 9) if metres else None
-
-    def _channel(self, number: int) -> OmeChannel:
-        if number >= len(self._channels):
-            return OmeChannel(None, None, None)
-        element = self._channels[number]
-        exposure_ns = positive(element.findtext("ExposureTime"))
-        return OmeChannel(
-            element.get("Name"),
-            positive(element.findtext("EmissionWavelength")),
-            exposure_ns * _NS_TO_MS if exposure_ns else None,
-        )
+def _channel(element: ElementTree.Element) -> OmeChannel:
+    exposure_ns = positive(element.findtext("ExposureTime"))
+    return OmeChannel(
+        element.get("Name"),
+        positive(element.findtext("EmissionWavelength")),
+        exposure_ns * _NS_TO_MS if exposure_ns else None,
+    )

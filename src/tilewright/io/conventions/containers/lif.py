@@ -24,11 +24,6 @@ _AXES = {"M", "Z", "C", "Y", "X"}
 _M_TO_UM = 1e6
 
 
-def open_container(path: str) -> Lif:
-    """Return an open LIF."""
-    return Lif(path)
-
-
 class Lif:
     """An open LIF; pages count the frames of its tile scans, one scan after the other."""
 
@@ -94,7 +89,6 @@ def _image(scan: Any, tile: int, planes: list[OmePlane], region: str) -> OmeImag
         planes,
         y_um,
         x_um,
-        position_in_px=False,
         pixel_um=_step_um(scan, "X"),
         pixel_y_um=_step_um(scan, "Y"),
         z_step_um=_step_um(scan, "Z"),
@@ -129,7 +123,7 @@ def _channels(scan: Any) -> list[OmeChannel]:
     if len(told) == count:
         return [_camera_channel(item) for item in told]
     names = [item.get("LUTName") or None for item in scan.xml_element.iter("ChannelDescription")]
-    return [OmeChannel(name, None, None) for name in (names + [None] * count)[:count]]
+    return [OmeChannel(name) for name in (names + [None] * count)[:count]]
 
 
 def _camera_channel(element: ElementTree.Element) -> OmeChannel:

@@ -21,11 +21,6 @@ from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane
 _AXES = {"P", "Z", "C", "Y", "X"}
 
 
-def open_container(path: str) -> Nd2:
-    """Return an open ND2."""
-    return Nd2(path)
-
-
 class Nd2:
     """An open ND2; page = sequence number * channels + channel."""
 
@@ -74,14 +69,13 @@ class Nd2:
         calibrated = volume and all(volume.axesCalibrated[:2])
         return OmeImage(
             [
-                OmeChannel(item.channel.name, item.channel.emissionLambdaNm or None, None)
+                OmeChannel(item.channel.name, item.channel.emissionLambdaNm or None)
                 for item in described
             ]
-            or [OmeChannel(None, None, None)] * self._channels,
+            or [OmeChannel()] * self._channels,
             planes,
             None if y_um is None else float(y_um),
             None if x_um is None else float(x_um),
-            position_in_px=False,
             pixel_um=volume.axesCalibration[0] if volume and calibrated else None,
             pixel_y_um=volume.axesCalibration[1] if volume and calibrated else None,
             z_step_um=step_um,

@@ -1,0 +1,52 @@
+"""Tables of the code itself: folders of the packages, and what can be measured."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+from docs.markdown import table
+from tilewright.config.layout import Layout
+
+REPOSITORY = Path(__file__).parent.parent
+_PACKAGES = (
+    "src/tilewright",
+    "scheduler-plugin/src/snakemake_scheduler_plugin_tilewright",
+)
+
+
+def _first_line(path: Path) -> str:
+    """Return the first line of the docstring of a module."""
+    told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return told.split("\n\n")[0].replace("\n", " ").replace("``", "`")
+
+
+def folders() -> str:
+    """Return the table of the folders of both packages, and what lives there."""
+    found = [p for top in _PACKAGES for p in sorted((REPOSITORY / top).rglob("__init__.py"))]
+    rows = [
+        (f"`{path.parent.relative_to(REPOSITORY)}/`", _first_line(path))
+        for path in found
+        if _first_line(path)
+    ]
+    return table(("Folder", "Holds"), *rows)
+
+
+def benchmarks() -> str:
+    """Return the table of the commands that measure."""
+    rows = []
+    for path in sorted((REPOSITORY / "benchmarks").glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if any(isinstance(n, ast.FunctionDef) and n.name == "main" for n in tree.body):
+            rows.append((f"`python -m benchmarks.{path.stem}`", _first_line(path)))
+    return table(("Command", "Measures"), *rows)
+
+
+def files() -> str:
+    """Return the table of the files of a run, from the comments of the layout."""
+    layout = Layout("results")
+    told = re.findall(r"#: (.+)\n\s+self\.(\w+) = ", inspect.getsource(Layout))
+    rows = [(f"`{getattr(layout, name)}`".replace("results/", "", 1), text) for text, name in told]
+    return table(("Below the results folder", "What it is"), *rows)

@@ -1,0 +1,110 @@
+"""Tables of what was tried, from the lists of the tests: formats, damages, clusters, readers."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+from docs.markdown import table
+from tests.support.consumers import CONSUMERS
+from tests.support.features import FEATURES
+from tests.support.microscope_files import UNTOLD, WRITERS
+from tests.support.quality.damages import DAMAGES, MISSED
+from tests.support.quality.metric_scenes import WARNS
+from tilewright.config.settings import Convention
+from tilewright.io.conventions import DESCRIBED
+from tilewright.io.conventions.containers import FORMATS as CONTAINERS
+
+REPOSITORY = Path(__file__).parent.parent
+#: What the files of each convention look like.
+FILES = {
+    "codex": "`Cyc1_reg1/1_00001_Z001_CH1.tif`, any spelling and zeros; in the folder or in its "
+    "`data/raw`, `raw` or `data`",
+    "pattern": "the path below `raw_dir`, as `acquisition.pattern` gives it",
+    "imagexpress": "`plate_A01_s3_w2.tif`, also below MetaXpress's folders; sites are tiles, wells "
+    "regions, z-planes lie in `ZStep_n` (projections are left out)",
+    "fiji": "tiles that a `TileConfiguration.txt` places; `C2-` or `_CH2` beside the files listed "
+    "is another channel",
+    "ome_tiff": "OME-TIFF with PositionX and PositionY, or TIFFs described by a `.companion.ome`; "
+    "Micro-Manager's OME-TIFF stacks",
+    "macsima": "raw tiles of MACSima; racks, wells and ROIs are regions, each scan is a cycle; of "
+    "several exposures the longest",
+    "phenix": "Opera Phenix and Operetta: `Index.idx.xml` and TIFFs; wells are regions",
+    "cv8000": "Yokogawa CV7000 and CV8000: `MeasurementData.mlf` and TIFFs; wells are regions, "
+    "each measurement is a cycle",
+    "ndtiff": "NDTiff 2 and 3 of Micro-Manager and Pycro-Manager; each data set is a cycle",
+    "czi": "ZEISS mosaics; scenes are regions",
+    "nd2": "Nikon multipoint, turned by the camera's matrix",
+    "lif": "Leica tile scans; each is a region; merged images and overviews are passed over",
+    "stitched": "images that are stitched already, one file per cycle, see below",
+}
+_TOLD = {"emission": "emission", "exposure": "exposure", "z": "z-step", "aperture": "NA"}
+
+
+def _places(convention: str) -> str:
+    """Return by what tiles are placed."""
+    names = {"codex": "number", "pattern": "number, or row and column", "stitched": ""}
+    names["imagexpress"] = "stage position (MetaXpress's TIFFs), else number"
+    return names.get(convention, "stage position")
+
+
+def formats() -> str:
+    """Return the table of the conventions of raw data."""
+    rows = []
+    for name in get_args(Convention):
+        writer: Callable[..., Any] | None = WRITERS.get(name)
+        told = ""
+        if name in DESCRIBED or writer:
+            kept = [word for key, word in _TOLD.items() if key not in UNTOLD.get(name, ())]
+            told = ", ".join(["names", "pixel size", *kept])
+        extra = f"`{name}`" if name in CONTAINERS else ""
+        rows.append((f"`{name}`", FILES[name], _places(name), told, extra))
+    return table(("Convention", "Files", "Tiles placed by", "Read from files", "Extra"), *rows)
+
+
+def damages() -> str:
+    """Return the list of known damages, with those that pass."""
+    rows = [(d.name, "**no**" if d.name in MISSED else "yes") for d in DAMAGES]
+    return table(("Damage", "Noticed"), *rows)
+
+
+def scenes() -> str:
+    """Return on what each number must warn."""
+    rows = [(f"`{m}`", scene if isinstance(scene, str) else scene[0]) for m, scene in WARNS.items()]
+    return table(("Metric", "Must warn on"), *rows)
+
+
+def consumers() -> str:
+    """Return the table of the libraries that have read our images."""
+    rows = [
+        (c.name + ("*" if c.elsewhere else ""), c.version, c.opened, f"`{c.test}`", c.note)
+        for c in CONSUMERS
+    ]
+    return table(("Library", "Version", "Opened", "Test", "To know"), *rows)
+
+
+def features() -> str:
+    """Return the table of what becomes of the features of a workflow."""
+    rows = [(f.name, f.what, f"`{f.test}`" if f.test else "") for f in FEATURES]
+    return table(("Feature", "What placement does", "Test"), *rows)
+
+
+def _sentences(path: Path) -> Iterator[str]:
+    """Yield the names of the tests of a module, as one reads them."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            yield node.name.removeprefix("test_").replace("_", " ")
+
+
+def on_slurm() -> str:
+    """Return what was tried on a private Slurm, by test module."""
+    parts = []
+    for path in sorted((REPOSITORY / "tests/on_slurm").glob("test_*.py")):
+        told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        first = inspect.cleandoc(told).split("\n\n")[0].replace("\n", " ")
+        name = path.relative_to(REPOSITORY)
+        parts.append(f"**{first}** (`{name}`)\n\n" + "\n".join(f"- {s}" for s in _sentences(path)))
+    return "\n\n".join(parts)

@@ -1,0 +1,290 @@
+"""Manifests: every raw plane of a sample, found, checked and written before the DAG.
+
+One table per cycle. A table is rewritten only when its content changes, so its time of
+change tells Snakemake whether raw data changed; and it is its own cache: files whose
+size and time of change it knows are not opened again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
+from tilewright.io.conventions import scan, stitched
+from tilewright.io.conventions.common import (
+    RAW_DIR_FILE,
+    RawDataError,
+    RawPlane,
+    ScanOptions,
+    select_region,
+)
+from tilewright.io.inputs.raw_headers import read_headers
+from tilewright.io.inputs.tile_grid import TileGrid, arrange, completeness, leave_out, tile_key
+from tilewright.io.tiff.raw_header import SCALED_TYPE, RawHeader
+
+COLUMNS = (
+    *("channel", "row", "col", "tile", "z", "path", "page", "y_px", "x_px"),
+    *("height_px", "width_px", "dtype", "size_bytes", "mtime_ns"),
+)
+#: Beside the manifests: the digest of what was last looked at and found well.
+_LOOKED = "looked_at.txt"
+#: Problems listed in full; the rest are counted.
+_LISTED = 10
+
+
+def build_manifest(
+    raw_dir: str | os.PathLike[str],
+    acquisition: Mapping[str, Any],
+    channels: Mapping[int, Sequence[str]],
+    manifests: Mapping[int, Path],
+    *,
+    look: Callable[[Mapping[int, str]], list[str]] | None = None,
+    look_for: str = "",
+) -> None:
+    """Find and check the raw data of one sample and write its tables.
+
+    Parameters
+    ----------
+    raw_dir : path
+        Folder of the raw data.
+    acquisition : mapping
+        The section of the configuration: ``convention`` and the fields of
+        :class:`~tilewright.io.conventions.common.ScanOptions`; other keys are passed over.
+    channels : mapping of int to sequence of str
+        Channels of every cycle as the markers table lists them; files of others are
+        passed over.
+    manifests : mapping of int to Path
+        The table to write for each cycle; its folder is made if need be.
+    look : callable, optional
+        Called with the text of every cycle's table; returns what is wrong with the pixels. It is
+        not called again for the same tables and the same ``look_for``.
+    look_for : str
+        All that ``look`` depends on beside the tables.
+
+    Raises
+    ------
+    RawDataError
+        With all that is missing, twice there, truncated or unlike the rest.
+    """
+    folder = str(Path(raw_dir).resolve())
+    convention, options = acquisition["convention"], scan_options(acquisition)
+    planes = _find(raw_dir, convention, options, channels)
+    if convention == "stitched":
+        headers = {plane.path: stitched.read_image(plane.path).header for plane in planes}
+    else:
+        known = _read_known(manifests.values(), folder)
+        headers = read_headers(_pages_needed(planes), known)
+    planes, paged = _expand_pages(planes, headers)
+    scale = acquisition.get("counts_per_unit")
+    shape_px, problems = _common_shape(headers, scale, alike=convention != "stitched")
+    problems += paged
+    grid, absent = None, list[str]()
+    if shape_px:
+        grid = arrange(planes, options, shape_px)
+        left_out: dict[int, list[tuple[int, int]]] = {}
+        if acquisition.get("missing") == "fill" and not grid.problems:
+            planes, left_out = leave_out(grid, planes, channels)
+        absent = [] if grid.problems else completeness(grid, planes, channels, left_out)
+        problems += grid.problems or absent
+    if problems or grid is None:
+        raise RawDataError(_message(raw_dir, problems, incomplete=bool(absent)))
+    tables = {}
+    for cycle in manifests:
+        own = [plane for plane in planes if plane.cycle == cycle]
+        gaps = [(*place, grid.expected[place]) for place in left_out.get(cycle, ())]
+        tables[cycle] = _table(own, gaps, grid, headers, channels[cycle], len(folder) + 1, scale)
+    beside = next(iter(manifests.values())).with_name
+    digest = sha256("\n".join([look_for, *tables.values()]).encode()).hexdigest()
+    problems = look(tables) if look and not _holds(beside(_LOOKED), digest) else []
+    if problems:
+        raise RawDataError(_message(raw_dir, problems))
+    for cycle, table in tables.items():
+        _write_if_changed(manifests[cycle], table)
+    # Apart from the tables: where the raw data lie changes no result.
+    _write_if_changed(beside(RAW_DIR_FILE), f"{folder}\n")
+    if look:
+        _write_if_changed(beside(_LOOKED), digest)
+
+
+def _find(
+    raw_dir: str | os.PathLike[str],
+    convention: str,
+    options: ScanOptions,
+    channels: Mapping[int, Sequence[str]],
+) -> list[RawPlane]:
+    """Return the planes of the channels that the markers table lists."""
+    planes = [
+        plane
+        for plane in select_region(scan(convention, raw_dir, options), options.region, raw_dir)
+        if plane.channel in channels.get(plane.cycle, ())
+    ]
+    if not planes:
+        raise RawDataError(
+            f"{raw_dir} holds no file of the markers table's cycles and channels by the "
+            f"convention {convention!r}; correct acquisition.convention, acquisition.pattern, "
+            "raw_dir or the markers table"
+        )
+    return planes
+
+
+def scan_options(acquisition: Mapping[str, Any]) -> ScanOptions:
+    """Return the part of the section ``acquisition`` that says how files are named."""
+    names = (field.name for field in fields(ScanOptions))
+    values = {name: acquisition[name] for name in names if acquisition.get(name) is not None}
+    if "region" in values:
+        values["region"] = str(values["region"])
+    return ScanOptions(**values)
+
+
+def _pages_needed(planes: Sequence[RawPlane]) -> dict[str, int]:
+    needed: dict[str, int] = {}
+    for plane in planes:
+        needed[plane.path] = max(needed.get(plane.path, 1), (plane.page or 0) + 1)
+    return needed
+
+
+def _read_known(tables: Iterable[Path], folder: str) -> dict[str, RawHeader]:
+    """Return the headers that earlier tables hold; one that cannot be read holds none."""
+    known: dict[str, RawHeader] = {}
+    for table in tables:
+        # Where it is cut off or edited its files are opened again, and it is written again.
+        with contextlib.suppress(FileNotFoundError, ValueError, csv.Error):
+            known.update(_parse_known(table.read_text("utf-8"), folder))
+    return known
+
+
+def _parse_known(text: str, folder: str) -> dict[str, RawHeader]:
+    known: dict[str, RawHeader] = {}
+    lines = csv.reader(io.StringIO(text))
+    if tuple(next(lines, ())) != COLUMNS:
+        return known
+    for channel, _, _, _, _, below, page, _, _, height, width, dtype, size, mtime in lines:
+        if not channel:
+            continue
+        pages, path = int(page) + 1, f"{folder}/{below}"
+        if path not in known or known[path].pages < pages:
+            kind = dtype.partition("*")[0]
+            known[path] = RawHeader(int(size), int(mtime), int(height), int(width), kind, pages)
+    return known
+
+
+def _expand_pages(
+    planes: list[RawPlane], headers: Mapping[str, RawHeader]
+) -> tuple[list[RawPlane], list[str]]:
+    """Turn the pages of files without a z in their name into z-planes."""
+    expanded: list[RawPlane] = []
+    problems = []
+    deepest = max((header.pages for header in headers.values()), default=1)
+    for plane in planes:
+        pages = headers[plane.path].pages
+        if plane.page is not None:
+            expanded.append(plane)
+        elif plane.z is None:
+            # A file that cannot be read is named as such, and not again as missing planes.
+            expanded += [plane._replace(z=page, page=page) for page in range(pages or deepest)]
+        else:
+            expanded.append(plane._replace(page=0))
+            if pages > 1:
+                problems.append(
+                    f"{plane.path} has {pages} pages, but its name tells one z-plane of it"
+                )
+    return expanded, problems
+
+
+def _common_shape(
+    headers: Mapping[str, RawHeader], scale: float | None, *, alike: bool
+) -> tuple[tuple[int, int] | None, list[str]]:
+    """Return the (y, x) that most files have, and what is wrong with the others.
+
+    ``alike``: they must all have it; stitched images of cycles differ.
+    """
+    problems = [f"{path} {header.problem}" for path, header in headers.items() if header.problem]
+    kinds = Counter(
+        (header.height_px, header.width_px, header.dtype)
+        for header in headers.values()
+        if not header.problem
+    )
+    if not kinds:
+        return None, problems
+    # The smaller one wins a tie, so that the message is the same every time.
+    (height, width, dtype), _ = min(kinds.items(), key=lambda kind: (-kind[1], kind[0]))
+    if dtype == SCALED_TYPE and scale is None:
+        problems.append(
+            f"the pixels are of type {SCALED_TYPE}, which does not say how many counts they are; "
+            "set acquisition.counts_per_unit, or save the camera's counts as uint16"
+        )
+    for path, header in headers.items():
+        if alike and not header.problem and header[2:5] != (height, width, dtype):
+            problems.append(
+                f"{path} is {header.height_px} x {header.width_px} {header.dtype}, "
+                f"where most are {height} x {width} {dtype}"
+            )
+    return (height, width), problems
+
+
+def _message(
+    raw_dir: str | os.PathLike[str], problems: list[str], *, incomplete: bool = False
+) -> str:
+    listed = "".join(f"\n  - {problem}" for problem in problems[:_LISTED])
+    more = len(problems) - _LISTED
+    return (
+        f"{len(problems)} problem{'s' if len(problems) > 1 else ''} with the raw data in "
+        f"{raw_dir}:{listed}"
+        + (f"\n  ... and {more} more" if more > 0 else "")
+        + "\nCopy such files again from the microscope, correct the config where it is named, or "
+        "take the cycle or channel out of the markers table."
+        + " Tiles that lack planes can be left out: acquisition.missing: fill."
+        * incomplete
+    )
+
+
+def _table(
+    planes: list[RawPlane],
+    gaps: Sequence[tuple[int, int, int]],
+    grid: TileGrid,
+    headers: Mapping[str, RawHeader],
+    channels: Sequence[str],
+    prefix: int,
+    scale: float | None,
+) -> str:
+    """Return the table of one cycle as text, ordered by channel, row, col and z.
+
+    ``prefix`` characters of every path are the raw folder, which the table leaves out. ``gaps``
+    are the tiles left out, which follow as lines without a channel. ``scale`` is the counts of a
+    unit of float pixels, which the table gives behind their type.
+    """
+    lines: list[tuple[Any, ...]] = []
+    rank = {channel: index for index, channel in enumerate(channels)}
+    for plane in planes:
+        row, col, tile, *place_px = grid.places[plane.cycle][tile_key(plane)]
+        header = headers[plane.path]
+        below = plane.path[prefix:]
+        where = (plane.channel, row, col, tile, plane.z, below, plane.page, *place_px)
+        dtype = f"{SCALED_TYPE}*{scale:g}" if header.dtype == SCALED_TYPE else header.dtype
+        lines.append((*where, *header[2:4], dtype, *header[:2]))
+    lines.sort(key=lambda line: (rank[line[0]], line[1], line[2], line[4]))
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(lines)
+    writer.writerows([("", *gap, *[""] * (len(COLUMNS) - 4)) for gap in gaps])
+    return stream.getvalue()
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_bytes() == text.encode()
+
+
+def _write_if_changed(path: Path, text: str) -> None:
+    """Write whole or not at all, and leave an equal file as it is."""
+    if not _holds(path, text):
+        write_whole(path, text)

@@ -1,0 +1,101 @@
+"""What the raw files of a sample hold, and whether they are whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from tilewright.io.conventions import containers
+from tilewright.io.conventions.common import RawDataError
+from tilewright.io.tiff.page_headers import BrokenTiffError, read_page_headers
+from tilewright.io.tiff.raw_header import PIXEL_TYPES, SCALED_TYPE, RawHeader, pixel_problem
+
+#: File systems of clusters answer one question slowly, but many at once.
+_WORKERS = 16
+
+
+def read_headers(
+    pages_needed: Mapping[str, int], known: Mapping[str, RawHeader] | None = None
+) -> dict[str, RawHeader]:
+    """Return the header of every file, opening only those that changed.
+
+    Parameters
+    ----------
+    pages_needed : mapping of path to int
+        How many pages each file must have at least.
+    known : mapping of path to RawHeader, optional
+        Headers read earlier; they stand as long as size and time of change do.
+    """
+    paths = list(pages_needed)
+    # A future per file would cost more than the stat it makes.
+    chunks = [paths[start : start + 256] for start in range(0, len(paths), 256)]
+
+    def check(chunk: Iterable[str]) -> list[RawHeader]:
+        return [_check(path, pages_needed[path], (known or {}).get(path)) for path in chunk]
+
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        headers = [header for part in pool.map(check, chunks) for header in part]
+    return dict(zip(paths, headers, strict=True))
+
+
+def _check(path: str, pages: int, known: RawHeader | None) -> RawHeader:
+    try:
+        # A Path object per file would double the time.
+        status = os.stat(path)  # noqa: PTH116
+        if (
+            known is not None
+            and (known.size_bytes, known.mtime_ns) == (status.st_size, status.st_mtime_ns)
+            and known.pages >= pages
+        ):
+            return known
+        header = _read(path, status)
+    except OSError as error:
+        return RawHeader(0, 0, problem=f"cannot be read ({error.strerror})")
+    if header.pages < pages and not header.problem:
+        return header._replace(problem=f"has {header.pages} pages, but {pages} are needed")
+    return header
+
+
+def _read(path: str, status: os.stat_result) -> RawHeader:
+    """Open a file and look at all of its pages."""
+    blank = RawHeader(status.st_size, status.st_mtime_ns)
+    if status.st_size == 0:
+        return blank._replace(problem="is empty (0 bytes)")
+    if containers.is_container(path):
+        return _read_container(path, blank)
+    try:
+        with open(path, "rb") as stream:  # noqa: PTH123
+            pages = read_page_headers(stream, status.st_size)
+    except BrokenTiffError as error:
+        return blank._replace(problem=str(error))
+    first = pages[0]
+    if any(page[:-1] != first[:-1] for page in pages):
+        return blank._replace(problem="has pages of different shapes or pixel types")
+    form = first.samples, first.photometric, first.compression
+    return blank._replace(
+        height_px=first.height_px,
+        width_px=first.width_px,
+        dtype=first.dtype,
+        pages=len(pages),
+        problem=pixel_problem(*form, first.dtype, (*PIXEL_TYPES, SCALED_TYPE)),
+    )
+
+
+def _read_container(path: str, blank: RawHeader) -> RawHeader:
+    try:
+        found = containers.contents(path)
+        pages = sum(len(image.planes) for image in found.images)
+        # Nothing else notices data that break off.
+        containers.read_page(path, pages - 1)
+    except RawDataError as error:
+        return blank._replace(problem=str(error).removeprefix(path).strip(" :"))
+    except containers.DAMAGED as error:
+        return blank._replace(problem=f"cannot be read ({error})")
+    return blank._replace(
+        height_px=found.height_px,
+        width_px=found.width_px,
+        dtype=found.dtype,
+        pages=pages,
+        problem=pixel_problem(1, 1, 1, found.dtype, PIXEL_TYPES),
+    )

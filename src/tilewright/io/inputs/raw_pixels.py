@@ -1,0 +1,235 @@
+"""What can be said of raw pixels before any work starts, from a few planes.
+
+One good plane of a channel is enough, so that usually one is read; only a channel that shows
+nothing is read on, tile after tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.io.conventions.common import RawDataError
+from tilewright.io.conventions.ome_xml import parse_ome_xml
+from tilewright.io.inputs.stitched_plane import PlaneWindows, windows_of_table
+from tilewright.io.inputs.tiles import Tiles, tiles_of_table
+from tilewright.io.tiff.metadata import of_tiff
+
+#: Share of clipped pixels from which a plane says nothing.
+_SATURATED = 0.5
+#: Least correlation of neighbours in tissue (see :func:`structure`; camera noise gives -0.03 to
+#: 0, tissue 0.3 to 0.8), but not less than 2.5 standard errors of chance.
+_STRUCTURE, _CHANCE = 0.03, 2.5
+_BIN = 4
+#: Planes with structure that must agree before a reference channel is called inverted, and
+#: their mean trend of grain: 0.2 to 0.9 in tissue, dim or dense, and as much below 0 in negatives.
+_WITNESSES, _INVERTED = 5, -0.1
+
+
+#: Parts of a channel that are read one by one.
+RawParts = Tiles | PlaneWindows
+
+
+def pixel_problems(
+    tables: Mapping[int, str],
+    channels: Mapping[int, Sequence[str]],
+    raw_dir: str,
+    *,
+    reference_channel: str,
+    pages_are_planes: bool,
+    stitched: bool,
+    offset_counts: float | None = None,
+    saturation_counts: float | None = None,
+) -> list[str]:
+    """Return one sentence for every channel whose pixels cannot be used.
+
+    A channel is refused where all its tiles are constant or saturated, the reference channel
+    also where none shows structure (registration has nothing to hold on to) or where its planes
+    are inverted; both where a given camera offset or saturation contradicts the counts.
+
+    Parameters
+    ----------
+    tables : mapping of int to str
+        Texts of the manifests by cycle.
+    channels : mapping of int to sequence of str
+        Channels to look at, by cycle.
+    raw_dir : path
+        Folder below which the tables' paths lie.
+    reference_channel : str
+    pages_are_planes : bool
+        Whether the convention takes pages for z-planes without asking the file.
+    stitched : bool
+        Whether the planes are stitched images, which are looked at in windows.
+    offset_counts, saturation_counts : float, optional
+        As configured; None where they are found from the data.
+    """
+    problems = []
+    for cycle, table in sorted(tables.items()):
+        for channel in channels[cycle]:
+            tiles = (windows_of_table if stitched else tiles_of_table)(table, channel, raw_dir)
+            if tiles is None:
+                continue
+            where = f"cycle {cycle}, channel {channel}"
+            wanted = channel == reference_channel
+            try:
+                _check_pages(tiles, pages_are_planes)
+                sentence = _channel(tiles, wanted, offset_counts, saturation_counts)
+            except RawDataError as error:
+                problems.append(str(error))
+                continue
+            if sentence:
+                problems.append(
+                    f"{where}{' (the reference channel)' if wanted else ''}: {sentence}"
+                )
+    return problems
+
+
+def _channel(
+    tiles: RawParts,
+    reference: bool,
+    offset_counts: float | None,
+    saturation_counts: float | None,
+) -> str:
+    """Return what is wrong with one channel, nothing for a good one."""
+    said: list[tuple[str, str, Path]] = []
+    trends: list[float] = []
+    for tile, z in _places(tiles):
+        plane = tiles.read(tile, z)
+        path = tiles.path(tile, z)
+        median = float(np.median(plane))
+        if offset_counts is not None and offset_counts > 1.1 * median + 2:
+            return (
+                f"camera.offset_counts is {offset_counts:g}, but half the pixels of {path} are at "
+                f"{median:g} or below; correct it, or set it to auto"
+            )
+        if saturation_counts is not None and saturation_counts <= median:
+            return (
+                f"camera.saturation_counts is {saturation_counts:g}, but half the pixels of {path} "
+                f"are at {median:g} or above; correct it, or set it to auto"
+            )
+        blank = _blank(plane, reference)
+        if not blank and not reference:
+            return ""
+        if blank:
+            said.append((*blank, path))
+            continue
+        trend = grain_trend(plane)
+        if trend is None or trend >= 0:
+            return ""
+        trends.append(trend)
+        if len(trends) >= _WITNESSES:
+            break
+    if trends:
+        if fmean(trends) > _INVERTED:
+            return ""
+        return (
+            f"the images look inverted ({tiles.path(0, 0).parent}): what is bright is smooth and "
+            "what is dark is grainy, as in a negative; save them as the camera counted"
+        )
+    why = "; registration finds no tissue in it" if reference else ""
+    fix = "choose another reference_channel" if reference else "take it out of the markers table"
+    kinds = " or ".join(sorted({kind for kind, _, _ in said}))
+    _, detail, path = said[0]
+    part = "tile" if isinstance(tiles, Tiles) else "part of it"
+    return (
+        f"every {part} is {kinds}, such as {path} ({detail}){why}; copy the files again, or {fix}"
+    )
+
+
+def _check_pages(tiles: RawParts, pages_are_planes: bool) -> None:
+    path = tiles.path(0, 0)
+    if not pages_are_planes or tiles.shape[0] == 1 or path != tiles.path(0, 1):
+        return
+    if tiles.page(0, 1) - tiles.page(0, 0) > 1:
+        return  # a hyperstack, whose channels lie between
+    channels = channels_told(str(path))
+    if channels > 1:
+        raise RawDataError(
+            f"{path}: its metadata say that its pages are {channels} channels, which would be "
+            "taken for z-planes; use the convention ome_tiff, or save one file per channel"
+        )
+
+
+def channels_told(path: str) -> int:
+    """Return how many channels the OME-XML or ImageJ metadata of a TIFF tell, 1 without any."""
+    none = None, None
+    xml, imagej = of_tiff(path, lambda tiff: (tiff.ome_metadata, tiff.imagej_metadata), none)
+    if xml:
+        return max((len(image.channels) for image in parse_ome_xml(xml, path)), default=1)
+    return int((imagej or {}).get("channels", 1))
+
+
+def _places(tiles: RawParts) -> Iterator[tuple[int, int]]:
+    """Yield (tile, z): all tiles at mid-stack, spread over the grid; then other planes."""
+    count, planes = len(tiles.row), tiles.shape[0]
+    # Steps of the golden section leave no region for the end.
+    order = sorted(range(count), key=lambda tile: (tile * 0.6180339887 + 0.5) % 1.0)
+    for z in dict.fromkeys((planes // 2, planes // 4, 3 * planes // 4)):
+        yield from ((tile, z) for tile in order)
+
+
+def _blank(plane: NDArray[Any], reference: bool) -> tuple[str, str] | None:
+    """Return why a plane shows nothing, in a word and in figures; None if it shows something."""
+    low, high = int(plane.min()), int(plane.max())
+    if low == high:
+        return "constant", f"{low} everywhere"
+    clipped = np.count_nonzero(plane == high) / plane.size
+    if high > 1 and clipped > _SATURATED:
+        return "saturated", f"{clipped:.0%} of its pixels are at {high}"
+    if reference and structure(plane) < max(_STRUCTURE, _CHANCE * _BIN / plane.size**0.5):
+        return "noise without structure", f"median {np.median(plane):g}"
+    return None
+
+
+def structure(plane: NDArray[Any]) -> float:
+    """Return the correlation of neighbours of a plane (y, x), the lesser of the two axes'.
+
+    Of means over 4 x 4 px, less the mean over 9 x 9 of those: blank glass under uneven light,
+    shot noise, hot pixels and stripes of a camera give about 0.
+    """
+    from scipy.ndimage import uniform_filter
+
+    height, width = (max(1, size // _BIN) for size in plane.shape)
+    if min(height, width) < 8:
+        return 1.0  # too small to tell
+    cut = plane[: height * _BIN, : width * _BIN].astype(np.float32)
+    means = cut.reshape(height, _BIN, width, _BIN).mean(axis=(1, 3))
+    # A hot pixel or a speck of dust is no structure.
+    means = np.minimum(means, np.percentile(means, 99.5))
+    flat = means - uniform_filter(means, 9, mode="nearest")
+    flat -= flat.mean()
+    power = float((flat**2).mean())
+    if power == 0:
+        return 0.0
+    down, right = (flat[1:] * flat[:-1]).mean(), (flat[:, 1:] * flat[:, :-1]).mean()
+    return min(float(down), float(right)) / power
+
+
+def grain_trend(plane: NDArray[Any]) -> float | None:
+    """Return how grain goes with brightness in a plane (y, x): a correlation, None if unknown.
+
+    Photons make bright parts the grainier ones, and structure adds to that; in a negative it is
+    the other way round, however densely tissue fills the plane. Between means of 8 x 8 px and
+    the logarithms of their mixed differences of 2 x 2 px, which gradients leave at zero; blocks
+    with clipped pixels are left out.
+    """
+    side, half = 8, 4
+    height, width = (size // side * side for size in plane.shape)
+    cut = plane[:height, :width].astype(np.float32)
+
+    def means(values: NDArray[Any], step: int) -> NDArray[np.float64]:
+        blocks = values.reshape(height // side, step, width // side, step)
+        return np.asarray(blocks.mean(axis=(1, 3), dtype=np.float64).ravel())
+
+    mixed = cut[::2, ::2] - cut[1::2, ::2] - cut[::2, 1::2] + cut[1::2, 1::2]
+    mean, grain = means(cut, side), means(mixed**2, half)
+    clipped = means((cut == cut.max()) | (cut == cut.min()), side)
+    used = (grain > 0) & (clipped < 0.05)
+    if np.count_nonzero(used) < 30 or np.ptp(mean[used]) == 0:
+        return None
+    return float(np.corrcoef(mean[used], np.log(grain[used]))[0, 1])

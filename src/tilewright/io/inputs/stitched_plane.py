@@ -1,0 +1,175 @@
+"""One channel of a stitched image, read by region and never as a whole."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tifffile
+import zarr
+from numpy.typing import NDArray
+
+from tilewright.io.conventions.common import RawDataError
+from tilewright.io.inputs.tiles import DAMAGED, of_manifest
+
+#: Side of the windows that are looked at before any work starts.
+_WINDOW_PX = 1024
+
+
+@dataclass(frozen=True)
+class StitchedPlane:
+    """A full-resolution plane of a TIFF.
+
+    Attributes
+    ----------
+    path : Path
+    page : int
+    size_bytes : int
+        Of the file when the workflow started.
+    shape : tuple of int
+        (y, x) in pixels.
+    dtype : numpy.dtype
+        uint8 or uint16.
+    """
+
+    path: Path
+    page: int
+    size_bytes: int
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[OpenPlane]:
+        """Open the file.
+
+        Raises
+        ------
+        RawDataError
+            The file has changed since the workflow started, or is damaged.
+        """
+        with self._named():
+            tiff = tifffile.TiffFile(self.path)
+        with tiff:
+            with self._named():
+                found = self.path.stat().st_size
+                page = tiff.pages[self.page]
+                piece, array = _array(page)
+            if found != self.size_bytes or array.shape != self.shape or page.dtype != self.dtype:
+                raise RawDataError(
+                    f"{self.path}, page {self.page}, has changed since the workflow started "
+                    f"({found} bytes, {array.shape} {page.dtype}); copy it again and start the "
+                    "workflow again"
+                )
+
+            def read(y: slice, x: slice) -> NDArray[Any]:
+                with self._named():
+                    return np.ascontiguousarray(array[y, x], dtype=self.dtype)
+
+            yield OpenPlane(piece, read)
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except DAMAGED as error:
+            raise RawDataError(
+                f"{self.path}, page {self.page}, cannot be read ({error}); copy the file again"
+            ) from error
+
+
+@dataclass(frozen=True)
+class OpenPlane:
+    """A plane whose file is open.
+
+    Attributes
+    ----------
+    piece_px : tuple of int
+        (y, x) of what is decoded at once; (1, 1) where nothing is compressed.
+    read : callable
+        Rows and columns, within the plane, to their pixels (y, x).
+    """
+
+    piece_px: tuple[int, int]
+    read: Callable[[slice, slice], NDArray[Any]]
+
+
+def _array(page: Any) -> tuple[tuple[int, int], Any]:
+    """Return the piece decoded at once, and the plane as an array that is read by region."""
+    if page.is_memmappable:
+        return (1, 1), page.asarray(out="memmap")
+    height, width = page.chunks
+    return (height, width), zarr.open_array(page.aszarr(), mode="r")
+
+
+@dataclass(frozen=True)
+class PlaneWindows:
+    """Windows that cover a plane, to be looked at one by one as if they were tiles.
+
+    Attributes
+    ----------
+    row : ndarray of int64, shape (n,)
+    shape : tuple of int
+        (1, y, x) of every window.
+    """
+
+    plane: StitchedPlane
+    row: NDArray[np.int64]
+    shape: tuple[int, int, int]
+    _corners: list[tuple[int, int]]
+
+    def path(self, tile: int, z: int) -> Path:
+        """Return the file."""
+        return self.plane.path
+
+    def page(self, tile: int, z: int) -> int:
+        """Return the page."""
+        return self.plane.page
+
+    def read(self, tile: int, z: int) -> NDArray[Any]:
+        """Return the pixels (y, x) of a window."""
+        y, x = self._corners[tile]
+        with self.plane.opened() as plane:
+            return plane.read(slice(y, y + self.shape[1]), slice(x, x + self.shape[2]))
+
+
+def windows_of_table(text: str, channel: str, raw_dir: str) -> PlaneWindows | None:
+    """Return the windows of ``channel`` in the text of a manifest, None where it has none."""
+    plane = _of_table(text, channel, raw_dir)
+    if plane is None:
+        return None
+    side = [min(_WINDOW_PX, n) for n in plane.shape]
+    starts = [
+        sorted({*range(0, n - s + 1, s), n - s}) for n, s in zip(plane.shape, side, strict=True)
+    ]
+    corners = [(y, x) for y in starts[0] for x in starts[1]]
+    return PlaneWindows(plane, np.zeros(len(corners), np.int64), (1, side[0], side[1]), corners)
+
+
+def open_stitched(manifest: str | Path, channel: str) -> StitchedPlane:
+    """Return the plane of ``channel`` that a manifest lists.
+
+    Raises
+    ------
+    RawDataError
+        The manifest has no such channel.
+    """
+    return of_manifest(manifest, channel, _of_table)
+
+
+def _of_table(text: str, channel: str, raw_dir: str) -> StitchedPlane | None:
+    for line in csv.DictReader(io.StringIO(text)):
+        if line["channel"] == channel:
+            return StitchedPlane(
+                Path(raw_dir) / line["path"],
+                int(line["page"]),
+                int(line["size_bytes"]),
+                (int(line["height_px"]), int(line["width_px"])),
+                np.dtype(line["dtype"]),
+            )
+    return None

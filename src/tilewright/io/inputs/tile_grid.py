@@ -1,0 +1,233 @@
+"""Places the tiles of a sample on their grid, and finds what is missing or twice there."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tilewright.io.conventions.common import RawPlane, ScanOptions
+from tilewright.io.inputs.tile_order import LAYOUTS, factor_pairs, grid_places, tile_places
+
+
+class GridPlace(NamedTuple):
+    """A tile's place: on the grid, its number, and its stage position in pixels."""
+
+    row: int
+    col: int
+    tile: int
+    y_px: float
+    x_px: float
+
+
+#: What tells one tile of a cycle from another: its number, row, col, y and x, some of them None.
+TileKey = tuple[Any, ...]
+#: (row, col) of every tile seen, per cycle.
+_Placed = dict[int, dict[TileKey, tuple[int, int]]]
+
+
+@dataclass
+class TileGrid:
+    """The grid of one sample.
+
+    ``places`` holds the place of every tile seen, per cycle; ``expected`` the tiles that
+    every cycle and channel must have, ordered by (row, col), with their numbers.
+    """
+
+    rows: int
+    cols: int
+    expected: dict[tuple[int, int], int]
+    places: dict[int, dict[TileKey, GridPlace]]
+    problems: list[str] = field(default_factory=list)
+
+    def at(self, plane: RawPlane) -> tuple[int, int]:
+        """Return the (row, col) of the tile that a plane is of."""
+        return self.places[plane.cycle][tile_key(plane)][:2]
+
+
+def tile_key(plane: RawPlane) -> TileKey:
+    """Return what the plane says of its tile."""
+    return plane.tile, plane.row, plane.col, plane.y_px, plane.x_px
+
+
+def arrange(
+    planes: Iterable[RawPlane], options: ScanOptions, tile_shape_px: tuple[int, int]
+) -> TileGrid:
+    """Place every tile that ``planes`` speak of.
+
+    Tiles with stage positions or with row and col place themselves; numbered ones are
+    placed by ``options.rows``, ``cols`` and ``layout``. Where rows and cols are given
+    every place of the grid is expected, else those that any plane fills.
+    """
+    keys: dict[int, set[TileKey]] = defaultdict(set)
+    for plane in planes:
+        keys[plane.cycle].add(tile_key(plane))
+    some = next(iter(next(iter(keys.values()))))
+    if some[3] is not None:
+        placed = {cycle: _by_position(found, tile_shape_px) for cycle, found in keys.items()}
+        grid = _grid_of_seen(placed, options)
+    elif some[1] is not None:
+        placed = _by_row_and_col(keys)
+        grid = _grid_of_seen(placed, options)
+    else:
+        grid, placed = _by_number(keys, options)
+    (height, width), step = tile_shape_px, 1.0 - options.overlap
+    for cycle, tiles in placed.items():
+        y0, x0 = (min(key[axis] or 0.0 for key in tiles) for axis in (3, 4))
+        grid.places[cycle] = {}
+        for key, (row, col) in tiles.items():
+            y_px = row * step * height if key[3] is None else key[3] - y0
+            x_px = col * step * width if key[4] is None else key[4] - x0
+            number = grid.expected.get((row, col), -1)
+            grid.places[cycle][key] = GridPlace(row, col, number, y_px, x_px)
+    return grid
+
+
+def _by_number(keys: Mapping[int, set[TileKey]], options: ScanOptions) -> tuple[TileGrid, _Placed]:
+    numbers = sorted({key[0] for found in keys.values() for key in found})
+    rows, cols, layout = options.rows, options.cols, options.layout
+    pairs = ", ".join(f"{r} x {c}" for r, c in factor_pairs(len(numbers)))
+    if len(numbers) == 1 and rows is None and cols is None:
+        rows = cols = 1
+    if not rows or not cols:
+        what = f"files number {len(numbers)} tiles; set acquisition.rows and cols (rows x cols"
+        return _no_grid(f"{what} can be {pairs})")
+    if layout not in LAYOUTS:
+        return _no_grid(f"acquisition.layout is {layout!r}; choose one of {', '.join(LAYOUTS)}")
+    count = rows * cols
+    first = 0 if numbers[0] == 0 else 1 if numbers[-1] <= count else numbers[0]
+    within = range(first, first + count)
+    # Numbers without a gap speak for another grid; gaps speak for missing tiles.
+    if numbers[-1] not in within or (
+        len(numbers) < count and numbers[-1] - numbers[0] + 1 == len(numbers)
+    ):
+        return _no_grid(
+            f"the grid is {rows} x {cols} = {count} tiles, but the files number {len(numbers)} "
+            f"({numbers[0]} to {numbers[-1]}); "
+            f"copy what is missing, or correct acquisition.rows and cols (they can be {pairs})"
+        )
+    places = dict(zip(within, tile_places(layout, rows, cols), strict=True))
+    placed = {cycle: {key: places[key[0]] for key in found} for cycle, found in keys.items()}
+    return _grid(rows, cols, {place: number for number, place in places.items()}), placed
+
+
+def _no_grid(problem: str) -> tuple[TileGrid, _Placed]:
+    return TileGrid(0, 0, {}, {}, [problem]), {}
+
+
+def _by_row_and_col(keys: Mapping[int, set[TileKey]]) -> _Placed:
+    row0, col0 = (min(key[n] for found in keys.values() for key in found) for n in (1, 2))
+    return {
+        cycle: {key: (key[1] - row0, key[2] - col0) for key in found}
+        for cycle, found in keys.items()
+    }
+
+
+def _by_position(found: set[TileKey], shape: tuple[int, int]) -> dict[TileKey, tuple[int, int]]:
+    ordered = sorted(found, key=lambda key: key[3:])
+    return dict(zip(ordered, grid_places([key[3:] for key in ordered], shape), strict=True))
+
+
+def _grid(rows: int, cols: int, expected: dict[tuple[int, int], int]) -> TileGrid:
+    return TileGrid(rows, cols, dict(sorted(expected.items())), {})
+
+
+def _grid_of_seen(placed: _Placed, options: ScanOptions) -> TileGrid:
+    """Return the grid of tiles that bring their own row and col."""
+    seen = {place for tiles in placed.values() for place in tiles.values()}
+    rows = 1 + max(row for row, _ in seen)
+    cols = 1 + max(col for _, col in seen)
+    if not options.rows or not options.cols:
+        return _grid(rows, cols, {place: number for number, place in enumerate(sorted(seen))})
+    whole = [(row, col) for row in range(options.rows) for col in range(options.cols)]
+    grid = _grid(options.rows, options.cols, {place: n for n, place in enumerate(whole)})
+    if rows > options.rows or cols > options.cols:
+        grid.problems.append(
+            f"the grid is {options.rows} x {options.cols}, but the files hold {rows} rows and "
+            f"{cols} columns ({len(seen)} tiles); correct acquisition.rows and cols"
+        )
+    return grid
+
+
+def completeness(
+    grid: TileGrid,
+    planes: Sequence[RawPlane],
+    expected_channels: Mapping[int, Sequence[str]],
+    left_out: Mapping[int, Sequence[tuple[int, int]]] | None = None,
+) -> list[str]:
+    """Return one line per tile that lacks planes or has one twice.
+
+    Every tile of a cycle and channel must have as many z-planes as the fullest one of
+    its cycle; tiles in ``left_out`` are not asked for.
+    """
+    found: dict[tuple[int, str, int, int], dict[int, str]] = defaultdict(dict)
+    depth: dict[int, int] = defaultdict(int)
+    problems: list[str] = []
+    for plane in planes:
+        place = grid.places[plane.cycle][tile_key(plane)]
+        stack = found[plane.cycle, plane.channel, place.row, place.col]
+        z = plane.z or 0
+        if z in stack and len(problems) < 1000:
+            problems.append(
+                f"cycle {plane.cycle}, channel {plane.channel}, tile {place.tile} "
+                f"(row {place.row}, col {place.col}), z {z} is there twice: "
+                f"{stack[z]} and {plane.path}"
+            )
+        stack[z] = plane.path
+        depth[plane.cycle] = max(depth[plane.cycle], z + 1)
+    for cycle, channels in sorted(expected_channels.items()):
+        for channel in channels:
+            asked = [
+                place for place in grid.expected if place not in (left_out or {}).get(cycle, ())
+            ]
+            problems += _missing(grid, asked, found, cycle, channel, depth[cycle])
+    return problems
+
+
+def leave_out(
+    grid: TileGrid, planes: Sequence[RawPlane], expected_channels: Mapping[int, Sequence[str]]
+) -> tuple[list[RawPlane], dict[int, list[tuple[int, int]]]]:
+    """Return the planes of whole tiles, and per cycle the (row, col) of the tiles left out.
+
+    A tile is whole in a cycle where all its channels have all z-planes of the fullest tile. One
+    that is not is left out of all channels of that cycle, so that a cycle has one set of tiles.
+    A channel without any plane leaves no tile out: it is a mistake, which ``completeness`` names.
+    """
+    found: dict[tuple[int, ...], set[tuple[str, int]]] = defaultdict(set)
+    # Of the fullest tile: every (channel, z) that any tile of the cycle has.
+    whole: dict[int, set[tuple[str, int]]] = defaultdict(set)
+    for plane in planes:
+        for known in (found[plane.cycle, *grid.at(plane)], whole[plane.cycle]):
+            known.add((plane.channel, plane.z or 0))
+    out = {
+        cycle: [at for at in grid.expected if found[cycle, *at] != whole[cycle]]
+        for cycle in expected_channels
+    }
+    return [plane for plane in planes if grid.at(plane) not in out[plane.cycle]], out
+
+
+def _missing(
+    grid: TileGrid,
+    asked: Sequence[tuple[int, int]],
+    found: Mapping[tuple[int, str, int, int], dict[int, str]],
+    cycle: int,
+    channel: str,
+    depth: int,
+) -> list[str]:
+    stacks = {place: found.get((cycle, channel, *place), {}) for place in asked}
+    where = f"cycle {cycle}, channel {channel}"
+    if not any(stacks.values()):
+        return [f"{where}: no file of it is there, but the markers table lists it"]
+    example = next(path for stack in stacks.values() for path in stack.values())
+    problems: list[str] = []
+    for (row, col), stack in stacks.items():
+        absent = [z for z in range(depth) if z not in stack]
+        if absent:
+            counted = ", ".join(str(z + 1) for z in absent)
+            planes = f"z-plane {counted} of {depth}" if stack else "all planes"
+            problems.append(
+                f"{where}, tile {grid.expected[row, col]} (row {row}, col {col}): "
+                f"{planes} missing beside {next(iter(stack.values()), example)}"
+            )
+    return problems

@@ -1,0 +1,219 @@
+"""The raw tiles of one cycle and channel, read plane by plane."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import tifffile
+from numpy.typing import NDArray
+
+from tilewright.io.conventions import containers
+from tilewright.io.conventions.common import RAW_DIR_FILE, RawDataError
+
+#: What readers and codecs raise on damaged data: codec errors are RuntimeErrors, and a
+#: ``TiffFileError`` is a ValueError.
+DAMAGED = containers.DAMAGED
+_T = TypeVar("_T")
+
+
+class _Page(NamedTuple):
+    path: Path
+    page: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Raw tiles of one cycle and channel, ordered by (row, col); safe to read in threads.
+
+    Parameters
+    ----------
+    row, col : ndarray of int64, shape (n,)
+        Place of each tile as laid out on the stage.
+    number : ndarray of int64, shape (n,)
+        Its number in the order of acquisition, or of its place where the files tell the place.
+    nominal_px : ndarray of float64, shape (n, 2)
+        Stage position (y, x) of each tile's first pixel.
+    shape : tuple of int
+        (z, y, x) of every tile.
+    dtype : numpy.dtype
+        Type of the counts, uint8 or uint16.
+    counts_per_unit : float or None
+        Where the files hold float32: what a value of 1 is in counts.
+    """
+
+    row: NDArray[np.int64]
+    col: NDArray[np.int64]
+    number: NDArray[np.int64]
+    nominal_px: NDArray[np.float64]
+    shape: tuple[int, int, int]
+    dtype: np.dtype[Any]
+    _pages: list[list[_Page]]
+    counts_per_unit: float | None = None
+
+    def path(self, tile: int, z: int) -> Path:
+        """Return the file of one plane."""
+        return self._pages[tile][z].path
+
+    def page(self, tile: int, z: int) -> int:
+        """Return the page of one plane in its file."""
+        return self._pages[tile][z].page
+
+    def read(self, tile: int, z: int) -> NDArray[Any]:
+        """Return one plane (y, x) of one tile in raw counts.
+
+        Raises
+        ------
+        RawDataError
+            The file has changed since the workflow started, or is damaged: its data cannot be
+            decoded, or break off into zeros.
+        """
+        path, page, size_bytes = self._pages[tile][z]
+        try:
+            found = path.stat().st_size
+            plane = read_plane(path, page) if found == size_bytes else None
+        except RawDataError:
+            raise  # a library that is missing: its message says what to do
+        except DAMAGED as error:
+            raise RawDataError(
+                f"{path}, page {page}, cannot be read ({error}); copy the file again"
+            ) from error
+        if plane is None:
+            raise RawDataError(
+                f"{path} has {found} bytes, but had {size_bytes} when the workflow started; "
+                "copy it again and start the workflow again"
+            )
+        if self.counts_per_unit is not None:
+            plane = self._counts(plane, f"{path}, page {page}")
+        if plane.shape != self.shape[1:] or plane.dtype != self.dtype:
+            raise RawDataError(
+                f"{path}, page {page}, is {plane.shape} {plane.dtype}, but was "
+                f"{self.shape[1:]} {self.dtype} when the workflow started; start it again"
+            )
+        lost = zero_share(plane)
+        if lost:
+            raise RawDataError(
+                f"{path}, page {page}, breaks off: {lost:.0%} of it, from one side on, are zeros, "
+                "where a camera never reads 0 elsewhere in it; copy the file again"
+            )
+        return np.asarray(plane)
+
+    def _counts(self, plane: NDArray[Any], name: str) -> NDArray[np.uint16]:
+        """Return a float plane in counts, rounded, from 0 to 65,535."""
+        counts = np.rint(plane * np.float32(self.counts_per_unit))
+        if not np.isfinite(counts).all():
+            raise RawDataError(f"{name}, holds NaN or infinity, which no camera counts")
+        return np.clip(counts, 0, np.iinfo(np.uint16).max).astype(np.uint16)
+
+
+def read_plane(path: str | Path, page: int) -> NDArray[Any]:
+    """Return a page of a TIFF, or a plane of another format's file, in raw counts."""
+    if containers.is_container(path):
+        return containers.read_page(path, page)
+    # Threads belong to the caller: tifffile's own would multiply with them.
+    plane: NDArray[Any] = tifffile.imread(path, key=page, maxworkers=1)
+    return plane
+
+
+def zero_share(plane: NDArray[Any]) -> float:
+    """Return the share of a plane (y, x) that a broken transfer left at zero, 0 for a whole one.
+
+    These are whole rows or columns of zeros from one side on, at least a thirty-second of the
+    plane, where fewer than 1 % of the other pixels are 0. Images whose background is 0
+    (subtracted, masked) have zeros elsewhere too and are whole.
+
+    >>> zero_share(np.array([[7, 9], [8, 7], [0, 0], [0, 0]]))
+    0.5
+    >>> zero_share(np.array([[7, 0], [8, 7], [0, 0], [0, 0]]))
+    0.0
+    """
+    if plane[0].any() and plane[-1].any() and plane[:, 0].any() and plane[:, -1].any():
+        return 0.0
+    for lines in (plane, plane.T):
+        kept: NDArray[np.bool_] = np.asarray(lines.any(axis=1))
+        count = len(kept) - int(kept.sum())
+        alone = np.count_nonzero(kept[1:] != kept[:-1]) == 1
+        zeros = np.count_nonzero(lines[kept] == 0)
+        if alone and count >= len(kept) / 32 and zeros < 0.01 * lines[kept].size:
+            return count / len(kept)
+    return 0.0
+
+
+def open_tiles(manifest: str | Path, channel: str) -> Tiles:
+    """Return the tiles of ``channel`` that a manifest lists.
+
+    Parameters
+    ----------
+    manifest : path
+        ``cycle{cycle}.csv`` as :func:`tilewright.io.inputs.manifest.build_manifest` writes it.
+    channel : str
+        Channel token as in the markers table.
+
+    Raises
+    ------
+    RawDataError
+        The manifest has no such channel.
+    """
+    return of_manifest(manifest, channel, tiles_of_table)
+
+
+def of_manifest(
+    manifest: str | Path, channel: str, of_table: Callable[[str, str, str], _T | None]
+) -> _T:
+    """Return what ``of_table`` makes of a manifest's text, a channel and the raw folder.
+
+    Raises
+    ------
+    RawDataError
+        The manifest has no such channel.
+    """
+    table = Path(manifest)
+    raw_dir = table.with_name(RAW_DIR_FILE).read_text("utf-8").rstrip("\n")
+    found = of_table(table.read_text("utf-8"), channel, raw_dir)
+    if found is None:
+        raise RawDataError(f"{manifest} has no channel {channel!r}; correct the markers table")
+    return found
+
+
+def left_out_tiles(manifest: str | Path) -> list[tuple[int, int]]:
+    """Return the (row, col) of tiles that a manifest leaves out (``acquisition.missing: fill``)."""
+    with Path(manifest).open(newline="", encoding="utf-8") as stream:
+        return [
+            (int(line["row"]), int(line["col"]))
+            for line in csv.DictReader(stream)
+            if not line["channel"]
+        ]
+
+
+def tiles_of_table(text: str, channel: str, raw_dir: str) -> Tiles | None:
+    """Return the tiles of ``channel`` in the text of a manifest, None where it has none."""
+    lines = [line for line in csv.DictReader(io.StringIO(text)) if line["channel"] == channel]
+    if not lines:
+        return None
+    # The manifest is ordered by (row, col, z), and every tile in it has all its planes.
+    tiles: dict[tuple[int, int], list[dict[str, str]]] = {}
+    for line in lines:
+        tiles.setdefault((int(line["row"]), int(line["col"])), []).append(line)
+    first = lines[0]
+    starts = [stack[0] for stack in tiles.values()]
+    folder = Path(raw_dir)
+    kind, _, scale = first["dtype"].partition("*")
+    return Tiles(
+        row=np.array([row for row, _ in tiles], np.int64),
+        col=np.array([col for _, col in tiles], np.int64),
+        number=np.array([int(line["tile"]) for line in starts], np.int64),
+        nominal_px=np.array([(float(line["y_px"]), float(line["x_px"])) for line in starts]),
+        shape=(len(next(iter(tiles.values()))), int(first["height_px"]), int(first["width_px"])),
+        dtype=np.dtype(np.uint16 if scale else kind),
+        counts_per_unit=float(scale) if scale else None,
+        _pages=[
+            [_Page(folder / p["path"], int(p["page"]), int(p["size_bytes"])) for p in stack]
+            for stack in tiles.values()
+        ],
+    )

@@ -1,0 +1,1 @@
+"""What the workflow writes: mosaics, images, positions, transforms."""

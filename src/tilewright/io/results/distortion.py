@@ -1,0 +1,75 @@
+"""Lens distortion of one cycle as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
+from tilewright.kernels.tile_positions.distortion import Distortion
+from tilewright.kernels.tile_positions.distortion_fit import DistortionFit
+
+#: Names of Brown's terms in the file.
+_TERMS = ("radial_px", "decentring_y_px", "decentring_x_px")
+
+
+class DistortionFileError(ValueError):
+    """A file of lens distortion cannot be used; the message names it and the fix."""
+
+
+def write_distortion(path: Path, fit: DistortionFit | None) -> None:
+    """Write a field, its errors and what held-out overlaps say; px with 4 digits.
+
+    ``used`` says whether positions were made with it and tiles are to be fused with it. Without a
+    fit that is all there is.
+    """
+    content: dict[str, object] = {"used": False}
+    if fit is not None:
+        lens = fit.distortion
+        content = {
+            "used": fit.used,
+            "tile_shape_px": list(lens.shape),
+            "meeting": [round(line, 6) for line in lens.meeting],
+            "terms_px": dict(zip(_TERMS, _rounded(lens.terms_px.tolist()), strict=True)),
+            "terms_sigma_px": dict(zip(_TERMS, _rounded(fit.terms_sigma_px.tolist()), strict=True)),
+            "corner_px": round(lens.corner_px, 4),
+            "held_out_px": dict(zip(("without", "with"), _rounded(fit.held_out_px), strict=True)),
+            "held_out_z": [round(z, 2) for z in fit.held_out_z],
+            "overlaps": fit.overlaps,
+            "blocks": fit.blocks,
+        }
+    write_whole(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def _rounded(values: tuple[float, ...] | list[float]) -> list[float]:
+    # + 0.0 turns -0.0 into 0.0, so that equal results are equal bytes.
+    return [round(value, 4) + 0.0 for value in values]
+
+
+def read_distortion_numbers(path: str | Path) -> dict[str, Any]:
+    """Return what :func:`write_distortion` wrote."""
+    numbers: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    return numbers
+
+
+def read_distortion(path: str | Path) -> Distortion | None:
+    """Return the field by which positions were made, None where there was none.
+
+    Raises
+    ------
+    DistortionFileError
+        The file is not what :func:`write_distortion` wrote.
+    """
+    try:
+        content = read_distortion_numbers(path)
+        if not content["used"]:
+            return None
+        radial, in_y, in_x = (float(content["terms_px"][name]) for name in _TERMS)
+        height, width = (int(n) for n in content["tile_shape_px"])
+        meet_y, meet_x = (float(line) for line in content["meeting"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise DistortionFileError(
+            f"{path} holds no lens distortion ({error}); make tile_positions again"
+        ) from error
+    return Distortion(radial, in_y, in_x, (height, width), (meet_y, meet_x))

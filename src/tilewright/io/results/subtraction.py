@@ -1,0 +1,100 @@
+"""What was subtracted from channels of the image: an ``.npz`` to judge by, a ``.json`` to read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
+from tilewright.io.results.npz import read_npz, write_npz
+
+
+@dataclass(frozen=True)
+class Subtraction:
+    """What was subtracted from one channel of the image.
+
+    Attributes
+    ----------
+    cycle, channel, marker
+        The channel.
+    background : str
+        Marker whose image was subtracted.
+    method : {"exposure", "regression"}
+        What said the factor.
+    factor : float
+        By what the background was multiplied.
+    oversubtracted : float
+        Share of the subtracted light that the channel did not hold; ``nan``: none was subtracted.
+    left_as_haze : float
+        Share of the background that its in-focus plane lost as haze and the channel's did not.
+    emptied : float
+        Share of the pixels with light that have none left.
+    before, light : float32 (y, x)
+        Overviews of the registered channel and background before, ``side`` times smaller.
+    side : int
+    """
+
+    cycle: int
+    channel: str
+    marker: str
+    background: str
+    method: str
+    factor: float
+    oversubtracted: float
+    left_as_haze: float
+    emptied: float
+    before: NDArray[np.float32]
+    light: NDArray[np.float32]
+    side: int
+
+    @property
+    def expected(self) -> NDArray[np.float32]:
+        """What the subtraction leaves, by the overviews."""
+        return np.maximum(self.before - np.float32(self.factor) * self.light, 0)
+
+
+def write_subtractions(found: Sequence[Subtraction], npz_path: Path, json_path: Path) -> None:
+    """Write both files, each whole or not at all; the same input gives the same bytes."""
+    # All but the overviews, which are the last three.
+    names = [field.name for field in fields(Subtraction)][:-3]
+    rows = [{name: getattr(one, name) for name in names} for one in found]
+    for row in rows:
+        numbers = {k: float(f"{v:.6g}") for k, v in row.items() if isinstance(v, float)}
+        row.update({k: None if np.isnan(v) else v for k, v in numbers.items()})
+    write_whole(json_path, json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    arrays: dict[str, NDArray[Any]] = {}
+    for one, row in zip(found, rows, strict=True):
+        at = f"{one.cycle}/{one.channel}"
+        arrays[f"{at}/before"], arrays[f"{at}/light"] = one.before, one.light
+        text = json.dumps({**row, "factor": one.factor, "side": one.side}, allow_nan=False)
+        arrays[f"{at}/numbers"] = np.frombuffer(text.encode(), np.uint8)
+    write_npz(npz_path, arrays)
+
+
+def read_subtraction(npz_path: Path, cycle: int, channel: str) -> Subtraction | None:
+    """Return what was subtracted from a channel; None: nothing.
+
+    Raises
+    ------
+    ValueError
+        The file is not of :func:`write_subtractions`; the message names it.
+    """
+    at = f"{cycle}/{channel}"
+    try:
+        data = read_npz(npz_path)
+        if f"{at}/numbers" not in data:
+            return None
+        numbers = json.loads(data[f"{at}/numbers"].tobytes())
+        if numbers["oversubtracted"] is None:
+            numbers["oversubtracted"] = float("nan")
+        return Subtraction(**numbers, before=data[f"{at}/before"], light=data[f"{at}/light"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{npz_path} does not say what was subtracted ({error}); make the image again"
+        ) from error

@@ -1,0 +1,60 @@
+"""Transforms on disk: an ``.npz`` with the numbers that move pixels, a ``.json`` for people."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
+from tilewright.io.results.npz import read_npz, write_npz
+from tilewright.kernels.register.warp import Transform
+
+_ARRAYS = ("affine", "field", "origin_px", "block_px", "confidence")
+
+
+class TransformError(ValueError):
+    """A file is not a transform."""
+
+
+def write_transform(transform: Transform, npz_path: str | Path, json_path: str | Path) -> None:
+    """Write a transform; the same transform gives the same bytes.
+
+    Parameters
+    ----------
+    transform : Transform
+    npz_path : Path
+        Arrays of :class:`~tilewright.kernels.register.warp.Transform`, readable by ``numpy.load``;
+        ``quality`` in it is the JSON text.
+    json_path : Path
+        The quality numbers and the affine part.
+    """
+    text = json.dumps(dict(transform.quality), sort_keys=True, allow_nan=False)
+    arrays = {name: np.asarray(getattr(transform, name)) for name in _ARRAYS}
+    arrays["quality"] = np.frombuffer(text.encode(), np.uint8)
+    readable = dict(transform.quality) | {"affine": transform.affine.tolist()}
+    lines = json.dumps(readable, indent=2, sort_keys=True, allow_nan=False)
+    write_whole(Path(json_path), lines + "\n")
+    write_npz(Path(npz_path), arrays)
+
+
+def read_transform(npz_path: str | Path) -> Transform:
+    """Read a transform written by :func:`write_transform`.
+
+    Raises
+    ------
+    TransformError
+        The file is not a transform.
+    """
+    try:
+        data = read_npz(npz_path)
+        values: dict[str, Any] = {name: data[name] for name in _ARRAYS}
+        quality = json.loads(data["quality"].tobytes())
+    except (KeyError, ValueError) as error:
+        raise TransformError(
+            f"{npz_path} is not a transform ({error}); delete it to have it made again"
+        ) from error
+    values["block_px"] = float(values["block_px"])
+    return Transform(**values, quality=quality)

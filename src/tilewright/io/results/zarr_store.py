@@ -1,0 +1,240 @@
+"""What all OME-Zarr images here share: metadata, chunked levels, writing whole or not at all.
+
+Metadata follow OME-NGFF 0.4 (Zarr v2, read by today's viewers) or 0.5 (Zarr v3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import zarr
+import zarr.codecs
+from numpy.typing import NDArray
+from zarr.core.sync import sync
+
+from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
+
+OmeZarrVersion = Literal["0.4", "0.5"]
+#: Key of the group's attributes that holds tilewright's own numbers.
+ATTRIBUTES_KEY = "tilewright"
+
+
+class StoreError(ValueError):
+    """An image store cannot be read or written as asked; the message says why."""
+
+
+def _end_writes() -> None:
+    """Wait for what Zarr still writes: after the error of one write it leaves the others alone."""
+
+    async def end() -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    sync(end())
+
+
+def multiscales(
+    axes: str,
+    scales: Sequence[Sequence[float]],
+    name: str,
+    version: OmeZarrVersion,
+    omero: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the OME-NGFF attributes of an image.
+
+    Parameters
+    ----------
+    axes : str
+        One letter per axis, of ``c``, ``z``, ``y``, ``x``, in that order.
+    scales : sequence of sequence of float
+        Pixel size of each level along ``axes``, in µm; 1 for ``c``.
+    name : str
+        Name of the image.
+    version : {"0.4", "0.5"}
+        Version of OME-NGFF.
+    omero : dict, optional
+        Channel names and display windows.
+    """
+    described = [
+        {"name": axis, "type": "channel"}
+        if axis == "c"
+        else {"name": axis, "type": "space", "unit": "micrometer"}
+        for axis in axes
+    ]
+    datasets = []
+    for level, scale in enumerate(scales):
+        transforms: list[dict[str, Any]] = [{"type": "scale", "scale": [float(s) for s in scale]}]
+        if level:
+            # The mean of 2x2 pixels lies between them: half a new pixel less half an old one.
+            shift = [(s - s0) / 2 for s, s0 in zip(scale, scales[0], strict=True)]
+            transforms.append({"type": "translation", "translation": shift})
+        datasets.append({"path": str(level), "coordinateTransformations": transforms})
+    image = {"name": name, "axes": described, "datasets": datasets}
+    ome: dict[str, Any] = {"multiscales": [image]}
+    if omero is not None:
+        ome["omero"] = omero
+    if version == "0.5":
+        return {"ome": {"version": "0.5", **ome}}
+    image["version"] = "0.4"
+    return ome
+
+
+class Stored(NamedTuple):
+    """An OME-Zarr image: OME-NGFF's attributes, levels, pixel size along the axes, own numbers."""
+
+    ome: dict[str, Any]
+    levels: tuple[Any, ...]
+    scale_um: Sequence[float]
+    attributes: dict[str, Any]
+
+
+def open_store(path: Path, axes: str) -> Stored:
+    """Open an existing OME-Zarr image for reading.
+
+    Raises
+    ------
+    StoreError
+        There is no Zarr group at ``path``, or it is not an image with these axes.
+    """
+    try:
+        group = zarr.open_group(path, mode="r")
+    except (FileNotFoundError, zarr.errors.GroupNotFoundError) as error:
+        raise StoreError(f"{path} is not an OME-Zarr image, or is missing") from error
+    attributes: dict[str, Any] = dict(group.attrs)
+    ome = attributes.get("ome", attributes)
+    if not isinstance(ome, dict) or "multiscales" not in ome:
+        raise StoreError(f"{group.store_path} is not an OME-Zarr image: it has no multiscales")
+    image = ome["multiscales"][0]
+    found = "".join(axis["name"] for axis in image["axes"])
+    if found != axes:
+        raise StoreError(f"{path} has axes {found}, where {axes} are read")
+    try:
+        levels = tuple(group[dataset["path"]] for dataset in image["datasets"])
+    except KeyError as error:
+        raise StoreError(f"{path} lacks a part ({error}); make the image again") from error
+    scale_um = image["datasets"][0]["coordinateTransformations"][0]["scale"]
+    return Stored(ome, levels, scale_um, attributes.get(ATTRIBUTES_KEY, {}))
+
+
+@contextlib.contextmanager
+def create_store(path: Path, version: OmeZarrVersion) -> Iterator[zarr.Group]:
+    """Give an empty Zarr group of the format that ``version`` of OME-NGFF asks for.
+
+    It has a temporary name until the block succeeds, as with ``whole_or_nothing``.
+    """
+    with whole_or_nothing(path) as partial:
+        try:
+            yield zarr.create_group(partial, zarr_format=2 if version == "0.4" else 3)
+        except BaseException:
+            _end_writes()
+            raise
+
+
+def create_level(
+    group: zarr.Group,
+    level: int,
+    axes: str,
+    shape: Sequence[int],
+    dtype: np.dtype[Any],
+    chunk_px: int,
+    fill: float = 0,
+) -> StoreWriter:
+    """Create one level: planes cut into ``chunk_px`` squares, blosc-lz4.
+
+    Of 12 codecs it costs least in CPU time and transfer (``benchmarks/compression.py``); bytes are
+    shuffled but for floats, which hold many zeros and so take 5 to 24 % less without.
+    """
+    v2 = group.metadata.zarr_format == 2
+    shuffled = dtype.kind in "ui"
+    codec: Any = (
+        {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": int(shuffled), "blocksize": 0}
+        if v2
+        else zarr.codecs.BloscCodec(
+            cname="lz4", clevel=5, shuffle="shuffle" if shuffled else "noshuffle"
+        )
+    )
+    array = group.create_array(
+        str(level),
+        shape=tuple(int(n) for n in shape),
+        chunks=(*(1,) * (len(shape) - 2), chunk_px, chunk_px),
+        dtype=dtype,
+        compressors=codec,
+        filters=None,
+        fill_value=dtype.type(fill).item(),
+        chunk_key_encoding={"name": "v2" if v2 else "default", "separator": "/"},
+        dimension_names=None if v2 else list(axes),
+        # Comparing each chunk with the fill costs four times its compression.
+        config={"write_empty_chunks": True},
+    )
+    return StoreWriter(array)
+
+
+class StoreWriter:
+    """One array of planes that many threads may write at once.
+
+    Blocks that cover whole chunks are written in parallel. Blocks that share a chunk with
+    other blocks are correct too, but wait for one another: such a chunk is read, changed
+    and written back.
+
+    Attributes
+    ----------
+    attributes : dict
+        Of the full resolution: stored with the image when it is closed; numbers, strings, lists
+        of them.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self.shape: tuple[int, ...] = array.shape
+        self.dtype: np.dtype[Any] = array.dtype
+        self.chunk_px: int = array.chunks[-1]
+        self.attributes: dict[str, Any] = {}
+        self._partial = threading.Lock()
+
+    def write(self, plane: int, y0: int, x0: int, block: NDArray[Any]) -> None:
+        """Write a block (y, x) of a plane, or (n, y, x) from that plane on, first pixel (y0, x0).
+
+        Raises
+        ------
+        StoreError
+            The block does not lie inside the array, or is of another dtype.
+        """
+        if block.dtype != self.dtype:
+            raise StoreError(f"a block of {block.dtype} cannot be written as {self.dtype}")
+        for z, pixels in enumerate(block if block.ndim == 3 else block[None], plane):
+            ends = (z + 1, y0 + pixels.shape[0], x0 + pixels.shape[1])
+            starts = (z, y0, x0)
+            if min(starts) < 0 or any(end > n for end, n in zip(ends, self.shape, strict=True)):
+                raise StoreError(
+                    f"a block from {starts} to {ends} is outside the shape {self.shape}"
+                )
+            aligned = all(
+                start % self.chunk_px == 0 and (end % self.chunk_px == 0 or end == n)
+                for start, end, n in zip(starts[1:], ends[1:], self.shape[1:], strict=True)
+            )
+            with contextlib.nullcontext() if aligned else self._partial:
+                self.array[z, y0 : ends[1], x0 : ends[2]] = pixels
+
+
+def describe(
+    group: zarr.Group, ome: dict[str, Any], attributes: dict[str, Any], path: Path
+) -> None:
+    """Store OME-NGFF attributes and tilewright's own, NumPy's numbers as Python's.
+
+    Raises
+    ------
+    StoreError
+        A number is not finite, or a value has no form in JSON; ``path`` names the image.
+    """
+    try:
+        text = json.dumps(attributes, allow_nan=False, default=lambda value: value.tolist())
+    except (ValueError, TypeError, AttributeError) as error:
+        raise StoreError(f"{path}: the attributes cannot be stored as JSON ({error})") from error
+    group.update_attributes({**ome, ATTRIBUTES_KEY: json.loads(text)})

@@ -1,0 +1,1 @@
+"""TIFF files as such: headers of pages, metadata, and whether pixels can be counts."""

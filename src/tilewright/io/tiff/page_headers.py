@@ -1,0 +1,138 @@
+"""The page headers of a TIFF, read without decoding a pixel.
+
+Written for checking tens of thousands of files before a workflow starts: a fifth of the
+time of a full TIFF reader, no import, and a file whose chain of pages breaks off is an
+error here, where readers log it and go on with fewer pages.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import BinaryIO, NamedTuple
+
+_WIDTH, _HEIGHT, _BITS, _SAMPLES, _FORMAT = 256, 257, 258, 277, 339
+_COMPRESSION, _PHOTOMETRIC = 259, 262
+_OFFSETS, _COUNTS = (273, 324), (279, 325)  # of strips or tiles
+_TAGS = {
+    *(_WIDTH, _HEIGHT, _BITS, _SAMPLES, _FORMAT, _COMPRESSION, _PHOTOMETRIC),
+    *(*_OFFSETS, *_COUNTS),
+}
+_CODES = {1: "B", 3: "H", 4: "I", 13: "I", 16: "Q", 18: "Q"}
+_KINDS = {1: "uint", 2: "int", 3: "float"}
+
+
+class BrokenTiffError(ValueError):
+    """The file is no TIFF, or ends before what its header promises."""
+
+
+class PageHeader(NamedTuple):
+    """One page: its shape, pixel type, samples per pixel and where its data end.
+
+    ``photometric`` and ``compression`` are the TIFF tags 262 (1 where it is absent: counts from
+    black to white) and 259.
+    """
+
+    height_px: int
+    width_px: int
+    dtype: str
+    samples: int
+    photometric: int
+    compression: int
+    end: int
+
+
+class _TiffForm(NamedTuple):
+    """Byte order, and codes of a TIFF (42) or BigTIFF (43)."""
+
+    order: str
+    number: str
+    entry: str
+    offset: str
+
+
+def read_page_headers(stream: BinaryIO, size_bytes: int) -> list[PageHeader]:
+    """Return the header of every page of a TIFF or BigTIFF.
+
+    Raises
+    ------
+    BrokenTiffError
+        With what is wrong, in words that follow the file's name.
+    """
+    if size_bytes == 0:
+        raise BrokenTiffError("is empty (0 bytes)")
+    try:
+        form, offset = _read_start(stream.read(16))
+        pages = []
+        seen = set()
+        while offset:
+            if offset in seen:
+                raise BrokenTiffError("is damaged (its pages run in a circle)")
+            seen.add(offset)
+            tags, offset = _read_directory(stream, form, offset)
+            pages.append(_page(tags))
+    except (struct.error, OverflowError) as error:
+        raise BrokenTiffError(
+            f"is truncated ({size_bytes} bytes, the header of a page lies beyond)"
+        ) from error
+    end = max(page.end for page in pages)
+    if end > size_bytes:
+        raise BrokenTiffError(f"is truncated ({size_bytes} bytes, its header promises {end})")
+    return pages
+
+
+def _read_start(start: bytes) -> tuple[_TiffForm, int]:
+    """Return the form of the file and the offset of its first page."""
+    order = {b"II": "<", b"MM": ">"}.get(start[:2], "")
+    magic = struct.unpack_from(f"{order}H", start, 2)[0] if order else 0
+    if magic not in (42, 43):
+        raise BrokenTiffError("is no TIFF")
+    codes = ("H", "HHI4s", "I") if magic == 42 else ("Q", "HHQ8s", "Q")
+    form = _TiffForm(order, *(order + code for code in codes))
+    (offset,) = struct.unpack_from(form.offset, start, 4 if magic == 42 else 8)
+    if offset == 0:
+        raise BrokenTiffError("is a TIFF without a page")
+    return form, offset
+
+
+def _read_directory(
+    stream: BinaryIO, form: _TiffForm, offset: int
+) -> tuple[dict[int, tuple[int, ...]], int]:
+    """Return the tags of one page and the offset of the next, 0 after the last."""
+    stream.seek(offset)
+    (count,) = _unpack(stream, form.number)
+    entry = struct.Struct(form.entry)
+    if count > 4096:
+        raise BrokenTiffError("is damaged (a page header of more than 4096 tags)")
+    table = stream.read(count * entry.size)
+    (next_offset,) = _unpack(stream, form.offset)
+    tags = {}
+    for tag, kind, number, value in entry.iter_unpack(table):
+        if tag in _TAGS and kind in _CODES and number:
+            code = f"{form.order}{number}{_CODES[kind]}"
+            if struct.calcsize(code) <= len(value):
+                tags[tag] = struct.unpack_from(code, value)
+            else:
+                stream.seek(struct.unpack(form.offset, value)[0])
+                tags[tag] = _unpack(stream, code)
+    return tags, next_offset
+
+
+def _unpack(stream: BinaryIO, code: str) -> tuple[int, ...]:
+    return struct.unpack(code, stream.read(struct.calcsize(code)))
+
+
+def _page(tags: dict[int, tuple[int, ...]]) -> PageHeader:
+    offsets = next((tags[tag] for tag in _OFFSETS if tag in tags), ())
+    counts = next((tags[tag] for tag in _COUNTS if tag in tags), ())
+    if _WIDTH not in tags or _HEIGHT not in tags or not offsets or len(offsets) != len(counts):
+        raise BrokenTiffError("is damaged (a page without size or data)")
+    kind = _KINDS.get(tags.get(_FORMAT, (1,))[0], "unknown")
+    return PageHeader(
+        tags[_HEIGHT][0],
+        tags[_WIDTH][0],
+        f"{kind}{tags.get(_BITS, (1,))[0]}",
+        tags.get(_SAMPLES, (1,))[0],
+        tags.get(_PHOTOMETRIC, (1,))[0],
+        tags.get(_COMPRESSION, (1,))[0],
+        max(offset + number for offset, number in zip(offsets, counts, strict=True)),
+    )

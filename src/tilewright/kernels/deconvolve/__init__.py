@@ -1,0 +1,1 @@
+"""Point spread functions, blur, and Richardson-Lucy deconvolution."""

@@ -1,0 +1,220 @@
+"""Richardson-Lucy deconvolution, accelerated, with a background and weighted edges."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+
+from tilewright.kernels.backend import Array, Bools
+from tilewright.kernels.deconvolve.blur import Blur, each
+
+Method = Literal["accelerated", "plain"]
+
+#: Lateral margin of the scene. 8 px lose 0.03 dB against 16, more gains nothing; with 12, views
+#: of 512 and 1024 px grow to the next FFT-friendly size.
+MARGIN_PX = 12
+#: Axial margin of the scene, at most 0.6 of the stack. NA 0.75, 17 planes of 1.5 µm: 8 planes;
+#: 5 cost 0.9 dB, 16 gain nothing. NA 1.4, 32 planes of 0.25 µm: 20 planes; 16 cost 0.5 dB,
+#: 31 gain nothing.
+MARGIN_UM = 12.0
+#: Voxels that send less than this share of their light into the view are not estimated.
+_SEEN = 0.01
+#: Without a held-out image the divergence is a report, not a decision: every fourth row will do
+#: (5 % of an iteration).
+_ROWS = 4
+#: Momentum is k / (k + this). With 2 it overshoots: the in-focus plane of wavy tissue never gets
+#: better than 34.7 dB; with 2.5 it is at 35.1 dB after 35 iterations, with 3 at 35.4 dB, but the
+#: 17-plane stack then needs 34 iterations for what 2.5 does in 32 and 2 in 29.
+_DAMPING = 2.5
+#: Share of the mean signal that every voxel starts with at least: zero could never grow.
+_FLOOR = 1e-4
+
+
+def scene_margin(
+    planes: int, z_step_um: float, lateral_px: int = MARGIN_PX
+) -> tuple[int, int, int]:
+    """Return how many voxels the scene extends beyond a view of ``planes``: (z, y, x)."""
+    most = min(planes - 1, math.ceil(0.6 * planes))
+    return min(most, math.ceil(MARGIN_UM / z_step_um)), lateral_px, lateral_px
+
+
+class RichardsonLucy:
+    """The iteration, with all its buffers; load images of one size one after another.
+
+    The model of the counts is ``H x + background``; the correction of a scene y is
+    ``(H'(g / (H y + background)) / H'1)^1.25``, where H'1 counts only the voxels of the view
+    (Bertero & Boccacci, A&A 437:369, 2005). y is extrapolated from the last two estimates
+    along their difference (Biggs & Andrews, Applied Optics 36:1766, 1997), by k / (k + 2.5)
+    after k iterations, a heavy ball (Wang & Miller, IEEE TIP 23:848, 2014). ``plain`` has
+    exponent 1 and no extrapolation. The start is the adjoint blur of the signal: positive,
+    smooth, defined outside the view.
+
+    Biggs & Andrews compute their factor from inner products over the whole image. It lies
+    near k / (k + 2), but differs from tile to tile, which shows as seams, and rises
+    too far where photons are few. A fixed factor bounds the exponent: smooth modes without
+    background have eigenvalue 1, and momentum near 1 keeps those stable up to 4/3. (1.5 is
+    stable on stacks with a bright background only, and no more than two iterations faster.)
+
+    Parameters
+    ----------
+    blur : Blur
+        H and H'. Its spectrum is used as working memory.
+    method : {"accelerated", "plain"}
+        20 accelerated iterations do the work of some 100 plain ones.
+    """
+
+    def __init__(self, blur: Blur, method: Method = "accelerated") -> None:
+        self.blur = blur
+        self.method = method
+        xp = blur.backend.xp
+        self._x, self._y = (xp.zeros(blur.scene, dtype=xp.float32) for _ in range(2))
+        self._full_view = self._inverse_of_seen(xp.ones(blur.view, dtype=xp.float32))
+        self._mask: Array | None = None
+
+    def load(
+        self, image: Array, background: float, mask: Array | None = None, kept: Bools | None = None
+    ) -> None:
+        """Start on an image.
+
+        Parameters
+        ----------
+        image : ndarray of float32, shape (z, y, x)
+            Counts, not negative, on the backend's device.
+        background : float
+            Part of the counts that is not blurred light; ≥ 0.
+        mask : ndarray of bool, shape (y, x), optional
+            Where the image was measured; elsewhere the model is free and the result 0.
+        kept : ndarray of bool, shape (z,), optional
+            Planes that were measured. The others have no part in the likelihood: their light
+            is what their neighbours tell. Their counts are overwritten with 0.
+        """
+        blur, xp = self.blur, self.blur.backend.xp
+        self._kept = np.ones(blur.view[0], bool) if kept is None else kept
+        for z in np.flatnonzero(~self._kept):
+            image[int(z)] = 0
+        self._image, self._background = image, background
+        self._mask = None if mask is None else mask.astype(xp.float32)
+        signal = xp.maximum(image - xp.float32(background), 0)
+        self._weights = self._full_view
+        if self._mask is not None or not self._kept.all():
+            everywhere = xp.ones(blur.view, dtype=xp.float32)
+            everywhere *= xp.asarray(self._kept)[:, None, None]
+            if self._mask is not None:
+                everywhere *= self._mask
+            signal *= everywhere
+            self._weights = self._inverse_of_seen(everywhere)
+        floor = _FLOOR * float(signal.sum(axis=-1).sum(dtype=xp.float64)) / signal.size
+        blur.adjoint(signal, out=self._x)
+        self._x *= self._weights
+        xp.maximum(self._x, xp.float32(floor), out=self._x)
+        self._iteration = 0
+
+    def _inverse_of_seen(self, view: Array) -> Array:
+        xp = self.blur.backend.xp
+        seen = self.blur.adjoint(view)
+        inside = seen > _SEEN
+        xp.maximum(seen, xp.float32(_SEEN), out=seen)
+        xp.divide(inside, seen, out=seen)
+        return seen
+
+    def iterate(self, held_out: Array | None = None) -> tuple[float, float]:
+        """Do one iteration.
+
+        Parameters
+        ----------
+        held_out : ndarray of float32, shape (z, y, x), optional
+            Other counts of the same light, to which the model is compared as well.
+
+        Returns
+        -------
+        tuple of float
+            I-divergence per voxel of the data and of ``held_out`` from the model that the
+            iteration started with; without ``held_out`` over every fourth row, and 0.
+        """
+        blur, backend = self.blur, self.blur.backend
+        planes = blur.planes_per_block
+        each(backend, blur.scene[0], planes, self._predict)
+        blur.convolve_columns(adjoint=False)
+        terms = each(backend, blur.view[0], planes, lambda z: self._compare(z, held_out))
+        blur.clear_outside_view()
+        blur.convolve_columns(adjoint=True)
+        each(backend, blur.scene[0], planes, self._correct)
+        self._iteration += 1
+        _, y, x = blur.view
+        z = int(self._kept.sum())
+        voxels = max(z, 1) * x * (len(range(0, y, _ROWS)) if held_out is None else y)
+        fitted, other = (math.fsum(column) / voxels for column in zip(*terms, strict=True))
+        return fitted, other
+
+    def _predict(self, z: slice) -> None:
+        """Extrapolate planes of the scene from the last step, which y holds; transform them."""
+        xp, y = self.blur.backend.xp, self._y[z]
+        k = self._iteration
+        momentum = k / (k + _DAMPING) if self.method == "accelerated" else 0.0
+        y *= xp.float32(momentum)
+        y += self._x[z]
+        xp.maximum(y, 0, out=y)
+        self.blur.spread(z, y)
+
+    def _compare(self, z: slice, held_out: Array | None) -> tuple[float, float]:
+        """Turn planes of H y into planes of g / (H y + background), and transform them."""
+        blur, xp = self.blur, self.blur.backend.xp
+        counts = self._image[z]
+        model = blur.gather(z, *blur.view[1:])
+        model += xp.float32(self._background)
+        xp.maximum(model, xp.float32(1e-6), out=model)
+        ratio = counts / model
+        if self._mask is not None:
+            ratio *= self._mask
+        blur.spread(z, ratio)
+        used = slice(None)
+        if not self._kept[z].all():
+            used = xp.asarray(np.flatnonzero(self._kept[z]))
+        if held_out is None:
+            rows = slice(None, None, _ROWS)
+            parts = (values[:, rows][used] for values in (counts, model, ratio))
+            return _divergence(xp, *parts), 0.0
+        fitted = _divergence(xp, counts[used], model[used], ratio[used])
+        other = held_out[z][used]
+        return fitted, _divergence(xp, other, model[used], other / model[used])
+
+    def _correct(self, z: slice) -> None:
+        """Correct planes of the scene; y then holds the step from the estimate before."""
+        blur, xp = self.blur, self.blur.backend.xp
+        x, y = self._x[z], self._y[z]
+        new = blur.gather(z, *blur.scene[1:])
+        new *= self._weights[z]
+        xp.maximum(new, 0, out=new)
+        if self.method == "accelerated":
+            root = xp.sqrt(new)
+            new *= xp.sqrt(root, out=root)
+        new *= y
+        xp.subtract(new, x, out=y)
+        x[...] = new
+
+    @property
+    def estimate(self) -> Array:
+        """The estimated light in the view, (z, y, x) float32; a view of the working memory."""
+        z, y, x = self.blur.view
+        return self._x[:z, :y, :x]
+
+    def light_beyond(self, planes: int) -> Array:
+        """Return the light (y, x) of the ``planes`` of the scene next to each end of the view."""
+        z, y, x = self.blur.view
+        margin = self.blur.scene[0] - z
+        above, below = min(planes, margin), min(planes, margin - min(planes, margin))
+        light = self._x[z : z + above, :y, :x].sum(axis=0)
+        light += self._x[z + margin - below :, :y, :x].sum(axis=0)
+        return light
+
+
+def _divergence(xp: Any, counts: Array, model: Array, ratio: Array) -> float:
+    """Return the sum of g log(g/m) - g + m; overwrites ``ratio`` = g/m."""
+    xp.maximum(ratio, xp.float32(1e-30), out=ratio)
+    xp.log(ratio, out=ratio)
+    ratio *= counts
+    ratio -= counts
+    ratio += model
+    return float(ratio.sum(axis=-1).sum(dtype=xp.float64))

@@ -1,0 +1,174 @@
+"""When to stop deconvolving: Poisson thinning, with a camera calibrated from the image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.kernels.backend import Backend, Bools
+from tilewright.kernels.deconvolve.blur import Blur
+from tilewright.kernels.deconvolve.richardson_lucy import Method, RichardsonLucy
+from tilewright.kernels.noise import photon_transfer
+
+#: Without any light to measure on, the count that suits ordinary tissue.
+DEFAULT_ITERATIONS = 20
+#: At NA 0.4 and 3 µm steps the likelihood of bright stacks rises without end, but the light is
+#: best after 24: 60 lose 0.6 dB, 32 lose 0.1. Elsewhere 32 lose 0.1 dB against any greater count.
+_MOST_ITERATIONS = {"accelerated": 32, "plain": 160}
+#: The held-out divergence must have stopped falling for this many iterations.
+_PATIENCE = 5
+#: The fewest iterations within this share of the smallest divergence, and of its whole fall,
+#: are taken: likelihood forgives fitted noise longer than the light does. With 0.5 % and 2 %
+#: very dim stacks (20 photons) stopped at 11, where 15 are best: 0.3 dB in the volume, 1.3 dB in
+#: a sum over z.
+_TOLERANCE = 0.001
+_TOLERANCE_OF_FALL = 0.005
+
+
+@dataclass(frozen=True)
+class CountModel:
+    """Counts as shifted Poisson numbers: ``(counts - zero_counts) / gain`` are the photons.
+
+    Read noise σ is Poisson noise of σ² / gain² more photons, so that the counts start below
+    the camera's offset (Snyder et al., JOSA A 10:1014, 1993).
+
+    Attributes
+    ----------
+    gain_counts_per_photon : float
+        Slope of variance against mean; 0 if the image has no light to measure it.
+    zero_counts : float
+        Where that line meets variance 0.
+    background_counts : float
+        The camera's offset above ``zero_counts``.
+    """
+
+    gain_counts_per_photon: float
+    zero_counts: float
+    background_counts: float
+
+
+def measure_camera(
+    backend: Backend,
+    stack: NDArray[Any],
+    pedestal_counts: float,
+    gain_counts_per_photon: float | None = None,
+) -> CountModel:
+    """Return the camera of a stack (z, y, x) by photon transfer on five of its planes.
+
+    Parameters
+    ----------
+    backend : Backend
+        Array namespace.
+    stack : ndarray, shape (z, y, x)
+        Counts, zero light at ``pedestal_counts``.
+    pedestal_counts : float
+        Mean counts without light.
+    gain_counts_per_photon : float, optional
+        Used instead of the measured gain.
+
+    Notes
+    -----
+    Interpolated mosaics have less noise than the camera made, and so a smaller gain; it is
+    the mosaic's own noise that matters here.
+    """
+    planes = np.unique(np.linspace(0, len(stack) - 1, 5).round().astype(int))
+    models = [photon_transfer(backend, stack[z], pedestal_counts) for z in planes]
+    gains = [model.gain for model in models if model.gain > 0]
+    gain = gain_counts_per_photon or (float(np.median(gains)) if gains else 0.0)
+    if gain == 0:
+        return CountModel(0.0, 0.0, max(pedestal_counts, 1.0))
+    # Through each plane's variance at its mean, with the slope that is used.
+    signals = [float(stack[z].mean(dtype=np.float64)) - pedestal_counts for z in planes]
+    read_variance = float(
+        np.median([m.variance(s) - gain * s for m, s in zip(models, signals, strict=True)])
+    )
+    # No camera reads better than one photon's worth; it also keeps the model's ratio finite.
+    background = max(read_variance / gain, gain)
+    return CountModel(gain, pedestal_counts - background, background)
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """How many iterations, and why.
+
+    Attributes
+    ----------
+    iterations : int
+        The count.
+    criterion : str
+        One sentence for reports.
+    held_out : tuple of float
+        I-divergence per voxel, in photons, of the held-out half at the start of each iteration
+        tried.
+    """
+
+    iterations: int
+    criterion: str
+    held_out: tuple[float, ...] = ()
+
+
+def choose_iterations(
+    backend: Backend,
+    stack: NDArray[Any],
+    psf: NDArray[Any],
+    camera: CountModel,
+    *,
+    margin: tuple[int, int, int],
+    method: Method = "accelerated",
+    kept: Bools | None = None,
+    seed: int = 0,
+) -> Stopping:
+    """Return the number of iterations that predicts unseen photons best (Poisson thinning).
+
+    Each photon is given to one of two halves by a fair coin, which makes them independent
+    Poisson images of the same light (Oliveira, Lei & Tibshirani 2022 for the principle). One
+    half is deconvolved; at each iteration the model is compared with the other half. As long
+    as iterations recover light the divergence falls, as soon as they fit noise it rises; the
+    fewest iterations within 0.1 % of the minimum, and 0.5 % of the fall to it, are taken.
+
+    Parameters
+    ----------
+    backend : Backend
+        Array namespace; the coin is tossed on the host, so both devices see the same halves.
+    stack : ndarray, shape (z, y, x)
+        Counts of a calibration tile, as the camera made them.
+    psf : ndarray, shape (z, y, x)
+        Odd sizes, sum 1.
+    camera : CountModel
+        From :func:`measure_camera`.
+    margin : tuple of int
+        See :func:`tilewright.kernels.deconvolve.richardson_lucy.scene_margin`.
+    method : {"accelerated", "plain"}
+        The iteration to stop.
+    kept : ndarray of bool, shape (z,), optional
+        Planes that were measured, see :meth:`RichardsonLucy.load`.
+    seed : int
+        Of the coin.
+    """
+    gain = camera.gain_counts_per_photon
+    if gain == 0:
+        return Stopping(DEFAULT_ITERATIONS, "default: the stack has no light to calibrate on")
+    photons = np.rint(np.maximum(stack - np.float32(camera.zero_counts), 0) / gain)
+    rng = np.random.default_rng(seed)
+    half = rng.binomial(photons.astype(np.int64), 0.5).astype(np.float32)
+    other = backend.asarray(photons.astype(np.float32) - half)
+    z, y, x = stack.shape
+    solver = RichardsonLucy(Blur(backend, psf, (z, y, x), margin), method)
+    solver.load(backend.asarray(half), camera.background_counts / gain / 2, kept=kept)
+    held_out: list[float] = []
+    best = 0
+    while len(held_out) < _MOST_ITERATIONS[method] and len(held_out) - best <= _PATIENCE:
+        held_out.append(round(solver.iterate(other)[1], 7))
+        best = int(np.argmin(held_out))
+    fallen = held_out[0] - held_out[best]
+    allowed = min(_TOLERANCE * held_out[best], _TOLERANCE_OF_FALL * fallen)
+    within = np.array(held_out) <= held_out[best] + allowed
+    return Stopping(
+        max(int(np.argmax(within)), 1),
+        "Poisson thinning: fewest iterations within 0.1 % of the smallest I-divergence of the "
+        "held-out half of the photons, and within 0.5 % of its fall",
+        tuple(held_out),
+    )

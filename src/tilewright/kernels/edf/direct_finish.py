@@ -1,0 +1,295 @@
+"""What the direct plane needs before and after its filters: borders, gaps, haze and grain.
+
+Haze is what a stack holds that no plane focuses. The filters let it through; it is found as the
+smooth floor of the plane, and taken out as far as the planes agree that it is not light in focus
+anywhere in the stack.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage as host_ndimage
+
+from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.edf.direct_filters import Channel
+from tilewright.kernels.edf.direct_plane import HALO_PX, POOL_PX, Direct, FocusMaps, finer, halved
+
+#: Beside what was not seen (the mosaic's border, gaps, saturation) the result is the soft-focus
+#: projection, over so many px: at the border the filters lose 2 to 4 dB.
+BORDER_PX = 8.0
+_SATURATED_PX = 8
+#: Noise variances taken for grain, smoothing of the power it is compared with, and of what is given
+#: back. In dark places of the dim set 0, 2 and 4 leave 0.97, 0.41 and 0.31 counts of grain (RL
+#: 0.21), and 4 gains 0.4 dB; giving back over 12 px instead of 6 loses 0.2 dB where it is very dim.
+_GRAIN, _POWER_PX, _RETURN_PX = 4.0, 2.0, 6.0
+#: Pixels around a part of a plane that reach into it when it is finished.
+FINISH_HALO_PX = 24
+#: The floor of the plane is taken at one pixel of this many.
+FLOOR_PX = 8
+#: Smoothing of the floor, px, from wide to narrow: with 40 and 18 the flux of three haze sets is up
+#: to 12 % too high, with 24 and 16 after 40 within 2.5 %. With 12 px cells of dense tissue are
+#: taken for haze.
+_FLOOR_SIGMAS_PX = (40.0, 24.0, 16.0)
+_FLOOR_ROUNDS = 12
+_FLOOR_LEAST = 1e-3
+#: Planes agree on haze between these shares; see :func:`haze_share`. Fifteen sets with haze showed
+#: 0.65 to 1; thirteen without up to 0.28 where the floor is 4 % of the light, 0 in dense tissue,
+#: where it is 17 %, and 0.52 in dim tissue with holes.
+_TISSUE_SHARE, _HAZE_SHARE = 0.25, 0.65
+#: How much more the planes are explained with haze than by light alone, from which and up to which
+#: share it is believed. Haze of 1.2 times the light and more showed 0.17 to 2.2; tissue without,
+#: that the planes seem to show alike because its depth is not well known, up to 0.15 (dense, thick,
+#: debris of ``benchmarks.eye``), and 0.085 (veiled fibres of ``benchmarks.specks``). Wide ramps: no
+#: more than a part is taken by mistake.
+_EXPLAINED = (0.085, 0.165)
+#: The light of a place is in so many times fewer planes than all, from which and up to which it is
+#: known how deep it lies. Eleven sets with haze showed 3.5 to 6.1. In dim tissue (60 electrons;
+#: five and nine planes) it was 1.2 to 2.6: there the planes were explained up to 0.5 better with
+#: haze that was none, and all of the tissue's light was taken.
+_KNOWN = (2.8, 3.4)
+
+
+def mirrored(start: int, stop: int, size: int) -> NDArray[np.int64]:
+    """Return indices of pixels ``start`` to ``stop`` of a line of ``size``, mirrored at its ends.
+
+    >>> mirrored(-2, 6, 4)
+    array([1, 0, 0, 1, 2, 3, 3, 2])
+    """
+    at = np.arange(start, stop) % (2 * size)
+    return np.minimum(at, 2 * size - 1 - at).astype(np.int64)
+
+
+def filled(stack: NDArray[Any], seen: NDArray[np.bool_]) -> NDArray[Any]:
+    """Return a stack (z, y, x) whose pixels that were not seen (y, x) mirror those that were.
+
+    Taken as dark they would be a step of light, and ring. Each is given the pixel as far on the
+    other side of the seen pixel next to it, or that one where the other was not seen either.
+    """
+    if seen.all() or not seen.any():
+        return stack
+    nearest = host_ndimage.distance_transform_edt(
+        ~seen, return_distances=False, return_indices=True
+    )
+    here = np.indices(seen.shape)
+    across = [
+        np.clip(2 * n - at, 0, size - 1)
+        for n, at, size in zip(nearest, here, seen.shape, strict=True)
+    ]
+    fits = seen[across[0], across[1]]
+    y, x = (np.where(fits, a, n) for a, n in zip(across, nearest, strict=True))
+    out = stack.copy()
+    out[:, ~seen] = stack[:, y[~seen], x[~seen]]
+    return out
+
+
+def trust_in(
+    from_border_px: NDArray[np.float32],
+    seen: NDArray[np.bool_] | None = None,
+    saturated: NDArray[np.bool_] | None = None,
+) -> NDArray[np.float32]:
+    """Return the share (y, x) of the estimate to take, 0 to 1; the rest is soft focus.
+
+    Parameters
+    ----------
+    from_border_px : ndarray of float32, shape (y, x)
+        Distance to the border of the mosaic, 0 at its outermost pixel; negative outside, where
+        nothing is kept and nothing needs to be mixed.
+    seen, saturated : ndarray of bool, shape (y, x), optional
+        Pixels that were imaged, and those at the camera's ceiling in any plane: of a clipped
+        blob the filters make a moat.
+    """
+    distance = np.asarray(from_border_px, np.float32)
+    outside = distance < 0
+    if seen is not None and not seen.all():
+        distance = np.minimum(distance, host_ndimage.distance_transform_edt(seen) - 1)
+    if saturated is not None and saturated.any():
+        from_clipped = host_ndimage.distance_transform_edt(~saturated) - 1 - _SATURATED_PX
+        distance = np.minimum(distance, from_clipped)
+    trust: NDArray[np.float32] = np.clip((distance + 0.5) / BORDER_PX, 0, 1).astype(np.float32)
+    trust[outside] = 1
+    return trust
+
+
+def coarser(image: Array) -> Array:
+    """Return means of 8 × 8 pixels of an image (y, x) of multiples of 8."""
+    for _ in range(3):
+        image = halved(image)
+    return image
+
+
+def floor_of(backend: Backend, coarse: Any) -> Array:
+    """Return the smooth floor (y, x) of a plane: what lies between its objects, at least 0.
+
+    Means weighted by how little a pixel exceeds the floor found so far, over 40, 24 and then 16 px.
+    Over a whole mosaic, so that it knows no tiles.
+
+    Parameters
+    ----------
+    backend : Backend
+        Array namespace.
+    coarse : array, shape (y, x)
+        The plane, not clipped, as means of 8 × 8 pixels (:func:`coarser`).
+    """
+    xp = backend.xp
+    rest = backend.asarray(coarse)
+    total = xp.zeros_like(rest)
+    for sigma_px in _FLOOR_SIGMAS_PX:
+
+        def smooth(values: Array, sigma: float = sigma_px / FLOOR_PX) -> Array:
+            return backend.ndimage.gaussian_filter(values, sigma, mode="reflect", truncate=3.0)
+
+        floor = smooth(rest)
+        for _ in range(_FLOOR_ROUNDS):
+            over = rest - floor
+            below = xp.minimum(over, 0)
+            count = max(float((below < 0).mean()), 1e-6)
+            spread = (float(xp.square(below).mean()) / count) ** 0.5
+            # From 1 to 0 within a spread about the floor.
+            steep = xp.clip(over / (0.25 * spread + 1e-6), -30, 30)
+            weight = 1 / (1 + xp.exp(steep)) + np.float32(_FLOOR_LEAST)
+            floor = smooth(weight * rest) / smooth(weight)
+        total += floor
+        rest = rest - floor
+    return xp.maximum(total, 0)
+
+
+def finish(
+    backend: Backend, image: Any, variance: Any, floor: Any = None, share: float = 0.0
+) -> Array:
+    """Return a plane without haze and grain, not below 0: (y, x) float32 counts.
+
+    Grain is light that is no more than noise makes: each pixel is shrunk by the noise's share of
+    the power around it. What that takes, noise below 0 included, goes back smoothed: so dark
+    places are smooth, and light is kept.
+
+    Parameters
+    ----------
+    backend : Backend
+        Array namespace.
+    image : array, shape (y, x)
+        Not clipped; sides are multiples of 8.
+    variance : array, shape (y // 4, x // 4)
+        Of its noise, as :class:`Direct` has it.
+    floor : array, shape (y // 8, x // 8), optional
+        From :func:`floor_of`.
+    share : float
+        Of the floor that is haze. Interpolation repeats rims, so parts of a mosaic need a halo of
+        :data:`FINISH_HALO_PX`.
+    """
+    xp, gaussian = backend.xp, backend.ndimage.gaussian_filter
+    light = backend.asarray(image)
+    if share > 0 and floor is not None:
+        light = light - np.float32(share) * finer(xp, backend.asarray(floor), FLOOR_PX)
+    positive = xp.maximum(light, 0)
+    power = gaussian(positive * positive, _POWER_PX, mode="reflect", truncate=3.0)
+    noise = np.float32(_GRAIN) * finer(xp, backend.asarray(variance), POOL_PX)
+    positive *= xp.maximum(1 - noise / xp.maximum(power, np.float32(1e-9)), 0)
+    positive += gaussian(light - positive, _RETURN_PX, mode="reflect", truncate=3.0)
+    return xp.maximum(positive, 0)
+
+
+def haze_moments(
+    channel: Channel,
+    maps: FocusMaps,
+    stack: Any,
+    found: Direct,
+    spoilt: NDArray[np.bool_] | None = None,
+) -> NDArray[np.float64]:
+    """Return what a window tells of haze; see :func:`haze_share`.
+
+    Parameters
+    ----------
+    channel : Channel
+        As of ``maps``.
+    maps : FocusMaps
+        Of windows of the stack's size, at least twice :data:`HALO_PX` and 64 px.
+    stack : array, shape (z, y, x)
+        Raw counts.
+    found : Direct
+        The window's plane.
+    spoilt : ndarray of bool, shape (y // 4, x // 4), optional
+        Places that do not count.
+
+    Returns
+    -------
+    ndarray of float64, shape (8,)
+        Products of the floor, the floor blurred, and what the planes show beside the rest of the
+        estimate; how many times fewer planes than all of them the light is in, weighted by the
+        floor's energy, and that energy. They add up over windows.
+
+    Raises
+    ------
+    ValueError
+        The windows are too small.
+    """
+    if min(maps.window) < 2 * HALO_PX + 64:
+        raise ValueError(f"windows of {maps.window} px are too small to tell haze from light")
+    backend, xp = maps.backend, maps.backend.xp
+    coarse = coarser(found.image)
+    floor = floor_of(backend, coarse)
+    weights = halved(found.weights)
+    inner = (slice(-(-HALO_PX // FLOOR_PX), -(HALO_PX // FLOOR_PX)),) * 2
+    transfer = _coarse_transfer(channel, coarse.shape)
+    spectra = [backend.fft.rfft2(xp.stack([v * w for w in weights])) for v in (coarse, floor)]
+    moments = np.zeros(8)
+    counted = xp.ones_like(floor[inner])
+    if spoilt is not None:
+        counted -= halved(backend.asarray(spoilt))[inner] > 0
+    total = max(float(counted.sum()), 1.0)
+    for z in maps.planes:
+        shown = backend.asarray(transfer[z][maps.planes])
+        light, lit = (
+            backend.fft.irfft2((shown * part).sum(axis=0), s=coarse.shape) for part in spectra
+        )
+        plane = coarser(backend.asarray(stack[z]) - np.float32(maps.pedestal))
+        # The floor as haze, the same in all planes; as light, blurred by each; and what is there.
+        same, blurred, there = (
+            counted * (v[inner] - (counted * v[inner]).sum() / total)
+            for v in (floor, lit, plane - light + lit)
+        )
+        pairs = [(same, same), (same, blurred), (blurred, blurred)]
+        pairs += [(same, there), (blurred, there), (there, there)]
+        moments[:6] += [float((u * v).sum(dtype=np.float64)) for u, v in pairs]
+    parts = [w[inner] for w in weights]
+    single = len(parts) * sum(w * w for w in parts) / xp.maximum(sum(parts) ** 2, 1e-9)
+    energy = same * same
+    moments[6:] = [float(v.sum(dtype=np.float64)) for v in (energy * single, energy)]
+    return moments
+
+
+def haze_share(moments: Sequence[NDArray[np.float64]]) -> float:
+    """Return the share, 0 to 1 in steps of 0.01, of the floor that is haze.
+
+    Light at a depth is blurred in the planes far from it; haze shows alike in all. What the planes
+    show beyond the rest of the estimate is split into the floor as it is and the floor blurred,
+    and the first is believed where it explains what the second leaves, and where it is known how
+    deep light lies: light that is spread over planes at which it is not is blurred too much.
+    """
+    total: NDArray[np.float64] = np.sum([np.zeros(8), *moments], axis=0)
+    a, b, c, d, e, f, single, energy = total
+    determinant = a * c - b * b
+    if determinant <= 1e-9 * a * c:
+        return 0.0
+    same, blurred = (d * c - e * b) / determinant, (e * a - d * b) / determinant
+    left = max(f - same * d - blurred * e, 1e-9 * f)
+    explained = (f - e * e / c) / left - 1
+    haze = max(same, 0.0) / max(max(same, 0.0) + max(blurred, 0.0), 1e-9)
+    known = single / max(energy, 1e-30)
+    ramps = ((explained, _EXPLAINED), (haze, (_TISSUE_SHARE, _HAZE_SHARE)), (known, _KNOWN))
+    shares = (min(max((v - low) / (high - low), 0.0), 1.0) for v, (low, high) in ramps)
+    return round(float(math.prod(shares)), 2)
+
+
+def _coarse_transfer(channel: Channel, shape: tuple[int, int]) -> NDArray[np.float32]:
+    """Return what planes show of light at planes: (plane, depth, y, x // 2 + 1), coarse pixels."""
+    planes = len(channel.kept)
+    radius = np.hypot(np.fft.fftfreq(shape[0])[:, None], np.fft.rfftfreq(shape[1])) / FLOOR_PX
+    apart = np.stack([channel.transfer_at(z, radius) for z in range(1 - planes, planes)])
+    index = planes - 1 + np.arange(planes)[:, None] - np.arange(planes)
+    shown: NDArray[np.float32] = apart.astype(np.float32)[index]
+    return shown

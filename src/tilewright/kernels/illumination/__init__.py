@@ -1,0 +1,1 @@
+"""Flat-field and camera offset from the tiles themselves."""

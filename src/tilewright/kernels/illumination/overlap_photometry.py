@@ -1,0 +1,183 @@
+"""What two tiles that show the same specimen tell about flat-field and camera offset.
+
+A cell of the specimen's brightness ``s`` reads ``offset + flat * s`` in either tile, so
+``(first - offset) / flat_first - (second - offset) / flat_second`` is zero whatever the
+specimen is. This difference is linear in the offset and, near a solution, in the log
+flat-field; unlike a log-ratio it has no bias where few photons were counted, and dark cells
+need no threshold: they measure the offset. All on the host in float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.kernels.backend import Bools, Floats, Ints
+from tilewright.kernels.illumination.flat_basis import legendre_design, log_flat
+from tilewright.kernels.illumination.overlap_cells import OverlapCells
+
+FOLDS = 5
+_SIGNAL_BINS = 16
+#: Cells whose relative difference scatters more than this tell nothing about evenness.
+_MAX_SCATTER = 0.4
+#: Larger relative differences count as this much in the quality number (debris, a wrong position).
+_CLIP = 0.3
+#: Parts of a tile's side; cells of one edge in one of these squares err together.
+_PARTS = 4
+#: Median of a squared standard normal deviate.
+_MEDIAN_CHI2 = 0.4549
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """A Gaussian in the coefficients of the log flat-field, then the offset in counts.
+
+    Attributes
+    ----------
+    matrix : ndarray of float64, shape (k + 1, k + 1)
+        Precision: the inverse of the covariance.
+    vector : ndarray of float64, shape (k + 1,)
+        Precision times mean.
+    """
+
+    matrix: Floats
+    vector: Floats
+
+    def __add__(self, other: Knowledge) -> Knowledge:
+        """Join independent knowledge."""
+        return Knowledge(self.matrix + other.matrix, self.vector + other.vector)
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Differences of all cells at one flat-field and offset; arrays of length m, counts.
+
+    Attributes
+    ----------
+    cells : OverlapCells
+    signal : ndarray
+        Brightness of the specimen.
+    value : ndarray
+        First less second tile, both corrected.
+    scatter : ndarray
+        Robust standard deviation of ``value`` among cells of like signal.
+    robust : ndarray
+        Weight of each cell, 1 for an inlier.
+    by_offset : ndarray
+        Change of ``value`` if the offset were one count higher.
+    """
+
+    cells: OverlapCells
+    signal: Floats
+    value: Floats
+    scatter: Floats
+    robust: Floats
+    by_offset: Floats
+
+    @property
+    def seen(self) -> Bools:
+        """Cells whose signal stands out of their scatter."""
+        return (self.scatter < _MAX_SCATTER * self.signal) & (self.robust > 0)
+
+    def rms(self, relative: Floats) -> float:
+        """Return the rms of relative differences (m,), averaged over neighbouring seen cells.
+
+        The mean of the cells of one edge in one square of a quarter of the tile's side: noise of
+        single cells is no unevenness. Single means are clipped at 0.3.
+        NaN where no cell is seen.
+        """
+        seen = self.seen
+        if not seen.any():
+            return float("nan")
+        weight = (self.robust * (self.signal / self.scatter) ** 2)[seen]
+        group = _neighbours(self.cells.take(seen))
+        power = np.bincount(group, weight)
+        mean = np.bincount(group, weight * relative[seen]) / power
+        square = np.minimum(np.abs(mean), _CLIP) ** 2
+        return float(np.sqrt(np.average(square, weights=power)))
+
+
+def relative_difference(
+    cells: OverlapCells, flat_first: Floats, flat_second: Floats, offset_counts: float
+) -> Floats:
+    """Return the difference of corrected counts over the specimen's brightness, per cell."""
+    first, second = cells.first - offset_counts, cells.second - offset_counts
+    signal = (first + second) / (flat_first + flat_second)
+    return np.asarray((first / flat_first - second / flat_second) / np.maximum(signal, 1e-6))
+
+
+def differences(
+    cells: OverlapCells, coefficient: Floats, offset_counts: float, *, robust: bool
+) -> Differences:
+    """Compare all cells under a flat-field and an offset.
+
+    Parameters
+    ----------
+    cells : OverlapCells
+        Raw counts, at least one cell.
+    coefficient : ndarray of float64, shape (k,)
+        Log flat-field (:mod:`tilewright.kernels.illumination.flat_basis`).
+    offset_counts : float
+        Counts without light.
+    robust : bool
+        Weight outliers down; False before the flat-field is roughly known.
+    """
+    flat_first = np.exp(log_flat(coefficient, cells.place_first))
+    flat_second = np.exp(log_flat(coefficient, cells.place_second))
+    first, second = cells.first - offset_counts, cells.second - offset_counts
+    signal = (first + second) / (flat_first + flat_second)
+    value = first / flat_first - second / flat_second
+    rank = np.argsort(np.argsort(signal, kind="stable"), kind="stable")
+    group = rank * _SIGNAL_BINS // len(rank)
+    apart = np.abs(value)
+    scatter = np.zeros(_SIGNAL_BINS)
+    for k in np.unique(group):
+        scatter[k] = float(np.median(apart[group == k])) / 0.6745
+    spread = np.maximum(np.maximum(scatter[group], 1e-3 * np.abs(signal)), 1e-3)
+    weight = 1.0 / (1.0 + (0.5 * value / spread) ** 2) ** 2 if robust else np.ones_like(value)
+    return Differences(cells, signal, value, spread, weight, 1.0 / flat_second - 1.0 / flat_first)
+
+
+def knowledge_by_fold(
+    found: Differences, coefficient: Floats, offset_counts: float, order: int, seed: int
+) -> tuple[list[Knowledge], Ints]:
+    """Return what each fold of edges tells, and the fold of each cell.
+
+    Cells of an edge share errors (position, bleaching, the same specimen in several planes), so
+    variances are raised by how far means of neighbouring cells scatter beyond single cells.
+    """
+    names, index = np.unique(found.cells.edge, return_inverse=True)
+    fold = (np.random.default_rng(seed).permutation(len(names)) % FOLDS)[index]
+    factor = _common_error(found)
+    parts = []
+    for k in range(FOLDS):
+        inside = np.flatnonzero(fold == k)
+        cells = found.cells.take(inside)
+        design = legendre_design(cells.place_first, order)
+        design -= legendre_design(cells.place_second, order)
+        root = np.sqrt(found.robust[inside]) / found.scatter[inside]
+        design *= (found.signal[inside] * root)[:, None]
+        rows = np.concatenate([design, (-found.by_offset[inside] * root)[:, None]], axis=1)
+        mean = np.append(coefficient, offset_counts)
+        matrix = rows.T @ rows
+        vector = rows.T @ (found.value[inside] * root) + matrix @ mean
+        parts.append(Knowledge(matrix / factor, vector / factor))
+    return parts, fold
+
+
+def _common_error(found: Differences) -> float:
+    """Variance of means of neighbouring cells over what independent cells would have, from 1."""
+    group = _neighbours(found.cells)
+    weight = found.robust / found.scatter**2
+    score = np.bincount(group, weight * found.signal * found.value)
+    power = np.bincount(group, weight * found.signal**2)
+    return max(1.0, float(np.median(score**2 / np.maximum(power, 1e-12))) / _MEDIAN_CHI2)
+
+
+def _neighbours(cells: OverlapCells) -> Ints:
+    """Return one number for all cells of an edge in one square of the first tile."""
+    square = np.clip(np.floor((cells.place_first + 1.0) * (_PARTS / 2)), 0, _PARTS - 1)
+    key = (cells.edge * _PARTS + square[:, 0].astype(np.int64)) * _PARTS
+    _, group = np.unique(key + square[:, 1].astype(np.int64), return_inverse=True)
+    return np.asarray(group, dtype=np.int64)

@@ -1,0 +1,1 @@
+"""Transforms between cycles: found, refined, applied; and subtraction of a background cycle."""

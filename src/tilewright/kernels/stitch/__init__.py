@@ -1,0 +1,1 @@
+"""Fusing tiles into a mosaic, and whether they agree where they overlap."""

@@ -1,0 +1,362 @@
+"""Fusing overlapping tiles into one region of a mosaic.
+
+Each tile is corrected for its illumination, resampled at its subpixel position with
+separable cubic convolution (Keys, IEEE ASSP 29, 1981; a = -0.5) and blended with linear
+ramps (feathering; Szeliski, Image Alignment and Stitching, 2006, section 6.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.tile_positions.distortion import Distortion
+
+Interpolation = Literal["cubic", "linear"]
+#: Positions are rounded to 1/4096 px, so that taps are the same numbers on every device.
+_STEPS = 4096
+#: Pixels worked on at once on a CPU: with two threads 88 Mpx take 1.4 s, with a quarter of
+#: it 1.8 s (the threads hand over Python's lock more often), with whole chunks the L3 is left.
+_CPU_BLOCK_PX = 131072
+
+
+@dataclass(frozen=True)
+class Correction:
+    """Illumination correction as one multiplication and one addition per pixel.
+
+    Attributes
+    ----------
+    gain, bias : array of float32, shape (y, x)
+        ``raw * gain + bias`` is ``(raw - dark) / flat + pedestal + 0.5``; the half makes
+        truncation round.
+    pedestal : float
+        Counts of zero light.
+    """
+
+    gain: Array
+    bias: Array
+    pedestal: float
+
+
+def make_correction(backend: Backend, flat: Any, dark: Any, pedestal: float) -> Correction:
+    """Return the correction for a flat-field and a dark-field.
+
+    Parameters
+    ----------
+    backend : Backend
+        Where to compute.
+    flat : array of float32, shape (y, x)
+        Relative illumination, mean 1, positive.
+    dark : array of float32, shape (y, x)
+        Counts without light.
+    pedestal : float
+        Counts that zero light has after the correction.
+    """
+    gain = 1.0 / backend.asarray(flat)
+    return Correction(gain, (pedestal + 0.5) - backend.asarray(dark) * gain, float(pedestal))
+
+
+@dataclass(frozen=True)
+class Span:
+    """Output pixels that lie within a tile, along one axis.
+
+    Output pixel ``start + i`` is at ``i + fraction`` in the tile, for i < ``length``.
+    """
+
+    start: int
+    length: int
+    fraction: float
+    size: int
+
+    @property
+    def stop(self) -> int:
+        """First output pixel after the tile."""
+        return self.start + self.length
+
+
+def tile_span(position_px: float, size: int) -> Span:
+    """Return the output pixels of a tile of ``size`` pixels placed at ``position_px``.
+
+    >>> tile_span(10.25, 100)
+    Span(start=11, length=99, fraction=0.75, size=100)
+    """
+    steps = round(position_px * _STEPS)
+    start = -(-steps // _STEPS)
+    fraction = start - steps / _STEPS
+    return Span(start, size - (fraction > 0), fraction, size)
+
+
+def fuse(
+    backend: Backend,
+    tiles: Sequence[NDArray[Any]],
+    spans: Sequence[tuple[Span, Span]],
+    correction: Correction,
+    origin: tuple[int, int],
+    shape: tuple[int, int],
+    *,
+    feather_px: float,
+    interpolation: Interpolation = "cubic",
+    distortion: Distortion | None = None,
+) -> tuple[Array, int, int]:
+    """Fuse the region ``shape`` at ``origin`` of a mosaic from the tiles that touch it.
+
+    Parameters
+    ----------
+    backend : Backend
+        Where to compute.
+    tiles : sequence of ndarray of uint8 or uint16, shape (y, x)
+        Raw tiles in host memory; only the parts needed are moved to the device.
+    spans : sequence of (Span, Span)
+        Where each tile lies in the mosaic, along y and x; see :func:`tile_span`.
+    correction : Correction
+        Illumination correction of all tiles.
+    origin : tuple of int
+        (y, x) of the region's first pixel in the mosaic.
+    shape : tuple of int
+        (y, x) pixels of the region.
+    feather_px : float
+        Width of the linear ramp at the tiles' borders, usually their overlap.
+    interpolation : {"cubic", "linear"}
+        Four or two taps per axis. Borders repeat the outermost pixel.
+    distortion : Distortion, optional
+        Lens distortion that tiles are freed from as they are resampled.
+
+    Returns
+    -------
+    region : array of the tiles' dtype, shape (y, x)
+        Rounded counts; the pedestal outside all tiles.
+    clipped_low, clipped_high : int
+        Pixels whose counts were below 0 or above the dtype's range.
+
+    Raises
+    ------
+    ValueError
+        The tiles are not uint8 or uint16.
+    """
+    xp = backend.xp
+    dtype = np.dtype(tiles[0].dtype) if tiles else np.dtype(np.uint16)
+    if dtype not in (np.uint8, np.uint16):
+        raise ValueError(f"tiles of {dtype} cannot be fused; raw counts are uint8 or uint16")
+    top = float(np.iinfo(dtype).max)
+    region = xp.empty(shape, dtype=dtype)
+    low = xp.zeros((), dtype=xp.int64)
+    high = xp.zeros((), dtype=xp.int64)
+    area = _CPU_BLOCK_PX if backend.device == "cpu" else 2**62
+    ramps = [[_ramp(xp, span, feather_px) for span in pair] for pair in spans]
+    for members, box in _boxes(spans, origin, shape, area):
+        y0, y1, x0, x1 = box
+        target = (slice(y0 - origin[0], y1 - origin[0]), slice(x0 - origin[1], x1 - origin[1]))
+        if not members:
+            region[target] = int(correction.pedestal + 0.5)
+            continue
+        parts = [
+            _tile_part(backend, tiles[k], spans[k], correction, box, interpolation)
+            if distortion is None
+            else _undistorted_part(
+                backend, tiles[k], spans[k], correction, box, interpolation, distortion
+            )
+            for k in members
+        ]
+        value = _blend(xp, parts, [spans[k] for k in members], [ramps[k] for k in members], box)
+        low = low + xp.count_nonzero(value < 0)
+        high = high + xp.count_nonzero(value >= top + 1)
+        xp.clip(value, 0, top + 0.5, out=value)
+        region[target] = value
+    return region, int(low), int(high)
+
+
+Box = tuple[int, int, int, int]
+
+
+def _boxes(
+    spans: Sequence[tuple[Span, Span]], origin: tuple[int, int], shape: tuple[int, int], area: int
+) -> Iterator[tuple[list[int], Box]]:
+    """Cut a region into boxes that lie in the same tiles throughout, of ``area`` at most."""
+    y_end, x_end = origin[0] + shape[0], origin[1] + shape[1]
+    for y0, y1 in pairwise(_cuts([ys for ys, _ in spans], origin[0], y_end)):
+        rows = [k for k, (ys, _) in enumerate(spans) if ys.start <= y0 and y1 <= ys.stop]
+        for x0, x1 in pairwise(_cuts([spans[k][1] for k in rows], origin[1], x_end)):
+            members = [k for k in rows if spans[k][1].start <= x0 and x1 <= spans[k][1].stop]
+            step = max(area // (x1 - x0), 1)
+            for y in range(y0, y1, step):
+                yield members, (y, min(y + step, y1), x0, x1)
+
+
+def _cuts(spans: Sequence[Span], start: int, stop: int) -> list[int]:
+    edges = {edge for span in spans for edge in (span.start, span.stop) if start < edge < stop}
+    return sorted(edges | {start, stop})
+
+
+def _tile_part(
+    backend: Backend,
+    tile: NDArray[Any],
+    spans: tuple[Span, Span],
+    correction: Correction,
+    box: Box,
+    interpolation: Interpolation,
+) -> Array:
+    """Return the corrected and resampled pixels of one tile in ``box``."""
+    xp = backend.xp
+    taps = [_taps(span.fraction, interpolation) for span in spans]
+    wanted, pads = [], []
+    for axis, span in enumerate(spans):
+        before = (len(taps[axis]) - 1) // 2
+        first = box[2 * axis] - span.start - before
+        last = box[2 * axis + 1] - span.start - before + len(taps[axis]) - 1
+        wanted.append(slice(max(first, 0), min(last, span.size)))
+        pads.append((max(-first, 0), max(last - span.size, 0)))
+    ys, xs = wanted
+    pixels = backend.asarray(tile[ys, xs], dtype=None).astype(xp.float32)
+    pixels *= correction.gain[ys, xs]
+    pixels += correction.bias[ys, xs]
+    rows = _weighted_sum(xp, _repeat_edges(xp, pixels, pads[0]), taps[0], box[1] - box[0])
+    return _weighted_sum(xp, _repeat_edges(xp, rows.T, pads[1]), taps[1], box[3] - box[2]).T
+
+
+def _undistorted_part(
+    backend: Backend,
+    tile: NDArray[Any],
+    spans: tuple[Span, Span],
+    correction: Correction,
+    box: Box,
+    interpolation: Interpolation,
+    distortion: Distortion,
+) -> Array:
+    """Return what :func:`_tile_part` does, of the tile as a lens without distortion shows it."""
+    xp = backend.xp
+    beyond = distortion.reach_px + 2
+    inside, wanted = [], []
+    for axis, span in enumerate(spans):
+        first, last = (box[2 * axis + end] - span.start for end in (0, 1))
+        inside.append(np.arange(first, last, dtype=np.float64) + span.fraction)
+        wanted.append(slice(max(first - beyond, 0), min(last + beyond, span.size)))
+    ys, xs = wanted
+    pixels = backend.asarray(tile[ys, xs], dtype=None).astype(xp.float32)
+    pixels *= correction.gain[ys, xs]
+    pixels += correction.bias[ys, xs]
+    offsets = distortion.offsets(backend, *inside)
+    moved = [offset + np.float32(s.fraction) for offset, s in zip(offsets, spans, strict=True)]
+    start = [box[2 * axis] - spans[axis].start - wanted[axis].start for axis in (0, 1)]
+    return _sample(backend, pixels, (start[0], start[1]), (moved[0], moved[1]), interpolation)
+
+
+def _sample(
+    backend: Backend,
+    pixels: Array,
+    first: tuple[int, int],
+    offset_px: tuple[Array, Array],
+    interpolation: Interpolation,
+) -> Array:
+    """Read an image off its pixels; beyond its borders the outermost pixel repeats.
+
+    Parameters
+    ----------
+    backend : Backend
+    pixels : array of float32, shape (y, x)
+    first : tuple of int
+        Pixel (y, x) at which output pixel (0, 0) is read where the offsets are zero.
+    offset_px : tuple of array of float32, each of shape (n, m)
+        What is added to y and x of each output pixel.
+    interpolation : {"cubic", "linear"}
+
+    Returns
+    -------
+    array of float32, shape (n, m)
+    """
+    xp = backend.xp
+    height, width = pixels.shape
+    count = offset_px[0].shape
+    whole = [xp.floor(offset) for offset in offset_px]
+    parts = [o - w for o, w in zip(offset_px, whole, strict=True)]
+    cubic = interpolation == "cubic"
+    weights = [_cubic(t) if cubic else [1 - t, t] for t in parts]
+    before = 1 if cubic else 0
+    at_y = whole[0].astype(xp.int32) + (xp.arange(count[0], dtype=xp.int32) + first[0])[:, None]
+    at_x = whole[1].astype(xp.int32) + (xp.arange(count[1], dtype=xp.int32) + first[1])[None, :]
+    columns = [xp.clip(at_x + (k - before), 0, width - 1) for k in range(len(weights[1]))]
+    flat = pixels.ravel()
+    total = xp.zeros(count, xp.float32)
+    for k, weight in enumerate(weights[0]):
+        row = xp.clip(at_y + (k - before), 0, height - 1) * width
+        line = xp.zeros(count, xp.float32)
+        for column, across in zip(columns, weights[1], strict=True):
+            line += xp.take(flat, row + column) * across
+        line *= weight
+        total += line
+    return total
+
+
+def _repeat_edges(xp: Any, pixels: Array, pads: tuple[int, int]) -> Array:
+    """Return pixels with the first and the last row repeated; 5x faster than ``pad``."""
+    before, after = pads
+    if before == after == 0:
+        return pixels
+    return xp.concatenate([pixels[:1]] * before + [pixels] + [pixels[-1:]] * after)
+
+
+def _taps(fraction: float, interpolation: Interpolation) -> list[float]:
+    """Return the weights of the pixels around a point ``fraction`` after a pixel.
+
+    >>> _taps(0.0, "cubic"), _taps(0.5, "linear"), _taps(0.5, "cubic")
+    ([1.0], [0.5, 0.5], [-0.0625, 0.5625, 0.5625, -0.0625])
+    """
+    t = fraction
+    if t == 0:
+        return [1.0]
+    if interpolation == "linear":
+        return [1 - t, t]
+    return _cubic(t)
+
+
+def _cubic(t: Any) -> list[Any]:
+    """Return the weights of the four pixels around points ``t`` (0 to 1) after the second."""
+    return [
+        t * (t * (1 - t / 2) - 0.5),
+        1 + t * t * (1.5 * t - 2.5),
+        t * (0.5 + t * (2 - 1.5 * t)),
+        t * t * (t - 1) / 2,
+    ]
+
+
+def _weighted_sum(xp: Any, pixels: Array, taps: list[float], length: int) -> Array:
+    """Return the sum over k of ``taps[k] * pixels[k : k + length]``."""
+    if len(taps) == 1:
+        return pixels
+    total = pixels[:length] * taps[0]
+    term = xp.empty_like(total)
+    for k, tap in enumerate(taps[1:], 1):
+        xp.multiply(pixels[k : k + length], tap, out=term)
+        total += term
+    return total
+
+
+def _blend(
+    xp: Any, parts: list[Array], spans: list[tuple[Span, Span]], ramps: list[list[Array]], box: Box
+) -> Array:
+    """Return the weighted mean of the tiles' parts; a lone part is returned unchanged."""
+    if len(parts) == 1:
+        return parts[0]
+    total = xp.zeros_like(parts[0])
+    norm = xp.zeros_like(parts[0])
+    for part, (ys, xs), (ramp_y, ramp_x) in zip(parts, spans, ramps, strict=True):
+        wy = ramp_y[box[0] - ys.start : box[1] - ys.start]
+        wx = ramp_x[box[2] - xs.start : box[3] - xs.start]
+        weight = wy[:, None] * wx[None, :]
+        norm += weight
+        weight *= part
+        total += weight
+    total /= norm
+    return total
+
+
+def _ramp(xp: Any, span: Span, feather_px: float) -> Array:
+    """Return a tile's weights along an axis: positive, rising to 1 in ``feather_px`` pixels."""
+    inside = xp.arange(span.length, dtype=xp.float32) + span.fraction
+    depth = xp.minimum(inside, span.size - 1 - inside) + 1
+    return xp.minimum(depth / (feather_px + 1), 1)

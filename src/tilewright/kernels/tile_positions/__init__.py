@@ -1,0 +1,1 @@
+"""Displacements of overlapping tiles, lens distortion, and the positions they imply."""

@@ -1,0 +1,286 @@
+"""Displacements of overlapping tiles, measured strip by strip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.kernels.backend import Array, Backend, Floats, Ints
+from tilewright.kernels.device_memory import Smallest, in_parts
+from tilewright.kernels.tile_positions.chance import Pattern
+from tilewright.kernels.tile_positions.correlation_peak import strip_ncc
+from tilewright.kernels.tile_positions.overlap_strips import StripPlan
+from tilewright.kernels.tile_positions.phase_correlation import (
+    StripShifts,
+    correlate_filtered,
+    correlate_strips,
+    filter_strips,
+)
+
+Strips = NDArray[np.float32]
+T = TypeVar("T")
+
+#: Widths of the LoG tried; finer structure than 1.5 px the half-resolution strips do not hold.
+SIGMAS_PX = (1.5, 2.2, 3.3, 5.0)
+#: A wider filter is worth its blur while it raises the score to this part of the best one.
+#: Bright sets reach it at 1.5 px (error 0.017 px), 60 electrons at 3.3 px (0.06; 0.10 at 1.5).
+_ENOUGH = 0.9
+#: Filters wider than 2.2 px and this part of the overlap blur its borders into it: at 5 % of
+#: 512 px and 60 electrons 3.3 px errs by 0.25 px across overlaps of 22 px, 2.2 px by 0.18.
+_WIDEST = 0.1
+#: Error that the borders of bright strips make across them, px, times the width squared of what
+#: they share after the filter: 0.055 px at 10 px, 0.014 at 18 px, less the solver's factor.
+_BORDERS_PX3 = 3.0
+_PROBES = 8
+#: Pairs per batch: a CPU core keeps 8 in its cache, a GPU wants many.
+_CPU_BATCH, _GPU_BATCH = 8, 128
+_SMALLEST = Smallest("tile_positions", "the strips of one pair of tiles")
+#: A score that its best rival reaches by this factor is ambiguous.
+_RIVAL_FACTOR = 1.15
+#: The climb to the peak may leave the search window by so much.
+_BEYOND_PX = 2.0
+#: Least NCC of the overlaps that choose the filter's width.
+_LEAST_SCORE = 0.05
+
+
+@dataclass(frozen=True)
+class Overlaps:
+    """Measured edges, of all directions together.
+
+    Attributes
+    ----------
+    pairs : ndarray of int64, shape (m, 2)
+    displacement_px : ndarray of float64, shape (m, 2)
+        ``position(b) - position(a)``, (y, x).
+    sigma_px : ndarray of float64, shape (m, 2)
+        Standard error that correlation claims; right up to a common factor.
+    score : ndarray of float64, shape (m,)
+        NCC of the filtered strips.
+    chance : ndarray of float64, shape (m,)
+        Probability that strips without a common signal show such a score, 1 where the peak
+        has a rival of its own height or lies outside the search window.
+    """
+
+    pairs: Ints
+    displacement_px: Floats
+    sigma_px: Floats
+    score: Floats
+    chance: Floats
+
+
+def repair_pixels(backend: Backend, strips: Strips) -> int:
+    """Replace in place the hot and dead pixels that strips (n, y, x) of one camera area share.
+
+    They stay with the camera and would correlate by themselves. Remedians of base 3 (Rousseeuw
+    & Bassett, JASA 1990) of three sets of strips find them in 0.01 s, where the median of 100
+    strips takes 0.6 s: single pixels that stand 6 robust deviations out of their four
+    neighbours in all three sets. Their neighbours replace them in every strip. Subtracting
+    the median instead would leave its noise and leftover specimen in empty strips, with false
+    peaks of 0.2 to 0.9 instead of below 0.1. Of fewer than 9 strips each one must show the
+    pixel; a single strip is left alone.
+
+    Returns
+    -------
+    int
+        Number of pixels replaced.
+    """
+    xp = backend.xp
+    count = len(strips)
+    if count < 2:
+        return 0
+    power = 3 ** int(np.log(count + 0.5) / np.log(3.0)) if count >= 9 else count
+    chosen = np.linspace(0, count - 1, power).round().astype(np.int64)
+    level = [backend.asarray(strips[i]) for i in chosen]
+    while count >= 9 and len(level) > 3:
+        third = len(level) // 3
+        level = [
+            xp.maximum(xp.minimum(a, b), xp.minimum(xp.maximum(a, b), c))
+            for a, b, c in zip(
+                level[:third], level[third : 2 * third], level[2 * third :], strict=True
+            )
+        ]
+    signs = 0
+    for middle in level:
+        around = [xp.roll(middle, step, axis) for axis in (0, 1) for step in (-1, 1)]
+        stands = middle - _middle_two(backend, *around)
+        limit = 6.0 * 1.4826 * xp.median(xp.abs(stands))
+        signs = signs + xp.sign(stands) * (xp.abs(stands) > limit)
+    y, x = np.nonzero(np.abs(np.asarray(backend.to_numpy(signs))) > len(level) - 0.5)
+    height, width = strips.shape[1:]
+    above, left = np.abs(y - 1), np.abs(x - 1)
+    below, right = height - 1 - np.abs(height - 2 - y), width - 1 - np.abs(width - 2 - x)
+    places = ((above, x), (below, x), (y, left), (y, right))
+    around = [backend.asarray(strips[:, row, col]) for row, col in places]
+    strips[:, y, x] = backend.to_numpy(_middle_two(backend, *around))
+    return len(y)
+
+
+def _middle_two(backend: Backend, a: Array, b: Array, c: Array, d: Array) -> Array:
+    """Return the mean of the two middle ones of four arrays: one hot neighbour is ignored."""
+    xp = backend.xp
+    low = xp.minimum(xp.minimum(a, b), xp.minimum(c, d))
+    high = xp.maximum(xp.maximum(a, b), xp.maximum(c, d))
+    return 0.5 * (a + b + c + d - low - high)
+
+
+def flatten(backend: Backend, strips: Strips) -> None:
+    """Divide strips (n, y, x) in place by their smoothed mean, a flat-field for want of one.
+
+    Fewer than 9 strips are left alone: their mean would be specimen.
+    """
+    if len(strips) < 9:
+        return
+    mean = strips.mean(axis=0, dtype=np.float32)
+    gain = backend.ndimage.gaussian_filter(backend.asarray(mean), 15.0, mode="nearest")
+    gain = np.asarray(backend.to_numpy(gain), np.float32)
+    if gain.min() > 0:
+        strips *= gain.mean() / gain
+
+
+def choose_sigma(
+    backend: Backend, plans: list[StripPlan], firsts: list[Strips], seconds: list[Strips]
+) -> float:
+    """Choose the width of the LoG, px, from the most textured overlaps.
+
+    They are matched once with a wide filter; the NCC at that shift then grows with sigma while
+    noise matters, and the smallest sigma whose median is 0.9 of the best wins, but for one too
+    wide for the overlaps. Where nothing matches, 2.2 px.
+    """
+    scores: dict[float, list[float]] = {}
+    for plan, a, b in zip(plans, firsts, seconds, strict=True):
+        texture = np.minimum(*(s[:, ::4, ::4].std(axis=(1, 2)) for s in (a, b)))
+        chosen = np.sort(np.argsort(-np.round(texture, 1), kind="stable")[:_PROBES])
+        part = [backend.asarray(strips[chosen]) for strips in (a, b)]
+        guess = correlate_strips(
+            backend, part[0], part[1], plan.expected_px[chosen], plan.max_shift_px, 2.2
+        )
+        found = np.flatnonzero(guess.score > np.maximum(1.5 * guess.second, _LEAST_SCORE))
+        shift = np.rint(guess.shift_px / 2.0).astype(np.int64)
+        wanted = [(int(i), (int(shift[i, 0]), int(shift[i, 1]))) for i in found]
+        if wanted:
+            with backend.fft_threads():
+                for width in SIGMAS_PX:
+                    small = [filter_strips(backend, strips, width) for strips in part]
+                    scores.setdefault(width, []).extend(
+                        strip_ncc(backend, small[0], small[1], wanted)
+                    )
+    if not scores:
+        return SIGMAS_PX[1]
+    medians = np.array([np.median(scores[width]) for width in SIGMAS_PX])
+    best = int(np.argmax(np.round(medians, 3) >= _ENOUGH * medians.max()))
+    shared = min(np.median((plan.shape - np.abs(plan.expected_px)).min(axis=1)) for plan in plans)
+    widest = np.searchsorted(SIGMAS_PX, max(SIGMAS_PX[1], _WIDEST * shared), side="right") - 1
+    return SIGMAS_PX[min(best, int(widest))]
+
+
+def measure_overlaps(
+    backend: Backend,
+    plans: list[StripPlan],
+    firsts: list[Strips],
+    seconds: list[Strips],
+    sigma_px: float,
+    progress: Callable[[int], object] = int,
+) -> Overlaps:
+    """Correlate all strips in batches and say how probable chance is.
+
+    Parameters
+    ----------
+    backend : Backend
+        Its ``workers`` CPU threads share the batches.
+    plans : list of StripPlan
+    firsts, seconds : list of ndarray, each (m, y, x) float32
+        Strips of tiles a and b of every plan, hot pixels repaired.
+    sigma_px : float
+    progress : callable
+        Told the number of edges done after each batch.
+    """
+    size = _CPU_BATCH if backend.device == "cpu" else _GPU_BATCH
+    single = replace(backend, workers=1)
+
+    def in_batches(work: Callable[[slice], T], count: int) -> Iterator[list[T]]:
+        batches = [slice(start, min(start + size, count)) for start in range(0, count, size)]
+        return pool.map(lambda part: in_parts(single, work, part, _halves, _SMALLEST), batches)
+
+    def filtered(strips: Strips) -> Strips:
+        def work(part: slice) -> Strips:
+            small = filter_strips(single, strips[part], sigma_px)
+            return np.asarray(backend.to_numpy(small), np.float32)
+
+        return np.concatenate([s for done in in_batches(work, len(strips)) for s in done])
+
+    def correlated(
+        plan: StripPlan, a: Strips, b: Strips, pattern: Pattern
+    ) -> Iterator[list[StripShifts]]:
+        def work(part: slice) -> StripShifts:
+            expected, reach = plan.expected_px[part], plan.max_shift_px
+            found = correlate_filtered(single, a[part], b[part], expected, reach, sigma_px, pattern)
+            return found._replace(shift_px=plan.displacement(found.shift_px))
+
+        return in_batches(work, len(a))
+
+    found = []
+    with ThreadPoolExecutor(max(1, backend.workers)) as pool:
+        small = [(filtered(a), filtered(b)) for a, b in zip(firsts, seconds, strict=True)]
+        patterns = [
+            Pattern(backend.asarray(_unit_sum(a)), backend.asarray(_unit_sum(b)), len(a))
+            for a, b in small
+        ]
+        jobs = [
+            correlated(plan, a, b, pattern)
+            for plan, (a, b), pattern in zip(plans, small, patterns, strict=True)
+        ]
+        for results in chain.from_iterable(jobs):
+            found.extend(results)
+            progress(sum(len(result.score) for result in results))
+    return _overlaps(plans, found, sigma_px)
+
+
+def _unit_sum(strips: Strips) -> Strips:
+    """Return the sum (y, x) of strips (n, y, x), each divided by its norm."""
+    norm = np.sqrt(np.einsum("nij,nij->n", strips, strips, dtype=np.float64))
+    scale = np.where(norm > 0, 1.0 / np.maximum(norm, 1e-30), 0.0).astype(np.float32)
+    return np.asarray(np.einsum("nij,n->ij", strips, scale), np.float32)
+
+
+def _halves(part: slice) -> list[slice]:
+    cut = part.start + (part.stop - part.start) // 2
+    return [slice(part.start, cut), slice(cut, part.stop)] if cut > part.start else []
+
+
+def _overlaps(plans: list[StripPlan], found: list[StripShifts], filter_px: float) -> Overlaps:
+    """Join the batches; a shift outside the window, or with a rival, is chance's."""
+    pairs = np.concatenate([np.zeros((0, 2), np.int64), *(plan.pairs for plan in plans)])
+    if not found:
+        return Overlaps(pairs, np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0), np.zeros(0))
+    displacement, score, rival, curvature, pixels, chance = (
+        np.concatenate(parts) for parts in zip(*found, strict=True)
+    )
+    nominal = np.concatenate([plan.displacement(plan.expected_px) for plan in plans])
+    reach = np.concatenate([np.full(len(plan.pairs), plan.max_shift_px) for plan in plans])
+    inside = np.abs(displacement - nominal).max(axis=1) <= reach + _BEYOND_PX
+    clear = np.round(score, 3) > np.round(_RIVAL_FACTOR * rival, 3)
+    usable = inside & clear & (curvature > 0).all(axis=1)
+    # Across a narrow strip its taper bends the correlation too, and tells of no specimen.
+    across = np.concatenate([np.full(len(p.pairs), p.shape[1] < p.shape[0], int) for p in plans])
+    bend, each = curvature.copy(), np.arange(len(across))
+    bend[each, across] = curvature.min(axis=1)
+    rho = np.clip(score, 1e-3, 0.999)[:, None]
+    # LoG-filtered white noise has one independent value per 2.36 sigma² pixels.
+    independent = pixels[:, None] / (2.36 * filter_px**2)
+    information = np.maximum(bend, 1e-9) / rho * independent * rho**2 / (1.0 - rho**2)
+    variance = 1.0 / np.maximum(information, 1e-9)
+    length = np.concatenate([np.full(len(p.pairs), max(p.shape)) for p in plans])
+    variance[each, across] += (_BORDERS_PX3 * (length / np.maximum(pixels, 1.0)) ** 2) ** 2
+    return Overlaps(
+        pairs,
+        displacement,
+        np.sqrt(variance),
+        score,
+        np.where(usable, chance, 1.0),
+    )

@@ -1,0 +1,390 @@
+"""Lens distortion from overlaps: displacements along each one, a robust fit, a held-out test.
+
+A place of the specimen that tile a shows at ``u_a`` and tile b at ``u_b`` says
+``u_a - u_b = position(b) - position(a) + d(u_b) - d(u_a)`` for a field ``d`` that all tiles share.
+Each overlap is cut into blocks along its length; its own translation is left free, so the tiles'
+positions have no part in the fit. All of it is float64 on the host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri, stdtr
+
+from tilewright.kernels.backend import Array, Backend, Bools, Floats, Ints
+from tilewright.kernels.device_memory import Smallest, in_parts
+from tilewright.kernels.tile_positions.chance import along
+from tilewright.kernels.tile_positions.correlation_peak import climb, subpixel
+from tilewright.kernels.tile_positions.distortion import Distortion, basis
+from tilewright.kernels.tile_positions.overlap_strips import StripPlan
+from tilewright.kernels.tile_positions.phase_correlation import STRIDE, filter_strips
+
+Strips = NDArray[np.float32]
+
+#: Blocks along an overlap, and their least length in pixels of the filtered strips.
+_BLOCKS, _LEAST_BLOCK = 8, 14
+#: Part of a strip's length that the other strip shares at the usual tolerance of a stage.
+_SHARED = 0.94
+#: Overlaps of one direction that are looked at; more make the field no surer than it need be.
+_MOST = 96
+#: Pairs of strips per batch.
+_BATCH = 8
+#: NCC below which a block's displacement is left.
+_LEAST_SCORE = 0.3
+#: Blocks farther than this from their overlap's displacement show something else, px.
+_FARTHEST_PX = 8.0
+_ROUNDS = 10
+#: Residuals beyond so many robust standard deviations count less and less (Cauchy).
+_CAUCHY = 2.5
+#: Spread of the terms known beforehand, as a share of half the diagonal: microscopes have less.
+_BELIEF = 0.02
+#: A spread by the median knows as much as the root mean square of this part of the values.
+_MEDIAN_SHARE = 0.37
+#: Both halves' overlaps must say so by this many standard errors: chance does in 3e-5 of sets.
+SURE = 4.0
+#: A smaller displacement of the corners is left, px: it is the error of a good position.
+LEAST_CORNER_PX = 0.2
+_SMALLEST = Smallest("tile_positions", "the strips of one pair of tiles")
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Displacements of n blocks along overlaps.
+
+    Attributes
+    ----------
+    overlap : ndarray of int64, shape (n,)
+        Overlap of each block.
+    place_px : ndarray of float64, shape (n, 2)
+        Middle of the block's structure in tile b, (y, x).
+    displacement_px : ndarray of float64, shape (n, 2)
+        Pixel in tile a less pixel in tile b of what both show.
+    precision : ndarray of float64, shape (n, 2)
+        Inverse variance that correlation claims, right up to a common factor.
+    """
+
+    overlap: Ints
+    place_px: Floats
+    displacement_px: Floats
+    precision: Floats
+
+
+@dataclass(frozen=True)
+class DistortionFit:
+    """A field, and what held-out overlaps say of it.
+
+    Attributes
+    ----------
+    distortion : Distortion
+        As all overlaps have it.
+    terms_sigma_px : ndarray of float64, shape (3,)
+        Standard errors of its terms.
+    held_out_z : tuple of float
+        Standard errors by which the field of one half of the overlaps explains the other half.
+    held_out_px : tuple of float
+        Root mean square, per axis, of held-out blocks about their overlap's mean, without and
+        with the field of the other half.
+    overlaps, blocks : int
+        How many were measured.
+    used : bool
+        Whether tiles are corrected by it.
+    """
+
+    distortion: Distortion
+    terms_sigma_px: Floats
+    held_out_z: tuple[float, float]
+    held_out_px: tuple[float, float]
+    overlaps: int
+    blocks: int
+    used: bool
+
+    def refined(self, left: DistortionFit) -> DistortionFit:
+        """Return this fit with the field added that strips show after its correction."""
+        field = self.distortion.with_terms(self.distortion.terms_px + left.distortion.terms_px)
+        return replace(self, distortion=field, terms_sigma_px=left.terms_sigma_px)
+
+
+def measure_blocks(
+    backend: Backend,
+    plans: Sequence[StripPlan],
+    firsts: Sequence[Strips],
+    seconds: Sequence[Strips],
+    displacement_px: Floats,
+    accepted: Bools,
+    sigma_px: float,
+) -> Blocks:
+    """Measure displacements along accepted overlaps, of at most 96 of each direction.
+
+    Parameters
+    ----------
+    backend : Backend
+    plans : sequence of StripPlan
+    firsts, seconds : sequence of ndarray, each (m, y, x) float32
+        Strips of tiles a and b of every plan.
+    displacement_px : ndarray, shape (m, 2)
+        ``position(b) - position(a)`` as measured on whole overlaps, of all plans together.
+    accepted : ndarray of bool, shape (m,)
+    sigma_px : float
+        Width of the Laplacian of Gaussian.
+    """
+    found: list[Blocks] = []
+    start = 0
+    single = replace(backend, workers=1)
+    with ThreadPoolExecutor(max(1, backend.workers)) as pool:
+        for plan, a, b in zip(plans, firsts, seconds, strict=True):
+            here = np.flatnonzero(accepted[start : start + len(plan.pairs)])
+            if len(here) > _MOST:
+                here = here[np.linspace(0, len(here) - 1, _MOST).round().astype(np.int64)]
+            moved = displacement_px[start + here]
+            measure = _Measure(single, plan, a, b, here, moved, start, sigma_px)
+            batches = [slice(i, min(i + _BATCH, len(here))) for i in range(0, len(here), _BATCH)]
+            for parts in pool.map(measure.batch, batches):
+                found.extend(parts)
+            start += len(plan.pairs)
+    if not found:
+        return Blocks(np.zeros(0, np.int64), *(np.zeros((0, 2)) for _ in range(3)))
+    columns = zip(*((f.overlap, f.place_px, f.displacement_px, f.precision) for f in found),
+                  strict=True)  # fmt: skip
+    return Blocks(*(np.concatenate(column) for column in columns))
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """Blocks of the chosen overlaps of one plan."""
+
+    backend: Backend
+    plan: StripPlan
+    firsts: Strips
+    seconds: Strips
+    chosen: Ints
+    displacement_px: Floats
+    number: int
+    sigma_px: float
+
+    def batch(self, part: slice) -> list[Blocks]:
+        """Return the blocks of some of the chosen overlaps."""
+        return in_parts(self.backend, self._blocks, part, _halves, _SMALLEST)
+
+    def _blocks(self, part: slice) -> Blocks:
+        backend, sigma_px = self.backend, self.sigma_px
+        pairs = self.chosen[part]
+        a, b = (filter_strips(backend, s[pairs], sigma_px) for s in (self.firsts, self.seconds))
+        shift = (self.displacement_px[part] - self.plan.displacement(np.zeros(2))) / STRIDE
+        whole = np.rint(shift).astype(np.int64)
+        axis = along((a.shape[1], a.shape[2]))
+        if axis == 1:
+            a, b = a.transpose(0, 2, 1), b.transpose(0, 2, 1)
+        # From here on axis 1 runs along the overlap and axis 2 across it.
+        ahead, across = whole[:, axis], whole[:, 1 - axis]
+        size = max(int(_SHARED * a.shape[1]) // _BLOCKS, _LEAST_BLOCK)
+        at = [(i, y) for i, move in enumerate(ahead) for y in _tops(a.shape[1], int(move), size)]
+        if not at:
+            return Blocks(np.zeros(0, np.int64), *(np.zeros((0, 2)) for _ in range(3)))
+        pair, top = np.array(at, np.int64).T
+        cut_a = backend.xp.stack([a[i, y + ahead[i] : y + ahead[i] + size] for i, y in at])
+        cut_b = backend.xp.stack([b[i, y : y + size] for i, y in at])
+        starts = np.zeros((len(at), 1, 2), np.int64)
+        starts[:, 0, 1] = across[pair]
+        middle = self._middles(cut_b, across[pair])
+        middle[:, 0] += top
+        with backend.fft_threads():
+            best = climb(backend, cut_a, cut_b, starts, max(8.0, 3.0 * sigma_px) / STRIDE)
+            fine = subpixel(backend, cut_a, cut_b, best.shift)
+        moved = best.shift + fine.delta_px
+        moved[:, 0] += ahead[pair]
+        score = np.maximum(best.score, fine.score)
+        rho = np.clip(score, 1e-3, 0.999)
+        precision = fine.curvature * (best.pixels * rho / (1.0 - rho**2))[:, None]
+        if axis == 1:
+            moved, middle, precision = moved[:, ::-1], middle[:, ::-1], precision[:, ::-1]
+        edge = math.ceil(1.5 * sigma_px / STRIDE)
+        displacement = self.plan.displacement(STRIDE * moved)
+        off = np.abs(displacement - self.displacement_px[part][pair]).max(axis=1)
+        good = (precision > 0).all(axis=1) & (score >= _LEAST_SCORE) & (off <= _FARTHEST_PX)
+        return Blocks(
+            self.number + pairs[pair[good]],
+            (np.array(self.plan.origin_b) + STRIDE * (middle + edge))[good],
+            displacement[good],
+            precision[good],
+        )
+
+    def _middles(self, blocks: Array, across: Ints) -> Floats:
+        """Return the middle (n, 2) of the structure in blocks, of what tile a sees too."""
+        width = blocks.shape[2]
+        column = np.arange(width)[None, :] + across[:, None]
+        inside = self.backend.asarray((column >= 0) & (column < width))
+        energy = blocks * blocks * inside[:, None, :]
+        middles = []
+        for sums in (energy.sum(axis=2), energy.sum(axis=1)):
+            host = np.asarray(self.backend.to_numpy(sums), np.float64) + 1e-30
+            middles.append(host @ np.arange(host.shape[1]) / host.sum(axis=1))
+        return np.stack(middles, axis=1)
+
+
+def _tops(length: int, ahead: int, size: int) -> list[int]:
+    """Return where blocks of ``size`` begin in strip b, spread over what strip a has too.
+
+    >>> _tops(120, -6, 14), _tops(120, 3, 14), _tops(20, 9, 14)
+    ([6, 20, 34, 48, 63, 77, 91, 106], [0, 14, 29, 44, 58, 73, 88, 103], [])
+    """
+    low, high = max(0, -ahead), min(length, length - ahead)
+    count = min(max(high - low, 0) // size, _BLOCKS)
+    return [low + (high - low - size) * k // max(count - 1, 1) for k in range(count)]
+
+
+def _halves(part: slice) -> list[slice]:
+    cut = part.start + (part.stop - part.start) // 2
+    return [slice(part.start, cut), slice(cut, part.stop)] if cut > part.start else []
+
+
+def meeting_lines(plans: Sequence[StripPlan], shape: tuple[int, int]) -> tuple[float, float]:
+    """Return along which lines (y, x) tiles of ``shape`` meet; see :class:`Distortion`.
+
+    The lines of a direction without overlaps are those of the other one.
+    """
+    found: dict[int, float] = {}
+    for plan in plans:
+        steps = np.abs(np.median(plan.displacement(plan.expected_px), axis=0)) / shape
+        axis = int(np.argmax(steps))
+        found[axis] = min(float(steps[axis]), 1.0)
+    either = next(iter(found.values()), 1.0)
+    return found.get(0, either), found.get(1, either)
+
+
+def fit_distortion(
+    blocks: Blocks, shape: tuple[int, int], meeting: tuple[float, float] = (1.0, 1.0)
+) -> DistortionFit | None:
+    """Fit the field to blocks, and to either half of the overlaps to try it on the other.
+
+    Every second overlap of a direction is in the other half. Weights fall with the residual as
+    Cauchy's. The test is of the score: what the blocks of one half, less their overlap's mean, have
+    in common with the other half's field, over its standard error, which counts overlaps whose
+    blocks err together. Without distortion it exceeds 4 in one of 30,000 sets.
+
+    Parameters
+    ----------
+    blocks : Blocks
+    shape : tuple of int
+        (y, x) of a tile.
+    meeting : tuple of float
+        Of :class:`Distortion`.
+
+    Returns
+    -------
+    DistortionFit or None
+        None where fewer than two overlaps have two blocks.
+    """
+    numbers, which, count = np.unique(blocks.overlap, return_inverse=True, return_counts=True)
+    if np.count_nonzero(count >= 2) < 2:
+        return None
+    rows = _Rows.of(blocks, which, shape, meeting)
+    half = np.empty(len(numbers), np.int64)
+    half[np.argsort(count < 2, kind="stable")] = np.arange(len(numbers)) % 2
+    half = half[which].repeat(2)
+    belief = _BELIEF * float(np.hypot(*shape)) / 2.0
+    terms, covariance, scale, keep = rows.fit(np.ones(len(half), bool), belief)
+    rows = replace(rows, precision=rows.precision * keep / scale**2)
+    # Overlaps whose blocks err together make the test and the errors less sure.
+    together = rows.overdispersion(terms)
+    freedom = _MEDIAN_SHARE * max(len(half) - 2 * len(numbers) - 3, 1)
+    z, before, after = [], 0.0, 0.0
+    for number in (0, 1):
+        other, *_ = rows.fit(half != number, belief)
+        test, squares = rows.held_out(half == number, other)
+        z.append(_normal(test / math.sqrt(together), freedom))
+        before, after = before + squares[0], after + squares[1]
+    per_px = float(rows.precision.sum())
+    field = Distortion(0.0, 0.0, 0.0, shape, meeting).with_terms(terms)
+    return DistortionFit(
+        field,
+        np.sqrt(np.diag(covariance) * together),
+        (z[0], z[1]),
+        (math.sqrt(before / per_px), math.sqrt(after / per_px)),
+        len(numbers),
+        len(which),
+        min(z) > SURE and after < before and field.corner_px >= LEAST_CORNER_PX,
+    )
+
+
+def _normal(t: float, freedom: float) -> float:
+    """Return the standard errors of a normal distribution that chance exceeds as often as ``t``.
+
+    >>> round(_normal(6.2, 11.0), 2), round(_normal(-1.0, 1e6), 2)
+    (3.99, -1.0)
+    """
+    chance = float(stdtr(freedom, -t))
+    return -float(ndtri(min(max(chance, 1e-300), 1.0 - 1e-16)))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """One row per block and axis: residual, terms (n, 3), precision, and group (overlap, axis)."""
+
+    value: Floats
+    terms: Floats
+    precision: Floats
+    group: Ints
+
+    @classmethod
+    def of(
+        cls, blocks: Blocks, which: Ints, shape: tuple[int, int], meeting: tuple[float, float]
+    ) -> _Rows:
+        places = (blocks.place_px, blocks.place_px + blocks.displacement_px)
+        seen = [basis(place, shape, meeting) for place in places]
+        group = (2 * which[:, None] + np.arange(2)).ravel()
+        value = blocks.displacement_px.ravel()
+        return cls(value, (seen[0] - seen[1]).reshape(-1, 3), blocks.precision.ravel(), group)
+
+    def centred(self, weight: Floats) -> tuple[Floats, Floats]:
+        """Return residuals and terms less their group's weighted mean."""
+        total = np.maximum(np.bincount(self.group, weight), 1e-300)
+        columns = []
+        for column in (self.value, *self.terms.T):
+            mean = np.bincount(self.group, weight * column) / total
+            columns.append(column - mean[self.group])
+        return columns[0], np.stack(columns[1:], axis=1)
+
+    def fit(self, rows: Bools, belief_px: float) -> tuple[Floats, Floats, float, Floats]:
+        """Return terms (3,), their covariance, the scale of the errors and the weights (n,)."""
+        keep = rows.astype(np.float64)
+        terms, scale = np.zeros(3), 0.0
+        count = int(np.count_nonzero(rows))
+        freedom = max(count - len(np.unique(self.group[rows])), 1)
+        for _ in range(_ROUNDS):
+            weight = self.precision * keep
+            value, design = self.centred(weight)
+            left = (value - design @ terms) * np.sqrt(self.precision)
+            seen = 1.4826 * float(np.median(np.abs(left[rows])))
+            scale = max(seen * math.sqrt(count / freedom), 1e-9)
+            keep = rows * 1.0 / (1.0 + (left / (_CAUCHY * scale)) ** 2)
+            weight = self.precision * keep / scale**2
+            value, design = self.centred(weight)
+            normal = (design * weight[:, None]).T @ design + np.eye(3) / belief_px**2
+            covariance = np.asarray(np.linalg.inv(normal), np.float64)
+            terms = np.asarray(covariance @ (design.T @ (weight * value)), np.float64)
+        return terms, covariance, scale, keep
+
+    def held_out(self, rows: Bools, terms: Floats) -> tuple[float, tuple[float, float]]:
+        """Return the score in standard errors, and squared residuals without and with the field."""
+        weight = self.precision * rows
+        value, design = self.centred(weight)
+        field = design @ terms
+        squares = float(weight @ value**2), float(weight @ (value - field) ** 2)
+        return float(weight @ (field * value)) / math.sqrt(
+            float(weight @ field**2) + 1e-300
+        ), squares
+
+    def overdispersion(self, terms: Floats) -> float:
+        """Return by how much overlaps err more than their blocks alone would, at least 1."""
+        value, design = self.centred(self.precision)
+        field = design @ terms
+        overlap = self.group // 2
+        scores = np.bincount(overlap, self.precision * field * (value - field))
+        expected = float(self.precision @ field**2)
+        return max(1.0, float(scores @ scores) / (expected + 1e-300))

@@ -1,0 +1,271 @@
+"""Find in which order a microscope laid its tiles, by correlating the borders they would share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.kernels.backend import Array, Backend, Floats, Ints
+from tilewright.kernels.tile_positions.overlap_strips import plan_strips
+from tilewright.kernels.tile_positions.phase_correlation import correlate_strips
+
+Edge = tuple[int, int, int]
+
+_RUNS = (
+    *((run, advance) for run in ("right", "left") for advance in ("down", "up")),
+    *((run, advance) for run in ("down", "up") for advance in ("right", "left")),
+)
+#: Overlaps compared per direction and layout: the most textured ones decide.
+_EDGES_PER_AXIS = 12
+_SIGMA_PX = 1.5
+_BATCH = 32
+
+
+@dataclass(frozen=True)
+class LayoutScore:
+    """How well a layout fits.
+
+    Attributes
+    ----------
+    name : str
+        ``snake`` or ``raster``, the direction of the first run, the direction in which runs
+        advance: ``snake_right_down``.
+    row, col : ndarray of int64, shape (n,)
+        Place of each tile, in order of acquisition.
+    score : float
+        Mean over the overlaps of the NCC above that of the best rival peak, estimated from the
+        most textured overlaps of each direction; chance gives less than 0.05, neighbours in
+        tissue 0.3 to 0.9.
+    """
+
+    name: str
+    row: Ints
+    col: Ints
+    score: float
+
+
+@dataclass(frozen=True)
+class GridScore:
+    """A grid size, its best layout, and the overlap as a part of the tile's side."""
+
+    rows: int
+    cols: int
+    overlap: float
+    layout: LayoutScore
+
+
+def rank_layouts(
+    backend: Backend, tiles: Array, rows: int, cols: int, overlap: float
+) -> list[LayoutScore]:
+    """Rank the sixteen orders and orientations of a full grid, best first.
+
+    Layouts that put every tile into the same place (a single row has many) count once, under
+    the first name.
+
+    Parameters
+    ----------
+    backend : Backend
+    tiles : array, shape (n, y, x)
+        One plane of each tile in order of acquisition, reduced in size at will (256 px wide is
+        enough), float32.
+    rows, cols : int
+        Size of the grid, ``rows * cols == n``.
+    overlap : float
+        Part of a tile's side that neighbours share, between 0.01 and 0.9.
+
+    Raises
+    ------
+    ValueError
+        The grid does not hold n tiles, or the overlap is out of range.
+    """
+    tiles = backend.asarray(tiles)
+    return _rank(backend, tiles, rows, cols, overlap, _texture(backend, tiles), {})
+
+
+def is_clear(ranking: list[LayoutScore]) -> bool:
+    """Return whether the best layout is clearly better than the second.
+
+    A wrong layout shares up to half of its overlaps with the right one (a raster and a snake
+    agree on every other run), hence the factor 0.75.
+    """
+    if not ranking or ranking[0].score < 0.1:
+        return False
+    return len(ranking) == 1 or ranking[1].score < 0.75 * ranking[0].score
+
+
+def rank_grids(backend: Backend, tiles: Array, overlap: float | None = None) -> list[GridScore]:
+    """Rank every rows × cols that holds n tiles, best first, each with its best layout.
+
+    Parameters
+    ----------
+    backend : Backend
+    tiles : array, shape (n, y, x)
+        As for :func:`rank_layouts`.
+    overlap : float, optional
+        Part of a tile's side that neighbours share; estimated from tiles taken one after the
+        other where it is not given.
+
+    Raises
+    ------
+    ValueError
+        There is no tile, or the overlap is out of range.
+    """
+    device_tiles = backend.asarray(tiles)
+    count = device_tiles.shape[0]
+    if count == 0:
+        raise ValueError("no tile was given; a layout needs at least one")
+    if overlap is None:
+        overlap = estimate_overlap(backend, device_tiles)[0]
+    texture = _texture(backend, device_tiles)
+    cache: dict[Edge, float] = {}
+    found = []
+    for rows in (r for r in range(1, count + 1) if count % r == 0):
+        cols = count // rows
+        best = _rank(backend, device_tiles, rows, cols, overlap, texture, cache)[0]
+        found.append(GridScore(rows, cols, overlap, best))
+
+    # The true grid explains the most overlaps, not the highest part of its own: one row of all
+    # tiles is right about all but the ends of runs, and silent on the other direction.
+    def explained(grid: GridScore) -> float:
+        return float(grid.layout.score * (2 * count - grid.rows - grid.cols))
+
+    return sorted(found, key=lambda grid: (-round(explained(grid), 2), grid.rows))
+
+
+def estimate_overlap(
+    backend: Backend, tiles: Array, candidates: Iterable[float] = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
+) -> tuple[float, float]:
+    """Estimate the overlap from tiles taken one after the other, and the score that says so.
+
+    Each candidate is tried in the four directions of a run on the most textured consecutive
+    pairs; the displacement measured at the best of them gives the overlap.
+
+    Returns
+    -------
+    overlap, score : float
+        0.1 and 0 where fewer than two tiles are given.
+    """
+    device_tiles = backend.asarray(tiles)
+    count, height, width = device_tiles.shape
+    if count < 2:
+        return 0.1, 0.0
+    texture = _texture(backend, device_tiles)
+    first = np.arange(count - 1)
+    first = first[_most_textured(texture, first, first + 1)]
+    best = (0.0, 0.1)
+    for candidate in candidates:
+        for axis in (1, 0):
+            for pair in ((first, first + 1), (first + 1, first)):
+                edges = [(int(a), int(b), axis) for a, b in zip(*pair, strict=True)]
+                score, step = _correlate(backend, device_tiles, edges, candidate)
+                side = (height, width)[axis]
+                # Half the pairs at least lie within a run of two tiles or more.
+                top = np.argsort(-score, kind="stable")[: max(1, len(score) // 2)]
+                value = (float(score[top].mean()), float(1.0 - np.median(step[top]) / side))
+                if round(value[0], 3) > round(best[0], 3):
+                    best = value
+    return float(np.clip(best[1], 0.01, 0.9)), best[0]
+
+
+def _rank(
+    backend: Backend,
+    tiles: Array,
+    rows: int,
+    cols: int,
+    overlap: float,
+    texture: Floats,
+    cache: dict[Edge, float],
+) -> list[LayoutScore]:
+    count = tiles.shape[0]
+    if rows < 1 or cols < 1 or rows * cols != count:
+        raise ValueError(f"{rows} rows of {cols} columns do not hold {count} tiles")
+    if not 0.01 <= overlap <= 0.9:
+        raise ValueError(f"overlap is {overlap}; give the shared part of a side, 0.01 to 0.9")
+    layouts: list[tuple[str, Ints, Ints, list[Edge]]] = []
+    seen: set[bytes] = set()
+    for mode in ("snake", "raster"):
+        for run, advance in _RUNS:
+            row, col = _places(mode, run, advance, rows, cols)
+            grid = np.empty((rows, cols), np.int64)
+            grid[row, col] = np.arange(count)
+            if grid.tobytes() not in seen:
+                seen.add(grid.tobytes())
+                layouts.append((f"{mode}_{run}_{advance}", row, col, _edges(grid, texture)))
+    wanted = sorted({edge for layout in layouts for edge in layout[3]} - cache.keys())
+    for edge, score in zip(wanted, _correlate(backend, tiles, wanted, overlap)[0], strict=True):
+        cache[edge] = float(score)
+    per_axis = {0: (rows - 1) * cols, 1: rows * (cols - 1)}
+    scored = []
+    for name, row, col, edges in layouts:
+        total = sum(
+            number * float(np.mean([cache[edge] for edge in edges if edge[2] == axis]))
+            for axis, number in per_axis.items()
+            if number
+        )
+        scored.append(LayoutScore(name, row, col, total / max(1, sum(per_axis.values()))))
+    return sorted(scored, key=lambda layout: -round(layout.score, 4))
+
+
+def _places(mode: str, run: str, advance: str, rows: int, cols: int) -> tuple[Ints, Ints]:
+    """Return the row and column of every tile in order of acquisition."""
+    along_row = run in ("right", "left")
+    length, runs = (cols, rows) if along_row else (rows, cols)
+    major, minor = np.divmod(np.arange(rows * cols, dtype=np.int64), length)
+    if mode == "snake":
+        minor = np.where(major % 2 == 1, length - 1 - minor, minor)
+    if run in ("left", "up"):
+        minor = length - 1 - minor
+    if advance in ("left", "up"):
+        major = runs - 1 - major
+    return (major, minor) if along_row else (minor, major)
+
+
+def _edges(grid: Ints, texture: Floats) -> list[Edge]:
+    """Return the most textured (a, b, axis) of a grid of tile numbers, a few per axis."""
+    out: list[Edge] = []
+    for axis, first, second in ((1, grid[:, :-1], grid[:, 1:]), (0, grid[:-1], grid[1:])):
+        a, b = first.ravel(), second.ravel()
+        out += [(int(a[i]), int(b[i]), axis) for i in _most_textured(texture, a, b)]
+    return out
+
+
+def _most_textured(texture: Floats, a: Ints, b: Ints) -> Ints:
+    order = np.argsort(-np.minimum(texture[a], texture[b]), kind="stable")
+    return order[:_EDGES_PER_AXIS]
+
+
+def _texture(backend: Backend, tiles: Array) -> Floats:
+    """Return the spread (n,) of differences between neighbouring pixels, a mark of structure."""
+    difference = tiles[:, 2:, 2:] - tiles[:, :-2, :-2]
+    spread = np.asarray(backend.to_numpy(backend.xp.std(difference, axis=(1, 2))), np.float64)
+    return np.round(spread, 2)
+
+
+def _correlate(
+    backend: Backend, tiles: Array, edges: list[Edge], overlap: float
+) -> tuple[Floats, Floats]:
+    """Return the score above chance and the step along the axis (px) of (a, b, axis) edges."""
+    shape = (int(tiles.shape[1]), int(tiles.shape[2]))
+    score, step = np.zeros(len(edges)), np.zeros(len(edges))
+    for axis in (1, 0):
+        chosen = [i for i, edge in enumerate(edges) if edge[2] == axis]
+        advance = np.zeros(2)
+        advance[axis] = shape[axis] * (1.0 - overlap)
+        reach = max(6.0, min(0.04 * min(shape), 0.6 * overlap * shape[axis]))
+        plans = plan_strips(np.stack([np.zeros(2), advance]), shape, reach)
+        for start in range(0, len(chosen) if plans else 0, _BATCH):
+            part = chosen[start : start + _BATCH]
+            plan = plans[0]
+            a, b = (
+                tiles[backend.asarray([edges[i][side] for i in part], np.int64)][
+                    :, y : y + plan.shape[0], x : x + plan.shape[1]
+                ]
+                for side, (y, x) in enumerate((plan.origin_a, plan.origin_b))
+            )
+            expected = np.repeat(plan.expected_px, len(part), axis=0)
+            found = correlate_strips(backend, a, b, expected, reach, _SIGMA_PX)
+            score[part] = found.score - found.second
+            step[part] = plan.displacement(found.shift_px)[:, axis]
+    return score, step

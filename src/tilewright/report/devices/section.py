@@ -1,0 +1,176 @@
+"""The report's section on devices, from the lines of evidence that jobs leave."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from snakemake_scheduler_plugin_tilewright.runtime.files import read_json_lines
+from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
+from tilewright.devices.evidence import CONTEXT_B
+from tilewright.report.devices.figure import draw_devices
+from tilewright.report.devices.use import (
+    ENOUGH,
+    GAP_S,
+    MARGIN_PERCENT,
+    MIB,
+    STEP_MIB,
+    DeviceJob,
+    DeviceRun,
+    device_runs,
+    failures,
+    idle_fraction,
+    jobs_of,
+    leased_fraction,
+    slot_of,
+)
+from tilewright.report.figures import embed_figure
+from tilewright.report.rule_colours import PALETTE
+
+_NONE = "–"  # noqa: RUF001
+#: Runs in pictures and tables, kinds of failures, and letters of a reason.
+_RUNS, _FAILURES, _WORDS = 3, 12, 160
+
+
+def device_section(evidence: Path | None) -> dict[str, Any] | None:
+    """Return what the page says of the devices; None where no job left a line.
+
+    Parameters
+    ----------
+    evidence : Path or None
+        The lines of evidence of the experiment; need not exist.
+    """
+    # jobs on a cluster write to one file for each node
+    files = sorted(evidence.parent.glob(f"{evidence.stem}*{evidence.suffix}")) if evidence else []
+    runs = device_runs(jobs_of(line for path in files for line in read_json_lines(path)))
+    shown = runs[-_RUNS:]
+    if not shown:
+        return None
+    jobs = [job for run in shown for job in run.jobs]
+    rules = sorted({job.rule for job in jobs}, key=PALETTE.rank)
+    uses = {rule: [job for job in jobs if job.rule == rule] for rule in rules}
+    failed = [(rule, *failure) for rule, own in uses.items() for failure in failures(own)]
+    failed.sort(key=lambda failure: -failure[-1])
+    return {
+        "lead": _lead(shown, jobs),
+        "caption": _caption(len(runs), jobs),
+        "pictures": [
+            {"title": _title(run, len(shown)), **asdict(embed_figure(draw_devices(run)))}
+            for run in shown
+            if run.devices
+        ],
+        "rules": [_row(rule, own) for rule, own in uses.items()],
+        "failures": [_failure(*failure) for failure in failed[:_FAILURES]],
+        "more_failures": len(failed[_FAILURES:]),
+        "slots": [_slot(rule, own) for rule, own in uses.items()],
+        "margin": MARGIN_PERCENT,
+        "step": STEP_MIB,
+        "enough": ENOUGH,
+    }
+
+
+def _lead(runs: Sequence[DeviceRun], jobs: Sequence[DeviceJob]) -> str:
+    devices = len({uuid for run in runs for uuid in run.devices})
+    texts = [
+        f"{_count(len(jobs), 'job')} on {_count(devices, 'device')} in {_count(len(runs), 'run')}"
+    ]
+    fraction = leased_fraction(runs)
+    if fraction is not None:
+        texts.append(f"a device that was used was leased {100 * fraction:.0f} % of the time")
+    waited_s = [job.waited_s for job in jobs if job.waited_s is not None]
+    if waited_s:
+        typical, longest = span_text(median(waited_s)), span_text(max(waited_s))
+        texts.append(f"a job waited {typical} in the median, {longest} at most")
+    failed = sum(job.outcome == "failed" for job in jobs)
+    none = sum(not job.granted for job in jobs)
+    texts += [f"{failed} failed"] * (failed > 0) + [f"{none} got no device"] * (none > 0)
+    return "; ".join(texts) + "."
+
+
+def _title(run: DeviceRun, shown: int) -> str:
+    began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run.start_s))
+    name = f"Run {run.number}" if shown > 1 else "The run"
+    return f"{name} began {began} and took {span_text(run.span_s)}."
+
+
+def _caption(runs: int, jobs: Sequence[DeviceJob]) -> str:
+    """Return how to read the pictures, and what they do not show."""
+    texts = [
+        "Each row is a device, each bar a job: as high as the memory that it was granted, on top "
+        "of those beside it, and paler where its peak did not reach. Grey is time in which no job "
+        "of this experiment held the device. Devices without a job are not shown; "
+        f"leases more than {GAP_S / 60:.0f} min apart are taken for two runs."
+    ]
+    hidden = sum(job.granted and not job.on_device for job in jobs)
+    if hidden:
+        texts.append(f"Not drawn: {_count(hidden, 'job')} of unknown device, time or memory.")
+    if runs > _RUNS:
+        texts.append(f"Earlier runs, {runs - _RUNS} in number, are not counted.")
+    return " ".join(texts)
+
+
+def _row(rule: str, jobs: Sequence[DeviceJob]) -> dict[str, str | int]:
+    granted = [job for job in jobs if job.granted]
+    idle = idle_fraction(granted)
+    return {
+        "rule": rule,
+        "jobs": len(jobs),
+        "waited": _pair((job.waited_s for job in jobs), span_text),
+        "held": _pair((job.held_s for job in granted), span_text),
+        "idle": _NONE if idle is None else f"{100 * idle:.0f} %",
+        "asked": _pair((job.asked_b for job in jobs), _mib),
+        "granted": _pair((job.granted_b for job in granted), _mib),
+        "peak": _pair((job.peak_b for job in granted), _mib),
+        "splits": sum(job.splits for job in jobs),
+    }
+
+
+def _failure(rule: str, outcome: str, reason: str, count: int) -> dict[str, str | int]:
+    cut = reason[:_WORDS] + "…" * (len(reason) > _WORDS)
+    return {"rule": rule, "count": count, "outcome": outcome or "unknown", "reason": cut or _NONE}
+
+
+def _slot(rule: str, jobs: Sequence[DeviceJob]) -> dict[str, str]:
+    slot = slot_of(jobs)
+    asked = [job.asked_b for job in jobs if job.asked_b is not None]
+    most_b = f"{_mib(slot.short_b)} MiB" if math.isfinite(slot.short_b) else "they had"
+    if slot.mib is not None:
+        value = str(slot.mib)
+        why = f"largest peak of {_count(slot.measured, 'job')}: {_mib(slot.peak_b)} MiB"
+        if slot.short:
+            why += f"; {most_b} was too little"
+    elif slot.short:
+        value = f"more than {_mib(slot.short_b)}" if math.isfinite(slot.short_b) else "more"
+        why = (
+            f"given too little: {slot.short} of {_count(len(jobs), 'job')} halved tiles or ran out "
+            f"of memory with up to {most_b}"
+        )
+    else:
+        value = _NONE
+        why = f"{_count(slot.measured, 'job')} measured, too few"
+    return {
+        "rule": rule,
+        "asked": _mib(max(asked) - CONTEXT_B) if asked else _NONE,
+        "value": value,
+        "key": f"resources.{rule}.gpu_mem_mb",
+        "why": why,
+    }
+
+
+def _pair(values: Iterable[float | None], text: Callable[[float], str]) -> str:
+    """Return the median and the largest of what is known."""
+    known = [value for value in values if value is not None]
+    return f"{text(median(known))} / {text(max(known))}" if known else _NONE
+
+
+def _mib(bytes_: float) -> str:
+    return str(math.ceil(bytes_ / MIB))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"

@@ -1,0 +1,300 @@
+"""The jobs' lines of evidence: runs, idle devices, bars, and the memory to ask for (pure).
+
+The lines are written by :meth:`tilewright.devices.evidence.Held.evidence`; bytes are of
+device memory, times in seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snakemake_scheduler_plugin_tilewright.report.ledger import number
+from tilewright.devices.health import classify
+
+#: The lines do not say which run they are of: leases further apart are taken for two runs.
+GAP_S = 900.0
+#: Times are rounded, so a lease may seem to begin just before the one it follows has ended.
+_ROUNDING_S = 0.01
+MIB = 2**20
+#: A slot is the largest peak of at least so many jobs, and a margin, up to whole steps.
+ENOUGH, MARGIN_PERCENT, STEP_MIB = 5, 20, 64
+
+
+@dataclass(frozen=True)
+class DeviceJob:
+    """One line; None: not known.
+
+    Attributes
+    ----------
+    name, rule : str
+    uuid : str
+        Empty where it got no device.
+    outcome : str
+        ``done``, ``failed`` or ``not granted``.
+    reason : str
+    start_s : float
+        When the lease began.
+    waited_s, held_s : float or None
+    idle_fraction : float or None
+        Share of the lease in which the device did not compute.
+    asked_b, granted_b, peak_b : float or None
+    splits : int
+        Tiles that were halved for lack of memory.
+    """
+
+    name: str
+    rule: str
+    uuid: str
+    outcome: str
+    reason: str
+    start_s: float
+    waited_s: float | None
+    held_s: float | None
+    idle_fraction: float | None
+    asked_b: float | None
+    granted_b: float | None
+    peak_b: float | None
+    splits: int
+
+    @property
+    def granted(self) -> bool:
+        """Whether it got a device."""
+        return self.outcome != "not granted"
+
+    @property
+    def on_device(self) -> bool:
+        """Whether it is known where it was, for how long, and with how much memory."""
+        return bool(self.granted and self.uuid and self.granted_b and self.held_s is not None)
+
+    @property
+    def end_s(self) -> float:
+        """When the lease ended; its start where that is not known."""
+        return self.start_s + (self.held_s or 0.0)
+
+    @property
+    def short(self) -> bool:
+        """Whether its memory was too little: it halved tiles, or failed for lack of it."""
+        return self.splits > 0 or (self.outcome == "failed" and classify(self.reason) == "memory")
+
+
+@dataclass(frozen=True)
+class DeviceRun:
+    """Jobs whose leases, with the wait before them, lie less than :data:`GAP_S` apart."""
+
+    number: int
+    start_s: float
+    end_s: float
+    jobs: tuple[DeviceJob, ...]
+
+    @property
+    def span_s(self) -> float:
+        """Length in seconds."""
+        return self.end_s - self.start_s
+
+    @property
+    def devices(self) -> dict[str, list[DeviceJob]]:
+        """The jobs on each device that had any, by UUID."""
+        uuids = sorted({job.uuid for job in self.jobs if job.on_device})
+        return {uuid: [j for j in self.jobs if j.on_device and j.uuid == uuid] for uuid in uuids}
+
+
+def jobs_of(lines: Iterable[Mapping[str, Any]]) -> list[DeviceJob]:
+    """Return the jobs by start; lines without a job or a time are left out."""
+    jobs = [
+        DeviceJob(
+            name=line["job"],
+            rule=line["job"].split("/")[0],
+            uuid=str(line.get("uuid") or ""),
+            outcome=str(line.get("outcome") or ""),
+            reason=str(line.get("reason") or ""),
+            start_s=start_s,
+            waited_s=_positive(line, "waited_s"),
+            held_s=_positive(line, "held_s"),
+            idle_fraction=_positive(line, "idle_fraction"),
+            # what is asked for a whole device is the least that will do, which tells nothing
+            asked_b=None if line.get("whole") else _positive(line, "requested_b"),
+            granted_b=_positive(line, "granted_b"),
+            peak_b=_positive(line, "peak_b"),
+            splits=int(_positive(line, "splits") or 0),
+        )
+        for line in lines
+        if isinstance(line.get("job"), str)
+        and line["job"]
+        and (start_s := number(line, "time_s")) is not None
+    ]
+    return sorted(jobs, key=lambda job: (job.start_s, job.end_s, job.name, job.uuid))
+
+
+def device_runs(jobs: Iterable[DeviceJob]) -> list[DeviceRun]:
+    """Return the runs that the jobs seem to be of, in the order of time."""
+    groups: list[list[DeviceJob]] = []
+    end_s = -math.inf
+    for job in sorted(jobs, key=_since_s):
+        if _since_s(job) - end_s > GAP_S:
+            groups.append([])
+        groups[-1].append(job)
+        end_s = max(end_s, job.end_s)
+    return [
+        DeviceRun(k, _since_s(group[0]), max(job.end_s for job in group), tuple(group))
+        for k, group in enumerate(groups, 1)
+    ]
+
+
+def idle_spans(
+    jobs: Iterable[DeviceJob], start_s: float, end_s: float
+) -> list[tuple[float, float]]:
+    """Return from when to when, between start and end, none of the jobs held the device."""
+    spans = []
+    for job in sorted(jobs, key=lambda job: job.start_s):
+        if job.start_s > start_s:
+            spans.append((start_s, min(job.start_s, end_s)))
+        start_s = max(start_s, job.end_s)
+    return [*spans, (start_s, end_s)] if start_s < end_s else spans
+
+
+def leased_fraction(runs: Iterable[DeviceRun]) -> float | None:
+    """Return the share of the runs in which a device, of those that were used, was leased."""
+    total_s = idle_s = 0.0
+    for run in runs:
+        for jobs in run.devices.values():
+            total_s += run.span_s
+            idle_s += sum(b - a for a, b in idle_spans(jobs, run.start_s, run.end_s))
+    return 1 - idle_s / total_s if total_s > 0 else None
+
+
+def stacked(jobs: Sequence[DeviceJob], grid_s: float) -> list[list[tuple[float, float]]]:
+    """Return for each job of a device the bytes below it, as (from when, bytes), first its start.
+
+    The jobs lie on each other without a hole, so that the top is the memory that is leased. The
+    order is that of :func:`_order`, which keeps most of them at one height. Times are rounded to
+    ``grid_s``, so that those above a job stay where they are when the next one follows it.
+    """
+    times = np.array([(job.start_s, job.end_s - _ROUNDING_S) for job in jobs])
+    starts, ends = np.rint(times.T / grid_s) * grid_s
+    heights = np.array([job.granted_b or 0.0 for job in jobs])
+    order = _order(starts, ends, heights)
+    found = []
+    for k in range(len(jobs)):
+        under = (order < order[k]) & (starts < ends[k]) & (ends > starts[k])
+        first, last, height = starts[under], ends[under], heights[under]
+        changes = np.unique([starts[k], *first[first > starts[k]], *last[last < ends[k]]])
+        steps: list[tuple[float, float]] = []
+        for time_s in changes:
+            foot = float(height[(first <= time_s) & (time_s < last)].sum())
+            if not steps or foot != steps[-1][1]:
+                steps.append((float(time_s), foot))
+        found.append(steps)
+    return found
+
+
+def _order(
+    starts: NDArray[np.float64], ends: NDArray[np.float64], heights: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Return each bar's place in the order from the bottom: the largest first.
+
+    Bars of one size are laid each as low as it does not overlap any other, so that one takes the
+    place of another.
+    """
+    feet = np.zeros(len(starts))
+    laid = np.zeros(len(starts), bool)
+    by_size = np.lexsort((starts, -heights))
+    for k in by_size:
+        beside = np.flatnonzero(laid & (starts < ends[k]) & (ends > starts[k]))
+        for other in beside[np.argsort(feet[beside], kind="stable")]:
+            if feet[other] >= feet[k] + heights[k]:
+                break
+            feet[k] = max(feet[k], feet[other] + heights[other])
+        laid[k] = True
+    order = np.empty(len(starts), np.int64)
+    order[np.lexsort((starts, feet, -heights))] = np.arange(len(starts))
+    return order
+
+
+def _since_s(job: DeviceJob) -> float:
+    return job.start_s - (job.waited_s or 0.0)
+
+
+def _positive(line: Mapping[str, Any], key: str) -> float | None:
+    value = number(line, key)
+    return value if value is not None and value >= 0 else None
+
+
+@dataclass(frozen=True)
+class Slot:
+    """How much memory a job of a rule should ask for.
+
+    Attributes
+    ----------
+    mib : int or None
+        None: not known.
+    peak_b : float
+        Largest peak of the ``measured`` jobs.
+    measured : int
+        Jobs that were done, with a known peak, and more memory than any job that was short of it.
+    short : int
+        Jobs that were short of memory.
+    short_b : float
+        The most memory that was too little; infinite where that is not known.
+    """
+
+    mib: int | None
+    peak_b: float
+    measured: int
+    short: int
+    short_b: float
+
+
+def slot_of(jobs: Sequence[DeviceJob]) -> Slot:
+    """Return the memory that jobs of one rule should ask for.
+
+    A job that was short of memory does not show how much it wanted, so only jobs with more than
+    that are measured.
+    """
+    short = [job for job in jobs if job.short]
+    short_b = max(
+        (math.inf if job.granted_b is None else job.granted_b for job in short), default=-1.0
+    )
+    peaks = [
+        job.peak_b
+        for job in jobs
+        if job.outcome == "done" and job.peak_b is not None and (job.granted_b or 0) > short_b
+    ]
+    peak_b = max(peaks, default=0.0)
+    steps = -(-int(peak_b) * (100 + MARGIN_PERCENT) // (100 * STEP_MIB * MIB))
+    mib = max(1, steps) * STEP_MIB if len(peaks) >= ENOUGH else None
+    return Slot(mib, peak_b, len(peaks), len(short), max(0.0, short_b))
+
+
+def failures(jobs: Iterable[DeviceJob]) -> list[tuple[str, str, int]]:
+    """Return outcome, reason and count of what was not done, the most frequent first.
+
+    Reasons that differ only in numbers are one, in the words of the first.
+    """
+    counts: Counter[tuple[str, str]] = Counter()
+    words: dict[tuple[str, str], str] = {}
+    for job in jobs:
+        if job.outcome != "done":
+            reason = job.reason.replace(job.name, "…")
+            key = (job.outcome, re.sub(r"[\d.,]*\d", "0", reason))
+            counts[key] += 1
+            words.setdefault(key, reason)
+    return [(key[0], words[key], n) for key, n in counts.most_common()]
+
+
+def idle_fraction(jobs: Iterable[DeviceJob]) -> float | None:
+    """Return the share of all leases in which the device did not compute, where it was measured."""
+    leased = [
+        (job.idle_fraction, job.held_s)
+        for job in jobs
+        if job.idle_fraction is not None and job.held_s is not None
+    ]
+    leased_s = sum(held_s for _, held_s in leased)
+    return sum(idle * held_s for idle, held_s in leased) / leased_s if leased_s else None

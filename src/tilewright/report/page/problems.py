@@ -1,0 +1,194 @@
+"""Problems of a run, worst first: one for each reason and sample, with what it looks like."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.io.results.mosaic import open_mosaic
+from tilewright.io.results.ome_zarr import open_image
+from tilewright.report.figures import Picture, display_range, embed, overlay, scaled, thumbnail
+from tilewright.report.judge import Quality
+from tilewright.report.quality.places import Place, textured_blocks
+from tilewright.report.verdict import Item
+
+#: Side of a crop: some twenty cells, and two beside each other fit the page with their text.
+CROP_PX = 256
+#: Stages whose places are in the frame of the final image.
+_REGISTERED = ("register", "image")
+#: What these judge is no picture of tissue.
+_NO_CROP = ("illumination",)
+_RANK = {"fail": 0, "warn": 1}
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Where the pixels of a sample are.
+
+    Attributes
+    ----------
+    planes : mapping
+        (cycle, channel) → in-focus plane, in the frame of the cycle's mosaic.
+    image : Path or None
+        The final image.
+    rows : sequence of (int, str)
+        Cycle and channel of each channel of the final image.
+    reference : (int, str)
+        Reference cycle, and the nuclear channel of every cycle.
+    """
+
+    planes: Mapping[tuple[int, str], Path]
+    image: Path | None
+    rows: Sequence[tuple[int, str]]
+    reference: tuple[int, str]
+
+
+@dataclass(frozen=True)
+class Crop:
+    """A picture of a problem at one image pixel a pixel, and what it shows."""
+
+    picture: Picture
+    caption: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What one reason says of one sample: its items, the worst first.
+
+    ``crop`` is ``None`` where a picture of tissue would say nothing.
+    """
+
+    sample: str
+    reason: str
+    items: list[Item] = field(repr=False)
+    crop: Crop | None = field(repr=False)
+
+    @property
+    def verdict(self) -> str:
+        """That of the worst item."""
+        return self.items[0].verdict
+
+
+def problems(found: Sequence[Quality], pixels: Pixels) -> list[Problem]:
+    """Return the problems of one sample: failed before doubtful, many items before few."""
+    groups: dict[tuple[str, str], list[Item]] = {}
+    for item in itertools.chain.from_iterable(quality.items for quality in found):
+        if item.verdict != "pass":
+            # A detail lost in the plane has another remedy than one lost in the final image.
+            stage = item.stage if item.reason == "detail_lost" else ""
+            groups.setdefault((item.reason, stage), []).append(item)
+    places = list(_places(found))
+    listed = []
+    for (reason, _), items in groups.items():
+        items.sort(key=lambda i: (_RANK[i.verdict], -_excess(i), i.cycle, i.channel, i.metric))
+        listed.append(Problem(items[0].sample, reason, items, _crop(items, places, pixels)))
+    listed.sort(key=lambda p: (_RANK[p.verdict], p.reason == "unknown", -len(p.items), p.reason))
+    return listed
+
+
+def _excess(item: Item) -> float:
+    """Return how far a number lies beyond its limit, comparable among metrics."""
+    limit = item.fail if item.verdict == "fail" else item.warn
+    if item.value is None or limit is None:
+        return 0.0
+    beyond = item.value - limit if item.direction == "above" else limit - item.value
+    return round(beyond / max(abs(limit), 1e-9), 6)
+
+
+def _places(found: Sequence[Quality]) -> Iterator[tuple[int, str, str, Place]]:
+    """Yield cycle, stage and channel of every place that a stage named, and the place."""
+    for quality in found:
+        numbers = quality.numbers
+        parts = {"": numbers} | {k: v for k, v in numbers.items() if isinstance(v, dict)}
+        for channel, part in parts.items():
+            for place in part.get("places", []):
+                yield quality.cycle, quality.stage, channel, Place(**place)
+
+
+def _crop(
+    items: Sequence[Item], places: Sequence[tuple[int, str, str, Place]], pixels: Pixels
+) -> Crop | None:
+    """Return the worst place that a stage named, or a typical one of the worst item."""
+    for item in items:
+        own = [
+            place
+            for cycle, stage, channel, place in places
+            if (cycle, stage, place.metric) == (item.cycle, item.stage, item.metric)
+            and channel in ("", item.channel)
+        ]
+        sign = -1 if item.direction == "above" else 1
+        own.sort(key=lambda place: sign * (place.value or 0.0))
+        shown = _look(item, own[0] if own else None, pixels) if own else None
+        if shown is not None:
+            return shown
+    typical = [item for item in items if item.stage not in _NO_CROP]
+    return _look(typical[0], None, pixels) if typical else None
+
+
+def _look(item: Item, place: Place | None, pixels: Pixels) -> Crop | None:
+    """Return the crop of an item around a place, or where its channel has most texture."""
+    channel = item.channel or pixels.reference[1]
+    where = f"cycle {item.cycle}, {item.marker or f'channel {channel}'}"
+    if item.stage in _REGISTERED and place is not None and pixels.image is not None:
+        return _registered(item, place, pixels, where)
+    path = pixels.planes.get((item.cycle, channel))
+    if path is None or not path.exists():
+        return None
+    plane = open_mosaic(path)
+    if place is None:
+        small, factor = thumbnail(plane, 0)
+        at = textured_blocks(small, factor, plane.shape[1:], CROP_PX, 1)[0]
+        centre = (at[0] + CROP_PX / 2, at[1] + CROP_PX / 2)
+    else:
+        centre = (place.y_px, place.x_px)
+    region = _region(plane.shape[1:], centre)
+    pixel = _unit(scaled(plane.read(0, *region)))
+    note = "in-focus plane" if place is not None else "in-focus plane, where it has most texture"
+    return Crop(embed(pixel), f"{where}, {note}{_size(region, plane.voxel_um[2])}")
+
+
+def _registered(item: Item, place: Place, pixels: Pixels, where: str) -> Crop | None:
+    """Return a crop of the final image; for the registration, nuclei on those of the reference."""
+    image = open_image(Path(str(pixels.image)))
+    region = _region(image.levels[0].shape[1:], (place.y_px, place.x_px))
+    size = _size(region, image.pixel_um[1])
+    rows = list(pixels.rows)
+    own = (item.cycle, item.channel or pixels.reference[1])
+    if own not in rows:
+        return None
+    light = np.asarray(image.levels[0][(rows.index(own), *region)])
+    if item.stage == "register" and pixels.reference in rows:
+        fixed = np.asarray(image.levels[0][(rows.index(pixels.reference), *region)])
+        both = overlay(fixed, light, (display_range(fixed), display_range(light)))
+        return Crop(
+            embed(_unit(both)),
+            f"nuclei of cycle {item.cycle} (green) on the reference (magenta), white where they "
+            f"agree{size}",
+        )
+    return Crop(embed(_unit(scaled(light))), f"{where}, final image{size}")
+
+
+def _region(shape: Sequence[int], centre: tuple[float, float]) -> tuple[slice, slice]:
+    """Return the window of ``CROP_PX`` around a place (y, x), moved inside where it sticks out."""
+    starts = [
+        int(np.clip(round(at - CROP_PX / 2), 0, max(n - CROP_PX, 0)))
+        for n, at in zip(shape, centre, strict=True)
+    ]
+    rows, columns = (slice(at, min(at + CROP_PX, n)) for at, n in zip(starts, shape, strict=True))
+    return rows, columns
+
+
+def _size(region: tuple[slice, slice], pixel_um: float) -> str:
+    rows, columns = region
+    width = (columns.stop - columns.start) * pixel_um
+    centre = f"y {(rows.start + rows.stop) // 2}, x {(columns.start + columns.stop) // 2}"
+    return f"; {width:.0f} µm wide around {centre} px"
+
+
+def _unit(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    return np.rint(255 * values).astype(np.uint8)

@@ -1,0 +1,126 @@
+"""All verdicts of a run in three tables, and what to do when one is ``fail``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from snakemake_scheduler_plugin_tilewright.runtime.files import csv_text, write_whole
+from tilewright.report.judge import judge_again, read_quality
+from tilewright.report.verdict import Item, worst
+
+_COLUMNS = ("sample", "cycle", "channel", "marker", "verdict", "reasons")
+
+
+class QualityError(RuntimeError):
+    """Items failed and the config says to stop; the message lists them."""
+
+
+def trusted_markers(
+    items: Sequence[Item], channels: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return sample, cycle, channel, marker, verdict and reasons of every channel.
+
+    A channel is as good as its own items and those of its whole cycle (tile positions,
+    registration). ``channels`` holds mappings with cycle, channel and marker, in the order of
+    the registered image.
+    """
+    rows = []
+    for sample in sorted({item.sample for item in items}):
+        for entry in channels:
+            cycle, channel = int(entry["cycle"]), str(entry["channel"])
+            at = (sample, cycle)
+            here = [item for item in items if (item.sample, item.cycle) == at]
+            own = [item for item in here if item.channel in ("", channel)]
+            bad = sorted({_reason(item) for item in own if item.verdict != "pass"})
+            verdict, reasons = worst(i.verdict for i in own), ";".join(bad)
+            row = (*at, channel, str(entry["marker"]), verdict, reasons if own else "not_looked_at")
+            rows.append(dict(zip(_COLUMNS, row, strict=True)))
+    return rows
+
+
+def _reason(item: Item) -> str:
+    """Return why an item is no pass; what could not be computed is named."""
+    return f"{item.reason}:{item.metric}" if item.value is None else item.reason
+
+
+def write_summary(
+    quality_paths: Iterable[Path],
+    qc_json: Path,
+    qc_csv: Path,
+    *,
+    channels: Sequence[Mapping[str, Any]] = (),
+    thresholds: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[Item]:
+    """Write all items, judged or not, as JSON and as a table; return the judged ones.
+
+    Parameters
+    ----------
+    quality_paths : iterable of Path
+        Quality files of all stages, cycles and samples.
+    qc_json, qc_csv : Path
+        Outputs; parent folders are made.
+    channels : sequence of mapping
+        cycle, channel and marker of every channel.
+    thresholds : mapping, optional
+        ``qc.thresholds`` of the config.
+    """
+    found = [judge_again(read_quality(path), thresholds or {}, channels) for path in quality_paths]
+    found.sort(key=lambda q: (q.sample, q.cycle, q.stage))
+    items = [item for quality in found for item in quality.items]
+    content = {
+        "verdict": worst(item.verdict for item in items),
+        "counts": {v: sum(i.verdict == v for i in items) for v in ("pass", "warn", "fail")},
+        "items": [asdict(item) for item in items],
+        "numbers": [
+            {"sample": q.sample, "cycle": q.cycle, "stage": q.stage, **q.numbers} for q in found
+        ],
+    }
+    write_whole(qc_json, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    columns = [f.name for f in fields(Item) if f.name != "detail"]  # the sentence holds it
+    rows = [{name: getattr(item, name) for name in columns} for item in items]
+    write_whole(qc_csv, csv_text(columns, rows))
+    return items
+
+
+def write_trusted_markers(
+    qc_json: Path, channels: Sequence[Mapping[str, Any]], output: Path
+) -> list[Item]:
+    """Write ``trusted_markers.csv`` from the summary; return all items for the gate.
+
+    Parameters
+    ----------
+    qc_json : Path
+        What :func:`write_summary` wrote.
+    channels : sequence of mappings
+        cycle, channel and marker of every channel.
+    output : Path
+        Table of :func:`trusted_markers`.
+    """
+    content = json.loads(qc_json.read_text(encoding="utf-8"))
+    items = [Item(**item) for item in content["items"]]
+    write_whole(output, csv_text(_COLUMNS, trusted_markers(items, channels)))
+    return items
+
+
+def stop_on_failure(items: Iterable[Item], on_fail: Literal["stop", "continue"]) -> None:
+    """Raise when an item failed and ``on_fail`` is ``stop``.
+
+    Raises
+    ------
+    QualityError
+        With one line per failed item.
+    """
+    failed = [item for item in items if item.verdict == "fail"]
+    if failed and on_fail == "stop":
+        lines = [
+            f"  {item.sample} cycle {item.cycle} {item.marker or item.channel or 'all channels'}: "
+            f"{item.sentence}"
+            for item in failed
+        ]
+        raise QualityError(
+            f"{len(failed)} quality items failed and qc.on_fail is 'stop':\n" + "\n".join(lines)
+        )

@@ -1,0 +1,69 @@
+"""Quality of the illumination correction: the flat-fields, and held-out overlaps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.io.results.illumination import CLIPPED_BELOW, OFFSET_BOUND, read_numbers, read_plane
+from tilewright.report.figures import new_figure, save_png, show
+from tilewright.report.judge import Files, Findings
+from tilewright.report.verdict import Subject
+
+CAPTION = (
+    "Flat-field of each channel of cycle {cycle}: sensitivity relative to the mean, on one "
+    "scale for all channels, with the method and the camera offset in counts (at most: from "
+    "the darkest pixels, which may hold some light)."
+)
+
+
+def findings(subject: Subject, files: Files) -> Findings:
+    """Judge the flat-field of one channel by ``flat`` and ``numbers`` of ``illumination``."""
+    flat = read_plane(Path(files["flat"]))
+    found = read_numbers(files["numbers"])
+    ratio, error = found.get("heldout_log_ratio"), found.get("flat_error")
+    held_out = f"method {_how(found)}" if ratio is not None else "too few overlaps with tissue"
+    overlaps = "" if error is not None else "no overlaps to judge it by"
+    items = [
+        subject.judge("heldout_log_ratio", ratio, held_out),
+        subject.judge("flat_error", error, overlaps),
+        subject.judge("equal_neighbours", found.get("equal_neighbours")),
+        # The 1st percentile: a speck of dust is no vignetting.
+        subject.judge("flat_minimum", float(np.percentile(flat, 1))),
+    ]
+    numbers = {**found, "flat_range": [float(flat.min()), float(flat.max())]}
+    return Findings(items, numbers, (subject.name, flat, _how(found)))
+
+
+def _how(numbers: Mapping[str, Any]) -> str:
+    """Return the method and what zero light is taken for."""
+    bound = "at most " if numbers.get("offset_method") == OFFSET_BOUND else ""
+    offset = numbers.get("offset_counts")
+    zero = f", offset {bound}{offset:g}" if isinstance(offset, int | float) else ""
+    clips = ""
+    if numbers.get("saturation_method") == CLIPPED_BELOW:
+        clips = f", saturates at {numbers['saturation_counts']:g}"
+    return f"{numbers.get('method', 'unknown')}{zero}{clips}"
+
+
+def draw(fields: Sequence[tuple[str, NDArray[np.float32], str]], path: Path) -> None:
+    """Draw the flat-field of each channel."""
+    columns = min(len(fields), 4)
+    rows = -(-len(fields) // columns)
+    figure = new_figure(10, 2.9 * rows)
+    axes = np.atleast_1d(figure.subplots(rows, columns)).ravel()
+    spread = max(float(np.abs(np.percentile(flat, (0.5, 99.5)) - 1).max()) for _, flat, _ in fields)
+    spread = max(spread, 0.02)
+    for ax, (marker, flat, method) in zip(axes, fields, strict=False):
+        step = max(1, max(flat.shape) // 400)
+        limits = (1 - spread, 1 + spread)
+        show(ax, flat[::step, ::step], f"{marker} ({method})", limits, cmap="viridis")
+    for ax in axes[len(fields) :]:
+        ax.set_axis_off()
+    bar = figure.colorbar(axes[0].images[0], ax=axes.tolist(), shrink=0.8, pad=0.01)
+    bar.ax.tick_params(labelsize=7)
+    save_png(figure, path)

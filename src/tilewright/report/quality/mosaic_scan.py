@@ -1,0 +1,98 @@
+"""One pass over all planes of a mosaic: what was never written, and light below zero."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.io.results.mosaic import Mosaic
+from tilewright.io.results.positions import Positions
+from tilewright.kernels.backend import cells
+from tilewright.kernels.camera import CameraDefects
+from tilewright.report.quality.overlaps import tile_name
+from tilewright.report.quality.places import covered
+from tilewright.report.verdict import Item, Subject
+
+#: Side of the blocks that are looked at; a camera never reads one value all over such a block.
+_BLOCK_PX = 32
+#: Standard deviations of a block's mean below zero light that noise does not reach.
+_BELOW_SIGMAS = 6.0
+#: A defect is left where it stands out by so many spreads of its surroundings in most tiles; the
+#: largest of nine pixels of noise reaches 3.
+_STANDS_OUT = 8.0
+
+
+def judge_blocks(
+    subject: Subject, mosaic: Mosaic, positions: Positions, tile: tuple[int, int], plane: int
+) -> list[Item]:
+    """Judge what was never written in any plane, and light below zero in one; by blocks in tiles.
+
+    Every block of every plane is looked at; memory holds one row of chunks.
+    """
+    side = _BLOCK_PX
+    inside = covered(positions, tile, tuple(n // side for n in mosaic.shape[1:]), side, margin=1)
+    ceiling = np.iinfo(mosaic.dtype).max if mosaic.dtype.kind == "u" else np.inf
+    pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
+    blank: list[tuple[int, int, int]] = []
+    below = 0
+    step = max(mosaic.chunk_px // side, 1)
+    for z in range(mosaic.shape[0]):
+        for first in range(0, inside.shape[0], step):
+            here = inside[first : first + step]
+            rows = slice(first * side, (first + len(here)) * side)
+            blocks = cells(mosaic.read(z, rows, slice(0, inside.shape[1] * side)), side)
+            low = blocks.min(axis=(1, 3))
+            flat = here & (low == blocks.max(axis=(1, 3))) & (low < ceiling)
+            blank += [(z, (first + y) * side, x * side) for y, x in np.argwhere(flat).tolist()]
+            if z == plane:
+                mean = blocks.mean(axis=(1, 3), dtype=np.float64)
+                sigma = blocks.std(axis=(1, 3), dtype=np.float64) / side
+                dark = mean < pedestal - 0.5 - _BELOW_SIGMAS * sigma
+                below += int((here & dark & ~flat).sum())
+    where = sorted({(z + 1, _tile_at(positions, tile, y + 16, x + 16)) for z, y, x in blank})
+    named = ", ".join(f"plane {z} {name}" for z, name in where[:3])
+    more = f" and {len(where) - 3} more places" if len(where) > 3 else ""
+    count = int(inside.sum())
+    return [
+        subject.judge("blank_area", len(blank) / max(count * mosaic.shape[0], 1), named + more),
+        subject.judge("below_zero", below / max(count, 1)),
+    ]
+
+
+def _tile_at(positions: Positions, tile: tuple[int, int], y: float, x: float) -> str:
+    """Name the tile whose middle is nearest to a pixel of the mosaic."""
+    middle = np.stack([positions.y_px + tile[0] / 2, positions.x_px + tile[1] / 2], 1)
+    k = int(np.argmin(np.round(np.hypot(*(middle - (y, x)).T), 3)))
+    return tile_name((int(positions.row[k]), int(positions.col[k])))
+
+
+def judge_defects(
+    subject: Subject,
+    mosaic: Mosaic,
+    positions: Positions,
+    tile: tuple[int, int],
+    defects: CameraDefects | None,
+    plane: int,
+) -> Item:
+    """Judge the share of the camera's defects that the mosaic still shows; 0 of none.
+
+    A defect that is left stands out at its place of most tiles.
+    """
+    if defects is None:
+        return subject.judge("hot_pixels", None, "too few tiles to tell, and none is repaired")
+    found: list[list[float]] = [[] for _ in range(len(defects))]
+    ring = np.ones((7, 7), bool)
+    ring[1:-1, 1:-1] = False
+    for y, x in list(zip(positions.y_px, positions.x_px, strict=True))[:16]:
+        for k, at in enumerate(defects.pixel.tolist()):
+            row, column = divmod(at, tile[1])
+            top, left = round(float(y)) + row - 3, round(float(x)) + column - 3
+            near = mosaic.read(
+                plane, slice(max(top, 0), top + 7), slice(max(left, 0), left + 7)
+            ).astype(np.float64)
+            if near.shape == (7, 7):
+                around = near[ring]
+                spread = 1.4826 * float(np.median(np.abs(around - np.median(around)))) + 1.0
+                found[k].append(float(np.abs(near[2:5, 2:5] - np.median(around)).max()) / spread)
+    left = sum(1 for values in found if len(values) and np.median(values) > _STANDS_OUT)
+    many = f"the camera has {len(defects)} defective pixels"
+    return subject.judge("hot_pixels", left / max(len(defects), 1), many)

@@ -1,0 +1,294 @@
+"""Neighbouring tiles compared where they overlap, at the positions at which they were fused."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.io.results.illumination import Illumination
+from tilewright.io.results.mosaic import Mosaic
+from tilewright.io.results.positions import Positions
+from tilewright.kernels.backend import cells
+from tilewright.kernels.camera import CameraDefects
+from tilewright.kernels.stitch.overlap_agreement import (
+    CELL_PX,
+    LEAST_PX,
+    StripAgreement,
+    compare_strips,
+)
+from tilewright.kernels.tile_positions.distortion import Distortion, undistort
+from tilewright.report.quality.places import CPU
+from tilewright.report.verdict import Item, Subject
+from tilewright.stages.tile_planes import camera_defects
+from tilewright.stages.tile_source import TileSource
+
+#: Texture stands out of the noise from here on: an overlap can say whether both tiles agree.
+_TEXTURED = 0.5
+_TEXTURE_SHARE = 0.1
+#: Another shift is clearly better where the correlation within a pixel of none is below this share
+#: of its own: 0.98 along a fibre of the brain tiles, 3 px beside the best.
+_CLEARLY_WORSE = 0.93
+#: Shares of the expected correlation: two tiles show different places below, the same above.
+_UNLIKE, _ALIKE = 0.4, 0.6
+#: Cells in an overlap below which their median is no brightness.
+_LEAST_CELLS = 4
+#: Share of the channel's bright cells from which a cell has light enough for a ratio.
+_CELL_LIGHT = 0.2
+#: Parts of a tile that are compared with the mosaic, in cells a side; and the share of a tile's
+#: bright end from which a cell has light enough.
+_PART_CELLS = 4
+_LIT = 0.1
+Key = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """One overlap of two tiles (row, col), and by how much they miss each other, in px.
+
+    ``textured`` says whether there is structure enough to tell.
+    """
+
+    first: Key
+    second: Key
+    found: StripAgreement
+    error_px: float
+    textured: bool = True
+
+    @property
+    def alike(self) -> bool:
+        """Whether both tiles clearly show the same."""
+        return self.textured and self.found.ncc >= _ALIKE * self.found.expected
+
+    @property
+    def unlike(self) -> bool:
+        """Whether both tiles clearly show something else."""
+        return self.textured and self.found.ncc < _UNLIKE * self.found.expected
+
+    @property
+    def displaced(self) -> bool:
+        """Whether another shift is clearly better; along a fibre all are equally good."""
+        return self.alike and self.found.ncc_here < _CLEARLY_WORSE * self.found.ncc
+
+    def __str__(self) -> str:
+        """Name both tiles."""
+        return f"between {tile_name(self.first)} and {tile_name(self.second)}"
+
+
+def tile_name(key: Key) -> str:
+    """Return how a tile is named in sentences."""
+    return f"row {key[0]} column {key[1]}"
+
+
+@dataclass(frozen=True)
+class RawAgreement:
+    """What the raw tiles of one channel say in one plane.
+
+    Attributes
+    ----------
+    overlaps : list of Overlap
+    changes : dict
+        Largest share by which a part of each tile is brighter or dimmer in the mosaic.
+    defects : CameraDefects or None
+        None where there are too few tiles to tell.
+    """
+
+    overlaps: list[Overlap]
+    changes: dict[Key, float]
+    defects: CameraDefects | None
+
+
+def compare_tiles(
+    tiles: TileSource,
+    mosaic: Mosaic,
+    positions: Positions,
+    illumination: Illumination,
+    plane: int,
+    distortion: Distortion | None = None,
+) -> RawAgreement:
+    """Compare tiles with their neighbours and the mosaic; memory holds two rows of tiles.
+
+    Parameters
+    ----------
+    tiles : TileSource
+        Raw tiles of one channel.
+    mosaic : Mosaic
+        What was made of them.
+    positions : Positions
+        Where they were fused.
+    illumination : Illumination
+        With which they were fused.
+    plane : int
+        From 0.
+    distortion : Distortion, optional
+        Lens distortion that the mosaic was freed from.
+    """
+    places = positions.places()
+    keys = list(zip(tiles.row.tolist(), tiles.col.tolist(), strict=True))
+    order = {key: k for k, key in enumerate(keys)}
+    with ThreadPoolExecutor(CPU.workers) as pool:
+        defects = camera_defects(tiles, pool)
+    held: dict[Key, NDArray[np.float32]] = {}
+    found, changes = [], {}
+    for key in keys:
+        pixels = tiles.read(order[key], plane)
+        pixels = pixels if defects is None else defects.repair(pixels)
+        light = (pixels.astype(np.float32) - illumination.dark) / illumination.flat
+        if distortion is not None:
+            light = np.asarray(undistort(CPU, distortion, light))
+        held = {k: v for k, v in held.items() if k[0] >= key[0] - 1}
+        held[key] = light
+        if key in places:
+            alone = _alone(key, places, (light.shape[0], light.shape[1]))
+            changes[key] = _change(light, mosaic, places[key], alone, plane)
+        for other in ((key[0] - 1, key[1]), (key[0], key[1] - 1)):
+            if other in held and other in places and key in places:
+                overlap = _compare((other, key), places, held)
+                found += [overlap] if overlap is not None else []
+    return RawAgreement(with_texture(found), changes, defects)
+
+
+def with_texture(overlaps: list[Overlap]) -> list[Overlap]:
+    """Return the overlaps, each with whether its structure stands out from noise and background.
+
+    Noise that neighbouring pixels share passes for texture; so the channel's stronger overlaps say
+    what texture is.
+    """
+    powers = [overlap.found.power for overlap in overlaps]
+    floor = _TEXTURE_SHARE * float(np.percentile(powers, 75)) if powers else 0.0
+    return [
+        dataclasses.replace(o, textured=o.found.expected >= _TEXTURED and o.found.power >= floor)
+        for o in overlaps
+    ]
+
+
+def _alone(
+    key: Key, places: Mapping[Key, tuple[float, float]], shape: tuple[int, int]
+) -> NDArray[np.bool_]:
+    """Return which cells (rows, columns) of a tile no other tile covers."""
+    alone = np.ones([n // CELL_PX for n in shape], bool)
+    for other, place in places.items():
+        step = [round(b - a) for a, b in zip(places[key], place, strict=True)]
+        if other != key and all(abs(move) < n for move, n in zip(step, shape, strict=True)):
+            rows, columns = (
+                slice(max(move, 0) // CELL_PX, -(-min(n, n + move) // CELL_PX))
+                for move, n in zip(step, shape, strict=True)
+            )
+            alone[rows, columns] = False
+    return alone
+
+
+def _change(
+    light: NDArray[np.float32],
+    mosaic: Mosaic,
+    place: tuple[float, float],
+    alone: NDArray[np.bool_],
+    plane: int,
+) -> float:
+    """Return the largest share by which a part of a tile is brighter or dimmer in the mosaic."""
+    corner = [max(round(v), 0) for v in place]
+    spans = [slice(at, at + n) for at, n in zip(corner, light.shape, strict=True)]
+    fused = mosaic.read(plane, *spans).astype(np.float32)
+    fused -= np.float32(mosaic.attributes.get("pedestal_counts", 0))
+    rows, columns = (n // CELL_PX for n in fused.shape)
+    kept = light[: fused.shape[0], : fused.shape[1]]
+    means = [cells(v, CELL_PX).mean(axis=(1, 3), dtype=np.float64) for v in (kept, fused)]
+    lit = alone[:rows, :columns] & (means[0] > _LIT * np.percentile(means[0], 95))
+    ratio = np.where(lit, np.maximum(means[1], 0) / np.maximum(means[0], 1e-6), np.nan)
+    largest = 0.0
+    for part in np.array_split(np.arange(rows), max(rows // _PART_CELLS, 1)):
+        for other in np.array_split(np.arange(columns), max(columns // _PART_CELLS, 1)):
+            values = ratio[np.ix_(part, other)]
+            values = values[np.isfinite(values)]
+            if len(values) >= _LEAST_CELLS:
+                change = max(float(np.median(values)), 1e-3)
+                largest = max(largest, change - 1, 1 / change - 1)
+    return largest
+
+
+def _compare(
+    pair: tuple[Key, Key],
+    places: Mapping[Key, tuple[float, float]],
+    held: Mapping[Key, NDArray[np.float32]],
+) -> Overlap | None:
+    step = np.subtract(places[pair[1]], places[pair[0]])
+    whole = np.rint(step).astype(int)
+    shape = held[pair[0]].shape
+    cuts: list[list[slice]] = [[], []]
+    for n, move in zip(shape, whole.tolist(), strict=True):
+        cuts[0].append(slice(max(move, 0), min(n, n + move)))
+        cuts[1].append(slice(max(-move, 0), min(n, n - move)))
+    strips = [held[key][tuple(cut)] for key, cut in zip(pair, cuts, strict=True)]
+    if min(strips[0].shape) < LEAST_PX:
+        return None
+    result = compare_strips(CPU, strips[0], strips[1])
+    # Pixel p of the first strip lies at p - (step - whole) of the second.
+    error = np.asarray(result.shift_px) + (step - whole)
+    return Overlap(*pair, result, float(np.hypot(*error)))
+
+
+def lit_cells(overlaps: list[Overlap]) -> list[tuple[Overlap, NDArray[np.float64]]]:
+    """Return the log-ratios of cells with light, of overlaps that do not show different places.
+
+    A cell must have a fifth of the light of the channel's bright cells: on glass, a small error of
+    the camera's offset would do for a ratio.
+    """
+    known = [overlap for overlap in overlaps if not overlap.unlike]
+    light = [overlap.found.light for overlap in known if overlap.found.light.size]
+    floor = _CELL_LIGHT * float(np.percentile(np.concatenate(light), 98)) if light else 0.0
+    return [(o, o.found.log_ratio[o.found.light >= floor]) for o in known]
+
+
+def tile_brightness(cells: list[tuple[Overlap, NDArray[np.float64]]]) -> dict[Key, float]:
+    """Return the log of each tile's brightness over its neighbours', the median of overlaps."""
+    ratios: dict[Key, list[float]] = {}
+    for overlap, values in cells:
+        if len(values) >= _LEAST_CELLS:
+            ratio = float(np.median(values))
+            ratios.setdefault(overlap.first, []).append(ratio)
+            ratios.setdefault(overlap.second, []).append(-ratio)
+    return {key: float(np.median(values)) for key, values in ratios.items()}
+
+
+def judge_overlaps(subject: Subject, raw: RawAgreement) -> list[Item]:
+    """Judge place and brightness of the tiles of one channel."""
+    overlaps = raw.overlaps
+    changed = max(raw.changes, key=lambda k: (round(raw.changes[k], 4), k), default=None)
+    change, where = None, "no tile has light"
+    if changed:
+        change, where = raw.changes[changed], tile_name(changed)
+    textured = [o for o in overlaps if o.textured]
+    alike = [o for o in textured if o.alike]
+    displaced = [o for o in alike if o.displaced]
+    displaced.sort(key=lambda o: (-round(o.error_px, 3), o.first, o.second))
+    no_texture = "no overlap has structure that stands out from the noise"
+    error, doubled = None, no_texture
+    if displaced:
+        error, doubled = displaced[0].error_px, str(displaced[0])
+    elif alike:
+        error, doubled = float(np.median([o.error_px for o in alike])), ""
+    unlike = [o for o in textured if o.unlike]
+    share = len(unlike) / len(textured) if textured else None
+    named = ", ".join(str(o) for o in unlike[:3]) + (" and more" if len(unlike) > 3 else "")
+    lit = lit_cells(overlaps)
+    brightness = tile_brightness(lit)
+    joined = np.concatenate([values for _, values in lit]) if lit else np.empty(0)
+    spread = 1.4826 * float(np.median(np.abs(joined))) if joined.size >= _LEAST_CELLS else None
+    no_light = "no overlap has light in both tiles"
+    worst = max(brightness, key=lambda k: (round(abs(brightness[k]), 4), k), default=None)
+    factor, bright = None, no_light
+    if worst:
+        factor = float(np.expm1(abs(brightness[worst])))
+        times = f"{np.exp(brightness[worst]):.2f} times as bright as its neighbours"
+        bright = f"{tile_name(worst)} is {times}"
+    return [
+        subject.judge("tile_change", change, where),
+        subject.judge("overlap_shift_px", error, doubled),
+        subject.judge("unlike_overlaps", share, named if textured else no_texture),
+        subject.judge("tile_brightness", factor, bright),
+        subject.judge("overlap_mismatch", spread, no_light if spread is None else ""),
+    ]

@@ -1,0 +1,173 @@
+"""Where quality is measured: blocks with tissue, and where a number that is judged is worst."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from tilewright.io.results.mosaic import Mosaic
+from tilewright.io.results.positions import Positions
+from tilewright.kernels.backend import cpu_backend
+from tilewright.kernels.metrics import focus_score
+from tilewright.kernels.register.warp import Transform
+from tilewright.report.figures import thumbnail
+
+#: Quality is measured on one CPU, never on a GPU.
+CPU = cpu_backend()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a number that is judged is worst; stages list theirs as ``places`` in their numbers.
+
+    Attributes
+    ----------
+    metric : str
+        A key of ``METRICS``.
+    y_px, x_px : float
+        In the frame of the final image for the stages ``register`` and ``image``, in that of the
+        cycle's mosaic for the others.
+    value : float or None
+        The number at this place, in the unit of the metric; ``None`` where it has none of its own.
+    """
+
+    metric: str
+    y_px: float
+    x_px: float
+    value: float | None = None
+
+
+def covered(
+    positions: Positions, tile: tuple[int, int], shape: tuple[int, ...], side: int, margin: int = 0
+) -> NDArray[np.bool_]:
+    """Return which cells of ``side`` px, ``shape`` (rows, columns), lie inside one tile.
+
+    They keep ``margin`` px from its border.
+    """
+    inside = np.zeros(shape, bool)
+    for corner in positions.places().values():
+        rows, columns = (
+            slice(int(np.ceil((start + margin) / side)), int((start + n - margin) // side))
+            for start, n in zip(corner, tile, strict=True)
+        )
+        inside[rows, columns] = True
+    return inside
+
+
+def moved_thumbnail(
+    source: NDArray[np.float32],
+    own: int,
+    transform: Transform,
+    shape: tuple[int, ...],
+    factor: int,
+    outside: float = 0.0,
+) -> NDArray[np.float32]:
+    """Return a cycle's thumbnail in the reference frame: for the eye and for overviews only.
+
+    ``source`` is ``own`` times smaller than the cycle, what is returned has the ``shape`` (y, x)
+    and is ``factor`` times smaller than the reference.
+    """
+    centres = np.indices(shape).reshape(2, -1).T * factor + (factor - 1) / 2
+    at = (transform.points(centres.astype(np.float64)) - (own - 1) / 2) / own
+    values = ndimage.map_coordinates(source, at.T, order=1, mode="constant", cval=outside)
+    return np.asarray(values.reshape(shape), np.float32)
+
+
+def textured_blocks(
+    small: NDArray[np.float32], factor: int, shape: tuple[int, int], side: int, count: int
+) -> list[tuple[int, int]]:
+    """Return (y, x) of up to ``count`` blocks of ``side`` px, the most textured first.
+
+    Blocks lie on a grid over the (y, x) ``shape`` that ``small`` shows ``factor`` times
+    smaller. Texture is the spread about the image's background, each pixel capped, so that a
+    speck of dirt does not outdo tissue.
+    """
+    side = min(side, *shape)
+    above = np.abs(small - np.percentile(small, 5))
+    capped = np.minimum(above, np.percentile(above, 98))
+    found = []
+    for y in _starts(shape[0], side):
+        for x in _starts(shape[1], side):
+            rows = slice(y // factor, max((y + side) // factor, y // factor + 1))
+            cols = slice(x // factor, max((x + side) // factor, x // factor + 1))
+            part = capped[rows, cols]
+            found.append((-round(float(part.mean()), 3) if part.size else 0.0, y, x))
+    return [(y, x) for _, y, x in sorted(found)[:count]]
+
+
+def _starts(length: int, side: int) -> list[int]:
+    count = max(length // side, 1)
+    return [int(v) for v in np.linspace(0, length - side, count)]
+
+
+@dataclass(frozen=True)
+class FocusScan:
+    """Sharpness through the stack at sampled blocks.
+
+    Attributes
+    ----------
+    blocks : list of (y, x)
+        Full-resolution origins.
+    side : int
+        Their size in px.
+    scores : float64 (blocks, z)
+        Band-ratio focus; NaN where a block has no signal.
+    best_plane : int
+        Plane that is sharpest over all blocks; the middle one where nothing has signal.
+    small : float32 (y, x)
+        That plane, ``factor`` times smaller.
+    factor : int
+    """
+
+    blocks: list[tuple[int, int]]
+    side: int
+    scores: NDArray[np.float64]
+    best_plane: int
+    small: NDArray[np.float32]
+    factor: int
+
+    @property
+    def focus(self) -> float:
+        """Median over blocks of the sharpest plane's score; NaN without signal."""
+        good = self.scores[np.isfinite(self.scores).any(axis=1)]
+        return float(np.median(np.nanmax(good, axis=1))) if len(good) else float("nan")
+
+    @property
+    def at_edge(self) -> float:
+        """Share of blocks whose sharpest plane is the first or last; NaN for thin stacks.
+
+        A stack of one or two planes has no inner plane to be sharper.
+        """
+        good = self.scores[np.isfinite(self.scores).any(axis=1)]
+        planes = self.scores.shape[1]
+        if not len(good) or planes < 3:
+            return float("nan")
+        best = np.nanargmax(np.nan_to_num(good, nan=-1.0), axis=1)
+        return float(np.isin(best, (0, planes - 1)).mean())
+
+
+def scan_focus(mosaic: Mosaic, *, side: int = 256, count: int = 16) -> FocusScan:
+    """Measure focus through a stack.
+
+    Reads one plane for the thumbnail twice at most, and ``count`` columns of blocks.
+    """
+    middle = mosaic.shape[0] // 2
+    small, factor = thumbnail(mosaic, middle)
+    blocks = textured_blocks(small, factor, mosaic.shape[1:], side, count)
+    side = min(side, *mosaic.shape[1:])
+    scores = np.full((len(blocks), mosaic.shape[0]), np.nan)
+    for k, (y, x) in enumerate(blocks):
+        column = mosaic.read(slice(None), slice(y, y + side), slice(x, x + side))
+        for z, plane in enumerate(column):
+            if side >= 64:
+                scores[k, z] = focus_score(CPU, plane).score
+    known = np.isfinite(scores).any(axis=0)
+    best = middle
+    if known.any():
+        best = int(np.argmax(np.round(np.nan_to_num(np.nansum(scores, axis=0)), 12)))
+    if best != middle:
+        small, factor = thumbnail(mosaic, best)
+    return FocusScan(blocks, side, scores, best, small, factor)

@@ -1,0 +1,336 @@
+"""Quality of registration: measured on the images, not taken from the registration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from snakemake_scheduler_plugin_tilewright.report.palette import ORANGE, RED
+from tilewright.io.results.mosaic import Mosaic, open_mosaic
+from tilewright.io.results.transform import read_transform
+from tilewright.kernels.metrics import ncc
+from tilewright.kernels.register.warp import Transform, source_region, warp
+from tilewright.report.figures import (
+    bare,
+    display_range,
+    new_figure,
+    overlay,
+    save_png,
+    scale_bar,
+    thumbnail,
+)
+from tilewright.report.judge import Files, Findings
+from tilewright.report.quality.places import CPU, Place, moved_thumbnail, textured_blocks
+from tilewright.report.verdict import Item, Subject
+from tilewright.stages.register.block_passes import Pass, measure_blocks
+from tilewright.stages.register.cycle import LOCAL_PERCENTILE, local_errors
+from tilewright.stages.register.lost_tissue import find_lost
+from tilewright.stages.register.plane_views import PlaneView, as_plane, open_views
+
+_SIDE_PX = 256
+_BLOCKS = 48
+#: A block below this agreement is counted as mismatched, and its residual means nothing.
+_POOR_NCC = 0.5
+#: A place whose texture has less than this share of the usual energy has lost its tissue: that is
+#: for ``lost_tissue`` to say, and no mismatch.
+_LOST_ENERGY = 0.1
+#: The energy is a mean over so many px.
+_LOST_PX = 12.0
+#: Distance of the blocks that measure local errors, in pixels binned by two, for a transform
+#: without nodes.
+_STEP_PX = 24
+
+
+CAPTION = (
+    "Nuclei of the reference cycle in magenta and of cycle {cycle} in green, white where they "
+    "agree: the whole section after registration with the elastic displacements (arrows, "
+    "enlarged), and the worst places before and after."
+)
+_WORST = 3
+
+
+def findings(subject: Subject, files: Files) -> Findings:
+    """Judge the registration of one cycle.
+
+    ``files`` are the in-focus planes of the reference channel, of the ``reference`` cycle and of
+    the ``moving`` one, and the ``transform``.
+    """
+    fixed, other = open_mosaic(files["reference"]), open_mosaic(files["moving"])
+    transform = read_transform(files["transform"])
+    small, factor = thumbnail(fixed, 0)
+    blocks = textured_blocks(small, factor, fixed.shape[1:], _SIDE_PX, 4 * _BLOCKS)
+    found = compare_blocks(fixed, other, transform, _tissue(small, factor, blocks))
+    views = open_views(as_plane(fixed), as_plane(other))
+    local, off = _local(subject, views, transform)
+    items = [*_judge(subject, found, transform), local]
+    if _registered(transform):
+        lost, gone = _lost(subject, views, transform)
+        items, off = [*items, lost], [*off, *gone]
+    linear = transform.affine
+    numbers = {
+        "registered": _registered(transform),
+        "blocks": len(found),
+        "ncc_before": float(np.median([b.ncc_before for b in found])) if found else None,
+        "rotation_deg": float(np.degrees(np.arctan2(linear[1, 0], linear[0, 0]))),
+        "shift_px": linear[:, 2].tolist(),
+        "register": dict(transform.quality),
+        "places": [asdict(place) for place in (*off, *_poor(found))],
+    }
+    moved = moved_thumbnail(*thumbnail(other, 0), transform, small.shape, factor)
+    view = SectionView(small, moved, factor, found, transform, fixed.voxel_um[2])
+    return Findings(items, numbers, view)
+
+
+def _registered(transform: Transform) -> bool:
+    return bool(transform.quality.get("registered", True))
+
+
+def _lost(
+    subject: Subject, views: tuple[PlaneView, PlaneView], transform: Transform
+) -> tuple[Item, list[Place]]:
+    """Judge the share of the reference's tissue that the cycle has lost, and where most."""
+    lost = find_lost(CPU, *views, transform)
+    if not lost.share:
+        unknown = "no tissue in both cycles" if lost.share is None else ""
+        return subject.judge("lost_tissue", lost.share, unknown), []
+    where = f"most near y {lost.y_px:.0f} px, x {lost.x_px:.0f} px"
+    item = subject.judge("lost_tissue", lost.share, where)
+    return item, [Place("lost_tissue", lost.y_px, lost.x_px)]
+
+
+def _local(
+    subject: Subject, views: tuple[PlaneView, PlaneView], transform: Transform
+) -> tuple[Item, list[Place]]:
+    """Judge how far the field is off around each block of the whole section, and where most."""
+    nodes = min(transform.field.shape[1:]) > 1
+    step = max(round(transform.block_px / 2), 12) if nodes else _STEP_PX
+    found = measure_blocks(CPU, *views, transform, Pass(2, step, 0, step // 2), "local error")
+    errors = local_errors(found)
+    if not np.isfinite(errors).any():
+        return subject.judge("local_error_px", None, "no tissue in both cycles"), []
+    k = int(np.nanargmax(np.round(errors, 4)))
+    y, x = found.centres_px[k]
+    value = float(np.nanpercentile(errors, LOCAL_PERCENTILE))
+    item = subject.judge("local_error_px", value, f"largest near y {y:.0f} px, x {x:.0f} px")
+    return item, [Place("local_error_px", float(y), float(x), float(errors[k]))]
+
+
+def _worst(blocks: Sequence[BlockView]) -> list[BlockView]:
+    """Return the blocks that match worst, the worst first."""
+    return sorted(blocks, key=lambda b: (round(b.ncc_after, 4), b.at))[:_WORST]
+
+
+def _poor(blocks: Sequence[BlockView]) -> list[Place]:
+    """Return the centres of the blocks that match worst."""
+    centres = [np.add(b.at, (np.array(b.reference.shape) - 1) / 2) for b in _worst(blocks)]
+    return [
+        Place("ncc", float(y), float(x), block.ncc_after)
+        if block.ncc_after >= _POOR_NCC
+        else Place("poor_blocks", float(y), float(x))
+        for block, (y, x) in zip(_worst(blocks), centres, strict=True)
+    ]
+
+
+def _tissue(
+    small: NDArray[np.float32], factor: int, blocks: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Keep blocks with tissue, evenly over their order of texture, ``_BLOCKS`` at most."""
+    floor, top = np.percentile(small, (5, 98))
+    side = max(_SIDE_PX // factor, 1)
+    good = [
+        (y, x)
+        for y, x in blocks
+        if small[y // factor : y // factor + side, x // factor : x // factor + side].mean()
+        > floor + 0.1 * (top - floor)
+    ]
+    keep = np.unique(np.linspace(0, len(good) - 1, min(len(good), _BLOCKS)).astype(int))
+    return [good[k] for k in keep] if good else []
+
+
+def compare_blocks(
+    fixed: Mosaic, other: Mosaic, transform: Transform, blocks: list[tuple[int, int]]
+) -> list[BlockView]:
+    """Compare blocks of the reference with the cycle, before and after resampling it.
+
+    Blocks that the cycle does not cover, or where it has lost its tissue, are left out.
+    """
+    found, energies = [], []
+    shape = (other.shape[1], other.shape[2])
+    for y, x in blocks:
+        region = (slice(y, y + _SIDE_PX), slice(x, x + _SIDE_PX))
+        a = fixed.read(0, *region).astype(np.float32)
+        region = (slice(y, y + a.shape[0]), slice(x, x + a.shape[1]))
+        before = np.zeros_like(a)
+        part = other.read(0, *region)
+        before[: part.shape[0], : part.shape[1]] = part
+        source = source_region(transform, region, shape)
+        if source is None or not a.any():
+            continue
+        origin = (source[0].start, source[1].start)
+        warped = warp(CPU, other.read(0, *source), origin, shape, transform, region)
+        after = warped.astype(np.float32)
+        scores = [_texture_ncc(a, b) for b in (before, after)]
+        shift = block_shift(a, after)
+        found.append(BlockView((y, x), a, before, after, scores[0], scores[1], shift))
+        energies.append([float(np.square(_texture(v)).mean()) for v in (a, after)])
+    if not found:
+        return []
+    # By how much the cycle has more texture than the reference, where it has most.
+    share = np.array([energy[1] / max(energy[0], 1e-9) for energy in energies])
+    kept = share >= _LOST_ENERGY * np.percentile(share, 90)
+    return [block for block, good in zip(found, kept, strict=True) if good]
+
+
+def _texture(image: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Band-pass the square root: noise evened out, staining level and haze taken off."""
+    root = np.sqrt(np.maximum(image, 0)).astype(np.float32)
+    return np.asarray(
+        ndimage.gaussian_filter(root, 1.2) - ndimage.gaussian_filter(root, 12.0), np.float32
+    )
+
+
+def _texture_ncc(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
+    """NCC of the textures where both images have pixels and tissue; 0 where one is constant.
+
+    Outside tiles an in-focus plane is 0 all over; single zeros are dark pixels of glass.
+    """
+    both = (ndimage.uniform_filter(first, 9) > 0) & (ndimage.uniform_filter(second, 9) > 0)
+    textures = _texture(first), _texture(second)
+    energies = [ndimage.gaussian_filter(texture**2, _LOST_PX) + 1e-9 for texture in textures]
+    # By how much the cycle has more texture than the reference, where it has most.
+    share = energies[1] / energies[0]
+    kept = share >= _LOST_ENERGY * np.percentile(share, 90)
+    score = ncc(CPU, textures[0], textures[1], both & kept)
+    return score if np.isfinite(score) else 0.0
+
+
+def block_shift(reference: NDArray[np.float32], moving: NDArray[np.float32]) -> tuple[float, float]:
+    """Return the (y, x) shift in px that would still improve a block; within a few px of truth.
+
+    Gauss–Newton steps on band-passed images with the mean gradient of both (Lucas & Kanade
+    1981); the first steps are taken on blurred images, to reach 4 px.
+    """
+    first, second = _texture(reference), _texture(moving)
+    total = np.zeros(2)
+    for sigma in (3.0, 3.0, 1.5, 1.5, 1.5):
+        a = ndimage.gaussian_filter(first, sigma)
+        b = ndimage.shift(ndimage.gaussian_filter(second, sigma), -total, order=1, mode="nearest")
+        inner = (slice(12, -12), slice(12, -12))
+        a, b = (v / max(float(v[inner].std()), 1e-9) for v in (a, b))
+        slopes = [np.gradient((a + b) / 2, axis=axis)[inner].ravel() for axis in (0, 1)]
+        gradient = np.stack(slopes, -1)
+        step = np.linalg.lstsq(gradient, (a - b)[inner].ravel(), rcond=None)[0]
+        total = np.clip(total + step, -8, 8)
+    return float(total[0]), float(total[1])
+
+
+def _judge(subject: Subject, found: list[BlockView], transform: Transform) -> list[Item]:
+    """Judge the blocks together: median NCC and residual, and the share that does not match."""
+    scores = np.array([b.ncc_after for b in found])
+    # The residual of a block that does not match means nothing.
+    residuals = [float(np.hypot(*b.shift_px)) for b in found if b.ncc_after >= _POOR_NCC]
+    agreement = float(np.median(scores)) if found else None
+    residual = float(np.median(residuals)) if residuals else None
+    poor = float((scores < _POOR_NCC).mean()) if found else None
+    none = "" if found else "no block has tissue in both cycles"
+    lost = "" if residuals else "no block matches"
+    items = [
+        subject.judge("ncc", agreement, none or f"{len(found)} blocks"),
+        subject.judge("residual_px", residual, none or lost),
+        subject.judge("poor_blocks", poor, none),
+        subject.judge("elastic_px", float(np.hypot(*transform.field).max())),
+    ]
+    if not _registered(transform):
+        declared = "allowed by registration.allow_unregistered"
+        items.insert(0, subject.judge("unregistered", 1.0, declared))
+    return items
+
+
+@dataclass(frozen=True)
+class BlockView:
+    """One block (y, x) of the reference, and of the cycle before and after resampling.
+
+    ``shift_px`` is what is still left between them.
+    """
+
+    at: tuple[int, int]
+    reference: NDArray[np.float32]
+    before: NDArray[np.float32]
+    after: NDArray[np.float32]
+    ncc_before: float
+    ncc_after: float
+    shift_px: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class SectionView:
+    """The whole section (y, x) of the reference and of the cycle, shrunk, and its blocks."""
+
+    reference: NDArray[np.float32]
+    moved: NDArray[np.float32]
+    factor: int
+    blocks: Sequence[BlockView]
+    transform: Transform
+    pixel_um: float
+
+
+def draw(views: Sequence[SectionView], path: Path) -> None:
+    """Draw the section at thumbnail size with the field, and the worst blocks."""
+    (view,) = views
+    small, factor = view.reference, view.factor
+    worst = _worst(view.blocks)
+    aspect = small.shape[0] / small.shape[1]
+    top = float(np.clip(6.6 * aspect, 2.5, 7.5))
+    figure = new_figure(10, top + 0.4)
+    left, right = figure.subfigures(1, 2, width_ratios=(1.9, 1), squeeze=False)[0]
+    axes = left.subplots()
+    axes.imshow(overlay(small, view.moved), interpolation="antialiased")
+    bare(axes)
+    if _registered(view.transform):
+        axes.set_title("after registration", fontsize=10, loc="left", color="black")
+    else:
+        axes.set_title("NOT REGISTERED", fontsize=10, loc="left", color=RED, weight="bold")
+    scale_bar(axes, view.pixel_um * factor, small.shape[1])
+    _arrows(axes, view.transform, factor)
+    grid = right.subplots(_WORST, 2, squeeze=False)
+    for row, block in zip(grid, worst, strict=False):
+        limits = display_range(block.reference), display_range(block.after)
+        for ax, image in zip(row, (block.before, block.after), strict=True):
+            ax.imshow(overlay(block.reference, image, limits))
+        row[0].set_title(f"before, NCC {block.ncc_before:.2f}", fontsize=7.5, loc="left")
+        row[1].set_title(f"after, NCC {block.ncc_after:.2f}", fontsize=7.5, loc="left")
+        y, x = (v / factor for v in block.at)
+        side = block.reference.shape[0] / factor
+        axes.plot(
+            [x, x + side, x + side, x, x], [y, y, y + side, y + side, y], color=ORANGE, lw=1.2
+        )
+    axes.set_xlim(-0.5, small.shape[1] - 0.5)
+    axes.set_ylim(small.shape[0] - 0.5, -0.5)
+    for ax in grid.ravel():
+        bare(ax)
+    save_png(figure, path)
+
+
+def _arrows(axes: Axes, transform: Transform, factor: int) -> None:
+    """Draw the elastic field, at most 16 arrows a side, the longest one node distance long."""
+    _, rows, cols = transform.field.shape
+    if rows < 2 or cols < 2:
+        return
+    step = max(1, -(-max(rows, cols) // 16))
+    field = transform.field[:, ::step, ::step]
+    y = (transform.origin_px[0] + transform.block_px * np.arange(0, rows, step)) / factor
+    x = (transform.origin_px[1] + transform.block_px * np.arange(0, cols, step)) / factor
+    longest = float(np.hypot(*field).max())
+    if longest < 1e-3:
+        return
+    scale = longest / (transform.block_px * step / factor)
+    style: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "color": ORANGE, "width": 0.0028}
+    axes.quiver(x, y, field[1], field[0], scale=scale, **style)
+    axes.set_xlabel(f"longest arrow {longest:.2g} px", fontsize=7.5, loc="left")

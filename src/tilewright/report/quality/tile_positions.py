@@ -1,0 +1,208 @@
+"""Quality of tile positions: which overlaps agreed, and which tiles may stand wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from numpy.typing import NDArray
+
+from snakemake_scheduler_plugin_tilewright.report.palette import BLUE, GREY, RED
+from tilewright.io.inputs.tiles import left_out_tiles
+from tilewright.io.results.distortion import read_distortion_numbers
+from tilewright.io.results.positions import Edges, Positions, read_edges, read_positions
+from tilewright.report.figures import new_figure, plain, save_png
+from tilewright.report.judge import Files, Findings
+from tilewright.report.quality.overlaps import tile_name
+from tilewright.report.quality.places import Place
+from tilewright.report.verdict import Item, Subject
+
+#: Standard error, px, and disagreement of a tile's overlaps, px, from which it is doubtful.
+_DOUBT_SIGMA_PX, _DOUBT_RESIDUAL_PX = 1.0, 1.5
+#: An overlap so surely right that was given up contradicts the others, log10 of its chance.
+_SURE = -7.0
+
+
+CAPTION = (
+    "Tiles of cycle {cycle} where they were placed; lines are overlaps: blue matched, the "
+    "thicker the larger the residual, dotted red not matched. Grey squares are tiles that "
+    "nothing ties to the main island. The line below says what overlaps show of lens distortion."
+)
+
+
+def findings(subject: Subject, files: Files) -> Findings:
+    """Judge the tile positions of one cycle by ``positions``, ``edges`` and ``distortion``.
+
+    Tiles that the ``manifest`` leaves out count too.
+    """
+    positions, edges = read_positions(Path(files["positions"])), read_edges(Path(files["edges"]))
+    accepted = np.asarray(edges.accepted, bool)
+    # Of equal islands the first is the main one.
+    names, counts = np.unique(positions.island, return_counts=True)
+    main = np.asarray(positions.island == names[int(np.argmax(counts))])
+    a, b = ends = _ends(positions, edges)
+    # Between measured displacements and the positions, in px.
+    dy = edges.dy_px - (positions.y_px[b] - positions.y_px[a])
+    dx = edges.dx_px - (positions.x_px[b] - positions.x_px[a])
+    residual = np.asarray(np.hypot(dy, dx), np.float64)
+    kept = residual[accepted]
+    share = float(accepted.mean()) if accepted.size else float("nan")
+    counted = f"{len(kept)} of {accepted.size}" if accepted.size else "there is a single tile"
+    worst, p95 = "no overlap was accepted", None
+    if kept.size:
+        k = np.flatnonzero(accepted)[int(np.argmax(np.round(kept, 6)))]
+        worst, p95 = f"worst {_between(edges, k)}", float(np.percentile(kept, 95))
+    doubt = _doubtful(positions, ends, np.where(accepted, residual, np.nan), main)
+    items = [
+        subject.judge("accepted_edges", share, counted),
+        subject.judge("edge_residual_px", p95, worst),
+        subject.judge("untied_tiles", float((~main).mean()), _named(positions, ~main)),
+        _precise(positions, main, subject),
+        subject.judge("doubtful_tiles", float(doubt.mean()), _named(positions, doubt)),
+        _contradicting(edges, residual, subject),
+        _left_out(left_out_tiles(files["manifest"]), len(positions.row), subject),
+    ]
+    lens = read_distortion_numbers(files["distortion"])
+    numbers = {
+        "tiles": len(positions.row),
+        "edges": len(accepted),
+        "islands": len(names),
+        "median_residual_px": float(np.median(kept)) if kept.size else None,
+        "places": [asdict(place) for place in _places(positions, doubt)],
+        "distortion": lens,
+    }
+    return Findings(items, numbers, (positions, edges, main, lens_line(lens)))
+
+
+def lens_line(lens: Mapping[str, Any]) -> str:
+    """Return in one line what ``distortion.json`` says.
+
+    >>> held = {"without": 0.211, "with": 0.028}
+    >>> lens_line({"used": True, "corner_px": 2.004, "held_out_px": held})
+    'lens distortion corrected: 2.00 px at the corners; held-out overlaps 0.211 px, with it 0.028'
+    >>> lens_line({"used": False})
+    'lens distortion: not measured, tiles taken as they are'
+    """
+    if "corner_px" not in lens:
+        return "lens distortion: not measured, tiles taken as they are"
+    word = "corrected" if lens["used"] else "not corrected"
+    held = lens["held_out_px"]
+    return (
+        f"lens distortion {word}: {lens['corner_px']:.2f} px at the corners; "
+        f"held-out overlaps {held['without']:.3f} px, with it {held['with']:.3f}"
+    )
+
+
+def _ends(positions: Positions, edges: Edges) -> NDArray[np.int64]:
+    """Return the numbers (2, m) of both tiles of each overlap."""
+    number = {place: k for k, place in enumerate(positions.places())}
+    ends = ((edges.row_a, edges.col_a), (edges.row_b, edges.col_b))
+    tiles = [[number[at] for at in zip(r.tolist(), c.tolist(), strict=True)] for r, c in ends]
+    return np.array(tiles, np.int64)
+
+
+def _between(edges: Edges, k: int) -> str:
+    first, second = (edges.row_a[k], edges.col_a[k]), (edges.row_b[k], edges.col_b[k])
+    return f"between {tile_name(first)} and {tile_name(second)}"
+
+
+def _places(positions: Positions, chosen: NDArray[np.bool_]) -> list[Place]:
+    """Return the middles of the chosen tiles: a tile is about as large as the stage's step."""
+    axes = ((positions.y_px, positions.row), (positions.x_px, positions.col))
+    y, x = (px[chosen] + np.ptp(px) / max(int(np.ptp(k)), 1) / 2 for px, k in axes)
+    return [Place("doubtful_tiles", *at) for at in zip(y.tolist(), x.tolist(), strict=True)]
+
+
+def _named(positions: Positions, chosen: NDArray[np.bool_]) -> str:
+    """Return every chosen tile in words, neighbours of a row together."""
+    parts = []
+    for row in np.unique(positions.row[chosen]).tolist():
+        cols = np.sort(positions.col[chosen & (positions.row == row)])
+        runs = np.split(cols, np.flatnonzero(np.diff(cols) > 1) + 1)
+        names = [f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+        parts.append(f"row {row} column{'s' * (len(cols) > 1)} {', '.join(names)}")
+    return "; ".join(parts)
+
+
+def _doubtful(
+    positions: Positions,
+    ends: NDArray[np.int64],
+    residual: NDArray[np.float64],
+    main: NDArray[np.bool_],
+) -> NDArray[np.bool_]:
+    """Return the tiles of the main island that may stand where their cells are not.
+
+    ``residual`` is NaN for overlaps that were not accepted.
+    """
+    doubt = main & (np.count_nonzero(main) > 1) & (positions.sigma_px > _DOUBT_SIGMA_PX)
+    for tile in range(len(main)):
+        own = residual[(ends == tile).any(axis=0)]
+        own = own[np.isfinite(own)]
+        doubt[tile] |= bool(own.size and np.median(own) > _DOUBT_RESIDUAL_PX)
+    return np.asarray(doubt)
+
+
+def _contradicting(edges: Edges, residual: NDArray[np.float64], subject: Subject) -> Item:
+    """Judge the overlaps that match beyond doubt and were given up all the same."""
+    sure = edges.log10_chance <= _SURE
+    wrong = np.flatnonzero(sure & ~np.asarray(edges.accepted, bool) & (residual > 2.0))
+    detail = "; ".join(_between(edges, k) for k in wrong[:6])
+    return subject.judge("contradicting_overlaps", len(wrong) / max(int(sure.sum()), 1), detail)
+
+
+def _left_out(gaps: Sequence[tuple[int, int]], placed: int, subject: Subject) -> Item:
+    """Judge the share of tiles that lack planes and were left out."""
+    named = ", ".join(tile_name(gap) for gap in gaps[:6]) + ", ..." * (len(gaps) > 6)
+    return subject.judge("tiles_left_out", len(gaps) / (len(gaps) + placed), named)
+
+
+def _precise(positions: Positions, main: NDArray[np.bool_], subject: Subject) -> Item:
+    sigma = positions.sigma_px[main]
+    sigma = sigma[np.isfinite(sigma)]
+    tied = main.sum() > 1
+    p95 = float(np.percentile(sigma, 95)) if sigma.size and tied else None
+    return subject.judge("position_sigma_px", p95, "" if tied else "no tile is tied to another")
+
+
+def draw(views: Sequence[tuple[Positions, Edges, NDArray[np.bool_], str]], path: Path) -> None:
+    """Draw the tiles of a cycle and their overlaps."""
+    ((positions, edges, main, line),) = views
+    extent = [np.ptp(positions.y_px) + 1, np.ptp(positions.x_px) + 1]
+    width = 8.0
+    figure = new_figure(width, float(np.clip(width * extent[0] / extent[1] + 0.6, 2.5, 11)))
+    axes = figure.subplots()
+    _draw_overlaps(axes, positions, edges)
+    size = float(np.clip(9000 / max(len(main), 12), 20, 260))
+    colours = np.where(main, BLUE, GREY)
+    axes.scatter(positions.x_px, positions.y_px, s=size, marker="s", c=colours.tolist(), zorder=3)
+    if len(main) <= 120:
+        for (row, col), (y, x) in positions.places().items():
+            axes.text(x, y, f"{row},{col}", c="white", size=6, ha="center", va="center", zorder=4)
+    axes.invert_yaxis()
+    axes.set_aspect("equal")
+    axes.margins(0.08)
+    plain(axes, "", f"x, px\n{line}")
+    axes.set_ylabel("y, px", fontsize=8)
+    save_png(figure, path)
+
+
+def _draw_overlaps(axes: Axes, positions: Positions, edges: Edges) -> None:
+    """Draw a line for each overlap."""
+    lines = np.stack([positions.x_px, positions.y_px], 1)[_ends(positions, edges).T]
+    for good in (False, True):
+        chosen = np.flatnonzero(np.asarray(edges.accepted, bool) == good)
+        residual = np.nan_to_num(np.abs(edges.residual_px[chosen])) if good else 0 * chosen
+        axes.add_collection(
+            LineCollection(
+                list(lines[chosen]),
+                colors=BLUE if good else RED,
+                linestyles="-" if good else ":",
+                linewidths=np.clip(1.0 + 3 * residual, 1.0, 7.0) if good else 1.4,
+                zorder=2 if good else 1,
+            )
+        )

@@ -1,0 +1,300 @@
+"""Deconvolution of a stitched z-stack, tile by tile.
+
+The tile grid comes from the options alone, so every device gives the same pixels. Only where
+a GPU's memory runs out the mosaic is restarted with tiles of half the side and the same halo:
+that changes pixels along seams by the tolerance of the halo (``halo_px``), and by some percent
+within half a PSF of the mosaic's border, where light from outside is guessed. All windows have one
+size, so one transfer function and one set of buffers serve the whole mosaic. The next window is
+read and the last tile written while one is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
+from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
+from tilewright.kernels.backend import Backend
+from tilewright.kernels.deconvolve.blur import Blur
+from tilewright.kernels.deconvolve.richardson_lucy import (
+    Method,
+    RichardsonLucy,
+    scene_margin,
+)
+from tilewright.kernels.deconvolve.thinning import (
+    CountModel,
+    Stopping,
+    choose_iterations,
+    measure_camera,
+)
+from tilewright.kernels.device_memory import Smallest, memory_noted, shrinking
+from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf
+from tilewright.stages.edf.stack_survey import StackSurvey, survey_stack, unseen
+from tilewright.stages.tile_windows import Window, smaller_tile, tile_windows
+
+#: Side of the calibration tile; its count of iterations holds for all.
+_CALIBRATION_PX = 512
+#: Half a PSF of 17 planes at NA 0.75: what lies beyond one border of a window then does not
+#: reach the other, and tiles agree with the untiled mosaic within 0.01 % (2.9 % with 12 px).
+_MARGIN_PX = 32
+
+_SMALLEST = Smallest(
+    "deconvolve", "its smallest tile with halo and margin", "lower deconvolve.halo_px"
+)
+_CALIBRATION = Smallest(
+    "deconvolve", f"the calibration tile of {_CALIBRATION_PX} px", "set deconvolve.iterations"
+)
+
+
+@memory_noted(_SMALLEST)
+def deconvolve(
+    source: str | Path,
+    output: str | Path,
+    *,
+    backend: Backend,
+    optics: Mapping[str, float | None],
+    gain_counts_per_photon: float | None,
+    psf_file: str | Path | None,
+    method: Method,
+    iterations: int | None,
+    tile_px: int,
+    halo_px: int,
+    ome_zarr_version: OmeZarrVersion = "0.4",
+) -> None:
+    """Deconvolve a stitched mosaic into a mosaic of float32 counts above its pedestal.
+
+    Accelerated Richardson-Lucy with the widefield PSF of the optics at the mosaic's own
+    voxel pitch. It stops after a fixed number of iterations, the same for all tiles: the
+    number given, or else the fewest that predict held-out photons as well as any number does
+    (Poisson thinning) on the calibration tile, the 512² px whose middle plane varies most.
+    Patches at exactly the pedestal in all planes were not imaged: they do not count as dark,
+    and are 0 in the output. Damaged planes are found first and have no part in the likelihood;
+    the output shows there what the planes around them tell.
+
+    The output's attributes are ``pedestal_counts`` 0, ``method``, ``iterations``,
+    ``criterion``, ``held_out_divergence`` (per iteration tried, photons per voxel),
+    ``divergence`` (data from model over every fourth row, per iteration, counts per voxel),
+    ``gain_counts_per_photon``, ``background_counts`` (of the model), ``flux_ratio`` (light
+    out over light in), ``plane_flux_ratio``, ``end_planes`` (over-estimated by some 30 %:
+    light from beyond the stack is taken for theirs), ``psf_shape``, ``calibration_tile``
+    (y, x of its first pixel), ``tile_px`` (as used), ``halo_px``, ``excluded_planes``,
+    ``flagged_planes`` (lists of ``z`` and ``reason``), ``focus_ends`` (share of what is in focus
+    that is sharpest in the first and last plane), and the source's clipping counts.
+
+    Parameters
+    ----------
+    source, output : Path
+        Mosaics; the source's attribute ``pedestal_counts`` says what zero light is.
+    backend : Backend
+        Array namespace; its CPU threads share the planes.
+    optics : mapping
+        ``numerical_aperture``, ``emission_nm``, ``immersion_refractive_index``,
+        ``sample_refractive_index`` and ``depth_um``; see
+        :func:`tilewright.stages.deconvolve.mosaic_psf.mosaic_psf`.
+    gain_counts_per_photon : float, optional
+        Of the camera; else measured on the calibration tile by photon transfer.
+    psf_file : Path, optional
+        TIFF stack of one bead, at the voxel size of its OME metadata or else the mosaic's.
+    method : {"accelerated", "plain"}
+        See :class:`tilewright.kernels.deconvolve.richardson_lucy.RichardsonLucy`.
+    iterations : int, optional
+        A fixed count instead of thinning.
+    tile_px, halo_px : int
+        Largest side of a tile; margin that is computed and thrown away around it (32 px leave
+        0.3 % in a band along the seams, 64 px 0.05 %).
+    ome_zarr_version : {"0.4", "0.5"}
+        Version of OME-NGFF.
+
+    Raises
+    ------
+    PsfError, PsfFileError
+        The optics or the PSF file are unusable.
+    StackError
+        No plane is usable.
+    DeviceMemoryError
+        The GPU's memory does not hold the calibration tile, or the smallest tile.
+    """
+    mosaic = open_mosaic(source)
+    psf = mosaic_psf(mosaic, optics, psf_file)
+    survey = survey_stack(backend, mosaic)
+    if not survey.kept.any():
+        raise StackError(f"no plane of {mosaic.path} is usable: {survey.verdicts[0].reason}")
+    tile = _calibration_tile(mosaic, survey.kept)
+    camera, stopping = _calibrate(
+        mosaic, psf, tile, gain_counts_per_photon, method, iterations, survey, backend=backend
+    )
+
+    def write(side_px: int) -> None:
+        windows = tile_windows(mosaic.shape[1:], side_px, halo_px)
+        view = (mosaic.shape[0], *windows[0].shape)
+        margin = scene_margin(mosaic.shape[0], mosaic.voxel_um[0], _MARGIN_PX)
+        solver = RichardsonLucy(Blur(backend, psf, view, margin), method)
+        run = _Run(mosaic, solver, camera, stopping.iterations, survey)
+        with create_mosaic(
+            output,
+            mosaic.shape,
+            np.float32,
+            mosaic.chunk_px,
+            mosaic.voxel_um,
+            Path(output).stem,
+            ome_zarr_version=ome_zarr_version,
+            attributes={"pedestal_counts": 0},
+        ) as writer:
+            run.stream(windows, writer)
+            writer.attributes.update(
+                **run.report(),
+                **_report(mosaic, camera, stopping),
+                **survey.record,
+                method=method,
+                psf_shape=list(psf.shape),
+                calibration_tile=[tile.y.start, tile.x.start],
+                tile_px=side_px,
+                halo_px=halo_px,
+            )
+
+    def smaller(side_px: int) -> int | None:
+        return smaller_tile(mosaic.shape[1:], side_px, halo_px)
+
+    shrinking(backend, write, tile_px, smaller, _SMALLEST)
+
+
+class StackError(ValueError):
+    """A stack cannot be deconvolved; the message names the file and the cause."""
+
+
+def _calibration_tile(mosaic: Mosaic, kept: NDArray[np.bool_]) -> Window:
+    """Return the tile whose middle kept plane varies most; the first of equals."""
+    good = np.flatnonzero(kept)
+    middle = int(good[good.size // 2])
+    tiles = tile_windows(mosaic.shape[1:], _CALIBRATION_PX, 0)
+    pedestal = mosaic.attributes["pedestal_counts"]
+    variances = []
+    for tile in tiles:
+        light = mosaic.read(middle, tile.y, tile.x) - np.float32(pedestal)
+        # Of the square root: a bright speck of dust shall not outweigh tissue.
+        variances.append(round(float(np.sqrt(np.maximum(light, 0)).var(dtype=np.float64)), 6))
+    return tiles[int(np.argmax(variances))]
+
+
+@memory_noted(_CALIBRATION)
+def _calibrate(
+    mosaic: Mosaic,
+    psf: NDArray[np.float32],
+    tile: Window,
+    gain_counts_per_photon: float | None,
+    method: Method,
+    iterations: int | None,
+    survey: StackSurvey,
+    *,
+    backend: Backend,
+) -> tuple[CountModel, Stopping]:
+    """Measure the camera, and choose the number of iterations unless it is given."""
+    stack = mosaic.read(slice(None), tile.y, tile.x).astype(np.float32)
+    pedestal = float(mosaic.attributes["pedestal_counts"])
+    camera = measure_camera(backend, stack[survey.kept], pedestal, gain_counts_per_photon)
+    stack[~survey.kept] = 0
+    if iterations is not None:
+        return camera, Stopping(iterations, "fixed: deconvolve.iterations")
+    margin = scene_margin(mosaic.shape[0], mosaic.voxel_um[0])
+    return camera, choose_iterations(
+        backend, stack, psf, camera, margin=margin, method=method, kept=survey.kept
+    )
+
+
+def _report(mosaic: Mosaic, camera: CountModel, stopping: Stopping) -> dict[str, Any]:
+    clipped = ("clipped_low", "clipped_high")
+    return {
+        "pedestal_counts": 0,
+        "iterations": stopping.iterations,
+        "criterion": stopping.criterion,
+        "held_out_divergence": list(stopping.held_out),
+        "gain_counts_per_photon": round(camera.gain_counts_per_photon, 6),
+        "background_counts": round(camera.background_counts, 6),
+        "end_planes": sorted({0, mosaic.shape[0] - 1}) if mosaic.shape[0] > 1 else [],
+        **{key: mosaic.attributes[key] for key in clipped if key in mosaic.attributes},
+    }
+
+
+@dataclass
+class _Run:
+    """One pass over the tiles, and what is summed on the way (float64)."""
+
+    mosaic: Mosaic
+    solver: RichardsonLucy
+    camera: CountModel
+    iterations: int
+    survey: StackSurvey
+
+    def __post_init__(self) -> None:
+        self.pedestal = float(self.mosaic.attributes["pedestal_counts"])
+        self.light_in = np.zeros(self.mosaic.shape[0])
+        self.light_out = np.zeros(self.mosaic.shape[0])
+        self.divergence = np.zeros(self.iterations)
+        self.voxels = 0
+
+    def stream(self, windows: list[Window], writer: StoreWriter) -> None:
+        """Deconvolve the tiles in order; reading and writing go on meanwhile."""
+        with ThreadPoolExecutor(2) as pool:
+            reading = pool.submit(self._read, windows[0])
+            writing: Future[None] | None = None
+            following: list[Window | None] = [*windows[1:], None]
+            progress = tqdm(windows, desc="deconvolve", unit="tile", mininterval=5)
+            for window, next_window in zip(progress, following, strict=True):
+                counts = reading.result()
+                if next_window is not None:
+                    reading = pool.submit(self._read, next_window)
+                light = self._solve(window, counts)
+                if writing is not None:
+                    writing.result()
+                writing = pool.submit(writer.write, 0, window.y.start, window.x.start, light)
+            if writing is not None:
+                writing.result()
+
+    def _read(self, window: Window) -> NDArray[np.float32]:
+        counts = self.mosaic.read(slice(None), window.window_y, window.window_x)
+        return counts.astype(np.float32)
+
+    def _solve(self, window: Window, counts: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the light (z, y, x) of a tile."""
+        inner = (slice(None), *window.inner)
+        counts[~self.survey.kept] = self.pedestal
+        light_in = counts[inner].sum(axis=(1, 2), dtype=np.float64)
+        self.light_in += light_in - self.pedestal * counts[inner][0].size
+        seen = ~unseen(counts, self.pedestal)
+        if not seen.any():
+            # All weights would be 0, and so would the estimate.
+            return np.zeros_like(counts[inner])
+        backend = self.solver.blur.backend
+        counts -= np.float32(self.camera.zero_counts)
+        np.maximum(counts, 0, out=counts)
+        mask = None if seen.all() else backend.asarray(seen, dtype=None)
+        image = backend.asarray(counts)
+        self.solver.load(image, self.camera.background_counts, mask, self.survey.kept)
+        curve = [self.solver.iterate()[0] for _ in range(self.iterations)]
+        light: NDArray[np.float32] = backend.to_numpy(self.solver.estimate[inner]).copy()
+        light *= seen[window.inner]
+        self.divergence += np.array(curve) * light.size
+        self.voxels += light.size
+        self.light_out += light.sum(axis=(1, 2), dtype=np.float64)
+        return light
+
+    def report(self) -> dict[str, Any]:
+        """Return the sums as ratios; a ratio to no light at all is 0."""
+        planes = [
+            round(float(out / into), 4) if into > 0 else 0.0
+            for out, into in zip(self.light_out, self.light_in, strict=True)
+        ]
+        into = float(self.light_in.sum())
+        return {
+            "flux_ratio": round(float(self.light_out.sum()) / into, 4) if into > 0 else 0.0,
+            "plane_flux_ratio": planes,
+            "divergence": [round(float(d), 6) for d in self.divergence / max(self.voxels, 1)],
+        }

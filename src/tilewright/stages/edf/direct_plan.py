@@ -1,0 +1,280 @@
+"""What the direct plane of a mosaic is made with, and the windows that it is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.io.results.mosaic import Mosaic
+from tilewright.kernels.backend import Backend
+from tilewright.kernels.edf.direct_filters import (
+    FINE,
+    WIDE_RADII,
+    Channel,
+    Filters,
+    make_filters,
+    mean_variance,
+    object_power,
+    psf_planes,
+    transfer_profiles,
+)
+from tilewright.kernels.edf.direct_finish import filled, haze_moments, haze_share, mirrored
+from tilewright.kernels.edf.direct_plane import HALO_PX, POOL_PX, DirectPlane, FocusMaps
+from tilewright.kernels.edf.resolution import plane_resolution_px
+from tilewright.kernels.edf.specks import (
+    SPECK_REACH_PX,
+    Cleaned,
+    SpeckModel,
+    has_specks,
+    speck_level,
+    without_specks,
+)
+from tilewright.kernels.noise import NoiseModel
+from tilewright.stages.edf.stack_survey import ceiling_of, sample_cells, unseen
+
+#: Sample windows, the liveliest of those that the survey looks at, and their side.
+_SAMPLES, _SAMPLE_PX = 6, 512
+#: Smaller windows cannot tell haze from light.
+_LEAST_SAMPLE_PX = 2 * HALO_PX + 64
+#: What fills a pixel that was not seen lies up to twice as far from a window as the pixel does.
+_FILL_PX = 2 * HALO_PX
+_INNER = (slice(SPECK_REACH_PX, -SPECK_REACH_PX),) * 2
+
+
+@dataclass(frozen=True)
+class DirectPlan:
+    """What all windows of a mosaic share.
+
+    Attributes
+    ----------
+    channel : Channel
+        Optics, planes kept, power and noise.
+    filters : Filters
+        Made of it.
+    noise : NoiseModel
+        The camera's.
+    pedestal_counts : float
+        Counts without light.
+    haze_share : float
+        Share of the plane's floor that no plane focuses.
+    resolution_px : float or None
+        Of the sample windows, see :func:`tilewright.kernels.edf.resolution.plane_resolution_px`.
+    """
+
+    channel: Channel
+    filters: Filters
+    noise: NoiseModel
+    pedestal_counts: float
+    haze_share: float
+    resolution_px: float | None
+    specks: SpeckModel
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What the output says of it."""
+        return {
+            "method": "direct",
+            "scale": 1.0,
+            "haze_share": self.haze_share,
+            "resolution_px": self.resolution_px,
+            "noise_gain": self.noise.gain,
+            "read_noise_counts": self.noise.read_noise_counts,
+        }
+
+    def maps(self, backend: Backend, window: tuple[int, int]) -> FocusMaps:
+        """Return the focus maps of windows of a size."""
+        return FocusMaps(backend, self.channel, self.noise, self.pedestal_counts, window)
+
+
+def direct_psf_size(mosaic: Mosaic) -> dict[str, int]:
+    """Return what ``stages.deconvolve.mosaic_psf`` must know of this PSF."""
+    return {"finer": FINE, "planes": psf_planes(mosaic.shape[0], mosaic.voxel_um[0])}
+
+
+def plan_direct(
+    backend: Backend,
+    mosaic: Mosaic,
+    kept: NDArray[np.bool_],
+    noise: NoiseModel,
+    psf: NDArray[np.float32],
+    wide: NDArray[np.float64] | None = None,
+) -> DirectPlan:
+    """Make the filters of a mosaic from a few windows of it.
+
+    Parameters
+    ----------
+    backend : Backend
+        Array namespace.
+    mosaic : Mosaic
+        Raw counts over ``pedestal_counts``.
+    kept : ndarray of bool, shape (z,)
+        Planes to use, at least two.
+    noise : NoiseModel
+        The camera's.
+    psf : ndarray of float32, shape (z, y, x)
+        At half the mosaic's step in z; a measured one that ends early goes on as it ends.
+    wide : ndarray of float64, shape (z, 1025), optional
+        Its transfer profiles, not cut off, for the light of specks.
+    """
+    pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
+    lacking = max(direct_psf_size(mosaic)["planes"] - len(psf), 0) // 2
+    # Every plane of a widefield PSF has the same light, however far from focus: none would be more
+    # wrong than the blur of the last.
+    beyond = ((lacking, lacking), (0, 0))
+    profiles = np.pad(transfer_profiles(psf), beyond, mode="edge")
+    if wide is None:
+        wide = np.pad(transfer_profiles(psf, radii=WIDE_RADII), beyond, mode="edge")
+    starts, size = _sample_starts(mosaic, kept, pedestal)
+    found = [look(mosaic, kept, pedestal, start, size)[0] for start in starts]
+    specks = SpeckModel(
+        wide,
+        kept,
+        noise,
+        pedestal,
+        ceiling_of(mosaic),
+        speck_level(found, kept, noise, pedestal),
+    )
+    # Twice: the brightest specks hide what is a speck beside them, and what is not.
+    samples, spoilt = _without_specks(found, specks)
+    level = speck_level(samples, kept, noise, pedestal, sharp=True)
+    specks = replace(specks, level_counts=level)
+    samples, more = _without_specks(samples, specks)
+    spoilt = [a | b for a, b in zip(spoilt, more, strict=True)]
+    power = object_power(backend, samples, profiles, kept)
+    variance = mean_variance(noise, [sample[kept] for sample in samples], pedestal)
+    channel = Channel(profiles, kept, power, variance)
+    maps = FocusMaps(backend, channel, noise, pedestal, samples[0].shape[1:])
+    used = sum(maps.bins_used(sample) for sample in samples)
+    filters = make_filters(channel, np.asarray(used))
+    estimate = DirectPlane(maps, filters)
+    moments = [
+        haze_moments(channel, maps, sample, estimate.project(sample), places)
+        for sample, places in zip(samples, spoilt, strict=True)
+    ]
+    resolution = plane_resolution_px(maps, np.asarray(used), samples, ceiling_of(mosaic))
+    return DirectPlan(channel, filters, noise, pedestal, haze_share(moments), resolution, specks)
+
+
+def _without_specks(
+    samples: Sequence[NDArray[Any]], specks: SpeckModel
+) -> tuple[list[NDArray[Any]], list[NDArray[np.bool_]]]:
+    """Return samples without their specks, and the places (y // 4, x // 4) that they spoilt."""
+    cleaned = [without_specks(sample, specks) for sample in samples]
+    none = np.zeros([n // POOL_PX for n in samples[0].shape[1:]], np.bool_)
+    spoilt = [none if clean.spoilt is None else clean.spoilt for clean in cleaned]
+    return [clean.stack for clean in cleaned], spoilt
+
+
+def _sample_starts(
+    mosaic: Mosaic, kept: NDArray[np.bool_], pedestal: float
+) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Return where the liveliest sample windows start, in the mosaic's order, and their size."""
+    middle = int(np.flatnonzero(kept)[int(kept.sum()) // 2])
+    size = [max(min(_SAMPLE_PX, n // 8 * 8), _LEAST_SAMPLE_PX) for n in mosaic.shape[1:]]
+    starts = [
+        tuple((part.start + part.stop - n) // 2 for part, n in zip((c.y, c.x), size, strict=True))
+        for c in sample_cells(mosaic)
+    ]
+    lively = []
+    for start in starts:
+        light = _read(mosaic, start, size, slice(middle, middle + 1)) - np.float32(pedestal)
+        # Of the square root: a bright speck of dust shall not outweigh tissue.
+        lively.append(round(float(np.sqrt(np.maximum(light, 0)).var(dtype=np.float64)), 6))
+    best = np.sort(np.argsort(-np.array(lively), kind="stable")[:_SAMPLES])
+    return [starts[i] for i in best], size
+
+
+def _read(
+    mosaic: Mosaic, start: Sequence[int], size: Sequence[int], z: slice = slice(None)
+) -> NDArray[Any]:
+    """Return a window of a mosaic, which goes on as its mirror image beyond its borders."""
+    index = [
+        mirrored(at, at + n, length)
+        for at, n, length in zip(start, size, mosaic.shape[1:], strict=True)
+    ]
+    first = [int(i.min()) for i in index]
+    y, x = (slice(at, int(i.max()) + 1) for at, i in zip(first, index, strict=True))
+    stack = mosaic.read(z, y, x)
+    for axis, (i, at) in enumerate(zip(index, first, strict=True), 1):
+        if stack.shape[axis] != i.size or i[0] != at:
+            stack = np.take(stack, i - at, axis=axis)
+    return stack
+
+
+def look_clean(
+    mosaic: Mosaic, specks: SpeckModel, start: Sequence[int], size: Sequence[int]
+) -> tuple[Cleaned, NDArray[np.bool_]]:
+    """Return a window without its specks, otherwise as :func:`look` does.
+
+    Where there are some, what is around the window tells of them too, so that all windows that hold
+    a speck find the same light; and what continues the mosaic mirrors it without them.
+    """
+    kept, pedestal = specks.kept, specks.pedestal_counts
+    stack, seen = look(mosaic, kept, pedestal, start, size)
+    if not has_specks(stack, specks, seen & _inside(mosaic, start, size)):
+        return Cleaned(stack), seen
+    near = [at - SPECK_REACH_PX for at in start]
+    wide = [n + 2 * SPECK_REACH_PX for n in size]
+    stack, there = look(mosaic, kept, pedestal, near, wide)
+    clean = without_specks(stack, specks, there & _inside(mosaic, near, wide))
+    if clean.light is None or clean.spoilt is None:
+        return Cleaned(stack[:, *_INNER]), seen
+    y, x = (
+        mirrored(first, first + n, length) - first
+        for first, n, length in zip(near, wide, mosaic.shape[1:], strict=True)
+    )
+    stack = clean.stack[:, y][:, :, x]
+    if not seen.all():
+        stack = filled(stack, there)
+    pooled = (slice(SPECK_REACH_PX // POOL_PX, -SPECK_REACH_PX // POOL_PX),) * 2
+    return Cleaned(stack[:, *_INNER], clean.light[_INNER], clean.spoilt[pooled]), seen
+
+
+def _inside(mosaic: Mosaic, start: Sequence[int], size: Sequence[int]) -> NDArray[np.bool_]:
+    """Return which pixels (y, x) of a window are the mosaic's own, and none that mirror it."""
+    at = [np.arange(first, first + n) for first, n in zip(start, size, strict=True)]
+    y, x = ((i >= 0) & (i < n) for i, n in zip(at, mosaic.shape[1:], strict=True))
+    inside: NDArray[np.bool_] = np.logical_and.outer(y, x)
+    return inside
+
+
+def look(
+    mosaic: Mosaic,
+    kept: NDArray[np.bool_],
+    pedestal: float,
+    start: Sequence[int],
+    size: Sequence[int],
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Return a window with its gaps filled, and where it has none.
+
+    Parameters
+    ----------
+    mosaic : Mosaic
+        It goes on as its mirror image beyond its borders.
+    kept : ndarray of bool, shape (z,)
+        Planes that count.
+    pedestal : float
+        Counts without light.
+    start, size : sequence of int
+        (y, x) of the window's first pixel, and its sides.
+
+    Returns
+    -------
+    stack : ndarray, shape (z, y, x)
+        Raw counts of all planes.
+    seen : ndarray of bool, shape (y, x)
+        Where they were imaged.
+    """
+    stack = _read(mosaic, start, size)
+    seen = ~unseen(stack[kept], pedestal)
+    if seen.all() or not seen.any():
+        return stack, seen
+    near = tuple(at - _FILL_PX for at in start)
+    stack = _read(mosaic, near, [n + 2 * _FILL_PX for n in size])
+    seen = ~unseen(stack[kept], pedestal)
+    inner = (slice(_FILL_PX, -_FILL_PX),) * 2
+    return filled(stack, seen)[:, *inner], seen[inner]

@@ -1,0 +1,358 @@
+"""Extended depth of field: from a mosaic z-stack to one in-focus plane and a height map.
+
+A first pass over the middles of a fixed sample of chunks decides what holds for the whole mosaic
+(damaged planes, camera noise), so that every chunk is projected alike and both devices look at
+the same pixels; the second projects chunk by chunk with a halo. Memory grows with a chunk's stack
+and the threads, not with the mosaic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import tifffile
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from snakemake_scheduler_plugin_tilewright.runtime.files import scratch_beside, whole_or_nothing
+from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
+from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
+from tilewright.kernels.backend import Backend
+from tilewright.kernels.deconvolve.blur import crop_psf
+from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
+from tilewright.kernels.edf.focus import (
+    HALO_PX,
+    Projection,
+    focus_energy,
+    psf_mean,
+    soft_focus,
+)
+from tilewright.kernels.noise import NoiseModel
+from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf, wide_profiles
+from tilewright.stages.edf.direct import GPU_THREADS, HEIGHT_STEP_PX, Streamed, stream_direct
+from tilewright.stages.edf.direct_plan import DirectPlan, direct_psf_size, plan_direct
+from tilewright.stages.edf.stack_survey import (
+    chunk_windows,
+    measure_noise,
+    sample_cells,
+    survey_stack,
+)
+from tilewright.stages.tile_planes import abandoning_pool
+from tilewright.stages.tile_windows import Window, halves, with_halo, within
+
+_SMALLEST = Smallest("edf_plane", "all planes of its smallest part of a chunk")
+_SAMPLES = Smallest("edf_plane", "the middle of a chunk, by which it judges the planes")
+Method = Literal["direct", "psf_mean", "soft_focus"]
+
+
+@memory_noted(_SAMPLES)
+def edf_plane(
+    source: str | Path,
+    output: str | Path,
+    height_output: str | Path,
+    *,
+    backend: Backend,
+    method: Method,
+    optics: Mapping[str, float | None] | None = None,
+    psf_file: str | Path | None = None,
+    ome_zarr_version: OmeZarrVersion = "0.4",
+) -> None:
+    """Project a mosaic z-stack to one in-focus plane.
+
+    ``psf_mean`` is the sum over z blurred with the in-focus PSF and multiplied with the share
+    of the PSF's light in its central plane: the counts of a raw plane with everything in
+    focus. ``soft_focus`` mixes raw planes with weights that sum to 1. ``direct`` estimates what
+    ``psf_mean`` wants from the raw stack, with filters over all planes
+    (:mod:`tilewright.kernels.edf.direct_plane`). None scales with the image, so the counts of all
+    cycles and samples compare. A stack of one plane passes through.
+
+    The output is uint16 without pedestal and has z = 1; its attributes are ``pedestal_counts`` 0,
+    ``clipped_low``, ``clipped_high`` (pixels), ``method``, ``scale``, ``plane_usage`` (share of
+    the decided pixels where a plane has the greatest focus energy), ``undecided_fraction``,
+    ``excluded_planes`` and ``flagged_planes`` (lists of ``z`` and ``reason``), for
+    ``soft_focus`` and ``direct`` the camera noise found, ``noise_gain`` and
+    ``read_noise_counts``, and for ``direct`` the ``haze_share`` of the plane's floor that was
+    taken out, its mean in counts (``haze_counts``), ``resolution_px`` (None: fewer than four
+    planes) and the pixels more than three standard deviations below zero (``below_noise``). The
+    height map is a float32 TIFF, in µm above plane 0, of every eighth pixel (the soft argmax of
+    the focus energy; mid-stack where nothing is in focus).
+
+    Parameters
+    ----------
+    source : Path
+        Mosaic z-stack: stitched (raw counts over ``pedestal_counts``) or deconvolved.
+    output : Path
+        Folder of the mosaic; appears when it is whole.
+    height_output : Path
+        Height map (TIFF).
+    backend : Backend
+        Where to compute; its ``workers`` threads project chunks.
+    method : {"direct", "psf_mean", "soft_focus"}
+        ``psf_mean`` needs a source that was deconvolved (its attributes have ``iterations``).
+        ``direct`` needs the stitched source; where one plane of several is usable it is
+        ``soft_focus``, which is that plane.
+    optics : mapping, optional
+    psf_file : Path, optional
+        The PSF of the deconvolution, see ``stages.deconvolve.mosaic_psf``; only
+        ``psf_mean`` and ``direct`` read it.
+    ome_zarr_version : {"0.4", "0.5"}
+        Version of OME-NGFF.
+
+    Raises
+    ------
+    EdfError
+        The method is not known or not possible with this source, or no plane is usable.
+    PsfError, PsfFileError
+        The optics or the PSF file are unusable, and the method needs them.
+    DeviceMemoryError
+        The GPU's memory does not hold the smallest part of a chunk.
+    """
+    mosaic = open_mosaic(source)
+    inner = replace(backend, workers=1)
+    job = plan_projection(inner, mosaic, method, optics, psf_file)
+    with (
+        whole_or_nothing(Path(height_output)) as height_partial,
+        create_mosaic(
+            output,
+            (1, *mosaic.shape[1:]),
+            np.uint16,
+            mosaic.chunk_px,
+            mosaic.voxel_um,
+            Path(output).stem,
+            ome_zarr_version=ome_zarr_version,
+        ) as writer,
+    ):
+        if job.direct is None:
+            done = _stream(backend, inner, mosaic, job, writer)
+        else:
+            with scratch_beside(Path(output)) as folder:
+                done = stream_direct(backend, mosaic, job.direct, writer, folder)
+        heights, usage, clipped, record = done
+        decided = max(int(usage[:-1].sum()), 1)
+        writer.attributes.update(
+            pedestal_counts=0,
+            clipped_low=int(clipped[0]),
+            clipped_high=int(clipped[1]),
+            plane_usage=[round(float(n) / decided, 6) for n in usage[:-1]],
+            undecided_fraction=round(float(usage[-1]) / max(int(usage.sum()), 1), 6),
+            **job.record,
+            **record,
+        )
+        tifffile.imwrite(
+            height_partial, heights * np.float32(mosaic.voxel_um[0]), metadata=None, software=False
+        )
+
+
+class _Stack(NamedTuple):
+    """A chunk or a part of one, and the pixels read for it."""
+
+    cell: Window
+    pixels: NDArray[Any]
+
+
+class _Projected(NamedTuple):
+    """A part's pixels, sampled heights, pixels by winning plane, and pixels clipped."""
+
+    cell: Window
+    pixels: NDArray[np.uint16]
+    heights: NDArray[np.float32]
+    votes: NDArray[np.int64]
+    clipped: NDArray[np.int64]
+
+
+def _halves(part: _Stack, halo_px: int, shape: tuple[int, int]) -> list[_Stack]:
+    """Return the halves of a part, each with the whole halo: their pixels stay the same."""
+    parts = []
+    for half in halves((part.cell.y, part.cell.x)):
+        cell = with_halo(half, halo_px, shape)
+        near = within((cell.window_y, cell.window_x), (part.cell.window_y, part.cell.window_x))
+        parts.append(_Stack(cell, part.pixels[:, *near]))
+    return parts
+
+
+def _project_part(backend: Backend, job: ProjectionPlan, part: _Stack) -> _Projected:
+    cell, stack = part
+    found = job.project(backend, stack)
+    inside = cell.inner
+    counts = np.rint(backend.to_numpy(found.image[inside]))
+    pixels = np.clip(counts, 0, 65535).astype(np.uint16)
+    # The last entry counts pixels where no plane stands out.
+    kinds = len(stack) + 1
+    votes = np.bincount(backend.to_numpy(found.winner[inside]).ravel() % kinds, minlength=kinds)
+    # The grid of heights starts at pixel 0 of the mosaic, not of the chunk.
+    step = HEIGHT_STEP_PX
+    first = [-span.start % step for span in (cell.y, cell.x)]
+    sampled = backend.to_numpy(found.height[inside])[first[0] :: step, first[1] :: step]
+    clipped = np.array([(counts < 0).sum(), (counts > 65535).sum()])
+    return _Projected(cell, pixels, sampled, votes, clipped)
+
+
+def _stream(
+    backend: Backend, inner: Backend, mosaic: Mosaic, job: ProjectionPlan, writer: StoreWriter
+) -> Streamed:
+    """Project and write all chunks."""
+    step = HEIGHT_STEP_PX
+    heights = np.zeros([-(-n // step) for n in mosaic.shape[1:]], np.float32)
+    usage = np.zeros(mosaic.shape[0] + 1, np.int64)
+    clipped = np.zeros(2, np.int64)
+
+    def one(cell: Window) -> list[_Projected]:
+        parts = in_parts(
+            inner,
+            lambda part: _project_part(inner, job, part),
+            _Stack(cell, mosaic.read(slice(None), cell.window_y, cell.window_x)),
+            lambda part: _halves(part, job.halo_px, mosaic.shape[1:]),
+            _SMALLEST,
+        )
+        for part in parts:
+            writer.write(0, part.cell.y.start, part.cell.x.start, part.pixels)
+        # What waits to be gathered holds no pixels.
+        return [part._replace(pixels=part.pixels[:0, :0].copy()) for part in parts]
+
+    cells = chunk_windows(mosaic, job.halo_px)
+    with abandoning_pool(backend, GPU_THREADS) as pool:
+        done = pool.map(one, cells)
+        for parts in tqdm(done, desc="edf", total=len(cells), unit="chunk", mininterval=5):
+            for part in parts:
+                top, left = -(-part.cell.y.start // step), -(-part.cell.x.start // step)
+                rows, columns = part.heights.shape
+                heights[top : top + rows, left : left + columns] = part.heights
+                usage += part.votes
+                clipped += part.clipped
+    return Streamed(heights, usage, clipped)
+
+
+class EdfError(ValueError):
+    """A stack cannot be projected as asked; the message names the file and the fix."""
+
+
+@dataclass(frozen=True)
+class ProjectionPlan:
+    """How the stacks of all chunks are projected, and what the output records of it.
+
+    Where there is a ``direct`` plan it does all this instead.
+    """
+
+    project: Callable[[Backend, NDArray[Any]], Projection]
+    halo_px: int
+    record: dict[str, Any]
+    direct: DirectPlan | None = None
+
+
+def plan_projection(
+    backend: Backend,
+    mosaic: Mosaic,
+    method: Method,
+    optics: Mapping[str, float | None] | None,
+    psf_file: str | Path | None,
+) -> ProjectionPlan:
+    """Decide once per mosaic how every chunk is projected; parameters as ``edf.edf_plane``.
+
+    Raises
+    ------
+    EdfError
+        See ``edf.edf_plane``.
+    """
+    if method not in get_args(Method):
+        raise EdfError(f"edf: method is {method!r}; give one of {', '.join(get_args(Method))}")
+    deconvolved = "iterations" in mosaic.attributes
+    told = {
+        key: mosaic.attributes.get(key, [])
+        for key in ("excluded_planes", "flagged_planes", "focus_ends")
+    }
+    pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
+    job = ProjectionPlan(_single(pedestal), 0, {"method": "none", "scale": 1.0, **told})
+    if mosaic.shape[0] == 1:
+        return job
+    if method == "psf_mean" and not deconvolved:
+        raise EdfError(
+            f"edf: method psf_mean needs a deconvolved stack, but {mosaic.path} has not been "
+            "deconvolved; give direct or soft_focus"
+        )
+    if method == "direct" and deconvolved:
+        raise EdfError(
+            f"edf: method direct needs the stitched stack, but {mosaic.path} has been "
+            "deconvolved; give the stitched one, or psf_mean"
+        )
+    kept = np.ones(mosaic.shape[0], bool)
+    survey = None if deconvolved else survey_stack(backend, mosaic)
+    if survey is not None:
+        told, kept = survey.record, survey.kept
+        if not kept.any():
+            raise EdfError(f"no plane of {mosaic.path} is usable: {survey.verdicts[0].reason}")
+    if method == "direct" and survey is not None and kept.sum() > 1:
+        size = direct_psf_size(mosaic)
+        psf = mosaic_psf(mosaic, optics or {}, psf_file, **size)
+        wide = None if psf_file is not None else wide_profiles(mosaic, optics or {}, **size)
+        plan = plan_direct(backend, mosaic, kept, survey.noise, psf, wide)
+        job = replace(job, record=plan.record, direct=plan)
+    elif method == "soft_focus" or survey is not None:
+        noise = survey.noise if survey else measure_noise(backend, mosaic, kept, pedestal)
+        job = _soft_focus_job(job, noise, kept, pedestal)
+    else:
+        job = _psf_mean_job(job, backend, mosaic, pedestal, optics, psf_file)
+    return replace(job, record={**job.record, **told})
+
+
+def _single(pedestal: float) -> Callable[[Backend, NDArray[Any]], Projection]:
+    def run(backend: Backend, stack: NDArray[Any]) -> Projection:
+        xp = backend.xp
+        image = backend.asarray(stack[0]) - pedestal
+        zero = xp.zeros(image.shape, xp.float32)
+        return Projection(image, zero, xp.zeros(image.shape, xp.int32))
+
+    return run
+
+
+def _psf_mean_job(
+    job: ProjectionPlan,
+    backend: Backend,
+    mosaic: Mosaic,
+    pedestal: float,
+    optics: Mapping[str, float | None] | None,
+    psf_file: str | Path | None,
+) -> ProjectionPlan:
+    psf = mosaic_psf(mosaic, optics or {}, psf_file)
+    # As the deconvolution crops it: the central plane's share depends on the planes counted.
+    psf = crop_psf(psf, mosaic.shape)
+    kernel = psf[psf.shape[0] // 2]
+    scale, weights = float(kernel.sum(dtype=np.float64)), np.ones(mosaic.shape[0])
+    floor = _floor_energy(backend, mosaic)
+
+    def run(backend: Backend, stack: NDArray[Any]) -> Projection:
+        return psf_mean(backend, stack - np.float32(pedestal), kernel, weights, scale, floor)
+
+    return replace(
+        job,
+        project=run,
+        halo_px=max(HALO_PX, max(kernel.shape) // 2),
+        record={"method": "psf_mean", "scale": scale},
+    )
+
+
+def _soft_focus_job(
+    job: ProjectionPlan, noise: NoiseModel, kept: NDArray[np.bool_], pedestal: float
+) -> ProjectionPlan:
+    def run(backend: Backend, stack: NDArray[Any]) -> Projection:
+        return soft_focus(backend, stack, noise, pedestal, kept)
+
+    record = {
+        "method": "soft_focus",
+        "scale": 1.0,
+        "noise_gain": noise.gain,
+        "read_noise_counts": noise.read_noise_counts,
+    }
+    return replace(job, project=run, halo_px=HALO_PX, record=record)
+
+
+def _floor_energy(backend: Backend, mosaic: Mosaic) -> float:
+    """Return 1 % of the energy of the best-focused percent: less is not worth a vote."""
+    energies = []
+    for i, cell in enumerate(sample_cells(mosaic)):
+        plane = mosaic.read(i % mosaic.shape[0], cell.y, cell.x)
+        energies.append(backend.to_numpy(focus_energy(backend, plane)[0][::4, ::4]).ravel())
+    return max(0.01 * float(np.percentile(np.concatenate(energies), 99)), 1e-6)

@@ -1,0 +1,1 @@
+"""The rule ``illumination``: the flat-field of one cycle and channel."""

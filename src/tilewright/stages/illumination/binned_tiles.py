@@ -1,0 +1,269 @@
+"""Binned tiles of one cycle and channel, and what their overlaps measure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from tilewright.io.results.illumination import CLIPPED_BELOW
+from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.camera import Top, equal_neighbours, saturation_found, top_of
+from tilewright.kernels.illumination.binning import bin_tile, enlarge
+from tilewright.kernels.illumination.overlap_cells import (
+    OverlapCells,
+    measure_cells,
+    overlapping_pairs,
+)
+from tilewright.stages.tile_source import TileSource
+
+#: Tiles are binned to at most this many pixels on the long side: 0.26 MB per tile and plane.
+LONG_SIDE = 256
+#: More cells than this add time, not accuracy (syn10 has 72 000).
+_MAX_CELLS = 200_000
+#: Fewer overlaps of known position are no estimate.
+_FEW_PAIRS = 3
+
+
+class TilePositions(Protocol):
+    """Where the tiles lie (``io.results.positions.Positions``), in the order of the tiles."""
+
+    @property
+    def y_px(self) -> NDArray[np.float64]: ...  # noqa: D102
+    @property
+    def x_px(self) -> NDArray[np.float64]: ...  # noqa: D102
+    @property
+    def sigma_px(self) -> NDArray[np.float64]: ...  # noqa: D102
+    @property
+    def island(self) -> NDArray[np.int64]: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class BinnedTiles:
+    """Tiles binned by ``factor``, on the device.
+
+    Attributes
+    ----------
+    images : array of float32, shape (planes, n, h, w)
+        Raw counts.
+    valid : array of bool, shape (planes, n, h, w), or None
+        False where a pixel was saturated; None where none was.
+    factor : int
+        Binning.
+    shape_px : tuple of int
+        (y, x) of the raw tiles.
+    planes : tuple of int
+        The z-planes read.
+    saturation : tuple of (float or None, str)
+        Counts from which a pixel was saturated, and how that is known.
+    equal_neighbours : float
+        Share of raw pixels with exactly the counts of their neighbour, median of all planes read.
+    """
+
+    images: Array
+    valid: Array | None
+    factor: int
+    shape_px: tuple[int, int]
+    planes: tuple[int, ...]
+    saturation: tuple[float | None, str] = (None, "")
+    equal_neighbours: float = 0.0
+
+
+def read_binned(
+    backend: Backend,
+    tiles: TileSource,
+    planes: int,
+    saturation_counts: float | None,
+    *,
+    progress: bool,
+) -> BinnedTiles:
+    """Read ``planes`` evenly spaced z-planes of every tile, binned.
+
+    ``saturation_counts`` of None means the value at which the histogram piles up, or else the
+    largest value of an integer pixel type.
+    """
+    depth, *size = tiles.shape
+    factor = max(1, -(-max(size) // LONG_SIDE))
+    chosen = tuple(((2 * k + 1) * depth) // (2 * planes) for k in range(min(planes, depth)))
+    if planes > depth:
+        chosen = tuple(range(depth))
+    places = [(k, tile) for k in range(len(chosen)) for tile in range(len(tiles.row))]
+    shape = (len(chosen), len(tiles.row), size[0] // factor, size[1] // factor)
+    images = backend.xp.empty(shape, dtype=np.float32)
+    peak = backend.xp.empty(shape, dtype=tiles.dtype)
+
+    def read(place: tuple[int, int]) -> tuple[Top, float]:
+        k, tile = place
+        raw = tiles.read(tile, chosen[k])
+        images[k, tile], peak[k, tile] = bin_tile(backend, raw, factor)
+        return top_of(raw), equal_neighbours(raw)
+
+    with ThreadPoolExecutor(backend.workers) as pool:
+        done: Iterator[tuple[Top, float]] = pool.map(read, places)
+        seen = list(
+            tqdm(done, "illumination: tiles", len(places), mininterval=5, disable=not progress)
+        )
+    tops, equal = zip(*seen, strict=True)
+    limit, how = _saturation(saturation_counts, tops, tiles.dtype)
+    valid = None if limit is None else peak < limit
+    some_saturated = valid is not None and not bool(valid.all())
+    return BinnedTiles(
+        images,
+        valid if some_saturated else None,
+        factor,
+        (size[0], size[1]),
+        chosen,
+        (limit, how),
+        round(float(np.median(equal)), 4),
+    )
+
+
+def _saturation(
+    given: float | None, tops: Sequence[Top], dtype: np.dtype[Any]
+) -> tuple[float | None, str]:
+    if given is not None:
+        return float(given), "given"
+    largest = float(np.iinfo(dtype).max) if np.issubdtype(dtype, np.integer) else None
+    found = saturation_found(tops)
+    if found is not None and found != largest:
+        return found, CLIPPED_BELOW
+    return largest, "unknown" if largest is None else "largest value of the pixel type"
+
+
+def block_means(binned: BinnedTiles) -> Array:
+    """Return means of 4 x 4 binned pixels (image, y, x), whose percentiles are not of noise."""
+    planes, n, h, w = binned.images.shape
+    side = _block_side(binned)
+    blocks = binned.images[..., : h // side * side, : w // side * side]
+    return blocks.reshape(planes * n, h // side, side, w // side, side).mean(axis=(2, 4))
+
+
+def tile_blocks(backend: Backend, binned: BinnedTiles) -> NDArray[np.float64]:
+    """Return :func:`block_means` of each tile (n, y, x), averaged over its planes."""
+    blocks = backend.to_numpy(block_means(binned)).astype(np.float64)
+    return np.asarray(blocks.reshape(len(binned.planes), -1, *blocks.shape[1:]).mean(axis=0))
+
+
+def unsaturated(backend: Backend, binned: BinnedTiles) -> NDArray[np.bool_]:
+    """Return which tiles have at most 1 % of saturated binned pixels in every plane (n,)."""
+    if binned.valid is None:
+        return np.ones(binned.images.shape[1], dtype=np.bool_)
+    share = backend.to_numpy(binned.valid.mean(axis=(2, 3)))
+    return np.asarray((share >= 0.99).all(axis=0))
+
+
+def enlarge_blocks(
+    backend: Backend, blocks: NDArray[np.float64], binned: BinnedTiles
+) -> NDArray[np.float32]:
+    """Return a field at the blocks of :func:`block_means` at the raw tiles' pixels."""
+    factor = binned.factor * _block_side(binned)
+    pixels = backend.to_numpy(enlarge(backend, backend.asarray(blocks), binned.shape_px, factor))
+    return np.asarray(pixels, np.float32)
+
+
+def less_structure(
+    backend: Backend, binned: BinnedTiles, structure: NDArray[np.float64]
+) -> BinnedTiles:
+    """Take a dark-field at the blocks of :func:`block_means` off the binned tiles."""
+    shape = binned.images.shape[2:]
+    field = enlarge(backend, backend.asarray(structure), shape, _block_side(binned))
+    return dataclasses.replace(binned, images=binned.images - field)
+
+
+def _block_side(binned: BinnedTiles) -> int:
+    return 4 if min(binned.images.shape[2:]) >= 16 else 1
+
+
+def darkest_counts(backend: Backend, binned: BinnedTiles) -> float:
+    """Return an upper bound of the camera offset.
+
+    The 1st percentile of each binned image, of these the 5th percentile over images: empty
+    tiles give the offset itself, and a few dead pixels or a dropped frame do not lower it.
+    """
+    blocks = block_means(binned)
+    flat = blocks.reshape(blocks.shape[0], -1)
+    low = backend.to_numpy(backend.xp.percentile(flat, 1, axis=1))
+    return float(np.percentile(low, 5))
+
+
+def has_signal(
+    backend: Backend, binned: BinnedTiles, offset_counts: float, *, offset_known: bool
+) -> bool:
+    """Whether the mean signal is well above the noise of a block of 4 x 4 binned pixels.
+
+    Twice the noise if the offset is known, four times if it is a low percentile, which lies
+    2.3 times the noise below the offset of empty tiles.
+    """
+    blocks = block_means(binned)
+    mean = float(blocks.mean(dtype=np.float64)) - offset_counts
+    noise = _pixel_noise(backend, binned) / _block_side(binned)
+    return mean >= (2.0 if offset_known else 4.0) * noise and mean > 0
+
+
+def _pixel_noise(backend: Backend, binned: BinnedTiles) -> float:
+    """Noise of a binned pixel in the tiles that have least of it.
+
+    From differences between neighbours along both axes, so that neither slopes nor straight
+    edges count, and from the 10th percentile of images, so that tissue does not: steps between
+    the blocks of tissue were taken for noise of 877 counts where it was 9.
+    """
+    scatter = []
+    for images in binned.images:
+        step = images[:, 1:] - images[:, :-1]
+        step = backend.xp.abs(step[:, :, 1:] - step[:, :, :-1]) / 2
+        middle = backend.xp.median(step.reshape(step.shape[0], -1), axis=1)
+        scatter.append(backend.to_numpy(middle))
+    return float(np.percentile(np.concatenate(scatter), 10)) / 0.6745
+
+
+def overlap_cells(
+    backend: Backend, binned: BinnedTiles, positions: TilePositions, seed: int
+) -> OverlapCells:
+    """Measure cells in all overlaps whose positions are known well enough.
+
+    Both tiles must be of one island and of a sigma of at most a quarter of a cell.
+    """
+    place = np.stack([positions.y_px, positions.x_px], axis=1).astype(np.float64)
+    cell = _cell_side(place, binned)
+    pairs = overlapping_pairs(place, binned.shape_px, cell * binned.factor)
+    sure = np.asarray(positions.sigma_px) <= cell * binned.factor / 4
+    island = np.asarray(positions.island)
+    known = sure[pairs].all(axis=1) & (island[pairs[:, 0]] == island[pairs[:, 1]])
+    # Nothing matched, as in overlaps of 2 %: where the stage says, two tiles show places so near
+    # that their typical difference is the flat-field's, only with more scatter.
+    pairs = pairs[known] if known.sum() >= _FEW_PAIRS else pairs
+    cells = OverlapCells.join(
+        [
+            measure_cells(
+                backend,
+                images,
+                None if binned.valid is None else binned.valid[k],
+                place,
+                pairs,
+                shape_px=binned.shape_px,
+                factor=binned.factor,
+                cell=cell,
+            )
+            for k, images in enumerate(binned.images)
+        ]
+    )
+    if len(cells) <= _MAX_CELLS:
+        return cells
+    chosen = np.random.default_rng(seed).choice(len(cells), _MAX_CELLS, replace=False)
+    return cells.take(np.sort(chosen))
+
+
+def _cell_side(place: NDArray[np.float64], binned: BinnedTiles) -> int:
+    """Side of a cell in binned pixels: 4, or a quarter of the typical overlap if that is narrow."""
+    pairs = overlapping_pairs(place, binned.shape_px, binned.factor)
+    if len(pairs) == 0:
+        return 4
+    shared = np.asarray(binned.shape_px) - np.abs(place[pairs[:, 1]] - place[pairs[:, 0]])
+    width = float(np.median(shared.min(axis=1))) / binned.factor
+    return int(np.clip(width // 4, 1, 4))

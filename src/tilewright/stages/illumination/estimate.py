@@ -1,0 +1,450 @@
+"""Estimate the flat-field and the camera offset of one cycle and channel.
+
+Overlaps, BaSiC and files are three ways to a flat-field; each is scored on the same overlaps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import map_coordinates
+
+from tilewright.io.results.illumination import (
+    OFFSET_BOUND,
+    Illumination,
+    IlluminationFileError,
+    read_plane,
+)
+from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.camera import EmptyTiles, empty_tiles
+from tilewright.kernels.device_memory import Smallest, memory_noted
+from tilewright.kernels.illumination.basic import fit_basic
+from tilewright.kernels.illumination.binning import enlarge
+from tilewright.kernels.illumination.flat_basis import design_grid, flat_field
+from tilewright.kernels.illumination.flat_posterior import FlatFit, fit_flat
+from tilewright.kernels.illumination.overlap_cells import OverlapCells
+from tilewright.kernels.illumination.overlap_photometry import relative_difference
+from tilewright.stages.illumination.binned_tiles import (
+    BinnedTiles,
+    TilePositions,
+    darkest_counts,
+    enlarge_blocks,
+    has_signal,
+    less_structure,
+    overlap_cells,
+    read_binned,
+    tile_blocks,
+    unsaturated,
+)
+from tilewright.stages.tile_source import TileSource
+
+Method = Literal["auto", "overlap", "basic", "file", "none"]
+# Not done in parts: every fit looks at all binned tiles at once.
+_SMALLEST = Smallest("illumination", "the binned tiles", "lower illumination.planes")
+Plane = NDArray[np.float32]
+Float = NDArray[np.float64]
+#: A flat-field below this share of its mean would multiply noise by more than 20.
+MIN_FLAT = 0.05
+#: Four tiles have four overlaps, of which one may be empty. The error that is reported says
+#: what three are worth.
+MIN_EDGES = 3
+MIN_CELLS = 300
+MIN_IMAGES_BASIC = 8
+#: Standard error, as a share of the darkest counts, at which empty tiles are believed. Where
+#: tissue is in most of them it is over 1 (syn10), where they are empty 0.02 (brain tiles).
+_EMPTY_TOLERANCE = 0.05
+#: A dark-field is taken from empty tiles if it is more than this share of their glow: a third on
+#: the brain tiles. It is 0.02 on syn10, whose camera has none; taken off, it gave 1.5 % for 0.6 %.
+_EMPTY_STRUCTURE = 0.05
+
+
+class IlluminationError(ValueError):
+    """The options of the illumination stage cannot be followed; the message names the fix."""
+
+
+@memory_noted(_SMALLEST)
+def estimate_illumination(
+    tiles: TileSource,
+    positions: TilePositions | None,
+    *,
+    backend: Backend,
+    method: Method = "auto",
+    offset_counts: float | None = None,
+    flat_file: str | Path | None = None,
+    dark_file: str | Path | None = None,
+    planes: int = 5,
+    order: int | None = None,
+    saturation_counts: float | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> tuple[Illumination, dict[str, Any]]:
+    """Estimate the illumination of one cycle and channel.
+
+    Memory is bounded by tiles x planes x 256 x 256 float32.
+
+    Parameters
+    ----------
+    tiles : TileSource
+        Raw tiles.
+    positions : TilePositions or None
+        Where they lie, in the same order; None if unknown, which leaves no overlaps.
+    backend : Backend
+        Device to compute on.
+    method : {"auto", "overlap", "basic", "file", "none"}
+        ``overlap``: photometry of overlaps; ``basic``: sorted BaSiC; ``auto``: the one with the
+        lower held-out overlap log-ratio; ``file``: given fields; ``none``: flat 1.
+    offset_counts : float or None
+        Camera offset in counts; None estimates it.
+    flat_file, dark_file : path or None
+        TIFFs for ``file``, of a tile's shape; without a dark file the offset is used.
+    planes : int
+        Number of evenly spaced z-planes pooled.
+    order : int or None
+        Largest Legendre order of ``overlap``, 1 to 14; None is 14.
+    saturation_counts : float or None
+        Counts from which pixels are left out; None finds it.
+    seed : int
+        Seed of the split into held-out edges.
+    progress : bool
+        Show a progress bar on stderr.
+
+    Returns
+    -------
+    illumination : Illumination
+        Fields at tile resolution; the flat-field has mean 1 and is >= 0.05.
+    numbers : dict
+        ``method``, ``reason``, ``offset_counts``, ``offset_method``, ``heldout_log_ratio`` (of the
+        method used, rms), ``heldout_log_ratio_rms`` (uncorrected and each method), ``flat_error``
+        (expected, relative rms), ``edges``, ``cells``, ``planes``, ``saturation_counts``,
+        ``saturation_method``, ``equal_neighbours``, ``flat_clipped_pixels``, and the fit's own
+        numbers per method.
+
+    Raises
+    ------
+    IlluminationError
+        An option is out of range, or ``positions`` are of other tiles.
+    IlluminationFileError
+        A given file cannot be used.
+    DeviceMemoryError
+        The GPU's memory does not hold the binned tiles and the fits.
+    """
+    _check(tiles, positions, method, planes, flat_file)
+    binned = read_binned(backend, tiles, planes, saturation_counts, progress=progress)
+    evidence, structure = _gather(backend, binned, positions, offset_counts, order, seed)
+    candidates = {"none": evidence.candidate(np.ones(binned.shape_px, dtype=np.float32))}
+    reasons: list[str] = []
+    dark: Plane | float = evidence.offset_counts
+    if structure is not None:
+        dark = dark + enlarge_blocks(backend, structure, binned)
+    if method == "file":
+        flat, dark = read_files(flat_file, dark_file, binned.shape_px, evidence.offset_counts)
+        candidates["file"] = evidence.candidate(flat)
+    elif method != "none" and not has_signal(
+        backend, evidence.binned, evidence.offset_counts, offset_known=offset_counts is not None
+    ):
+        reasons.append("no signal above the camera offset")
+    else:
+        attempts: dict[str, Candidate | str] = {}
+        if method in ("auto", "overlap"):
+            attempts["overlap"] = overlap_candidate(evidence)
+        if method in ("auto", "basic"):
+            attempts["basic"] = try_basic(backend, evidence, fit_dark=offset_counts is None)
+        candidates |= {k: v for k, v in attempts.items() if isinstance(v, Candidate)}
+        reasons += [v for v in attempts.values() if isinstance(v, str)]
+    chosen = _choose(method, candidates, reasons)
+    flat, clipped = finish(candidates[chosen].flat)
+    numbers = _report(chosen, candidates, reasons, evidence)
+    return Illumination.from_fields(flat, dark), numbers | {"flat_clipped_pixels": clipped}
+
+
+def _gather(
+    backend: Backend,
+    binned: BinnedTiles,
+    positions: TilePositions | None,
+    offset_counts: float | None,
+    order: int | None,
+    seed: int,
+) -> tuple[FlatEvidence, NDArray[np.float64] | None]:
+    """Fit the overlaps; where empty tiles show a dark-field, once more without it."""
+    cells = None if positions is None else overlap_cells(backend, binned, positions, seed)
+    known = None if offset_counts is None else (float(offset_counts), 0.0, "given")
+    evidence = gather(backend, binned, cells, known, order=order, seed=seed)
+    empty = dark_field(backend, evidence) if known is None else None
+    if empty is None or positions is None:
+        return evidence, None
+    offset = round(empty.offset_counts, 1)
+    known = (offset, empty.error_counts, "empty tiles: what makes them even")
+    even = less_structure(backend, binned, empty.structure_counts)
+    cells = overlap_cells(backend, even, positions, seed)
+    again = gather(backend, even, cells, known, order=order, seed=seed)
+    return again, empty.structure_counts
+
+
+def _check(
+    tiles: TileSource,
+    positions: TilePositions | None,
+    method: str,
+    planes: int,
+    flat_file: str | Path | None,
+) -> None:
+    if method not in get_args(Method):
+        raise IlluminationError(
+            f"illumination.method is {method!r}; give one of {', '.join(get_args(Method))}"
+        )
+    if planes < 1:
+        raise IlluminationError(f"illumination.planes is {planes}; give at least 1")
+    if method == "file" and flat_file is None:
+        raise IlluminationError("illumination.method is file; give illumination.flat_file")
+    if len(tiles.row) == 0:
+        raise IlluminationError("there are no tiles to estimate the illumination from")
+    if positions is not None and len(positions.y_px) != len(tiles.row):
+        raise IlluminationError(
+            f"{len(positions.y_px)} positions do not fit {len(tiles.row)} tiles; locate these tiles"
+        )
+
+
+def _choose(method: str, candidates: dict[str, Candidate], reasons: list[str]) -> str:
+    """Lowest held-out rms of the methods asked for; the plain flat where nothing helps.
+
+    ``basic`` must be clearly better than ``overlap``, and no correction than either: scores
+    within 5 % are equal, and the fit to overlaps knows the interior better.
+    """
+    fitted = [name for name in ("overlap", "basic", "file") if name in candidates]
+    if not fitted or method == "file":
+        return fitted[0] if fitted else "none"
+    best: str = fitted[0]
+    for name in (*fitted[1:], "none"):
+        if _clearly_better(candidates[name], candidates[best]):
+            if name == "none":
+                reasons.append(f"{best} does not make held-out overlaps agree better")
+            best = name
+    return best
+
+
+def _clearly_better(one: Candidate, other: Candidate) -> bool:
+    if one.held_out is None or other.held_out is None:
+        return False
+    return round(one.held_out, 4) < round(0.95 * other.held_out, 4)
+
+
+def _report(
+    chosen: str, candidates: dict[str, Candidate], reasons: list[str], evidence: FlatEvidence
+) -> dict[str, Any]:
+    scores = {
+        "uncorrected" if name == "none" else name: round(candidate.held_out, 6)
+        for name, candidate in candidates.items()
+        if candidate.held_out is not None
+    }
+    flat, valid = candidates[chosen].flat, evidence.binned.valid
+    error = candidates[chosen].error
+    saturation, known = evidence.binned.saturation
+    return {
+        "method": chosen,
+        "reason": "; ".join(reasons),
+        "heldout_log_ratio": scores.get("uncorrected" if chosen == "none" else chosen),
+        "heldout_log_ratio_rms": scores,
+        "flat_error": None if error is None else round(error, 5),
+        "fits": {name: c.numbers for name, c in candidates.items() if c.numbers},
+        "flat_range": [round(float(flat.min()), 5), round(float(flat.max()), 5)],
+        "offset_counts": evidence.offset_counts,
+        "offset_method": evidence.offset_method,
+        "edges": evidence.edges,
+        "cells": evidence.cells,
+        "planes": list(evidence.binned.planes),
+        "equal_neighbours": evidence.binned.equal_neighbours,
+        "saturation_counts": saturation,
+        "saturation_method": known,
+        "saturated_share": 0.0 if valid is None else round(1.0 - float(valid.mean()), 6),
+    }
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A flat-field, what it leaves in held-out overlaps, its expected error, numbers of its fit."""
+
+    flat: Plane
+    held_out: float | None
+    error: float | None = None
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FlatEvidence:
+    """What the methods estimate from.
+
+    Attributes
+    ----------
+    binned : BinnedTiles
+    offset_counts : float
+        Camera offset.
+    offset_method : str
+        How it was found.
+    fit : FlatFit or None
+        Flat-field and offset from overlaps and the tiles' mean; None if there are too few cells
+        with signal.
+    edges, cells : int
+        Overlaps, and cells in them, with signal.
+    """
+
+    binned: BinnedTiles
+    offset_counts: float
+    offset_method: str
+    fit: FlatFit | None
+    edges: int
+    cells: int
+
+    def candidate(self, flat: Plane, numbers: dict[str, Any] | None = None) -> Candidate:
+        """Score a flat-field that was not fitted to the overlaps, and compare it with the fit."""
+        if self.fit is None:
+            return Candidate(flat, None, None, numbers or {})
+        cells = self.fit.found.cells
+        size = np.asarray(flat.shape)[:, None]
+        at = [
+            map_coordinates(flat, (place.T + 1.0) * size / 2.0 - 0.5, order=1, mode="nearest")
+            for place in (cells.place_first, cells.place_second)
+        ]
+        first, second = (np.asarray(values, dtype=np.float64) for values in at)
+        apart = relative_difference(cells, first, second, self.offset_counts)
+        fitted = self.fit.flat((flat.shape[0], flat.shape[1]))
+        differs = float(np.mean((flat / fitted - 1.0) ** 2, dtype=np.float64))
+        error = float(np.sqrt(self.fit.error**2 + differs))
+        return Candidate(flat, self.fit.found.rms(apart), error, numbers or {})
+
+
+def gather(
+    backend: Backend,
+    binned: BinnedTiles,
+    cells: OverlapCells | None,
+    known: tuple[float, float, str] | None,
+    *,
+    order: int | None,
+    seed: int,
+) -> FlatEvidence:
+    """Fit flat-field and camera offset to the overlaps and the tiles' mean.
+
+    ``known`` is the offset in counts, its standard error, and how it was found; with None it is
+    fitted too, between 0 and the darkest counts.
+    """
+    if known is None:
+        bound = darkest_counts(backend, binned)
+        if not has_signal(backend, binned, bound, offset_known=False):
+            dark = round(float(backend.xp.median(binned.images)), 1)
+            how = "median: the tiles show no light above the noise"
+            return FlatEvidence(binned, dark, how, None, 0, 0)
+        offset, error = bound / 2, bound / 2
+        nothing = FlatEvidence(binned, round(bound, 1), OFFSET_BOUND, None, 0, 0)
+    else:
+        offset, error, how = known
+        nothing = FlatEvidence(binned, offset, how, None, 0, 0)
+    if cells is None or len(cells) < MIN_CELLS:
+        return nothing
+    images = tile_blocks(backend, binned)[unsaturated(backend, binned)]
+    fit = fit_flat(cells, images, offset, error, order=order, seed=seed)
+    seen = fit.found.seen
+    edges = len(np.unique(fit.found.cells.edge[seen]))
+    if edges < MIN_EDGES or int(seen.sum()) < MIN_CELLS:
+        return replace(nothing, edges=edges, cells=int(seen.sum()))
+    if known is None:
+        offset = round(fit.offset_counts, 1)
+        how = f"overlaps: to {fit.offset_error_counts:.1f} counts"
+    return FlatEvidence(binned, offset, how, fit, edges, int(seen.sum()))
+
+
+def dark_field(backend: Backend, evidence: FlatEvidence) -> EmptyTiles | None:
+    """Return offset and dark-field that empty tiles show, None unless they tell both well."""
+    if evidence.fit is None:
+        return None
+    blocks = tile_blocks(backend, evidence.binned)
+    shape = (blocks.shape[1], blocks.shape[2])
+    flat = flat_field(evidence.fit.coefficient, shape).astype(np.float64)
+    empty = empty_tiles(blocks, flat)
+    # An error of the flat-field that looks like the flat-field itself tilts the line of counts
+    # over flat-field, and its intercept with it.
+    design = design_grid(shape, evidence.fit.order)
+    apart = (flat - flat.mean()).ravel()
+    tilt = (flat.ravel()[:, None] * design).T @ apart / float(apart @ apart + 1e-12)
+    covariance = evidence.fit.posterior.covariance[:-1, :-1]
+    flat_error = abs(empty.glow_counts) * float(np.sqrt(tilt @ covariance @ tilt))
+    tolerance = _EMPTY_TOLERANCE * darkest_counts(backend, evidence.binned)
+    error = float(np.hypot(empty.error_counts, flat_error))
+    shown = float(empty.structure_counts.std()) > _EMPTY_STRUCTURE * abs(empty.glow_counts)
+    return replace(empty, error_counts=error) if shown and error <= tolerance else None
+
+
+def overlap_candidate(evidence: FlatEvidence) -> Candidate | str:
+    """Flat-field by overlap photometry, or why there is none."""
+    fit = evidence.fit
+    if fit is None:
+        return (
+            f"overlap needs {MIN_EDGES} overlaps and {MIN_CELLS} cells with signal and has "
+            f"{evidence.edges} and {evidence.cells}"
+        )
+    numbers = {
+        "order": fit.order,
+        "fall": round(fit.posterior.fall, 3),
+        "interior": round(fit.posterior.interior, 3),
+    }
+    return Candidate(fit.flat(evidence.binned.shape_px), fit.held_out, fit.error, numbers)
+
+
+def try_basic(backend: Backend, evidence: FlatEvidence, *, fit_dark: bool) -> Candidate | str:
+    """Flat-field by sorted BaSiC, or why there is none."""
+    binned = evidence.binned
+    images = _clean_images(backend, binned)
+    if len(images) < MIN_IMAGES_BASIC or min(images.shape[1:]) < 2:
+        return f"basic needs {MIN_IMAGES_BASIC} images and has {len(images)}"
+    fields = fit_basic(backend, (images - evidence.offset_counts)[None], fit_dark=fit_dark)
+    enlarged = enlarge(backend, fields.flat[0], binned.shape_px, 2 * binned.factor)
+    flat, _ = finish(backend.to_numpy(enlarged))
+    rest = round(float(fields.dark[0].mean()), 2)
+    return evidence.candidate(flat, {"dark_rest_counts": rest})
+
+
+def _clean_images(backend: Backend, binned: BinnedTiles) -> Array:
+    """Images (n, h // 2, w // 2) of all planes, without those with over 1 % saturated."""
+    planes, n, h, w = binned.images.shape
+    images = binned.images[..., : h // 2 * 2, : w // 2 * 2]
+    images = images.reshape(planes * n, h // 2, 2, w // 2, 2).mean(axis=(2, 4))
+    if binned.valid is None:
+        return images
+    share = backend.to_numpy(binned.valid.mean(axis=(2, 3))).ravel()
+    return images[backend.asarray(np.nonzero(share >= 0.99)[0], dtype=np.int64)]
+
+
+def finish(flat: Plane) -> tuple[Plane, int]:
+    """Mean 1 and nothing below 0.05; also the number of pixels clipped."""
+    normal = flat / max(float(flat.mean(dtype=np.float64)), 1e-6)
+    clipped = int((normal < MIN_FLAT).sum())
+    normal = np.maximum(normal, MIN_FLAT)
+    return (normal / normal.mean(dtype=np.float64)).astype(np.float32), clipped
+
+
+def read_files(
+    flat_file: str | Path | None,
+    dark_file: str | Path | None,
+    shape_px: tuple[int, int],
+    offset: float,
+) -> tuple[Plane, Plane | float]:
+    """Return the given flat-field and dark-field, the offset where there is no dark-field."""
+    fields: list[Plane | float] = []
+    for path in (flat_file, dark_file):
+        plane = None if path is None else read_plane(path)
+        if plane is not None and plane.shape != shape_px:
+            raise IlluminationFileError(
+                f"{path} is {plane.shape} and tiles are {shape_px} pixels (y, x); "
+                "give a field of the tiles' own size"
+            )
+        fields.append(offset if plane is None else plane)
+    if np.median(fields[1]) < 0:
+        raise IlluminationFileError(
+            f"{dark_file} has a median of {np.median(fields[1]):g} counts; give the counts "
+            "without light, of 0 or more"
+        )
+    flat = np.asarray(fields[0], dtype=np.float32)
+    if flat.min() <= 0:
+        raise IlluminationFileError(f"{flat_file} holds values of 0 or less; give a flat-field > 0")
+    return flat, fields[1]

@@ -1,0 +1,1 @@
+"""The rules ``register`` and ``assemble``: transforms of cycles, and the final image."""

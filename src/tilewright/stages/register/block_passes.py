@@ -1,0 +1,208 @@
+"""Passes over two images: block shifts of the whole pair under a transform, cell by cell.
+
+Images are read through ``read(y, x)`` a cell at a time, so that memory holds one overview of
+each image and the cells in work, whatever the size of the images.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.register.alignment import TEXTURE_HALO_PX, texture
+from tilewright.kernels.register.block_shifts import (
+    BlockShifts,
+    overlapping_blocks,
+    refine_shifts,
+    search_shifts,
+)
+from tilewright.kernels.register.warp import HALO_PX, Transform, displacement, sample
+from tilewright.stages.register.plane_views import PlaneView
+from tilewright.stages.tile_windows import Region, regions
+
+#: Side of a cell, in binned pixels: large enough for FFT batches, small enough for caches.
+_CELL_PX = 576
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass: blocks of ``2 step`` binned pixels, every ``step``, starting at ``offset``.
+
+    ``search`` is the largest shift looked for by correlation; 0 takes a Gauss-Newton step.
+    """
+
+    factor: int
+    step: int
+    search: int = 0
+    offset: int = 0
+
+    def grid(self, shape: tuple[int, int]) -> tuple[int, int]:
+        """Return rows and columns of blocks that cover an image of ``shape`` pixels."""
+        rows, columns = (-(-(size // self.factor - self.offset) // self.step) + 1 for size in shape)
+        return rows, columns
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Shifts of a grid of blocks, in full-resolution px; fields as in :class:`BlockShifts`.
+
+    ``centres_px`` is (gy gx, 2); ``origin_px`` and ``spacing_px`` say the same as a grid.
+    """
+
+    grid: tuple[int, int]
+    origin_px: float
+    spacing_px: float
+    blocks: BlockShifts
+
+    @property
+    def centres_px(self) -> NDArray[np.float64]:
+        """Return the blocks' centres in the reference, (gy gx, 2)."""
+        axes = [self.origin_px + self.spacing_px * np.arange(n) for n in self.grid]
+        return np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 2)
+
+
+def measure_blocks(
+    backend: Backend,
+    reference: PlaneView,
+    moving: PlaneView,
+    transform: Transform,
+    job: Pass,
+    name: str,
+) -> Measured:
+    """Measure how far the moving image is from where ``transform`` puts it, block by block."""
+    grid = job.grid(reference.shape)
+    cells = regions(grid, max(1, _CELL_PX // job.step))
+    inner = dataclasses.replace(backend, workers=1)
+
+    def one(cell: Region) -> BlockShifts:
+        return _measure_cell(inner, reference, moving, transform, job, cell)
+
+    fields: dict[str, NDArray[np.float64]] = {}
+    done = tqdm(_in_order(one, cells, backend.workers), name, len(cells), False, mininterval=5)
+    for cell, blocks in zip(cells, done, strict=True):
+        for key in ("shift_px", "score", "chance", "variance_px2", "energy"):
+            values = getattr(blocks, key)
+            whole = fields.setdefault(key, np.zeros((*grid, *values.shape[1:])))
+            target = whole[cell]
+            whole[cell] = values.reshape(target.shape)
+    flat = {key: whole.reshape(-1, *whole.shape[2:]) for key, whole in fields.items()}
+    flat["shift_px"] = flat["shift_px"] * job.factor
+    flat["variance_px2"] = flat["variance_px2"] * job.factor**2
+    return Measured(
+        grid, job.factor * job.offset - 0.5, float(job.factor * job.step), BlockShifts(**flat)
+    )
+
+
+def _in_order(
+    work: Callable[[Region], BlockShifts], cells: list[Region], workers: int
+) -> Iterator[BlockShifts]:
+    if workers == 1:
+        yield from map(work, cells)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        yield from pool.map(work, cells)
+
+
+def _measure_cell(
+    backend: Backend,
+    reference: PlaneView,
+    moving: PlaneView,
+    transform: Transform,
+    job: Pass,
+    cell: Region,
+) -> BlockShifts:
+    size = reference.size(job.factor)
+    spans = [
+        ((part.start - 1) * job.step + job.offset, part.stop * job.step + job.offset)
+        for part in cell
+    ]
+    read = [
+        slice(max(low - TEXTURE_HALO_PX, 0), min(high + TEXTURE_HALO_PX, n))
+        for (low, high), n in zip(spans, size, strict=True)
+    ]
+    first, second, inside = _textures(backend, reference, moving, transform, job.factor, read)
+    pad, crop = [], []
+    for (low, high), part, n in zip(spans, read, size, strict=True):
+        crop.append(slice(max(low, 0) - part.start, min(high, n) - part.start))
+        pad.append((max(-low, 0), max(high - n, 0)))
+    xp = backend.xp
+    images = [
+        overlapping_blocks(backend, xp.pad(image[crop[0], crop[1]], pad), job.step)
+        for image in ((first, second) if job.search else (first, second, inside))
+    ]
+    if job.search:
+        return search_shifts(backend, images[0], images[1], job.search)
+    return refine_shifts(backend, images[0], images[1], images[2])
+
+
+def _textures(
+    backend: Backend,
+    reference: PlaneView,
+    moving: PlaneView,
+    transform: Transform,
+    factor: int,
+    read: Sequence[slice],
+) -> tuple[Array, Array, Array]:
+    """Return the textures of both images in the reference's frame and where both have pixels."""
+    first, warped, mask = aligned(backend, reference, moving, transform, factor, read)
+    return (
+        texture(backend, first, reference.levels) * mask,
+        texture(backend, warped, moving.levels) * mask,
+        mask,
+    )
+
+
+def aligned(
+    backend: Backend,
+    reference: PlaneView,
+    moving: PlaneView,
+    transform: Transform,
+    factor: int,
+    read: Sequence[slice],
+) -> tuple[Array, Array, Array]:
+    """Read a part of both images, the moving one in the reference's frame.
+
+    Parameters
+    ----------
+    factor : int
+        Binning; ``read`` is in binned pixels.
+    read : two slices
+        Rows and columns of the reference.
+
+    Returns
+    -------
+    reference, moving, mask : (y, x) float32
+        Counts; the mask is 1 where both have pixels, 4 px and more from the moving image's end.
+    """
+    xp = backend.xp
+    y, x = read
+    first = backend.asarray(reference.read(factor, y, x))
+    centre = (factor - 1) / 2
+    y_px, x_px = (factor * np.arange(part.start, part.stop) + centre for part in read)
+    shift = displacement(backend, transform, y_px, x_px) / factor
+    low = backend.to_numpy(shift.min(axis=(1, 2)))
+    high = backend.to_numpy(shift.max(axis=(1, 2)))
+    shape = moving.size(factor)
+    source = []
+    for axis, part in enumerate(read):
+        start = max(int(np.floor(part.start + low[axis])) - HALO_PX, 0)
+        stop = min(int(np.ceil(part.stop + high[axis])) + HALO_PX, shape[axis])
+        source.append(slice(start, stop))
+    if any(part.start >= part.stop for part in source):
+        nothing = xp.zeros(first.shape, xp.float32)
+        return first, nothing, nothing
+    pixels = backend.asarray(moving.read(factor, source[0], source[1]))
+    starts = (source[0].start, source[1].start)
+    warped, inside = sample(backend, pixels, starts, shape, shift, (y.start, x.start))
+    mask = inside.astype(xp.float32)
+    if not bool(inside.all()):
+        # The end of the moving image is an edge of its texture only.
+        mask = backend.ndimage.minimum_filter(mask, 9, mode="nearest")
+    return first, warped, mask

@@ -1,0 +1,106 @@
+"""Images read in parts, at full resolution or binned, with an overview in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from tilewright.io.results.mosaic import Mosaic, open_mosaic
+from tilewright.kernels.register.alignment import Levels, grey_levels
+
+#: Longest side of an overview kept in memory: 16 MB each in float32.
+_OVERVIEW_PX = 2048
+#: Rows read at a time for the overview.
+_STRIP_PX = 1024
+
+
+@dataclass(frozen=True)
+class Plane:
+    """A (y, x) image that is read in parts, in counts."""
+
+    shape: tuple[int, int]
+    read: Callable[[slice, slice], NDArray[Any]]
+
+
+def as_plane(source: Plane | Mosaic | NDArray[Any] | str | Path) -> Plane:
+    """Return ``source`` as a plane: the first one of a mosaic or of the OME-Zarr at a path."""
+    if isinstance(source, Plane):
+        return source
+    if isinstance(source, np.ndarray):
+        rows, columns = source.shape
+        return Plane((rows, columns), lambda y, x: source[y, x])
+    mosaic = source if isinstance(source, Mosaic) else open_mosaic(source)
+    return Plane(mosaic.shape[1:], partial(mosaic.read, 0))
+
+
+def _binned(image: NDArray[Any], factor: int) -> NDArray[np.float32]:
+    """Return means of ``factor`` × ``factor`` pixels; what is left over at the ends is dropped."""
+    rows, columns = image.shape[0] // factor, image.shape[1] // factor
+    image = image[: rows * factor, : columns * factor]
+    if factor == 1:
+        return image.astype(np.float32)
+    lines = image[::factor].astype(np.float32)
+    for k in range(1, factor):
+        lines += image[k::factor]
+    out = lines[:, ::factor].copy()
+    for k in range(1, factor):
+        out += lines[:, k::factor]
+    out /= factor * factor
+    return out
+
+
+class PlaneView:
+    """An image and its overview, read at any power-of-two binning.
+
+    Attributes
+    ----------
+    shape : (int, int)
+    factor : int
+        Binning of the overview in memory.
+    levels : Levels
+        Grey levels.
+    """
+
+    def __init__(self, plane: Plane, factor: int, name: str) -> None:
+        self._plane = plane
+        self.shape = plane.shape
+        self.factor = factor
+        rows = (self.shape[0] // factor) * factor
+        strip = max(factor, (_STRIP_PX // factor) * factor)
+        parts = [
+            _binned(plane.read(slice(y, min(y + strip, rows)), slice(0, self.shape[1])), factor)
+            for y in tqdm(range(0, rows, strip), desc=name, mininterval=5, leave=False)
+        ]
+        self._overview = np.concatenate(parts)
+        self.levels: Levels = grey_levels(self._overview)
+
+    def size(self, factor: int) -> tuple[int, int]:
+        """Return rows and columns at a binning."""
+        return self.shape[0] // factor, self.shape[1] // factor
+
+    def read(self, factor: int, y: slice, x: slice) -> NDArray[np.float32]:
+        """Return a part at a binning, in counts."""
+        ratio = factor // self.factor
+        if ratio:
+            part = self._overview[
+                y.start * ratio : y.stop * ratio, x.start * ratio : x.stop * ratio
+            ]
+            return part if ratio == 1 else _binned(part, ratio)
+        rows = slice(y.start * factor, y.stop * factor)
+        return _binned(self._plane.read(rows, slice(x.start * factor, x.stop * factor)), factor)
+
+
+def open_views(reference: Plane, moving: Plane) -> tuple[PlaneView, PlaneView]:
+    """Return views of both images whose overviews have the same binning, 2 or more."""
+    longest = max(*reference.shape, *moving.shape)
+    factor = 2
+    while longest // factor > _OVERVIEW_PX:
+        factor *= 2
+    return PlaneView(reference, factor, "read reference"), PlaneView(moving, factor, "read moving")

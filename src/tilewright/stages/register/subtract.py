@@ -1,0 +1,157 @@
+"""How much of a background is subtracted from a registered channel, and what that does to it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.io.results.subtraction import Subtraction
+from tilewright.kernels.register.background import fit_factor, oversubtracted_share
+from tilewright.stages.tile_windows import Region
+
+#: Registered pixels of a region of the image, (ny, nx) uint16.
+Read = Callable[[Region], NDArray[np.uint16]]
+#: Cells on whose means factors are fitted: at 8 px, less than a cell body, noise is a few counts.
+_CELL_PX = 8
+#: Most cells on a side: larger images have larger cells, so that memory is bounded.
+_MOST_CELLS = 2048
+#: Longest side of the overviews that quality looks at.
+_OVERVIEW_PX = 512
+
+
+@dataclass(frozen=True)
+class Background:
+    """What is to be subtracted from a channel of the image.
+
+    Attributes
+    ----------
+    marker : str
+        Name of the background channel.
+    plane : Path
+        Its in-focus plane, one uint16 plane without pedestal.
+    transform : Path or None
+        From the reference frame to its cycle; None for the reference cycle.
+    factor : float or None
+        By what it is multiplied; None: fitted.
+    """
+
+    marker: str
+    plane: str | Path
+    transform: str | Path | None
+    factor: float | None
+
+
+class CellSums:
+    """Sums of the whole square cells of an image (y, x) that is seen region by region.
+
+    Whole numbers, so that neither threads nor the regions' order change a bit.
+    """
+
+    def __init__(self, shape: tuple[int, int], side: int) -> None:
+        self._side = side
+        self._whole = tuple(max(n // side, 1) for n in shape)
+        self._total = np.zeros([-(-n // side) for n in shape], np.int64)
+        self._turn = threading.Lock()
+
+    def add(self, region: Region, pixels: NDArray[Any]) -> None:
+        """Add the pixels (ny, nx) of a region; its borders need not be those of cells."""
+        part, target = pixels, []
+        for axis, span in enumerate(region):
+            first, last = span.start // self._side, -(-span.stop // self._side)
+            starts = np.maximum(np.arange(first, last) * self._side - span.start, 0)
+            part = np.add.reduceat(part, starts, axis=axis, dtype=np.int64)
+            target.append(slice(first, last))
+        with self._turn:
+            self._total[target[0], target[1]] += part
+
+    @property
+    def means(self) -> NDArray[np.float64]:
+        """Mean of each whole cell."""
+        whole: NDArray[np.int64] = self._total[: self._whole[0], : self._whole[1]]
+        return whole / self._side**2
+
+
+def survey(
+    channel: tuple[str, int, str],
+    background: Background,
+    reads: tuple[Read, Read],
+    haze_counts: tuple[float, float],
+    shape: tuple[int, int],
+    regions: Sequence[Region],
+    pool: Executor,
+) -> Subtraction:
+    """Look at a channel and its background, both registered, and say what is to be subtracted.
+
+    Parameters
+    ----------
+    channel : (str, int, str)
+        Marker, cycle and channel.
+    background : Background
+    reads : (callable, callable)
+        Read the channel, and its background.
+    haze_counts : (float, float)
+        Mean light that their in-focus planes lost as haze.
+    shape : (int, int)
+        (y, x) of the image.
+    regions : sequence of (slice, slice)
+        All of the image; one of each thread is in memory at a time.
+    pool : Executor
+
+    Returns
+    -------
+    Subtraction
+        With ``emptied`` 0: it is known when all is subtracted.
+    """
+    cell = max(_CELL_PX, -(-max(shape) // _MOST_CELLS))
+    side = max(1, -(-max(shape) // _OVERVIEW_PX))
+    sums = [[CellSums(shape, n) for n in (cell, side)] for _ in reads]
+
+    def one(region: Region) -> None:
+        for read, of_read in zip(reads, sums, strict=True):
+            pixels = read(region)
+            for total in of_read:
+                total.add(region, pixels)
+
+    for _ in pool.map(one, regions):
+        pass
+    (marker, light), overviews = (
+        [total.means for total in pair] for pair in zip(*sums, strict=True)
+    )
+    fitted = background.factor is None
+    factor = fit_factor(marker, light) if background.factor is None else background.factor
+    before, coarse = (means.astype(np.float32) for means in overviews)
+    return Subtraction(
+        cycle=channel[1],
+        channel=channel[2],
+        marker=channel[0],
+        background=background.marker,
+        method="regression" if fitted else "exposure",
+        factor=factor,
+        oversubtracted=oversubtracted_share(marker, light, factor),
+        left_as_haze=_left_as_haze(light, factor, haze_counts),
+        emptied=0.0,
+        before=before,
+        light=coarse,
+        side=side,
+    )
+
+
+def _left_as_haze(
+    background: NDArray[np.float64], factor: float, haze_counts: tuple[float, float]
+) -> float:
+    """Return what of a background stays in a channel because only its own plane lost it.
+
+    A channel that lost more than its background did lost haze of its stain, or what is seen as
+    subtracted too much.
+    """
+    own, lost = haze_counts[0], factor * haze_counts[1]
+    seen = background > 0
+    whole = lost + factor * (float(background[seen].mean()) if seen.any() else 0.0)
+    return max(lost - own, 0.0) / whole if whole > 0 else 0.0

@@ -1,0 +1,1 @@
+"""The rules ``stitch`` and ``stitched_plane``: mosaics from tiles, planes from stitched images."""

@@ -1,0 +1,322 @@
+"""Stitching: from raw tiles and their positions to a mosaic z-stack on disk.
+
+Works through rows of chunks, plane by plane. Each raw tile is decoded once per plane and
+forgotten after the last row of chunks that it touches, so memory grows with one row of
+tiles and not with the mosaic.
+"""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from tilewright.io.results.mosaic import create_mosaic
+from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
+from tilewright.kernels.backend import Backend
+from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
+from tilewright.kernels.stitch.blending import (
+    Correction,
+    Interpolation,
+    Span,
+    fuse,
+    make_correction,
+    tile_span,
+)
+from tilewright.stages.tile_planes import TilePlanes, abandoning_pool
+from tilewright.stages.tile_source import TileSource
+from tilewright.stages.tile_windows import Region, halves, spans
+
+if TYPE_CHECKING:
+    from tilewright.io.results.illumination import Illumination
+    from tilewright.io.results.positions import Positions
+    from tilewright.kernels.tile_positions.distortion import Distortion
+
+#: On a GPU the threads only read, move and write: four keep one device busy.
+_GPU_THREADS = 4
+SMALLEST = Smallest("stitch", "the flat-field, the dark-field and the smallest part of a chunk")
+
+
+class StitchError(ValueError):
+    """Tiles, positions and illumination do not fit one another; the message says where."""
+
+
+@memory_noted(SMALLEST)
+def stitch(
+    tiles: TileSource,
+    positions: Positions,
+    illumination: Illumination,
+    output: str | Path,
+    *,
+    backend: Backend,
+    voxel_um: tuple[float, float, float],
+    chunk_px: int,
+    interpolation: Interpolation,
+    feather_px: float | None,
+    saturation_counts: float | None = None,
+    repair_pixels: bool = True,
+    distortion: Distortion | None = None,
+    ome_zarr_version: OmeZarrVersion = "0.4",
+) -> None:
+    """Fuse the tiles of one cycle and channel into a mosaic.
+
+    Counts keep their scale: the mosaic has the raw dtype, ``(raw - dark) / flat`` plus the
+    illumination's pedestal, rounded; the pedestal alone outside the tiles. Its attributes are
+    ``pedestal_counts``, ``clipped_low`` and ``clipped_high`` (pixels), ``feather_px``,
+    ``interpolation``, ``distortion_corner_px`` (where one is corrected), ``saturated_raw_px`` (raw
+    pixels per plane), ``saturated_from_counts`` (the least that saturated raw pixels become; null
+    where there are none) and ``repaired_camera_px`` (null where not asked for, or fewer than four
+    tiles cannot tell).
+
+    Parameters
+    ----------
+    tiles : TileSource
+        Raw tiles of uint8 or uint16.
+    positions : Positions
+        (y, x) of each tile's first pixel in the mosaic, matched to the tiles by row and column.
+    illumination : Illumination
+        Flat-field, dark-field and pedestal.
+    output : Path
+        Folder of the mosaic; appears when it is whole.
+    backend : Backend
+        Where to compute; its ``workers`` threads fuse chunks.
+    voxel_um : tuple of float
+        (z, y, x) size of a voxel in µm.
+    chunk_px : int
+        Side of the mosaic's chunks.
+    interpolation : {"cubic", "linear"}
+        Resampling at subpixel positions.
+    feather_px : float or None
+        Width of the blending ramps; None takes the median overlap of neighbours.
+    saturation_counts : float, optional
+        Raw counts from which a pixel is saturated; None is the largest of the pixel type.
+    repair_pixels : bool
+        Replace camera pixels that stand out in at least half of the tiles by their neighbours.
+    distortion : Distortion, optional
+        Lens distortion with which the positions were made.
+    ome_zarr_version : {"0.4", "0.5"}
+        Version of OME-NGFF.
+
+    Raises
+    ------
+    StitchError
+        A tile has no position, or the illumination does not fit the tiles.
+    DeviceMemoryError
+        The GPU's memory does not hold the smallest part of a chunk.
+    """
+    output = Path(output)
+    places = _places(tiles, positions)
+    _check(tiles, illumination, distortion)
+    if feather_px is None:
+        feather_px = overlap_px(tiles.row, tiles.col, places, tiles.shape[1:])
+    height, width = tiles.shape[1:]
+    covered = [(tile_span(y, height), tile_span(x, width)) for y, x in places.tolist()]
+    correction = make_correction(
+        backend, illumination.flat, illumination.dark, illumination.pedestal
+    )
+    shape = (max(ys.stop for ys, _ in covered), max(xs.stop for _, xs in covered))
+    plan = StitchPlan(covered, shape, chunk_px, correction, feather_px, interpolation, distortion)
+    pedestal = int(illumination.pedestal + 0.5)
+    ceiling = np.iinfo(tiles.dtype).max if saturation_counts is None else saturation_counts
+    with create_mosaic(
+        output,
+        (tiles.shape[0], *shape),
+        tiles.dtype,
+        chunk_px,
+        voxel_um,
+        output.name.removesuffix(".zarr"),
+        ome_zarr_version=ome_zarr_version,
+        fill=pedestal,
+    ) as mosaic:
+        low, high, planes = _stream(backend, tiles, plan, mosaic, ceiling, repair_pixels)
+        mosaic.attributes |= {
+            "pedestal_counts": pedestal,
+            "clipped_low": low,
+            "clipped_high": high,
+            "feather_px": feather_px,
+            "interpolation": interpolation,
+            "saturated_raw_px": planes.saturated,
+            "saturated_from_counts": (
+                _least_saturated(illumination, ceiling) if any(planes.saturated) else None
+            ),
+            "repaired_camera_px": None if planes.defects is None else len(planes.defects),
+        }
+        if distortion is not None:
+            mosaic.attributes["distortion_corner_px"] = round(distortion.corner_px, 4)
+
+
+def _least_saturated(illumination: Illumination, ceiling: float) -> int:
+    """Return the least counts that raw pixels at the camera's ceiling are corrected to.
+
+    Of all but one in a thousand: a flat-field from a file may have pixels of its own.
+    """
+    light = (ceiling - illumination.dark) / illumination.flat
+    return math.floor(float(np.percentile(light, 0.1)) + illumination.pedestal)
+
+
+def overlap_px(
+    row: NDArray[np.int64],
+    col: NDArray[np.int64],
+    places: NDArray[np.float64],
+    size: tuple[int, ...],
+) -> float:
+    """Return the median overlap of tiles that are neighbours in a row or a column, in pixels.
+
+    Parameters
+    ----------
+    row, col : ndarray of int64, shape (n,)
+        Place of each tile in the grid.
+    places : ndarray of float64, shape (n, 2)
+        (y, x) of each tile's first pixel.
+    size : tuple of int
+        (y, x) pixels of a tile.
+
+    Returns
+    -------
+    float
+        0 where no neighbours overlap.
+    """
+    index = {key: k for k, key in enumerate(zip(row.tolist(), col.tolist(), strict=True))}
+    overlaps = []
+    for (r, c), k in index.items():
+        for axis, key in ((0, (r + 1, c)), (1, (r, c + 1))):
+            if key in index:
+                step = abs(places[index[key], axis] - places[k, axis])
+                overlaps.append(size[axis] - step)
+    positive = [overlap for overlap in overlaps if overlap > 0]
+    return float(np.median(positive)) if positive else 0.0
+
+
+def _places(tiles: TileSource, positions: Positions) -> NDArray[np.float64]:
+    """Return the (y, x) of each tile, with 0 as the smallest of each."""
+    known = positions.places()
+    keys = list(zip(tiles.row.tolist(), tiles.col.tolist(), strict=True))
+    for r, c in keys:
+        if (r, c) not in known or not np.isfinite(known[r, c]).all():
+            raise StitchError(
+                f"the tile at row {r}, column {c} has no position; "
+                "make tile_positions again from the same raw tiles"
+            )
+    places = np.array([known[key] for key in keys])
+    shifted: NDArray[np.float64] = places - places.min(axis=0)
+    return shifted
+
+
+def _check(tiles: TileSource, illumination: Illumination, distortion: Distortion | None) -> None:
+    size = tuple(tiles.shape[1:])
+    if distortion is not None and distortion.shape != size:
+        raise StitchError(
+            f"the lens distortion is of tiles of {distortion.shape}, but the tiles have {size}; "
+            "make tile_positions again from the same raw tiles"
+        )
+    for name, field in (("flat-field", illumination.flat), ("dark-field", illumination.dark)):
+        if field.shape != size:
+            raise StitchError(f"the {name} has shape {field.shape}, but the tiles have {size}")
+    largest = np.iinfo(tiles.dtype).max
+    if not 0 <= illumination.pedestal <= largest:
+        raise StitchError(
+            f"the dark-field's median is {illumination.pedestal:g} counts, which {tiles.dtype} "
+            f"tiles cannot keep as zero light; give a dark-field of 0 to {largest} counts"
+        )
+
+
+def _stream(
+    backend: Backend,
+    tiles: TileSource,
+    plan: StitchPlan,
+    mosaic: StoreWriter,
+    saturation_counts: float,
+    repair: bool,
+) -> tuple[int, int, TilePlanes]:
+    """Fuse and write all chunks; return the pixels clipped low and high, and what was read."""
+    rows, columns = (spans(size, plan.chunk_px) for size in plan.shape)
+    steps = [(z, y) for z in range(tiles.shape[0]) for y in rows]
+    needs = {y.start: plan.touching((y, slice(0, plan.shape[1]))) for y in rows}
+    clipped = np.zeros(2, dtype=np.int64)
+    with (
+        abandoning_pool(backend, _GPU_THREADS) as pool,
+        tqdm(total=len(steps) * len(columns), desc="stitch", unit="chunk", mininterval=5) as bar,
+    ):
+        planes = TilePlanes(tiles, pool, saturation_counts, repair=repair)
+        before: list[Future[tuple[int, int]]] = []
+        for i in range(len(steps) + 1):
+            # A row's tiles are queued before its chunks, so no chunk waits for a queued tile.
+            here, ahead = steps[i : i + 1], steps[i + 1 : i + 2]
+            for z, y in here:
+                planes.load(z, needs[y.start])
+            running = [
+                pool.submit(fuse_chunk, backend, plan, planes, mosaic, z, (y, x))
+                for z, y in here
+                for x in columns
+            ]
+            for z, y in ahead:
+                planes.load(z, needs[y.start])
+            for future in before:
+                clipped += future.result()
+                bar.update()
+            planes.keep({(z, k) for z, y in [*here, *ahead] for k in needs[y.start]})
+            before = running
+    return int(clipped[0]), int(clipped[1]), planes
+
+
+@dataclass(frozen=True)
+class StitchPlan:
+    """Where each tile lies, and how chunks are fused."""
+
+    spans: list[tuple[Span, Span]]
+    shape: tuple[int, int]
+    chunk_px: int
+    correction: Correction
+    feather_px: float
+    interpolation: Interpolation
+    distortion: Distortion | None = None
+
+    def touching(self, region: Region) -> list[int]:
+        """Return the tiles that share pixels with a region of the mosaic."""
+        y, x = region
+        return [
+            k
+            for k, (ys, xs) in enumerate(self.spans)
+            if ys.start < y.stop and y.start < ys.stop and xs.start < x.stop and x.start < xs.stop
+        ]
+
+
+def fuse_chunk(
+    backend: Backend,
+    plan: StitchPlan,
+    planes: TilePlanes,
+    mosaic: StoreWriter,
+    z: int,
+    region: Region,
+) -> tuple[int, int]:
+    """Fuse and write one chunk; return its pixels clipped low and high."""
+    members = plan.touching(region)
+    if not members:
+        return 0, 0
+    tiles, places = planes.get(z, members), [plan.spans[k] for k in members]
+
+    def fuse_part(part: Region) -> tuple[Region, NDArray[Any], int, int]:
+        rows, columns = part
+        pixels, low, high = fuse(
+            backend,
+            tiles,
+            places,
+            plan.correction,
+            (rows.start, columns.start),
+            (rows.stop - rows.start, columns.stop - columns.start),
+            feather_px=plan.feather_px,
+            interpolation=plan.interpolation,
+            distortion=plan.distortion,
+        )
+        return part, backend.to_numpy(pixels), low, high
+
+    parts = in_parts(backend, fuse_part, region, halves, SMALLEST)
+    for (rows, columns), pixels, _, _ in parts:
+        mosaic.write(z, rows.start, columns.start, pixels)
+    return sum(low for _, _, low, _ in parts), sum(high for *_, high in parts)

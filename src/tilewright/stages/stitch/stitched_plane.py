@@ -1,0 +1,123 @@
+"""One channel of a stitched image as the plane that registration and assembly read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from tilewright.io.inputs.stitched_plane import OpenPlane, StitchedPlane
+from tilewright.io.results.mosaic import create_mosaic
+from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
+from tilewright.kernels.camera import Top, saturation_found
+from tilewright.stages.tile_windows import regions, spans
+
+_COUNTS = 2**16
+#: Share of a chunk that must have been seen for its grain to count.
+_SEEN = 0.1
+
+
+def stitched_plane(
+    plane: StitchedPlane,
+    output: str | Path,
+    *,
+    voxel_um: tuple[float, float, float],
+    chunk_px: int,
+    saturation_counts: float | None = None,
+    ome_zarr_version: OmeZarrVersion = "0.4",
+) -> None:
+    """Store a plane as the in-focus plane of its cycle and channel, its counts as they are.
+
+    Memory holds the pieces that the file decodes at once, not the plane. A pixel of 0 was not
+    seen, as outside the tiles of a mosaic. The output is uint16 and has z = 1; its attributes are
+    ``pedestal_counts`` 0, ``method`` "stitched", ``unseen_px``, ``saturation_counts``,
+    ``saturated_px`` and ``equal_neighbours`` (the share of neighbours of exactly the same counts,
+    median of the chunks seen; None where too little was).
+
+    Parameters
+    ----------
+    plane : StitchedPlane
+        uint8 or uint16.
+    output : Path
+        Folder of the mosaic; appears when it is whole.
+    voxel_um : tuple of float
+        (z, y, x) size of a voxel in µm.
+    chunk_px : int
+        Side of the output's chunks.
+    saturation_counts : float, optional
+        Counts from which a pixel is saturated; None is where the histogram piles up, or else the
+        largest of the pixel type.
+    ome_zarr_version : {"0.4", "0.5"}
+        Version of OME-NGFF.
+
+    Raises
+    ------
+    RawDataError
+        The file has changed since the workflow started, or is damaged.
+    """
+    output = Path(output)
+    with (
+        plane.opened() as source,
+        create_mosaic(
+            output,
+            (1, *plane.shape),
+            np.uint16,
+            chunk_px,
+            voxel_um,
+            output.name.removesuffix(".zarr"),
+            ome_zarr_version=ome_zarr_version,
+        ) as writer,
+    ):
+        histogram, equal = _copy(source, writer, plane.shape, chunk_px)
+        ceiling = saturation_counts or _ceiling(histogram, plane.dtype)
+        writer.attributes |= {
+            "pedestal_counts": 0,
+            "method": "stitched",
+            "unseen_px": int(histogram[0]),
+            "saturation_counts": ceiling,
+            "saturated_px": int(histogram[int(np.ceil(ceiling)) :].sum()),
+            "equal_neighbours": round(float(np.median(equal)), 4) if equal else None,
+        }
+
+
+def _copy(
+    source: OpenPlane, writer: StoreWriter, shape: tuple[int, int], chunk_px: int
+) -> tuple[NDArray[np.int64], list[float]]:
+    """Copy a plane; return its histogram, and of each chunk the share of equal neighbours."""
+    histogram = np.zeros(_COUNTS, np.int64)
+    equal: list[float] = []
+    # No piece of the file is decoded twice where pieces and chunks divide each other.
+    sides = [chunk_px * -(-piece // chunk_px) for piece in source.piece_px]
+    rows, columns = (spans(n, side) for n, side in zip(shape, sides, strict=True))
+    blocks = [(y, x) for y in rows for x in columns]
+    for y, x in tqdm(blocks, desc="stitched", unit="block", mininterval=5):
+        pixels = source.read(y, x)
+        for part in regions((pixels.shape[0], pixels.shape[1]), chunk_px):
+            chunk = pixels[part]
+            corner = y.start + part[0].start, x.start + part[1].start
+            writer.write(0, *corner, chunk.astype(np.uint16))
+            histogram += np.bincount(chunk.ravel(), minlength=_COUNTS)
+            if np.count_nonzero(chunk) > _SEEN * chunk.size:
+                equal.append(_equal(chunk))
+    return histogram, equal
+
+
+def _equal(chunk: NDArray[Any]) -> float:
+    """Return the share of neighbours along x of the same counts, unseen and largest left out."""
+    first, second = chunk[:, 1:], chunk[:, :-1]
+    seen = (second > 0) & (second < chunk.max())
+    equal = (first == second) & seen
+    return float(np.count_nonzero(equal)) / max(1.0, float(np.count_nonzero(seen)))
+
+
+def _ceiling(histogram: NDArray[np.int64], dtype: np.dtype[Any]) -> float:
+    """Return the counts at which a plane saturates."""
+    counts = np.flatnonzero(histogram)
+    tops = [Top(float(counts[-1]), int(histogram[counts[-1]]), 0)]
+    if len(counts) > 1:
+        tops = [tops[0]._replace(below=int(histogram[counts[-2]]))]
+    found = saturation_found(tops)
+    return float(np.iinfo(dtype).max) if found is None else found

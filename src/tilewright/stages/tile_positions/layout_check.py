@@ -1,0 +1,129 @@
+"""Whether tiles lie as the configuration says: the borders that they would share decide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.io.inputs.tiles import Tiles
+from tilewright.kernels.backend import Backend
+from tilewright.kernels.tile_positions.tile_layout import (
+    LayoutScore,
+    is_clear,
+    rank_grids,
+    rank_layouts,
+)
+
+#: Of a grid of more than 100 tiles the middle rows and columns are read.
+_SIDE = 10
+#: Width to which tiles are reduced before their borders are compared.
+_WIDTH_PX = 400
+#: Fewer tiles have too few borders to contradict a configuration; two dim tiles side by side
+#: scored 0.10 one over the other by chance.
+_LEAST_TILES = 4
+#: Score of a layout that is clear enough to refuse another one.
+_SURE = 0.2
+#: Rows and columns that turn out to run otherwise have their stage axes flipped.
+FLIPS = {
+    "raster_right_down": (False, False),
+    "raster_right_up": (True, False),
+    "raster_left_down": (False, True),
+    "raster_left_up": (True, True),
+}
+
+
+def reduce_tile(image: NDArray[Any]) -> NDArray[np.float32]:
+    """Return a plane (y, x) reduced by averaging to about 400 px in width."""
+    factor = max(1, round(image.shape[1] / _WIDTH_PX))
+    height, width = (size // factor * factor for size in image.shape)
+    blocks = image[:height, :width].reshape(height // factor, factor, width // factor, factor)
+    return np.asarray(blocks.mean(axis=(1, 3)), np.float32)
+
+
+def layout_problem(tiles: Tiles, overlap: float, *, numbered: bool, backend: Backend) -> str:
+    """Return how the borders of the tiles contradict their places, nothing where they do not.
+
+    Every order and direction of the grid is compared (:func:`rank_layouts`). Said is only what
+    is clear: there are four tiles, and another layout scores at least 0.2 and four thirds of any
+    other's. Grids with places that hold no tile are passed over. Of a grid of more than 100
+    tiles the middle 10 x 10 are read, which show axes that are turned round but no wrong
+    order of numbers.
+
+    Parameters
+    ----------
+    tiles : Tiles
+        Of the channel with the most structure, usually nuclei.
+    overlap : float
+        Part of a tile's side that neighbours share.
+    numbered : bool
+        Whether the places come from rows, cols and layout of the configuration, and not from
+        the files.
+    backend : Backend
+    """
+    rows, cols = int(tiles.row.max()) + 1, int(tiles.col.max()) + 1
+    if rows * cols != len(tiles.row) or rows * cols < _LEAST_TILES:
+        return ""
+    whole = rows * cols <= _SIDE**2
+    index = np.flatnonzero(whole | (_middle(tiles.row, rows) & _middle(tiles.col, cols)))
+    # By number, as the microscope took them; in part of a grid numbers tell no layout.
+    index = index[np.argsort(tiles.number[index], kind="stable")] if whole else index
+    row, col = (place[index] - place[index].min() for place in (tiles.row, tiles.col))
+    shape = int(row.max()) + 1, int(col.max()) + 1
+    images = np.stack([reduce_tile(tiles.read(int(t), tiles.shape[0] // 2)) for t in index])
+    overlap = min(max(overlap, 0.01), 0.9)
+    ranking = rank_layouts(backend, images, *shape, overlap)
+    mine = next((one for one in ranking if (one.row == row).all() and (one.col == col).all()), None)
+    if mine is None:
+        return ""
+    if mine is ranking[0] or not is_clear(ranking):
+        return _other_grid(backend, images, shape, overlap, mine) if numbered and whole else ""
+    best = ranking[0]
+    if best.score < _SURE:
+        return ""
+    said = (
+        f"the borders of the tiles fit {{}} (score {best.score:.2f}), not {{}} ({mine.score:.2f})"
+    )
+    if numbered and whole:
+        return said.format(best.name, mine.name) + f"; set acquisition.layout: {best.name}"
+    if best.name in FLIPS:
+        axes = [axis for axis, on in zip("yx", FLIPS[best.name], strict=True) if on]
+        keys = " and ".join(f"acquisition.flip_{axis}" for axis in axes)
+        text = said.format(f"with {' and '.join(axes)} turned round", "where they are placed")
+        return f"{text}; change {'acquisition.layout' if numbered else keys}"
+    return said.format(f"the order {best.name}", "where they are placed") + (
+        "; check the positions in the files, or rows and columns in acquisition.pattern"
+    )
+
+
+def _middle(place: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
+    first = max(0, (count - _SIDE) // 2)
+    inside: NDArray[np.bool_] = (place >= first) & (place < first + _SIDE)
+    return inside
+
+
+def _other_grid(
+    backend: Backend,
+    images: NDArray[np.float32],
+    shape: tuple[int, int],
+    overlap: float,
+    mine: LayoutScore,
+) -> str:
+    """Return whether other rows and columns explain clearly more overlaps."""
+    best = rank_grids(backend, images, overlap)[0]
+    count = len(images)
+    explained = mine.score * (2 * count - sum(shape))
+    most = best.layout.score * (2 * count - best.rows - best.cols)
+    if (
+        (best.rows, best.cols) == shape
+        or best.layout.score < _SURE
+        or explained >= 0.75 * most
+        or not is_clear(rank_layouts(backend, images, best.rows, best.cols, overlap))
+    ):
+        return ""
+    return (
+        f"the borders of the tiles fit {best.rows} rows x {best.cols} columns "
+        f"({best.layout.name}, score {best.layout.score:.2f}), not {shape[0]} x {shape[1]} "
+        f"({mine.score:.2f}); correct acquisition.rows, cols and layout"
+    )

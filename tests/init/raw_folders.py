@@ -1,0 +1,57 @@
+"""Raw folders for tilewright init."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.ndimage
+import yaml
+from numpy.typing import NDArray
+
+from tilewright.config.experiment import Experiment, load_experiment
+from tilewright.init.folder import InitResult
+from tilewright.io.inputs.manifest import build_manifest
+
+SIZE = 128
+
+
+OVERLAP = 0.15
+
+
+def specimen_tiles(rows: int, cols: int, seed: int = 0) -> NDArray[np.uint16]:
+    """Overlapping tiles (row, col, y, x) of one textured specimen, each with its own noise."""
+    rng = np.random.default_rng(seed)
+    step = round(SIZE * (1 - OVERLAP))
+    specimen = scipy.ndimage.gaussian_filter(
+        rng.normal(size=(step * rows + SIZE, step * cols + SIZE)), 2.0
+    )
+    specimen = 2000 + 4000 * (specimen - specimen.min())
+    tiles = np.empty((rows, cols, SIZE, SIZE), np.uint16)
+    for row, col in np.ndindex(rows, cols):
+        y, x = row * step, col * step
+        tiles[row, col] = specimen[y : y + SIZE, x : x + SIZE] + rng.normal(0, 30, (SIZE, SIZE))
+    return tiles
+
+
+def config(result: InitResult) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load(result.config.read_text())
+    return content
+
+
+def filled_in(result: InitResult) -> Experiment:
+    """Load what init wrote, its gaps filled, and check all raw files with it."""
+    content = config(result)
+    for section in ("acquisition", "optics"):
+        for key, value in content.get(section, {}).items():
+            if value is None and key not in ("rows", "cols"):
+                content[section][key] = {"numerical_aperture": 0.5}.get(key, 1.4)
+    content["deconvolve"] = {"method": "none"}
+    experiment = load_experiment(content)
+    wanted: dict[int, list[str]] = {}
+    for channel in experiment.channels:
+        wanted.setdefault(channel.cycle, []).append(channel.channel)
+    for sample in experiment.samples.values():
+        tables = {c: result.config.parent / f"{sample.name}/cycle{c}.csv" for c in wanted}
+        build_manifest(sample.raw_dir, sample.acquisition.model_dump(), wanted, tables)
+    return experiment

@@ -1,0 +1,241 @@
+"""Stitched images: which pages are read, what the file tells of them, and what is refused."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+
+from tests.support.stitched_files import (
+    PIXEL_UM,
+    Image,
+    write_bigtiff,
+    write_ome_pyramid,
+    write_qptiff,
+)
+from tilewright.io.conventions import scan
+from tilewright.io.conventions.common import RawDataError, ScanOptions
+from tilewright.io.conventions.stitched import lossy_sentences, read_image, read_images
+from tilewright.io.inputs.stitched_plane import StitchedPlane, windows_of_table
+from tilewright.io.results.mosaic import open_mosaic
+from tilewright.stages.stitch.stitched_plane import stitched_plane
+
+NAMES = ["DAPI", "CD8", "Ki-67"]
+
+
+def counts(shape: tuple[int, ...] = (3, 200, 330), dtype: Any = np.uint16) -> Any:
+    return np.random.default_rng(4).integers(1, 250, shape).astype(dtype)
+
+
+def write_imagej(path: Path, image: Image) -> None:
+    tifffile.imwrite(
+        path,
+        image,
+        imagej=True,
+        resolution=(1 / PIXEL_UM, 1 / PIXEL_UM),
+        metadata={"axes": "CYX", "unit": "micron", "Labels": NAMES},
+    )
+
+
+def write_levels_as_pages(path: Path, image: Image) -> None:
+    with tifffile.TiffWriter(path, bigtiff=True) as writer:
+        for step in (1, 2, 4):
+            for plane in image[:, ::step, ::step]:
+                writer.write(
+                    np.ascontiguousarray(plane),
+                    subfiletype=int(step > 1),
+                    compression="deflate",
+                    rowsperstrip=16,
+                    metadata=None,
+                    resolution=(25_400 / PIXEL_UM, 25_400 / PIXEL_UM),
+                    resolutionunit="INCH",
+                )
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "told"),
+    [
+        ("a.ome.tif", lambda path, image: write_ome_pyramid(path, image, NAMES), NAMES),
+        ("a.qptiff", lambda path, image: write_qptiff(path, image, NAMES), NAMES),
+        ("a.btf", write_bigtiff, [None] * 3),
+        ("a.tif", write_imagej, NAMES),
+        ("b.tif", write_levels_as_pages, [None] * 3),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_every_layout_gives_its_full_resolution_by_region(
+    tmp_path: Path,
+    name: str,
+    write: Callable[[Path, Image], None],
+    told: list[str | None],
+    dtype: Any,
+) -> None:
+    image = counts(dtype=dtype)
+    write(tmp_path / name, image)
+    planes = scan("stitched", tmp_path, ScanOptions(pixel_um=PIXEL_UM))
+    assert [(p.cycle, p.channel, p.z) for p in planes] == [(1, str(k), 0) for k in (1, 2, 3)]
+    found = read_image(str(tmp_path / name))
+    assert [channel.name for channel in found.image.channels] == told
+    assert found.header[2:5] == (200, 330, np.dtype(dtype).name)
+    assert (found.image.pixel_um, found.image.pixel_y_um) == (PIXEL_UM, PIXEL_UM)
+    assert not found.lossy
+    for plane, expected in zip(planes, image, strict=True):
+        source = of(plane.path, plane.page or 0, expected)
+        with source.opened() as opened:
+            part = slice(37, 161), slice(100, 330)
+            assert np.array_equal(opened.read(*part), expected[part])
+        stitched_plane(source, tmp_path / "out.zarr", voxel_um=(1, 0.5, 0.5), chunk_px=128)
+        stored = open_mosaic(tmp_path / "out.zarr")
+        assert stored.dtype == np.uint16
+        assert np.array_equal(stored.read(0), expected)
+
+
+def of(path: str, page: int, image: Any) -> StitchedPlane:
+    size = Path(path).stat().st_size
+    return StitchedPlane(Path(path), page, size, image.shape, image.dtype)
+
+
+def write(path: Path, image: Any, **options: Any) -> None:
+    options = {"photometric": "minisblack", "metadata": None, **options}
+    tifffile.imwrite(path, image, **options)
+
+
+OME: dict[str, Any] = {"ome": True, "photometric": "minisblack"}
+
+
+@pytest.mark.parametrize(
+    ("image", "options", "said"),
+    [
+        (counts((200, 330, 3), np.uint8), {"photometric": "rgb"}, "is a colour image (3 samples"),
+        (
+            counts((256, 256, 3), np.uint8),
+            {"photometric": "rgb", "compression": "jpeg", "tile": (128, 128)},
+            "is a colour image (3 samples per pixel), as of brightfield slides",
+        ),
+        (counts(dtype=np.float32), {}, "has pixels of type float32; counts are uint8 or uint16"),
+        (counts(dtype=np.int16), {}, "has pixels of type int16"),
+        (counts(), {"photometric": "miniswhite"}, "does not hold counts with black as 0"),
+        (
+            counts((2, 4, 90, 80)),
+            {**OME, "metadata": {"axes": "CZYX"}},
+            "holds 4 z-planes of a stitched image, of which one plane per channel is read",
+        ),
+        (counts((2, 4, 90, 80)), {**OME, "metadata": {"axes": "TCYX"}}, "holds 2 time points"),
+    ],
+)
+def test_what_is_refused_in_one_sentence(
+    tmp_path: Path, image: Any, options: dict[str, Any], said: str
+) -> None:
+    write(tmp_path / "a.tif", image, **options)
+    with pytest.raises(RawDataError) as caught:
+        scan("stitched", tmp_path, ScanOptions())
+    assert said in str(caught.value)
+    assert str(caught.value).startswith(str(tmp_path / "a.tif"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_of_two_images_or_that_ends_early_is_refused(tmp_path: Path) -> None:
+    with tifffile.TiffWriter(tmp_path / "a.ome.tif", ome=True) as writer:
+        for _ in range(2):
+            writer.write(counts(), photometric="minisblack", metadata={"axes": "CYX"})
+    assert "holds 2 images of like size" in read_image(str(tmp_path / "a.ome.tif")).header.problem
+    path = tmp_path / "b.tif"
+    write(path, counts())
+    path.write_bytes(path.read_bytes()[:-5000])
+    assert "is truncated" in read_image(str(path)).header.problem
+    path.write_bytes(b"II*\0 no TIFF")
+    assert "is truncated" in read_image(str(path)).header.problem
+
+
+def test_compressed_planes_must_come_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tilewright.io.conventions.stitched._LARGEST_PIECE_MB", 0.1)
+    write(tmp_path / "a.tif", counts(), compression="deflate", rowsperstrip=200)
+    problem = read_image(str(tmp_path / "a.tif")).header.problem
+    assert "is compressed in pieces of 0 MB" in problem
+    write(tmp_path / "b.tif", counts(), rowsperstrip=200)
+    assert not read_image(str(tmp_path / "b.tif")).header.problem
+
+
+def test_grey_jpeg_is_read_and_named(tmp_path: Path) -> None:
+    smooth = np.add.outer(np.arange(256), np.arange(256)).astype(np.uint8) // 4 + 50
+    write(tmp_path / "a.tif", smooth, compression="jpeg", tile=(128, 128))
+    (sentence,) = lossy_sentences(read_images(str(tmp_path)))
+    assert "a.tif: pixels are compressed as JPEG" in sentence
+    with of(str(tmp_path / "a.tif"), 0, smooth).opened() as plane:
+        found = plane.read(slice(0, 256), slice(100, 256))
+    assert np.abs(found.astype(int) - smooth[:, 100:]).max() < 8
+
+
+def test_cycles_are_told_by_names_or_counted(tmp_path: Path) -> None:
+    for name in ("b.tif", "a.qptiff"):
+        write(tmp_path / name, counts())
+    assert [cycle for cycle, *_ in read_images(str(tmp_path))] == [1, 2]
+    assert read_images(str(tmp_path))[0].path.endswith("a.qptiff")
+    for name in ("x_cycle2.tif", "cycle_2.tif"):
+        write(tmp_path / name, counts())
+    with pytest.raises(RawDataError, match="are both of cycle 2, but a stitched image is one file"):
+        scan("stitched", tmp_path, ScanOptions())
+
+
+def test_another_pixel_size_is_refused(tmp_path: Path) -> None:
+    write_qptiff(tmp_path / "a.qptiff", counts(), NAMES)
+    scan("stitched", tmp_path, ScanOptions(pixel_um=0.505))
+    with pytest.raises(RawDataError, match=r"give a pixel along x of 0.5 µm, but .* is 0.6"):
+        scan("stitched", tmp_path, ScanOptions(pixel_um=0.6))
+
+
+def test_a_changed_or_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.tif"
+    write(path, counts(), compression="deflate", tile=(128, 128))
+    plane = of(str(path), 1, counts()[1])
+    with tifffile.TiffFile(path) as tiff:
+        at = tiff.pages[1].dataoffsets[0]
+    content = bytearray(path.read_bytes())
+    content[at : at + 40] = bytes(40)
+    path.write_bytes(content)
+    with pytest.raises(RawDataError, match="page 1, cannot be read"), plane.opened() as opened:
+        opened.read(slice(0, 200), slice(0, 330))
+    path.write_bytes(bytes(content) + b"\0")
+    with pytest.raises(RawDataError, match="has changed since the workflow"), plane.opened():
+        pass
+
+
+def test_a_plane_is_stored_in_bounded_memory(tmp_path: Path) -> None:
+    image = np.zeros((6000, 8000), np.uint16)
+    image[::3, ::5] = 700
+    write(tmp_path / "a.tif", image, compression="zstd", tile=(512, 512))
+    source = of(str(tmp_path / "a.tif"), 0, image)
+    tracemalloc.start()
+    try:
+        stitched_plane(source, tmp_path / "out.zarr", voxel_um=(1, 0.5, 0.5), chunk_px=1024)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < image.nbytes / 2
+    stored = open_mosaic(tmp_path / "out.zarr")
+    assert stored.attributes["unseen_px"] == np.count_nonzero(image == 0)
+    assert stored.attributes["saturation_counts"] == 65535
+    assert np.array_equal(stored.read(0, slice(1000, 1100)), image[1000:1100])
+
+
+def test_windows_cover_a_plane_once_each(tmp_path: Path) -> None:
+    image = counts((1, 1500, 1200))
+    write(tmp_path / "a.tif", image[0])
+    size = (tmp_path / "a.tif").stat().st_size
+    table = (
+        "channel,path,page,size_bytes,height_px,width_px,dtype\n"
+        f"1,a.tif,0,{size},1500,1200,uint16\n"
+    )
+    windows = windows_of_table(table, "1", str(tmp_path))
+    assert windows is not None
+    assert windows.shape == (1, 1024, 1024)
+    assert len(windows.row) == 4
+    assert np.array_equal(windows.read(3, 0), image[0, 476:, 176:])
+    assert windows_of_table(table, "2", str(tmp_path)) is None

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+
+from tilewright.io.results.illumination import (
+    Illumination,
+    IlluminationFileError,
+    read_illumination,
+    read_plane,
+    write_illumination,
+)
+
+
+def fields() -> Illumination:
+    y, x = np.mgrid[0:12, 0:17]
+    return Illumination.from_fields(1.0 + 0.05 * x + 0.01 * y, np.full((12, 17), 99.7))
+
+
+def test_written_fields_read_back_exactly(tmp_path: Path) -> None:
+    flat, dark, numbers = write_illumination(tmp_path / "new" / "c1", fields(), {"method": "x"})
+    again = read_illumination(flat, dark)
+    np.testing.assert_allclose(again.flat, fields().flat, rtol=2e-7)
+    np.testing.assert_array_equal(again.dark, fields().dark)
+    assert again.flat.dtype == again.dark.dtype == np.float32
+    assert again.pedestal == 100.0
+    assert json.loads(numbers.read_text()) == {"method": "x", "pedestal_counts": 100.0}
+
+
+def test_same_fields_give_same_bytes_and_leave_no_partial(tmp_path: Path) -> None:
+    first = write_illumination(tmp_path / "a", fields(), {"b": 1, "a": 2})
+    second = write_illumination(tmp_path / "b", fields(), {"a": 2, "b": 1})
+    for one, other in zip(first, second, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    _, _, numbers = write_illumination(tmp_path / "a", fields(), {"value": 1.0})
+    with pytest.raises(ValueError, match="JSON"):
+        write_illumination(tmp_path / "a", fields(), {"value": float("nan")})
+    assert json.loads(numbers.read_text())["value"] == 1.0
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_flat_is_normalised_to_mean_one() -> None:
+    made = Illumination.from_fields(np.full((4, 5), 250.0), 12.4)
+    np.testing.assert_array_equal(made.flat, np.ones((4, 5), dtype=np.float32))
+    assert made.dark.shape == (4, 5)
+    assert made.pedestal == 12.0
+
+
+@pytest.mark.parametrize(
+    ("flat", "dark"),
+    [
+        (np.zeros((4, 4)), 0.0),
+        (np.full((4, 4), np.nan), 0.0),
+        (np.ones(4), 0.0),
+        (np.ones((4, 4)), np.zeros((4, 5))),
+        (np.ones((4, 4)), np.full((4, 4), np.inf)),
+    ],
+)
+def test_unusable_fields_are_refused(flat: np.ndarray, dark: np.ndarray | float) -> None:
+    with pytest.raises(ValueError, match="field"):
+        Illumination.from_fields(flat, dark)
+
+
+def test_unusable_files_are_named(tmp_path: Path) -> None:
+    text = tmp_path / "text.tif"
+    text.write_text("not an image")
+    stack = tmp_path / "stack.tif"
+    tifffile.imwrite(stack, np.ones((3, 4, 5), dtype=np.float32), photometric="minisblack")
+    for path in (tmp_path / "absent.tif", text, stack):
+        with pytest.raises(IlluminationFileError, match=path.name):
+            read_plane(path)
+    flat, dark, _ = write_illumination(tmp_path / "a", fields(), {})
+    tifffile.imwrite(dark, np.zeros((3, 3), dtype=np.float32))
+    with pytest.raises(IlluminationFileError, match=flat.name):
+        read_illumination(flat, dark)
+
+
+def test_paths_keep_dots_of_the_stem(tmp_path: Path) -> None:
+    paths = write_illumination(tmp_path / "cycle1_channelCH1.5", fields(), {})
+    names = [path.name for path in paths]
+    assert names == [
+        "cycle1_channelCH1.5-ffp.tif",
+        "cycle1_channelCH1.5-dfp.tif",
+        "cycle1_channelCH1.5.json",
+    ]

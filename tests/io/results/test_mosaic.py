@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaozarrs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zarr.storage import _local as local_store
+
+from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
+from tilewright.io.results.mosaic import create_mosaic, open_mosaic
+from tilewright.io.results.zarr_store import OmeZarrVersion, StoreError
+
+VERSIONS: list[OmeZarrVersion] = ["0.4", "0.5"]
+MODELS: dict[str, Any] = {
+    "0.4": yaozarrs.v04.Image,
+    "0.5": yaozarrs.v05.OMEZarrGroupJSON,
+}
+VOXEL_UM = (1.5, 0.377, 0.377)
+
+
+def stack(seed: int = 0, shape: tuple[int, int, int] = (2, 150, 190)) -> Any:
+    return np.random.default_rng(seed).integers(0, 65536, shape).astype(np.uint16)
+
+
+def save(path: Path, image: Any, version: OmeZarrVersion = "0.4", **options: Any) -> None:
+    with create_mosaic(
+        path, image.shape, image.dtype, 64, VOXEL_UM, "test", ome_zarr_version=version, **options
+    ) as mosaic:
+        mosaic.attributes["pedestal_counts"] = np.int64(100)
+        mosaic.attributes["ratio"] = np.float32(0.5)
+        mosaic.write(0, 0, 0, image)
+
+
+def digest(path: Path) -> dict[str, str]:
+    return {
+        str(p.relative_to(path)): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in sorted(path.rglob("*"))
+        if p.is_file()
+    }
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_round_trip_is_valid_ome_zarr(tmp_path: Path, version: OmeZarrVersion) -> None:
+    image = stack()
+    save(tmp_path / "m.zarr", image, version)
+    mosaic = open_mosaic(tmp_path / "m.zarr")
+    assert (mosaic.shape, mosaic.dtype, mosaic.chunk_px) == (image.shape, image.dtype, 64)
+    assert mosaic.voxel_um == VOXEL_UM
+    assert mosaic.attributes == {"pedestal_counts": 100, "ratio": 0.5}
+    np.testing.assert_array_equal(mosaic.read(), image)
+    np.testing.assert_array_equal(mosaic.read(1, slice(3, 70), slice(5)), image[1, 3:70, :5])
+    document = tmp_path / "m.zarr" / (".zattrs" if version == "0.4" else "zarr.json")
+    assert isinstance(yaozarrs.validate_ome_json(document.read_text()), MODELS[version])
+    names = {str(p.relative_to(tmp_path / "m.zarr")) for p in (tmp_path / "m.zarr").rglob("*")}
+    assert ("0/1/2/2" if version == "0.4" else "0/c/1/2/2") in names
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_same_input_same_bytes(tmp_path: Path, version: OmeZarrVersion) -> None:
+    for name in ("a", "b"):
+        save(tmp_path / name, stack(), version)
+    assert digest(tmp_path / "a") == digest(tmp_path / "b")
+
+
+def test_integer_attributes_stay_integers(tmp_path: Path) -> None:
+    save(tmp_path / "m.zarr", stack())
+    stored = json.loads((tmp_path / "m.zarr" / ".zattrs").read_text())["tilewright"]
+    assert type(stored["pedestal_counts"]) is int
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_any_cover_by_blocks_in_threads_is_correct(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    image = stack(1, (1, 100, 90))
+    cuts = st.lists(st.integers(1, 89), max_size=4, unique=True).map(sorted)
+    ys, xs = ([0, *data.draw(cuts), end] for end in (100, 90))
+    path = tmp_path_factory.mktemp("cover") / "m.zarr"
+    blocks = [
+        (slice(*ys[i : i + 2]), slice(*xs[j : j + 2]))
+        for i in range(len(ys) - 1)
+        for j in range(len(xs) - 1)
+    ]
+    with (
+        create_mosaic(path, image.shape, image.dtype, 32, VOXEL_UM, "m") as mosaic,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        list(pool.map(lambda b: mosaic.write(0, b[0].start, b[1].start, image[0][b]), blocks))
+    np.testing.assert_array_equal(open_mosaic(path).read(), image)
+
+
+def test_blocks_sharing_a_chunk_lose_nothing(tmp_path: Path) -> None:
+    image = stack(2, (1, 64, 64))
+    together = threading.Barrier(8)
+
+    def write(row: int) -> None:
+        together.wait()
+        mosaic.write(0, row * 8, 0, image[0, row * 8 : row * 8 + 8])
+
+    with (
+        create_mosaic(tmp_path / "m.zarr", image.shape, "uint16", 64, VOXEL_UM, "m") as mosaic,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        list(pool.map(write, range(8)))
+    np.testing.assert_array_equal(open_mosaic(tmp_path / "m.zarr").read(), image)
+
+
+def test_unwritten_pixels_hold_the_fill(tmp_path: Path) -> None:
+    with create_mosaic(
+        tmp_path / "m.zarr", (1, 100, 100), "uint16", 64, VOXEL_UM, "m", fill=103
+    ) as mosaic:
+        mosaic.write(0, 70, 70, np.zeros((10, 10), np.uint16))
+    read = open_mosaic(tmp_path / "m.zarr").read(0)
+    assert read.sum() == 103 * (100 * 100 - 100)
+
+
+def test_an_error_leaves_the_old_mosaic_and_no_rest(tmp_path: Path) -> None:
+    path = tmp_path / "m.zarr"
+    save(path, stack())
+    before = digest(path)
+
+    def fail() -> None:
+        with create_mosaic(path, (1, 64, 64), "uint16", 64, VOXEL_UM, "m") as mosaic:
+            mosaic.write(0, 0, 0, np.zeros((64, 64), np.uint16))
+            raise RuntimeError("camera")
+
+    with pytest.raises(RuntimeError, match="camera"):
+        fail()
+    assert digest(path) == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_writes_that_outlast_an_error_leave_no_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, full = local_store._put, threading.Event()
+
+    def put(path: Path, *args: Any, **kwargs: Any) -> int:
+        if "/c/" in str(path) or path.name[:1].isdigit():
+            if not full.is_set():
+                full.set()
+                raise OSError(errno.ENOSPC, "No space left on device")
+            time.sleep(0.2)
+        return write(path, *args, **kwargs)
+
+    monkeypatch.setattr(local_store, "_put", put)
+    with (
+        pytest.raises(OSError, match="No space"),
+        create_mosaic(tmp_path / "m.zarr", (1, 192, 192), "uint16", 64, VOXEL_UM, "m") as mosaic,
+    ):
+        mosaic.write(0, 0, 0, np.ones((192, 192), np.uint16))
+    time.sleep(0.5)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_replaces_what_was_there_and_a_stale_partial(tmp_path: Path) -> None:
+    path = tmp_path / "m.zarr"
+    (tmp_path / ".m.zarr.partial" / "rest").mkdir(parents=True)
+    save(path, stack(0))
+    save(path, stack(1))
+    np.testing.assert_array_equal(open_mosaic(path).read(), stack(1))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_whole_or_nothing_for_a_file(tmp_path: Path) -> None:
+    target = tmp_path / "new" / "a.txt"
+    with whole_or_nothing(target) as partial:
+        partial.write_text("a")
+        assert not target.exists()
+    assert target.read_text() == "a"
+
+
+@pytest.mark.parametrize(
+    ("where", "shape", "dtype", "message"),
+    [
+        ((0, 0, 0), (64, 64), "float32", "float32"),
+        ((0, 100, 0), (64, 64), "uint16", "outside"),
+        ((-1, 0, 0), (64, 64), "uint16", "outside"),
+        ((0, -2, 0), (64, 64), "uint16", "outside"),
+        ((1, 0, 0), (2, 8, 8), "uint16", "outside"),
+    ],
+)
+def test_wrong_blocks_are_refused(
+    tmp_path: Path, where: Any, shape: tuple[int, ...], dtype: str, message: str
+) -> None:
+    z, y, x = where
+    with (
+        create_mosaic(tmp_path / "m.zarr", (2, 128, 128), "uint16", 64, VOXEL_UM, "m") as mosaic,
+        pytest.raises(StoreError, match=message),
+    ):
+        mosaic.write(z, y, x, np.zeros(shape, dtype))
+
+
+def test_attributes_without_a_form_in_json_are_refused(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StoreError, match="JSON"),
+        create_mosaic(tmp_path / "m.zarr", (1, 8, 8), "uint16", 8, VOXEL_UM, "m") as mosaic,
+    ):
+        mosaic.attributes["mean"] = float("nan")
+
+
+def test_opening_what_is_not_a_mosaic_says_so(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="missing"):
+        open_mosaic(tmp_path / "none.zarr")

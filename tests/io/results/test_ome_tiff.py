@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import tifffile
+import yaozarrs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright.io.results.ome_tiff import write_ome_tiff
+from tilewright.io.results.ome_zarr import create_image, halve, open_image
+from tilewright.io.results.zarr_store import OmeZarrVersion, StoreError
+
+NAMES = ["DAPI", "CD3", "µ-opioid & co"]
+OME = "{http://www.openmicroscopy.org/Schemas/OME/2016-06}"
+
+
+def pixels(shape: tuple[int, ...] = (3, 611, 1101), seed: int = 0) -> Any:
+    y, x = np.mgrid[: shape[1], : shape[2]]
+    smooth = 3000 * (1 + np.sin(y / 17) * np.cos(x / 23))
+    return np.random.default_rng(seed).poisson(smooth, shape).astype(np.uint16)
+
+
+def save(path: Path, image: Any, names: list[str] = NAMES, **options: Any) -> None:
+    with create_image(
+        path, image.shape[1:], image.dtype, 256, (0.5, 0.25), names, name="s1", workers=2, **options
+    ) as writer:
+        for c, y in np.ndindex(len(image), -(-image.shape[1] // 256)):
+            writer.write(c, 256 * y, 0, image[c, 256 * y : 256 * (y + 1)])
+
+
+def reference_pyramid(image: Any) -> list[Any]:
+    levels = [image.astype(np.float64)]
+    while max(levels[-1].shape[1:]) > 512:
+        odd = [(0, 0), *((0, n % 2) for n in levels[-1].shape[1:])]
+        full = np.pad(levels[-1], odd, mode="edge")
+        c, y, x = full.shape
+        levels.append(np.floor(full.reshape(c, y // 2, 2, x // 2, 2).mean((2, 4)) + 0.5))
+    return levels
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_image_round_trip(tmp_path: Path, version: OmeZarrVersion) -> None:
+    image = pixels()
+    save(tmp_path / "i.zarr", image, ome_zarr_version=version)
+    stored = open_image(tmp_path / "i.zarr")
+    assert stored.channel_names == tuple(NAMES)
+    assert stored.pixel_um == (0.5, 0.25)
+    expected = reference_pyramid(image)
+    assert [level.shape for level in stored.levels] == [level.shape for level in expected]
+    for level, reference in zip(stored.levels, expected, strict=True):
+        np.testing.assert_array_equal(level[:], reference)
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_image_metadata_is_valid(tmp_path: Path, version: OmeZarrVersion) -> None:
+    save(tmp_path / "i.zarr", pixels(), ome_zarr_version=version)
+    document = tmp_path / "i.zarr" / (".zattrs" if version == "0.4" else "zarr.json")
+    yaozarrs.validate_ome_json(document.read_text())
+    content = json.loads(document.read_text())
+    ome = content if version == "0.4" else content["attributes"]["ome"]
+    second = ome["multiscales"][0]["datasets"][1]["coordinateTransformations"]
+    assert second[0] == {"type": "scale", "scale": [1.0, 1.0, 0.5]}
+    assert second[1] == {"type": "translation", "translation": [0.0, 0.25, 0.125]}
+    window = ome["omero"]["channels"][0]["window"]
+    assert 0 <= window["start"] < window["end"] <= window["max"] == 65535
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("image") / "i.zarr"
+    save(path, pixels())
+    return path
+
+
+@pytest.mark.parametrize("compression", ["deflate", "zstd"])
+def test_tiff_holds_the_same_pyramid(stored: Path, tmp_path: Path, compression: Any) -> None:
+    path = tmp_path / "s1.ome.tif"
+    write_ome_tiff(stored, path, compression=compression, tile_px=256, workers=2)
+    with tifffile.TiffFile(path) as tif:
+        assert tif.is_bigtiff
+        assert tif.is_ome
+        series = tif.series[0]
+        assert series.axes == "CYX"
+        expected = reference_pyramid(pixels())
+        assert len(series.levels) == len(expected) == 3
+        for level, reference in zip(series.levels, expected, strict=True):
+            np.testing.assert_array_equal(level.asarray(), reference)
+        page = series.pages[0]
+        assert (page.tilewidth, page.tilelength) == (256, 256)
+        assert page.predictor == 2
+        assert page.photometric.name == "MINISBLACK"
+        assert [len(p.subifds) for p in series.pages] == [2, 2, 2]
+
+
+def test_tiff_metadata(stored: Path, tmp_path: Path) -> None:
+    path = tmp_path / "s1.ome.tif"
+    write_ome_tiff(stored, path)
+    with tifffile.TiffFile(path) as tif:
+        root = ElementTree.fromstring(tif.ome_metadata)
+        image = root.find(f"{OME}Image/{OME}Pixels")
+        page = tif.pages[0]
+        level = page.pages[0]
+        assert "DateTime" not in page.tags
+        assert page.tags["XResolution"].value[0] / page.tags["XResolution"].value[1] == 40000
+        assert level.tags["YResolution"].value[0] / level.tags["YResolution"].value[1] == 10000
+    assert image is not None
+    assert [c.get("Name") for c in image.iter(f"{OME}Channel")] == NAMES
+    assert [c.get("Color") for c in image.iter(f"{OME}Channel")][:2] == ["65535", "16711935"]
+    assert float(image.get("PhysicalSizeX", 0)) == 0.25
+    assert float(image.get("PhysicalSizeY", 0)) == 0.5
+    assert (image.get("SizeC"), image.get("SizeZ"), image.get("Type")) == ("3", "1", "uint16")
+
+
+def test_same_image_same_bytes(tmp_path: Path) -> None:
+    sums = set()
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        save(folder / "i.zarr", pixels())
+        write_ome_tiff(folder / "i.zarr", folder / "s1.ome.tif", workers=2)
+        sums.add(hashlib.sha256((folder / "s1.ome.tif").read_bytes()).hexdigest())
+    assert len(sums) == 1
+
+
+def test_small_single_channel_has_no_pyramid(tmp_path: Path) -> None:
+    image = pixels((1, 100, 70))
+    save(tmp_path / "i.zarr", image, ["DAPI"])
+    write_ome_tiff(tmp_path / "i.zarr", tmp_path / "s.ome.tif")
+    with tifffile.TiffFile(tmp_path / "s.ome.tif") as tif:
+        assert len(tif.series[0].levels) == 1
+        np.testing.assert_array_equal(tif.asarray(), image[0])
+
+
+@pytest.mark.parametrize("channels", [3, 4])
+def test_channels_are_not_taken_for_colours(tmp_path: Path, channels: int) -> None:
+    image = pixels((channels, 40, 600))
+    save(tmp_path / "i.zarr", image, [f"c{k}" for k in range(channels)])
+    write_ome_tiff(tmp_path / "i.zarr", tmp_path / "s.ome.tif", tile_px=128)
+    with tifffile.TiffFile(tmp_path / "s.ome.tif") as tif:
+        assert tif.series[0].shape == image.shape
+        assert len(tif.pages) == channels
+        np.testing.assert_array_equal(tif.series[0].asarray(), image)
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 2**32 - 1))
+def test_halve_is_the_rounded_mean(height: int, width: int, seed: int) -> None:
+    image = np.random.default_rng(seed).integers(0, 65536, (height, width)).astype(np.uint16)
+    full = np.pad(image.astype(float), [(0, height % 2), (0, width % 2)], mode="edge")
+    mean = full.reshape(full.shape[0] // 2, 2, full.shape[1] // 2, 2).mean((1, 3))
+    np.testing.assert_array_equal(halve(image), np.floor(mean + 0.5))
+    np.testing.assert_allclose(halve(image.astype(np.float32)), mean, rtol=1e-6)
+
+
+def test_an_error_leaves_no_image(tmp_path: Path) -> None:
+    def fail() -> None:
+        with create_image(tmp_path / "i", (9, 9), "uint16", 8, (1, 1), ["a"], name="i"):
+            raise RuntimeError("camera")
+
+    with pytest.raises(RuntimeError, match="camera"):
+        fail()
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_image_that_is_missing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="missing"):
+        write_ome_tiff(tmp_path / "none.zarr", tmp_path / "s.ome.tif")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.tile_configuration import read_tile_configuration
+from tilewright.io.results.positions import (
+    Edges,
+    PositionFileError,
+    Positions,
+    read_edges,
+    read_positions,
+    write_edges,
+    write_positions,
+    write_tile_configuration,
+)
+
+HEADER = "row,col,y_px,x_px,sigma_px,island\n"
+PX = st.floats(-1e6, 1e6).map(lambda value: round(value, 4))
+
+
+@given(st.lists(st.tuples(PX, PX, st.integers(0, 5)), min_size=1, max_size=9))
+def test_positions_come_back(rows: list[tuple[float, float, int]]) -> None:
+    n = len(rows)
+    y, x, island = (np.array(column) for column in zip(*rows, strict=True))
+    written = Positions(np.arange(n) // 3, np.arange(n) % 3, y, x, np.full(n, 0.25), island)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "deep" / "positions.csv"
+        write_positions(path, written)
+        found = read_positions(path)
+        assert [p.name for p in path.parent.iterdir()] == ["positions.csv"]
+    for name in ("row", "col", "y_px", "x_px", "sigma_px", "island"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(written, name))
+
+
+def test_positions_are_ordered_by_row_and_col(tmp_path: Path) -> None:
+    path = tmp_path / "positions.csv"
+    path.write_text(HEADER + "1,0,5,1,0,0\n0,1,4,2,0,0\n0,0,3,3,0,1\n")
+    found = read_positions(path)
+    assert found.y_px.tolist() == [3.0, 4.0, 5.0]
+    assert found.island.tolist() == [1, 0, 0]
+    assert found.row.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("row,col,y_px\n0,0,1\n", "no column 'x_px'"),
+        ("", "no column 'row'"),
+        (HEADER + "0,0,nan,0,0,0\n", "'y_px' holds a value that is not finite"),
+        (HEADER + "0,0,one,0,0,0\n", "'y_px' holds no number"),
+        (HEADER + "0,0\n", "'y_px' holds no number"),
+        (HEADER + "0.5,0,1,0,0,0\n", "'row' holds a number that is not whole"),
+        (HEADER + "0,0,1,0,0,0\n0,0,2,0,0,0\n", "lists a tile twice"),
+    ],
+)
+def test_bad_positions_are_refused(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "positions.csv"
+    path.write_text(text)
+    with pytest.raises(PositionFileError, match=says):
+        read_positions(path)
+
+
+def test_edges_come_back_and_an_empty_table_too(tmp_path: Path) -> None:
+    ints, floats = np.array([0, 1]), np.array([0.5, -1.25])
+    edges = Edges(
+        *(ints, ints, ints, ints + 1, floats, floats, floats),
+        np.array([True, False]),
+        floats,
+        floats,
+    )
+    write_edges(tmp_path / "edges.csv", edges)
+    found = read_edges(tmp_path / "edges.csv")
+    for name in Edges.__dataclass_fields__:
+        np.testing.assert_array_equal(getattr(found, name), getattr(edges, name))
+    none = Edges(
+        *(np.zeros(0, np.int64),) * 4,
+        *(np.zeros(0),) * 3,
+        np.zeros(0, bool),
+        np.zeros(0),
+        np.zeros(0),
+    )
+    write_edges(tmp_path / "none.csv", none)
+    assert len(read_edges(tmp_path / "none.csv").score) == 0
+
+
+def test_minus_zero_is_zero(tmp_path: Path) -> None:
+    zero = np.array([-0.0])
+    whole = np.array([0])
+    write_positions(tmp_path / "p.csv", Positions(whole, whole, zero, zero, zero, whole))
+    assert "-" not in (tmp_path / "p.csv").read_text()
+
+
+def test_fiji_has_x_first(tmp_path: Path) -> None:
+    path = tmp_path / "TileConfiguration.txt"
+    write_tile_configuration(path, ["a.tif", "b.tif"], np.array([[1.5, 2.0], [-3.0, 4.25]]))
+    assert "a.tif; ; (2.0000, 1.5000)" in path.read_text()
+    names, yx = read_tile_configuration(path)
+    assert names == ["a.tif", "b.tif"]
+    np.testing.assert_array_equal(yx, [[1.5, 2.0], [-3.0, 4.25]])
+
+
+def test_fiji_in_three_dimensions(tmp_path: Path) -> None:
+    path = tmp_path / "TileConfiguration.txt"
+    path.write_text("# comment\ndim = 3\nmultiseries = true\na b.tif; 0 ; (1e1, -2, 7)\n")
+    names, yx = read_tile_configuration(path)
+    assert names == ["a b.tif"]
+    np.testing.assert_array_equal(yx, [[-2.0, 10.0]])
+
+
+@pytest.mark.parametrize(
+    "line", ["a.tif; ; (1)", "a.tif; ; (1, x)", "a.tif, 1, 2", "a; ; (nan, 1)"]
+)
+def test_bad_fiji_line_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "TileConfiguration.txt"
+    path.write_text(f"dim = 2\n{line}\n")
+    with pytest.raises(PositionFileError, match="line 2"):
+        read_tile_configuration(path)
+
+
+@pytest.mark.shared
+def test_real_tile_configuration(shared: Path) -> None:
+    folder = shared / "data" / "brain-tiles"
+    names, yx = read_tile_configuration(folder / "TileConfiguration.txt")
+    assert len(names) == 54
+    assert yx.max(axis=0).tolist() == [2300.0, 3680.0]
+    registered = read_tile_configuration(folder / "TileConfiguration.registered.txt")
+    assert registered[0] == names

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.signal import fftconvolve
+
+from tests.kernels.deconvolve.deconvolution import deconvolve
+from tilewright.kernels.backend import Backend, cpu_backend
+from tilewright.kernels.deconvolve import blur as blur_module
+from tilewright.kernels.deconvolve.blur import Blur, crop_psf, each
+from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
+from tilewright.kernels.deconvolve.richardson_lucy import RichardsonLucy, scene_margin
+from tilewright.kernels.deconvolve.thinning import choose_iterations, measure_camera
+
+VOXEL = (1.5, 0.377, 0.377)
+PSF = gibson_lanni(Optics(0.75, 668, 1.0, 1.44), VOXEL, 17, max_lateral_px=33)
+VIEW = (9, 72, 80)
+MARGIN = scene_margin(VIEW[0], VOXEL[0])
+Floats = NDArray[np.float32]
+
+
+def scene(seed: int, photons: float) -> tuple[Floats, Floats, Floats]:
+    """Return (truth, blurred, counts): blobs also outside the view, background 60, gain 1."""
+    rng = np.random.default_rng(seed)
+    big = tuple(n + 2 * m for n, m in zip(VIEW, (8, 16, 16), strict=True))
+    points = rng.random(big) < 0.002
+    grid = np.indices((5, 7, 7)) - np.array([2, 3, 3]).reshape(3, 1, 1, 1)
+    blob = np.exp(-(grid[0] ** 2 / 0.6 + (grid[1] ** 2 + grid[2] ** 2) / 3))
+    light = np.maximum(fftconvolve(points * rng.random(big), blob, mode="same"), 0)
+    blurred = np.maximum(fftconvolve(light, PSF.astype(np.float64), mode="same"), 0)
+    inner = tuple(slice(m, m + n) for n, m in zip(VIEW, (8, 16, 16), strict=True))
+    scale = photons / blurred[inner].max()
+    counts = rng.poisson(blurred[inner] * scale + 60).astype(np.float32)
+    return (light[inner] * scale).astype(np.float32), blurred[inner] * scale, counts
+
+
+def psnr(image: Any, truth: Floats) -> float:
+    x, t = np.asarray(image, np.float64).ravel(), truth.astype(np.float64).ravel()
+    slope, offset = np.polyfit(x, t, 1)
+    error = np.mean((slope * x + offset - t) ** 2)
+    return float(10 * np.log10(np.percentile(t, 99.9) ** 2 / error))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    view=st.tuples(st.integers(1, 6), st.integers(4, 24), st.integers(4, 24)),
+    psf=st.tuples(*[st.sampled_from([1, 3, 7, 13])] * 3),
+    margin=st.tuples(*[st.integers(0, 6)] * 3),
+    seed=st.integers(0, 1000),
+)
+def test_adjoint_is_the_adjoint(
+    view: tuple[int, int, int], psf: tuple[int, int, int], margin: tuple[int, int, int], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    blur = Blur(cpu_backend(), rng.random(psf), view, margin)
+    x = rng.random(blur.scene, dtype=np.float32)
+    y = rng.random(view, dtype=np.float32)
+    left = float(np.vdot(blur.forward(x).astype(np.float64), y))
+    assert float(np.vdot(x.astype(np.float64), blur.adjoint(y))) == pytest.approx(left, rel=2e-6)
+
+
+def test_forward_is_the_convolution_of_the_scene(cpu: Backend) -> None:
+    rng = np.random.default_rng(0)
+    psf = rng.random((3, 5, 7))
+    blur = Blur(cpu, psf, (4, 20, 22), (2, 3, 4))
+    inside = np.zeros(blur.scene, np.float32)
+    inside[:4, 4:16, 5:17] = rng.random((4, 12, 12))
+    wanted = fftconvolve(np.pad(inside, 4, mode="wrap"), psf / psf.sum(), mode="same")
+    np.testing.assert_allclose(blur.forward(inside), wanted[4:8, 4:24, 4:26], rtol=1e-4, atol=1e-6)
+
+
+def test_blocks_and_threads_do_not_change_the_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, counts = scene(0, 500)
+    wanted = run(cpu_backend(1), counts, 4)
+    monkeypatch.setattr(blur_module, "_PLANE_BLOCK", 1)
+    monkeypatch.setattr(blur_module, "_COLUMN_BLOCK", 3000)
+    np.testing.assert_allclose(run(cpu_backend(3), counts, 4), wanted, rtol=1e-4, atol=1e-3)
+
+
+def test_each_covers_the_range_in_order(cpu: Backend) -> None:
+    blocks = each(cpu, 10, 4, lambda z: z)
+    assert blocks == [slice(0, 4), slice(4, 8), slice(8, 10)]
+
+
+def run(backend: Backend, counts: Floats, iterations: int, **options: Any) -> Floats:
+    options = {"background": 60.0, "margin": MARGIN, **options}
+    result = deconvolve(backend, counts, PSF, iterations=iterations, **options)
+    image: Floats = backend.to_numpy(result.image)
+    return image
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_recovers_the_light_and_its_flux(cpu: Backend, seed: int) -> None:
+    truth, _, counts = scene(seed, 800)
+    image = run(cpu, counts, 20)
+    assert psnr(image, truth) > psnr(counts, truth) + 3.5
+    assert np.isfinite(image).all()
+    assert image.min() >= 0
+    # Light from beyond the stack is pulled in: 10 to 25 % between the end planes.
+    between = slice(2, -2)
+    assert 0.95 < image[between].sum() / truth[between].sum() < 1.3
+
+
+def test_acceleration_does_the_work_of_many_plain_iterations(cpu: Backend) -> None:
+    _, _, counts = scene(0, 800)
+    fast = deconvolve(cpu, counts, PSF, background=60, iterations=21, margin=MARGIN)
+    slow = deconvolve(cpu, counts, PSF, background=60, iterations=61, margin=MARGIN, method="plain")
+    assert fast.divergence[-1] < slow.divergence[-1]
+    assert all(np.diff(slow.divergence) < 0)
+
+
+@pytest.mark.parametrize("background", [0.5, 60.0])
+def test_acceleration_stays_stable(cpu: Backend, background: float) -> None:
+    _, blurred, _ = scene(0, 3000)
+    counts = np.random.default_rng(0).poisson(blurred + background).astype(np.float32)
+    curve = deconvolve(
+        cpu, counts, PSF, background=background, iterations=100, margin=MARGIN
+    ).divergence
+    assert all(np.diff(curve)[:20] < 0)
+    assert max(curve[20:]) <= curve[20]
+    assert curve[-1] < 0.75 * curve[30]
+
+
+def test_weighted_edges_keep_light_from_outside_out(cpu: Backend) -> None:
+    truth, _, counts = scene(3, 800)
+    open_edges, circular = run(cpu, counts, 20), run(cpu, counts, 20, margin=(0, 0, 0))
+    assert psnr(open_edges, truth) > psnr(circular, truth) + 1
+
+
+@pytest.mark.parametrize("view", [(1, 40, 40), (2, 5, 70), (3, 12, 9)])
+def test_small_and_flat_stacks(cpu: Backend, view: tuple[int, int, int]) -> None:
+    counts = np.random.default_rng(0).poisson(200, view).astype(np.float32)
+    margin = scene_margin(view[0], 1.5)
+    result = deconvolve(cpu, counts, PSF, background=60, iterations=5, margin=margin)
+    assert result.image.shape == view
+    assert np.isfinite(result.image).all()
+    assert result.image.mean() == pytest.approx(140, rel=0.3)
+
+
+@pytest.mark.parametrize("background", [0.0, 60.0])
+def test_no_light_gives_zeros(cpu: Backend, background: float) -> None:
+    empty = np.full(VIEW, background, np.float32)
+    assert not run(cpu, empty, 5, background=background).any()
+
+
+def test_saturated_regions_stay_finite(cpu: Backend) -> None:
+    _, _, counts = scene(0, 800)
+    counts[2:5, 20:40, 20:40] = 65535
+    image = run(cpu, counts, 40, background=0.5)
+    assert np.isfinite(image).all()
+
+
+def test_unmeasured_pixels_do_not_count_as_dark(cpu: Backend) -> None:
+    truth, _, counts = scene(1, 800)
+    mask = np.ones(VIEW[1:], bool)
+    mask[:, :30] = False
+    hidden = np.where(mask, counts, 60)
+    blur = Blur(cpu, PSF, VIEW, MARGIN)
+    errors = []
+    for known in (mask, None):
+        solver = RichardsonLucy(blur)
+        solver.load(hidden, 60, known)
+        for _ in range(15):
+            solver.iterate()
+        near = (slice(None), slice(None), slice(30, 36))
+        errors.append(float(np.abs(solver.estimate[near] - truth[near]).mean()))
+    assert errors[0] < 0.9 * errors[1]
+
+
+def test_a_solver_forgets_the_image_before(cpu: Backend) -> None:
+    first, second = scene(0, 800)[2], scene(1, 300)[2]
+    solver = RichardsonLucy(Blur(cpu, PSF, VIEW, MARGIN))
+    for image in (first, second):
+        solver.load(image, 60)
+        for _ in range(6):
+            solver.iterate()
+    np.testing.assert_array_equal(solver.estimate, run(cpu, second, 6))
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_runs_on_device_arrays_only(
+    cpu: Backend, guarded: Backend, device: Literal["cpu", "gpu"]
+) -> None:
+    _, _, counts = scene(0, 800)
+    wanted = run(cpu, counts, 10)
+    image = run(replace(guarded, device=device), counts, 10)
+    assert np.linalg.norm(image - wanted) < 1e-4 * np.linalg.norm(wanted)
+
+
+@pytest.mark.gpu
+def test_gpu_agrees(cpu: Backend, gpu: Backend) -> None:
+    _, _, counts = scene(0, 800)
+    wanted, image = run(cpu, counts, 25), run(gpu, counts, 25)
+    assert np.linalg.norm(image - wanted) < 1e-3 * np.linalg.norm(wanted)
+
+
+def test_crop_refuses_even_and_empty_psfs() -> None:
+    with pytest.raises(ValueError, match="odd"):
+        crop_psf(np.ones((2, 3, 3)), VIEW)
+    with pytest.raises(ValueError, match="sum"):
+        crop_psf(np.zeros((3, 3, 3)), VIEW)
+
+
+def test_crop_keeps_the_centre() -> None:
+    assert crop_psf(PSF, (3, 10, 400)).shape == (5, 19, PSF.shape[2])
+    assert crop_psf(PSF, (3, 10, 400)).argmax() == np.ravel_multi_index(
+        (2, 9, PSF.shape[2] // 2), (5, 19, PSF.shape[2])
+    )
+
+
+@pytest.mark.parametrize(("gain", "read_noise"), [(1.0, 1.6), (0.45, 2.0), (4.0, 3.0)])
+def test_camera_is_measured_from_the_image(cpu: Backend, gain: float, read_noise: float) -> None:
+    _, blurred, _ = scene(0, 2000)
+    big = np.tile(blurred, (1, 4, 4))
+    rng = np.random.default_rng(1)
+    counts = rng.poisson(big) * gain + rng.normal(0, read_noise, big.shape) + 100
+    camera = measure_camera(cpu, counts.astype(np.float32), 100.0)
+    assert camera.gain_counts_per_photon == pytest.approx(gain, rel=0.15)
+    assert camera.zero_counts + camera.background_counts == 100
+    given = measure_camera(cpu, counts.astype(np.float32), 100.0, gain)
+    assert given.gain_counts_per_photon == gain
+
+
+@pytest.mark.parametrize(("seed", "photons"), [(0, 1500.0), (1, 150.0), (2, 20.0)])
+def test_thinning_stops_within_0_3_db_of_the_best(cpu: Backend, seed: int, photons: float) -> None:
+    truth, _, counts = scene(seed, photons)
+    camera = measure_camera(cpu, counts, 60.0, 1.0)
+    stopping = choose_iterations(cpu, counts, PSF, camera, margin=MARGIN)
+    solver = RichardsonLucy(Blur(cpu, PSF, VIEW, MARGIN))
+    solver.load(np.maximum(counts - np.float32(camera.zero_counts), 0), camera.background_counts)
+    scores = []
+    for _ in range(len(stopping.held_out) + 10):
+        solver.iterate()
+        scores.append(psnr(solver.estimate, truth))
+    assert scores[stopping.iterations - 1] > max(scores) - 0.3
+    assert "thinning" in stopping.criterion
+
+
+def test_thinning_without_light_says_so(cpu: Backend) -> None:
+    empty = np.full(VIEW, 60, np.float32)
+    camera = measure_camera(cpu, empty, 60.0)
+    stopping = choose_iterations(cpu, empty, PSF, camera, margin=MARGIN)
+    assert "default" in stopping.criterion
+    assert not stopping.held_out

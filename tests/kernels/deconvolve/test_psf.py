@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import j0, j1
+
+from tilewright.kernels.deconvolve import psf as psf_module
+from tilewright.kernels.deconvolve.psf import Optics, PsfError, gibson_lanni, measured_psf
+
+AIR = Optics(0.75, 668, 1.0, 1.44)
+OIL = Optics(1.4, 600, 1.515, 1.47)
+VOXEL = (1.5, 0.377, 0.377)
+
+
+def test_in_focus_plane_is_the_airy_pattern_of_the_pixel() -> None:
+    plane = gibson_lanni(AIR, (1.5, 0.05, 0.05), 1, max_lateral_px=61)[0]
+    middle = plane.shape[0] // 2
+    v = 2 * np.pi / 0.668 * 0.75 * 0.05 * np.arange(1, middle + 1)
+    airy = (2 * j1(v) / v) ** 2
+    assert plane[middle, middle + 1 :] / plane[middle, middle] == pytest.approx(airy, abs=4e-3)
+
+
+def test_on_axis_depth_profile_matches_brute_force_quadrature() -> None:
+    profile = psf_module._intensity(OIL, np.array([0.0, 0.3, 5.0]), np.array([0.0, 2.0]), 0.0)
+    k, rho = 2 * np.pi / 0.6, (np.arange(200_000) + 0.5) / 200_000
+    root = np.sqrt(1.515**2 - (1.4 * rho) ** 2)
+    for row, z in enumerate((0.0, 2.0)):
+        for column, r in enumerate((0.0, 0.3, 5.0)):
+            wave = np.mean(j0(k * 1.4 * r * rho) * np.exp(1j * k * z * root) * rho)
+            assert profile[row, column] == pytest.approx(abs(wave) ** 2, rel=1e-5, abs=1e-12)
+
+
+@pytest.mark.parametrize(("optics", "voxel"), [(AIR, VOXEL), (OIL, (0.25, 0.1, 0.1))])
+def test_symmetric_positive_and_sum_one(optics: Optics, voxel: tuple[float, float, float]) -> None:
+    psf = gibson_lanni(optics, voxel, 17)
+    assert psf.dtype == np.float32
+    assert all(size % 2 for size in psf.shape)
+    assert psf.min() >= 0
+    assert float(psf.sum()) == pytest.approx(1, abs=1e-5)
+    for axis in range(3):
+        np.testing.assert_allclose(psf, np.flip(psf, axis), rtol=1e-3, atol=1e-9)
+    assert np.unravel_index(psf.argmax(), psf.shape) == tuple(n // 2 for n in psf.shape)
+
+
+def test_planes_carry_the_same_light_where_the_width_allows() -> None:
+    planes = gibson_lanni(AIR, VOXEL, 9).sum(axis=(1, 2), dtype=np.float64)
+    assert planes / planes[4] == pytest.approx(np.ones(9), abs=0.05)
+
+
+def test_pixels_are_integrated_finely_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    coarse = gibson_lanni(AIR, VOXEL, 9, max_lateral_px=33)
+    monkeypatch.setattr(psf_module, "_OVERSAMPLING", 15)
+    fine = gibson_lanni(AIR, VOXEL, 9, max_lateral_px=33)
+    assert np.linalg.norm(coarse - fine) < 5e-3 * np.linalg.norm(fine)
+
+
+def test_depth_aberrates_and_keeps_the_peak_in_the_middle_plane() -> None:
+    shallow, deep = (
+        gibson_lanni(AIR, VOXEL, 17, depth_um=depth).astype(np.float64) for depth in (0, 40)
+    )
+    assert int(deep.max(axis=(1, 2)).argmax()) == 8
+    assert deep.max() < 0.8 * shallow.max()
+    assert not np.allclose(deep, deep[::-1], rtol=0.05)
+
+
+def test_matches_psfmodels() -> None:
+    reference = pytest.importorskip("psfmodels")
+    z = (np.arange(17) - 8) * 1.5
+    theirs = reference.make_psf(
+        z, nx=33, dxy=0.377, NA=0.75, wvl=0.668, ni=1.0, ni0=1.0, ns=1.44, model="scalar"
+    )
+    ours = gibson_lanni(AIR, VOXEL, 17, max_lateral_px=33)
+    cut = (theirs.shape[1] - ours.shape[1]) // 2
+    theirs = theirs[:, cut : 33 - cut, cut : 33 - cut]
+    theirs /= theirs.sum()
+    assert np.linalg.norm(ours - theirs) < 0.03 * np.linalg.norm(theirs)
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        ({"numerical_aperture": math.nan}, "numerical_aperture"),
+        ({"numerical_aperture": None}, "numerical_aperture"),
+        ({"numerical_aperture": 1.1}, "immersion_refractive_index"),
+        ({"emission_nm": 0.668}, "nanometres"),
+        ({"emission_nm": -500.0}, "emission_nm"),
+        ({"sample_refractive_index": math.inf}, "sample_refractive_index"),
+    ],
+)
+def test_impossible_optics_are_named(change: dict[str, Any], names: str) -> None:
+    with pytest.raises(PsfError, match=names):
+        Optics.from_mapping({**vars(AIR), **change})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"planes": 4},
+        {"planes": 5, "max_lateral_px": 32},
+        {"planes": 5, "voxel_um": (math.nan, 0.3, 0.3)},
+        {"planes": 5, "voxel_um": (1.0, 0.3, 0.4)},
+        {"planes": 5, "depth_um": -1.0},
+    ],
+)
+def test_impossible_grids_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(PsfError):
+        gibson_lanni(AIR, **{"voxel_um": VOXEL, **arguments})
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    sizes=st.tuples(st.integers(13, 16), st.integers(21, 30), st.integers(21, 30)),
+    shift=st.tuples(*[st.floats(-1, 1)] * 3),
+    background=st.floats(0, 500),
+    seed=st.integers(0, 100),
+)
+def test_measured_beads_are_centred_and_normalised(
+    sizes: tuple[int, int, int], shift: tuple[float, float, float], background: float, seed: int
+) -> None:
+    grid = np.ogrid[tuple(slice(0, n) for n in sizes)]
+    centre = [n / 2 + s for n, s in zip(sizes, shift, strict=True)]
+    bead = np.exp(-sum((g - c) ** 2 for g, c in zip(grid, centre, strict=True)) / 2 / 1.5**2)
+    noise = np.random.default_rng(seed).normal(0, 2, sizes)
+    psf = measured_psf(1000 * bead + background + noise, (1, 1, 1), (1, 1, 1), 9)
+    assert all(size % 2 for size in psf.shape)
+    assert psf.shape[0] == 9
+    assert psf.sum() == pytest.approx(1, abs=1e-5)
+    bright = np.maximum(psf - psf.max() / 4, 0)
+    index = np.indices(psf.shape)
+    for axis in range(3):
+        centroid = float((bright * index[axis]).sum() / bright.sum())
+        assert centroid == pytest.approx(psf.shape[axis] // 2, abs=0.12)
+
+
+@pytest.mark.parametrize("finer", [1, 2, 3])
+def test_measured_psf_is_resampled_to_the_data(finer: int) -> None:
+    wanted = gibson_lanni(AIR, VOXEL, 9, max_lateral_px=15)
+    pitch = (VOXEL[0], VOXEL[1] / finer, VOXEL[2] / finer)
+    bead = gibson_lanni(AIR, pitch, 9, max_lateral_px=16 * finer + 31 - 16 * finer % 2)
+    psf = measured_psf(np.pad(bead, ((0, 1), (2, 5), (3, 4))), pitch, VOXEL, 9, max_lateral_px=15)
+    half, middle = (
+        min(psf.shape[1], wanted.shape[1]) // 2,
+        (psf.shape[1] // 2, wanted.shape[1] // 2),
+    )
+    ours, theirs = (
+        image[:, m - half : m + half + 1, m - half : m + half + 1]
+        for image, m in zip((psf, wanted), middle, strict=True)
+    )
+    assert psf.shape[0] == 9
+    assert np.corrcoef(ours.ravel(), theirs.ravel())[0, 1] > 0.99
+
+
+@pytest.mark.parametrize(
+    "image", [np.zeros((4, 5)), np.zeros((3, 9, 9)), np.full((3, 9, 9), np.nan)]
+)
+def test_useless_psf_images_are_refused(image: Any) -> None:
+    with pytest.raises(PsfError):
+        measured_psf(image, (1, 1, 1), (1, 1, 1), 3)

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.support.tissue_pair import make_pair
+from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.register.alignment import (
+    coarse_alignment,
+    grey_levels,
+    rotation_about_centre,
+    texture,
+)
+from tilewright.kernels.register.block_field import ACCEPTED, fit_affine, fit_field
+from tilewright.kernels.register.block_shifts import (
+    overlapping_blocks,
+    refine_shifts,
+    search_shifts,
+)
+
+ANGLES = np.linspace(-5, 5, 11)
+
+
+def a_texture(backend: Backend, image: NDArray[np.uint16]) -> Array:
+    counts = image.astype(np.float32)
+    return texture(backend, backend.asarray(counts), grey_levels(counts))
+
+
+@pytest.mark.parametrize(("seed", "angle_deg"), [(0, 0.0), (1, 3.0), (2, -4.0)])
+def test_coarse_finds_rotation_and_large_shift(cpu: Backend, seed: int, angle_deg: float) -> None:
+    shift = (90.0, -130.0)
+    pair = make_pair(seed, size=(380, 400), angle_deg=angle_deg, shift_px=shift, elastic_px=0)
+    images = [a_texture(cpu, image) for image in (pair.reference, pair.moving)]
+    found = coarse_alignment(cpu, images[0], images[1], ANGLES, 200.0)
+    assert found.angle_deg == angle_deg
+    assert np.abs(np.subtract(found.shift_px, shift)).max() <= 1.5
+    assert found.score > 2 * found.chance
+    limited = coarse_alignment(cpu, images[0], images[1], ANGLES, 60.0)
+    assert np.abs(limited.shift_px).max() <= 60
+    assert limited.score < 1.4 * limited.chance
+
+
+def test_coarse_does_not_prefer_any_place_for_other_tissue(cpu: Backend) -> None:
+    images = [a_texture(cpu, make_pair(seed, size=(300, 340)).reference) for seed in (1, 2)]
+    found = coarse_alignment(cpu, images[0], images[1], ANGLES, 300.0)
+    assert found.score < 1.4 * found.chance
+
+
+def test_texture_forgets_brightness_and_saturated_spots(cpu: Backend) -> None:
+    pair = make_pair(3, size=(256, 256))
+    plain = a_texture(cpu, pair.reference)
+    brighter = a_texture(cpu, pair.reference * 2 + 500)
+    assert np.corrcoef(plain.ravel(), brighter.ravel())[0, 1] > 0.999
+    spotted = pair.reference.copy()
+    spotted[40:44, 60:64] = 65535
+    assert np.corrcoef(plain.ravel(), a_texture(cpu, spotted).ravel())[0, 1] > 0.95
+    assert np.abs(a_texture(cpu, np.full((64, 64), 90, np.uint16))).max() < 1e-5
+
+
+def test_rotation_keeps_the_centre() -> None:
+    affine = rotation_about_centre((101, 51), 7.0)
+    assert np.allclose(affine @ [50, 25, 1], [50, 25])
+    assert np.allclose(np.linalg.det(affine[:, :2]), 1)
+
+
+def blocks(backend: Backend, seed: int, shift_px: tuple[float, float]) -> tuple[Array, Array]:
+    pair = make_pair(seed, size=(384, 384), angle_deg=0, shift_px=shift_px, elastic_px=0)
+    linear = pair.affine[:, :2] - np.eye(2)
+    assert np.abs(linear).max() < 2e-3
+    images = (a_texture(backend, image) for image in (pair.reference, pair.moving))
+    first, second = (overlapping_blocks(backend, image, 48) for image in images)
+    return first, second
+
+
+def test_blocks_overlap_by_half(cpu: Backend) -> None:
+    image = np.arange(12 * 18, dtype=np.float32).reshape(12, 18)
+    cut = overlapping_blocks(cpu, image, 3)
+    assert cut.shape == (3 * 5, 6, 6)
+    assert np.array_equal(cut[1 * 5 + 2], image[3:9, 6:12])
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_search_finds_shifts_of_blocks(cpu: Backend, seed: int) -> None:
+    found = search_shifts(cpu, *blocks(cpu, seed, (11.3, -8.6)), 20)
+    sure = found.score > 1.15 * np.percentile(found.chance, 98)
+    assert sure.mean() > 0.8
+    # The scale of 1.001 about the centre moves blocks by up to 0.2 px, and the window draws
+    # the peak towards zero.
+    error = np.abs(found.shift_px[sure] - [11.3, -8.6])
+    assert np.median(error) < 0.4
+    assert error.max() < 1.6
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_refinement_is_subpixel(cpu: Backend, seed: int) -> None:
+    found = refine_shifts(cpu, *blocks(cpu, seed, (0.4, -0.3)), None)
+    assert np.median(found.score) > 0.8
+    assert np.median(np.abs(found.chance)) < 0.2
+    assert np.abs(np.median(found.shift_px, axis=0) - [0.4, -0.3]).max() < 0.05
+
+
+def test_empty_blocks_measure_nothing(cpu: Backend) -> None:
+    nothing = cpu.asarray(np.zeros((3, 64, 64)))
+    assert np.isinf(refine_shifts(cpu, nothing, nothing, None).variance_px2).all()
+    assert np.isinf(search_shifts(cpu, nothing, nothing, 10).variance_px2).all()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_affine_survives_half_outliers(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    points = rng.uniform(0, 3000, (120, 2))
+    truth = np.array([[1.002, -0.01, 14.0], [0.011, 0.999, -33.0]])
+    targets = points @ truth[:, :2].T + truth[:, 2] + rng.normal(0, 0.2, points.shape)
+    wrong = rng.random(120) < 0.5
+    targets[wrong] += rng.uniform(-40, 40, (wrong.sum(), 2))
+    affine, weight = fit_affine(points, targets, np.ones(120))
+    corners = np.array([[0, 0, 1], [0, 3000, 1], [3000, 0, 1], [3000, 3000, 1.0]])
+    assert np.abs(corners @ (affine - truth).T).max() < 0.5
+    assert (weight[~wrong] > ACCEPTED).mean() > 0.95
+
+
+def test_few_points_give_a_shift() -> None:
+    points = np.array([[0.0, 0], [10, 10], [20, 20]])
+    affine, _ = fit_affine(points, points + np.array([3, -2]), np.ones(3))
+    assert np.allclose(affine, [[1, 0, 3], [0, 1, -2]])
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_field_is_smooth_through_outliers_and_gaps(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[:30, :40] * 48.0
+    truth = np.stack([2 * np.sin(y / 300 + x / 400), 1.5 * np.cos(x / 350)])
+    shifts = truth + rng.normal(0, 0.1, truth.shape)
+    precision = rng.uniform(50, 200, y.shape)
+    wrong = rng.random(y.shape) < 0.15
+    shifts[:, wrong] += rng.uniform(-15, 15, (2, wrong.sum()))
+    precision[10:16, 12:20] = 0
+    fit = fit_field(shifts, precision, 48.0)
+    error = np.hypot(*(fit.field - truth))
+    known = precision > 0
+    assert np.median(error[known]) < 0.06
+    assert error.max() < 0.8
+    assert (fit.weight[known & ~wrong] > ACCEPTED).mean() > 0.97
+    assert fit.weight[wrong & (np.hypot(*(shifts - truth)) > 2)].max() < ACCEPTED
+    assert not fit.weight[~known].any()
+    assert 0.05 < fit.sigma_px < 0.2
+
+
+def test_field_without_measurements_is_zero() -> None:
+    fit = fit_field(np.ones((2, 3, 4)), np.zeros((3, 4)), 48.0)
+    assert not fit.field.any()
+    assert not fit.weight.any()
+
+
+def test_guarded(cpu: Backend, guarded: Backend) -> None:
+    pair = make_pair(4, size=(200, 220), elastic_px=0)
+    found = []
+    for backend in (cpu, guarded):
+        images = [a_texture(backend, image) for image in (pair.reference, pair.moving)]
+        coarse = coarse_alignment(backend, images[0], images[1], ANGLES[3:8], 80.0)
+        first, second = blocks(backend, 5, (1.3, 0.6))
+        mask = backend.xp.ones(first.shape, np.float32)
+        searched = search_shifts(backend, first, second, 12)
+        found.append((coarse, searched, refine_shifts(backend, first, second, mask)))
+    assert found[0][0] == found[1][0]
+    for on_cpu, on_guarded in zip(found[0][1:], found[1][1:], strict=True):
+        assert np.array_equal(on_cpu.shift_px, on_guarded.shift_px)
+        assert np.array_equal(on_cpu.variance_px2, on_guarded.variance_px2)
+
+
+@pytest.mark.gpu
+def test_gpu_measures_the_same(cpu: Backend, gpu: Backend) -> None:
+    pair = make_pair(4, size=(200, 220), elastic_px=0)
+    found = []
+    for backend in (cpu, gpu):
+        images = [a_texture(backend, image) for image in (pair.reference, pair.moving)]
+        coarse = coarse_alignment(backend, images[0], images[1], ANGLES, 80.0)
+        first, second = blocks(backend, 5, (1.3, 0.6))
+        searched = search_shifts(backend, first, second, 12)
+        found.append((coarse, searched, refine_shifts(backend, first, second, None)))
+    assert found[0][0].shift_px == found[1][0].shift_px
+    assert found[0][0].angle_deg == found[1][0].angle_deg
+    for on_cpu, on_gpu in zip(found[0][1:], found[1][1:], strict=True):
+        assert np.abs(on_cpu.shift_px - on_gpu.shift_px).max() < 1e-3

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewright.kernels.backend import Backend, cpu_backend
+from tilewright.kernels.stitch.blending import Interpolation, fuse, make_correction, tile_span
+
+PEDESTAL = 100.0
+
+
+def scene(y: Any, x: Any) -> Any:
+    """A specimen in closed form, without detail finer than 9 pixels."""
+    return 8000 + 3000 * np.sin(y / 3.1 + 0.2) * np.cos(x / 2.7) + 2000 * np.sin((x + y) / 1.5 / 9)
+
+
+def vignette(size: int) -> Any:
+    y, x = np.mgrid[-1 : 1 : size * 1j, -1 : 1 : size * 1j]
+    flat = np.exp(-0.4 * (y - 0.1) ** 2 - 0.5 * x**2)
+    return (flat / flat.mean()).astype(np.float32)
+
+
+def take(size: int, places: Any, flat: Any = 1.0, dark: Any = PEDESTAL) -> list[Any]:
+    grid = np.mgrid[:size, :size].astype(float)
+    return [
+        np.rint(scene(grid[0] + y, grid[1] + x) * flat + dark).astype(np.uint16) for y, x in places
+    ]
+
+
+def run(
+    backend: Backend,
+    tiles: list[Any],
+    places: Any,
+    *,
+    flat: Any = None,
+    dark: Any = None,
+    pedestal: float = PEDESTAL,
+    origin: tuple[int, int] = (0, 0),
+    shape: tuple[int, int] | None = None,
+    feather_px: float = 12,
+    interpolation: Interpolation = "cubic",
+) -> tuple[Any, int, int]:
+    size = tiles[0].shape
+    flat = np.ones(size, np.float32) if flat is None else flat
+    dark = np.full(size, pedestal, np.float32) if dark is None else dark
+    spans = [(tile_span(y, size[0]), tile_span(x, size[1])) for y, x in places]
+    whole = (max(y.stop for y, _ in spans), max(x.stop for _, x in spans))
+    region, low, high = fuse(
+        backend,
+        tiles,
+        spans,
+        make_correction(backend, flat, dark, pedestal),
+        origin,
+        shape or whole,
+        feather_px=feather_px,
+        interpolation=interpolation,
+    )
+    return backend.to_numpy(region), low, high
+
+
+def jittered(seed: int, n: int = 3, step: float = 52.0) -> Any:
+    places = np.mgrid[:n, :n].reshape(2, -1).T * step
+    places = places + np.random.default_rng(seed).uniform(-3, 3, places.shape)
+    return places - places.min(0)
+
+
+@pytest.mark.parametrize("interpolation", ["cubic", "linear"])
+def test_integer_positions_keep_counts_exactly(cpu: Backend, interpolation: Interpolation) -> None:
+    image = np.random.default_rng(0).integers(0, 65536, (200, 230)).astype(np.uint16)
+    places = [(0, 0), (0, 110), (3, 70), (80, 0), (77, 110)]
+    tiles = [image[y : y + 120, x : x + 120] for y, x in places]
+    fused, low, high = run(cpu, tiles, places, interpolation=interpolation)
+    covered = np.zeros(image.shape, bool)
+    for y, x in places:
+        covered[y : y + 120, x : x + 120] = True
+    np.testing.assert_array_equal(fused, np.where(covered, image, 100)[: fused.shape[0]])
+    assert (low, high) == (0, 0)
+
+
+def test_uint8_stays_uint8(cpu: Backend) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (64, 100)).astype(np.uint8)
+    fused, _, _ = run(cpu, [image[:, :60], image[:, 40:]], [(0, 0), (0, 40)], pedestal=5)
+    assert fused.dtype == np.uint8
+    np.testing.assert_array_equal(fused, image)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(("interpolation", "worst"), [("cubic", 30), ("linear", 150)])
+def test_subpixel_positions_meet_the_scene(
+    cpu: Backend, seed: int, interpolation: Interpolation, worst: float
+) -> None:
+    places = jittered(seed)
+    fused, _, _ = run(cpu, take(64, places), places, interpolation=interpolation)
+    y, x = np.mgrid[: fused.shape[0], : fused.shape[1]]
+    # Tiles at the ragged border leave some pixels empty, and borders have no outer taps.
+    inner = (slice(8, -8), slice(8, -8))
+    error = (fused - PEDESTAL - scene(y, x))[inner]
+    assert np.abs(error).max() < worst
+    assert np.abs(error).mean() < worst / 5
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_illumination_is_undone(cpu: Backend, seed: int) -> None:
+    places = np.rint(jittered(seed))
+    flat = vignette(64)
+    dark = np.random.default_rng(seed).uniform(90, 110, (64, 64)).astype(np.float32)
+    fused, _, _ = run(cpu, take(64, places, flat, dark), places, flat=flat, dark=dark)
+    y, x = np.mgrid[: fused.shape[0], : fused.shape[1]]
+    inner = (slice(8, -8), slice(8, -8))
+    # Half a count of the camera's rounding, over the darkest corner of the flat-field.
+    assert np.abs(fused - PEDESTAL - scene(y, x))[inner].max() <= 0.5 / flat.min() + 0.51
+
+
+@pytest.mark.parametrize("interpolation", ["cubic", "linear"])
+@settings(max_examples=25, deadline=None)
+@given(
+    places=st.lists(st.tuples(st.floats(0, 40), st.floats(0, 40)), min_size=1, max_size=5),
+    feather_px=st.floats(0, 40),
+)
+def test_a_flat_scene_stays_flat(
+    interpolation: Interpolation, places: Any, feather_px: float
+) -> None:
+    tiles = [np.full((24, 30), 5000, np.uint16)] * len(places)
+    fused, low, high = run(
+        cpu_backend(), tiles, places, feather_px=feather_px, interpolation=interpolation
+    )
+    covered = np.zeros(fused.shape, bool)
+    for y, x in places:
+        ys, xs = tile_span(y, 24), tile_span(x, 30)
+        covered[ys.start : ys.stop, xs.start : xs.stop] = True
+    np.testing.assert_array_equal(fused, np.where(covered, 5000, 100))
+    assert (low, high) == (0, 0)
+
+
+def test_overlaps_fade_linearly(cpu: Backend) -> None:
+    tiles = [np.full((40, 40), value, np.uint16) for value in (1000, 2000)]
+    fused, _, _ = run(cpu, tiles, [(0, 0), (0, 30)], feather_px=10)
+    np.testing.assert_array_equal(fused[:, :30], 1000)
+    np.testing.assert_array_equal(fused[:, 40:], 2000)
+    expected = np.rint(1000 + 1000 * np.arange(1, 11) / 11)
+    np.testing.assert_array_equal(fused[:, 30:40], np.broadcast_to(expected, (40, 10)))
+
+
+def test_corners_of_four_tiles_blend_all(cpu: Backend) -> None:
+    tiles = [np.full((40, 40), value, np.uint16) for value in (1000, 2000, 3000, 4000)]
+    places = [(0, 0), (0, 30), (30, 0), (30, 30)]
+    fused, _, _ = run(cpu, tiles, places, feather_px=10)
+    assert abs(fused[34:36, 34:36].mean() - 2500) <= 1
+    assert np.abs(np.diff(fused[30:40].astype(int), axis=0)).max() <= 190
+    assert np.abs(np.diff(fused[:, 30:40].astype(int), axis=1)).max() <= 100
+
+
+def test_clipped_pixels_are_counted(cpu: Backend) -> None:
+    raw = np.full((10, 10), 1000, np.uint16)
+    raw[0, :3] = 0
+    raw[1, :5] = 60000
+    flat = np.full((10, 10), 0.5, np.float32)
+    fused, low, high = run(cpu, [raw], [(0, 0)], flat=flat, pedestal=200)
+    assert (low, high) == (3, 5)
+    assert (fused[0, :3] == 0).all()
+    assert (fused[1, :5] == 65535).all()
+    assert fused[5, 5] == 1800
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 99), cut=st.tuples(st.integers(1, 150), st.integers(1, 150)))
+def test_parts_are_the_whole(seed: int, cut: tuple[int, int]) -> None:
+    places = jittered(seed)
+    tiles = take(64, places)
+    whole, _, _ = run(cpu_backend(), tiles, places)
+    h, w = whole.shape
+    parts = [
+        [
+            run(cpu_backend(), tiles, places, origin=(y, x), shape=(y1 - y, x1 - x))[0]
+            for x, x1 in ((0, cut[1]), (cut[1], w))
+        ]
+        for y, y1 in ((0, cut[0]), (cut[0], h))
+    ]
+    np.testing.assert_array_equal(np.block(parts), whole)
+
+
+def test_nothing_but_the_backend_touches_the_arrays(cpu: Backend, guarded: Backend) -> None:
+    places = jittered(5)
+    tiles = take(64, places, vignette(64))
+    for interpolation in ("cubic", "linear"):
+        options: Any = {"flat": vignette(64), "interpolation": interpolation}
+        np.testing.assert_array_equal(
+            run(cpu, tiles, places, **options)[0], run(guarded, tiles, places, **options)[0]
+        )
+
+
+@pytest.mark.gpu
+def test_gpu_agrees_within_a_count(cpu: Backend, gpu: Backend) -> None:
+    places = jittered(6)
+    tiles = take(64, places, vignette(64))
+    on_cpu, *clipped = run(cpu, tiles, places, flat=vignette(64))
+    on_gpu, *clipped_gpu = run(gpu, tiles, places, flat=vignette(64))
+    assert np.abs(on_cpu.astype(int) - on_gpu).max() <= 1
+    assert clipped == clipped_gpu
+
+
+def test_other_pixel_types_are_refused(cpu: Backend) -> None:
+    with pytest.raises(ValueError, match="float32"):
+        run(cpu, [np.zeros((8, 8), np.float32)], [(0, 0)])

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from tilewright.kernels.backend import Backend
+from tilewright.kernels.tile_positions.displacements import Overlaps, measure_overlaps
+from tilewright.kernels.tile_positions.overlap_strips import neighbours, plan_strips
+from tilewright.kernels.tile_positions.phase_correlation import correlate_strips
+from tilewright.kernels.tile_positions.position_solve import FALSE_ACCEPTS, believe, loop_closures
+
+Floats = NDArray[np.float64]
+Strips = NDArray[np.float32]
+SHAPE = (256, 30)
+
+
+def texture(seed: int, count: int, width: float) -> Strips:
+    """Return Gaussian textures of a width, standard deviation 1."""
+    rough = np.random.default_rng(seed).standard_normal((count, *SHAPE))
+    smooth = ndimage.gaussian_filter(rough, (0, width, width), mode="wrap")
+    return np.asarray(smooth / smooth.std(axis=(1, 2), keepdims=True), np.float32)
+
+
+def cell(strips: Strips, places: list[tuple[int, int]], level: float = 40.0) -> Strips:
+    """Add the same round cell to every strip at the places."""
+    y, x = np.indices(SHAPE)
+    out = strips.copy()
+    for py, px in places:
+        out += np.float32(level) * np.exp(-0.5 * ((y - py) ** 2 + (x - px) ** 2) / 9.0)
+    return np.asarray(out, np.float32)
+
+
+def chance_of(backend: Backend, a: Strips, b: Strips, reach: float = 8.0) -> Floats:
+    return correlate_strips(backend, a, b, np.zeros((len(a), 2)), reach, 1.5).chance
+
+
+@pytest.mark.parametrize("width", [0.01, 2.0, 4.0])
+def test_chance_is_a_probability_on_textures_of_any_width(cpu: Backend, width: float) -> None:
+    found = chance_of(cpu, texture(1, 400, width), texture(2, 400, width))
+    for level in (0.3, 0.1, 0.03):
+        assert np.mean(found <= level) < 1.5 * level
+    assert np.mean(found <= 0.3) > 0.01, "it is not always 1"
+    assert found.min() > FALSE_ACCEPTS
+
+
+def test_a_weak_common_texture_is_beyond_chance(cpu: Backend) -> None:
+    common = texture(3, 20, 2.0)
+    a, b = (common + texture(s, 20, 0.01) for s in (4, 5))
+    assert chance_of(cpu, a, b).max() < 0.1 * FALSE_ACCEPTS
+
+
+def test_a_single_common_object_is_an_accident_two_are_not(cpu: Backend) -> None:
+    noise = [texture(seed, 6, 0.01) for seed in (6, 7)]
+    several = [(40, 14), (97, 10), (200, 18)]
+    one = chance_of(cpu, cell(noise[0], [(90, 14)]), cell(noise[1], [(90, 14)]))
+    three = chance_of(cpu, cell(noise[0], several), cell(noise[1], several))
+    assert one.min() > 100 * FALSE_ACCEPTS
+    assert three.max() < 0.05 * one.min()
+
+
+def test_specimen_that_repeats_itself_tells_nothing(cpu: Backend) -> None:
+    y, x = np.indices(SHAPE)
+    wave = 20.0 * np.sin(2 * np.pi * y / 11.0) * np.sin(2 * np.pi * x / 11.0)
+    a, b = (np.asarray(wave + texture(seed, 4, 0.01), np.float32) for seed in (8, 9))
+    assert chance_of(cpu, a, b).min() == 1.0
+
+
+def test_what_the_camera_adds_to_every_tile_is_no_evidence(cpu: Backend) -> None:
+    nominal = np.stack([v.ravel() for v in np.mgrid[:3, :4]], axis=1) * 230.0
+    plan = plan_strips(nominal, (256, 256), 8.0)[0]
+    dirt = cell(np.zeros((1, *plan.shape), np.float32), [(40, 14), (97, 10), (200, 18)])
+    strips = [
+        np.asarray(dirt + np.random.default_rng(s).standard_normal((9, *plan.shape)), np.float32)
+        for s in (1, 2)
+    ]
+    found = measure_overlaps(cpu, [plan], [strips[0]], [strips[1]], 1.5)
+    assert found.score.min() > 0.5
+    assert found.chance.min() > 100 * FALSE_ACCEPTS
+    alone = correlate_strips(cpu, strips[0], strips[1], plan.expected_px, 8.0, 1.5)
+    assert alone.chance.max() < 0.01, "without the other tiles it would be"
+
+
+def test_a_shift_outside_the_window_is_not_believed(cpu: Backend) -> None:
+    rng = np.random.default_rng(5)
+    specimen = ndimage.gaussian_filter(rng.standard_normal((300, 600)), 2.0).astype(np.float32)
+    nominal = np.array([[0.0, 0.0], [0.0, 220.0]])
+    plan = plan_strips(nominal, (256, 256), 8.0)[0]
+
+    def found(step: int) -> Overlaps:
+        tiles = [specimen[20:276, :256], specimen[20 + step : 276 + step, 220:476]]
+        strips = [
+            tile[y : y + plan.shape[0], x : x + plan.shape[1]][None]
+            for tile, (y, x) in zip(tiles, (plan.origin_a, plan.origin_b), strict=True)
+        ]
+        return measure_overlaps(cpu, [plan], [strips[0]], [strips[1]], 1.5)
+
+    inside = found(6)
+    assert inside.chance[0] < FALSE_ACCEPTS
+    np.testing.assert_allclose(inside.displacement_px, [[6.0, 220.0]], atol=0.05)
+    assert found(14).chance[0] > 100 * FALSE_ACCEPTS
+
+
+def test_backends_agree(cpu: Backend, guarded: Backend) -> None:
+    a, b = texture(1, 6, 2.0), texture(2, 6, 2.0)
+    b[:3] += 0.7 * a[:3]
+    ours, theirs = (chance_of(backend, a, b) for backend in (cpu, guarded))
+    np.testing.assert_allclose(np.log10(theirs), np.log10(ours), atol=1e-3)
+
+
+def on_grid(rows: int, cols: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
+    """Return pairs, axes and the stage model's terms of a grid."""
+    row, col = (v.ravel() for v in np.mgrid[:rows, :cols])
+    nominal = np.stack([row, col], axis=1) * 230.0
+    pairs, axis = neighbours(nominal, (256, 256))
+    model = np.column_stack([nominal, row % 2]).astype(np.float64)
+    return pairs, axis, model[pairs[:, 1]] - model[pairs[:, 0]]
+
+
+def supported(chance: Floats, offset: Floats, rows: int = 4, cols: int = 5) -> NDArray[np.bool_]:
+    pairs, axis, design = on_grid(rows, cols)
+    return believe(pairs, axis, offset, chance, design, np.array([0.02, 0.02, 8.0]), 8.0)[0]
+
+
+def test_loops_confirm_weak_overlaps() -> None:
+    pairs, axis, _ = on_grid(4, 5)
+    rng = np.random.default_rng(0)
+    place = rng.uniform(-2, 2, (20, 2))
+    offset = place[pairs[:, 1]] - place[pairs[:, 0]]
+    weak = np.full(len(pairs), 0.09)
+    assert supported(weak, offset).all()
+    assert supported(weak, offset + rng.uniform(-8, 8, offset.shape)).mean() < 0.1
+    closure = loop_closures(pairs, axis, offset, weak < 0.2)
+    assert closure.max() < 1e-9
+
+
+def test_chance_seldom_closes_loops() -> None:
+    rng = np.random.default_rng(1)
+    count = len(on_grid(4, 5)[0])
+    wrong = sum(
+        int(supported(rng.uniform(0, 1, count), rng.uniform(-8, 8, (count, 2))).sum())
+        for _ in range(300)
+    )
+    assert wrong <= 0.3 * 300 * count * 1e-2
+
+
+def test_a_match_against_the_stage_needs_more_than_one_along_it() -> None:
+    """One row has no loops: only the stage's model can speak for or against."""
+    pairs, _, _ = on_grid(1, 12)
+    offset = np.random.default_rng(2).normal(0, 0.3, (len(pairs), 2))
+    chance = np.full(len(pairs), 1e-9)
+    chance[5] = 3e-5
+    assert supported(chance, offset, 1, 12).all()
+    offset[5] = [7.0, -6.0]
+    assert np.flatnonzero(~supported(chance, offset, 1, 12)).tolist() == [5]
+    chance[5] = 1e-3
+    assert not supported(chance, offset, 1, 12)[5]
+    offset[5] = [0.4, 0.2]
+    assert supported(chance, offset, 1, 12)[5]

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.config.rules import STAGES
+from tilewright.io.results.mosaic import create_mosaic
+from tilewright.report.judge import Quality
+from tilewright.report.metric_table import METRICS, remedy
+from tilewright.report.page.problems import CROP_PX, Pixels, problems
+from tilewright.report.verdict import Item, Subject, resolve_thresholds
+
+LIMITS = resolve_thresholds({})
+
+
+def item(metric: str, value: float | None, cycle: int = 1, channel: str = "1") -> Item:
+    stage = "register" if metric == "ncc" else "stitch"
+    return Subject("a", cycle, stage, LIMITS, channel, f"M{channel}").judge(metric, value)
+
+
+def quality(*items: Item, **numbers: Any) -> Quality:
+    return Quality("a", items[0].cycle, items[0].stage, items, numbers, "")
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_every_reason_has_a_remedy(metric: str) -> None:
+    stages = ("edf", "image") if metric == "image_detail" else STAGES
+    assert all(remedy(METRICS[metric].reason, stage) for stage in stages)
+
+
+def test_remedies_differ_by_stage_where_the_table_does() -> None:
+    assert remedy("detail_lost", "edf") != remedy("detail_lost", "image")
+    assert remedy("nothing_of_the_kind", "edf") == ""
+
+
+def test_problems_are_grouped_by_reason_and_the_worst_is_first() -> None:
+    found = problems(
+        [
+            quality(item("seam", 4.0), item("seam", 9.0, channel="2"), item("focus", None)),
+            quality(item("ncc", 0.6, cycle=2), item("ncc", 0.9, cycle=2)),
+            quality(item("seam", 5.0, cycle=2)),
+        ],
+        Pixels({}, None, [], (1, "1")),
+    )
+    assert [(p.reason, p.verdict, len(p.items)) for p in found] == [
+        ("seam", "fail", 3),
+        ("poor_overlap", "warn", 1),
+        ("unknown", "warn", 1),
+    ]
+    assert [i.value for i in found[0].items] == [9.0, 5.0, 4.0]
+    assert all(problem.crop is None for problem in found)
+
+
+@pytest.mark.parametrize("centre", [(150.0, 700.0), (0.0, 0.0), (399.0, 799.0)])
+def test_a_crop_shows_the_worst_place_pixel_by_pixel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, centre: tuple[float, float]
+) -> None:
+    light = np.random.default_rng(0).integers(0, 500, (1, 400, 800)).astype(np.uint16)
+    path = tmp_path / "plane.zarr"
+    with create_mosaic(path, light.shape, np.uint16, 256, (1.0, 0.5, 0.5), "p") as writer:
+        for y in range(0, 400, 256):
+            for x in range(0, 800, 256):
+                writer.write(0, y, x, light[:, y : y + 256, x : x + 256])
+    shown: list[Any] = []
+    monkeypatch.setattr(
+        "tilewright.report.page.problems.embed", lambda pixels: shown.append(pixels)
+    )
+    places = [
+        {"metric": "seam", "y_px": y, "x_px": x, "value": value}
+        for y, x, value in [(200.0, 300.0, 4.0), (*centre, 9.0)]
+    ]
+    pixels = Pixels({(1, "2"): path}, None, [], (1, "1"))
+    (found,) = problems(
+        [quality(item("seam", 9.0, channel="2"), **{"2": {"places": places}})], pixels
+    )
+    (crop,) = shown
+    top, left = (
+        int(np.clip(at - CROP_PX / 2, 0, n - CROP_PX))
+        for at, n in zip(centre, (400, 800), strict=True)
+    )
+    want = light[0, top : top + CROP_PX, left : left + CROP_PX].astype(float)
+    assert crop.shape == want.shape
+    assert np.corrcoef(crop.ravel(), want.ravel())[0, 1] > 0.98
+    assert found.crop is not None
+    assert "128 µm wide" in found.crop.caption

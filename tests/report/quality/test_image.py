@@ -1,0 +1,31 @@
+"""Both files of the final image hold the same, and one that does not is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+from tilewright.io.results.ome_tiff import write_ome_tiff
+from tilewright.io.results.ome_zarr import create_image, open_image
+from tilewright.report.quality.image import judge_files
+from tilewright.report.verdict import Subject, resolve_thresholds
+
+
+@pytest.mark.parametrize("names", [["DAPI"], ["DAPI", "CD3"]])
+def test_files_that_hold_the_same_pass(tmp_path: Path, names: list[str]) -> None:
+    pixels = np.random.default_rng(0).integers(0, 60000, (600, 700), np.uint16)
+    stored, tiff = tmp_path / "i.zarr", tmp_path / "i.ome.tif"
+    with create_image(stored, (600, 700), np.uint16, 256, (0.5, 0.5), names, name="i") as writer:
+        for channel in range(len(names)):
+            for y in range(0, 600, 256):
+                for x in range(0, 700, 256):
+                    writer.write(channel, y, x, pixels[y : y + 256, x : x + 256] // (channel + 1))
+    write_ome_tiff(stored, tiff, tile_px=256)
+    last = len(names) - 1
+    subject = Subject("s", 1, "image", resolve_thresholds({}), "1", names[last])
+    assert judge_files(subject, open_image(stored), tiff, last).verdict == "pass"
+    zarr.open_array(stored / "0")[last, :256, :256] = 7
+    assert judge_files(subject, open_image(stored), tiff, last).verdict == "fail"

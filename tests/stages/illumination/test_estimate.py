@@ -1,0 +1,502 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.support.array_tiles import ArrayTiles, correct
+from tests.support.illumination_truth import (
+    OFFSET_COUNTS,
+    Places,
+    make_tiles,
+    relative_rmse,
+    ring,
+    shadow,
+    stripes,
+    vignette,
+)
+from tilewright.io.results.illumination import (
+    Illumination,
+    IlluminationFileError,
+    write_illumination,
+)
+from tilewright.kernels.backend import Backend, cpu_backend
+from tilewright.kernels.camera import equal_neighbours, saturation_found, top_of
+from tilewright.kernels.illumination.binning import bin_tile, enlarge
+from tilewright.kernels.illumination.flat_basis import (
+    MAX_ORDER,
+    degrees,
+    design_grid,
+    flat_field,
+    legendre_design,
+    log_flat,
+)
+from tilewright.kernels.illumination.flat_posterior import fit_flat
+from tilewright.kernels.illumination.overlap_cells import measure_cells, overlapping_pairs
+from tilewright.kernels.illumination.overlap_photometry import relative_difference
+from tilewright.report.metric_table import METRICS
+from tilewright.stages.illumination.binned_tiles import overlap_cells, read_binned, tile_blocks
+from tilewright.stages.illumination.estimate import IlluminationError, estimate_illumination
+
+SIZE = 128
+
+
+def run(tiles: ArrayTiles, places: Places | None, **options: Any) -> tuple[Illumination, Any]:
+    settled: dict[str, Any] = {
+        "backend": cpu_backend(2),
+        "offset_counts": OFFSET_COUNTS,
+        "progress": False,
+    }
+    illumination, numbers = estimate_illumination(tiles, places, **(settled | options))
+    assert illumination.flat.shape == tiles.shape[1:]
+    assert np.isfinite(illumination.flat).all()
+    assert np.isfinite(illumination.dark).all()
+    assert illumination.flat.min() > 0
+    assert illumination.flat.mean(dtype=np.float64) == pytest.approx(1.0, abs=1e-5)
+    json.dumps(numbers, allow_nan=False)
+    return illumination, numbers
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0, 500))
+def test_correct_undoes_what_the_camera_did(seed: int, pedestal: float) -> None:
+    rng = np.random.default_rng(seed)
+    light, flat = rng.uniform(0, 5e3, (3, 6, 7)), rng.uniform(0.2, 2, (6, 7))
+    dark = rng.uniform(0, 300, (6, 7))
+    raw = (light * flat + dark).astype(np.float32)
+    corrected = correct(cpu_backend(), raw, flat, dark, pedestal)
+    assert corrected.dtype == np.float32
+    np.testing.assert_allclose(corrected, light + pedestal, atol=0.02)
+
+
+def test_noise_below_zero_light_is_kept(cpu: Backend) -> None:
+    raw = np.array([[95, 105]], dtype=np.uint16)
+    corrected = correct(cpu, raw, np.full((1, 2), 0.5), np.full((1, 2), 100.0), 100.0)
+    np.testing.assert_array_equal(corrected, [[90.0, 110.0]])
+
+
+def test_fields_of_another_shape_are_refused(cpu: Backend) -> None:
+    with pytest.raises(ValueError, match="do not fit"):
+        correct(cpu, np.ones((4, 4)), np.ones((4, 5)), np.ones((4, 4)), 0.0)
+
+
+def test_saturated_blocks_are_marked(cpu: Backend) -> None:
+    raw = np.zeros((9, 8), dtype=np.uint16)
+    raw[1, 5] = 4095
+    counts, peak = bin_tile(cpu, raw, 4)
+    assert counts.shape == (2, 2)
+    assert counts[0, 1] == pytest.approx(4095 / 16)
+    np.testing.assert_array_equal(peak, [[0, 4095], [0, 0]])
+
+
+def test_a_plane_survives_binning_and_enlarging(cpu: Backend) -> None:
+    y, x = np.mgrid[0:50, 0:66]
+    ramp = (3.0 + 0.5 * y - 0.25 * x).astype(np.float32)
+    small, _ = bin_tile(cpu, ramp, 4)
+    found = enlarge(cpu, small, (50, 66), 4)
+    assert found.shape == (50, 66)
+    np.testing.assert_allclose(found, ramp, atol=1e-3)
+
+
+def test_pairs_of_a_grid_include_corners() -> None:
+    place = np.stack(np.meshgrid(np.arange(3) * 90.0, np.arange(4) * 90.0, indexing="ij"), -1)
+    pairs = overlapping_pairs(place.reshape(-1, 2), (100, 100), 5.0)
+    assert len(pairs) == 9 + 8 + 12
+    assert (pairs[:, 0] < pairs[:, 1]).all()
+    assert len(overlapping_pairs(place.reshape(-1, 2), (100, 100), 11.0)) == 0
+    assert len(overlapping_pairs(place.reshape(-1, 2)[:1], (100, 100), 5.0)) == 0
+
+
+@given(st.floats(-30, 30), st.floats(20, 55))
+@settings(max_examples=25, deadline=None)
+def test_both_tiles_measure_the_same_area(dy: float, dx: float) -> None:
+    """A linear specimen: the mean of a cell is its value at the centre, in either tile."""
+    y, x = np.mgrid[0:64, 0:72].astype(np.float64)
+    images = np.stack([10 + y + 2 * x, 10 + (y + dy) + 2 * (x + dx)]).astype(np.float32)
+    place = np.array([[0.0, 0.0], [dy, dx]])
+    cells = measure_cells(
+        cpu_backend(), images, None, place, np.array([[0, 1]]), shape_px=(64, 72), factor=1, cell=4
+    )
+    # Pixels count as constant over their area: up to half a pixel's step at a cell's border.
+    np.testing.assert_allclose(cells.first, cells.second, atol=0.2)
+    at = [(p + 1) / 2 * (64, 72) for p in (cells.place_first, cells.place_second)]
+    np.testing.assert_allclose(at[0] - at[1], np.broadcast_to([dy, dx], at[0].shape), atol=1e-9)
+    expected = 10 + (at[0] - 0.5) @ [1, 2]
+    np.testing.assert_allclose(cells.first, expected, atol=1e-3)
+
+
+def measured(backend: Backend) -> Any:
+    tiles, places = make_tiles(vignette(64), 5, grid=(3, 3))
+    images = backend.asarray(tiles.stack[:, 0])
+    place = np.stack([places.y_px, places.x_px], axis=1)
+    pairs = overlapping_pairs(place, (64, 64), 4.0)
+    return measure_cells(
+        backend, images, images < 3000, place, pairs, shape_px=(64, 64), factor=1, cell=3
+    )
+
+
+def test_guarded_equals_cpu(cpu: Backend, guarded: Backend) -> None:
+    one, other = measured(cpu), measured(guarded)
+    assert len(one) > 100
+    for item in dataclasses.fields(one):
+        np.testing.assert_array_equal(getattr(one, item.name), getattr(other, item.name))
+    raw, flat = np.full((4, 8, 8), 900), vignette(8)
+    pairs = [correct(b, raw, flat, flat, 3.0) for b in (cpu, guarded)]
+    np.testing.assert_array_equal(pairs[0], guarded.to_numpy(pairs[1]))
+    tiles, places = make_tiles(vignette(64), 5, grid=(4, 4))
+    for method in ("overlap", "basic"):
+        results = [run(tiles, places, backend=b, method=method)[0].flat for b in (cpu, guarded)]
+        np.testing.assert_array_equal(results[0], results[1])
+
+
+@pytest.mark.gpu
+def test_gpu_equals_cpu(cpu: Backend, gpu: Backend) -> None:
+    one, other = measured(cpu), measured(gpu)
+    np.testing.assert_array_equal(one.edge, other.edge)
+    np.testing.assert_allclose(one.second, other.second, rtol=1e-5)
+    tiles, places = make_tiles(vignette(SIZE), 5, planes=2)
+    for method in ("overlap", "basic"):
+        results = [run(tiles, places, backend=b, method=method)[0].flat for b in (cpu, gpu)]
+        np.testing.assert_allclose(results[0], results[1], atol=1e-3)
+
+
+def test_flat_basis_is_orthonormal_and_evaluated_alike_everywhere() -> None:
+    design = design_grid((400, 400))
+    np.testing.assert_allclose(design.T @ design / len(design), np.eye(len(degrees())), atol=0.02)
+    coefficient = np.random.default_rng(0).normal(0, 0.05, len(degrees()))
+    place = np.random.default_rng(1).uniform(-1, 1, (50, 2))
+    np.testing.assert_allclose(
+        log_flat(coefficient, place), legendre_design(place, MAX_ORDER) @ coefficient, atol=1e-12
+    )
+    field = np.exp(design_grid((9, 12)) @ coefficient).reshape(9, 12)
+    np.testing.assert_allclose(flat_field(coefficient, (9, 12)), field / field.mean(), rtol=1e-5)
+
+
+def test_design_columns_are_nested() -> None:
+    place = np.random.default_rng(0).uniform(-1, 1, (20, 2))
+    np.testing.assert_array_equal(
+        legendre_design(place, 6)[:, : legendre_design(place, 3).shape[1]],
+        legendre_design(place, 3),
+    )
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_overlaps_find_the_flat(seed: int) -> None:
+    truth = vignette(SIZE)
+    tiles, places = make_tiles(truth, seed)
+    found, numbers = run(tiles, places)
+    assert numbers["method"] == "overlap"
+    assert relative_rmse(found.flat, truth) < 0.008
+    assert relative_rmse(np.ones_like(truth), truth) > 0.12
+    scores = numbers["heldout_log_ratio_rms"]
+    assert scores["overlap"] < 0.4 * scores["uncorrected"]
+    assert scores["overlap"] <= scores["basic"]
+    assert numbers["heldout_log_ratio"] == scores["overlap"]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_offset_is_found_below_haze(seed: int) -> None:
+    """Haze of 15 electrons: the darkest pixels are 30 counts above the camera offset."""
+    tiles, places = make_tiles(vignette(SIZE, 0.8), seed)
+    found, numbers = run(tiles, places, offset_counts=None)
+    assert numbers["offset_counts"] == pytest.approx(OFFSET_COUNTS, abs=2.0)
+    assert found.pedestal == round(numbers["offset_counts"])
+    assert "overlaps" in numbers["offset_method"]
+    assert run(tiles, None, offset_counts=None)[1]["offset_counts"] > 110.0
+
+
+def test_planes_are_pooled() -> None:
+    truth = vignette(SIZE)
+    tiles, places = make_tiles(truth, 4, grid=(4, 4), electrons=60, planes=4)
+    one, several = (run(tiles, places, planes=k, method="overlap") for k in (1, 4))
+    assert one[1]["planes"] == [2]
+    assert several[1]["planes"] == [0, 1, 2, 3]
+    assert several[1]["cells"] > 3 * one[1]["cells"]
+    assert relative_rmse(several[0].flat, truth) < 0.02
+
+
+def test_order_can_be_fixed() -> None:
+    tiles, places = make_tiles(vignette(SIZE), 1, grid=(4, 4))
+    assert run(tiles, places, order=4)[1]["fits"]["overlap"]["order"] == 4
+    with pytest.raises(ValueError, match="order is 15"):
+        run(tiles, places, order=15)
+
+
+def test_high_order_flat_is_followed() -> None:
+    y, x = np.mgrid[-1 : 1 : SIZE * 1j, -1 : 1 : SIZE * 1j]
+    truth = vignette(SIZE) * (1 + 0.3 * x**6 - 0.2 * y**5 * x)
+    truth /= truth.mean()
+    tiles, places = make_tiles(truth, 1, grid=(8, 8), empty=0.1)
+    found, _ = run(tiles, places, method="overlap")
+    assert relative_rmse(found.flat, truth) < 0.03
+
+
+#: Everyday sets that earlier estimators gave up on or left at 4 to 31 %: options of
+#: ``make_tiles``, and the error that is left of 30 %. Measured: 0.3 to 1.2 %.
+EVERYDAY: list[tuple[dict[str, Any], float]] = [
+    ({"grid": (2, 2), "overlap": 0.1}, 0.03),
+    ({"grid": (2, 2), "overlap": 0.1, "empty": 0.0, "lumps": 0.4}, 0.03),
+    ({"grid": (3, 3), "overlap": 0.1, "empty": 0.0, "lumps": 0.4}, 0.02),
+    ({"grid": (6, 6), "overlap": 0.1, "empty": 0.0, "lumps": 0.4}, 0.015),
+    ({"grid": (6, 6), "overlap": 0.05}, 0.02),
+    ({"grid": (6, 6), "overlap": 0.1, "empty": 0.9}, 0.02),
+]
+
+
+@pytest.mark.parametrize(("making", "bar"), EVERYDAY)
+def test_everyday_sets_are_corrected_and_pass(making: dict[str, Any], bar: float) -> None:
+    truth = vignette(SIZE, 0.55)
+    tiles, places = make_tiles(truth, 7, **making)
+    found, numbers = run(tiles, places, offset_counts=None)
+    assert relative_rmse(np.ones_like(truth), truth) > 0.3
+    assert relative_rmse(found.flat, truth) < bar
+    assert judged(numbers) == ["pass", "pass"]
+    assert numbers["offset_counts"] < 140
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_clipped_tissue_is_no_evidence(declared: bool) -> None:
+    """Both tiles clip at 3000: overlaps agree where neither measured anything."""
+    truth = vignette(SIZE, 0.55)
+    tiles, places = make_tiles(truth, 7, overlap=0.1, empty=0.0, lumps=0.4, clip_counts=3000.0)
+    limit = 3000.0 if declared else None
+    found, numbers = run(tiles, places, offset_counts=None, saturation_counts=limit)
+    assert numbers["saturation_counts"] == 3000.0
+    assert numbers["saturated_share"] > 0.05
+    assert relative_rmse(found.flat, truth) < 0.02
+
+
+def test_the_top_of_a_histogram_is_saturation_only_where_it_piles_up() -> None:
+    rng = np.random.default_rng(3)
+    light = rng.poisson(rng.exponential(300, (4, 200, 200))).astype(np.uint16)
+    clipped = np.minimum(light, 900)
+    assert saturation_found(top_of(image) for image in clipped) == 900
+    assert saturation_found(top_of(image) for image in light) is None
+    # Twelve bits shifted into sixteen: levels are 16 apart.
+    assert saturation_found(top_of(image * 16) for image in clipped) == 900 * 16
+    few = np.minimum(rng.poisson(0.5, (4, 200, 200)), 50).astype(np.uint8)
+    assert saturation_found(top_of(image) for image in few) is None
+    assert saturation_found([top_of(np.full((50, 50), 7))]) is None
+    assert saturation_found([]) is None
+
+
+def test_tiles_without_grain_are_told_from_tiles_of_a_camera() -> None:
+    tiles, places = make_tiles(vignette(SIZE), 5, electrons=100.0)
+    coarse = dataclasses.replace(tiles, stack=np.round(tiles.stack / 80.0).astype(np.uint16) * 80)
+    limit = METRICS["equal_neighbours"].threshold
+    for taken, verdict in ((tiles, "pass"), (coarse, "warn")):
+        assert limit.judge(run(taken, places)[1]["equal_neighbours"]) == verdict
+    assert equal_neighbours(np.full((4, 4), 7)) == 0.0
+
+
+@pytest.mark.parametrize(("shape", "grid"), [(ring, (6, 6)), (stripes, (6, 6)), (stripes, (3, 3))])
+def test_rings_and_stripes_are_not_worsened_and_warn_where_left(
+    shape: Any, grid: tuple[int, int]
+) -> None:
+    """Overlaps agree within 0.3 % here: only the tiles' mean shows that the flat is not even."""
+    truth = shape(SIZE)
+    tiles, places = make_tiles(truth, 7, grid=grid, overlap=0.1)
+    found, numbers = run(tiles, places, offset_counts=None)
+    assert relative_rmse(found.flat, truth) < relative_rmse(np.ones_like(truth), truth)
+    assert numbers["heldout_log_ratio"] < 0.01
+    if relative_rmse(found.flat, truth) > 0.03:
+        assert judged(numbers)[1] in ("warn", "fail")
+
+
+@pytest.mark.parametrize(("shape", "bar"), [(ring, 0.07), (shadow, 0.02), (stripes, 0.025)])
+def test_what_overlaps_do_not_see_is_corrected_and_the_rest_told(shape: Any, bar: float) -> None:
+    """Before, 4 to 7 % were left of 12 to 40 %, and of the half-shadow's 4 % half was told."""
+    truth = shape(SIZE)
+    tiles, places = make_tiles(truth, 7, overlap=0.1)
+    found, numbers = run(tiles, places, offset_counts=None)
+    error = relative_rmse(found.flat, truth)
+    assert error < bar
+    assert 0.5 * error < numbers["flat_error"] < 2.0 * error + 0.01
+
+
+def test_tiles_that_no_overlap_places_are_compared_where_the_stage_says() -> None:
+    """Overlaps of 2 % match nowhere: 9 % were left of 30 %, with an offset of 129 for 100."""
+    truth = vignette(256, 0.55)
+    tiles, _ = make_tiles(truth, 7, grid=(5, 5), overlap=0.02)
+    stage = [np.asarray(index * 250.88, np.float64) for index in (tiles.row, tiles.col)]
+    lost = Places(stage[0], stage[1], np.full(25, 15.0), np.arange(25))
+    found, numbers = run(tiles, lost, offset_counts=None)
+    assert numbers["method"] == "overlap"
+    assert relative_rmse(found.flat, truth) < 0.03
+    assert numbers["offset_counts"] == pytest.approx(OFFSET_COUNTS, abs=10.0)
+
+
+def judged(numbers: dict[str, Any]) -> list[str]:
+    return [
+        METRICS[name].threshold.judge(numbers[name]) for name in ("heldout_log_ratio", "flat_error")
+    ]
+
+
+def test_unsure_positions_and_islands_are_left_out() -> None:
+    tiles, places = make_tiles(vignette(SIZE), 1, grid=(4, 4))
+    sigma = np.where(np.arange(16) < 8, 0.1, 50.0)
+    wrong = dataclasses.replace(
+        places, y_px=places.y_px + np.where(sigma > 1, 25.0, 0.0), sigma_px=sigma
+    )
+    assert run(tiles, wrong)[1]["edges"] <= 16
+    _, numbers = run(tiles, None)
+    assert (numbers["edges"], numbers["method"]) == (0, "basic")
+    assert "with signal and has 0" in numbers["reason"]
+
+
+def test_wrong_positions_do_not_make_it_worse() -> None:
+    tiles, places = make_tiles(vignette(SIZE), 1, grid=(4, 4))
+    order = np.random.default_rng(0).permutation(16)
+    wrong = dataclasses.replace(places, y_px=places.y_px[order], x_px=places.x_px[order])
+    found, numbers = run(tiles, wrong)
+    scores = numbers["heldout_log_ratio_rms"]
+    assert numbers["heldout_log_ratio"] <= scores["uncorrected"]
+    assert found.flat.min() > 0.05
+
+
+@pytest.mark.parametrize("grid", [(1, 1), (1, 2)])
+@pytest.mark.parametrize("method", ["auto", "overlap", "basic"])
+def test_too_few_tiles_give_a_flat_of_one(grid: tuple[int, int], method: str) -> None:
+    tiles, places = make_tiles(vignette(SIZE), 1, grid=grid)
+    found, numbers = run(tiles, places, method=method)
+    np.testing.assert_array_equal(found.flat, 1.0)
+    assert numbers["method"] == "none"
+    assert numbers["flat_error"] is None
+    assert "needs" in numbers["reason"]
+
+
+@pytest.mark.parametrize("offset", [OFFSET_COUNTS, None])
+def test_empty_channel_gives_a_flat_of_one(offset: float | None) -> None:
+    tiles, places = make_tiles(vignette(SIZE), 1, grid=(3, 3), electrons=0, haze=0)
+    found, numbers = run(tiles, places, offset_counts=offset)
+    np.testing.assert_array_equal(found.flat, 1.0)
+    assert "no signal" in numbers["reason"]
+    assert found.dark.mean() == pytest.approx(OFFSET_COUNTS, abs=5)
+
+
+def test_few_photons_do_no_harm() -> None:
+    truth = vignette(SIZE)
+    tiles, places = make_tiles(truth, 2, electrons=4, haze=1, grid=(8, 8))
+    found, _ = run(tiles, places)
+    assert relative_rmse(found.flat, truth) < 0.05
+
+
+def test_saturation_is_left_out() -> None:
+    truth = vignette(SIZE)
+    tiles, places = make_tiles(truth, 1)
+    limit = np.floor(float(np.percentile(tiles.stack, 97)))
+    clipped = dataclasses.replace(tiles, stack=np.minimum(tiles.stack, np.uint16(limit)))
+    for told in (limit, None):
+        found, numbers = run(clipped, places, method="overlap", saturation_counts=told)
+        assert numbers["saturation_counts"] == limit
+        assert numbers["saturated_share"] > 0.02
+        assert relative_rmse(found.flat, truth) < 0.015
+
+
+def test_constant_black_and_full_white_tiles_are_survived() -> None:
+    _, places = make_tiles(vignette(32), 1, grid=(3, 3))
+    for level in (0, 65535):
+        stack = np.full((9, 1, 32, 32), level, dtype=np.uint16)
+        tiles = ArrayTiles(stack, np.arange(9), np.arange(9), np.zeros((9, 2)))
+        found, _ = run(tiles, places, offset_counts=None)
+        np.testing.assert_allclose(found.flat, 1.0, atol=1e-4)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["auto", "overlap", "basic"]), st.booleans())
+@example(0, "auto", True)
+@example(369, "auto", True)
+@settings(max_examples=15, deadline=None)
+def test_no_input_gives_nan(seed: int, method: str, known: bool) -> None:
+    rng = np.random.default_rng(seed)
+    n, size = int(rng.integers(1, 12)), int(rng.integers(8, 40))
+    scale = 10.0 ** rng.uniform(0, 4.8)
+    stack = (
+        rng.uniform(0, scale, (n, 1, size, size + 3)) * rng.integers(0, 2, (n, 1, 1, 1))
+    ).astype(np.uint16)
+    place = rng.uniform(0, 3 * size, (n, 2))
+    places = Places(place[:, 0], place[:, 1], np.zeros(n), np.zeros(n, dtype=np.int64))
+    tiles = ArrayTiles(stack, np.arange(n), np.arange(n), place)
+    run(tiles, places, method=method, offset_counts=10.0 if known else None)
+
+
+def test_given_files_are_used(tmp_path: Path) -> None:
+    truth = vignette(SIZE)
+    tiles, places = make_tiles(truth, 1, grid=(4, 4))
+    flat, dark, small = (tmp_path / f"{name}.tif" for name in ("flat", "dark", "small"))
+    tifffile.imwrite(flat, (truth * 3).astype(np.float32))
+    tifffile.imwrite(dark, np.full((SIZE, SIZE), 90.0, dtype=np.float32))
+    tifffile.imwrite(small, np.ones((SIZE, SIZE - 1), dtype=np.float32))
+    found, numbers = run(tiles, places, method="file", flat_file=flat, dark_file=dark)
+    np.testing.assert_allclose(found.flat, truth, rtol=1e-4)
+    assert found.pedestal == 90.0
+    assert numbers["method"] == "file"
+    scores = numbers["heldout_log_ratio_rms"]
+    assert scores["file"] < scores["uncorrected"]
+    with pytest.raises(IlluminationFileError, match=r"small\.tif"):
+        run(tiles, places, method="file", flat_file=small)
+    with pytest.raises(IlluminationError, match="flat_file"):
+        run(tiles, places, method="file")
+
+
+def test_none_only_reports() -> None:
+    tiles, places = make_tiles(vignette(SIZE), 1, grid=(4, 4))
+    found, numbers = run(tiles, places, method="none")
+    np.testing.assert_array_equal(found.flat, 1.0)
+    assert numbers["method"] == "none"
+    assert numbers["heldout_log_ratio"] == numbers["heldout_log_ratio_rms"]["uncorrected"]
+
+
+def test_options_are_checked() -> None:
+    tiles, places = make_tiles(vignette(32), 1, grid=(2, 2))
+    with pytest.raises(IlluminationError, match="give one of auto"):
+        run(tiles, places, method="best")
+    with pytest.raises(IlluminationError, match="planes is 0"):
+        run(tiles, places, planes=0)
+    fewer = dataclasses.replace(places, y_px=places.y_px[:2], x_px=places.x_px[:2])
+    with pytest.raises(IlluminationError, match="2 positions do not fit 4 tiles"):
+        run(tiles, fewer)
+
+
+def test_same_input_gives_same_bytes(tmp_path: Path) -> None:
+    tiles, places = make_tiles(vignette(SIZE), 1, grid=(4, 4))
+    written = [
+        write_illumination(
+            tmp_path / name,
+            *estimate_illumination(tiles, places, backend=cpu_backend(workers), progress=False),
+        )
+        for name, workers in (("a", 1), ("b", 2))
+    ]
+    for one, other in zip(*written, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+    numbers = json.loads(written[0][2].read_text())
+    assert {"method", "heldout_log_ratio", "offset_counts", "pedestal_counts"} <= set(numbers)
+
+
+def test_held_out_overlaps_are_not_those_of_the_fit() -> None:
+    """With few photons and few edges the fit follows noise: held-out edges must show it."""
+    tiles, places = make_tiles(vignette(64), 5, grid=(3, 3), electrons=30)
+    binned = read_binned(cpu_backend(), tiles, 1, None, progress=False)
+    cells = overlap_cells(cpu_backend(), binned, places, seed=0)
+    blocks = tile_blocks(cpu_backend(), binned)
+    fit = fit_flat(cells, blocks, OFFSET_COUNTS, 0.0, order=None, seed=0)
+    at = [
+        np.exp(log_flat(fit.coefficient, place))
+        for place in (cells.place_first, cells.place_second)
+    ]
+    assert fit.held_out > fit.found.rms(relative_difference(cells, at[0], at[1], OFFSET_COUNTS))
+
+
+@pytest.mark.parametrize("seed", [4, 5, 6])
+def test_the_expected_error_is_of_the_size_of_the_error(seed: int) -> None:
+    truth = vignette(SIZE, 0.55)
+    for making in ({"grid": (2, 2)}, {"grid": (4, 4), "overlap": 0.05, "electrons": 100.0}):
+        tiles, places = make_tiles(truth, seed, **making)
+        found, numbers = run(tiles, places, offset_counts=None)
+        error = relative_rmse(found.flat, truth)
+        assert 0.15 * numbers["flat_error"] < error < 2.5 * numbers["flat_error"]

@@ -1,0 +1,138 @@
+"""Cells of a phantom with autofluorescence: what the image says of their markers, and the truth.
+
+``python -m tests.stages.register.background SEED…`` prints the table of ``docs/measured.md``.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from tests.support.phantom_truth import mosaic_offset, read_truth
+from tests.support.quality.workbench import Bench, process
+from tilewright.io.results.ome_zarr import open_image
+from tilewright.io.results.subtraction import read_subtraction
+from tilewright.phantom.make import Phantom
+
+#: Two stained cycles and a blank one, each with an exposure of its own.
+DESIGN: dict[str, Any] = {
+    "cycles": 3,
+    "channels": 2,
+    "rows": 2,
+    "cols": 2,
+    "planes": 5,
+    "tile_px": 224,
+    "overlap": 0.15,
+    "empty_tile": False,
+    "saturated_spots": 0,
+    "autofluorescence": 0.3,
+    "exposures_ms": (200.0, 400.0, 100.0),
+    "blank_cycle": 3,
+}
+METHODS = ("none", "exposure", "regression")
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Mean counts of one marker in each cell, by the image and in truth."""
+
+    marker: str
+    measured: NDArray[np.float64]
+    true: NDArray[np.float64]
+
+    @property
+    def positive(self) -> NDArray[np.bool_]:
+        """Which cells carry the marker."""
+        half: NDArray[np.bool_] = self.true > 0.25 * np.percentile(self.true, 99)
+        return half
+
+    @property
+    def error(self) -> float:
+        """Median absolute error over the mean of the cells that carry the marker."""
+        return float(np.median(np.abs(self.measured - self.true)) / self._scale)
+
+    @property
+    def bias(self) -> float:
+        """Mean error of the cells that carry the marker, over their mean."""
+        return float((self.measured - self.true)[self.positive].mean() / self._scale)
+
+    @property
+    def floor(self) -> float:
+        """What the other cells show too much, over the mean of those that carry the marker."""
+        return float((self.measured - self.true)[~self.positive].mean() / self._scale)
+
+    @property
+    def _scale(self) -> float:
+        return float(self.true[self.positive].mean())
+
+
+def cells(bench: Bench) -> Iterator[Cells]:
+    """Yield the cells of each stained channel of the image that both cycles show whole."""
+    truth = read_truth(bench.run.folder / "truth")
+    tissue = Phantom(bench.design).tissue
+    image = open_image(bench.path("image_zarr"))
+    kept = truth.kept.min(axis=0) > 0
+    y, x = np.indices(kept.shape) - mosaic_offset(bench.run.sample, truth, 1)[:, None, None]
+    rim, (height, width) = 24, image.levels[0].shape[1:]
+    kept &= (y > rim) & (x > rim) & (y < height - rim) & (x < width - rim)
+    body = (tissue.nucleus + tissue.cytoplasm > 0.3) & kept
+    index = np.arange(len(tissue.level))
+    size = ndimage.sum(body, tissue.label, index)
+    whole = size > 0.9 * np.maximum(
+        ndimage.sum(tissue.nucleus + tissue.cytoplasm > 0.3, tissue.label, index), 60
+    )
+    labels = np.where(body, tissue.label, -1)
+    for k, channel in enumerate(bench.experiment.image_channels):
+        if channel.background is None:
+            continue
+        pixels = np.asarray(image.levels[0][k], np.float32)
+        found = ndimage.map_coordinates(pixels, [y, x], order=1)
+        expected = truth.projections[channel.cycle, int(channel.channel)]
+        means = [ndimage.mean(values, labels, index[whole]) for values in (found, expected)]
+        yield Cells(channel.marker, *means)
+
+
+def with_method(bench: Bench, method: str) -> Bench:
+    """Return the experiment with its image made by a method."""
+    bench.run.edit(subtract={"method": method})
+    made = Bench(bench.run, bench.design)
+    made.assemble()
+    return made
+
+
+def row(bench: Bench, seed: int, method: str, found: Cells) -> str:
+    """Return a row of the table; the image must be made by the method."""
+    factor = too_much = ""
+    if method != "none":
+        channel = next(c for c in bench.experiment.channels if c.marker == found.marker)
+        path = bench.path("subtraction")
+        taken = read_subtraction(path, channel.cycle, channel.channel)
+        assert taken is not None
+        factor, too_much = f"{taken.factor:.2f}", f"{taken.oversubtracted:.1%}"
+    numbers = f"{found.error:.1%} | {found.bias:+.1%} | {found.floor:+.1%}"
+    return f"| {seed} | {found.marker} | {method} | {factor} | {numbers} | {too_much} |"
+
+
+def main() -> None:
+    """Print a row for each seed, marker and method."""
+    print("| Seed | Marker | Method | Factor | Median error | Carry it | Others | Too much |")
+    print("|---|---|---|---|---|---|---|---|")
+    for seed in map(int, sys.argv[1:]):
+        with tempfile.TemporaryDirectory() as name:
+            bench = process(Path(name) / "run", seed=seed, **DESIGN)
+            for method in METHODS:
+                made = with_method(bench, method)
+                for found in cells(made):
+                    print(row(made, seed, method, found))
+
+
+if __name__ == "__main__":
+    main()

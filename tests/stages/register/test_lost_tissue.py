@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from tests.support.tissue_pair import Pair, make_pair
+from tilewright.kernels.backend import Backend
+from tilewright.kernels.register.warp import Transform
+from tilewright.stages.register import lost_tissue
+from tilewright.stages.register.lost_tissue import LostTissue, find_lost, lost_places
+from tilewright.stages.register.plane_views import as_plane, open_views
+
+
+def find(cpu: Backend, pair: Pair, moving: NDArray[np.uint16]) -> LostTissue:
+    """Compare under the exact affine part; the elastic one is at most 2 px."""
+    transform = Transform.identity()
+    transform = Transform(
+        pair.affine, transform.field, transform.origin_px, transform.block_px,
+        transform.confidence, transform.quality,
+    )  # fmt: skip
+    return find_lost(cpu, *open_views(as_plane(pair.reference), as_plane(moving)), transform)
+
+
+def found_share(cpu: Backend, pair: Pair, moving: NDArray[np.uint16]) -> float:
+    share = find(cpu, pair, moving).share
+    assert share is not None
+    return share
+
+
+def cut(pair: Pair, holes_px: list[tuple[int, int, int]]) -> tuple[NDArray[np.uint16], float]:
+    """Take discs (y, x, radius) out of the moving image; return it and the share of tissue."""
+    out = pair.moving.copy()
+    y, x = np.indices(out.shape)
+    gone = np.zeros(out.shape, bool)
+    for row, column, radius in holes_px:
+        gone |= (y - row) ** 2 + (x - column) ** 2 < radius**2
+    out[gone] = np.random.default_rng(1).poisson(20, int(gone.sum())) * 4 + 100
+    light = ndimage.gaussian_filter(pair.moving.astype(float), 5)
+    tissue = light > np.percentile(light, 40)
+    return out, float((gone & tissue).sum() / tissue.sum())
+
+
+@pytest.mark.parametrize("seed", [11, 12, 13])
+def test_nothing_is_lost_where_the_same_nuclei_are_seen(cpu: Backend, seed: int) -> None:
+    pair = make_pair(seed)
+    assert found_share(cpu, pair, pair.moving) < 0.002
+
+
+@pytest.mark.parametrize("seed", [11, 12, 13])
+def test_small_holes_are_counted_with_their_place(cpu: Backend, seed: int) -> None:
+    pair = make_pair(seed)
+    moving, share = cut(pair, [(300, 300, 60), (500, 600, 25), (150, 620, 25), (600, 200, 25)])
+    found = find(cpu, pair, moving)
+    assert found.share == pytest.approx(share, rel=0.3)
+    (place,) = pair.truth(np.array([[found.y_px, found.x_px]]))
+    assert np.hypot(*(place - (300, 300))) < 60
+
+
+@pytest.mark.parametrize("seed", [11, 12])
+def test_what_is_left_tells_what_is_usual(cpu: Backend, seed: int) -> None:
+    pair = make_pair(seed, shift_px=(0.0, 0.0))
+    moving = pair.moving.copy()
+    moving[:, 200:] = np.random.default_rng(1).poisson(20, moving[:, 200:].shape) * 4 + 100
+    assert found_share(cpu, pair, moving) > 0.6
+
+
+def test_what_no_tile_covers_is_not_lost(cpu: Backend) -> None:
+    pair = make_pair(14)
+    moving = pair.moving.copy()
+    y, x = np.indices(moving.shape)
+    # A wedge, as at the border of a mosaic that was turned, and a tile that is missing.
+    moving[y < x // 40] = 0
+    moving[500:, 500:] = 0
+    assert found_share(cpu, pair, moving) < 0.005
+
+
+def test_cells_give_what_the_whole_gives(cpu: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = make_pair(15)
+    moving, _ = cut(pair, [(300, 300, 60)])
+    whole = find(cpu, pair, moving)
+    monkeypatch.setattr(lost_tissue, "_CELL_PX", 100)
+    assert find(cpu, pair, moving) == whole
+
+
+def test_no_tissue_is_unknown() -> None:
+    nothing = np.zeros((8, 8), np.float32)
+    assert lost_places(nothing, nothing) is None
+    assert lost_places(nothing + 1, nothing) is None

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.stages.stitch.stitch_runs import (
+    SIZE,
+    VOXEL_UM,
+    illumination,
+    make_tiles,
+    positions_of,
+    run,
+)
+from tests.support.array_tiles import ArrayTiles
+from tilewright.kernels.backend import Backend, cpu_backend
+from tilewright.kernels.stitch.blending import fuse, make_correction, tile_span
+from tilewright.stages.stitch.fuse import StitchError, overlap_px
+
+
+@dataclass(frozen=True)
+class CountedTiles(ArrayTiles):
+    """Tiles that note each reading and how many are alive."""
+
+    seen: Counter[tuple[int, int]]
+    lock: Any
+
+    def read(self, tile: int, z: int) -> Any:
+        with self.lock:
+            self.seen[tile, z] += 1
+        return super().read(tile, z).copy()
+
+
+def counted(tiles: ArrayTiles) -> CountedTiles:
+    return CountedTiles(
+        tiles.stack, tiles.row, tiles.col, tiles.nominal_px, Counter(), threading.Lock()
+    )
+
+
+@pytest.mark.parametrize("chunk_px", [32, 64, 256])
+def test_chunks_give_what_one_piece_gives(tmp_path: Path, cpu: Backend, chunk_px: int) -> None:
+    tiles = make_tiles()
+    light = illumination()
+    mosaic = run(tiles, tmp_path / "m.zarr", chunk_px=chunk_px, feather_px=8.0)
+    spans = [(tile_span(y, SIZE[0]), tile_span(x, SIZE[1])) for y, x in tiles.nominal_px]
+    for z in range(2):
+        expected, _, _ = fuse(
+            cpu,
+            list(tiles.stack[:, z]),
+            spans,
+            make_correction(cpu, light.flat, light.dark, light.pedestal),
+            (0, 0),
+            (mosaic.shape[1], mosaic.shape[2]),
+            feather_px=8,
+        )
+        np.testing.assert_array_equal(mosaic.read(z), expected)
+
+
+def test_attributes_and_voxels(tmp_path: Path) -> None:
+    tiles = make_tiles()
+    tiles.stack[0, 1, 20:24, 20:23] = 65535
+    tiles.stack[3, 0, 0, :2] = 65000
+    mosaic = run(tiles, tmp_path / "m.zarr", saturation_counts=65000)
+    assert mosaic.voxel_um == VOXEL_UM
+    assert mosaic.dtype == np.uint16
+    assert mosaic.attributes["pedestal_counts"] == 100
+    assert mosaic.attributes["saturated_raw_px"] == [2, 12]
+    light = illumination()
+    least = np.percentile((65000 - light.dark) / light.flat, 0.1) + light.pedestal
+    assert mosaic.attributes["saturated_from_counts"] == int(least)
+    dark = run(make_tiles(), tmp_path / "dark.zarr")
+    assert dark.attributes["saturated_from_counts"] is None
+    assert mosaic.attributes["clipped_low"] > 0
+    assert mosaic.attributes["interpolation"] == "cubic"
+    assert 7 < mosaic.attributes["feather_px"] < 15
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_each_plane_of_each_tile_is_decoded_once(tmp_path: Path, workers: int) -> None:
+    tiles = counted(make_tiles(planes=3))
+    options = {"chunk_px": 16, "backend": cpu_backend(workers), "repair_pixels": False}
+    run(tiles, tmp_path / "m.zarr", **options)
+    assert tiles.seen == {(tile, z): 1 for tile in range(12) for z in range(3)}
+
+
+def test_memory_holds_few_rows_of_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.stages.tile_planes import TilePlanes
+
+    most = 0
+    load = TilePlanes.load
+
+    def watch(self: TilePlanes, z: int, members: Any) -> None:
+        nonlocal most
+        load(self, z, members)
+        most = max(most, len(self._held))
+
+    monkeypatch.setattr(TilePlanes, "load", watch)
+    run(make_tiles(rows=20, cols=3), tmp_path / "m.zarr", chunk_px=32)
+    # Three rows of chunks of 32 touch four rows of tiles at most.
+    assert most <= 4 * 3
+
+
+def test_positions_are_matched_by_row_and_column(tmp_path: Path) -> None:
+    tiles = make_tiles()
+    straight = run(tiles, tmp_path / "a.zarr")
+    mixed = run(tiles, tmp_path / "b.zarr", positions_of(tiles, np.arange(12)[::-1]))
+    np.testing.assert_array_equal(straight.read(), mixed.read())
+
+
+def test_outside_the_tiles_is_the_pedestal(tmp_path: Path) -> None:
+    tiles = make_tiles(2, 2, 1)
+    tiles = ArrayTiles(tiles.stack[:3], tiles.row[:3], tiles.col[:3], tiles.nominal_px[:3])
+    mosaic = run(tiles, tmp_path / "m.zarr", chunk_px=16)
+    assert (mosaic.read(0, slice(75, None), slice(80, None)) == 100).all()
+    assert not list((tmp_path / "m.zarr" / "0" / "0" / "6").glob("7"))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_same_tiles_same_bytes(tmp_path: Path, workers: int) -> None:
+    contents = []
+    for folder, count in ((tmp_path / "a", 2), (tmp_path / "b", workers)):
+        run(make_tiles(), folder / "m.zarr", backend=cpu_backend(count))
+        files = sorted(p for p in folder.rglob("*") if p.is_file())
+        contents.append({f.relative_to(folder): f.read_bytes() for f in files})
+    assert contents[0] == contents[1]
+
+
+def test_a_tile_that_cannot_be_read_fails_the_job(tmp_path: Path) -> None:
+    class Broken(ArrayTiles):
+        def read(self, tile: int, z: int) -> Any:
+            if (tile, z) == (7, 1):
+                raise OSError("tile 7 is truncated")
+            return super().read(tile, z)
+
+    good = make_tiles()
+    with pytest.raises(OSError, match="truncated"):
+        run(Broken(good.stack, good.row, good.col, good.nominal_px), tmp_path / "m.zarr")
+    assert not list(tmp_path.iterdir())
+
+
+def test_hot_camera_pixels_are_replaced(tmp_path: Path) -> None:
+    clean, hot = make_tiles(), make_tiles()
+    hot.stack[..., 9, 12] = 60_000
+    expected = run(clean, tmp_path / "clean.zarr")
+    assert expected.attributes["repaired_camera_px"] == 0
+    repaired = run(hot, tmp_path / "repaired.zarr")
+    assert repaired.attributes["repaired_camera_px"] == 1
+    kept = run(hot, tmp_path / "kept.zarr", repair_pixels=False)
+    assert kept.attributes["repaired_camera_px"] is None
+    wrong = [np.abs(m.read().astype(float) - expected.read()).max() for m in (repaired, kept)]
+    assert wrong[0] < 0.05 * wrong[1]
+
+
+def test_misfits_are_named(tmp_path: Path) -> None:
+    tiles = make_tiles()
+    with pytest.raises(StitchError, match="row 3, column 2"):
+        run(tiles, tmp_path / "m.zarr", positions_of(tiles, slice(11)))
+    light = illumination()
+    bad = {
+        "flat-field has shape": replace(light, flat=light.flat[1:]),
+        "median is -5 counts": replace(light, pedestal=-5.0),
+    }
+    for message, field in bad.items():
+        with pytest.raises(StitchError, match=message):
+            run(tiles, tmp_path / "m.zarr", illumination=field)
+    assert not list(tmp_path.iterdir())
+
+
+def test_overlap_is_the_median_of_neighbours() -> None:
+    row, col = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
+    places = np.array([[0, 0], [0, 90.0], [92, 0], [91, 91]])
+    assert overlap_px(row, col, places, (100, 100)) == 9
+    assert overlap_px(row, col, places * 2, (100, 100)) == 0
+
+
+@pytest.mark.gpu
+def test_gpu_stitches_the_same(tmp_path: Path, gpu: Backend) -> None:
+    tiles = make_tiles()
+    on_cpu = run(tiles, tmp_path / "cpu.zarr").read().astype(int)
+    on_gpu = run(tiles, tmp_path / "gpu.zarr", backend=gpu).read()
+    assert np.abs(on_cpu - on_gpu).max() <= 1

@@ -1,0 +1,359 @@
+"""Device memory that runs out: work goes on in smaller parts with the same pixels, or says why.
+
+Every check runs twice: in a child process on the stand-in for CuPy, whose pool counts and refuses,
+and marked ``gpu`` on CuPy itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.conftest import REPO, STANDIN
+from tests.stages.deconvolve import deconvolve_runs
+from tests.stages.edf import edf_runs
+from tests.stages.stitch import stitch_runs
+from tests.stages.tile_positions import position_runs
+from tests.support.tissue_pair import make_pair
+from tests.support.wavy_stack import wavy
+from tilewright.devices.health import classify
+from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
+from tilewright.kernels.backend import Backend, cpu_backend, gpu_backend
+from tilewright.kernels.device_memory import DeviceMemoryError, Smallest, in_parts, shrinking
+from tilewright.kernels.register.warp import Transform
+from tilewright.stages.edf import stack_survey
+from tilewright.stages.illumination.estimate import estimate_illumination
+from tilewright.stages.register.assemble import resample
+from tilewright.stages.register.cycle import register
+
+MB = 2**20
+PART = Smallest("stitch", "a part")
+#: Of a deconvolution that is split: what 64 px of halo leave along the seams.
+SEAM_TOLERANCE = 5e-4
+
+
+@contextmanager
+def limited(bytes_: float) -> Iterator[Backend]:
+    """Give a fresh GPU backend whose pool has a limit and holds nothing."""
+    backend = gpu_backend()
+    pool = backend.xp.get_default_memory_pool()
+    backend.xp.fft.config.get_plan_cache().clear()
+    pool.free_all_blocks()
+    pool.set_limit(size=int(bytes_))
+    try:
+        yield backend
+    finally:
+        pool.set_limit(size=0)
+
+
+def peak(backend: Backend) -> int:
+    assert backend.use.splits == 0
+    assert backend.use.peak_b is not None
+    return backend.use.peak_b
+
+
+class Said(logging.Handler):
+    """What the package says while memory is short."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        logger = logging.getLogger("tilewright.kernels.device_memory")
+        logger.setLevel(logging.INFO)
+        logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def tissue(folder: Path) -> NDArray[np.uint16]:
+    folder.mkdir(exist_ok=True)
+    return deconvolve_runs.tissue((4, 400, 400))[1]
+
+
+def check_deconvolution_is_split(folder: Path) -> None:
+    counts = tissue(folder)
+
+    def run(backend: Backend, name: str, tile_px: int = 512) -> Mosaic:
+        options = {"tile_px": tile_px, "halo_px": 64, "iterations": 4}
+        return deconvolve_runs.run(folder / name, counts, backend, **options)
+
+    with limited(0) as backend:
+        whole = run(backend, "whole")
+        most = peak(backend)
+    said, tiles = Said(), [512]
+    for share in (0.75, 0.55):
+        with limited(share * most) as backend:
+            split = run(backend, str(share))
+        tiles.append(split.attributes["tile_px"])
+        assert tiles[-1] == 512 // 2**backend.use.splits <= tiles[-2]
+        assert backend.use.limit_b == int(share * most) >= (backend.use.peak_b or 0) > 0
+        error = seam_error(split, whole)
+        sys.stdout.write(f"tiles of {tiles[-1]} px: {error:.1e} along the seams\n")
+        assert error < SEAM_TOLERANCE
+    assert 128 <= tiles[-1] <= 256
+    assert any(f"again with {tiles[-1]} instead of" in line for line in said.lines)
+    with limited(0) as backend:
+        direct = run(backend, "direct", tiles[-1])
+    assert np.linalg.norm(direct.read() - split.read()) < 1e-6 * np.linalg.norm(direct.read())
+    told = [{**mosaic.attributes, "divergence": None} for mosaic in (direct, split)]
+    assert told[0] == told[1]
+
+
+def seam_error(split: Mosaic, whole: Mosaic) -> float:
+    """Return the NRMSE within 8 px of the seams of 256 or 128 px tiles."""
+    cuts = np.arange(0, 400, 200 if split.attributes["tile_px"] == 256 else 100)[1:]
+    near = np.abs(np.arange(400)[:, None] - cuts).min(axis=1) < 8
+    band = near[:, None] | near[None, :]
+    light = whole.read()[:, band]
+    return float(np.linalg.norm(split.read()[:, band] - light) / np.linalg.norm(light))
+
+
+def check_every_limit_is_handled(folder: Path) -> None:
+    """Memory may run out anywhere: in buffers, transforms or plans, at the first tile or later."""
+    counts, run = tissue(folder)[:, :260, :260], deconvolve_runs.run
+    options = {"tile_px": 512, "halo_px": 32, "iterations": 1}
+    with limited(0) as backend:
+        run(folder / "whole", counts, backend, **options)
+        most = peak(backend)
+    said, tiles = Said(), []
+    for percent in range(36, 108, 8):
+        with limited(most * percent / 100) as backend:
+            tiles.append(
+                run(folder / f"{percent}", counts, backend, **options).attributes["tile_px"]
+            )
+        assert (backend.use.peak_b or 0) <= most * percent / 100
+    assert tiles == sorted(tiles)
+    assert set(tiles) == {64, 128, 256, 512}
+    for sign in ("CUFFT_ALLOC_FAILED", "Out of memory allocating"):
+        assert any(sign in line for line in said.lines)
+
+
+def check_the_floor_is_an_error(folder: Path) -> None:
+    counts = tissue(folder)
+    with (
+        limited(MB) as backend,
+        pytest.raises(DeviceMemoryError, match=r"deconvolve\.halo_px") as caught,
+    ):
+        deconvolve_runs.run(folder, counts, backend, tile_px=512, halo_px=64)
+    error = caught.value
+    assert backend.use.splits == 2
+    text = str(error)
+    assert int(re.findall(r"needs at least (\d+) MB", text)[0]) > 1
+    assert "there are 1 MB; raise resources.deconvolve.gpu_mem_mb, or" in text
+    assert classify(f"{type(error).__name__}: {error}") == "memory"
+    assert sorted(path.name for path in folder.iterdir()) == ["in.zarr"]
+    with limited(MB) as backend, pytest.raises(DeviceMemoryError, match=r"deconvolve\.iterations"):
+        deconvolve_runs.run(folder, counts, backend, iterations=None)
+
+
+def check_chunks_are_split(folder: Path) -> None:
+    """Projection, stitching, resampling: halves of a chunk have the pixels of the whole.
+
+    The survey of planes looks at a part of a chunk, as it does where chunks are large.
+    """
+    stack_survey._SAMPLE_PX = 64
+    same_in_parts(lambda backend, name: projected(backend, folder / name, deconvolved=False), 0.85)
+    same_in_parts(lambda backend, name: projected(backend, folder / name, deconvolved=True), 0.85)
+    same_in_parts(lambda backend, name: stitched(backend, folder / name), 0.7)
+    same_in_parts(lambda backend, name: resampled(backend, folder / name), 0.7)
+
+
+def same_in_parts(make: Callable[[Backend, str], list[NDArray[Any]]], share: float) -> None:
+    with limited(0) as backend:
+        whole = make(backend, "whole")
+        most = peak(backend)
+    with limited(share * most) as backend:
+        parts = make(backend, "parts")
+    assert backend.use.splits > 0
+    for a, b in zip(whole, parts, strict=True):
+        difference = np.abs(a.astype(np.float64) - b)
+        assert difference.max() <= (1 if a.dtype == np.uint16 else 1e-3)
+        assert (difference > 1e-3).mean() < 0.01
+
+
+def projected(backend: Backend, folder: Path, *, deconvolved: bool) -> list[NDArray[Any]]:
+    folder.mkdir(exist_ok=True)
+    stack = edf_runs.light_of(2) if deconvolved else wavy(2)[0]
+    attributes = edf_runs.DECONVOLVED if deconvolved else None
+    source = edf_runs.store(folder / "in.zarr", stack, 256, attributes)
+    mosaic, heights = edf_runs.run(backend, folder, source)
+    told = mosaic.attributes
+    numbers = [*told["plane_usage"], told["clipped_low"], told["clipped_high"]]
+    return [mosaic.read(), heights, np.array(numbers)]
+
+
+def stitched(backend: Backend, folder: Path) -> list[NDArray[Any]]:
+    mosaic = stitch_runs.run(stitch_runs.make_tiles(), folder, backend=backend, chunk_px=256)
+    return [mosaic.read(), np.array([mosaic.attributes[f"clipped_{k}"] for k in ("low", "high")])]
+
+
+def resampled(backend: Backend, folder: Path) -> list[NDArray[Any]]:
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 4000, (1, 300, 330)).astype(np.uint16)
+    with create_mosaic(folder, pixels.shape, pixels.dtype, 128, (1, 1, 1), "m") as writer:
+        writer.write(0, 0, 0, pixels)
+    field = rng.normal(0, 3, (2, 8, 8)).astype(np.float32)
+    affine = np.array([[1.0, 0.02, 9.0], [-0.02, 1.0, 30.0]])
+    transform = Transform(affine, field, np.zeros(2), 48.0, np.ones((8, 8), np.float32))
+    region = slice(20, 400), slice(0, 300)
+    image = resample(backend, open_mosaic(folder), transform, region)
+    backend.use.peak_b = backend.xp.get_default_memory_pool().total_bytes()
+    return [image]
+
+
+def check_pairs_are_split(folder: Path) -> None:
+    tiles = position_runs.grid(0, 7, 7)[0]
+
+    def make(backend: Backend, _: str) -> list[NDArray[Any]]:
+        found = position_runs.located(tiles, backend)
+        return [found.yx_px, found.edges.score, found.edges.accepted]
+
+    same_in_parts(make, 0.7)
+
+
+def check_what_cannot_be_split_says_so(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    pair = make_pair(0, size=(300, 320))
+    options: dict[str, Any] = {"block_px": 96, "max_shift_px": None, "max_rotation_deg": 3.0}
+    files = folder / "t.npz", folder / "t.json"
+    with limited(MB / 4) as backend, pytest.raises(DeviceMemoryError) as caught:
+        register(
+            pair.reference, pair.moving, *files, backend=backend, allow_unregistered=True, **options
+        )
+    assert "there are 0 MB; raise resources.register.gpu_mem_mb" in str(caught.value)
+    assert not list(folder.iterdir())
+    tiles = position_runs.grid(0)[0]
+    with limited(MB / 4) as backend, pytest.raises(DeviceMemoryError, match="lower illumination"):
+        estimate_illumination(tiles, None, backend=backend, progress=False)
+    with limited(MB / 4) as backend, pytest.raises(DeviceMemoryError, match="tile_positions"):
+        position_runs.located(tiles, backend)
+
+
+def check_threads_take_turns(folder: Path) -> None:
+    """Each of four parts fits alone: none is halved because of what the others hold."""
+    entered = threading.Barrier(4, timeout=30)
+
+    def work(size: int) -> int:
+        array = backend.xp.zeros(size * MB, dtype=np.uint8)
+        time.sleep(0.01)
+        return int(array[-1]) + size
+
+    def one(size: int) -> list[int]:
+        entered.wait()
+        return [n for _ in range(5) for n in in_parts(backend, work, size, halves, PART)]
+
+    def halves(size: int) -> list[int]:
+        return [size // 2, size - size // 2]
+
+    with limited(10 * MB) as backend:
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(one, [6] * 4)) == [[6] * 5] * 4
+        assert backend.use.splits == 0
+        assert in_parts(backend, work, 30, halves, PART) == [7, 8, 7, 8]
+        assert backend.use.splits == 3
+        with pytest.raises(DeviceMemoryError, match="stitch needs at least 30 MB for a part"):
+            in_parts(backend, work, 30, lambda _: [], PART)
+        assert shrinking(backend, work, 30, lambda size: size - 7, PART) == 9
+
+
+def check_all_memory_is_freed(folder: Path) -> None:
+    """What allocates beside the pool gets nothing that the pool keeps."""
+    held: list[int] = []
+
+    def work(size: int) -> int:
+        pool = backend.xp.get_default_memory_pool()
+        held.append(pool.total_bytes())
+        array = backend.xp.zeros(size * MB, dtype=np.uint8)
+        del array
+        assert pool.total_bytes() >= held[0] + size * MB
+        if size > 1:
+            raise RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")
+        return size
+
+    with limited(0) as backend:
+        assert shrinking(backend, work, 4, lambda size: size // 2, PART) == 1
+    assert held == held[:1] * 3
+
+
+def check_other_errors_pass(folder: Path) -> None:
+    def fail(error: Exception) -> None:
+        raise error
+
+    with limited(0) as backend:
+        for error in (MemoryError("of the host"), RuntimeError("CUFFT_INVALID_SIZE"), OSError()):
+            with pytest.raises(type(error)) as caught:
+                in_parts(backend, fail, error, lambda part: [part], PART)
+            assert caught.value is error
+        assert backend.use.splits == 0
+        for sign in ("CUFFT", "CUBLAS_STATUS", "CUSOLVER_STATUS"):
+            with pytest.raises(DeviceMemoryError):
+                in_parts(backend, fail, RuntimeError(f"{sign}_ALLOC_FAILED"), lambda _: [], PART)
+
+
+CHECKS = [check for name, check in globals().items() if name.startswith("check_")]
+#: The others' limits suit what the stand-in counts.
+GPU_CHECKS = [
+    check_deconvolution_is_split,
+    check_the_floor_is_an_error,
+    check_what_cannot_be_split_says_so,
+    check_threads_take_turns,
+    check_all_memory_is_freed,
+    check_other_errors_pass,
+]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_on_the_standin(tmp_path: Path, check: Callable[[Path], None]) -> None:
+    code = (
+        "from pathlib import Path; import tests.stages.test_device_memory as t; "
+        f"t.{check.__name__}(Path({str(tmp_path / 'work')!r}))"
+    )
+    (tmp_path / "work").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=REPO,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(STANDIN), str(REPO), *sys.path[1:]]),
+            "CUDA_VISIBLE_DEVICES": "0",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    sys.stdout.write(done.stdout)
+    assert done.returncode == 0, done.stderr[-6000:]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("check", GPU_CHECKS)
+def test_on_a_gpu(tmp_path: Path, gpu: Backend, check: Callable[[Path], None]) -> None:
+    check(tmp_path)
+
+
+def test_the_cpu_only_calls_the_work() -> None:
+    backend = cpu_backend()
+
+    def fail(text: str) -> None:
+        raise RuntimeError(text)
+
+    with pytest.raises(RuntimeError, match=r"^CUFFT_ALLOC_FAILED$"):
+        in_parts(backend, fail, "CUFFT_ALLOC_FAILED", lambda part: [part, part], PART)
+    with pytest.raises(RuntimeError, match=r"^CUFFT_ALLOC_FAILED$"):
+        shrinking(backend, lambda _: fail("CUFFT_ALLOC_FAILED"), 8, lambda size: size - 1, PART)
+    assert backend.use.splits == 0

@@ -1,0 +1,358 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.stages.tile_positions.position_runs import Floats, grid, located
+from tests.support.array_tiles import ArrayTiles
+from tests.support.tile_configuration import read_tile_configuration
+from tilewright.io.results.illumination import Illumination
+from tilewright.io.results.positions import read_edges, read_positions
+from tilewright.kernels.backend import Backend
+from tilewright.kernels.tile_positions.displacements import repair_pixels
+from tilewright.kernels.tile_positions.overlap_strips import neighbours, plan_strips
+from tilewright.kernels.tile_positions.position_solve import islands, solve_positions
+from tilewright.kernels.tile_positions.tile_layout import (
+    estimate_overlap,
+    is_clear,
+    rank_grids,
+    rank_layouts,
+)
+from tilewright.stages.tile_positions.locate import LocatedTiles, locate, write_located
+
+
+def wrong(found: LocatedTiles, true: Floats) -> Floats:
+    """Return errors (n, 2) after the mean offset of island 0."""
+    error = found.yx_px - true
+    return np.asarray(error - error[found.positions.island == 0].mean(axis=0))
+
+
+def rmse(error: Floats) -> float:
+    return float(np.sqrt(np.mean(error**2)))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_positions_meet_truth(cpu: Backend, seed: int) -> None:
+    tiles, true = grid(seed)
+    found = located(tiles, cpu)
+    error = wrong(found, true)
+    assert rmse(error) < 0.03
+    assert found.edges.accepted.mean() > 0.9
+    assert set(found.positions.island) == {0}
+    assert found.yx_px.min(axis=0).tolist() == [0.0, 0.0]
+    ratio = rmse(error / found.positions.sigma_px[:, None])
+    assert 0.1 < ratio < 2.0, "the standard error is honest"
+
+
+@pytest.mark.parametrize(
+    ("overlap", "electrons", "filter_px"), [(0.16, 0.1, 3.3), (0.2, 0.02, 2.2), (0.3, 4.0, 1.5)]
+)
+def test_errors_are_as_large_as_stated(
+    cpu: Backend, overlap: float, electrons: float, filter_px: float
+) -> None:
+    ratios = []
+    for seed in range(70, 82):
+        tiles, true = grid(seed, 2, 3, overlap=overlap, electrons=electrons)
+        found = located(tiles, cpu, sigma_px=filter_px, distortion="none")
+        main = found.positions.island == 0
+        ratios.append((wrong(found, true) / found.positions.sigma_px[:, None])[main])
+    assert sum(map(len, ratios)) > 55
+    # By the width of the filter's peak alone: 1.5 where overlaps are narrow, 0.3 where wide.
+    assert 0.65 < rmse(np.concatenate(ratios)) < 1.25
+
+
+def test_narrow_overlaps_take_no_wide_filter(cpu: Backend) -> None:
+    wide, narrow = (grid(2, 4, 4, overlap=part, electrons=0.003)[0] for part in (0.35, 0.2))
+    assert located(wide, cpu).sigma_px == 3.3
+    assert located(narrow, cpu).sigma_px == 2.2
+
+
+def test_low_light_takes_a_wider_filter(cpu: Backend) -> None:
+    bright, dim = grid(1)[0], grid(1, electrons=0.02)
+    found = located(dim[0], cpu)
+    assert found.sigma_px > located(bright, cpu).sigma_px == 1.5
+    assert rmse(wrong(found, dim[1])) < 0.12
+
+
+def test_without_illumination_positions_are_preliminary(cpu: Backend) -> None:
+    tiles, true = grid(2)
+    assert rmse(wrong(locate(tiles, backend=cpu, progress=False), true)) < 0.15
+
+
+def test_blank_tiles_are_islands_at_the_stage_model(cpu: Backend) -> None:
+    blank = (6, 7, 24)
+    tiles, true = grid(3, 6, 6, blank=blank)
+    found = located(tiles, cpu)
+    island, sigma, error = found.positions.island, found.positions.sigma_px, wrong(found, true)
+    tied = island == 0
+    assert np.flatnonzero(~tied).tolist() == list(blank)
+    assert sorted(island[~tied]) == [1, 2, 3]
+    assert rmse(error[tied]) < 0.02
+    assert (sigma[~tied] > 1.0).all()
+    assert (sigma[tied] < 0.1).all()
+    assert (np.abs(error[~tied]) < 4.0 * sigma[~tied, None]).all()
+
+
+def test_hot_pixels_of_blank_tiles_are_no_evidence(cpu: Backend) -> None:
+    tiles, _ = grid(4, blank=tuple(range(25)))
+    found = located(tiles, cpu)
+    assert found.edges.accepted.sum() <= 1
+    np.testing.assert_allclose(found.yx_px, tiles.nominal_px, atol=5.0)
+    assert (found.positions.sigma_px > 1.0).all()
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(1, 1), (1, 5), (5, 1), (2, 2)])
+def test_small_grids(cpu: Backend, rows: int, cols: int) -> None:
+    tiles, true = grid(5, rows, cols)
+    found = located(tiles, cpu)
+    assert rmse(wrong(found, true)) < 0.1
+    assert len(found.edges.score) == 2 * rows * cols - rows - cols
+    assert np.isfinite(found.positions.sigma_px).all()
+
+
+@pytest.mark.parametrize("value", [0, 100, 65535])
+def test_constant_tiles_stay_where_the_stage_put_them(cpu: Backend, value: int) -> None:
+    tiles = grid(1, 3, 3)[0]
+    flat = ArrayTiles(np.full_like(tiles.stack, value), tiles.row, tiles.col, tiles.nominal_px)
+    found = locate(flat, backend=cpu, progress=False)
+    assert not found.edges.accepted.any()
+    np.testing.assert_allclose(found.yx_px, tiles.nominal_px, atol=1e-6)
+    assert sorted(found.positions.island) == list(range(9))
+    assert (found.positions.sigma_px > 1.0).all()
+
+
+def test_missing_places_and_no_overlap_at_all(cpu: Backend) -> None:
+    tiles, true = grid(6)
+    keep = np.array([i for i in range(25) if i not in (0, 7, 12)])
+    part = ArrayTiles(tiles.stack[keep], tiles.row[keep], tiles.col[keep], tiles.nominal_px[keep])
+    found = located(part, cpu)
+    assert rmse(wrong(found, true[keep])) < 0.03
+    apart = ArrayTiles(part.stack, part.row, part.col, part.nominal_px * 2.0)
+    alone = located(apart, cpu)
+    assert len(alone.edges.score) == 0
+    np.testing.assert_allclose(
+        alone.yx_px, apart.nominal_px - apart.nominal_px.min(axis=0), atol=1e-6
+    )
+
+
+def test_irregular_stage_positions(cpu: Backend) -> None:
+    tiles, true = grid(7, jitter=3.0)
+    rough = np.round(true + np.random.default_rng(0).uniform(-3, 3, true.shape))
+    found = located(ArrayTiles(tiles.stack, tiles.row, tiles.col, rough), cpu)
+    assert rmse(wrong(found, true)) < 0.02
+
+
+def test_planes_are_averaged(cpu: Backend) -> None:
+    single, true = grid(8)
+    rng = np.random.default_rng(8)
+    deep = np.repeat(single.stack, 5, axis=1).astype(np.float64)
+    deep += rng.normal(0, 600.0, deep.shape)
+    tiles = ArrayTiles(deep.astype(np.float32), single.row, single.col, single.nominal_px)
+    one, five = (rmse(wrong(located(tiles, cpu, planes=n), true)) for n in (1, 5))
+    assert five < 0.7 * one
+
+
+def test_guarded_backend_agrees(cpu: Backend, guarded: Backend) -> None:
+    tiles = grid(9, 4, 4, blank=(5,))[0]
+    expected, found = located(tiles, cpu), located(tiles, guarded)
+    np.testing.assert_allclose(found.yx_px, expected.yx_px, atol=1e-3)
+    np.testing.assert_array_equal(found.edges.accepted, expected.edges.accepted)
+    plain = [locate(tiles, backend=b, progress=False) for b in (cpu, guarded)]
+    np.testing.assert_allclose(plain[1].yx_px, plain[0].yx_px, atol=1e-3)
+
+
+@pytest.mark.gpu
+def test_gpu_agrees(cpu: Backend, gpu: Backend) -> None:
+    tiles = grid(9, 4, 4, blank=(5,))[0]
+    expected, found = located(tiles, cpu), located(tiles, gpu)
+    np.testing.assert_allclose(found.yx_px, expected.yx_px, atol=1e-3)
+    np.testing.assert_array_equal(found.edges.accepted, expected.edges.accepted)
+
+
+def test_files_are_whole_and_the_same_twice(cpu: Backend, tmp_path: Path) -> None:
+    tiles = grid(10, 3, 4)[0]
+    for name in ("first", "second"):
+        write_located(tmp_path / name, located(tiles, cpu))
+    for file in ("positions.csv", "edges.csv", "TileConfiguration.txt", "distortion.json"):
+        assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
+    assert len(list((tmp_path / "first").iterdir())) == 4
+    positions = read_positions(tmp_path / "first" / "positions.csv")
+    names, yx = read_tile_configuration(tmp_path / "first" / "TileConfiguration.txt")
+    np.testing.assert_array_equal(yx, np.stack([positions.y_px, positions.x_px], axis=1))
+    assert names[5] == "row1_col1.tif"
+    assert read_edges(tmp_path / "first" / "edges.csv").residual_px.max() < 0.3
+
+
+def test_bad_options_are_named(cpu: Backend) -> None:
+    tiles = grid(1, 1, 2)[0]
+    for options, says in (
+        ({"planes": 0}, "planes is 0"),
+        ({"sigma_px": 0.0}, "sigma_px is 0"),
+        ({"max_shift_px": -1.0}, "max_shift_px is -1"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            located(tiles, cpu, **options)
+    with pytest.raises(ValueError, match="flat-field has shape"):
+        locate(tiles, Illumination.from_fields(np.ones((4, 4)), 0.0), backend=cpu)
+    none = ArrayTiles(tiles.stack[:0], tiles.row[:0], tiles.col[:0], tiles.nominal_px[:0])
+    with pytest.raises(ValueError, match="no tile"):
+        locate(none, backend=cpu)
+    lost = ArrayTiles(tiles.stack, tiles.row, tiles.col, tiles.nominal_px * np.nan)
+    with pytest.raises(ValueError, match="not finite"):
+        locate(lost, backend=cpu)
+
+
+def test_only_hot_and_dead_pixels_are_repaired(cpu: Backend, guarded: Backend) -> None:
+    rng = np.random.default_rng(0)
+    strips = rng.normal(100, 5, (30, 60, 20)).astype(np.float32)
+    strips[::3, 10:14, 5:9] += 300.0  # specimen that a third of the strips show
+    clean = strips.copy()
+    strips[:, 30, 7] += 400.0
+    strips[:, 0, 19] -= 90.0
+    few, other = strips[:8].copy(), strips.copy()
+    assert repair_pixels(cpu, strips) == 2
+    assert np.abs(strips - clean).max() < 30.0
+    changed = np.argwhere((strips != clean).any(axis=0))
+    assert changed.tolist() == [[0, 19], [30, 7]]
+    repair_pixels(guarded, other)
+    np.testing.assert_array_equal(other, strips)
+    assert repair_pixels(cpu, few) == 2
+    assert np.abs(few - clean[:8]).max() < 30.0
+    assert repair_pixels(cpu, few[:1]) == 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 6), st.integers(2, 6), st.integers(0, 2**31))
+def test_solver_recovers_exact_displacements(rows: int, cols: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    row, col = (axis.ravel() for axis in np.mgrid[:rows, :cols])
+    nominal = np.stack([row, col], axis=1) * 90.0
+    true = nominal + rng.normal(0, 3, nominal.shape)
+    pairs, _ = neighbours(nominal, (110, 110))
+    exact = true[pairs[:, 1]] - true[pairs[:, 0]]
+    chance = np.full(len(pairs), 1e-9)
+    sigma = np.full(exact.shape, 0.01)
+    found = solve_positions(nominal, row, pairs, exact, sigma, chance, 20.0)
+    error = found.position_px - true
+    assert np.abs(error - error.mean(axis=0)).max() < 0.01
+    assert found.accepted.all()
+
+
+def test_solver_gives_up_false_edges() -> None:
+    row, col = (axis.ravel() for axis in np.mgrid[:6, :6])
+    nominal = np.stack([row, col], axis=1) * 90.0
+    rng = np.random.default_rng(1)
+    true = nominal + rng.normal(0, 2, nominal.shape)
+    pairs, _ = neighbours(nominal, (110, 110))
+    measured = true[pairs[:, 1]] - true[pairs[:, 0]] + rng.normal(0, 0.02, (len(pairs), 2))
+    false = [3, 17, 30, 44]
+    measured[false] += [[9.0, -4.0], [-7.0, 0.5], [3.0, 12.0], [0.0, 5.0]]
+    sigma = np.full(measured.shape, 0.004)
+    found = solve_positions(nominal, row, pairs, measured, sigma, np.full(len(pairs), 1e-9), 20.0)
+    assert np.flatnonzero(~found.accepted).tolist() == false
+    assert (found.residual_px[false] > 4.0).all()
+    error = found.position_px - true
+    error -= error.mean(axis=0)
+    assert rmse(error) < 0.03
+    assert 0.3 < rmse(error / found.sigma_px[:, None]) < 2.0
+
+
+@given(st.integers(1, 12), st.data())
+def test_islands_are_numbered_by_size(count: int, data: st.DataObject) -> None:
+    node = st.integers(0, count - 1)
+    pairs = data.draw(st.lists(st.tuples(node, node), max_size=12))
+    label = islands(count, np.array(pairs, np.int64).reshape(-1, 2))
+    sizes = np.bincount(label)
+    assert (sizes > 0).all()
+    assert (np.diff(sizes) <= 0).all()
+    assert all(label[a] == label[b] for a, b in pairs)
+    first = [int(np.flatnonzero(label == i)[0]) for i in range(len(sizes))]
+    equal = np.diff(sizes) == 0
+    assert (np.diff(first)[equal] > 0).all()
+
+
+def test_neighbours_share_a_side() -> None:
+    nominal = np.mgrid[:3, :4].reshape(2, -1).T * 40.0  # 60 % overlap
+    pairs, axis = neighbours(nominal, (100, 100))
+    assert len(pairs) == 3 * 3 + 2 * 4
+    step = nominal[pairs[:, 1]] - nominal[pairs[:, 0]]
+    np.testing.assert_array_equal(step[axis == 1], [[0.0, 40.0]] * 9)
+    np.testing.assert_array_equal(step[axis == 0], [[40.0, 0.0]] * 8)
+
+
+def test_strips_cover_the_overlap() -> None:
+    nominal = np.array([[0.0, 0.0], [1.0, 80.0], [79.0, 2.0]])
+    across, down = plan_strips(nominal, (100, 100), 6.0)
+    assert (across.shape, across.origin_a, across.origin_b) == ((100, 23), (0, 77), (0, 0))
+    np.testing.assert_array_equal(across.displacement(across.expected_px), [[1.0, 80.0]])
+    np.testing.assert_array_equal(down.displacement(down.expected_px), [[79.0, 2.0]])
+
+
+LAYOUTS = ["snake_right_down", "raster_right_down", "snake_left_up", "raster_down_left"]
+
+
+def acquired(layout: str, seed: int) -> NDArray[np.float32]:
+    """Tiles of a 3 × 4 grid in the order in which ``layout`` takes them."""
+    tiles, _ = grid(seed, 3, 4)
+    mode, run, advance = layout.split("_")
+    number = np.arange(12).reshape(3, 4)
+    if "up" in (run, advance):
+        number = number[::-1]
+    if "left" in (run, advance):
+        number = number[:, ::-1]
+    runs = number if run in ("left", "right") else number.T
+    order = [line[::-1] if mode == "snake" and i % 2 else line for i, line in enumerate(runs)]
+    return np.asarray(tiles.stack[np.concatenate(order), 0], np.float32)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layout_is_recognised(cpu: Backend, layout: str) -> None:
+    tiles = acquired(layout, 11)
+    ranking = rank_layouts(cpu, tiles, 3, 4, 0.2)
+    assert ranking[0].name == layout
+    assert is_clear(ranking)
+    assert ranking[0].score > 0.5
+    first, last = (
+        (int(row), int(col))
+        for row, col in zip(ranking[0].row[[0, -1]], ranking[0].col[[0, -1]], strict=True)
+    )
+    assert first == (2 if "up" in layout else 0, 3 if "left" in layout else 0)
+    assert last != first
+
+
+def test_grid_size_and_overlap_are_recognised(cpu: Backend) -> None:
+    tiles = acquired("snake_right_down", 12)
+    overlap, score = estimate_overlap(cpu, tiles)
+    assert overlap == pytest.approx(0.2, abs=0.02)
+    assert score > 0.4
+    best = rank_grids(cpu, tiles)[0]
+    assert (best.rows, best.cols, best.layout.name) == (3, 4, "snake_right_down")
+
+
+def test_layout_without_evidence_is_not_clear(cpu: Backend, guarded: Backend) -> None:
+    noise = np.random.default_rng(0).normal(100, 5, (6, 64, 64)).astype(np.float32)
+    assert not is_clear(rank_layouts(cpu, noise, 2, 3, 0.2))
+    tiles = acquired("snake_right_down", 12)
+    names = [[r.name for r in rank_layouts(b, tiles, 3, 4, 0.2)][:2] for b in (cpu, guarded)]
+    assert names[0] == names[1]
+    assert len(rank_layouts(cpu, noise, 1, 6, 0.2)) == 2, "a row runs right or left"
+    with pytest.raises(ValueError, match="do not hold 6 tiles"):
+        rank_layouts(cpu, noise, 2, 2, 0.2)
+    with pytest.raises(ValueError, match="overlap is 0"):
+        rank_layouts(cpu, noise, 2, 3, 0.0)
+
+
+@pytest.mark.shared
+def test_brain_tiles_come_as_a_snake(cpu: Backend, shared: Path) -> None:
+    import tifffile
+
+    files = sorted((shared / "data" / "brain-tiles").glob("*.tif"))[:54]
+    tiles = np.stack([tifffile.imread(f)[::2, ::2] for f in files]).astype(np.float32)
+    ranking = rank_layouts(cpu, tiles, 6, 9, 0.1)
+    assert ranking[0].name == "snake_left_down"
+    assert is_clear(ranking)

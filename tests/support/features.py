@@ -1,0 +1,99 @@
+"""What becomes of each feature of a workflow on a cluster, and what shows it.
+
+The table of ``docs/placement-for-your-workflow.md`` is made of this list, and
+``tests/on_slurm/test_features.py`` counts the jobs that it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+HOLD = "test_what_a_workflow_may_hold"
+ASK = "test_what_a_command_may_ask_for"
+LATER = "tests/scheduler_plugin/test_later_jobs.py"
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A feature, what placement does with it, the test that shows it, and its jobs there.
+
+    ``jobs`` are rules of the workflow ``tests/support/foreign/features`` to their jobs of Slurm;
+    groups have the names of their rules.
+    """
+
+    name: str
+    what: str
+    test: str = HOLD
+    jobs: Mapping[str, int] = field(default_factory=dict)
+
+
+FEATURES = (
+    Feature(
+        "checkpoints", "new jobs are placed in the next round", jobs={"parts": 1, "part": 2,
+        "joined": 1},
+    ),
+    Feature(
+        "groups, `--groups`, `--group-components`",
+        "one job, with threads, memory and time as Snakemake sums them",
+        jobs={"alignment_mapped_sorted": 1, "loose_included_other_greeting": 1},
+    ),
+    Feature("pipes, services", "their group, as one job", jobs={"read_write": 1, "ask_serve": 1}),
+    Feature("scatter, gather", "unchanged", jobs={"scattered": 1, "half": 2, "gathered": 1}),
+    Feature(
+        "`retries` in the profile; resources by `attempt`, `input`, `wildcards`",
+        "asked again for each try; after want of memory or time at least doubled",
+        jobs={"attempt": 1, "wildcard": 2},
+    ),
+    Feature(
+        "`retries` of a rule",
+        "Snakemake tries again inside the same Slurm job: put `retries` into the profile instead",
+        jobs={"retried": 1},
+    ),
+    Feature("`temp`, `ensure`, `protected`", "unchanged", jobs={"made": 1, "kept": 1}),
+    Feature("`localrules`; modules, `include`", "unchanged"),
+    Feature(
+        "`slurm_account`, `slurm_partition`, `slurm_extra`, `constraint`, `qos` of a rule",
+        "kept; an account that is not allowed is refused before the run",
+        jobs={"account": 1, "partition": 1, "qos": 1, "constraint": 1, "extra": 1},
+    ),
+    Feature("`tasks`, `mpi`", "CPUs count times tasks", jobs={"mpi": 1}),
+    Feature(
+        "`gpu`, `gres`, `gpu_model`", "the GPU partition, unless the rule names another",
+        jobs={"gpu": 1, "gres": 1, "model": 1},
+    ),
+    Feature(
+        "conda, containers", "unchanged (tried with pretended conda and Apptainer)",
+        "test_environments_and_containers",
+    ),
+    Feature("`--until`, `--omit-from`, `--batch`", "only what is left is placed", ASK),
+    Feature("`--jobs unlimited`", "as many as the accounts hold", ASK),
+    Feature(
+        "`--default-resources`, `--set-resources`, `--set-threads`", "count as if rules said them",
+        ASK,
+    ),
+    Feature("`--executor local`, `--dry-run`", "nothing is placed", ASK),
+    Feature(
+        "`--keep-going`", "what fails is named at the end, with its log",
+        "test_what_fails_is_named_and_the_rest_goes_on",
+    ),
+    Feature(
+        "SIGKILL, then `--rerun-incomplete`",
+        "jobs that still write are waited for, cancelled, or the run refuses (`stale` of the site)",
+        "test_a_run_that_was_killed_is_taken_up",
+    ),
+    Feature(
+        "SIGINT, once", "Snakemake cancels all jobs",
+        "test_one_sigint_ends_the_jobs_and_the_next_run_goes_on",
+    ),
+    Feature(
+        "a job that, by its input, asks for more than any account has",
+        "fails at once by name; the others go on", LATER,
+    ),
+    Feature("a group of rules that call `either` or `routed`", "refused before the run", LATER),
+    Feature(
+        "`--slurm-array-jobs`, `--slurm-qos`",
+        "do not use them: a whole array goes to the account of its first job, and the QOS would "
+        "be that of all accounts", "",
+    ),
+)  # fmt: skip

@@ -1,0 +1,38 @@
+"""No circle between files: what a file imports, for its types too, imports nothing of it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+from tests.conftest import REPO
+
+FOLDERS = ("src/tilewright", "scheduler-plugin/src/snakemake_scheduler_plugin_tilewright")
+
+
+def files() -> dict[str, Path]:
+    """Return every file by the name under which it is imported."""
+    found = {}
+    for folder in map(REPO.joinpath, (*FOLDERS, "tests", "benchmarks", "docs")):
+        for path in folder.rglob("*.py"):
+            name = ".".join(path.relative_to(folder.parent).with_suffix("").parts)
+            found[name.removesuffix(".__init__")] = path
+    return found
+
+
+def imports(path: Path, known: Collection[str]) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            whole = (f"{node.module}.{name.name}" for name in node.names)
+            yield from (name if name in known else node.module for name in whole)
+
+
+def test_no_file_imports_one_that_imports_it() -> None:
+    known = files()
+    graph = {name: {*imports(path, known)} & known.keys() for name, path in known.items()}
+    assert {"tilewright.phantom.make", "tests.conftest"} <= graph.keys()
+    TopologicalSorter(graph).prepare()  # its error names the circle

@@ -1,0 +1,198 @@
+"""The wheels alone: installed as the Dockerfile does, used in an empty folder without the clone."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import REPO
+from tests.support.runs import job_counts
+
+pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
+
+#: A rule of somebody else's after ours: cells from the nuclei of the registered image.
+SEGMENT = """
+rule segment:
+    input:
+        image="{results}/demo/registration/demo.ome.tif",
+    output:
+        "cells.csv",
+    run:
+        import tifffile
+        from scipy import ndimage
+        nuclei = ndimage.gaussian_filter(tifffile.imread(input.image)[0].astype(float), 2)
+        marked, count = ndimage.label(nuclei > 3 * nuclei.mean())
+        with open(output[0], "w") as stream:
+            stream.write(f"cells\\n{{count}}\\n")
+"""
+FOREIGN = """
+from tilewright.installed import snakefile
+
+configfile: "lab/config.yaml"
+
+module images:
+    snakefile: snakefile()
+    config: config["images"]
+
+use rule * from images as images_*
+
+rule everything:
+    default_target: True
+    input: "cells.csv"
+"""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An environment of the wheels, and folders beside no clone."""
+
+    bin: Path
+    folder: Path
+
+    def __call__(self, *argv: str, cwd: str = ".", ok: bool = True) -> str:
+        """Run a command of the environment; fail the test with what it said."""
+        own = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        done = subprocess.run(
+            [str(self.bin / argv[0]), *argv[1:]],
+            cwd=self.folder / cwd,
+            env={**own, "PATH": f"{self.bin}:/usr/bin:/bin", "TILEWRIGHT_DEVICE": "cpu"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode == 0) == ok, done.stdout[-6000:] + done.stderr[-6000:]
+        return done.stdout + done.stderr
+
+
+def _docker_steps() -> list[str]:
+    """Return the commands of the Dockerfile's RUN lines."""
+    text = (REPO / "Dockerfile").read_text().replace("\\\n", " ")
+    return re.findall(r"^RUN (.+)$", text, re.M)
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """What the Dockerfile's steps install, from this checkout, into an empty environment."""
+    folder = tmp_path_factory.mktemp("installed")
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    path = f"{folder / 'venv/bin'}:{os.environ['PATH']}"
+    for step in _docker_steps():
+        done = subprocess.run(
+            step.replace("/wheels", str(folder / "wheels")),
+            shell=True, cwd=REPO, env={**os.environ, "PATH": path},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{step}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+    (folder / "empty").mkdir()
+    return Installed(folder / "venv/bin", folder / "empty")
+
+
+@pytest.fixture(scope="session")
+def experiment(installed: Installed) -> Installed:
+    """Four channels of the demo, from raw tiles to the report, and a rule of somebody else's."""
+    installed("tilewright", "demo")
+    installed("tilewright", "init", "demo/raw", "--output", "my")
+    table = installed.folder / "my/markers.csv"
+    lines = table.read_text().splitlines()
+    kept = [line for line in lines if line.split(",")[:2] not in (["1", "3"], ["2", "3"])]
+    table.write_text("\n".join(line for line in kept if not line.startswith("3,")) + "\n")
+    with (installed.folder / "my/Snakefile").open("a") as stream:
+        stream.write(SEGMENT.format(results="results"))
+    said = installed("snakemake", "qc", "cells.csv", cwd="my")
+    assert "profile profiles/default" in said
+    return installed
+
+
+def test_nothing_is_read_from_the_clone(installed: Installed) -> None:
+    where = "from tilewright.installed import shipped, snakefile; print(snakefile(), shipped('x'))"
+    for path in installed("python", "-c", where).split():
+        assert Path(path).is_relative_to(installed.bin.parent)
+        assert "site-packages/tilewright/workflow" in path
+
+
+def test_from_raw_tiles_to_the_report_beside_a_rule_of_somebody_elses(
+    experiment: Installed,
+) -> None:
+    results = experiment.folder / "my/results"
+    assert (results / "demo/registration/demo.ome.tif").stat().st_size > 1e6
+    assert "tilewright 0" in (results / "report.html").read_text()
+    with (results / "trusted_markers.csv").open() as stream:
+        assert len(list(csv.DictReader(stream))) == 4
+    assert int((experiment.folder / "my/cells.csv").read_text().split()[1]) > 100
+    assert str(REPO) not in (results / "report.html").read_text()
+
+
+def test_the_same_experiment_from_elsewhere_is_done(experiment: Installed) -> None:
+    where = "from tilewright.installed import snakefile; print(snakefile())"
+    snakefile = experiment("python", "-c", where).strip()
+    options = ["--snakefile", snakefile, "--configfile", "my/config.yaml"]
+    said = experiment("snakemake", "registration", "qc", "-n", *options)
+    assert "Nothing to be done" in said
+    assert "workflow/profiles/default" in said
+
+
+def test_single_rules_and_snakemakes_report(experiment: Installed) -> None:
+    quiet = ("-n", "--quiet", "rules")
+    forced = experiment("snakemake", "qc", "-R", "edf_plane", *quiet, cwd="my")
+    assert re.search(r"edf_plane +4\n", forced)
+    until = experiment("snakemake", "qc", "-F", "--until", "tile_positions", *quiet, cwd="my")
+    assert not re.search(r"^stitch ", until, re.M)
+    experiment("snakemake", "registration", "qc", "--report", "told.html", cwd="my")
+    told = (experiment.folder / "my/told.html").read_text()
+    assert "registered, quality-checked image" in told
+    assert "Cycle 1 of demo" in told
+
+
+def test_as_a_module_with_other_names_in_somebody_elses_workflow(experiment: Installed) -> None:
+    there = experiment.folder / "lab"
+    (there / "lab").mkdir(parents=True)
+    config = yaml.safe_load((experiment.folder / "my/config.yaml").read_text())
+    (there / "lab/config.yaml").write_text(yaml.safe_dump({"images": config, "own": 3}))
+    results = experiment.folder / "my/results"
+    (there / "Snakefile").write_text(FOREIGN + SEGMENT.format(results=results))
+    options = ("--cores", "2", "--scheduler", "tilewright")
+    (results / "trusted_markers.csv").unlink()
+    said = experiment("snakemake", "everything", "images_qc", *options, cwd="lab")
+    assert job_counts(said) == {"segment": 1, "images_verdict": 1, "everything": 1, "images_qc": 1}
+    assert (results / "trusted_markers.csv").is_file()
+    assert (there / "cells.csv").read_text() == (experiment.folder / "my/cells.csv").read_text()
+
+
+def test_a_newer_version_says_what_it_makes_again_before_it_does(experiment: Installed) -> None:
+    record = experiment.folder / "my/results/versions.jsonl"
+    assert len(record.read_text().splitlines()) == 1
+    assert "was made by" not in experiment("snakemake", "qc", "-n", cwd="my")
+    record.write_text('{"version": "0.0.9", "began": "2026-01-01T00:00:00+00:00"}\n')
+    nothing = experiment("snakemake", "qc", "-n", cwd="my")
+    assert "results was made by tilewright 0.0.9, and this is " in nothing
+    assert "nothing is made again" in nothing
+    script = next((experiment.bin.parent / "lib").rglob("workflow/scripts/report.py"))
+    script.write_text(script.read_text() + "\n# changed\n")
+    said = experiment("snakemake", "qc", cwd="my")
+    before, _, after = said.partition("1 report: code has changed since last execution")
+    assert "rule report" in after
+    assert "rule report" not in before
+    versions = [yaml.safe_load(line)["version"] for line in record.read_text().splitlines()]
+    assert versions[0] == "0.0.9"
+    assert len(versions) == 2
+
+
+def test_the_dockerfile_copies_what_its_steps_read() -> None:
+    lines = (REPO / "Dockerfile").read_text().splitlines()
+    assert [line for line in lines if line.startswith("FROM")] == [
+        "FROM python:3.12-slim AS wheels", "FROM python:3.12-slim",
+    ]  # fmt: skip
+    assert "COPY . ." in lines
+    ignored = (REPO / ".dockerignore").read_text().split()
+    for step in map(shlex.split, _docker_steps()):
+        for word in (word for word in step if word.startswith("./")):
+            assert word.removeprefix("./") not in ignored
+    words = {word for line in lines for word in line.split()[:1] if line}
+    assert words <= {"#", "FROM", "WORKDIR", "COPY", "RUN", "ENV", "CMD"}
