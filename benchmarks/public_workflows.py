@@ -33,6 +33,8 @@ class PlainRun(ClusterRun):
             *("--slurm-init-seconds-before-status-checks", "5", "--max-jobs-per-timespan"),
             *("1000/10s", "--slurm-status-command", "squeue", "--default-resources"),
             f"slurm_account={ACCOUNTS[0]}",
+            # without it sbatch refuses jobs for GPUs: the default partition has none
+            *("--set-resources", "basecall:slurm_partition=hpg-b200"),
         ]
 
 
@@ -53,7 +55,8 @@ def main() -> None:
                 config = {"samples": SAMPLES[name], "seconds": options.seconds}
                 run = foreign(slurm, folder, name, {"allowed": list(ACCOUNTS)}, kind, **config)
                 took_s.append(run.run(timeout_s=1800))
-                accounts = accounts or Counter(job.account for job in run.jobs())
+                if kind is ClusterRun:  # in allowed accounts, and in the ledger
+                    accounts = Counter(job.account for job in run.check_placed(set(ACCOUNTS)))
             print(
                 f"| {name} | {accounts.total()} | {took_s[0]:.0f} s "
                 f"| {', '.join(f'{account} {n}' for account, n in sorted(accounts.items()))} "

@@ -30,3 +30,15 @@ def fill(slurm: Cluster) -> list[int]:
     ]  # fmt: skip
     running(slurm, *cpus)
     return [held, *cpus]
+
+
+def hold_the_gpus_of(slurm: Cluster, account: str) -> list[int]:
+    """Have labmates hold both GPUs of an account and all others of the node."""
+    slurm.set_qos("brusko", "GrpTRES=cpu=112,mem=2000G,gres/gpu=8")
+    theirs = [
+        slurm.sbatch("labmate", "-A", holder, "-p", "hpg-b200", f"--gres=gpu:{gpus}", "--mem=9G",
+                     command="sleep 600")
+        for holder, gpus in ((account, 2), ("brusko", 6))
+    ]  # fmt: skip
+    running(slurm, *theirs)
+    return theirs

@@ -5,68 +5,22 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.on_slurm.labmates import fill, hold_all_gpus, running
+from tests.on_slurm.labmates import fill, hold_all_gpus, hold_the_gpus_of
 from tests.support.cluster_runs import ClusterRun, dump
+from tests.support.site_limits import LIMITS, Limit
 from tests.support.slurm_cluster import Cluster, wait_for
 from tests.support.slurm_fixtures import AT_NIGHT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800), AT_NIGHT]
 
-PARTITIONS = ("hpg-default", "hpg-b200")
 #: Seconds by which two equal runs of half a minute differ on two busy cores.
 JITTER_S = 6
 JOBS: dict[str, Any] = {"jobs": 6, "seconds": "9,10", "nominal_s": 20}
-
-
-@dataclass(frozen=True)
-class Limit:
-    """A limit that clive has and maigan has not: how it is set and taken back."""
-
-    name: str
-    qos: tuple[str, ...] = ()
-    partition: tuple[str, ...] = ()
-    before: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
-
-    def set(self, slurm: Cluster) -> None:
-        if self.qos:
-            slurm.set_qos("clive", *self.qos)
-        if self.others:
-            slurm.set_qos("maigan", *self.others)
-        self._update(slurm, self.partition)
-
-    def take_back(self, slurm: Cluster) -> None:
-        slurm.cancel_all()
-        slurm.restore_limits()
-        self._update(slurm, self.before)
-
-    def _update(self, slurm: Cluster, changes: tuple[str, ...]) -> None:
-        for name in PARTITIONS if changes else ():
-            slurm.run(["scontrol", "update", f"PartitionName={name}", *changes])
-
-
-LIMITS = (
-    Limit("budget", ("GrpTRESMins=cpu=1",)),
-    Limit("running-budget", ("GrpTRESRunMins=cpu=1",)),
-    Limit("wall-budget", ("GrpWall=1",)),
-    Limit("job-budget", ("MaxTRESMinsPerJob=cpu=1",)),
-    Limit("deny-accounts", (), ("DenyAccounts=clive",), ("DenyAccounts=",)),
-    Limit("deny-qos", (), ("DenyQos=clive",), ("DenyQos=",)),
-    Limit("allow-qos", (), ("AllowQos=maigan",), ("AllowQos=ALL",)),
-    Limit(
-        "exclusive",
-        ("GrpTRES=cpu=48",),
-        ("OverSubscribe=EXCLUSIVE",),
-        ("OverSubscribe=NO",),
-        ("GrpTRES=cpu=999,mem=4000G,gres/gpu=99",),
-    ),
-)
 
 
 @pytest.fixture
@@ -174,13 +128,7 @@ def test_a_job_that_another_account_takes_waits_until_that_has_room(
     make: Callable[..., ClusterRun], quiet_slurm: Cluster
 ) -> None:
     """MaxWall is cut below three that pend, while labmates fill the other account."""
-    quiet_slurm.set_qos("brusko", "GrpTRES=cpu=112,mem=2000G,gres/gpu=8")
-    theirs = [
-        quiet_slurm.sbatch("labmate", "-A", account, "-p", "hpg-b200", f"--gres=gpu:{gpus}",
-                           "--mem=9G", command="sleep 600")
-        for account, gpus in (("maigan", 2), ("brusko", 6))
-    ]  # fmt: skip
-    running(quiet_slurm, *theirs)
+    theirs = hold_the_gpus_of(quiet_slurm, "maigan")
     able = {"cpus": 8, "mem_mb": 180_000, "runtime_min": 5}
     never = {"cpus": 129, "mem_mb": 48_000, "runtime_min": 5}
     run = make("cut", "clive", "maigan", jobs=3, seconds="5,5", gpu_job=able, cpu_job=never,

@@ -219,6 +219,13 @@ def test_where_sbatch_takes_no_job_nothing_is_sent_for_a_while(tmp_path: Path) -
     assert {"sacctmgr", "partition"} <= set(recorded.asked)
 
 
+def test_a_place_that_took_others_of_the_same_round_stays_open(tmp_path: Path) -> None:
+    """One of five calls failed; the job waited a minute beside a free GPU of that account."""
+    run = dispatcher(pending(1, "Priority"), tmp_path, sent=2, ready=0)
+    assert run.failed("rule_work_wildcards_1").free
+    assert not run.avoided
+
+
 def test_while_slurmctld_is_away_sbatch_refuses_nothing(tmp_path: Path) -> None:
     run = dispatcher(Unknown("squeue", "no answer within 15 s"), tmp_path, sent=1, ready=0)
     assert run.failed(*run.tasks).free

@@ -126,6 +126,15 @@ def test_an_idle_cluster_never_waits_for_nothing(
     assert bool(found.starts) == able
 
 
+def test_a_strategy_that_has_become_too_strict_holds_no_job_back() -> None:
+    """Its aim was for shorter jobs; the last job waited 70 s for a GPU beside a free CPU slot."""
+    jobs = [Job(f"j{i}", "work", BOTH, (), 60.0) for i in range(3)]
+    work = Workload(jobs, {("work", "gpu"): 1.15, ("work", "cpu"): 1.17}, {"work": 0.32})
+    gpus = Slots("a_gpu", "a", "gpu", 2, 0, (Running("j0", 72, 141), Running("j1", 72, 141)))
+    made = decide(work, ["j2"], [], [gpus, pool("a", "cpu", 1)], 77.0, last=Strategy(121.0))
+    assert [start.pool for start in made.starts] == ["a_cpu"], made.waiting
+
+
 def test_a_cpu_slot_is_used_only_where_it_finishes_sooner() -> None:
     jobs = [Job(f"j{i}", "stitch", BOTH) for i in range(4)]
     names = [job.name for job in jobs]

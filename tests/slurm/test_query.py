@@ -63,6 +63,29 @@ def test_a_program_that_took_long_to_fail_is_not_asked_again_at_once(tmp_path: P
     assert asked == ["1", "3", "4"]
 
 
+def test_what_has_answered_before_is_asked_once_more(tmp_path: Path) -> None:
+    """One of five calls failed: a ready job waited 16 s for the queue."""
+    now, asked, failing = [0.0], [], {1, 3, 4}
+
+    def run(argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
+        asked.append(argv[0])
+        return Unknown(argv[0], "connect failure") if len(asked) in failing else "7"
+
+    asking = SlurmClient("ada", tmp_path, ttl_s=5.0, run=run, clock=lambda: now[0])
+    said = []
+    for _ in range(3):
+        said.append(asking.queue())
+        now[0] += 6.0
+    assert [isinstance(answer, Unknown) for answer in said] == [True, False, True]
+    assert len(asked) == 4
+    failing.clear()
+    asking.queue()
+    failing.add(6)
+    asking.forget()
+    assert asking.queue() == "7"
+    assert len(asked) == 7
+
+
 def test_commands_that_fail_hang_or_are_absent_are_unknown(tmp_path: Path) -> None:
     assert run_command(["sh", "-c", "cat; echo out"], "in\n") == "in\nout\n"
     failed = run_command(["sh", "-c", "echo broken >&2; exit 3"])

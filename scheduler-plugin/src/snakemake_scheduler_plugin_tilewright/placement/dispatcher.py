@@ -333,8 +333,8 @@ class Dispatcher:
             if old and (task.seen is None or task.seen.active):
                 self.cluster.client.forget()
                 queue = self.cluster.queue()
-                if not isinstance(queue, Unknown):
-                    observe([task], queue, self.workdir)
+                if not isinstance(queue, Unknown):  # whether the place took others counts as well
+                    observe(self.tasks.values(), queue, self.workdir)
         return task.seen
 
     def move_pending(self, movable: Callable[[str], bool] = lambda name: True) -> list[str]:

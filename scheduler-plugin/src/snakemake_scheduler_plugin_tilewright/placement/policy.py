@@ -331,7 +331,8 @@ def _best_strategy(forecast: Forecast, last: Strategy | None, aims: Sequence[flo
     now_s = forecast.now_s
     span_s = forecast.bound_s() - now_s
     strategies = [Strategy(now_s + aim * span_s) for aim in aims]
-    tries = max(1, min(len(strategies), BUDGET // jobs))
+    # the last one is played beside all the others: one that is never tried cannot take its place
+    tries = max(1, min(len(strategies) + bool(last), BUDGET // jobs))
     best, score = strategies[0], (math.inf, math.inf)
     if last:
         # few tries start elsewhere every time, so that a long run sees all strategies

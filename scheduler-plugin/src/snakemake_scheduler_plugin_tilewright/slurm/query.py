@@ -134,6 +134,7 @@ class SlurmClient:
     clock: Callable[[], float] = time.time
     shared_dir: Path | None = None
     _kept: dict[tuple[str, ...], tuple[float, str | Unknown]] = field(default_factory=dict)
+    _answered: set[tuple[str, ...]] = field(default_factory=set)
     _silent: dict[str, tuple[float, Unknown]] = field(default_factory=dict)
     _saved_s: float = float("-inf")
     _forgot_s: float = float("-inf")
@@ -242,7 +243,7 @@ class SlurmClient:
         asked_s, said = self._kept.get(argv, (float("-inf"), ""))
         if not 0 <= now - asked_s < ttl_s:
             shared = self._shared(argv, stdin, now, ttl_s)
-            self._kept[argv] = shared or (now, self._call(argv, stdin))
+            self._kept[argv] = shared or (now, self._call_again(argv, stdin))
             said = self._kept[argv][1]
             if shared is None and not isinstance(said, Unknown) and self.shared_dir:
                 with contextlib.suppress(OSError):
@@ -286,6 +287,18 @@ class SlurmClient:
         said = self.run(argv, stdin)
         if isinstance(said, Unknown) and self.clock() - began_s > _SLOW_S:
             self._silent[argv[0]] = (self.clock(), said)
+        return said
+
+    def _call_again(self, argv: tuple[str, ...], stdin: str | None) -> str | Unknown:
+        """Run a command, and once more where it fails at once and has answered before.
+
+        Where one of five calls fails, ready jobs else wait three rounds for the queue (16 s).
+        """
+        said = self._call(argv, stdin)
+        if isinstance(said, Unknown) and argv in self._answered:
+            said = self._call(argv, stdin)
+        if not isinstance(said, Unknown):
+            self._answered.add(argv)
         return said
 
     def _last_good(self, path: Path, asked: str, failure: Unknown) -> Answer | Unknown:
