@@ -13,6 +13,7 @@ from typing import Any
 
 import typer
 
+from docs import cupy
 from docs.keys import TOP, rows, sections
 from snakemake_scheduler_plugin_tilewright import cli as placement
 from tilewright import cli
@@ -187,6 +188,7 @@ BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
         lambda: program("tilewright-placement", placement.app),
     ),
     "commands on a cluster": ("docs/cluster.md", on_a_cluster),
+    "calls of CuPy": ("docs/kernels.md", lambda: table(*cupy.rows())),
     "keys": ("config/README.md", lambda: keys("")),
 }
 BLOCKS |= {
