@@ -45,7 +45,7 @@ ROWS = (
         "tolerances; scores are rounded before they are compared"),
     Row("order statistics", r"xp\.(percentile|median|sort)",
         "`percentile` has five of NumPy's methods (not `weibull`, `inverted_cdf` …) and computes "
-        "in the dtype that its argument and `q` share. `kind` of a sort is `stable`, also by default.",
+        "in the dtype that its argument and `q` share. A sort is `stable`, also by default.",
         f"the binding looks for the method; {_GUARD} other kinds, and sorts stably"),
     Row("transforms", r"fft\..*",
         "A spectrum of no real image has no defined inverse (`irfft2`): the highest frequencies "
