@@ -15,7 +15,7 @@ from typing import Any
 
 import typer
 
-from docs import code, tried
+from docs import code, cupy, tried
 from docs.keys import TOP, rows, sections
 from docs.markdown import table
 from docs.reason_pictures import PICTURES
@@ -210,6 +210,7 @@ BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
     "files of a run": ("docs/own-data.md", code.files),
     "folders": ("docs/development.md", code.folders),
     "commands that measure": ("docs/benchmarks.md", code.benchmarks),
+    "calls of CuPy": ("docs/kernels.md", lambda: table(*cupy.rows())),
     "keys": ("config/README.md", lambda: keys("")),
 }
 BLOCKS |= {

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import scipy.linalg  # noqa: F401
 from threadpoolctl import threadpool_limits
@@ -17,6 +18,9 @@ __all__ = ["quiet_slurm", "slurm"]
 os.environ.setdefault("MPLBACKEND", "Agg")
 # As in jobs: see tilewright.runtime.job.running. SciPy has a BLAS of its own, loaded above.
 threadpool_limits(1)
+# Examples are not timed: beside other work the same one takes ten times as long.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 REPO = Path(__file__).resolve().parent.parent
 #: CuPy's name over NumPy, for processes that have it on their path.
 STANDIN = REPO / "tests/support/standin"

@@ -1,12 +1,27 @@
-"""The benchmark of GPUs runs where there is none, and its devices agree."""
+"""The benchmark of GPUs runs where there is none, has every kernel, and its devices agree."""
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
 
+import numpy as np
+
+from benchmarks.gpu_cases import Case, cases
+from benchmarks.gpu_cases_of_rules import cases_of_rules
 from tests.conftest import REPO, STANDIN
+from tilewright.kernels.backend import Backend
+
+KERNELS = "tilewright.kernels."
+#: What is no kernel: it moves work, not pixels.
+MACHINERY = ("backend", "device_memory")
 
 
 def test_all_kernels_agree_on_the_standin() -> None:
@@ -24,3 +39,43 @@ def test_all_kernels_agree_on_the_standin() -> None:
     for kernel in ("Richardson-Lucy", "direct plane", "soft focus", "fuse", "warp", "correlation"):
         assert kernel in done.stdout
     assert "kernels of a full cycle with the direct plane" in done.stdout
+
+
+def all_cases(backend: Backend) -> Iterator[Case]:
+    return chain(cases(backend, 192, 7, 3), cases_of_rules(backend, 192, 7))
+
+
+def test_all_kernels_agree_on_the_guarded_device(cpu: Backend, guarded: Backend) -> None:
+    for one, other in zip(all_cases(guarded), all_cases(cpu), strict=True):
+        first, second = (
+            np.asarray(b.to_numpy(c.run()), np.float64) for b, c in ((guarded, one), (cpu, other))
+        )
+        assert np.ptp(second) > 0 or second.size < 3, one.name
+        differ = np.abs(first - second).max() / np.abs(second).max()
+        assert differ <= one.tolerance, one.name
+
+
+def imported(folder: Path, files: str) -> set[tuple[str, str]]:
+    """Return the names that modules import from kernels, each with its module."""
+    return {
+        (str(node.module), name.name)
+        for path in folder.rglob(files)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith(KERNELS)
+        for name in node.names
+    }
+
+
+def on_a_device(module: str, name: str) -> bool:
+    """Return whether a function or class computes with a backend, or with maps made on one."""
+    kernel = getattr(importlib.import_module(module), name)
+    if module.removeprefix(KERNELS) in MACHINERY or not callable(kernel):
+        return False
+    return bool({"backend", "maps", "blur"} & {*inspect.signature(kernel).parameters})
+
+
+def test_every_kernel_that_a_stage_runs_on_a_device_is_in_it() -> None:
+    run = {kernel for kernel in imported(REPO / "src/tilewright/stages", "*.py")
+           if on_a_device(*kernel)}  # fmt: skip
+    assert len(run) > 30
+    assert not run - imported(REPO / "benchmarks", "gpu_cases*.py")

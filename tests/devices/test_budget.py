@@ -128,7 +128,7 @@ def test_a_plan_never_overcommits(
         assert len(on_it) == 1 or not any(c.request.whole for c in on_it)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.lists(st.tuples(st.integers(1, 24), st.booleans()), min_size=1, max_size=40),
     st.randoms(use_true_random=False),

@@ -27,6 +27,7 @@ from tilewright.devices.health import (
     quarantined,
     quarantines,
 )
+from tilewright.kernels.backend import Backend
 
 FAILURES = st.lists(
     st.builds(
@@ -310,6 +311,10 @@ class Device:
 def test_the_preflight_computation_of_a_good_device() -> None:
     assert preflight(np) == ""
     assert preflight(Device()) == ""
+
+
+def test_the_check_is_of_the_device_alone(guarded: Backend) -> None:
+    assert preflight(guarded.xp) == ""
 
 
 @pytest.mark.parametrize("wrong", ["arange", "roll"])

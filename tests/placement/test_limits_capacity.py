@@ -236,7 +236,7 @@ def closed_kinds(question: Question, one: Account) -> set[Kind]:
     return kinds
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(questions())
 def test_starts_never_exceed_any_limit_and_every_ready_job_starts_or_has_a_reason(
     cluster: Cluster, question: Question

@@ -250,7 +250,7 @@ PLACES: list[tuple[str, Kind]] = [(name, kind) for name in "abc" for kind in KIN
 places = st.sets(st.sampled_from(PLACES))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(PLACES), places, places, places, st.booleans())
 def test_no_move_returns_before_nothing_else_takes_the_job(
     tmp_path: Path,

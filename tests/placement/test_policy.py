@@ -79,7 +79,7 @@ def ask(
     return decide(work, ready, later, pools, clock_s, preferred=preferred, last=last)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(questions(), st.sampled_from([None, Strategy(0.0), Strategy(900.0, 950.0)]))
 def test_no_pool_is_exceeded_and_every_ready_job_is_placed_or_has_a_reason(
     question: tuple[list[Job], list[str], list[Slots], float], last: Strategy | None
@@ -102,7 +102,7 @@ def test_no_pool_is_exceeded_and_every_ready_job_is_placed_or_has_a_reason(
     assert all(found.waiting.values())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(questions())
 def test_the_same_question_has_the_same_answer(
     question: tuple[list[Job], list[str], list[Slots], float],
@@ -111,7 +111,7 @@ def test_the_same_question_has_the_same_answer(
     assert ask(jobs, ready, pools, clock_s) == ask(jobs, ready[::-1], pools, clock_s)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(questions())
 def test_an_idle_cluster_never_waits_for_nothing(
     question: tuple[list[Job], list[str], list[Slots], float],

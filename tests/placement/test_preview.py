@@ -120,7 +120,7 @@ def runs(draw: st.DrawFn) -> tuple[list[Job], list[Change], float]:
     return jobs, changes, draw(st.floats(0.5, 2))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(runs())
 def test_every_job_is_done_once_in_order_and_no_pool_is_exceeded(
     given_run: tuple[list[Job], list[Change], float],

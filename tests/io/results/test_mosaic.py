@@ -78,7 +78,7 @@ def test_integer_attributes_stay_integers(tmp_path: Path) -> None:
     assert type(stored["pedestal_counts"]) is int
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_any_cover_by_blocks_in_threads_is_correct(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -47,7 +47,7 @@ def psnr(image: Any, truth: Floats) -> float:
     return float(10 * np.log10(np.percentile(t, 99.9) ** 2 / error))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     view=st.tuples(st.integers(1, 6), st.integers(4, 24), st.integers(4, 24)),
     psf=st.tuples(*[st.sampled_from([1, 3, 7, 13])] * 3),

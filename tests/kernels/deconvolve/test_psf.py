@@ -112,7 +112,7 @@ def test_impossible_grids_are_refused(arguments: dict[str, Any]) -> None:
         gibson_lanni(AIR, **{"voxel_um": VOXEL, **arguments})
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     sizes=st.tuples(st.integers(13, 16), st.integers(21, 30), st.integers(21, 30)),
     shift=st.tuples(*[st.floats(-1, 1)] * 3),

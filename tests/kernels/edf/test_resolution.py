@@ -22,7 +22,7 @@ def light(rng: np.random.Generator, slope: float) -> NDArray[np.float64]:
     return np.asarray(np.fft.irfft2(spectrum, s=(SIDE, SIDE)))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(0, 2**31), st.sampled_from([-3.0, -4.0]), st.floats(2.8, 10.0))
 def test_it_is_where_the_noise_of_the_halves_takes_over(
     seed: int, slope: float, period_px: float

@@ -112,7 +112,7 @@ def test_overshoot_is_clipped(cpu: Backend) -> None:
     corner=st.tuples(st.integers(0, 120), st.integers(0, 120)),
     size=st.tuples(st.integers(1, 60), st.integers(1, 60)),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_source_region_holds_every_position(
     angle_deg: float,
     amplitude_px: float,

@@ -116,7 +116,7 @@ def test_illumination_is_undone(cpu: Backend, seed: int) -> None:
 
 
 @pytest.mark.parametrize("interpolation", ["cubic", "linear"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     places=st.lists(st.tuples(st.floats(0, 40), st.floats(0, 40)), min_size=1, max_size=5),
     feather_px=st.floats(0, 40),
@@ -166,7 +166,7 @@ def test_clipped_pixels_are_counted(cpu: Backend) -> None:
     assert fused[5, 5] == 1800
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 99), cut=st.tuples(st.integers(1, 150), st.integers(1, 150)))
 def test_parts_are_the_whole(seed: int, cut: tuple[int, int]) -> None:
     places = jittered(seed)

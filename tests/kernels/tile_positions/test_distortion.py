@@ -106,7 +106,7 @@ def test_fused_tiles_are_undistorted(
         assert error(backend, field) < share * plain
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.integers(0, 2**31), st.floats(-4, 4), st.floats(-0.5, 0.5), st.floats(-0.5, 0.5))
 def test_fit_recovers_exact_displacements(seed: int, radial: float, y: float, x: float) -> None:
     rng = np.random.default_rng(seed)

@@ -30,7 +30,7 @@ from tilewright.stages.edf.plane import Method, edf_plane
 from tilewright.stages.tile_windows import tile_windows
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     shape=st.tuples(st.integers(1, 90), st.integers(1, 90)),
     tile_px=st.integers(9, 50),

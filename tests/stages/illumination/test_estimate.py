@@ -114,7 +114,7 @@ def test_pairs_of_a_grid_include_corners() -> None:
 
 
 @given(st.floats(-30, 30), st.floats(20, 55))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_both_tiles_measure_the_same_area(dy: float, dx: float) -> None:
     """A linear specimen: the mean of a cell is its value at the centre, in either tile."""
     y, x = np.mgrid[0:64, 0:72].astype(np.float64)
@@ -411,7 +411,7 @@ def test_constant_black_and_full_white_tiles_are_survived() -> None:
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["auto", "overlap", "basic"]), st.booleans())
 @example(0, "auto", True)
 @example(369, "auto", True)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_no_input_gives_nan(seed: int, method: str, known: bool) -> None:
     rng = np.random.default_rng(seed)
     n, size = int(rng.integers(1, 12)), int(rng.integers(8, 40))

@@ -226,7 +226,7 @@ def test_only_hot_and_dead_pixels_are_repaired(cpu: Backend, guarded: Backend) -
     assert repair_pixels(cpu, few[:1]) == 0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(2, 6), st.integers(2, 6), st.integers(0, 2**31))
 def test_solver_recovers_exact_displacements(rows: int, cols: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

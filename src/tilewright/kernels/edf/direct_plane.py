@@ -46,6 +46,8 @@ HALO_PX = 88
 _LEVEL_STEP = float(np.log(NOISE_LEVELS[1] / NOISE_LEVELS[0]))
 #: Rows of the spectrum that are filtered at a time on a CPU.
 _ROWS = 8
+#: Parts of a pixel's share that are counted: 1e-6, and 2**33 pixels of them are exact in float64.
+_SHARE_PARTS = 2**20
 
 
 class Direct(NamedTuple):
@@ -185,6 +187,11 @@ class FocusMaps:
         rows = (spectrum[: y - y // 2], spectrum[self.window[0] - y // 2 :])
         low = xp.concatenate([part[:, : x // 2 + 1] for part in rows])
         low *= gain
+        # Its highest frequencies are no real image's, and cuFFT reads another half of them.
+        if y % 2 == 0:
+            low[y // 2] = 0
+        if x % 2 == 0:
+            low[:, x // 2] = 0
         return self.backend.fft.irfft2(low, s=(y, x))
 
     def _smoothed(self, energy: Array) -> tuple[Array, Array]:
@@ -227,7 +234,9 @@ class FocusMaps:
         used = np.zeros(shape)
         for share, (spread, z, n) in self.shares(self.look(stack)):
             at = (z * shape[2] + n).ravel()
-            counts = xp.bincount(at, weights=share.ravel(), minlength=shape[1] * shape[2])
+            # A GPU adds in any order: whole numbers give the same sum.
+            parts = xp.rint(share.ravel() * np.float32(_SHARE_PARTS))
+            counts = xp.bincount(at, weights=parts, minlength=shape[1] * shape[2])
             used[spread] += self.backend.to_numpy(counts).reshape(shape[1:])
         total: NDArray[np.float64] = used / used.sum()
         return total

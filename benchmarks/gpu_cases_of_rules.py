@@ -1,0 +1,248 @@
+"""The kernels beside the heavy ones: what each rule runs on a device before and after them.
+
+Most wait for the host between small steps, so that their bound says little; they are here because
+each must give on both devices the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import ndimage
+
+from benchmarks.gpu_cases import NOISE, OPTICS, PEDESTAL, VOXEL_UM, Case, direct_maps, tissue
+from tilewright.kernels.backend import Backend
+from tilewright.kernels.deconvolve.psf import gibson_lanni
+from tilewright.kernels.deconvolve.richardson_lucy import scene_margin
+from tilewright.kernels.deconvolve.thinning import choose_iterations, measure_camera
+from tilewright.kernels.edf.direct_filters import make_filters, object_power
+from tilewright.kernels.edf.direct_finish import coarser, finish, floor_of, haze_moments
+from tilewright.kernels.edf.direct_plane import HALO_PX, DirectPlane
+from tilewright.kernels.edf.focus import focus_energy, psf_mean
+from tilewright.kernels.edf.plane_order import compare_planes
+from tilewright.kernels.edf.planes import sample_planes
+from tilewright.kernels.edf.resolution import plane_resolution_px
+from tilewright.kernels.illumination.basic import fit_basic
+from tilewright.kernels.illumination.binning import bin_tile, enlarge
+from tilewright.kernels.illumination.overlap_cells import measure_cells, overlapping_pairs
+from tilewright.kernels.noise import photon_transfer
+from tilewright.kernels.register.alignment import coarse_alignment, grey_levels, texture
+from tilewright.kernels.register.background import subtract
+from tilewright.kernels.register.block_shifts import (
+    overlapping_blocks,
+    refine_shifts,
+    search_shifts,
+)
+from tilewright.kernels.register.warp import Transform, warp
+from tilewright.kernels.stitch.blending import fuse, make_correction, tile_span
+from tilewright.kernels.tile_positions.displacements import (
+    choose_sigma,
+    flatten,
+    measure_overlaps,
+    repair_pixels,
+)
+from tilewright.kernels.tile_positions.distortion import Distortion, undistort
+from tilewright.kernels.tile_positions.distortion_fit import measure_blocks
+from tilewright.kernels.tile_positions.overlap_strips import plan_strips
+from tilewright.kernels.tile_positions.tile_layout import rank_grids, rank_layouts
+
+#: Tiles in rows and columns that overlap by a fifth.
+ROWS, COLUMNS, TILE_PX, STEP_PX = 3, 4, 192, 154
+
+
+def cases_of_rules(backend: Backend, px: int, planes: int) -> Iterator[Case]:
+    """Yield the kernels by rule, in the order of the workflow, with their data on the backend."""
+    counts, grid = tissue(px, planes), _Grid.made()
+    yield from _illumination(backend, counts, grid)
+    yield from _tile_positions(backend, grid)
+    yield _undistorted_fuse(backend, grid)
+    yield _thinning(backend, counts)
+    yield from _surveys(backend, counts)
+    yield from _finishes(backend, counts)
+    yield from _registration(backend, counts[planes // 2])
+
+
+def _case(
+    name: str, run: Callable[[], Any], data: Any, *, part: float = 1.0, tolerance: float = 1e-3
+) -> Case:
+    """Return a case whose result is ``part`` of the size of its data (float32)."""
+    return Case(name, run, 4.0 * np.prod(data.shape) * (1.0 + part), tolerance=tolerance)
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Tiles (n, y, x) of one specimen, and where their first pixels lie (n, 2)."""
+
+    tiles: Any
+    position_px: Any
+
+    @classmethod
+    def made(cls) -> _Grid:
+        rng = np.random.default_rng(4)
+        size = [STEP_PX * (n - 1) + TILE_PX for n in (ROWS, COLUMNS)]
+        light = ndimage.gaussian_filter(rng.standard_normal(size), 1.5)
+        light = PEDESTAL + 300 * np.clip(light / light.std() + 1, 0, None)
+        where = np.stack([v.ravel() for v in np.mgrid[:ROWS, :COLUMNS]], axis=1) * STEP_PX
+        tiles = np.stack([light[y : y + TILE_PX, x : x + TILE_PX] for y, x in where])
+        return cls(rng.poisson(tiles).astype(np.float32), where.astype(np.float64))
+
+    def strips(self) -> tuple[list[Any], list[Any], list[Any]]:
+        plans = plan_strips(self.position_px, (TILE_PX, TILE_PX), 8.0)
+        firsts, seconds = ([
+            np.stack([self.tiles[t, y : y + plan.shape[0], x : x + plan.shape[1]]
+                      for t in plan.pairs[:, side]])
+            for plan in plans for y, x in [(plan.origin_a, plan.origin_b)[side]]
+        ] for side in (0, 1))  # fmt: skip
+        return plans, firsts, seconds
+
+
+def _illumination(backend: Backend, counts: Any, grid: _Grid) -> Iterator[Case]:
+    raw = backend.asarray(counts[0].astype(np.uint16), dtype=None)
+    yield _case("bin a tile", lambda: bin_tile(backend, raw, 8)[0], raw)
+    stack = backend.asarray(counts[None, :, ::4, ::4][..., :128, :128])
+    yield _case("flat-field by BaSiC", lambda: fit_basic(backend, stack).flat, stack)
+    field = backend.asarray(counts[0, ::8, ::8])
+    yield _case(
+        "enlarge a flat-field", lambda: enlarge(backend, field, counts.shape[1:], 8), field, part=64
+    )
+    tiles, shape = backend.asarray(grid.tiles), (TILE_PX, TILE_PX)
+    pairs = overlapping_pairs(grid.position_px, shape, 8.0)
+    yield _case("cells in overlaps", lambda: measure_cells(
+        backend, tiles, tiles < 60000, grid.position_px, pairs, shape_px=shape, factor=1, cell=8,
+    ).second, tiles, part=0.0)  # fmt: skip
+
+
+def _tile_positions(backend: Backend, grid: _Grid) -> Iterator[Case]:
+    plans, firsts, seconds = grid.strips()
+    one = firsts[0]
+
+    def cleaned() -> Any:
+        strips = one.copy()
+        strips[:, 7, 9] = 5000.0
+        repair_pixels(backend, strips)
+        flatten(backend, strips)
+        return strips
+
+    yield _case("repair and flatten strips", cleaned, one)
+    yield _case(
+        "width of the filter",
+        lambda: np.array([choose_sigma(backend, plans, firsts, seconds)]), one,
+    )  # fmt: skip
+    moved = measure_overlaps(backend, plans, firsts, seconds, 1.5).displacement_px
+    yield _case(
+        "displacements of overlaps",
+        lambda: measure_overlaps(backend, plans, firsts, seconds, 1.5).displacement_px, grid.tiles,
+    )  # fmt: skip
+    every = np.ones(len(moved), bool)
+    yield _case(
+        "displacements along overlaps",
+        lambda: measure_blocks(
+            backend, plans, firsts, seconds, moved, every, 1.5
+        ).displacement_px, grid.tiles,
+    )  # fmt: skip
+    lens, tile = Distortion(3.0, 0.2, -0.1, one.shape[1:]), backend.asarray(one[0])
+    yield _case("undistort a strip", lambda: undistort(backend, lens, tile), tile, tolerance=1e-2)
+    tiles = backend.asarray(grid.tiles)
+    yield _case("rank layouts", lambda: np.array(
+        [layout.score for layout in rank_layouts(backend, tiles, ROWS, COLUMNS, 0.2)]
+    ), tiles)  # fmt: skip
+    yield _case("rank grids", lambda: np.array(
+        [found.layout.score for found in rank_grids(backend, tiles)]
+    ), tiles)  # fmt: skip
+
+
+def _undistorted_fuse(backend: Backend, grid: _Grid) -> Case:
+    tiles = [tile.astype(np.uint16) for tile in grid.tiles[:2]]
+    spans = [(tile_span(0.0, TILE_PX), tile_span(x + 0.3, TILE_PX)) for x in (0, STEP_PX)]
+    dark = np.full((TILE_PX, TILE_PX), PEDESTAL, np.float32)
+    correction = make_correction(backend, np.ones_like(dark), dark, PEDESTAL)
+    lens, shape = Distortion(3.0, 0.2, -0.1, dark.shape), (TILE_PX, spans[1][1].stop)
+    return _case("fuse 2 tiles without distortion", lambda: fuse(
+        backend, tiles, spans, correction, (0, 0), shape, feather_px=20.0,
+        interpolation="cubic", distortion=lens,
+    )[0], grid.tiles[:2])  # fmt: skip
+
+
+def _thinning(backend: Backend, counts: Any) -> Case:
+    part = counts[:, :128, :128]
+    planes = len(part)
+    psf = gibson_lanni(OPTICS, VOXEL_UM, 2 * planes - 1, max_lateral_px=33)
+    margin = scene_margin(planes, VOXEL_UM[0])
+
+    def run() -> Any:
+        camera = measure_camera(backend, part, PEDESTAL)
+        return np.array(choose_iterations(backend, part, psf, camera, margin=margin).held_out)
+
+    return _case("iterations by thinning", run, part)
+
+
+def _surveys(backend: Backend, counts: Any) -> Iterator[Case]:
+    stack, kept = backend.asarray(counts), np.ones(len(counts), bool)
+    channel, maps = direct_maps(counts, backend)
+    used = maps.bins_used(counts)
+
+    def gain() -> Any:
+        model = photon_transfer(backend, counts[0], PEDESTAL)
+        return np.array([model.gain, model.variance(100.0)])
+
+    yield _case("photon transfer", gain, counts[0])
+    yield _case("statistics of planes", lambda: sample_planes(backend, stack, 65535).coarse, stack)
+    yield _case("compare planes", lambda: compare_planes(
+        backend, stack, NOISE, PEDESTAL
+    ).correlation, stack)  # fmt: skip
+    yield _case("power of the light", lambda: object_power(
+        backend, [counts], channel.profiles, kept
+    ), stack)  # fmt: skip
+    yield _case("bins of the filters", lambda: maps.bins_used(counts), stack)
+    yield _case("resolution", lambda: np.array(
+        [plane_resolution_px(maps, used, [counts]) or 0.0]
+    ), stack)  # fmt: skip
+    yield _case("focus energy", lambda: focus_energy(backend, stack[0])[0], stack[0])
+    kernel, weights = np.outer(np.hanning(9), np.hanning(9))[1:-1, 1:-1], np.ones(len(counts))
+    yield _case("mean blurred by the PSF", lambda: psf_mean(
+        backend, stack, kernel, weights, 0.2, 1.0
+    ).image, stack)  # fmt: skip
+
+
+def _finishes(backend: Backend, counts: Any) -> Iterator[Case]:
+    # haze needs windows of 240 px
+    side = max(counts.shape[1], 2 * HALO_PX + 64)
+    wide = tissue(side, len(counts))
+    channel, maps = direct_maps(wide, backend)
+    found = DirectPlane(maps, make_filters(channel)).project(wide)
+    yield _case("haze", lambda: haze_moments(channel, maps, wide, found), wide)
+    floor = floor_of(backend, coarser(found.image))
+    yield _case(
+        "finish a plane", lambda: finish(backend, found.image, found.variance, floor, 0.5),
+        found.image,
+    )  # fmt: skip
+
+
+def _registration(backend: Backend, plane: Any) -> Iterator[Case]:
+    levels, image = grey_levels(plane), backend.asarray(plane)
+    seen = texture(backend, image, levels)
+    yield _case("texture", lambda: texture(backend, image, levels), image)
+    turned = backend.asarray(np.roll(backend.to_numpy(seen), (3, -5), (0, 1)))
+
+    def coarse() -> Any:
+        angles = np.array([-0.5, 0.0, 0.5])
+        found = coarse_alignment(backend, seen, turned, angles, 20.0)
+        return np.array([found.angle_deg, *found.shift_px, found.score, found.chance])
+
+    yield _case("coarse alignment", coarse, image)
+    side = image.shape[0] // 32 * 32
+    first, second = (overlapping_blocks(backend, v[:side, :side], 32) for v in (seen, turned))
+    yield _case("shifts of blocks", lambda: search_shifts(
+        backend, first, second, 12
+    ).shift_px, image)  # fmt: skip
+    yield _case("shifts of blocks refined", lambda: refine_shifts(
+        backend, first, first * np.float32(0.9), None
+    ).score, image)  # fmt: skip
+    region = (slice(0, plane.shape[0]), slice(0, plane.shape[1]))
+    yield _case("warp to counts", lambda: warp(
+        backend, plane, (0, 0), plane.shape, Transform.identity(), region
+    ), image)  # fmt: skip
+    yield _case("subtract background", lambda: subtract(backend, image, image, 0.7321), image)
