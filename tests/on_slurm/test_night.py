@@ -22,8 +22,11 @@ def test_a_night(quiet_slurm: Cluster, tmp_path: Path) -> None:
     run.prepare(jobs=_JOBS, site={"stale": "wait"}, **SIZES)
     night = Night(run, _JOBS)
     night.play()
-    assert (night.complete, night.twice) == (_JOBS, 0), run.log[-6000:]
-    run.check_outputs(set(range(_JOBS)))
+    assert night.complete == _JOBS, run.log[-6000:]
+    # a job may be preempted between its output and its end, which is long on a busy machine
+    ended = {event["job"] for event in run.events if event.get("cause") == "preempted"}
+    assert night.twice <= len(ended), dump(run.events)
+    run.check_outputs(set(range(_JOBS)), once=False)
     run.check_limits()
     moves = [event["job"] for event in run.events if event["event"] == "move"]
     assert len(moves) <= _JOBS / 4, dump(run.events)

@@ -143,13 +143,16 @@ class Run:
             else:
                 task.least_mem_mb, task.least_min = stated.mem_mb, stated.runtime_min
         capacity = self.dispatcher.capacity() if first else None
-        for name in first:
-            if capacity is None or isinstance(capacity, Unknown):
-                return
-            try:
-                self._check([name], capacity)
-            except PlacementError as error:
-                self._give_up(name, ready.pop(name), str(error))
+        if capacity is None or isinstance(capacity, Unknown):
+            return
+        try:
+            self._check(first, capacity)  # jobs that are alike are looked at once
+        except PlacementError:
+            for name in first:
+                try:
+                    self._check([name], capacity)
+                except PlacementError as error:
+                    self._give_up(name, ready.pop(name), str(error))
 
     def _give_up(self, name: str, job: Any, why: str) -> None:
         """Let a job fail that no account could ever run, and the others go on."""
@@ -162,9 +165,11 @@ class Run:
 
     def _send_to(self, job: Any, place: Place) -> None:
         """Have Snakemake ask all resource functions of a job again, and set what none gives."""
-        task, plain = self.dispatcher.tasks[self._names[job]], rule_of(job) not in self.plan.rules
-        unset = _UNSET if plain else {"slurm_extra": None}
-        adapter.change_resources(job, next(self._numbers), unset)
+        name, plain = self._names[job], rule_of(job) not in self.plan.rules
+        task = self.dispatcher.tasks[name]
+        if not plain or name in self.tries:  # else Snakemake has just asked, and nothing was set
+            unset = _UNSET if plain else {"slurm_extra": None}
+            adapter.change_resources(job, next(self._numbers), unset)
         values: dict[str, Any] = {}
         if place.exclude:  # what the user gave stays
             own, exclude = job.resources.get("slurm_extra"), f"--exclude={','.join(place.exclude)}"
@@ -182,6 +187,7 @@ class Run:
             if accounts and accounts[0].name and not stated:
                 values = {"slurm_account": accounts[0].name}
                 adapter.change_resources(job, next(self._numbers), values)
+                self.tries.setdefault(self._names.get(job, ""), job.attempt)
 
     def _say_waiting(self) -> None:
         """Say why ready jobs wait, each reason every few minutes at most."""

@@ -376,10 +376,13 @@ class Cluster:
     survey: Survey
     #: What squeue said and what it means: asked for each job that ended, 10 µs a line.
     _parsed: tuple[str, list[SlurmJob]] | None = field(default=None, init=False, repr=False)
+    _looked: dict[tuple[str, ...], float] | None = field(default=None, init=False, repr=False)
 
     def look(self) -> Survey:
-        """Look again; what is younger than its time to live is not asked again."""
-        self.survey = survey(self.client, self.uid, self.site)
+        """Look again; what is younger than its time to live is not asked, nor read, again."""
+        if self._looked is None or self._looked != self.client.answered_s():
+            self.survey = survey(self.client, self.uid, self.site)
+            self._looked = self.client.answered_s()
         return self.survey
 
     def queue(self) -> list[SlurmJob] | Unknown:

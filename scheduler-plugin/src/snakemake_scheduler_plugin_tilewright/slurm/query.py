@@ -138,6 +138,7 @@ class SlurmClient:
     _silent: dict[str, tuple[float, Unknown]] = field(default_factory=dict)
     _saved_s: float = float("-inf")
     _forgot_s: float = float("-inf")
+    _ttl_s: dict[tuple[str, ...], float] = field(default_factory=dict)
 
     def limits(self) -> Answer | Unknown:
         """Return associations and QOS as :func:`parse_sacctmgr` reads them.
@@ -238,8 +239,16 @@ class SlurmClient:
             if limits or (argv[0] != "sacctmgr" and "partition" not in argv):
                 del self._kept[argv]
 
+    def answered_s(self) -> dict[tuple[str, ...], float] | None:
+        """Return when each question was answered; None where one would be asked again now."""
+        now = self.clock()
+        if not all(0 <= now - at_s < self._ttl_s[argv] for argv, (at_s, _) in self._kept.items()):
+            return None
+        return {argv: at_s for argv, (at_s, _) in self._kept.items()}
+
     def _ask(self, argv: tuple[str, ...], ttl_s: float, stdin: str | None = None) -> str | Unknown:
         now = self.clock()
+        self._ttl_s[argv] = ttl_s
         asked_s, said = self._kept.get(argv, (float("-inf"), ""))
         if not 0 <= now - asked_s < ttl_s:
             shared = self._shared(argv, stdin, now, ttl_s)
