@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
 SEGMENT = """
 rule segment:
     input:
-        image="{results}/demo/registration/demo.ome.tif",
+        image={results} + "/demo/registration/demo.ome.tif",
     output:
         "cells.csv",
     run:
@@ -104,7 +104,7 @@ def experiment(installed: Installed) -> Installed:
     kept = [line for line in lines if line.split(",")[:2] not in (["1", "3"], ["2", "3"])]
     table.write_text("\n".join(line for line in kept if not line.startswith("3,")) + "\n")
     with (installed.folder / "my/Snakefile").open("a") as stream:
-        stream.write(SEGMENT.format(results="results"))
+        stream.write(SEGMENT.format(results='config["results"]'))
     said = installed("snakemake", "qc", "cells.csv", cwd="my")
     assert "profile profiles/default" in said
     return installed
@@ -156,7 +156,9 @@ def test_as_a_module_with_other_names_in_somebody_elses_workflow(experiment: Ins
     config = yaml.safe_load((experiment.folder / "my/config.yaml").read_text())
     (there / "lab/config.yaml").write_text(yaml.safe_dump({"images": config, "own": 3}))
     results = experiment.folder / "my/results"
-    (there / "Snakefile").write_text(FOREIGN + SEGMENT.format(results=results))
+    (there / "Snakefile").write_text(
+        FOREIGN + SEGMENT.format(results='config["images"]["results"]')
+    )
     options = ("--cores", "2", "--scheduler", "tilewright")
     (results / "trusted_markers.csv").unlink()
     said = experiment("snakemake", "everything", "images_qc", *options, cwd="lab")

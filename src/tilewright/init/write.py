@@ -38,7 +38,8 @@ deconvolve:
 
 #: The workflow of the installed tilewright, as a module: rules that come below may read its files.
 SNAKEFILE = """\
-# The installed tilewright's rules on config.yaml; rules of your own may stand below.
+# The installed tilewright's rules on config.yaml. Rules of your own may stand below; the files
+# that they read from these lie in config["results"].
 from tilewright.installed import snakefile
 
 configfile: "config.yaml"
