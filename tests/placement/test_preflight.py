@@ -278,7 +278,7 @@ def test_waiting_outlasts_a_slurmctld_that_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away = Unknown("squeue", "Unable to contact slurm controller")
-    slurm = Slurm([HERE, HERE, away, away, HERE, ""])
+    slurm = Slurm([HERE, HERE, *4 * [away], HERE, ""])  # each question is asked twice
     said = deal(slurm, "wait", tmp_path, monkeypatch)
     assert sum("Unable to contact" in line for line in said) == 2
     assert len(slurm.slept_s) == 4

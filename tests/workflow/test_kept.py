@@ -97,7 +97,7 @@ def test_reruns_make_what_they_need_and_no_more(done: Run) -> None:
 
 def test_who_asks_for_stacks_keeps_them(done: Run) -> None:
     done.snakemake("deconvolution")
-    assert len(stacks(done)) == 6
+    assert len(stacks(done)) == 4
     jobs = done.planned(*TARGETS)
     assert not jobs.keys() & {"stitch", "deconvolve"}
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.commands.dag import DagError, read_command, read_dag
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Sizes, Task, job_of
+from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
 from tilewright.config.experiment import Experiment, load_experiment, read_config
 from tilewright.installed import snakefile
 
@@ -59,6 +60,7 @@ def read_tasks(
     options = [*targets, "--snakefile", str(snakefile), "--configfile", str(configfile)]
     given = read_command([*options, "--profile", "none", "--workflow-profile", "none"])
     known = "; targets are stitching, deconvolution, edf, registration and qc"
-    dag = read_dag(given, known)
+    with snakemake_command.as_dry_run(["snakemake", *options]):  # the Snakefile asks which it is
+        dag = read_dag(given, known)
     jobs = sorted(dag.needrun_jobs(), key=lambda job: job.jobid)
     return [Task(job_of(job, dag.job_dependencies(job), sizes)) for job in jobs if len(job.output)]

@@ -304,7 +304,7 @@ class SlurmClient:
         Where one of five calls fails, ready jobs else wait three rounds for the queue (16 s).
         """
         said = self._call(argv, stdin)
-        if isinstance(said, Unknown) and argv in self._answered:
+        if isinstance(said, Unknown) and said.refused and argv in self._answered:
             said = self._call(argv, stdin)
         if not isinstance(said, Unknown):
             self._answered.add(argv)
