@@ -11,6 +11,7 @@ import tifffile
 
 from tests.conftest import REPO
 from tests.init.raw_folders import OVERLAP, SIZE, config, filled_in, specimen_tiles
+from tests.support.microscope_files import Specimen, write_phenix
 from tilewright.config.experiment import load_experiment
 from tilewright.init.folder import InitError, create_experiment
 from tilewright.init.recognise import infer_pattern, recognise
@@ -307,6 +308,22 @@ def test_a_folder_to_run_in_is_written_and_what_is_the_users_stays(tmp_path: Pat
     assert [(out / name).read_text() for name in own] == ["mine", "mine"]
     assert (out / "profiles/default/config.yaml").is_file()
     assert f"kept {out / 'Snakefile'} as it is" in again.summary()
+
+
+def test_files_that_only_the_metadata_name_are_said_to_be_missing(tmp_path: Path) -> None:
+    stack = np.random.default_rng(0).integers(90, 110, (2, 3, 64, 64)).astype(np.uint16)
+    two = Specimen({(0, 0): stack, (0, 1): stack}, 58, ("DAPI", "CD8"), (460.0, 520.0))
+    write_phenix(tmp_path / "raw", 1, two)
+    gone = sorted((tmp_path / "raw").rglob("*.tiff"))[-2:]
+    for path in gone:
+        path.unlink()
+    (warning,) = [
+        line
+        for line in create_experiment(tmp_path / "raw", tmp_path / "out").warnings
+        if "metadata name" in line
+    ]
+    assert warning.startswith("2 files that the metadata name are not there: ")
+    assert all(path.name in warning for path in gone)
 
 
 def test_the_same_folder_gives_the_same_files(tmp_path: Path) -> None:

@@ -273,7 +273,8 @@ def _check_references(experiment: Experiment) -> None:
         if experiment.reference_channel not in tokens:
             raise ConfigError(
                 f"acquisition.reference_channel is '{experiment.reference_channel}', but cycle "
-                f"{cycle} in {table} has the channels {', '.join(tokens)}"
+                f"{cycle} in {table} has the channels {', '.join(tokens)}; name one that "
+                "all cycles have"
             )
     for cycle in experiment.settings.registration.allow_unregistered:
         if cycle not in experiment.moving_cycles:

@@ -16,6 +16,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from tilewright.config.settings import EMISSION_NM, Acquisition, Settings, suggestion
+from tilewright.installed import shipped
 from tilewright.io.conventions.common import positive
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -82,10 +83,10 @@ def problem_sentence(problem: Any) -> str:
         hint = suggestion(str(location[-1]), model.model_fields if model else (), "known keys")
         return f"unknown key '{key}'; {hint}"
     if problem["type"] == "missing":
-        return f"the key '{key}' is missing; config/README.md describes it"
+        return f"the key '{key}' is missing; {shipped('config') / 'README.md'} describes it"
     value = problem.get("input")
     if value is None:
-        return f"'{key}' is not filled in; config/README.md describes it"
+        return f"'{key}' is not filled in; {shipped('config') / 'README.md'} describes it"
     message = problem["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     return f"'{key}' is {value!r}: {message}"

@@ -190,6 +190,13 @@ def _warnings(recognised: Recognised, metadata: Metadata, layouts: list[TileLayo
         why = reasons.get(recognised.convention, reasons["other"])
         files = f"{len(left_over)} file{'s are' if len(left_over) > 1 else ' is'}"
         warnings.append(f"{files} left out: {names}{more}; {why}")
+    missing = sorted(
+        path for path in {p.path for p in recognised.planes} if not Path(path).exists()
+    )
+    if missing:
+        names = ", ".join(Path(path).name for path in missing[:3]) + ", ..." * (len(missing) > 3)
+        count = f"{len(missing)} file{'s' * (len(missing) > 1)}"
+        warnings.append(f"{count} that the metadata name are not there: {names}; copy them too")
     counts = Counter((p.region, p.cycle, p.channel) for p in recognised.planes)
     most = max(counts.values())
     fewer = [key for key in sorted(counts) if counts[key] < most]
