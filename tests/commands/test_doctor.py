@@ -177,10 +177,9 @@ def test_without_cupy_the_fix_leaves_no_gpu_pool(
 ) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     (found,) = check_cupy(["clive_gpu", "maigan_gpu"])
-    assert found.state == "warning"
-    assert "caps: {clive: gres/gpu=0, maigan: gres/gpu=0}" in found.fix
-    caps = dict.fromkeys(("brusko", "clive", "maigan"), "gres/gpu=0")
-    pools = cluster_of(tmp_path, {"caps": caps}).survey.pools["shared"]
+    assert found.state == "problem"
+    assert "partitions: {gpu: none}" in found.fix
+    pools = cluster_of(tmp_path, {"partitions": {"gpu": "none"}}).survey.pools["shared"]
     assert {pool.kind for pool in pools} == {"cpu"}
     assert not list(check_cupy([]))
 

@@ -94,8 +94,9 @@ def test_a_first_run_needs_no_site_file(quiet_slurm: Cluster, python: Path, tmp_
     first.run("--config", "samples=4", "seconds=4", timeout_s=600)
     said = first.log.splitlines()
     (at,) = [k for k, line in enumerate(said) if line.startswith("jobs go to ")]
-    assert said[at].startswith("jobs go to 4 accounts of root; 1 more; ")
-    assert said[at + 4].startswith("  left out: brusko-b, clive-b, maigan-b: burst account")
+    assert said[at].startswith("jobs go to 4 accounts of root; see ")
+    assert said[at + 4] == "  and root"
+    assert said[at + 5].startswith("  left out: brusko-b, clive-b, maigan-b: burst account")
     done = first.check_placed({"brusko", "clive", "maigan", "root"})
     assert len(done) == 13, dump(first.events)
     assert (tmp_path / "calls/all.vcf").read_text().split() == ["s00", "s01", "s02", "s03"]

@@ -96,6 +96,10 @@ FEATURES = (
     ),
     Feature("a group of rules that call `either` or `routed`", "refused before the run", LATER),
     Feature(
+        "`--group-components` above 1 behind a checkpoint that is done",
+        "do not use it: whatever the scheduler, Snakemake 9.27 submits groups that overlap", "",
+    ),
+    Feature(
         "`--slurm-array-jobs`, `--slurm-qos`",
         "do not use them: a whole array goes to the account of its first job, and the QOS would "
         "be that of all accounts", "",

@@ -13,7 +13,6 @@ from snakemake_scheduler_plugin_tilewright.commands.checks import (
     problem,
     said_by,
     version_of,
-    warning,
 )
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Task
 from snakemake_scheduler_plugin_tilewright.placement.sizing import Estimates
@@ -68,11 +67,10 @@ def check_cupy(gpu_pools: Iterable[str]) -> Iterable[Check]:
     else:
         yield ok("CuPy", f"{version_of(*_CUPY_PACKAGES)} for GPU jobs")
         return
-    accounts = ", ".join(f"{name.removesuffix('_gpu')}: gres/gpu=0" for name in names)
-    yield warning(
+    yield problem(
         "CuPy",
         f"it cannot be imported ({reason}), so jobs in {', '.join(names)} fail at once",
-        f"{_CUPY}, or use no GPUs: caps: {{{accounts}}} in the site file",
+        f"{_CUPY}, or use no GPUs: partitions: {{gpu: none}} in the site file",
     )
 
 

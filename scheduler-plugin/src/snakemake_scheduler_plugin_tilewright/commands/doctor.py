@@ -57,7 +57,7 @@ def _of_workflow(
     try:
         plan, tasks, _ = read_workflow(options, site=site, slurm=found is not None)
     except (DagError, PlacementError, SiteError, SurveyError) as error:
-        yield problem("jobs", str(error), "fix the Snakefile, or name another with --snakefile")
+        yield problem("jobs", str(error), "correct the options or the Snakefile")
         return
     yield ok("jobs", f"{count(len(tasks), 'job')} to place")
     if found is not None and tasks:
@@ -88,7 +88,9 @@ def on_slurm(
     try:
         found = find()
     except (SiteError, SurveyError) as error:
-        yield problem("site", str(error), "fix the site file, or wait until Slurm answers")
+        yield problem(
+            "site", str(error), "correct --site or the site file; where Slurm does not answer, wait"
+        )
         return
     yield from check_slurm.check_accounts(found)
     yield from check_slurm.check_partitions(found)

@@ -170,7 +170,10 @@ def live_capacity(found: cluster.Cluster, queue: list[SlurmJob] | Unknown) -> Ca
 
 def _source(durations: Durations) -> str:
     known, slowdown = durations.path, durations.slowdown
-    guess = f"the size of the data, and CPU jobs {slowdown:g} x longer than GPU jobs"
+    guess = (
+        "the size of the data or half of the stated runtime, "
+        f"and CPU jobs {slowdown:g} x longer than GPU jobs"
+    )
     if known is not None and known.is_file():
         return f"durations: from jobs that ended here, where there are some; else {guess}"
     return f"durations are first guesses: {guess}; nothing has been learned here yet"

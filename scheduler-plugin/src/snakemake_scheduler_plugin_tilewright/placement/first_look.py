@@ -21,8 +21,9 @@ def first_look(survey: Survey) -> list[str]:
     head = f"jobs go to {count} account{'s' * (count != 1)} of {survey.user}"
     if not lines:
         head = "this Slurm keeps no accounts, so jobs go where its nodes have room"
-    more = f"{count - len(shown)} more; " if count > len(shown) else ""
-    hint = f"; {more}see `tilewright-placement accounts`" if lines else ""
+    hint = "; see `tilewright-placement accounts`" if lines else ""
+    if others := [account.name for account in survey.accounts[_ACCOUNTS:]]:
+        lines.append(f"  and {_names(others)}")
     why: dict[str, list[str]] = {}
     for left in survey.left_out:
         why.setdefault(left.reason, []).append(left.account)

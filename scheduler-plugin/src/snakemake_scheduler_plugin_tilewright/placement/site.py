@@ -148,5 +148,6 @@ def read_site(path: Path | None) -> Site:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        fix = "; remove it" if first["type"] == "extra_forbidden" else ""
+        fixes = {"extra_forbidden": "; remove it", "dict_type": "; write `key: value` pairs"}
+        fix = fixes.get(first["type"], "")
         raise SiteError(f"{path}: '{key}': {first['msg'].lower()}{fix}") from None
