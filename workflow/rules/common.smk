@@ -72,12 +72,13 @@ try:
         logs=layout.logs,
         made_by_another=earlier,
     )
-    # A dry run asks no scheduler of ours, and lists the reasons of all jobs itself.
-    looks = snakemake_command.only_looks(snakemake_command.command()[1:])
-    if earlier and looks:
-        logger.info(f"{earlier}; Snakemake's reasons say what is made again")
-    if workflow.is_main_process and not looks:
-        note_version(layout.versions)
+    if workflow.is_main_process:
+        # A dry run asks no scheduler of ours, and lists the reasons of all jobs itself.
+        looks = snakemake_command.only_looks(snakemake_command.command()[1:])
+        if earlier and looks:
+            logger.info(f"{earlier}; Snakemake's reasons say what is made again")
+        if not looks:
+            note_version(layout.versions)
 except (
     ConfigError,
     DeviceChoiceError,

@@ -16,7 +16,7 @@ from tilewright.init.tile_layout import TileLayout
 
 _HEAD = """\
 # Written by `tilewright init {raw_dir}`.
-# Every key, and the options of each stage (all have defaults): see the end of README.md..
+# Every key, and the options of each stage (all have defaults): see the end of README.md.
 {notes}
 samples: {samples}
 markers: {markers}
