@@ -65,7 +65,7 @@ def test_a_gpu_that_is_demanded_and_not_there_is_named_with_the_rule_and_the_fix
         device_kinds(settings(deconvolve="gpu"), none, {})
     for words in ("rule deconvolve", "NVML does not start", "resources.deconvolve.device"):
         assert words in str(caught.value)
-    with pytest.raises(ConfigError, match="rule assemble"):
+    with pytest.raises(ConfigError, match="rule deconvolve"):
         device_kinds(settings(), none, {"TILEWRIGHT_DEVICE": "gpu"})
 
 
@@ -129,7 +129,7 @@ def test_a_wrong_number_of_jobs_per_gpu_is_named(
     [
         ({}, settings("gpu"), "device"),
         ({"TILEWRIGHT_DEVICE": "gpu"}, settings(), "TILEWRIGHT_DEVICE"),
-        ({}, settings(assemble="gpu"), "resources.assemble.device"),
+        ({}, settings(resample="gpu"), "resources.resample.device"),
     ],
 )
 def test_the_key_that_demands_a_gpu_is_named(

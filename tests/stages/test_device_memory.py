@@ -37,8 +37,8 @@ from tilewright.kernels.device_memory import DeviceMemoryError, Smallest, in_par
 from tilewright.kernels.register.warp import Transform
 from tilewright.stages.edf import stack_survey
 from tilewright.stages.illumination.estimate import estimate_illumination
-from tilewright.stages.register.assemble import resample
 from tilewright.stages.register.cycle import register
+from tilewright.stages.register.resample import resample_region
 
 MB = 2**20
 PART = Smallest("stitch", "a part")
@@ -211,7 +211,7 @@ def resampled(backend: Backend, folder: Path) -> list[NDArray[Any]]:
     affine = np.array([[1.0, 0.02, 9.0], [-0.02, 1.0, 30.0]])
     transform = Transform(affine, field, np.zeros(2), 48.0, np.ones((8, 8), np.float32))
     region = slice(20, 400), slice(0, 300)
-    image = resample(backend, open_mosaic(folder), transform, region)
+    image = resample_region(backend, open_mosaic(folder), transform, region)
     backend.use.peak_b = backend.xp.get_default_memory_pool().total_bytes()
     return [image]
 

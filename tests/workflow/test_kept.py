@@ -72,7 +72,7 @@ def test_stacks_are_gone_and_nothing_is_made_again_for_their_quality(done: Run) 
 @pytest.mark.long
 def test_reruns_make_what_they_need_and_no_more(done: Run) -> None:
     before = digests(done.sample)
-    late = {"assemble": 1, "qc_cycle": 1, "qc_image": 1}
+    late = {"resample": 1, "assemble": 1, "qc_cycle": 1, "qc_image": 1}
     whole = {"stitch": 2, "deconvolve": 2, "edf_plane": 2, **late}
     jobs = rerun(done, "-R", "edf_plane")
     assert {name: jobs.get(name) for name in whole} == whole
@@ -86,7 +86,7 @@ def test_reruns_make_what_they_need_and_no_more(done: Run) -> None:
     table = done.folder / "markers.csv"
     table.write_text(table.read_text().replace("1,2,", "1,2,new-"))
     judged = {"qc_image": 1, "summary": 1, "report": 1, "verdict": 1}
-    assert rerun(done) == {"assemble": 1, **judged}
+    assert rerun(done) == {"resample": 1, "assemble": 1, **judged}
     assert "new-" in (done.results / "qc.csv").read_text()
     done.edit(qc={"thresholds": {"seam": {"warn": 0.0, "fail": 0.001}}})
     assert rerun(done) == {"summary": 1, "report": 1, "verdict": 1}

@@ -73,8 +73,8 @@ def test_three_formats_are_registered_and_judged(made: tuple[Run, dict[int, Imag
     run, images = made
     jobs = run.planned("registration", "qc")
     assert jobs == {
-        "stitched_plane": 5, "register": 2, "assemble": 1, "qc_cycle": 3, "qc_register": 2,
-        "qc_image": 3, "report": 1, "summary": 1, "verdict": 1,
+        "stitched_plane": 5, "register": 2, "resample": 3, "assemble": 1, "qc_cycle": 3,
+        "qc_register": 2, "qc_image": 3, "report": 1, "summary": 1, "verdict": 1,
     }  # fmt: skip
     run.snakemake("registration", "qc", "--cores", "2")
     (sample,) = (path for path in run.results.iterdir() if (path / "registration").is_dir())

@@ -109,8 +109,6 @@ if (
 # Whether stacks can be deconvolved, and whether the in-focus plane is made of such.
 DECONVOLVED = experiment.settings.deconvolves
 PLANE_OF_DECONVOLVED = experiment.settings.plane_of_deconvolved
-# Whether any channel of the image has its background subtracted.
-SUBTRACTED = any(map(experiment.background_of, experiment.channels))
 KEEPS_STACKS = experiment.settings.output.keep == "stacks"
 STAGES_JUDGED = [
     stage
@@ -195,6 +193,23 @@ def of_cycle(template):
     return lambda wildcards: planes(template, [int(wildcards.cycle)], wildcards.sample)
 
 
+def of_image_channels(template):
+    """Return an input function: a template over the image's channels of the job's cycle."""
+    return lambda wildcards: [
+        template.format(**{**entry, "sample": wildcards.sample})
+        for entry in experiment.image_table(int(wildcards.cycle))
+    ]
+
+
+def of_backgrounds(template, cycles=experiment.cycles):
+    """Return an input function: a template over what is subtracted from those, of some cycles."""
+    return lambda wildcards: [
+        template.format(**{**entry["background"], "sample": wildcards.sample})
+        for entry in experiment.image_table(int(wildcards.cycle))
+        if "background" in entry and entry["background"]["cycle"] in cycles
+    ]
+
+
 def of_moving_cycle(template):
     """Return an input function: a template, nothing for the reference cycle."""
     return lambda wildcards: (
@@ -249,7 +264,7 @@ def quality_of_stages(suffix):
         for stage in STAGES_JUDGED
         if stage != "register" or cycle in experiment.moving_cycles
         # Of a cycle that was only a background the image may have nothing.
-        if stage != "image" or cycle in {c.cycle for c in experiment.image_channels}
+        if stage != "image" or cycle in experiment.image_cycles
     ]
 
 

@@ -23,7 +23,7 @@ QUALITY_INPUTS = {
         "tiff": layout.image_tiff,
         "stitched": layout.stitched_view,
         "transform": of_moving_cycle(layout.transform),
-        "subtraction": layout.subtraction if SUBTRACTED else [],
+        "subtraction": layout.subtraction,
     },
 }
 if STITCHED:
@@ -38,13 +38,11 @@ QUALITY_CHANNELS = {
     ],
     "qc_register": [],
     "qc_image": lambda wildcards: [
-        (channel.channel, channel.marker)
-        for channel in experiment.image_channels
-        if channel.cycle == int(wildcards.cycle)
+        (entry["channel"], entry["marker"])
+        for entry in experiment.image_table(int(wildcards.cycle))
     ],
 }
-IMAGE_TABLE = [entry for entry in experiment.channel_table() if "remove" not in entry]
-QUALITY_OPTIONS = {"qc_image": {"image_channels": IMAGE_TABLE}}
+QUALITY_OPTIONS = {"qc_image": {"image_channels": experiment.image_table()}}
 
 
 for name, stages in QUALITY_RULES.items():

@@ -21,18 +21,44 @@ rule register:
         "../scripts/register.py"
 
 
+rule resample:
+    input:
+        planes=of_image_channels(layout.edf),
+        transform=of_moving_cycle(layout.transform),
+        frame=of_reference_channel(of_reference_cycle(layout.edf)),
+        backgrounds=of_backgrounds(layout.edf),
+        background_transforms=of_backgrounds(layout.transform, experiment.moving_cycles),
+    output:
+        zarr=directory(layout.resample),
+        subtraction=layout.subtraction,
+        subtraction_json=layout.subtraction_json,
+    log:
+        layout.log("resample", CYCLE),
+    benchmark:
+        layout.benchmark("resample", CYCLE)
+    priority: AFTER_STITCH
+    conda:
+        "../envs/tilewright.yaml"
+    threads: threads("resample")
+    resources:
+        **routed("resample"),
+    params:
+        channels=lambda wildcards: experiment.image_table(int(wildcards.cycle)),
+        reference_cycle=experiment.reference_cycle,
+        output=experiment.options("output", "chunk_px", "ome_zarr_version"),
+    script:
+        "../scripts/resample.py"
+
+
 rule assemble:
     input:
-        planes=lambda wildcards: planes(layout.edf, sample=wildcards.sample),
-        transforms=lambda wildcards: expand(
-            layout.transform, sample=wildcards.sample, cycle=experiment.moving_cycles
+        lambda wildcards: expand(
+            layout.resample, sample=wildcards.sample, cycle=experiment.image_cycles
         ),
     output:
         tiff=layout.image_tiff,
         zarr=directory(layout.image_zarr),
         markers=layout.image_markers,
-        subtraction=layout.subtraction if SUBTRACTED else [],
-        subtraction_json=layout.subtraction_json if SUBTRACTED else [],
     log:
         layout.log("assemble", "{sample}"),
     benchmark:
@@ -44,14 +70,7 @@ rule assemble:
     resources:
         **routed("assemble"),
     params:
-        channels=experiment.channel_table(),
-        moving_cycles=experiment.moving_cycles,
-        output=experiment.options(
-            "output",
-            "chunk_px",
-            "ome_zarr_version",
-            "tiff_compression",
-            "tiff_tile_px",
-        ),
+        cycles=experiment.image_cycles,
+        output=experiment.options("output", "tiff_compression", "tiff_tile_px"),
     script:
         "../scripts/assemble.py"

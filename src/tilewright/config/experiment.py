@@ -135,6 +135,11 @@ class Experiment:
         """The channels of the registered image."""
         return tuple(channel for channel in self.channels if not channel.remove)
 
+    @property
+    def image_cycles(self) -> tuple[int, ...]:
+        """The cycles that have channels in the registered image, in its order."""
+        return tuple(dict.fromkeys(channel.cycle for channel in self.image_channels))
+
     def background_of(self, channel: Channel) -> dict[str, Any] | None:
         """Return what is subtracted from a channel of the image, as plain values.
 
@@ -162,6 +167,14 @@ class Experiment:
             | ({"remove": True} if c.remove else {})
             | ({"background": found} if (found := self.background_of(c)) else {})
             for c in self.channels
+        ]
+
+    def image_table(self, *cycles: int) -> list[dict[str, Any]]:
+        """Return the entries of the table that are in the registered image, of some cycles."""
+        return [
+            entry
+            for entry in self.channel_table()
+            if "remove" not in entry and entry["cycle"] in (cycles or self.cycles)
         ]
 
 

@@ -54,10 +54,12 @@ class Layout:
         self.image_zarr = f"{sample}/registration/{{sample}}.ome.zarr"
         #: The marker of each channel of the registered image, as MCMICRO reads it.
         self.image_markers = f"{sample}/registration/markers.csv"
-        #: What was subtracted from the channels of the final image, and what it made of them.
-        self.subtraction_json = f"{sample}/registration/subtraction.json"
+        #: The registered channels of one cycle; the registered OME-Zarr shares its files.
+        self.resample = f"{sample}/registration/cycle{{cycle}}.zarr"
+        #: What was subtracted from the channels of one cycle, and what it made of them.
+        self.subtraction_json = f"{sample}/registration/subtraction_cycle{{cycle}}.json"
         #: Overviews of the channels before, and of their backgrounds.
-        self.subtraction = f"{sample}/registration/subtraction.npz"
+        self.subtraction = f"{sample}/registration/subtraction_cycle{{cycle}}.npz"
         #: What the final image is compared with, when the stitched stacks are gone.
         self.stitched_view = f"{sample}/qc/stitch_cycle{{cycle}}.npz"
         #: The report of all samples.

@@ -124,11 +124,17 @@ def _register(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
     return Cost(mb, size.mosaic_px / 1e6)
 
 
-def _assemble(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    mb = cpus * blocks.chunk_mb * 16 + math.sqrt(size.mosaic_px) * 1024 * 4 / _MB + 300
+def _resample(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+    mb = cpus * blocks.chunk_mb * 16 + 300
     # what a background is judged by: at most 2048² cells of 8 px
     mb += 60 * min(size.mosaic_px / 64, 2048**2) / _MB
-    return Cost(mb, size.mosaic_px * size.channels / (8e6 * cpus))
+    return Cost(mb, size.mosaic_px * size.channels / max(size.cycles, 1) / (15e6 * cpus))
+
+
+def _assemble(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+    # two rows of chunks, and what is being compressed
+    mb = 2 * math.sqrt(size.mosaic_px) * blocks.chunk_px * 2 / _MB + 200
+    return Cost(mb, size.mosaic_px * size.channels / (15e6 * cpus))
 
 
 def _judging(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
@@ -176,7 +182,7 @@ class Rule:
     cost : callable
         Size of the data, sizes of blocks and CPUs to :class:`Cost`.
     stage : Stage or None
-        What is judged of its results: images, whose kernels run on a GPU too.
+        What is judged of its results.
     """
 
     name: str
@@ -210,11 +216,13 @@ _IMAGE_RULES = (
         "Nuclei of this cycle on those of the reference cycle, before and after.",
         by_channel=False,
     )),
-    Rule("assemble", _assemble, Stage(
-        "image", "Final image",
-        "Each channel of the final image beside what was stitched, and whether its files agree.",
-    )),
+    Rule("resample", _resample),
 )  # fmt: skip
+
+_ASSEMBLE = Rule("assemble", _assemble, Stage(
+    "image", "Final image",
+    "Each channel of the final image beside what was stitched, and whether its files agree.",
+))  # fmt: skip
 
 #: In place of those before the registration, where images are stitched already; it only copies.
 _STITCHED_PLANE = Rule("stitched_plane", _stitched_plane, Stage(
@@ -224,7 +232,11 @@ _STITCHED_PLANE = Rule("stitched_plane", _stitched_plane, Stage(
 ))  # fmt: skip
 
 #: Stages with quality numbers, in the order of the workflow.
-STAGES = {rule.stage.name: rule.stage for rule in (_STITCHED_PLANE, *_IMAGE_RULES) if rule.stage}
+STAGES = {
+    rule.stage.name: rule.stage
+    for rule in (_STITCHED_PLANE, *_IMAGE_RULES, _ASSEMBLE)
+    if rule.stage
+}
 
 #: Quality rules, and the stages that each judges in one cycle: those of a cycle's own images at
 #: once, because a job takes as long to start as one stage to judge.
@@ -239,6 +251,7 @@ RULES = {
     rule.name: rule
     for rule in (
         *_IMAGE_RULES,
+        _ASSEMBLE,
         _STITCHED_PLANE,
         Rule("qc_cycle", _judging_stacks),
         *(Rule(name) for name in QUALITY_RULES if name != "qc_cycle"),

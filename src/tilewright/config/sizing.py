@@ -70,9 +70,10 @@ class DataSizes:
 
     def _cpus(self, rule: str, size: DataSize) -> int:
         """One CPU per 200 Mvoxel of work, at most 8: below that starting costs more."""
-        if rule not in GPU_RULES:
-            return 1
-        return max(1, min(8, math.ceil(size.mosaic_voxels / 200e6)))
+        voxels = size.mosaic_voxels if rule in GPU_RULES else 0
+        if rule == "assemble":
+            voxels = size.mosaic_px * size.channels
+        return max(1, min(8, math.ceil(voxels / 200e6)))
 
     def _cost(self, rule: str, size: DataSize, cpus: int) -> Cost:
         return RULES.get(rule, Rule(rule)).cost(size, self.blocks, cpus)

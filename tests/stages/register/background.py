@@ -113,7 +113,7 @@ def row(bench: Bench, seed: int, method: str, found: Cells) -> str:
     factor = too_much = ""
     if method != "none":
         channel = next(c for c in bench.experiment.channels if c.marker == found.marker)
-        path = bench.path("subtraction")
+        path = bench.path("subtraction", channel.cycle)
         taken = read_subtraction(path, channel.cycle, channel.channel)
         assert taken is not None
         factor, too_much = f"{taken.factor:.2f}", f"{taken.oversubtracted:.1%}"

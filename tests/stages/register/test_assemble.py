@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +14,15 @@ from tests.support.tissue_pair import Pair, make_pair
 from tilewright.io.results.mosaic import create_mosaic
 from tilewright.io.results.ome_zarr import open_image
 from tilewright.io.results.transform import write_transform
+from tilewright.io.results.zarr_store import StoreError
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.register.warp import Transform
-from tilewright.stages.register.assemble import PlaneOfImage, assemble
+from tilewright.stages.register.assemble import assemble
+from tilewright.stages.register.resample import resample
 
-OPTIONS: dict[str, Any] = {
-    "chunk_px": 128,
-    "compression": "deflate",
-    "tile_px": 128,
-    "ome_zarr_version": "0.4",
-}
+OPTIONS: dict[str, Any] = {"chunk_px": 128, "ome_zarr_version": "0.4", "backgrounds": {}}
+#: (marker, cycle, channel, in-focus plane, transform).
+Plane = tuple[str, int, str, Path, Path | None]
 
 
 def a_mosaic(path: Path, image: NDArray[Any]) -> Path:
@@ -48,7 +49,7 @@ def pair() -> Pair:
 
 
 @pytest.fixture(scope="module")
-def planes(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> list[PlaneOfImage]:
+def planes(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> list[Plane]:
     folder = tmp_path_factory.mktemp("edf")
     reference = a_mosaic(folder / "reference.zarr", pair.reference)
     moving = a_mosaic(folder / "moving.zarr", pair.moving)
@@ -62,19 +63,25 @@ def planes(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> list[PlaneOf
     ]
 
 
-def run(backend: Backend, planes: list[PlaneOfImage], folder: Path, **options: Any) -> None:
-    assemble(
-        planes,
-        folder / "s.ome.tif",
-        folder / "s.ome.zarr",
-        folder / "markers.csv",
-        backend=backend,
-        **OPTIONS | options,
-    )
+def taken(folder: Path, cycle: int) -> tuple[Path, Path]:
+    return folder / f"subtraction_cycle{cycle}.npz", folder / f"subtraction_cycle{cycle}.json"
+
+
+def run(backend: Backend, planes: list[Plane], folder: Path, **options: Any) -> None:
+    """Resample cycles of one channel each, and put the image together."""
+    cycles = []
+    for marker, cycle, channel, plane, transform in planes:
+        cycles.append((cycle, folder / f"cycle{cycle}.zarr"))
+        resample(
+            cycle, [(marker, channel, plane)], transform, planes[1][3], cycles[-1][1],
+            taken(folder, cycle), backend=backend, **OPTIONS | options,
+        )  # fmt: skip
+    paths = folder / "s.ome.tif", folder / "s.ome.zarr", folder / "markers.csv"
+    assemble(cycles, *paths, compression="deflate", tile_px=128, workers=2)
 
 
 def test_channels_lie_on_each_other(
-    cpu: Backend, tmp_path: Path, pair: Pair, planes: list[PlaneOfImage]
+    cpu: Backend, tmp_path: Path, pair: Pair, planes: list[Plane]
 ) -> None:
     run(cpu, planes, tmp_path)
     image = open_image(tmp_path / "s.ome.zarr")
@@ -102,7 +109,7 @@ def test_channels_lie_on_each_other(
     assert not pixels[0][beyond].any()
 
 
-def test_tiff_and_markers(cpu: Backend, tmp_path: Path, planes: list[PlaneOfImage]) -> None:
+def test_tiff_and_markers(cpu: Backend, tmp_path: Path, planes: list[Plane]) -> None:
     run(cpu, planes, tmp_path)
     with tifffile.TiffFile(tmp_path / "s.ome.tif") as tiff:
         assert tiff.series[0].axes == "CYX"
@@ -112,11 +119,58 @@ def test_tiff_and_markers(cpu: Backend, tmp_path: Path, planes: list[PlaneOfImag
     assert (tmp_path / "markers.csv").read_text() == (
         "channel_number,cycle_number,marker_name\n1,2,CD3\n2,1,DAPI\n3,3,CD8\n"
     )
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["markers.csv", "s.ome.tif", "s.ome.zarr"]
+    written = {"markers.csv", "s.ome.tif", "s.ome.zarr"}
+    for cycle in (2, 4, 7):
+        written |= {f"cycle{cycle}.zarr", *(path.name for path in taken(tmp_path, cycle))}
+        assert json.loads(taken(tmp_path, cycle)[1].read_text()) == []
+    assert {path.name for path in tmp_path.iterdir()} == written
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_the_image_shares_the_files_of_its_cycles(
+    cpu: Backend,
+    tmp_path: Path,
+    planes: list[Plane],
+    version: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run(cpu, planes, tmp_path, ome_zarr_version=version, chunk_px=256)
+    chunks = [p for p in (tmp_path / "s.ome.zarr").rglob("*") if p.name.isdigit() and p.is_file()]
+    assert len(chunks) == 3 * 4
+    assert {path.stat().st_nlink for path in chunks} == {2}
+    before = np.asarray(open_image(tmp_path / "s.ome.zarr").levels[0])
+
+    link = os.link
+
+    def no_links(source: str, target: str) -> None:
+        if Path(source).name.isdigit():
+            raise PermissionError(f"no link from {source} to {target}")
+        link(source, target)  # of Zarr itself
+
+    monkeypatch.setattr("os.link", no_links)
+    run(cpu, planes, tmp_path, ome_zarr_version=version, chunk_px=256)
+    assert {path.stat().st_nlink for path in chunks} == {1}
+    assert np.array_equal(np.asarray(open_image(tmp_path / "s.ome.zarr").levels[0]), before)
+
+
+def test_cycles_that_do_not_fit_together_are_named(
+    cpu: Backend, tmp_path: Path, planes: list[Plane]
+) -> None:
+    run(cpu, planes, tmp_path)
+    before = (tmp_path / "s.ome.tif").read_bytes()
+    other = tmp_path / "cycle9.zarr"
+    marker, _, channel, plane, _ = planes[0]
+    paths = other, taken(tmp_path, 9)
+    resample(9, [(marker, channel, plane)], None, plane, *paths, backend=cpu, **OPTIONS)
+    image = tmp_path / "s.ome.tif", tmp_path / "s.ome.zarr", tmp_path / "markers.csv"
+    cycles = [(2, tmp_path / "cycle2.zarr"), (9, other)]
+    with pytest.raises(StoreError, match=r"cycle9\.zarr is not like .*cycle2\.zarr; make both"):
+        assemble(cycles, *image, compression="deflate", tile_px=128, workers=2)
+    assert (tmp_path / "s.ome.tif").read_bytes() == before
 
 
 def test_chunks_and_runs_give_the_same_pixels(
-    cpu: Backend, guarded: Backend, tmp_path: Path, planes: list[PlaneOfImage]
+    cpu: Backend, guarded: Backend, tmp_path: Path, planes: list[Plane]
 ) -> None:
     for name, backend, chunk_px in (("a", cpu, 128), ("b", guarded, 128), ("c", cpu, 80)):
         (tmp_path / name).mkdir()
@@ -127,24 +181,22 @@ def test_chunks_and_runs_give_the_same_pixels(
     assert np.array_equal(a, c)
 
 
-def test_errors_leave_nothing(cpu: Backend, tmp_path: Path, planes: list[PlaneOfImage]) -> None:
+def test_errors_leave_nothing(cpu: Backend, tmp_path: Path, planes: list[Plane]) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    with pytest.raises(ValueError, match="reference cycle"):
-        run(cpu, planes[:1], out)
     wrong = a_mosaic(tmp_path / "float.zarr", np.ones((50, 50), np.float32))
     with pytest.raises(ValueError, match=r"float\.zarr has 1 planes of float32"):
-        run(cpu, [*planes, ("X", 1, "1", wrong, None)], out)
+        run(cpu, [("X", 1, "1", wrong, None), planes[1]], out)
     broken = tmp_path / "broken.npz"
     broken.write_bytes(b"no")
     with pytest.raises(ValueError, match="not a transform"):
-        run(cpu, [planes[1], (*planes[0][:4], broken)], out)
+        run(cpu, [(*planes[0][:4], broken), planes[1]], out)
     assert not list(out.iterdir())
 
 
 @pytest.mark.gpu
 def test_gpu_gives_the_same_image(
-    cpu: Backend, gpu: Backend, tmp_path: Path, planes: list[PlaneOfImage]
+    cpu: Backend, gpu: Backend, tmp_path: Path, planes: list[Plane]
 ) -> None:
     for name, backend in (("a", cpu), ("b", gpu)):
         (tmp_path / name).mkdir()

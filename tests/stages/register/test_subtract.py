@@ -20,11 +20,10 @@ from tilewright.io.results.transform import write_transform
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.register.warp import Transform
 from tilewright.report.verdict import Item
-from tilewright.stages.register.assemble import assemble
+from tilewright.stages.register.resample import resample
 from tilewright.stages.register.subtract import Background, CellSums
 from tilewright.stages.tile_windows import regions
 
-OPTIONS: dict[str, Any] = {"compression": "deflate", "tile_px": 128, "ome_zarr_version": "0.4"}
 SHAPE = (300, 410)
 #: Neither was looked at when the fit and its quantile were chosen (seeds 1 to 6).
 HELD_OUT = (11, 12)
@@ -57,18 +56,16 @@ def run(
     backend: Backend, source: Path, out: Path, factor: float | None, chunk_px: int = 128
 ) -> NDArray[Any]:
     out.mkdir()
-    assemble(
-        [("CD3", 1, "2", source / "marker.zarr", None)],
-        out / "s.ome.tif",
-        out / "s.ome.zarr",
-        out / "markers.csv",
+    marker = source / "marker.zarr"
+    resample(
+        1, [("CD3", "2", marker)], None, marker, out / "s.zarr",
+        (out / "subtraction.npz", out / "subtraction.json"),
         backend=backend,
         chunk_px=chunk_px,
+        ome_zarr_version="0.4",
         backgrounds={"CD3": Background("Blank", source / "blank.zarr", source / "t.npz", factor)},
-        subtraction=(out / "subtraction.npz", out / "subtraction.json"),
-        **OPTIONS,
-    )
-    return np.asarray(open_image(out / "s.ome.zarr").levels[0][0])
+    )  # fmt: skip
+    return np.asarray(open_image(out / "s.zarr").levels[0][0])
 
 
 def test_registered_background_times_factor(
@@ -118,15 +115,7 @@ def test_gpu_gives_the_same_image(
     assert np.abs(a.astype(int) - b).max() <= 1
 
 
-def test_errors_leave_nothing(
-    cpu: Backend, tmp_path: Path, planes: tuple[Path, NDArray[np.uint16]]
-) -> None:
-    bad = {"CD3": Background("Blank", planes[0] / "blank.zarr", None, 1.0)}
-    own = [("CD3", 1, "2", planes[0] / "marker.zarr", None)]
-    paths = (tmp_path / "s.ome.tif", tmp_path / "s.ome.zarr", tmp_path / "m.csv")
-    with pytest.raises(ValueError, match="no file for what was subtracted"):
-        assemble(own, *paths, backend=cpu, chunk_px=128, backgrounds=bad, **OPTIONS)
-    assert not list(tmp_path.iterdir())
+def test_a_broken_file_of_what_was_subtracted_is_named(tmp_path: Path) -> None:
     (tmp_path / "subtraction.npz").write_bytes(b"no")
     with pytest.raises(ValueError, match=r"subtraction\.npz does not say what was subtracted"):
         read_subtraction(tmp_path / "subtraction.npz", 1, "2")

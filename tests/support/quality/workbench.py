@@ -47,6 +47,7 @@ from tilewright.stages.edf.plane import edf_plane
 from tilewright.stages.illumination.estimate import estimate_illumination
 from tilewright.stages.register.assemble import assemble
 from tilewright.stages.register.cycle import register
+from tilewright.stages.register.resample import resample
 from tilewright.stages.register.subtract import Background
 from tilewright.stages.stitch.fuse import stitch
 from tilewright.stages.tile_positions.locate import locate, write_located
@@ -206,28 +207,35 @@ class Bench:
             )
             for c in self.experiment.channels
         }
-        backgrounds = {
-            c.marker: Background(b["marker"], *files[b["marker"]], b["factor"])
-            for c in self.experiment.image_channels
-            if (b := self.experiment.background_of(c))
-        }
+        cycles = self.experiment.image_cycles
+        for cycle in cycles:
+            channels = self.experiment.image_table(cycle)
+            backgrounds = {
+                c["marker"]: Background(b["marker"], *files[b["marker"]], b["factor"])
+                for c in channels
+                if (b := c.get("background"))
+            }
+            resample(
+                cycle,
+                [(c["marker"], c["channel"], files[c["marker"]][0]) for c in channels],
+                None if cycle == 1 else self.path("transform", cycle),
+                self.path("edf", 1, "1"),
+                self.path("resample", cycle),
+                (self.path("subtraction", cycle), self.path("subtraction_json", cycle)),
+                backend=_BACKEND,
+                chunk_px=output["chunk_px"],
+                ome_zarr_version=output["ome_zarr_version"],
+                backgrounds=backgrounds,
+            )
         assemble(
-            [
-                (c.marker, c.cycle, c.channel, *files[c.marker])
-                for c in self.experiment.image_channels
-            ],
+            [(cycle, self.path("resample", cycle)) for cycle in cycles],
             self.path("image_tiff"),
             self.path("image_zarr"),
             self.path("image_markers"),
-            backend=_BACKEND,
-            chunk_px=output["chunk_px"],
             compression=output["tiff_compression"],
             tile_px=output["tiff_tile_px"],
-            ome_zarr_version=output["ome_zarr_version"],
-            backgrounds=backgrounds,
-            subtraction=(self.path("subtraction"), self.path("subtraction_json"))
-            if backgrounds else None,
-        )  # fmt: skip
+            workers=_BACKEND.workers,
+        )
 
     # Quality
 
@@ -263,7 +271,7 @@ class Bench:
                 "zarr": self.path("image_zarr"), "tiff": self.path("image_tiff"),
                 "stitched": self._stitched_view(cycle, tokens) if stage == "image" else [],
                 "transform": [] if cycle == 1 else self.path("transform", cycle),
-                "subtraction": self._if_there("subtraction"),
+                "subtraction": self.path("subtraction", cycle),
             },
         }  # fmt: skip
         judge_stage(
@@ -305,10 +313,6 @@ class Bench:
             writer.writeheader()
             writer.writerows(rows)
         self.__dict__.pop("experiment", None)
-
-    def _if_there(self, template: str) -> Path | list[Path]:
-        path = self.path(template)
-        return path if path.exists() else []
 
     # Damage
 

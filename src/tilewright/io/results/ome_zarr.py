@@ -21,6 +21,7 @@ from tilewright.io.results.zarr_store import (
     create_level,
     create_store,
     describe,
+    link_chunks,
     multiscales,
     open_store,
 )
@@ -120,10 +121,65 @@ def create_image(
         writer = create_level(group, 0, "cyx", whole, np.dtype(dtype), chunk_px)
         yield writer
         levels = _build_pyramid(group, writer, workers)
-        scales = [(1.0, pixel_um[0] * 2**k, pixel_um[1] * 2**k) for k in range(len(levels))]
-        omero = _display(levels[-1].array, channel_names)
-        ome = multiscales("cyx", scales, name, ome_zarr_version, omero)
-        describe(group, ome, writer.attributes, path)
+        _describe(group, levels, pixel_um, channel_names, name, path)
+
+
+def join_images(parts: Sequence[str | Path], path: str | Path) -> list[tuple[str, ...]]:
+    """Write one image of the channels of several, all levels of which stay as they are.
+
+    Parameters
+    ----------
+    parts : sequence of Path
+        Images of :func:`create_image` of one size.
+    path : Path
+        Folder of the OME-Zarr image; it appears when it is whole. Its chunks are hard links, which
+        take no space, or copies where the file system knows none.
+
+    Returns
+    -------
+    list of tuple of str
+        Names of the channels of each part.
+
+    Raises
+    ------
+    StoreError
+        A part cannot be read, or is of another size or form than the first.
+    """
+    path, images = Path(path), [open_image(part) for part in parts]
+    forms = [[(a.shape[1:], a.chunks, a.dtype, a.metadata.zarr_format) for a in image.levels]
+             for image in images]  # fmt: skip
+    for image, form in zip(images, forms, strict=True):
+        if form != forms[0]:
+            raise StoreError(f"{image.path} is not like {images[0].path}; make both again")
+    names = [name for image in images for name in image.channel_names]
+    version: OmeZarrVersion = "0.4" if forms[0][0][-1] == 2 else "0.5"
+    with create_store(path, version) as group:
+        levels = []
+        for k, first in enumerate(images[0].levels):
+            shape = (len(names), *first.shape[1:])
+            levels.append(create_level(group, k, "cyx", shape, first.dtype, first.chunks[-1]))
+            channels = [(image.levels[k], c) for image in images for c in range(len(image.colours))]
+            for c, (source, own) in enumerate(channels):
+                link_chunks((source, own), (levels[k].array, c))
+        name = path.name.removesuffix(".zarr").removesuffix(".ome")
+        _describe(group, levels, images[0].pixel_um, names, name, path)
+    return [image.channel_names for image in images]
+
+
+def _describe(
+    group: zarr.Group,
+    levels: Sequence[StoreWriter],
+    pixel_um: tuple[float, float],
+    channel_names: Sequence[str],
+    name: str,
+    path: Path,
+) -> None:
+    """Store an image's metadata, when its levels are written."""
+    version: OmeZarrVersion = "0.4" if group.metadata.zarr_format == 2 else "0.5"
+    scales = [(1.0, pixel_um[0] * 2**k, pixel_um[1] * 2**k) for k in range(len(levels))]
+    omero = _display(levels[-1].array, channel_names)
+    ome = multiscales("cyx", scales, name, version, omero)
+    describe(group, ome, levels[0].attributes, path)
 
 
 def halve(pixels: NDArray[Any]) -> NDArray[Any]:

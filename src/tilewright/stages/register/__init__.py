@@ -1,1 +1,1 @@
-"""The rules ``register`` and ``assemble``: transforms of cycles, and the final image."""
+"""The rules ``register``, ``resample`` and ``assemble``: transforms of cycles, final image."""

@@ -1,282 +1,60 @@
-"""Assembly of the final image: every channel of every cycle, resampled into one frame.
-
-Backgrounds are subtracted here, where the planes of all cycles lie on each other.
-"""
+"""Assembly of the final image from its cycles, which lie in one frame already."""
 
 from __future__ import annotations
 
 import csv
-import dataclasses
-import threading
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-from tqdm import tqdm
-
 from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
-from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.io.results.ome_tiff import Compression, write_ome_tiff
-from tilewright.io.results.ome_zarr import create_image
-from tilewright.io.results.subtraction import Subtraction, write_subtractions
-from tilewright.io.results.transform import read_transform
-from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
-from tilewright.kernels.backend import Backend
-from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
-from tilewright.kernels.register.background import subtract
-from tilewright.kernels.register.warp import Transform, source_region, warp
-from tilewright.stages.register.subtract import Background, survey
-from tilewright.stages.tile_planes import abandoning_pool
-from tilewright.stages.tile_windows import Region, halves, regions, within
-
-#: (marker, cycle, channel, EDF mosaic, transform; None for the reference cycle).
-PlaneOfImage = tuple[str, int, str, str | Path, str | Path | None]
-#: Threads that read and write around a GPU.
-_GPU_THREADS = 4
-_SMALLEST = Smallest("assemble", "the smallest part of a chunk")
+from tilewright.io.results.ome_zarr import join_images
 
 
-@memory_noted(_SMALLEST)
 def assemble(
-    planes: Sequence[PlaneOfImage],
+    cycles: Sequence[tuple[int, str | Path]],
     ome_tif: str | Path,
     ome_zarr: str | Path,
     markers_csv: str | Path,
     *,
-    backend: Backend,
-    chunk_px: int,
     compression: Compression,
     tile_px: int,
-    ome_zarr_version: OmeZarrVersion,
-    backgrounds: Mapping[str, Background] | None = None,
-    subtraction: tuple[str | Path, str | Path] | None = None,
+    workers: int,
 ) -> None:
     """Write the registered image as OME-Zarr and OME-TIFF, and the table of its channels.
 
-    A channel with a background is ``channel - factor * background``, both registered, clipped at 0.
-
     Parameters
     ----------
-    planes : sequence of (marker, cycle, channel, EDF mosaic, transform)
-        Channels in the order of the image. A transform of None says that the plane belongs to
-        the reference cycle, whose pixels are copied as they are and whose size the image has.
+    cycles : sequence of (int, Path)
+        Number and registered image of each cycle, in the order of the channels.
     ome_tif, ome_zarr, markers_csv : Path
-        What to write; each appears when it is whole.
-    backend : Backend
-        Its ``workers`` threads resample chunks, make the pyramid and compress.
-    chunk_px : int
-        Side of the chunks of the OME-Zarr and of the regions resampled at a time.
-    compression, tile_px
+        What to write; each appears when it is whole. The OME-Zarr takes no space of its own where
+        the file system knows hard links.
+    compression, tile_px, workers
         See :func:`tilewright.io.results.ome_tiff.write_ome_tiff`.
-    ome_zarr_version : {"0.4", "0.5"}
-    backgrounds : mapping, optional
-        Marker to what is subtracted from it.
-    subtraction : (Path, Path), optional
-        What was subtracted, as ``.npz`` and ``.json``; needed where there are backgrounds.
 
     Raises
     ------
-    ValueError
-        No plane belongs to the reference cycle, a mosaic is not one uint16 plane, or backgrounds
-        are given without ``subtraction``.
-    DeviceMemoryError
-        The GPU's memory does not hold the smallest part of a chunk.
+    StoreError
+        An image cannot be read, or is not like the others.
     """
-    if backgrounds and subtraction is None:
-        raise ValueError("backgrounds are given, but no file for what was subtracted")
-    sources = [_Source.open(path, transform) for *_, path, transform in planes]
-    frame = _frame(planes, sources)
-    shape = frame.shape[1:]
-    parts = regions(shape, chunk_px)
-    jobs = [(c, region) for c in range(len(planes)) for region in parts]
-    inner = dataclasses.replace(backend, workers=1)
-    with (
-        create_image(
-            ome_zarr,
-            shape,
-            np.uint16,
-            chunk_px,
-            frame.voxel_um[1:],
-            [marker for marker, *_ in planes],
-            name=Path(ome_zarr).name.removesuffix(".zarr").removesuffix(".ome"),
-            ome_zarr_version=ome_zarr_version,
-            workers=backend.workers,
-        ) as writer,
-        abandoning_pool(backend, _GPU_THREADS) as pool,
-    ):
-        taken = {
-            c: _Taken.of(inner, plane[:3], sources[c], backgrounds[plane[0]], shape, parts, pool)
-            for c, plane in enumerate(planes)
-            if backgrounds and plane[0] in backgrounds
-        }
-        done = pool.map(partial(_write_block, inner, writer, sources, taken), jobs)
-        for _ in tqdm(done, "registration", len(jobs), unit="chunk", mininterval=5):
-            pass
-        backend.give_back()
-    write_ome_tiff(
-        ome_zarr, ome_tif, compression=compression, tile_px=tile_px, workers=backend.workers
-    )
-    write_markers(planes, markers_csv)
-    if subtraction is not None:
-        npz, json = map(Path, subtraction)
-        write_subtractions([one.result for one in taken.values()], npz, json)
+    names = join_images([image for _, image in cycles], ome_zarr)
+    write_ome_tiff(ome_zarr, ome_tif, compression=compression, tile_px=tile_px, workers=workers)
+    write_markers([(cycle, name) for (cycle, _), own in zip(cycles, names, strict=True)
+                   for name in own], markers_csv)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Source:
-    """A plane of a cycle, and how it lies in the image."""
-
-    mosaic: Mosaic
-    transform: Transform
-
-    @classmethod
-    def open(cls, path: str | Path, transform: str | Path | None) -> _Source:
-        mosaic = _single_plane(path)
-        return cls(mosaic, Transform.identity() if transform is None else read_transform(transform))
-
-    @property
-    def haze_counts(self) -> float:
-        """Mean light that was taken out of the plane as haze (``edf.method: direct``)."""
-        return float(self.mosaic.attributes.get("haze_counts") or 0)
-
-    def read(self, backend: Backend, region: Region) -> NDArray[np.uint16]:
-        return resample(backend, self.mosaic, self.transform, region)
-
-
-def _write_block(
-    backend: Backend,
-    writer: StoreWriter,
-    sources: Sequence[_Source],
-    taken: Mapping[int, _Taken],
-    job: tuple[int, Region],
-) -> None:
-    """Resample one region of one channel, and take its background out."""
-    channel, region = job
-    block = sources[channel].read(backend, region)
-    if channel in taken:
-        block = taken[channel].from_block(backend, block, region)
-    writer.write(channel, region[0].start, region[1].start, block)
-
-
-def _frame(planes: Sequence[PlaneOfImage], sources: Sequence[_Source]) -> Mosaic:
-    """Return the first plane of the reference cycle: the image has its size."""
-    for plane, source in zip(planes, sources, strict=True):
-        if plane[4] is None:
-            return source.mosaic
-    raise ValueError("no plane belongs to the reference cycle; give one a transform of None")
-
-
-@dataclass
-class _Taken:
-    """A background that is subtracted from a channel, block by block."""
-
-    source: _Source
-    found: Subtraction
-    bright: int = 0
-    emptied: int = 0
-    turn: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-
-    @classmethod
-    def of(
-        cls,
-        backend: Backend,
-        channel: tuple[str, int, str],
-        plane: _Source,
-        background: Background,
-        shape: tuple[int, int],
-        parts: Sequence[Region],
-        pool: Executor,
-    ) -> _Taken:
-        source = _Source.open(background.plane, background.transform)
-        reads = (partial(plane.read, backend), partial(source.read, backend))
-        haze = (plane.haze_counts, source.haze_counts)
-        return cls(source, survey(channel, background, reads, haze, shape, parts, pool))
-
-    def from_block(
-        self, backend: Backend, block: NDArray[np.uint16], region: Region
-    ) -> NDArray[np.uint16]:
-        light = self.source.read(backend, region)
-        left = np.empty_like(block)
-
-        def one(part: Region) -> None:
-            at = within(part, region)
-            found = subtract(backend, block[at], light[at], self.found.factor)
-            left[at] = backend.to_numpy(found)
-
-        in_parts(backend, one, region, halves, _SMALLEST)
-        with self.turn:
-            self.bright += int(np.count_nonzero(block))
-            self.emptied += int(np.count_nonzero((block > 0) & (left == 0)))
-        return left
-
-    @property
-    def result(self) -> Subtraction:
-        return dataclasses.replace(self.found, emptied=self.emptied / max(self.bright, 1))
-
-
-def _single_plane(path: str | Path) -> Mosaic:
-    mosaic = open_mosaic(path)
-    if mosaic.shape[0] != 1 or mosaic.dtype != np.uint16:
-        raise ValueError(
-            f"{mosaic.path} has {mosaic.shape[0]} planes of {mosaic.dtype}; the image is made "
-            "of single uint16 planes, as the edf stage writes them"
-        )
-    return mosaic
-
-
-def resample(
-    backend: Backend, mosaic: Mosaic, transform: Transform, region: Region
-) -> NDArray[np.uint16]:
-    """Return a region of the reference frame, (ny, nx) uint16; 0 outside the mosaic.
-
-    Parameters
-    ----------
-    backend : Backend
-    mosaic : Mosaic
-        One uint16 plane of the moving cycle, (1, y, x).
-    transform : Transform
-        From the reference frame to the mosaic; under the identity pixels are copied.
-    region : (slice, slice)
-        Rows and columns of the reference frame.
-    """
-    size = (mosaic.shape[1], mosaic.shape[2])
-    empty = np.zeros([part.stop - part.start for part in region], np.uint16)
-    if transform.is_identity:
-        pixels = mosaic.read(0, *region)
-        empty[: pixels.shape[0], : pixels.shape[1]] = pixels
-        return empty
-    source = source_region(transform, region, size)
-    if source is None:
-        return empty
-    pixels = mosaic.read(0, *source)
-
-    def one(part: Region) -> None:
-        near = source_region(transform, part, size)
-        if near is not None:
-            target = within(part, region)
-            found = pixels[within(near, source)]
-            origin = (near[0].start, near[1].start)
-            empty[target] = warp(backend, found, origin, size, transform, part)
-
-    in_parts(backend, one, region, halves, _SMALLEST)
-    return empty
-
-
-def write_markers(planes: Sequence[PlaneOfImage], path: str | Path) -> None:
+def write_markers(channels: Sequence[tuple[int, str]], path: str | Path) -> None:
     """Write MCMICRO's ``markers.csv``: channel and cycle numbers from 1, and marker names.
 
-    Cycles are numbered in the order of their own numbers.
+    ``channels`` are (cycle, marker). Cycles are numbered in the order of their own numbers.
     """
-    order = {cycle: k for k, cycle in enumerate(sorted({plane[1] for plane in planes}), 1)}
+    order = {cycle: k for k, cycle in enumerate(sorted({cycle for cycle, _ in channels}), 1)}
     with (
         whole_or_nothing(Path(path)) as partial,
         partial.open("w", newline="", encoding="utf-8") as file,
     ):
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["channel_number", "cycle_number", "marker_name"])
-        for number, (marker, cycle, *_) in enumerate(planes, 1):
+        for number, (cycle, marker) in enumerate(channels, 1):
             writer.writerow([number, order[cycle], marker])

@@ -1,0 +1,250 @@
+"""The channels of a cycle, resampled into the frame of the reference cycle.
+
+Backgrounds are subtracted here, where the planes of all cycles lie on each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from tilewright.io.results.mosaic import Mosaic, open_mosaic
+from tilewright.io.results.ome_zarr import create_image
+from tilewright.io.results.subtraction import Subtraction, write_subtractions
+from tilewright.io.results.transform import read_transform
+from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
+from tilewright.kernels.backend import Backend
+from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
+from tilewright.kernels.register.background import subtract
+from tilewright.kernels.register.warp import Transform, source_region, warp
+from tilewright.stages.register.subtract import Background, survey
+from tilewright.stages.tile_planes import abandoning_pool
+from tilewright.stages.tile_windows import Region, halves, regions, within
+
+#: (marker, channel, in-focus plane).
+PlaneOfCycle = tuple[str, str, str | Path]
+#: Threads that read and write around a GPU.
+_GPU_THREADS = 4
+_SMALLEST = Smallest("resample", "the smallest part of a chunk")
+
+
+@memory_noted(_SMALLEST)
+def resample(
+    cycle: int,
+    planes: Sequence[PlaneOfCycle],
+    transform: str | Path | None,
+    frame: str | Path,
+    output: str | Path,
+    subtraction: tuple[str | Path, str | Path],
+    *,
+    backend: Backend,
+    chunk_px: int,
+    ome_zarr_version: OmeZarrVersion,
+    backgrounds: Mapping[str, Background],
+) -> None:
+    """Write the channels of a cycle as they lie in the final image, with their pyramid.
+
+    A channel with a background is ``channel - factor * background``, both registered, clipped at 0.
+
+    Parameters
+    ----------
+    cycle : int
+    planes : sequence of (marker, channel, Path)
+        Channels in the order of the image, and their in-focus planes.
+    transform : Path or None
+        From the reference frame to this cycle. None for the reference cycle, whose pixels are
+        copied as they are.
+    frame : Path
+        An in-focus plane of the reference cycle: the image has its size.
+    output : Path
+        OME-Zarr image to write; it appears when it is whole.
+    subtraction : (Path, Path)
+        What was subtracted, as ``.npz`` and ``.json``.
+    backend : Backend
+        Its ``workers`` threads resample chunks and make the pyramid.
+    chunk_px : int
+        Side of the chunks and of the regions resampled at a time.
+    ome_zarr_version : {"0.4", "0.5"}
+    backgrounds : mapping
+        Marker to what is subtracted from it.
+
+    Raises
+    ------
+    ValueError
+        A mosaic is not one uint16 plane.
+    DeviceMemoryError
+        The GPU's memory does not hold the smallest part of a chunk.
+    """
+    sources = [_Source.open(path, transform) for *_, path in planes]
+    reference = open_mosaic(frame)
+    shape = reference.shape[1:]
+    parts = regions(shape, chunk_px)
+    jobs = [(c, region) for c in range(len(planes)) for region in parts]
+    inner = dataclasses.replace(backend, workers=1)
+    with (
+        create_image(
+            output,
+            shape,
+            np.uint16,
+            chunk_px,
+            reference.voxel_um[1:],
+            [marker for marker, *_ in planes],
+            name=Path(output).stem,
+            ome_zarr_version=ome_zarr_version,
+            workers=backend.workers,
+        ) as writer,
+        abandoning_pool(backend, _GPU_THREADS) as pool,
+    ):
+        taken = {
+            c: _Taken.of(
+                inner, (marker, cycle, channel), sources[c], backgrounds[marker], shape, parts, pool
+            )
+            for c, (marker, channel, _) in enumerate(planes)
+            if marker in backgrounds
+        }
+        done = pool.map(partial(_write_block, inner, writer, sources, taken), jobs)
+        for _ in tqdm(done, "registration", len(jobs), unit="chunk", mininterval=5):
+            pass
+        backend.give_back()
+    write_subtractions([one.result for one in taken.values()], *map(Path, subtraction))
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A plane of a cycle, and how it lies in the image."""
+
+    mosaic: Mosaic
+    transform: Transform
+
+    @classmethod
+    def open(cls, path: str | Path, transform: str | Path | None) -> _Source:
+        mosaic = _single_plane(path)
+        return cls(mosaic, Transform.identity() if transform is None else read_transform(transform))
+
+    @property
+    def haze_counts(self) -> float:
+        """Mean light that was taken out of the plane as haze (``edf.method: direct``)."""
+        return float(self.mosaic.attributes.get("haze_counts") or 0)
+
+    def read(self, backend: Backend, region: Region) -> NDArray[np.uint16]:
+        return resample_region(backend, self.mosaic, self.transform, region)
+
+
+def _write_block(
+    backend: Backend,
+    writer: StoreWriter,
+    sources: Sequence[_Source],
+    taken: Mapping[int, _Taken],
+    job: tuple[int, Region],
+) -> None:
+    """Resample one region of one channel, and take its background out."""
+    channel, region = job
+    block = sources[channel].read(backend, region)
+    if channel in taken:
+        block = taken[channel].from_block(backend, block, region)
+    writer.write(channel, region[0].start, region[1].start, block)
+
+
+@dataclass
+class _Taken:
+    """A background that is subtracted from a channel, block by block."""
+
+    source: _Source
+    found: Subtraction
+    bright: int = 0
+    emptied: int = 0
+    turn: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(
+        cls,
+        backend: Backend,
+        channel: tuple[str, int, str],
+        plane: _Source,
+        background: Background,
+        shape: tuple[int, int],
+        parts: Sequence[Region],
+        pool: Executor,
+    ) -> _Taken:
+        source = _Source.open(background.plane, background.transform)
+        reads = (partial(plane.read, backend), partial(source.read, backend))
+        haze = (plane.haze_counts, source.haze_counts)
+        return cls(source, survey(channel, background, reads, haze, shape, parts, pool))
+
+    def from_block(
+        self, backend: Backend, block: NDArray[np.uint16], region: Region
+    ) -> NDArray[np.uint16]:
+        light = self.source.read(backend, region)
+        left = np.empty_like(block)
+
+        def one(part: Region) -> None:
+            at = within(part, region)
+            found = subtract(backend, block[at], light[at], self.found.factor)
+            left[at] = backend.to_numpy(found)
+
+        in_parts(backend, one, region, halves, _SMALLEST)
+        with self.turn:
+            self.bright += int(np.count_nonzero(block))
+            self.emptied += int(np.count_nonzero((block > 0) & (left == 0)))
+        return left
+
+    @property
+    def result(self) -> Subtraction:
+        return dataclasses.replace(self.found, emptied=self.emptied / max(self.bright, 1))
+
+
+def _single_plane(path: str | Path) -> Mosaic:
+    mosaic = open_mosaic(path)
+    if mosaic.shape[0] != 1 or mosaic.dtype != np.uint16:
+        raise ValueError(
+            f"{mosaic.path} has {mosaic.shape[0]} planes of {mosaic.dtype}; the image is made "
+            "of single uint16 planes, as the edf stage writes them"
+        )
+    return mosaic
+
+
+def resample_region(
+    backend: Backend, mosaic: Mosaic, transform: Transform, region: Region
+) -> NDArray[np.uint16]:
+    """Return a region of the reference frame, (ny, nx) uint16; 0 outside the mosaic.
+
+    Parameters
+    ----------
+    backend : Backend
+    mosaic : Mosaic
+        One uint16 plane of the moving cycle, (1, y, x).
+    transform : Transform
+        From the reference frame to the mosaic; under the identity pixels are copied.
+    region : (slice, slice)
+        Rows and columns of the reference frame.
+    """
+    size = (mosaic.shape[1], mosaic.shape[2])
+    empty = np.zeros([part.stop - part.start for part in region], np.uint16)
+    if transform.is_identity:
+        pixels = mosaic.read(0, *region)
+        empty[: pixels.shape[0], : pixels.shape[1]] = pixels
+        return empty
+    source = source_region(transform, region, size)
+    if source is None:
+        return empty
+    pixels = mosaic.read(0, *source)
+
+    def one(part: Region) -> None:
+        near = source_region(transform, part, size)
+        if near is not None:
+            target = within(part, region)
+            found = pixels[within(near, source)]
+            origin = (near[0].start, near[1].start)
+            empty[target] = warp(backend, found, origin, size, transform, part)
+
+    in_parts(backend, one, region, halves, _SMALLEST)
+    return empty

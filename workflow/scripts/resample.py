@@ -1,0 +1,28 @@
+"""Resample the channels of a cycle into the reference cycle."""
+
+from tilewright.runtime.job import running
+from tilewright.stages.register.resample import resample
+from tilewright.stages.register.subtract import Background
+
+channels, output = snakemake.params.channels, snakemake.params.output
+planes = zip(channels, snakemake.input.planes, strict=True)
+with_background = [c for c in channels if "background" in c]
+transforms = iter(snakemake.input.background_transforms)
+backgrounds = {}
+for channel, plane in zip(with_background, snakemake.input.backgrounds, strict=True):
+    b = channel["background"]
+    moved = None if b["cycle"] == snakemake.params.reference_cycle else next(transforms)
+    backgrounds[channel["marker"]] = Background(b["marker"], plane, moved, b["factor"])
+with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
+    resample(
+        int(snakemake.wildcards.cycle),
+        [(c["marker"], c["channel"], plane) for c, plane in planes],
+        snakemake.input.get("transform") or None,
+        snakemake.input.frame,
+        snakemake.output.zarr,
+        (snakemake.output.subtraction, snakemake.output.subtraction_json),
+        backend=backend,
+        chunk_px=output["chunk_px"],
+        ome_zarr_version=output["ome_zarr_version"],
+        backgrounds=backgrounds,
+    )
