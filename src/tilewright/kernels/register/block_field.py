@@ -9,9 +9,9 @@ nothing. All of it is float64 on the host.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-import scipy.fft
 import scipy.sparse
 import scipy.sparse.linalg
 
@@ -29,6 +29,12 @@ _BENDS_PX = (0.1, 0.3, 1.0)
 #: The field is drawn to the affine map with this standard deviation, which matters only far
 #: from any measurement.
 _PULL_PX = 20.0
+#: Nodes on the longer side of a grid whose equations are solved directly.
+_COARSEST = 48
+#: Steps of relaxation before and after the correction of a coarser grid.
+_STEPS = 4
+#: Of the forces that may be left: fields differ by less than 0.001 px where there is tissue.
+_RTOL = 1e-8
 
 
 @dataclass(frozen=True)
@@ -148,7 +154,7 @@ def fit_field(shift_px: Floats, precision: Floats, spacing_px: float) -> FieldFi
     p = precision.reshape(-1)
     if not p.any():
         return FieldFit(np.zeros_like(shift_px), np.zeros_like(precision), np.inf)
-    grid = _Grid(rows, columns, bending(rows, columns))
+    grid = _Grid(rows, columns)
     values = shift_px.reshape(2, -1)
     bends = [bend * (spacing_px / 100.0) ** 2 for bend in _BENDS_PX]
     start = np.repeat([[_weighted_median(v[p > 0], p[p > 0])] for v in values], p.size, axis=1)
@@ -166,7 +172,7 @@ def fit_field(shift_px: Floats, precision: Floats, spacing_px: float) -> FieldFi
     # fields that bend too much (median error of the 3000 px pair 0.024 px, against 0.040).
     chosen = next(b for b, e in zip(bends, errors, strict=True) if e <= 1.15 * min(errors))
     field, weight = _robust(grid, values, p / factor, chosen, field, _SCALES[-2:])
-    field = grid.solve(values, weight * p / factor, chosen, field, 1e-6)
+    field = grid.solve(values, weight * p / factor, chosen, field)
     sigma = np.sqrt(factor / np.median(p[p > 0]))
     kept = np.where(p > 0, weight, 0.0).reshape(rows, columns)
     return FieldFit(field.reshape(shift_px.shape), kept, float(sigma))
@@ -213,31 +219,99 @@ def _robust(
 
 @dataclass(frozen=True)
 class _Grid:
+    """A grid of nodes, and with it those of twice, four times, ... the spacing."""
+
     rows: int
     columns: int
-    energy: scipy.sparse.csr_array
 
-    def solve(
-        self, values: Floats, trust: Floats, bend_px: float, start: Floats, rtol: float = 1e-6
-    ) -> Floats:
+    @cached_property
+    def energy(self) -> scipy.sparse.csr_array:
+        """Bending energy of a field on unit spacing."""
+        return bending(self.rows, self.columns)
+
+    @cached_property
+    def coarse(self) -> _Grid:
+        """The grid of twice the spacing."""
+        return _Grid(-(-self.rows // 2), -(-self.columns // 2))
+
+    def solve(self, values: Floats, trust: Floats, bend_px: float, start: Floats) -> Floats:
         """Return the field (2, n) that balances trust in the values and bending.
 
-        Conjugate gradients, preconditioned by cosine waves, which nearly are the eigenvectors:
-        a direct factorisation takes 1 GB on the 417 x 417 nodes of a 20 000 px image.
+        Conjugate gradients, preconditioned by a multigrid V-cycle. A direct factorisation takes
+        1 GB on the 417 x 417 nodes of a 20 000 px image. One grid alone is not enough: where glass
+        parts the tissue nothing is trusted, and long waves there would take over 1,000 steps.
         """
+        pull = scipy.sparse.diags_array(trust + 1 / _PULL_PX**2)
+        matrix = scipy.sparse.csr_array(self.energy / bend_px**2 + pull)
+        level = _Level.of(self, matrix)
         count = self.rows * self.columns
-        diagonal = scipy.sparse.diags_array(trust + 1 / _PULL_PX**2)
-        matrix = scipy.sparse.csr_array(self.energy / bend_px**2 + diagonal)
-        waves = [2 - 2 * np.cos(np.pi * np.arange(n) / n) for n in (self.rows, self.columns)]
-        spectrum = np.add.outer(*waves) ** 2 / bend_px**2 + 1 / _PULL_PX**2 + trust.mean()
+        operator = scipy.sparse.linalg.LinearOperator((count, count), level.relaxed)
+        return np.stack(
+            [
+                scipy.sparse.linalg.cg(
+                    matrix, trust * v, x0=s, rtol=_RTOL, maxiter=300, M=operator
+                )[0]
+                for v, s in zip(values, start, strict=True)
+            ]
+        )
 
-        def precondition(vector: Floats) -> Floats:
-            spectral = scipy.fft.dctn(vector.reshape(spectrum.shape), norm="ortho") / spectrum
-            return np.asarray(scipy.fft.idctn(spectral, norm="ortho")).reshape(-1)
+    @cached_property
+    def spreading(self) -> scipy.sparse.csr_array:
+        """Linear interpolation from the coarser grid to this one."""
+        return scipy.sparse.csr_array(scipy.sparse.kron(_halves(self.rows), _halves(self.columns)))
 
-        operator = scipy.sparse.linalg.LinearOperator((count, count), precondition)
-        solved = [
-            scipy.sparse.linalg.cg(matrix, trust * v, x0=s, rtol=rtol, maxiter=300, M=operator)[0]
-            for v, s in zip(values, start, strict=True)
-        ]
-        return np.stack(solved)
+
+def _halves(n: int) -> scipy.sparse.csr_array:
+    """Return linear interpolation from half as many values, which lie between those of pairs."""
+    coarse = -(-n // 2)
+    at = np.arange(n) / 2 - 0.25
+    first = np.floor(at).astype(int)
+    columns = np.clip(first + np.arange(2)[:, None], 0, coarse - 1)
+    rows = np.broadcast_to(np.arange(n), columns.shape)
+    weights = np.stack([1 - at + first, at - first])
+    places = (rows.reshape(-1), columns.reshape(-1))
+    return scipy.sparse.csr_array((weights.reshape(-1), places), shape=(n, coarse))
+
+
+@dataclass(frozen=True)
+class _Level:
+    """The equations of a field on one grid, and on the coarser ones below it."""
+
+    matrix: scipy.sparse.csr_array
+    inverse: Floats
+    largest: float
+    spread: scipy.sparse.csr_array
+    below: _Level | scipy.sparse.linalg.SuperLU
+
+    @classmethod
+    def of(cls, grid: _Grid, matrix: scipy.sparse.csr_array) -> _Level:
+        inverse = 1 / matrix.diagonal()
+        largest = float((inverse * abs(matrix).sum(axis=1)).max())
+        spread, coarse = grid.spreading, grid.coarse
+        smaller = scipy.sparse.csr_array(spread.T @ matrix @ spread)
+        direct = max(coarse.rows, coarse.columns) <= _COARSEST
+        below = scipy.sparse.linalg.splu(smaller.tocsc()) if direct else cls.of(coarse, smaller)
+        return cls(matrix, inverse, largest, spread, below)
+
+    def relaxed(self, force: Floats) -> Floats:
+        """Return about the field that a force gives: relax, correct on the coarser grid, relax."""
+        field = self._smooth(force)
+        rest = self.spread.T @ (force - self.matrix @ field)
+        below = self.below
+        found = below.relaxed(rest) if isinstance(below, _Level) else below.solve(rest)
+        field = field + self.spread @ found
+        return np.asarray(field + self._smooth(force - self.matrix @ field))
+
+    def _smooth(self, force: Floats) -> Floats:
+        """Take Chebyshev steps (Adams et al. 2003, https://doi.org/10.1016/S0021-9991(03)00194-3)."""
+        middle, half = 0.55 * self.largest, 0.45 * self.largest
+        ratio = half / middle
+        step: Floats = self.inverse * force / middle
+        field = step.copy()
+        for _ in range(_STEPS - 1):
+            force = force - self.matrix @ step
+            following = 1 / (2 * middle / half - ratio)
+            step = following * ratio * step + 2 * following / half * self.inverse * force
+            ratio = following
+            field += step
+        return field

@@ -75,10 +75,19 @@ def measure_blocks(
     transform: Transform,
     job: Pass,
     name: str,
+    *,
+    most_cells: int | None = None,
 ) -> Measured:
-    """Measure how far the moving image is from where ``transform`` puts it, block by block."""
+    """Measure how far the moving image is from where ``transform`` puts it, block by block.
+
+    With ``most_cells`` no more cells than that are measured, spread by chance, always the same
+    ones; blocks of others are NaN.
+    """
     grid = job.grid(reference.shape)
     cells = regions(grid, max(1, _CELL_PX // job.step))
+    if most_cells is not None:
+        picked = np.random.default_rng(0).permutation(len(cells))[:most_cells]
+        cells = [cells[k] for k in sorted(picked)]
     inner = dataclasses.replace(backend, workers=1)
 
     def one(cell: Region) -> BlockShifts:
@@ -89,7 +98,7 @@ def measure_blocks(
     for cell, blocks in zip(cells, done, strict=True):
         for key in ("shift_px", "score", "chance", "variance_px2", "energy"):
             values = getattr(blocks, key)
-            whole = fields.setdefault(key, np.zeros((*grid, *values.shape[1:])))
+            whole = fields.setdefault(key, np.full((*grid, *values.shape[1:]), np.nan))
             target = whole[cell]
             whole[cell] = values.reshape(target.shape)
     flat = {key: whole.reshape(-1, *whole.shape[2:]) for key, whole in fields.items()}

@@ -50,6 +50,8 @@ _LEAST_SHARE = 0.3
 _CLEAR_OVERLAY = 2.0
 _LEAST_SHARE_WHEN_CLEAR = 0.15
 _LEAST_BLOCKS = 3
+#: How the cycles agree before is an average: as many cells as 8,000 x 8,000 px have tell it.
+_BEFORE_CELLS = 64
 #: What to do about two images that do not match.
 _NEGATIVE = (
     "one is a negative of the other, dark where the other is bright: make both of the same kind, "
@@ -192,7 +194,10 @@ def assess(
     step = block_px // 4
     job = Pass(2, step, 0, step // 2)
     after = measure_blocks(backend, reference, moving, transform, job, "quality")
-    before = measure_blocks(backend, reference, moving, Transform.identity(), job, "before")
+    before = measure_blocks(
+        backend, reference, moving, Transform.identity(), job, "before", most_cells=_BEFORE_CELLS
+    ).blocks.score
+    seen = np.isfinite(before)
     tissue = _on_tissue(after)
     both = tissue[:, 0] & tissue[:, 1]
     errors = local_errors(after)
@@ -210,7 +215,7 @@ def assess(
     kept = kept[both.reshape(after.grid)[:rows, :columns]]
     linear = transform.affine[:, :2]
     numbers = {
-        "ncc_before": (weight * before.blocks.score).sum(),
+        "ncc_before": (weight * before)[seen].sum() / max(weight[seen].sum(), 1e-12),
         "ncc_after": (weight * after.blocks.score).sum(),
         "ncc_chance": np.percentile(after.blocks.chance[both], 98.0) if both.any() else 0.0,
         "residual_median_px": np.median(residual),
