@@ -41,7 +41,13 @@ atexit.register(
 )
 """
 AS_MAIN = "import runpy\nrunpy.run_module('snakemake', run_name='__main__', alter_sys=True)\n"
-WORKED = re.compile(r"CPU time ([\d.]+) s, and [\d.]+ s to start$", re.MULTILINE)
+_CPU_TIME = re.compile(r"CPU time ([\d.]+) s, and ([\d.]+) s to start$", re.MULTILINE)
+
+
+def cpu_times_s(log: Path) -> tuple[float, float]:
+    """Return the CPU seconds in which a job worked, and in which it started, by its log."""
+    work_s, start_s = _CPU_TIME.findall(log.read_text("utf-8"))[-1]
+    return float(work_s), float(start_s)
 
 
 def itself(code: str, *args: str, folder: Path, repeats: int) -> tuple[float, int]:
@@ -83,9 +89,8 @@ def of_run(run: Run) -> str:
         run.folder,
         {**os.environ, "TILEWRIGHT_DEVICE": "cpu"},
     )
-    logs = [path.read_text("utf-8") for path in (run.results / "logs").rglob("*.log")]
-    worked_s = [float(WORKED.findall(text)[-1]) for text in logs]
-    beside_s = (cost.cpu_s - sum(worked_s)) / len(logs)
+    logs = [*(run.results / "logs").rglob("*.log")]
+    beside_s = (cost.cpu_s - sum(cpu_times_s(log)[0] for log in logs)) / len(logs)
     return f"{len(logs)} jobs: {cost.cpu_s:.1f} s | {beside_s:.2f} s in no stage, a job"
 
 
