@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Collection, Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 from tests.conftest import REPO
 
@@ -36,3 +40,19 @@ def test_no_file_imports_one_that_imports_it() -> None:
     graph = {name: {*imports(path, known)} & known.keys() for name, path in known.items()}
     assert {"tilewright.phantom.make", "tests.conftest"} <= graph.keys()
     TopologicalSorter(graph).prepare()  # its error names the circle
+
+
+@pytest.mark.parametrize(
+    ("module", "left_out"),
+    [
+        ("tilewright.config.checks", "numpy"),  # in every Snakemake of a job
+        ("tilewright.config.checks", "tilewright.report"),
+        ("tilewright.io.results.distortion", "scipy"),
+        ("tilewright.stages.stitch.fuse", "scipy.spatial"),
+        ("tilewright.stages.edf.plane", "matplotlib"),
+        ("tilewright.report.judge", "scipy"),
+    ],
+)
+def test_a_job_does_not_load_what_it_does_not_use(module: str, left_out: str) -> None:
+    code = f"import sys, {module}; sys.exit({left_out!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

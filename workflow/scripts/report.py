@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from tilewright.report.page.html import write_report
-from tilewright.runtime.job import running, software_versions
+from tilewright.runtime.job import running
+from tilewright.runtime.versions import software_versions
 
 params = snakemake.params
 # In the order of the rule's input.

@@ -20,7 +20,6 @@ from tilewright.config.sizing import DataSizes
 from tilewright.io.conventions import DESCRIBED, numbers_tiles
 from tilewright.io.conventions.common import RawDataError
 from tilewright.io.inputs.manifest import build_manifest
-from tilewright.report.verdict import resolve_thresholds
 
 #: Smallest tile side: at 10 % overlap its strips are 6 px wide.
 MIN_TILE_PX = 64
@@ -241,6 +240,8 @@ def check_thresholds(experiment: Experiment) -> None:
     ConfigError
         A metric is unknown, or its limits contradict each other.
     """
+    from tilewright.report.verdict import resolve_thresholds  # its table, which jobs do not ask
+
     try:
         resolve_thresholds(experiment.thresholds())
     except ValueError as error:

@@ -1,10 +1,12 @@
-"""Which version of tilewright made a folder of results."""
+"""Which versions made a folder of results."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
@@ -31,3 +33,12 @@ def note_version(path: Path) -> None:
     if not path.is_file() or made_by_another(path):
         began = datetime.now(UTC).isoformat(timespec="seconds")
         append_json(path, {"version": version("tilewright"), "began": began})
+
+
+def software_versions() -> dict[str, str]:
+    """Return the versions of what computes the pixels; packages that are absent are left out."""
+    found = {"Python": sys.version.split()[0]}
+    for package in ("tilewright", "numpy", "scipy", "zarr", "tifffile", "snakemake"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found

@@ -82,13 +82,17 @@ def judge_defects(
     found: list[list[float]] = [[] for _ in range(len(defects))]
     ring = np.ones((7, 7), bool)
     ring[1:-1, 1:-1] = False
-    for y, x in list(zip(positions.y_px, positions.x_px, strict=True))[:16]:
+    places = list(zip(positions.y_px, positions.x_px, strict=True))[:16] if len(defects) else []
+    for y, x in places:
+        # A tile at once: the 7 x 7 px around each defect would decode a whole chunk each.
+        first_row, first_column = max(round(float(y)) - 3, 0), max(round(float(x)) - 3, 0)
+        rows = slice(first_row, round(float(y)) + tile[0] + 4)
+        image = mosaic.read(plane, rows, slice(first_column, round(float(x)) + tile[1] + 4))
         for k, at in enumerate(defects.pixel.tolist()):
             row, column = divmod(at, tile[1])
-            top, left = round(float(y)) + row - 3, round(float(x)) + column - 3
-            near = mosaic.read(
-                plane, slice(max(top, 0), top + 7), slice(max(left, 0), left + 7)
-            ).astype(np.float64)
+            top = round(float(y)) + row - 3 - first_row
+            left = round(float(x)) + column - 3 - first_column
+            near = image[max(top, 0) : top + 7, max(left, 0) : left + 7].astype(np.float64)
             if near.shape == (7, 7):
                 around = near[ring]
                 spread = 1.4826 * float(np.median(np.abs(around - np.median(around)))) + 1.0
