@@ -90,7 +90,7 @@ def check_raw(experiment: Experiment, layout: Layout) -> None:
             # Tiles of all cycles lie on one grid; stitched images have a size each.
             for cycle in experiment.cycles if experiment.settings.stitched else ():
                 _check_mosaic(experiment, manifests[cycle])
-            _check_mosaic(experiment, manifests[experiment.reference_cycle])
+            _check_mosaic(experiment, manifests[experiment.first_cycle])
         except RawDataError as error:
             raise ConfigError(f"sample '{sample.name}': {error}") from None
         except OSError as error:
@@ -111,7 +111,7 @@ def _look(
     from tilewright.kernels.backend import cpu_backend
     from tilewright.stages.tile_positions.layout_check import layout_problem
 
-    size = _extent(tables[experiment.reference_cycle])
+    size = _extent(tables[experiment.first_cycle])
     spread = size.mosaic_px[0] * size.mosaic_px[1] / (size.tile_px[0] * size.tile_px[1])
     if spread > _SPREAD * size.tiles:
         return [
@@ -138,7 +138,7 @@ def _look(
     )
     if stitched:
         return problems
-    tiles = tiles_of_table(tables[experiment.reference_cycle], reference, raw_dir)
+    tiles = tiles_of_table(tables[experiment.first_cycle], reference, raw_dir)
     if problems or tiles is None:
         return problems
     own = sample.acquisition
@@ -257,7 +257,7 @@ def data_size(experiment: Experiment, layout: Layout) -> Callable[[str | None], 
     def size_of(sample: str | None) -> DataSize:
         if sample is None:
             return max((size_of(name) for name in experiment.samples), key=lambda s: s.mosaic_px)
-        path = Path(layout.manifest.format(sample=sample, cycle=experiment.reference_cycle))
+        path = Path(layout.manifest.format(sample=sample, cycle=experiment.first_cycle))
         extent = _extent(path.read_text("utf-8"))
         return DataSize(
             tiles=extent.tiles,
