@@ -19,7 +19,7 @@ from tilewright.config.rules import BlockSizes, DataSize
 from tilewright.config.sizing import DataSizes
 from tilewright.io.conventions import DESCRIBED, numbers_tiles
 from tilewright.io.conventions.common import RawDataError
-from tilewright.io.inputs.manifest import build_manifest
+from tilewright.io.inputs.manifest import PixelsError, build_manifest
 from tilewright.report.verdict import resolve_thresholds
 
 #: Smallest tile side: at 10 % overlap its strips are 6 px wide.
@@ -28,6 +28,10 @@ MIN_TILE_PX = 64
 _SPREAD = 100
 #: Bytes that must find room in the folder of results before anything starts.
 _PROBE_B = 1 << 20
+
+
+class UnusableError(ConfigError):
+    """Raw files are whole, but nothing can be made of what they show."""
 
 
 def check_results(experiment: Experiment) -> None:
@@ -66,8 +70,9 @@ def check_raw(experiment: Experiment, layout: Layout) -> None:
     Raises
     ------
     ConfigError
-        Planes are missing, truncated or of different shape, or their pixels cannot be used;
-        the message names them.
+        Planes are missing, truncated or of different shape; the message names them.
+    UnusableError
+        None of that, but their pixels cannot be used.
     """
     wanted: dict[int, list[str]] = {}
     for channel in experiment.channels:
@@ -92,7 +97,8 @@ def check_raw(experiment: Experiment, layout: Layout) -> None:
                 _check_mosaic(experiment, manifests[cycle])
             _check_mosaic(experiment, manifests[experiment.first_cycle])
         except RawDataError as error:
-            raise ConfigError(f"sample '{sample.name}': {error}") from None
+            kind = UnusableError if isinstance(error, PixelsError) else ConfigError
+            raise kind(f"sample '{sample.name}': {error}") from None
         except OSError as error:
             raise ConfigError(
                 f"sample '{sample.name}': {error.filename} cannot be written ({error.strerror})"
