@@ -110,7 +110,11 @@ def follow(
     ] = None,
     quiet_min: Annotated[
         float,
-        typer.Option(min=0.01, help="Files that have not changed for so many minutes are written."),
+        typer.Option(
+            min=0.01,
+            help="Minutes without change after which files are taken for written; a fifth of it "
+            "once the microscope is at a later cycle.",
+        ),
     ] = 5.0,
     notify: Annotated[
         str, typer.Option(help="Command that is given what warns or fails as its last argument.")

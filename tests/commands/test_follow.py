@@ -59,6 +59,32 @@ def test_a_wrong_configuration(run: Run) -> None:
     assert "cycles names cycle 7" in followed(run)[1]
 
 
+def stop_after(monkeypatch: pytest.MonkeyPatch, runs: int) -> None:
+    """Send SIGTERM, so to say, at the first wait after so many runs."""
+
+    def wait(stop: Stop, _: float) -> bool:
+        ended = Path("results/follow.jsonl").read_text().count('"ended"') == runs
+        stop.signal = 15 if ended else 0
+        return ended
+
+    monkeypatch.setattr(Stop, "wait", wait)
+
+
+@pytest.mark.workflow
+def test_before_the_reference_cycle_its_own_stages_are_run(
+    run: Run, stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.edit(acquisition={"reference_cycle": 2})
+    image_cycle(stored, Path("microscope"), 1)
+    Path("Snakefile").write_text(_FAILS)
+    stop_after(monkeypatch, runs=1)
+    status, said = followed(run, "--quiet-min", "0.01", "--", "--cores", "1")
+    assert status == 128 + 15
+    assert "snakemake on cycle 1: edf\n" in said
+    assert "cycle 1: done in" in said
+    assert Path("results/tonsil/qc/edf_cycle1.json").is_file()
+
+
 @pytest.mark.workflow
 def test_an_option_that_snakemake_does_not_know_ends_it(run: Run, stored: Path) -> None:
     image_cycle(stored, Path("microscope"), 1)
@@ -76,15 +102,7 @@ def test_a_cycle_that_fails_does_not_stop_the_others(
         image_cycle(stored, Path("microscope"), cycle)
     snakefile = Path("Snakefile")
     snakefile.write_text(_FAILS)
-    waited: list[float] = []
-
-    def wait(stop: Stop, seconds: float) -> bool:
-        waited.append(seconds)
-        lines = Path("results/follow.jsonl").read_text().count('"ended"')
-        stop.signal = 15 if lines == 2 else 0
-        return lines == 2
-
-    monkeypatch.setattr(Stop, "wait", wait)
+    stop_after(monkeypatch, runs=2)
     status, said = followed(run, "--quiet-min", "0.01", "--", "--cores", "1")
     assert status == 128 + 15
     assert "fail  cycle 2 could not be processed: results/tonsil/register/cycle2.npz" in said
@@ -103,6 +121,8 @@ rule registration:
         expand("results/tonsil/register/cycle{cycle}.npz", cycle=[c for c in cycles if c > 1])
 
 rule qc:
+
+rule edf:
 
 rule one:
     output: "results/tonsil/qc/edf_cycle{cycle}.json"

@@ -157,7 +157,7 @@ class Follower:
             return
         everything = part.channels == self.experiment.channels
         began = time.monotonic()
-        _say(f"snakemake on {_named(whole)}: {' and '.join(targets[:2])}")
+        _say(f"snakemake on {_named(whole)}: {' and '.join(filter(str.isidentifier, targets))}")
         status = self.runs.run(targets, None if everything else whole)
         if self.runs.stop.signal:
             return
@@ -201,7 +201,7 @@ class Follower:
         return told
 
     def _tell(self, told: Sequence[Told]) -> None:
-        for one in told:
+        for one in sorted(told, key=lambda one: ("fail", "warn", "pass").index(one.verdict)):
             _say(f"{one.verdict}  {one.text}")
         for problem in self.teller.notify(told):
             _say(problem)
