@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import time
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,27 @@ def test_before_the_reference_cycle_its_own_stages_are_run(
     assert "snakemake on cycle 1: edf\n" in said
     assert "cycle 1: done in" in said
     assert Path("results/tonsil/qc/edf_cycle1.json").is_file()
+
+
+def test_a_folder_that_another_run_has_locked_is_waited_for(
+    run: Run, stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image_cycle(stored, Path("microscope"), 1)
+    locks = Path(".snakemake/locks")
+    locks.mkdir(parents=True)
+    (locks / "0.output.lock").write_text("results\n")
+    looks: list[float] = []
+
+    def wait(stop: Stop, seconds: float) -> bool:
+        looks.append(seconds)
+        time.sleep(seconds)
+        stop.signal = 15 if len(looks) == 8 else 0
+        return stop.signal > 0
+
+    monkeypatch.setattr(Stop, "wait", wait)
+    _, said = followed(run, "--quiet-min", "0.01")
+    assert said.count("another snakemake has locked this folder") == 1
+    assert "snakemake on" not in said
 
 
 @pytest.mark.workflow

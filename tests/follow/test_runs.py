@@ -112,8 +112,10 @@ def test_the_lock_of_a_killed_run_of_ours_is_taken_away(stop: Stop, killed: bool
     locks.mkdir(parents=True)
     (locks / "0.output.lock").write_text("cycles.txt\n")
     assert own.alone(said.append)
-    assert bool(said) == killed
+    assert own.locked() != killed
+    assert (own.run(["one"], None) == 0) == killed
     assert any(locks.glob("*")) != killed
+    assert not said
 
 
 @pytest.mark.parametrize("options", [["--config", "a=1"], ["-C", "a=1"], ["--config=a=1"], ["-n"]])

@@ -96,7 +96,7 @@ class Follower:
     cycles: Cycles
     _done: dict[int, Files] = field(default_factory=dict)
     _failed: list[dict[int, Files]] = field(default_factory=list)
-    _wrong: str = ""
+    _waits: set[str] = field(default_factory=set)
 
     def follow(self, stop: Stop, look_s: float) -> bool:
         """Look and run until all cycles are done; return False when the end was asked for."""
@@ -120,6 +120,9 @@ class Follower:
         ready = self.cycles.whole()
         new = any(self._done.get(cycle) != files for cycle, files in ready.items())
         if new and ready not in self._failed:
+            if self.runs.locked():
+                self._wait("another snakemake has locked this folder; if none runs, unlock it")
+                return False
             self._run(ready)
             return False  # files may have changed meanwhile: the next look tells
         return not new and ready.keys() == set(self.experiment.cycles)
@@ -138,16 +141,22 @@ class Follower:
                 raise ConfigError("the key 'results' changed; start follow again")
         except ConfigError as error:
             experiment, wrong = self.experiment, str(error)
-        if wrong and wrong != self._wrong:
-            _say(f"goes on with the configuration as it was: {wrong}")
-        self._wrong = wrong
+        if wrong:
+            self._wait(f"the configuration stays as it was: {wrong}")
         if experiment != self.experiment:
             _say("the configuration or a table changed")
             self.experiment, self._done, self._failed = experiment, {}, []
             self.cycles.forget()
 
+    def _wait(self, why: str) -> None:
+        """Say once why nothing is done."""
+        if why not in self._waits:
+            _say(why)
+        self._waits.add(why)
+
     def _run(self, ready: dict[int, Files]) -> None:
         """Process the cycles that are whole, and tell what comes of it."""
+        self._waits.clear()
         whole = sorted(ready)
         part = self.experiment.of_cycles(whole)
         targets = self._targets(part)

@@ -90,6 +90,8 @@ class Runs:
     record: Path
     stop: Stop
     _held: int = field(default=-1, init=False)
+    #: Whether the last run of ours was killed: a lock of Snakemake's is then its.
+    _killed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         for word in self.options:
@@ -101,10 +103,7 @@ class Runs:
             raise OptionError("an option after -- has snakemake run nothing; leave it out")
 
     def alone(self, say: Callable[[str], None]) -> bool:
-        """Wait until nothing else follows here; return False where the end is asked for first.
-
-        A lock of Snakemake's that a killed run of ours has left is taken away.
-        """
+        """Wait until nothing else follows here; return False where the end is asked for first."""
         self.record.parent.mkdir(parents=True, exist_ok=True)
         self._held = os.open(self.record, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         said = False
@@ -118,9 +117,7 @@ class Runs:
             if self.stop.wait(_LOCK_S):
                 return False
         lines = [line for line in read_json_lines(self.record) if "run" in line]
-        if lines and lines[-1]["run"] == "began" and snakemake_command.is_locked(Path.cwd()):
-            say("the last run was killed; its lock is taken away")
-            self._start("--unlock")
+        self._killed = bool(lines) and lines[-1]["run"] == "began"
         return True
 
     def _lock(self) -> bool:
@@ -134,9 +131,20 @@ class Runs:
             # A file system without locks: Snakemake's own still keeps two runs apart.
         return True
 
+    def locked(self) -> bool:
+        """Return whether a run that is not ours works in this folder, or was killed there."""
+        return not self._killed and snakemake_command.is_locked(Path.cwd())
+
     def run(self, targets: Sequence[str], cycles: Sequence[int] | None) -> int:
-        """Run Snakemake, and return its status; ``cycles`` None is all of them."""
+        """Run Snakemake, and return its status; ``cycles`` None is all of them.
+
+        A lock that a killed run of ours has left is taken away, with what is run here: the
+        Snakefile checks the raw files of those cycles then too.
+        """
         only = [] if cycles is None else ["--config", f"cycles=[{','.join(map(str, cycles))}]"]
+        if self._killed and snakemake_command.is_locked(Path.cwd()):
+            self._start(*targets, "--unlock", *only)
+        self._killed = False
         append_json(self.record, {"time": now(), "run": "began", "cycles": cycles or "all"})
         status = self._start(*targets, "--keep-going", *only)
         append_json(self.record, {"time": now(), "run": "ended", "status": status})
