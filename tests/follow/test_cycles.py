@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tifffile
 
+from tests.support.convention_raw import PIXEL_UM, make_tiles, write_as
 from tests.support.microscope import blur_cycle, cycle_folder, image_cycle
 from tests.support.runs import TINY, make_run
 from tilewright.config.experiment import Experiment, load_experiment, read_config
@@ -174,6 +175,36 @@ def test_a_cycle_waits_for_all_samples(microscope: Microscope, stored: Path) -> 
     image_cycle(stored, other, 1)
     microscope.look(5)
     assert microscope.kinds(QUIET_S) == [(1, "whole")]
+
+
+@pytest.mark.parametrize("convention", ["ome_tiff", "fiji", "imagexpress"])
+def test_a_folder_whose_files_are_opened_is_quiet_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, convention: str
+) -> None:
+    microscope = Microscope(tmp_path, monkeypatch)
+    design, tiles = make_tiles(tmp_path / "phantom", cycles=2)
+    (tmp_path / "markers.csv").write_text("cycle,channel,marker\n1,1,D1\n2,1,D2\n")
+    microscope.run.edit(
+        acquisition={"convention": convention, "pixel_um": PIXEL_UM, "overlap": 0.2},
+        deconvolve={"method": "none"},
+        edf={"method": "soft_focus"},
+    )
+    step_px = round(design.step_px)
+    write_as(convention, microscope.raw, {(1, 1): tiles[1, 1]}, step_px)
+    microscope.look(0)
+    assert microscope.kinds(QUIET_S) == [(1, "whole")]
+    half = microscope.raw / "cycle2" / "x.tif"
+    half.parent.mkdir()
+    half.write_bytes(b"II*")
+    _opened.clear()
+    assert not microscope.kinds(QUIET_S / 2)
+    assert not [path for path in _opened if str(microscope.raw) in path]
+    assert not microscope.cycles.whole()  # a run would look at the half file
+    half.unlink()
+    write_as(convention, microscope.raw, {(2, 1): tiles[2, 1]}, step_px)
+    assert not microscope.kinds(QUIET_S / 2)
+    assert microscope.kinds(QUIET_S) == [(2, "whole")]
+    assert set(microscope.cycles.whole()) == {1, 2}
 
 
 def test_a_folder_that_goes_away_is_said(microscope: Microscope, stored: Path) -> None:
