@@ -100,6 +100,34 @@ def status(
 
 
 @app.command()
+def follow(
+    configfile: Annotated[Path, typer.Option(help="Configuration of the experiment.")],
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Options for snakemake, after --: -- --workflow-profile profiles/slurm"
+        ),
+    ] = None,
+    quiet_min: Annotated[
+        float,
+        typer.Option(
+            min=0.01,
+            help="Minutes without change after which files are taken for written; a fifth of it "
+            "once the microscope is at a later cycle.",
+        ),
+    ] = 5.0,
+    notify: Annotated[
+        str, typer.Option(help="Command that is given what warns or fails as its last argument.")
+    ] = "",
+    snakefile: Annotated[Path | None, typer.Option(help="Snakefile of the workflow.")] = None,
+) -> None:
+    """Process and judge each cycle while the microscope works on the next."""
+    from tilewright.commands.follow import show_follow
+
+    show_follow(configfile, options or (), quiet_min=quiet_min, notify=notify, snakefile=snakefile)
+
+
+@app.command()
 def export(
     configfile: Annotated[Path, typer.Option(help="Configuration of the experiment.")],
     to: Annotated[str, typer.Option(help="mcmicro, hubmap, htan or spatialdata.")],

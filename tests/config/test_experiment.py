@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.config.configs import set_key
-from tilewright.config.experiment import ConfigError, load_experiment
+from tilewright.config.experiment import ConfigError, check_targets, load_experiment
 
 
 def test_valid(config: dict[str, Any]) -> None:
@@ -53,6 +53,46 @@ def test_refused(config: dict[str, Any], key: str, value: Any, message: str) -> 
     with pytest.raises(ConfigError) as caught:
         load_experiment(set_key(config, key, value))
     assert message in str(caught.value)
+
+
+def test_cycles_to_process(config: dict[str, Any]) -> None:
+    config["registration"] = {"allow_unregistered": [2]}  # of the table, not of what is processed
+    experiment = load_experiment({**config, "cycles": [1]})
+    assert experiment.cycles == (1,)
+    assert experiment.moving_cycles == ()
+    assert [c.marker for c in experiment.channels] == ["DAPI_1", "CD3"]
+    assert not experiment.channels_of_every_cycle  # cycle 2 has one channel
+    assert experiment.of_cycles([1, 2]).channels == load_experiment(config).channels
+    check_targets(experiment, [])
+    late = load_experiment({**config, "cycles": [2]})
+    assert late.first_cycle == 2
+    check_targets(late, ["edf", "stitching"])
+    for targets in ([], ["qc"], ["edf", "registration"]):
+        with pytest.raises(ConfigError, match=r"without the reference cycle 1.* the target edf"):
+            check_targets(late, targets)
+
+
+@pytest.mark.parametrize(
+    ("cycles", "message"),
+    [
+        ([1, 3], "cycles names cycle 3, but .* has the cycles 1, 2"),
+        ([], "cycles"),
+        (2, "cycles"),
+    ],
+)
+def test_cycles_that_are_not_there(config: dict[str, Any], cycles: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_experiment({**config, "cycles": cycles})
+
+
+def test_a_background_that_is_not_processed_yet(config: dict[str, Any]) -> None:
+    Path(config["markers"]).write_text(
+        "cycle,channel,marker,emission_nm,exposure_ms,background\n"
+        "1,1,D1,461,10,\n1,2,CD3,525,300,Blank\n2,1,D2,461,10,\n2,2,Blank,525,100,\n"
+    )
+    first = load_experiment({**config, "cycles": [1]})
+    assert "background" not in first.channel_table()[1]
+    assert "background" in load_experiment(config).channel_table()[1]
 
 
 def test_backgrounds_and_what_is_left_out(config: dict[str, Any]) -> None:

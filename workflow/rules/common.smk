@@ -124,7 +124,8 @@ AFTER_STITCH = 0 if KEEPS_STACKS else 2
 PLANE = "{sample}_cycle{cycle}_channel{channel}"
 CYCLE = "{sample}_cycle{cycle}"
 # One job for all channels of a cycle where cycles have the same ones: they share the places of the
-# tiles, and of 9 cycles of 4 channels 36 jobs become 9.
+# tiles, and of 9 cycles of 4 channels 36 jobs become 9. A cycle added later may change which of
+# both it is: parameters and inputs are the same either way, so that nothing is made again.
 LIT_TOGETHER = experiment.channels_of_every_cycle
 LIT = CYCLE if LIT_TOGETHER else PLANE
 
@@ -153,7 +154,7 @@ def lit(template):
 
 
 def lit_channels(wildcards):
-    return list(LIT_TOGETHER or [wildcards.channel])
+    return [channel.channel for channel in experiment.channels_of(int(wildcards.cycle))]
 
 
 def light_files(wildcards):

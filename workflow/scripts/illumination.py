@@ -10,6 +10,9 @@ from tilewright.stages.tile_positions.locate import locate
 
 params = snakemake.params
 manifest = Path(snakemake.input.manifest)
+# The job's own channel, or all of the cycle.
+own = snakemake.wildcards.get("channel")
+made = [own] if own else params.channels
 given = {key: snakemake.input.get(key) for key in ("flat_file", "dark_file")}
 
 with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
@@ -19,10 +22,9 @@ with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wi
         distortion="none",
         **params.positions,
     )
-    for index, (channel, numbers) in enumerate(
-        zip(params.channels, snakemake.output.numbers, strict=True)
-    ):
-        files = {key: paths and paths[index] for key, paths in given.items()}
+    for channel, numbers in zip(made, snakemake.output.numbers, strict=True):
+        at = params.channels.index(channel)
+        files = {key: paths and paths[at] for key, paths in given.items()}
         illumination, found = estimate_illumination(
             open_tiles(manifest, channel),
             located.positions,

@@ -196,7 +196,7 @@ def _missing(template: str, sample: str, at: Channel, needed: float) -> float:
 
 def _raw_bytes(experiment: Experiment, layout: Layout, sample: str) -> int:
     """Return the bytes of a raw pixel, which a mosaic's has too."""
-    path = layout.manifest.format(sample=sample, cycle=experiment.reference_cycle)
+    path = layout.manifest.format(sample=sample, cycle=experiment.first_cycle)
     with Path(path).open(newline="", encoding="utf-8") as stream:
         return 1 if next(csv.DictReader(stream))["dtype"] == "uint8" else 2
 

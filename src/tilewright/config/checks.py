@@ -19,7 +19,7 @@ from tilewright.config.rules import BlockSizes, DataSize
 from tilewright.config.sizing import DataSizes
 from tilewright.io.conventions import DESCRIBED, numbers_tiles
 from tilewright.io.conventions.common import RawDataError
-from tilewright.io.inputs.manifest import build_manifest
+from tilewright.io.inputs.manifest import PixelsError, build_manifest
 
 #: Smallest tile side: at 10 % overlap its strips are 6 px wide.
 MIN_TILE_PX = 64
@@ -27,6 +27,10 @@ MIN_TILE_PX = 64
 _SPREAD = 100
 #: Bytes that must find room in the folder of results before anything starts.
 _PROBE_B = 1 << 20
+
+
+class UnusableError(ConfigError):
+    """Raw files are whole, but nothing can be made of what they show."""
 
 
 def check_results(experiment: Experiment) -> None:
@@ -65,8 +69,9 @@ def check_raw(experiment: Experiment, layout: Layout) -> None:
     Raises
     ------
     ConfigError
-        Planes are missing, truncated or of different shape, or their pixels cannot be used;
-        the message names them.
+        Planes are missing, truncated or of different shape; the message names them.
+    UnusableError
+        None of that, but their pixels cannot be used.
     """
     wanted: dict[int, list[str]] = {}
     for channel in experiment.channels:
@@ -89,9 +94,10 @@ def check_raw(experiment: Experiment, layout: Layout) -> None:
             # Tiles of all cycles lie on one grid; stitched images have a size each.
             for cycle in experiment.cycles if experiment.settings.stitched else ():
                 _check_mosaic(experiment, manifests[cycle])
-            _check_mosaic(experiment, manifests[experiment.reference_cycle])
+            _check_mosaic(experiment, manifests[experiment.first_cycle])
         except RawDataError as error:
-            raise ConfigError(f"sample '{sample.name}': {error}") from None
+            kind = UnusableError if isinstance(error, PixelsError) else ConfigError
+            raise kind(f"sample '{sample.name}': {error}") from None
         except OSError as error:
             raise ConfigError(
                 f"sample '{sample.name}': {error.filename} cannot be written ({error.strerror})"
@@ -110,7 +116,7 @@ def _look(
     from tilewright.kernels.backend import cpu_backend
     from tilewright.stages.tile_positions.layout_check import layout_problem
 
-    size = _extent(tables[experiment.reference_cycle])
+    size = _extent(tables[experiment.first_cycle])
     spread = size.mosaic_px[0] * size.mosaic_px[1] / (size.tile_px[0] * size.tile_px[1])
     if spread > _SPREAD * size.tiles:
         return [
@@ -137,7 +143,7 @@ def _look(
     )
     if stitched:
         return problems
-    tiles = tiles_of_table(tables[experiment.reference_cycle], reference, raw_dir)
+    tiles = tiles_of_table(tables[experiment.first_cycle], reference, raw_dir)
     if problems or tiles is None:
         return problems
     own = sample.acquisition
@@ -258,7 +264,7 @@ def data_size(experiment: Experiment, layout: Layout) -> Callable[[str | None], 
     def size_of(sample: str | None) -> DataSize:
         if sample is None:
             return max((size_of(name) for name in experiment.samples), key=lambda s: s.mosaic_px)
-        path = Path(layout.manifest.format(sample=sample, cycle=experiment.reference_cycle))
+        path = Path(layout.manifest.format(sample=sample, cycle=experiment.first_cycle))
         extent = _extent(path.read_text("utf-8"))
         return DataSize(
             tiles=extent.tiles,

@@ -6,9 +6,8 @@ the DAG is built and said in one sentence that names the key or file.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from tilewright.config.reading import read_config
 from tilewright.config.rules import RULES
 from tilewright.config.settings import Settings, suggestion
 from tilewright.config.tables import (
@@ -41,17 +41,30 @@ class Experiment:
     samples : dict of str to Sample
         In table order.
     channels : tuple of Channel
-        Ordered by cycle, then by table order.
+        Those of the cycles to process, ordered by cycle, then by table order.
+    table : tuple of Channel
+        The whole markers table in that order.
     """
 
     settings: Settings
     samples: dict[str, Sample]
     channels: tuple[Channel, ...]
+    table: tuple[Channel, ...]
 
     @cached_property
     def cycles(self) -> tuple[int, ...]:
-        """All cycles, ascending."""
+        """The cycles to process, ascending."""
         return tuple(sorted({channel.cycle for channel in self.channels}))
+
+    @property
+    def first_cycle(self) -> int:
+        """The cycle that stands for all where sizes are asked: the reference, if it is there."""
+        return min(self.cycles, key=lambda cycle: (cycle != self.reference_cycle, cycle))
+
+    def of_cycles(self, cycles: Iterable[int]) -> Experiment:
+        """Return the same experiment with some cycles of the markers table alone."""
+        wanted = set(cycles)
+        return replace(self, channels=tuple(c for c in self.table if c.cycle in wanted))
 
     @property
     def reference_cycle(self) -> int:
@@ -74,9 +87,12 @@ class Experiment:
 
     @property
     def channels_of_every_cycle(self) -> tuple[str, ...]:
-        """Channel tokens of each cycle where all cycles have the same ones, else none."""
-        kinds = {tuple(c.channel for c in self.channels_of(cycle)) for cycle in self.cycles}
-        return kinds.pop() if len(kinds) == 1 else ()
+        """Channel tokens of each cycle where all of the table have the same ones, else none."""
+        kinds: dict[int, list[str]] = {}
+        for channel in self.table:
+            kinds.setdefault(channel.cycle, []).append(channel.channel)
+        found = {tuple(tokens) for tokens in kinds.values()}
+        return found.pop() if len(found) == 1 else ()
 
     def channel(self, cycle: int, channel: str) -> Channel:
         """Return one channel of one cycle."""
@@ -143,12 +159,15 @@ class Experiment:
     def background_of(self, channel: Channel) -> dict[str, Any] | None:
         """Return what is subtracted from a channel of the image, as plain values.
 
-        ``factor`` is by what it is multiplied; None: it is estimated from the images.
+        ``factor`` is by what it is multiplied; None: it is estimated from the images. Nothing is
+        subtracted while the cycle of the background is not processed.
         """
         method = self.settings.subtract.method
         if channel.background is None or channel.remove or method == "none":
             return None
-        source = next(c for c in self.channels if c.marker == channel.background)
+        source = next((c for c in self.channels if c.marker == channel.background), None)
+        if source is None:
+            return None
         factor = None
         if method == "exposure" and channel.exposure_ms and source.exposure_ms:
             factor = channel.exposure_ms / source.exposure_ms
@@ -178,67 +197,6 @@ class Experiment:
         ]
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """YAML in which a key stands once; the language itself lets the last one win."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Refuse a second line of the same key."""
-        seen: dict[str, int] = {}
-        for key, _ in node.value:
-            line = key.start_mark.line + 1
-            if key.value in seen:
-                raise ConfigError(
-                    f"the key '{key.value}' is there twice (lines {seen[key.value]} and {line}); "
-                    "take one out"
-                )
-            if isinstance(key, yaml.ScalarNode):
-                seen[key.value] = line
-        return super().construct_mapping(node, deep)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object whose keys stand once."""
-    keys = [key for key, _ in pairs]
-    twice = next((key for key in keys if keys.count(key) > 1), None)
-    if twice is not None:
-        raise ConfigError(f"the key '{twice}' is there twice; take one out")
-    return dict(pairs)
-
-
-def _parse(text: str) -> Any:
-    """Read JSON, whose tabs YAML refuses, or YAML, in the order in which Snakemake does."""
-    try:
-        return json.loads(text, object_pairs_hook=_unique)
-    except json.JSONDecodeError:
-        return yaml.load(text, _StrictLoader)
-
-
-def read_config(configfile: Path) -> dict[str, Any]:
-    """Return the keys of a config file.
-
-    Raises
-    ------
-    ConfigError
-        The file cannot be read, is not YAML, has no keys, or has one twice.
-    """
-    try:
-        config = _parse(configfile.read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigError(f"{configfile} cannot be read: {reason}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{configfile} is not UTF-8; save it with that encoding") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{configfile} is not YAML: {' '.join(str(error).split())}") from None
-    except RecursionError:
-        raise ConfigError(f"{configfile} is nested too deeply for a configuration") from None
-    except ConfigError as error:
-        raise ConfigError(f"{configfile}: {error}") from None
-    if not isinstance(config, dict):
-        raise ConfigError(f"{configfile} holds no keys; `tilewright init` writes such a file")
-    return config
-
-
 def load_experiment(config: Mapping[str, Any]) -> Experiment:
     """Validate a configuration and read its tables.
 
@@ -264,13 +222,21 @@ def load_experiment(config: Mapping[str, Any]) -> Experiment:
         raise ConfigError("the configuration is wrong:\n" + "\n".join(lines)) from None
     channels = read_markers(Path(settings.markers))
     samples = read_samples(Path(settings.samples), settings.acquisition)
-    experiment = Experiment(settings, samples, channels)
+    experiment = Experiment(settings, samples, channels, channels)
     _check_references(experiment)
     _check_stitched(experiment)
     _check_optics(experiment)
     _check_backgrounds(experiment)
     _check_keys(settings)
-    return experiment
+    if settings.cycles == "auto":
+        return experiment
+    unknown = [cycle for cycle in settings.cycles if cycle not in experiment.cycles]
+    if unknown:
+        raise ConfigError(
+            f"cycles names cycle {unknown[0]}, but {settings.markers} has the cycles "
+            f"{', '.join(map(str, experiment.cycles))}"
+        )
+    return experiment.of_cycles(settings.cycles)
 
 
 def _check_references(experiment: Experiment) -> None:
@@ -332,23 +298,31 @@ def _check_stitched(experiment: Experiment) -> None:
                     )
 
 
-#: Targets whose results stitched images do not have.
+#: Targets whose results stitched images do not have, and that need no reference cycle.
 _TARGETS_OF_TILES = ("stitching", "deconvolution", "edf")
 
 
 def check_targets(experiment: Experiment, targets: Iterable[str]) -> None:
-    """Refuse targets that make no sense for stitched images.
+    """Refuse targets that stitched images, or the cycles to process, do not have.
 
     Raises
     ------
     ConfigError
-        One of them does not.
+        One of them is such.
     """
-    wrong = [target for target in _TARGETS_OF_TILES if target in set(targets)]
+    targets = set(targets)
+    wrong = [target for target in _TARGETS_OF_TILES if target in targets]
     if experiment.settings.stitched and wrong:
         raise ConfigError(
             f"the target {wrong[0]} needs tiles, but acquisition.convention is 'stitched'; "
             "give the targets registration and qc"
+        )
+    needs = not targets or targets & {"all", "registration", "qc"}
+    if experiment.reference_cycle not in experiment.cycles and needs:
+        raise ConfigError(
+            f"cycles is without the reference cycle {experiment.reference_cycle}, on which the "
+            "others are registered; add it"
+            + ("" if experiment.settings.stitched else ", or give the target edf")
         )
 
 

@@ -72,6 +72,8 @@ class Layout:
         self.trusted_markers = f"{results}/trusted_markers.csv"
         #: Which versions of tilewright wrote here; no rule's output.
         self.versions = Path(results) / "versions.jsonl"
+        #: What `tilewright follow` ran and told; no rule's output.
+        self.followed = Path(results) / "follow.jsonl"
         #: Logs of all rules.
         self.logs = Path(results) / "logs"
         #: Every placement of every run on a cluster; no rule's output.

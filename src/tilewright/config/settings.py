@@ -417,6 +417,11 @@ class Settings(Section):
     """
     results: Annotated[PathText, AfterValidator(_no_braces)] = "results"
     """Folder for everything that is written; no braces in its name."""
+    cycles: Auto | Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = "auto"
+    """Cycles of the markers table to process, such as `[1, 2]`; others wait, and their files are
+    not asked for. Without the reference cycle there are the targets up to `edf`. What is made
+    stays when cycles are added, except the final image, its quality and the report.
+    """
     device: Literal["auto", "gpu", "cpu"] = "auto"
     """Where image rules run; `resources.<rule>.device` says it for one rule
     ([devices](../docs/devices.md)).

@@ -48,8 +48,8 @@ def scan(
     """Return every plane that ``convention`` finds below ``raw_dir``, of all regions.
 
     Only names are read, except with ``fiji`` (``TileConfiguration.txt``), ``imagexpress`` (the
-    metadata of a file per site) and the conventions in :data:`DESCRIBED`. Files that do not fit
-    the convention are passed over.
+    metadata of a file per site), ``pattern`` without ``{channel}`` (one file) and the conventions
+    in :data:`DESCRIBED`. Files that do not fit the convention are passed over.
 
     Raises
     ------
@@ -63,6 +63,11 @@ def scan(
     if convention in DESCRIBED:
         return place(DESCRIBED[convention](folder), options)
     return _SCANNERS[convention](folder, options)
+
+
+def names_tell(convention: str, pattern: str | None) -> bool:
+    """Return whether :func:`scan` reads names alone, and opens no file."""
+    return convention == "codex" or (convention == "pattern" and "{channel" in (pattern or ""))
 
 
 def numbers_tiles(convention: str, raw_dir: str | os.PathLike[str], pattern: str | None) -> bool:

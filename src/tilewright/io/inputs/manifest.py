@@ -41,6 +41,10 @@ _LOOKED = "looked_at.txt"
 _LISTED = 10
 
 
+class PixelsError(RawDataError):
+    """Every file is there and whole, but what it shows cannot be used."""
+
+
 def build_manifest(
     raw_dir: str | os.PathLike[str],
     acquisition: Mapping[str, Any],
@@ -74,6 +78,8 @@ def build_manifest(
     ------
     RawDataError
         With all that is missing, twice there, truncated or unlike the rest.
+    PixelsError
+        Nothing of that, but ``look`` found something.
     """
     folder = str(Path(raw_dir).resolve())
     convention, options = acquisition["convention"], scan_options(acquisition)
@@ -106,7 +112,7 @@ def build_manifest(
     digest = sha256("\n".join([look_for, *tables.values()]).encode()).hexdigest()
     problems = look(tables) if look and not _holds(beside(_LOOKED), digest) else []
     if problems:
-        raise RawDataError(_message(raw_dir, problems))
+        raise PixelsError(_message(raw_dir, problems))
     for cycle, table in tables.items():
         _write_if_changed(manifests[cycle], table)
     # Apart from the tables: where the raw data lie changes no result.

@@ -1,0 +1,72 @@
+"""A config file as a dictionary, with what is wrong with its text in one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tilewright.config.tables import ConfigError
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML in which a key stands once; the language itself lets the last one win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Refuse a second line of the same key."""
+        seen: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if key.value in seen:
+                raise ConfigError(
+                    f"the key '{key.value}' is there twice (lines {seen[key.value]} and {line}); "
+                    "take one out"
+                )
+            if isinstance(key, yaml.ScalarNode):
+                seen[key.value] = line
+        return super().construct_mapping(node, deep)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object whose keys stand once."""
+    keys = [key for key, _ in pairs]
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"the key '{twice}' is there twice; take one out")
+    return dict(pairs)
+
+
+def _parse(text: str) -> Any:
+    """Read JSON, whose tabs YAML refuses, or YAML, in the order in which Snakemake does."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except json.JSONDecodeError:
+        return yaml.load(text, _StrictLoader)
+
+
+def read_config(configfile: Path) -> dict[str, Any]:
+    """Return the keys of a config file.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, is not YAML, has no keys, or has one twice.
+    """
+    try:
+        config = _parse(configfile.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(f"{configfile} cannot be read: {reason}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{configfile} is not UTF-8; save it with that encoding") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{configfile} is not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise ConfigError(f"{configfile} is nested too deeply for a configuration") from None
+    except ConfigError as error:
+        raise ConfigError(f"{configfile}: {error}") from None
+    if not isinstance(config, dict):
+        raise ConfigError(f"{configfile} holds no keys; `tilewright init` writes such a file")
+    return config

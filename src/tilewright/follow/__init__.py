@@ -1,0 +1,1 @@
+"""`tilewright follow`: which cycles are whole, runs of them, and what is told of their quality."""

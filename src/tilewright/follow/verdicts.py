@@ -1,0 +1,134 @@
+"""What the quality checks say that was not told yet."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from snakemake_scheduler_plugin_tilewright.runtime.files import append_json, read_json_lines
+from tilewright.config.experiment import Experiment
+from tilewright.config.layout import Layout
+from tilewright.config.rules import STAGES
+from tilewright.report.judge import judge_again, read_quality
+from tilewright.report.verdict import Item
+
+#: A command that notifies may take so long.
+_NOTIFY_S = 60
+_KEYS = ("sample", "cycle", "channel", "stage", "metric")
+
+
+class NotifyError(ValueError):
+    """The command that notifies cannot be started; the message names the fix."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """A verdict that is new or changed, or what is said of a cycle as a whole."""
+
+    verdict: str
+    text: str
+    sample: str
+    cycle: int | None
+
+
+def now() -> str:
+    """Return the time for a line of the record."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def judged_items(experiment: Experiment, layout: Layout) -> Iterator[Item]:
+    """Yield what is judged of the cycles of an experiment so far, by its limits and names.
+
+    From the files of the stages: they are there before the summary, and also where it is not made
+    because another cycle failed.
+    """
+    for sample, cycle, stage in product(experiment.samples, experiment.cycles, STAGES):
+        if stage == "deconvolve" and not experiment.settings.plane_of_deconvolved:
+            continue
+        path = Path(layout.qc(stage, "json").format(sample=sample, cycle=cycle))
+        if path.is_file():
+            found = read_quality(path)
+            yield from judge_again(found, experiment.thresholds(), experiment.channel_table()).items
+
+
+class Teller:
+    """Says what is new: a line in the record of the results folder, and a command.
+
+    Parameters
+    ----------
+    record : Path
+        File of JSON lines; what it holds was told.
+    command : str
+        Called for each cycle with its lines as last argument; empty for none.
+
+    Raises
+    ------
+    NotifyError
+        There is no such command.
+    """
+
+    def __init__(self, record: Path, command: str = "") -> None:
+        self._record = record
+        try:
+            self._command = shlex.split(command)
+        except ValueError as error:
+            raise NotifyError(f"--notify is {command!r}, which no shell reads: {error}") from None
+        if self._command and shutil.which(self._command[0]) is None:
+            raise NotifyError(f"--notify is {command!r}, which is no command; give its whole path")
+        self._known = {
+            tuple(line.get(key) for key in _KEYS): (line.get("verdict"), line.get("text"))
+            for line in read_json_lines(record)
+            if "metric" in line
+        }
+
+    def verdicts(self, items: Iterable[Item]) -> list[Told]:
+        """Record the verdicts that are not as they were told; a pass only where it was none."""
+        told = []
+        for item in items:
+            key = tuple(getattr(item, name) for name in _KEYS)
+            said = item.verdict, item.sentence
+            before = self._known.get(key, ("pass", ""))
+            if before == said or before[0] == item.verdict == "pass":
+                continue
+            self._known[key] = said
+            at = dict(zip(_KEYS, key, strict=True))
+            self._write({**at, "marker": item.marker, "verdict": said[0], "text": said[1]})
+            where = f"{item.sample} cycle {item.cycle}"
+            name = item.marker or item.channel
+            text = f"{where}{f', {name}' * bool(name)}, {item.stage}: {item.sentence}"
+            told.append(Told(item.verdict, text, item.sample, item.cycle))
+        return told
+
+    def failure(self, cycle: int | None, text: str) -> Told:
+        """Record what is no verdict of a check: a cycle that cannot be processed."""
+        self._write({"cycle": cycle, "verdict": "fail", "text": text})
+        return Told("fail", text, "", cycle)
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        append_json(self._record, {"time": now(), **entry})
+
+    def notify(self, told: Iterable[Told]) -> Iterator[str]:
+        """Call the command for each cycle that warns or fails; yield what went wrong with it."""
+        by_cycle: dict[tuple[str, int | None], list[str]] = {}
+        for one in told:
+            if one.verdict != "pass":
+                by_cycle.setdefault((one.sample, one.cycle), []).append(
+                    f"{one.verdict}: {one.text}"
+                )
+        for lines in by_cycle.values() if self._command else ():
+            try:
+                subprocess.run(
+                    [*self._command, "\n".join(lines)],
+                    stdin=subprocess.DEVNULL,
+                    timeout=_NOTIFY_S,
+                    check=True,
+                )
+            except (OSError, subprocess.SubprocessError) as error:
+                yield f"--notify could not tell it: {error}"

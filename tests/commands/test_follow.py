@@ -1,0 +1,165 @@
+"""``tilewright follow`` where it refuses, and what it decides; Snakemake itself: tests/workflow."""
+
+from __future__ import annotations
+
+import doctest
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.microscope import image_cycle
+from tests.support.runs import TINY, Run, make_run
+from tilewright.cli import app
+from tilewright.commands import follow as module
+from tilewright.follow.runs import Stop
+from tilewright.phantom.make import make_phantom
+
+DESIGN = {**TINY, "planes": 2}
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("phantom")
+    make_phantom(folder, **DESIGN)
+    return folder / "raw"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "microscope").mkdir()
+    return make_run(tmp_path, tmp_path / "microscope", **DESIGN)
+
+
+def followed(run: Run, *options: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["follow", "--configfile", str(run.config), *options])
+    return done.exit_code, done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--notify", "no-such-command"], "--notify is 'no-such-command', which is no command"),
+        (["--snakefile", "nowhere"], "there is no nowhere"),
+        (["--", "--config", "a=1"], "--config after -- would hide the cycles"),
+        (["--", "-n"], "has snakemake run nothing"),
+    ],
+)
+def test_refused_in_one_sentence(run: Run, options: list[str], message: str) -> None:
+    status, said = followed(run, *options)
+    assert status == 2
+    assert said.startswith("tilewright follow: ")
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_a_wrong_configuration(run: Run) -> None:
+    run.edit(cycles=[7])
+    assert "cycles names cycle 7" in followed(run)[1]
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, runs: int) -> None:
+    """Send SIGTERM, so to say, at the first wait after so many runs."""
+
+    def wait(stop: Stop, _: float) -> bool:
+        ended = Path("results/follow.jsonl").read_text().count('"ended"') == runs
+        stop.signal = 15 if ended else 0
+        return ended
+
+    monkeypatch.setattr(Stop, "wait", wait)
+
+
+@pytest.mark.workflow
+def test_before_the_reference_cycle_its_own_stages_are_run(
+    run: Run, stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.edit(acquisition={"reference_cycle": 2})
+    image_cycle(stored, Path("microscope"), 1)
+    Path("Snakefile").write_text(_FAILS)
+    stop_after(monkeypatch, runs=1)
+    status, said = followed(run, "--quiet-min", "0.01", "--", "--cores", "1")
+    assert status == 128 + 15
+    assert "snakemake on cycle 1: edf\n" in said
+    assert "cycle 1: done in" in said
+    assert Path("results/tonsil/qc/edf_cycle1.json").is_file()
+
+
+def test_a_folder_that_another_run_has_locked_is_waited_for(
+    run: Run, stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image_cycle(stored, Path("microscope"), 1)
+    locks = Path(".snakemake/locks")
+    locks.mkdir(parents=True)
+    (locks / "0.output.lock").write_text("results\n")
+    looks: list[float] = []
+
+    def wait(stop: Stop, seconds: float) -> bool:
+        looks.append(seconds)
+        time.sleep(seconds)
+        stop.signal = 15 if len(looks) == 8 else 0
+        return stop.signal > 0
+
+    monkeypatch.setattr(Stop, "wait", wait)
+    _, said = followed(run, "--quiet-min", "0.01")
+    assert said.count("another snakemake has locked this folder") == 1
+    assert "snakemake on" not in said
+
+
+@pytest.mark.workflow
+def test_an_option_that_snakemake_does_not_know_ends_it(run: Run, stored: Path) -> None:
+    image_cycle(stored, Path("microscope"), 1)
+    status, said = followed(run, "--quiet-min", "0.01", "--", "--no-such-option")
+    assert status == 2
+    assert "snakemake refuses an option after --" in said
+
+
+@pytest.mark.workflow
+def test_a_cycle_that_fails_does_not_stop_the_others(
+    run: Run, stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Snakefile stands for a cycle that does not match: its registration is not made."""
+    for cycle in (1, 2):
+        image_cycle(stored, Path("microscope"), cycle)
+    snakefile = Path("Snakefile")
+    snakefile.write_text(_FAILS)
+    stop_after(monkeypatch, runs=2)
+    status, said = followed(run, "--quiet-min", "0.01", "--", "--cores", "1")
+    assert status == 128 + 15
+    assert "fail  cycle 2 could not be processed: results/tonsil/register/cycle2.npz" in said
+    assert "results/logs/register/tonsil_cycle2.log" in said
+    assert "cycle 1: done in" in said
+    assert "ended; the same command goes on" in said
+
+
+_FAILS = """
+cycles = [int(cycle) for cycle in config.get("cycles", (1, 2))]
+content = dict(sample="tonsil", stage="edf", items=[], numbers=dict(), caption="")
+
+rule registration:
+    input:
+        expand("results/tonsil/qc/edf_cycle{cycle}.json", cycle=cycles),
+        expand("results/tonsil/register/cycle{cycle}.npz", cycle=[c for c in cycles if c > 1])
+
+rule qc:
+
+rule edf:
+
+rule one:
+    output: "results/tonsil/qc/edf_cycle{cycle}.json"
+    run:
+        import json
+        json.dump(dict(content, cycle=int(wildcards.cycle)), open(output[0], "w"))
+
+rule register:
+    output: "results/tonsil/register/cycle{cycle}.npz"
+    log: "results/logs/register/tonsil_cycle{cycle}.log"
+    shell: "echo no match > {log}; false"
+"""
+
+
+def test_examples() -> None:
+    result = doctest.testmod(module)
+    assert result.attempted
+    assert not result.failed

@@ -1,0 +1,224 @@
+"""Which cycles are whole, of a phantom that is written file by file; by a clock of the test."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+
+from tests.support.convention_raw import PIXEL_UM, make_tiles, write_as
+from tests.support.microscope import blur_cycle, cycle_folder, image_cycle
+from tests.support.runs import TINY, make_run
+from tilewright.config.experiment import Experiment, load_experiment, read_config
+from tilewright.config.layout import Layout
+from tilewright.follow import cycles as module
+from tilewright.follow.cycles import Cycles, News
+from tilewright.phantom.make import make_phantom
+
+QUIET_S = 100.0
+DESIGN: dict[str, Any] = {**TINY, "cycles": 3, "planes": 2}
+_opened: list[str] = []
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("phantom")
+    make_phantom(folder, **DESIGN)
+    return folder / "raw"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _watched() -> None:
+    """Note the files that this process opens; a hook cannot be taken away again."""
+
+    def note(event: str, given: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(given[0], str | os.PathLike):
+            _opened.append(os.fspath(given[0]))
+
+    sys.addaudithook(note)
+
+
+class Microscope:
+    """A raw folder, the cycles that are followed in it, and a clock."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(folder)
+        self.raw = folder / "microscope"
+        self.raw.mkdir()
+        self.run = make_run(folder, self.raw, **DESIGN)
+        self.cycles = Cycles(QUIET_S)
+        self.now_s = 0.0
+
+    @property
+    def experiment(self) -> Experiment:
+        return load_experiment(read_config(self.run.config))
+
+    def look(self, after_s: float) -> list[News]:
+        self.now_s += after_s
+        layout = Layout(self.experiment.settings.results)
+        return list(self.cycles.look(self.experiment, layout, self.now_s))
+
+    def kinds(self, after_s: float) -> list[tuple[int | None, str]]:
+        return [(news.cycle, news.kind) for news in self.look(after_s)]
+
+
+@pytest.fixture
+def microscope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Microscope:
+    return Microscope(tmp_path, monkeypatch)
+
+
+def test_no_file_is_opened_that_may_be_written(microscope: Microscope, stored: Path) -> None:
+    """At every look: what was opened since has been the same for long enough."""
+    written_s: dict[str, float] = {}
+    whole: list[int] = []
+    for cycle in (1, 2, 3):
+        source, folder = cycle_folder(stored, cycle), cycle_folder(microscope.raw, cycle)
+        folder.mkdir()
+        for path in sorted(source.iterdir()):
+            content = path.read_bytes()
+            for share in (2, 1):
+                (folder / path.name).write_bytes(content[: len(content) // share])
+                written_s[str(folder / path.name)] = microscope.now_s
+                _opened.clear()
+                whole += [c for c, kind in microscope.kinds(5.0) if kind == "whole" and c]
+                read = written_s.keys() & set(_opened)
+                assert all(microscope.now_s - written_s[path] >= QUIET_S / 5 for path in read)
+    assert whole == [1, 2]
+    assert microscope.kinds(QUIET_S) == [(3, "whole")]
+    assert set(microscope.cycles.whole()) == {1, 2, 3}
+
+
+def test_what_is_missing_is_said_once(microscope: Microscope, stored: Path) -> None:
+    image_cycle(stored, microscope.raw, 1)
+    image_cycle(stored, microscope.raw, 2)
+    last = max(cycle_folder(microscope.raw, 2).iterdir())
+    content = last.read_bytes()
+    last.unlink()
+    microscope.look(0)
+    one, two = microscope.look(QUIET_S)
+    assert (one.cycle, one.kind, two.cycle, two.kind) == (1, "whole", 2, "waits")
+    assert two.text.startswith("cycle 2 waits: sample 'tonsil': 1 problem with the raw data")
+    assert "z-plane 2 of 2 missing" in two.text
+    assert not microscope.look(10)
+    last.write_bytes(content)
+    assert not microscope.look(10)
+    assert microscope.kinds(QUIET_S) == [(2, "whole")]
+
+
+def test_a_half_file_is_not_whole(microscope: Microscope, stored: Path) -> None:
+    image_cycle(stored, microscope.raw, 1)
+    path = max(cycle_folder(microscope.raw, 1).iterdir())
+    path.write_bytes(path.read_bytes()[:-1000])
+    microscope.look(0)
+    assert microscope.kinds(QUIET_S) == [(1, "waits")]
+
+
+def test_a_cycle_imaged_again(microscope: Microscope, stored: Path, tmp_path: Path) -> None:
+    for cycle in (1, 2):
+        image_cycle(stored, microscope.raw, cycle)
+    microscope.look(0)
+    assert microscope.kinds(QUIET_S) == [(1, "whole"), (2, "whole")]
+    manifest = Path("results/tonsil/raw/cycle1.csv")
+    before = manifest.stat().st_mtime_ns
+    blur_cycle(stored, tmp_path / "blurred", 2, 2.0)
+    image_cycle(tmp_path / "blurred", microscope.raw, 2)
+    assert microscope.kinds(5) == [(2, "change")]
+    assert set(microscope.cycles.whole()) == {1}
+    assert microscope.kinds(QUIET_S) == [(2, "whole")]
+    assert manifest.stat().st_mtime_ns == before
+
+
+def test_a_black_cycle_cannot_be_used(microscope: Microscope, stored: Path) -> None:
+    for cycle in (1, 2, 3):
+        image_cycle(stored, microscope.raw, cycle)
+    for path in cycle_folder(microscope.raw, 2).glob("*.tif"):
+        tifffile.imwrite(path, np.full_like(tifffile.imread(path), 100))
+    microscope.look(0)
+    one, two, three = microscope.look(QUIET_S)
+    assert [one.kind, two.kind, three.kind] == ["whole", "unusable", "whole"]
+    assert "cycle 2, channel 1 (the reference channel): every tile is constant" in two.text
+    assert set(microscope.cycles.whole()) == {1, 3}
+    assert not microscope.look(10)
+
+
+def test_a_cycle_that_is_held_comes_back_with_new_files(
+    microscope: Microscope, stored: Path
+) -> None:
+    image_cycle(stored, microscope.raw, 1)
+    microscope.look(0)
+    microscope.look(QUIET_S)
+    microscope.cycles.hold(1, "it failed")
+    assert not microscope.look(QUIET_S)
+    assert not microscope.cycles.whole()
+    image_cycle(stored, microscope.raw, 1)
+    microscope.look(5)
+    assert microscope.kinds(QUIET_S) == [(1, "whole")]
+    microscope.cycles.hold(1, "it failed")
+    microscope.cycles.forget()
+    assert microscope.kinds(5) == [(1, "whole")]
+
+
+def test_a_cycle_waits_for_all_samples(microscope: Microscope, stored: Path) -> None:
+    other = microscope.raw.with_name("other")
+    other.mkdir()
+    with microscope.run.folder.joinpath("samples.tsv").open("a") as table:
+        table.write(f"spleen\t{other}\n")
+    image_cycle(stored, microscope.raw, 1)
+    microscope.look(0)
+    assert not microscope.look(QUIET_S)
+    image_cycle(stored, other, 1)
+    microscope.look(5)
+    assert microscope.kinds(QUIET_S) == [(1, "whole")]
+
+
+@pytest.mark.parametrize("convention", ["ome_tiff", "fiji", "imagexpress"])
+def test_a_folder_whose_files_are_opened_is_quiet_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, convention: str
+) -> None:
+    microscope = Microscope(tmp_path, monkeypatch)
+    design, tiles = make_tiles(tmp_path / "phantom", cycles=2)
+    (tmp_path / "markers.csv").write_text("cycle,channel,marker\n1,1,D1\n2,1,D2\n")
+    microscope.run.edit(
+        acquisition={"convention": convention, "pixel_um": PIXEL_UM, "overlap": 0.2},
+        deconvolve={"method": "none"},
+        edf={"method": "soft_focus"},
+    )
+    step_px = round(design.step_px)
+    write_as(convention, microscope.raw, {(1, 1): tiles[1, 1]}, step_px)
+    microscope.look(0)
+    assert microscope.kinds(QUIET_S) == [(1, "whole")]
+    half = microscope.raw / "cycle2" / "x.tif"
+    half.parent.mkdir()
+    half.write_bytes(b"II*")
+    _opened.clear()
+    assert not microscope.kinds(QUIET_S / 2)
+    assert not [path for path in _opened if str(microscope.raw) in path]
+    assert not microscope.cycles.whole()  # a run would look at the half file
+    half.unlink()
+    write_as(convention, microscope.raw, {(2, 1): tiles[2, 1]}, step_px)
+    assert not microscope.kinds(QUIET_S / 2)
+    assert microscope.kinds(QUIET_S) == [(2, "whole")]
+    assert set(microscope.cycles.whole()) == {1, 2}
+
+
+def test_a_folder_that_goes_away_is_said(microscope: Microscope, stored: Path) -> None:
+    image_cycle(stored, microscope.raw, 1)
+    microscope.look(0)
+    microscope.look(QUIET_S)
+    experiment, layout = microscope.experiment, Layout("results")
+    microscope.raw.rename(microscope.raw.with_name("away"))
+    (said,) = microscope.cycles.look(experiment, layout, microscope.now_s + 5)
+    assert said.text.startswith("sample tonsil waits: ")
+    assert not microscope.cycles.whole()
+
+
+def test_examples() -> None:
+    result = doctest.testmod(module)
+    assert result.attempted
+    assert not result.failed

@@ -1,0 +1,124 @@
+"""Runs of Snakemake on a workflow of one rule: one at a time, stopped by signals, after a crash."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from snakemake_scheduler_plugin_tilewright.runtime.files import append_json, read_json_lines
+from tilewright.follow.runs import OptionError, Runs, Stop
+
+_RULE = """
+rule one:
+    output: "cycles.txt"
+    params: cycles=config.get("cycles")
+    shell: "echo {params.cycles} > {output}; touch started; sleep {config[sleep_s]}"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("Snakefile").write_text(_RULE)
+    Path("config.yaml").write_text("sleep_s: 0\n")
+
+
+@pytest.fixture
+def stop() -> Iterator[Stop]:
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with Stop() as stop:
+            yield stop
+    finally:
+        signal.signal(signal.SIGINT, heard)
+
+
+def runs(stop: Stop, options: Sequence[str] = ("--cores", "1", "--quiet", "all")) -> Runs:
+    return Runs(Path("Snakefile"), Path("config.yaml"), options, Path("out/follow.jsonl"), stop)
+
+
+def test_cycles_go_to_the_configuration(stop: Stop) -> None:
+    own, said = runs(stop), list[str]()
+    assert own.alone(said.append)
+    assert own.run(["one"], [1, 2]) == 0
+    assert Path("cycles.txt").read_text() == "1 2\n"
+    assert own.run(["one"], None) == 0
+    assert Path("cycles.txt").read_text() == "None\n"
+    assert not said
+    lines = list(read_json_lines(own.record))
+    assert [(line["run"], line.get("cycles"), line.get("status")) for line in lines] == [
+        ("began", [1, 2], None),
+        ("ended", None, 0),
+        ("began", "all", None),
+        ("ended", None, 0),
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run(stop: Stop, number: signal.Signals) -> None:
+    """Ctrl-C ends a job too; SIGTERM lets it end, as Snakemake does."""
+    sleep_s = 600 if number == signal.SIGINT else 3
+    Path("config.yaml").write_text(f"sleep_s: {sleep_s}\n")
+    own = runs(stop)
+    assert own.alone(print)
+
+    def send() -> None:
+        while not Path("started").exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=send).start()
+    own.run(["one"], None)
+    assert stop.signal == number
+    assert stop.wait(600)
+    assert not any(Path(".snakemake/locks").glob("*"))
+
+
+def test_a_run_of_another_is_waited_for(stop: Stop, tmp_path: Path) -> None:
+    own, said = runs(stop), list[str]()
+    own.record.parent.mkdir()
+    with own.record.open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        threading.Timer(1.5, other.close).start()
+        assert own.alone(said.append)
+    assert said == [
+        "another follow, or the run that it left, is at work in out; waiting for its end"
+    ]
+
+
+def test_the_wait_can_be_ended(stop: Stop) -> None:
+    own = runs(stop)
+    own.record.parent.mkdir()
+    with own.record.open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        assert not own.alone(print)
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_the_lock_of_a_killed_run_of_ours_is_taken_away(stop: Stop, killed: bool) -> None:
+    own, said = runs(stop), list[str]()
+    append_json(own.record, {"run": "began", "cycles": "all"})
+    if not killed:  # then the lock is of somebody's own run
+        append_json(own.record, {"run": "ended", "status": 0})
+    locks = Path(".snakemake/locks")
+    locks.mkdir(parents=True)
+    (locks / "0.output.lock").write_text("cycles.txt\n")
+    assert own.alone(said.append)
+    assert own.locked() != killed
+    assert (own.run(["one"], None) == 0) == killed
+    assert any(locks.glob("*")) != killed
+    assert not said
+
+
+@pytest.mark.parametrize("options", [["--config", "a=1"], ["-C", "a=1"], ["--config=a=1"], ["-n"]])
+def test_options_that_would_hide_cycles_are_refused(stop: Stop, options: list[str]) -> None:
+    with pytest.raises(OptionError, match="after --"):
+        runs(stop, options)

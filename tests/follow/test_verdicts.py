@@ -1,0 +1,65 @@
+"""What is told, and what was told before."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from snakemake_scheduler_plugin_tilewright.runtime.files import read_json_lines
+from tilewright.follow.verdicts import NotifyError, Teller, Told
+from tilewright.report.verdict import Item, Subject, resolve_thresholds
+
+
+def judged(value: float, cycle: int = 2, channel: str = "1") -> Item:
+    subject = Subject("tonsil", cycle, "stitch", resolve_thresholds({}), channel, "DAPI")
+    return subject.judge("saturated", value)
+
+
+def test_a_verdict_is_told_once(tmp_path: Path) -> None:
+    record = tmp_path / "results" / "follow.jsonl"
+    teller = Teller(record)
+    assert not teller.verdicts([judged(0.0)])
+    (told,) = teller.verdicts([judged(0.5)])
+    assert told.verdict == "fail"
+    assert told.text.startswith("tonsil cycle 2, DAPI, stitch: ")
+    assert not teller.verdicts([judged(0.5)])
+    # Another process knows it from the record.
+    again = Teller(record)
+    assert not again.verdicts([judged(0.5)])
+    assert len(again.verdicts([judged(0.6), judged(0.6, cycle=3)])) == 2
+    (well,) = again.verdicts([judged(0.0)])
+    assert well.verdict == "pass"
+    assert not again.verdicts([judged(0.0)])
+    lines = list(read_json_lines(record))
+    assert [line["verdict"] for line in lines] == ["fail", "fail", "fail", "pass"]
+    assert lines[0]["marker"] == "DAPI"
+    assert lines[0]["metric"] == "saturated"
+
+
+def test_the_command_is_called_for_each_cycle(tmp_path: Path) -> None:
+    script = tmp_path / "say.py"
+    script.write_text("import sys; open(sys.argv[1], 'a').write(sys.argv[2] + '|')")
+    out = tmp_path / "out put.txt"
+    teller = Teller(tmp_path / "r.jsonl", f"{sys.executable} {script} '{out}'")
+    told = teller.verdicts([judged(0.5), judged(0.5, channel="2"), judged(0.5, cycle=3)])
+    told += [Told("pass", "is well", "tonsil", 4)]
+    assert not list(teller.notify(told))
+    first, second, rest = out.read_text().split("|")
+    assert first.count("fail: tonsil cycle 2") == 2
+    assert second.startswith("fail: tonsil cycle 3")
+    assert not rest
+
+
+@pytest.mark.parametrize("command", ["false", "sh -c 'kill -9 $$'"])
+def test_a_command_that_fails_is_said(tmp_path: Path, command: str) -> None:
+    teller = Teller(tmp_path / "r.jsonl", command)
+    (said,) = teller.notify([teller.failure(2, "cycle 2 cannot be used")])
+    assert said.startswith("--notify could not tell it: ")
+
+
+@pytest.mark.parametrize("command", ["no-such-command here", "'unclosed"])
+def test_a_command_that_is_none_is_refused(tmp_path: Path, command: str) -> None:
+    with pytest.raises(NotifyError, match="--notify is "):
+        Teller(tmp_path / "r.jsonl", command)

@@ -1,0 +1,55 @@
+"""`tilewright follow` through Slurm: a cycle is judged, then the next, and it ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPO
+from tests.support.cluster_runs import ClusterRun
+from tests.support.microscope import image_cycle
+from tests.support.runs import TINY, make_run
+from tests.support.slurm_cluster import BUSY, Cluster, wait_for
+from tilewright.phantom.make import make_phantom
+
+pytestmark = pytest.mark.slurm
+
+
+def test_cycles_are_followed_through_slurm(quiet_slurm: Cluster, tmp_path: Path) -> None:
+    make_phantom(tmp_path, **TINY)
+    raw = tmp_path / "microscope"
+    image_cycle(tmp_path / "raw", raw, 1)
+    made = make_run(tmp_path / "followed", raw, **TINY)
+    run = ClusterRun(quiet_slurm, made.folder, REPO / "workflow/Snakefile").prepare()
+    log = made.folder / "run.log"
+
+    def next_cycle() -> None:
+        wait_for(lambda: log.is_file() and "cycle 1: done in" in log.read_text(), 600)
+        image_cycle(tmp_path / "raw", raw, 2)
+
+    microscope = threading.Thread(target=next_cycle, daemon=True)
+    microscope.start()
+    with log.open("w") as stream:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "tilewright.cli", "follow", "--quiet-min", "0.1"),
+                *("--configfile", "config.yaml", "--snakefile", str(run.snakefile)),
+                *("--", "--workflow-profile", str(REPO / "profiles/slurm")),
+            ],
+            cwd=made.folder,
+            env=run.environment(),
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            timeout=BUSY * 600,
+            check=False,
+        )
+    said = log.read_text()
+    assert done.returncode == 0, said[-6000:]
+    assert "follow" in said
+    assert "cycles 1, 2: done in" in said
+    assert sum(run.placed().values()) > 8
+    assert made.planned() == {}

@@ -1,0 +1,171 @@
+"""`tilewright follow` beside a pretended microscope, against one run of all cycles at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from snakemake_scheduler_plugin_tilewright.runtime.files import read_json_lines
+from tests.conftest import REPO
+from tests.support.microscope import blur_cycle, image_cycle
+from tests.support.runs import TINY, Run, digests, make_run
+from tilewright.phantom.make import make_phantom
+
+pytestmark = pytest.mark.workflow
+
+DESIGN = {**TINY, "cycles": 5}
+_LONGEST_S = 900
+
+
+class Follow:
+    """The command in a process of its own, its lines in a file."""
+
+    def __init__(self, run: Run, *options: str) -> None:
+        self.run = run
+        self.said = run.folder / "said.txt"
+        command = [sys.executable, "-m", "tilewright.cli", "follow", *options]
+        command += [
+            "--configfile",
+            str(run.config),
+            "--snakefile",
+            str(REPO / "workflow/Snakefile"),
+        ]
+        with self.said.open("a") as stream:
+            self.process = subprocess.Popen(
+                command,
+                cwd=run.folder,
+                env={**os.environ, "TILEWRIGHT_DEVICE": "cpu"},
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                # a shell ignores it for what it starts in the background
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            )
+
+    def until(self, text: str, path: Path | None = None) -> None:
+        """Wait until a text was said, or stands in another file."""
+        deadline = time.monotonic() + _LONGEST_S
+        where = path or self.said
+        while not where.is_file() or text not in where.read_text():
+            assert self.process.poll() is None, self.said.read_text()[-6000:]
+            assert time.monotonic() < deadline, self.said.read_text()[-6000:]
+            time.sleep(0.1)
+
+    def until_there(self, pattern: str) -> None:
+        """Wait until the sample has a file."""
+        while not list(self.run.sample.glob(pattern)):
+            assert self.process.poll() is None, self.said.read_text()[-6000:]
+            time.sleep(0.05)
+
+    def kill(self, *, runs: bool) -> None:
+        """End it without warning, or all that it has started with it."""
+        pid = self.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        self.process.kill()
+        self.process.wait()
+        for child in children if runs else ():
+            os.killpg(int(child), signal.SIGKILL)
+
+    def ends(self) -> int:
+        return self.process.wait(_LONGEST_S)
+
+
+@pytest.fixture
+def begin() -> Iterator[Callable[..., Follow]]:
+    """Give what starts the command; what a failed test leaves is ended with its runs."""
+    begun: list[Follow] = []
+
+    def start(run: Run, *options: str) -> Follow:
+        begun.append(Follow(run, *options))
+        return begun[-1]
+
+    yield start
+    for follow in begun:
+        if follow.process.poll() is None:
+            follow.process.send_signal(signal.SIGINT)
+            follow.process.wait(60)
+
+
+def made(results: Path) -> dict[str, str]:
+    """Return the digests of what must be the same, however it came about."""
+    there = digests(results)
+    others = ("follow.jsonl", "versions.jsonl", "placement/")
+    return {path: digest for path, digest in there.items() if not path.startswith(others)}
+
+
+def own_times(run: Run, cycles: str) -> dict[str, int]:
+    """Return when the files were written that are some cycles' own."""
+    folders = ("raw", "illumination", "tile_positions", "edf", "register", "qc")
+    found = [
+        path
+        for folder in folders
+        for path in run.sample.glob(f"{folder}/*cycle[{cycles}]*")
+        if not path.name.startswith("image_")
+    ]
+    inside = [path for top in found for path in top.rglob("*")]
+    times = {str(path): path.stat().st_mtime_ns for path in [*found, *inside]}
+    assert len(times) > 50
+    return times
+
+
+@pytest.mark.timeout(1800)
+def test_the_microscope_is_followed(tmp_path: Path, begin: Callable[..., Follow]) -> None:
+    """Killed twice, one cycle bad and imaged again, the end is that of one run."""
+    make_phantom(tmp_path, **DESIGN)
+    stored, raw = tmp_path / "raw", tmp_path / "microscope"
+    blur_cycle(stored, tmp_path / "blurred", 3, 4.0)
+    raw.mkdir()
+    run = make_run(tmp_path / "followed", raw, **DESIGN)
+    told = run.folder / "told.txt"
+    notify = run.folder / "notify"
+    notify.write_text(f'#!/bin/sh\necho "$1" >> "{told}"\n')
+    notify.chmod(0o755)
+    options = ("--quiet-min", "0.05", "--notify", str(notify))
+
+    image_cycle(stored, raw, 1)
+    follow = begin(run, *options)
+    follow.until("cycle 1 is whole")
+    microscope = threading.Thread(target=image_cycle, args=(stored, raw, 2, 0.1))
+    microscope.start()
+    follow.until_there("stitch/*")
+    follow.kill(runs=False)
+    microscope.join()
+
+    follow = begin(run, *options)
+    follow.until("another follow, or the run that it left")
+    follow.until("cycles 1, 2: done")
+    stitched = [line for line in follow.said.read_text().splitlines() if "rule stitch:" in line]
+    assert len(stitched) == 4  # what the killed one left was finished, and not made again
+    before = own_times(run, "12")
+    image_cycle(tmp_path / "blurred", raw, 3, 0.02)
+    follow.until_there("stitch/cycle3*")
+    follow.kill(runs=True)
+
+    follow = begin(run, *options)
+    follow.until("cycles 1, 2, 3: done")
+    follow.until("fail: tonsil cycle 3", told)
+    bad = [line for line in read_json_lines(run.results / "follow.jsonl") if line.get("cycle") == 3]
+    assert "no plane is in focus" in " ".join(line["text"] for line in bad)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda cycle: image_cycle(stored, raw, cycle, 0.1), (3, 4, 5)))
+    assert follow.ends() == 0
+    assert "all 5 cycles are done" in follow.said.read_text()
+    assert own_times(run, "12") == before
+
+    once = make_run(tmp_path / "once", raw, **DESIGN)
+    once.snakemake()
+    ours, theirs = made(run.results), made(once.results)
+    assert len(ours) > 100
+    assert ours == theirs
+    assert len(json.loads((run.results / "qc.json").read_text())["items"]) > 50
+    assert run.planned() == {}
