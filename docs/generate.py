@@ -117,7 +117,13 @@ def reasons() -> str:
 
 #: Values in usages, by the last word of an option; ``FILE`` where none fits.
 _VALUES = {"output": "OUTPUT", "to": "CONSUMER", "cells": "MARKER", "sample": "NAME", "port": "N"}
-_VALUES |= {"user": "NAME", "target": "TARGET", "clear": "UUID"}
+_VALUES |= {
+    "quiet_min": "MINUTES",
+    "notify": "COMMAND",
+    "user": "NAME",
+    "target": "TARGET",
+    "clear": "UUID",
+}
 #: Commands that look at a cluster.
 _ON_A_CLUSTER = ("accounts", "plan", "doctor", "status", "stale", "run-report")
 
@@ -144,7 +150,7 @@ def usage(program: str, name: str, command: Any) -> str:
 
 def _option(parameter: Any) -> tuple[str, str]:
     """Return the row of an argument or option."""
-    plain = isinstance(parameter.default, bool) or parameter.default is None
+    plain = isinstance(parameter.default, bool) or parameter.default in (None, "")
     default = "" if plain else f" Default: `{parameter.default}`."
     text = parameter.help
     if parameter.default is True:
