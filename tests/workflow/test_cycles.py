@@ -22,6 +22,7 @@ OWN = {
     "qc_cycle": 1,
     "register": 1,
     "qc_register": 1,
+    "resample": 1,
 }
 
 
@@ -113,4 +114,6 @@ def test_only_the_reference_cycle_is_late(tmp_path: Path, run: Run) -> None:
     other.edit(cycles=[2])
     said = other.snakemake("-n", ok=False)
     assert "add it, or give the target edf" in said.stdout + said.stderr
-    assert other.planned("edf") == {k: n for k, n in OWN.items() if "register" not in k}
+    assert other.planned("edf") == {
+        k: n for k, n in OWN.items() if "register" not in k and k != "resample"
+    }
