@@ -35,7 +35,7 @@ def test_a_workflow_that_never_heard_of_placement(
     assert set(accounts) == {"clive", "maigan"}, dump(run.events)
     began = quiet_slurm.job(hog).start or 0
     later = [job for job in run.jobs() if job.start and job.start > began]
-    assert Counter(job.account for job in later)["maigan"] >= samples / 4, dump(run.events)
+    assert Counter(job.account for job in later)["maigan"] >= samples // 4, dump(run.events)
     assert sum(event["event"] == "done" for event in run.events) == 3 * samples + 1
     assert f"placement: {3 * samples + 1} jobs done" in run.log
     ledger = next(tmp_path.rglob("ledger.jsonl"))

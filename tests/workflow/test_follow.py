@@ -104,7 +104,7 @@ def made(results: Path) -> dict[str, str]:
 
 def own_times(run: Run, cycles: str) -> dict[str, int]:
     """Return when the files were written that are some cycles' own."""
-    folders = ("raw", "illumination", "tile_positions", "edf", "register", "qc")
+    folders = ("raw", "illumination", "tile_positions", "edf", "register", "registration", "qc")
     found = [
         path
         for folder in folders
