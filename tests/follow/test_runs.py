@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -102,12 +103,19 @@ def test_the_wait_can_be_ended(stop: Stop) -> None:
         assert not own.alone(print)
 
 
-@pytest.mark.parametrize("killed", [True, False])
-def test_the_lock_of_a_killed_run_of_ours_is_taken_away(stop: Stop, killed: bool) -> None:
+@pytest.mark.parametrize(
+    ("ended", "ago_s"), [(False, 20), (True, 20), (False, 4000)], ids=["ours", "ended", "later"]
+)
+def test_the_lock_of_a_killed_run_of_ours_is_taken_away(
+    stop: Stop, ended: bool, ago_s: float
+) -> None:
+    """One that is from after its start is of somebody's own run."""
     own, said = runs(stop), list[str]()
-    append_json(own.record, {"run": "began", "cycles": "all"})
-    if not killed:  # then the lock is of somebody's own run
-        append_json(own.record, {"run": "ended", "status": 0})
+    began = (datetime.now(UTC) - timedelta(seconds=ago_s)).isoformat(timespec="seconds")
+    append_json(own.record, {"time": began, "run": "began", "cycles": "all"})
+    if ended:
+        append_json(own.record, {"time": began, "run": "ended", "status": 0})
+    killed = not ended and ago_s < 60
     locks = Path(".snakemake/locks")
     locks.mkdir(parents=True)
     (locks / "0.output.lock").write_text("cycles.txt\n")
@@ -118,7 +126,9 @@ def test_the_lock_of_a_killed_run_of_ours_is_taken_away(stop: Stop, killed: bool
     assert not said
 
 
-@pytest.mark.parametrize("options", [["--config", "a=1"], ["-C", "a=1"], ["--config=a=1"], ["-n"]])
+@pytest.mark.parametrize(
+    "options", [["--config", "a=1"], ["-C", "a=1"], ["--config=a=1"], ["-Ca=1"], ["-n"]]
+)
 def test_options_that_would_hide_cycles_are_refused(stop: Stop, options: list[str]) -> None:
     with pytest.raises(OptionError, match="after --"):
         runs(stop, options)

@@ -55,7 +55,7 @@ def test_the_command_is_called_for_each_cycle(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["false", "sh -c 'kill -9 $$'"])
 def test_a_command_that_fails_is_said(tmp_path: Path, command: str) -> None:
     teller = Teller(tmp_path / "r.jsonl", command)
-    (said,) = teller.notify([teller.failure(2, "cycle 2 cannot be used")])
+    (said,) = teller.notify([teller.trouble(2, "cycle 2 cannot be used")])
     assert said.startswith("--notify could not tell it: ")
 
 

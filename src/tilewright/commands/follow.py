@@ -26,6 +26,7 @@ from tilewright.follow.watch import Files
 _LOOKS, _LEAST_S, _MOST_S = 10, 0.2, 60.0
 #: Snakemake's status where it does not understand its options.
 _REFUSED = 2
+_LOCKED = "another snakemake has locked this folder; if none runs: snakemake --unlock"
 
 
 def show_follow(
@@ -111,8 +112,9 @@ class Follower:
         self._read()
         news = list(self.cycles.look(self.experiment, self._layout, time.monotonic()))
         for one in news:
-            if one.kind == "unusable":
-                self._tell([self.teller.failure(one.cycle, one.text)])
+            if one.kind in ("unusable", "waits"):
+                verdict = "fail" if one.kind == "unusable" else "warn"
+                self._tell([self.teller.trouble(one.cycle, one.text, verdict)])
             else:
                 _say(one.text)
         if self.runs.stop.signal:
@@ -121,11 +123,14 @@ class Follower:
         new = any(self._done.get(cycle) != files for cycle, files in ready.items())
         if new and ready not in self._failed:
             if self.runs.locked():
-                self._wait("another snakemake has locked this folder; if none runs, unlock it")
+                self._wait(_LOCKED)
                 return False
             self._run(ready)
             return False  # files may have changed meanwhile: the next look tells
-        return not new and ready.keys() == set(self.experiment.cycles)
+        missing = [cycle for cycle in self.experiment.cycles if cycle not in ready]
+        if missing:
+            self._wait(f"waiting for {_named(missing)}")
+        return not new and not missing
 
     @property
     def _layout(self) -> Layout:
@@ -172,11 +177,14 @@ class Follower:
             return
         if status == _REFUSED:
             raise OptionError("snakemake refuses an option after --; its words are above")
+        if status and self.runs.locked():  # it came first; this run ended before its first job
+            self._wait(_LOCKED)
+            return
         took = f"{(time.monotonic() - began) / 60:.1f} min"
         told = self.teller.verdicts(judged_items(part, self._layout))
         if status == 0:
             self._done = ready
-            _say(f"{_named(whole)}: done in {took}, {len(told)} new verdicts")
+            _say(f"{_named(whole)}: done in {took}, {count(len(told), 'new verdict')}")
         else:
             told += self._blame(part, ready, status)
         self._tell(told)
@@ -202,11 +210,11 @@ class Follower:
                     "files or the configuration change"
                 )
                 self.cycles.hold(cycle, text)
-                told.append(self.teller.failure(cycle, text))
+                told.append(self.teller.trouble(cycle, text))
         if not told:
             self._failed.append(ready)
             text = f"snakemake ended with status {status}; see above, and {self._layout.logs}"
-            told.append(self.teller.failure(None, text))
+            told.append(self.teller.trouble(None, text))
         return told
 
     def _tell(self, told: Sequence[Told]) -> None:

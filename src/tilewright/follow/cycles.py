@@ -75,11 +75,12 @@ class Cycles:
         """
         there: dict[Part, Files] = {}
         quiet: dict[str, dict[int, Files]] = {}
-        samples = experiment.samples.values()
+        samples, readable = experiment.samples.values(), True
         for sample in samples:
             try:
                 there.update(parts_of(sample))
             except RawDataError as error:
+                readable = False
                 yield from self._once(f"sample {sample.name}", None, str(error))
         self._quiet.look(there, now_s)
         parts = self._quiet.parts(now_s)
@@ -102,6 +103,8 @@ class Cycles:
         for cycle in sorted(before.keys() - self.whole().keys()):
             if any(part.cycle == cycle for part in there):
                 yield News(cycle, "change", f"cycle {cycle}: its files change again; waiting")
+            elif readable and all(part.cycle is not None for part in there):
+                yield News(cycle, "waits", f"cycle {cycle}: its files are gone; waiting")
         # The reference first: sizes are compared with it.
         for cycle in sorted(self._now, key=lambda c: (c != experiment.reference_cycle, c)):
             yield from self._judge(experiment, layout, cycle)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import math
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from types import FrameType
 
@@ -21,6 +23,8 @@ from tilewright.follow.verdicts import now
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Between looks at whether another process has let go of the record.
 _LOCK_S = 1.0
+#: Snakemake locks a folder so soon after its start: 30 s for 2,500 jobs.
+_BEGINS_S = 300.0
 
 
 class OptionError(ValueError):
@@ -90,12 +94,12 @@ class Runs:
     record: Path
     stop: Stop
     _held: int = field(default=-1, init=False)
-    #: Whether the last run of ours was killed: a lock of Snakemake's is then its.
-    _killed: bool = field(default=False, init=False)
+    #: When the last run of ours began, if it was killed: it may have left a lock of Snakemake's.
+    _killed_s: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         for word in self.options:
-            if word in ("--config", "-C") or word.startswith("--config="):
+            if word == "--config" or word.startswith(("-C", "--config=")):
                 raise OptionError(
                     f"{word} after -- would hide the cycles; write into the config file"
                 )
@@ -117,7 +121,8 @@ class Runs:
             if self.stop.wait(_LOCK_S):
                 return False
         lines = [line for line in read_json_lines(self.record) if "run" in line]
-        self._killed = bool(lines) and lines[-1]["run"] == "began"
+        if lines and lines[-1]["run"] == "began":
+            self._killed_s = datetime.fromisoformat(lines[-1]["time"]).timestamp()
         return True
 
     def _lock(self) -> bool:
@@ -133,7 +138,13 @@ class Runs:
 
     def locked(self) -> bool:
         """Return whether a run that is not ours works in this folder, or was killed there."""
-        return not self._killed and snakemake_command.is_locked(Path.cwd())
+        return snakemake_command.is_locked(Path.cwd()) and not self._left_locked()
+
+    def _left_locked(self) -> bool:
+        """Return whether the lock is of our run that was killed: of the time when it began."""
+        locks = Path(".snakemake/locks").glob("*")
+        began = min((lock.stat().st_mtime for lock in locks), default=math.inf)
+        return self._killed_s is not None and 0 <= began - self._killed_s + 1 < _BEGINS_S
 
     def run(self, targets: Sequence[str], cycles: Sequence[int] | None) -> int:
         """Run Snakemake, and return its status; ``cycles`` None is all of them.
@@ -142,9 +153,9 @@ class Runs:
         Snakefile checks the raw files of those cycles then too.
         """
         only = [] if cycles is None else ["--config", f"cycles=[{','.join(map(str, cycles))}]"]
-        if self._killed and snakemake_command.is_locked(Path.cwd()):
+        if snakemake_command.is_locked(Path.cwd()) and self._left_locked():
             self._start(*targets, "--unlock", *only)
-        self._killed = False
+        self._killed_s = None
         append_json(self.record, {"time": now(), "run": "began", "cycles": cycles or "all"})
         status = self._start(*targets, "--keep-going", *only)
         append_json(self.record, {"time": now(), "run": "ended", "status": status})

@@ -106,10 +106,10 @@ class Teller:
             told.append(Told(item.verdict, text, item.sample, item.cycle))
         return told
 
-    def failure(self, cycle: int | None, text: str) -> Told:
-        """Record what is no verdict of a check: a cycle that cannot be processed."""
-        self._write({"cycle": cycle, "verdict": "fail", "text": text})
-        return Told("fail", text, "", cycle)
+    def trouble(self, cycle: int | None, text: str, verdict: str = "fail") -> Told:
+        """Record what is no verdict of a check: a cycle that waits, or cannot be processed."""
+        self._write({"cycle": cycle, "verdict": verdict, "text": text})
+        return Told(verdict, text, "", cycle)
 
     def _write(self, entry: dict[str, Any]) -> None:
         append_json(self._record, {"time": now(), **entry})
