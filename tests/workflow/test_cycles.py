@@ -46,6 +46,7 @@ def times(run: Run) -> dict[str, int]:
 
 def test_a_cycle_that_is_added(run: Run) -> None:
     assert run.planned() == {}
+    assert "has cycle 3 too, not processed yet" in (run.results / "report.html").read_text()
     before = times(run)
     run.edit(cycles="auto")
     try:

@@ -95,6 +95,7 @@ rule report:
         **routed("report"),
     params:
         samples=list(experiment.samples),
+        waiting=experiment.waiting_cycles,
         channels=experiment.channel_table(),
         reference_cycle=experiment.reference_cycle,
         reference_channel=experiment.reference_channel,

@@ -25,5 +25,6 @@ with running(snakemake.log, snakemake.threads):
         thresholds=params.thresholds,
         ledger=Path(params.ledger),
         devices=Path(params.devices),
+        waiting=params.waiting,
         planes=dict(zip(shown, map(Path, snakemake.input.planes), strict=True)),
     )

@@ -57,6 +57,11 @@ class Experiment:
         return tuple(sorted({channel.cycle for channel in self.channels}))
 
     @property
+    def waiting_cycles(self) -> list[int]:
+        """The cycles of the markers table that are not processed."""
+        return sorted({channel.cycle for channel in self.table} - set(self.cycles))
+
+    @property
     def first_cycle(self) -> int:
         """The cycle that stands for all where sizes are asked: the reference, if it is there."""
         return min(self.cycles, key=lambda cycle: (cycle != self.reference_cycle, cycle))

@@ -149,13 +149,15 @@ def _sample(
     }
 
 
-def _headline(samples: Sequence[Mapping[str, Any]]) -> str:
+def _headline(samples: Sequence[Mapping[str, Any]], waiting: Sequence[int]) -> str:
     items = [item for sample in samples for item in sample["checks"]]
     fails, warns = (sum(i.verdict == v for i in items) for v in ("fail", "warn"))
     n = len(samples)
     bad = [f"{fails} fail"] * bool(fails) + [f"{warns} warn"] * bool(warns)
     said = ", ".join(bad) or "all within their limits"
-    return f"{n} sample{'s' * (n != 1)}, {len(items)} checks: {said}."
+    cycles = f"cycle{'s' * (len(waiting) != 1)} {', '.join(map(str, waiting))}"
+    without = f" The markers table has {cycles} too, not processed yet." if waiting else ""
+    return f"{n} sample{'s' * (n != 1)}, {len(items)} checks: {said}.{without}"
 
 
 def write_report(
@@ -174,6 +176,7 @@ def write_report(
     ledger: Path | None = None,
     devices: Path | None = None,
     planes: Mapping[tuple[str, int, str], Path] | None = None,
+    waiting: Sequence[int] = (),
 ) -> None:
     """Write the report of all samples.
 
@@ -205,6 +208,8 @@ def write_report(
         The evidence of jobs that held a device; likewise.
     planes : mapping, optional
         (sample, cycle, channel) → in-focus plane; problems without theirs show no crop of it.
+    waiting : sequence of int, optional
+        Cycles of the markers table that were not processed.
 
     Raises
     ------
@@ -235,7 +240,7 @@ def write_report(
     page = render_page(
         "report.html",
         title=title,
-        headline=_headline(samples),
+        headline=_headline(samples, waiting),
         samples=samples,
         tables=marker_tables(samples),
         problems=[problem_part(problem, len(samples) > 1) for problem in found],
