@@ -140,6 +140,15 @@ def has_specks(stack: NDArray[Any], model: SpeckModel, seen: NDArray[np.bool_]) 
     return bool(_found(stack, model, ~seen))
 
 
+def may_hold_specks(stack: NDArray[Any], model: SpeckModel, seen: NDArray[np.bool_]) -> bool:
+    """Return whether a window's stack is anywhere ``seen`` (y, x) as bright as a speck.
+
+    Where it is not :func:`has_specks` is false.
+    """
+    least = min(model.pedestal_counts + _CUT * model.level_counts, model.ceiling_counts)
+    return any(bool((seen & (stack[z] >= least)).any()) for z in np.flatnonzero(model.kept))
+
+
 def without_specks(
     stack: NDArray[Any], model: SpeckModel, seen: NDArray[np.bool_] | None = None
 ) -> Cleaned:
