@@ -150,18 +150,23 @@ def may_hold_specks(stack: NDArray[Any], model: SpeckModel, seen: NDArray[np.boo
 
 
 def without_specks(
-    stack: NDArray[Any], model: SpeckModel, seen: NDArray[np.bool_] | None = None
+    stack: NDArray[Any],
+    model: SpeckModel,
+    seen: NDArray[np.bool_] | None = None,
+    *,
+    in_place: bool = False,
 ) -> Cleaned:
     """Take the light of specks out of a window's stack (z, y, x) of raw counts, on the host.
 
-    Sides are multiples of 4. The stack itself is left as it is. What was not ``seen`` (y, x) tells
-    nothing and is left as it is too: where it mirrors a speck, no light spreads from there.
+    Sides are multiples of 4. The stack itself is left as it is, unless ``in_place``. What was not
+    ``seen`` (y, x) tells nothing and is left as it is too: where it mirrors a speck, no light
+    spreads from there.
     """
     unseen = np.zeros(stack.shape[1:], np.bool_) if seen is None else ~seen
     specks = _found(stack, model, unseen)
     if not specks:
         return Cleaned(stack)
-    out = stack.copy()
+    out = stack if in_place else stack.copy()
     light = np.zeros(stack.shape[1:], np.float32)
     spoilt = np.zeros([n // _POOL_PX for n in stack.shape[1:]], np.bool_)
     pending = np.zeros(stack.shape[1:], np.int32)

@@ -22,7 +22,7 @@ from tilewright.kernels.edf.direct_filters import (
     psf_planes,
     transfer_profiles,
 )
-from tilewright.kernels.edf.direct_finish import filled, haze_moments, haze_share, mirrored
+from tilewright.kernels.edf.direct_finish import fill, haze_moments, haze_share, mirrored
 from tilewright.kernels.edf.direct_plane import HALO_PX, POOL_PX, DirectPlane, FocusMaps
 from tilewright.kernels.edf.resolution import plane_resolution_px
 from tilewright.kernels.edf.specks import (
@@ -263,7 +263,8 @@ def look_clean(
         seen = there[_INNER]
     if not has_specks(own, specks, seen & inside):
         return Cleaned(np.ascontiguousarray(own)), seen
-    clean = without_specks(stack, specks, there & _inside(mosaic, near, wide))
+    inner = there & _inside(mosaic, near, wide)
+    clean = without_specks(stack, specks, inner, in_place=True)
     if clean.light is None or clean.spoilt is None:
         return Cleaned(own), seen
     y, x = (
@@ -272,7 +273,7 @@ def look_clean(
     )
     stack = _rearranged(clean.stack, y, x)
     if not seen.all():
-        stack = filled(stack, there)
+        stack = fill(stack, there)
     pooled = (slice(SPECK_REACH_PX // POOL_PX, -SPECK_REACH_PX // POOL_PX),) * 2
     return Cleaned(stack[:, *_INNER], clean.light[_INNER], clean.spoilt[pooled]), seen
 
@@ -332,4 +333,4 @@ def _look_filled(
     stack = _read(mosaic, near, [n + 2 * _FILL_PX for n in size])
     seen = ~unseen((stack[z] for z in np.flatnonzero(kept)), pedestal)
     inner = (slice(_FILL_PX, -_FILL_PX),) * 2
-    return filled(stack, seen)[:, *inner], seen[inner]
+    return fill(stack, seen)[:, *inner], seen[inner]
