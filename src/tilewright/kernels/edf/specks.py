@@ -370,12 +370,12 @@ def _fitted(
     joined = _joined(model.profiles, planes, nodes, shape)
 
     def spread(light: Image) -> Image:
-        mixed = np.einsum("kzyx,zyx->kyx", joined, scipy.fft.rfft2(light, shape), optimize=False)
+        mixed = _summed("kzyx,zyx->kyx", joined, scipy.fft.rfft2(light, shape))
         out: Image = np.maximum(scipy.fft.irfft2(mixed, shape)[:, :y, :x], 0)
         return out
 
     def gathered(values: Image) -> Image:
-        mixed = np.einsum("kzyx,kyx->zyx", joined, scipy.fft.rfft2(values, shape), optimize=False)
+        mixed = _summed("kzyx,kyx->zyx", joined, scipy.fft.rfft2(values, shape))
         out: Image = np.maximum(scipy.fft.irfft2(mixed, shape), 0)
         return out
 
@@ -423,6 +423,20 @@ def _joined(
     transfer *= np.square(np.outer(np.sinc(y), np.sinc(x)))
     joined: NDArray[np.float32] = transfer.astype(np.float32)[planes[:, None] - nodes - apart[0]]
     return joined
+
+
+def _summed(axes: str, transfer: Image, spectra: NDArray[np.complex64]) -> NDArray[np.complex64]:
+    """Return ``np.einsum`` of what is real and what is not.
+
+    Part by part: of 20 planes and 24 depths in 0.8 ms instead of 3.7, for NumPy makes all complex.
+    """
+    real, imag = (
+        np.einsum(axes, transfer, np.ascontiguousarray(part), optimize=False)
+        for part in (spectra.real, spectra.imag)
+    )
+    out = np.empty(real.shape, np.complex64)
+    out.real, out.imag = real, imag
+    return out
 
 
 def _fading(support: NDArray[np.bool_]) -> Image:
