@@ -72,19 +72,27 @@ def filled(stack: NDArray[Any], seen: NDArray[np.bool_]) -> NDArray[Any]:
     """
     if seen.all() or not seen.any():
         return stack
+    return fill(stack.copy(), seen)
+
+
+def fill(stack: NDArray[Any], seen: NDArray[np.bool_]) -> NDArray[Any]:
+    """Do what :func:`filled` does in the stack itself, and return it."""
+    if seen.all() or not seen.any():
+        return stack
     nearest = host_ndimage.distance_transform_edt(
         ~seen, return_distances=False, return_indices=True
     )
-    here = np.indices(seen.shape)
+    at = np.nonzero(~seen)
+    beside = [n[at] for n in nearest]
     across = [
-        np.clip(2 * n - at, 0, size - 1)
-        for n, at, size in zip(nearest, here, seen.shape, strict=True)
+        np.clip(2 * n - i, 0, size - 1) for n, i, size in zip(beside, at, seen.shape, strict=True)
     ]
     fits = seen[across[0], across[1]]
-    y, x = (np.where(fits, a, n) for a, n in zip(across, nearest, strict=True))
-    out = stack.copy()
-    out[:, ~seen] = stack[:, y[~seen], x[~seen]]
-    return out
+    y, x = (np.where(fits, a, n) for a, n in zip(across, beside, strict=True))
+    # What is copied was seen, and is not written to.
+    for plane in stack:
+        plane[at] = plane[y, x]
+    return stack
 
 
 def trust_in(

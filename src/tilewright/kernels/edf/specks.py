@@ -140,19 +140,42 @@ def has_specks(stack: NDArray[Any], model: SpeckModel, seen: NDArray[np.bool_]) 
     return bool(_found(stack, model, ~seen))
 
 
+def may_hold_specks(stack: NDArray[Any], model: SpeckModel, seen: NDArray[np.bool_]) -> bool:
+    """Return whether a window's stack is bright enough for a speck where it was ``seen`` (y, x).
+
+    Where it is not :func:`has_specks` is false.
+    """
+    cut, whole = (
+        min(model.pedestal_counts + share * model.level_counts, model.ceiling_counts)
+        for share in (_CUT, 1.0)
+    )
+    # The brightest tissue may well reach what is a speck only where the border cuts it.
+    border = seen & ndimage.maximum_filter(~seen, 2 * _CUT_PX + 1)
+    for z in np.flatnonzero(model.kept):
+        bright = stack[z] >= cut
+        if bool((bright & border).any() or (seen & bright & (stack[z] >= whole)).any()):
+            return True
+    return False
+
+
 def without_specks(
-    stack: NDArray[Any], model: SpeckModel, seen: NDArray[np.bool_] | None = None
+    stack: NDArray[Any],
+    model: SpeckModel,
+    seen: NDArray[np.bool_] | None = None,
+    *,
+    in_place: bool = False,
 ) -> Cleaned:
     """Take the light of specks out of a window's stack (z, y, x) of raw counts, on the host.
 
-    Sides are multiples of 4. The stack itself is left as it is. What was not ``seen`` (y, x) tells
-    nothing and is left as it is too: where it mirrors a speck, no light spreads from there.
+    Sides are multiples of 4. The stack itself is left as it is, unless ``in_place``. What was not
+    ``seen`` (y, x) tells nothing and is left as it is too: where it mirrors a speck, no light
+    spreads from there.
     """
     unseen = np.zeros(stack.shape[1:], np.bool_) if seen is None else ~seen
     specks = _found(stack, model, unseen)
     if not specks:
         return Cleaned(stack)
-    out = stack.copy()
+    out = stack if in_place else stack.copy()
     light = np.zeros(stack.shape[1:], np.float32)
     spoilt = np.zeros([n // _POOL_PX for n in stack.shape[1:]], np.bool_)
     pending = np.zeros(stack.shape[1:], np.int32)
@@ -356,12 +379,12 @@ def _fitted(
     joined = _joined(model.profiles, planes, nodes, shape)
 
     def spread(light: Image) -> Image:
-        mixed = np.einsum("kzyx,zyx->kyx", joined, scipy.fft.rfft2(light, shape), optimize=False)
+        mixed = _summed("kzyx,zyx->kyx", joined, scipy.fft.rfft2(light, shape))
         out: Image = np.maximum(scipy.fft.irfft2(mixed, shape)[:, :y, :x], 0)
         return out
 
     def gathered(values: Image) -> Image:
-        mixed = np.einsum("kzyx,kyx->zyx", joined, scipy.fft.rfft2(values, shape), optimize=False)
+        mixed = _summed("kzyx,kyx->zyx", joined, scipy.fft.rfft2(values, shape))
         out: Image = np.maximum(scipy.fft.irfft2(mixed, shape), 0)
         return out
 
@@ -409,6 +432,20 @@ def _joined(
     transfer *= np.square(np.outer(np.sinc(y), np.sinc(x)))
     joined: NDArray[np.float32] = transfer.astype(np.float32)[planes[:, None] - nodes - apart[0]]
     return joined
+
+
+def _summed(axes: str, transfer: Image, spectra: NDArray[np.complex64]) -> NDArray[np.complex64]:
+    """Return ``np.einsum`` of what is real and what is not.
+
+    Part by part: of 20 planes and 24 depths in 0.8 ms instead of 3.7, for NumPy makes all complex.
+    """
+    real, imag = (
+        np.einsum(axes, transfer, np.ascontiguousarray(part), optimize=False)
+        for part in (spectra.real, spectra.imag)
+    )
+    out = np.empty(real.shape, np.complex64)
+    out.real, out.imag = real, imag
+    return out
 
 
 def _fading(support: NDArray[np.bool_]) -> Image:

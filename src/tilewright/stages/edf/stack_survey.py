@@ -6,6 +6,7 @@ is the same on every device: the middles of chunks spread evenly over the mosaic
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -148,12 +149,25 @@ def chunk_windows(mosaic: Mosaic, halo_px: int) -> list[Window]:
     return [with_halo(region, halo_px, shape) for region in regions(shape, mosaic.chunk_px)]
 
 
-def unseen(counts: NDArray[Any], pedestal: float) -> NDArray[np.bool_]:
-    """Return where a stack (z, y, x) was not imaged; nowhere if zero light is 0 counts."""
+def unseen(counts: Iterable[NDArray[Any]], pedestal: float) -> NDArray[np.bool_]:
+    """Return where planes (y, x) were not imaged; nowhere if zero light is 0 counts."""
+    planes = iter(counts)
+    first = next(planes)
     if pedestal == 0:
-        return np.zeros(counts.shape[1:], np.bool_) | bool((counts == 0).all())
-    flat = (counts == np.float32(pedestal)).all(axis=0)
-    patch = np.ones((_UNSEEN_PX, _UNSEEN_PX), np.bool_)
-    core = ndimage.binary_erosion(flat, patch, border_value=1)
-    found: NDArray[np.bool_] = ndimage.binary_dilation(core, patch)
-    return found
+        dark = not first.any() and not any(plane.any() for plane in planes)
+        return np.full(first.shape, dark, np.bool_)
+    level = np.float32(pedestal)
+    flat: NDArray[np.bool_] = first == level
+    # Where there is no gap noise leaves none after a few planes: 3 ms of 20 x 1400 x 1400, not 49.
+    for plane in planes:
+        if not flat.any():
+            break
+        flat &= plane == level
+    if not flat.any():
+        return flat
+    # Erosion and dilation; with gaps 23 ms, with ndimage's binary ones 54.
+    side, filters = _UNSEEN_PX, (ndimage.minimum_filter, ndimage.maximum_filter)
+    found = flat.view(np.uint8)
+    for smallest_or_largest, beyond in zip(filters, (1, 0), strict=True):
+        found = smallest_or_largest(found, side, mode="constant", cval=beyond)
+    return np.asarray(found).view(np.bool_)
