@@ -229,8 +229,8 @@ def test_rules_of_any_workflow_have_colours_of_their_own() -> None:
 def test_stages_have_colours_of_their_own_and_quality_rules_others() -> None:
     stages = ["illumination", "tile_positions", "stitch", "deconvolve", "edf_plane", "register"]
     checks = ["qc_cycle", "qc_register", "qc_image"]
-    colours = {PALETTE.of(rule) for rule in [*stages, *checks, "assemble", "report"]}
-    assert len(colours) == 11
+    colours = {PALETTE.of(rule) for rule in [*stages, *checks, "resample", "assemble", "report"]}
+    assert len(colours) == 12
 
 
 def test_without_a_ledger_the_page_does_not_change(tmp_path: Path) -> None:
