@@ -18,6 +18,7 @@ import csv
 import math
 import shutil
 import tempfile
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,11 +85,9 @@ class Slide:
 
     def moved(self, motion: Motion) -> Slide:
         """Return the slide as it lies in a cycle."""
-        new = object.__new__(Slide)
-        new.side, new.radius, new.light = self.side, self.radius, self.light
-        new.yx = motion.points(self.yx)
-        order = np.argsort(new.yx[:, 0])
-        new.yx, new.radius, new.light = new.yx[order], new.radius[order], new.light[order]
+        new, yx = copy(self), motion.points(self.yx)
+        order = np.argsort(yx[:, 0])
+        new.yx, new.radius, new.light = yx[order], self.radius[order], self.light[order]
         return new
 
     def draw(self, y0: float, x0: float, shape: tuple[int, int]) -> NDArray[np.float32]:
@@ -212,13 +211,12 @@ def report(run: Run, side: int, motions: list[Motion]) -> None:
     print(f"{'rule':16}{'jobs':>5}{'CPU s':>8}{'CPU s/Mpx':>11}{'peak MB':>9}{'of asked':>9}"
           f"{'longest s':>10}{'of asked':>9}")  # fmt: skip
     for rule, cost in found.items():
-        longest_s = longest(run, rule)
         shape = sizes.shape(rule, {"sample": "slide"}, gpu=False)
         by = len(experiment.channels) if rule in ("assemble", "resample", "qc_cycle") else cost.jobs
         work = max(0.0, cost.cpu_s - start_s * cost.jobs) / by / mpx
         print(f"{rule:16}{cost.jobs:5}{cost.cpu_s:8.1f}{work:11.4f}{cost.peak_mb:9.0f}"
-              f"{cost.peak_mb / shape.mem_mb:9.2f}{longest_s:10.0f}"
-              f"{longest_s / 60 / shape.runtime_min:9.2f}")  # fmt: skip
+              f"{cost.peak_mb / shape.mem_mb:9.2f}{cost.longest_s:10.0f}"
+              f"{cost.longest_s / 60 / shape.runtime_min:9.2f}")  # fmt: skip
     for cycle, motion in enumerate(motions[1:], 2):
         transform = read_transform(run.results / "slide/register" / f"cycle{cycle}.npz")
         points = Slide(side, seed=side).yx
@@ -231,15 +229,6 @@ def report(run: Run, side: int, motions: list[Motion]) -> None:
         shift, worst = math.hypot(*motion.shift_px), np.percentile(off, [50, 95, 100])
         print(f"cycle {cycle}: shift {shift:.0f} px, TRE median {worst[0]:.3f}, 95 % "
               f"{worst[1]:.3f}, most {worst[2]:.2f} px")  # fmt: skip
-
-
-def longest(run: Run, rule: str) -> float:
-    """Return the seconds of the longest job of a rule."""
-    seconds = []
-    for path in (run.results / "benchmarks" / rule).glob("*.tsv"):
-        with path.open(newline="") as stream:
-            seconds += [float(row["s"]) for row in csv.DictReader(stream, delimiter="\t")]
-    return max(seconds)
 
 
 def main() -> None:

@@ -53,10 +53,11 @@ METHODS = ("direct", "psf_mean")
 
 @dataclass
 class Cost:
-    """What the jobs of one rule took: CPU seconds, peak memory in MB, bytes in MB."""
+    """What the jobs of one rule took: seconds of CPU and of the longest, MB at most, MB moved."""
 
     jobs: int = 0
     cpu_s: float = 0.0
+    longest_s: float = 0.0
     peak_mb: float = 0.0
     read_mb: float = 0.0
     written_mb: float = 0.0
@@ -69,6 +70,7 @@ class Cost:
         )
         self.jobs += 1
         self.cpu_s += cpu_s
+        self.longest_s = max(self.longest_s, float(row["s"]))
         self.peak_mb = max(self.peak_mb, peak)
         self.read_mb += read
         self.written_mb += written

@@ -203,6 +203,18 @@ def _read(
     return _rearranged(stack, *(i - at for at, i in zip(first, index, strict=True)))
 
 
+def _read_seen(
+    mosaic: Mosaic,
+    kept: NDArray[np.bool_],
+    pedestal: float,
+    start: Sequence[int],
+    size: Sequence[int],
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Return a window as it is, and where (y, x) it was imaged."""
+    stack = _read(mosaic, start, size)
+    return stack, ~unseen((stack[z] for z in np.flatnonzero(kept)), pedestal)
+
+
 def _rearranged(stack: NDArray[Any], y: NDArray[np.int64], x: NDArray[np.int64]) -> NDArray[Any]:
     """Return ``stack[:, y][:, :, x]`` for indices of few runs; the stack itself where it is that.
 
@@ -244,8 +256,7 @@ def look_clean(
     a speck find the same light; and what continues the mosaic mirrors it without them.
     """
     kept, pedestal = specks.kept, specks.pedestal_counts
-    stack = _read(mosaic, start, size)
-    seen = ~unseen((stack[z] for z in np.flatnonzero(kept)), pedestal)
+    stack, seen = _read_seen(mosaic, kept, pedestal, start, size)
     inside = _inside(mosaic, start, size)
     gaps = bool(seen.any()) and not seen.all()
     if not may_hold_specks(stack, specks, seen & inside):
@@ -313,8 +324,7 @@ def look(
     seen : ndarray of bool, shape (y, x)
         Where they were imaged.
     """
-    stack = _read(mosaic, start, size)
-    seen = ~unseen((stack[z] for z in np.flatnonzero(kept)), pedestal)
+    stack, seen = _read_seen(mosaic, kept, pedestal, start, size)
     if seen.all() or not seen.any():
         return stack, seen
     del stack
@@ -330,7 +340,7 @@ def _look_filled(
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """Do what :func:`look` does with a window that has gaps."""
     near = tuple(at - _FILL_PX for at in start)
-    stack = _read(mosaic, near, [n + 2 * _FILL_PX for n in size])
-    seen = ~unseen((stack[z] for z in np.flatnonzero(kept)), pedestal)
+    wide = [n + 2 * _FILL_PX for n in size]
+    stack, seen = _read_seen(mosaic, kept, pedestal, near, wide)
     inner = (slice(_FILL_PX, -_FILL_PX),) * 2
     return fill(stack, seen)[:, *inner], seen[inner]
