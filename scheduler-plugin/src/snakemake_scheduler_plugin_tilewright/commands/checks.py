@@ -48,13 +48,13 @@ def warning(about: str, text: str, fix: str) -> Check:
     return Check(about, "warning", text, fix)
 
 
-def said_by(about: str, error: Exception, fix: str, mark: str = "; ") -> Check:
+def said_by(about: str, error: Exception | str, fix: str, mark: str = "; ") -> Check:
     """Return a problem in an error's words, which end with the fix after the last ``mark``.
 
     Parameters
     ----------
     about : str
-    error : Exception
+    error : Exception or str
     fix : str
         What to do where the error does not say it.
     mark : str
