@@ -228,13 +228,7 @@ def test_ome_positions_and_metadata(tmp_path: Path, flip_y: bool) -> None:
 
 
 def test_imagexpress_is_recognised(tmp_path: Path) -> None:
-    places = tile_places("raster_right_down", 2, 3)
-    write_grid(
-        tmp_path / "raw",
-        lambda row, col: f"TimePoint_1/p_B02_s{places.index((row, col)) + 1}_w1.tif",
-        2,
-        3,
-    )
+    write_plate(tmp_path / "raw", "p")
     acquisition = config(create_experiment(tmp_path / "raw", tmp_path / "out"))["acquisition"]
     assert acquisition["convention"] == "imagexpress"
     assert (acquisition["rows"], acquisition["cols"]) == (2, 3)
@@ -246,6 +240,48 @@ def test_several_experiments_in_one_folder_are_told_apart(tmp_path: Path) -> Non
         write_codex(tmp_path / "raw" / name, "snake_right_down", 1, 1)
     with pytest.raises(RawDataError, match=r"2 CODEX experiments \(A, B\)"):
         create_experiment(tmp_path / "raw", tmp_path / "out")
+
+
+def write_plate(raw: Path, plate: str, time: int = 1) -> None:
+    places = tile_places("raster_right_down", 2, 3)
+    write_grid(
+        raw,
+        lambda row, col: f"TimePoint_{time}/{plate}_B02_s{places.index((row, col)) + 1}_w1.tif",
+        2,
+        3,
+    )
+
+
+def test_time_points_that_become_cycles_are_said(tmp_path: Path) -> None:
+    write_plate(tmp_path / "raw", "p")
+    assert "time point" not in create_experiment(tmp_path / "raw", tmp_path / "one").summary()
+    write_plate(tmp_path / "raw", "p", 2)
+    said = create_experiment(tmp_path / "raw", tmp_path / "two").summary()
+    assert (
+        "cycles are the time points, from TimePoint_1 to TimePoint_2; "
+        "if they repeat one cycle, choose one: cycles: [1] in config.yaml"
+    ) in said
+
+
+def test_an_experiment_beside_the_one_taken_is_named(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    write_plate(raw / "cycle1", "p")
+    write_plate(raw / "other", "p")
+    write_codex(raw / "third/B", "snake_right_down", 1, 1)
+    (said,) = create_experiment(raw, tmp_path / "out").warnings
+    assert said == (
+        f"the files are taken from {raw}/cycle1/TimePoint_1, and none from other (6), third (2); "
+        f"if that is an experiment of its own: tilewright init {raw}/other"
+    )
+
+
+def test_two_plates_in_one_folder_are_named(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    write_plate(raw, "p")
+    write_plate(raw, "q")
+    (said,) = create_experiment(raw, tmp_path / "out").warnings
+    assert "TimePoint_1/p_B02_s1_w1.tif and " in said
+    assert "q_B02_s1_w1.tif are the same tile by their names; if they are of two" in said
 
 
 @pytest.mark.parametrize("convention", ["pattern", "fiji"])
