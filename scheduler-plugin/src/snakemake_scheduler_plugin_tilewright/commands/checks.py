@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
+
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,19 @@ def count(number: int, word: str) -> str:
     ('1 job', '2 jobs')
     """
     return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def sizes_text(shapes: Mapping[Kind, Shape]) -> str:
+    """Say for jobs of which sizes slots are counted.
+
+    >>> sizes_text({"gpu": Shape(8, 184320, 1, 240), "cpu": Shape(1, 700, 0, 60)})
+    'slots for GPU jobs of 8 CPUs and 184320 MB, CPU jobs of 1 CPU and 700 MB'
+    """
+    sizes = (
+        f"{kind.upper()} jobs of {count(shape.cpus, 'CPU')} and {shape.mem_mb} MB"
+        for kind, shape in shapes.items()
+    )
+    return f"slots for {', '.join(sizes)}"
 
 
 def ok(about: str, text: str) -> Check:
