@@ -253,6 +253,27 @@ def test_all_problems_are_told_at_once(raw: dict[str, Any]) -> None:
     assert not Path("no_1.tif").exists()
 
 
+def test_what_is_not_filled_in_is_told_with_the_rest(config: dict[str, Any]) -> None:
+    set_key(config, "acquisition.pixel_um", None)
+    set_key(config, "acquisition.overlap", None)
+    set_key(config, "optics.numerical_aperture", None)
+    Path(config["markers"]).write_text(GOOD + "x,1,a,\n")
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(config)
+    overlap, pixel, line = sorted(caught.value.args)[:3]
+    assert "'acquisition.overlap' is not filled in" in overlap
+    assert "'acquisition.pixel_um' is not filled in" in pixel
+    assert "line 5: cycle 'x' is not a number" in line
+    Path(config["markers"]).write_text(GOOD)
+    with pytest.raises(ConfigError, match=r"without optics\.numerical_aperture"):
+        load_experiment(config)
+    set_key(config, "acquisition.reference_channel", None)
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(config)
+    assert len(caught.value.args) == 3
+    assert all("is not filled in" in sentence for sentence in caught.value.args)
+
+
 def test_all_lines_of_both_tables_are_told_at_once(config: dict[str, Any]) -> None:
     Path(config["markers"]).write_text(GOOD + "x,1,a,\n3,1,DAPI_1,\n")
     Path(config["samples"]).write_text("sample\traw_dir\na b\t.\nc\tnowhere\n")

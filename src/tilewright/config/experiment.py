@@ -6,11 +6,12 @@ the DAG is built and said in one sentence that names the key or file.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 from pydantic import ValidationError
@@ -237,13 +238,35 @@ def parse_experiment(config: Mapping[str, Any]) -> Experiment:
     try:
         settings = Settings.model_validate(dict(config))
     except ValidationError as error:
-        raise ConfigError(*map(problem_sentence, error.errors())) from None
+        _refuse_keys(config, error)
     channels, samples = every(
         lambda: read_markers(Path(settings.markers)),
         lambda: read_samples(Path(settings.samples), settings.acquisition),
     )
     experiment = Experiment(settings, samples, channels, channels)
     return experiment if settings.cycles == "auto" else experiment.of_cycles(settings.cycles)
+
+
+def _refuse_keys(config: Mapping[str, Any], error: ValidationError) -> NoReturn:
+    """Refuse wrong keys; where they are only not filled in, the rest is looked at too."""
+    filled = {k: dict(v) if isinstance(v, dict) else v for k, v in config.items()}
+
+    def wrong() -> None:
+        raise ConfigError(*map(problem_sentence, error.errors())) from None
+
+    def others() -> None:
+        for problem in error.errors():
+            section, key = problem["loc"][0], problem["loc"][-1]
+            if problem["input"] is not None or len(problem["loc"]) != 2:
+                return
+            del filled[str(section)][key]
+        filled["acquisition"].setdefault("pixel_um", 1.0)  # needed, and compared with nothing here
+        with contextlib.suppress(ValidationError):
+            Settings.model_validate(filled)
+            check_experiment(parse_experiment(filled))
+
+    every(wrong, others)
+    raise AssertionError  # every raised what is wrong
 
 
 def check_experiment(experiment: Experiment) -> None:
