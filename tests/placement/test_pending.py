@@ -237,7 +237,7 @@ def test_a_job_that_cannot_stay_goes_back_before_it_is_given_up(tmp_path: Path) 
     run = dispatcher(pending(1, "InvalidQOS"), tmp_path, sent=1, ready=0)
     (name,) = only_gpus(run)
     task = run.tasks[name]
-    task.left = {("maigan", "gpu"), ("brusko", "gpu")}
+    task.left = frozenset({("maigan", "gpu"), ("brusko", "gpu")})
     answer(run, flags_qos=gpus_in_use(maigan=2, brusko=1))
     assert run.move_pending() == [name]
     assert not run.failed(name).give_up
@@ -247,7 +247,7 @@ def test_a_job_that_cannot_stay_goes_back_before_it_is_given_up(tmp_path: Path) 
 
 
 PLACES: list[tuple[str, Kind]] = [(name, kind) for name in "abc" for kind in KINDS]
-places = st.sets(st.sampled_from(PLACES))
+places = st.frozensets(st.sampled_from(PLACES))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -255,9 +255,9 @@ places = st.sets(st.sampled_from(PLACES))
 def test_no_move_returns_before_nothing_else_takes_the_job(
     tmp_path: Path,
     here: tuple[str, Kind],
-    left: set[tuple[str, Kind]],
-    full: set[tuple[str, Kind]],
-    invalid: set[tuple[str, Kind]],
+    left: frozenset[tuple[str, Kind]],
+    full: frozenset[tuple[str, Kind]],
+    invalid: frozenset[tuple[str, Kind]],
     anywhere: bool,
 ) -> None:
     run = dispatcher("", tmp_path, sent=1, ready=0)

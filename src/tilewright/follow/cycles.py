@@ -75,20 +75,28 @@ class Cycles:
         """
         there: dict[Part, Files] = {}
         quiet: dict[str, dict[int, Files]] = {}
-        samples, readable = experiment.samples.values(), True
+        samples = experiment.samples.values()
+        wrong: dict[str, str] = {}
         for sample in samples:
             try:
                 there.update(parts_of(sample))
             except RawDataError as error:
-                readable = False
-                yield from self._once(f"sample {sample.name}", None, str(error))
+                wrong[sample.name] = str(error)
+        readable = not wrong
         self._quiet.look(there, now_s)
         parts = self._quiet.parts(now_s)
         for sample in samples:
+            if sample.name in wrong:
+                continue
             try:
                 quiet[sample.name] = self._cycles_of(sample, parts)
             except RawDataError as error:
-                yield from self._once(f"sample {sample.name}", None, str(error))
+                wrong[sample.name] = str(error)
+        for name in experiment.samples:
+            if name in wrong:
+                yield from self._once(f"sample {name}", None, wrong[name])
+            else:
+                self._said.pop(f"sample {name}", None)
         before = self.whole()
         # A cycle is processed in all samples at once: it waits for the last of them.
         of_cycle = {

@@ -308,7 +308,7 @@ class Dispatcher:
                 kinds = KINDS[:1] if "gres" in words.lower() else KINDS  # a GPU's leaves CPUs open
                 self.pending.avoid(place.account, kinds, f"{words}: {name}", for_all=True)
             if not task.moved:  # what it was moved for may be over by now
-                task.left, task.bound = set(), None
+                task.left, task.bound = frozenset(), None
             if node and place is not None and cause in ("node", "device"):
                 self.bad_nodes[place.kind].add(node)
             self.ledger.write(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from snakemake_scheduler_plugin_tilewright.runtime.snakemake_adapter import priority
@@ -19,7 +19,7 @@ Kind = Literal["gpu", "cpu"]
 KINDS: tuple[Kind, ...] = ("gpu", "cpu")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Shape:
     """What one job needs.
 
@@ -46,7 +46,7 @@ class Shape:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where one job runs.
 
@@ -121,7 +121,7 @@ def name_of(job: Any) -> str:
     return key_of(job.name if job.is_group() else job.rule.name, job.wildcards)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Past:
     """The failures of one job.
 
@@ -138,10 +138,10 @@ class Past:
     memory: int = 0
     time: int = 0
     causes: tuple[str, ...] = ()
-    nodes: frozenset[str] = field(default_factory=frozenset)
+    nodes: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Fixed:
     """What the user chose for a job, in its rule or on the command line, and what stays so."""
 
@@ -161,7 +161,7 @@ class Fixed:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Job:
     """One job of a workflow.
 
@@ -221,7 +221,7 @@ def job_of(
     )
 
 
-@dataclass
+@dataclass(slots=True)
 class Task:
     """A job in a run: where it was sent, and what became of it.
 
@@ -245,7 +245,7 @@ class Task:
         Why it was cancelled for good: no place is left that Slurm takes it on.
     bound : (str, str) or None
         Account and device kind that it was moved or stopped for.
-    left : set of (str, str)
+    left : frozenset of (str, str)
         Accounts and device kinds that it was moved away from: it does not go back there.
     said : str
         Why it pends, as it was last said to the user.
@@ -260,11 +260,11 @@ class Task:
     sent_s: float = 0.0
     after_id: int = 0
     seen: SlurmJob | None = None
-    past: Past = field(default_factory=Past)
+    past: Past = Past()
     moved: str = ""
     moves: int = 0
     bound: tuple[str, Kind] | None = None
-    left: set[tuple[str, Kind]] = field(default_factory=set)
+    left: frozenset[tuple[str, Kind]] = frozenset()
     refused: str = ""
     said: str = ""
     odd_s: float | None = None

@@ -256,7 +256,7 @@ class PendingJobs:
             task.moved, task.moves = self._text(stuck), task.moves + 1
             task.bound = better[:2] if better else None
             own = (place.account, place.kind)
-            task.left |= {own} if task.bound != own else set()
+            task.left |= {own} - {task.bound}
             if stuck.why.obstacle == "budget" and "GRES" not in stuck.seen.reason:
                 task.left |= {(place.account, kind) for kind in KINDS}
         self.ledger.write(
