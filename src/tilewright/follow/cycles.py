@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -141,7 +141,7 @@ class Cycles:
         try:
             check_raw(experiment.of_cycles([*self.whole(), cycle]), layout)
         except ConfigError as error:
-            problem, unusable = _short(str(error)), isinstance(error, UnusableError)
+            problem, unusable = _short(error.args), isinstance(error, UnusableError)
             self._checked[cycle] = _Checked(files, problem, waits=not unusable)
             if unusable:
                 yield News(cycle, "unusable", f"cycle {cycle} cannot be used: {problem}")
@@ -160,14 +160,14 @@ class Cycles:
             yield News(cycle, "waits", f"{about} waits: {problem}")
 
 
-def _short(message: str) -> str:
-    r"""Return the first of the problems that a message lists, in one line.
+def _short(sentences: Sequence[str]) -> str:
+    r"""Return the first of the problems that sentences tell or list, in one line.
 
-    >>> _short("2 problems with raw:\n  - a is empty\n  - b is empty\nCopy again.")
+    >>> _short(["2 problems with raw:\n  - a is empty\n  - b is empty\nCopy again."])
     '2 problems with raw: a is empty; ...'
     """
-    lines = message.splitlines()
+    lines = sentences[0].splitlines()
+    more = len(sentences) > 1 or len([line for line in lines if line.startswith("  ")]) > 1
     if len(lines) == 1:
-        return message
-    more = len([line for line in lines if line.startswith("  ")]) > 1
+        return lines[0] + ("; ..." if more else "")
     return f"{lines[0]} {lines[1].removeprefix('  - ')}{'; ...' if more else ''}"
