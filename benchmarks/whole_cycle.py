@@ -1,13 +1,12 @@
 """A part of a whole cycle through the real workflow, and what the full cycle would take.
 
-``python -m benchmarks.whole_cycle [--tiles 3x3] [--tile-px 768] [--planes 20] [--channels 4]``
+``python -m benchmarks.whole_cycle [--tiles 2x2 4x4] [--tile-px 1440] [--planes 20]``
 
-Synthetic tissue of one cycle is processed to the end, once with the in-focus plane estimated from
-the raw stack (``direct``) and once with 3-D deconvolution (``psf_mean``). CPU seconds are those of
-each job's log, peak memory and bytes Snakemake's own benchmark of it. What a job costs only to
-start, the CPU seconds of ``summary``, which does nothing else, is taken off before the rest is
-scaled by voxels to a cycle of 63 tiles of 1440 x 1920 x 20 planes in 4 channels, and added again.
-Minutes on 8 cores are CPU-minutes over 8.
+Synthetic tissue of one cycle of four channels is processed to the end, once with the in-focus
+plane estimated from the raw stack (``direct``) and once with 3-D deconvolution (``psf_mean``). CPU
+seconds are those of each job's log, peak memory and bytes Snakemake's own benchmark of it. Two
+mosaics tell what a rule costs in any case and what each megavoxel adds; on that line lies the full
+cycle of 63 tiles of 1440 x 1920 x 20 planes. Minutes on 8 cores are CPU-minutes over 8.
 
 A sample of nine such cycles is played by ``tilewright plan``'s simulator on the slots of the worked
 example (two accounts, 5 jobs of 8 CPUs and a GPU, 19 of 8 CPUs), with the costs of
@@ -23,6 +22,7 @@ import argparse
 import contextlib
 import csv
 import math
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -111,27 +111,37 @@ def watched(folder: Path) -> Iterator[Callable[[], int]]:
         thread.join()
 
 
-def report(method: str, run: Run, mvox: float, raw_b: int, most_b: int) -> None:
-    """Print what one run took, and what a full cycle would."""
-    found = costs(run)
-    start_s = found["summary"].cpu_s / found["summary"].jobs
-    print(f"\nedf.method: {method}; {mvox:.0f} Mvox raw, {raw_b / 1e6:.0f} MB")
-    print(f"{'rule':16}{'jobs':>5}{'CPU s':>8}{'CPU s/Mvox':>12}{'peak MB':>9}"
+@dataclass
+class Measured:
+    """A run: megavoxels and bytes of its raw data, most and last bytes of results, and costs."""
+
+    mvox: float
+    raw_b: int
+    most_b: int
+    left_b: int
+    rules: dict[str, Cost]
+
+
+def report(method: str, small: Measured, large: Measured) -> None:
+    """Print what the larger of two runs took, and what a full cycle would."""
+    print(f"\nedf.method: {method}; {small.mvox:.0f} and {large.mvox:.0f} Mvox raw")
+    print(f"{'rule':16}{'jobs':>5}{'CPU s':>8}{'in any case':>12}{'CPU s/Mvox':>12}{'peak MB':>9}"
           f"{'read MB':>9}{'written MB':>11}")  # fmt: skip
     total_s = 0.0
-    for rule, cost in found.items():
-        work_s = max(0.0, cost.cpu_s - start_s * cost.jobs)
-        total_s += work_s * FULL_MVOX / mvox + start_s * cost.jobs
-        print(f"{rule:16}{cost.jobs:5}{cost.cpu_s:8.1f}{work_s / mvox:12.4f}{cost.peak_mb:9.0f}"
-              f"{cost.read_mb:9.0f}{cost.written_mb:11.0f}")  # fmt: skip
-    left_b = size(run.results)
+    for rule, cost in large.rules.items():
+        more_s = max(0.0, cost.cpu_s - small.rules[rule].cpu_s) / (large.mvox - small.mvox)
+        fixed_s = max(0.0, cost.cpu_s - more_s * large.mvox)
+        total_s += fixed_s + more_s * FULL_MVOX
+        print(f"{rule:16}{cost.jobs:5}{cost.cpu_s:8.1f}{fixed_s:12.1f}{more_s:12.4f}"
+              f"{cost.peak_mb:9.0f}{cost.read_mb:9.0f}{cost.written_mb:11.0f}")  # fmt: skip
     peers = ", ".join(f"{minutes} min on {on}" for on, minutes in KINTSUGI_MIN.items())
     print(
         f"full cycle: {total_s / 60:.0f} CPU-minutes, {total_s / 60 / CORES:.1f} min on "
         f"{CORES} cores; KINTSUGI: {peers}"
     )
-    print(f"results {left_b / raw_b:.2f} x raw, {most_b / raw_b:.2f} x at most during the run; "
-          f"peak memory of a job {max(c.peak_mb for c in found.values()):.0f} MB")  # fmt: skip
+    peak_mb = max(cost.peak_mb for cost in large.rules.values())
+    print(f"results {large.left_b / large.raw_b:.2f} x raw, {large.most_b / large.raw_b:.2f} x at "
+          f"most during the run; peak memory of a job {peak_mb:.0f} MB")  # fmt: skip
 
 
 def nine_cycles(folder: Path) -> None:
@@ -168,32 +178,38 @@ def nine_cycles(folder: Path) -> None:
 def main() -> None:
     """Make the tiles, run both ways and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tiles", default="3x3", help="rows x columns")
-    parser.add_argument("--tile-px", type=int, default=768)
+    parser.add_argument("--tiles", nargs=2, default=["2x2", "4x4"], help="rows x columns")
+    parser.add_argument("--tile-px", type=int, default=1440)
     parser.add_argument("--planes", type=int, default=20)
-    parser.add_argument("--channels", type=int, default=4)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     options = parser.parse_args()
-    rows, cols = map(int, options.tiles.split("x"))
-    design = {
-        "cycles": 1, "channels": options.channels, "rows": rows, "cols": cols,
-        "planes": options.planes, "tile_px": options.tile_px, "seed": options.seed,
-        "overlap": 0.1,
-    }  # fmt: skip
-    mvox = math.prod((rows, cols, options.planes, options.channels, options.tile_px**2)) / 1e6
+    measured: dict[str, list[Measured]] = {method: [] for method in options.methods}
     with tempfile.TemporaryDirectory() as name:
-        raw = make_run(Path(name) / "made", **design).folder / "raw"
-        for method in options.methods:
-            run = make_run(Path(name) / method, raw=raw, **design)
-            run.edit(
-                edf={"method": method},
-                output={"chunk_px": 1024},
-                deconvolve={"tile_px": 1024, "halo_px": 64},
-            )
-            with watched(run.results) as most:
-                run.snakemake("registration", "qc")
-            report(method, run, mvox, size(raw), most())
+        for tiles in options.tiles:
+            rows, cols = map(int, tiles.split("x"))
+            design = {
+                "cycles": 1, "channels": 4, "rows": rows, "cols": cols, "overlap": 0.1,
+                "planes": options.planes, "tile_px": options.tile_px, "seed": options.seed,
+            }  # fmt: skip
+            mvox = math.prod((rows, cols, options.planes, 4, options.tile_px**2)) / 1e6
+            made = Path(name) / tiles
+            raw = make_run(made, **design).folder / "raw"
+            for method in options.methods:
+                run = make_run(made / method, raw=raw, **design)
+                run.edit(
+                    edf={"method": method},
+                    output={"chunk_px": 1024},
+                    deconvolve={"tile_px": 1024, "halo_px": 64},
+                )
+                with watched(run.results) as most:
+                    run.snakemake("registration", "qc")
+                measured[method].append(
+                    Measured(mvox, size(raw), most(), size(run.results), costs(run))
+                )
+            shutil.rmtree(made)
+        for method, (small, large) in measured.items():
+            report(method, small, large)
         nine_cycles(Path(name) / "nine")
 
 
