@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -42,13 +41,7 @@ def new_figure(width_in: float, height_in: float) -> Figure:
 def save_png(figure: Figure, path: Path) -> None:
     """Write a figure whole or not at all; same figure, same bytes."""
     with whole_or_nothing(path) as partial:
-        partial.write_bytes(_png(figure))
-
-
-def _png(figure: Figure) -> bytes:
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", metadata={"Software": None})
-    return stream.getvalue()
+        figure.savefig(partial, format="png", metadata={"Software": None})
 
 
 def display_range(image: NDArray[Any]) -> tuple[float, float]:
@@ -170,11 +163,6 @@ def embed_png(png: bytes, area_px: float = np.inf) -> Picture:
     size = max(round(pixels.shape[1] * shrink), 1), max(round(pixels.shape[0] * shrink), 1)
     small = PIL.Image.fromarray(pixels).resize(size, PIL.Image.Resampling.LANCZOS)
     return embed(np.asarray(small), level=70)
-
-
-def embed_figure(figure: Figure) -> Picture:
-    """Draw a figure and encode it as :func:`embed` does."""
-    return embed_png(_png(figure))
 
 
 def _level(image: Image, max_px: int) -> NDArray[Any]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from snakemake_scheduler_plugin_tilewright.report.gantt import draw_gantt
+from snakemake_scheduler_plugin_tilewright.report.runs import Use, use_of
 from snakemake_scheduler_plugin_tilewright.runtime.files import read_json_lines
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
 from tilewright.devices.evidence import CONTEXT_B
-from tilewright.report.devices.figure import draw_devices
 from tilewright.report.devices.use import (
     ENOUGH,
     GAP_S,
@@ -22,14 +22,13 @@ from tilewright.report.devices.use import (
     STEP_MIB,
     DeviceJob,
     DeviceRun,
+    as_cluster_runs,
     device_runs,
     failures,
     idle_fraction,
     jobs_of,
-    leased_fraction,
     slot_of,
 )
-from tilewright.report.figures import embed_figure
 from tilewright.report.rule_colours import PALETTE
 
 _NONE = "–"  # noqa: RUF001
@@ -53,35 +52,36 @@ def device_section(evidence: Path | None) -> dict[str, Any] | None:
         return None
     jobs = [job for run in shown for job in run.jobs]
     rules = sorted({job.rule for job in jobs}, key=PALETTE.rank)
-    uses = {rule: [job for job in jobs if job.rule == rule] for rule in rules}
-    failed = [(rule, *failure) for rule, own in uses.items() for failure in failures(own)]
+    of_rule = {rule: [job for job in jobs if job.rule == rule] for rule in rules}
+    failed = [(rule, *failure) for rule, own in of_rule.items() for failure in failures(own)]
     failed.sort(key=lambda failure: -failure[-1])
+    drawn = as_cluster_runs(shown)
+    uses = use_of(drawn)
+    lead = _lead(len(shown), uses, jobs)
+    picture = draw_gantt(drawn, uses, PALETTE, lead) if uses else ""
     return {
-        "lead": _lead(shown, jobs),
-        "caption": _caption(len(runs), jobs),
-        "pictures": [
-            {"title": _title(run, len(shown)), **asdict(embed_figure(draw_devices(run)))}
-            for run in shown
-            if run.devices
-        ],
-        "rules": [_row(rule, own) for rule, own in uses.items()],
+        "lead": lead,
+        "caption": _caption(shown, len(runs), jobs),
+        # The picture of runs on a cluster has a pattern of the same name.
+        "picture": picture.replace("gantt-", "devices-"),
+        "rules": [_row(rule, own) for rule, own in of_rule.items()],
         "failures": [_failure(*failure) for failure in failed[:_FAILURES]],
         "more_failures": len(failed[_FAILURES:]),
-        "slots": [_slot(rule, own) for rule, own in uses.items()],
+        "slots": [_slot(rule, own) for rule, own in of_rule.items()],
         "margin": MARGIN_PERCENT,
         "step": STEP_MIB,
         "enough": ENOUGH,
     }
 
 
-def _lead(runs: Sequence[DeviceRun], jobs: Sequence[DeviceJob]) -> str:
-    devices = len({uuid for run in runs for uuid in run.devices})
+def _lead(runs: int, uses: Sequence[Use], jobs: Sequence[DeviceJob]) -> str:
     texts = [
-        f"{_count(len(jobs), 'job')} on {_count(devices, 'device')} in {_count(len(runs), 'run')}"
+        f"{_count(len(jobs), 'job')} on {_count(len(uses), 'device')} in {_count(runs, 'run')}"
     ]
-    fraction = leased_fraction(runs)
-    if fraction is not None:
-        texts.append(f"a device that was used was leased {100 * fraction:.0f} % of the time")
+    total_s = sum(use.busy_s + use.idle_s for use in uses)
+    if total_s > 0:
+        percent = 100 * sum(use.busy_s for use in uses) / total_s
+        texts.append(f"a device that was used was leased {percent:.0f} % of the time")
     waited_s = [job.waited_s for job in jobs if job.waited_s is not None]
     if waited_s:
         typical, longest = span_text(median(waited_s)), span_text(max(waited_s))
@@ -92,23 +92,21 @@ def _lead(runs: Sequence[DeviceRun], jobs: Sequence[DeviceJob]) -> str:
     return "; ".join(texts) + "."
 
 
-def _title(run: DeviceRun, shown: int) -> str:
-    began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run.start_s))
-    name = f"Run {run.number}" if shown > 1 else "The run"
-    return f"{name} began {began} and took {span_text(run.span_s)}."
-
-
-def _caption(runs: int, jobs: Sequence[DeviceJob]) -> str:
-    """Return how to read the pictures, and what they do not show."""
-    texts = [
-        "Each row is a device, each bar a job: as high as the memory that it was granted, on top "
-        "of those beside it, and paler where its peak did not reach. Grey is time in which no job "
-        "of this experiment held the device. Devices without a job are not shown; "
-        f"leases more than {GAP_S / 60:.0f} min apart are taken for two runs."
-    ]
+def _caption(shown: Sequence[DeviceRun], runs: int, jobs: Sequence[DeviceJob]) -> str:
+    """Return when the runs were, how to read their picture, and what it does not show."""
+    texts = []
+    for run in shown:
+        began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run.start_s))
+        name = f"Run {run.number}" if len(shown) > 1 else "The run"
+        texts.append(f"{name} began {began} and took {span_text(run.end_s - run.start_s)}.")
+    texts.append(
+        "Each row is a device, each bar a job. Jobs that shared a device lie above its line. Grey "
+        "is time in which no job of this experiment held the device. Devices without a job are "
+        f"not shown; leases more than {GAP_S / 60:.0f} min apart are taken for two runs."
+    )
     hidden = sum(job.granted and not job.on_device for job in jobs)
     if hidden:
-        texts.append(f"Not drawn: {_count(hidden, 'job')} of unknown device, time or memory.")
+        texts.append(f"Not drawn: {_count(hidden, 'job')} of unknown device or time.")
     if runs > _RUNS:
         texts.append(f"Earlier runs, {runs - _RUNS} in number, are not counted.")
     return " ".join(texts)
