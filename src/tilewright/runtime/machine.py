@@ -19,6 +19,8 @@ from tilewright.devices.lease import leases
 from tilewright.devices.lease_queue import LeaseRootError, lease_root
 from tilewright.devices.slurm_grant import DeviceChoice, device_from_environment
 
+NO_CUPY = "not installed: install tilewright[cuda12] or [cuda13]"
+
 
 def usable_gpus(environ: Mapping[str, str] = os.environ) -> Snapshot:
     """Return the GPUs that are visible, healthy and that CuPy could use; makes no CUDA context.
@@ -34,7 +36,7 @@ def usable_gpus(environ: Mapping[str, str] = os.environ) -> Snapshot:
     if not seen.devices:
         return Snapshot((), seen.reason)
     if find_spec("cupy") is None:
-        return Snapshot((), "CuPy is not installed: install tilewright[cuda12] or [cuda13]")
+        return Snapshot((), f"CuPy is {NO_CUPY}")
     bad = quarantined(lease_root(environ))
     found = tuple(leasable(seen.devices, bad))
     if not found:
