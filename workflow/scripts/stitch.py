@@ -9,7 +9,7 @@ from tilewright.io.results.positions import read_positions
 from tilewright.runtime.job import running
 from tilewright.stages.stitch.fuse import stitch
 
-with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
+with running(snakemake.log, snakemake.threads, snakemake.resources) as backend:
     stitch(
         open_tiles(snakemake.input.manifest, snakemake.wildcards.channel),
         read_positions(Path(snakemake.input.positions)),

@@ -40,8 +40,6 @@ TEMPORARY = Path("/tmp")
 _FIX = "set TILEWRIGHT_LEASE_ROOT to a folder of your own on a local disk"
 #: One page: the kernel writes it whole or, where the process is killed before, not at all.
 RECORD_B = 4096
-#: Groups whose last device is remembered: several runs of some hundred samples and cycles.
-GROUPS = 2048
 _CLAIM, _REQUEST = ({field.name for field in fields(kind)} for kind in (LeaseClaim, Request))
 #: What a waiting process reads: see whether it was granted; look at the whole queue oneself.
 NOTICE, LOOK = b"n", b"l"
@@ -272,25 +270,6 @@ class LeaseQueue:
             return len(queue), _living(f"{self.waiting}/{first}") is None
         return 0, any(_living(f"{self.holding}/{name}") is None for name in holders)
 
-    def last(self) -> dict[str, str]:
-        """Return the last device of each group."""
-        try:
-            kept: dict[str, str] = json.loads((self.root / "last.json").read_bytes())
-        except (FileNotFoundError, ValueError):
-            # a preference only, and a crash of the machine may leave an empty file
-            return {}
-        return kept
-
-    def remember(self, granted: Iterable[LeaseClaim]) -> None:
-        """Note the device of each group that got one."""
-        new = {c.request.group: c.uuid for c in granted if c.uuid and c.request.group}
-        kept = self.last()
-        if not new.items() <= kept.items():
-            kept = {**{group: uuid for group, uuid in kept.items() if group not in new}, **new}
-            fresh = self.root / "last.json.new"
-            fresh.write_text(json.dumps(dict(list(kept.items())[-GROUPS:])), encoding="utf-8")
-            fresh.replace(self.root / "last.json")
-
 
 def _note_killed(path: Path, *, granted: bool) -> None:
     """Write the line of evidence that a killed process could not; how long it held is unknown."""
@@ -334,7 +313,7 @@ def _packed(claim: LeaseClaim) -> bytes:
     if len(record) > RECORD_B:
         raise ValueError(
             f"the claim of job {claim.request.job[:60]} needs {len(record)} B, more than "
-            f"{RECORD_B}; shorten the names of its job and group"
+            f"{RECORD_B}; shorten its name"
         )
     return record.ljust(RECORD_B)
 
