@@ -19,7 +19,7 @@ from tilewright.init.folder import create_experiment
 from tilewright.io.conventions import described_images, scan
 from tilewright.io.conventions.common import RawDataError
 from tilewright.io.conventions.macsima import parse_name
-from tilewright.io.conventions.ndtiff import parse_index
+from tilewright.io.conventions.ndtiff import read_index
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.tiles import read_plane
 
@@ -328,7 +328,7 @@ def test_ndtiff_without_metadata_of_its_images(tmp_path: Path, specimen: Specime
     index = tmp_path / "cycle1_1/NDTiff.index"
     (stack,) = index.parent.glob("*.tif")
     data = bytearray(stack.read_bytes())
-    for entry in parse_index(index.read_bytes()):
+    for entry in read_index(index):
         place = slice(entry.metadata_offset, entry.metadata_offset + entry.metadata_length)
         data[place] = b"{}".ljust(entry.metadata_length)
     stack.write_bytes(data)
