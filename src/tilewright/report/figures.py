@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,15 +126,26 @@ def thumbnail(mosaic: Mosaic, z: int, max_px: int = 700) -> tuple[NDArray[np.flo
     The last rows and columns that do not fill a pixel of the thumbnail are left out.
     """
     factor = max(1, -(-max(mosaic.shape[1:]) // max_px))
-    rows, cols = (max(n // factor, 1) for n in mosaic.shape[1:])
+    shape = mosaic.shape[1:]
+    return shrunk(lambda y, x: mosaic.read(z, y, x), shape, factor, mosaic.chunk_px), factor
+
+
+def shrunk(
+    read: Callable[[slice, slice], NDArray[Any]],
+    shape: Sequence[int],
+    factor: int,
+    chunk_px: int,
+) -> NDArray[np.float32]:
+    """Return a plane (y, x) that is read by region, a whole factor smaller."""
+    rows, cols = (max(n // factor, 1) for n in shape)
     small = np.empty((rows, cols), np.float32)
-    step = max(mosaic.chunk_px // factor, 1)
+    step = max(chunk_px // factor, 1)
     for first in range(0, rows, step):
         last = min(first + step, rows)
-        strip = mosaic.read(z, slice(first * factor, last * factor), slice(0, cols * factor))
+        strip = read(slice(first * factor, last * factor), slice(0, cols * factor))
         blocks = strip.reshape(last - first, -1, cols, strip.shape[1] // cols)
         small[first:last] = blocks.mean(axis=(1, 3), dtype=np.float32)
-    return small, factor
+    return small
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,7 @@ from tilewright.report.devices.use import (
     ENOUGH,
     GAP_S,
     DeviceJob,
-    DeviceRun,
     Slot,
-    as_cluster_runs,
     device_runs,
     failures,
     idle_fraction,
@@ -62,10 +60,6 @@ def small(**values: Any) -> list[DeviceJob]:
     return jobs_of([{**each, **values} for each in SMALL])
 
 
-def span_s(run: DeviceRun) -> float:
-    return run.end_s - run.start_s
-
-
 def write(path: Path, lines: list[dict[str, Any]], tail: str = "") -> Path:
     path.write_text("".join(json.dumps(each) + "\n" for each in lines) + tail)
     return path
@@ -103,17 +97,17 @@ def test_jobs_without_a_device_wait_and_ask_but_hold_nothing(tmp_path: Path) -> 
     stitch = rows(tmp_path / "d", [*SMALL, none])[0]
     assert (stitch["jobs"], stitch["waited"], stitch["asked"]) == (4, "5 s / 50 s", "2048 / 8192")
     assert (stitch["held"], stitch["granted"]) == ("40 s / 1.7 min", "2048 / 2048")
-    (run,) = as_cluster_runs(device_runs(jobs_of([*SMALL, none])))
+    (run,) = device_runs(jobs_of([*SMALL, none]))
     assert set(run.pools) == set(GPU.values())
     assert len(run.bars) == 4
 
 
 def test_a_device_is_leased_while_any_job_holds_it() -> None:
-    first, second = use_of(as_cluster_runs(device_runs(small())))
+    first, second = use_of(device_runs(small()))
     assert (first.busy_s, first.idle_s) == pytest.approx((60, 40))
     assert (second.busy_s, second.idle_s) == pytest.approx((100, 0))
     within = jobs_of([line("edf/a", 0, 50), line("edf/b", 10, 5)])
-    (use,) = use_of(as_cluster_runs(device_runs(within)))
+    (use,) = use_of(device_runs(within))
     assert (use.busy_s, use.idle_s) == pytest.approx((50, 0))
 
 
@@ -121,10 +115,10 @@ def test_leases_far_apart_are_two_runs_and_the_wait_belongs_to_its_run() -> None
     after_s = 100 + GAP_S + 1
     apart = [*SMALL, line("edf/a", after_s, 1)]
     first, second = device_runs(jobs_of(apart))
-    assert (first.number, span_s(first), second.number, span_s(second)) == (1, 100, 2, 1)
+    assert (first.number, first.span_s, second.number, second.span_s) == (1, 100, 2, 1)
     waiting = [*SMALL, line("edf/a", after_s, 1, waited_s=5.0)]
     (run,) = device_runs(jobs_of(waiting))
-    assert (len(run.jobs), span_s(run)) == (5, after_s + 1)
+    assert (len(run.bars), run.span_s) == (5, after_s + 1)
 
 
 def test_a_long_job_keeps_its_run_together() -> None:

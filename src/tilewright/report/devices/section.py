@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.report.gantt import draw_gantt
-from snakemake_scheduler_plugin_tilewright.report.runs import Use, use_of
+from snakemake_scheduler_plugin_tilewright.report.runs import ClusterRun, Use, use_of
 from snakemake_scheduler_plugin_tilewright.runtime.files import read_json_lines
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
 from tilewright.devices.evidence import CONTEXT_B
@@ -21,12 +21,11 @@ from tilewright.report.devices.use import (
     MIB,
     STEP_MIB,
     DeviceJob,
-    DeviceRun,
-    as_cluster_runs,
     device_runs,
     failures,
     idle_fraction,
     jobs_of,
+    since_s,
     slot_of,
 )
 from tilewright.report.rule_colours import PALETTE
@@ -46,19 +45,19 @@ def device_section(evidence: Path | None) -> dict[str, Any] | None:
     """
     # jobs on a cluster write to one file for each node
     files = sorted(evidence.parent.glob(f"{evidence.stem}*{evidence.suffix}")) if evidence else []
-    runs = device_runs(jobs_of(line for path in files for line in read_json_lines(path)))
+    everything = jobs_of(line for path in files for line in read_json_lines(path))
+    runs = device_runs(everything)
     shown = runs[-_RUNS:]
     if not shown:
         return None
-    jobs = [job for run in shown for job in run.jobs]
+    jobs = [job for job in everything if since_s(job) >= shown[0].start_s]
     rules = sorted({job.rule for job in jobs}, key=PALETTE.rank)
     of_rule = {rule: [job for job in jobs if job.rule == rule] for rule in rules}
     failed = [(rule, *failure) for rule, own in of_rule.items() for failure in failures(own)]
     failed.sort(key=lambda failure: -failure[-1])
-    drawn = as_cluster_runs(shown)
-    uses = use_of(drawn)
+    uses = use_of(shown)
     lead = _lead(len(shown), uses, jobs)
-    picture = draw_gantt(drawn, uses, PALETTE, lead) if uses else ""
+    picture = draw_gantt(shown, uses, PALETTE, lead) if uses else ""
     return {
         "lead": lead,
         "caption": _caption(shown, len(runs), jobs),
@@ -92,13 +91,13 @@ def _lead(runs: int, uses: Sequence[Use], jobs: Sequence[DeviceJob]) -> str:
     return "; ".join(texts) + "."
 
 
-def _caption(shown: Sequence[DeviceRun], runs: int, jobs: Sequence[DeviceJob]) -> str:
+def _caption(shown: Sequence[ClusterRun], runs: int, jobs: Sequence[DeviceJob]) -> str:
     """Return when the runs were, how to read their picture, and what it does not show."""
     texts = []
     for run in shown:
         began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run.start_s))
         name = f"Run {run.number}" if len(shown) > 1 else "The run"
-        texts.append(f"{name} began {began} and took {span_text(run.end_s - run.start_s)}.")
+        texts.append(f"{name} began {began} and took {span_text(run.span_s)}.")
     texts.append(
         "Each row is a device, each bar a job. Jobs that shared a device lie above its line. Grey "
         "is time in which no job of this experiment held the device. Devices without a job are "

@@ -78,19 +78,15 @@ class DeviceJob:
         return self.start_s + (self.held_s or 0.0)
 
     @property
+    def bar(self) -> JobBar:
+        """What is drawn of it."""
+        failed = self.outcome == "failed"
+        return JobBar(self.name, self.rule, self.uuid, self.start_s, self.end_s, failed=failed)
+
+    @property
     def short(self) -> bool:
         """Whether its memory was too little: it halved tiles, or failed for lack of it."""
         return self.splits > 0 or (self.outcome == "failed" and classify(self.reason) == "memory")
-
-
-@dataclass(frozen=True)
-class DeviceRun:
-    """Jobs whose leases, with the wait before them, lie less than :data:`GAP_S` apart."""
-
-    number: int
-    start_s: float
-    end_s: float
-    jobs: tuple[DeviceJob, ...]
 
 
 def jobs_of(lines: Iterable[Mapping[str, Any]]) -> list[DeviceJob]:
@@ -120,55 +116,35 @@ def jobs_of(lines: Iterable[Mapping[str, Any]]) -> list[DeviceJob]:
     return sorted(jobs, key=lambda job: (job.start_s, job.end_s, job.name, job.uuid))
 
 
-def device_runs(jobs: Iterable[DeviceJob]) -> list[DeviceRun]:
-    """Return the runs that the jobs seem to be of, in the order of time."""
+def device_runs(jobs: Iterable[DeviceJob]) -> list[ClusterRun]:
+    """Return the runs that jobs seem to be of: their leases lie less than :data:`GAP_S` apart.
+
+    A device is a pool of one slot in them, so that they are drawn as runs on a cluster are. It is
+    called by the beginning of its UUID, as long as it takes to tell the devices apart.
+    """
     groups: list[list[DeviceJob]] = []
     end_s = -math.inf
-    for job in sorted(jobs, key=_since_s):
-        if _since_s(job) - end_s > GAP_S:
+    for job in sorted(jobs, key=since_s):
+        if since_s(job) - end_s > GAP_S:
             groups.append([])
         groups[-1].append(job)
         end_s = max(end_s, job.end_s)
-    return [
-        DeviceRun(k, _since_s(group[0]), max(job.end_s for job in group), tuple(group))
-        for k, group in enumerate(groups, 1)
-    ]
-
-
-def as_cluster_runs(runs: Sequence[DeviceRun]) -> list[ClusterRun]:
-    """Return runs as those of a cluster, whose picture they share: a device is a pool of one slot.
-
-    It is called by the beginning of its UUID, as long as it takes to tell the devices apart.
-    """
-    uuids = sorted({job.uuid for run in runs for job in run.jobs if job.on_device})
+    uuids = sorted({job.uuid for group in groups for job in group if job.on_device})
     length = _SHORT
     while len({uuid[:length] for uuid in uuids}) < len(uuids):
         length += 1
     pools = {uuid: PoolBand(uuid, uuid[:length], "gpu", 1) for uuid in uuids}
-    return [
-        ClusterRun(
-            run.number,
-            run.start_s,
-            run.end_s,
-            {uuid: pools[uuid] for uuid in uuids if any(job.uuid == uuid for job in run.jobs)},
-            tuple(
-                JobBar(
-                    job.name,
-                    job.rule,
-                    job.uuid,
-                    job.start_s,
-                    job.end_s,
-                    failed=job.outcome == "failed",
-                )
-                for job in run.jobs
-                if job.on_device
-            ),
-        )
-        for run in runs
-    ]
+    runs = []
+    for k, group in enumerate(groups, 1):
+        bars = tuple(job.bar for job in group if job.on_device)
+        own = {uuid: pools[uuid] for uuid in uuids if any(bar.pool == uuid for bar in bars)}
+        end_s = max(job.end_s for job in group)
+        runs.append(ClusterRun(k, since_s(group[0]), end_s, own, bars))
+    return runs
 
 
-def _since_s(job: DeviceJob) -> float:
+def since_s(job: DeviceJob) -> float:
+    """Return when a job began to wait for its lease."""
     return job.start_s - (job.waited_s or 0.0)
 
 
