@@ -225,12 +225,3 @@ def test_files_say_the_exposures_of_each_cycle(tmp_path: Path) -> None:
     assert text == "Cycle,CH1,CH2\n1,10,200\n2,10,62.5\n"
     names = (tmp_path / "raw/channelnames.txt").read_text().split()
     assert names == ["DAPI-1", "CD3", "DAPI-2", "Blank-2"]
-
-
-def test_refuses_what_makes_no_image(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        make_phantom(tmp_path, seed=1, cycles=0)
-    with pytest.raises(ValueError, match="overlap"):
-        make_phantom(tmp_path, seed=1, overlap=0.7)
-    with pytest.raises(TypeError, match="tilepx"):
-        make_phantom(tmp_path, seed=1, tilepx=3)

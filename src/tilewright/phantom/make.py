@@ -208,11 +208,6 @@ def make_phantom(output_dir: Path, **design: Any) -> None:
         Made when absent; files of the same names are replaced.
     **design
         Fields of :class:`PhantomDesign`; ``seed`` is required.
-
-    Raises
-    ------
-    TypeError, ValueError
-        A key that is no field, or a size that makes no image.
     """
     phantom = Phantom(PhantomDesign(**design))
     d = phantom.design

@@ -17,6 +17,7 @@ from tilewright.io.results.transform import read_transform
 from tilewright.kernels.register.warp import Transform
 from tilewright.report.figures import COLOURS, composite_channels, display_range, scaled
 from tilewright.report.metric_table import METRICS
+from tilewright.report.verdict import RANK
 
 #: Channels that are visible at the start.
 SHOWN = 4
@@ -36,7 +37,6 @@ _TITLES = {
 }
 #: Stages whose places are in the frame of the final image.
 _REGISTERED = ("register", "image")
-_RANK = {"fail": 0, "warn": 1, "pass": 2}
 _WHITE, _MAGENTA, _GREEN = "#ffffff", "#ff00ff", "#00ff00"
 _MORE_COLOURS = ((0, 220, 230), (255, 140, 0), (170, 120, 255), (180, 230, 60))
 
@@ -332,26 +332,24 @@ def _places(
         kinds.setdefault((verdict, place.cycle, place.metric, token), []).append((verdict, place))
     order = []
     for (verdict, cycle, metric, _), found in kinds.items():
-        above = METRICS[metric].threshold.direction == "above"
-        found.sort(key=lambda pair: _badness(pair[1].value, above))
+        sign = -1 if METRICS[metric].threshold.direction == "above" else 1
+        found.sort(key=lambda pair: sign * (pair[1].value or 0.0))
         kept = found[: 1 if verdict == "pass" else _PLACES]
         kind = list(_TITLES).index(metric)
-        order += [(_RANK[verdict], k, kind, cycle, pair) for k, pair in enumerate(kept)]
+        order += [(-RANK[verdict], k, kind, cycle, pair) for k, pair in enumerate(kept)]
     transforms: dict[int, Transform | None] = {}
     nuclei = _nuclei(rows)
     for *_, (verdict, place) in sorted(order, key=lambda entry: entry[:4])[:_LISTED]:
         if place.cycle not in transforms:
-            transforms[place.cycle] = _transform(results, sample, place.cycle)
+            path = results / Layout(".").transform.format(sample=sample, cycle=place.cycle)
+            # The reference cycle has none.
+            transforms[place.cycle] = read_transform(path) if path.is_file() else None
         transform = transforms[place.cycle]
         y, x = place.y_px, place.x_px
         if transform is not None and place.stage not in _REGISTERED:
             y, x = in_reference(transform, y, x)
         y, x = (float(np.clip(v, 0, n - 1)) for v, n in zip((y, x), shape, strict=True))
         yield ViewPlace(_title(place, rows), verdict, y, x, _shows(place, rows, nuclei))
-
-
-def _badness(value: float | None, above: bool) -> float:
-    return 0.0 if value is None else (-value if above else value)
 
 
 def _title(place: _Found, rows: Sequence[_Row]) -> str:
@@ -370,12 +368,6 @@ def _shows(place: _Found, rows: Sequence[_Row], nuclei: Mapping[int, int]) -> di
         # As in the report: magenta and green make white where they agree.
         return {0: _MAGENTA, nuclei[place.cycle]: _GREEN}
     return {nuclei.get(place.cycle, 0): _WHITE}
-
-
-def _transform(results: Path, sample: str, cycle: int) -> Transform | None:
-    """Return the transform of a cycle; the reference cycle has none."""
-    path = results / Layout(".").transform.format(sample=sample, cycle=cycle)
-    return read_transform(path) if path.is_file() else None
 
 
 def in_reference(transform: Transform, y_px: float, x_px: float) -> tuple[float, float]:

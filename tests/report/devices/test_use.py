@@ -232,9 +232,9 @@ def test_the_report_shows_pictures_numbers_failures_and_slots(tmp_path: Path) ->
         "10 jobs on 2 devices in 2 runs; a device that was used was leased",
         "Run 2 began 2026-11-21 10:30 UTC and took 5 s.",
         "ValueError: <bad>", "40 s / 1.7 min", "33 %", "768 / 1024",
-        "1216resources.edf.gpu_mem_mb largest peak of 5 jobs: 1000 MiB",
-        "more than 4096resources.deconvolve.gpu_mem_mb given too little: 1 of 1 job halved tiles",
-        "–resources.stitch.gpu_mem_mb 2 jobs measured, too few",  # noqa: RUF001
+        "1216resources.edf.gpu_mem_mb 5 jobs measured, largest peak 1000 MiB",
+        "0 jobs measured; 1 halved tiles or ran out of memory with up to 4096 MiB",
+        "–resources.stitch.gpu_mem_mb 2 jobs measured, largest peak 1024 MiB",  # noqa: RUF001
         "the largest peak and 20 %, rounded up to 64 MiB, where 5 jobs",
     ):  # fmt: skip
         assert words in text, words

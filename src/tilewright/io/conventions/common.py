@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 import re
+import struct
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,11 +17,33 @@ from tilewright.io.tiff.metadata import of_tiff
 RAW_DIR_FILE = "raw_dir.txt"
 #: Suffixes of plain TIFFs and OME-TIFFs.
 TIFF = (".tif", ".tiff")
+#: What readers and codecs raise on damaged files: errors of their own are of these, too.
+DAMAGED = (
+    *(OSError, ValueError, LookupError, RuntimeError, TypeError, EOFError),
+    *(struct.error, SyntaxError),  # as of broken XML
+)
 _CYCLE = re.compile(r"(?i)(?:^|[_\-. ])(?:cyc|cycle|round)[_\- ]?0*(\d+)(?=$|[_\-. ])")
 
 
 class RawDataError(ValueError):
     """Raw data cannot be used; the message names the files and the fix."""
+
+
+@contextmanager
+def readable(name: str) -> Iterator[None]:
+    """Name the file in what its damaged content raises; errors of raw data stay as they are.
+
+    Raises
+    ------
+    RawDataError
+        It is damaged; the message begins with ``name``.
+    """
+    try:
+        yield
+    except RawDataError:
+        raise
+    except DAMAGED as error:
+        raise RawDataError(f"{name} cannot be read ({error}); copy it again") from error
 
 
 class RawPlane(NamedTuple):

@@ -130,8 +130,12 @@ def _tiles(folder: Path) -> list[OmeImage]:
     pixel_um = positive(str(size)) or positive(str(summary.get("PixelSize_um")))
     told = OmeImage(
         [
-            OmeChannel(name if isinstance(name, str) else None, None, _exposure_ms(metadata))
-            for name, metadata in channels.items()
+            OmeChannel(
+                name if isinstance(name, str) else None,
+                None,
+                positive(str(told.get("Exposure"))) or positive(str(told.get("Exposure-ms"))),
+            )
+            for name, told in channels.items()
         ],
         pixel_um=pixel_um,
         pixel_y_um=pixel_um,
@@ -177,7 +181,3 @@ def _metadata(path: Path, entry: IndexEntry) -> dict[str, Any]:
 def _position_um(metadata: Mapping[str, Any], axis: str) -> float | None:
     found = (metadata.get(name.format(axis)) for name in _POSITION)
     return next((float(value) for value in found if value is not None), None)
-
-
-def _exposure_ms(metadata: Mapping[str, Any]) -> float | None:
-    return positive(str(metadata.get("Exposure"))) or positive(str(metadata.get("Exposure-ms")))

@@ -135,25 +135,16 @@ def _failure(rule: str, outcome: str, reason: str, count: int) -> dict[str, str 
 def _slot(rule: str, jobs: Sequence[DeviceJob]) -> dict[str, str]:
     slot = slot_of(jobs)
     asked = [job.asked_b for job in jobs if job.asked_b is not None]
-    most_b = f"{_mib(slot.short_b)} MiB" if math.isfinite(slot.short_b) else "they had"
-    if slot.mib is not None:
-        value = str(slot.mib)
-        why = f"largest peak of {_count(slot.measured, 'job')}: {_mib(slot.peak_b)} MiB"
-        if slot.short:
-            why += f"; {most_b} was too little"
-    elif slot.short:
-        value = f"more than {_mib(slot.short_b)}" if math.isfinite(slot.short_b) else "more"
-        why = (
-            f"given too little: {slot.short} of {_count(len(jobs), 'job')} halved tiles or ran out "
-            f"of memory with up to {most_b}"
-        )
-    else:
-        value = _NONE
-        why = f"{_count(slot.measured, 'job')} measured, too few"
+    why = f"{_count(slot.measured, 'job')} measured"
+    if slot.measured:
+        why += f", largest peak {_mib(slot.peak_b)} MiB"
+    if slot.short:
+        most = f" with up to {_mib(slot.short_b)} MiB" if math.isfinite(slot.short_b) else ""
+        why += f"; {slot.short} halved tiles or ran out of memory{most}"
     return {
         "rule": rule,
         "asked": _mib(max(asked) - CONTEXT_B) if asked else _NONE,
-        "value": value,
+        "value": _NONE if slot.mib is None else str(slot.mib),
         "key": f"resources.{rule}.gpu_mem_mb",
         "why": why,
     }
