@@ -14,8 +14,7 @@ from tilewright.io.results.positions import (
     Positions,
     read_edges,
     read_positions,
-    write_edges,
-    write_positions,
+    write_table,
     write_tile_configuration,
 )
 from tilewright.io.results.reading import ResultFileError
@@ -31,7 +30,7 @@ def test_positions_come_back(rows: list[tuple[float, float, int]]) -> None:
     written = Positions(np.arange(n) // 3, np.arange(n) % 3, y, x, np.full(n, 0.25), island)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "deep" / "positions.csv"
-        write_positions(path, written)
+        write_table(path, written)
         found = read_positions(path)
         assert [p.name for p in path.parent.iterdir()] == ["positions.csv"]
     for name in ("row", "col", "y_px", "x_px", "sigma_px", "island"):
@@ -74,7 +73,7 @@ def test_edges_come_back_and_an_empty_table_too(tmp_path: Path) -> None:
         floats,
         floats,
     )
-    write_edges(tmp_path / "edges.csv", edges)
+    write_table(tmp_path / "edges.csv", edges)
     found = read_edges(tmp_path / "edges.csv")
     for name in Edges.__dataclass_fields__:
         np.testing.assert_array_equal(getattr(found, name), getattr(edges, name))
@@ -85,14 +84,14 @@ def test_edges_come_back_and_an_empty_table_too(tmp_path: Path) -> None:
         np.zeros(0),
         np.zeros(0),
     )
-    write_edges(tmp_path / "none.csv", none)
+    write_table(tmp_path / "none.csv", none)
     assert len(read_edges(tmp_path / "none.csv").score) == 0
 
 
 def test_minus_zero_is_zero(tmp_path: Path) -> None:
     zero = np.array([-0.0])
     whole = np.array([0])
-    write_positions(tmp_path / "p.csv", Positions(whole, whole, zero, zero, zero, whole))
+    write_table(tmp_path / "p.csv", Positions(whole, whole, zero, zero, zero, whole))
     assert "-" not in (tmp_path / "p.csv").read_text()
 
 

@@ -82,13 +82,19 @@ class Edges:
     log10_chance: Floats
 
 
-def write_positions(path: Path, positions: Positions) -> None:
-    """Write ``row,col,y_px,x_px,sigma_px,island``; px with 4 digits, the solution has no more."""
-    _write_csv(path, positions)
+def write_table(path: Path, table: Positions | Edges) -> None:
+    """Write a line for each tile or overlap; px with 4 digits, the solution has no more."""
+    names = [field.name for field in fields(table)]
+    lines = [",".join(names)]
+    for row in zip(*(getattr(table, name).tolist() for name in names), strict=True):
+        # + 0.0 turns -0.0 into 0.0, so that equal results are equal bytes.
+        cells = (f"{v + 0.0:.4f}" if isinstance(v, float) else str(int(v)) for v in row)
+        lines.append(",".join(cells))
+    write_whole(path, "\n".join(lines) + "\n")
 
 
 def read_positions(path: Path) -> Positions:
-    """Read what :func:`write_positions` wrote, ordered by (row, col).
+    """Read what :func:`write_table` wrote, ordered by (row, col).
 
     Raises
     ------
@@ -104,13 +110,8 @@ def read_positions(path: Path) -> Positions:
     return Positions(**{name: values[order] for name, values in table.items()})
 
 
-def write_edges(path: Path, edges: Edges) -> None:
-    """Write ``row_a,col_a,row_b,col_b,dy_px,dx_px,score,accepted,residual_px,log10_chance``."""
-    _write_csv(path, edges)
-
-
 def read_edges(path: Path) -> Edges:
-    """Read what :func:`write_edges` wrote.
+    """Read what :func:`write_table` wrote.
 
     Raises
     ------
@@ -128,16 +129,6 @@ def write_tile_configuration(path: Path, names: Sequence[str], yx_px: Floats) ->
     lines.append("# Define the image coordinates")
     for name, (y, x) in zip(names, np.asarray(yx_px).tolist(), strict=True):
         lines.append(f"{name}; ; ({x:.4f}, {y:.4f})")
-    write_whole(path, "\n".join(lines) + "\n")
-
-
-def _write_csv(path: Path, table: Positions | Edges) -> None:
-    names = [field.name for field in fields(table)]
-    lines = [",".join(names)]
-    for row in zip(*(getattr(table, name).tolist() for name in names), strict=True):
-        # + 0.0 turns -0.0 into 0.0, so that equal results are equal bytes.
-        cells = (f"{v + 0.0:.4f}" if isinstance(v, float) else str(int(v)) for v in row)
-        lines.append(",".join(cells))
     write_whole(path, "\n".join(lines) + "\n")
 
 
