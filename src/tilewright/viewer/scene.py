@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 
 from tilewright.config.layout import Layout
 from tilewright.io.results.ome_zarr import Image, open_image
+from tilewright.io.results.reading import read_json, reading
 from tilewright.io.results.transform import read_transform
 from tilewright.kernels.register.warp import Transform
 from tilewright.report.figures import COLOURS, composite_channels, display_range, scaled
@@ -237,11 +237,8 @@ def _quality(results: Path) -> dict[str, Any]:
     path = results / Layout(".").qc_json
     if not path.is_file():
         return {"items": [], "numbers": []}
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ViewError(f"{path} is damaged ({error}); run `snakemake qc` again") from error
-    return content
+    with reading(path, "summary of quality"):
+        return read_json(path)
 
 
 def _nuclei(rows: Sequence[_Row]) -> dict[int, int]:

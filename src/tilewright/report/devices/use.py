@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -204,15 +203,14 @@ def failures(jobs: Iterable[DeviceJob]) -> list[tuple[str, str, int]]:
 
     Reasons that differ only in numbers are one, in the words of the first.
     """
-    counts: Counter[tuple[str, str]] = Counter()
-    words: dict[tuple[str, str], str] = {}
+    found: dict[tuple[str, str], tuple[str, str, int]] = {}
     for job in jobs:
         if job.outcome != "done":
             reason = job.reason.replace(job.name, "…")
             key = (job.outcome, re.sub(r"[\d.,]*\d", "0", reason))
-            counts[key] += 1
-            words.setdefault(key, reason)
-    return [(key[0], words[key], n) for key, n in counts.most_common()]
+            outcome, words, count = found.get(key, (job.outcome, reason, 0))
+            found[key] = (outcome, words, count + 1)
+    return sorted(found.values(), key=lambda failure: -failure[2])
 
 
 def idle_fraction(jobs: Iterable[DeviceJob]) -> float | None:

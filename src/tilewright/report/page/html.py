@@ -236,8 +236,9 @@ def write_report(
     ]
     found = [problem for sample in samples for problem in sample["problems"]]
     found.sort(key=lambda p: (-RANK[p.verdict], p.reason == "unknown"))
-    page = render_page(
-        "report.html",
+    pages = environment(Path(__file__).parent / "templates")
+    pages.globals.update(vars(pages.get_template("macros.html").module))
+    page = pages.get_template("report.html").render(
         title=title,
         headline=_headline(samples, waiting),
         samples=samples,
@@ -251,10 +252,3 @@ def write_report(
         devices=device_section(devices),
     )
     write_whole(output, page)
-
-
-def render_page(template: str, **values: Any) -> str:
-    """Return a page of this report, with its style in it."""
-    found = environment(Path(__file__).parent / "templates")
-    found.globals.update(vars(found.get_template("macros.html").module))
-    return found.get_template(template).render(**values)
