@@ -157,9 +157,9 @@ def test_mixed_folders_are_told(tmp_path: Path, specimen: Specimen) -> None:
             None,
             "row 2, column 3 has several",
         ),
-        ("Data.mlf", 'bts:FieldIndex="2"', "", r"KeyError\('FieldIndex'\)"),
+        ("Data.mlf", 'bts:FieldIndex="2"', "", "no 'FieldIndex'"),
         ("Data.mlf", ">plate_B03", ">other", "none of the planes that it lists is in the folder"),
-        ("Detail.mrf", "</bts:MeasurementDetail>", "", "ParseError"),
+        ("Detail.mrf", "</bts:MeasurementDetail>", "", "no element found"),
     ],
 )
 def test_a_measurement_that_cannot_be_read(
@@ -171,7 +171,7 @@ def test_a_measurement_that_cannot_be_read(
     text = path.read_text("utf-8-sig")
     assert old in text
     path.write_text(text.replace(old, new), encoding="utf-8-sig")
-    with pytest.raises(RawDataError, match=rf"MeasurementData\.mlf: .*{said}") as caught:
+    with pytest.raises(RawDataError, match=rf"MeasurementData\.mlf.*{said}") as caught:
         scan("cv8000", tmp_path)
     assert "copy" in str(caught.value) or "save" in str(caught.value)
 

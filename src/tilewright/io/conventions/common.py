@@ -43,7 +43,8 @@ def readable(name: str) -> Iterator[None]:
     except RawDataError:
         raise
     except DAMAGED as error:
-        raise RawDataError(f"{name} cannot be read ({error}); copy it again") from error
+        what = f"no {error}" if isinstance(error, KeyError) else error
+        raise RawDataError(f"{name} cannot be read ({what}); copy it again") from error
 
 
 class RawPlane(NamedTuple):
