@@ -20,6 +20,7 @@ from docs.keys import TOP, rows, sections
 from docs.markdown import table
 from docs.reason_pictures import PICTURES
 from snakemake_scheduler_plugin_tilewright import cli as placement
+from snakemake_scheduler_plugin_tilewright.placement.site import Site
 from tilewright import cli
 from tilewright.config.rules import STAGES
 from tilewright.config.settings import Settings
@@ -186,11 +187,14 @@ def on_a_cluster() -> str:
     return table(("Command", "What it does"), *rows)
 
 
+_KEY_HEAD = ("Key", "Values", "Default", "Meaning")
+
+
 def keys(section: str) -> str:
     """Return the table of the keys of a section, or of those that stand in none."""
     known = sections()
     rows_ = rows(known[section]) if section else rows(Settings, TOP)
-    return table(("Key", "Values", "Default", "Meaning"), *rows_)
+    return table(_KEY_HEAD, *rows_)
 
 
 #: What is written where: the name between the marks, the page, and the text.
@@ -217,6 +221,7 @@ BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
     "folders": ("docs/development.md", code.folders),
     "commands that measure": ("docs/benchmarks.md", code.benchmarks),
     "calls of CuPy": ("docs/kernels.md", lambda: table(*cupy.rows())),
+    "keys of a site": ("docs/cluster.md", lambda: table(_KEY_HEAD, *rows(Site))),
     "keys": ("config/README.md", lambda: keys("")),
 }
 BLOCKS |= {

@@ -1,4 +1,4 @@
-"""The tables of configuration keys, from ``config/settings.py``: values, defaults, meanings.
+"""The tables of keys, from ``settings.py`` and ``site.py``: values, defaults, meanings.
 
 A key's meaning is the string below it in the source, its unit in brackets at the beginning where
 the name does not end in it. A key without a string shares the row of the next.
@@ -11,14 +11,16 @@ import inspect
 import re
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tilewright.config.settings import Section, Settings, Within
 
 _UNITS = {"_px": "px", "_um": "µm", "_deg": "°", "_counts": "counts", "_nm": "nm"}
+_ITEMS = {"string": "names"}
 
 
-def meanings(section: type[Section]) -> dict[str, str]:
+def meanings(section: type[BaseModel]) -> dict[str, str]:
     """Return the string below each key of a section, empty where there is none."""
     tree = ast.parse(inspect.getsource(section)).body[0]
     assert isinstance(tree, ast.ClassDef)
@@ -43,6 +45,7 @@ def _range(part: dict[str, Any], unit: str) -> str:
     bounds = (
         f"above {part['exclusiveMinimum']:g}{unit}" if "exclusiveMinimum" in part else "",
         f"from {low:g}{unit}" if low is not None else "",
+        f"at most {high:g}{unit}" if high is not None else "",
         f"below {part['exclusiveMaximum']:g}" if "exclusiveMaximum" in part else "",
         f"a multiple of {part['multipleOf']}" if "multipleOf" in part else "",
     )
@@ -51,6 +54,8 @@ def _range(part: dict[str, Any], unit: str) -> str:
 
 def _part(part: dict[str, Any], unit: str) -> str:
     """Return what one part of a schema allows."""
+    if "$ref" in part:
+        return "keys as in the default"
     if "enum" in part:
         return ", ".join(literal(value) for value in part["enum"])
     if "const" in part:
@@ -61,7 +66,7 @@ def _part(part: dict[str, Any], unit: str) -> str:
     return {
         "null": "`null`",
         "boolean": "`true`, `false`",
-        "array": "list of numbers",
+        "array": f"list of {_ITEMS.get(part.get('items', {}).get('type'), 'numbers')}",
         "string": "text",
         "object": "table",
     }[str(kind)]
@@ -82,7 +87,14 @@ def literal(value: object) -> str:
 
     >>> literal(None), literal(True), literal(5.0), literal("0.4"), literal("auto")
     ('`null`', '`true`', '`5`', '`"0.4"`', '`auto`')
+    >>> literal({"cpus": 8, "mem_gb": 48.0})
+    '`{cpus: 8, mem_gb: 48}`'
     """
+    if isinstance(value, BaseModel):
+        value = value.model_dump()
+    if isinstance(value, dict):
+        parts = (f"{key}: {literal(one).strip('`')}" for key, one in value.items())
+        return f"`{{{', '.join(parts)}}}`"
     if value is None or isinstance(value, bool):
         return f"`{str(value).lower().replace('none', 'null')}`"
     if isinstance(value, float):
@@ -93,7 +105,7 @@ def literal(value: object) -> str:
     return f'`"{value}"`' if quoted else f"`{value}`"
 
 
-def rows(section: type[Section], keep: tuple[str, ...] = ()) -> list[tuple[str, str, str, str]]:
+def rows(section: type[BaseModel], keep: tuple[str, ...] = ()) -> list[tuple[str, str, str, str]]:
     """Return keys, values, default and meaning; of the keys to keep, all without a choice."""
     schema = section.model_json_schema()["properties"]
     told, found, waiting = meanings(section), [], []

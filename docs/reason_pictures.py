@@ -123,18 +123,23 @@ def overlaps(bench: Bench) -> Array:
 MOVED = "one tile 3 px off in `positions.csv`"
 #: Every reason that has a picture. The others change no pixel that one could see.
 PICTURES = {
+    "uncertain_flat": Picture("flat_error", flat),
     "uneven_illumination": Picture("overlap_mismatch", mosaic(channel="2")),
     "no_grain": Picture("equal_neighbours", raw_tile, 60),
     "strong_vignetting": Picture("flat_minimum", flat),
     "few_matches": Picture("accepted_edges", overlaps),
     "edge_residual": Picture("edge_residual_px", mosaic(), 70, (320, 200), damage=MOVED),
+    "doubtful_tiles": Picture("doubtful_tiles", mosaic(), 70, (230, 320), damage=MOVED),
+    "missing_planes": Picture("tiles_left_out", mosaic()),
     "islands": Picture("untied_tiles", overlaps),
     "contradicting_overlaps": Picture("contradicting_overlaps", overlaps),
     "saturated": Picture("saturated", mosaic(channel="2"), 240, own_levels=True),
+    "clipped": Picture("clipped", mosaic(channel="2"), 240, own_levels=True),
     "no_signal": Picture("contrast", mosaic(channel="2"), 240),
     "empty": Picture("empty", mosaic()),
     "out_of_focus": Picture("focus", mosaic(cycle=2), 160),
     "focus_outside_stack": Picture("focus_edge", planes(), below=True),
+    "tissue_beyond_stack": Picture("tissue_beyond", mosaic("edf", channel="2", z=0), 160),
     "seam": Picture("seam", mosaic()),
     "mosaic_differs": Picture("tile_change", mosaic(), 200, (170, 90)),
     "blank_area": Picture("blank_area", mosaic()),

@@ -136,10 +136,14 @@ def test_slots_of_each_rule(machine: FakeMachine) -> None:
         "register": {uuid(1): 11, uuid(3, "MIG"): 4},
     }
     text = table(view)
-    assert row(text, "jobs that fit") == ["jobs that fit", "GPU 0", "MIG-00000003", "GPU 2"]
-    assert ["deconvolve", "3", "1", "0"] in [line.split() for line in text.splitlines()]
-    assert ["register", "11", "4", "0"] in [line.split() for line in text.splitlines()]
-    assert "jobs that fit" not in table(seen(machine))
+    assert row(text, "slots for jobs") == ["slots for jobs", "GPU 0", "MIG-00000003", "GPU 2"]
+    assert ["deconvolve", "of", "5722", "MB", "3", "1", "0"] in [
+        line.split() for line in text.splitlines()
+    ]
+    assert ["register", "of", "1907", "MB", "11", "4", "0"] in [
+        line.split() for line in text.splitlines()
+    ]
+    assert "slots for jobs" not in table(seen(machine))
 
 
 def test_slots_of_a_device_smaller_than_the_reserve() -> None:

@@ -262,7 +262,7 @@ def phantom(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_the_size_of_what_is_to_come(phantom: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(phantom.folder)
     experiment, layout = read_experiment(Path("config.yaml")), Layout("results")
-    assert {check.state for check in check_config(experiment, layout)} == {"ok"}
+    assert {check.state for check in check_config(experiment)} == {"ok"}
     phantom.edit(edf={"method": "psf_mean"})
     experiment = read_experiment(Path("config.yaml"))
     plane = 2 * 128**2 * 0.85**2
@@ -285,7 +285,7 @@ def test_raw_files_that_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     run = make_run(tmp_path, cycles=1, channels=1, rows=1, cols=2, planes=2, tile_px=128)
     next((tmp_path / "raw").rglob("*.tif")).unlink()
     monkeypatch.chdir(tmp_path)
-    found = list(check_config(read_experiment(run.config), Layout("results")))
+    found = list(check_config(read_experiment(run.config)))
     assert states(found) == [("raw files", "problem")]
 
 

@@ -52,6 +52,9 @@ def test_jobs_go_to_gpu_and_cpu_slots_and_end_before_gpus_alone(tmp_path: Path) 
     assert rules["stitch"].gpu > 0 < rules["stitch"].cpu
     assert (rules["qc"].small, rules["qc"].gpu, rules["qc"].cpu) == (60, 0, 0)
     assert sum(pool.jobs for pool in found.pools) == 60
+    assert sum(rules["stitch"].accounts.values()) == 60
+    assert set(rules["stitch"].accounts) == {"clive", "maigan"}
+    assert not rules["qc"].accounts
     # use by labmates: 1 of 3 GPUs is taken
     free = {pool.name: (pool.free, pool.slots) for pool in found.pools}
     assert (free["clive_gpu"], free["maigan_gpu"]) == ((2, 3), (2, 2))
@@ -97,6 +100,10 @@ def test_the_table_has_80_columns_and_the_json_all_of_it(tmp_path: Path) -> None
     assert shown.startswith("120 jobs to do for registration, qc\n")
     assert "(GPUs only: 30 min, lower bound" in shown
     assert " GPU-hours on clive\n" in shown
+    placed = " ".join(shown.split())
+    assert f"clive {forecast.rules[0].accounts['clive']}, maigan" in placed
+    sizes = "GPU jobs of 8 CPUs and 4096 MB, CPU jobs of 8 CPUs and 4096 MB"
+    assert f"slots for {sizes}, the largest that remain" in placed
     assert max(map(len, shown.splitlines())) <= 80
     assert "\x1b" not in shown
     numbers = json.loads(json.dumps(asdict(found)))

@@ -48,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_jobs_are_those_of_the_command() -> None:
     argv = list(sys.argv)
     options = ["--config", "samples=2", "--set-threads", "a=4", "--default-resources", "mem_mb=700"]
-    plan, tasks, _ = read_workflow(options, site=None, slurm=True)
+    plan, tasks, *_ = read_workflow(options, site=None, slurm=True)
     shapes = {
         task.name: plan.sizes.shape(
             task.job.rule, task.job.wildcards, gpu=task.job.kinds == ("gpu",)
@@ -94,6 +94,19 @@ def test_where_jobs_would_go_and_what_is_in_the_way(folder: Path) -> None:
     (folder / "Snakefile").unlink()
     checks = {check.about: check for check in examine([], site=None, slurm=False)}
     assert checks["jobs"].state == "problem"
+
+
+def test_jobs_of_a_checkpoint_are_said_not_to_be_counted(folder: Path) -> None:
+    assert not [n for n in plan_workflow([], site=None, slurm=True).notes if "checkpoint" in n]
+    text = (folder / "Snakefile").read_text()
+    (folder / "Snakefile").write_text(
+        f"def parts(wildcards):\n    return checkpoints.a.get(i=0).output\n{text}".replace(
+            "rule a:", "checkpoint a:"
+        ).replace('input: "a/{i}"', "input: parts")
+    )
+    for slurm in (True, False):
+        found = plan_workflow([], site=None, slurm=slurm)
+        assert "the jobs that checkpoint a will add are not counted" in found.notes
 
 
 @pytest.mark.usefixtures("folder")

@@ -44,7 +44,7 @@ def test_a_run_that_goes_on_has_ended_or_was_killed() -> None:
 
 
 def test_failures_come_from_the_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match=r"holds no state\.json of a run"):
+    with pytest.raises(SystemExit, match=r"in which snakemake was started \(with"):
         show_status(tmp_path)
     folder = tmp_path / "placement"
     write_state(folder / "state.json", RunState(0.0, 60.0, JOBS, DONE))

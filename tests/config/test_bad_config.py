@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,10 @@ import yaml
 
 from tests.config.configs import set_key
 from tests.support.runs import Run
-from tilewright.config.checks import check_files, check_raw, check_results
+from tilewright.config.checks import check_files, check_raw, check_results, checked_experiment
 from tilewright.config.experiment import ConfigError, load_experiment, read_config
 from tilewright.config.layout import Layout
+from tilewright.installed import snakefile
 
 
 @pytest.mark.parametrize(
@@ -218,6 +222,87 @@ def test_raw_folders(config: dict[str, Any], name: str) -> None:
     Path(config["samples"]).write_text(f"sample\traw_dir\ntonsil\t{name}\n")
     with pytest.raises(ConfigError, match=r"line 2: the raw_dir '.* is not a folder"):
         load_experiment(config)
+
+
+def wrong_everywhere(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration with problems of keys, tables, limits, raw and named files."""
+    set_key(raw, "optics.numerical_aperture", None)
+    set_key(raw, "registration.allow_unregistered", [7])
+    set_key(raw, "qc.thresholds", {"no_such_number": {"warn": 1}})
+    set_key(raw, "illumination", {"method": "file", "flat_file": "no_{channel}.tif"})
+    folder = Path(raw["samples"]).parent / "raw"
+    next(folder.glob("Cyc1*/*CH1.tif")).unlink()
+    return raw
+
+
+def test_all_problems_are_told_at_once(raw: dict[str, Any]) -> None:
+    samples = Path(raw["samples"])
+    empty = samples.with_name("empty")
+    empty.mkdir()
+    samples.write_text(samples.read_text() + f"second\t{empty}\n")
+    with pytest.raises(ConfigError) as caught:
+        checked_experiment(wrong_everywhere(raw), ["registration"])
+    said = str(caught.value).splitlines()
+    parts = (
+        "PSF cannot be computed without optics.numerical_aperture", "names cycle 7",
+        "no_such_number", "sample 'tonsil': 1 problem with the raw data", "sample 'second': ",
+        "illumination.flat_file is no_1.tif", "illumination.flat_file is no_2.tif",
+    )  # fmt: skip
+    assert said[0] == f"{len(parts)} problems:"
+    assert [part for part in parts if sum(part in line for line in said) != 1] == []
+    assert not Path("no_1.tif").exists()
+
+
+def test_what_is_not_filled_in_is_told_with_the_rest(config: dict[str, Any]) -> None:
+    set_key(config, "acquisition.pixel_um", None)
+    set_key(config, "acquisition.overlap", None)
+    set_key(config, "optics.numerical_aperture", None)
+    Path(config["markers"]).write_text(GOOD + "x,1,a,\n")
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(config)
+    overlap, pixel, line = sorted(caught.value.args)[:3]
+    assert "'acquisition.overlap' is not filled in" in overlap
+    assert "'acquisition.pixel_um' is not filled in" in pixel
+    assert "line 5: cycle 'x' is not a number" in line
+    Path(config["markers"]).write_text(GOOD)
+    with pytest.raises(ConfigError, match=r"without optics\.numerical_aperture"):
+        load_experiment(config)
+    set_key(config, "acquisition.reference_channel", None)
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(config)
+    assert len(caught.value.args) == 3
+    assert all("is not filled in" in sentence for sentence in caught.value.args)
+
+
+def test_all_lines_of_both_tables_are_told_at_once(config: dict[str, Any]) -> None:
+    Path(config["markers"]).write_text(GOOD + "x,1,a,\n3,1,DAPI_1,\n")
+    Path(config["samples"]).write_text("sample\traw_dir\na b\t.\nc\tnowhere\n")
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(config)
+    assert [re.findall(r"line (\d)", sentence) for sentence in caught.value.args] == [
+        ["5"], ["6"], ["2"], ["3"],
+    ]  # fmt: skip
+
+
+@pytest.mark.workflow
+def test_snakemake_says_all_without_a_place_in_the_workflow(raw: dict[str, Any]) -> None:
+    folder = Path(raw["samples"]).parent
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(wrong_everywhere(raw)))
+    run = Run(folder, path)
+    said = run.snakemake("registration", "-n", ok=False).stdout
+    assert "Error: 6 problems:\n  - registration.allow_unregistered" in said
+    module = folder / "Snakefile"
+    module.write_text(
+        f"configfile: 'config.yaml'\nmodule tilewright:\n    snakefile: '{snakefile()}'\n"
+        "    config: config\nuse rule * from tilewright\n"
+    )
+    within = subprocess.run(
+        [sys.executable, "-m", "snakemake", "-n"],
+        cwd=folder, capture_output=True, text=True, check=False,
+    ).stdout  # fmt: skip
+    assert "Error: 6 problems:\n  - registration.allow_unregistered" in within
+    assert "common.smk" not in said + within
 
 
 @pytest.mark.workflow

@@ -151,8 +151,7 @@ def test_a_channel_that_no_file_has_is_named(config: dict[str, Any]) -> None:
 
 def test_the_doctor_warns_of_jpeg(config: dict[str, Any], tmp_path: Path) -> None:
     experiment = load_experiment(config)
-    layout = Layout(experiment.settings.results)
-    assert [check.state for check in check_config(experiment, layout)] == ["ok"]
+    assert [check.state for check in check_config(experiment)] == ["ok"]
     tifffile.imwrite(
         tmp_path / "raw/cycle2.tif",
         (cells(2) / 20).astype(np.uint8),
@@ -160,6 +159,6 @@ def test_the_doctor_warns_of_jpeg(config: dict[str, Any], tmp_path: Path) -> Non
         tile=(128, 128),
         metadata=None,
     )
-    first, _ = check_config(experiment, layout)
+    first, _ = check_config(experiment)
     assert first.state == "warning"
     assert "cycle2.tif: pixels are compressed as JPEG" in first.text

@@ -59,6 +59,23 @@ def test_a_command_that_fails_is_said(tmp_path: Path, command: str) -> None:
     assert said.startswith("--notify could not tell it: ")
 
 
+def test_what_could_not_be_told_is_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "say.py"
+    script.write_text("import sys; open('there/told', 'a').write(sys.argv[1] + '|')")
+    monkeypatch.chdir(tmp_path)
+    teller = Teller(tmp_path / "r.jsonl", f"{sys.executable} {script}")
+    assert len(list(teller.notify([teller.trouble(2, "two"), teller.trouble(3, "three")]))) == 2
+    Path("there").mkdir()
+    assert not list(teller.notify([]))
+    assert not Path("there/told").exists()
+    monkeypatch.setattr(teller, "_again_s", 0.0)  # as after ten minutes
+    assert not list(teller.notify([]))
+    assert not list(teller.notify([teller.trouble(2, "more")]))
+    assert Path("there/told").read_text() == "fail: two|fail: three|fail: more|"
+
+
 @pytest.mark.parametrize("command", ["no-such-command here", "'unclosed"])
 def test_a_command_that_is_none_is_refused(tmp_path: Path, command: str) -> None:
     with pytest.raises(NotifyError, match="--notify is "):

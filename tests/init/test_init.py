@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tilewright.io.conventions.common import RawDataError
 from tilewright.io.inputs.manifest import build_manifest
 from tilewright.io.inputs.tile_order import tile_places
 from tilewright.io.inputs.tiles import read_plane
+from tilewright.runtime.versions import copied, old_profiles
 
 
 def write_codex(
@@ -228,13 +230,7 @@ def test_ome_positions_and_metadata(tmp_path: Path, flip_y: bool) -> None:
 
 
 def test_imagexpress_is_recognised(tmp_path: Path) -> None:
-    places = tile_places("raster_right_down", 2, 3)
-    write_grid(
-        tmp_path / "raw",
-        lambda row, col: f"TimePoint_1/p_B02_s{places.index((row, col)) + 1}_w1.tif",
-        2,
-        3,
-    )
+    write_plate(tmp_path / "raw", "p")
     acquisition = config(create_experiment(tmp_path / "raw", tmp_path / "out"))["acquisition"]
     assert acquisition["convention"] == "imagexpress"
     assert (acquisition["rows"], acquisition["cols"]) == (2, 3)
@@ -246,6 +242,48 @@ def test_several_experiments_in_one_folder_are_told_apart(tmp_path: Path) -> Non
         write_codex(tmp_path / "raw" / name, "snake_right_down", 1, 1)
     with pytest.raises(RawDataError, match=r"2 CODEX experiments \(A, B\)"):
         create_experiment(tmp_path / "raw", tmp_path / "out")
+
+
+def write_plate(raw: Path, plate: str, time: int = 1) -> None:
+    places = tile_places("raster_right_down", 2, 3)
+    write_grid(
+        raw,
+        lambda row, col: f"TimePoint_{time}/{plate}_B02_s{places.index((row, col)) + 1}_w1.tif",
+        2,
+        3,
+    )
+
+
+def test_time_points_that_become_cycles_are_said(tmp_path: Path) -> None:
+    write_plate(tmp_path / "raw", "p")
+    assert "time point" not in create_experiment(tmp_path / "raw", tmp_path / "one").summary()
+    write_plate(tmp_path / "raw", "p", 2)
+    said = create_experiment(tmp_path / "raw", tmp_path / "two").summary()
+    assert (
+        "cycles are the time points, from TimePoint_1 to TimePoint_2; "
+        "if they repeat one cycle, choose one: cycles: [1] in config.yaml"
+    ) in said
+
+
+def test_an_experiment_beside_the_one_taken_is_named(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    write_plate(raw / "cycle1", "p")
+    write_plate(raw / "other", "p")
+    write_codex(raw / "third/B", "snake_right_down", 1, 1)
+    (said,) = create_experiment(raw, tmp_path / "out").warnings
+    assert said == (
+        f"the files are taken from {raw}/cycle1/TimePoint_1, and none from other (6), third (2); "
+        f"if that is an experiment of its own: tilewright init {raw}/other"
+    )
+
+
+def test_two_plates_in_one_folder_are_named(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    write_plate(raw, "p")
+    write_plate(raw, "q")
+    (said,) = create_experiment(raw, tmp_path / "out").warnings
+    assert "TimePoint_1/p_B02_s1_w1.tif and " in said
+    assert "q_B02_s1_w1.tif are the same tile by their names; if they are of two" in said
 
 
 @pytest.mark.parametrize("convention", ["pattern", "fiji"])
@@ -295,7 +333,9 @@ def test_a_folder_to_run_in_is_written_and_what_is_the_users_stays(tmp_path: Pat
     out = tmp_path / "out"
     assert "use rule * from tilewright" in (out / "Snakefile").read_text()
     for name in ("default/config.yaml", "slurm/config.yaml", "slurm/site.yaml"):
-        assert (out / "profiles" / name).read_text() == (REPO / "profiles" / name).read_text()
+        theirs = (REPO / "profiles" / name).read_text()
+        written = theirs if name.endswith("site.yaml") else copied(theirs)
+        assert (out / "profiles" / name).read_text() == written
     told = (out / "README.md").read_text()
     assert "1 cycles, 1 channels, 2 z-planes" in told
     assert all(key in told for key in result.unknown)
@@ -308,6 +348,22 @@ def test_a_folder_to_run_in_is_written_and_what_is_the_users_stays(tmp_path: Pat
     assert [(out / name).read_text() for name in own] == ["mine", "mine"]
     assert (out / "profiles/default/config.yaml").is_file()
     assert f"kept {out / 'Snakefile'} as it is" in again.summary()
+
+
+def test_profiles_of_another_version_are_named(tmp_path: Path) -> None:
+    write_codex(tmp_path / "raw", "snake_right_down", 1, 1)
+    profiles = create_experiment(tmp_path / "raw", tmp_path / "out").config.parent / "profiles"
+    ours, theirs = profiles / "default/config.yaml", profiles / "slurm/config.yaml"
+    theirs.write_text(theirs.read_text().replace("jobs: 1000", "jobs: 10"))
+    assert old_profiles(profiles) == []  # the user's own changes
+    before = version("tilewright")
+    theirs.write_text(theirs.read_text().replace(before, "0.0.1", 1))
+    ours.write_text(ours.read_text().replace(before, "0.0.1", 1))
+    (said,) = old_profiles(profiles)
+    assert said.startswith(f"{theirs} is the profile of tilewright 0.0.1, and that of {before} is")
+    (profiles / "own").mkdir()
+    (profiles / "own/config.yaml").write_text("cores: 1\n")
+    assert old_profiles(profiles) == [said]
 
 
 def test_files_that_only_the_metadata_name_are_said_to_be_missing(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def recorded() -> Recorded:
 
 def text_of(found: Survey) -> str:
     stream = io.StringIO()
-    print_survey(found, Console(file=stream, width=80))
+    print_survey(found, read_site(HIPERGATOR), Console(file=stream, width=80))
     return stream.getvalue()
 
 
@@ -59,6 +59,10 @@ def test_the_worked_example_with_a_labmate(recorded: Recorded, tmp_path: Path) -
     shown = text_of(found)
     assert "5 GPU + 19 CPU = 24 jobs" in shown
     assert "5 GPU + 10 CPU = 15 jobs" in shown
+    assert (
+        "slots for GPU jobs of 8 CPUs and 184320 MB, CPU jobs of 8 CPUs and 49152 MB (gpu_job"
+        in " ".join(shown.split())
+    )
     assert "brusko   blocked: its members keep" in shown
     assert max(map(len, shown.splitlines())) <= 80
     assert "\x1b" not in shown

@@ -18,6 +18,7 @@ from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger, read_
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.report.gantt import draw_gantt
 from snakemake_scheduler_plugin_tilewright.report.ledger import cluster_runs, read_events
+from snakemake_scheduler_plugin_tilewright.report.page import write_run_report
 from snakemake_scheduler_plugin_tilewright.report.palette import IDLE, palette_of
 from snakemake_scheduler_plugin_tilewright.report.run_section import run_section
 from snakemake_scheduler_plugin_tilewright.report.runs import (
@@ -94,6 +95,21 @@ def test_use_of_a_small_run_is_exact() -> None:
     assert (guest.jobs, guest.busy_s, guest.idle_s, guest.utilisation) == (0, 0, 100, 0)
     assert guest.wait_s is None
     assert (cpu.jobs, cpu.small, cpu.busy_s, cpu.utilisation, cpu.wait_s) == (2, 1, 30, 0.1, 35)
+
+
+def test_pools_of_small_jobs_alone_are_not_said_to_be_idle(tmp_path: Path) -> None:
+    ledger, report = tmp_path / "ledger.jsonl", tmp_path / "run.html"
+    events = [start(), *(e for k in range(9) for e in job(str(k), "lab_cpu", 0, 0, 90, small=True))]
+    use = next(use for use in use_of(cluster_runs(events)) if use.pool.name == "lab_cpu")
+    assert (use.jobs, use.small, use.utilisation) == (9, 9, None)
+    write_run_report(write(ledger, events), report)
+    assert "all CPU jobs were small and took no slot" in report.read_text(encoding="utf-8")
+    assert "small jobs only" in report.read_text(encoding="utf-8")
+    write_run_report(
+        write(ledger, [start(), *job("a", "lab_cpu", 0, 0, 1), *job("b", "lab_gpu", 0, 0, 900)]),
+        report,
+    )
+    assert "CPU slots were busy under 1 % of the time" in report.read_text(encoding="utf-8")
 
 
 def test_jobs_beside_the_slots_do_not_make_them_busier_than_they_can_be() -> None:

@@ -1,53 +1,37 @@
 import os
 from pathlib import Path
 
-from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 
 from tilewright.devices.slurm_grant import DeviceChoiceError, use_granted_device
 from tilewright.devices.health import HealthError
 from tilewright.devices.lease_queue import LeaseRootError
-from tilewright.config.experiment import (
-    ConfigError,
-    check_targets,
-    load_experiment,
-    read_config,
-)
+from tilewright.config.experiment import ConfigError, load_experiment, read_config
 from tilewright.config.layout import Layout
 from tilewright.config.rules import QUALITY_RULES, STAGES
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
-from tilewright.runtime.versions import made_by_another, note_version
+from tilewright.runtime.versions import made_by_another, note_version, old_profiles
 from tilewright.runtime.machine import device_kinds, healthy_gpus, usable_gpus
 from snakemake_scheduler_plugin_tilewright.placement import cluster
 from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.routing import in_slurm_job, set_up
-from tilewright.config.checks import (
-    check_files,
-    check_raw,
-    check_results,
-    check_thresholds,
-    data_sizes,
-)
+from tilewright.config.checks import checked_experiment, data_sizes
 
 try:
-    # Snakemake's own reading lets the last of two equal keys win.
     if workflow.is_main_process:
+        # Snakemake's own reading lets the last of two equal keys win.
         for path in workflow.configfiles:
             read_config(Path(path))
-    experiment = load_experiment(config)
+        experiment = checked_experiment(
+            config, snakemake_command.targets(snakemake_command.command()[1:])
+        )
+    else:
+        # Jobs trust the manifests that the main process checked: raw files are looked at once.
+        experiment = load_experiment(config)
     layout = Layout(experiment.settings.results)
     in_job = in_slurm_job(workflow)
     if in_job:
         use_granted_device()
-    # Jobs trust the manifests that the main process checked: raw files are looked at once.
-    if workflow.is_main_process:
-        check_targets(
-            experiment, snakemake_command.targets(snakemake_command.command()[1:])
-        )
-        check_thresholds(experiment)
-        check_results(experiment)
-        check_raw(experiment, layout)
-        check_files(experiment, layout)
     # On a cluster the GPUs are those of its partitions.
     here = cluster.current() is None and not in_job
     kinds = device_kinds(
@@ -69,6 +53,8 @@ try:
         made_by_another=earlier,
     )
     if workflow.is_main_process:
+        for sentence in old_profiles(Path("profiles")):
+            logger.info(sentence)
         # A dry run asks no scheduler of ours, and lists the reasons of all jobs itself.
         looks = snakemake_command.only_looks(snakemake_command.command()[1:])
         if earlier and looks:
@@ -82,7 +68,7 @@ except (
     LeaseRootError,
     PlacementError,
 ) as error:
-    raise WorkflowError(str(error)) from None
+    raise snakemake_command.SetUpError(str(error)) from None
 
 routed = plan.routed
 threads = plan.threads

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -20,14 +20,7 @@ from snakemake_scheduler_plugin_tilewright.commands.checks import (
 )
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Task
 from tilewright.commands.dag import find_snakefile, read_tasks
-from tilewright.config.checks import (
-    check_files,
-    check_raw,
-    check_results,
-    check_thresholds,
-    data_size,
-    data_sizes,
-)
+from tilewright.config.checks import data_size, data_sizes, looks
 from tilewright.config.experiment import ConfigError, Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.sizing import DataSizes
@@ -41,23 +34,16 @@ _PYRAMID = 4 / 3
 _GB = 1e9
 
 
-def check_config(experiment: Experiment, layout: Layout) -> Iterable[Check]:
-    """Check what the Snakefile checks, one line each."""
+def check_config(experiment: Experiment) -> Iterable[Check]:
+    """Check what the Snakefile checks, one line for each problem."""
     well = True
-    looks: dict[str, Callable[[], None]] = {
-        "limits": lambda: check_thresholds(experiment),
-        "results": lambda: check_results(experiment),
-        "raw files": lambda: check_raw(experiment, layout),
-        "files": lambda: check_files(experiment, layout),
-    }
-    for about, look in looks.items():
+    for about, look in looks(experiment).items():
         try:
             look()
         except ConfigError as error:
             well = False
-            yield said_by(about, error, "fix the configuration or the files")
-            if about == "raw files":
-                break  # files are compared with the manifests
+            for sentence in error.args:
+                yield said_by(about, sentence, "fix the configuration or the files")
     if well and experiment.settings.stitched:
         for sample in experiment.samples.values():
             located = read_images(str(sample.raw_dir.resolve()))

@@ -58,6 +58,8 @@ class DevicesView:
         Whether CuPy is installed.
     slots : dict
         Jobs that fit, by rule and UUID.
+    job_b : dict
+        Device memory of such a job, by rule.
     """
 
     machine: Snapshot
@@ -65,6 +67,7 @@ class DevicesView:
     quarantined: Mapping[str, Quarantine] = field(default_factory=dict)
     cupy: bool = False
     slots: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    job_b: Mapping[str, int] = field(default_factory=dict)
 
 
 def show_devices(*, json: bool, watch: bool, clear: str | None, configfile: Path | None) -> None:
@@ -120,6 +123,7 @@ def look(
         quarantined=bad,
         cupy=find_spec("cupy") is not None,
         slots=slots(usable, job_b or {}, reserve_b=reserve_b),
+        job_b=job_b or {},
     )
 
 
@@ -262,9 +266,10 @@ def _name(device: Device) -> str:
 def _slots(view: DevicesView) -> Table:
     whole = [device for device in view.machine.devices if not device.divided]
     names = [_name(device) for device in whole]
-    table = _table("jobs that fit", *names, right=names)
+    table = _table("slots for jobs", *names, right=names)
     for rule, by_uuid in view.slots.items():
-        table.add_row(rule, *(str(by_uuid.get(device.uuid, 0)) for device in whole))
+        size = f"{rule} of {view.job_b[rule] / MIB:.0f} MB"
+        table.add_row(size, *(str(by_uuid.get(device.uuid, 0)) for device in whole))
     return table
 
 

@@ -17,9 +17,7 @@ from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from tilewright.commands import check_machine
 from tilewright.commands.check_experiment import Work, check_config, check_space, remaining
-from tilewright.commands.dag import read_experiment
-from tilewright.config.experiment import ConfigError
-from tilewright.config.layout import Layout
+from tilewright.config.experiment import ConfigError, parse_experiment, read_config
 from tilewright.devices.health import HealthError
 from tilewright.devices.lease_queue import LeaseRootError
 from tilewright.devices.slurm_grant import DeviceChoiceError
@@ -45,15 +43,15 @@ def examine(
         checks.append(ok("config", f"no experiment was looked at: {unseen}"))
     else:
         try:
-            experiment = read_experiment(configfile)
-            layout = Layout(experiment.settings.results)
-            looked = list(check_config(experiment, layout))
+            experiment = parse_experiment(read_config(configfile))
+            looked = list(check_config(experiment))
             checks += looked
             if all(check.state != "problem" for check in looked):
                 work = remaining(experiment, configfile, (), snakefile, slurm=slurm)
                 checks.append(ok("jobs", f"{count(len(work.jobs), 'job')} to do"))
         except (ConfigError, DagError) as error:
-            checks.append(problem("config", str(error), f"fix {configfile}, or its tables"))
+            fix = f"fix {configfile}, or its tables"
+            checks += [problem("config", str(sentence), fix) for sentence in error.args]
         except (DeviceChoiceError, HealthError, LeaseRootError) as error:
             checks.append(problem("device", str(error), "see tilewright devices"))
     if slurm:

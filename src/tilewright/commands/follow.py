@@ -110,6 +110,7 @@ class Follower:
     def _step(self) -> bool:
         """Look once, and run what can be run; return whether all is done."""
         self._read()
+        self._tell([])  # what could not be told
         news = list(self.cycles.look(self.experiment, self._layout, time.monotonic()))
         for one in news:
             if one.kind in ("unusable", "waits"):
@@ -238,6 +239,11 @@ def _missing(part: Experiment, layout: Layout, cycle: int) -> str:
         if not path.is_file() or path.stat().st_mtime_ns < manifest.stat().st_mtime_ns:
             name = f"{sample}_cycle{cycle}"
             logs = [*layout.logs.glob(f"*/{name}.log"), *layout.logs.glob(f"*/{name}_*.log")]
-            newest = max(logs, key=lambda log: log.stat().st_mtime_ns, default=layout.logs)
-            return f"{path} was not made, see {newest}"
+            last = max(logs, key=_unfinished_then_newest, default=layout.logs)
+            return f"{path} was not made, see {last}"
     return ""
+
+
+def _unfinished_then_newest(log: Path) -> tuple[bool, int]:
+    """Order logs: that of a job that failed does not end with what the job took."""
+    return "CPU time" not in log.read_text()[-100:], log.stat().st_mtime_ns

@@ -17,8 +17,8 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.placement.site import SiteError
 from tilewright.commands.check_experiment import disk_text, remaining
-from tilewright.commands.dag import read_experiment
-from tilewright.config.experiment import ConfigError, check_targets
+from tilewright.config.checks import checked_experiment
+from tilewright.config.experiment import ConfigError, read_config
 from tilewright.runtime.machine import usable_gpus
 
 
@@ -43,8 +43,7 @@ def show_plan(
     """
     try:
         slurm = slurm_wanted(site)
-        experiment = read_experiment(configfile)
-        check_targets(experiment, targets)
+        experiment = checked_experiment(read_config(configfile), targets)
         tasks, sizes, need, _ = remaining(experiment, configfile, targets, snakefile, slurm=slurm)
         if slurm:
             found = cluster.use(site)

@@ -6,17 +6,25 @@ import csv
 import io
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
-from tilewright.config.experiment import ConfigError, Experiment, Sample
+from tilewright.config.experiment import (
+    ConfigError,
+    Experiment,
+    Sample,
+    check_experiment,
+    check_targets,
+    parse_experiment,
+)
 from tilewright.config.layout import Layout
 from tilewright.config.rules import BlockSizes, DataSize
 from tilewright.config.sizing import DataSizes
+from tilewright.config.tables import every
 from tilewright.io.conventions import DESCRIBED, numbers_tiles
 from tilewright.io.conventions.common import RawDataError
 from tilewright.io.inputs.manifest import PixelsError, build_manifest
@@ -31,6 +39,33 @@ _PROBE_B = 1 << 20
 
 class UnusableError(ConfigError):
     """Raw files are whole, but nothing can be made of what they show."""
+
+
+def checked_experiment(config: Mapping[str, Any], targets: Iterable[str]) -> Experiment:
+    """Read an experiment and look at all that it names, before any work starts.
+
+    Raises
+    ------
+    ConfigError
+        With everything that is wrong, as far as the configuration can be read.
+    """
+    experiment = parse_experiment(config)
+    every(lambda: check_targets(experiment, targets), *looks(experiment).values())
+    return experiment
+
+
+def looks(experiment: Experiment) -> dict[str, Callable[[], None]]:
+    """Return what is looked at before a run, by what it is about, in the order that it needs."""
+    layout = Layout(experiment.settings.results)
+    found: dict[str, Callable[[], None]] = {
+        "config": lambda: check_experiment(experiment),
+        "limits": lambda: check_thresholds(experiment),
+        "results": lambda: check_results(experiment),
+    }
+    if experiment.channels:
+        found["raw files"] = lambda: check_raw(experiment, layout)
+        found["files"] = lambda: check_files(experiment, layout)
+    return found
 
 
 def check_results(experiment: Experiment) -> None:
@@ -76,32 +111,38 @@ def check_raw(experiment: Experiment, layout: Layout) -> None:
     wanted: dict[int, list[str]] = {}
     for channel in experiment.channels:
         wanted.setdefault(channel.cycle, []).append(channel.channel)
-    for sample in experiment.samples.values():
-        manifests = {
-            cycle: Path(layout.manifest.format(sample=sample.name, cycle=cycle))
-            for cycle in experiment.cycles
-        }
-        look = partial(_look, experiment, sample, wanted)
-        try:
-            build_manifest(
-                sample.raw_dir,
-                sample.acquisition.model_dump(),
-                wanted,
-                manifests,
-                look=look,
-                look_for=f"{experiment.settings.camera} {sample.acquisition}",
-            )
-            # Tiles of all cycles lie on one grid; stitched images have a size each.
-            for cycle in experiment.cycles if experiment.settings.stitched else ():
-                _check_mosaic(experiment, manifests[cycle])
-            _check_mosaic(experiment, manifests[experiment.first_cycle])
-        except RawDataError as error:
-            kind = UnusableError if isinstance(error, PixelsError) else ConfigError
-            raise kind(f"sample '{sample.name}': {error}") from None
-        except OSError as error:
-            raise ConfigError(
-                f"sample '{sample.name}': {error.filename} cannot be written ({error.strerror})"
-            ) from None
+    samples = experiment.samples.values()
+    every(*(partial(_check_sample, experiment, layout, sample, wanted) for sample in samples))
+
+
+def _check_sample(
+    experiment: Experiment, layout: Layout, sample: Sample, wanted: Mapping[int, Sequence[str]]
+) -> None:
+    manifests = {
+        cycle: Path(layout.manifest.format(sample=sample.name, cycle=cycle))
+        for cycle in experiment.cycles
+    }
+    try:
+        build_manifest(
+            sample.raw_dir,
+            sample.acquisition.model_dump(),
+            wanted,
+            manifests,
+            look=partial(_look, experiment, sample, wanted),
+            look_for=f"{experiment.settings.camera} {sample.acquisition}",
+        )
+        # Tiles of all cycles lie on one grid; stitched images have a size each.
+        for cycle in experiment.cycles if experiment.settings.stitched else ():
+            _check_mosaic(experiment, manifests[cycle])
+        _check_mosaic(experiment, manifests[experiment.first_cycle])
+    except RawDataError as error:
+        kind = UnusableError if isinstance(error, PixelsError) else ConfigError
+        raise kind(f"sample '{sample.name}': {error}") from None
+    except OSError as error:
+        check_results(experiment)
+        raise ConfigError(
+            f"sample '{sample.name}': {error.filename} cannot be written ({error.strerror})"
+        ) from None
 
 
 def _look(
@@ -189,7 +230,8 @@ def _extent(manifest: str) -> _Extent:
 def check_files(experiment: Experiment, layout: Layout) -> None:
     """Check the flat-fields, dark-fields and PSFs which the configuration names.
 
-    Their manifests must be there (:func:`check_raw`).
+    What they hold is compared with the raw data where the manifests are there
+    (:func:`check_raw`).
 
     Raises
     ------
@@ -197,25 +239,36 @@ def check_files(experiment: Experiment, layout: Layout) -> None:
         A file is absent or unusable, or its template has an unknown field.
     """
     extent_of = cache(lambda path: _extent(path.read_text("utf-8")))
+    found: dict[Any, Callable[[], None]] = {}  # each file is read once
     for section in ("illumination", "deconvolve"):
-        seen = set()
         for sample, channel in product(experiment.samples, experiment.channels):
             fields = {"sample": sample, "cycle": str(channel.cycle), "channel": channel.channel}
             try:
                 files = experiment.files(section, fields)
             except (KeyError, ValueError, IndexError) as error:
-                raise ConfigError(
+                found[section] = partial(
+                    _refuse,
                     f"a file of section '{section}' has the field {error}; known are "
-                    "{sample}, {cycle} and {channel}"
-                ) from None
-            for key, path in files.items():
-                if not os.path.isfile(path):  # noqa: PTH113 (Path's raises for long names)
-                    raise ConfigError(f"{section}.{key} is {path[:200]}, which does not exist")
-            if files:
-                manifest = Path(layout.manifest.format(**fields))
-                seen.add((tuple(sorted(files.items())), extent_of(manifest)))
-        for files_of, size in sorted(seen):
-            _check_content(section, dict(files_of), size, experiment.voxel_um)
+                    "{sample}, {cycle} and {channel}",
+                )
+                break
+            absent = {  # Path's question raises for names that are too long
+                path: partial(_refuse, f"{section}.{key} is {path[:200]}, which does not exist")
+                for key, path in files.items()
+                if not os.path.isfile(path)  # noqa: PTH113
+            }
+            found |= absent
+            manifest = Path(layout.manifest.format(**fields))
+            if not absent and files.keys() & {"flat_file", "psf_file"} and manifest.is_file():
+                size = extent_of(manifest)
+                found[section, *sorted(files.items()), size] = partial(
+                    _check_content, section, files, size, experiment.voxel_um
+                )
+    every(*found.values())
+
+
+def _refuse(sentence: str) -> None:
+    raise ConfigError(sentence)
 
 
 def _check_content(

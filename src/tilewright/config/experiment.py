@@ -6,11 +6,12 @@ the DAG is built and said in one sentence that names the key or file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 from pydantic import ValidationError
@@ -22,6 +23,7 @@ from tilewright.config.tables import (
     Channel,
     ConfigError,
     Sample,
+    every,
     problem_sentence,
     read_markers,
     read_samples,
@@ -203,6 +205,19 @@ class Experiment:
 
 
 def load_experiment(config: Mapping[str, Any]) -> Experiment:
+    """Read a configuration and its tables, and refuse what contradicts itself.
+
+    Raises
+    ------
+    ConfigError
+        As :func:`parse_experiment`, or :func:`check_experiment`.
+    """
+    experiment = parse_experiment(config)
+    check_experiment(experiment)
+    return experiment
+
+
+def parse_experiment(config: Mapping[str, Any]) -> Experiment:
     """Validate a configuration and read its tables.
 
     Parameters
@@ -223,46 +238,84 @@ def load_experiment(config: Mapping[str, Any]) -> Experiment:
     try:
         settings = Settings.model_validate(dict(config))
     except ValidationError as error:
-        lines = [f"  {problem_sentence(problem)}" for problem in error.errors()]
-        raise ConfigError("the configuration is wrong:\n" + "\n".join(lines)) from None
-    channels = read_markers(Path(settings.markers))
-    samples = read_samples(Path(settings.samples), settings.acquisition)
+        _refuse_keys(config, error)
+    channels, samples = every(
+        lambda: read_markers(Path(settings.markers)),
+        lambda: read_samples(Path(settings.samples), settings.acquisition),
+    )
     experiment = Experiment(settings, samples, channels, channels)
-    _check_references(experiment)
-    _check_stitched(experiment)
-    _check_optics(experiment)
-    _check_backgrounds(experiment)
-    _check_keys(settings)
-    if settings.cycles == "auto":
-        return experiment
-    unknown = [cycle for cycle in settings.cycles if cycle not in experiment.cycles]
-    if unknown:
-        raise ConfigError(
-            f"cycles names cycle {unknown[0]}, but {settings.markers} has the cycles "
-            f"{', '.join(map(str, experiment.cycles))}"
-        )
-    return experiment.of_cycles(settings.cycles)
+    return experiment if settings.cycles == "auto" else experiment.of_cycles(settings.cycles)
 
 
-def _check_references(experiment: Experiment) -> None:
-    """Every cycle must have the reference channel, and the reference cycle must exist."""
+def _refuse_keys(config: Mapping[str, Any], error: ValidationError) -> NoReturn:
+    """Refuse wrong keys; where they are only not filled in, the rest is looked at too."""
+    filled = {k: dict(v) if isinstance(v, dict) else v for k, v in config.items()}
+
+    def wrong() -> None:
+        raise ConfigError(*map(problem_sentence, error.errors())) from None
+
+    def others() -> None:
+        for problem in error.errors():
+            section, key = problem["loc"][0], problem["loc"][-1]
+            if problem["input"] is not None or len(problem["loc"]) != 2:
+                return
+            del filled[str(section)][key]
+        filled["acquisition"].setdefault("pixel_um", 1.0)  # needed, and compared with nothing here
+        with contextlib.suppress(ValidationError):
+            Settings.model_validate(filled)
+            check_experiment(parse_experiment(filled))
+
+    every(wrong, others)
+    raise AssertionError  # every raised what is wrong
+
+
+def check_experiment(experiment: Experiment) -> None:
+    """Refuse keys and lines of tables that contradict each other.
+
+    Raises
+    ------
+    ConfigError
+        With all that do.
+    """
+    whole = replace(experiment, channels=experiment.table)
+    found = (
+        *_references(whole), *_of_no_stage(whole), *_optics(whole), *_backgrounds(whole),
+        *_keys(whole.settings), *_cycles(whole),
+    )  # fmt: skip
+    if found:
+        raise ConfigError(*found)
+
+
+def _cycles(experiment: Experiment) -> Iterator[str]:
+    """Yield cycles to process that the table has not."""
+    wanted = experiment.settings.cycles
+    for cycle in () if wanted == "auto" else wanted:
+        if cycle not in experiment.cycles:
+            yield (
+                f"cycles names cycle {cycle}, but {experiment.settings.markers} has the cycles "
+                f"{', '.join(map(str, experiment.cycles))}"
+            )
+
+
+def _references(experiment: Experiment) -> Iterator[str]:
+    """Yield cycles without the reference channel, and a reference cycle that is not there."""
     table = experiment.settings.markers
     if experiment.reference_cycle not in experiment.cycles:
-        raise ConfigError(
+        yield (
             f"acquisition.reference_cycle is {experiment.reference_cycle}, but {table} has the "
             f"cycles {', '.join(map(str, experiment.cycles))}"
         )
     for cycle in experiment.cycles:
         tokens = [channel.channel for channel in experiment.channels_of(cycle)]
         if experiment.reference_channel not in tokens:
-            raise ConfigError(
+            yield (
                 f"acquisition.reference_channel is '{experiment.reference_channel}', but cycle "
                 f"{cycle} in {table} has the channels {', '.join(tokens)}; name one that "
                 "all cycles have"
             )
     for cycle in experiment.settings.registration.allow_unregistered:
         if cycle not in experiment.moving_cycles:
-            raise ConfigError(
+            yield (
                 f"registration.allow_unregistered names cycle {cycle}; the cycles that are "
                 f"registered are {', '.join(map(str, experiment.moving_cycles)) or 'none'}"
             )
@@ -283,8 +336,8 @@ _OF_TILES: dict[str, tuple[str, ...] | None] = {
 }
 
 
-def _check_stitched(experiment: Experiment) -> None:
-    """Refuse keys of stages that stitched images do not have; ``method: none`` says just that."""
+def _of_no_stage(experiment: Experiment) -> Iterator[str]:
+    """Yield keys of stages that stitched images do not have; ``method: none`` says just that."""
     settings = experiment.settings
     if not settings.stitched:
         return
@@ -297,7 +350,7 @@ def _check_stitched(experiment: Experiment) -> None:
                 value = getattr(values, name)
                 of_tiles = names is None or name in names
                 if of_tiles and value != field.default and (name, value) != ("method", "none"):
-                    raise ConfigError(
+                    yield (
                         f"{section}.{name} is {value!r}, but acquisition.convention is 'stitched': "
                         "no stage reads it; leave it out"
                     )
@@ -331,8 +384,8 @@ def check_targets(experiment: Experiment, targets: Iterable[str]) -> None:
         )
 
 
-def _check_optics(experiment: Experiment) -> None:
-    """Refuse a computed PSF without its optics before any work is done."""
+def _optics(experiment: Experiment) -> Iterator[str]:
+    """Yield what a computed PSF lacks of its optics."""
     settings = experiment.settings
     if not settings.needs_psf or settings.deconvolve.psf_file is not None:
         return
@@ -346,21 +399,21 @@ def _check_optics(experiment: Experiment) -> None:
     if dark:
         missing.append(f"emission_nm of {dark[0].marker} in {settings.markers}")
     if missing:
-        raise ConfigError(
+        yield (
             f"the PSF cannot be computed without {', '.join(missing)}; fill it in, or give "
             "deconvolve.psf_file, or set deconvolve.method: none"
             + ("" if settings.edf.method in ("auto", "soft_focus") else " and edf.method: auto")
         )
     aperture, index = settings.optics.numerical_aperture, settings.optics.immersion_refractive_index
     if aperture is not None and index is not None and aperture >= index:
-        raise ConfigError(
+        yield (
             f"optics.numerical_aperture {aperture} must be smaller than "
             f"optics.immersion_refractive_index {index}"
         )
 
 
-def _check_backgrounds(experiment: Experiment) -> None:
-    """Refuse backgrounds that are no marker's, subtracted from themselves, or of unknown scale."""
+def _backgrounds(experiment: Experiment) -> Iterator[str]:
+    """Yield backgrounds that are no marker's, subtracted from themselves, or of unknown scale."""
     table, channels = experiment.settings.markers, experiment.channels
     named = {channel.marker: channel for channel in channels}
     for channel in channels:
@@ -370,44 +423,46 @@ def _check_backgrounds(experiment: Experiment) -> None:
         source = named.get(channel.background)
         if source is None:
             hint = suggestion(channel.background, named, "markers")
-            raise ConfigError(f"{what}, which is no marker of the table; {hint}")
+            yield f"{what}, which is no marker of the table; {hint}"
+            continue
         if source is channel:
-            raise ConfigError(f"{what} itself; name another marker, or none")
-        if source.background is not None:
-            raise ConfigError(
+            yield f"{what} itself; name another marker, or none"
+        elif source.background is not None:
+            yield (
                 f"{what}, which has the background '{source.background}' itself; name a channel "
                 "from which nothing is subtracted"
             )
         dark = [c.marker for c in (channel, source) if c.exposure_ms is None]
         if dark and experiment.settings.subtract.method == "exposure":
-            raise ConfigError(
+            yield (
                 f"{what}, but the table has no exposure_ms of {' and '.join(dark)}; fill it in, "
                 "or set subtract.method: regression"
             )
-    first = experiment.channel(experiment.reference_cycle, experiment.reference_channel)
-    if first.remove:
-        raise ConfigError(
-            f"{table}: '{first.marker}' is marked remove, but it is the reference channel of the "
-            "reference cycle, in whose frame the image is; leave it in"
-        )
+    frame = experiment.reference_cycle, experiment.reference_channel
+    for channel in channels:
+        if channel.remove and (channel.cycle, channel.channel) == frame:
+            yield (
+                f"{table}: '{channel.marker}' is marked remove, but it is the reference channel "
+                "of the reference cycle, in whose frame the image is; leave it in"
+            )
 
 
-def _check_keys(settings: Settings) -> None:
-    """Refuse keys that only make sense with others."""
+def _keys(settings: Settings) -> Iterator[str]:
+    """Yield keys that only make sense with others."""
     illumination = settings.illumination
     if illumination.method == "file" and illumination.flat_file is None:
-        raise ConfigError(
+        yield (
             "illumination.method is 'file', but illumination.flat_file is not set; name the "
             "flat-field, with {sample}, {cycle} and {channel} where the file depends on them"
         )
     if illumination.method != "file" and (illumination.flat_file or illumination.dark_file):
-        raise ConfigError(
+        yield (
             f"illumination.flat_file and dark_file are used by method 'file' only, and "
             f"illumination.method is '{illumination.method}'; set method: file, or leave them out"
         )
     method = settings.plane_method
     if method == "psf_mean" and settings.deconvolve.method == "none":
-        raise ConfigError(
+        yield (
             "edf.method is 'psf_mean', which needs deconvolved stacks, but deconvolve.method is "
             "'none'; set edf.method: auto, or deconvolve"
         )
@@ -416,4 +471,4 @@ def _check_keys(settings: Settings) -> None:
             early = ("illumination", "tile_positions", "stitch", "deconvolve", "edf")
             renamed = {"project": "edf_plane", **{f"qc_{s}": "qc_cycle" for s in early}}
             hint = suggestion(renamed.get(rule, rule), sorted(RULES), "rules")
-            raise ConfigError(f"'resources.{rule}' names no rule; {hint}")
+            yield f"'resources.{rule}' names no rule; {hint}"

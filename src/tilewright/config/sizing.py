@@ -13,7 +13,7 @@ from tilewright.config.rules import GPU_RULES, RULES, BlockSizes, Cost, DataSize
 _PYTHON_MB = 350  # interpreter with numpy, scipy and zarr imported, measured 290
 _GPU_CPUS = 2  # of a job on a GPU: one drives it, one reads and writes
 _START_MIN = 10  # of a time limit, whatever the data
-_MARGIN = 4  # of a time limit over the time measured
+_MARGIN = 2  # of a time limit over the time measured; a job that it ends is given twice as much
 _GPU_FASTER = 5.0  # how much longer a job on CPUs may take than on a GPU
 _START_S = 8.0  # Snakemake starts twice in every Slurm job, measured 5.5 on idle cores
 

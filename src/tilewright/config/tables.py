@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, get_args
@@ -27,7 +27,29 @@ _MARKER_COLUMNS = (
 
 
 class ConfigError(ValueError):
-    """The configuration or one of its tables is wrong; the message names the fix."""
+    """The configuration, a table or the raw data are wrong: sentences that name the fix."""
+
+    def __str__(self) -> str:
+        if len(self.args) == 1:
+            return str(self.args[0])
+        listed = (str(sentence).replace("\n", "\n    ") for sentence in self.args)
+        return f"{len(self.args)} problems:" + "".join(f"\n  - {text}" for text in listed)
+
+
+def every(*looks: Callable[[], Any]) -> list[Any]:
+    """Return what all looks return; what they find wrong is raised as one error."""
+    found, errors = [], list[ConfigError]()
+    for look in looks:
+        try:
+            found.append(look())
+        except ConfigError as error:
+            errors.append(error)
+    if errors:
+        kinds = {type(error) for error in errors}
+        kind = kinds.pop() if len(kinds) == 1 else ConfigError
+        # Two looks may meet the same obstacle.
+        raise kind(*dict.fromkeys(text for error in errors for text in error.args)) from None
+    return found
 
 
 @dataclass(frozen=True)
@@ -165,16 +187,19 @@ def _rows(path: Path, key: str, delimiter: str, known: tuple[str, ...], needed: 
     ]
 
 
-@contextlib.contextmanager
-def _line(path: Path, line: int) -> Iterator[None]:
-    """Name the line of a table in what is wrong with it."""
-    try:
-        yield
-    except ValidationError as error:
-        said = problem_sentence(error.errors()[0])
-        raise ConfigError(f"{path}, line {line}: {said}") from None
-    except ValueError as error:
-        raise ConfigError(f"{path}, line {line}: {error}") from None
+def _each(path: Path, rows: list[Any], read: Callable[[Any], None]) -> None:
+    """Read all rows of a table; what is wrong with them is told with their lines."""
+
+    def line(number: int, row: Any) -> None:
+        try:
+            read(row)
+        except ValidationError as error:
+            said = problem_sentence(error.errors()[0])
+            raise ConfigError(f"{path}, line {number}: {said}") from None
+        except ValueError as error:
+            raise ConfigError(f"{path}, line {number}: {error}") from None
+
+    every(*(partial(line, *row) for row in rows))
 
 
 def _number(row: dict[str, str], column: str) -> float | None:
@@ -195,9 +220,8 @@ def read_markers(path: Path) -> tuple[Channel, ...]:
         The table is missing, or one of its lines is wrong; the message names the line.
     """
     channels: list[Channel] = []
-    for line, row in _rows(path, "markers", ",", _MARKER_COLUMNS, 3):
-        with _line(path, line):
-            channels.append(_channel(row, channels))
+    rows = _rows(path, "markers", ",", _MARKER_COLUMNS, 3)
+    _each(path, rows, lambda row: channels.append(_channel(row, channels)))
     return tuple(sorted(channels, key=lambda channel: channel.cycle))
 
 
@@ -249,22 +273,22 @@ def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
         The table is missing, or one of its lines is wrong; the message names the line.
     """
     samples: dict[str, Sample] = {}
-    for line, row in _rows(path, "samples", "\t", _SAMPLE_COLUMNS, 2):
+
+    def read(row: dict[str, str]) -> None:
         name, raw_dir = row["sample"], row["raw_dir"]
         given = {column: row[column] for column in _SAMPLE_COLUMNS[2:] if row.get(column)}
-        with _line(path, line):
-            if not _TOKEN.fullmatch(name):
-                raise ValueError(
-                    f"sample '{name}' must be letters, digits, '_' and '-', at most 100"
-                )
-            if name in samples:
-                raise ValueError(f"the sample '{name}' stands twice")
-            own = Acquisition.model_validate({**acquisition.model_dump(), **given})
-            # Path.is_dir raises for names that are too long and parents that are closed.
-            if not raw_dir or not os.path.isdir(raw_dir):  # noqa: PTH112
-                raise ValueError(
-                    f"the raw_dir '{raw_dir[:200]}' is not a folder that can be opened; write the "
-                    "whole path, without '~' and '$'"
-                )
-            samples[name] = Sample(name, Path(raw_dir), own)
+        if not _TOKEN.fullmatch(name):
+            raise ValueError(f"sample '{name}' must be letters, digits, '_' and '-', at most 100")
+        if name in samples:
+            raise ValueError(f"the sample '{name}' stands twice")
+        own = Acquisition.model_validate({**acquisition.model_dump(), **given})
+        # Path.is_dir raises for names that are too long and parents that are closed.
+        if not raw_dir or not os.path.isdir(raw_dir):  # noqa: PTH112
+            raise ValueError(
+                f"the raw_dir '{raw_dir[:200]}' is not a folder that can be opened; write the "
+                "whole path, without '~' and '$'"
+            )
+        samples[name] = Sample(name, Path(raw_dir), own)
+
+    _each(path, _rows(path, "samples", "\t", _SAMPLE_COLUMNS, 2), read)
     return samples

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -75,20 +75,28 @@ class Cycles:
         """
         there: dict[Part, Files] = {}
         quiet: dict[str, dict[int, Files]] = {}
-        samples, readable = experiment.samples.values(), True
+        samples = experiment.samples.values()
+        wrong: dict[str, str] = {}
         for sample in samples:
             try:
                 there.update(parts_of(sample))
             except RawDataError as error:
-                readable = False
-                yield from self._once(f"sample {sample.name}", None, str(error))
+                wrong[sample.name] = str(error)
+        readable = not wrong
         self._quiet.look(there, now_s)
         parts = self._quiet.parts(now_s)
         for sample in samples:
+            if sample.name in wrong:
+                continue
             try:
                 quiet[sample.name] = self._cycles_of(sample, parts)
             except RawDataError as error:
-                yield from self._once(f"sample {sample.name}", None, str(error))
+                wrong[sample.name] = str(error)
+        for name in experiment.samples:
+            if name in wrong:
+                yield from self._once(f"sample {name}", None, wrong[name])
+            else:
+                self._said.pop(f"sample {name}", None)
         before = self.whole()
         # A cycle is processed in all samples at once: it waits for the last of them.
         of_cycle = {
@@ -133,7 +141,7 @@ class Cycles:
         try:
             check_raw(experiment.of_cycles([*self.whole(), cycle]), layout)
         except ConfigError as error:
-            problem, unusable = _short(str(error)), isinstance(error, UnusableError)
+            problem, unusable = _short(error.args), isinstance(error, UnusableError)
             self._checked[cycle] = _Checked(files, problem, waits=not unusable)
             if unusable:
                 yield News(cycle, "unusable", f"cycle {cycle} cannot be used: {problem}")
@@ -152,14 +160,14 @@ class Cycles:
             yield News(cycle, "waits", f"{about} waits: {problem}")
 
 
-def _short(message: str) -> str:
-    r"""Return the first of the problems that a message lists, in one line.
+def _short(sentences: Sequence[str]) -> str:
+    r"""Return the first of the problems that sentences tell or list, in one line.
 
-    >>> _short("2 problems with raw:\n  - a is empty\n  - b is empty\nCopy again.")
+    >>> _short(["2 problems with raw:\n  - a is empty\n  - b is empty\nCopy again."])
     '2 problems with raw: a is empty; ...'
     """
-    lines = message.splitlines()
+    lines = sentences[0].splitlines()
+    more = len(sentences) > 1 or len([line for line in lines if line.startswith("  ")]) > 1
     if len(lines) == 1:
-        return message
-    more = len([line for line in lines if line.startswith("  ")]) > 1
+        return lines[0] + ("; ..." if more else "")
     return f"{lines[0]} {lines[1].removeprefix('  - ')}{'; ...' if more else ''}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,8 +20,8 @@ from tilewright.config.rules import STAGES
 from tilewright.report.judge import judge_again, read_quality
 from tilewright.report.verdict import Item
 
-#: A command that notifies may take so long.
-_NOTIFY_S = 60
+#: A command that notifies may take so long, and is called again so long after it failed.
+_NOTIFY_S, _AGAIN_S = 60, 600
 _KEYS = ("sample", "cycle", "channel", "stage", "metric")
 
 
@@ -87,6 +88,8 @@ class Teller:
             for line in read_json_lines(record)
             if "metric" in line
         }
+        self._untold: list[Told] = []
+        self._again_s = 0.0
 
     def verdicts(self, items: Iterable[Item]) -> list[Told]:
         """Record the verdicts that are not as they were told; a pass only where it was none."""
@@ -115,20 +118,27 @@ class Teller:
         append_json(self._record, {"time": now(), **entry})
 
     def notify(self, told: Iterable[Told]) -> Iterator[str]:
-        """Call the command for each cycle that warns or fails; yield what went wrong with it."""
-        by_cycle: dict[tuple[str, int | None], list[str]] = {}
-        for one in told:
-            if one.verdict != "pass":
-                by_cycle.setdefault((one.sample, one.cycle), []).append(
-                    f"{one.verdict}: {one.text}"
-                )
-        for lines in by_cycle.values() if self._command else ():
+        """Call the command for each cycle that warns or fails; yield what went wrong with it.
+
+        What it could not tell is told again with what comes next, or when some minutes have passed.
+        """
+        news = [one for one in told if one.verdict != "pass"]
+        if not self._command or not (news or time.monotonic() >= self._again_s):
+            return
+        by_cycle: dict[tuple[str, int | None], list[Told]] = {}
+        for one in self._untold + news:
+            by_cycle.setdefault((one.sample, one.cycle), []).append(one)
+        self._untold = []
+        for ones in by_cycle.values():
+            lines = "\n".join(f"{one.verdict}: {one.text}" for one in ones)
             try:
                 subprocess.run(
-                    [*self._command, "\n".join(lines)],
+                    [*self._command, lines],
                     stdin=subprocess.DEVNULL,
                     timeout=_NOTIFY_S,
                     check=True,
                 )
             except (OSError, subprocess.SubprocessError) as error:
-                yield f"--notify could not tell it: {error}"
+                self._untold += ones
+                self._again_s = time.monotonic() + _AGAIN_S
+                yield f"--notify could not tell it: {error}; it is tried again"

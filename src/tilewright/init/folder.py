@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections import Counter
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from tilewright.init.write import SNAKEFILE, config_text, markers_text, readme_t
 from tilewright.installed import shipped
 from tilewright.io.conventions.common import RawPlane, clean_token
 from tilewright.io.inputs.raw_headers import read_headers
+from tilewright.runtime.versions import copied
 
 
 class InitError(ValueError):
@@ -125,7 +127,8 @@ def _write_workflow(output: Path) -> list[Path]:
     """Write the Snakefile and the profiles where they are not there; return what was left."""
     texts = {Path("Snakefile"): SNAKEFILE}
     for name in ("default/config.yaml", "slurm/config.yaml", "slurm/site.yaml"):
-        texts[Path("profiles", name)] = (shipped("profiles") / name).read_text("utf-8")
+        text = (shipped("profiles") / name).read_text("utf-8")
+        texts[Path("profiles", name)] = text if name.endswith("site.yaml") else copied(text)
     kept = [output / path for path in texts if (output / path).exists()]
     for path, text in texts.items():
         if output / path not in kept:
@@ -177,19 +180,58 @@ def _found(
     ]
     if recognised.options.pattern:
         lines.append(f"file pattern {recognised.options.pattern}")
+    named = (p for p in recognised.planes if f"/timepoint_{p.cycle}/" in p.path.lower())
+    times = {plane.cycle for plane in named}
+    if len(times) > 1:
+        lines.append(
+            f"cycles are the time points, from TimePoint_{min(times)} to TimePoint_{max(times)}; "
+            f"if they repeat one cycle, choose one: cycles: [{min(times)}] in config.yaml"
+        )
     return lines + metadata.found + [line for layout in layouts for line in layout.found]
+
+
+def _left_out(recognised: Recognised) -> list[str]:
+    """Say which images are not taken: of other experiments beside this one, or of another kind."""
+    within = {Path(path).parent for path in {plane.path for plane in recognised.planes}}
+    above = within.union(*(folder.parents for folder in within))
+    others: dict[Path, int] = Counter()
+    alone = []
+    for path in map(Path, recognised.left_over):
+        beside = next((parent for parent in path.parents[::-1] if parent not in above), None)
+        if beside is None or re.match("(?i)zstep_", beside.name):
+            alone.append(path.name)
+        else:
+            others[beside] += 1
+    said = []
+    if alone:
+        more = " ..." if len(alone) > 5 else ""
+        reasons = tables()["left_out"]
+        why = reasons.get(recognised.convention, reasons["other"])
+        files = f"{len(alone)} file{'s are' if len(alone) > 1 else ' is'}"
+        said.append(f"{files} left out: {', '.join(alone[:5])}{more}; {why}")
+    if others:
+        names = [f"{f.relative_to(recognised.folder)} ({n})" for f, n in others.items()]
+        more = f" and {len(names) - 3} folders more" * (len(names) > 3)
+        said.append(
+            f"the files are taken from {os.path.commonpath(within)}, and none from "
+            f"{', '.join(names[:3])}{more}; if that is an experiment of its own: "
+            f"tilewright init {shlex.quote(str(next(iter(others))))}"
+        )
+    first: dict[RawPlane, str] = {}
+    for plane in recognised.planes:
+        other = first.setdefault(plane._replace(path=""), plane.path)
+        if other != plane.path:
+            said.append(
+                f"{other} and {plane.path} are the same tile by their names; if they are of two "
+                "experiments, put each into a folder of its own, and name one of them"
+            )
+            break
+    return said
 
 
 def _warnings(recognised: Recognised, metadata: Metadata, layouts: list[TileLayout]) -> list[str]:
     warnings = metadata.warnings + [line for layout in layouts for line in layout.warnings]
-    left_over = recognised.left_over
-    if left_over:
-        names = ", ".join(Path(path).name for path in left_over[:5])
-        more = " ..." if len(left_over) > 5 else ""
-        reasons = tables()["left_out"]
-        why = reasons.get(recognised.convention, reasons["other"])
-        files = f"{len(left_over)} file{'s are' if len(left_over) > 1 else ' is'}"
-        warnings.append(f"{files} left out: {names}{more}; {why}")
+    warnings += _left_out(recognised)
     missing = sorted(
         path for path in {p.path for p in recognised.planes} if not Path(path).exists()
     )

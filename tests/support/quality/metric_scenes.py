@@ -23,7 +23,7 @@ def bad_fit(bench: Bench) -> Asked:
     path = bench.path("illumination_json", 1, "2")
     numbers = json.loads(path.read_text())
     path.unlink()
-    path.write_text(json.dumps({**numbers, "heldout_log_ratio": 0.08, "flat_error": 0.05}))
+    path.write_text(json.dumps({**numbers, "heldout_log_ratio": 0.08}))
     return [("illumination", 1, ("2",))]
 
 
@@ -108,13 +108,45 @@ def edited_positions(**values: Any) -> Harm:
     return harm
 
 
-def incomplete_manifest(bench: Bench) -> Asked:
-    """Leave out a tile of cycle 1."""
-    path = bench.path("manifest")
-    text = path.read_text()
-    path.unlink()
-    path.write_text(text + ",9,9,99" + "," * 10 + "\n")
-    return [("tile_positions", 1, ())]
+def incomplete_tile(bench: Bench) -> Asked:
+    """Lose a plane of the middle tile, which is left out then."""
+    text = bench.run.config.read_text()
+    bench.run.config.unlink()  # the original is a hard link to the same file
+    bench.run.config.write_text(text)
+    bench.run.edit(acquisition={"missing": "fill"})
+    bench.__dict__.pop("experiment", None)
+    bench.raw(1, "1", 4, 2).unlink()
+    bench.manifests()
+    bench.positions(1)
+    return [("tile_positions", 1, ()), *faults.stitched(bench)]
+
+
+def tissue_in_two_tiles(bench: Bench) -> Asked:
+    """Leave glass in seven of nine tiles, so that one overlap alone shows the flat-field."""
+    rng = np.random.default_rng(0)
+    bench.edit_raw(1, "2", lambda stack: rng.normal(100, 3, stack.shape), [0, 1, 2, 5, 6, 7, 8])
+    bench.illumination(1, "2")
+    return [("illumination", 1, ("2",))]
+
+
+def overexposed(bench: Bench) -> Asked:
+    """Fill the camera's range, so that light that the flat-field raises does not fit the file."""
+    bench.edit_raw(1, "2", lambda stack: (stack - 100.0) * 11 + 100)
+    return faults.stitched(bench, 1, "2")
+
+
+def started_too_deep(bench: Bench) -> Asked:
+    """Lose the first two planes of every stack."""
+    for cycle, channel, tile in np.ndindex(2, 2, 9):
+        paths = [bench.raw(cycle + 1, str(channel + 1), tile, z) for z in range(5)]
+        for path in paths[:2]:
+            path.unlink()
+        for old, new in zip(paths[2:], paths, strict=False):
+            old.rename(new)
+    bench.manifests()
+    asked = faults.stitched(bench, 1, "2")
+    bench.edf(1, "2")
+    return [*asked, ("edf", 1, ("2",))]
 
 
 def edited_attributes(template: str, stage: str, **values: Any) -> Harm:
@@ -241,7 +273,7 @@ def hazy_background(bench: Bench) -> Asked:
 #: Metric to the name of a damage, or to what the scene shows and how it is made.
 WARNS: dict[str, str | tuple[str, Harm]] = {
     "heldout_log_ratio": ("a flat-field whose held-out overlaps differ by 10 %", bad_fit),
-    "flat_error": ("a flat-field whose own error is 5 %", bad_fit),
+    "flat_error": ("a channel with tissue in two of nine tiles", tissue_in_two_tiles),
     "equal_neighbours": ("a channel stored in 8 bits, black cut off", eight_bits),
     "flat_minimum": ("a flat-field with 6 % of the light in its corners", deep_vignette),
     "accepted_edges": ("8 of 12 overlaps without a match", edited_edges(accepted=False)),
@@ -256,12 +288,9 @@ WARNS: dict[str, str | tuple[str, Harm]] = {
     ),
     "untied_tiles": ("a row of tiles that nothing ties to the others", edited_positions(island=1)),
     "position_sigma_px": ("a row of tiles known to 2 px", edited_positions(sigma_px=2.0)),
-    "tiles_left_out": ("a manifest that leaves a tile out", incomplete_manifest),
+    "tiles_left_out": ("a tile that lacks a plane left out", incomplete_tile),
     "saturated": "a channel saturated",
-    "clipped": (
-        "2 % of a mosaic's pixels clipped",
-        edited_attributes("stitch", "stitch", clipped_high=30_000),
-    ),
+    "clipped": ("a channel exposed 11 times as long", overexposed),
     "contrast": "a marker blank",
     "empty": ("a section that covers 5 % of the mosaic", faults.mosaic(glass)),
     "focus": "a cycle out of focus",
@@ -293,10 +322,7 @@ WARNS: dict[str, str | tuple[str, Harm]] = {
     "dark_rings": ("black rings and halos around the brightest objects", ringed),
     "flux_factor": "2.5 times the light after deconvolution",
     "end_plane_excess": ("four times the light of the best plane in the first", light_at_the_end),
-    "tissue_beyond": (
-        "a quarter of the tissue beyond the first plane",
-        edited_attributes("edf", "edf", focus_ends=[0.25, 0.0]),
-    ),
+    "tissue_beyond": ("a stack without its first two planes", started_too_deep),
     "damaged_planes": (
         "one of five planes left out of the projection",
         edited_attributes("edf", "edf", excluded_planes=[{"z": 3, "reason": "blank"}]),

@@ -14,12 +14,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from snakemake_scheduler_plugin_tilewright.commands.checks import sizes_text
 from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
 from snakemake_scheduler_plugin_tilewright.placement.budgets import Budget, budgets
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Survey, SurveyError, survey
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
 from snakemake_scheduler_plugin_tilewright.placement.limits import Sharing, total_slots, unknown_use
-from snakemake_scheduler_plugin_tilewright.placement.site import SiteError, read_site
+from snakemake_scheduler_plugin_tilewright.placement.site import Site, SiteError, read_site
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import COUNTED, Account
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 
@@ -31,7 +32,8 @@ def show_accounts(site: Path | None, user: str | None, *, json: bool) -> None:
     try:
         person = pwd.getpwnam(user) if user else pwd.getpwuid(os.getuid())
         client = SlurmClient(person.pw_name, platformdirs.user_cache_path("tilewright"))
-        found = survey(client, person.pw_uid, read_site(site))
+        rules = read_site(site)
+        found = survey(client, person.pw_uid, rules)
     except KeyError:
         raise SystemExit(f"accounts: there is no user {user}") from None
     except (SiteError, SurveyError) as error:
@@ -39,12 +41,14 @@ def show_accounts(site: Path | None, user: str | None, *, json: bool) -> None:
     if json:
         typer.echo(dumps(as_json(found), indent=2))
     else:
-        print_survey(found, Console())
+        print_survey(found, rules, Console())
 
 
-def print_survey(survey: Survey, console: Console) -> None:
+def print_survey(survey: Survey, site: Site, console: Console) -> None:
     """Print limits, use and slots of every account, and who is left out and why."""
     console.print(_table(survey))
+    sizes = f"{sizes_text(site.shapes())} (gpu_job and cpu_job in site.yaml)"
+    console.print(sizes, highlight=False)
     for line in _totals(survey):
         console.print(line, highlight=False, markup=False)
     for account in survey.accounts:

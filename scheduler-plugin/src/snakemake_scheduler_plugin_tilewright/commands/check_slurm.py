@@ -13,6 +13,7 @@ from snakemake_scheduler_plugin_tilewright.commands.checks import (
     ok,
     problem,
     said_by,
+    sizes_text,
     warning,
 )
 from snakemake_scheduler_plugin_tilewright.commands.plan import live_capacity
@@ -85,6 +86,7 @@ def check_accounts(cluster: Cluster) -> Iterable[Check]:
     yield ok(
         "calls", f"a run asks Slurm about {cluster.site.calls_per_min:g} times a minute; {old}"
     )
+    yield ok("slots", f"{sizes_text(cluster.site.shapes())} (gpu_job and cpu_job in site.yaml)")
     for account in survey.accounts:
         own = [p for p in survey.pools[survey.sharing] if p.account == account.name]
         kinds: tuple[Kind, ...] = ("gpu", "cpu")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
+
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,19 @@ def count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
+def sizes_text(shapes: Mapping[Kind, Shape]) -> str:
+    """Say for jobs of which sizes slots are counted.
+
+    >>> sizes_text({"gpu": Shape(8, 184320, 1, 240), "cpu": Shape(1, 700, 0, 60)})
+    'slots for GPU jobs of 8 CPUs and 184320 MB, CPU jobs of 1 CPU and 700 MB'
+    """
+    sizes = (
+        f"{kind.upper()} jobs of {count(shape.cpus, 'CPU')} and {shape.mem_mb} MB"
+        for kind, shape in shapes.items()
+    )
+    return f"slots for {', '.join(sizes)}"
+
+
 def ok(about: str, text: str) -> Check:
     """Return a line about what is well."""
     return Check(about, "ok", text)
@@ -48,13 +64,13 @@ def warning(about: str, text: str, fix: str) -> Check:
     return Check(about, "warning", text, fix)
 
 
-def said_by(about: str, error: Exception, fix: str, mark: str = "; ") -> Check:
+def said_by(about: str, error: Exception | str, fix: str, mark: str = "; ") -> Check:
     """Return a problem in an error's words, which end with the fix after the last ``mark``.
 
     Parameters
     ----------
     about : str
-    error : Exception
+    error : Exception or str
     fix : str
         What to do where the error does not say it.
     mark : str

@@ -55,7 +55,7 @@ def _of_workflow(
 ) -> Iterable[Check]:
     """Check that a workflow can be read, and that its jobs fit."""
     try:
-        plan, tasks, _ = read_workflow(options, site=site, slurm=found is not None)
+        plan, tasks, *_ = read_workflow(options, site=site, slurm=found is not None)
     except (DagError, PlacementError, SiteError, SurveyError) as error:
         yield problem("jobs", str(error), "correct the options or the Snakefile")
         return

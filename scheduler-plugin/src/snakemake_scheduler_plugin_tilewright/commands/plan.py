@@ -75,17 +75,17 @@ def plan_workflow(options: Sequence[str], *, site: Path | None, slurm: bool) -> 
     SiteError, SurveyError, PlacementError
         The site file is wrong, Slurm does not answer, or a job would pend for ever.
     """
-    plan, tasks, targets = read_workflow(options, site=site, slurm=slurm)
+    plan, tasks, targets, later = read_workflow(options, site=site, slurm=slurm)
     if plan.cluster is None:
         note = "no Slurm here: jobs run on this machine, as many at once as its CPUs take"
-        return plan_here(plan.estimates, tasks, targets, (note,))
-    return plan_on(plan, tasks, targets)
+        return plan_here(plan.estimates, tasks, targets, (note, *later))
+    return plan_on(plan, tasks, targets, later)
 
 
 def read_workflow(
     options: Sequence[str], *, site: Path | None, slurm: bool
-) -> tuple[Plan, list[Task], tuple[str, ...]]:
-    """Return the plan, the jobs that are placed and the targets of a ``snakemake`` command.
+) -> tuple[Plan, list[Task], tuple[str, ...], list[str]]:
+    """Return the plan, the jobs that are placed, the targets, and what is not counted yet.
 
     Jobs that run beside the coordinator are not placed. See :func:`plan_workflow`.
     """
@@ -97,7 +97,11 @@ def read_workflow(
         dag = read_dag(given)
         plan = plan_of(adapter.resource_functions(dag)) or Plan(cluster=found)
         tasks = [Task(job) for job in Units(dag, plan).take(dag.needrun_jobs())]
-    return plan, tasks, tuple(sorted(map(str, given.targets)))
+        later = [
+            f"the jobs that checkpoint {name} will add are not counted"
+            for name in adapter.open_checkpoints(dag)
+        ]
+    return plan, tasks, tuple(sorted(map(str, given.targets))), later
 
 
 def plan_on(

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from snakemake_scheduler_plugin_tilewright.commands.checks import count
+from snakemake_scheduler_plugin_tilewright.commands.checks import count, sizes_text
 from snakemake_scheduler_plugin_tilewright.commands.dag import DagError
 from snakemake_scheduler_plugin_tilewright.commands.plan import Here, PlannedRun, plan_workflow
 from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
@@ -81,16 +81,19 @@ def duration(seconds: float | None) -> str:
 def _print_forecast(forecast: Preview, console: Console) -> None:
     rules = [
         (rule.rule, *(str(n or "") for n in (rule.jobs, rule.gpu, rule.cpu, rule.small)),
-         duration(rule.busy_s))
+         duration(rule.busy_s), ", ".join(f"{a} {n}" for a, n in rule.accounts.items()))
         for rule in forecast.rules
     ]  # fmt: skip
-    console.print(_table(["rule", "jobs", "GPU", "CPU", "no slot", "run time"], rules))
+    heads = ["rule", "jobs", "GPU", "CPU", "no slot", "run time", "accounts"]
+    console.print(_table(heads, rules))
     pools = [
         (pool.name, f"{pool.free} of {pool.slots}", str(pool.jobs), duration(pool.busy_s))
         for pool in forecast.pools
     ]
     if pools:
         console.print(_table(["pool", "free slots", "jobs", "busy"], pools))
+        sizes = f"{sizes_text(forecast.slots_for)}, the largest that remain"
+        console.print(sizes, highlight=False)
     for use in forecast.use:
         where = f"on {use.account}" if use.account else "by jobs that take no slot"
         gpus = f" and {use.gpu_hours:.3g} GPU-hours" if use.gpu_hours else ""
@@ -123,7 +126,10 @@ def _print_here(here: Here, console: Console) -> None:
 def _table(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Table:
     table = Table(pad_edge=False)
     for k, name in enumerate(head):
-        table.add_column(name, justify="right" if k else "left", no_wrap=k > 0, overflow="fold")
+        right, words = k > 0 and name != "accounts", name in ("rule", "accounts")
+        table.add_column(
+            name, justify="right" if right else "left", no_wrap=not words, overflow="fold"
+        )
     for row in rows:
         table.add_row(*row)
     return table

@@ -29,8 +29,9 @@ def show_status(results: Path) -> None:
     found = next((folder for folder in folders if (folder / STATE).is_file()), None)
     if found is None:
         raise SystemExit(
-            f"status: {results} holds no {STATE} of a run; name the folder that it "
-            "writes its results to, and wait until the run is 5 s old"
+            f"status: no run with --scheduler tilewright has said in {results.absolute()} how far "
+            "it is; name the folder in which snakemake was started (with the workflow of "
+            "tilewright: its results folder), and wait until the run is 5 s old"
         )
     try:
         state = read_state(found / STATE)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
-from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job, Kind, Task
+from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job, Kind, Shape, Task
 from snakemake_scheduler_plugin_tilewright.placement.policy import Forecast, decide
 from snakemake_scheduler_plugin_tilewright.placement.sizing import Estimates, Shapes
 from snakemake_scheduler_plugin_tilewright.placement.workload import (
@@ -246,7 +246,7 @@ SMALL = "small"
 
 @dataclass(frozen=True)
 class RuleShare:
-    """Jobs of one rule: all, those placed by kind of slot, and the seconds they run in sum."""
+    """Jobs of one rule: all, those placed by kind of slot and account, and their seconds in sum."""
 
     rule: str
     jobs: int
@@ -254,6 +254,7 @@ class RuleShare:
     cpu: int
     small: int
     busy_s: float
+    accounts: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -294,6 +295,8 @@ class Preview:
         No placement in the slots that are free now is done sooner.
     all_free_s : float or None
         When all is done were all slots of the accounts free; None where they are.
+    slots_for : mapping of str to Shape
+        Device kind to the largest job that remains, for which slots are counted.
     """
 
     rules: tuple[RuleShare, ...]
@@ -303,6 +306,7 @@ class Preview:
     gpu_only_s: float | None
     bound_s: float | None
     all_free_s: float | None
+    slots_for: Mapping[Kind, Shape]
 
 
 def preview(tasks: Sequence[Task], estimates: Estimates, capacity: Capacity) -> Preview:
@@ -317,7 +321,8 @@ def preview(tasks: Sequence[Task], estimates: Estimates, capacity: Capacity) -> 
         What is free now. Slots are counted for the largest job of each device kind.
     """
     large = [task for task in tasks if not estimates.is_small(task.job)]
-    counted = capacity.pools(Shapes(estimates, capacity).largest(large))
+    sizes = Shapes(estimates, capacity).largest(large)
+    counted = capacity.pools(sizes)
     free = {pool.name: pool.free for pool in counted}
     all_pools = [Slots(p.name, p.account, p.kind, p.slots, p.slots) for p in counted]
     pools = [replace(p, slots=n, free=n) for p in all_pools if (n := free[p.name])]
@@ -333,13 +338,13 @@ def preview(tasks: Sequence[Task], estimates: Estimates, capacity: Capacity) -> 
     # bisected to 0.1 % from above
     bound_s = None if finish_s is None else min(finish_s, play.bound_s(pools))
     return Preview(
-        play.by_rule(run, pools),
+        play.by_rule(run, all_pools),
         tuple(
             PoolShare(p.name, p.slots, free[p.name], sum(span.pool == p.name for span in run.spans),
                       run.busy_s.get(p.name, 0.0))
             for p in all_pools
         ),
-        play.by_account(run, all_pools), finish_s, gpu_only, bound_s, everything,
+        play.by_account(run, all_pools), finish_s, gpu_only, bound_s, everything, sizes,
     )  # fmt: skip
 
 
@@ -444,7 +449,9 @@ class _Play:
 
     def by_rule(self, run: SimulatedRun, pools: Iterable[Slots]) -> tuple[RuleShare, ...]:
         """Return the rules in the order in which they first end, those that never do last."""
+        where = {pool.name: pool for pool in pools}
         kinds = {SMALL: SMALL, **{pool.name: pool.kind for pool in pools}}
+        accounts: dict[str, Counter[str]] = defaultdict(Counter)
         jobs = Counter(self.rules.values())
         counts: Counter[tuple[str, str]] = Counter()
         busy_s: dict[str, float] = {}
@@ -452,10 +459,12 @@ class _Play:
             rule = self.rules[span.job]
             counts[rule, kinds[span.pool]] += 1
             busy_s[rule] = busy_s.get(rule, 0.0) + span.end_s - span.start_s
+            if span.pool in where:
+                accounts[rule][where[span.pool].account] += 1
         return tuple(
             RuleShare(
                 rule, jobs[rule], counts[rule, "gpu"], counts[rule, "cpu"], counts[rule, SMALL],
-                busy_s.get(rule, 0.0),
+                busy_s.get(rule, 0.0), dict(sorted(accounts[rule].items())),
             )
             for rule in dict.fromkeys([*busy_s, *sorted(jobs)])
         )  # fmt: skip

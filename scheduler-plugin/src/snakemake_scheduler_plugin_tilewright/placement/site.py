@@ -57,56 +57,40 @@ class Partitions(_Section):
 
 
 class Site(_Section):
-    """A site.
-
-    Attributes
-    ----------
-    burst : str
-        Regular expression of burst accounts and QOS, which are left out.
-    blocked : dict of str to str
-        Account to the reason why it is not used.
-    allowed : list of str or None
-        The only accounts to use.
-    caps : dict of str to str
-        Account to TRES (``cpu=40,mem=200G``) that are not exceeded there.
-    pools : {"auto", "independent", "shared"}
-        Whether GPU and CPU jobs draw on the same limits.
-    utilisation : float
-        Share of an account's CPUs that CPU jobs may fill.
-    partitions : Partitions
-    gpu_job, cpu_job : JobSize
-    slowdown : float
-        How much longer a CPU job takes than a GPU job, until it is learned.
-    slowdowns : dict of str to float
-        The same for single rules.
-    stale : {"refuse", "wait", "cancel"}
-        What a run does about jobs of an earlier, killed run that still write into its folder.
-    small_jobs : {"here", "slurm"}
-        Where jobs run that take one CPU for a few seconds: beside the coordinator, or on Slurm.
-    restart_on_gpu : bool
-        Whether a job on CPUs is stopped where a free GPU would end it in a third of the time left.
-    patience_s : float
-        Seconds a job pends in vain before it may be moved, and before its reason is said.
-    calls_per_min : float
-        About how often Slurm is asked in a run; how old answers may be follows from it.
-    """
+    """A site; the string below a key says what it means (``docs.keys`` reads it)."""
 
     burst: Annotated[str, AfterValidator(_expression)] = r"-b$"
+    """Regular expression of burst accounts and QOS, which are left out."""
     blocked: dict[str, Annotated[str, Field(min_length=3)]] = Field(default_factory=dict)
+    """Account to the reason why it is not used."""
     allowed: list[str] | None = None
+    """The only accounts to use."""
     caps: dict[str, Annotated[str, AfterValidator(_tres)]] = Field(default_factory=dict)
+    """Account to TRES (`cpu=40,mem=200G`) that are not exceeded there."""
     pools: Literal["auto", "independent", "shared"] = "auto"
+    """Whether GPU and CPU jobs draw on the same limits."""
     utilisation: float = Field(default=0.85, gt=0, le=1)
+    """Share of an account's CPUs that CPU jobs may fill."""
     partitions: Partitions = Partitions()
+    """Where jobs of each kind go; `null` takes the partition that fits, `gpu: none` uses no GPU."""
     gpu_job: JobSize = JobSize(mem_gb=180)
+    """The largest GPU job, from which slots are counted."""
     cpu_job: JobSize = JobSize(mem_gb=48, runtime_min=1200)
+    """The same for CPU jobs."""
     slowdown: float = Field(default=5.0, ge=1)
+    """How much longer a CPU job takes than a GPU job, until it is learned."""
     slowdowns: dict[str, Annotated[float, Field(ge=0.1)]] = Field(default_factory=dict)
+    """The same for single rules."""
     stale: Literal["refuse", "wait", "cancel"] = "refuse"
+    """What a run does about jobs of an earlier, killed run that still write into its folder."""
     small_jobs: Literal["here", "slurm"] = "here"
+    """Where jobs run that take one CPU for a few seconds: beside the coordinator, or on Slurm."""
     restart_on_gpu: bool = True
+    """Whether a job on CPUs is stopped where a free GPU ends it in a third of the time left."""
     patience_s: float = Field(default=60.0, ge=0)
+    """Seconds a job pends in vain before it may be moved, and before its reason is said."""
     calls_per_min: float = Field(default=12.0, ge=1)
+    """About how often Slurm is asked in a run; how old answers may be follows from it."""
 
     def rules(self) -> SiteRules:
         """Return what decides which accounts are used."""

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from html import escape
 
 from snakemake_scheduler_plugin_tilewright.report.palette import IDLE, Palette
-from snakemake_scheduler_plugin_tilewright.report.runs import ClusterRun, JobBar, Use, lanes
+from snakemake_scheduler_plugin_tilewright.report.runs import (
+    ClusterRun,
+    JobBar,
+    Use,
+    lanes,
+    percent,
+)
 
 #: Pixels: the picture, all slots together, the small jobs and the least height of a pool.
 _WIDTH, _SLOTS, _SMALL, _BAND, _GAP = 1100.0, 715.0, 99.0, 40.0, 14.0
@@ -204,9 +210,9 @@ def time_step(total_s: float) -> tuple[float, str, float]:
 def _label(use: Use) -> tuple[str, str]:
     kind = use.pool.kind.upper()
     if use.utilisation is None:
-        return f"{use.pool.account} {kind}", "no slots"
+        return f"{use.pool.account} {kind}", "small jobs only" if use.small else "no slots"
     slots = f"{use.pool.slots} slot{'s' * (use.pool.slots != 1)}"
-    return f"{use.pool.account} {kind}", f"{slots}, {100 * use.utilisation:.0f} % busy"
+    return f"{use.pool.account} {kind}", f"{slots}, {percent(use.utilisation)} busy"
 
 
 def _legend(

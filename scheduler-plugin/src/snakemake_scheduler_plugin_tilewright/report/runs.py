@@ -126,9 +126,19 @@ class Use:
 
     @property
     def utilisation(self) -> float | None:
-        """Busy slot-seconds over slots × length of the runs; None without slots."""
+        """Busy slot-seconds over slots × length of the runs; None where no job needed a slot."""
         total_s = self.busy_s + self.idle_s
-        return self.busy_s / total_s if total_s > 0 else None
+        all_small = 0 < self.jobs == self.small
+        return self.busy_s / total_s if total_s > 0 and not all_small else None
+
+
+def percent(share: float) -> str:
+    """Return a share in words that call only nothing 0.
+
+    >>> percent(0.0), percent(0.001), percent(0.5)
+    ('0 %', 'under 1 %', '50 %')
+    """
+    return f"{100 * share:.0f} %" if share == 0 or share >= 0.005 else "under 1 %"
 
 
 def lanes(bars: Sequence[JobBar]) -> list[int]:

@@ -139,6 +139,11 @@ def resource_functions(dag: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
                 yield rule.name, function
 
 
+def open_checkpoints(dag: Any) -> list[str]:
+    """Return the checkpoints that still have to run. Uses ``job.is_checkpoint``."""
+    return sorted({job.rule.name for job in dag.needrun_jobs() if job.is_checkpoint})
+
+
 def chosen_resources(dag: Any, rule: str) -> tuple[Mapping[str, Any], bool]:
     """Return the resources, and whether the threads, that the command line set for a rule.
 

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from snakemake_interface_common.exceptions import ApiError
+
 #: Options with which Snakemake runs nothing, as its parser names them.
 LOOKING = (
     "dryrun", "touch", "summary", "detailed_summary", "dag", "rulegraph", "filegraph", "d3dag",
@@ -19,6 +21,16 @@ LOOKING = (
     "list_params_changes", "list_untracked", "list_conda_envs", "report", "archive",
     "containerize", "generate_unit_tests", "cleanup_metadata", "print_compilation", "export_cwl",
 )  # fmt: skip
+
+
+class SetUpError(ApiError):  # type: ignore[misc]
+    """Why a workflow cannot run, in a sentence that Snakemake prints as it is.
+
+    Without a traceback to read, Snakemake does not head it with the file and line of the Snakefile
+    that checks everything (``snakemake.exceptions.get_exception_origin``).
+    """
+
+    __traceback__ = None
 
 
 def command() -> list[str]:
