@@ -67,7 +67,7 @@ def _alone(times: int = 300) -> None:
         taken = []
         for _ in range(times):
             started = time.perf_counter()
-            with lease(Request(SIZE_B, "job", "s1c1"), snapshot=_one, root=Path(folder)):
+            with lease(Request(SIZE_B, "job"), snapshot=_one, root=Path(folder)):
                 pass
             taken.append(1000 * (time.perf_counter() - started))
     _line(

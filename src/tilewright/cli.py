@@ -163,7 +163,7 @@ def view(
 def demo(
     output: Annotated[Path, typer.Option(help="Folder to write the raw tiles to.")] = Path("demo"),
 ) -> None:
-    """Make the raw tiles of the demo experiment: synthetic tissue with known truth."""
+    """Make the raw tiles of the demo experiment: synthetic tissue."""
     from tilewright.commands.demo import make_demo
 
     make_demo(output)

@@ -28,7 +28,7 @@ from tilewright.commands.devices import (
 )
 from tilewright.devices.budget import LeaseClaim, Request
 from tilewright.devices.health import note_failure, quarantined
-from tilewright.devices.inventory import Device, Library, Snapshot, installed_libraries
+from tilewright.devices.inventory import Device, Snapshot
 from tilewright.devices.lease_queue import lease_root
 
 FALLEN = "NVRM: Xid (PCI:0000:03:00): 79, GPU has fallen off the bus"
@@ -202,7 +202,7 @@ def test_json_has_what_the_table_has(machine: FakeMachine) -> None:
     assert FALLEN in plain["quarantined"][uuid(4)]["reason"]
     assert plain["slots"] == {"deconvolve": {uuid(1): 3, uuid(3, "MIG"): 1}}
     assert plain["hidden"] == []
-    assert isinstance(plain["libraries"], list)
+    assert isinstance(plain["cupy"], bool)
 
 
 def test_the_command_prints_the_table_and_json(machine: FakeMachine) -> None:
@@ -286,50 +286,6 @@ def test_watch_looks_again_until_it_is_interrupted(machine: FakeMachine) -> None
     assert (watching.returncode, errors) == (0, "")
 
 
-def distribution(folder: Path, name: str, version: str, *requires: str) -> None:
-    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
-    info.mkdir()
-    lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {r}" for r in requires)]
-    (info / "METADATA").write_text("\n".join(["Metadata-Version: 2.1", *lines, ""]))
-
-
-@pytest.mark.parametrize(
-    ("name", "version", "others", "expected"),
-    [
-        ("cupy-cuda12x", "14.0.1", [], Library("CuPy", "14.0.1", True)),
-        ("cupy", "14.0.1", [], Library("CuPy", "14.0.1", None)),
-        ("torch", "2.5.1+cu121", [], Library("PyTorch", "2.5.1+cu121", True)),
-        ("torch", "2.5.1+cpu", [], Library("PyTorch", "2.5.1+cpu", False)),
-        ("torch", "2.5.1+rocm6.2", [], Library("PyTorch", "2.5.1+rocm6.2", False)),
-        ("torch", "2.5.1", ["nvidia-nccl-cu12"], Library("PyTorch", "2.5.1", True)),
-        ("torch", "2.5.1", [], Library("PyTorch", "2.5.1", None)),
-        ("tensorflow-cpu", "2.18", [], Library("TensorFlow", "2.18", False)),
-        ("tensorflow", "2.18", ["nvidia-nccl-cu12"], Library("TensorFlow", "2.18", True)),
-        ("jax", "0.5", ["jax-cuda12-plugin"], Library("JAX", "0.5", True)),
-        ("jax", "0.5", [], Library("JAX", "0.5", False)),
-    ],
-)
-def test_libraries(
-    tmp_path: Path, name: str, version: str, others: list[str], expected: Library
-) -> None:
-    needs = ["numpy>=1", 'nvidia-nccl-cu12==2.21 ; platform_system == "Linux"']
-    distribution(tmp_path, name, version, *needs)
-    for other in others:
-        distribution(tmp_path, other, "1.0")
-    assert installed_libraries([str(tmp_path)]) == (expected,)
-
-
-def test_the_library_that_an_import_finds_is_told(tmp_path: Path) -> None:
-    for folder, version in (("a", "2.0+cpu"), ("b", "1.0+cu121")):
-        (tmp_path / folder).mkdir()
-        distribution(tmp_path / folder, "torch", version)
-    path = [str(tmp_path / "a"), str(tmp_path / "b")]
-    assert installed_libraries(path) == (Library("PyTorch", "2.0+cpu", False),)
-    assert installed_libraries([]) == ()
-
-
-def test_libraries_in_the_table() -> None:
-    libraries = (Library("CuPy", "14.0", True), Library("PyTorch", "2.5", None))
-    text = " ".join(table(DevicesView(Snapshot(()), libraries=libraries)).split())
-    assert "CuPy 14.0 (for CUDA), PyTorch 2.5 (its metadata does not tell if for CUDA)" in text
-    assert "array libraries: none" in table(DevicesView(Snapshot(())))
+def test_the_table_tells_whether_cupy_is_there() -> None:
+    assert "CuPy is installed" in table(DevicesView(Snapshot(()), cupy=True))
+    assert "CuPy is not installed: install" in table(DevicesView(Snapshot(())))

@@ -311,7 +311,7 @@ def test_snakemake_says_all_without_a_place_in_the_workflow(raw: dict[str, Any])
     [
         ("qc: {on_fail: stop}\nqc: {on_fail: continue}\n", "the key 'qc' is there twice (lines"),
         ("results: samples.tsv\n", "results is samples.tsv, which is no folder"),
-        ("illumination: {method: file, flat_file: samples.tsv}\n", "is not a readable TIFF"),
+        ("illumination: {method: file, flat_file: samples.tsv}\n", "cannot be read"),
     ],
 )
 def test_snakemake_says_it_in_a_dry_run(raw: dict[str, Any], change: str, message: str) -> None:
@@ -397,7 +397,7 @@ ONES = np.ones(SHAPE, np.float32)
         (ONES, ONES * np.nan, "finite values"),
         (ONES, -ONES, "median of -1 counts"),
         (ONES, np.ones((9, 9), np.float32), "is (9, 9) and tiles are"),
-        (b"no TIFF", None, "is not a readable TIFF"),
+        (b"no TIFF", None, "cannot be read"),
     ],
 )
 def test_flat_and_dark_files(

@@ -47,8 +47,8 @@ def lease(ticket: int, uuid: str, bytes_: int, pid: int = 0, seen_b: int = 0) ->
     return LeaseClaim(ticket, pid or ticket, request, UUIDS, 0.0, 0, uuid, bytes_, seen_b)
 
 
-def waiter(ticket: int, bytes_: int, *, whole: bool = False, group: str = "") -> LeaseClaim:
-    return LeaseClaim(ticket, ticket, Request(bytes_, f"job {ticket}", group, whole), UUIDS)
+def waiter(ticket: int, bytes_: int, *, whole: bool = False) -> LeaseClaim:
+    return LeaseClaim(ticket, ticket, Request(bytes_, f"job {ticket}", whole), UUIDS)
 
 
 @st.composite
@@ -76,13 +76,13 @@ def machines(draw: st.DrawFn) -> tuple[list[Device], list[LeaseClaim]]:
     return devices, held
 
 
-@given(machines(), st.integers(1, 60), st.booleans(), st.sampled_from((None, *UUIDS)))
+@given(machines(), st.integers(1, 60), st.booleans())
 def test_what_is_chosen_fits_and_what_fits_is_chosen(
-    machine: tuple[list[Device], list[LeaseClaim]], bytes_: int, whole: bool, last: str | None
+    machine: tuple[list[Device], list[LeaseClaim]], bytes_: int, whole: bool
 ) -> None:
     devices, held = machine
     request = Request(bytes_, "job", whole=whole)
-    uuid = choose(leasable(devices, ("GPU-c",)), held, request, last)
+    uuid = choose(leasable(devices, ("GPU-c",)), held, request)
     fits = {
         d.uuid
         for d in devices
@@ -95,11 +95,7 @@ def test_what_is_chosen_fits_and_what_fits_is_chosen(
     if uuid is not None:
         assert uuid in fits
         least = min(leased_b(d, held) for d in devices if d.uuid in fits)
-        idle = [name for name in fits if not leased_b(_by_uuid(devices, name), held)]
-        if last in (idle or fits):
-            assert uuid == last
-        else:
-            assert leased_b(_by_uuid(devices, uuid), held) == least
+        assert leased_b(_by_uuid(devices, uuid), held) == least
 
 
 def _by_uuid(devices: list[Device], uuid: str) -> Device:
@@ -113,7 +109,7 @@ def test_a_plan_never_overcommits(
     """Whatever NVML shows: the true foreign use was seen when the leases were granted."""
     devices, held = machine
     waiting = [waiter(100 + k, b, whole=w) for k, (b, w) in enumerate(asked)]
-    changed = grants(devices, [*held, *waiting], {})
+    changed = grants(devices, [*held, *waiting])
     after = held + [claim for claim in changed if claim.uuid]
     for d in devices:
         true_foreign = (
@@ -146,7 +142,7 @@ def test_nobody_starves(asked: list[tuple[int, bool]], random: Random) -> None:
             claims[new.ticket] = new
         else:
             del claims[random.choice(holders).ticket]
-        claims |= {c.ticket: c for c in grants(devices, claims.values(), {})}
+        claims |= {c.ticket: c for c in grants(devices, claims.values())}
         held = [c for c in claims.values() if c.uuid]
         waiting = [c for c in claims.values() if not c.uuid]
         assert held or not waiting
@@ -165,7 +161,7 @@ def test_the_first_is_passed_by_the_bound_only() -> None:
     devices = [device(total_b=25)]
     claims = [lease(1, "GPU-a", 4), waiter(2, 1, whole=True)]
     claims += [waiter(ticket, 1) for ticket in range(3, 30)]
-    changed = {c.ticket: c for c in grants(devices, claims, {})}
+    changed = {c.ticket: c for c in grants(devices, claims)}
     assert changed.pop(2).passed == PASSES
     assert sorted(changed) == list(range(3, 3 + PASSES))
 
@@ -190,7 +186,7 @@ def test_a_device_is_kept_and_the_others_go_on() -> None:
     devices = [device("GPU-a", 25), device("GPU-b", 25)]
     first = replace(waiter(3, 1, whole=True), passed=PASSES)
     held = [lease(1, "GPU-a", 4), lease(2, "GPU-b", 20)]
-    changed = grants(devices, [*held, first, waiter(4, 4), waiter(5, 4)], {})
+    changed = grants(devices, [*held, first, waiter(4, 4), waiter(5, 4)])
     assert [(c.ticket, c.uuid) for c in changed if c.uuid] == [(4, "GPU-b")]
 
 
@@ -198,7 +194,7 @@ def test_a_device_too_small_is_not_kept() -> None:
     devices = [device("GPU-a", 13), device("GPU-b", 25)]
     first = replace(waiter(2, 20), passed=PASSES)
     held = [lease(1, "GPU-b", 24)]
-    changed = grants(devices, [*held, first, waiter(3, 4)], {})
+    changed = grants(devices, [*held, first, waiter(3, 4)])
     assert [(c.ticket, c.uuid) for c in changed if c.uuid] == [(3, "GPU-a")]
 
 
@@ -233,25 +229,13 @@ def test_a_lease_fits_to_the_last_byte() -> None:
     assert lacking_b(device(), held, Request(15, "job")) == 1
 
 
-def test_a_group_returns_to_its_device_and_a_new_one_goes_to_the_emptiest() -> None:
-    devices = [device("GPU-a", 25), device("GPU-b", 25)]
-    last = {"s1c2": "GPU-b"}
-    asking = [waiter(2, 4, group="s1c2"), waiter(3, 4)]
-    assert [c.uuid for c in grants(devices, asking, last)] == ["GPU-b", "GPU-a"]
-    # an idle device goes before the group's, and where none is idle the group's before an emptier
-    busy = [lease(1, "GPU-b", 4)]
-    assert next(c.uuid for c in grants(devices, [*busy, *asking], last)) == "GPU-a"
-    both = [lease(1, "GPU-a", 2), lease(4, "GPU-b", 4)]
-    assert next(c.uuid for c in grants(devices, [*both, *asking], last)) == "GPU-b"
-
-
 def test_less_utilisation_wins_between_equally_leased() -> None:
     devices = [device("GPU-a", utilisation=0.9), device("GPU-b", utilisation=0.1)]
     assert choose(devices, [], Request(4, "job")) == "GPU-b"
 
 
 def test_a_whole_device_is_all_that_is_free() -> None:
-    (granted,) = grants([device(used_b=3)], [waiter(1, 5, whole=True)], {})
+    (granted,) = grants([device(used_b=3)], [waiter(1, 5, whole=True)])
     assert granted.granted_b == 25 - 3 - RESERVE_B
 
 
@@ -270,28 +254,20 @@ def test_only_grants_on_devices_that_it_could_use_count_against_the_bound() -> N
     devices = [device("GPU-a", 13), device("GPU-b", 25)]
     first = replace(waiter(2, 4), allowed=("GPU-a",))
     claims = [lease(1, "GPU-a", 12), first, waiter(3, 4)]
-    (changed,) = grants(devices, claims, {})
+    (changed,) = grants(devices, claims)
     assert (changed.ticket, changed.uuid) == (3, "GPU-b")
-
-
-def test_jobs_of_a_group_that_start_together_go_to_one_device_where_none_is_idle() -> None:
-    devices = [device("GPU-a", 25), device("GPU-b", 25)]
-    both = [lease(1, "GPU-a", 2), lease(2, "GPU-b", 4)]
-    asking = [waiter(3, 5, group="s1c2"), waiter(4, 5, group="s1c2")]
-    changed = grants(devices, [*both, *asking], {})
-    assert [c.uuid for c in changed] == ["GPU-a", "GPU-a"]
 
 
 def test_a_device_that_the_first_may_not_use_is_not_kept_for_it() -> None:
     devices = [device("GPU-a", 25), device("GPU-b", 25)]
     first = replace(waiter(3, 20), allowed=("GPU-a",), passed=PASSES)
     held = [lease(1, "GPU-a", 20), lease(2, "GPU-b", 10)]
-    changed = grants(devices, [*held, first, waiter(4, 4)], {})
+    changed = grants(devices, [*held, first, waiter(4, 4)])
     assert [(c.ticket, c.uuid) for c in changed if c.uuid] == [(4, "GPU-b")]
 
 
 def test_a_grant_remembers_the_foreign_use_that_it_saw() -> None:
-    (granted,) = grants([device(used_b=3)], [waiter(1, 5)], {})
+    (granted,) = grants([device(used_b=3)], [waiter(1, 5)])
     assert granted.foreign_b == 3
 
 
@@ -299,5 +275,5 @@ def test_one_device_is_kept_for_the_first_and_no_more() -> None:
     devices = [device("GPU-a", 25), device("GPU-b", 25)]
     first = replace(waiter(3, 1, whole=True), passed=PASSES)
     held = [lease(1, "GPU-a", 4), lease(2, "GPU-b", 12)]
-    changed = grants(devices, [*held, first, waiter(4, 4), waiter(5, 4)], {})
+    changed = grants(devices, [*held, first, waiter(4, 4), waiter(5, 4)])
     assert [(c.ticket, c.uuid) for c in changed if c.uuid] == [(4, "GPU-b"), (5, "GPU-b")]

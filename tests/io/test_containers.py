@@ -19,7 +19,7 @@ from tilewright.init.folder import create_experiment
 from tilewright.io.conventions import described_images, scan
 from tilewright.io.conventions.common import RawDataError
 from tilewright.io.conventions.macsima import parse_name
-from tilewright.io.conventions.ndtiff import parse_index
+from tilewright.io.conventions.ndtiff import read_index
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.tiles import read_plane
 
@@ -157,9 +157,9 @@ def test_mixed_folders_are_told(tmp_path: Path, specimen: Specimen) -> None:
             None,
             "row 2, column 3 has several",
         ),
-        ("Data.mlf", 'bts:FieldIndex="2"', "", r"KeyError\('FieldIndex'\)"),
+        ("Data.mlf", 'bts:FieldIndex="2"', "", "no 'FieldIndex'"),
         ("Data.mlf", ">plate_B03", ">other", "none of the planes that it lists is in the folder"),
-        ("Detail.mrf", "</bts:MeasurementDetail>", "", "ParseError"),
+        ("Detail.mrf", "</bts:MeasurementDetail>", "", "no element found"),
     ],
 )
 def test_a_measurement_that_cannot_be_read(
@@ -171,7 +171,7 @@ def test_a_measurement_that_cannot_be_read(
     text = path.read_text("utf-8-sig")
     assert old in text
     path.write_text(text.replace(old, new), encoding="utf-8-sig")
-    with pytest.raises(RawDataError, match=rf"MeasurementData\.mlf: .*{said}") as caught:
+    with pytest.raises(RawDataError, match=rf"MeasurementData\.mlf.*{said}") as caught:
         scan("cv8000", tmp_path)
     assert "copy" in str(caught.value) or "save" in str(caught.value)
 
@@ -328,7 +328,7 @@ def test_ndtiff_without_metadata_of_its_images(tmp_path: Path, specimen: Specime
     index = tmp_path / "cycle1_1/NDTiff.index"
     (stack,) = index.parent.glob("*.tif")
     data = bytearray(stack.read_bytes())
-    for entry in parse_index(index.read_bytes()):
+    for entry in read_index(index):
         place = slice(entry.metadata_offset, entry.metadata_offset + entry.metadata_length)
         data[place] = b"{}".ljust(entry.metadata_length)
     stack.write_bytes(data)

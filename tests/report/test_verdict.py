@@ -114,7 +114,7 @@ def test_quality_files_come_back_as_they_were_written(tmp_path: Path) -> None:
     write_quality(path, back)
     assert path.read_bytes() == first
     path.write_text('{"items": []}')
-    with pytest.raises(ValueError, match=r"stitch\.json is not a quality file"):
+    with pytest.raises(ValueError, match=r"stitch\.json is no quality file"):
         read_quality(path)
 
 

@@ -1,34 +1,34 @@
-"""The truth of a phantom, read back."""
+"""The truth of a phantom."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.io.results.positions import read_positions
 from tilewright.phantom.camera import CycleMap
-from tilewright.phantom.design import PhantomDesign
+from tilewright.phantom.make import Phantom, PhantomDesign
 
 
 @dataclass(frozen=True)
 class PhantomTruth:
-    """What is true of a phantom on disk, as ``write_truth`` says; cycles and channels from 1."""
+    """What is true of a phantom; arrays count cycles and channels from 0, ``projections`` from 1.
+
+    ``true_px`` are (y, x) of tiles ordered by (row, col), on the canvas of their cycle; ``tissue``
+    and ``kept`` (0 where a cycle lost tissue) are on the reference canvas, and so are
+    ``projections``: specimens in focus, in counts above the offset, without vignetting and loss.
+    """
 
     design: PhantomDesign
-    nominal_px: NDArray[np.float64]
     true_px: NDArray[np.float64]
     flat: NDArray[np.float32]
     dark_counts: NDArray[np.float32]
     hot_counts: NDArray[np.float32]
-    height_um: NDArray[np.float32]
     tissue: NDArray[np.uint8]
     kept: NDArray[np.uint8]
-    displacement_px: NDArray[np.float32]
     maps: list[CycleMap]
     projections: dict[tuple[int, int], NDArray[np.float32]]
 
@@ -42,23 +42,21 @@ def mosaic_offset(sample: Path, truth: PhantomTruth, cycle: int) -> NDArray[np.f
     return offset
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
-
-
-def read_truth(folder: Path) -> PhantomTruth:
-    """Read what ``phantom.make.write_truth`` wrote into ``folder``."""
-    facts = json.loads((folder / "truth.json").read_text(encoding="utf-8"))
-    with np.load(folder / "truth.npz") as arrays:
-        named = {key: arrays[key] for key in arrays.files}
-    images = {key: value for key, value in named.items() if key.startswith("projection_")}
-    projections = {}
-    for key, number in facts["projections"].items():
-        cycle, channel = (int(part) for part in key.split(","))
-        projections[cycle, channel] = images[f"projection_{number}"]
+def truth_of(design: PhantomDesign) -> PhantomTruth:
+    """Return what is true of the phantom of a design."""
+    phantom = Phantom(design)
     return PhantomTruth(
-        design=PhantomDesign(**{k: _tuples(v) for k, v in facts["design"].items()}),
-        maps=[CycleMap(**{k: _tuples(v) for k, v in m.items()}) for m in facts["maps"]],
-        projections=projections,
-        **{key: value for key, value in named.items() if key not in images},
+        design=design,
+        true_px=phantom.true_px,
+        flat=np.stack(phantom.flats),
+        dark_counts=phantom.camera.dark_counts,
+        hot_counts=phantom.camera.hot_counts,
+        tissue=(phantom.tissue.mask > 0.5).astype(np.uint8),
+        kept=np.stack([kept > 0.5 for kept in phantom.kept]).astype(np.uint8),
+        maps=phantom.maps,
+        projections={
+            seen: specimen.projection * np.float32(design.gain_counts)
+            for specimen in phantom.specimens()
+            for seen in specimen.seen_in
+        },
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.io.results.positions import PositionFileError
+from tilewright.io.results.reading import ResultFileError
 
 Floats = NDArray[np.float64]
 _FIJI_LINE = re.compile(r"^(?P<name>[^;]+);[^;]*;\s*\((?P<numbers>[^)]*)\)\s*$")
@@ -26,7 +26,7 @@ def read_tile_configuration(path: Path) -> tuple[list[str], Floats]:
 
     Raises
     ------
-    PositionFileError
+    ResultFileError
         A line is neither a comment, nor ``key = value``, nor ``image; ; (x, y)``.
     """
     names, places = [], []
@@ -40,7 +40,7 @@ def read_tile_configuration(path: Path) -> tuple[list[str], Floats]:
         except ValueError:
             numbers = []
         if match is None or len(numbers) not in (2, 3) or not np.isfinite(numbers).all():
-            raise PositionFileError(
+            raise ResultFileError(
                 f"{path}, line {number}: expected 'image; ; (x, y)', found {text!r}"
             )
         names.append(match["name"].strip())

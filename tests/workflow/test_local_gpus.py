@@ -33,7 +33,7 @@ from pathlib import Path
 from tilewright.runtime.job import running
 before, log, does = sys.argv[1:]
 exec(before)
-with running([log], 1, {"gpu": 1, "gpu_mem_mb": 1000}, {"sample": "a", "cycle": "1"}) as backend:
+with running([log], 1, {"gpu": 1, "gpu_mem_mb": 1000}) as backend:
     backend.xp.zeros(1)
     exec(does)
 """
@@ -213,7 +213,6 @@ def test_a_job_is_limited_to_what_its_rule_asks_for_and_says_how_it_went(
     assert (line["job"], line["outcome"]) == ("edf/a", "done")
     assert (line["peak_b"], line["splits"], line["utilisation"]) == (7, 3, 0.5)
     assert 0 <= line["idle_fraction"] < 1
-    assert line["group"] == f"{tmp_path}/logs a/1"
 
 
 def test_a_job_that_waits_too_long_ends_with_its_own_exit_code_and_message(

@@ -16,12 +16,12 @@ from scipy import ndimage
 
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import read_state
 from tests.conftest import REPO
-from tests.support.phantom_truth import PhantomTruth, mosaic_offset, read_truth
-from tests.support.runs import Run, digests, make_run
+from tests.support.phantom_truth import PhantomTruth, mosaic_offset, truth_of
+from tests.support.runs import SMALL, Run, digests, make_run
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.positions import read_positions
 from tilewright.io.results.transform import read_transform
-from tilewright.phantom.make import make_phantom
+from tilewright.phantom.make import PhantomDesign, make_phantom
 
 pytestmark = pytest.mark.workflow
 Image = NDArray[np.floating[Any]]
@@ -37,8 +37,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def truth(run: Run) -> PhantomTruth:
-    return read_truth(run.folder / "truth")
+def truth() -> PhantomTruth:
+    return truth_of(PhantomDesign(**SMALL))
 
 
 def _correlation(a: Image, b: Image) -> float:

@@ -5,7 +5,7 @@ from tilewright.stages.deconvolve.stack import deconvolve
 
 options = {**snakemake.params.options, "psf_file": snakemake.input.get("psf_file")}
 
-with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
+with running(snakemake.log, snakemake.threads, snakemake.resources) as backend:
     deconvolve(
         snakemake.input.mosaic,
         snakemake.output.mosaic,

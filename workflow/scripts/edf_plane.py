@@ -3,7 +3,7 @@
 from tilewright.runtime.job import running
 from tilewright.stages.edf.plane import edf_plane
 
-with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
+with running(snakemake.log, snakemake.threads, snakemake.resources) as backend:
     edf_plane(
         snakemake.input.mosaic,
         snakemake.output.plane,

@@ -15,7 +15,7 @@ own = snakemake.wildcards.get("channel")
 made = [own] if own else params.channels
 given = {key: snakemake.input.get(key) for key in ("flat_file", "dark_file")}
 
-with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
+with running(snakemake.log, snakemake.threads, snakemake.resources) as backend:
     located = locate(
         open_tiles(manifest, params.reference_channel),
         backend=backend,

@@ -3,7 +3,7 @@
 from tilewright.runtime.job import running
 from tilewright.stages.register.cycle import register
 
-with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
+with running(snakemake.log, snakemake.threads, snakemake.resources) as backend:
     register(
         snakemake.input.reference,
         snakemake.input.moving,

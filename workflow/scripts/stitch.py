@@ -4,12 +4,13 @@ from pathlib import Path
 
 from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.distortion import read_distortion
-from tilewright.io.results.illumination import read_illumination, read_numbers
+from tilewright.io.results.illumination import read_illumination
 from tilewright.io.results.positions import read_positions
+from tilewright.io.results.reading import read_json
 from tilewright.runtime.job import running
 from tilewright.stages.stitch.fuse import stitch
 
-with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
+with running(snakemake.log, snakemake.threads, snakemake.resources) as backend:
     stitch(
         open_tiles(snakemake.input.manifest, snakemake.wildcards.channel),
         read_positions(Path(snakemake.input.positions)),
@@ -19,7 +20,7 @@ with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wi
         voxel_um=tuple(snakemake.params.voxel_um),
         chunk_px=snakemake.params.output["chunk_px"],
         ome_zarr_version=snakemake.params.output["ome_zarr_version"],
-        saturation_counts=read_numbers(snakemake.input.numbers)["saturation_counts"],
+        saturation_counts=read_json(snakemake.input.numbers)["saturation_counts"],
         distortion=read_distortion(snakemake.input.distortion),
         **snakemake.params.options,
     )

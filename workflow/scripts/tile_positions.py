@@ -7,7 +7,7 @@ from tilewright.io.results.illumination import read_illumination
 from tilewright.runtime.job import running
 from tilewright.stages.tile_positions.locate import locate, write_located
 
-with running(snakemake.log, snakemake.threads, snakemake.resources, snakemake.wildcards) as backend:
+with running(snakemake.log, snakemake.threads, snakemake.resources) as backend:
     located = locate(
         open_tiles(Path(snakemake.input.manifest), snakemake.params.reference_channel),
         read_illumination(Path(snakemake.input.flat), Path(snakemake.input.dark)),

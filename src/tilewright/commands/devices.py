@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from json import dumps
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,10 @@ from tilewright.config.layout import Layout
 from tilewright.devices.budget import MIB, RESERVE_B, LeaseClaim
 from tilewright.devices.evidence import CONTEXT_B
 from tilewright.devices.health import HealthError, Quarantine, clear, quarantined
-from tilewright.devices.inventory import Device, Library, Snapshot, installed_libraries, snapshot
+from tilewright.devices.inventory import Device, Snapshot, snapshot
 from tilewright.devices.lease import leases
 from tilewright.devices.lease_queue import LeaseRootError, lease_root
-from tilewright.runtime.machine import device_kinds
+from tilewright.runtime.machine import NO_CUPY, device_kinds
 
 #: Seconds between two looks of ``--watch``.
 EVERY_S = 2.0
@@ -53,7 +54,8 @@ class DevicesView:
         Jobs that hold memory of a device, or wait for some.
     quarantined : dict
         By UUID; a device that is hidden or gone may be among them.
-    libraries : tuple of Library
+    cupy : bool
+        Whether CuPy is installed.
     slots : dict
         Jobs that fit, by rule and UUID.
     job_b : dict
@@ -63,7 +65,7 @@ class DevicesView:
     machine: Snapshot
     holders: tuple[LeaseClaim, ...] = ()
     quarantined: Mapping[str, Quarantine] = field(default_factory=dict)
-    libraries: tuple[Library, ...] = ()
+    cupy: bool = False
     slots: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     job_b: Mapping[str, int] = field(default_factory=dict)
 
@@ -119,7 +121,7 @@ def look(
         machine=machine,
         holders=tuple(holders),
         quarantined=bad,
-        libraries=installed_libraries(),
+        cupy=find_spec("cupy") is not None,
         slots=slots(usable, job_b or {}, reserve_b=reserve_b),
         job_b=job_b or {},
     )
@@ -160,7 +162,7 @@ def as_json(view: DevicesView) -> dict[str, Any]:
         "leases": [dict(zip(names, lease, strict=True)) for lease in leases],
         "quarantined": {uuid: asdict(found) for uuid, found in view.quarantined.items()},
         "slots": {rule: dict(by_uuid) for rule, by_uuid in view.slots.items()},
-        "libraries": [asdict(library) for library in view.libraries],
+        "cupy": view.cupy,
     }
 
 
@@ -202,7 +204,7 @@ def repeat(show: Callable[[], None]) -> None:
 
 
 def print_view(view: DevicesView, console: Console) -> None:
-    """Print devices, who holds them, what is quarantined, slots, libraries, and what is amiss."""
+    """Print devices, who holds them, what is quarantined, slots, and what is amiss."""
     parts: list[RenderableType] = []
     machine = view.machine
     if machine.devices:
@@ -272,10 +274,7 @@ def _slots(view: DevicesView) -> Table:
 
 
 def _notes(view: DevicesView) -> Iterator[Text]:
-    unknown = "its metadata does not tell if for CUDA"
-    built = {True: "for CUDA", False: "not for CUDA", None: unknown}
-    names = [f"{found.name} {found.version} ({built[found.cuda]})" for found in view.libraries]
-    yield Text(f"array libraries: {', '.join(names) or 'none'}")
+    yield Text(f"CuPy is {'installed' if view.cupy else NO_CUPY}")
     if view.machine.hidden:
         hidden = ", ".join(uuid[:_SHORT] for uuid in view.machine.hidden)
         yield Text(f"hidden by CUDA_VISIBLE_DEVICES: {hidden}")

@@ -275,8 +275,8 @@ def _check_content(
     section: str, files: dict[str, str], size: _Extent, voxel_um: tuple[float, float, float]
 ) -> None:
     """Read the files as the job will."""
+    from tilewright.io.conventions.common import DAMAGED
     from tilewright.io.inputs.psf_file import read_psf
-    from tilewright.io.inputs.tiles import DAMAGED
     from tilewright.kernels.deconvolve.psf import measured_psf
     from tilewright.stages.illumination.estimate import read_files
 

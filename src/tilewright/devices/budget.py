@@ -33,8 +33,6 @@ class Request:
         Device memory; the least that will do for a whole device.
     job : str
         Its name, for people.
-    group : str
-        Sample and cycle: its jobs go to the same device where they can.
     whole : bool
         Nobody else's lease beside it; all that is free is granted.
     wait_limit_s : float or None
@@ -43,7 +41,6 @@ class Request:
 
     bytes_: int
     job: str
-    group: str = ""
     whole: bool = False
     wait_limit_s: float | None = None
 
@@ -141,18 +138,15 @@ def choose(
     devices: Iterable[Device],
     held: Collection[LeaseClaim],
     request: Request,
-    last_uuid: str | None = None,
 ) -> str | None:
     """Return the UUID of the device for a request, of those that may be leased; None: none fits.
 
     A device without leases before any other: two jobs on one take as long as one after the other.
-    Then the group's last device, else that with the fewest leased bytes, then the least
-    utilisation (unknown counts as busy), then the first UUID.
+    Then that with the fewest leased bytes, then the least utilisation (unknown counts as busy),
+    then the first UUID.
     """
     fitting = [d for d in devices if not lacking_b(d, held, request)]
     fitting = [d for d in fitting if not leased_b(d, held)] or fitting
-    if any(d.uuid == last_uuid for d in fitting):
-        return last_uuid
     return min(
         (
             (leased_b(d, held), 1.0 if d.utilisation is None else d.utilisation, d.uuid)
@@ -165,7 +159,6 @@ def choose(
 def grants(
     devices: Sequence[Device],
     claims: Iterable[LeaseClaim],
-    last: Mapping[str, str] | None = None,
     quarantined: Collection[str] = (),
 ) -> list[LeaseClaim]:
     """Return the claims that change: those that get a device now, and those that they passed.
@@ -175,24 +168,20 @@ def grants(
     devices : sequence of Device
     claims : iterable of LeaseClaim
         All that live, waiting or holding.
-    last : mapping
-        Last device by group.
     quarantined : collection of str
     """
     every = sorted(claims, key=lambda claim: claim.ticket)
     known = {claim.ticket: claim for claim in every}
     held = [claim for claim in every if claim.uuid]
     usable = {device.uuid: device for device in leasable(devices, quarantined)}
-    recent = dict(last or {})
     changed: dict[int, LeaseClaim] = {}
     waiting: list[LeaseClaim] = []
     keepers: set[int] = set()
     for claim in every:
         if claim.uuid:
             continue
-        group = claim.request.group
         open_to = [d for d in usable.values() if d.uuid in claim.allowed]
-        uuid = choose(open_to, held, claim.request, recent.get(group))
+        uuid = choose(open_to, held, claim.request)
         if uuid is None:
             waiting.append(claim)
         else:
@@ -202,8 +191,6 @@ def grants(
             foreign = foreign_b(device, held)
             held.append(replace(claim, uuid=uuid, granted_b=bytes_, foreign_b=foreign))
             changed[claim.ticket] = held[-1]
-            if group:
-                recent[group] = uuid
             # a younger one was served before those that could use its device
             waiting = [replace(c, passed=c.passed + (uuid in c.allowed)) for c in waiting]
         for older in waiting:

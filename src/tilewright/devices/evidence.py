@@ -73,7 +73,6 @@ class Held:
         return {
             "time_s": round(time.time() - held_s, 3),
             "job": request.job,
-            "group": request.group,
             "uuid": self.uuid,
             "driver": self.driver,
             "requested_b": request.bytes_,

@@ -48,6 +48,7 @@ _ROUNDS = 8
 _EXPECTED = 2251005875580922
 #: How long a failure counts against a device.
 TTL_S = 24 * 3600.0
+_FILE = "health.json"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 #: Failures that the file keeps, the newest ones.
 _KEPT = 1000
@@ -247,7 +248,7 @@ def clear(root: Path, uuid: str) -> int:
 
 def _failures(root: Path) -> list[Failure]:
     """Return what was noted in this boot: a restart resets GPUs."""
-    path = _path(root)
+    path = root / _FILE
     try:
         noted = [Failure(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
     except FileNotFoundError:
@@ -260,23 +261,18 @@ def _failures(root: Path) -> list[Failure]:
 
 def _write(root: Path, failures: list[Failure]) -> None:
     """Replace the file in one step; only one process does so at a time."""
-    path = _path(root)
-    write_whole(path, json.dumps([asdict(f) for f in failures[-_KEPT:]]))
+    write_whole(root / _FILE, json.dumps([asdict(f) for f in failures[-_KEPT:]]))
 
 
 @contextmanager
 def _locked(root: Path) -> Iterator[None]:
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _path(root).with_suffix(".lock").open("w") as lock:
+        with (root / _FILE).with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
     except OSError as error:
         raise HealthError(f"failures cannot be noted in {root} ({error}); fix the folder") from None
-
-
-def _path(root: Path) -> Path:
-    return root / "health.json"
 
 
 def _boot() -> str:

@@ -199,12 +199,11 @@ def _grant(
     """Write the grants, and wake those whom they concern."""
     queue = waiter.queue
     claims = queue.claims()
-    changed = grants(seen.devices, claims, queue.last(), bad)
+    changed = grants(seen.devices, claims, bad)
     now_s = time.time()
     for claim in changed:
         queue.save(replace(claim, granted_s=now_s) if claim.uuid else claim)
     granted = {claim.ticket for claim in changed if claim.uuid}
-    queue.remember(claim for claim in changed if claim.uuid)
     waiting = [c for c in claims if not c.uuid and c.ticket not in granted]
     calls = dict.fromkeys(granted, NOTICE)
     if waiting:

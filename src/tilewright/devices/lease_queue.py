@@ -14,13 +14,14 @@ import errno
 import fcntl
 import json
 import os
-import re
 import select
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+
+import psutil
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
 from tilewright.devices.budget import LeaseClaim, Request
@@ -34,14 +35,11 @@ NETWORK = frozenset(
         *("wekafs", "fuse.beegfs", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs"),
     )
 )
-MOUNTS = Path("/proc/self/mountinfo")
 RUNTIMES = Path("/run/user")
 TEMPORARY = Path("/tmp")
 _FIX = "set TILEWRIGHT_LEASE_ROOT to a folder of your own on a local disk"
 #: One page: the kernel writes it whole or, where the process is killed before, not at all.
 RECORD_B = 4096
-#: Groups whose last device is remembered: several runs of some hundred samples and cycles.
-GROUPS = 2048
 _CLAIM, _REQUEST = ({field.name for field in fields(kind)} for kind in (LeaseClaim, Request))
 #: What a waiting process reads: see whether it was granted; look at the whole queue oneself.
 NOTICE, LOOK = b"n", b"l"
@@ -51,19 +49,13 @@ class LeaseRootError(RuntimeError):
     """The folder of the leases cannot be used, so no device may be."""
 
 
-def lease_root(environ: Mapping[str, str] = os.environ, mounts: Path = MOUNTS) -> Path:
+def lease_root(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the folder of this user's leases on this machine; it is made where it is absent.
 
     ``TILEWRIGHT_LEASE_ROOT``, else ``tilewright`` in ``$XDG_RUNTIME_DIR`` or in
     ``/run/user/<uid>``, which is the same where a job of cron lacks the variable, else
     ``/tmp/tilewright-<uid>``. Never one by working directory or ``TMPDIR``, which jobs may have of
     their own: two runs must see each other.
-
-    Parameters
-    ----------
-    environ : mapping
-    mounts : Path
-        The kernel's list of mounts.
 
     Raises
     ------
@@ -74,7 +66,7 @@ def lease_root(environ: Mapping[str, str] = os.environ, mounts: Path = MOUNTS) -
     try:
         root.mkdir(mode=0o700, exist_ok=True)
         found = root.lstat()
-        kind = file_system(root, mounts)
+        kind = file_system(root)
     except OSError as error:
         raise _unusable(root, f"cannot be made: {error.strerror or error}", _FIX) from error
     if not stat.S_ISDIR(found.st_mode):
@@ -91,19 +83,13 @@ def lease_root(environ: Mapping[str, str] = os.environ, mounts: Path = MOUNTS) -
     return root
 
 
-def file_system(path: Path, mounts: Path = MOUNTS) -> str:
+def file_system(path: Path) -> str:
     """Return the type of the file system that holds a path, as the kernel names it."""
     whole = path.resolve()
-    best, kind = -1, ""
-    for line in mounts.read_bytes().splitlines():
-        before, _, after = line.partition(b" - ")
-        # blanks and backslashes are written as a backslash and three octal digits
-        point = re.sub(rb"\\(\d{3})", lambda found: bytes([int(found[1], 8)]), before.split()[4])
-        parts = Path(os.fsdecode(point)).parts
-        # a later mount on the same folder hides the earlier one
-        if whole.parts[: len(parts)] == parts and len(parts) >= best:
-            best, kind = len(parts), os.fsdecode(after.split()[0])
-    return kind
+    mounts = [m for m in psutil.disk_partitions(all=True) if whole.is_relative_to(m.mountpoint)]
+    # a later mount on the same folder hides the earlier one
+    found = max(reversed(mounts), key=lambda m: len(Path(m.mountpoint).parts), default=None)
+    return str(found.fstype) if found else ""
 
 
 def _named(environ: Mapping[str, str]) -> Path:
@@ -272,25 +258,6 @@ class LeaseQueue:
             return len(queue), _living(f"{self.waiting}/{first}") is None
         return 0, any(_living(f"{self.holding}/{name}") is None for name in holders)
 
-    def last(self) -> dict[str, str]:
-        """Return the last device of each group."""
-        try:
-            kept: dict[str, str] = json.loads((self.root / "last.json").read_bytes())
-        except (FileNotFoundError, ValueError):
-            # a preference only, and a crash of the machine may leave an empty file
-            return {}
-        return kept
-
-    def remember(self, granted: Iterable[LeaseClaim]) -> None:
-        """Note the device of each group that got one."""
-        new = {c.request.group: c.uuid for c in granted if c.uuid and c.request.group}
-        kept = self.last()
-        if not new.items() <= kept.items():
-            kept = {**{group: uuid for group, uuid in kept.items() if group not in new}, **new}
-            fresh = self.root / "last.json.new"
-            fresh.write_text(json.dumps(dict(list(kept.items())[-GROUPS:])), encoding="utf-8")
-            fresh.replace(self.root / "last.json")
-
 
 def _note_killed(path: Path, *, granted: bool) -> None:
     """Write the line of evidence that a killed process could not; how long it held is unknown."""
@@ -334,7 +301,7 @@ def _packed(claim: LeaseClaim) -> bytes:
     if len(record) > RECORD_B:
         raise ValueError(
             f"the claim of job {claim.request.job[:60]} needs {len(record)} B, more than "
-            f"{RECORD_B}; shorten the names of its job and group"
+            f"{RECORD_B}; shorten its name"
         )
     return record.ljust(RECORD_B)
 

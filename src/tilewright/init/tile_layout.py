@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.io.conventions.common import RawPlane, ScanOptions
+from tilewright.io.conventions.common import DAMAGED, RawPlane, ScanOptions
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.tile_grid import TileGrid, arrange, tile_key
 from tilewright.io.inputs.tile_order import factor_pairs
-from tilewright.io.inputs.tiles import DAMAGED, read_plane
+from tilewright.io.inputs.tiles import read_plane
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.tile_positions.tile_layout import (
     estimate_overlap,

@@ -104,12 +104,6 @@ class PhantomDesign:
     saturated_channel: tuple[int, int] | None = None
     workers: int = 2
 
-    def __post_init__(self) -> None:
-        if min(self.cycles, self.channels, self.rows, self.cols, self.planes) < 1:
-            raise ValueError("a phantom needs at least 1 cycle, channel, row, column and plane")
-        if not 0 < self.overlap < 0.5:
-            raise ValueError(f"overlap is a share of the tile's side below 0.5, not {self.overlap}")
-
     @property
     def step_px(self) -> float:
         """Nominal distance between neighbouring tiles."""

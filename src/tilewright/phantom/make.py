@@ -5,10 +5,9 @@ Nothing of the workflow is used to make it, so that the workflow can be measured
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,6 @@ from tilewright.phantom.tissue import MARKERS, Tissue, make_tissue, own_light, s
 __all__ = ["Phantom", "PhantomDesign", "Specimen", "make_phantom"]
 
 Image = NDArray[np.float32]
-#: Distance in px between samples of the stored displacement fields.
-FIELD_STEP_PX = 16
 
 
 @dataclass(frozen=True)
@@ -202,63 +199,8 @@ class Phantom:
         return self.camera.expose(noise, self.light(specimen, cycle, channel, tile))
 
 
-def write_truth(
-    folder: Path, phantom: Phantom, projections: Mapping[tuple[int, int], NDArray[np.float32]]
-) -> None:
-    """Write ``truth.npz`` (arrays) and ``truth.json`` (design, markers, canvas, maps).
-
-    Arrays, cycles and channels from 0, are
-
-    - ``nominal_px`` (n, 2) and ``true_px`` (cycles, n, 2), float64: (y, x) of tiles ordered by
-      (row, col). True positions are canvas pixels in the frame of their cycle.
-    - ``flat``, float32 (channels, y, x): flat-field of mean 1.
-    - ``dark_counts``, ``hot_counts``, float32 (y, x): offset with dark-field; what hot pixels add.
-    - ``height_um``, float32 (y, x): z of the sheet's middle on the reference canvas; plane k of n
-      lies at ``(k - (n - 1) / 2) * z_step_um``.
-    - ``tissue``, uint8 (y, x): 1 where tissue is, reference canvas.
-    - ``kept``, uint8 (cycles, y, x): 0 where a cycle lost tissue, reference canvas.
-    - ``displacement_px``, float32 (cycles, 2, y // 16, x // 16): reference minus cycle
-      coordinates (y, x), sampled every 16 px of the cycle's frame; ``maps`` are the same, exact.
-    - ``projection_<k>``, float32 (y, x): z-integrated in-focus specimen in counts above the
-      offset, reference canvas, without vignetting, loss and noise. ``projections`` of the JSON
-      tells k of each "cycle,channel", from 1.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    d = phantom.design
-    y = np.arange(0, d.canvas[0], FIELD_STEP_PX, dtype=np.float64)[:, None]
-    x = np.arange(0, d.canvas[1], FIELD_STEP_PX, dtype=np.float64)[None, :]
-    grid = np.stack(np.broadcast_arrays(y, x))
-    fields = [np.stack(m.to_reference(y, x)) - grid for m in phantom.maps]
-    # A specimen seen in several cycles is stored once.
-    distinct = {id(image): image for image in projections.values()}
-    order = {key: k for k, key in enumerate(distinct)}
-    arrays: dict[str, Any] = {
-        "nominal_px": phantom.nominal_px,
-        "true_px": phantom.true_px,
-        "flat": np.stack(phantom.flats),
-        "dark_counts": phantom.camera.dark_counts,
-        "hot_counts": phantom.camera.hot_counts,
-        "height_um": phantom.tissue.height_um,
-        "tissue": (phantom.tissue.mask > 0.5).astype(np.uint8),
-        "kept": np.stack([kept > 0.5 for kept in phantom.kept]).astype(np.uint8),
-        "displacement_px": np.stack(fields).astype(np.float32),
-    }
-    for key, image in distinct.items():
-        arrays[f"projection_{order[key]}"] = image * np.float32(d.gain_counts)
-    np.savez(folder / "truth.npz", **arrays)
-    facts = {
-        "design": asdict(d),
-        "markers": d.markers(),
-        "canvas_px": list(d.canvas),
-        "maps": [asdict(m) for m in phantom.maps],
-        "projections": {f"{c},{k}": order[id(image)] for (c, k), image in projections.items()},
-    }
-    text = json.dumps(facts, indent=1) + "\n"
-    (folder / "truth.json").write_text(text, encoding="utf-8")
-
-
 def make_phantom(output_dir: Path, **design: Any) -> None:
-    """Write raw tiles to ``output_dir/raw`` and the truth to ``output_dir/truth``.
+    """Write raw tiles to ``output_dir/raw``.
 
     Parameters
     ----------
@@ -266,17 +208,11 @@ def make_phantom(output_dir: Path, **design: Any) -> None:
         Made when absent; files of the same names are replaced.
     **design
         Fields of :class:`PhantomDesign`; ``seed`` is required.
-
-    Raises
-    ------
-    TypeError, ValueError
-        A key that is no field, or a size that makes no image.
     """
     phantom = Phantom(PhantomDesign(**design))
     d = phantom.design
     raw = output_dir / "raw"
     write_metadata(raw, d)
-    projections = {}
 
     def write(specimen: Specimen, cycle: int, channel: int, tile: int) -> None:
         stack = phantom.expose(specimen, cycle, channel, tile)
@@ -285,7 +221,5 @@ def make_phantom(output_dir: Path, **design: Any) -> None:
     with ThreadPoolExecutor(d.workers) as pool:
         for specimen in phantom.specimens():
             for cycle, channel in specimen.seen_in:
-                projections[cycle, channel] = specimen.projection
                 # list(): an error in a thread is raised here, not lost.
                 list(pool.map(partial(write, specimen, cycle, channel), range(d.rows * d.cols)))
-    write_truth(output_dir / "truth", phantom, projections)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import base64
-import io
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,13 +41,7 @@ def new_figure(width_in: float, height_in: float) -> Figure:
 def save_png(figure: Figure, path: Path) -> None:
     """Write a figure whole or not at all; same figure, same bytes."""
     with whole_or_nothing(path) as partial:
-        partial.write_bytes(_png(figure))
-
-
-def _png(figure: Figure) -> bytes:
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", metadata={"Software": None})
-    return stream.getvalue()
+        figure.savefig(partial, format="png", metadata={"Software": None})
 
 
 def display_range(image: NDArray[Any]) -> tuple[float, float]:
@@ -133,15 +126,26 @@ def thumbnail(mosaic: Mosaic, z: int, max_px: int = 700) -> tuple[NDArray[np.flo
     The last rows and columns that do not fill a pixel of the thumbnail are left out.
     """
     factor = max(1, -(-max(mosaic.shape[1:]) // max_px))
-    rows, cols = (max(n // factor, 1) for n in mosaic.shape[1:])
+    shape = mosaic.shape[1:]
+    return shrunk(lambda y, x: mosaic.read(z, y, x), shape, factor, mosaic.chunk_px), factor
+
+
+def shrunk(
+    read: Callable[[slice, slice], NDArray[Any]],
+    shape: Sequence[int],
+    factor: int,
+    chunk_px: int,
+) -> NDArray[np.float32]:
+    """Return a plane (y, x) that is read by region, a whole factor smaller."""
+    rows, cols = (max(n // factor, 1) for n in shape)
     small = np.empty((rows, cols), np.float32)
-    step = max(mosaic.chunk_px // factor, 1)
+    step = max(chunk_px // factor, 1)
     for first in range(0, rows, step):
         last = min(first + step, rows)
-        strip = mosaic.read(z, slice(first * factor, last * factor), slice(0, cols * factor))
+        strip = read(slice(first * factor, last * factor), slice(0, cols * factor))
         blocks = strip.reshape(last - first, -1, cols, strip.shape[1] // cols)
         small[first:last] = blocks.mean(axis=(1, 3), dtype=np.float32)
-    return small, factor
+    return small
 
 
 @dataclass(frozen=True)
@@ -170,11 +174,6 @@ def embed_png(png: bytes, area_px: float = np.inf) -> Picture:
     size = max(round(pixels.shape[1] * shrink), 1), max(round(pixels.shape[0] * shrink), 1)
     small = PIL.Image.fromarray(pixels).resize(size, PIL.Image.Resampling.LANCZOS)
     return embed(np.asarray(small), level=70)
-
-
-def embed_figure(figure: Figure) -> Picture:
-    """Draw a figure and encode it as :func:`embed` does."""
-    return embed_png(_png(figure))
 
 
 def _level(image: Image, max_px: int) -> NDArray[Any]:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from tilewright.config.rules import STAGES
 from tilewright.io.results.npz import write_npz
+from tilewright.io.results.reading import read_json, reading
 from tilewright.report.verdict import Item, Subject, resolve_thresholds, worst
 
 #: Name of an input of a quality rule to its path.
@@ -205,15 +206,11 @@ def read_quality(path: Path) -> Quality:
 
     Raises
     ------
-    ValueError
-        The file is not a quality file; the message names it.
+    ResultFileError
+        The file is not a quality file.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+    with reading(path, "quality file"):
+        content = read_json(path)
         items = tuple(Item(**item) for item in content["items"])
         keys = ("sample", "cycle", "stage", "numbers", "caption")
         return Quality(items=items, **{key: content[key] for key in keys})
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(
-            f"{path} is not a quality file of tilewright ({error}); remove it and run again"
-        ) from error

@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewright.report.metric_table import METRICS, Direction, Metric, Threshold, Verdict
 
-_RANK: dict[Verdict, int] = {"pass": 0, "warn": 1, "fail": 2}
+RANK: dict[Verdict, int] = {"pass": 0, "warn": 1, "fail": 2}
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _sentence(kind: Metric, value: float, limits: Threshold, verdict: Verdict, d
 def worse(first: Item, second: Item) -> Item:
     """Return the item of the worse verdict; of two alike the worse number, or the first."""
     if first.verdict != second.verdict:
-        return max(first, second, key=lambda item: _RANK[item.verdict])
+        return max(first, second, key=lambda item: RANK[item.verdict])
     if first.value is None or second.value is None:
         return first if first.value is None else second
     further = second.value - first.value
@@ -142,4 +142,4 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
     >>> worst(["pass", "fail", "warn"]), worst([])
     ('fail', 'warn')
     """
-    return max(verdicts, key=_RANK.__getitem__, default="warn")
+    return max(verdicts, key=RANK.__getitem__, default="warn")

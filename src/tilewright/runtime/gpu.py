@@ -47,7 +47,7 @@ class _Module:
 
 
 @contextlib.contextmanager
-def backend_at_first_use(job: str, group: str, gpu_mem_mb: int) -> Iterator[Backend]:
+def backend_at_first_use(job: str, whole_name: str, gpu_mem_mb: int) -> Iterator[Backend]:
     """Compute on a device that is leased when the first array is made there.
 
     What a job reads before does not keep others from the device, nor what it writes after
@@ -62,7 +62,7 @@ def backend_at_first_use(job: str, group: str, gpu_mem_mb: int) -> Iterator[Back
                 if use.ended:
                     raise RuntimeError("the device was given back before its last use")
                 if not leased:
-                    within = leased_backend(job, group, gpu_mem_mb, use)
+                    within = leased_backend(job, whole_name, gpu_mem_mb, use)
                     leased.append(stack.enter_context(within))
             return leased[0]
 
@@ -81,7 +81,7 @@ def backend_at_first_use(job: str, group: str, gpu_mem_mb: int) -> Iterator[Back
 
 @contextlib.contextmanager
 def leased_backend(
-    job: str, group: str, gpu_mem_mb: int, use: DeviceUse | None = None
+    job: str, whole_name: str, gpu_mem_mb: int, use: DeviceUse | None = None
 ) -> Iterator[Backend]:
     """Wait for a device with so much memory, and compute on it.
 
@@ -89,8 +89,8 @@ def leased_backend(
 
     Parameters
     ----------
-    job, group : str
-        Rule and wildcards; experiment, sample and cycle, whose jobs prefer one device.
+    job, whole_name : str
+        Rule and wildcards; what tells it from jobs of all experiments.
     gpu_mem_mb : int
         What its arrays take; CUDA's context comes on top.
     use : DeviceUse, optional
@@ -105,11 +105,10 @@ def leased_backend(
     """
     # under Slurm others cannot have the device, and a folder of the login node may not be there
     root = None if by_slurm() else lease_root()
-    whole_name = f"{group} {job}"
     look = partial(snapshot, dict(os.environ))  # within the lease the variables are others
     devices = leasable(look().devices, quarantined(root) if root else {})
     with lease(
-        _request(job, group, gpu_mem_mb * MIB + CONTEXT_B, devices),
+        _request(job, gpu_mem_mb * MIB + CONTEXT_B, devices),
         snapshot=look,
         root=root,
         quarantined=lambda: quarantined(root) if root else (),
@@ -130,7 +129,7 @@ def leased_backend(
                 backend.xp.get_default_memory_pool().free_all_blocks()
 
 
-def _request(job: str, group: str, need_b: int, devices: Sequence[Device]) -> Request:
+def _request(job: str, need_b: int, devices: Sequence[Device]) -> Request:
     """Return what to ask for: so much memory, or a whole device where none has it."""
     most_b = whole_above_b(devices) if devices else need_b
     whole = need_b > most_b
@@ -145,7 +144,7 @@ def _request(job: str, group: str, need_b: int, devices: Sequence[Device]) -> Re
         limit_s = float(text) if text else None
     except ValueError:
         raise DeviceError(f"TILEWRIGHT_WAIT_LIMIT_S is '{text}'; set it to seconds") from None
-    return Request(min(need_b, _LEAST_B) if whole else need_b, job, group, whole, limit_s)
+    return Request(min(need_b, _LEAST_B) if whole else need_b, job, whole, limit_s)
 
 
 def _evidence() -> Path | None:

@@ -25,7 +25,6 @@ def running(
     log: Sequence[str],
     threads: int,
     resources: Mapping[str, Any] | None = None,
-    wildcards: Mapping[str, str] | None = None,
 ) -> Iterator[Backend]:
     """Send what the job says to its log and give it its device.
 
@@ -38,8 +37,6 @@ def running(
     resources : mapping, optional
         The rule's; with ``gpu`` the job computes on one that it waits for. Without it the job
         never does.
-    wildcards : mapping, optional
-        Jobs of one sample and cycle prefer one device.
 
     Yields
     ------
@@ -60,7 +57,7 @@ def running(
         logging.captureWarnings(True)
         logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
         try:
-            with _device(path, threads, resources or {}, wildcards or {}) as backend:
+            with _device(path, threads, resources or {}) as backend:
                 logger.info("device %s, %d threads", backend.device, threads)
                 start_s = time.process_time()
                 yield backend
@@ -83,17 +80,12 @@ def running(
 
 
 @contextlib.contextmanager
-def _device(
-    log: Path, threads: int, resources: Mapping[str, Any], wildcards: Mapping[str, str]
-) -> Iterator[Backend]:
+def _device(log: Path, threads: int, resources: Mapping[str, Any]) -> Iterator[Backend]:
     if not resources.get("gpu"):
         yield cpu_backend(threads)
         return
     from tilewright.runtime.gpu import backend_at_first_use
 
-    # the log's whole path tells jobs of all experiments apart
     job = f"{log.parent.name}/{log.stem}"
-    group = "/".join(str(wildcards.get(name, "")) for name in ("sample", "cycle"))
-    whose = f"{log.resolve().parents[1]} {group}"
-    with backend_at_first_use(job, whose, resources["gpu_mem_mb"]) as own:
+    with backend_at_first_use(job, str(log.resolve()), resources["gpu_mem_mb"]) as own:
         yield own

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
 from tilewright.config.experiment import ConfigError
@@ -18,6 +17,8 @@ from tilewright.devices.inventory import Snapshot, snapshot
 from tilewright.devices.lease import leases
 from tilewright.devices.lease_queue import LeaseRootError, lease_root
 from tilewright.devices.slurm_grant import DeviceChoice, device_from_environment
+
+NO_CUPY = "not installed: install tilewright[cuda12] or [cuda13]"
 
 
 def usable_gpus(environ: Mapping[str, str] = os.environ) -> Snapshot:
@@ -34,7 +35,7 @@ def usable_gpus(environ: Mapping[str, str] = os.environ) -> Snapshot:
     if not seen.devices:
         return Snapshot((), seen.reason)
     if find_spec("cupy") is None:
-        return Snapshot((), "CuPy is not installed: install tilewright[cuda12] or [cuda13]")
+        return Snapshot((), f"CuPy is {NO_CUPY}")
     bad = quarantined(lease_root(environ))
     found = tuple(leasable(seen.devices, bad))
     if not found:
@@ -87,11 +88,6 @@ def device_kinds(
         }  # fmt: skip
         kinds[rule] = every[choice]
     return kinds
-
-
-def write_evidence_to(path: Path) -> None:
-    """Tell the jobs that this process starts where to write what they made of their devices."""
-    os.environ["TILEWRIGHT_DEVICE_LOG"] = str(path)
 
 
 def healthy_gpus(need_mb: int = 0) -> int:

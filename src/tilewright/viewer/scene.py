@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +12,12 @@ import numpy as np
 
 from tilewright.config.layout import Layout
 from tilewright.io.results.ome_zarr import Image, open_image
-from tilewright.io.results.transform import TransformError, read_transform
-from tilewright.io.results.zarr_store import StoreError
+from tilewright.io.results.reading import read_json, reading
+from tilewright.io.results.transform import read_transform
 from tilewright.kernels.register.warp import Transform
 from tilewright.report.figures import COLOURS, composite_channels, display_range, scaled
 from tilewright.report.metric_table import METRICS
+from tilewright.report.verdict import RANK
 
 #: Channels that are visible at the start.
 SHOWN = 4
@@ -37,7 +37,6 @@ _TITLES = {
 }
 #: Stages whose places are in the frame of the final image.
 _REGISTERED = ("register", "image")
-_RANK = {"fail": 0, "warn": 1, "pass": 2}
 _WHITE, _MAGENTA, _GREEN = "#ffffff", "#ff00ff", "#00ff00"
 _MORE_COLOURS = ((0, 220, 230), (255, 140, 0), (170, 120, 255), (180, 230, 60))
 
@@ -201,7 +200,7 @@ def build_scene(results: Path, sample: str) -> Scene:
         channels = _channels(image, rows)
         shape = (int(image.levels[0].shape[1]), int(image.levels[0].shape[2]))
         places = list(_places(results, sample, quality, rows, shape))
-    except (StoreError, TransformError, OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError) as error:
         raise ViewError(f"{sample} cannot be shown: {error}") from error
     judged = any(item["sample"] == sample for item in quality["items"])
     zarr_format = int(image.levels[0].metadata.zarr_format)
@@ -238,11 +237,8 @@ def _quality(results: Path) -> dict[str, Any]:
     path = results / Layout(".").qc_json
     if not path.is_file():
         return {"items": [], "numbers": []}
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ViewError(f"{path} is damaged ({error}); run `snakemake qc` again") from error
-    return content
+    with reading(path, "summary of quality"):
+        return read_json(path)
 
 
 def _nuclei(rows: Sequence[_Row]) -> dict[int, int]:
@@ -333,26 +329,24 @@ def _places(
         kinds.setdefault((verdict, place.cycle, place.metric, token), []).append((verdict, place))
     order = []
     for (verdict, cycle, metric, _), found in kinds.items():
-        above = METRICS[metric].threshold.direction == "above"
-        found.sort(key=lambda pair: _badness(pair[1].value, above))
+        sign = -1 if METRICS[metric].threshold.direction == "above" else 1
+        found.sort(key=lambda pair: sign * (pair[1].value or 0.0))
         kept = found[: 1 if verdict == "pass" else _PLACES]
         kind = list(_TITLES).index(metric)
-        order += [(_RANK[verdict], k, kind, cycle, pair) for k, pair in enumerate(kept)]
+        order += [(-RANK[verdict], k, kind, cycle, pair) for k, pair in enumerate(kept)]
     transforms: dict[int, Transform | None] = {}
     nuclei = _nuclei(rows)
     for *_, (verdict, place) in sorted(order, key=lambda entry: entry[:4])[:_LISTED]:
         if place.cycle not in transforms:
-            transforms[place.cycle] = _transform(results, sample, place.cycle)
+            path = results / Layout(".").transform.format(sample=sample, cycle=place.cycle)
+            # The reference cycle has none.
+            transforms[place.cycle] = read_transform(path) if path.is_file() else None
         transform = transforms[place.cycle]
         y, x = place.y_px, place.x_px
         if transform is not None and place.stage not in _REGISTERED:
             y, x = in_reference(transform, y, x)
         y, x = (float(np.clip(v, 0, n - 1)) for v, n in zip((y, x), shape, strict=True))
         yield ViewPlace(_title(place, rows), verdict, y, x, _shows(place, rows, nuclei))
-
-
-def _badness(value: float | None, above: bool) -> float:
-    return 0.0 if value is None else (-value if above else value)
 
 
 def _title(place: _Found, rows: Sequence[_Row]) -> str:
@@ -371,12 +365,6 @@ def _shows(place: _Found, rows: Sequence[_Row], nuclei: Mapping[int, int]) -> di
         # As in the report: magenta and green make white where they agree.
         return {0: _MAGENTA, nuclei[place.cycle]: _GREEN}
     return {nuclei.get(place.cycle, 0): _WHITE}
-
-
-def _transform(results: Path, sample: str, cycle: int) -> Transform | None:
-    """Return the transform of a cycle; the reference cycle has none."""
-    path = results / Layout(".").transform.format(sample=sample, cycle=cycle)
-    return read_transform(path) if path.is_file() else None
 
 
 def in_reference(transform: Transform, y_px: float, x_px: float) -> tuple[float, float]:

@@ -29,7 +29,7 @@ def test_the_variables_are_set_within_and_undone_after(
 ) -> None:
     monkeypatch.setenv("CUPY_GPU_MEMORY_LIMIT", "5")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    request = Request(4 * GIB, "edf", "s1c2")
+    request = Request(4 * GIB, "edf")
     evidence = root / "evidence" / "jobs.jsonl"
     with lease(request, snapshot=machine.snapshot, root=root, evidence=evidence) as held:
         assert held.environment().items() <= os.environ.items()
@@ -52,7 +52,6 @@ def test_the_variables_are_set_within_and_undone_after(
     assert abs(line.pop("time_s") - time.time()) < 5
     assert line == {
         "job": "edf",
-        "group": "s1c2",
         "uuid": "GPU-a",
         "driver": "fake 1",
         "requested_b": 4 * GIB,
@@ -143,7 +142,7 @@ def test_an_unusable_root_is_an_error(
 def test_names_that_no_record_holds_are_an_error(machine: Machine, root: Path) -> None:
     request = Request(GIB, "x" * 5000)
     with (
-        pytest.raises(ValueError, match="shorten the names"),
+        pytest.raises(ValueError, match="shorten its name"),
         lease(request, snapshot=machine.snapshot, root=root),
     ):
         pass

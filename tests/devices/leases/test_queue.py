@@ -101,20 +101,6 @@ def test_a_device_to_avoid_is_taken_only_where_there_is_no_other(
             assert held.uuid == uuid
 
 
-def test_a_later_job_of_a_group_goes_to_the_device_of_the_one_before(
-    machine: Machine, root: Path, begin: Callable[..., subprocess.Popen[bytes]]
-) -> None:
-    machine.set(totals_gib={"GPU-a": 25, "GPU-b": 25})
-    other = begin(20, hold_s=60)
-    until(lambda: holders(root))
-    request = Request(20 * GIB, "edf", "s1c2")
-    for _ in range(2):
-        with lease(request, snapshot=machine.snapshot, root=root) as held:
-            assert held.uuid == "GPU-b"
-        other.kill()
-        other.wait()
-
-
 def test_a_request_that_only_the_largest_device_holds_waits_for_it(
     machine: Machine, root: Path
 ) -> None:

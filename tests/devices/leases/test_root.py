@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from tilewright.devices import lease_queue
 from tilewright.devices.lease_queue import LeaseRootError, file_system, lease_root
 
-MOUNTS = """\
-1 0 8:1 / / rw - ext4 /dev/sda1 rw
-2 1 0:2 / /home rw shared:1 - nfs4 server:/home rw
-3 1 0:3 / /run/my\\040disk rw - tmpfs tmpfs rw
-4 2 0:4 / /home/fast rw - xfs /dev/sdb1 rw
-5 1 0:5 / /data rw - xfs /dev/sdc1 rw
-6 5 0:6 / /data rw - lustre server:/data rw
-"""
+MOUNTS = {
+    "/": "ext4",
+    "/home": "nfs4",
+    "/run/my disk": "tmpfs",
+    "/home/fast": "xfs",
+    "/data": "xfs",
+    "/data/": "lustre",  # mounted over the one before
+}
 
 
-@pytest.fixture
-def mounts(tmp_path: Path) -> Path:
-    path = tmp_path / "mountinfo"
-    path.write_text(MOUNTS)
-    return path
+def mount(monkeypatch: pytest.MonkeyPatch, mounts: Mapping[str, str]) -> None:
+    found = [SimpleNamespace(mountpoint=point, fstype=kind) for point, kind in mounts.items()]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: found)
 
 
 def test_the_order_of_the_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,18 +55,20 @@ def test_the_order_of_the_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("/data/x", "lustre"),
     ],
 )
-def test_the_file_system_of_a_path(path: str, kind: str, mounts: Path) -> None:
-    assert file_system(Path(path), mounts) == kind
+def test_the_file_system_of_a_path(path: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mount(monkeypatch, MOUNTS)
+    assert file_system(Path(path)) == kind
 
 
 @pytest.mark.parametrize(
     "kind", ["nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "gpfs", "ceph", "fuse.sshfs"]
 )
-def test_a_network_file_system_is_refused(kind: str, tmp_path: Path) -> None:
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text(f"1 0 8:1 / / rw - ext4 a rw\n2 1 0:2 / {tmp_path} rw - {kind} a rw\n")
+def test_a_network_file_system_is_refused(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount(monkeypatch, {"/": "ext4", str(tmp_path): kind})
     with pytest.raises(LeaseRootError, match=rf"network file system \({kind}\); set TILEWRIGHT"):
-        lease_root({"TILEWRIGHT_LEASE_ROOT": str(tmp_path / "own")}, mounts)
+        lease_root({"TILEWRIGHT_LEASE_ROOT": str(tmp_path / "own")})
 
 
 def test_a_link_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,13 +52,6 @@ def test_a_raster_repeats_its_first_run(layout: str, grid: tuple[int, int]) -> N
     length = grid[minor]
     first = [place[minor] for place in places[:length]]
     assert [place[minor] for place in places] == first * grid[1 - minor]
-
-
-def test_an_unknown_layout_and_an_empty_grid_are_refused() -> None:
-    with pytest.raises(ValueError, match="snake_right_down"):
-        tile_places("spiral", 2, 2)
-    with pytest.raises(ValueError, match="no tile"):
-        tile_places("snake_right_down", 0, 2)
 
 
 @given(st.integers(1, 400))

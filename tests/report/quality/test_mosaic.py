@@ -23,7 +23,7 @@ from tests.report.quality.qc_scenes import (
 from tilewright.io.results.distortion import write_distortion
 from tilewright.io.results.illumination import Illumination, write_illumination
 from tilewright.io.results.mosaic import open_mosaic
-from tilewright.io.results.positions import Edges, Positions, write_edges, write_positions
+from tilewright.io.results.positions import Edges, Positions, write_table
 from tilewright.report.figures import overlay, thumbnail
 from tilewright.report.judge import Quality, judge_stage, read_quality
 from tilewright.report.quality.stitch import contrast_to_noise, seam_scores
@@ -58,8 +58,8 @@ def edges_of(positions: Positions, accepted: NDArray[np.bool_], residual_px: flo
 
 
 def located(folder: Path, positions: Positions, edges: Edges) -> Quality:
-    write_positions(folder / "positions.csv", positions)
-    write_edges(folder / "edges.csv", edges)
+    write_table(folder / "positions.csv", positions)
+    write_table(folder / "edges.csv", edges)
     json, png = folder / "qc.json", folder / "qc.png"
     (folder / "cycle1.csv").write_text("channel,row,col\n")
     files = {name: folder / f"{name}.csv" for name in ("positions", "edges")}
@@ -160,7 +160,7 @@ def stitched(
     mosaic = write_mosaic(folder / "m.zarr", counts, **{**base, **attributes})
     even = Illumination.from_fields(np.ones((TILE, TILE)), 100.0)
     flat, dark, _ = write_illumination(folder / "flat", even, {})
-    write_positions(folder / "positions.csv", grid(2, 2))
+    write_table(folder / "positions.csv", grid(2, 2))
     write_distortion(folder / "distortion.json", None)
     json, png = folder / "qc.json", folder / "qc.png"
     files = {

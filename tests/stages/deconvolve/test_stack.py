@@ -22,7 +22,8 @@ from tests.stages.deconvolve.deconvolve_runs import (
     tissue,
 )
 from tests.support.wavy_stack import psnr
-from tilewright.io.inputs.psf_file import PsfFileError, read_psf
+from tilewright.io.conventions.common import RawDataError
+from tilewright.io.inputs.psf_file import read_psf
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.deconvolve.psf import Optics, PsfError, gibson_lanni
@@ -256,13 +257,13 @@ def test_bad_psf_file_is_named(tmp_path: Path, cpu: Backend, content: bytes | No
     file = tmp_path / "bead.tif"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(PsfFileError, match=r"bead\.tif"):
+    with pytest.raises(RawDataError, match=r"bead\.tif"):
         run(tmp_path, tissue((3, 30, 30))[1], cpu, psf_file=file)
 
 
 def test_flat_psf_file_is_refused(tmp_path: Path) -> None:
     tifffile.imwrite(tmp_path / "flat.tif", np.ones((9, 9), np.uint16))
-    with pytest.raises(PsfFileError, match="stack"):
+    with pytest.raises(RawDataError, match="stack"):
         read_psf(tmp_path / "flat.tif")
 
 

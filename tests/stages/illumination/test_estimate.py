@@ -22,9 +22,9 @@ from tests.support.illumination_truth import (
     stripes,
     vignette,
 )
+from tilewright.io.conventions.common import RawDataError
 from tilewright.io.results.illumination import (
     Illumination,
-    IlluminationFileError,
     write_illumination,
 )
 from tilewright.kernels.backend import Backend, cpu_backend
@@ -438,7 +438,7 @@ def test_given_files_are_used(tmp_path: Path) -> None:
     assert numbers["method"] == "file"
     scores = numbers["heldout_log_ratio_rms"]
     assert scores["file"] < scores["uncorrected"]
-    with pytest.raises(IlluminationFileError, match=r"small\.tif"):
+    with pytest.raises(RawDataError, match=r"small\.tif"):
         run(tiles, places, method="file", flat_file=small)
     with pytest.raises(IlluminationError, match="flat_file"):
         run(tiles, places, method="file")

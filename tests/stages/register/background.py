@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.support.phantom_truth import mosaic_offset, read_truth
+from tests.support.phantom_truth import mosaic_offset, truth_of
 from tests.support.quality.workbench import Bench, process
 from tilewright.io.results.ome_zarr import open_image
 from tilewright.io.results.subtraction import read_subtraction
@@ -76,7 +76,7 @@ class Cells:
 
 def cells(bench: Bench) -> Iterator[Cells]:
     """Yield the cells of each stained channel of the image that both cycles show whole."""
-    truth = read_truth(bench.run.folder / "truth")
+    truth = truth_of(bench.design)
     tissue = Phantom(bench.design).tissue
     image = open_image(bench.path("image_zarr"))
     kept = truth.kept.min(axis=0) > 0

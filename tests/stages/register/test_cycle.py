@@ -12,7 +12,8 @@ from scipy import ndimage
 
 from tests.support.tissue_pair import Pair, make_pair
 from tilewright.io.results.mosaic import create_mosaic
-from tilewright.io.results.transform import TransformError, read_transform
+from tilewright.io.results.reading import ResultFileError
+from tilewright.io.results.transform import read_transform
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.register.warp import Transform
 from tilewright.report.metric_table import METRICS
@@ -285,7 +286,7 @@ def test_mosaics_and_equal_bytes(cpu: Backend, guarded: Backend, tmp_path: Path)
 def test_broken_transform_is_named(tmp_path: Path) -> None:
     path = tmp_path / "t.npz"
     path.write_bytes(b"PK\x03\x04 half")
-    with pytest.raises(TransformError, match=r"t\.npz is not a transform"):
+    with pytest.raises(ResultFileError, match=r"t\.npz is no transform"):
         read_transform(path)
 
 

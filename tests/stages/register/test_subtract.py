@@ -117,7 +117,7 @@ def test_gpu_gives_the_same_image(
 
 def test_a_broken_file_of_what_was_subtracted_is_named(tmp_path: Path) -> None:
     (tmp_path / "subtraction.npz").write_bytes(b"no")
-    with pytest.raises(ValueError, match=r"subtraction\.npz does not say what was subtracted"):
+    with pytest.raises(ValueError, match=r"subtraction\.npz is no record of what was"):
         read_subtraction(tmp_path / "subtraction.npz", 1, "2")
 
 

@@ -11,11 +11,10 @@ from scipy import ndimage
 from tests.support.array_tiles import ArrayTiles
 from tests.support.lens_tiles import OFFSET, SIZE, Floats, even_light, lens_tiles, scale_of
 from tilewright.io.results.distortion import (
-    DistortionFileError,
     read_distortion,
-    read_distortion_numbers,
 )
 from tilewright.io.results.mosaic import open_mosaic
+from tilewright.io.results.reading import ResultFileError, read_json
 from tilewright.kernels.backend import Backend
 from tilewright.report.quality.overlaps import compare_tiles
 from tilewright.stages.stitch.fuse import StitchError, stitch
@@ -175,7 +174,7 @@ def test_the_file_says_what_was_found(cpu: Backend, tmp_path: Path) -> None:
     found = placed(bent, cpu)
     write_located(tmp_path, found)
     path = tmp_path / "distortion.json"
-    lens, numbers = read_distortion(path), read_distortion_numbers(path)
+    lens, numbers = read_distortion(path), read_json(path)
     assert found.distortion is not None
     assert lens is not None
     np.testing.assert_allclose(lens.terms_px, found.distortion.distortion.terms_px, atol=1e-4)
@@ -189,7 +188,7 @@ def test_the_file_says_what_was_found(cpu: Backend, tmp_path: Path) -> None:
         )  # fmt: skip
     for text in ("{}", "[1]", "not json", '{"used": true}'):
         path.write_text(text)
-        with pytest.raises(DistortionFileError, match="holds no lens distortion"):
+        with pytest.raises(ResultFileError, match="is no lens distortion"):
             read_distortion(path)
 
 

@@ -18,7 +18,7 @@ from scipy import ndimage
 from tests.support.quality.workbench import CHUNK_PX, CYCLES, Bench
 from tilewright.io.results.illumination import Illumination, write_illumination
 from tilewright.io.results.ome_tiff import write_ome_tiff
-from tilewright.io.results.positions import read_positions, write_positions
+from tilewright.io.results.positions import read_positions, write_table
 from tilewright.io.results.transform import read_transform, write_transform
 from tilewright.kernels.register.warp import Transform
 
@@ -37,7 +37,7 @@ def moved_tile(bench: Bench) -> Asked:
     positions = read_positions(path)
     positions.y_px[4] += 3
     path.unlink()
-    write_positions(path, positions)
+    write_table(path, positions)
     return [("tile_positions", 1, ()), *stitched(bench)]
 
 

@@ -16,7 +16,7 @@ from scipy import ndimage
 from tests.support.quality import faults
 from tests.support.quality.faults import Array, Asked, Harm
 from tests.support.quality.workbench import BORDERS_PX, Bench
-from tilewright.io.results.positions import read_edges, read_positions, write_edges, write_positions
+from tilewright.io.results.positions import read_edges, read_positions, write_table
 
 
 def bad_fit(bench: Bench) -> Asked:
@@ -70,7 +70,7 @@ def edited_edges(**values: Any) -> Harm:
         for name, value in values.items():
             changed[name][4:] = value
         path.unlink()
-        write_edges(path, dataclasses.replace(edges, **changed))
+        write_table(path, dataclasses.replace(edges, **changed))
         return [("tile_positions", 1, ())]
 
     return harm
@@ -86,7 +86,7 @@ def displaced_edges(accepted: bool) -> Harm:
         edges.accepted[4:] = accepted
         edges.log10_chance[4:] = -9.0
         path.unlink()
-        write_edges(path, edges)
+        write_table(path, edges)
         return [("tile_positions", 1, ())]
 
     return harm
@@ -102,7 +102,7 @@ def edited_positions(**values: Any) -> Harm:
         for name, value in values.items():
             changed[name][-3:] = value
         path.unlink()
-        write_positions(path, dataclasses.replace(positions, **changed))
+        write_table(path, dataclasses.replace(positions, **changed))
         return [("tile_positions", 1, ())]
 
     return harm

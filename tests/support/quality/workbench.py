@@ -29,12 +29,12 @@ from tilewright.io.results.distortion import read_distortion
 from tilewright.io.results.illumination import (
     Illumination,
     read_illumination,
-    read_numbers,
     write_illumination,
 )
 from tilewright.io.results.mosaic import create_mosaic, open_mosaic
 from tilewright.io.results.npz import write_npz
 from tilewright.io.results.positions import read_positions
+from tilewright.io.results.reading import read_json
 from tilewright.kernels.backend import cpu_backend
 from tilewright.phantom.design import PhantomDesign
 from tilewright.phantom.files import tile_path
@@ -157,7 +157,7 @@ class Bench:
             backend=_BACKEND,
             voxel_um=self.experiment.voxel_um,
             chunk_px=CHUNK_PX,
-            saturation_counts=read_numbers(self.path("illumination_json", cycle, channel))[
+            saturation_counts=read_json(self.path("illumination_json", cycle, channel))[
                 "saturation_counts"
             ],
             distortion=read_distortion(self.path("distortion", cycle)),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 import re
+import struct
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,13 +17,34 @@ from tilewright.io.tiff.metadata import of_tiff
 RAW_DIR_FILE = "raw_dir.txt"
 #: Suffixes of plain TIFFs and OME-TIFFs.
 TIFF = (".tif", ".tiff")
-#: Sizes are taken as equal within this share: files round theirs.
-_SAME = 0.02
+#: What readers and codecs raise on damaged files: errors of their own are of these, too.
+DAMAGED = (
+    *(OSError, ValueError, LookupError, RuntimeError, TypeError, EOFError),
+    *(struct.error, SyntaxError),  # as of broken XML
+)
 _CYCLE = re.compile(r"(?i)(?:^|[_\-. ])(?:cyc|cycle|round)[_\- ]?0*(\d+)(?=$|[_\-. ])")
 
 
 class RawDataError(ValueError):
     """Raw data cannot be used; the message names the files and the fix."""
+
+
+@contextmanager
+def readable(name: str) -> Iterator[None]:
+    """Name the file in what its damaged content raises; errors of raw data stay as they are.
+
+    Raises
+    ------
+    RawDataError
+        It is damaged; the message begins with ``name``.
+    """
+    try:
+        yield
+    except RawDataError:
+        raise
+    except DAMAGED as error:
+        what = f"no {error}" if isinstance(error, KeyError) else error
+        raise RawDataError(f"{name} cannot be read ({what}); copy it again") from error
 
 
 class RawPlane(NamedTuple):
@@ -267,39 +290,3 @@ def walk_images(folder: str, depth: int = 5) -> Iterator[str]:
     if depth:
         for name in folders:
             yield from walk_images(f"{folder}/{name}", depth - 1)
-
-
-def refuse_other_sizes(
-    path: str,
-    options: ScanOptions,
-    pixel_um: tuple[float | None, float | None],
-    z_step_um: float | None = None,
-) -> None:
-    """Refuse a file whose metadata give other sizes than the options; what is not told agrees.
-
-    Parameters
-    ----------
-    path : str
-        File that the metadata are of.
-    options : ScanOptions
-        With the sizes of the configuration.
-    pixel_um : tuple of float or None
-        Size of a pixel along y and x in the metadata, µm.
-    z_step_um : float, optional
-        Distance of planes in the metadata, µm.
-
-    Raises
-    ------
-    RawDataError
-        They differ.
-    """
-    for what, told_um, key, given_um in (
-        ("a pixel along x", pixel_um[1], "acquisition.pixel_um", options.pixel_um),
-        ("a pixel along y", pixel_um[0], "acquisition.pixel_um", options.pixel_um),
-        ("a z-step", z_step_um, "acquisition.z_step_um", options.z_step_um),
-    ):
-        if told_um and given_um and abs(told_um - given_um) > _SAME * given_um:
-            raise RawDataError(
-                f"{path}: its metadata give {what} of {told_um:g} µm, but {key} is {given_um:g}; "
-                "correct the one that is wrong"
-            )

@@ -19,6 +19,7 @@ from tilewright.io.conventions.common import (
     list_folder,
     own_or_below,
     positive,
+    readable,
 )
 from tilewright.io.conventions.described import ListedPlane, LocatedImage, number_cycles, tiles
 from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane, elements_named
@@ -49,13 +50,8 @@ def read_images(raw_dir: str) -> list[LocatedImage]:
     described = []
     for folder in find_measurements(raw_dir):
         index = f"{folder}/{INDEX_NAME}"
-        try:
+        with readable(f"{index}, or a file of settings that it goes with,"):
             images = _tiles(Path(folder))
-        except RawDataError:
-            raise
-        except (KeyError, ValueError, ElementTree.ParseError) as error:
-            said = f"{index}: it, or the file of settings that it goes with, cannot be read"
-            raise RawDataError(f"{said} ({error!r}); copy both again") from error
         if not images:
             raise RawDataError(
                 f"{index}: none of the planes that it lists is in the folder; copy the TIFFs "

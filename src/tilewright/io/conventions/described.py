@@ -13,9 +13,11 @@ from tilewright.io.conventions.common import (
     ScanOptions,
     clean_token,
     natural_key,
-    refuse_other_sizes,
 )
 from tilewright.io.conventions.ome_xml import OmeImage, OmePlane
+
+#: Sizes are taken as equal within this share: files round theirs.
+_SAME = 0.02
 
 
 class LocatedImage(NamedTuple):
@@ -97,9 +99,7 @@ def place(located: Sequence[LocatedImage], options: ScanOptions) -> list[RawPlan
         give other sizes than the options.
     """
     for _, path, image in located:
-        deep = any(plane.z for plane in image.planes)
-        pixel_um = image.pixel_y_um, image.pixel_um
-        refuse_other_sizes(path, options, pixel_um, image.z_step_um if deep else None)
+        _refuse_other_sizes(path, image, options)
     named = _channels_are_named(located)
     per_cycle = [cycle for cycle, _, _ in located]
     planes = []
@@ -120,6 +120,21 @@ def place(located: Sequence[LocatedImage], options: ScanOptions) -> list[RawPlan
                 )
             )
     return planes
+
+
+def _refuse_other_sizes(path: str, image: OmeImage, options: ScanOptions) -> None:
+    """Refuse an image of other sizes than the options; what is not told agrees."""
+    deep = any(plane.z for plane in image.planes)
+    for what, told_um, key, given_um in (
+        ("a pixel along x", image.pixel_um, "acquisition.pixel_um", options.pixel_um),
+        ("a pixel along y", image.pixel_y_um, "acquisition.pixel_um", options.pixel_um),
+        ("a z-step", deep and image.z_step_um, "acquisition.z_step_um", options.z_step_um),
+    ):
+        if told_um and given_um and abs(told_um - given_um) > _SAME * given_um:
+            raise RawDataError(
+                f"{path}: its metadata give {what} of {told_um:g} µm, but {key} is {given_um:g}; "
+                "correct the one that is wrong"
+            )
 
 
 def _plane_path(path: str, file: str | None) -> str:

@@ -2,15 +2,16 @@
 
 The layout is that of the NDTiff specification, versions 2 and 3 (Pinkard et al.,
 micro-manager/NDTiff). Of a pyramid (``Full resolution``, ``Downsampled_x2``) the tiles are read.
-Its own library prints while it reads and leaves files open where one is damaged; the index is a
-list of two texts and eight numbers per image.
+Its own library prints while it reads and leaves files open where one is damaged; tifffile reads the
+index.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,9 +31,6 @@ _POSITION = (
     "{}Position_um_intended",
     "{}Position_um_Intended",
 )
-#: Where a stack's header tells its version, where the summary metadata begin in each, and by which
-#: number they are known.
-_VERSION_AT, _SUMMARY_AT, _SUMMARY_MARK = 12, {2: 16, 3: 20}, 2355492
 
 
 class IndexEntry(NamedTuple):
@@ -93,26 +91,19 @@ def read_images(raw_dir: str) -> list[LocatedImage]:
     return number_cycles(described)
 
 
-def parse_index(data: bytes) -> Iterator[IndexEntry]:
-    """Yield the entries of an index; one that was cut off while it was written is the end."""
-    at = 0
-    while at < len(data):
-        try:
-            (length,) = struct.unpack_from("<I", data, at)
-            axes = json.loads(data[at + 4 : at + 4 + length])
-            at += 4 + length
-            (length,) = struct.unpack_from("<I", data, at)
-            name = data[at + 4 : at + 4 + length].decode()
-            at += 4 + length
-            numbers = struct.unpack_from("<8I", data, at)
-            at += 32
-        except (struct.error, json.JSONDecodeError):
-            return
-        yield IndexEntry(axes, name, numbers[0], numbers[5], numbers[6])
+def read_index(path: Path) -> list[IndexEntry]:
+    """Return the entries of an index; one that was cut off while it was written is the end."""
+    from tifffile import read_ndtiff_index
+
+    entries = []
+    with contextlib.suppress(struct.error, ValueError):
+        for axes, file, pixels, *_, metadata, length, _ in read_ndtiff_index(path):
+            entries.append(IndexEntry(axes, file, pixels, metadata, length))
+    return entries
 
 
 def _tiles(folder: Path) -> list[OmeImage]:
-    entries = list(parse_index((folder / INDEX_NAME).read_bytes()))
+    entries = read_index(folder / INDEX_NAME)
     if not entries:
         raise ValueError("its index holds no image")
     for name in {name for entry in entries for name in entry.axes} - _KNOWN:
@@ -139,8 +130,12 @@ def _tiles(folder: Path) -> list[OmeImage]:
     pixel_um = positive(str(size)) or positive(str(summary.get("PixelSize_um")))
     told = OmeImage(
         [
-            OmeChannel(name if isinstance(name, str) else None, None, _exposure_ms(metadata))
-            for name, metadata in channels.items()
+            OmeChannel(
+                name if isinstance(name, str) else None,
+                None,
+                positive(str(told.get("Exposure"))) or positive(str(told.get("Exposure-ms"))),
+            )
+            for name, told in channels.items()
         ],
         pixel_um=pixel_um,
         pixel_y_um=pixel_um,
@@ -162,18 +157,18 @@ def _pages(entries: list[IndexEntry]) -> dict[tuple[str, int], int]:
 
 
 def _summary(path: Path) -> dict[str, Any]:
+    from tifffile import read_micromanager_metadata
+
     with path.open("rb") as stream:
-        stream.seek(_VERSION_AT)
-        (version,) = struct.unpack("<I", stream.read(4))
-        stream.seek(_SUMMARY_AT.get(version, 0))
-        mark, length = struct.unpack("<II", stream.read(8))
-        if mark != _SUMMARY_MARK:
-            raise ValueError(
-                f"{path.name} is of version {version}, and versions 2 and 3 are read; save it "
-                "again with Micro-Manager 2.0 or Pycro-Manager"
-            )
-        found: dict[str, Any] = json.loads(stream.read(length))
-        return found
+        told = read_micromanager_metadata(stream)
+    version = told.get("MajorVersion", 1)
+    if version not in (2, 3):
+        raise ValueError(
+            f"{path.name} is of version {version}, and versions 2 and 3 are read; save it "
+            "again with Micro-Manager 2.0 or Pycro-Manager"
+        )
+    found: dict[str, Any] = told["Summary"]
+    return found
 
 
 def _metadata(path: Path, entry: IndexEntry) -> dict[str, Any]:
@@ -186,7 +181,3 @@ def _metadata(path: Path, entry: IndexEntry) -> dict[str, Any]:
 def _position_um(metadata: Mapping[str, Any], axis: str) -> float | None:
     found = (metadata.get(name.format(axis)) for name in _POSITION)
     return next((float(value) for value in found if value is not None), None)
-
-
-def _exposure_ms(metadata: Mapping[str, Any]) -> float | None:
-    return positive(str(metadata.get("Exposure"))) or positive(str(metadata.get("Exposure-ms")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tilewright.io.conventions.common import TIFF, RawDataError, cycle_files
+from tilewright.io.conventions.common import TIFF, cycle_files, readable
 from tilewright.io.conventions.described import LocatedImage, number_cycles
 from tilewright.io.conventions.ome_xml import parse_ome_xml
 
@@ -31,11 +31,6 @@ def ome_xml(path: str) -> str | None:
     """Return the OME-XML of a file, None where it has none."""
     import tifffile
 
-    try:
-        with tifffile.TiffFile(path) as tiff:
-            xml: str | None = tiff.ome_metadata
-            return xml
-    except (tifffile.TiffFileError, OSError, ValueError) as error:
-        raise RawDataError(
-            f"{path}: not a readable TIFF ({error}); copy it again or move it away"
-        ) from error
+    with readable(path), tifffile.TiffFile(path) as tiff:
+        xml: str | None = tiff.ome_metadata
+        return xml

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from tilewright.io.conventions.common import RawDataError, cycle_folders, positive
+from tilewright.io.conventions.common import RawDataError, cycle_folders, positive, readable
 from tilewright.io.conventions.described import ListedPlane, LocatedImage, number_cycles, tiles
 from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane, elements_named
 
@@ -47,16 +47,13 @@ def parse_index(path: Path) -> list[OmeImage]:
 
     Harmony's stage runs upwards in y, its images run downwards.
     """
-    try:
+    with readable(f"{path}: the index"):
         root = ElementTree.fromstring(path.read_bytes())
         told = {entry.get("ChannelID"): _fields(entry) for entry in elements_named(root, "Entry")}
         images = [_fields(element) for element in elements_named(root, "Image")]
         # The list of a well's images names them only.
         planes = [{**told.get(i["ChannelID"], {}), **i} for i in images if "URL" in i]
         found = _tiles(planes) if planes else []
-    except (ElementTree.ParseError, KeyError, ValueError) as error:
-        said = f"{path}: the index cannot be read ({error!r}); copy it again"
-        raise RawDataError(said) from error
     if len({plane.get("TimepointID", "0") for plane in planes}) > 1:
         raise RawDataError(
             f"{path}: it holds several time points, but a time series is no cycle; export one "

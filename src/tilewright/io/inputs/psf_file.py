@@ -9,11 +9,8 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
+from tilewright.io.conventions.common import RawDataError, readable
 from tilewright.io.conventions.ome_xml import describe_image
-
-
-class PsfFileError(ValueError):
-    """A PSF file cannot be read; the message names it."""
 
 
 def read_psf(path: str | Path) -> tuple[NDArray[Any], tuple[float, float, float] | None]:
@@ -33,19 +30,14 @@ def read_psf(path: str | Path) -> tuple[NDArray[Any], tuple[float, float, float]
 
     Raises
     ------
-    PsfFileError
-        The file is missing, no TIFF, or no stack.
     RawDataError
-        Its OME metadata are broken.
+        The file is missing, no TIFF, or no stack, or its OME metadata are broken.
     """
-    try:
-        with tifffile.TiffFile(path) as file:
-            image = np.squeeze(file.asarray())
-            xml = file.ome_metadata
-    except (OSError, tifffile.TiffFileError) as error:
-        raise PsfFileError(f"deconvolve.psf_file {path} cannot be read: {error}") from error
+    with readable(f"deconvolve.psf_file {path}"), tifffile.TiffFile(path) as file:
+        image = np.squeeze(file.asarray())
+        xml = file.ome_metadata
     if image.ndim != 3:
-        raise PsfFileError(
+        raise RawDataError(
             f"deconvolve.psf_file {path} has shape {image.shape}; give a stack (z, y, x) of a bead"
         )
     told = describe_image(xml, str(path), 0) if xml else None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from tilewright.io.conventions import containers
-from tilewright.io.conventions.common import RawDataError
+from tilewright.io.conventions.common import DAMAGED, RawDataError
 from tilewright.io.tiff.page_headers import BrokenTiffError, read_page_headers
 from tilewright.io.tiff.raw_header import PIXEL_TYPES, SCALED_TYPE, RawHeader, pixel_problem
 
@@ -90,7 +90,7 @@ def _read_container(path: str, blank: RawHeader) -> RawHeader:
         containers.read_page(path, pages - 1)
     except RawDataError as error:
         return blank._replace(problem=str(error).removeprefix(path).strip(" :"))
-    except containers.DAMAGED as error:
+    except DAMAGED as error:
         return blank._replace(problem=f"cannot be read ({error})")
     return blank._replace(
         height_px=found.height_px,

@@ -15,8 +15,8 @@ import tifffile
 import zarr
 from numpy.typing import NDArray
 
-from tilewright.io.conventions.common import RawDataError
-from tilewright.io.inputs.tiles import DAMAGED, of_manifest
+from tilewright.io.conventions.common import RawDataError, readable
+from tilewright.io.inputs.tiles import of_manifest
 
 #: Side of the windows that are looked at before any work starts.
 _WINDOW_PX = 1024
@@ -53,34 +53,26 @@ class StitchedPlane:
         RawDataError
             The file has changed since the workflow started, or is damaged.
         """
-        with self._named():
+        name = f"{self.path}, page {self.page},"
+        with readable(name):
             tiff = tifffile.TiffFile(self.path)
         with tiff:
-            with self._named():
+            with readable(name):
                 found = self.path.stat().st_size
                 page = tiff.pages[self.page]
                 piece, array = _array(page)
             if found != self.size_bytes or array.shape != self.shape or page.dtype != self.dtype:
                 raise RawDataError(
-                    f"{self.path}, page {self.page}, has changed since the workflow started "
+                    f"{name} has changed since the workflow started "
                     f"({found} bytes, {array.shape} {page.dtype}); copy it again and start the "
                     "workflow again"
                 )
 
             def read(y: slice, x: slice) -> NDArray[Any]:
-                with self._named():
+                with readable(name):
                     return np.ascontiguousarray(array[y, x], dtype=self.dtype)
 
             yield OpenPlane(piece, read)
-
-    @contextlib.contextmanager
-    def _named(self) -> Iterator[None]:
-        try:
-            yield
-        except DAMAGED as error:
-            raise RawDataError(
-                f"{self.path}, page {self.page}, cannot be read ({error}); copy the file again"
-            ) from error
 
 
 @dataclass(frozen=True)

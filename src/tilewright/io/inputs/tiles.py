@@ -14,11 +14,8 @@ import tifffile
 from numpy.typing import NDArray
 
 from tilewright.io.conventions import containers
-from tilewright.io.conventions.common import RAW_DIR_FILE, RawDataError
+from tilewright.io.conventions.common import RAW_DIR_FILE, RawDataError, readable
 
-#: What readers and codecs raise on damaged data: codec errors are RuntimeErrors, and a
-#: ``TiffFileError`` is a ValueError.
-DAMAGED = containers.DAMAGED
 _T = TypeVar("_T")
 
 
@@ -75,15 +72,9 @@ class Tiles:
             decoded, or break off into zeros.
         """
         path, page, size_bytes = self._pages[tile][z]
-        try:
+        with readable(f"{path}, page {page},"):
             found = path.stat().st_size
             plane = read_plane(path, page) if found == size_bytes else None
-        except RawDataError:
-            raise  # a library that is missing: its message says what to do
-        except DAMAGED as error:
-            raise RawDataError(
-                f"{path}, page {page}, cannot be read ({error}); copy the file again"
-            ) from error
         if plane is None:
             raise RawDataError(
                 f"{path} has {found} bytes, but had {size_bytes} when the workflow started; "

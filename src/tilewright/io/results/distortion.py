@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
+from tilewright.io.results.reading import read_json, reading
 from tilewright.kernels.tile_positions.distortion import Distortion
 
 if TYPE_CHECKING:  # SciPy's spatial part and special functions, 80 ms in every job of stitch
@@ -14,10 +15,6 @@ if TYPE_CHECKING:  # SciPy's spatial part and special functions, 80 ms in every 
 
 #: Names of Brown's terms in the file.
 _TERMS = ("radial_px", "decentring_y_px", "decentring_x_px")
-
-
-class DistortionFileError(ValueError):
-    """A file of lens distortion cannot be used; the message names it and the fix."""
 
 
 def write_distortion(path: Path, fit: DistortionFit | None) -> None:
@@ -49,29 +46,19 @@ def _rounded(values: tuple[float, ...] | list[float]) -> list[float]:
     return [round(value, 4) + 0.0 for value in values]
 
 
-def read_distortion_numbers(path: str | Path) -> dict[str, Any]:
-    """Return what :func:`write_distortion` wrote."""
-    numbers: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-    return numbers
-
-
 def read_distortion(path: str | Path) -> Distortion | None:
     """Return the field by which positions were made, None where there was none.
 
     Raises
     ------
-    DistortionFileError
+    ResultFileError
         The file is not what :func:`write_distortion` wrote.
     """
-    try:
-        content = read_distortion_numbers(path)
+    with reading(path, "lens distortion"):
+        content = read_json(path)
         if not content["used"]:
             return None
         radial, in_y, in_x = (float(content["terms_px"][name]) for name in _TERMS)
         height, width = (int(n) for n in content["tile_shape_px"])
         meet_y, meet_x = (float(line) for line in content["meeting"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise DistortionFileError(
-            f"{path} holds no lens distortion ({error}); make tile_positions again"
-        ) from error
     return Distortion(radial, in_y, in_x, (height, width), (meet_y, meet_x))

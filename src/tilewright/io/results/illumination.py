@@ -13,15 +13,12 @@ import tifffile
 from numpy.typing import NDArray
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing, write_whole
+from tilewright.io.conventions.common import RawDataError, readable
 
 #: ``offset_method`` of an offset that the tiles only bound, ``saturation_method`` of a camera that
 #: clips below the largest value of its files: the report tells both.
 OFFSET_BOUND = "5th percentile over images of their 1st percentile: an upper bound"
 CLIPPED_BELOW = "the histogram piles up there"
-
-
-class IlluminationFileError(ValueError):
-    """A flat-field or dark-field file cannot be used; the message names it and the fix."""
 
 
 @dataclass(frozen=True)
@@ -77,19 +74,13 @@ def read_plane(path: str | Path) -> NDArray[np.float32]:
 
     Raises
     ------
-    IlluminationFileError
+    RawDataError
         The file is absent, is not a TIFF, or holds anything but one finite plane.
     """
-    try:
+    with readable(str(path)):
         plane = np.squeeze(np.asarray(tifffile.imread(path)))
-    except FileNotFoundError:
-        raise IlluminationFileError(
-            f"{path} does not exist; give the path of a TIFF in the config"
-        ) from None
-    except tifffile.TiffFileError as error:
-        raise IlluminationFileError(f"{path} is not a readable TIFF ({error})") from error
     if plane.ndim != 2 or not np.isfinite(plane).all():
-        raise IlluminationFileError(
+        raise RawDataError(
             f"{path} must hold one plane (y, x) of finite values; it has shape {plane.shape}"
         )
     return plane.astype(np.float32)
@@ -100,20 +91,14 @@ def read_illumination(flat_path: str | Path, dark_path: str | Path) -> Illuminat
 
     Raises
     ------
-    IlluminationFileError
+    RawDataError
         A file is absent or unreadable, or the two do not fit each other.
     """
     flat, dark = read_plane(flat_path), read_plane(dark_path)
     try:
         return Illumination.from_fields(flat, dark)
     except ValueError as error:
-        raise IlluminationFileError(f"{flat_path} with {dark_path}: {error}") from error
-
-
-def read_numbers(path: str | Path) -> dict[str, Any]:
-    """Return what :func:`write_illumination` wrote beside the fields."""
-    numbers: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-    return numbers
+        raise RawDataError(f"{flat_path} with {dark_path}: {error}") from error
 
 
 def write_illumination(

@@ -27,16 +27,7 @@ def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def read_npz(path: str | Path) -> dict[str, NDArray[Any]]:
-    """Read what :func:`write_npz` wrote.
-
-    Raises
-    ------
-    ValueError
-        The file is not such a file; the message does not name it.
-    """
-    try:
-        # Opened here, because numpy leaves the file open when it is not a zip.
-        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as data:
-            return {name: data[name] for name in data.files}
-    except (zipfile.BadZipFile, EOFError) as error:
-        raise ValueError(str(error)) from error
+    """Read what :func:`write_npz` wrote, within :func:`~tilewright.io.results.reading.reading`."""
+    # Opened here, because numpy leaves the file open when it is not a zip.
+    with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as data:
+        return {name: data[name] for name in data.files}

@@ -12,16 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
+from tilewright.io.results.reading import reading
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 #: Columns that hold whole numbers; the others hold fractions.
 _WHOLE = {"row", "col", "island", "row_a", "col_a", "row_b", "col_b", "accepted"}
-
-
-class PositionFileError(ValueError):
-    """A file of positions cannot be used; the message names it and the fix."""
 
 
 @dataclass(frozen=True)
@@ -85,41 +82,44 @@ class Edges:
     log10_chance: Floats
 
 
-def write_positions(path: Path, positions: Positions) -> None:
-    """Write ``row,col,y_px,x_px,sigma_px,island``; px with 4 digits, the solution has no more."""
-    _write_csv(path, positions)
+def write_table(path: Path, table: Positions | Edges) -> None:
+    """Write a line for each tile or overlap; px with 4 digits, the solution has no more."""
+    names = [field.name for field in fields(table)]
+    lines = [",".join(names)]
+    for row in zip(*(getattr(table, name).tolist() for name in names), strict=True):
+        # + 0.0 turns -0.0 into 0.0, so that equal results are equal bytes.
+        cells = (f"{v + 0.0:.4f}" if isinstance(v, float) else str(int(v)) for v in row)
+        lines.append(",".join(cells))
+    write_whole(path, "\n".join(lines) + "\n")
 
 
 def read_positions(path: Path) -> Positions:
-    """Read what :func:`write_positions` wrote, ordered by (row, col).
+    """Read what :func:`write_table` wrote, ordered by (row, col).
 
     Raises
     ------
-    PositionFileError
+    ResultFileError
         A column is missing, a value is no finite number, or a tile is listed twice.
     """
-    table = _read_csv(path, Positions)
-    row, col = table["row"], table["col"]
-    if len(set(zip(row.tolist(), col.tolist(), strict=True))) != len(row):
-        raise PositionFileError(f"{path} lists a tile twice; keep one line per row and col")
+    with reading(path, "table of positions"):
+        table = _read_csv(path, Positions)
+        row, col = table["row"], table["col"]
+        if len(set(zip(row.tolist(), col.tolist(), strict=True))) != len(row):
+            raise ValueError("a tile is listed twice")
     order = np.lexsort((col, row))
     return Positions(**{name: values[order] for name, values in table.items()})
 
 
-def write_edges(path: Path, edges: Edges) -> None:
-    """Write ``row_a,col_a,row_b,col_b,dy_px,dx_px,score,accepted,residual_px,log10_chance``."""
-    _write_csv(path, edges)
-
-
 def read_edges(path: Path) -> Edges:
-    """Read what :func:`write_edges` wrote.
+    """Read what :func:`write_table` wrote.
 
     Raises
     ------
-    PositionFileError
+    ResultFileError
         A column is missing or a value is no finite number.
     """
-    table = _read_csv(path, Edges)
+    with reading(path, "table of overlaps"):
+        table = _read_csv(path, Edges)
     return Edges(**table | {"accepted": table["accepted"].astype(np.bool_)})
 
 
@@ -132,36 +132,17 @@ def write_tile_configuration(path: Path, names: Sequence[str], yx_px: Floats) ->
     write_whole(path, "\n".join(lines) + "\n")
 
 
-def _write_csv(path: Path, table: Positions | Edges) -> None:
-    names = [field.name for field in fields(table)]
-    lines = [",".join(names)]
-    for row in zip(*(getattr(table, name).tolist() for name in names), strict=True):
-        # + 0.0 turns -0.0 into 0.0, so that equal results are equal bytes.
-        cells = (f"{v + 0.0:.4f}" if isinstance(v, float) else str(int(v)) for v in row)
-        lines.append(",".join(cells))
-    write_whole(path, "\n".join(lines) + "\n")
-
-
 def _read_csv(path: Path, kind: type[Positions | Edges]) -> dict[str, NDArray[Any]]:
-    names = [field.name for field in fields(kind)]
     with path.open(encoding="utf-8", newline="") as stream:
         reader = csv.DictReader(stream)
-        missing = [name for name in names if name not in (reader.fieldnames or ())]
-        if missing:
-            raise PositionFileError(f"{path} has no column {missing[0]!r}; write it again")
-        rows = list(reader)
-    return {name: _numbers(path, name, [row[name] or "" for row in rows]) for name in names}
-
-
-def _numbers(path: Path, name: str, texts: list[str]) -> NDArray[Any]:
-    try:
-        values = np.array([float(text) for text in texts], np.float64)
-    except ValueError as error:
-        raise PositionFileError(f"{path}: column {name!r} holds no number ({error})") from error
-    if not np.isfinite(values).all():
-        raise PositionFileError(f"{path}: column {name!r} holds a value that is not finite")
-    if name not in _WHOLE:
-        return values
-    if (values != np.rint(values)).any():
-        raise PositionFileError(f"{path}: column {name!r} holds a number that is not whole")
-    return values.astype(np.int64)
+        columns, rows = reader.fieldnames or (), list(reader)
+    table = {}
+    for name in (field.name for field in fields(kind)):
+        if name not in columns:
+            raise ValueError(f"no column {name!r}")
+        whole = name in _WHOLE
+        values = [int(row[name]) if whole else float(row[name]) for row in rows]
+        table[name] = np.array(values, np.int64 if whole else np.float64)
+        if not np.isfinite(table[name]).all():
+            raise ValueError(f"{name} holds a value that is not finite")
+    return table

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from tilewright.io.results.npz import read_npz, write_npz
+from tilewright.io.results.reading import reading
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,11 @@ def read_subtraction(npz_path: Path, cycle: int, channel: str) -> Subtraction | 
 
     Raises
     ------
-    ValueError
-        The file is not of :func:`write_subtractions`; the message names it.
+    ResultFileError
+        The file is not of :func:`write_subtractions`.
     """
     at = f"{cycle}/{channel}"
-    try:
+    with reading(npz_path, "record of what was subtracted"):
         data = read_npz(npz_path)
         if f"{at}/numbers" not in data:
             return None
@@ -94,7 +95,3 @@ def read_subtraction(npz_path: Path, cycle: int, channel: str) -> Subtraction | 
         if numbers["oversubtracted"] is None:
             numbers["oversubtracted"] = float("nan")
         return Subtraction(**numbers, before=data[f"{at}/before"], light=data[f"{at}/light"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{npz_path} does not say what was subtracted ({error}); make the image again"
-        ) from error

@@ -10,13 +10,10 @@ import numpy as np
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from tilewright.io.results.npz import read_npz, write_npz
+from tilewright.io.results.reading import reading
 from tilewright.kernels.register.warp import Transform
 
 _ARRAYS = ("affine", "field", "origin_px", "block_px", "confidence")
-
-
-class TransformError(ValueError):
-    """A file is not a transform."""
 
 
 def write_transform(transform: Transform, npz_path: str | Path, json_path: str | Path) -> None:
@@ -45,16 +42,12 @@ def read_transform(npz_path: str | Path) -> Transform:
 
     Raises
     ------
-    TransformError
+    ResultFileError
         The file is not a transform.
     """
-    try:
+    with reading(npz_path, "transform"):
         data = read_npz(npz_path)
         values: dict[str, Any] = {name: data[name] for name in _ARRAYS}
         quality = json.loads(data["quality"].tobytes())
-    except (KeyError, ValueError) as error:
-        raise TransformError(
-            f"{npz_path} is not a transform ({error}); delete it to have it made again"
-        ) from error
     values["block_px"] = float(values["block_px"])
     return Transform(**values, quality=quality)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from snakemake_scheduler_plugin_tilewright.report.gantt import draw_gantt
+from snakemake_scheduler_plugin_tilewright.report.runs import ClusterRun, Use, use_of
 from snakemake_scheduler_plugin_tilewright.runtime.files import read_json_lines
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
 from tilewright.devices.evidence import CONTEXT_B
-from tilewright.report.devices.figure import draw_devices
 from tilewright.report.devices.use import (
     ENOUGH,
     GAP_S,
@@ -21,15 +21,13 @@ from tilewright.report.devices.use import (
     MIB,
     STEP_MIB,
     DeviceJob,
-    DeviceRun,
     device_runs,
     failures,
     idle_fraction,
     jobs_of,
-    leased_fraction,
+    since_s,
     slot_of,
 )
-from tilewright.report.figures import embed_figure
 from tilewright.report.rule_colours import PALETTE
 
 _NONE = "–"  # noqa: RUF001
@@ -47,41 +45,42 @@ def device_section(evidence: Path | None) -> dict[str, Any] | None:
     """
     # jobs on a cluster write to one file for each node
     files = sorted(evidence.parent.glob(f"{evidence.stem}*{evidence.suffix}")) if evidence else []
-    runs = device_runs(jobs_of(line for path in files for line in read_json_lines(path)))
+    everything = jobs_of(line for path in files for line in read_json_lines(path))
+    runs = device_runs(everything)
     shown = runs[-_RUNS:]
     if not shown:
         return None
-    jobs = [job for run in shown for job in run.jobs]
+    jobs = [job for job in everything if since_s(job) >= shown[0].start_s]
     rules = sorted({job.rule for job in jobs}, key=PALETTE.rank)
-    uses = {rule: [job for job in jobs if job.rule == rule] for rule in rules}
-    failed = [(rule, *failure) for rule, own in uses.items() for failure in failures(own)]
+    of_rule = {rule: [job for job in jobs if job.rule == rule] for rule in rules}
+    failed = [(rule, *failure) for rule, own in of_rule.items() for failure in failures(own)]
     failed.sort(key=lambda failure: -failure[-1])
+    uses = use_of(shown)
+    lead = _lead(len(shown), uses, jobs)
+    picture = draw_gantt(shown, uses, PALETTE, lead) if uses else ""
     return {
-        "lead": _lead(shown, jobs),
-        "caption": _caption(len(runs), jobs),
-        "pictures": [
-            {"title": _title(run, len(shown)), **asdict(embed_figure(draw_devices(run)))}
-            for run in shown
-            if run.devices
-        ],
-        "rules": [_row(rule, own) for rule, own in uses.items()],
+        "lead": lead,
+        "caption": _caption(shown, len(runs), jobs),
+        # The picture of runs on a cluster has a pattern of the same name.
+        "picture": picture.replace("gantt-", "devices-"),
+        "rules": [_row(rule, own) for rule, own in of_rule.items()],
         "failures": [_failure(*failure) for failure in failed[:_FAILURES]],
         "more_failures": len(failed[_FAILURES:]),
-        "slots": [_slot(rule, own) for rule, own in uses.items()],
+        "slots": [_slot(rule, own) for rule, own in of_rule.items()],
         "margin": MARGIN_PERCENT,
         "step": STEP_MIB,
         "enough": ENOUGH,
     }
 
 
-def _lead(runs: Sequence[DeviceRun], jobs: Sequence[DeviceJob]) -> str:
-    devices = len({uuid for run in runs for uuid in run.devices})
+def _lead(runs: int, uses: Sequence[Use], jobs: Sequence[DeviceJob]) -> str:
     texts = [
-        f"{_count(len(jobs), 'job')} on {_count(devices, 'device')} in {_count(len(runs), 'run')}"
+        f"{_count(len(jobs), 'job')} on {_count(len(uses), 'device')} in {_count(runs, 'run')}"
     ]
-    fraction = leased_fraction(runs)
-    if fraction is not None:
-        texts.append(f"a device that was used was leased {100 * fraction:.0f} % of the time")
+    total_s = sum(use.busy_s + use.idle_s for use in uses)
+    if total_s > 0:
+        percent = 100 * sum(use.busy_s for use in uses) / total_s
+        texts.append(f"a device that was used was leased {percent:.0f} % of the time")
     waited_s = [job.waited_s for job in jobs if job.waited_s is not None]
     if waited_s:
         typical, longest = span_text(median(waited_s)), span_text(max(waited_s))
@@ -92,23 +91,21 @@ def _lead(runs: Sequence[DeviceRun], jobs: Sequence[DeviceJob]) -> str:
     return "; ".join(texts) + "."
 
 
-def _title(run: DeviceRun, shown: int) -> str:
-    began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run.start_s))
-    name = f"Run {run.number}" if shown > 1 else "The run"
-    return f"{name} began {began} and took {span_text(run.span_s)}."
-
-
-def _caption(runs: int, jobs: Sequence[DeviceJob]) -> str:
-    """Return how to read the pictures, and what they do not show."""
-    texts = [
-        "Each row is a device, each bar a job: as high as the memory that it was granted, on top "
-        "of those beside it, and paler where its peak did not reach. Grey is time in which no job "
-        "of this experiment held the device. Devices without a job are not shown; "
-        f"leases more than {GAP_S / 60:.0f} min apart are taken for two runs."
-    ]
+def _caption(shown: Sequence[ClusterRun], runs: int, jobs: Sequence[DeviceJob]) -> str:
+    """Return when the runs were, how to read their picture, and what it does not show."""
+    texts = []
+    for run in shown:
+        began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run.start_s))
+        name = f"Run {run.number}" if len(shown) > 1 else "The run"
+        texts.append(f"{name} began {began} and took {span_text(run.span_s)}.")
+    texts.append(
+        "Each row is a device, each bar a job. Jobs that shared a device lie above its line. Grey "
+        "is time in which no job of this experiment held the device. Devices without a job are "
+        f"not shown; leases more than {GAP_S / 60:.0f} min apart are taken for two runs."
+    )
     hidden = sum(job.granted and not job.on_device for job in jobs)
     if hidden:
-        texts.append(f"Not drawn: {_count(hidden, 'job')} of unknown device, time or memory.")
+        texts.append(f"Not drawn: {_count(hidden, 'job')} of unknown device or time.")
     if runs > _RUNS:
         texts.append(f"Earlier runs, {runs - _RUNS} in number, are not counted.")
     return " ".join(texts)
@@ -138,25 +135,16 @@ def _failure(rule: str, outcome: str, reason: str, count: int) -> dict[str, str 
 def _slot(rule: str, jobs: Sequence[DeviceJob]) -> dict[str, str]:
     slot = slot_of(jobs)
     asked = [job.asked_b for job in jobs if job.asked_b is not None]
-    most_b = f"{_mib(slot.short_b)} MiB" if math.isfinite(slot.short_b) else "they had"
-    if slot.mib is not None:
-        value = str(slot.mib)
-        why = f"largest peak of {_count(slot.measured, 'job')}: {_mib(slot.peak_b)} MiB"
-        if slot.short:
-            why += f"; {most_b} was too little"
-    elif slot.short:
-        value = f"more than {_mib(slot.short_b)}" if math.isfinite(slot.short_b) else "more"
-        why = (
-            f"given too little: {slot.short} of {_count(len(jobs), 'job')} halved tiles or ran out "
-            f"of memory with up to {most_b}"
-        )
-    else:
-        value = _NONE
-        why = f"{_count(slot.measured, 'job')} measured, too few"
+    why = f"{_count(slot.measured, 'job')} measured"
+    if slot.measured:
+        why += f", largest peak {_mib(slot.peak_b)} MiB"
+    if slot.short:
+        most = f" with up to {_mib(slot.short_b)} MiB" if math.isfinite(slot.short_b) else ""
+        why += f"; {slot.short} halved tiles or ran out of memory{most}"
     return {
         "rule": rule,
         "asked": _mib(max(asked) - CONTEXT_B) if asked else _NONE,
-        "value": value,
+        "value": _NONE if slot.mib is None else str(slot.mib),
         "key": f"resources.{rule}.gpu_mem_mb",
         "why": why,
     }

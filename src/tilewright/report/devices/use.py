@@ -1,4 +1,4 @@
-"""The jobs' lines of evidence: runs, idle devices, bars, and the memory to ask for (pure).
+"""The jobs' lines of evidence: runs, bars, and the memory to ask for (pure).
 
 The lines are written by :meth:`tilewright.devices.evidence.Held.evidence`; bytes are of
 device memory, times in seconds since the epoch.
@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from snakemake_scheduler_plugin_tilewright.report.ledger import number
+from snakemake_scheduler_plugin_tilewright.report.runs import ClusterRun, JobBar, PoolBand
 from tilewright.devices.health import classify
 
 #: The lines do not say which run they are of: leases further apart are taken for two runs.
 GAP_S = 900.0
-#: Times are rounded, so a lease may seem to begin just before the one it follows has ended.
-_ROUNDING_S = 0.01
 MIB = 2**20
 #: A slot is the largest peak of at least so many jobs, and a margin, up to whole steps.
 ENOUGH, MARGIN_PERCENT, STEP_MIB = 5, 20, 64
+#: Characters of a UUID that tell devices apart: GPU- and eight digits.
+_SHORT = 12
 
 
 @dataclass(frozen=True)
@@ -71,8 +68,8 @@ class DeviceJob:
 
     @property
     def on_device(self) -> bool:
-        """Whether it is known where it was, for how long, and with how much memory."""
-        return bool(self.granted and self.uuid and self.granted_b and self.held_s is not None)
+        """Whether it is known where it was, and for how long."""
+        return bool(self.granted and self.uuid and self.held_s is not None)
 
     @property
     def end_s(self) -> float:
@@ -80,30 +77,15 @@ class DeviceJob:
         return self.start_s + (self.held_s or 0.0)
 
     @property
+    def bar(self) -> JobBar:
+        """What is drawn of it."""
+        failed = self.outcome == "failed"
+        return JobBar(self.name, self.rule, self.uuid, self.start_s, self.end_s, failed=failed)
+
+    @property
     def short(self) -> bool:
         """Whether its memory was too little: it halved tiles, or failed for lack of it."""
         return self.splits > 0 or (self.outcome == "failed" and classify(self.reason) == "memory")
-
-
-@dataclass(frozen=True)
-class DeviceRun:
-    """Jobs whose leases, with the wait before them, lie less than :data:`GAP_S` apart."""
-
-    number: int
-    start_s: float
-    end_s: float
-    jobs: tuple[DeviceJob, ...]
-
-    @property
-    def span_s(self) -> float:
-        """Length in seconds."""
-        return self.end_s - self.start_s
-
-    @property
-    def devices(self) -> dict[str, list[DeviceJob]]:
-        """The jobs on each device that had any, by UUID."""
-        uuids = sorted({job.uuid for job in self.jobs if job.on_device})
-        return {uuid: [j for j in self.jobs if j.on_device and j.uuid == uuid] for uuid in uuids}
 
 
 def jobs_of(lines: Iterable[Mapping[str, Any]]) -> list[DeviceJob]:
@@ -133,92 +115,35 @@ def jobs_of(lines: Iterable[Mapping[str, Any]]) -> list[DeviceJob]:
     return sorted(jobs, key=lambda job: (job.start_s, job.end_s, job.name, job.uuid))
 
 
-def device_runs(jobs: Iterable[DeviceJob]) -> list[DeviceRun]:
-    """Return the runs that the jobs seem to be of, in the order of time."""
+def device_runs(jobs: Iterable[DeviceJob]) -> list[ClusterRun]:
+    """Return the runs that jobs seem to be of: their leases lie less than :data:`GAP_S` apart.
+
+    A device is a pool of one slot in them, so that they are drawn as runs on a cluster are. It is
+    called by the beginning of its UUID, as long as it takes to tell the devices apart.
+    """
     groups: list[list[DeviceJob]] = []
     end_s = -math.inf
-    for job in sorted(jobs, key=_since_s):
-        if _since_s(job) - end_s > GAP_S:
+    for job in sorted(jobs, key=since_s):
+        if since_s(job) - end_s > GAP_S:
             groups.append([])
         groups[-1].append(job)
         end_s = max(end_s, job.end_s)
-    return [
-        DeviceRun(k, _since_s(group[0]), max(job.end_s for job in group), tuple(group))
-        for k, group in enumerate(groups, 1)
-    ]
+    uuids = sorted({job.uuid for group in groups for job in group if job.on_device})
+    length = _SHORT
+    while len({uuid[:length] for uuid in uuids}) < len(uuids):
+        length += 1
+    pools = {uuid: PoolBand(uuid, uuid[:length], "gpu", 1) for uuid in uuids}
+    runs = []
+    for k, group in enumerate(groups, 1):
+        bars = tuple(job.bar for job in group if job.on_device)
+        own = {uuid: pools[uuid] for uuid in uuids if any(bar.pool == uuid for bar in bars)}
+        end_s = max(job.end_s for job in group)
+        runs.append(ClusterRun(k, since_s(group[0]), end_s, own, bars))
+    return runs
 
 
-def idle_spans(
-    jobs: Iterable[DeviceJob], start_s: float, end_s: float
-) -> list[tuple[float, float]]:
-    """Return from when to when, between start and end, none of the jobs held the device."""
-    spans = []
-    for job in sorted(jobs, key=lambda job: job.start_s):
-        if job.start_s > start_s:
-            spans.append((start_s, min(job.start_s, end_s)))
-        start_s = max(start_s, job.end_s)
-    return [*spans, (start_s, end_s)] if start_s < end_s else spans
-
-
-def leased_fraction(runs: Iterable[DeviceRun]) -> float | None:
-    """Return the share of the runs in which a device, of those that were used, was leased."""
-    total_s = idle_s = 0.0
-    for run in runs:
-        for jobs in run.devices.values():
-            total_s += run.span_s
-            idle_s += sum(b - a for a, b in idle_spans(jobs, run.start_s, run.end_s))
-    return 1 - idle_s / total_s if total_s > 0 else None
-
-
-def stacked(jobs: Sequence[DeviceJob], grid_s: float) -> list[list[tuple[float, float]]]:
-    """Return for each job of a device the bytes below it, as (from when, bytes), first its start.
-
-    The jobs lie on each other without a hole, so that the top is the memory that is leased. The
-    order is that of :func:`_order`, which keeps most of them at one height. Times are rounded to
-    ``grid_s``, so that those above a job stay where they are when the next one follows it.
-    """
-    times = np.array([(job.start_s, job.end_s - _ROUNDING_S) for job in jobs])
-    starts, ends = np.rint(times.T / grid_s) * grid_s
-    heights = np.array([job.granted_b or 0.0 for job in jobs])
-    order = _order(starts, ends, heights)
-    found = []
-    for k in range(len(jobs)):
-        under = (order < order[k]) & (starts < ends[k]) & (ends > starts[k])
-        first, last, height = starts[under], ends[under], heights[under]
-        changes = np.unique([starts[k], *first[first > starts[k]], *last[last < ends[k]]])
-        steps: list[tuple[float, float]] = []
-        for time_s in changes:
-            foot = float(height[(first <= time_s) & (time_s < last)].sum())
-            if not steps or foot != steps[-1][1]:
-                steps.append((float(time_s), foot))
-        found.append(steps)
-    return found
-
-
-def _order(
-    starts: NDArray[np.float64], ends: NDArray[np.float64], heights: NDArray[np.float64]
-) -> NDArray[np.int64]:
-    """Return each bar's place in the order from the bottom: the largest first.
-
-    Bars of one size are laid each as low as it does not overlap any other, so that one takes the
-    place of another.
-    """
-    feet = np.zeros(len(starts))
-    laid = np.zeros(len(starts), bool)
-    by_size = np.lexsort((starts, -heights))
-    for k in by_size:
-        beside = np.flatnonzero(laid & (starts < ends[k]) & (ends > starts[k]))
-        for other in beside[np.argsort(feet[beside], kind="stable")]:
-            if feet[other] >= feet[k] + heights[k]:
-                break
-            feet[k] = max(feet[k], feet[other] + heights[other])
-        laid[k] = True
-    order = np.empty(len(starts), np.int64)
-    order[np.lexsort((starts, feet, -heights))] = np.arange(len(starts))
-    return order
-
-
-def _since_s(job: DeviceJob) -> float:
+def since_s(job: DeviceJob) -> float:
+    """Return when a job began to wait for its lease."""
     return job.start_s - (job.waited_s or 0.0)
 
 
@@ -278,15 +203,14 @@ def failures(jobs: Iterable[DeviceJob]) -> list[tuple[str, str, int]]:
 
     Reasons that differ only in numbers are one, in the words of the first.
     """
-    counts: Counter[tuple[str, str]] = Counter()
-    words: dict[tuple[str, str], str] = {}
+    found: dict[tuple[str, str], tuple[str, str, int]] = {}
     for job in jobs:
         if job.outcome != "done":
             reason = job.reason.replace(job.name, "…")
             key = (job.outcome, re.sub(r"[\d.,]*\d", "0", reason))
-            counts[key] += 1
-            words.setdefault(key, reason)
-    return [(key[0], words[key], n) for key, n in counts.most_common()]
+            outcome, words, count = found.get(key, (job.outcome, reason, 0))
+            found[key] = (outcome, words, count + 1)
+    return sorted(found.values(), key=lambda failure: -failure[2])
 
 
 def idle_fraction(jobs: Iterable[DeviceJob]) -> float | None:

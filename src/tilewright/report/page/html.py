@@ -22,11 +22,10 @@ from tilewright.report.page.parts import anchor, marker_tables, number_table, pr
 from tilewright.report.page.problems import Pixels, problems
 from tilewright.report.page.summary import trusted_markers
 from tilewright.report.rule_colours import PALETTE
-from tilewright.report.verdict import worst
+from tilewright.report.verdict import RANK, worst
 
 #: Problems that are shown, and lines of each; the rest is folded.
 _SHOWN, _LINES = 12, 2
-_ORDER = {"fail": 0, "warn": 1}
 #: Area in px of all figures, of all pictures of channels and of all composites of a page.
 _FIGURES_PX, _CHANNELS_PX, _COMPOSITES_PX = 70e6, 9e6, 4e6
 
@@ -236,9 +235,10 @@ def write_report(
         for name in names
     ]
     found = [problem for sample in samples for problem in sample["problems"]]
-    found.sort(key=lambda p: (_ORDER[p.verdict], p.reason == "unknown"))
-    page = render_page(
-        "report.html",
+    found.sort(key=lambda p: (-RANK[p.verdict], p.reason == "unknown"))
+    pages = environment(Path(__file__).parent / "templates")
+    pages.globals.update(vars(pages.get_template("macros.html").module))
+    page = pages.get_template("report.html").render(
         title=title,
         headline=_headline(samples, waiting),
         samples=samples,
@@ -252,10 +252,3 @@ def write_report(
         devices=device_section(devices),
     )
     write_whole(output, page)
-
-
-def render_page(template: str, **values: Any) -> str:
-    """Return a page of this report, with its style in it."""
-    found = environment(Path(__file__).parent / "templates")
-    found.globals.update(vars(found.get_template("macros.html").module))
-    return found.get_template(template).render(**values)

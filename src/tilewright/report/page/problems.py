@@ -14,8 +14,9 @@ from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.ome_zarr import open_image
 from tilewright.report.figures import Picture, display_range, embed, overlay, scaled, thumbnail
 from tilewright.report.judge import Quality
+from tilewright.report.metric_table import Verdict
 from tilewright.report.quality.places import Place, textured_blocks
-from tilewright.report.verdict import Item
+from tilewright.report.verdict import RANK, Item
 
 #: Side of a crop: some twenty cells, and two beside each other fit the page with their text.
 CROP_PX = 256
@@ -23,7 +24,6 @@ CROP_PX = 256
 _REGISTERED = ("register", "image")
 #: What these judge is no picture of tissue.
 _NO_CROP = ("illumination",)
-_RANK = {"fail": 0, "warn": 1}
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Problem:
     crop: Crop | None = field(repr=False)
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> Verdict:
         """That of the worst item."""
         return self.items[0].verdict
 
@@ -85,9 +85,9 @@ def problems(found: Sequence[Quality], pixels: Pixels) -> list[Problem]:
     places = list(_places(found))
     listed = []
     for (reason, _), items in groups.items():
-        items.sort(key=lambda i: (_RANK[i.verdict], -_excess(i), i.cycle, i.channel, i.metric))
+        items.sort(key=lambda i: (-RANK[i.verdict], -_excess(i), i.cycle, i.channel, i.metric))
         listed.append(Problem(items[0].sample, reason, items, _crop(items, places, pixels)))
-    listed.sort(key=lambda p: (_RANK[p.verdict], p.reason == "unknown", -len(p.items), p.reason))
+    listed.sort(key=lambda p: (-RANK[p.verdict], p.reason == "unknown", -len(p.items), p.reason))
     return listed
 
 

@@ -17,7 +17,7 @@ from tilewright.kernels.metrics import focus_score
 from tilewright.report.figures import new_figure, plain, save_png, scale_bar, show
 from tilewright.report.judge import Files, Findings
 from tilewright.report.quality.deconvolve import block_light, moat_depth
-from tilewright.report.quality.places import CPU, FocusScan, scan_focus
+from tilewright.report.quality.places import CPU, FocusScan, judge_detail, scan_focus
 from tilewright.report.quality.rings import judge_rings
 from tilewright.report.verdict import Item, Subject
 
@@ -110,9 +110,7 @@ def _detail(subject: Subject, plane: Mosaic, scan: FocusScan) -> Item:
         if np.isfinite(scores).any():
             score = focus_score(CPU, block_light(plane, 0, at, scan.side)).score
             ratios.append(score / float(np.nanmax(scores)) if np.isfinite(score) else 0.0)
-    if not ratios:
-        return subject.judge("image_detail", None, "nothing in the stack is in focus")
-    return subject.judge("image_detail", float(np.median(ratios)))
+    return judge_detail(subject, ratios)
 
 
 def draw(views: Sequence[tuple[str, Mosaic, FocusScan, NDArray[np.float32]]], path: Path) -> None:

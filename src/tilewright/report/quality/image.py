@@ -20,9 +20,9 @@ from tilewright.kernels.backend import cells
 from tilewright.kernels.metrics import focus_score, ncc, tissue_mask
 from tilewright.kernels.register.warp import Transform
 from tilewright.kernels.rings import dark_ring, ring_medians
-from tilewright.report.figures import display_range, new_figure, save_png, scale_bar, show
+from tilewright.report.figures import display_range, new_figure, save_png, scale_bar, show, shrunk
 from tilewright.report.judge import Files, Findings
-from tilewright.report.quality.places import CPU, Place, moved_thumbnail
+from tilewright.report.quality.places import CPU, Place, judge_detail, moved_thumbnail
 from tilewright.report.quality.rings import OWN_PX, around, worst
 from tilewright.report.quality.stitched_view import SMALL_PX, StitchedView, read_view
 from tilewright.report.verdict import Item, Subject, worse
@@ -112,13 +112,8 @@ def _overviews(image: Image, index: int, stitched: StitchedView, transform: Tran
     """Return overviews of a channel in the frame of the final image."""
     full = image.levels[0]
     factor = max(1, -(-max(full.shape[1:]) // SMALL_PX))
-    rows, columns = (n // factor for n in full.shape[1:])
-    final = np.empty((rows, columns), np.float32)
-    step = max(full.chunks[-1] // factor, 1)
-    for first in range(0, rows, step):
-        last = min(first + step, rows)
-        strip = np.asarray(full[index, first * factor : last * factor, : columns * factor])
-        final[first:last] = cells(strip, factor).mean(axis=(1, 3), dtype=np.float32)
+    shape, chunk_px = full.shape[1:], full.chunks[-1]
+    final = shrunk(lambda y, x: np.asarray(full[index, y, x]), shape, factor, chunk_px)
     light, own = stitched.light, int(stitched.factor)
     moved = moved_thumbnail(light, own, transform, final.shape, factor, np.nan)
     valid = np.isfinite(moved)
@@ -189,9 +184,7 @@ def _detail(
             continue
         score = focus_score(CPU, block).score
         ratios.append(score / float(sharpest) if np.isfinite(score) else 0.0)
-    if not ratios:
-        return subject.judge("image_detail", None, "nothing in the stack is in focus")
-    return subject.judge("image_detail", float(np.median(ratios)))
+    return judge_detail(subject, ratios)
 
 
 def judge_files(subject: Subject, image: Image, tiff: Path, index: int) -> Item:

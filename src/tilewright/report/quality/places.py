@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.metrics import focus_score
 from tilewright.kernels.register.warp import Transform
 from tilewright.report.figures import thumbnail
+from tilewright.report.verdict import Item, Subject
 
 #: Quality is measured on one CPU, never on a GPU.
 CPU = cpu_backend()
@@ -38,6 +40,13 @@ class Place:
     y_px: float
     x_px: float
     value: float | None = None
+
+
+def judge_detail(subject: Subject, ratios: Sequence[float]) -> Item:
+    """Judge the focus of blocks over that of the sharpest raw plane at the same places."""
+    if not ratios:
+        return subject.judge("image_detail", None, "nothing in the stack is in focus")
+    return subject.judge("image_detail", float(np.median(ratios)))
 
 
 def covered(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tilewright.io.results.mosaic import Mosaic
 from tilewright.io.results.npz import read_npz
+from tilewright.io.results.reading import reading
 from tilewright.kernels.rings import REACH_PX, RING_PX
 from tilewright.report.figures import thumbnail
 from tilewright.report.quality.places import FocusScan
@@ -90,13 +91,9 @@ def read_view(path: Path, token: str) -> StitchedView:
 
     Raises
     ------
-    ValueError
-        The file does not hold it; the message names the file.
+    ResultFileError
+        The file does not hold it.
     """
-    try:
+    with reading(path, f"view of channel {token}"):
         found = read_npz(path)
         return StitchedView(**{f.name: found[f"{token}/{f.name}"] for f in fields(StitchedView)})
-    except (KeyError, ValueError) as error:
-        raise ValueError(
-            f"{path} does not show channel {token} ({error}); remove it and run again"
-        ) from error

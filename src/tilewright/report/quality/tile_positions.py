@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from snakemake_scheduler_plugin_tilewright.report.palette import BLUE, GREY, RED
 from tilewright.io.inputs.tiles import left_out_tiles
-from tilewright.io.results.distortion import read_distortion_numbers
 from tilewright.io.results.positions import Edges, Positions, read_edges, read_positions
+from tilewright.io.results.reading import read_json
 from tilewright.report.figures import new_figure, plain, save_png
 from tilewright.report.judge import Files, Findings
 from tilewright.report.quality.overlaps import tile_name
@@ -67,7 +67,7 @@ def findings(subject: Subject, files: Files) -> Findings:
         _contradicting(edges, residual, subject),
         _left_out(left_out_tiles(files["manifest"]), len(positions.row), subject),
     ]
-    lens = read_distortion_numbers(files["distortion"])
+    lens = read_json(files["distortion"])
     numbers = {
         "tiles": len(positions.row),
         "edges": len(accepted),

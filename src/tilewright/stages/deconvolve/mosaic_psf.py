@@ -54,7 +54,7 @@ def mosaic_psf(
 
     Raises
     ------
-    PsfError, PsfFileError
+    PsfError, RawDataError
         The optics or the file are unusable.
     """
     planes = planes or 2 * finer * (mosaic.shape[0] - 1) + 1

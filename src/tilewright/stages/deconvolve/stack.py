@@ -115,7 +115,7 @@ def deconvolve(
 
     Raises
     ------
-    PsfError, PsfFileError
+    PsfError, RawDataError
         The optics or the PSF file are unusable.
     StackError
         No plane is usable.

@@ -106,7 +106,7 @@ def edf_plane(
     ------
     EdfError
         The method is not known or not possible with this source, or no plane is usable.
-    PsfError, PsfFileError
+    PsfError, RawDataError
         The optics or the PSF file are unusable, and the method needs them.
     DeviceMemoryError
         The GPU's memory does not hold the smallest part of a chunk.

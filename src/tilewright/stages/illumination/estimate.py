@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import map_coordinates
 
+from tilewright.io.conventions.common import RawDataError
 from tilewright.io.results.illumination import (
     OFFSET_BOUND,
     Illumination,
-    IlluminationFileError,
     read_plane,
 )
 from tilewright.kernels.backend import Array, Backend
@@ -127,7 +127,7 @@ def estimate_illumination(
     ------
     IlluminationError
         An option is out of range, or ``positions`` are of other tiles.
-    IlluminationFileError
+    RawDataError
         A given file cannot be used.
     DeviceMemoryError
         The GPU's memory does not hold the binned tiles and the fits.
@@ -434,17 +434,17 @@ def read_files(
     for path in (flat_file, dark_file):
         plane = None if path is None else read_plane(path)
         if plane is not None and plane.shape != shape_px:
-            raise IlluminationFileError(
+            raise RawDataError(
                 f"{path} is {plane.shape} and tiles are {shape_px} pixels (y, x); "
                 "give a field of the tiles' own size"
             )
         fields.append(offset if plane is None else plane)
     if np.median(fields[1]) < 0:
-        raise IlluminationFileError(
+        raise RawDataError(
             f"{dark_file} has a median of {np.median(fields[1]):g} counts; give the counts "
             "without light, of 0 or more"
         )
     flat = np.asarray(fields[0], dtype=np.float32)
     if flat.min() <= 0:
-        raise IlluminationFileError(f"{flat_file} holds values of 0 or less; give a flat-field > 0")
+        raise RawDataError(f"{flat_file} holds values of 0 or less; give a flat-field > 0")
     return flat, fields[1]

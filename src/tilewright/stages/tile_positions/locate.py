@@ -17,8 +17,7 @@ from tilewright.io.results.illumination import Illumination
 from tilewright.io.results.positions import (
     Edges,
     Positions,
-    write_edges,
-    write_positions,
+    write_table,
     write_tile_configuration,
 )
 from tilewright.kernels.backend import Backend
@@ -235,9 +234,9 @@ def write_located(folder: Path, located: LocatedTiles) -> None:
     places = zip(positions.row.tolist(), positions.col.tolist(), strict=True)
     names = [f"row{r}_col{c}.tif" for r, c in places]
     write_tile_configuration(folder / "TileConfiguration.txt", names, located.yx_px)
-    write_edges(folder / "edges.csv", located.edges)
+    write_table(folder / "edges.csv", located.edges)
     write_distortion(folder / "distortion.json", located.distortion)
-    write_positions(folder / "positions.csv", positions)
+    write_table(folder / "positions.csv", positions)
 
 
 def _bar(title: str, total: int, progress: bool) -> Any:

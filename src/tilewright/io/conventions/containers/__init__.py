@@ -7,7 +7,6 @@ A container numbers its planes from 0; that number is the page of a
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
@@ -15,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from tilewright.io.conventions.common import RawDataError, cycle_files
+from tilewright.io.conventions.common import RawDataError, cycle_files, readable
 from tilewright.io.conventions.described import LocatedImage, number_cycles
 from tilewright.io.conventions.ome_xml import OmeImage
 
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 #: Suffix of each format, which is also the name of its module, class, extra and convention.
 FORMATS = ("czi", "nd2", "lif")
 SUFFIXES = tuple(f".{name}" for name in FORMATS)
-#: What the libraries raise on damaged files, beside errors of their own, which are of these.
-DAMAGED = (OSError, ValueError, LookupError, RuntimeError, TypeError, struct.error, EOFError)
 #: Reading a plane opens its file once per process; so many stay open.
 _OPEN = 8
 
@@ -74,12 +71,8 @@ def contents(path: str | Path) -> Contents:
     RawDataError
         The extra is not installed, or the file cannot be read or holds no tiles.
     """
-    try:
+    with readable(str(path)):
         return _open(*_identity(path)).contents
-    except RawDataError:
-        raise
-    except DAMAGED as error:
-        raise RawDataError(f"{path} cannot be read ({error}); copy it again") from error
 
 
 def read_page(path: str | Path, page: int) -> NDArray[Any]:

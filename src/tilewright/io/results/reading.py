@@ -1,0 +1,37 @@
+"""Files of results that are read again: JSON, and one error for those that are damaged."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+class ResultFileError(ValueError):
+    """A file of results is not what was written; the message names it and the fix."""
+
+
+@contextlib.contextmanager
+def reading(path: str | Path, what: str) -> Iterator[None]:
+    """Name the file in what its content raises; ``what`` it should be follows "is no".
+
+    Raises
+    ------
+    ResultFileError
+        Its content is not as expected.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ResultFileError(
+            f"{path} is no {what} ({error}); delete it to have it made again"
+        ) from error
+
+
+def read_json(path: str | Path) -> dict[str, Any]:
+    """Return the object that a file of JSON holds."""
+    content: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    return content
