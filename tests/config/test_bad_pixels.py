@@ -15,7 +15,7 @@ from tests.support.convention_raw import Tiles, make_tiles, write_as
 from tilewright.config.checks import check_raw
 from tilewright.config.experiment import ConfigError, load_experiment
 from tilewright.config.layout import Layout
-from tilewright.io.inputs.raw_pixels import structure
+from tilewright.io.inputs.raw_pixels import grain_trend, structure
 from tilewright.io.inputs.tile_order import LAYOUTS
 from tilewright.io.inputs.tiles import open_tiles, zero_share
 from tilewright.kernels.backend import Backend
@@ -96,6 +96,8 @@ def noise(plane: NDArray[Any]) -> NDArray[Any]:
         ),
         ("Cyc2*/*CH1.tif", lambda p: p * 0, "(the reference channel): every tile is constant"),
         ("Cyc2*/*CH1.tif", noise, "(the reference channel): every tile is noise without structure"),
+        ("Cyc*/*CH1.tif", lambda p: 65535 - p, "the images look inverted"),
+        ("Cyc*/*CH1.tif", lambda p: 4095 - np.minimum(p, 4095), "the images look inverted"),
     ],
 )
 def test_channels_that_show_nothing(
@@ -217,14 +219,18 @@ def test_zeros_that_are_no_damage() -> None:
 
 @pytest.mark.parametrize("electrons", [5, 60, 2000])
 @pytest.mark.parametrize("seed", [21, 22])
-def test_dim_tissue_shows_structure(seed: int, electrons: int) -> None:
+def test_dim_tissue_shows_structure_and_is_no_negative(seed: int, electrons: int) -> None:
     phantom = Phantom(PhantomDesign(seed=seed, cycles=1, channels=1, rows=1, cols=2, planes=1))
     rng = np.random.default_rng(seed)
     light = phantom.light(next(iter(phantom.specimens())), 1, 1, 0)[0]
     counts = 100 + rng.normal(0, 2, light.shape)
     counts += rng.poisson(light * (electrons / np.percentile(light, 99)))
     plane = np.rint(counts).astype(np.uint16)
+    trend, negative = grain_trend(plane), grain_trend(65535 - plane)
     assert structure(plane) > 0.1
+    assert trend is not None
+    assert negative is not None
+    assert negative < 0.05 < trend
 
 
 @pytest.mark.parametrize("px", [192, 512])
