@@ -25,7 +25,6 @@ from tilewright.kernels.edf.focus import focus_energy, psf_mean
 from tilewright.kernels.edf.plane_order import compare_planes
 from tilewright.kernels.edf.planes import sample_planes
 from tilewright.kernels.edf.resolution import plane_resolution_px
-from tilewright.kernels.illumination.basic import fit_basic
 from tilewright.kernels.illumination.binning import bin_tile, enlarge
 from tilewright.kernels.illumination.overlap_cells import measure_cells, overlapping_pairs
 from tilewright.kernels.noise import photon_transfer
@@ -102,8 +101,6 @@ class _Grid:
 def _illumination(backend: Backend, counts: Any, grid: _Grid) -> Iterator[Case]:
     raw = backend.asarray(counts[0].astype(np.uint16), dtype=None)
     yield _case("bin a tile", lambda: bin_tile(backend, raw, 8)[0], raw)
-    stack = backend.asarray(counts[None, :, ::4, ::4][..., :128, :128])
-    yield _case("flat-field by BaSiC", lambda: fit_basic(backend, stack).flat, stack)
     field = backend.asarray(counts[0, ::8, ::8])
     yield _case(
         "enlarge a flat-field", lambda: enlarge(backend, field, counts.shape[1:], 8), field, part=64

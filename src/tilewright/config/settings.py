@@ -233,10 +233,9 @@ class OpticsSettings(Section):
 class IlluminationSettings(Section):
     """Flat-field and dark-field estimation."""
 
-    method: Literal["auto", "overlap", "basic", "file", "none"] = "auto"
-    """`overlap`: photometry of what two tiles both see; `basic`: sorted BaSiC, with a dark-field
-    in its fit; `auto`: the better of the two on held-out overlaps; `file`: a flat-field you
-    have; `none`: the microscope has corrected already.
+    method: Literal["auto", "file", "none"] = "auto"
+    """`auto`: from what two tiles both see and from all tiles, or from eight and more tiles alone;
+    `file`: a flat-field you have; `none`: the microscope has corrected already.
     """
     flat_file: PathText | None = None
     dark_file: PathText | None = None
@@ -244,7 +243,7 @@ class IlluminationSettings(Section):
     planes: int = Field(default=5, ge=1)
     """How many evenly spaced z-planes the estimate uses; more where signal is in few planes."""
     order: Annotated[int, Field(ge=1, le=8)] | Auto = "auto"
-    """Largest Legendre order of `overlap`; `auto` allows 14, or 20 where the tiles show finer
+    """Largest Legendre order of the fit; `auto` allows 14, or 20 where the tiles show finer
     structure, and takes as much as they show. A low number where the report shows ripples.
     """
 

@@ -108,7 +108,7 @@ class FlatFit:
     found : Differences
         Overlap cells under this flat-field.
     held_out : float
-        Weighted rms relative difference of overlaps held out of the fit.
+        Weighted rms relative difference of overlaps held out of the fit; NaN without any.
     unmodelled : float
         Relative rms of structure that tiles show and the fit cannot follow, with what the two
         highest degrees hold, as much as which may lie beyond.
@@ -160,7 +160,7 @@ def fit_flat(
     Parameters
     ----------
     cells : OverlapCells
-        Raw counts, at least one cell.
+        Raw counts; without any the tiles alone tell.
     images : ndarray of float64, shape (n, y, x)
         Tiles without saturated pixels, in blocks, planes averaged; n may be 0.
     offset_counts, offset_error_counts : float

@@ -42,6 +42,12 @@ class OverlapCells:
         return OverlapCells(*(getattr(self, field.name)[index] for field in fields(self)))
 
     @classmethod
+    def none(cls) -> OverlapCells:
+        """Return no cells."""
+        none, place = np.zeros(0), np.zeros((0, 2))
+        return cls(np.zeros(0, dtype=np.int64), none, none, place, place)
+
+    @classmethod
     def join(cls, parts: list[OverlapCells]) -> OverlapCells:
         """Return all cells of ``parts``, which number their edges alike."""
         return cls(
@@ -154,7 +160,7 @@ def measure_cells(
                 (centre - offset[batch[edge]]) * scale - 1.0,
             )
         )
-    return OverlapCells.join(parts) if parts else _no_cells()
+    return OverlapCells.join(parts) if parts else OverlapCells.none()
 
 
 def _batches(offset: Floats) -> list[Ints]:
@@ -196,8 +202,3 @@ def _shares(
     pixel = np.arange(size)
     shared = np.minimum(low[..., None] + cell, pixel + 1) - np.maximum(low[..., None], pixel)
     return (np.clip(shared, 0.0, None) / cell).astype(np.float32), start, inside
-
-
-def _no_cells() -> OverlapCells:
-    none, place = np.zeros(0), np.zeros((0, 2))
-    return OverlapCells(np.zeros(0, dtype=np.int64), none, none, place, place)
