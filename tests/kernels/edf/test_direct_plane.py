@@ -237,14 +237,14 @@ def test_unseen_pixels_do_not_count_as_dark(cpu: Backend) -> None:
     )
 
 
-def test_filled_mirrors_what_was_seen() -> None:
+def test_fill_mirrors_what_was_seen() -> None:
     stack = np.arange(2 * 3 * 8, dtype=np.float32).reshape(2, 3, 8)
     seen = np.ones((3, 8), bool)
     seen[:, 5:] = False
-    out = direct_finish.filled(stack, seen)
+    out = direct_finish.fill(stack.copy(), seen)
     np.testing.assert_array_equal(out[:, :, :5], stack[:, :, :5])
     np.testing.assert_array_equal(out[:, :, 5:], stack[:, :, [3, 2, 1]])
-    assert direct_finish.filled(stack, np.ones_like(seen)) is stack
+    assert direct_finish.fill(stack, np.ones_like(seen)) is stack
 
 
 def test_saturation_leaves_no_moat(cpu: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,19 +64,13 @@ def mirrored(start: int, stop: int, size: int) -> NDArray[np.int64]:
     return np.minimum(at, 2 * size - 1 - at).astype(np.int64)
 
 
-def filled(stack: NDArray[Any], seen: NDArray[np.bool_]) -> NDArray[Any]:
-    """Return a stack (z, y, x) whose pixels that were not seen (y, x) mirror those that were.
+def fill(stack: NDArray[Any], seen: NDArray[np.bool_]) -> NDArray[Any]:
+    """Let the pixels of a stack (z, y, x) that were not seen (y, x) mirror those that were.
 
     Taken as dark they would be a step of light, and ring. Each is given the pixel as far on the
-    other side of the seen pixel next to it, or that one where the other was not seen either.
+    other side of the seen pixel next to it, or that one where the other was not seen either. Done
+    in the stack itself, which is returned.
     """
-    if seen.all() or not seen.any():
-        return stack
-    return fill(stack.copy(), seen)
-
-
-def fill(stack: NDArray[Any], seen: NDArray[np.bool_]) -> NDArray[Any]:
-    """Do what :func:`filled` does in the stack itself, and return it."""
     if seen.all() or not seen.any():
         return stack
     nearest = host_ndimage.distance_transform_edt(

@@ -140,24 +140,6 @@ def has_specks(stack: NDArray[Any], model: SpeckModel, seen: NDArray[np.bool_]) 
     return bool(_found(stack, model, ~seen))
 
 
-def may_hold_specks(stack: NDArray[Any], model: SpeckModel, seen: NDArray[np.bool_]) -> bool:
-    """Return whether a window's stack is bright enough for a speck where it was ``seen`` (y, x).
-
-    Where it is not :func:`has_specks` is false.
-    """
-    cut, whole = (
-        min(model.pedestal_counts + share * model.level_counts, model.ceiling_counts)
-        for share in (_CUT, 1.0)
-    )
-    # The brightest tissue may well reach what is a speck only where the border cuts it.
-    border = seen & ndimage.maximum_filter(~seen, 2 * _CUT_PX + 1)
-    for z in np.flatnonzero(model.kept):
-        bright = stack[z] >= cut
-        if bool((bright & border).any() or (seen & bright & (stack[z] >= whole)).any()):
-            return True
-    return False
-
-
 def without_specks(
     stack: NDArray[Any],
     model: SpeckModel,

@@ -29,7 +29,7 @@ from tilewright.kernels.edf.direct_finish import (
     FINISH_HALO_PX,
     FLOOR_PX,
     coarser,
-    filled,
+    fill,
     finish,
     floor_of,
     trust_in,
@@ -215,7 +215,7 @@ class _Run:
         area = float(np.prod(self.shape))
         record = {"below_noise": round(told[0]), "gave_way": round(float(told[1]) / area, 6)}
         found = Streamed(heights, usage, clipped, record)
-        return found, filled(coarse[None], seen)[0]
+        return found, fill(coarse[None], seen)[0]
 
     def _project(self, direct: DirectPlane, stores: dict[str, StoreWriter], tile: Region) -> _Tile:
         """Estimate a tile and write what is large."""

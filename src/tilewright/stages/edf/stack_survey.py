@@ -156,18 +156,13 @@ def unseen(counts: Iterable[NDArray[Any]], pedestal: float) -> NDArray[np.bool_]
     if pedestal == 0:
         dark = not first.any() and not any(plane.any() for plane in planes)
         return np.full(first.shape, dark, np.bool_)
-    level = np.float32(pedestal)
-    flat: NDArray[np.bool_] = first == level
+    flat: NDArray[np.bool_] = first == np.float32(pedestal)
     # Where there is no gap noise leaves none after a few planes: 3 ms of 20 x 1400 x 1400, not 49.
     for plane in planes:
         if not flat.any():
-            break
-        flat &= plane == level
-    if not flat.any():
-        return flat
-    # Erosion and dilation; with gaps 23 ms, with ndimage's binary ones 54.
-    side, filters = _UNSEEN_PX, (ndimage.minimum_filter, ndimage.maximum_filter)
-    found = flat.view(np.uint8)
-    for smallest_or_largest, beyond in zip(filters, (1, 0), strict=True):
-        found = smallest_or_largest(found, side, mode="constant", cval=beyond)
+            return flat
+        flat &= plane == np.float32(pedestal)
+    # Grey filters of bytes: with gaps 23 ms, with ndimage's binary ones 54.
+    core = ndimage.minimum_filter(flat.view(np.uint8), _UNSEEN_PX, mode="constant", cval=1)
+    found = ndimage.maximum_filter(core, _UNSEEN_PX, mode="constant", cval=0)
     return np.asarray(found).view(np.bool_)
