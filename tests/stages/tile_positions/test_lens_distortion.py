@@ -30,7 +30,7 @@ GRIDS = {"2 x 2": (2, 2), "3 x 3": (3, 3), "1 x 4": (1, 4), "3 x 5": (3, 5)}
 def placed(tiles: ArrayTiles, backend: Backend, distortion: str = "auto") -> LocatedTiles:
     assert distortion in ("auto", "none")
     off = {"distortion": "none"} if distortion == "none" else {}
-    return locate(tiles, even_light(), backend=backend, progress=False, **off)  # type: ignore[arg-type]
+    return locate(tiles, even_light(), backend=backend, **off)  # type: ignore[arg-type]
 
 
 def used(found: LocatedTiles) -> bool:

@@ -200,15 +200,6 @@ class RichardsonLucy:
         z, y, x = self.blur.view
         return self._x[:z, :y, :x]
 
-    def light_beyond(self, planes: int) -> Array:
-        """Return the light (y, x) of the ``planes`` of the scene next to each end of the view."""
-        z, y, x = self.blur.view
-        margin = self.blur.scene[0] - z
-        above, below = min(planes, margin), min(planes, margin - min(planes, margin))
-        light = self._x[z : z + above, :y, :x].sum(axis=0)
-        light += self._x[z + margin - below :, :y, :x].sum(axis=0)
-        return light
-
 
 def _divergence(xp: Any, counts: Array, model: Array, ratio: Array) -> float:
     """Return the sum of g log(g/m) - g + m; overwrites ``ratio`` = g/m."""

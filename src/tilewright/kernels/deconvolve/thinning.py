@@ -119,7 +119,6 @@ def choose_iterations(
     margin: tuple[int, int, int],
     method: Method = "accelerated",
     kept: Bools | None = None,
-    seed: int = 0,
 ) -> Stopping:
     """Return the number of iterations that predicts unseen photons best (Poisson thinning).
 
@@ -145,14 +144,12 @@ def choose_iterations(
         The iteration to stop.
     kept : ndarray of bool, shape (z,), optional
         Planes that were measured, see :meth:`RichardsonLucy.load`.
-    seed : int
-        Of the coin.
     """
     gain = camera.gain_counts_per_photon
     if gain == 0:
         return Stopping(DEFAULT_ITERATIONS, "default: the stack has no light to calibrate on")
     photons = np.rint(np.maximum(stack - np.float32(camera.zero_counts), 0) / gain)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     half = rng.binomial(photons.astype(np.int64), 0.5).astype(np.float32)
     other = backend.asarray(photons.astype(np.float32) - half)
     z, y, x = stack.shape

@@ -153,7 +153,6 @@ def fit_flat(
     offset_error_counts: float,
     *,
     order: int | None,
-    seed: int,
 ) -> FlatFit:
     """Fit the log flat-field and the camera offset.
 
@@ -167,21 +166,12 @@ def fit_flat(
         What is known of the camera offset, as mean and standard deviation; 0 fixes it.
     order : int or None
         Largest total degree, 1 to 14; None is 14.
-    seed : int
-        Seed of the split of edges into held-out folds.
 
     Returns
     -------
     FlatFit
-
-    Raises
-    ------
-    ValueError
-        ``order`` is not 1 to 14.
     """
-    if order is not None and not 1 <= order <= MAX_ORDER:
-        raise ValueError(f"illumination order is {order}; give 1 to {MAX_ORDER}, or null to choose")
-    given = _Given(cells, images, offset_counts, max(offset_error_counts, _GIVEN_COUNTS), seed)
+    given = _Given(cells, images, offset_counts, max(offset_error_counts, _GIVEN_COUNTS))
     chosen = MAX_ORDER if order is None else order
     fit = _fit(given, np.append(np.zeros(len(degrees(chosen))), offset_counts), chosen)
     if order is None and fit.unmodelled > _COARSE:
@@ -200,7 +190,6 @@ class _Given:
     images: Floats
     offset_counts: float
     offset_error_counts: float
-    seed: int
 
 
 def _fit(given: _Given, start: Floats, order: int, begin: int = 0) -> FlatFit:
@@ -209,7 +198,7 @@ def _fit(given: _Given, start: Floats, order: int, begin: int = 0) -> FlatFit:
     choices: list[tuple[int, int]] = []
     for iteration in range(begin, _ITERATIONS):
         found = differences(given.cells, mean[:-1], mean[-1], robust=iteration > 0)
-        parts, fold = knowledge_by_fold(found, mean[:-1], mean[-1], order, given.seed)
+        parts, fold = knowledge_by_fold(found, mean[:-1], mean[-1], order)
         tiles = tile_evidence(images, mean, order)
         overlaps = reduce(operator.add, parts)
         priors = _priors(order, given.offset_counts, given.offset_error_counts, overlaps)

@@ -140,7 +140,7 @@ def differences(
 
 
 def knowledge_by_fold(
-    found: Differences, coefficient: Floats, offset_counts: float, order: int, seed: int
+    found: Differences, coefficient: Floats, offset_counts: float, order: int
 ) -> tuple[list[Knowledge], Ints]:
     """Return what each fold of edges tells, and the fold of each cell.
 
@@ -148,7 +148,7 @@ def knowledge_by_fold(
     variances are raised by how far means of neighbouring cells scatter beyond single cells.
     """
     names, index = np.unique(found.cells.edge, return_inverse=True)
-    fold = (np.random.default_rng(seed).permutation(len(names)) % FOLDS)[index]
+    fold = (np.random.default_rng(0).permutation(len(names)) % FOLDS)[index]
     factor = _common_error(found)
     parts = []
     for k in range(FOLDS):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 from tilewright.io.results.illumination import CLIPPED_BELOW
+from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import Array, Backend
 from tilewright.kernels.camera import Top, equal_neighbours, saturation_found, top_of
 from tilewright.kernels.illumination.binning import bin_tile, enlarge
@@ -29,19 +30,6 @@ LONG_SIDE = 256
 _MAX_CELLS = 200_000
 #: Fewer overlaps of known position are no estimate.
 _FEW_PAIRS = 3
-
-
-class TilePositions(Protocol):
-    """Where the tiles lie (``io.results.positions.Positions``), in the order of the tiles."""
-
-    @property
-    def y_px(self) -> NDArray[np.float64]: ...  # noqa: D102
-    @property
-    def x_px(self) -> NDArray[np.float64]: ...  # noqa: D102
-    @property
-    def sigma_px(self) -> NDArray[np.float64]: ...  # noqa: D102
-    @property
-    def island(self) -> NDArray[np.int64]: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -80,8 +68,6 @@ def read_binned(
     tiles: TileSource,
     planes: int,
     saturation_counts: float | None,
-    *,
-    progress: bool,
 ) -> BinnedTiles:
     """Read ``planes`` evenly spaced z-planes of every tile, binned.
 
@@ -105,10 +91,8 @@ def read_binned(
         return top_of(raw), equal_neighbours(raw)
 
     with ThreadPoolExecutor(backend.workers) as pool:
-        done: Iterator[tuple[Top, float]] = pool.map(read, places)
-        seen = list(
-            tqdm(done, "illumination: tiles", len(places), mininterval=5, disable=not progress)
-        )
+        done = pool.map(read, places)
+        seen = list(tqdm(done, "illumination: tiles", len(places), mininterval=5))
     tops, equal = zip(*seen, strict=True)
     limit, how = _saturation(saturation_counts, tops, tiles.dtype)
     valid = None if limit is None else peak < limit
@@ -222,9 +206,7 @@ def _pixel_noise(backend: Backend, binned: BinnedTiles) -> float:
     return float(np.percentile(np.concatenate(scatter), 10)) / 0.6745
 
 
-def overlap_cells(
-    backend: Backend, binned: BinnedTiles, positions: TilePositions, seed: int
-) -> OverlapCells:
+def overlap_cells(backend: Backend, binned: BinnedTiles, positions: Positions) -> OverlapCells:
     """Measure cells in all overlaps whose positions are known well enough.
 
     Both tiles must be of one island and of a sigma of at most a quarter of a cell.
@@ -255,7 +237,7 @@ def overlap_cells(
     )
     if len(cells) <= _MAX_CELLS:
         return cells
-    chosen = np.random.default_rng(seed).choice(len(cells), _MAX_CELLS, replace=False)
+    chosen = np.random.default_rng(0).choice(len(cells), _MAX_CELLS, replace=False)
     return cells.take(np.sort(chosen))
 
 

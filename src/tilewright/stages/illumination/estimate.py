@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from tilewright.io.results.illumination import (
     IlluminationFileError,
     read_plane,
 )
+from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.camera import EmptyTiles, empty_tiles
 from tilewright.kernels.device_memory import Smallest, memory_noted
@@ -29,7 +30,6 @@ from tilewright.kernels.illumination.overlap_cells import OverlapCells
 from tilewright.kernels.illumination.overlap_photometry import relative_difference
 from tilewright.stages.illumination.binned_tiles import (
     BinnedTiles,
-    TilePositions,
     darkest_counts,
     enlarge_blocks,
     has_signal,
@@ -70,7 +70,7 @@ class IlluminationError(ValueError):
 @memory_noted(_SMALLEST)
 def estimate_illumination(
     tiles: TileSource,
-    positions: TilePositions | None,
+    positions: Positions | None,
     *,
     backend: Backend,
     method: Method = "auto",
@@ -80,8 +80,6 @@ def estimate_illumination(
     planes: int = 5,
     order: int | None = None,
     saturation_counts: float | None = None,
-    seed: int = 0,
-    progress: bool = True,
 ) -> tuple[Illumination, dict[str, Any]]:
     """Estimate the illumination of one cycle and channel.
 
@@ -91,7 +89,7 @@ def estimate_illumination(
     ----------
     tiles : TileSource
         Raw tiles.
-    positions : TilePositions or None
+    positions : Positions or None
         Where they lie, in the same order; None if unknown, which leaves no overlaps.
     backend : Backend
         Device to compute on.
@@ -109,10 +107,6 @@ def estimate_illumination(
         Largest Legendre order of the fit, 1 to 14; None is 14.
     saturation_counts : float or None
         Counts from which pixels are left out; None finds it.
-    seed : int
-        Seed of the split into held-out edges.
-    progress : bool
-        Show a progress bar on stderr.
 
     Returns
     -------
@@ -128,15 +122,15 @@ def estimate_illumination(
     Raises
     ------
     IlluminationError
-        An option is out of range, or ``positions`` are of other tiles.
+        A flat-field is not given, or ``positions`` are of other tiles.
     IlluminationFileError
         A given file cannot be used.
     DeviceMemoryError
         The GPU's memory does not hold the binned tiles and the fits.
     """
-    _check(tiles, positions, method, planes, flat_file)
-    binned = read_binned(backend, tiles, planes, saturation_counts, progress=progress)
-    evidence, structure = _gather(backend, binned, positions, offset_counts, order, seed)
+    _check(tiles, positions, method, flat_file)
+    binned = read_binned(backend, tiles, planes, saturation_counts)
+    evidence, structure = _gather(backend, binned, positions, offset_counts, order)
     candidates = {"none": evidence.candidate(np.ones(binned.shape_px, dtype=np.float32))}
     reasons: list[str] = []
     dark: Plane | float = evidence.offset_counts
@@ -170,39 +164,31 @@ def estimate_illumination(
 def _gather(
     backend: Backend,
     binned: BinnedTiles,
-    positions: TilePositions | None,
+    positions: Positions | None,
     offset_counts: float | None,
     order: int | None,
-    seed: int,
 ) -> tuple[FlatEvidence, NDArray[np.float64] | None]:
     """Fit the overlaps; where empty tiles show a dark-field, once more without it."""
-    cells = None if positions is None else overlap_cells(backend, binned, positions, seed)
+    cells = None if positions is None else overlap_cells(backend, binned, positions)
     known = None if offset_counts is None else (float(offset_counts), 0.0, "given")
-    evidence = gather(backend, binned, cells, known, order=order, seed=seed)
+    evidence = gather(backend, binned, cells, known, order=order)
     empty = dark_field(backend, evidence) if known is None else None
     if empty is None or positions is None:
         return evidence, None
     offset = round(empty.offset_counts, 1)
     known = (offset, empty.error_counts, "empty tiles: what makes them even")
     even = less_structure(backend, binned, empty.structure_counts)
-    cells = overlap_cells(backend, even, positions, seed)
-    again = gather(backend, even, cells, known, order=order, seed=seed)
+    cells = overlap_cells(backend, even, positions)
+    again = gather(backend, even, cells, known, order=order)
     return again, empty.structure_counts
 
 
 def _check(
     tiles: TileSource,
-    positions: TilePositions | None,
+    positions: Positions | None,
     method: str,
-    planes: int,
     flat_file: str | Path | None,
 ) -> None:
-    if method not in get_args(Method):
-        raise IlluminationError(
-            f"illumination.method is {method!r}; give one of {', '.join(get_args(Method))}"
-        )
-    if planes < 1:
-        raise IlluminationError(f"illumination.planes is {planes}; give at least 1")
     if method == "file" and flat_file is None:
         raise IlluminationError("illumination.method is file; give illumination.flat_file")
     if len(tiles.row) == 0:
@@ -324,7 +310,6 @@ def gather(
     known: tuple[float, float, str] | None,
     *,
     order: int | None,
-    seed: int,
 ) -> FlatEvidence:
     """Fit flat-field and camera offset to overlaps and tiles, or to tiles alone.
 
@@ -345,14 +330,14 @@ def gather(
     images = tile_blocks(backend, binned)[unsaturated(backend, binned)]
     fit, edges, count, told = None, 0, 0, "overlaps"
     if cells is not None and len(cells) >= MIN_CELLS:
-        fit = fit_flat(cells, images, offset, error, order=order, seed=seed)
+        fit = fit_flat(cells, images, offset, error, order=order)
         seen = fit.found.seen
         edges, count = len(np.unique(fit.found.cells.edge[seen])), int(seen.sum())
     if edges < MIN_EDGES or count < MIN_CELLS:
         fit, told = None, "tiles"
         if len(images) >= MIN_TILES:
             none = OverlapCells.none()
-            fit = fit_flat(none, images, offset, error, order=order, seed=seed)
+            fit = fit_flat(none, images, offset, error, order=order)
     if fit is None:
         return replace(nothing, edges=edges, cells=count)
     if known is None:

@@ -111,12 +111,10 @@ def register(
     MismatchError
         The images do not show the same tissue.
     ValueError
-        An option is out of range, or an image is smaller than a block.
+        An image is smaller than a block.
     DeviceMemoryError
         The GPU's memory does not hold the overviews and their correlation.
     """
-    if block_px < 48 or block_px % 12:
-        raise ValueError(f"block_px is {block_px}; give a multiple of 12 from 48 on, such as 96")
     planes = as_plane(reference), as_plane(moving)
     for name, plane in zip(("reference", "moving"), planes, strict=True):
         if min(plane.shape) < block_px:

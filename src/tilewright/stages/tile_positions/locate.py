@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +79,6 @@ def locate(
     sigma_px: float | None = None,
     planes: int = 5,
     distortion: Literal["auto", "none"] = "auto",
-    progress: bool = True,
 ) -> LocatedTiles:
     """Find the positions of tiles from their overlaps.
 
@@ -103,8 +101,6 @@ def locate(
         Evenly spaced z-planes averaged before correlation.
     distortion : {"auto", "none"}
         Whether lens distortion is estimated, and corrected where held-out overlaps confirm it.
-    progress : bool
-        Show a progress bar on stderr.
 
     Raises
     ------
@@ -113,10 +109,10 @@ def locate(
     DeviceMemoryError
         The GPU's memory does not hold the strips of a pair, or those that show hot pixels.
     """
-    _check(tiles, illumination, planes, sigma_px)
+    _check(tiles, illumination, sigma_px)
     shape = tiles.shape[1], tiles.shape[2]
     plans = plan_strips(tiles.nominal_px, shape, max_shift_px)
-    firsts, seconds = _read_strips(tiles, illumination, plans, planes, backend.workers, progress)
+    firsts, seconds = _read_strips(tiles, illumination, plans, planes, backend.workers)
     for strips in (*firsts, *seconds):
         if illumination is None:
             flatten(backend, strips)
@@ -124,7 +120,7 @@ def locate(
     sigma = choose_sigma(backend, plans, firsts, seconds) if sigma_px is None else sigma_px
 
     def place() -> tuple[Overlaps, Solution]:
-        return _place(backend, tiles, plans, firsts, seconds, sigma, max_shift_px, progress)
+        return _place(backend, tiles, plans, firsts, seconds, sigma, max_shift_px)
 
     def seen() -> DistortionFit | None:
         believed = overlaps.displacement_px, solution.accepted
@@ -153,11 +149,10 @@ def _place(
     seconds: list[Strips],
     sigma_px: float,
     max_shift_px: float | None,
-    progress: bool,
 ) -> tuple[Overlaps, Solution]:
     """Measure all overlaps and solve for the positions."""
     total = sum(len(plan.pairs) for plan in plans)
-    with _bar("tile_positions: correlate", total, progress) as bar:
+    with tqdm(desc="tile_positions: correlate", total=total, mininterval=5) as bar:
         overlaps = measure_overlaps(backend, plans, firsts, seconds, sigma_px, bar.update)
     tolerance = max((plan.max_shift_px for plan in plans), default=0.0)
     solution = solve_positions(
@@ -186,14 +181,10 @@ def _undistort_strips(
                 strip[:] = backend.to_numpy(undistort(backend, distortion, strip, origin))
 
 
-def _check(
-    tiles: TileSource, illumination: Illumination | None, planes: int, sigma_px: float | None
-) -> None:
+def _check(tiles: TileSource, illumination: Illumination | None, sigma_px: float | None) -> None:
     shape = tiles.shape[1:]
     if len(tiles.row) == 0:
         raise ValueError("there is no tile to place; check the manifest")
-    if planes < 1:
-        raise ValueError(f"planes is {planes}; give at least 1")
     if sigma_px is not None and not 0 < sigma_px <= 50:
         raise ValueError(f"sigma_px is {sigma_px}; give a width above 0 and up to 50 px")
     if illumination is not None and illumination.flat.shape != shape:
@@ -240,17 +231,12 @@ def write_located(folder: Path, located: LocatedTiles) -> None:
     write_positions(folder / "positions.csv", positions)
 
 
-def _bar(title: str, total: int, progress: bool) -> Any:
-    return tqdm(desc=title, total=total, mininterval=5, disable=not progress)
-
-
 def _read_strips(
     tiles: TileSource,
     illumination: Illumination | None,
     plans: list[StripPlan],
     planes: int,
     workers: int,
-    progress: bool,
 ) -> tuple[list[Strips], list[Strips]]:
     """Return strips of tiles a and of tiles b, one (m, y, x) array per plan."""
     firsts = [np.zeros((len(plan.pairs), *plan.shape), np.float32) for plan in plans]
@@ -275,10 +261,9 @@ def _read_strips(
                 strip /= illumination.flat[window]
 
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        done: Iterable[None] = pool.map(cut, sorted(cuts))
-        with _bar("tile_positions: read", len(cuts), progress) as bar:
-            for _ in done:
-                bar.update()
+        done = pool.map(cut, sorted(cuts))
+        for _ in tqdm(done, "tile_positions: read", len(cuts), mininterval=5):
+            pass
     return firsts, seconds
 
 
