@@ -83,7 +83,7 @@ def judge_planes(
     Each rule compares a plane with the rest of its own stack, so that an empty channel or a
     wholly saturated one loses nothing here: that is for the quality report to say. The order
     of rules is fixed: not finite, blank, saturated, copied, other brightness, with ``pairs`` out
-    of order, then foreign, and with ``pairs`` copied with new noise, displaced.
+    of order, then foreign, and with ``pairs`` displaced.
     """
     coarse = np.concatenate([s.coarse for s in samples], axis=1)
     found: dict[int, str] = {}
