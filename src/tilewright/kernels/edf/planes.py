@@ -38,10 +38,9 @@ class PlaneSample(NamedTuple):
 
 
 class PlaneVerdict(NamedTuple):
-    """A plane that is not as it should be, whether it is left out, and why in words."""
+    """A plane that is not as it should be, and why in words."""
 
     z: int
-    excluded: bool
     reason: str
 
 
@@ -106,7 +105,7 @@ def judge_planes(
             exchanged = judge_exchanges(pairs, set(found))
         found |= exchanged
         found |= judge_order(pairs, set(found))
-    return sorted(PlaneVerdict(z, True, reason) for z, reason in found.items())
+    return [PlaneVerdict(z, found[z]) for z in sorted(found)]
 
 
 def _broken(samples: list[PlaneSample], coarse: Floats) -> dict[int, str]:

@@ -85,8 +85,8 @@ def deconvolve(
     ``gain_counts_per_photon``, ``background_counts`` (of the model), ``flux_ratio`` (light
     out over light in), ``plane_flux_ratio``, ``end_planes`` (over-estimated by some 30 %:
     light from beyond the stack is taken for theirs), ``psf_shape``, ``calibration_tile``
-    (y, x of its first pixel), ``tile_px`` (as used), ``halo_px``, ``excluded_planes``,
-    ``flagged_planes`` (lists of ``z`` and ``reason``), ``focus_ends`` (share of what is in focus
+    (y, x of its first pixel), ``tile_px`` (as used), ``halo_px``, ``excluded_planes``
+    (a list of ``z`` and ``reason``), ``focus_ends`` (share of what is in focus
     that is sharpest in the first and last plane), and the source's clipping counts.
 
     Parameters

@@ -73,7 +73,7 @@ def edf_plane(
     The output is uint16 without pedestal and has z = 1; its attributes are ``pedestal_counts`` 0,
     ``clipped_low``, ``clipped_high`` (pixels), ``method``, ``scale``, ``plane_usage`` (share of
     the decided pixels where a plane has the greatest focus energy), ``undecided_fraction``,
-    ``excluded_planes`` and ``flagged_planes`` (lists of ``z`` and ``reason``), for
+    ``excluded_planes`` (a list of ``z`` and ``reason``), for
     ``soft_focus`` and ``direct`` the camera noise found, ``noise_gain`` and
     ``read_noise_counts``, and for ``direct`` the ``haze_share`` of the plane's floor that was
     taken out, its mean in counts (``haze_counts``), ``resolution_px`` (None: fewer than four
@@ -260,10 +260,7 @@ def plan_projection(
     if method not in get_args(Method):
         raise EdfError(f"edf: method is {method!r}; give one of {', '.join(get_args(Method))}")
     deconvolved = "iterations" in mosaic.attributes
-    told = {
-        key: mosaic.attributes.get(key, [])
-        for key in ("excluded_planes", "flagged_planes", "focus_ends")
-    }
+    told = {key: mosaic.attributes.get(key, []) for key in ("excluded_planes", "focus_ends")}
     pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
     job = ProjectionPlan(_single(pedestal), 0, {"method": "none", "scale": 1.0, **told})
     if mosaic.shape[0] == 1:

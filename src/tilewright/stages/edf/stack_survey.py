@@ -54,13 +54,9 @@ class StackSurvey:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The attributes ``excluded_planes``, ``flagged_planes`` and ``focus_ends``."""
-        lists: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
-        for verdict in self.verdicts:
-            lists[verdict.excluded].append({"z": verdict.z, "reason": verdict.reason})
+        """The attributes ``excluded_planes`` and ``focus_ends``."""
         return {
-            "excluded_planes": lists[True],
-            "flagged_planes": lists[False],
+            "excluded_planes": [verdict._asdict() for verdict in self.verdicts],
             "focus_ends": list(self.focus_ends),
         }
 
@@ -97,7 +93,7 @@ def ceiling_of(mosaic: Mosaic) -> float:
 def kept_planes(mosaic: Mosaic, verdicts: list[PlaneVerdict]) -> NDArray[np.bool_]:
     """Return which planes of a mosaic (z,) are not left out."""
     kept = np.ones(mosaic.shape[0], bool)
-    kept[[verdict.z for verdict in verdicts if verdict.excluded]] = False
+    kept[[verdict.z for verdict in verdicts]] = False
     return kept
 
 
