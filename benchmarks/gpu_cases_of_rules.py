@@ -159,7 +159,7 @@ def _undistorted_fuse(backend: Backend, grid: _Grid) -> Case:
     lens, shape = Distortion(3.0, 0.2, -0.1, dark.shape), (TILE_PX, spans[1][1].stop)
     return _case("fuse 2 tiles without distortion", lambda: fuse(
         backend, tiles, spans, correction, (0, 0), shape, feather_px=20.0,
-        interpolation="cubic", distortion=lens,
+        distortion=lens,
     )[0], grid.tiles[:2])  # fmt: skip
 
 

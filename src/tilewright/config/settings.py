@@ -270,8 +270,6 @@ class PositionSettings(Section):
 class StitchSettings(Section):
     """Fusion of tiles into the mosaic."""
 
-    interpolation: Literal["cubic", "linear"] = "cubic"
-    """Subpixel interpolation; `linear` is faster and never overshoots, but blurs more."""
     feather_px: Positive | Auto = "auto"
     """Width of the blend between tiles; `auto` is the median overlap of neighbours. Smaller where
     tissue moved between neighbouring tiles and ghosts show.

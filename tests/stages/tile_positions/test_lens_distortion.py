@@ -106,7 +106,6 @@ def mosaic_of(
         backend=backend,
         voxel_um=(1.0, 0.5, 0.5),
         chunk_px=256,
-        interpolation="cubic",
         feather_px=None,
         distortion=read_distortion(folder / "distortion.json"),
     )
@@ -184,7 +183,7 @@ def test_the_file_says_what_was_found(cpu: Backend, tmp_path: Path) -> None:
         stitch(
             ArrayTiles(bent.stack[:, :, 2:], bent.row, bent.col, bent.nominal_px),
             found.positions, even_light(), tmp_path / "m.zarr", backend=cpu,
-            voxel_um=(1.0, 1.0, 1.0), chunk_px=128, interpolation="cubic", feather_px=None,
+            voxel_um=(1.0, 1.0, 1.0), chunk_px=128, feather_px=None,
             distortion=lens,
         )  # fmt: skip
     for text in ("{}", "[1]", "not json", '{"used": true}'):
