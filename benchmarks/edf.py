@@ -144,7 +144,6 @@ def staged(backend: Backend, stack: NDArray[Any], pedestal: float, through: bool
                 optics=OPTICS,
                 gain_counts_per_photon=None,
                 psf_file=None,
-                method="accelerated",
                 iterations=None,
                 tile_px=1024,
                 halo_px=64,

@@ -284,8 +284,8 @@ class StitchSettings(Section):
 class DeconvolveSettings(Section):
     """Deconvolution of the stitched z-stack."""
 
-    method: Literal["accelerated", "plain", "none"] = "accelerated"
-    """`accelerated` Richardson-Lucy, `plain` Richardson-Lucy, or `none`: no PSF is known. The
+    method: Literal["accelerated", "none"] = "accelerated"
+    """`accelerated` Richardson-Lucy, or `none`: no PSF is known. The
     rule runs for the target `deconvolution` and where `edf.method` asks for it. `none` is for
     single planes, stacks too coarse in z, and microscopes whose PSF is not known.
     """

@@ -107,12 +107,11 @@ def test_recovers_the_light_and_its_flux(cpu: Backend, seed: int) -> None:
     assert 0.95 < image[between].sum() / truth[between].sum() < 1.3
 
 
-def test_acceleration_does_the_work_of_many_plain_iterations(cpu: Backend) -> None:
+def test_few_iterations_are_enough(cpu: Backend) -> None:
     _, _, counts = scene(0, 800)
-    fast = deconvolve(cpu, counts, PSF, background=60, iterations=21, margin=MARGIN)
-    slow = deconvolve(cpu, counts, PSF, background=60, iterations=61, margin=MARGIN, method="plain")
-    assert fast.divergence[-1] < slow.divergence[-1]
-    assert all(np.diff(slow.divergence) < 0)
+    found = deconvolve(cpu, counts, PSF, background=60, iterations=21, margin=MARGIN)
+    # After 61 iterations without acceleration it was 0.628.
+    assert found.divergence[-1] < 0.52
 
 
 @pytest.mark.parametrize("background", [0.5, 60.0])

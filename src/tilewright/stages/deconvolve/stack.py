@@ -24,11 +24,7 @@ from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.deconvolve.blur import Blur
-from tilewright.kernels.deconvolve.richardson_lucy import (
-    Method,
-    RichardsonLucy,
-    scene_margin,
-)
+from tilewright.kernels.deconvolve.richardson_lucy import RichardsonLucy, scene_margin
 from tilewright.kernels.deconvolve.thinning import (
     CountModel,
     Stopping,
@@ -63,7 +59,6 @@ def deconvolve(
     optics: Mapping[str, float | None],
     gain_counts_per_photon: float | None,
     psf_file: str | Path | None,
-    method: Method,
     iterations: int | None,
     tile_px: int,
     halo_px: int,
@@ -79,7 +74,7 @@ def deconvolve(
     and are 0 in the output. Damaged planes are found first and have no part in the likelihood;
     the output shows there what the planes around them tell.
 
-    The output's attributes are ``pedestal_counts`` 0, ``method``, ``iterations``,
+    The output's attributes are ``pedestal_counts`` 0, ``iterations``,
     ``criterion``, ``held_out_divergence`` (per iteration tried, photons per voxel),
     ``divergence`` (data from model over every fourth row, per iteration, counts per voxel),
     ``gain_counts_per_photon``, ``background_counts`` (of the model), ``flux_ratio`` (light
@@ -103,8 +98,6 @@ def deconvolve(
         Of the camera; else measured on the calibration tile by photon transfer.
     psf_file : Path, optional
         TIFF stack of one bead, at the voxel size of its OME metadata or else the mosaic's.
-    method : {"accelerated", "plain"}
-        See :class:`tilewright.kernels.deconvolve.richardson_lucy.RichardsonLucy`.
     iterations : int, optional
         A fixed count instead of thinning.
     tile_px, halo_px : int
@@ -129,14 +122,14 @@ def deconvolve(
         raise StackError(f"no plane of {mosaic.path} is usable: {survey.verdicts[0].reason}")
     tile = _calibration_tile(mosaic, survey.kept)
     camera, stopping = _calibrate(
-        mosaic, psf, tile, gain_counts_per_photon, method, iterations, survey, backend=backend
+        mosaic, psf, tile, gain_counts_per_photon, iterations, survey, backend=backend
     )
 
     def write(side_px: int) -> None:
         windows = tile_windows(mosaic.shape[1:], side_px, halo_px)
         view = (mosaic.shape[0], *windows[0].shape)
         margin = scene_margin(mosaic.shape[0], mosaic.voxel_um[0], _MARGIN_PX)
-        solver = RichardsonLucy(Blur(backend, psf, view, margin), method)
+        solver = RichardsonLucy(Blur(backend, psf, view, margin))
         run = _Run(mosaic, solver, camera, stopping.iterations, survey)
         with create_mosaic(
             output,
@@ -153,7 +146,6 @@ def deconvolve(
                 **run.report(),
                 **_report(mosaic, camera, stopping),
                 **survey.record,
-                method=method,
                 psf_shape=list(psf.shape),
                 calibration_tile=[tile.y.start, tile.x.start],
                 tile_px=side_px,
@@ -190,7 +182,6 @@ def _calibrate(
     psf: NDArray[np.float32],
     tile: Window,
     gain_counts_per_photon: float | None,
-    method: Method,
     iterations: int | None,
     survey: StackSurvey,
     *,
@@ -204,9 +195,7 @@ def _calibrate(
     if iterations is not None:
         return camera, Stopping(iterations, "fixed: deconvolve.iterations")
     margin = scene_margin(mosaic.shape[0], mosaic.voxel_um[0])
-    return camera, choose_iterations(
-        backend, stack, psf, camera, margin=margin, method=method, kept=survey.kept
-    )
+    return camera, choose_iterations(backend, stack, psf, camera, margin=margin, kept=survey.kept)
 
 
 def _report(mosaic: Mosaic, camera: CountModel, stopping: Stopping) -> dict[str, Any]:
