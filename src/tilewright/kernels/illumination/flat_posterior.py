@@ -171,37 +171,34 @@ def fit_flat(
     -------
     FlatFit
     """
-    given = _Given(cells, images, offset_counts, max(offset_error_counts, _GIVEN_COUNTS))
+    offset = offset_counts, max(offset_error_counts, _GIVEN_COUNTS)
     chosen = MAX_ORDER if order is None else order
-    fit = _fit(given, np.append(np.zeros(len(degrees(chosen))), offset_counts), chosen)
+    even = np.append(np.zeros(len(degrees(chosen))), offset_counts)
+    fit = _fit(cells, images, offset, even, chosen)
     if order is None and fit.unmodelled > _COARSE:
         start = np.zeros(len(degrees(FINE_ORDER)) + 1)
         start[: len(fit.coefficient)], start[-1] = fit.coefficient, fit.offset_counts
-        finer = _fit(given, start, FINE_ORDER, begin=_WARY)
+        finer = _fit(cells, images, offset, start, FINE_ORDER, begin=_WARY)
         fit = finer if finer.error < fit.error else fit
     return fit
 
 
-@dataclass(frozen=True)
-class _Given:
-    """Arguments of :func:`fit_flat`."""
-
-    cells: OverlapCells
-    images: Floats
-    offset_counts: float
-    offset_error_counts: float
-
-
-def _fit(given: _Given, start: Floats, order: int, begin: int = 0) -> FlatFit:
-    mean, images = start, given.images
-    highest = max(given.offset_counts + 2.0 * given.offset_error_counts, 0.0)
+def _fit(
+    cells: OverlapCells,
+    images: Floats,
+    offset: tuple[float, float],
+    mean: Floats,
+    order: int,
+    begin: int = 0,
+) -> FlatFit:
+    highest = max(offset[0] + 2.0 * offset[1], 0.0)
     choices: list[tuple[int, int]] = []
     for iteration in range(begin, _ITERATIONS):
-        found = differences(given.cells, mean[:-1], mean[-1], robust=iteration > 0)
+        found = differences(cells, mean[:-1], mean[-1], robust=iteration > 0)
         parts, fold = knowledge_by_fold(found, mean[:-1], mean[-1], order)
         tiles = tile_evidence(images, mean, order)
         overlaps = reduce(operator.add, parts)
-        priors = _priors(order, given.offset_counts, given.offset_error_counts, overlaps)
+        priors = _priors(order, *offset, overlaps)
         # All priors when the flat-field is first known roughly, and in the end.
         if iteration < _WARY:
             few = range(len(_INTERIORS) * len(_SIZES))
@@ -217,7 +214,7 @@ def _fit(given: _Given, start: Floats, order: int, begin: int = 0) -> FlatFit:
         mean = posterior.mean.copy()
         mean[-1] = np.clip(mean[-1], 0.0, highest)
     posterior = replace(posterior, mean=mean)
-    found = differences(given.cells, mean[:-1], mean[-1], robust=True)
+    found = differences(cells, mean[:-1], mean[-1], robust=True)
     held_out = found.rms(_held_out(found, parts, fold, tiles, priors, choices, len(images)))
     return FlatFit(posterior, order, found, held_out, _unmodelled(images, mean, order))
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from tilewright.kernels.backend import Array, Backend, Bools, Floats, Ints
+from tilewright.kernels.backend import Array, Backend, Bools, Floats, Ints, cells
 
 #: Pairs measured at once: 32 x 256 x 256 float32 are 8 MB of gathered tiles.
 _PAIRS_AT_ONCE = 32
@@ -126,12 +126,10 @@ def measure_cells(
     OverlapCells
         Cells that lie wholly in both tiles and hold no invalid pixel; ``edge`` indexes ``pairs``.
     """
-    n, h, w = images.shape
+    _, h, w = images.shape
     rows, columns = h // cell, w // cell
-    inner = (slice(None), slice(0, rows * cell), slice(0, columns * cell))
-    blocks = (n, rows, cell, columns, cell)
-    own = images[inner].reshape(blocks).mean(axis=(2, 4))
-    own_valid = None if valid is None else valid[inner].reshape(blocks).all(axis=(2, 4))
+    own = cells(images, cell).mean(axis=(2, 4))
+    own_valid = None if valid is None else cells(valid, cell).all(axis=(2, 4))
     offset = (position_px[pairs[:, 1]] - position_px[pairs[:, 0]]) / factor
     scale = 2.0 * factor / np.asarray(shape_px, dtype=np.float64)
     parts = []

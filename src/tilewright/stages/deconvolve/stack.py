@@ -78,7 +78,7 @@ def deconvolve(
     ``criterion``, ``held_out_divergence`` (per iteration tried, photons per voxel),
     ``divergence`` (data from model over every fourth row, per iteration, counts per voxel),
     ``gain_counts_per_photon``, ``background_counts`` (of the model), ``flux_ratio`` (light
-    out over light in), ``plane_flux_ratio``, ``end_planes`` (over-estimated by some 30 %:
+    out over light in), ``plane_flux_ratio`` (end planes are over-estimated by some 30 %:
     light from beyond the stack is taken for theirs), ``psf_shape``, ``calibration_tile``
     (y, x of its first pixel), ``tile_px`` (as used), ``halo_px``, ``excluded_planes``
     (a list of ``z`` and ``reason``), ``focus_ends`` (share of what is in focus
@@ -201,13 +201,11 @@ def _calibrate(
 def _report(mosaic: Mosaic, camera: CountModel, stopping: Stopping) -> dict[str, Any]:
     clipped = ("clipped_low", "clipped_high")
     return {
-        "pedestal_counts": 0,
         "iterations": stopping.iterations,
         "criterion": stopping.criterion,
         "held_out_divergence": list(stopping.held_out),
         "gain_counts_per_photon": round(camera.gain_counts_per_photon, 6),
         "background_counts": round(camera.background_counts, 6),
-        "end_planes": sorted({0, mosaic.shape[0] - 1}) if mosaic.shape[0] > 1 else [],
         **{key: mosaic.attributes[key] for key in clipped if key in mosaic.attributes},
     }
 

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.io.results.zarr_store import StoreWriter
-from tilewright.kernels.backend import Backend
+from tilewright.kernels.backend import Backend, cells
 from tilewright.kernels.device_memory import Smallest, shrinking
 from tilewright.kernels.edf.direct_filters import window_len
 from tilewright.kernels.edf.direct_finish import (
@@ -285,8 +285,7 @@ class _Run:
         below = int(np.count_nonzero(inside & (np.rint(image) < 0)))
         told = np.stack([found.deep, found.gave_way])[:, : pooled.shape[0], : pooled.shape[1]]
         told = (told * pooled).sum(axis=(1, 2), dtype=np.float64) * POOL_PX**2
-        cells = there.reshape(len(found.coarse), FLOOR_PX, -1, FLOOR_PX)
-        seen = np.asarray(cells.all(axis=(1, 3)))
+        seen = np.asarray(cells(there, FLOOR_PX).all(axis=(1, 3)))
         heights = np.where(sampled, heights, middle)
         return _Tile(tile, heights, votes, below, told, found.coarse, seen)
 

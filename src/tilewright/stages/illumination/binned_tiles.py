@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from tilewright.io.results.illumination import CLIPPED_BELOW
 from tilewright.io.results.positions import Positions
-from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.backend import Array, Backend, cells
 from tilewright.kernels.camera import Top, equal_neighbours, saturation_found, top_of
 from tilewright.kernels.illumination.binning import bin_tile, enlarge
 from tilewright.kernels.illumination.overlap_cells import (
@@ -122,10 +122,8 @@ def _saturation(
 
 def block_means(binned: BinnedTiles) -> Array:
     """Return means of 4 x 4 binned pixels (image, y, x), whose percentiles are not of noise."""
-    planes, n, h, w = binned.images.shape
-    side = _block_side(binned)
-    blocks = binned.images[..., : h // side * side, : w // side * side]
-    return blocks.reshape(planes * n, h // side, side, w // side, side).mean(axis=(2, 4))
+    blocks = cells(binned.images, _block_side(binned)).mean(axis=(-3, -1))
+    return blocks.reshape(-1, *blocks.shape[2:])
 
 
 def tile_blocks(backend: Backend, binned: BinnedTiles) -> NDArray[np.float64]:
@@ -220,7 +218,7 @@ def overlap_cells(backend: Backend, binned: BinnedTiles, positions: Positions) -
     # Nothing matched, as in overlaps of 2 %: where the stage says, two tiles show places so near
     # that their typical difference is the flat-field's, only with more scatter.
     pairs = pairs[known] if known.sum() >= _FEW_PAIRS else pairs
-    cells = OverlapCells.join(
+    found = OverlapCells.join(
         [
             measure_cells(
                 backend,
@@ -235,10 +233,10 @@ def overlap_cells(backend: Backend, binned: BinnedTiles, positions: Positions) -
             for k, images in enumerate(binned.images)
         ]
     )
-    if len(cells) <= _MAX_CELLS:
-        return cells
-    chosen = np.random.default_rng(0).choice(len(cells), _MAX_CELLS, replace=False)
-    return cells.take(np.sort(chosen))
+    if len(found) <= _MAX_CELLS:
+        return found
+    chosen = np.random.default_rng(0).choice(len(found), _MAX_CELLS, replace=False)
+    return found.take(np.sort(chosen))
 
 
 def _cell_side(place: NDArray[np.float64], binned: BinnedTiles) -> int:

@@ -45,7 +45,6 @@ Method = Literal["auto", "file", "none"]
 # Not done in parts: every fit looks at all binned tiles at once.
 _SMALLEST = Smallest("illumination", "the binned tiles", "lower illumination.planes")
 Plane = NDArray[np.float32]
-Float = NDArray[np.float64]
 #: A flat-field below this share of its mean would multiply noise by more than 20.
 MIN_FLAT = 0.05
 #: Four tiles have four overlaps, of which one may be empty. The error that is reported says

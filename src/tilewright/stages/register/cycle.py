@@ -17,7 +17,7 @@ from scipy import ndimage
 
 from tilewright.io.results.mosaic import Mosaic
 from tilewright.io.results.transform import write_transform
-from tilewright.kernels.backend import Backend
+from tilewright.kernels.backend import Backend, Floats
 from tilewright.kernels.device_memory import Smallest, memory_noted
 from tilewright.kernels.register.alignment import (
     Coarse,
@@ -39,7 +39,6 @@ _WORST_PLACES = 8
 LOCAL_PERCENTILE = 90.0
 # Not done in parts: the correlation of the overviews is of one piece, and far larger than cells.
 _SMALLEST = Smallest("register", "two overviews and their correlation over all shifts")
-Floats = NDArray[np.float64]
 #: Longest side of the overviews on which rotation and shift are searched.
 _COARSE_PX = 512
 #: Share of the common texture whose blocks agree on one smooth field. Matching cycles reach

@@ -24,6 +24,7 @@ from tilewright.kernels.backend import Backend
 from tilewright.kernels.device_memory import Smallest, memory_noted
 from tilewright.kernels.tile_positions.displacements import (
     Overlaps,
+    Strips,
     choose_sigma,
     flatten,
     measure_overlaps,
@@ -40,7 +41,6 @@ from tilewright.kernels.tile_positions.overlap_strips import StripPlan, plan_str
 from tilewright.kernels.tile_positions.position_solve import Solution, solve_positions
 from tilewright.stages.tile_source import TileSource
 
-Strips = NDArray[np.float32]
 _SMALLEST = Smallest("tile_positions", "the strips that its filter and hot pixels come from")
 
 
