@@ -47,6 +47,13 @@ def psnr(image: Any, truth: Floats) -> float:
     return float(10 * np.log10(np.percentile(t, 99.9) ** 2 / error))
 
 
+def forward(blur: Blur, scene: Any) -> Any:
+    """Return H ``scene``, as an iteration predicts the view."""
+    blur.spread(slice(None), scene)
+    blur.convolve_columns(adjoint=False)
+    return blur.gather(slice(0, blur.view[0]), *blur.view[1:])
+
+
 @settings(max_examples=25)
 @given(
     view=st.tuples(st.integers(1, 6), st.integers(4, 24), st.integers(4, 24)),
@@ -61,7 +68,7 @@ def test_adjoint_is_the_adjoint(
     blur = Blur(cpu_backend(), rng.random(psf), view, margin)
     x = rng.random(blur.scene, dtype=np.float32)
     y = rng.random(view, dtype=np.float32)
-    left = float(np.vdot(blur.forward(x).astype(np.float64), y))
+    left = float(np.vdot(forward(blur, x).astype(np.float64), y))
     assert float(np.vdot(x.astype(np.float64), blur.adjoint(y))) == pytest.approx(left, rel=2e-6)
 
 
@@ -72,7 +79,7 @@ def test_forward_is_the_convolution_of_the_scene(cpu: Backend) -> None:
     inside = np.zeros(blur.scene, np.float32)
     inside[:4, 4:16, 5:17] = rng.random((4, 12, 12))
     wanted = fftconvolve(np.pad(inside, 4, mode="wrap"), psf / psf.sum(), mode="same")
-    np.testing.assert_allclose(blur.forward(inside), wanted[4:8, 4:24, 4:26], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(forward(blur, inside), wanted[4:8, 4:24, 4:26], rtol=1e-4, atol=1e-6)
 
 
 def test_blocks_and_threads_do_not_change_the_pixels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -312,7 +312,7 @@ def test_between_the_wide_radii_far_light_is_not_lost() -> None:
     psf = np.zeros((3, 129, 129))
     psf[1, 64, 64] = 1.0
     psf[0] = psf[2] = np.exp(-0.5 * ((away - 48) / 3) ** 2)
-    profiles = direct_filters.transfer_profiles(psf, 1, direct_filters.WIDE_RADII)
+    profiles = direct_filters.transfer_profiles(psf, direct_filters.WIDE_RADII)
     radius = np.hypot(np.fft.fftfreq(256)[:, None], np.fft.rfftfreq(256))
     shown = fft.irfft2(direct_filters.profile_at(profiles, 1, radius), s=(256, 256))
     np.testing.assert_allclose(

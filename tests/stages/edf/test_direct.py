@@ -235,8 +235,6 @@ def test_impossible_wishes_are_refused_and_nothing_is_left(cpu: Backend, tmp_pat
     source = store(tmp_path / "in.zarr", stack, 96)
     with pytest.raises(PsfError, match="numerical_aperture"):
         run(cpu, tmp_path, source, **DIRECT, optics=None)
-    with pytest.raises(EdfError, match="give one of direct, psf_mean"):
-        run(cpu, tmp_path, source, method="wiener")
     light = store(tmp_path / "light.zarr", stack.astype(np.float32), 96, DECONVOLVED)
     with pytest.raises(EdfError, match="needs the stitched stack"):
         run(cpu, tmp_path, light, **DIRECT)

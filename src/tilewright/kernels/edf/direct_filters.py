@@ -75,15 +75,13 @@ _FEW_MODES = 64
 _LEAST_TOLD = 0.15
 
 
-def transfer_profiles(psf: NDArray[Any], steps: int = FINE, radii: int = _RADII.size) -> Floats:
+def transfer_profiles(psf: NDArray[Any], radii: int = _RADII.size) -> Floats:
     """Return the optical transfer functions of a PSF's planes over the radius of frequency.
 
     Parameters
     ----------
     psf : ndarray, shape (z, y, x)
-        Odd sizes, centre in the middle, ``steps`` planes per step of the stack.
-    steps : int
-        See above; the PSF of another pitch is a mistake that only the caller can see.
+        Odd sizes, centre in the middle, :data:`FINE` planes per step of the stack.
     radii : int
         Number of radii, evenly spaced from 0 to the corner of the spectrum.
 
@@ -95,9 +93,9 @@ def transfer_profiles(psf: NDArray[Any], steps: int = FINE, radii: int = _RADII.
     Raises
     ------
     ValueError
-        An axis is even, the middle plane has no light, or ``steps`` is below 1.
+        An axis is even, or the middle plane has no light.
     """
-    if psf.ndim != 3 or any(n % 2 == 0 for n in psf.shape) or steps < 1:
+    if psf.ndim != 3 or any(n % 2 == 0 for n in psf.shape):
         raise ValueError(f"the PSF has shape {psf.shape}; every axis must be odd (centre = peak)")
     light = float(psf[len(psf) // 2].sum(dtype=np.float64))
     if not (np.isfinite(light) and light > 0):
@@ -154,10 +152,6 @@ class Channel:
     kept: NDArray[np.bool_]
     power: Floats
     noise_variance: float
-
-    def transfer_at(self, steps: int, radius: Floats) -> Floats:
-        """Return what a plane shows of light so many steps away, at radii in cycles/px."""
-        return profile_at(self.profiles, FINE * steps, radius)
 
     @property
     def _band_power(self) -> Floats:

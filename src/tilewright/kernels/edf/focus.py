@@ -78,7 +78,13 @@ def soft_focus(
         No plane is kept.
     """
     planes = _kept_planes(kept)
-    weights, height, winner = _soft_weights(backend, stack, noise, pedestal_counts, planes)
+    gain = noise_share(BAND_SIGMA_PX, 2 * BAND_SIGMA_PX)
+
+    def floor(wide: Array) -> Array:
+        signal = backend.xp.maximum(wide - pedestal_counts, 0)
+        return gain * backend.xp.maximum(noise.variance(signal), 1e-3)
+
+    weights, height, winner = _weights(backend, stack, planes, floor, SOFT_NOISE)
     image = sum(
         weight * (backend.asarray(stack[z]) - pedestal_counts)
         for z, weight in zip(planes, weights, strict=True)
@@ -167,18 +173,6 @@ def _kept_planes(kept: Bools) -> list[int]:
     if not planes:
         raise ValueError("no plane of the stack is kept: there is nothing to project")
     return planes
-
-
-def _soft_weights(
-    backend: Backend, stack: Any, noise: NoiseModel, pedestal_counts: float, planes: list[int]
-) -> tuple[Array, Array, Array]:
-    gain = noise_share(BAND_SIGMA_PX, 2 * BAND_SIGMA_PX)
-
-    def floor(wide: Array) -> Array:
-        signal = backend.xp.maximum(wide - pedestal_counts, 0)
-        return gain * backend.xp.maximum(noise.variance(signal), 1e-3)
-
-    return _weights(backend, stack, planes, floor, SOFT_NOISE)
 
 
 def _weights(

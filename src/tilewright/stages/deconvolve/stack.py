@@ -33,7 +33,7 @@ from tilewright.kernels.deconvolve.thinning import (
 )
 from tilewright.kernels.device_memory import Smallest, memory_noted, shrinking
 from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf
-from tilewright.stages.edf.stack_survey import StackSurvey, survey_stack, unseen
+from tilewright.stages.edf.stack_survey import StackSurvey, survey_stack, texture, unseen
 from tilewright.stages.tile_windows import Window, smaller_tile, tile_windows
 
 #: Side of the calibration tile; its count of iterations holds for all.
@@ -118,8 +118,6 @@ def deconvolve(
     mosaic = open_mosaic(source)
     psf = mosaic_psf(mosaic, optics, psf_file)
     survey = survey_stack(backend, mosaic)
-    if not survey.kept.any():
-        raise StackError(f"no plane of {mosaic.path} is usable: {survey.verdicts[0].reason}")
     tile = _calibration_tile(mosaic, survey.kept)
     camera, stopping = _calibrate(
         mosaic, psf, tile, gain_counts_per_photon, iterations, survey, backend=backend
@@ -158,21 +156,13 @@ def deconvolve(
     shrinking(backend, write, tile_px, smaller, _SMALLEST)
 
 
-class StackError(ValueError):
-    """A stack cannot be deconvolved; the message names the file and the cause."""
-
-
 def _calibration_tile(mosaic: Mosaic, kept: NDArray[np.bool_]) -> Window:
     """Return the tile whose middle kept plane varies most; the first of equals."""
     good = np.flatnonzero(kept)
     middle = int(good[good.size // 2])
     tiles = tile_windows(mosaic.shape[1:], _CALIBRATION_PX, 0)
     pedestal = mosaic.attributes["pedestal_counts"]
-    variances = []
-    for tile in tiles:
-        light = mosaic.read(middle, tile.y, tile.x) - np.float32(pedestal)
-        # Of the square root: a bright speck of dust shall not outweigh tissue.
-        variances.append(round(float(np.sqrt(np.maximum(light, 0)).var(dtype=np.float64)), 6))
+    variances = [texture(mosaic.read(middle, tile.y, tile.x), pedestal) for tile in tiles]
     return tiles[int(np.argmax(variances))]
 
 

@@ -34,7 +34,7 @@ from tilewright.kernels.edf.specks import (
     without_specks,
 )
 from tilewright.kernels.noise import NoiseModel
-from tilewright.stages.edf.stack_survey import ceiling_of, sample_cells, unseen
+from tilewright.stages.edf.stack_survey import ceiling_of, sample_cells, texture, unseen
 
 #: Sample windows, the liveliest of those that the survey looks at, and their side.
 _SAMPLES, _SAMPLE_PX = 6, 512
@@ -179,11 +179,8 @@ def _sample_starts(
         tuple((part.start + part.stop - n) // 2 for part, n in zip((c.y, c.x), size, strict=True))
         for c in sample_cells(mosaic)
     ]
-    lively = []
-    for start in starts:
-        light = _read(mosaic, start, size, slice(middle, middle + 1)) - np.float32(pedestal)
-        # Of the square root: a bright speck of dust shall not outweigh tissue.
-        lively.append(round(float(np.sqrt(np.maximum(light, 0)).var(dtype=np.float64)), 6))
+    plane = slice(middle, middle + 1)
+    lively = [texture(_read(mosaic, start, size, plane), pedestal) for start in starts]
     best = np.sort(np.argsort(-np.array(lively), kind="stable")[:_SAMPLES])
     return [starts[i] for i in best], size
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import tifffile
@@ -105,7 +105,9 @@ def edf_plane(
     Raises
     ------
     EdfError
-        The method is not known or not possible with this source, or no plane is usable.
+        The method is not possible with this source.
+    StackError
+        No plane is usable.
     PsfError, PsfFileError
         The optics or the PSF file are unusable, and the method needs them.
     DeviceMemoryError
@@ -257,8 +259,6 @@ def plan_projection(
     EdfError
         See ``edf.edf_plane``.
     """
-    if method not in get_args(Method):
-        raise EdfError(f"edf: method is {method!r}; give one of {', '.join(get_args(Method))}")
     deconvolved = "iterations" in mosaic.attributes
     told = {key: mosaic.attributes.get(key, []) for key in ("excluded_planes", "focus_ends")}
     pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
@@ -279,8 +279,6 @@ def plan_projection(
     survey = None if deconvolved else survey_stack(backend, mosaic)
     if survey is not None:
         told, kept = survey.record, survey.kept
-        if not kept.any():
-            raise EdfError(f"no plane of {mosaic.path} is usable: {survey.verdicts[0].reason}")
     if method == "direct" and survey is not None and kept.sum() > 1:
         size = direct_psf_size(mosaic)
         psf = mosaic_psf(mosaic, optics or {}, psf_file, **size)

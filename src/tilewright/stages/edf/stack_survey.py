@@ -61,8 +61,18 @@ class StackSurvey:
         }
 
 
+class StackError(ValueError):
+    """A stack is of no use; the message names the file and the cause."""
+
+
 def survey_stack(backend: Backend, mosaic: Mosaic) -> StackSurvey:
-    """Return what a sample of a raw mosaic tells; where every plane is bad none is kept."""
+    """Return what a sample of a raw mosaic tells.
+
+    Raises
+    ------
+    StackError
+        No plane is usable.
+    """
     pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
     ceiling = ceiling_of(mosaic)
     cells = sample_cells(mosaic)
@@ -77,6 +87,8 @@ def survey_stack(backend: Backend, mosaic: Mosaic) -> StackSurvey:
     if pairs is not None:
         verdicts = judge_planes(samples, pedestal, pairs)
     kept = kept_planes(mosaic, verdicts)
+    if not kept.any():
+        raise StackError(f"no plane of {mosaic.path} is usable: {verdicts[0].reason}")
     if not np.array_equal(kept, before):
         noise = measure_noise(backend, mosaic, kept, pedestal)
     return StackSurvey(verdicts, kept, noise, pairs.ends if pairs is not None else (0.0, 0.0))
@@ -143,6 +155,15 @@ def chunk_windows(mosaic: Mosaic, halo_px: int) -> list[Window]:
     """Return the mosaic's chunks row by row, each with a halo cut at the mosaic's borders."""
     shape = mosaic.shape[1:]
     return [with_halo(region, halo_px, shape) for region in regions(shape, mosaic.chunk_px)]
+
+
+def texture(plane: NDArray[Any], pedestal: float) -> float:
+    """Return how much a plane (y, x) of counts varies.
+
+    Of the square root: a bright speck of dust shall not outweigh tissue.
+    """
+    light = np.sqrt(np.maximum(plane - np.float32(pedestal), 0))
+    return round(float(light.var(dtype=np.float64)), 6)
 
 
 def unseen(counts: Iterable[NDArray[Any]], pedestal: float) -> NDArray[np.bool_]:

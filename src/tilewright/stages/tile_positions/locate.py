@@ -185,8 +185,8 @@ def _check(tiles: TileSource, illumination: Illumination | None, sigma_px: float
     shape = tiles.shape[1:]
     if len(tiles.row) == 0:
         raise ValueError("there is no tile to place; check the manifest")
-    if sigma_px is not None and not 0 < sigma_px <= 50:
-        raise ValueError(f"sigma_px is {sigma_px}; give a width above 0 and up to 50 px")
+    if sigma_px is not None and sigma_px > 50:
+        raise ValueError(f"tile_positions.sigma_px is {sigma_px}; give a width up to 50 px")
     if illumination is not None and illumination.flat.shape != shape:
         raise ValueError(
             f"the flat-field has shape {illumination.flat.shape} and tiles have {shape}; "
