@@ -198,9 +198,9 @@ def _surveys(backend: Backend, counts: Any) -> Iterator[Case]:
         [plane_resolution_px(maps, used, [counts]) or 0.0]
     ), stack)  # fmt: skip
     yield _case("focus energy", lambda: focus_energy(backend, stack[0])[0], stack[0])
-    kernel, weights = np.outer(np.hanning(9), np.hanning(9))[1:-1, 1:-1], np.ones(len(counts))
+    kernel = np.outer(np.hanning(9), np.hanning(9))[1:-1, 1:-1]
     yield _case("mean blurred by the PSF", lambda: psf_mean(
-        backend, stack, kernel, weights, 0.2, 1.0
+        backend, stack, kernel, 0.2, 1.0
     ).image, stack)  # fmt: skip
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.support.wavy_stack import PEDESTAL, PLANES, SIZE, plane_weights, psnr, wavy
+from tests.support.wavy_stack import PEDESTAL, PLANES, SIZE, psnr, wavy
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.edf import focus
 from tilewright.kernels.edf.plane_order import (
@@ -67,12 +65,10 @@ def test_planes_left_out_have_no_part(cpu: Backend) -> None:
     spoiled[[0, 5]] = 60000
     for kernel_stack in (stack, spoiled):
         soft = focus.soft_focus(cpu, kernel_stack, NOISE, PEDESTAL, kept)
-        mean = focus.psf_mean(cpu, kernel_stack, np.ones((1, 1)), plane_weights(kept), 1.0, 1.0)
         assert not np.isin(soft.winner, [0, 5]).any()
         if kernel_stack is stack:
-            first = soft, mean
-    np.testing.assert_array_equal(first[0].image, soft.image)
-    np.testing.assert_array_equal(first[1].image, mean.image)
+            first = soft
+    np.testing.assert_array_equal(first.image, soft.image)
     with pytest.raises(ValueError, match="no plane"):
         focus.soft_focus(cpu, stack, NOISE, PEDESTAL, ~ALL)
 
@@ -88,7 +84,7 @@ def test_psf_mean_gives_the_raw_counts_of_a_plane_in_focus(cpu: Backend, seed: i
     np.put_along_axis(light, np.rint(height).astype(int)[None], (sheet / share)[None], axis=0)
     at = np.arange(-4, 5)
     kernel = np.exp(-0.5 * (at[:, None] ** 2 + at**2) / 0.8**2)
-    found = focus.psf_mean(cpu, light, kernel, np.ones(PLANES), share, 1.0)
+    found = focus.psf_mean(cpu, light, kernel, share, 1.0)
     expected = ndimage.convolve(sheet, kernel / kernel.sum(), mode="reflect")
     np.testing.assert_allclose(found.image, expected, rtol=1e-4, atol=0.02)
     # Beside a step of a whole plane the smoothed energy mixes both; away from it, it is exact.
@@ -109,18 +105,6 @@ def test_blur_reaches_past_small_images(cpu: Backend) -> None:
     kernel = np.random.default_rng(0).random((7, 7))
     expected = ndimage.convolve(image.astype(float), kernel / kernel.sum(), mode="reflect")
     np.testing.assert_allclose(focus.blur(cpu, image, kernel), expected, rtol=1e-5)
-
-
-@given(st.lists(st.booleans(), min_size=1, max_size=20).filter(any))
-def test_plane_weights_interpolate_between_kept_planes(kept: list[bool]) -> None:
-    mask = np.array(kept)
-    weights = plane_weights(mask)
-    good = np.flatnonzero(mask)
-    assert weights[~mask].sum() == 0
-    assert weights.sum() == pytest.approx(good[-1] - good[0] + 1)
-    # Light that rises linearly with z keeps its centre of mass.
-    inner = np.arange(good[0], good[-1] + 1)
-    assert (weights * np.arange(mask.size)).sum() == pytest.approx(inner.sum())
 
 
 def judged(backend: Backend, stack: NDArray[np.float32] | NDArray[np.uint16]) -> list[PlaneVerdict]:
@@ -296,7 +280,7 @@ def _same_on(device: Backend, cpu: Backend) -> None:
     here, there = (
         (
             focus.soft_focus(b, stack, NOISE, PEDESTAL, ALL),
-            focus.psf_mean(b, stack, kernel, np.ones(PLANES), 0.06, 10.0),
+            focus.psf_mean(b, stack, kernel, 0.06, 10.0),
         )
         for b in (cpu, device)
     )

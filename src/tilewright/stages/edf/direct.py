@@ -34,7 +34,7 @@ from tilewright.kernels.edf.direct_finish import (
     floor_of,
     trust_in,
 )
-from tilewright.kernels.edf.direct_plane import HALO_PX, POOL_PX, DirectPlane
+from tilewright.kernels.edf.direct_plane import HALO_PX, POOL_PX, DirectPlane, FocusMaps
 from tilewright.kernels.edf.specks import Cleaned
 from tilewright.stages.edf.direct_plan import DirectPlan, look_clean
 from tilewright.stages.edf.stack_survey import ceiling_of
@@ -191,7 +191,8 @@ class _Run:
         """Write the unclipped plane; return what is known of it, and its means of 8 × 8 px."""
         sides = _sides(self.shape, self.tile_px)
         window = window_len(sides[0] + 2 * HALO_PX), window_len(sides[1] + 2 * HALO_PX)
-        direct = DirectPlane(self.plan.maps(self.inner, window), self.plan.filters)
+        known = self.plan.channel, self.plan.noise, self.plan.pedestal_counts
+        direct = DirectPlane(FocusMaps(self.inner, *known, window), self.plan.filters)
         rows, columns = (spans(n, side) for n, side in zip(self.whole, sides, strict=True))
         tiles = [(y, x) for y in rows for x in columns]
         small = [n // FLOOR_PX for n in self.whole]

@@ -85,10 +85,6 @@ class DirectPlan:
             "read_noise_counts": self.noise.read_noise_counts,
         }
 
-    def maps(self, backend: Backend, window: tuple[int, int]) -> FocusMaps:
-        """Return the focus maps of windows of a size."""
-        return FocusMaps(backend, self.channel, self.noise, self.pedestal_counts, window)
-
 
 def direct_psf_size(mosaic: Mosaic) -> dict[str, int]:
     """Return what ``stages.deconvolve.mosaic_psf`` must know of this PSF."""

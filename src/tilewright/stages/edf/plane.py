@@ -315,11 +315,11 @@ def _psf_mean_job(
     # As the deconvolution crops it: the central plane's share depends on the planes counted.
     psf = crop_psf(psf, mosaic.shape)
     kernel = psf[psf.shape[0] // 2]
-    scale, weights = float(kernel.sum(dtype=np.float64)), np.ones(mosaic.shape[0])
+    scale = float(kernel.sum(dtype=np.float64))
     floor = _floor_energy(backend, mosaic)
 
     def run(backend: Backend, stack: NDArray[Any]) -> Projection:
-        return psf_mean(backend, stack - np.float32(pedestal), kernel, weights, scale, floor)
+        return psf_mean(backend, stack - np.float32(pedestal), kernel, scale, floor)
 
     return replace(
         job,

@@ -76,9 +76,8 @@ def read_binned(
     """
     depth, *size = tiles.shape
     factor = max(1, -(-max(size) // LONG_SIDE))
-    chosen = tuple(((2 * k + 1) * depth) // (2 * planes) for k in range(min(planes, depth)))
-    if planes > depth:
-        chosen = tuple(range(depth))
+    planes = min(planes, depth)
+    chosen = tuple(((2 * k + 1) * depth) // (2 * planes) for k in range(planes))
     places = [(k, tile) for k in range(len(chosen)) for tile in range(len(tiles.row))]
     shape = (len(chosen), len(tiles.row), size[0] // factor, size[1] // factor)
     images = backend.xp.empty(shape, dtype=np.float32)

@@ -143,7 +143,8 @@ def estimate_illumination(
     ):
         reasons.append("no signal above the camera offset")
     elif method == "auto":
-        if evidence.edges < MIN_EDGES or evidence.cells < MIN_CELLS:
+        by_overlaps = evidence.edges >= MIN_EDGES and evidence.cells >= MIN_CELLS
+        if not by_overlaps:
             reasons.append(
                 f"overlap needs {MIN_EDGES} overlaps and {MIN_CELLS} cells with signal and has "
                 f"{evidence.edges} and {evidence.cells}"
@@ -151,7 +152,7 @@ def estimate_illumination(
         if evidence.fit is None:
             reasons.append(f"the fit to tiles alone needs {MIN_TILES} unsaturated ones")
         else:
-            candidates["overlap" if evidence.by_overlaps else "tiles"] = fitted_candidate(
+            candidates["overlap" if by_overlaps else "tiles"] = fitted_candidate(
                 evidence.fit, binned.shape_px
             )
     chosen = _choose(candidates, reasons)
@@ -278,11 +279,6 @@ class FlatEvidence:
     fit: FlatFit | None
     edges: int
     cells: int
-
-    @property
-    def by_overlaps(self) -> bool:
-        """Whether overlaps have a part in the fit."""
-        return self.fit is not None and len(self.fit.found.cells) > 0
 
     def candidate(self, flat: Plane) -> Candidate:
         """Score a flat-field that was not fitted to the overlaps, and compare it with the fit."""

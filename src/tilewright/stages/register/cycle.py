@@ -28,9 +28,7 @@ from tilewright.kernels.register.alignment import (
 from tilewright.kernels.register.block_field import ACCEPTED, fit_affine, fit_field
 from tilewright.kernels.register.warp import Transform
 from tilewright.stages.register.block_passes import Measured, Pass, measure_blocks
-from tilewright.stages.register.plane_views import Plane, PlaneView, as_plane, open_views
-
-Source = Plane | Mosaic | NDArray[Any] | str | Path
+from tilewright.stages.register.plane_views import PlaneView, Source, open_views
 
 #: A block shows tissue where its texture has a tenth of the bright blocks' energy.
 _TISSUE_ENERGY = 0.1
@@ -114,12 +112,11 @@ def register(
     DeviceMemoryError
         The GPU's memory does not hold the overviews and their correlation.
     """
-    planes = as_plane(reference), as_plane(moving)
-    for name, plane in zip(("reference", "moving"), planes, strict=True):
-        if min(plane.shape) < block_px:
-            raise ValueError(f"the {name} image is {plane.shape}, smaller than a block")
-    views = open_views(*planes)
-    reach = float(max(*planes[0].shape, *planes[1].shape))
+    views = open_views(reference, moving)
+    for name, view in zip(("reference", "moving"), views, strict=True):
+        if min(view.shape) < block_px:
+            raise ValueError(f"the {name} image is {view.shape}, smaller than a block")
+    reach = float(max(*views[0].shape, *views[1].shape))
     reach = reach if max_shift_px is None else max_shift_px
     transform, evidence = estimate_transform(
         backend, *views, block_px=block_px, max_shift_px=reach, max_rotation_deg=max_rotation_deg
