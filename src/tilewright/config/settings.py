@@ -242,10 +242,6 @@ class IlluminationSettings(Section):
     """For `file`: TIFFs of a tile's shape; `{sample}`, `{cycle}` and `{channel}` are filled in."""
     planes: int = Field(default=5, ge=1)
     """How many evenly spaced z-planes the estimate uses; more where signal is in few planes."""
-    order: Annotated[int, Field(ge=1, le=8)] | Auto = "auto"
-    """Largest Legendre order of the fit; `auto` allows 14, or 20 where the tiles show finer
-    structure, and takes as much as they show. A low number where the report shows ripples.
-    """
 
 
 class PositionSettings(Section):

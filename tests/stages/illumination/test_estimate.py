@@ -218,11 +218,6 @@ def test_planes_are_pooled() -> None:
     assert relative_rmse(several[0].flat, truth) < 0.02
 
 
-def test_order_can_be_fixed() -> None:
-    tiles, places = make_tiles(vignette(SIZE), 1, grid=(4, 4))
-    assert run(tiles, places, order=4)[1]["fits"]["overlap"]["order"] == 4
-
-
 def test_high_order_flat_is_followed() -> None:
     y, x = np.mgrid[-1 : 1 : SIZE * 1j, -1 : 1 : SIZE * 1j]
     truth = vignette(SIZE) * (1 + 0.3 * x**6 - 0.2 * y**5 * x)
@@ -491,7 +486,7 @@ def test_held_out_overlaps_are_not_those_of_the_fit() -> None:
     binned = read_binned(cpu_backend(), tiles, 1, None)
     cells = overlap_cells(cpu_backend(), binned, places)
     blocks = tile_blocks(cpu_backend(), binned)
-    fit = fit_flat(cells, blocks, OFFSET_COUNTS, 0.0, order=None)
+    fit = fit_flat(cells, blocks, OFFSET_COUNTS, 0.0)
     at = [
         np.exp(log_flat(fit.coefficient, place))
         for place in (cells.place_first, cells.place_second)

@@ -151,8 +151,6 @@ def fit_flat(
     images: Floats,
     offset_counts: float,
     offset_error_counts: float,
-    *,
-    order: int | None,
 ) -> FlatFit:
     """Fit the log flat-field and the camera offset.
 
@@ -164,18 +162,15 @@ def fit_flat(
         Tiles without saturated pixels, in blocks, planes averaged; n may be 0.
     offset_counts, offset_error_counts : float
         What is known of the camera offset, as mean and standard deviation; 0 fixes it.
-    order : int or None
-        Largest total degree, 1 to 14; None is 14.
 
     Returns
     -------
     FlatFit
     """
     offset = offset_counts, max(offset_error_counts, _GIVEN_COUNTS)
-    chosen = MAX_ORDER if order is None else order
-    even = np.append(np.zeros(len(degrees(chosen))), offset_counts)
-    fit = _fit(cells, images, offset, even, chosen)
-    if order is None and fit.unmodelled > _COARSE:
+    even = np.append(np.zeros(len(degrees(MAX_ORDER))), offset_counts)
+    fit = _fit(cells, images, offset, even, MAX_ORDER)
+    if fit.unmodelled > _COARSE:
         start = np.zeros(len(degrees(FINE_ORDER)) + 1)
         start[: len(fit.coefficient)], start[-1] = fit.coefficient, fit.offset_counts
         finer = _fit(cells, images, offset, start, FINE_ORDER, begin=_WARY)

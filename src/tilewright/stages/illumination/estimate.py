@@ -77,7 +77,6 @@ def estimate_illumination(
     flat_file: str | Path | None = None,
     dark_file: str | Path | None = None,
     planes: int = 5,
-    order: int | None = None,
     saturation_counts: float | None = None,
 ) -> tuple[Illumination, dict[str, Any]]:
     """Estimate the illumination of one cycle and channel.
@@ -102,8 +101,6 @@ def estimate_illumination(
         TIFFs for ``file``, of a tile's shape; without a dark file the offset is used.
     planes : int
         Number of evenly spaced z-planes pooled.
-    order : int or None
-        Largest Legendre order of the fit, 1 to 14; None is 14.
     saturation_counts : float or None
         Counts from which pixels are left out; None finds it.
 
@@ -129,7 +126,7 @@ def estimate_illumination(
     """
     _check(tiles, positions, method, flat_file)
     binned = read_binned(backend, tiles, planes, saturation_counts)
-    evidence, structure = _gather(backend, binned, positions, offset_counts, order)
+    evidence, structure = _gather(backend, binned, positions, offset_counts)
     candidates = {"none": evidence.candidate(np.ones(binned.shape_px, dtype=np.float32))}
     reasons: list[str] = []
     dark: Plane | float = evidence.offset_counts
@@ -166,12 +163,11 @@ def _gather(
     binned: BinnedTiles,
     positions: Positions | None,
     offset_counts: float | None,
-    order: int | None,
 ) -> tuple[FlatEvidence, NDArray[np.float64] | None]:
     """Fit the overlaps; where empty tiles show a dark-field, once more without it."""
     cells = None if positions is None else overlap_cells(backend, binned, positions)
     known = None if offset_counts is None else (float(offset_counts), 0.0, "given")
-    evidence = gather(backend, binned, cells, known, order=order)
+    evidence = gather(backend, binned, cells, known)
     empty = dark_field(backend, evidence) if known is None else None
     if empty is None or positions is None:
         return evidence, None
@@ -179,7 +175,7 @@ def _gather(
     known = (offset, empty.error_counts, "empty tiles: what makes them even")
     even = less_structure(backend, binned, empty.structure_counts)
     cells = overlap_cells(backend, even, positions)
-    again = gather(backend, even, cells, known, order=order)
+    again = gather(backend, even, cells, known)
     return again, empty.structure_counts
 
 
@@ -303,8 +299,6 @@ def gather(
     binned: BinnedTiles,
     cells: OverlapCells | None,
     known: tuple[float, float, str] | None,
-    *,
-    order: int | None,
 ) -> FlatEvidence:
     """Fit flat-field and camera offset to overlaps and tiles, or to tiles alone.
 
@@ -325,14 +319,14 @@ def gather(
     images = tile_blocks(backend, binned)[unsaturated(backend, binned)]
     fit, edges, count, told = None, 0, 0, "overlaps"
     if cells is not None and len(cells) >= MIN_CELLS:
-        fit = fit_flat(cells, images, offset, error, order=order)
+        fit = fit_flat(cells, images, offset, error)
         seen = fit.found.seen
         edges, count = len(np.unique(fit.found.cells.edge[seen])), int(seen.sum())
     if edges < MIN_EDGES or count < MIN_CELLS:
         fit, told = None, "tiles"
         if len(images) >= MIN_TILES:
             none = OverlapCells.none()
-            fit = fit_flat(none, images, offset, error, order=order)
+            fit = fit_flat(none, images, offset, error)
     if fit is None:
         return replace(nothing, edges=edges, cells=count)
     if known is None:
