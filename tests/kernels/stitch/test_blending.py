@@ -187,8 +187,3 @@ def test_gpu_agrees_within_a_count(cpu: Backend, gpu: Backend) -> None:
     on_gpu, *clipped_gpu = run(gpu, tiles, places, flat=vignette(64))
     assert np.abs(on_cpu.astype(int) - on_gpu).max() <= 1
     assert clipped == clipped_gpu
-
-
-def test_other_pixel_types_are_refused(cpu: Backend) -> None:
-    with pytest.raises(ValueError, match="float32"):
-        run(cpu, [np.zeros((8, 8), np.float32)], [(0, 0)])

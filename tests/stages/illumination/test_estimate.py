@@ -446,8 +446,6 @@ def test_given_files_are_used(tmp_path: Path) -> None:
     assert scores["file"] < scores["uncorrected"]
     with pytest.raises(IlluminationFileError, match=r"small\.tif"):
         run(tiles, places, method="file", flat_file=small)
-    with pytest.raises(IlluminationError, match="flat_file"):
-        run(tiles, places, method="file")
 
 
 def test_none_only_reports() -> None:

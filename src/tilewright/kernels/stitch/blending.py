@@ -129,16 +129,9 @@ def fuse(
         Rounded counts; the pedestal outside all tiles.
     clipped_low, clipped_high : int
         Pixels whose counts were below 0 or above the dtype's range.
-
-    Raises
-    ------
-    ValueError
-        The tiles are not uint8 or uint16.
     """
     xp = backend.xp
     dtype = np.dtype(tiles[0].dtype) if tiles else np.dtype(np.uint16)
-    if dtype not in (np.uint8, np.uint16):
-        raise ValueError(f"tiles of {dtype} cannot be fused; raw counts are uint8 or uint16")
     top = float(np.iinfo(dtype).max)
     region = xp.empty(shape, dtype=dtype)
     low = xp.zeros((), dtype=xp.int64)

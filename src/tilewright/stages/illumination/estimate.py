@@ -118,13 +118,13 @@ def estimate_illumination(
     Raises
     ------
     IlluminationError
-        A flat-field is not given, or ``positions`` are of other tiles.
+        There are no tiles, or ``positions`` are of other ones.
     IlluminationFileError
         A given file cannot be used.
     DeviceMemoryError
         The GPU's memory does not hold the binned tiles and the fits.
     """
-    _check(tiles, positions, method, flat_file)
+    _check(tiles, positions)
     binned = read_binned(backend, tiles, planes, saturation_counts)
     evidence, structure = _gather(backend, binned, positions, offset_counts)
     candidates = {"none": evidence.candidate(np.ones(binned.shape_px, dtype=np.float32))}
@@ -179,14 +179,7 @@ def _gather(
     return again, empty.structure_counts
 
 
-def _check(
-    tiles: TileSource,
-    positions: Positions | None,
-    method: str,
-    flat_file: str | Path | None,
-) -> None:
-    if method == "file" and flat_file is None:
-        raise IlluminationError("illumination.method is file; give illumination.flat_file")
+def _check(tiles: TileSource, positions: Positions | None) -> None:
     if len(tiles.row) == 0:
         raise IlluminationError("there are no tiles to estimate the illumination from")
     if positions is not None and len(positions.y_px) != len(tiles.row):
