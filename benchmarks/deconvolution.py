@@ -142,7 +142,6 @@ def tiled(path: str, out: str, tile_px: str) -> None:
             optics={},
             psf_file=Path(folder) / "psf.tif",
             gain_counts_per_photon=None,
-            method="accelerated",
             iterations=32,
             tile_px=int(tile_px),
             halo_px=64,

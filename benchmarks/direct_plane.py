@@ -166,7 +166,13 @@ def _richardson_lucy(
     kernel = psf[len(psf) // 2]
     light = solver.estimate.sum(axis=0)
     if scene.margin:
-        light = light + solver.light_beyond(round(BEYOND_UM / scene.step))
+        # And of the planes next to each end of the view, which the circular scene goes on with.
+        z, y, x = view
+        spare = len(solver._x) - z
+        above = min(round(BEYOND_UM / scene.step), spare)
+        below = min(above, spare - above)
+        light = light + solver._x[z : z + above, :y, :x].sum(axis=0)
+        light += solver._x[z + spare - below :, :y, :x].sum(axis=0)
     image: Image = float(kernel.sum()) * blur(backend, light, kernel)
     return image
 

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tests.kernels.deconvolve.deconvolution import deconvolve
-from tests.support.wavy_stack import plane_weights
 from tilewright.io.results.mosaic import create_mosaic, open_mosaic
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.deconvolve.richardson_lucy import scene_margin
@@ -99,7 +98,7 @@ def _measure(
             margin=scene_margin(len(stack), Z_STEP_UM),
         ).image
         share = float(kernel.sum())
-        image: Image = psf_mean(backend, light, kernel, plane_weights(kept), share, 1.0).image
+        image: Image = psf_mean(backend, light, kernel, share, 1.0).image
         return image
 
     def stages(through: bool) -> Callable[[], Image]:
@@ -144,7 +143,6 @@ def staged(backend: Backend, stack: NDArray[Any], pedestal: float, through: bool
                 optics=OPTICS,
                 gain_counts_per_photon=None,
                 psf_file=None,
-                method="accelerated",
                 iterations=None,
                 tile_px=1024,
                 halo_px=64,

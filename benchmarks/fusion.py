@@ -47,7 +47,7 @@ class TiffTiles:
         return self._held[tile] if self._held else tifffile.imread(self._paths[tile])
 
 
-def run_ours(folder: Path, output: Path, in_memory: bool, interpolation: Any) -> dict[str, float]:
+def run_ours(folder: Path, output: Path, in_memory: bool) -> dict[str, float]:
     """Stitch the set; return seconds, and the growth of the resident memory in MB."""
     from tilewright.io.results.illumination import Illumination
     from tilewright.io.results.positions import Positions
@@ -71,7 +71,6 @@ def run_ours(folder: Path, output: Path, in_memory: bool, interpolation: Any) ->
             backend=cpu_backend(WORKERS),
             voxel_um=(1.0, 0.5, 0.5),
             chunk_px=CHUNK_PX,
-            interpolation=interpolation,
             feather_px=None,
         )
         seconds = min(seconds, time.perf_counter() - start)
@@ -195,7 +194,7 @@ def measure(name: str, arguments: list[str]) -> dict[str, float]:
     """Dispatch ``--measure``: run ``name`` in this process."""
     first, second, *rest = arguments
     if name == "ours":
-        return run_ours(Path(first), Path(second), rest[0] == "memory", rest[1])
+        return run_ours(Path(first), Path(second), rest[0] == "memory")
     function = {"tiff": run_tiff, "raw": run_raw_tifffile}[name]
     return function(Path(first), Path(second), rest[0])
 
@@ -213,12 +212,11 @@ def table(folder: Path, scratch: Path, peer: str | None) -> None:
     print(f"{'what':44} {'s':>7} {'RSS MB':>8}  bar")
     best = float("inf")
     for kind in ("memory", "tiff"):
-        for interpolation in ("cubic", "linear"):
-            got = measured("ours", str(folder), str(mosaic), kind, interpolation)
-            best = min(best, got["seconds"]) if interpolation == "cubic" else best
-            bar = f"<= {BAR_S} s, <= {BAR_RSS_MB} MB" if interpolation == "cubic" else ""
-            what = f"tilewright {interpolation}, tiles from {kind}"
-            print(f"{what:44} {got['seconds']:7.2f} {got['rss_mb']:8.0f}  {bar}")
+        got = measured("ours", str(folder), str(mosaic), kind)
+        best = min(best, got["seconds"])
+        bar = f"<= {BAR_S} s, <= {BAR_RSS_MB} MB"
+        what = f"tilewright, tiles from {kind}"
+        print(f"{what:44} {got['seconds']:7.2f} {got['rss_mb']:8.0f}  {bar}")
     if peer:
         got = run_ashlar(peer, folder, scratch)
         ratio = f"{got['seconds'] / best:.1f}x (bar: {BAR_RATIO}x)"

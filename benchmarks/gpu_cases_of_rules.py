@@ -25,7 +25,6 @@ from tilewright.kernels.edf.focus import focus_energy, psf_mean
 from tilewright.kernels.edf.plane_order import compare_planes
 from tilewright.kernels.edf.planes import sample_planes
 from tilewright.kernels.edf.resolution import plane_resolution_px
-from tilewright.kernels.illumination.basic import fit_basic
 from tilewright.kernels.illumination.binning import bin_tile, enlarge
 from tilewright.kernels.illumination.overlap_cells import measure_cells, overlapping_pairs
 from tilewright.kernels.noise import photon_transfer
@@ -102,8 +101,6 @@ class _Grid:
 def _illumination(backend: Backend, counts: Any, grid: _Grid) -> Iterator[Case]:
     raw = backend.asarray(counts[0].astype(np.uint16), dtype=None)
     yield _case("bin a tile", lambda: bin_tile(backend, raw, 8)[0], raw)
-    stack = backend.asarray(counts[None, :, ::4, ::4][..., :128, :128])
-    yield _case("flat-field by BaSiC", lambda: fit_basic(backend, stack).flat, stack)
     field = backend.asarray(counts[0, ::8, ::8])
     yield _case(
         "enlarge a flat-field", lambda: enlarge(backend, field, counts.shape[1:], 8), field, part=64
@@ -162,7 +159,7 @@ def _undistorted_fuse(backend: Backend, grid: _Grid) -> Case:
     lens, shape = Distortion(3.0, 0.2, -0.1, dark.shape), (TILE_PX, spans[1][1].stop)
     return _case("fuse 2 tiles without distortion", lambda: fuse(
         backend, tiles, spans, correction, (0, 0), shape, feather_px=20.0,
-        interpolation="cubic", distortion=lens,
+        distortion=lens,
     )[0], grid.tiles[:2])  # fmt: skip
 
 
@@ -201,9 +198,9 @@ def _surveys(backend: Backend, counts: Any) -> Iterator[Case]:
         [plane_resolution_px(maps, used, [counts]) or 0.0]
     ), stack)  # fmt: skip
     yield _case("focus energy", lambda: focus_energy(backend, stack[0])[0], stack[0])
-    kernel, weights = np.outer(np.hanning(9), np.hanning(9))[1:-1, 1:-1], np.ones(len(counts))
+    kernel = np.outer(np.hanning(9), np.hanning(9))[1:-1, 1:-1]
     yield _case("mean blurred by the PSF", lambda: psf_mean(
-        backend, stack, kernel, weights, 0.2, 1.0
+        backend, stack, kernel, 0.2, 1.0
     ).image, stack)  # fmt: skip
 
 

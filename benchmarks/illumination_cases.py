@@ -130,7 +130,7 @@ def _located(tiles: ArrayTiles, overlap: float) -> Positions:
     """Positions that the tiles' overlaps give, from a stage that does not know its errors."""
     nominal = np.stack([tiles.row, tiles.col], axis=1).astype(np.float64) * SIZE * (1 - overlap)
     moved = dataclasses.replace(tiles, nominal_px=np.asarray(nominal, np.float64))
-    return locate(moved, backend=cpu_backend(1), progress=False).positions
+    return locate(moved, backend=cpu_backend(1)).positions
 
 
 def verdict(numbers: dict[str, Any]) -> str:
@@ -169,9 +169,7 @@ def main() -> int:
             tiles, places = make_tiles(truth, seed, **made)
             known = _located(tiles, made["overlap"]) if name.startswith("stage") else places
             start = time.process_time()
-            found, numbers = estimate_illumination(
-                tiles, known, backend=cpu_backend(1), progress=False, **asked
-            )
+            found, numbers = estimate_illumination(tiles, known, backend=cpu_backend(1), **asked)
             seconds = time.process_time() - start
             before = relative_rmse(np.ones_like(truth), truth)
             after = relative_rmse(found.flat, truth)

@@ -82,7 +82,7 @@ def timed(tiles: FileTiles, fields: Illumination | None = None) -> tuple[Located
     best = np.inf
     for _ in range(5):
         start = time.perf_counter()
-        located = locate(tiles, fields, backend=cpu_backend(2), progress=False)
+        located = locate(tiles, fields, backend=cpu_backend(2))
         best = min(best, time.perf_counter() - start)
     return located, best
 

@@ -39,7 +39,7 @@ SIZE, WRONG_PX = 256, 2.0
 def located(grid: Grid) -> LocatedTiles:
     """Return the positions that the stage finds."""
     fields = Illumination(grid.flat, grid.dark, float(np.median(grid.dark)))
-    return locate(grid.tiles, fields, backend=cpu_backend(1), progress=False)
+    return locate(grid.tiles, fields, backend=cpu_backend(1))
 
 
 def edge_errors(grid: Grid, found: LocatedTiles) -> Floats:

@@ -79,7 +79,7 @@ def test_the_direct_plane_needs_optics_and_no_deconvolution(config: dict[str, An
     assert settings.plane_method == "soft_focus"
     assert not settings.needs_psf
     assert not settings.plane_of_deconvolved
-    set_key(config, "deconvolve.method", "plain")
+    set_key(config, "deconvolve.method", "accelerated")
     with pytest.raises(ConfigError, match=r"numerical_aperture"):
         load_experiment(config)
     set_key(config, "optics.numerical_aperture", 0.75)

@@ -89,7 +89,7 @@ def test_manifests_know_the_size_of_each_cycle(config: dict[str, Any]) -> None:
         ("illumination.planes", 3),
         ("tile_positions.sigma_px", 2.0),
         ("stitch.feather_px", 20.0),
-        ("deconvolve.method", "plain"),
+        ("deconvolve.iterations", 9),
         ("edf.method", "direct"),
     ],
 )

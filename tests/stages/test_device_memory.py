@@ -239,7 +239,7 @@ def check_what_cannot_be_split_says_so(folder: Path) -> None:
     assert not list(folder.iterdir())
     tiles = position_runs.grid(0)[0]
     with limited(MB / 4) as backend, pytest.raises(DeviceMemoryError, match="lower illumination"):
-        estimate_illumination(tiles, None, backend=backend, progress=False)
+        estimate_illumination(tiles, None, backend=backend)
     with limited(MB / 4) as backend, pytest.raises(DeviceMemoryError, match="tile_positions"):
         position_runs.located(tiles, backend)
 

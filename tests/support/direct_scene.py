@@ -21,7 +21,7 @@ from tilewright.kernels.edf.direct_filters import (
     psf_planes,
     transfer_profiles,
 )
-from tilewright.kernels.edf.direct_finish import filled, mirrored, trust_in
+from tilewright.kernels.edf.direct_finish import fill, mirrored, trust_in
 from tilewright.kernels.edf.direct_plane import HALO_PX, Direct, DirectPlane, FocusMaps
 from tilewright.kernels.noise import NoiseModel
 
@@ -128,7 +128,7 @@ class Prepared:
         border = np.minimum.outer(*far).astype(np.float32)
         window, there = counts[:, y][:, :, x], seen[y][:, x]
         trust = trust_in(border, there, clipped[y][:, x])
-        found = self.direct(sides).project(filled(window, there), trust)
+        found = self.direct(sides).project(fill(window, there), trust)
         image: Image = self.backend.to_numpy(found.image)
         return image[HALO_PX:, HALO_PX:][: rows.stop - rows.start, : counts.shape[2]]
 

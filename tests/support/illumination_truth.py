@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,19 +9,10 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tests.support.array_tiles import ArrayTiles
+from tilewright.io.results.positions import Positions
 
 OFFSET_COUNTS = 100.0
 GAIN = 4.0
-
-
-@dataclass(frozen=True)
-class Places:
-    """What illumination reads of tile positions."""
-
-    y_px: NDArray[np.float64]
-    x_px: NDArray[np.float64]
-    sigma_px: NDArray[np.float64]
-    island: NDArray[np.int64]
 
 
 def vignette(size: int, strength: float = 0.5) -> NDArray[np.float64]:
@@ -70,7 +60,7 @@ def make_tiles(
     lumps: float = 0.0,
     dark: NDArray[np.float64] | float = 0.0,
     clip_counts: float = 65535.0,
-) -> tuple[ArrayTiles, Places]:
+) -> tuple[ArrayTiles, Positions]:
     """Sample tiles at fractional positions.
 
     ``empty`` is the share without tissue, ``lumps`` the log-scatter of the tissue's brightness
@@ -104,5 +94,5 @@ def make_tiles(
             stack[k, z] = np.clip(counts, 0, min(clip_counts, 65535.0))
     sure = np.full(row.size, 0.05)
     islands = np.zeros(row.size, dtype=np.int64)
-    places = Places(place[:, 0], place[:, 1], sure, islands)
+    places = Positions(row, col, place[:, 0], place[:, 1], sure, islands)
     return ArrayTiles(stack, row.astype(np.int64), col.astype(np.int64), place), places

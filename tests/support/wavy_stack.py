@@ -50,24 +50,3 @@ def psnr(image: NDArray[Any], truth: NDArray[np.float64]) -> float:
 def wavy(seed: int) -> tuple[NDArray[np.uint16], NDArray[np.float64], NDArray[np.float64]]:
     stack, truth, height = _wavy(seed)
     return stack.copy(), truth, height
-
-
-def plane_weights(kept: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return weights (z,) for a sum over z in which neighbours stand in for lost planes.
-
-    A plane lost between two kept ones gives each the share of a linear interpolation; planes
-    lost at an end are not made up for.
-
-    >>> plane_weights(np.array([False, True, False, True, True]))
-    array([0. , 1.5, 0. , 1.5, 1. ])
-    """
-    weights = kept.astype(np.float64)
-    good = np.flatnonzero(kept)
-    for z in np.flatnonzero(~kept):
-        before, after = good[good < z], good[good > z]
-        if before.size and after.size:
-            low, high = before[-1], after[0]
-            share = (z - low) / (high - low)
-            weights[low] += 1 - share
-            weights[high] += share
-    return weights

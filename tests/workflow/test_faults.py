@@ -101,7 +101,7 @@ def test_damaged_raw_data_are_named_before_any_work(
     ("sections", "words"),
     [
         ({"acquisition": {"rows": 5}}, ["rows", "5"]),
-        ({"stitch": {"interpolatoin": "cubic"}}, ["did you mean 'interpolation'?"]),
+        ({"stitch": {"faether_px": 9}}, ["did you mean 'feather_px'?"]),
         ({"optics": {"numerical_aperture": float("nan")}}, ["optics.numerical_aperture"]),
         ({"qc": {"thresholds": {"nccc": {"warn": 0.5}}}}, ["did you mean 'ncc'?"]),
     ],

@@ -233,7 +233,7 @@ def test_changed_key_reruns_what_depends_on_it(run: Run) -> None:
     [
         # Only the registered image has TIFF tiles.
         ("output", {"tiff_tile_px": 256}, "assemble"),
-        ("stitch", {"interpolation": "linear"}, "stitch"),
+        ("stitch", {"feather_px": 20}, "stitch"),
     ],
 )
 def test_a_key_of_one_rule_reruns_no_other(

@@ -233,20 +233,15 @@ class OpticsSettings(Section):
 class IlluminationSettings(Section):
     """Flat-field and dark-field estimation."""
 
-    method: Literal["auto", "overlap", "basic", "file", "none"] = "auto"
-    """`overlap`: photometry of what two tiles both see; `basic`: sorted BaSiC, with a dark-field
-    in its fit; `auto`: the better of the two on held-out overlaps; `file`: a flat-field you
-    have; `none`: the microscope has corrected already.
+    method: Literal["auto", "file", "none"] = "auto"
+    """`auto`: from what two tiles both see and from all tiles, or from eight and more tiles alone;
+    `file`: a flat-field you have; `none`: the microscope has corrected already.
     """
     flat_file: PathText | None = None
     dark_file: PathText | None = None
     """For `file`: TIFFs of a tile's shape; `{sample}`, `{cycle}` and `{channel}` are filled in."""
     planes: int = Field(default=5, ge=1)
     """How many evenly spaced z-planes the estimate uses; more where signal is in few planes."""
-    order: Annotated[int, Field(ge=1, le=8)] | Auto = "auto"
-    """Largest Legendre order of `overlap`; `auto` allows 14, or 20 where the tiles show finer
-    structure, and takes as much as they show. A low number where the report shows ripples.
-    """
 
 
 class PositionSettings(Section):
@@ -271,8 +266,6 @@ class PositionSettings(Section):
 class StitchSettings(Section):
     """Fusion of tiles into the mosaic."""
 
-    interpolation: Literal["cubic", "linear"] = "cubic"
-    """Subpixel interpolation; `linear` is faster and never overshoots, but blurs more."""
     feather_px: Positive | Auto = "auto"
     """Width of the blend between tiles; `auto` is the median overlap of neighbours. Smaller where
     tissue moved between neighbouring tiles and ghosts show.
@@ -287,8 +280,8 @@ class StitchSettings(Section):
 class DeconvolveSettings(Section):
     """Deconvolution of the stitched z-stack."""
 
-    method: Literal["accelerated", "plain", "none"] = "accelerated"
-    """`accelerated` Richardson-Lucy, `plain` Richardson-Lucy, or `none`: no PSF is known. The
+    method: Literal["accelerated", "none"] = "accelerated"
+    """`accelerated` Richardson-Lucy, or `none`: no PSF is known. The
     rule runs for the target `deconvolution` and where `edf.method` asks for it. `none` is for
     single planes, stacks too coarse in z, and microscopes whose PSF is not known.
     """

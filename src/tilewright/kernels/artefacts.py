@@ -16,14 +16,6 @@ class Seam(NamedTuple):
     step: float
 
 
-class Ringing(NamedTuple):
-    """Negative light, dark moats and bright rims that the reference does not have."""
-
-    negative: float
-    undershoot: float
-    overshoot: float
-
-
 #: Widths of the windows whose means are compared across a border.
 _WINDOWS_PX = (1, 2, 4, 8, 16, 32, 64)
 
@@ -114,39 +106,33 @@ def _coherent(steps: Floats, beside: Bools) -> Floats:
     return common
 
 
-def ringing(backend: Backend, image: Any, reference: Any, *, ring_px: int = 6) -> Ringing:
-    """Return what deconvolution drew around bright objects that the raw plane does not show.
+def moat(backend: Backend, image: Any, reference: Any, *, ring_px: int = 6) -> float:
+    """Return the dark moat that deconvolution drew around bright objects, beyond the raw plane's.
 
     ``image`` (y, x) has pedestal 0; ``reference`` is the raw plane, which only says where the
     bright objects are (over half way from its median to its 99.5th percentile) and what their
-    surroundings looked like. Over the mean profile against the distance to the objects' edge:
-    *undershoot* is how far the darkest shell within ``ring_px`` outside lies below the shells
-    at 1 to 2 ``ring_px``; *overshoot* how far the brightest shell within ``ring_px`` inside
-    lies over the core; both as a share of the objects' contrast, less the same number of the
-    reference. *negative* is the share of light below zero. ``ring_px``: three times the
-    resolution, the reach of the first ring. ``nan`` where nothing is bright, or is in one
+    surroundings looked like. Over the mean profile against the distance to the objects' edge: how
+    far the darkest shell within ``ring_px`` outside lies below the shells at 1 to 2 ``ring_px``, as
+    a share of the objects' contrast, less the same number of the reference. ``ring_px``: three
+    times the resolution, the reach of the first ring. ``nan`` where nothing is bright, or is in one
     image only.
     """
     xp, ndimage = backend.xp, backend.ndimage
     plane, raw = backend.asarray(image), backend.asarray(reference)
-    negative = float(xp.maximum(-plane, 0).sum(dtype=np.float64)) / max(
-        float(xp.abs(plane).sum(dtype=np.float64)), 1e-12
-    )
     smooth = ndimage.gaussian_filter(raw, 1.0, mode="reflect")
     half, top = (float(v) for v in xp.percentile(smooth, xp.asarray([50.0, 99.5])))
     bright = smooth > (half + top) / 2
     if not bool(bright.any()):
-        return Ringing(negative, float("nan"), float("nan"))
+        return float("nan")
     shells = [ndimage.distance_transform_edt(where).astype(np.int32) for where in (~bright, bright)]
     counts = [_shell_sums(backend, shell, None, ring_px) for shell in shells]
-    (under, over), (under_raw, over_raw) = (
-        _moat_and_rim(
+    depth, depth_raw = (
+        _depth(
             *(_shell_sums(backend, s, v, ring_px) / n for s, n in zip(shells, counts, strict=True))
         )
         for v in (plane, raw)
     )
-    excess = np.maximum([under - under_raw, over - over_raw], 0.0)
-    return Ringing(negative, float(excess[0]), float(excess[1]))
+    return float(np.maximum(depth - depth_raw, 0.0))
 
 
 def _shell_sums(backend: Backend, shell: Array, values: Array | None, ring_px: int) -> Floats:
@@ -158,12 +144,10 @@ def _shell_sums(backend: Backend, shell: Array, values: Array | None, ring_px: i
     return np.append(host[1 : ring_px + 1], host[ring_px + 1 : 2 * ring_px + 1].sum())
 
 
-def _moat_and_rim(outside: Floats, inside: Floats) -> tuple[float, float]:
-    """Return undershoot and overshoot of mean profiles whose last entry is the far level."""
+def _depth(outside: Floats, inside: Floats) -> float:
+    """Return the moat of mean profiles whose last entry is the far level, and the core's."""
     far, core = float(outside[-1]), float(inside[np.isfinite(inside)][-1])
     contrast = core - far
     if contrast <= 0.05 * abs(core):
-        return float("nan"), float("nan")
-    moat = max(far - float(np.nanmin(outside[:-1])), 0.0)
-    rim = max(float(np.nanmax(inside[:-1])) - core, 0.0)
-    return moat / contrast, rim / contrast
+        return float("nan")
+    return max(far - float(np.nanmin(outside[:-1])), 0.0) / contrast

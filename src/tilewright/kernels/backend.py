@@ -139,9 +139,10 @@ def gpu_backend() -> Backend:
 
 
 def cells(image: Array, side: int) -> Array:
-    """Return the whole cells of an image (y, x) as (rows, side, columns, side)."""
-    rows, columns = (n // side for n in image.shape)
-    return image[: rows * side, : columns * side].reshape(rows, side, columns, side)
+    """Return the whole cells of images (…, y, x) as (…, rows, side, columns, side)."""
+    rows, columns = (n // side for n in image.shape[-2:])
+    whole = image[..., : rows * side, : columns * side]
+    return whole.reshape(*image.shape[:-2], rows, side, columns, side)
 
 
 def fast_len(n: int) -> int:

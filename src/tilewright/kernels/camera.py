@@ -281,20 +281,20 @@ def top_of(raw: NDArray[Any]) -> Top:
     return Top(float(value), pixels, int(np.count_nonzero(raw == lower)))
 
 
-def equal_neighbours(raw: NDArray[Any]) -> float:
+def equal_neighbours(raw: NDArray[Any], least: int = 0) -> float:
     """Return the share of neighbours along x of exactly the same counts, the largest left out.
 
-    With noise of ``s`` counts in steps of one it is 0.28 / s. Raw tiles have 0.00 to 0.04; an
-    8-bit JPEG of one has 0.8.
+    Those below ``least`` are left out too. With noise of ``s`` counts in steps of one it is
+    0.28 / s. Raw tiles have 0.00 to 0.04; an 8-bit JPEG of one has 0.8.
 
     Parameters
     ----------
     raw : ndarray, shape (y, x)
     """
     first, second = raw[:, 1:], raw[:, :-1]
-    below = second < raw.max()
-    equal = np.count_nonzero((first == second) & below)
-    return float(equal) / max(1.0, float(np.count_nonzero(below)))
+    counted = (second >= least) & (second < raw.max())
+    equal = np.count_nonzero((first == second) & counted)
+    return float(equal) / max(1.0, float(np.count_nonzero(counted)))
 
 
 def saturation_found(tops: Iterable[Top]) -> float | None:

@@ -6,7 +6,7 @@ as JSON. A number that the image cannot give (focus of an empty field) is ``nan`
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,14 +22,7 @@ NOISE_BAND = (0.50, 0.71)
 SIGNAL_GUARD = 3.0
 
 
-class Focus(NamedTuple):
-    """Band-ratio focus and the low-band power over the noise floor that its guard looks at."""
-
-    score: float
-    signal_to_floor: float
-
-
-def focus_score(backend: Backend, image: Any) -> Focus:
+def focus_score(backend: Backend, image: Any) -> float:
     """Return the noise-floor-subtracted band ratio of a (y, x) image of at least 64×64 px.
 
     Power at 0.08–0.2 cycles/px over power at 0.01–0.04, each less the white floor seen in the
@@ -59,8 +52,8 @@ def focus_score(backend: Backend, image: Any) -> Focus:
     floor = max(band(NOISE_BAND), float(np.finfo(np.float32).tiny))
     low = band(LOW_BAND)
     if low < SIGNAL_GUARD * floor:
-        return Focus(float("nan"), low / floor)
-    return Focus(max(band(DETAIL_BAND) - floor, 0.0) / (low - floor), low / floor)
+        return float("nan")
+    return max(band(DETAIL_BAND) - floor, 0.0) / (low - floor)
 
 
 def tissue_mask(

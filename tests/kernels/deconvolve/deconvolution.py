@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tilewright.kernels.backend import Array, Backend
 from tilewright.kernels.deconvolve.blur import Blur
-from tilewright.kernels.deconvolve.richardson_lucy import Method, RichardsonLucy
+from tilewright.kernels.deconvolve.richardson_lucy import RichardsonLucy
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,6 @@ def deconvolve(
     background: float,
     iterations: int,
     margin: tuple[int, int, int],
-    method: Method = "accelerated",
 ) -> Deconvolved:
     """Deconvolve one stack.
 
@@ -56,15 +55,13 @@ def deconvolve(
         How many; see :func:`tilewright.kernels.deconvolve.thinning.choose_iterations`.
     margin : tuple of int
         Voxels that the scene extends beyond the view, see :func:`scene_margin`.
-    method : {"accelerated", "plain"}
-        See :class:`RichardsonLucy`.
 
     Returns
     -------
     Deconvolved
     """
     z, y, x = image.shape
-    solver = RichardsonLucy(Blur(backend, psf, (z, y, x), margin), method)
+    solver = RichardsonLucy(Blur(backend, psf, (z, y, x), margin))
     counts = backend.xp.maximum(backend.asarray(image), 0)
     solver.load(counts, background)
     curve = tuple(solver.iterate()[0] for _ in range(iterations))

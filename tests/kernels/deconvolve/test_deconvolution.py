@@ -47,6 +47,13 @@ def psnr(image: Any, truth: Floats) -> float:
     return float(10 * np.log10(np.percentile(t, 99.9) ** 2 / error))
 
 
+def forward(blur: Blur, scene: Any) -> Any:
+    """Return H ``scene``, as an iteration predicts the view."""
+    blur.spread(slice(None), scene)
+    blur.convolve_columns(adjoint=False)
+    return blur.gather(slice(0, blur.view[0]), *blur.view[1:])
+
+
 @settings(max_examples=25)
 @given(
     view=st.tuples(st.integers(1, 6), st.integers(4, 24), st.integers(4, 24)),
@@ -61,7 +68,7 @@ def test_adjoint_is_the_adjoint(
     blur = Blur(cpu_backend(), rng.random(psf), view, margin)
     x = rng.random(blur.scene, dtype=np.float32)
     y = rng.random(view, dtype=np.float32)
-    left = float(np.vdot(blur.forward(x).astype(np.float64), y))
+    left = float(np.vdot(forward(blur, x).astype(np.float64), y))
     assert float(np.vdot(x.astype(np.float64), blur.adjoint(y))) == pytest.approx(left, rel=2e-6)
 
 
@@ -72,7 +79,7 @@ def test_forward_is_the_convolution_of_the_scene(cpu: Backend) -> None:
     inside = np.zeros(blur.scene, np.float32)
     inside[:4, 4:16, 5:17] = rng.random((4, 12, 12))
     wanted = fftconvolve(np.pad(inside, 4, mode="wrap"), psf / psf.sum(), mode="same")
-    np.testing.assert_allclose(blur.forward(inside), wanted[4:8, 4:24, 4:26], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(forward(blur, inside), wanted[4:8, 4:24, 4:26], rtol=1e-4, atol=1e-6)
 
 
 def test_blocks_and_threads_do_not_change_the_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,12 +114,11 @@ def test_recovers_the_light_and_its_flux(cpu: Backend, seed: int) -> None:
     assert 0.95 < image[between].sum() / truth[between].sum() < 1.3
 
 
-def test_acceleration_does_the_work_of_many_plain_iterations(cpu: Backend) -> None:
+def test_few_iterations_are_enough(cpu: Backend) -> None:
     _, _, counts = scene(0, 800)
-    fast = deconvolve(cpu, counts, PSF, background=60, iterations=21, margin=MARGIN)
-    slow = deconvolve(cpu, counts, PSF, background=60, iterations=61, margin=MARGIN, method="plain")
-    assert fast.divergence[-1] < slow.divergence[-1]
-    assert all(np.diff(slow.divergence) < 0)
+    found = deconvolve(cpu, counts, PSF, background=60, iterations=21, margin=MARGIN)
+    # After 61 iterations without acceleration it was 0.628.
+    assert found.divergence[-1] < 0.52
 
 
 @pytest.mark.parametrize("background", [0.5, 60.0])

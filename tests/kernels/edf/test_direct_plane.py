@@ -237,14 +237,14 @@ def test_unseen_pixels_do_not_count_as_dark(cpu: Backend) -> None:
     )
 
 
-def test_filled_mirrors_what_was_seen() -> None:
+def test_fill_mirrors_what_was_seen() -> None:
     stack = np.arange(2 * 3 * 8, dtype=np.float32).reshape(2, 3, 8)
     seen = np.ones((3, 8), bool)
     seen[:, 5:] = False
-    out = direct_finish.filled(stack, seen)
+    out = direct_finish.fill(stack.copy(), seen)
     np.testing.assert_array_equal(out[:, :, :5], stack[:, :, :5])
     np.testing.assert_array_equal(out[:, :, 5:], stack[:, :, [3, 2, 1]])
-    assert direct_finish.filled(stack, np.ones_like(seen)) is stack
+    assert direct_finish.fill(stack, np.ones_like(seen)) is stack
 
 
 def test_saturation_leaves_no_moat(cpu: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +312,7 @@ def test_between_the_wide_radii_far_light_is_not_lost() -> None:
     psf = np.zeros((3, 129, 129))
     psf[1, 64, 64] = 1.0
     psf[0] = psf[2] = np.exp(-0.5 * ((away - 48) / 3) ** 2)
-    profiles = direct_filters.transfer_profiles(psf, 1, direct_filters.WIDE_RADII)
+    profiles = direct_filters.transfer_profiles(psf, direct_filters.WIDE_RADII)
     radius = np.hypot(np.fft.fftfreq(256)[:, None], np.fft.rfftfreq(256))
     shown = fft.irfft2(direct_filters.profile_at(profiles, 1, radius), s=(256, 256))
     np.testing.assert_allclose(

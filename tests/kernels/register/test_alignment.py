@@ -7,6 +7,7 @@ from scipy import ndimage
 
 from tests.support.tissue_pair import make_pair
 from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.register import block_field
 from tilewright.kernels.register.alignment import (
     coarse_alignment,
     grey_levels,
@@ -198,3 +199,10 @@ def test_gpu_measures_the_same(cpu: Backend, gpu: Backend) -> None:
     assert found[0][0].angle_deg == found[1][0].angle_deg
     for on_cpu, on_gpu in zip(found[0][1:], found[1][1:], strict=True):
         assert np.abs(on_cpu.shift_px - on_gpu.shift_px).max() < 1e-3
+
+
+def test_a_field_that_is_not_found_in_time_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    shifts = np.random.default_rng(0).normal(0, 3, (2, 60, 70))
+    monkeypatch.setattr(block_field, "_MOST_STEPS", 1)
+    with pytest.raises(RuntimeError, match="60 x 70 blocks was not found in 1 steps"):
+        fit_field(shifts, np.ones((60, 70)), 48.0)

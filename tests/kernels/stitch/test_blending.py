@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.kernels.backend import Backend, cpu_backend
-from tilewright.kernels.stitch.blending import Interpolation, fuse, make_correction, tile_span
+from tilewright.kernels.stitch.blending import fuse, make_correction, tile_span
 
 PEDESTAL = 100.0
 
@@ -42,7 +42,6 @@ def run(
     origin: tuple[int, int] = (0, 0),
     shape: tuple[int, int] | None = None,
     feather_px: float = 12,
-    interpolation: Interpolation = "cubic",
 ) -> tuple[Any, int, int]:
     size = tiles[0].shape
     flat = np.ones(size, np.float32) if flat is None else flat
@@ -57,7 +56,6 @@ def run(
         origin,
         shape or whole,
         feather_px=feather_px,
-        interpolation=interpolation,
     )
     return backend.to_numpy(region), low, high
 
@@ -68,12 +66,11 @@ def jittered(seed: int, n: int = 3, step: float = 52.0) -> Any:
     return places - places.min(0)
 
 
-@pytest.mark.parametrize("interpolation", ["cubic", "linear"])
-def test_integer_positions_keep_counts_exactly(cpu: Backend, interpolation: Interpolation) -> None:
+def test_integer_positions_keep_counts_exactly(cpu: Backend) -> None:
     image = np.random.default_rng(0).integers(0, 65536, (200, 230)).astype(np.uint16)
     places = [(0, 0), (0, 110), (3, 70), (80, 0), (77, 110)]
     tiles = [image[y : y + 120, x : x + 120] for y, x in places]
-    fused, low, high = run(cpu, tiles, places, interpolation=interpolation)
+    fused, low, high = run(cpu, tiles, places)
     covered = np.zeros(image.shape, bool)
     for y, x in places:
         covered[y : y + 120, x : x + 120] = True
@@ -89,18 +86,15 @@ def test_uint8_stays_uint8(cpu: Backend) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize(("interpolation", "worst"), [("cubic", 30), ("linear", 150)])
-def test_subpixel_positions_meet_the_scene(
-    cpu: Backend, seed: int, interpolation: Interpolation, worst: float
-) -> None:
+def test_subpixel_positions_meet_the_scene(cpu: Backend, seed: int) -> None:
     places = jittered(seed)
-    fused, _, _ = run(cpu, take(64, places), places, interpolation=interpolation)
+    fused, _, _ = run(cpu, take(64, places), places)
     y, x = np.mgrid[: fused.shape[0], : fused.shape[1]]
     # Tiles at the ragged border leave some pixels empty, and borders have no outer taps.
     inner = (slice(8, -8), slice(8, -8))
     error = (fused - PEDESTAL - scene(y, x))[inner]
-    assert np.abs(error).max() < worst
-    assert np.abs(error).mean() < worst / 5
+    assert np.abs(error).max() < 30
+    assert np.abs(error).mean() < 6
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -115,19 +109,14 @@ def test_illumination_is_undone(cpu: Backend, seed: int) -> None:
     assert np.abs(fused - PEDESTAL - scene(y, x))[inner].max() <= 0.5 / flat.min() + 0.51
 
 
-@pytest.mark.parametrize("interpolation", ["cubic", "linear"])
 @settings(max_examples=25)
 @given(
     places=st.lists(st.tuples(st.floats(0, 40), st.floats(0, 40)), min_size=1, max_size=5),
     feather_px=st.floats(0, 40),
 )
-def test_a_flat_scene_stays_flat(
-    interpolation: Interpolation, places: Any, feather_px: float
-) -> None:
+def test_a_flat_scene_stays_flat(places: Any, feather_px: float) -> None:
     tiles = [np.full((24, 30), 5000, np.uint16)] * len(places)
-    fused, low, high = run(
-        cpu_backend(), tiles, places, feather_px=feather_px, interpolation=interpolation
-    )
+    fused, low, high = run(cpu_backend(), tiles, places, feather_px=feather_px)
     covered = np.zeros(fused.shape, bool)
     for y, x in places:
         ys, xs = tile_span(y, 24), tile_span(x, 30)
@@ -186,11 +175,8 @@ def test_parts_are_the_whole(seed: int, cut: tuple[int, int]) -> None:
 def test_nothing_but_the_backend_touches_the_arrays(cpu: Backend, guarded: Backend) -> None:
     places = jittered(5)
     tiles = take(64, places, vignette(64))
-    for interpolation in ("cubic", "linear"):
-        options: Any = {"flat": vignette(64), "interpolation": interpolation}
-        np.testing.assert_array_equal(
-            run(cpu, tiles, places, **options)[0], run(guarded, tiles, places, **options)[0]
-        )
+    found = [run(backend, tiles, places, flat=vignette(64))[0] for backend in (cpu, guarded)]
+    np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.gpu
@@ -201,8 +187,3 @@ def test_gpu_agrees_within_a_count(cpu: Backend, gpu: Backend) -> None:
     on_gpu, *clipped_gpu = run(gpu, tiles, places, flat=vignette(64))
     assert np.abs(on_cpu.astype(int) - on_gpu).max() <= 1
     assert clipped == clipped_gpu
-
-
-def test_other_pixel_types_are_refused(cpu: Backend) -> None:
-    with pytest.raises(ValueError, match="float32"):
-        run(cpu, [np.zeros((8, 8), np.float32)], [(0, 0)])

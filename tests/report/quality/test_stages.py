@@ -88,7 +88,7 @@ def test_mismatch_vignetting_and_an_unknown_ratio_are_told(tmp_path: Path) -> No
         "equal_neighbours": "warn",
         "flat_minimum": "warn",
     }
-    none = illuminate(tmp_path, vignette(0.2), heldout_log_ratio=None, method="basic")
+    none = illuminate(tmp_path, vignette(0.2), heldout_log_ratio=None, method="tiles")
     assert verdicts(none)["heldout_log_ratio"] == "warn"
     assert none.items[0].reason == "unknown"
 

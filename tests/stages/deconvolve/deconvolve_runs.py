@@ -33,7 +33,6 @@ OPTIONS: dict[str, Any] = {
     "optics": OPTICS,
     "gain_counts_per_photon": None,
     "psf_file": None,
-    "method": "accelerated",
     "iterations": 8,
     "tile_px": 1024,
     "halo_px": 64,

@@ -27,6 +27,7 @@ from tilewright.kernels.deconvolve.psf import PsfError
 from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf
 from tilewright.stages.edf import plane as edf
 from tilewright.stages.edf.plane import EdfError
+from tilewright.stages.edf.stack_survey import StackError
 
 
 def test_a_raw_stack_is_projected_by_soft_focus(cpu: Backend, tmp_path: Path) -> None:
@@ -40,7 +41,7 @@ def test_a_raw_stack_is_projected_by_soft_focus(cpu: Backend, tmp_path: Path) ->
     found = mosaic.attributes
     assert found["method"] == "soft_focus"
     assert found["pedestal_counts"] == 0
-    assert found["excluded_planes"] == found["flagged_planes"] == []
+    assert found["excluded_planes"] == []
     assert found["clipped_low"] < 0.5 * image.size
     assert found["clipped_high"] == 0
     assert found["noise_gain"] == pytest.approx(1, rel=0.4)
@@ -179,10 +180,8 @@ def test_impossible_methods_are_refused_and_nothing_is_left(cpu: Backend, tmp_pa
     source = store(tmp_path / "in.zarr", wavy(1)[0], 64)
     with pytest.raises(EdfError, match="has not been deconvolved"):
         run(cpu, tmp_path, source, method="psf_mean")
-    with pytest.raises(EdfError, match="'mean'"):
-        run(cpu, tmp_path, source, method="mean")
     broken = np.full((3, 64, 64), np.nan, np.float32)
-    with pytest.raises(EdfError, match="not finite"):
+    with pytest.raises(StackError, match="not finite"):
         run(cpu, tmp_path, store(tmp_path / "nan.zarr", broken, 64))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.zarr", "nan.zarr"]
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from tests.support.array_tiles import ArrayTiles, correct
 from tests.support.illumination_truth import (
     OFFSET_COUNTS,
-    Places,
     make_tiles,
     relative_rmse,
     ring,
@@ -27,6 +26,7 @@ from tilewright.io.results.illumination import (
     Illumination,
     write_illumination,
 )
+from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.camera import equal_neighbours, saturation_found, top_of
 from tilewright.kernels.illumination.binning import bin_tile, enlarge
@@ -48,11 +48,10 @@ from tilewright.stages.illumination.estimate import IlluminationError, estimate_
 SIZE = 128
 
 
-def run(tiles: ArrayTiles, places: Places | None, **options: Any) -> tuple[Illumination, Any]:
+def run(tiles: ArrayTiles, places: Positions | None, **options: Any) -> tuple[Illumination, Any]:
     settled: dict[str, Any] = {
         "backend": cpu_backend(2),
         "offset_counts": OFFSET_COUNTS,
-        "progress": False,
     }
     illumination, numbers = estimate_illumination(tiles, places, **(settled | options))
     assert illumination.flat.shape == tiles.shape[1:]
@@ -150,9 +149,8 @@ def test_guarded_equals_cpu(cpu: Backend, guarded: Backend) -> None:
     pairs = [correct(b, raw, flat, flat, 3.0) for b in (cpu, guarded)]
     np.testing.assert_array_equal(pairs[0], guarded.to_numpy(pairs[1]))
     tiles, places = make_tiles(vignette(64), 5, grid=(4, 4))
-    for method in ("overlap", "basic"):
-        results = [run(tiles, places, backend=b, method=method)[0].flat for b in (cpu, guarded)]
-        np.testing.assert_array_equal(results[0], results[1])
+    results = [run(tiles, places, backend=b)[0].flat for b in (cpu, guarded)]
+    np.testing.assert_array_equal(results[0], results[1])
 
 
 @pytest.mark.gpu
@@ -161,9 +159,8 @@ def test_gpu_equals_cpu(cpu: Backend, gpu: Backend) -> None:
     np.testing.assert_array_equal(one.edge, other.edge)
     np.testing.assert_allclose(one.second, other.second, rtol=1e-5)
     tiles, places = make_tiles(vignette(SIZE), 5, planes=2)
-    for method in ("overlap", "basic"):
-        results = [run(tiles, places, backend=b, method=method)[0].flat for b in (cpu, gpu)]
-        np.testing.assert_allclose(results[0], results[1], atol=1e-3)
+    results = [run(tiles, places, backend=b)[0].flat for b in (cpu, gpu)]
+    np.testing.assert_allclose(results[0], results[1], atol=1e-3)
 
 
 def test_flat_basis_is_orthonormal_and_evaluated_alike_everywhere() -> None:
@@ -196,7 +193,6 @@ def test_overlaps_find_the_flat(seed: int) -> None:
     assert relative_rmse(np.ones_like(truth), truth) > 0.12
     scores = numbers["heldout_log_ratio_rms"]
     assert scores["overlap"] < 0.4 * scores["uncorrected"]
-    assert scores["overlap"] <= scores["basic"]
     assert numbers["heldout_log_ratio"] == scores["overlap"]
 
 
@@ -208,24 +204,18 @@ def test_offset_is_found_below_haze(seed: int) -> None:
     assert numbers["offset_counts"] == pytest.approx(OFFSET_COUNTS, abs=2.0)
     assert found.pedestal == round(numbers["offset_counts"])
     assert "overlaps" in numbers["offset_method"]
-    assert run(tiles, None, offset_counts=None)[1]["offset_counts"] > 110.0
+    alone = run(tiles, None, offset_counts=None)[1]["offset_counts"]
+    assert alone == pytest.approx(OFFSET_COUNTS, abs=15)
 
 
 def test_planes_are_pooled() -> None:
     truth = vignette(SIZE)
     tiles, places = make_tiles(truth, 4, grid=(4, 4), electrons=60, planes=4)
-    one, several = (run(tiles, places, planes=k, method="overlap") for k in (1, 4))
+    one, several = (run(tiles, places, planes=k) for k in (1, 4))
     assert one[1]["planes"] == [2]
     assert several[1]["planes"] == [0, 1, 2, 3]
     assert several[1]["cells"] > 3 * one[1]["cells"]
     assert relative_rmse(several[0].flat, truth) < 0.02
-
-
-def test_order_can_be_fixed() -> None:
-    tiles, places = make_tiles(vignette(SIZE), 1, grid=(4, 4))
-    assert run(tiles, places, order=4)[1]["fits"]["overlap"]["order"] == 4
-    with pytest.raises(ValueError, match="order is 15"):
-        run(tiles, places, order=15)
 
 
 def test_high_order_flat_is_followed() -> None:
@@ -233,7 +223,7 @@ def test_high_order_flat_is_followed() -> None:
     truth = vignette(SIZE) * (1 + 0.3 * x**6 - 0.2 * y**5 * x)
     truth /= truth.mean()
     tiles, places = make_tiles(truth, 1, grid=(8, 8), empty=0.1)
-    found, _ = run(tiles, places, method="overlap")
+    found, _ = run(tiles, places)
     assert relative_rmse(found.flat, truth) < 0.03
 
 
@@ -325,7 +315,7 @@ def test_tiles_that_no_overlap_places_are_compared_where_the_stage_says() -> Non
     truth = vignette(256, 0.55)
     tiles, _ = make_tiles(truth, 7, grid=(5, 5), overlap=0.02)
     stage = [np.asarray(index * 250.88, np.float64) for index in (tiles.row, tiles.col)]
-    lost = Places(stage[0], stage[1], np.full(25, 15.0), np.arange(25))
+    lost = Positions(tiles.row, tiles.col, stage[0], stage[1], np.full(25, 15.0), np.arange(25))
     found, numbers = run(tiles, lost, offset_counts=None)
     assert numbers["method"] == "overlap"
     assert relative_rmse(found.flat, truth) < 0.03
@@ -346,8 +336,24 @@ def test_unsure_positions_and_islands_are_left_out() -> None:
     )
     assert run(tiles, wrong)[1]["edges"] <= 16
     _, numbers = run(tiles, None)
-    assert (numbers["edges"], numbers["method"]) == (0, "basic")
+    assert (numbers["edges"], numbers["method"]) == (0, "tiles")
     assert "with signal and has 0" in numbers["reason"]
+
+
+@pytest.mark.parametrize(("grid", "worst"), [((2, 4), 0.07), ((4, 4), 0.06), ((6, 6), 0.05)])
+@pytest.mark.parametrize("offset", [OFFSET_COUNTS, None])
+def test_tiles_without_overlaps_tell_the_flat(
+    grid: tuple[int, int], worst: float, offset: float | None
+) -> None:
+    truth = vignette(SIZE)
+    for seed in (1, 2, 3):
+        tiles, _ = make_tiles(truth, seed, grid=grid)
+        found, numbers = run(tiles, None, offset_counts=offset)
+        error = relative_rmse(found.flat, truth)
+        assert numbers["method"] == "tiles"
+        assert error < min(worst, 3 * numbers["flat_error"])
+        assert numbers["heldout_log_ratio"] is None
+        assert numbers["offset_counts"] == pytest.approx(OFFSET_COUNTS, abs=20)
 
 
 def test_wrong_positions_do_not_make_it_worse() -> None:
@@ -361,10 +367,9 @@ def test_wrong_positions_do_not_make_it_worse() -> None:
 
 
 @pytest.mark.parametrize("grid", [(1, 1), (1, 2)])
-@pytest.mark.parametrize("method", ["auto", "overlap", "basic"])
-def test_too_few_tiles_give_a_flat_of_one(grid: tuple[int, int], method: str) -> None:
+def test_too_few_tiles_give_a_flat_of_one(grid: tuple[int, int]) -> None:
     tiles, places = make_tiles(vignette(SIZE), 1, grid=grid)
-    found, numbers = run(tiles, places, method=method)
+    found, numbers = run(tiles, places)
     np.testing.assert_array_equal(found.flat, 1.0)
     assert numbers["method"] == "none"
     assert numbers["flat_error"] is None
@@ -393,7 +398,7 @@ def test_saturation_is_left_out() -> None:
     limit = np.floor(float(np.percentile(tiles.stack, 97)))
     clipped = dataclasses.replace(tiles, stack=np.minimum(tiles.stack, np.uint16(limit)))
     for told in (limit, None):
-        found, numbers = run(clipped, places, method="overlap", saturation_counts=told)
+        found, numbers = run(clipped, places, saturation_counts=told)
         assert numbers["saturation_counts"] == limit
         assert numbers["saturated_share"] > 0.02
         assert relative_rmse(found.flat, truth) < 0.015
@@ -408,11 +413,11 @@ def test_constant_black_and_full_white_tiles_are_survived() -> None:
         np.testing.assert_allclose(found.flat, 1.0, atol=1e-4)
 
 
-@given(st.integers(0, 2**32 - 1), st.sampled_from(["auto", "overlap", "basic"]), st.booleans())
-@example(0, "auto", True)
-@example(369, "auto", True)
+@given(st.integers(0, 2**32 - 1), st.booleans())
+@example(0, True)
+@example(369, True)
 @settings(max_examples=15)
-def test_no_input_gives_nan(seed: int, method: str, known: bool) -> None:
+def test_no_input_gives_nan(seed: int, known: bool) -> None:
     rng = np.random.default_rng(seed)
     n, size = int(rng.integers(1, 12)), int(rng.integers(8, 40))
     scale = 10.0 ** rng.uniform(0, 4.8)
@@ -420,9 +425,10 @@ def test_no_input_gives_nan(seed: int, method: str, known: bool) -> None:
         rng.uniform(0, scale, (n, 1, size, size + 3)) * rng.integers(0, 2, (n, 1, 1, 1))
     ).astype(np.uint16)
     place = rng.uniform(0, 3 * size, (n, 2))
-    places = Places(place[:, 0], place[:, 1], np.zeros(n), np.zeros(n, dtype=np.int64))
+    none = np.zeros(n, dtype=np.int64)
+    places = Positions(none, none, place[:, 0], place[:, 1], np.zeros(n), none)
     tiles = ArrayTiles(stack, np.arange(n), np.arange(n), place)
-    run(tiles, places, method=method, offset_counts=10.0 if known else None)
+    run(tiles, places, offset_counts=10.0 if known else None)
 
 
 def test_given_files_are_used(tmp_path: Path) -> None:
@@ -440,8 +446,6 @@ def test_given_files_are_used(tmp_path: Path) -> None:
     assert scores["file"] < scores["uncorrected"]
     with pytest.raises(RawDataError, match=r"small\.tif"):
         run(tiles, places, method="file", flat_file=small)
-    with pytest.raises(IlluminationError, match="flat_file"):
-        run(tiles, places, method="file")
 
 
 def test_none_only_reports() -> None:
@@ -454,10 +458,6 @@ def test_none_only_reports() -> None:
 
 def test_options_are_checked() -> None:
     tiles, places = make_tiles(vignette(32), 1, grid=(2, 2))
-    with pytest.raises(IlluminationError, match="give one of auto"):
-        run(tiles, places, method="best")
-    with pytest.raises(IlluminationError, match="planes is 0"):
-        run(tiles, places, planes=0)
     fewer = dataclasses.replace(places, y_px=places.y_px[:2], x_px=places.x_px[:2])
     with pytest.raises(IlluminationError, match="2 positions do not fit 4 tiles"):
         run(tiles, fewer)
@@ -468,7 +468,7 @@ def test_same_input_gives_same_bytes(tmp_path: Path) -> None:
     written = [
         write_illumination(
             tmp_path / name,
-            *estimate_illumination(tiles, places, backend=cpu_backend(workers), progress=False),
+            *estimate_illumination(tiles, places, backend=cpu_backend(workers)),
         )
         for name, workers in (("a", 1), ("b", 2))
     ]
@@ -481,10 +481,10 @@ def test_same_input_gives_same_bytes(tmp_path: Path) -> None:
 def test_held_out_overlaps_are_not_those_of_the_fit() -> None:
     """With few photons and few edges the fit follows noise: held-out edges must show it."""
     tiles, places = make_tiles(vignette(64), 5, grid=(3, 3), electrons=30)
-    binned = read_binned(cpu_backend(), tiles, 1, None, progress=False)
-    cells = overlap_cells(cpu_backend(), binned, places, seed=0)
+    binned = read_binned(cpu_backend(), tiles, 1, None)
+    cells = overlap_cells(cpu_backend(), binned, places)
     blocks = tile_blocks(cpu_backend(), binned)
-    fit = fit_flat(cells, blocks, OFFSET_COUNTS, 0.0, order=None, seed=0)
+    fit = fit_flat(cells, blocks, OFFSET_COUNTS, 0.0)
     at = [
         np.exp(log_flat(fit.coefficient, place))
         for place in (cells.place_first, cells.place_second)

@@ -10,7 +10,7 @@ from tilewright.kernels.backend import Backend
 from tilewright.kernels.register.warp import Transform
 from tilewright.stages.register import lost_tissue
 from tilewright.stages.register.lost_tissue import LostTissue, find_lost, lost_places
-from tilewright.stages.register.plane_views import as_plane, open_views
+from tilewright.stages.register.plane_views import open_views
 
 
 def find(cpu: Backend, pair: Pair, moving: NDArray[np.uint16]) -> LostTissue:
@@ -20,7 +20,7 @@ def find(cpu: Backend, pair: Pair, moving: NDArray[np.uint16]) -> LostTissue:
         pair.affine, transform.field, transform.origin_px, transform.block_px,
         transform.confidence, transform.quality,
     )  # fmt: skip
-    return find_lost(cpu, *open_views(as_plane(pair.reference), as_plane(moving)), transform)
+    return find_lost(cpu, *open_views(pair.reference, moving), transform)
 
 
 def found_share(cpu: Backend, pair: Pair, moving: NDArray[np.uint16]) -> float:

@@ -49,7 +49,6 @@ def run(tiles: Any, output: Path, positions: Any = None, **changes: Any) -> Mosa
         "backend": cpu_backend(2),
         "voxel_um": VOXEL_UM,
         "chunk_px": 64,
-        "interpolation": "cubic",
         "feather_px": None,
         **changes,
     }

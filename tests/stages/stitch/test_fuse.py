@@ -76,7 +76,6 @@ def test_attributes_and_voxels(tmp_path: Path) -> None:
     dark = run(make_tiles(), tmp_path / "dark.zarr")
     assert dark.attributes["saturated_from_counts"] is None
     assert mosaic.attributes["clipped_low"] > 0
-    assert mosaic.attributes["interpolation"] == "cubic"
     assert 7 < mosaic.attributes["feather_px"] < 15
 
 

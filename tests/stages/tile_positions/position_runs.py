@@ -60,4 +60,4 @@ def fields() -> Illumination:
 
 def located(tiles: ArrayTiles, backend: Backend, **options: Any) -> LocatedTiles:
     planes = int(options.pop("planes", 5))
-    return locate(tiles, fields(), backend=backend, planes=planes, progress=False, **options)
+    return locate(tiles, fields(), backend=backend, planes=planes, **options)

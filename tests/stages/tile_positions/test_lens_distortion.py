@@ -29,7 +29,7 @@ GRIDS = {"2 x 2": (2, 2), "3 x 3": (3, 3), "1 x 4": (1, 4), "3 x 5": (3, 5)}
 def placed(tiles: ArrayTiles, backend: Backend, distortion: str = "auto") -> LocatedTiles:
     assert distortion in ("auto", "none")
     off = {"distortion": "none"} if distortion == "none" else {}
-    return locate(tiles, even_light(), backend=backend, progress=False, **off)  # type: ignore[arg-type]
+    return locate(tiles, even_light(), backend=backend, **off)  # type: ignore[arg-type]
 
 
 def used(found: LocatedTiles) -> bool:
@@ -105,7 +105,6 @@ def mosaic_of(
         backend=backend,
         voxel_um=(1.0, 0.5, 0.5),
         chunk_px=256,
-        interpolation="cubic",
         feather_px=None,
         distortion=read_distortion(folder / "distortion.json"),
     )
@@ -183,7 +182,7 @@ def test_the_file_says_what_was_found(cpu: Backend, tmp_path: Path) -> None:
         stitch(
             ArrayTiles(bent.stack[:, :, 2:], bent.row, bent.col, bent.nominal_px),
             found.positions, even_light(), tmp_path / "m.zarr", backend=cpu,
-            voxel_um=(1.0, 1.0, 1.0), chunk_px=128, interpolation="cubic", feather_px=None,
+            voxel_um=(1.0, 1.0, 1.0), chunk_px=128, feather_px=None,
             distortion=lens,
         )  # fmt: skip
     for text in ("{}", "[1]", "not json", '{"used": true}'):

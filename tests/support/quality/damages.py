@@ -21,6 +21,7 @@ from tests.support.quality.workbench import CYCLES, SAMPLE, Bench, make_bench
 from tilewright.config.experiment import ConfigError
 from tilewright.report.verdict import Item
 from tilewright.stages.edf.plane import EdfError
+from tilewright.stages.edf.stack_survey import StackError
 from tilewright.stages.register.cycle import MismatchError
 
 _RANK = {"pass": 0, "warn": 1, "fail": 2}
@@ -97,7 +98,7 @@ def judge_damage(
     copy = bench.copy(folder)
     try:
         asked = damage.harm(copy)
-    except (ConfigError, EdfError, MismatchError) as refusal:
+    except (ConfigError, EdfError, MismatchError, StackError) as refusal:
         items = [_refused(str(refusal))]
     else:
         items = [

@@ -116,7 +116,6 @@ class Bench:
         placed = locate(
             open_tiles(manifest, "1"),
             backend=_BACKEND,
-            progress=False,
             **{**self.experiment.options("tile_positions"), "distortion": "none"},
         )
         illumination, numbers = estimate_illumination(
@@ -125,7 +124,6 @@ class Bench:
             backend=_BACKEND,
             offset_counts=camera["offset_counts"],
             saturation_counts=camera["saturation_counts"],
-            progress=False,
             **options,
         )
         write_illumination(self.path("illumination", cycle, channel), illumination, numbers)
@@ -136,7 +134,6 @@ class Bench:
             open_tiles(self.path("manifest", cycle), "1"),
             self.fields(cycle, "1"),
             backend=_BACKEND,
-            progress=False,
             **self.experiment.options("tile_positions"),
         )
         write_located(self.path("positions", cycle).parent, located)

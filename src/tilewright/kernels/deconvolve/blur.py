@@ -135,28 +135,18 @@ class Blur:
 
         each(self.backend, self.scene[1], self.rows_per_block, columns)
 
-    def forward(self, scene: Array, out: Array | None = None) -> Array:
-        """Return H ``scene``: (z, y, x) of the view from (z, y, x) of the scene, float32."""
-        return self._applied(scene, self.view, out, adjoint=False)
-
     def adjoint(self, view: Array, out: Array | None = None) -> Array:
         """Return H' ``view``: (z, y, x) of the scene from (z, y, x) of the view, float32."""
-        return self._applied(view, self.scene, out, adjoint=True)
-
-    def _applied(
-        self, source: Array, shape: tuple[int, int, int], out: Array | None, *, adjoint: bool
-    ) -> Array:
         xp, step = self.backend.xp, self.planes_per_block
-        result = xp.empty(shape, dtype=xp.float32) if out is None else out
+        result = xp.empty(self.scene, dtype=xp.float32) if out is None else out
 
         def store(z: slice) -> None:
-            result[z] = self.gather(z, *shape[1:])
+            result[z] = self.gather(z, *self.scene[1:])
 
-        each(self.backend, len(source), step, lambda z: self.spread(z, source[z]))
-        if adjoint:
-            self.clear_outside_view()
-        self.convolve_columns(adjoint=adjoint)
-        each(self.backend, shape[0], step, store)
+        each(self.backend, len(view), step, lambda z: self.spread(z, view[z]))
+        self.clear_outside_view()
+        self.convolve_columns(adjoint=True)
+        each(self.backend, self.scene[0], step, store)
         return result
 
 

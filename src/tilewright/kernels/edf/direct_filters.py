@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import j0
 
-from tilewright.kernels.backend import Backend, fast_len
+from tilewright.kernels.backend import Backend, Floats, fast_len
 from tilewright.kernels.edf.focus import BAND_SIGMA_PX
 from tilewright.kernels.noise import NoiseModel
 
@@ -73,18 +73,15 @@ _FEW_MODES = 64
 #: Two channels of the phantom gain 4.9 and 1.3 dB over no such limit; with 0.25 half a dB more, but
 #: wavy and thick sets lose 0.3 and 0.2.
 _LEAST_TOLD = 0.15
-Float = NDArray[np.float64]
 
 
-def transfer_profiles(psf: NDArray[Any], steps: int = FINE, radii: int = _RADII.size) -> Float:
+def transfer_profiles(psf: NDArray[Any], radii: int = _RADII.size) -> Floats:
     """Return the optical transfer functions of a PSF's planes over the radius of frequency.
 
     Parameters
     ----------
     psf : ndarray, shape (z, y, x)
-        Odd sizes, centre in the middle, ``steps`` planes per step of the stack.
-    steps : int
-        See above; the PSF of another pitch is a mistake that only the caller can see.
+        Odd sizes, centre in the middle, :data:`FINE` planes per step of the stack.
     radii : int
         Number of radii, evenly spaced from 0 to the corner of the spectrum.
 
@@ -96,9 +93,9 @@ def transfer_profiles(psf: NDArray[Any], steps: int = FINE, radii: int = _RADII.
     Raises
     ------
     ValueError
-        An axis is even, the middle plane has no light, or ``steps`` is below 1.
+        An axis is even, or the middle plane has no light.
     """
-    if psf.ndim != 3 or any(n % 2 == 0 for n in psf.shape) or steps < 1:
+    if psf.ndim != 3 or any(n % 2 == 0 for n in psf.shape):
         raise ValueError(f"the PSF has shape {psf.shape}; every axis must be odd (centre = peak)")
     light = float(psf[len(psf) // 2].sum(dtype=np.float64))
     if not (np.isfinite(light) and light > 0):
@@ -107,18 +104,18 @@ def transfer_profiles(psf: NDArray[Any], steps: int = FINE, radii: int = _RADII.
     radius, ring = np.unique((y[:, None] + x).ravel(), return_inverse=True)
     sums = np.stack([np.bincount(ring.ravel(), plane.ravel()) for plane in psf])
     frequency = _frequencies(radii)
-    profiles: Float = sums @ j0(2 * np.pi * np.sqrt(radius)[:, None] * frequency) / light
+    profiles: Floats = sums @ j0(2 * np.pi * np.sqrt(radius)[:, None] * frequency) / light
     return profiles
 
 
-def profile_at(profiles: Float, steps: int, radius: Float) -> Float:
+def profile_at(profiles: Floats, steps: int, radius: Floats) -> Floats:
     """Return the transfer function so many planes of the PSF from focus, at radii in cycles/px."""
     known = _frequencies(profiles.shape[1])
-    shown: Float = np.interp(radius, known, profiles[len(profiles) // 2 + steps])
+    shown: Floats = np.interp(radius, known, profiles[len(profiles) // 2 + steps])
     return shown
 
 
-def ring_profiles(radius_px: Float, intensity: Float) -> Float:
+def ring_profiles(radius_px: Floats, intensity: Floats) -> Floats:
     """Return :func:`transfer_profiles` at :data:`WIDE_RADII` of a PSF (z, even radii in px).
 
     It may be as wide as memory allows no image to be.
@@ -126,11 +123,11 @@ def ring_profiles(radius_px: Float, intensity: Float) -> Float:
     rings, frequency = intensity * radius_px, _frequencies(WIDE_RADII)
     shown = rings @ j0(2 * np.pi * radius_px[:, None] * frequency)
     # As means over pixels see it.
-    profiles: Float = shown * np.sinc(frequency) / rings[len(rings) // 2].sum()
+    profiles: Floats = shown * np.sinc(frequency) / rings[len(rings) // 2].sum()
     return profiles
 
 
-def _frequencies(count: int) -> Float:
+def _frequencies(count: int) -> Floats:
     return np.linspace(0, _RADII[-1], count)
 
 
@@ -151,20 +148,16 @@ class Channel:
         N, counts².
     """
 
-    profiles: Float
+    profiles: Floats
     kept: NDArray[np.bool_]
-    power: Float
+    power: Floats
     noise_variance: float
 
-    def transfer_at(self, steps: int, radius: Float) -> Float:
-        """Return what a plane shows of light so many steps away, at radii in cycles/px."""
-        return profile_at(self.profiles, FINE * steps, radius)
-
     @property
-    def _band_power(self) -> Float:
+    def _band_power(self) -> Floats:
         """Focus energy of the light in each ring."""
         narrow = np.exp(-2 * np.square(np.pi * BAND_SIGMA_PX * _RADII))
-        band: Float = np.square(narrow - narrow**4) * self.power
+        band: Floats = np.square(narrow - narrow**4) * self.power
         band *= 2 * np.pi * _RADII * _RADII[1]
         return band
 
@@ -200,9 +193,9 @@ class Channel:
 def object_power(
     backend: Backend,
     samples: Sequence[Any],
-    profiles: Float,
+    profiles: Floats,
     kept: NDArray[np.bool_],
-) -> Float:
+) -> Floats:
     """Return the power S(q) of the light, from the planes' cross-spectra.
 
     The noise of two planes is independent, so the cross-spectrum of neighbours is that of the
@@ -256,7 +249,7 @@ def object_power(
 
 def _cross_power(
     backend: Backend, sample: Any, planes: NDArray[np.intp]
-) -> tuple[Float, Float, Float]:
+) -> tuple[Floats, Floats, Floats]:
     """Return sums over rings of neighbouring planes' cross-power, its squares, and modes."""
     shape = sample.shape[1:]
     if min(shape) < REACH_PX:
@@ -280,7 +273,7 @@ def _cross_power(
     return sums, squares, modes
 
 
-def _with_tail(power: Float, error: Float, modes: Float, told: NDArray[np.bool_]) -> Float:
+def _with_tail(power: Floats, error: Floats, modes: Floats, told: NDArray[np.bool_]) -> Floats:
     """Replace what is not told by a power law; the mean was taken out of the first ring."""
     power = power.copy()
     power[0] = power[1] = max(power[1], power[2])
@@ -338,7 +331,7 @@ class Filters:
         return out
 
 
-def make_filters(channel: Channel, used: Float | None = None) -> Filters:
+def make_filters(channel: Channel, used: Floats | None = None) -> Filters:
     """Return the filters of a channel.
 
     Parameters
@@ -389,7 +382,7 @@ def make_filters(channel: Channel, used: Float | None = None) -> Filters:
     )
 
 
-def _between(profiles: Float, planes: int) -> Float:
+def _between(profiles: Floats, planes: int) -> Floats:
     """Return A (planes, depths, radii): what each plane shows of light at each fine depth.
 
     Depths reach as far beyond either end of the stack as the PSF has planes for.
@@ -402,11 +395,11 @@ def _between(profiles: Float, planes: int) -> Float:
             f"{2 * FINE * (planes - 1) + 1} or more"
         )
     depth = np.arange(-beyond, FINE * (planes - 1) + beyond + 1)
-    shown: Float = profiles[middle + FINE * np.arange(planes)[:, None] - depth]
+    shown: Floats = profiles[middle + FINE * np.arange(planes)[:, None] - depth]
     return shown
 
 
-def _bins(channel: Channel, spread: float) -> Float:
+def _bins(channel: Channel, spread: float) -> Floats:
     """Return the filters (planes × noise levels, radii, kept planes) of one spread in depth."""
     planes = len(channel.kept)
     shown = np.moveaxis(_between(channel.profiles, planes)[channel.kept], 2, 0)
@@ -432,7 +425,7 @@ def _bins(channel: Channel, spread: float) -> Float:
     return out.reshape(-1, _RADII.size, shown.shape[1])
 
 
-def _loss_weight(channel: Channel) -> Float:
+def _loss_weight(channel: Channel) -> Floats:
     """Return L' (radii, kept, kept), L L' the covariance of the planes: a filter's error is L'w."""
     shown = np.moveaxis(_between(channel.profiles, len(channel.kept))[channel.kept], 2, 0)
     light = shown @ np.moveaxis(shown, 1, 2) / shown.shape[2]
@@ -442,7 +435,7 @@ def _loss_weight(channel: Channel) -> Float:
     return np.moveaxis(np.linalg.cholesky(light), 1, 2)
 
 
-def _kernels(profiles: Float) -> Float:
+def _kernels(profiles: Floats) -> Floats:
     """Return quadrants (…, 65, 65) of the kernels of radial transfer functions (…, radii)."""
     half = np.arange(_GRID // 2 + 1) / _GRID
     radius = np.hypot(half[:, None], half)
@@ -469,7 +462,7 @@ def _kernels(profiles: Float) -> Float:
     return out
 
 
-def _cosines(length: int, pixels: int) -> Float:
+def _cosines(length: int, pixels: int) -> Floats:
     """Return the transform of even kernels: (pixels, length // 2 + 1)."""
     frequency = np.arange(length // 2 + 1) / length
     cosine = 2 * np.cos(2 * np.pi * np.arange(pixels)[:, None] * frequency)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import ndimage as host_ndimage
 
 from tilewright.kernels.backend import Array, Backend
-from tilewright.kernels.edf.direct_filters import Channel
+from tilewright.kernels.edf.direct_filters import FINE, Channel, profile_at
 from tilewright.kernels.edf.direct_plane import HALO_PX, POOL_PX, Direct, FocusMaps, finer, halved
 
 #: Beside what was not seen (the mosaic's border, gaps, saturation) the result is the soft-focus
@@ -64,19 +64,13 @@ def mirrored(start: int, stop: int, size: int) -> NDArray[np.int64]:
     return np.minimum(at, 2 * size - 1 - at).astype(np.int64)
 
 
-def filled(stack: NDArray[Any], seen: NDArray[np.bool_]) -> NDArray[Any]:
-    """Return a stack (z, y, x) whose pixels that were not seen (y, x) mirror those that were.
+def fill(stack: NDArray[Any], seen: NDArray[np.bool_]) -> NDArray[Any]:
+    """Let the pixels of a stack (z, y, x) that were not seen (y, x) mirror those that were.
 
     Taken as dark they would be a step of light, and ring. Each is given the pixel as far on the
-    other side of the seen pixel next to it, or that one where the other was not seen either.
+    other side of the seen pixel next to it, or that one where the other was not seen either. Done
+    in the stack itself, which is returned.
     """
-    if seen.all() or not seen.any():
-        return stack
-    return fill(stack.copy(), seen)
-
-
-def fill(stack: NDArray[Any], seen: NDArray[np.bool_]) -> NDArray[Any]:
-    """Do what :func:`filled` does in the stack itself, and return it."""
     if seen.all() or not seen.any():
         return stack
     nearest = host_ndimage.distance_transform_edt(
@@ -297,7 +291,8 @@ def _coarse_transfer(channel: Channel, shape: tuple[int, int]) -> NDArray[np.flo
     """Return what planes show of light at planes: (plane, depth, y, x // 2 + 1), coarse pixels."""
     planes = len(channel.kept)
     radius = np.hypot(np.fft.fftfreq(shape[0])[:, None], np.fft.rfftfreq(shape[1])) / FLOOR_PX
-    apart = np.stack([channel.transfer_at(z, radius) for z in range(1 - planes, planes)])
+    steps = range(FINE * (1 - planes), FINE * planes, FINE)
+    apart = np.stack([profile_at(channel.profiles, step, radius) for step in steps])
     index = planes - 1 + np.arange(planes)[:, None] - np.arange(planes)
     shown: NDArray[np.float32] = apart.astype(np.float32)[index]
     return shown

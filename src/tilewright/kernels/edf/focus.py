@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Array, Backend, Bools, Floats, fast_len
+from tilewright.kernels.backend import Array, Backend, Bools, fast_len
 from tilewright.kernels.noise import NoiseModel
 
 #: Band-pass of the focus energy: difference of Gaussians of this sigma and twice it, in px.
@@ -77,8 +77,16 @@ def soft_focus(
     ValueError
         No plane is kept.
     """
-    planes = _kept_planes(kept)
-    weights, height, winner = _soft_weights(backend, stack, noise, pedestal_counts, planes)
+    planes = [int(z) for z in np.flatnonzero(kept)]
+    if not planes:
+        raise ValueError("no plane of the stack is kept: there is nothing to project")
+    gain = noise_share(BAND_SIGMA_PX, 2 * BAND_SIGMA_PX)
+
+    def floor(wide: Array) -> Array:
+        signal = backend.xp.maximum(wide - pedestal_counts, 0)
+        return gain * backend.xp.maximum(noise.variance(signal), 1e-3)
+
+    weights, height, winner = _weights(backend, stack, planes, floor, SOFT_NOISE)
     image = sum(
         weight * (backend.asarray(stack[z]) - pedestal_counts)
         for z, weight in zip(planes, weights, strict=True)
@@ -90,13 +98,12 @@ def psf_mean(
     backend: Backend,
     stack: Any,
     kernel: NDArray[Any],
-    weights: Floats,
     scale: float,
     floor_energy: float,
 ) -> Projection:
     """Sum a deconvolved stack (z, y, x) over z and blur it with the in-focus PSF.
 
-    ``image = scale · kernel * Σ_z weights[z] stack[z]``. With ``scale`` the share of the PSF's
+    ``image = scale · kernel * Σ_z stack[z]``. With ``scale`` the share of the PSF's
     light that falls into its central plane (of the PSF the stack was deconvolved with), that
     is the raw plane that the microscope would have taken, were everything in focus: raw counts
     over the pedestal, one number for the whole experiment, nothing taken from the image.
@@ -109,8 +116,6 @@ def psf_mean(
         Deconvolved light, pedestal 0.
     kernel : ndarray, shape (y, x)
         In-focus PSF with odd sides; scaled to sum 1.
-    weights : ndarray, shape (z,)
-        Weight of each plane; 0 leaves it out.
     scale : float
         Share of light in the PSF's central plane.
     floor_energy : float
@@ -119,12 +124,11 @@ def psf_mean(
     Raises
     ------
     ValueError
-        Every weight is 0, or the kernel has an even side or no light.
+        The kernel has an even side or no light.
     """
-    planes = _kept_planes(weights > 0)
     floor = partial(backend.xp.full_like, fill_value=floor_energy)
-    _, height, winner = _weights(backend, stack, planes, floor, 1.0)
-    total = sum(float(weights[z]) * backend.asarray(stack[z]) for z in planes)
+    _, height, winner = _weights(backend, stack, list(range(len(stack))), floor, 1.0)
+    total = sum(backend.asarray(stack[z]) for z in range(len(stack)))
     return Projection(scale * blur(backend, total, kernel), height, winner)
 
 
@@ -160,25 +164,6 @@ def blur(backend: Backend, image: Any, kernel: NDArray[Any]) -> Array:
         spectrum *= backend.fft.rfft2(backend.asarray(wrapped))
         out = backend.fft.irfft2(spectrum, s=shape)
     return out[half[0] : half[0] + plane.shape[0], half[1] : half[1] + plane.shape[1]]
-
-
-def _kept_planes(kept: Bools) -> list[int]:
-    planes = [int(z) for z in np.flatnonzero(kept)]
-    if not planes:
-        raise ValueError("no plane of the stack is kept: there is nothing to project")
-    return planes
-
-
-def _soft_weights(
-    backend: Backend, stack: Any, noise: NoiseModel, pedestal_counts: float, planes: list[int]
-) -> tuple[Array, Array, Array]:
-    gain = noise_share(BAND_SIGMA_PX, 2 * BAND_SIGMA_PX)
-
-    def floor(wide: Array) -> Array:
-        signal = backend.xp.maximum(wide - pedestal_counts, 0)
-        return gain * backend.xp.maximum(noise.variance(signal), 1e-3)
-
-    return _weights(backend, stack, planes, floor, SOFT_NOISE)
 
 
 def _weights(

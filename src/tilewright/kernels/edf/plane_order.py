@@ -1,4 +1,4 @@
-"""What neighbouring planes of a z-stack say about each other: displaced, out of order, repeated.
+"""What neighbouring planes of a z-stack say about each other: displaced, out of order.
 
 Noise of different planes is independent, so products of two planes show what they share. Light
 that goes out of focus changes from plane to plane, a little between neighbours and more over two
@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.kernels.backend import Array, Backend, Floats, cells
 from tilewright.kernels.edf.focus import noise_share
-from tilewright.kernels.noise import NOISE_KERNEL, NoiseModel
+from tilewright.kernels.noise import NoiseModel
 
 #: Band in which planes are compared: coarse enough for planes out of focus.
 BAND_PX = (1.5, 6.0)
@@ -27,9 +27,6 @@ WRONG_ORDER = 1.3
 DISPLACED_PX = 1.5
 #: How well three shifts among three planes must agree.
 _AGREE_PX = 0.75
-#: Noise shared with the next plane beyond what other pairs share: 0 for independent planes, 0.5
-#: for a copy whose new noise equals the old.
-SHARED_NOISE = 0.2
 #: Side of the blocks in which the sharpest plane is looked for.
 FOCUS_BLOCK_PX = 32
 #: What is so many times as bright as all but 2 % of a sample is a speck, which goes so far.
@@ -51,8 +48,6 @@ class PlanePairs(NamedTuple):
         Products of the band-passed planes, unshifted.
     power, noise : float64 (n,)
         Energy of the band, and the part of it that is noise.
-    shared, rough : float64 (2, n) and (n,)
-        Products of the noise residuals of plane z and z + 1, z + 2; their squares.
     sharpest : float64 (n,)
         Number of blocks whose band has the greatest energy in plane z.
     independent : float
@@ -63,8 +58,6 @@ class PlanePairs(NamedTuple):
     together: Floats
     power: Floats
     noise: Floats
-    shared: Floats
-    rough: Floats
     sharpest: Floats
     independent: float
 
@@ -87,8 +80,8 @@ def compare_planes(
     window = backend.asarray(np.outer(np.hanning(height + 2)[1:-1], np.hanning(width + 2)[1:-1]))
     window *= _beside_specks(backend, stack, pedestal_counts)
     share = noise_share(*BAND_PX)
-    bands, spectra, residuals, energies = [], [], [], []
-    together, grain, light = np.zeros((count, count)), np.zeros(count), 0.0
+    bands, spectra, energies = [], [], []
+    together, grain = np.zeros((count, count)), np.zeros(count)
     block = min(FOCUS_BLOCK_PX, height, width)
     for z in range(count):
         plane = xp.nan_to_num(backend.asarray(stack[z]), nan=0, posinf=0, neginf=0)
@@ -106,27 +99,20 @@ def compare_planes(
             together[n, z] = together[z, n] = float((other * band).sum(dtype=np.float64))
         with backend.fft_threads():
             spectra.append(backend.fft.rfft2(band))
-        residuals.append(ndimage.convolve(plane, backend.asarray(NOISE_KERNEL), mode="reflect"))
-        light = light + wide
-    slope = sum(xp.abs(ndimage.sobel(light, axis=axis)) for axis in (0, 1))
-    flat = slope <= xp.percentile(slope, 30)
     side = 2 * SEARCH_PX + 1
-    correlation, shared = np.zeros((2, count, side, side)), np.zeros((2, count))
+    correlation = np.zeros((2, count, side, side))
     for lag in (1, 2):
         for z in range(count - lag):
             correlation[lag - 1, z] = _near_zero(
                 backend, spectra[z] * spectra[z + lag].conj(), (height, width)
             )
-            product = residuals[z] * residuals[z + lag]
-            shared[lag - 1, z] = float((product * flat).sum(dtype=np.float64))
-    rough = np.array([float((r * r * flat).sum(dtype=np.float64)) for r in residuals])
     # A Hann window halves the pixels twice over; a Gaussian of s px joins 4 pi s squared.
     independent = 0.26 * height * width / (4 * np.pi * BAND_PX[0] ** 2)
     error = grain * np.sqrt(4 * np.pi) * BAND_PX[0] / FOCUS_BLOCK_PX
     sharpest = _sharpest(np.array(energies), error)
     noises = grain * float((window * window).sum(dtype=np.float64))
     power = np.diag(together).copy()
-    return PlanePairs(correlation, together, power, noises, shared, rough, sharpest, independent)
+    return PlanePairs(correlation, together, power, noises, sharpest, independent)
 
 
 def _beside_specks(backend: Backend, stack: Array, pedestal_counts: float) -> Array:
@@ -161,9 +147,9 @@ def add_pairs(pairs: list[PlanePairs]) -> PlanePairs:
     return PlanePairs(
         *(
             sum(pair[k] * share for pair, share in zip(pairs, shares, strict=True))
-            for k in range(6)
+            for k in range(4)
         ),
-        *(sum(pair[k] for pair in pairs) for k in (6, 7)),
+        *(sum(pair[k] for pair in pairs) for k in (4, 5)),
     )
 
 
@@ -188,11 +174,8 @@ def _sharpest(energies: Floats, error: Floats) -> Floats:
 
 
 def judge_order(pairs: PlanePairs, found: set[int]) -> dict[int, str]:
-    """Return planes that are copies or displaced, and why; ``found`` are left out.
-
-    Copies first, then displaced planes, the farthest first.
-    """
-    bad = {z: text for z, text in _copies(pairs).items() if z not in found}
+    """Return planes that are displaced, the farthest first, and why; ``found`` are left out."""
+    bad: dict[int, str] = {}
     while True:
         good = [z for z in range(len(pairs.power)) if z not in found and z not in bad]
         shifts = {z: _displacement(pairs, good, i) for i, z in enumerate(good)}
@@ -341,22 +324,3 @@ def _clear(pairs: PlanePairs, a: int, b: int) -> bool:
     """Return whether the correlation of two planes stands far above its noise."""
     noise = float(np.sqrt(pairs.power[a] * pairs.power[b] / max(pairs.independent, 1)))
     return float(pairs.correlation[abs(b - a) - 1, min(a, b)].max()) > _SURE * noise
-
-
-def _copies(pairs: PlanePairs) -> dict[int, str]:
-    """Return planes whose noise is partly that of the plane before."""
-    count = len(pairs.rough)
-    likeness = np.zeros((2, count))
-    for lag in (1, 2):
-        root = np.sqrt(pairs.rough[: count - lag] * pairs.rough[lag:])
-        part = pairs.shared[lag - 1, : count - lag]
-        likeness[lag - 1, : count - lag] = part / np.maximum(root, 1e-12)
-    bad = {}
-    for z in range(count - 1):
-        others = [likeness[0, n] for n in (z - 1, z + 1) if 0 <= n < count - 1]
-        others += [likeness[1, n] for n in (z - 1, z) if 0 <= n < count - 2]
-        excess = float(likeness[0, z]) - max(0.0, *map(float, others)) if others else 0.0
-        if round(excess, 3) > SHARED_NOISE:
-            share = f"{likeness[0, z]:.0%} of its noise is shared"
-            bad[z + 1] = f"a noisy copy of plane {z + 1}: {share}"
-    return bad

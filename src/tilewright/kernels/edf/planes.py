@@ -38,10 +38,9 @@ class PlaneSample(NamedTuple):
 
 
 class PlaneVerdict(NamedTuple):
-    """A plane that is not as it should be, whether it is left out, and why in words."""
+    """A plane that is not as it should be, and why in words."""
 
     z: int
-    excluded: bool
     reason: str
 
 
@@ -83,7 +82,7 @@ def judge_planes(
     Each rule compares a plane with the rest of its own stack, so that an empty channel or a
     wholly saturated one loses nothing here: that is for the quality report to say. The order
     of rules is fixed: not finite, blank, saturated, copied, other brightness, with ``pairs`` out
-    of order, then foreign, and with ``pairs`` copied with new noise, displaced.
+    of order, then foreign, and with ``pairs`` displaced.
     """
     coarse = np.concatenate([s.coarse for s in samples], axis=1)
     found: dict[int, str] = {}
@@ -106,7 +105,7 @@ def judge_planes(
             exchanged = judge_exchanges(pairs, set(found))
         found |= exchanged
         found |= judge_order(pairs, set(found))
-    return sorted(PlaneVerdict(z, True, reason) for z, reason in found.items())
+    return [PlaneVerdict(z, found[z]) for z in sorted(found)]
 
 
 def _broken(samples: list[PlaneSample], coarse: Floats) -> dict[int, str]:

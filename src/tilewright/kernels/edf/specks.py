@@ -22,7 +22,7 @@ import scipy.fft
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tilewright.kernels.backend import fast_len
+from tilewright.kernels.backend import cells, fast_len
 from tilewright.kernels.edf.direct_filters import FINE, profile_at
 from tilewright.kernels.noise import NoiseModel
 
@@ -140,24 +140,6 @@ def has_specks(stack: NDArray[Any], model: SpeckModel, seen: NDArray[np.bool_]) 
     return bool(_found(stack, model, ~seen))
 
 
-def may_hold_specks(stack: NDArray[Any], model: SpeckModel, seen: NDArray[np.bool_]) -> bool:
-    """Return whether a window's stack is bright enough for a speck where it was ``seen`` (y, x).
-
-    Where it is not :func:`has_specks` is false.
-    """
-    cut, whole = (
-        min(model.pedestal_counts + share * model.level_counts, model.ceiling_counts)
-        for share in (_CUT, 1.0)
-    )
-    # The brightest tissue may well reach what is a speck only where the border cuts it.
-    border = seen & ndimage.maximum_filter(~seen, 2 * _CUT_PX + 1)
-    for z in np.flatnonzero(model.kept):
-        bright = stack[z] >= cut
-        if bool((bright & border).any() or (seen & bright & (stack[z] >= whole)).any()):
-            return True
-    return False
-
-
 def without_specks(
     stack: NDArray[Any],
     model: SpeckModel,
@@ -196,17 +178,14 @@ class _Speck(NamedTuple):
     core: NDArray[np.bool_]
 
 
-def _found(
-    stack: NDArray[Any], model: SpeckModel, unseen: NDArray[np.bool_] | None = None
-) -> list[_Speck]:
+def _found(stack: NDArray[Any], model: SpeckModel, unseen: NDArray[np.bool_]) -> list[_Speck]:
     """Return the specks of a stack, the brightest first."""
     planes = np.flatnonzero(model.kept)
     top = stack[planes[0]]
     for z in planes[1:]:
         top = np.maximum(top, stack[z])
-    if unseen is None or not unseen.any():
-        border: NDArray[np.bool_] = np.zeros(top.shape, np.bool_)
-    else:
+    border = unseen
+    if unseen.any():
         border = np.asarray(ndimage.maximum_filter(unseen, 2 * _CUT_PX + 1))
         top = np.where(unseen, 0, top)
     whole, cut = (
@@ -234,8 +213,7 @@ def _boxes(bright: NDArray[np.bool_]) -> list[tuple[slice, slice]]:
     """Return the boxes, in whole cells of 4 × 4 px, of what is bright."""
     if not bright.any():
         return []
-    cells = bright.reshape(bright.shape[0] // _POOL_PX, _POOL_PX, -1, _POOL_PX)
-    pooled = np.asarray(cells.any(axis=(1, 3)))
+    pooled = np.asarray(cells(bright, _POOL_PX).any(axis=(1, 3)))
     labels, _ = ndimage.label(ndimage.binary_dilation(pooled), np.ones((3, 3)))
     return [
         (
@@ -320,9 +298,7 @@ def _as_counts(values: Image, dtype: Any) -> NDArray[Any]:
 
 def _pooled(values: NDArray[Any]) -> Image:
     """Return means of 4 × 4 pixels of the last two axes."""
-    y, x = (n // _POOL_PX for n in values.shape[-2:])
-    cells = values.reshape(*values.shape[:-2], y, _POOL_PX, x, _POOL_PX)
-    pooled: Image = cells.mean(axis=(-3, -1), dtype=np.float32)
+    pooled: Image = cells(values, _POOL_PX).mean(axis=(-3, -1), dtype=np.float32)
     return pooled
 
 

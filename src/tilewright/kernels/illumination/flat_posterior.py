@@ -108,7 +108,7 @@ class FlatFit:
     found : Differences
         Overlap cells under this flat-field.
     held_out : float
-        Weighted rms relative difference of overlaps held out of the fit.
+        Weighted rms relative difference of overlaps held out of the fit; NaN without any.
     unmodelled : float
         Relative rms of structure that tiles show and the fit cannot follow, with what the two
         highest degrees hold, as much as which may lie beyond.
@@ -151,68 +151,49 @@ def fit_flat(
     images: Floats,
     offset_counts: float,
     offset_error_counts: float,
-    *,
-    order: int | None,
-    seed: int,
 ) -> FlatFit:
     """Fit the log flat-field and the camera offset.
 
     Parameters
     ----------
     cells : OverlapCells
-        Raw counts, at least one cell.
+        Raw counts; without any the tiles alone tell.
     images : ndarray of float64, shape (n, y, x)
         Tiles without saturated pixels, in blocks, planes averaged; n may be 0.
     offset_counts, offset_error_counts : float
         What is known of the camera offset, as mean and standard deviation; 0 fixes it.
-    order : int or None
-        Largest total degree, 1 to 14; None is 14.
-    seed : int
-        Seed of the split of edges into held-out folds.
 
     Returns
     -------
     FlatFit
-
-    Raises
-    ------
-    ValueError
-        ``order`` is not 1 to 14.
     """
-    if order is not None and not 1 <= order <= MAX_ORDER:
-        raise ValueError(f"illumination order is {order}; give 1 to {MAX_ORDER}, or null to choose")
-    given = _Given(cells, images, offset_counts, max(offset_error_counts, _GIVEN_COUNTS), seed)
-    chosen = MAX_ORDER if order is None else order
-    fit = _fit(given, np.append(np.zeros(len(degrees(chosen))), offset_counts), chosen)
-    if order is None and fit.unmodelled > _COARSE:
+    offset = offset_counts, max(offset_error_counts, _GIVEN_COUNTS)
+    even = np.append(np.zeros(len(degrees(MAX_ORDER))), offset_counts)
+    fit = _fit(cells, images, offset, even, MAX_ORDER)
+    if fit.unmodelled > _COARSE:
         start = np.zeros(len(degrees(FINE_ORDER)) + 1)
         start[: len(fit.coefficient)], start[-1] = fit.coefficient, fit.offset_counts
-        finer = _fit(given, start, FINE_ORDER, begin=_WARY)
+        finer = _fit(cells, images, offset, start, FINE_ORDER, begin=_WARY)
         fit = finer if finer.error < fit.error else fit
     return fit
 
 
-@dataclass(frozen=True)
-class _Given:
-    """Arguments of :func:`fit_flat`."""
-
-    cells: OverlapCells
-    images: Floats
-    offset_counts: float
-    offset_error_counts: float
-    seed: int
-
-
-def _fit(given: _Given, start: Floats, order: int, begin: int = 0) -> FlatFit:
-    mean, images = start, given.images
-    highest = max(given.offset_counts + 2.0 * given.offset_error_counts, 0.0)
+def _fit(
+    cells: OverlapCells,
+    images: Floats,
+    offset: tuple[float, float],
+    mean: Floats,
+    order: int,
+    begin: int = 0,
+) -> FlatFit:
+    highest = max(offset[0] + 2.0 * offset[1], 0.0)
     choices: list[tuple[int, int]] = []
     for iteration in range(begin, _ITERATIONS):
-        found = differences(given.cells, mean[:-1], mean[-1], robust=iteration > 0)
-        parts, fold = knowledge_by_fold(found, mean[:-1], mean[-1], order, given.seed)
+        found = differences(cells, mean[:-1], mean[-1], robust=iteration > 0)
+        parts, fold = knowledge_by_fold(found, mean[:-1], mean[-1], order)
         tiles = tile_evidence(images, mean, order)
         overlaps = reduce(operator.add, parts)
-        priors = _priors(order, given.offset_counts, given.offset_error_counts, overlaps)
+        priors = _priors(order, *offset, overlaps)
         # All priors when the flat-field is first known roughly, and in the end.
         if iteration < _WARY:
             few = range(len(_INTERIORS) * len(_SIZES))
@@ -228,7 +209,7 @@ def _fit(given: _Given, start: Floats, order: int, begin: int = 0) -> FlatFit:
         mean = posterior.mean.copy()
         mean[-1] = np.clip(mean[-1], 0.0, highest)
     posterior = replace(posterior, mean=mean)
-    found = differences(given.cells, mean[:-1], mean[-1], robust=True)
+    found = differences(cells, mean[:-1], mean[-1], robust=True)
     held_out = found.rms(_held_out(found, parts, fold, tiles, priors, choices, len(images)))
     return FlatFit(posterior, order, found, held_out, _unmodelled(images, mean, order))
 

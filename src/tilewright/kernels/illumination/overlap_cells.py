@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from tilewright.kernels.backend import Array, Backend, Bools, Floats, Ints
+from tilewright.kernels.backend import Array, Backend, Bools, Floats, Ints, cells
 
 #: Pairs measured at once: 32 x 256 x 256 float32 are 8 MB of gathered tiles.
 _PAIRS_AT_ONCE = 32
@@ -40,6 +40,12 @@ class OverlapCells:
     def take(self, index: Ints | Bools) -> OverlapCells:
         """Return the cells at ``index`` (integers or a mask)."""
         return OverlapCells(*(getattr(self, field.name)[index] for field in fields(self)))
+
+    @classmethod
+    def none(cls) -> OverlapCells:
+        """Return no cells."""
+        none, place = np.zeros(0), np.zeros((0, 2))
+        return cls(np.zeros(0, dtype=np.int64), none, none, place, place)
 
     @classmethod
     def join(cls, parts: list[OverlapCells]) -> OverlapCells:
@@ -120,12 +126,10 @@ def measure_cells(
     OverlapCells
         Cells that lie wholly in both tiles and hold no invalid pixel; ``edge`` indexes ``pairs``.
     """
-    n, h, w = images.shape
+    _, h, w = images.shape
     rows, columns = h // cell, w // cell
-    inner = (slice(None), slice(0, rows * cell), slice(0, columns * cell))
-    blocks = (n, rows, cell, columns, cell)
-    own = images[inner].reshape(blocks).mean(axis=(2, 4))
-    own_valid = None if valid is None else valid[inner].reshape(blocks).all(axis=(2, 4))
+    own = cells(images, cell).mean(axis=(2, 4))
+    own_valid = None if valid is None else cells(valid, cell).all(axis=(2, 4))
     offset = (position_px[pairs[:, 1]] - position_px[pairs[:, 0]]) / factor
     scale = 2.0 * factor / np.asarray(shape_px, dtype=np.float64)
     parts = []
@@ -154,7 +158,7 @@ def measure_cells(
                 (centre - offset[batch[edge]]) * scale - 1.0,
             )
         )
-    return OverlapCells.join(parts) if parts else _no_cells()
+    return OverlapCells.join(parts) if parts else OverlapCells.none()
 
 
 def _batches(offset: Floats) -> list[Ints]:
@@ -196,8 +200,3 @@ def _shares(
     pixel = np.arange(size)
     shared = np.minimum(low[..., None] + cell, pixel + 1) - np.maximum(low[..., None], pixel)
     return (np.clip(shared, 0.0, None) / cell).astype(np.float32), start, inside
-
-
-def _no_cells() -> OverlapCells:
-    none, place = np.zeros(0), np.zeros((0, 2))
-    return OverlapCells(np.zeros(0, dtype=np.int64), none, none, place, place)

@@ -115,7 +115,7 @@ def differences(
     Parameters
     ----------
     cells : OverlapCells
-        Raw counts, at least one cell.
+        Raw counts.
     coefficient : ndarray of float64, shape (k,)
         Log flat-field (:mod:`tilewright.kernels.illumination.flat_basis`).
     offset_counts : float
@@ -129,7 +129,7 @@ def differences(
     signal = (first + second) / (flat_first + flat_second)
     value = first / flat_first - second / flat_second
     rank = np.argsort(np.argsort(signal, kind="stable"), kind="stable")
-    group = rank * _SIGNAL_BINS // len(rank)
+    group = rank * _SIGNAL_BINS // max(len(rank), 1)
     apart = np.abs(value)
     scatter = np.zeros(_SIGNAL_BINS)
     for k in np.unique(group):
@@ -140,7 +140,7 @@ def differences(
 
 
 def knowledge_by_fold(
-    found: Differences, coefficient: Floats, offset_counts: float, order: int, seed: int
+    found: Differences, coefficient: Floats, offset_counts: float, order: int
 ) -> tuple[list[Knowledge], Ints]:
     """Return what each fold of edges tells, and the fold of each cell.
 
@@ -148,7 +148,7 @@ def knowledge_by_fold(
     variances are raised by how far means of neighbouring cells scatter beyond single cells.
     """
     names, index = np.unique(found.cells.edge, return_inverse=True)
-    fold = (np.random.default_rng(seed).permutation(len(names)) % FOLDS)[index]
+    fold = (np.random.default_rng(0).permutation(len(names)) % FOLDS)[index]
     factor = _common_error(found)
     parts = []
     for k in range(FOLDS):
@@ -168,6 +168,8 @@ def knowledge_by_fold(
 
 def _common_error(found: Differences) -> float:
     """Variance of means of neighbouring cells over what independent cells would have, from 1."""
+    if not len(found.cells):
+        return 1.0
     group = _neighbours(found.cells)
     weight = found.robust / found.scatter**2
     score = np.bincount(group, weight * found.signal * found.value)

@@ -35,6 +35,8 @@ _COARSEST = 48
 _STEPS = 4
 #: Of the forces that may be left: fields differ by less than 0.001 px where there is tissue.
 _RTOL = 1e-8
+#: Ten to thirty are taken.
+_MOST_STEPS = 300
 
 
 @dataclass(frozen=True)
@@ -246,14 +248,18 @@ class _Grid:
         level = _Level.of(self, matrix)
         count = self.rows * self.columns
         operator = scipy.sparse.linalg.LinearOperator((count, count), level.relaxed)
-        return np.stack(
-            [
-                scipy.sparse.linalg.cg(
-                    matrix, trust * v, x0=s, rtol=_RTOL, maxiter=300, M=operator
-                )[0]
-                for v, s in zip(values, start, strict=True)
-            ]
-        )
+        fields = []
+        for v, s in zip(values, start, strict=True):
+            field, unsolved = scipy.sparse.linalg.cg(
+                matrix, trust * v, s, rtol=_RTOL, maxiter=_MOST_STEPS, M=operator
+            )
+            if unsolved:
+                raise RuntimeError(
+                    f"the field of {self.rows} x {self.columns} blocks was not found in "
+                    f"{_MOST_STEPS} steps; give a larger registration.block_px"
+                )
+            fields.append(field)
+        return np.stack(fields)
 
     @cached_property
     def spreading(self) -> scipy.sparse.csr_array:

@@ -40,7 +40,7 @@ _BORDERS_PX3 = 3.0
 _PROBES = 8
 #: Pairs per batch: a CPU core keeps 8 in its cache, a GPU wants many.
 _CPU_BATCH, _GPU_BATCH = 8, 128
-_SMALLEST = Smallest("tile_positions", "the strips of one pair of tiles")
+SMALLEST = Smallest("tile_positions", "the strips of one pair of tiles")
 #: A score that its best rival reaches by this factor is ambiguous.
 _RIVAL_FACTOR = 1.15
 #: The climb to the peak may leave the search window by so much.
@@ -205,7 +205,7 @@ def measure_overlaps(
 
     def in_batches(work: Callable[[slice], T], count: int) -> Iterator[list[T]]:
         batches = [slice(start, min(start + size, count)) for start in range(0, count, size)]
-        return pool.map(lambda part: in_parts(single, work, part, _halves, _SMALLEST), batches)
+        return pool.map(lambda part: in_parts(single, work, part, halves, SMALLEST), batches)
 
     def filtered(strips: Strips) -> Strips:
         def work(part: slice) -> Strips:
@@ -248,7 +248,8 @@ def _unit_sum(strips: Strips) -> Strips:
     return np.asarray(np.einsum("nij,n->ij", strips, scale), np.float32)
 
 
-def _halves(part: slice) -> list[slice]:
+def halves(part: slice) -> list[slice]:
+    """Return the halves of a batch; none of a single pair."""
     cut = part.start + (part.stop - part.start) // 2
     return [slice(part.start, cut), slice(cut, part.stop)] if cut > part.start else []
 

@@ -14,18 +14,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri, stdtr
 
 from tilewright.kernels.backend import Array, Backend, Bools, Floats, Ints
-from tilewright.kernels.device_memory import Smallest, in_parts
+from tilewright.kernels.device_memory import in_parts
 from tilewright.kernels.tile_positions.chance import along
 from tilewright.kernels.tile_positions.correlation_peak import climb, subpixel
+from tilewright.kernels.tile_positions.displacements import SMALLEST, Strips, halves
 from tilewright.kernels.tile_positions.distortion import Distortion, basis
 from tilewright.kernels.tile_positions.overlap_strips import StripPlan
 from tilewright.kernels.tile_positions.phase_correlation import STRIDE, filter_strips
-
-Strips = NDArray[np.float32]
 
 #: Blocks along an overlap, and their least length in pixels of the filtered strips.
 _BLOCKS, _LEAST_BLOCK = 8, 14
@@ -50,7 +48,6 @@ _MEDIAN_SHARE = 0.37
 SURE = 4.0
 #: A smaller displacement of the corners is left, px: it is the error of a good position.
 LEAST_CORNER_PX = 0.2
-_SMALLEST = Smallest("tile_positions", "the strips of one pair of tiles")
 
 
 @dataclass(frozen=True)
@@ -169,7 +166,7 @@ class _Measure:
 
     def batch(self, part: slice) -> list[Blocks]:
         """Return the blocks of some of the chosen overlaps."""
-        return in_parts(self.backend, self._blocks, part, _halves, _SMALLEST)
+        return in_parts(self.backend, self._blocks, part, halves, SMALLEST)
 
     def _blocks(self, part: slice) -> Blocks:
         backend, sigma_px = self.backend, self.sigma_px
@@ -236,11 +233,6 @@ def _tops(length: int, ahead: int, size: int) -> list[int]:
     low, high = max(0, -ahead), min(length, length - ahead)
     count = min(max(high - low, 0) // size, _BLOCKS)
     return [low + (high - low - size) * k // max(count - 1, 1) for k in range(count)]
-
-
-def _halves(part: slice) -> list[slice]:
-    cut = part.start + (part.stop - part.start) // 2
-    return [slice(part.start, cut), slice(cut, part.stop)] if cut > part.start else []
 
 
 def meeting_lines(plans: Sequence[StripPlan], shape: tuple[int, int]) -> tuple[float, float]:

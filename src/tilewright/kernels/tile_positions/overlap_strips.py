@@ -93,13 +93,11 @@ def plan_strips(
     Raises
     ------
     ValueError
-        ``max_shift_px`` is not above 0, or a position is not finite.
+        A position is not finite.
     """
     nominal = np.asarray(nominal_px, np.float64).reshape(-1, 2)
     if not np.isfinite(nominal).all():
         raise ValueError("a nominal tile position is not finite; fix the stage positions")
-    if max_shift_px is not None and not max_shift_px > 0:
-        raise ValueError(f"max_shift_px is {max_shift_px}; give a number of pixels above 0")
     if len(nominal) < 2:
         return []
     pairs, axes = neighbours(nominal, tile_shape)

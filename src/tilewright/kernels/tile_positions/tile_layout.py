@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -134,9 +133,7 @@ def rank_grids(backend: Backend, tiles: Array, overlap: float | None = None) -> 
     return sorted(found, key=lambda grid: (-round(explained(grid), 2), grid.rows))
 
 
-def estimate_overlap(
-    backend: Backend, tiles: Array, candidates: Iterable[float] = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
-) -> tuple[float, float]:
+def estimate_overlap(backend: Backend, tiles: Array) -> tuple[float, float]:
     """Estimate the overlap from tiles taken one after the other, and the score that says so.
 
     Each candidate is tried in the four directions of a run on the most textured consecutive
@@ -155,7 +152,7 @@ def estimate_overlap(
     first = np.arange(count - 1)
     first = first[_most_textured(texture, first, first + 1)]
     best = (0.0, 0.1)
-    for candidate in candidates:
+    for candidate in (0.05, 0.1, 0.15, 0.2, 0.3, 0.4):
         for axis in (1, 0):
             for pair in ((first, first + 1), (first + 1, first)):
                 edges = [(int(a), int(b), axis) for a, b in zip(*pair, strict=True)]

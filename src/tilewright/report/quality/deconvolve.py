@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from snakemake_scheduler_plugin_tilewright.report.palette import BLUE
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
-from tilewright.kernels.artefacts import ringing
+from tilewright.kernels.artefacts import moat
 from tilewright.report.figures import new_figure, plain, save_png, scale_bar, show
 from tilewright.report.judge import Files, Findings
 from tilewright.report.quality.places import CPU, FocusScan, scan_focus
@@ -82,7 +82,7 @@ def moat_depth(before: Mosaic, after: Mosaic, scan: FocusScan, z: int) -> float 
         plane = block_light(after, z, at, scan.side)
         raw = block_light(before, scan.best_plane, at, scan.side)
         with np.errstate(invalid="ignore"):  # a shell without pixels has no mean
-            depth = ringing(CPU, plane, raw).undershoot
+            depth = moat(CPU, plane, raw)
         if np.isfinite(depth):
             depths.append(depth)
     return float(np.median(depths)) if depths else None

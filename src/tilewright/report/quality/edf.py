@@ -108,7 +108,7 @@ def _detail(subject: Subject, plane: Mosaic, scan: FocusScan) -> Item:
     ratios = []
     for at, scores in zip(scan.blocks, scan.scores, strict=True):
         if np.isfinite(scores).any():
-            score = focus_score(CPU, block_light(plane, 0, at, scan.side)).score
+            score = focus_score(CPU, block_light(plane, 0, at, scan.side))
             ratios.append(score / float(np.nanmax(scores)) if np.isfinite(score) else 0.0)
     return judge_detail(subject, ratios)
 

@@ -182,7 +182,7 @@ def _detail(
         block = np.asarray(image.levels[0][index, spans[0], spans[1]])
         if min(block.shape) < side // 2 or min(block.shape) < 64:
             continue
-        score = focus_score(CPU, block).score
+        score = focus_score(CPU, block)
         ratios.append(score / float(sharpest) if np.isfinite(score) else 0.0)
     return judge_detail(subject, ratios)
 

@@ -172,7 +172,7 @@ def scan_focus(mosaic: Mosaic, *, side: int = 256, count: int = 16) -> FocusScan
         column = mosaic.read(slice(None), slice(y, y + side), slice(x, x + side))
         for z, plane in enumerate(column):
             if side >= 64:
-                scores[k, z] = focus_score(CPU, plane).score
+                scores[k, z] = focus_score(CPU, plane)
     known = np.isfinite(scores).any(axis=0)
     best = middle
     if known.any():

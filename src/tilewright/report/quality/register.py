@@ -32,7 +32,7 @@ from tilewright.report.verdict import Item, Subject
 from tilewright.stages.register.block_passes import Pass, measure_blocks
 from tilewright.stages.register.cycle import LOCAL_PERCENTILE, local_errors
 from tilewright.stages.register.lost_tissue import find_lost
-from tilewright.stages.register.plane_views import PlaneView, as_plane, open_views
+from tilewright.stages.register.plane_views import PlaneView, open_views
 
 _SIDE_PX = 256
 _BLOCKS = 48
@@ -67,7 +67,7 @@ def findings(subject: Subject, files: Files) -> Findings:
     small, factor = thumbnail(fixed, 0)
     blocks = textured_blocks(small, factor, fixed.shape[1:], _SIDE_PX, 4 * _BLOCKS)
     found = compare_blocks(fixed, other, transform, _tissue(small, factor, blocks))
-    views = open_views(as_plane(fixed), as_plane(other))
+    views = open_views(fixed, other)
     local, off = _local(subject, views, transform)
     items = [*_judge(subject, found, transform), local]
     if _registered(transform):

@@ -24,11 +24,7 @@ from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.deconvolve.blur import Blur
-from tilewright.kernels.deconvolve.richardson_lucy import (
-    Method,
-    RichardsonLucy,
-    scene_margin,
-)
+from tilewright.kernels.deconvolve.richardson_lucy import RichardsonLucy, scene_margin
 from tilewright.kernels.deconvolve.thinning import (
     CountModel,
     Stopping,
@@ -37,7 +33,7 @@ from tilewright.kernels.deconvolve.thinning import (
 )
 from tilewright.kernels.device_memory import Smallest, memory_noted, shrinking
 from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf
-from tilewright.stages.edf.stack_survey import StackSurvey, survey_stack, unseen
+from tilewright.stages.edf.stack_survey import StackSurvey, survey_stack, texture, unseen
 from tilewright.stages.tile_windows import Window, smaller_tile, tile_windows
 
 #: Side of the calibration tile; its count of iterations holds for all.
@@ -63,7 +59,6 @@ def deconvolve(
     optics: Mapping[str, float | None],
     gain_counts_per_photon: float | None,
     psf_file: str | Path | None,
-    method: Method,
     iterations: int | None,
     tile_px: int,
     halo_px: int,
@@ -79,14 +74,14 @@ def deconvolve(
     and are 0 in the output. Damaged planes are found first and have no part in the likelihood;
     the output shows there what the planes around them tell.
 
-    The output's attributes are ``pedestal_counts`` 0, ``method``, ``iterations``,
+    The output's attributes are ``pedestal_counts`` 0, ``iterations``,
     ``criterion``, ``held_out_divergence`` (per iteration tried, photons per voxel),
     ``divergence`` (data from model over every fourth row, per iteration, counts per voxel),
     ``gain_counts_per_photon``, ``background_counts`` (of the model), ``flux_ratio`` (light
-    out over light in), ``plane_flux_ratio``, ``end_planes`` (over-estimated by some 30 %:
+    out over light in), ``plane_flux_ratio`` (end planes are over-estimated by some 30 %:
     light from beyond the stack is taken for theirs), ``psf_shape``, ``calibration_tile``
-    (y, x of its first pixel), ``tile_px`` (as used), ``halo_px``, ``excluded_planes``,
-    ``flagged_planes`` (lists of ``z`` and ``reason``), ``focus_ends`` (share of what is in focus
+    (y, x of its first pixel), ``tile_px`` (as used), ``halo_px``, ``excluded_planes``
+    (a list of ``z`` and ``reason``), ``focus_ends`` (share of what is in focus
     that is sharpest in the first and last plane), and the source's clipping counts.
 
     Parameters
@@ -103,8 +98,6 @@ def deconvolve(
         Of the camera; else measured on the calibration tile by photon transfer.
     psf_file : Path, optional
         TIFF stack of one bead, at the voxel size of its OME metadata or else the mosaic's.
-    method : {"accelerated", "plain"}
-        See :class:`tilewright.kernels.deconvolve.richardson_lucy.RichardsonLucy`.
     iterations : int, optional
         A fixed count instead of thinning.
     tile_px, halo_px : int
@@ -125,18 +118,16 @@ def deconvolve(
     mosaic = open_mosaic(source)
     psf = mosaic_psf(mosaic, optics, psf_file)
     survey = survey_stack(backend, mosaic)
-    if not survey.kept.any():
-        raise StackError(f"no plane of {mosaic.path} is usable: {survey.verdicts[0].reason}")
     tile = _calibration_tile(mosaic, survey.kept)
     camera, stopping = _calibrate(
-        mosaic, psf, tile, gain_counts_per_photon, method, iterations, survey, backend=backend
+        mosaic, psf, tile, gain_counts_per_photon, iterations, survey, backend=backend
     )
 
     def write(side_px: int) -> None:
         windows = tile_windows(mosaic.shape[1:], side_px, halo_px)
         view = (mosaic.shape[0], *windows[0].shape)
         margin = scene_margin(mosaic.shape[0], mosaic.voxel_um[0], _MARGIN_PX)
-        solver = RichardsonLucy(Blur(backend, psf, view, margin), method)
+        solver = RichardsonLucy(Blur(backend, psf, view, margin))
         run = _Run(mosaic, solver, camera, stopping.iterations, survey)
         with create_mosaic(
             output,
@@ -153,7 +144,6 @@ def deconvolve(
                 **run.report(),
                 **_report(mosaic, camera, stopping),
                 **survey.record,
-                method=method,
                 psf_shape=list(psf.shape),
                 calibration_tile=[tile.y.start, tile.x.start],
                 tile_px=side_px,
@@ -166,21 +156,13 @@ def deconvolve(
     shrinking(backend, write, tile_px, smaller, _SMALLEST)
 
 
-class StackError(ValueError):
-    """A stack cannot be deconvolved; the message names the file and the cause."""
-
-
 def _calibration_tile(mosaic: Mosaic, kept: NDArray[np.bool_]) -> Window:
     """Return the tile whose middle kept plane varies most; the first of equals."""
     good = np.flatnonzero(kept)
     middle = int(good[good.size // 2])
     tiles = tile_windows(mosaic.shape[1:], _CALIBRATION_PX, 0)
     pedestal = mosaic.attributes["pedestal_counts"]
-    variances = []
-    for tile in tiles:
-        light = mosaic.read(middle, tile.y, tile.x) - np.float32(pedestal)
-        # Of the square root: a bright speck of dust shall not outweigh tissue.
-        variances.append(round(float(np.sqrt(np.maximum(light, 0)).var(dtype=np.float64)), 6))
+    variances = [texture(mosaic.read(middle, tile.y, tile.x), pedestal) for tile in tiles]
     return tiles[int(np.argmax(variances))]
 
 
@@ -190,7 +172,6 @@ def _calibrate(
     psf: NDArray[np.float32],
     tile: Window,
     gain_counts_per_photon: float | None,
-    method: Method,
     iterations: int | None,
     survey: StackSurvey,
     *,
@@ -204,21 +185,17 @@ def _calibrate(
     if iterations is not None:
         return camera, Stopping(iterations, "fixed: deconvolve.iterations")
     margin = scene_margin(mosaic.shape[0], mosaic.voxel_um[0])
-    return camera, choose_iterations(
-        backend, stack, psf, camera, margin=margin, method=method, kept=survey.kept
-    )
+    return camera, choose_iterations(backend, stack, psf, camera, margin=margin, kept=survey.kept)
 
 
 def _report(mosaic: Mosaic, camera: CountModel, stopping: Stopping) -> dict[str, Any]:
     clipped = ("clipped_low", "clipped_high")
     return {
-        "pedestal_counts": 0,
         "iterations": stopping.iterations,
         "criterion": stopping.criterion,
         "held_out_divergence": list(stopping.held_out),
         "gain_counts_per_photon": round(camera.gain_counts_per_photon, 6),
         "background_counts": round(camera.background_counts, 6),
-        "end_planes": sorted({0, mosaic.shape[0] - 1}) if mosaic.shape[0] > 1 else [],
         **{key: mosaic.attributes[key] for key in clipped if key in mosaic.attributes},
     }
 

@@ -22,19 +22,19 @@ from tqdm import tqdm
 
 from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.io.results.zarr_store import StoreWriter
-from tilewright.kernels.backend import Backend
+from tilewright.kernels.backend import Backend, cells
 from tilewright.kernels.device_memory import Smallest, shrinking
 from tilewright.kernels.edf.direct_filters import window_len
 from tilewright.kernels.edf.direct_finish import (
     FINISH_HALO_PX,
     FLOOR_PX,
     coarser,
-    filled,
+    fill,
     finish,
     floor_of,
     trust_in,
 )
-from tilewright.kernels.edf.direct_plane import HALO_PX, POOL_PX, DirectPlane
+from tilewright.kernels.edf.direct_plane import HALO_PX, POOL_PX, DirectPlane, FocusMaps
 from tilewright.kernels.edf.specks import Cleaned
 from tilewright.stages.edf.direct_plan import DirectPlan, look_clean
 from tilewright.stages.edf.stack_survey import ceiling_of
@@ -191,7 +191,8 @@ class _Run:
         """Write the unclipped plane; return what is known of it, and its means of 8 × 8 px."""
         sides = _sides(self.shape, self.tile_px)
         window = window_len(sides[0] + 2 * HALO_PX), window_len(sides[1] + 2 * HALO_PX)
-        direct = DirectPlane(self.plan.maps(self.inner, window), self.plan.filters)
+        known = self.plan.channel, self.plan.noise, self.plan.pedestal_counts
+        direct = DirectPlane(FocusMaps(self.inner, *known, window), self.plan.filters)
         rows, columns = (spans(n, side) for n, side in zip(self.whole, sides, strict=True))
         tiles = [(y, x) for y in rows for x in columns]
         small = [n // FLOOR_PX for n in self.whole]
@@ -215,7 +216,7 @@ class _Run:
         area = float(np.prod(self.shape))
         record = {"below_noise": round(told[0]), "gave_way": round(float(told[1]) / area, 6)}
         found = Streamed(heights, usage, clipped, record)
-        return found, filled(coarse[None], seen)[0]
+        return found, fill(coarse[None], seen)[0]
 
     def _project(self, direct: DirectPlane, stores: dict[str, StoreWriter], tile: Region) -> _Tile:
         """Estimate a tile and write what is large."""
@@ -285,8 +286,7 @@ class _Run:
         below = int(np.count_nonzero(inside & (np.rint(image) < 0)))
         told = np.stack([found.deep, found.gave_way])[:, : pooled.shape[0], : pooled.shape[1]]
         told = (told * pooled).sum(axis=(1, 2), dtype=np.float64) * POOL_PX**2
-        cells = there.reshape(len(found.coarse), FLOOR_PX, -1, FLOOR_PX)
-        seen = np.asarray(cells.all(axis=(1, 3)))
+        seen = np.asarray(cells(there, FLOOR_PX).all(axis=(1, 3)))
         heights = np.where(sampled, heights, middle)
         return _Tile(tile, heights, votes, below, told, found.coarse, seen)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import tifffile
@@ -73,7 +73,7 @@ def edf_plane(
     The output is uint16 without pedestal and has z = 1; its attributes are ``pedestal_counts`` 0,
     ``clipped_low``, ``clipped_high`` (pixels), ``method``, ``scale``, ``plane_usage`` (share of
     the decided pixels where a plane has the greatest focus energy), ``undecided_fraction``,
-    ``excluded_planes`` and ``flagged_planes`` (lists of ``z`` and ``reason``), for
+    ``excluded_planes`` (a list of ``z`` and ``reason``), for
     ``soft_focus`` and ``direct`` the camera noise found, ``noise_gain`` and
     ``read_noise_counts``, and for ``direct`` the ``haze_share`` of the plane's floor that was
     taken out, its mean in counts (``haze_counts``), ``resolution_px`` (None: fewer than four
@@ -105,7 +105,9 @@ def edf_plane(
     Raises
     ------
     EdfError
-        The method is not known or not possible with this source, or no plane is usable.
+        The method is not possible with this source.
+    StackError
+        No plane is usable.
     PsfError, RawDataError
         The optics or the PSF file are unusable, and the method needs them.
     DeviceMemoryError
@@ -257,13 +259,8 @@ def plan_projection(
     EdfError
         See ``edf.edf_plane``.
     """
-    if method not in get_args(Method):
-        raise EdfError(f"edf: method is {method!r}; give one of {', '.join(get_args(Method))}")
     deconvolved = "iterations" in mosaic.attributes
-    told = {
-        key: mosaic.attributes.get(key, [])
-        for key in ("excluded_planes", "flagged_planes", "focus_ends")
-    }
+    told = {key: mosaic.attributes.get(key, []) for key in ("excluded_planes", "focus_ends")}
     pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
     job = ProjectionPlan(_single(pedestal), 0, {"method": "none", "scale": 1.0, **told})
     if mosaic.shape[0] == 1:
@@ -282,8 +279,6 @@ def plan_projection(
     survey = None if deconvolved else survey_stack(backend, mosaic)
     if survey is not None:
         told, kept = survey.record, survey.kept
-        if not kept.any():
-            raise EdfError(f"no plane of {mosaic.path} is usable: {survey.verdicts[0].reason}")
     if method == "direct" and survey is not None and kept.sum() > 1:
         size = direct_psf_size(mosaic)
         psf = mosaic_psf(mosaic, optics or {}, psf_file, **size)
@@ -320,11 +315,11 @@ def _psf_mean_job(
     # As the deconvolution crops it: the central plane's share depends on the planes counted.
     psf = crop_psf(psf, mosaic.shape)
     kernel = psf[psf.shape[0] // 2]
-    scale, weights = float(kernel.sum(dtype=np.float64)), np.ones(mosaic.shape[0])
+    scale = float(kernel.sum(dtype=np.float64))
     floor = _floor_energy(backend, mosaic)
 
     def run(backend: Backend, stack: NDArray[Any]) -> Projection:
-        return psf_mean(backend, stack - np.float32(pedestal), kernel, weights, scale, floor)
+        return psf_mean(backend, stack - np.float32(pedestal), kernel, scale, floor)
 
     return replace(
         job,

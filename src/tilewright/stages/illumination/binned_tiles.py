@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 from tilewright.io.results.illumination import CLIPPED_BELOW
-from tilewright.kernels.backend import Array, Backend
+from tilewright.io.results.positions import Positions
+from tilewright.kernels.backend import Array, Backend, cells
 from tilewright.kernels.camera import Top, equal_neighbours, saturation_found, top_of
 from tilewright.kernels.illumination.binning import bin_tile, enlarge
 from tilewright.kernels.illumination.overlap_cells import (
@@ -29,19 +30,6 @@ LONG_SIDE = 256
 _MAX_CELLS = 200_000
 #: Fewer overlaps of known position are no estimate.
 _FEW_PAIRS = 3
-
-
-class TilePositions(Protocol):
-    """Where the tiles lie (``io.results.positions.Positions``), in the order of the tiles."""
-
-    @property
-    def y_px(self) -> NDArray[np.float64]: ...  # noqa: D102
-    @property
-    def x_px(self) -> NDArray[np.float64]: ...  # noqa: D102
-    @property
-    def sigma_px(self) -> NDArray[np.float64]: ...  # noqa: D102
-    @property
-    def island(self) -> NDArray[np.int64]: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -80,8 +68,6 @@ def read_binned(
     tiles: TileSource,
     planes: int,
     saturation_counts: float | None,
-    *,
-    progress: bool,
 ) -> BinnedTiles:
     """Read ``planes`` evenly spaced z-planes of every tile, binned.
 
@@ -90,9 +76,8 @@ def read_binned(
     """
     depth, *size = tiles.shape
     factor = max(1, -(-max(size) // LONG_SIDE))
-    chosen = tuple(((2 * k + 1) * depth) // (2 * planes) for k in range(min(planes, depth)))
-    if planes > depth:
-        chosen = tuple(range(depth))
+    planes = min(planes, depth)
+    chosen = tuple(((2 * k + 1) * depth) // (2 * planes) for k in range(planes))
     places = [(k, tile) for k in range(len(chosen)) for tile in range(len(tiles.row))]
     shape = (len(chosen), len(tiles.row), size[0] // factor, size[1] // factor)
     images = backend.xp.empty(shape, dtype=np.float32)
@@ -105,10 +90,8 @@ def read_binned(
         return top_of(raw), equal_neighbours(raw)
 
     with ThreadPoolExecutor(backend.workers) as pool:
-        done: Iterator[tuple[Top, float]] = pool.map(read, places)
-        seen = list(
-            tqdm(done, "illumination: tiles", len(places), mininterval=5, disable=not progress)
-        )
+        done = pool.map(read, places)
+        seen = list(tqdm(done, "illumination: tiles", len(places), mininterval=5))
     tops, equal = zip(*seen, strict=True)
     limit, how = _saturation(saturation_counts, tops, tiles.dtype)
     valid = None if limit is None else peak < limit
@@ -138,10 +121,8 @@ def _saturation(
 
 def block_means(binned: BinnedTiles) -> Array:
     """Return means of 4 x 4 binned pixels (image, y, x), whose percentiles are not of noise."""
-    planes, n, h, w = binned.images.shape
-    side = _block_side(binned)
-    blocks = binned.images[..., : h // side * side, : w // side * side]
-    return blocks.reshape(planes * n, h // side, side, w // side, side).mean(axis=(2, 4))
+    blocks = cells(binned.images, _block_side(binned)).mean(axis=(-3, -1))
+    return blocks.reshape(-1, *blocks.shape[2:])
 
 
 def tile_blocks(backend: Backend, binned: BinnedTiles) -> NDArray[np.float64]:
@@ -222,9 +203,7 @@ def _pixel_noise(backend: Backend, binned: BinnedTiles) -> float:
     return float(np.percentile(np.concatenate(scatter), 10)) / 0.6745
 
 
-def overlap_cells(
-    backend: Backend, binned: BinnedTiles, positions: TilePositions, seed: int
-) -> OverlapCells:
+def overlap_cells(backend: Backend, binned: BinnedTiles, positions: Positions) -> OverlapCells:
     """Measure cells in all overlaps whose positions are known well enough.
 
     Both tiles must be of one island and of a sigma of at most a quarter of a cell.
@@ -238,7 +217,7 @@ def overlap_cells(
     # Nothing matched, as in overlaps of 2 %: where the stage says, two tiles show places so near
     # that their typical difference is the flat-field's, only with more scatter.
     pairs = pairs[known] if known.sum() >= _FEW_PAIRS else pairs
-    cells = OverlapCells.join(
+    found = OverlapCells.join(
         [
             measure_cells(
                 backend,
@@ -253,10 +232,10 @@ def overlap_cells(
             for k, images in enumerate(binned.images)
         ]
     )
-    if len(cells) <= _MAX_CELLS:
-        return cells
-    chosen = np.random.default_rng(seed).choice(len(cells), _MAX_CELLS, replace=False)
-    return cells.take(np.sort(chosen))
+    if len(found) <= _MAX_CELLS:
+        return found
+    chosen = np.random.default_rng(0).choice(len(found), _MAX_CELLS, replace=False)
+    return found.take(np.sort(chosen))
 
 
 def _cell_side(place: NDArray[np.float64], binned: BinnedTiles) -> int:

@@ -136,7 +136,9 @@ def _measure_cell(
         slice(max(low - TEXTURE_HALO_PX, 0), min(high + TEXTURE_HALO_PX, n))
         for (low, high), n in zip(spans, size, strict=True)
     ]
-    first, second, inside = _textures(backend, reference, moving, transform, job.factor, read)
+    first, second, inside = aligned(backend, reference, moving, transform, job.factor, read)
+    first = texture(backend, first, reference.levels) * inside
+    second = texture(backend, second, moving.levels) * inside
     pad, crop = [], []
     for (low, high), part, n in zip(spans, read, size, strict=True):
         crop.append(slice(max(low, 0) - part.start, min(high, n) - part.start))
@@ -149,23 +151,6 @@ def _measure_cell(
     if job.search:
         return search_shifts(backend, images[0], images[1], job.search)
     return refine_shifts(backend, images[0], images[1], images[2])
-
-
-def _textures(
-    backend: Backend,
-    reference: PlaneView,
-    moving: PlaneView,
-    transform: Transform,
-    factor: int,
-    read: Sequence[slice],
-) -> tuple[Array, Array, Array]:
-    """Return the textures of both images in the reference's frame and where both have pixels."""
-    first, warped, mask = aligned(backend, reference, moving, transform, factor, read)
-    return (
-        texture(backend, first, reference.levels) * mask,
-        texture(backend, warped, moving.levels) * mask,
-        mask,
-    )
 
 
 def aligned(

@@ -17,7 +17,7 @@ from scipy import ndimage
 
 from tilewright.io.results.mosaic import Mosaic
 from tilewright.io.results.transform import write_transform
-from tilewright.kernels.backend import Backend
+from tilewright.kernels.backend import Backend, Floats
 from tilewright.kernels.device_memory import Smallest, memory_noted
 from tilewright.kernels.register.alignment import (
     Coarse,
@@ -28,9 +28,7 @@ from tilewright.kernels.register.alignment import (
 from tilewright.kernels.register.block_field import ACCEPTED, fit_affine, fit_field
 from tilewright.kernels.register.warp import Transform
 from tilewright.stages.register.block_passes import Measured, Pass, measure_blocks
-from tilewright.stages.register.plane_views import Plane, PlaneView, as_plane, open_views
-
-Source = Plane | Mosaic | NDArray[Any] | str | Path
+from tilewright.stages.register.plane_views import PlaneView, Source, open_views
 
 #: A block shows tissue where its texture has a tenth of the bright blocks' energy.
 _TISSUE_ENERGY = 0.1
@@ -39,7 +37,6 @@ _WORST_PLACES = 8
 LOCAL_PERCENTILE = 90.0
 # Not done in parts: the correlation of the overviews is of one piece, and far larger than cells.
 _SMALLEST = Smallest("register", "two overviews and their correlation over all shifts")
-Floats = NDArray[np.float64]
 #: Longest side of the overviews on which rotation and shift are searched.
 _COARSE_PX = 512
 #: Share of the common texture whose blocks agree on one smooth field. Matching cycles reach
@@ -111,18 +108,15 @@ def register(
     MismatchError
         The images do not show the same tissue.
     ValueError
-        An option is out of range, or an image is smaller than a block.
+        An image is smaller than a block.
     DeviceMemoryError
         The GPU's memory does not hold the overviews and their correlation.
     """
-    if block_px < 48 or block_px % 12:
-        raise ValueError(f"block_px is {block_px}; give a multiple of 12 from 48 on, such as 96")
-    planes = as_plane(reference), as_plane(moving)
-    for name, plane in zip(("reference", "moving"), planes, strict=True):
-        if min(plane.shape) < block_px:
-            raise ValueError(f"the {name} image is {plane.shape}, smaller than a block")
-    views = open_views(*planes)
-    reach = float(max(*planes[0].shape, *planes[1].shape))
+    views = open_views(reference, moving)
+    for name, view in zip(("reference", "moving"), views, strict=True):
+        if min(view.shape) < block_px:
+            raise ValueError(f"the {name} image is {view.shape}, smaller than a block")
+    reach = float(max(*views[0].shape, *views[1].shape))
     reach = reach if max_shift_px is None else max_shift_px
     transform, evidence = estimate_transform(
         backend, *views, block_px=block_px, max_shift_px=reach, max_rotation_deg=max_rotation_deg

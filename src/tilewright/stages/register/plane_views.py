@@ -29,7 +29,10 @@ class Plane:
     read: Callable[[slice, slice], NDArray[Any]]
 
 
-def as_plane(source: Plane | Mosaic | NDArray[Any] | str | Path) -> Plane:
+Source = Plane | Mosaic | NDArray[Any] | str | Path
+
+
+def as_plane(source: Source) -> Plane:
     """Return ``source`` as a plane: the first one of a mosaic or of the OME-Zarr at a path."""
     if isinstance(source, Plane):
         return source
@@ -97,10 +100,11 @@ class PlaneView:
         return _binned(self._plane.read(rows, slice(x.start * factor, x.stop * factor)), factor)
 
 
-def open_views(reference: Plane, moving: Plane) -> tuple[PlaneView, PlaneView]:
+def open_views(reference: Source, moving: Source) -> tuple[PlaneView, PlaneView]:
     """Return views of both images whose overviews have the same binning, 2 or more."""
-    longest = max(*reference.shape, *moving.shape)
+    fixed, other = as_plane(reference), as_plane(moving)
+    longest = max(*fixed.shape, *other.shape)
     factor = 2
     while longest // factor > _OVERVIEW_PX:
         factor *= 2
-    return PlaneView(reference, factor, "read reference"), PlaneView(moving, factor, "read moving")
+    return PlaneView(fixed, factor, "read reference"), PlaneView(other, factor, "read moving")

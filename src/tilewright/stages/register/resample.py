@@ -79,8 +79,6 @@ def resample(
 
     Raises
     ------
-    ValueError
-        A mosaic is not one uint16 plane.
     DeviceMemoryError
         The GPU's memory does not hold the smallest part of a chunk.
     """
@@ -127,8 +125,8 @@ class _Source:
 
     @classmethod
     def open(cls, path: str | Path, transform: str | Path | None) -> _Source:
-        mosaic = _single_plane(path)
-        return cls(mosaic, Transform.identity() if transform is None else read_transform(transform))
+        known = Transform.identity() if transform is None else read_transform(transform)
+        return cls(open_mosaic(path), known)
 
     @property
     def haze_counts(self) -> float:
@@ -200,16 +198,6 @@ class _Taken:
     @property
     def result(self) -> Subtraction:
         return dataclasses.replace(self.found, emptied=self.emptied / max(self.bright, 1))
-
-
-def _single_plane(path: str | Path) -> Mosaic:
-    mosaic = open_mosaic(path)
-    if mosaic.shape[0] != 1 or mosaic.dtype != np.uint16:
-        raise ValueError(
-            f"{mosaic.path} has {mosaic.shape[0]} planes of {mosaic.dtype}; the image is made "
-            "of single uint16 planes, as the edf stage writes them"
-        )
-    return mosaic
 
 
 def resample_region(

@@ -23,7 +23,6 @@ from tilewright.kernels.backend import Backend
 from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
 from tilewright.kernels.stitch.blending import (
     Correction,
-    Interpolation,
     Span,
     fuse,
     make_correction,
@@ -57,7 +56,6 @@ def stitch(
     backend: Backend,
     voxel_um: tuple[float, float, float],
     chunk_px: int,
-    interpolation: Interpolation,
     feather_px: float | None,
     saturation_counts: float | None = None,
     repair_pixels: bool = True,
@@ -69,7 +67,7 @@ def stitch(
     Counts keep their scale: the mosaic has the raw dtype, ``(raw - dark) / flat`` plus the
     illumination's pedestal, rounded; the pedestal alone outside the tiles. Its attributes are
     ``pedestal_counts``, ``clipped_low`` and ``clipped_high`` (pixels), ``feather_px``,
-    ``interpolation``, ``distortion_corner_px`` (where one is corrected), ``saturated_raw_px`` (raw
+    ``distortion_corner_px`` (where one is corrected), ``saturated_raw_px`` (raw
     pixels per plane), ``saturated_from_counts`` (the least that saturated raw pixels become; null
     where there are none) and ``repaired_camera_px`` (null where not asked for, or fewer than four
     tiles cannot tell).
@@ -90,8 +88,6 @@ def stitch(
         (z, y, x) size of a voxel in µm.
     chunk_px : int
         Side of the mosaic's chunks.
-    interpolation : {"cubic", "linear"}
-        Resampling at subpixel positions.
     feather_px : float or None
         Width of the blending ramps; None takes the median overlap of neighbours.
     saturation_counts : float, optional
@@ -121,7 +117,7 @@ def stitch(
         backend, illumination.flat, illumination.dark, illumination.pedestal
     )
     shape = (max(ys.stop for ys, _ in covered), max(xs.stop for _, xs in covered))
-    plan = StitchPlan(covered, shape, chunk_px, correction, feather_px, interpolation, distortion)
+    plan = StitchPlan(covered, shape, chunk_px, correction, feather_px, distortion)
     pedestal = int(illumination.pedestal + 0.5)
     ceiling = np.iinfo(tiles.dtype).max if saturation_counts is None else saturation_counts
     with create_mosaic(
@@ -140,7 +136,6 @@ def stitch(
             "clipped_low": low,
             "clipped_high": high,
             "feather_px": feather_px,
-            "interpolation": interpolation,
             "saturated_raw_px": planes.saturated,
             "saturated_from_counts": (
                 _least_saturated(illumination, ceiling) if any(planes.saturated) else None
@@ -274,7 +269,6 @@ class StitchPlan:
     chunk_px: int
     correction: Correction
     feather_px: float
-    interpolation: Interpolation
     distortion: Distortion | None = None
 
     def touching(self, region: Region) -> list[int]:
@@ -311,7 +305,6 @@ def fuse_chunk(
             (rows.start, columns.start),
             (rows.stop - rows.start, columns.stop - columns.start),
             feather_px=plan.feather_px,
-            interpolation=plan.interpolation,
             distortion=plan.distortion,
         )
         return part, backend.to_numpy(pixels), low, high

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from tilewright.io.inputs.stitched_plane import OpenPlane, StitchedPlane
 from tilewright.io.results.mosaic import create_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
-from tilewright.kernels.camera import Top, saturation_found
+from tilewright.kernels.camera import Top, equal_neighbours, saturation_found
 from tilewright.stages.tile_windows import regions, spans
 
 _COUNTS = 2**16
@@ -101,16 +101,8 @@ def _copy(
             writer.write(0, *corner, chunk.astype(np.uint16))
             histogram += np.bincount(chunk.ravel(), minlength=_COUNTS)
             if np.count_nonzero(chunk) > _SEEN * chunk.size:
-                equal.append(_equal(chunk))
+                equal.append(equal_neighbours(chunk, 1))
     return histogram, equal
-
-
-def _equal(chunk: NDArray[Any]) -> float:
-    """Return the share of neighbours along x of the same counts, unseen and largest left out."""
-    first, second = chunk[:, 1:], chunk[:, :-1]
-    seen = (second > 0) & (second < chunk.max())
-    equal = (first == second) & seen
-    return float(np.count_nonzero(equal)) / max(1.0, float(np.count_nonzero(seen)))
 
 
 def _ceiling(histogram: NDArray[np.int64], dtype: np.dtype[Any]) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.io.inputs.tiles import Tiles
-from tilewright.kernels.backend import Backend
+from tilewright.kernels.backend import Backend, cells
 from tilewright.kernels.tile_positions.tile_layout import (
     LayoutScore,
     is_clear,
@@ -37,9 +37,7 @@ FLIPS = {
 def reduce_tile(image: NDArray[Any]) -> NDArray[np.float32]:
     """Return a plane (y, x) reduced by averaging to about 400 px in width."""
     factor = max(1, round(image.shape[1] / _WIDTH_PX))
-    height, width = (size // factor * factor for size in image.shape)
-    blocks = image[:height, :width].reshape(height // factor, factor, width // factor, factor)
-    return np.asarray(blocks.mean(axis=(1, 3)), np.float32)
+    return np.asarray(cells(image, factor).mean(axis=(1, 3)), np.float32)
 
 
 def layout_problem(tiles: Tiles, overlap: float, *, numbered: bool, backend: Backend) -> str:

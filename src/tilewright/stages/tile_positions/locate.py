@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from tilewright.kernels.backend import Backend
 from tilewright.kernels.device_memory import Smallest, memory_noted
 from tilewright.kernels.tile_positions.displacements import (
     Overlaps,
+    Strips,
     choose_sigma,
     flatten,
     measure_overlaps,
@@ -40,7 +40,6 @@ from tilewright.kernels.tile_positions.overlap_strips import StripPlan, plan_str
 from tilewright.kernels.tile_positions.position_solve import Solution, solve_positions
 from tilewright.stages.tile_source import TileSource
 
-Strips = NDArray[np.float32]
 _SMALLEST = Smallest("tile_positions", "the strips that its filter and hot pixels come from")
 
 
@@ -79,7 +78,6 @@ def locate(
     sigma_px: float | None = None,
     planes: int = 5,
     distortion: Literal["auto", "none"] = "auto",
-    progress: bool = True,
 ) -> LocatedTiles:
     """Find the positions of tiles from their overlaps.
 
@@ -102,8 +100,6 @@ def locate(
         Evenly spaced z-planes averaged before correlation.
     distortion : {"auto", "none"}
         Whether lens distortion is estimated, and corrected where held-out overlaps confirm it.
-    progress : bool
-        Show a progress bar on stderr.
 
     Raises
     ------
@@ -112,10 +108,10 @@ def locate(
     DeviceMemoryError
         The GPU's memory does not hold the strips of a pair, or those that show hot pixels.
     """
-    _check(tiles, illumination, planes, sigma_px)
+    _check(tiles, illumination, sigma_px)
     shape = tiles.shape[1], tiles.shape[2]
     plans = plan_strips(tiles.nominal_px, shape, max_shift_px)
-    firsts, seconds = _read_strips(tiles, illumination, plans, planes, backend.workers, progress)
+    firsts, seconds = _read_strips(tiles, illumination, plans, planes, backend.workers)
     for strips in (*firsts, *seconds):
         if illumination is None:
             flatten(backend, strips)
@@ -123,7 +119,7 @@ def locate(
     sigma = choose_sigma(backend, plans, firsts, seconds) if sigma_px is None else sigma_px
 
     def place() -> tuple[Overlaps, Solution]:
-        return _place(backend, tiles, plans, firsts, seconds, sigma, max_shift_px, progress)
+        return _place(backend, tiles, plans, firsts, seconds, sigma, max_shift_px)
 
     def seen() -> DistortionFit | None:
         believed = overlaps.displacement_px, solution.accepted
@@ -152,11 +148,10 @@ def _place(
     seconds: list[Strips],
     sigma_px: float,
     max_shift_px: float | None,
-    progress: bool,
 ) -> tuple[Overlaps, Solution]:
     """Measure all overlaps and solve for the positions."""
     total = sum(len(plan.pairs) for plan in plans)
-    with _bar("tile_positions: correlate", total, progress) as bar:
+    with tqdm(desc="tile_positions: correlate", total=total, mininterval=5) as bar:
         overlaps = measure_overlaps(backend, plans, firsts, seconds, sigma_px, bar.update)
     tolerance = max((plan.max_shift_px for plan in plans), default=0.0)
     solution = solve_positions(
@@ -185,16 +180,12 @@ def _undistort_strips(
                 strip[:] = backend.to_numpy(undistort(backend, distortion, strip, origin))
 
 
-def _check(
-    tiles: TileSource, illumination: Illumination | None, planes: int, sigma_px: float | None
-) -> None:
+def _check(tiles: TileSource, illumination: Illumination | None, sigma_px: float | None) -> None:
     shape = tiles.shape[1:]
     if len(tiles.row) == 0:
         raise ValueError("there is no tile to place; check the manifest")
-    if planes < 1:
-        raise ValueError(f"planes is {planes}; give at least 1")
-    if sigma_px is not None and not 0 < sigma_px <= 50:
-        raise ValueError(f"sigma_px is {sigma_px}; give a width above 0 and up to 50 px")
+    if sigma_px is not None and sigma_px > 50:
+        raise ValueError(f"tile_positions.sigma_px is {sigma_px}; give a width up to 50 px")
     if illumination is not None and illumination.flat.shape != shape:
         raise ValueError(
             f"the flat-field has shape {illumination.flat.shape} and tiles have {shape}; "
@@ -239,17 +230,12 @@ def write_located(folder: Path, located: LocatedTiles) -> None:
     write_table(folder / "positions.csv", positions)
 
 
-def _bar(title: str, total: int, progress: bool) -> Any:
-    return tqdm(desc=title, total=total, mininterval=5, disable=not progress)
-
-
 def _read_strips(
     tiles: TileSource,
     illumination: Illumination | None,
     plans: list[StripPlan],
     planes: int,
     workers: int,
-    progress: bool,
 ) -> tuple[list[Strips], list[Strips]]:
     """Return strips of tiles a and of tiles b, one (m, y, x) array per plan."""
     firsts = [np.zeros((len(plan.pairs), *plan.shape), np.float32) for plan in plans]
@@ -274,10 +260,9 @@ def _read_strips(
                 strip /= illumination.flat[window]
 
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        done: Iterable[None] = pool.map(cut, sorted(cuts))
-        with _bar("tile_positions: read", len(cuts), progress) as bar:
-            for _ in done:
-                bar.update()
+        done = pool.map(cut, sorted(cuts))
+        for _ in tqdm(done, "tile_positions: read", len(cuts), mininterval=5):
+            pass
     return firsts, seconds
 
 
