@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from tilewright.config.layout import Layout
 from tilewright.io.results.ome_zarr import open_image
 from tilewright.io.results.zarr_store import OmeZarrVersion
 from tilewright.kernels.register.warp import Transform
+from tilewright.report import quality
 from tilewright.report.figures import display_range
+from tilewright.viewer import scene
 from tilewright.viewer.scene import ViewError, build_scene, find_samples, in_reference
 
 
@@ -67,6 +70,15 @@ def test_verdicts_of_channels_that_the_image_lacks_are_left_out(tmp_path: Path) 
     verdicts = [channel.verdict for channel in build_scene(tmp_path, "tonsil").channels]
     assert "" not in verdicts
     assert verdicts[3] == "fail"
+
+
+def test_every_kind_of_place_that_checks_name_has_a_title() -> None:
+    named = {
+        name
+        for path in Path(quality.__path__[0]).glob("*.py")
+        for name in re.findall(r'\bPlace\(\s*"(\w+)"', path.read_text())
+    }
+    assert {"dark_rings", "lost_tissue", "ncc"} <= named <= scene._TITLES.keys()
 
 
 def test_of_what_passes_only_the_worst_place_is_listed(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ _TITLES = {
     "unlike_overlaps": "tiles that show different places",
     "doubtful_tiles": "tile of doubtful position",
     "seam": "strongest step at a tile border, {} times chance",
+    "lost_tissue": "tissue that this cycle has lost",
+    "dark_rings": "darkest ring around a bright object, which lacks {} of its background",
 }
 #: Stages whose places are in the frame of the final image.
 _REGISTERED = ("register", "image")
