@@ -6,6 +6,7 @@ The user's default account, clive, is not allowed: a job that placement misses w
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -81,14 +82,21 @@ def test_what_a_workflow_may_hold(featured: Cluster, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_group_that_pends_in_vain_is_moved_whole(quiet_slurm: Cluster, tmp_path: Path) -> None:
-    """Its account is shut between its place and sbatch, which takes the executor a second each."""
+    """Its account is shut between its place and sbatch, which waits for that."""
     run = foreign(quiet_slurm, tmp_path, "features", {"allowed": ["brusko", "clive"]})
+    shut, sbatch = tmp_path / "shut", tmp_path / "bin/sbatch"
+    sbatch.parent.mkdir()
+    wait = f"while [ ! -e {shut} ]; do sleep 0.1; done"
+    sbatch.write_text(f'#!/bin/sh\n{wait}\nexec {shutil.which("sbatch")} "$@"\n')
+    sbatch.chmod(0o755)
+    run.env["PATH"] = f"{sbatch.parent}:{os.environ['PATH']}"
     run.targets = ("group/x.sorted", "group/y.sorted")
     quiet_slurm.set_qos("clive", "GrpTRES=cpu=0")
     process = run.start("--retries", "2")
     wait_for(lambda: sum(run.placed().values()) == 2, 60, "the groups' places")
     quiet_slurm.set_qos("brusko", "GrpTRES=cpu=0")
     quiet_slurm.set_qos("clive", "GrpTRES=cpu=104")
+    shut.touch()
     assert run.finish(process) == 0, run.log[-6000:]
     moved = set(run.moves())
     assert moved, dump(run.events)
