@@ -69,7 +69,7 @@ def imported(folder: Path, files: str) -> set[tuple[str, str]]:
 def on_a_device(module: str, name: str) -> bool:
     """Return whether a function or class computes with a backend, or with maps made on one."""
     kernel = getattr(importlib.import_module(module), name)
-    if module.removeprefix(KERNELS) in MACHINERY or not callable(kernel):
+    if module.removeprefix(KERNELS) in MACHINERY or getattr(kernel, "__module__", "") != module:
         return False
     return bool({"backend", "maps", "blur"} & {*inspect.signature(kernel).parameters})
 

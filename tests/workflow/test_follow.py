@@ -143,7 +143,7 @@ def test_the_microscope_is_followed(tmp_path: Path, begin: Callable[..., Follow]
     follow = begin(run, *options)
     follow.until("another follow, or the run that it left")
     follow.until("cycles 1, 2: done")
-    stitched = [line for line in follow.said.read_text().splitlines() if "rule stitch:" in line]
+    stitched = [line for line in follow.said.read_text().splitlines() if "(Rule: stitch)" in line]
     assert len(stitched) == 4  # what the killed one left was finished, and not made again
     before = own_times(run, "12")
     image_cycle(tmp_path / "blurred", raw, 3, 0.02)

@@ -11,7 +11,12 @@ from tilewright.config.layout import Layout
 from tilewright.config.rules import QUALITY_RULES, STAGES
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
 from tilewright.runtime.versions import made_by_another, note_version, old_profiles
-from tilewright.runtime.machine import device_kinds, healthy_gpus, usable_gpus
+from tilewright.runtime.machine import (
+    device_kinds,
+    healthy_gpus,
+    usable_gpus,
+    write_evidence_to,
+)
 from snakemake_scheduler_plugin_tilewright.placement import cluster
 from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.routing import in_slurm_job, set_up
@@ -39,8 +44,7 @@ try:
         usable_gpus if here else None,
         os.environ if here else {},
     )
-    # Where jobs write what they made of their devices.
-    os.environ["TILEWRIGHT_DEVICE_LOG"] = str(layout.device_evidence)
+    write_evidence_to(layout.device_evidence)
     earlier = made_by_another(layout.versions) if workflow.is_main_process else ""
     any_gpu = here and any("gpu" in able for able in kinds.values())
     plan = set_up(

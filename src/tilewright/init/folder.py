@@ -198,7 +198,7 @@ def _left_out(recognised: Recognised) -> list[str]:
     alone = []
     for path in map(Path, recognised.left_over):
         beside = next((parent for parent in path.parents[::-1] if parent not in above), None)
-        if beside is None or re.match("(?i)zstep_", beside.name):
+        if beside is None or re.match("(?i)zstep_|downsampled_x", beside.name):
             alone.append(path.name)
         else:
             others[beside] += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
+from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
 from tilewright.config.experiment import ConfigError
@@ -88,6 +89,11 @@ def device_kinds(
         }  # fmt: skip
         kinds[rule] = every[choice]
     return kinds
+
+
+def write_evidence_to(path: Path) -> None:
+    """Tell the jobs that this process starts where to write what they made of their devices."""
+    os.environ["TILEWRIGHT_DEVICE_LOG"] = str(path)
 
 
 def healthy_gpus(need_mb: int = 0) -> int:

@@ -186,7 +186,7 @@ def test_errors_leave_nothing(cpu: Backend, tmp_path: Path, planes: list[Plane])
     out.mkdir()
     broken = tmp_path / "broken.npz"
     broken.write_bytes(b"no")
-    with pytest.raises(ValueError, match="not a transform"):
+    with pytest.raises(ValueError, match="is no transform"):
         run(cpu, [(*planes[0][:4], broken), planes[1]], out)
     assert not list(out.iterdir())
 

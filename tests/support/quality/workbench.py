@@ -169,7 +169,7 @@ class Bench:
             backend=_BACKEND,
             optics={**self.experiment.optics_of(cycle, channel), **optics},
             gain_counts_per_photon=self.experiment.options("camera")["gain_counts_per_photon"],
-            **self.experiment.options("deconvolve"),
+            **self.experiment.options("deconvolve", "iterations", "psf_file", "tile_px", "halo_px"),
         )
 
     def edf(self, cycle: int, channel: str, **optics: Any) -> None:
