@@ -21,7 +21,7 @@ _WIDTH, _SLOTS, _SMALL, _BAND, _GAP = 1100.0, 715.0, 99.0, 40.0, 14.0
 #: Pixels: the lowest and highest lane, those that touch, and the thinnest bar.
 _LOW, _HIGH, _TOUCH, _THIN = 2.1, 16.5, 5.5, 1.3
 #: Pixels: right of the bars, a character of the labels, a line of the legend.
-_RIGHT, _CHARACTER, _LINE = 14.0, 6.6, 20.0
+_RIGHT, _CHARACTER, _LINE = 14.0, 7.5, 20.0
 #: Share of the width between two runs, and of the shortest bar.
 _PAUSE, _SHORTEST = 0.04, 0.0015
 #: Bars that no longer get a white border.
