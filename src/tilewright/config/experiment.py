@@ -376,7 +376,9 @@ def check_targets(experiment: Experiment, targets: Iterable[str]) -> None:
             "give the targets registration and qc"
         )
     needs = not targets or targets & {"all", "registration", "qc"}
-    if experiment.reference_cycle not in experiment.cycles and needs:
+    # Otherwise the reference cycle is in no table, and that is said.
+    chosen = experiment.settings.cycles != "auto"
+    if chosen and experiment.reference_cycle not in experiment.cycles and needs:
         raise ConfigError(
             f"cycles is without the reference cycle {experiment.reference_cycle}, on which the "
             "others are registered; add it"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from snakemake_scheduler_plugin_tilewright.report.runs import use_of
+from snakemake_scheduler_plugin_tilewright.report.runs import lanes, use_of
 from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
 from tests.report.ledger_pages import page
 from tests.support.report_pages import Page
@@ -206,6 +206,14 @@ def test_every_job_is_drawn_and_devices_are_named_as_short_as_they_differ(
     for device in range(8):
         label = name.format(device).removesuffix("/0")
         assert f">{label} GPU<" in section["picture"], label
+
+
+def test_jobs_that_did_not_share_a_device_are_not_drawn_so() -> None:
+    waits = line("stitch/a", 10, 10, waited_s=10.0)
+    passed = line("stitch/b", 1, 8, waited_s=0.5)
+    successor = line("stitch/c", 19.9994, 5)
+    (run,) = device_runs(jobs_of([waits, passed, successor]))
+    assert lanes(run.bars) == [0, 0, 0]
 
 
 def test_the_report_has_the_section_only_where_there_is_evidence(tmp_path: Path) -> None:

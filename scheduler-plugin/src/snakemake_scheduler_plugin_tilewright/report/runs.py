@@ -141,12 +141,18 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share == 0 or share >= 0.005 else "under 1 %"
 
 
+#: Bars that overlap by less did not share a slot.
+_ROUNDING_S = 0.01
+
+
 def lanes(bars: Sequence[JobBar]) -> list[int]:
     """Return for each bar, given by start, the lowest lane that is free from its start on."""
     ends: list[float] = []
     found = []
     for bar in bars:
-        lane = next((k for k, end_s in enumerate(ends) if end_s <= bar.start_s), len(ends))
+        # Times are rounded: the next in a slot may seem to start before the one before it ended.
+        free = (k for k, end_s in enumerate(ends) if end_s <= bar.start_s + _ROUNDING_S)
+        lane = next(free, len(ends))
         ends[lane : lane + 1] = [bar.end_s]
         found.append(lane)
     return found

@@ -135,7 +135,9 @@ def device_runs(jobs: Iterable[DeviceJob]) -> list[ClusterRun]:
     pools = {uuid: PoolBand(uuid, uuid[:length], "gpu", 1) for uuid in uuids}
     runs = []
     for k, group in enumerate(groups, 1):
-        bars = tuple(job.bar for job in group if job.on_device)
+        # A job that asks for less may pass one that waits.
+        held = sorted((job for job in group if job.on_device), key=lambda job: job.start_s)
+        bars = tuple(job.bar for job in held)
         own = {uuid: pools[uuid] for uuid in uuids if any(bar.pool == uuid for bar in bars)}
         end_s = max(job.end_s for job in group)
         runs.append(ClusterRun(k, since_s(group[0]), end_s, own, bars))
