@@ -246,4 +246,4 @@ def _missing(part: Experiment, layout: Layout, cycle: int) -> str:
 
 def _unfinished_then_newest(log: Path) -> tuple[bool, int]:
     """Order logs: that of a job that failed does not end with what the job took."""
-    return "CPU time" not in log.read_text()[-100:], log.stat().st_mtime_ns
+    return "CPU time" not in log.read_text(errors="replace")[-100:], log.stat().st_mtime_ns

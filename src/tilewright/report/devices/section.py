@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.report.gantt import draw_gantt
-from snakemake_scheduler_plugin_tilewright.report.runs import ClusterRun, Use, use_of
+from snakemake_scheduler_plugin_tilewright.report.runs import ClusterRun, Use, percent, use_of
 from snakemake_scheduler_plugin_tilewright.runtime.files import read_json_lines
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
 from tilewright.devices.evidence import CONTEXT_B
@@ -79,8 +79,8 @@ def _lead(runs: int, uses: Sequence[Use], jobs: Sequence[DeviceJob]) -> str:
     ]
     total_s = sum(use.busy_s + use.idle_s for use in uses)
     if total_s > 0:
-        percent = 100 * sum(use.busy_s for use in uses) / total_s
-        texts.append(f"a device that was used was leased {percent:.0f} % of the time")
+        leased = percent(sum(use.busy_s for use in uses) / total_s)
+        texts.append(f"a device that was used was leased {leased} of the time")
     waited_s = [job.waited_s for job in jobs if job.waited_s is not None]
     if waited_s:
         typical, longest = span_text(median(waited_s)), span_text(max(waited_s))

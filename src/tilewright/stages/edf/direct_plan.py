@@ -195,18 +195,6 @@ def _read(
     return _rearranged(stack, *(i - at for at, i in zip(first, index, strict=True)))
 
 
-def _read_seen(
-    mosaic: Mosaic,
-    kept: NDArray[np.bool_],
-    pedestal: float,
-    start: Sequence[int],
-    size: Sequence[int],
-) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return a window as it is, and where (y, x) it was imaged."""
-    stack = _read(mosaic, start, size)
-    return stack, ~unseen((stack[z] for z in np.flatnonzero(kept)), pedestal)
-
-
 def _rearranged(stack: NDArray[Any], y: NDArray[np.int64], x: NDArray[np.int64]) -> NDArray[Any]:
     """Return ``stack[:, y][:, :, x]``; the stack itself where it is that."""
     if all(np.array_equal(i, np.arange(n)) for i, n in zip((y, x), stack.shape[1:], strict=True)):
@@ -281,12 +269,15 @@ def look(
     seen : ndarray of bool, shape (y, x)
         Where they were imaged.
     """
-    stack, seen = _read_seen(mosaic, kept, pedestal, start, size)
+
+    def grown(by_px: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        stack = _read(mosaic, [at - by_px for at in start], [n + 2 * by_px for n in size])
+        return stack, ~unseen((stack[z] for z in np.flatnonzero(kept)), pedestal)
+
+    stack, seen = grown(0)
     if seen.all() or not seen.any():
         return stack, seen
     del stack
-    near = tuple(at - _FILL_PX for at in start)
-    wide = [n + 2 * _FILL_PX for n in size]
-    stack, seen = _read_seen(mosaic, kept, pedestal, near, wide)
+    stack, seen = grown(_FILL_PX)
     inner = (slice(_FILL_PX, -_FILL_PX),) * 2
     return fill(stack, seen)[:, *inner], seen[inner]
