@@ -82,7 +82,8 @@ def test_what_was_sent_or_pends_in_a_partition_counts_on_its_qos() -> None:
 
 def test_jobs_are_counted_on_the_qos_of_the_partition() -> None:
     """Of everybody, of the user and of each account; the account's own limits stay elsewhere."""
-    a = replace(account("a", limit=LIMIT), jobs=5, jobs_used=4, jobs_per_user=3, jobs_mine=1)
+    a = account("a", limit={**LIMIT, "jobs": 5}, used={**FREE, "jobs": 4}, mine={"jobs": 1})
+    a = replace(a, limit_per_user={"jobs": 3})
     plain = replace(CPUS, limit={}, used=FREE, mine=FREE)
     assert free_jobs(a, plain, now=True) == {"jobs": 1}
     wider = replace(plain, limit={"jobs": 9}, used={**FREE, "jobs": 2})

@@ -80,10 +80,10 @@ def test_shared_counts_what_gpu_jobs_leave_in_every_tres() -> None:
     ("changes", "gpu", "cpu", "bound"),
     [
         ({"limit": {"cpu": 104, "mem": 400 * GB, "gres/gpu": 3}}, 2, 8, "mem"),
-        ({"jobs": 2}, 2, 2, "jobs"),
+        ({"limit": {"jobs": 2}}, 2, 2, "jobs"),
         ({"limit_per_user": {"gres/gpu": 1}}, 1, 11, "gres/gpu"),
         ({"limit_per_user": {"cpu": 16}}, 2, 1, "cpu"),
-        ({"submit": 1}, 1, 1, "submit"),
+        ({"limit": {"submit": 1}}, 1, 1, "submit"),
     ],
 )
 def test_every_limit_bounds(changes: dict[str, object], gpu: int, cpu: int, bound: str) -> None:
@@ -126,13 +126,13 @@ def test_a_labmate_takes_room_now_and_not_the_limit() -> None:
 
 
 def test_a_limit_of_each_account_counts_that_account_alone() -> None:
-    shared = Qos("normal", tres_per_account={"cpu": 40, "gres/gpu": 2}, jobs_per_account=6)
+    shared = Qos("normal", tres_per_account={"cpu": 40, "gres/gpu": 2, "jobs": 6})
     rows = [Association(name, "ada", "", ("normal",), "normal") for name in ("lab", "other")]
     accounts, _ = usable_accounts("ada", rows, [shared], RULES)
     busy = Usage(
-        "normal", {}, {"cpu": 56, "mem": 0, "gres/gpu": 2}, 5,
-        used_by_account={"lab": {"cpu": 16, "gres/gpu": 1}, "third": {"cpu": 40}},
-        jobs_by_account={"lab": 2, "third": 3},
+        "normal", {}, {"cpu": 56, "mem": 0, "gres/gpu": 2, "jobs": 5},
+        used_by_account={"lab": {"cpu": 16, "gres/gpu": 1, "jobs": 2},
+                         "third": {"cpu": 40, "jobs": 3}},
     )  # fmt: skip
     lab, other = with_usage(accounts, [busy], [], uid=1)
     assert (lab.free("cpu"), lab.free("gres/gpu"), other.free("cpu")) == (24, 1, 40)
@@ -145,10 +145,13 @@ def test_a_limit_of_each_account_counts_that_account_alone() -> None:
 
 def test_limits_of_an_association_count_its_own_jobs_though_others_share_its_qos() -> None:
     rows = [Association(name, "ada", "", ("normal",), "normal") for name in ("lab", "other")]
-    rows += [Association(name, tres={"cpu": 32}, jobs=3) for name in ("lab", "other")]
+    rows += [Association(name, tres={"cpu": 32, "jobs": 3}) for name in ("lab", "other")]
     accounts, _ = usable_accounts("ada", rows, [Qos("normal")], RULES)
-    of_qos = Usage("normal", {}, {"cpu": 24}, 3, 3, {1: {"cpu": 24}}, {1: 3})
-    of_accounts = [Usage("lab", {}, {"cpu": 16}, 2, 2), Usage("other", {}, {"cpu": 8}, 1, 1)]
+    of_qos = Usage("normal", {}, {"cpu": 24, "jobs": 3}, {1: {"cpu": 24, "jobs": 3}})
+    of_accounts = [
+        Usage("lab", {}, {"cpu": 16, "jobs": 2}),
+        Usage("other", {}, {"cpu": 8, "jobs": 1}),
+    ]
     both = with_usage(accounts, [of_qos], of_accounts, uid=1)
     assert [free_jobs(a, None, now=True) for a in both] == [{"jobs": 1}, {"jobs": 2}]
     here = capacity_now(both, (), (), mode="shared", utilisation=1.0, partitions={})
@@ -158,7 +161,7 @@ def test_limits_of_an_association_count_its_own_jobs_though_others_share_its_qos
     assert here.fits("other", "cpu", job)
     assert here.take("other", "cpu", job).fits("other", "cpu", job)
     # a limit of the QOS wins, and counts all
-    accounts, _ = usable_accounts("ada", rows, [Qos("normal", jobs=5)], RULES)
+    accounts, _ = usable_accounts("ada", rows, [Qos("normal", {"jobs": 5})], RULES)
     both = with_usage(accounts, [of_qos], of_accounts, uid=1)
     assert [free_jobs(a, None, now=True) for a in both] == [{"jobs": 2}] * 2
 

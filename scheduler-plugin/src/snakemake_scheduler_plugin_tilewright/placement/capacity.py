@@ -314,12 +314,6 @@ def _claimed(account: Account, claims: Iterable[Claim], own: Mapping[str, Accoun
         used=_plus(account.used, used),
         mine=_plus(account.mine, total),
         ours=_plus(account.ours, ours),
-        jobs_ours=(account.jobs_ours or 0) + ours["jobs"],
-        jobs_used=(account.jobs_used or 0) + used.get("jobs", 0),
-        jobs_mine=(account.jobs_mine or 0) + total["jobs"],
-        submit_ours=(account.submit_ours or 0) + ours["submit"],
-        submit_used=(account.submit_used or 0) + used.get("submit", 0),
-        submit_mine=(account.submit_mine or 0) + total["submit"],
     )
 
 

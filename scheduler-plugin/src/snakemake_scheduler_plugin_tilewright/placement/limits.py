@@ -93,25 +93,12 @@ def free_jobs(account: Account, partition: Partition | None, *, now: bool) -> di
     A group's limit counts everybody's jobs, a user's this user's, an account's the account's:
     those in use ``now``, or none.
     """
-    free = {}
-    for name in JOBS:
-        each = [
-            h.job_bounds(name)
-            if isinstance(h, Account)
-            else [
-                (h.limit.get(name), (h.used or {}).get(name, 0)),
-                (h.limit_per_user.get(name), (h.mine or {}).get(name, 0)),
-                (h.limit_per_account.get(name), h.by_account.get(account.name, {}).get(name, 0)),
-            ]
-            for h in holders(account, partition)
-        ]
-        left = []
-        for bounds_ in zip(*each, strict=True):
-            found = [(limit, used) for limit, used in bounds_ if limit is not None]
-            left += [limit - (used if now else 0) for limit, used in found[:1]]
-        if left:
-            free[name] = min(left)
-    return free
+    each = {name: bounds(account, partition, name) for name in JOBS}
+    return {
+        name: min(limit - (used if now else 0) for limit, used in found)
+        for name, found in each.items()
+        if found
+    }
 
 
 def largest(account: Account, partition: Partition | None, tres: str) -> int | None:
