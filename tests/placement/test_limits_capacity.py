@@ -212,7 +212,7 @@ def left_of(question: Question, one: Account) -> dict[str, int]:
         if claim.account == one.name:
             promised.update(claim.tres)
     left = {}
-    for tres in (*LIMITED, *JOBS):
+    for tres in LIMITED:
         used, mine = (one.used or {}).get(tres, 0), (one.mine or {}).get(tres, 0)
         most = min(one.limit.get(tres, BIG) - used, one.limit_per_user.get(tres, BIG) - mine)
         left[tres] = max(0, most - promised[tres])
@@ -246,7 +246,7 @@ def test_starts_never_exceed_any_limit_and_every_ready_job_starts_or_has_a_reaso
         for start in here:
             asked.update(needs(start.place.shape, 1))
         left = left_of(question, one)
-        for tres in (*LIMITED, *JOBS) if here else ():
+        for tres in LIMITED if here else ():
             assert asked[tres] <= left[tres], (one, tres)
         assert not {start.place.kind for start in here} & closed_kinds(question, one)
     for start in found.placements:

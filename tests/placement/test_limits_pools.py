@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from snakemake_scheduler_plugin_tilewright.placement.capacity import capacity_now
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
 from snakemake_scheduler_plugin_tilewright.placement.limits import (
-    free_jobs,
+    left,
     make_pools,
     pool_name,
     too_big,
@@ -135,8 +135,9 @@ def test_a_limit_of_each_account_counts_that_account_alone() -> None:
                          "third": {"cpu": 40, "jobs": 3}},
     )  # fmt: skip
     lab, other = with_usage(accounts, [busy], [], uid=1)
-    assert (lab.free("cpu"), lab.free("gres/gpu"), other.free("cpu")) == (24, 1, 40)
-    assert [free_jobs(a, None, now=True) for a in (lab, other)] == [{"jobs": 4}, {"jobs": 6}]
+    assert [left(a, None, "cpu") for a in (lab, other)] == [24, 40]
+    assert left(lab, None, "gres/gpu") == 1
+    assert [left(a, None, "jobs") for a in (lab, other)] == [4, 6]
     found = {p.name: (p.slots, p.free) for p in make_pools([lab, other], SHAPES, mode="shared")}
     assert found == {
         "lab_gpu": (2, 1), "lab_cpu": (2, 1), "other_gpu": (2, 2), "other_cpu": (2, 2),
@@ -153,7 +154,7 @@ def test_limits_of_an_association_count_its_own_jobs_though_others_share_its_qos
         Usage("other", {}, {"cpu": 8, "jobs": 1}),
     ]
     both = with_usage(accounts, [of_qos], of_accounts, uid=1)
-    assert [free_jobs(a, None, now=True) for a in both] == [{"jobs": 1}, {"jobs": 2}]
+    assert [left(a, None, "jobs") for a in both] == [1, 2]
     here = capacity_now(both, (), (), mode="shared", utilisation=1.0, partitions={})
     job = Shape(8, 100, 0, 60)
     here = here.take("lab", "cpu", job)
@@ -163,7 +164,7 @@ def test_limits_of_an_association_count_its_own_jobs_though_others_share_its_qos
     # a limit of the QOS wins, and counts all
     accounts, _ = usable_accounts("ada", rows, [Qos("normal", {"jobs": 5})], RULES)
     both = with_usage(accounts, [of_qos], of_accounts, uid=1)
-    assert [free_jobs(a, None, now=True) for a in both] == [{"jobs": 2}] * 2
+    assert [left(a, None, "jobs") for a in both] == [2, 2]
 
 
 def test_a_throttled_qos_counts_at_once() -> None:
@@ -175,7 +176,7 @@ def test_a_throttled_qos_counts_at_once() -> None:
     )
     (clive, _) = with_usage(accounts, [throttled], [], uid=1001)
     assert clive.limit["gres/gpu"] == 1
-    assert (clive.free("cpu"), clive.free("gres/gpu")) == (0, 0)
+    assert (left(clive, None, "cpu"), left(clive, None, "gres/gpu")) == (0, 0)
 
 
 def test_limits_on_the_association_hold_where_the_qos_has_none() -> None:
@@ -189,7 +190,8 @@ def test_limits_on_the_association_hold_where_the_qos_has_none() -> None:
     normal = Usage("normal", {"cpu": 200}, {"cpu": 150, "mem": 900 * GB, "gres/gpu": 9})
     own = Usage("plain", {"gres/gpu": 1}, {"cpu": 8, "mem": 10 * GB, "gres/gpu": 1})
     (seen,) = with_usage([plain], [normal], [own], uid=1)
-    assert (seen.free("cpu"), seen.free("mem"), seen.free("gres/gpu")) == (50, 54 * GB, 0)
+    free = [left(seen, None, tres) for tres in ("cpu", "mem", "gres/gpu")]
+    assert free == [50, 54 * GB, 0]
     (hidden,) = with_usage([plain], [normal], [], uid=1)
     assert unknown_use(hidden) == ("mem", "gres/gpu")
 

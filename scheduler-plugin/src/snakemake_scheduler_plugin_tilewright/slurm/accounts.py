@@ -20,8 +20,8 @@ from snakemake_scheduler_plugin_tilewright.slurm.records import (
 
 #: TRES that decide how many jobs fit.
 COUNTED = ("cpu", "mem", "gres/gpu", GPU_TYPE)
-#: The same with budgets.
-LIMITED = (*COUNTED, *BUDGETS)
+#: The same with budgets and numbers of jobs.
+LIMITED = (*COUNTED, *BUDGETS, *JOBS)
 
 
 @dataclass(frozen=True)
@@ -114,20 +114,6 @@ class Account:
     limit_per_account: Tres = field(default_factory=dict)
     ours: Tres | None = None
     takes: tuple[str, ...] = ()
-
-    def free(self, tres: str) -> int | None:
-        """Return what is left of a TRES: None without a limit, all where its use is unknown."""
-        left = [
-            limits[tres] - (used or {}).get(tres, 0)
-            for limits, used in (
-                (self.limit, self.used),
-                (self.limit_per_user, self.mine),
-                (self.limit_per_account, self.ours),
-                *((one.limit, one.used) for one in self.above),
-            )
-            if tres in limits
-        ]
-        return max(0, min(left)) if left else None
 
 
 #: The one account of a Slurm that keeps none.
