@@ -97,7 +97,7 @@ def test_limits_of_a_dead_slurmdbd_are_the_last_good_ones_and_said_to_be_old(
     found = survey(client(recorded, tmp_path, [7300.0]), 1001, Site())
     assert [account.name for account in found.accounts] == ["brusko", "clive", "maigan"]
     assert found.notes == (
-        Note("limits", "limits are 2 hours old: sacctmgr did not answer: Connection refused"),
+        Note("limits", "limits are 2.0 h old: sacctmgr did not answer: Connection refused"),
     )
 
 
