@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from snakemake_scheduler_plugin_tilewright.commands.checks import count
-from snakemake_scheduler_plugin_tilewright.commands.plan_table import duration
+from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
 from tilewright.commands.dag import read_experiment
 from tilewright.config.checks import check_raw, data_sizes
 from tilewright.config.experiment import ConfigError
@@ -189,7 +189,7 @@ def print_view(view: DevicesView, console: Console) -> None:
     if view.slots and machine.devices:
         parts += ["", _slots(view)]
     for uuid, found in view.quarantined.items():
-        line = f"\n{uuid} gets no jobs for {duration(found.left_s)}: {found.reason}"
+        line = f"\n{uuid} gets no jobs for {span_text(found.left_s)}: {found.reason}"
         fix = f"\n→ tilewright devices --clear {uuid[:_SHORT]}"
         parts.append(Text.assemble((line, "red"), (fix, "italic")))
     console.print(Group(*parts, "", *_notes(view)), highlight=False)
@@ -224,7 +224,7 @@ def _holders(view: DevicesView) -> Table:
     names = {device.uuid: _name(device) for device in view.machine.devices}
     table = _table("job", "device", "GB", "since", "process")
     for claim in view.holders:
-        since = duration(max(0.0, now_s - claim.since_s))
+        since = span_text(max(0.0, now_s - claim.since_s))
         where = names.get(claim.uuid, claim.uuid[:_SHORT] or "waits")
         held = f"{_held_b(claim) / _GB:.1f}"
         table.add_row(Text(claim.request.job), where, held, since, str(claim.pid))
