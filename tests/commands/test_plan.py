@@ -98,7 +98,7 @@ def test_the_table_has_80_columns_and_the_json_all_of_it(tmp_path: Path) -> None
     found = PlannedRun(("registration", "qc"), 120, forecast, None, ("durations: guesses",))
     shown = text_of(found)
     assert shown.startswith("120 jobs to do for registration, qc\n")
-    assert "(GPUs only: 30 min, lower bound" in shown
+    assert "(GPUs only: 30.5 min, lower bound" in shown
     assert " GPU-hours on clive\n" in shown
     placed = " ".join(shown.split())
     assert f"clive {forecast.rules[0].accounts['clive']}, maigan" in placed

@@ -97,7 +97,7 @@ def test_limits_of_a_dead_slurmdbd_are_the_last_good_ones_and_said_to_be_old(
     found = survey(client(recorded, tmp_path, [7300.0]), 1001, Site())
     assert [account.name for account in found.accounts] == ["brusko", "clive", "maigan"]
     assert found.notes == (
-        Note("limits", "limits are 2 hours old: sacctmgr did not answer: Connection refused"),
+        Note("limits", "limits are 2.0 h old: sacctmgr did not answer: Connection refused"),
     )
 
 
@@ -184,7 +184,8 @@ def test_limits_of_the_gpu_type_that_the_partition_has(recorded: Recorded, tmp_p
     found = survey(client(recorded, tmp_path / "b"), 1001, Site())
     clive = found.accounts[1]
     assert (clive.limit["gres/gpu"], clive.limit[GPU_TYPE], found.notes) == (3, 2, ())
-    assert clive.used == {"cpu": 40, "mem": 716_800, "gres/gpu": 1, GPU_TYPE: 1}
+    held = {"cpu": 40, "mem": 716_800, "gres/gpu": 1, GPU_TYPE: 1}
+    assert clive.used == {**held, "jobs": 2, "submit": 2}
     slots = {p.name: (p.slots, p.free) for p in found.pools["independent"]}
     assert slots["clive_gpu"] == (2, 0)  # memory
 
@@ -195,7 +196,8 @@ def test_use_is_seen_in_the_queue_where_slurm_refuses_but_not_where_it_is_silent
     limited.answers["squeue"] = ""
     limited.answers["flags=qos"] = Unknown("scontrol", "Access/permission denied")
     found = survey(client(limited, tmp_path), 1001, Site())
-    assert all(one.used == {"cpu": 0, "mem": 0, "gres/gpu": 0} for one in found.accounts)
+    none = dict.fromkeys(("cpu", "mem", "gres/gpu", "jobs", "submit"), 0)
+    assert all(one.used == none for one in found.accounts)
     assert "lower bound" in found.notes[0].text
     limited.answers["flags=qos"] = Unknown("scontrol", "no answer within 15 s", refused=False)
     found = survey(client(limited, tmp_path / "b"), 1001, Site())

@@ -11,7 +11,6 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import Shape
 from snakemake_scheduler_plugin_tilewright.placement.limits import (
     Sharing,
     clipped,
-    free_jobs,
     largest,
     left,
     longest_min,
@@ -21,7 +20,7 @@ from snakemake_scheduler_plugin_tilewright.placement.limits import (
     too_big,
 )
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
-from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
+from snakemake_scheduler_plugin_tilewright.slurm.records import JOBS, Partition
 from tests.support.placement_rules import account, partition
 
 GPU, CPU = Shape(8, 100, 1, 60), Shape(8, 100, 0, 60)
@@ -82,18 +81,19 @@ def test_what_was_sent_or_pends_in_a_partition_counts_on_its_qos() -> None:
 
 def test_jobs_are_counted_on_the_qos_of_the_partition() -> None:
     """Of everybody, of the user and of each account; the account's own limits stay elsewhere."""
-    a = replace(account("a", limit=LIMIT), jobs=5, jobs_used=4, jobs_per_user=3, jobs_mine=1)
+    a = account("a", limit={**LIMIT, "jobs": 5}, used={**FREE, "jobs": 4}, mine={"jobs": 1})
+    a = replace(a, limit_per_user={"jobs": 3})
     plain = replace(CPUS, limit={}, used=FREE, mine=FREE)
-    assert free_jobs(a, plain, now=True) == {"jobs": 1}
+    assert left(a, plain, "jobs") == 1
     wider = replace(plain, limit={"jobs": 9}, used={**FREE, "jobs": 2})
-    assert free_jobs(a, wider, now=True) == {"jobs": 2}  # the user's own limit
-    assert free_jobs(replace(a, before_partition=True), wider, now=True) == {"jobs": 1}
+    assert left(a, wider, "jobs") == 2  # the user's own limit
+    assert left(replace(a, before_partition=True), wider, "jobs") == 1
     user = replace(wider, limit_per_user={"jobs": 8, "submit": 6}, mine={"jobs": 2, "submit": 5})
-    assert free_jobs(a, user, now=True) == {"jobs": 6, "submit": 1}
-    assert free_jobs(a, user, now=False) == {"jobs": 8, "submit": 6}
+    assert [left(a, user, name) for name in JOBS] == [6, 1]
+    assert [largest(a, user, name) for name in JOBS] == [8, 6]
     each = replace(user, limit_per_account={"jobs": 4}, by_account={"a": {"jobs": 4}})
-    assert free_jobs(a, each, now=True)["jobs"] == 0
-    assert free_jobs(account("b"), each, now=True)["jobs"] == 4
+    assert left(a, each, "jobs") == 0
+    assert left(account("b"), each, "jobs") == 4
     assert not rooms(cpu=each).fits("a", "cpu", CPU)
     assert rooms(cpu=each).fits("b", "cpu", CPU)
     assert rooms(cpu=each).fits("a", "gpu", GPU)
@@ -106,7 +106,7 @@ def test_jobs_that_were_sent_or_pend_count_on_the_qos_of_a_partition() -> None:
     here = rooms(sent, waiting=[pending], cpu=one)
     where = here.partitions["cpu"]
     # squeue shows the one that pends, so Slurm counts it as submitted already
-    assert free_jobs(here.accounts[0], where, now=True) == {"jobs": 0, "submit": 2}
+    assert [left(here.accounts[0], where, name) for name in JOBS] == [0, 2]
     assert rooms(sent, cpu=one).fits("b", "cpu", CPU)
     assert not here.fits("b", "cpu", CPU)
     unknown = rooms(cpu=replace(one, used=None))

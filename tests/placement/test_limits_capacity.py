@@ -96,9 +96,10 @@ _spent = st.fixed_dictionaries(
 _all_tres = st.fixed_dictionaries(
     {"cpu": st.integers(0, 10), "mem": st.integers(0, 100), "gres/gpu": st.integers(0, 1)}
 )
-_used = st.builds(dict.__or__, _all_tres, _spent)
-_most = st.sampled_from([None, None, None, *range(1, 8)])
-_few = st.sampled_from([None, 0, 0, 1, 2])
+_most_jobs = st.fixed_dictionaries({}, optional=dict.fromkeys(JOBS, st.integers(1, 7)))
+_jobs = st.fixed_dictionaries(dict.fromkeys(JOBS, st.integers(0, 2)))
+_mine = st.builds(dict.__or__, _all_tres, _jobs)
+_used = st.builds(dict.__or__, _mine, _spent)
 _names = st.sampled_from("abc")
 
 
@@ -107,7 +108,9 @@ def _accounts(draw: st.DrawFn) -> list[Account]:
     return [
         account(
             name,
-            limit=draw(_tres) | draw(st.one_of(st.just({}), _budgets)),
+            limit=draw(_tres)
+            | draw(st.one_of(st.just({}), _budgets))
+            | draw(st.one_of(st.just({}), _most_jobs)),
             used=draw(st.one_of(*[_used] * 6, _tres, st.none())),
         )
         for name in "abc"
@@ -149,12 +152,8 @@ def questions(draw: st.DrawFn) -> Question:
         [
             replace(
                 one,
-                mine=draw(_all_tres),
+                mine=draw(_mine),
                 limit_per_user=draw(st.one_of(st.just({}), st.just({}), _tres)),
-                jobs=draw(_most),
-                submit=draw(_most),
-                jobs_mine=draw(_few),
-                submit_used=draw(_few),
                 partitions=draw(st.sampled_from([(), (), ("c",)])),
             )
             for one in draw(_accounts())
@@ -217,10 +216,6 @@ def left_of(question: Question, one: Account) -> dict[str, int]:
         used, mine = (one.used or {}).get(tres, 0), (one.mine or {}).get(tres, 0)
         most = min(one.limit.get(tres, BIG) - used, one.limit_per_user.get(tres, BIG) - mine)
         left[tres] = max(0, most - promised[tres])
-    most_jobs, most_submit = (BIG if n is None else n for n in (one.jobs, one.submit))
-    running = max(one.jobs_mine or 0, one.jobs_used or 0)
-    left["jobs"] = max(0, most_jobs - running - promised["jobs"])
-    left["submit"] = max(0, most_submit - (one.submit_used or 0) - promised["submit"])
     return left
 
 
@@ -251,7 +246,7 @@ def test_starts_never_exceed_any_limit_and_every_ready_job_starts_or_has_a_reaso
         for start in here:
             asked.update(needs(start.place.shape, 1))
         left = left_of(question, one)
-        for tres in (*LIMITED, *JOBS) if here else ():
+        for tres in LIMITED if here else ():
             assert asked[tres] <= left[tres], (one, tres)
         assert not {start.place.kind for start in here} & closed_kinds(question, one)
     for start in found.placements:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from snakemake_scheduler_plugin_tilewright.placement.capacity import capacity_now
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
 from snakemake_scheduler_plugin_tilewright.placement.limits import (
-    free_jobs,
+    left,
     make_pools,
     pool_name,
     too_big,
@@ -80,10 +80,10 @@ def test_shared_counts_what_gpu_jobs_leave_in_every_tres() -> None:
     ("changes", "gpu", "cpu", "bound"),
     [
         ({"limit": {"cpu": 104, "mem": 400 * GB, "gres/gpu": 3}}, 2, 8, "mem"),
-        ({"jobs": 2}, 2, 2, "jobs"),
+        ({"limit": {"jobs": 2}}, 2, 2, "jobs"),
         ({"limit_per_user": {"gres/gpu": 1}}, 1, 11, "gres/gpu"),
         ({"limit_per_user": {"cpu": 16}}, 2, 1, "cpu"),
-        ({"submit": 1}, 1, 1, "submit"),
+        ({"limit": {"submit": 1}}, 1, 1, "submit"),
     ],
 )
 def test_every_limit_bounds(changes: dict[str, object], gpu: int, cpu: int, bound: str) -> None:
@@ -126,17 +126,18 @@ def test_a_labmate_takes_room_now_and_not_the_limit() -> None:
 
 
 def test_a_limit_of_each_account_counts_that_account_alone() -> None:
-    shared = Qos("normal", tres_per_account={"cpu": 40, "gres/gpu": 2}, jobs_per_account=6)
+    shared = Qos("normal", tres_per_account={"cpu": 40, "gres/gpu": 2, "jobs": 6})
     rows = [Association(name, "ada", "", ("normal",), "normal") for name in ("lab", "other")]
     accounts, _ = usable_accounts("ada", rows, [shared], RULES)
     busy = Usage(
-        "normal", {}, {"cpu": 56, "mem": 0, "gres/gpu": 2}, 5,
-        used_by_account={"lab": {"cpu": 16, "gres/gpu": 1}, "third": {"cpu": 40}},
-        jobs_by_account={"lab": 2, "third": 3},
+        "normal", {}, {"cpu": 56, "mem": 0, "gres/gpu": 2, "jobs": 5},
+        used_by_account={"lab": {"cpu": 16, "gres/gpu": 1, "jobs": 2},
+                         "third": {"cpu": 40, "jobs": 3}},
     )  # fmt: skip
     lab, other = with_usage(accounts, [busy], [], uid=1)
-    assert (lab.free("cpu"), lab.free("gres/gpu"), other.free("cpu")) == (24, 1, 40)
-    assert [free_jobs(a, None, now=True) for a in (lab, other)] == [{"jobs": 4}, {"jobs": 6}]
+    assert [left(a, None, "cpu") for a in (lab, other)] == [24, 40]
+    assert left(lab, None, "gres/gpu") == 1
+    assert [left(a, None, "jobs") for a in (lab, other)] == [4, 6]
     found = {p.name: (p.slots, p.free) for p in make_pools([lab, other], SHAPES, mode="shared")}
     assert found == {
         "lab_gpu": (2, 1), "lab_cpu": (2, 1), "other_gpu": (2, 2), "other_cpu": (2, 2),
@@ -145,12 +146,15 @@ def test_a_limit_of_each_account_counts_that_account_alone() -> None:
 
 def test_limits_of_an_association_count_its_own_jobs_though_others_share_its_qos() -> None:
     rows = [Association(name, "ada", "", ("normal",), "normal") for name in ("lab", "other")]
-    rows += [Association(name, tres={"cpu": 32}, jobs=3) for name in ("lab", "other")]
+    rows += [Association(name, tres={"cpu": 32, "jobs": 3}) for name in ("lab", "other")]
     accounts, _ = usable_accounts("ada", rows, [Qos("normal")], RULES)
-    of_qos = Usage("normal", {}, {"cpu": 24}, 3, 3, {1: {"cpu": 24}}, {1: 3})
-    of_accounts = [Usage("lab", {}, {"cpu": 16}, 2, 2), Usage("other", {}, {"cpu": 8}, 1, 1)]
+    of_qos = Usage("normal", {}, {"cpu": 24, "jobs": 3}, {1: {"cpu": 24, "jobs": 3}})
+    of_accounts = [
+        Usage("lab", {}, {"cpu": 16, "jobs": 2}),
+        Usage("other", {}, {"cpu": 8, "jobs": 1}),
+    ]
     both = with_usage(accounts, [of_qos], of_accounts, uid=1)
-    assert [free_jobs(a, None, now=True) for a in both] == [{"jobs": 1}, {"jobs": 2}]
+    assert [left(a, None, "jobs") for a in both] == [1, 2]
     here = capacity_now(both, (), (), mode="shared", utilisation=1.0, partitions={})
     job = Shape(8, 100, 0, 60)
     here = here.take("lab", "cpu", job)
@@ -158,9 +162,9 @@ def test_limits_of_an_association_count_its_own_jobs_though_others_share_its_qos
     assert here.fits("other", "cpu", job)
     assert here.take("other", "cpu", job).fits("other", "cpu", job)
     # a limit of the QOS wins, and counts all
-    accounts, _ = usable_accounts("ada", rows, [Qos("normal", jobs=5)], RULES)
+    accounts, _ = usable_accounts("ada", rows, [Qos("normal", {"jobs": 5})], RULES)
     both = with_usage(accounts, [of_qos], of_accounts, uid=1)
-    assert [free_jobs(a, None, now=True) for a in both] == [{"jobs": 2}] * 2
+    assert [left(a, None, "jobs") for a in both] == [2, 2]
 
 
 def test_a_throttled_qos_counts_at_once() -> None:
@@ -172,7 +176,7 @@ def test_a_throttled_qos_counts_at_once() -> None:
     )
     (clive, _) = with_usage(accounts, [throttled], [], uid=1001)
     assert clive.limit["gres/gpu"] == 1
-    assert (clive.free("cpu"), clive.free("gres/gpu")) == (0, 0)
+    assert (left(clive, None, "cpu"), left(clive, None, "gres/gpu")) == (0, 0)
 
 
 def test_limits_on_the_association_hold_where_the_qos_has_none() -> None:
@@ -186,7 +190,8 @@ def test_limits_on_the_association_hold_where_the_qos_has_none() -> None:
     normal = Usage("normal", {"cpu": 200}, {"cpu": 150, "mem": 900 * GB, "gres/gpu": 9})
     own = Usage("plain", {"gres/gpu": 1}, {"cpu": 8, "mem": 10 * GB, "gres/gpu": 1})
     (seen,) = with_usage([plain], [normal], [own], uid=1)
-    assert (seen.free("cpu"), seen.free("mem"), seen.free("gres/gpu")) == (50, 54 * GB, 0)
+    free = [left(seen, None, tres) for tres in ("cpu", "mem", "gres/gpu")]
+    assert free == [50, 54 * GB, 0]
     (hidden,) = with_usage([plain], [normal], [], uid=1)
     assert unknown_use(hidden) == ("mem", "gres/gpu")
 

@@ -37,7 +37,7 @@ def test_accounts_on_one_qos_share_its_room() -> None:
 
 
 def test_others_jobs_count_for_the_most_jobs_of_an_account() -> None:
-    one = replace(account("a"), jobs=2, jobs_used=2, jobs_mine=0)
+    one = account("a", limit={"jobs": 2}, used={"jobs": 2})
     assert not room(one).fits("a", "cpu", CPU)
     assert [pool.free for pool in room(one).pools({"cpu": CPU})] == [0]
 
@@ -75,7 +75,7 @@ def test_use_pending_jobs_and_claims_all_take_room() -> None:
     both = room(one, waiting=(pending, running), a=GPU)
     assert free(both) == {"a_gpu": 1, "a_cpu": 1}
     assert both.accounts[0].used == {"cpu": 24, "mem": 250, "gres/gpu": 1}
-    assert both.accounts[0].jobs_mine == 2
+    assert (both.accounts[0].mine or {})["jobs"] == 2
 
 
 def test_a_limit_of_each_account_counts_what_was_sent_there() -> None:
@@ -110,8 +110,8 @@ def test_each_start_takes_its_own_room() -> None:
 
 @pytest.mark.parametrize("bound", ["jobs", "submit"])
 def test_numbers_of_jobs_bound_as_well(bound: str) -> None:
-    one = replace(account("a"), jobs_mine=1, jobs_used=1, submit_mine=1, submit_used=1)
-    left = room(replace(one, jobs=3) if bound == "jobs" else replace(one, submit=3))
+    used = {"jobs": 1, "submit": 1}
+    left = room(account("a", limit={bound: 3}, used=used, mine=used))
     for _ in range(2):
         assert left.fits("a", "cpu", CPU)
         left = left.take("a", "cpu", CPU)
@@ -159,9 +159,9 @@ def up(name: str, partition: str, free_gpus: int, total_gpus: int = 8) -> Node:
 
 
 def test_a_labmates_jobs_do_not_count_for_what_each_user_may_run() -> None:
-    one = replace(account("a"), jobs_per_user=4, jobs_used=4, jobs_mine=0)
+    one = replace(account("a", used={"jobs": 4}), limit_per_user={"jobs": 4})
     assert [pool.free for pool in room(one).pools({"cpu": CPU})] == [4]
-    assert not room(replace(one, jobs_mine=4)).fits("a", "cpu", CPU)
+    assert not room(replace(one, mine={"jobs": 4})).fits("a", "cpu", CPU)
 
 
 def test_nodes_bound_what_fits_now_and_what_may_wait_for_them() -> None:

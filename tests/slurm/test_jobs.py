@@ -234,19 +234,18 @@ def test_use_seen_in_the_queue_counts_running_jobs_of_everybody() -> None:
     ]
     names = ["maigan", "clive", "idle"]
     clive, idle, maigan = usage_of_queue(jobs, {"ada": 1001}, names, lambda job: job.qos)
-    assert (idle.name, idle.used, idle.jobs) == ("idle", {}, 0)
+    assert (idle.name, idle.used) == ("idle", {"jobs": 0, "submit": 0})
     gpus = {"gres/gpu": 1, GPU_TYPE: 1}
-    assert (clive.name, clive.used) == ("clive", {"cpu": 12, "mem": 15, **gpus})
-    assert (clive.jobs, clive.submit, clive.limit) == (2, 2, {})
-    assert clive.used_by_uid == {1001: {"cpu": 8, "mem": 10, **gpus}}
-    assert (clive.used_by_account, clive.jobs_by_account) == ({"": clive.used}, {"": 2})
-    assert clive.jobs_by_uid == {1001: 1}
-    assert (maigan.used, maigan.used_by_uid[1001]) == ({"cpu": 2}, {})
-    assert maigan.jobs_by_uid.get(1001, 0) == 0
+    two, one_, none = ({"jobs": n, "submit": n} for n in (2, 1, 0))
+    assert (clive.name, clive.used) == ("clive", {"cpu": 12, "mem": 15, **gpus, **two})
+    assert clive.limit == {}
+    assert clive.used_by_uid == {1001: {"cpu": 8, "mem": 10, **gpus, **one_}}
+    assert clive.used_by_account == {"": clive.used}
+    assert (maigan.used, maigan.used_by_uid[1001]) == ({"cpu": 2, **one_}, none)
     assert usage_of_queue(jobs, {"ada": 1001}, [], lambda job: job.qos) == []
     one = replace(jobs[0], account="lab", partition="turin")
     for name, by in (("lab", lambda job: job.account), ("turin", lambda job: job.partition)):
-        assert [u.used for u in usage_of_queue([one], {}, [name], by)] == [one.tres | gpus]
+        assert [u.used for u in usage_of_queue([one], {}, [name], by)] == [one.tres | gpus | one_]
 
 
 def test_words_of_slurm() -> None:

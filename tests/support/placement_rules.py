@@ -10,7 +10,7 @@ from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, C
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import COUNTED, Account
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
-from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
+from snakemake_scheduler_plugin_tilewright.slurm.records import JOBS, Partition
 
 GROUP_REASONS = (
     "AssocGrpCPUMinutesLimit",
@@ -46,9 +46,9 @@ class Rules:
 
 
 def account(name: str, **values: Any) -> Account:
-    free = dict.fromkeys(COUNTED, 0)
+    free = dict.fromkeys((*COUNTED, *JOBS), 0)
     given_ = {"used": free, "mine": free, "limit": {}, **values}
-    return Account(name, name, limit_from={}, limit_per_user={}, jobs=None, submit=None, **given_)
+    return Account(name, name, limit_from={}, limit_per_user={}, **given_)
 
 
 def partition(name: str, **values: Any) -> Partition:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from json import dumps
@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from snakemake_scheduler_plugin_tilewright.commands.checks import count
-from snakemake_scheduler_plugin_tilewright.commands.plan_table import duration
+from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
 from tilewright.commands.dag import read_experiment
 from tilewright.config.checks import check_raw, data_sizes
 from tilewright.config.experiment import ConfigError
@@ -75,7 +75,7 @@ def show_devices(*, json: bool, watch: bool, clear: str | None, configfile: Path
     console = Console()
 
     def show() -> None:
-        view = look(root, holders=leases(root), job_b=job_b, reserve_b=RESERVE_B)
+        view = look(root, job_b)
         if json:
             typer.echo(dumps(as_json(view), indent=None if watch else 2))
             return
@@ -96,57 +96,30 @@ def show_devices(*, json: bool, watch: bool, clear: str | None, configfile: Path
         raise SystemExit(f"tilewright devices: {error}") from None
 
 
-def look(
-    root: Path,
-    *,
-    holders: Iterable[LeaseClaim] = (),
-    job_b: Mapping[str, int] | None = None,
-    reserve_b: int = 0,
-) -> DevicesView:
+def look(root: Path, job_b: Mapping[str, int]) -> DevicesView:
     """Return what is known of this machine's GPUs now.
 
     Parameters
     ----------
     root : Path
         Folder of leases and failures.
-    holders : iterable of LeaseClaim
-    job_b : mapping of str to int, optional
-        Device memory of a job, by rule.
-    reserve_b : int
-        Memory of each device that no job gets.
-    """
-    machine, bad = snapshot(os.environ), quarantined(root)
-    usable = [device for device in machine.devices if device.uuid not in bad]
-    return DevicesView(
-        machine=machine,
-        holders=tuple(holders),
-        quarantined=bad,
-        cupy=find_spec("cupy") is not None,
-        slots=slots(usable, job_b or {}, reserve_b=reserve_b),
-        job_b=job_b or {},
-    )
-
-
-def slots(
-    devices: Iterable[Device], job_b: Mapping[str, int], *, reserve_b: int = 0
-) -> dict[str, dict[str, int]]:
-    """Return how many jobs of each rule fit at once into each device that nobody else uses.
-
-    A divided GPU is left out: its instances have the slots.
-
-    Parameters
-    ----------
-    devices : iterable of Device
     job_b : mapping of str to int
         Device memory of a job, by rule.
-    reserve_b : int
-        Memory of each device that no job gets.
     """
-    whole = [device for device in devices if not device.divided]
-    return {
-        rule: {device.uuid: max(0, device.total_b - reserve_b) // need_b for device in whole}
-        for rule, need_b in job_b.items()
-    }
+    machine, bad = snapshot(os.environ), quarantined(root)
+    # of a divided GPU its instances have the slots
+    usable = [one for one in machine.devices if one.uuid not in bad and not one.divided]
+    return DevicesView(
+        machine=machine,
+        holders=tuple(leases(root)),
+        quarantined=bad,
+        cupy=find_spec("cupy") is not None,
+        slots={
+            rule: {one.uuid: max(0, one.total_b - RESERVE_B) // need_b for one in usable}
+            for rule, need_b in job_b.items()
+        },
+        job_b=job_b,
+    )
 
 
 def as_json(view: DevicesView) -> dict[str, Any]:
@@ -216,7 +189,7 @@ def print_view(view: DevicesView, console: Console) -> None:
     if view.slots and machine.devices:
         parts += ["", _slots(view)]
     for uuid, found in view.quarantined.items():
-        line = f"\n{uuid} gets no jobs for {duration(found.left_s)}: {found.reason}"
+        line = f"\n{uuid} gets no jobs for {span_text(found.left_s)}: {found.reason}"
         fix = f"\n→ tilewright devices --clear {uuid[:_SHORT]}"
         parts.append(Text.assemble((line, "red"), (fix, "italic")))
     console.print(Group(*parts, "", *_notes(view)), highlight=False)
@@ -251,7 +224,7 @@ def _holders(view: DevicesView) -> Table:
     names = {device.uuid: _name(device) for device in view.machine.devices}
     table = _table("job", "device", "GB", "since", "process")
     for claim in view.holders:
-        since = duration(max(0.0, now_s - claim.since_s))
+        since = span_text(max(0.0, now_s - claim.since_s))
         where = names.get(claim.uuid, claim.uuid[:_SHORT] or "waits")
         held = f"{_held_b(claim) / _GB:.1f}"
         table.add_row(Text(claim.request.job), where, held, since, str(claim.pid))

@@ -19,7 +19,12 @@ from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_want
 from snakemake_scheduler_plugin_tilewright.placement.budgets import Budget, budgets
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Survey, SurveyError, survey
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
-from snakemake_scheduler_plugin_tilewright.placement.limits import Sharing, total_slots, unknown_use
+from snakemake_scheduler_plugin_tilewright.placement.limits import (
+    Sharing,
+    left,
+    total_slots,
+    unknown_use,
+)
 from snakemake_scheduler_plugin_tilewright.placement.site import Site, SiteError, read_site
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import COUNTED, Account
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
@@ -56,11 +61,9 @@ def print_survey(survey: Survey, site: Site, console: Console) -> None:
             console.print(f"left on {account.name}: {budget}", highlight=False, markup=False)
     if survey.left_out:
         console.print("\nleft out:", highlight=False)
-        width = max(len(left.account) for left in survey.left_out)
-        for left in survey.left_out:
-            console.print(
-                f"  {left.account:<{width}}  {left.reason}", highlight=False, markup=False
-            )
+        width = max(len(one.account) for one in survey.left_out)
+        for one in survey.left_out:
+            console.print(f"  {one.account:<{width}}  {one.reason}", highlight=False, markup=False)
     for note in survey.notes:
         console.print(f"note: {note}", style="yellow", highlight=False, markup=False)
 
@@ -78,7 +81,7 @@ def as_json(survey: Survey) -> dict[str, Any]:
                 "used": account.used,
                 "mine": account.mine,
                 "free": {
-                    tres: None if tres in unknown_use(account) else account.free(tres)
+                    tres: None if tres in unknown_use(account) else left(account, None, tres)
                     for tres in account.limit
                 },
                 "budgets": [
@@ -92,7 +95,7 @@ def as_json(survey: Survey) -> dict[str, Any]:
         "sharing": survey.sharing,
         "sharing_reason": survey.sharing_reason,
         "total": {mode: total_slots(pools) for mode, pools in survey.pools.items()},
-        "left_out": {left.account: left.reason for left in survey.left_out},
+        "left_out": {one.account: one.reason for one in survey.left_out},
         "notes": [note.text for note in survey.notes],
     }
 
@@ -115,7 +118,7 @@ def _table(survey: Survey) -> Table:
         table.add_row(account.name or "(none)", "limit", *_row(account.limit, "no limit"), slots)
         table.add_row(f"qos {account.qos}", "others", *_row(_others(account), "?"), "")
         table.add_row("", "mine", *_row(account.mine, "?"), "")
-        free = {t: n for t in COUNTED if (n := account.free(t)) is not None}
+        free = {t: n for t in COUNTED if (n := left(account, None, t)) is not None}
         unseen = unknown_use(account)
         known = {t: n for t, n in free.items() if t not in unseen}
         unknown = account.used is None or unseen

@@ -19,6 +19,7 @@ from snakemake_scheduler_plugin_tilewright.placement.cluster import SurveyError
 from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.preview import Preview
 from snakemake_scheduler_plugin_tilewright.placement.site import SiteError
+from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
 
 
 def show_plan(options: Sequence[str], *, site: Path | None, json: bool) -> None:
@@ -61,33 +62,16 @@ def print_plan(found: PlannedRun, console: Console) -> None:
         console.print(note, highlight=False, markup=False)
 
 
-def duration(seconds: float | None) -> str:
-    """Return a duration in two units at most.
-
-    >>> duration(7805), duration(225), duration(42.4), duration(None)
-    ('2 h 10 min', '3 min 45 s', '42 s', 'not known')
-    """
-    if seconds is None:
-        return "not known"
-    if seconds < 600:
-        minutes, rest = divmod(round(seconds), 60)
-        return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    if hours >= 48:
-        return f"{hours // 24} d {hours % 24} h"
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min"
-
-
 def _print_forecast(forecast: Preview, console: Console) -> None:
     rules = [
         (rule.rule, *(str(n or "") for n in (rule.jobs, rule.gpu, rule.cpu, rule.small)),
-         duration(rule.busy_s), ", ".join(f"{a} {n}" for a, n in rule.accounts.items()))
+         span_text(rule.busy_s), ", ".join(f"{a} {n}" for a, n in rule.accounts.items()))
         for rule in forecast.rules
     ]  # fmt: skip
     heads = ["rule", "jobs", "GPU", "CPU", "no slot", "run time", "accounts"]
     console.print(_table(heads, rules))
     pools = [
-        (pool.name, f"{pool.free} of {pool.slots}", str(pool.jobs), duration(pool.busy_s))
+        (pool.name, f"{pool.free} of {pool.slots}", str(pool.jobs), span_text(pool.busy_s))
         for pool in forecast.pools
     ]
     if pools:
@@ -104,16 +88,16 @@ def _print_forecast(forecast: Preview, console: Console) -> None:
 
 def _end(forecast: Preview) -> list[str]:
     """Return when all would be done."""
-    if forecast.finish_s is None:
+    if forecast.finish_s is None or forecast.bound_s is None:
         lines = ["when it would end is not known: no slot is free now for the largest job"]
     else:
+        gpus = span_text(forecast.gpu_only_s) if forecast.gpu_only_s else "none free"
         lines = [
-            f"finish in about {duration(forecast.finish_s)} "
-            f"(GPUs only: {duration(forecast.gpu_only_s) if forecast.gpu_only_s else 'none free'}, "
-            f"lower bound {duration(forecast.bound_s)})"
+            f"finish in about {span_text(forecast.finish_s)} "
+            f"(GPUs only: {gpus}, lower bound {span_text(forecast.bound_s)})"
         ]
     if forecast.all_free_s is not None:
-        lines.append(f"with all slots of your accounts free: {duration(forecast.all_free_s)}")
+        lines.append(f"with all slots of your accounts free: {span_text(forecast.all_free_s)}")
     return lines
 
 

@@ -11,7 +11,6 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Kind, Pl
 from snakemake_scheduler_plugin_tilewright.placement.limits import (
     Pool,
     Sharing,
-    free_jobs,
     largest,
     left,
     limited,
@@ -145,7 +144,7 @@ class Capacity:
             free = (left(here, where, tres), largest(here, where, tres))
             if any(n is not None and wanted[tres] > n for n in free):
                 return False
-        return all(jobs > 0 for jobs in free_jobs(here, where, now=True).values())
+        return True
 
     def may_ever(self, account: str, kind: Kind, shape: Shape) -> bool:
         """Return whether a place may take a job at some time, however busy it is now."""
@@ -314,12 +313,6 @@ def _claimed(account: Account, claims: Iterable[Claim], own: Mapping[str, Accoun
         used=_plus(account.used, used),
         mine=_plus(account.mine, total),
         ours=_plus(account.ours, ours),
-        jobs_ours=(account.jobs_ours or 0) + ours["jobs"],
-        jobs_used=(account.jobs_used or 0) + used.get("jobs", 0),
-        jobs_mine=(account.jobs_mine or 0) + total["jobs"],
-        submit_ours=(account.submit_ours or 0) + ours["submit"],
-        submit_used=(account.submit_used or 0) + used.get("submit", 0),
-        submit_mine=(account.submit_mine or 0) + total["submit"],
     )
 
 

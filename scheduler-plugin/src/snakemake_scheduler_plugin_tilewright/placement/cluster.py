@@ -29,6 +29,7 @@ from snakemake_scheduler_plugin_tilewright.placement.limits import (
     unknown_use,
 )
 from snakemake_scheduler_plugin_tilewright.placement.site import Site, SiteError, read_site
+from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
 from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import beside_profile, command
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
     NO_ACCOUNT,
@@ -184,7 +185,7 @@ def _accounts(
         return [NO_ACCOUNT], [], [], [Note("limits", note)]
     notes = []
     if answer.failure:
-        notes.append(Note("limits", f"limits are {_age(answer.age_s)} old: {answer.failure}"))
+        notes.append(Note("limits", f"limits are {span_text(answer.age_s)} old: {answer.failure}"))
     gpu_type = gpu_type_of(gpus)
     associations, qos = parse_sacctmgr(answer.text, gpu_type)
     here = _of_this_cluster(client, associations)
@@ -341,13 +342,6 @@ def _partitions(
             there = ", ".join(sorted(known))
             notes.append(Note("site", f"partition {name} {why}; up are {there}"))
     return found, notes
-
-
-def _age(seconds: float) -> str:
-    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 #: Calls in one look at the cluster: queue, live use and nodes, and two in which the executor looks

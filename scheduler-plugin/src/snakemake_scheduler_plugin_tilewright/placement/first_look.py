@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Survey
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS
-from snakemake_scheduler_plugin_tilewright.placement.limits import unknown_use
+from snakemake_scheduler_plugin_tilewright.placement.limits import left, unknown_use
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import COUNTED, Account
 
 #: Accounts with words of their own, and names of those left out for one reason.
@@ -25,8 +25,8 @@ def first_look(survey: Survey) -> list[str]:
     if others := [account.name for account in survey.accounts[_ACCOUNTS:]]:
         lines.append(f"  and {_names(others)}")
     why: dict[str, list[str]] = {}
-    for left in survey.left_out:
-        why.setdefault(left.reason, []).append(left.account)
+    for one in survey.left_out:
+        why.setdefault(one.reason, []).append(one.account)
     lines += [f"  left out: {_names(names)}: {reason}" for reason, names in why.items()]
     found = {kind: survey.partitions[kind] for kind in KINDS}
     lines.append(
@@ -45,7 +45,7 @@ def _limits(account: Account) -> str:
     if not limits:
         return f"QOS {account.qos}, no limit of its own" if account.qos else "no limit of its own"
     unseen = unknown_use(account)
-    free = {tres: None if tres in unseen else account.free(tres) for tres in COUNTED}
+    free = {tres: None if tres in unseen else left(account, None, tres) for tres in COUNTED}
     known = [_amount(tres, n) for tres, n in free.items() if n is not None]
     now = f"{', '.join(known)} free now" if known else "what is free now is not known"
     return f"QOS {account.qos}, {', '.join(limits)}; {now}"

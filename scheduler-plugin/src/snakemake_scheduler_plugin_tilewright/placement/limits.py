@@ -32,7 +32,7 @@ from snakemake_scheduler_plugin_tilewright.slurm.records import (
 
 
 def limited(account: Account, partition: Partition | None) -> list[str]:
-    """Return the TRES and budgets that something limits on an account."""
+    """Return the TRES, budgets and numbers of jobs that something limits on an account."""
     names: set[str] = set().union(*(one.limit for one in account.above))
     for held in holders(account, partition):
         names.update(held.limit, held.limit_per_user, held.limit_per_account, held.limit_per_job)
@@ -87,33 +87,6 @@ def left(account: Account, partition: Partition | None, tres: str) -> int | None
     return max(0, min(rests)) if rests else None
 
 
-def free_jobs(account: Account, partition: Partition | None, *, now: bool) -> dict[str, int]:
-    """Return how many ``jobs`` may run and ``submit`` be in the queue, absent without a limit.
-
-    A group's limit counts everybody's jobs, a user's this user's, an account's the account's:
-    those in use ``now``, or none.
-    """
-    free = {}
-    for name in JOBS:
-        each = [
-            h.job_bounds(name)
-            if isinstance(h, Account)
-            else [
-                (h.limit.get(name), (h.used or {}).get(name, 0)),
-                (h.limit_per_user.get(name), (h.mine or {}).get(name, 0)),
-                (h.limit_per_account.get(name), h.by_account.get(account.name, {}).get(name, 0)),
-            ]
-            for h in holders(account, partition)
-        ]
-        left = []
-        for bounds_ in zip(*each, strict=True):
-            found = [(limit, used) for limit, used in bounds_ if limit is not None]
-            left += [limit - (used if now else 0) for limit, used in found[:1]]
-        if left:
-            free[name] = min(left)
-    return free
-
-
 def largest(account: Account, partition: Partition | None, tres: str) -> int | None:
     """Return the most of a TRES that one job may ever have, None where nothing limits it."""
     limits = [limit for limit, _ in bounds(account, partition, tres)]
@@ -155,7 +128,7 @@ def has_room(
     where = partitions.get(place.kind)
     wanted = needs(place.shape, 1, where)
     here = next((account for account in accounts if account.name == place.account), None)
-    if here is None or min(free_jobs(here, where, now=True).values(), default=1) <= 0:
+    if here is None:
         return False
     free = {tres: left(here, where, tres) for tres in limited(here, where)}
     return all(n is None or wanted[tres] <= n for tres, n in free.items())
@@ -165,6 +138,7 @@ def too_big(account: Account, shape: Shape, partition: Partition | None = None) 
     """Return why a job of this shape would pend on an account for ever, None if it fits.
 
     What is used up of a budget does not come back in this run, what running jobs may take does.
+    A limit of no jobs at all is a gate that somebody opens again.
     """
     wanted = needs(shape, 1, partition)
     for tres in limited(account, partition):
@@ -172,7 +146,7 @@ def too_big(account: Account, shape: Shape, partition: Partition | None = None) 
         if tres in BUDGETS:
             rests = [n - u for n, u in bounds(account, partition, tres, used=spent)]
             most = max(0, min([most or 0, *rests])) if rests else most
-        if most is None or wanted[tres] <= most:
+        if tres in JOBS or most is None or wanted[tres] <= most:
             continue
         if tres in BUDGETS:
             asks, has = in_hours(tres, wanted[tres]), f"{in_hours(tres, most)} left"
@@ -186,7 +160,7 @@ def too_big(account: Account, shape: Shape, partition: Partition | None = None) 
 def unknown_use(account: Account, partition: Partition | None = None) -> tuple[str, ...]:
     """Return the limited TRES whose use Slurm did not say, of what limits a job or one above it."""
     unknown = []
-    for tres in (*LIMITED, *JOBS):
+    for tres in LIMITED:
         holder = next((h for h in holders(account, partition) if tres in h.limit), None)
         above = [one for one in account.above if tres in one.limit]
         if any(tres not in (h.used or {}) for h in [holder, *above] if h is not None):
@@ -396,7 +370,7 @@ def _free_tres(
         rests = [part * n - (used if counts else 0) for n, used in bounds(account, partition, tres)]
         if rests:
             free[tres] = min(rests)
-    return free | free_jobs(account, partition, now=now)
+    return free
 
 
 def _fit(

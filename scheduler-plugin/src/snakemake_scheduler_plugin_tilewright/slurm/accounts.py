@@ -20,8 +20,8 @@ from snakemake_scheduler_plugin_tilewright.slurm.records import (
 
 #: TRES that decide how many jobs fit.
 COUNTED = ("cpu", "mem", "gres/gpu", GPU_TYPE)
-#: The same with budgets.
-LIMITED = (*COUNTED, *BUDGETS)
+#: The same with budgets and numbers of jobs.
+LIMITED = (*COUNTED, *BUDGETS, *JOBS)
 
 
 @dataclass(frozen=True)
@@ -75,24 +75,15 @@ class Account:
     ----------
     name, qos : str
     limit : dict
-        Group TRES and budgets that bound its jobs, mem in MB; absent is no limit.
+        Group TRES and budgets that bound its jobs, mem in MB; absent is no limit. Numbers of
+        jobs (:data:`JOBS`) are among all limits and uses but those of one job.
     limit_from : dict of str to str
-        For each limit, ``jobs`` and ``submit`` too: ``qos``, ``association`` or ``cap``.
+        For each limit: ``qos``, ``association`` or ``cap``.
     limit_per_user, limit_per_account, limit_per_job : dict
         TRES of one user's jobs on the QOS together, of one account's, and of one job.
-    jobs, submit : int or None
-        Most running, and running or pending, jobs of everybody.
-    jobs_per_user, submit_per_user : int or None
-        The same of this user.
-    jobs_per_account, submit_per_account : int or None
-        The same of this account on the QOS.
     used, mine, ours : dict or None
         TRES in use by everybody, by this user, and by this account on the QOS; None, or without
         the TRES, where Slurm did not say.
-    jobs_used, jobs_mine, jobs_ours : int or None
-        Jobs behind ``used``, ``mine`` and ``ours``.
-    submit_used, submit_mine, submit_ours : int or None
-        The same with those that pend.
     partitions : tuple of str
         Those that the association is bound to; empty is all.
     name_qos : bool
@@ -112,61 +103,21 @@ class Account:
     limit: Tres
     limit_from: Mapping[str, str]
     limit_per_user: Tres
-    jobs: int | None
-    submit: int | None
     used: Tres | None = None
     mine: Tres | None = None
-    jobs_used: int | None = None
-    jobs_mine: int | None = None
     partitions: tuple[str, ...] = ()
     name_qos: bool = True
     limit_per_job: Tres = field(default_factory=dict)
     max_wall_min: int | None = None
     before_partition: bool = False
-    jobs_per_user: int | None = None
-    submit_per_user: int | None = None
     above: tuple[Above, ...] = ()
     limit_per_account: Tres = field(default_factory=dict)
-    jobs_per_account: int | None = None
-    submit_per_account: int | None = None
     ours: Tres | None = None
-    jobs_ours: int | None = None
-    submit_used: int | None = None
-    submit_mine: int | None = None
-    submit_ours: int | None = None
     takes: tuple[str, ...] = ()
-
-    def job_bounds(self, name: str) -> list[tuple[int | None, int]]:
-        """Return limit and use of ``jobs`` or ``submit``: of everybody, the user, the account."""
-        if name == "jobs":
-            limits = (self.jobs, self.jobs_per_user, self.jobs_per_account)
-            counts = (self.jobs_used, self.jobs_mine, self.jobs_ours)
-        else:
-            limits = (self.submit, self.submit_per_user, self.submit_per_account)
-            counts = (self.submit_used, self.submit_mine, self.submit_ours)
-        used, mine, ours = (count or 0 for count in counts)
-        own = ours if self.limit_from.get(name) == "association" else mine
-        return list(zip(limits, (max(used, own), mine, ours), strict=True))
-
-    def free(self, tres: str) -> int | None:
-        """Return what is left of a TRES: None without a limit, all where its use is unknown."""
-        left = [
-            limits[tres] - (used or {}).get(tres, 0)
-            for limits, used in (
-                (self.limit, self.used),
-                (self.limit_per_user, self.mine),
-                (self.limit_per_account, self.ours),
-                *((one.limit, one.used) for one in self.above),
-            )
-            if tres in limits
-        ]
-        return max(0, min(left)) if left else None
 
 
 #: The one account of a Slurm that keeps none.
-NO_ACCOUNT = Account(
-    "", "", {}, {}, {}, None, None, used={}, mine={}, jobs_used=0, jobs_mine=0, name_qos=False
-)
+NO_ACCOUNT = Account("", "", {}, {}, {}, used={}, mine={}, name_qos=False)
 
 
 def usable_accounts(
@@ -229,7 +180,7 @@ def _above(account: Account, rows: Mapping[str, Sequence[Association]]) -> tuple
             tres: most
             for row in rows.get(name, ())
             for tres, most in row.tres.items()
-            if account.limit_from.get(tres) != "qos"
+            if account.limit_from.get(tres) != "qos" and tres not in JOBS
         }
         if limit:
             found.append(Above(name, limit))
@@ -270,32 +221,18 @@ def _live(
     )
     bounded = (limit, account.limit_per_user, account.limit_per_account)
     typed = any(GPU_TYPE in limits for limits in (*bounded, *(one.limit for one in above)))
-    counted = [tres for tres in COUNTED if typed or tres != GPU_TYPE]
+    counted = [*(tres for tres in COUNTED if typed or tres != GPU_TYPE), *JOBS]
     used: Tres = {}
     for tres in (*counted, *(name for name in BUDGETS if name in limit)):
         record = of_account.get(account.name) if origin.get(tres) == "association" else live
+        if record is None and tres in JOBS:
+            record = live  # where the account's own are not said, those on its QOS
         if record is not None:
             used |= _used(record, tres)
-    of_jobs, of_submit = (
-        of_account.get(account.name, live) if origin.get(name) == "association" else live
-        for name in JOBS
-    )
     mine = {tres: live.used_by_uid.get(uid, {}).get(tres, 0) for tres in counted}
     ours = {tres: live.used_by_account.get(account.name, {}).get(tres, 0) for tres in counted}
     return replace(
-        account,
-        above=above,
-        limit=limit,
-        limit_from=origin,
-        used=used,
-        mine=mine,
-        ours=ours,
-        jobs_used=of_jobs.jobs,
-        jobs_mine=live.jobs_by_uid.get(uid, 0),
-        jobs_ours=live.jobs_by_account.get(account.name, 0),
-        submit_used=of_submit.submit,
-        submit_mine=live.submit_by_uid.get(uid, 0),
-        submit_ours=live.submit_by_account.get(account.name, 0),
+        account, above=above, limit=limit, limit_from=origin, used=used, mine=mine, ours=ours
     )
 
 
@@ -332,38 +269,21 @@ def _account(
     rules: SiteRules,
 ) -> Account:
     limit, origin = _limits(qos, held, rules.caps.get(name, {}))
-    rows = [row for row in held if not row.user]
-    jobs, submit = _least(*(row.jobs for row in rows)), _least(*(row.submit for row in rows))
-    ours = {"jobs": jobs} if qos.jobs is None else {}
-    ours |= {"submit": submit} if qos.submit is None else {}
-    origin |= {name: "association" for name, most in ours.items() if most is not None}
+    # numbers of jobs on the user's own row are the user's
+    own_jobs = [{t: n for t, n in row.tres.items() if t in JOBS} for row in held if row.user]
     partitions = tuple(row.partition for row in own)
     return Account(
         name,
         qos.name,
         limit,
         origin,
-        dict(qos.tres_per_user),
-        ours.get("jobs", qos.jobs),
-        ours.get("submit", qos.submit),
+        _least_each([qos.tres_per_user, *(row.tres_per_user for row in held), *own_jobs]),
         partitions=() if "" in partitions else tuple(sorted(set(partitions))),
         name_qos=any(row.default_qos != qos.name for row in own),
         limit_per_job=_least_each(row.tres_per_job for row in held) | qos.tres_per_job,
         max_wall_min=_least(qos.max_wall_min, *(row.max_wall_min for row in held)),
         before_partition="OverPartQOS" in qos.flags,
-        jobs_per_user=_least(
-            qos.jobs_per_user,
-            *(row.jobs_per_user for row in held),
-            *(row.jobs for row in held if row.user),
-        ),
-        submit_per_user=_least(
-            qos.submit_per_user,
-            *(row.submit_per_user for row in held),
-            *(row.submit for row in held if row.user),
-        ),
         limit_per_account=dict(qos.tres_per_account),
-        jobs_per_account=qos.jobs_per_account,
-        submit_per_account=qos.submit_per_account,
     )
 
 
@@ -375,7 +295,7 @@ def _limits(
     origin: dict[str, str] = {}
     for association in held:
         for tres, value in association.tres.items():
-            if value < limit.get(tres, value + 1):
+            if value < limit.get(tres, value + 1) and not (association.user and tres in JOBS):
                 limit[tres], origin[tres] = value, "association"
     for tres, value in qos.tres.items():
         limit[tres], origin[tres] = value, "qos"

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from snakemake_scheduler_plugin_tilewright.slurm.parse import (
@@ -14,7 +14,7 @@ from snakemake_scheduler_plugin_tilewright.slurm.parse import (
     parse_time_s,
     parse_tres,
 )
-from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE, Tres, Usage
+from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE, JOBS, Tres, Usage
 
 #: squeue cuts what is longer than its field, and separates nothing by itself.
 JOB_FIELDS = {
@@ -228,38 +228,29 @@ def usage_of_queue(
     by : callable
         A job's QOS, account or partition.
     """
-    # of which type a job's GPUs are is not always said: as many as it has count
-    running = [
-        replace(job, tres={**job.tres, GPU_TYPE: job.tres["gres/gpu"]})
-        if "gres/gpu" in job.tres
-        else job
-        for job in jobs
-        if job.state == "RUNNING"
-    ]
+    running = [job for job in jobs if job.state == "RUNNING"]
     found = []
     for name in sorted(set(names)):
-        used: Counter[str] = Counter()
-        own: dict[int, Counter[str]] = {uid: Counter() for uid in uids.values()}
-        count: Counter[int] = Counter()
         here = [job for job in running if by(job) == name]
+        of_users = {
+            uid: _held(job for job in here if job.user == user) for user, uid in uids.items()
+        }
+        of_accounts: dict[str, list[SlurmJob]] = {}
         for job in here:
-            used.update(job.tres)
-            if job.user in uids:
-                own[uids[job.user]].update(job.tres)
-                count[uids[job.user]] += 1
-        by_uid = {uid: dict(tres) for uid, tres in own.items()}
-        by_account: dict[str, Counter[str]] = {}
-        for job in here:
-            by_account.setdefault(job.account, Counter()).update(job.tres)
-        jobs_of = Counter(job.account for job in here)
-        found.append(
-            Usage(
-                name, {}, dict(used), len(here), len(here), by_uid, dict(count),
-                {account: dict(tres) for account, tres in by_account.items()}, dict(jobs_of),
-                dict(count), dict(jobs_of),
-            )
-        )  # fmt: skip
+            of_accounts.setdefault(job.account, []).append(job)
+        by_account = {account: _held(own) for account, own in of_accounts.items()}
+        found.append(Usage(name, {}, _held(here), of_users, by_account))
     return found
+
+
+def _held(running: Iterable[SlurmJob]) -> Tres:
+    """Return what running jobs hold together, and how many they are."""
+    held = Counter(dict.fromkeys(JOBS, 0))
+    for job in running:
+        # of which type a job's GPUs are is not always said: as many as it has count
+        typed = {GPU_TYPE: job.tres["gres/gpu"]} if "gres/gpu" in job.tres else {}
+        held.update({**job.tres, **typed, **dict.fromkeys(JOBS, 1)})
+    return dict(held)
 
 
 def cause_of(details: str) -> tuple[Cause, str]:

@@ -13,6 +13,7 @@ from datetime import datetime
 
 from snakemake_scheduler_plugin_tilewright.slurm.records import (
     GPU_TYPE,
+    JOBS,
     WALL,
     Association,
     Partition,
@@ -67,9 +68,11 @@ def parse_tres_usage(text: str, gpu_type: str = "") -> tuple[Tres, Tres]:
     return _of_type(limits, gpu_type), _of_type(used, gpu_type)
 
 
-def _budgets(row: dict[str, str], gpu_type: str) -> Tres:
-    """Return the budgets of a row of sacctmgr."""
-    found = {budget(t): n for t, n in parse_tres(row["grptresmins"], gpu_type).items()}
+def _group_limits(row: dict[str, str], gpu_type: str) -> Tres:
+    """Return what all jobs of a row of sacctmgr may hold, their number, and its budgets."""
+    found = parse_tres(row["grptres"], gpu_type)
+    found |= _jobs(_number(row["grpjobs"]), _number(row["grpsubmit"]))
+    found |= {budget(t): n for t, n in parse_tres(row["grptresmins"], gpu_type).items()}
     run = parse_tres(row["grptresrunmins"], gpu_type)
     found |= {running(budget(t)): n for t, n in run.items()}
     wall = parse_minutes(row["grpwall"])
@@ -174,38 +177,34 @@ def parse_assoc_mgr(text: str, gpu_type: str = "") -> list[Usage]:
             continue
         limit, used = parse_tres_usage(pairs["GrpTRES"], gpu_type)
         budgets, minutes = _budget_usage(pairs, gpu_type)
-        per_user = {
-            int(uid): block for uid, block in _blocks(users) if re.fullmatch(r"\d{1,18}", uid, re.A)
-        }
-        per_account = dict(_blocks(accounts))
+        jobs = _jobs(_used(pairs.get("GrpJobs", "")), _used(pairs.get("GrpSubmitJobs", "")))
+        per_user = _used_by(users, "PU", gpu_type).items()
         found.append(
             Usage(
                 who,
                 limit | budgets,
-                used | minutes,
-                _used(pairs.get("GrpJobs", "")),
-                _used(pairs.get("GrpSubmitJobs", "")),
-                {
-                    u: parse_tres_usage(p.get("MaxTRESPU", ""), gpu_type)[1]
-                    for u, p in per_user.items()
-                },
-                {u: _used(p.get("MaxJobsPU", "")) for u, p in per_user.items()},
-                {
-                    a: parse_tres_usage(p.get("MaxTRESPA", ""), gpu_type)[1]
-                    for a, p in per_account.items()
-                },
-                {a: _used(p.get("MaxJobsPA", "")) for a, p in per_account.items()},
-                {u: _used(p.get("MaxSubmitJobsPU", "")) for u, p in per_user.items()},
-                {a: _used(p.get("MaxSubmitJobsPA", "")) for a, p in per_account.items()},
+                used | minutes | jobs,
+                {int(uid): n for uid, n in per_user if re.fullmatch(r"\d{1,18}", uid, re.A)},
+                _used_by(accounts, "PA", gpu_type),
             )
         )
     return found
 
 
-def _blocks(text: str) -> list[tuple[str, dict[str, str]]]:
-    """Return names and key-value pairs of ``1001={MaxJobsPU=N(2) …} 1002={…}``."""
-    found = re.findall(r"(\S+?)=\{([^}]*)\}", text)
-    return [(name, dict(re.findall(r"(\S+?)=(\S*)", block))) for name, block in found]
+def _used_by(text: str, who: str, gpu_type: str) -> dict[str, Tres]:
+    """Return the use in ``1001={MaxJobsPU=N(2) …} 1002={…}``; ``who`` is ``PU`` or ``PA``."""
+    found = {}
+    for name, block in re.findall(r"(\S+?)=\{([^}]*)\}", text):
+        pairs = dict(re.findall(r"(\S+?)=(\S*)", block))
+        _, used = parse_tres_usage(pairs.get(f"MaxTRES{who}", ""), gpu_type)
+        jobs, submit = (_used(pairs.get(f"Max{key}{who}", "")) for key in ("Jobs", "SubmitJobs"))
+        found[name] = used | _jobs(jobs, submit)
+    return found
+
+
+def _jobs(*counts: int | None) -> Tres:
+    """Return how many jobs run, and run or pend, as amounts beside TRES; None is no limit."""
+    return {name: count for name, count in zip(JOBS, counts, strict=True) if count is not None}
 
 
 def parse_partitions(text: str) -> list[Partition]:
@@ -272,14 +271,11 @@ def _association(row: dict[str, str], gpu_type: str) -> Association:
         row["partition"],
         tuple(filter(None, row["qos"].split(","))),
         row["defaultqos"],
-        parse_tres(row["grptres"], gpu_type) | _budgets(row, gpu_type),
+        _group_limits(row, gpu_type),
         parse_tres(row["maxtres"], gpu_type) | _budgets_of_job(row, gpu_type),
-        _number(row["grpjobs"]),
-        _number(row["grpsubmit"]),
+        _jobs(_number(row["maxjobs"]), _number(row["maxsubmit"])),
         parse_minutes(row["maxwall"]),
         row["cluster"],
-        _number(row["maxjobs"]),
-        _number(row["maxsubmit"]),
         row["parentname"],
     )
 
@@ -287,19 +283,19 @@ def _association(row: dict[str, str], gpu_type: str) -> Association:
 def _qos(row: dict[str, str], gpu_type: str) -> Qos:
     return Qos(
         row["name"],
-        parse_tres(row["grptres"], gpu_type) | _budgets(row, gpu_type),
+        _group_limits(row, gpu_type),
         parse_tres(row["maxtres"], gpu_type) | _budgets_of_job(row, gpu_type),
-        parse_tres(row["maxtrespu"], gpu_type),
-        _number(row["grpjobs"]),
-        _number(row["grpsubmit"]),
-        _number(row["maxjobspu"]),
-        _number(row["maxsubmitpu"]),
+        _limits_of_each(row, "pu", gpu_type),
+        _limits_of_each(row, "pa", gpu_type),
         parse_minutes(row["maxwall"]),
         tuple(filter(None, row["flags"].split(","))),
-        parse_tres(row["maxtrespa"], gpu_type),
-        _number(row["maxjobspa"]),
-        _number(row["maxsubmitpa"]),
     )
+
+
+def _limits_of_each(row: dict[str, str], who: str, gpu_type: str) -> Tres:
+    """Return what a QOS allows each user (``pu``) or account (``pa``)."""
+    jobs = _jobs(_number(row[f"maxjobs{who}"]), _number(row[f"maxsubmit{who}"]))
+    return parse_tres(row[f"maxtres{who}"], gpu_type) | jobs
 
 
 def _used(text: str) -> int:

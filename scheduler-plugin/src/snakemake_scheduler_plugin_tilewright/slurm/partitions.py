@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
-from snakemake_scheduler_plugin_tilewright.slurm.records import JOBS, Partition, Qos, Tres, Usage
+from snakemake_scheduler_plugin_tilewright.slurm.records import Partition, Qos, Usage
 
 
 def gpu_partition(partitions: Iterable[Partition]) -> Partition | None:
@@ -70,10 +70,9 @@ def with_qos(partition: Partition, qos: Iterable[Qos]) -> Partition:
     walls = [m for m in (partition.max_time_min, own.max_wall_min) if m is not None]
     return replace(
         partition,
-        limit=own.tres | _counts(own.jobs, own.submit),
-        limit_per_user=own.tres_per_user | _counts(own.jobs_per_user, own.submit_per_user),
-        limit_per_account=own.tres_per_account
-        | _counts(own.jobs_per_account, own.submit_per_account),
+        limit=dict(own.tres),
+        limit_per_user=dict(own.tres_per_user),
+        limit_per_account=dict(own.tres_per_account),
         limit_per_job=dict(own.tres_per_job),
         max_time_min=min(walls, default=None),
     )
@@ -87,17 +86,7 @@ def with_use(partition: Partition, usage: Iterable[Usage], uid: int) -> Partitio
     return replace(
         partition,
         limit={**partition.limit, **live.limit},
-        used=live.used | _counts(live.jobs, live.submit),
-        mine=live.used_by_uid.get(uid, {})
-        | _counts(live.jobs_by_uid.get(uid, 0), live.submit_by_uid.get(uid, 0)),
-        by_account={
-            name: used
-            | _counts(live.jobs_by_account.get(name, 0), live.submit_by_account.get(name, 0))
-            for name, used in live.used_by_account.items()
-        },
+        used=live.used,
+        mine=live.used_by_uid.get(uid, {}),
+        by_account=live.used_by_account,
     )
-
-
-def _counts(*jobs: int | None) -> Tres:
-    """Return how many jobs run, and run or pend, as amounts beside TRES; None is no limit."""
-    return {name: count for name, count in zip(JOBS, jobs, strict=True) if count is not None}

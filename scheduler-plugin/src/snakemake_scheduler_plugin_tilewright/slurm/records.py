@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-#: TRES by Slurm's names (``cpu``, ``mem`` in MB, ``gres/gpu``, ``node`` …).
+#: TRES by Slurm's names (``cpu``, ``mem`` in MB, ``gres/gpu``, ``node`` …), and :data:`JOBS`.
 Tres = dict[str, int]
 #: GPUs of the one type that jobs get, where limits name it (``gres/gpu:a100``).
 GPU_TYPE = "gres/gpu:type"
@@ -53,17 +53,13 @@ class Association:
         QOS that jobs may name.
     default_qos : str
         Taken where a job names none; may be empty.
-    tres, tres_per_job : dict
-        Group limits of the association and limits of one job, mem in MB; absent is no limit.
-        Budgets (:data:`BUDGETS`) are among them.
-    jobs, submit : int or None
-        Running, and running or pending, jobs of all that the association holds.
+    tres, tres_per_job, tres_per_user : dict
+        Group limits of the association, limits of one job, and numbers of jobs of one user; mem
+        in MB, absent is no limit. Budgets (:data:`BUDGETS`) are among the first two.
     max_wall_min : int or None
         Longest job in minutes.
     cluster : str
         One slurmdbd may serve several.
-    jobs_per_user, submit_per_user : int or None
-        The same of one user.
     parent : str
         The account above this account's own row; empty for the root and for users.
     """
@@ -75,18 +71,15 @@ class Association:
     default_qos: str = ""
     tres: Tres = field(default_factory=dict)
     tres_per_job: Tres = field(default_factory=dict)
-    jobs: int | None = None
-    submit: int | None = None
+    tres_per_user: Tres = field(default_factory=dict)
     max_wall_min: int | None = None
     cluster: str = ""
-    jobs_per_user: int | None = None
-    submit_per_user: int | None = None
     parent: str = ""
 
 
 @dataclass(frozen=True)
 class Qos:
-    """Limits of one QOS; mem in MB, absent or None is no limit.
+    """Limits of one QOS; mem in MB, absent is no limit.
 
     Attributes
     ----------
@@ -94,7 +87,6 @@ class Qos:
     tres, tres_per_job, tres_per_user, tres_per_account : dict
         Of all jobs on the QOS, of one job, of one user, of one account; budgets
         (:data:`BUDGETS`) are among the first two.
-    jobs, submit, jobs_per_user, submit_per_user, jobs_per_account, submit_per_account : int or None
     max_wall_min : int or None
         Longest job in minutes.
     flags : tuple of str
@@ -104,15 +96,9 @@ class Qos:
     tres: Tres = field(default_factory=dict)
     tres_per_job: Tres = field(default_factory=dict)
     tres_per_user: Tres = field(default_factory=dict)
-    jobs: int | None = None
-    submit: int | None = None
-    jobs_per_user: int | None = None
-    submit_per_user: int | None = None
+    tres_per_account: Tres = field(default_factory=dict)
     max_wall_min: int | None = None
     flags: tuple[str, ...] = ()
-    tres_per_account: Tres = field(default_factory=dict)
-    jobs_per_account: int | None = None
-    submit_per_account: int | None = None
 
 
 @dataclass(frozen=True)
@@ -125,31 +111,17 @@ class Usage:
     limit, used : dict
         Group TRES and budgets. What running jobs may still take counts as used of a budget, and
         without it as :func:`spent`.
-    jobs, submit : int
-        Running jobs, and running or pending ones.
     used_by_uid : dict of int to dict
         TRES of each user.
-    jobs_by_uid : dict of int to int
-        Running jobs of each user.
     used_by_account : dict of str to dict
         TRES of each account, of a QOS only.
-    jobs_by_account : dict of str to int
-        Running jobs of each account.
-    submit_by_uid, submit_by_account : dict
-        Running or pending jobs of each user and of each account.
     """
 
     name: str
     limit: Tres
     used: Tres
-    jobs: int = 0
-    submit: int = 0
     used_by_uid: dict[int, Tres] = field(default_factory=dict)
-    jobs_by_uid: dict[int, int] = field(default_factory=dict)
     used_by_account: dict[str, Tres] = field(default_factory=dict)
-    jobs_by_account: dict[str, int] = field(default_factory=dict)
-    submit_by_uid: dict[int, int] = field(default_factory=dict)
-    submit_by_account: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -181,12 +153,11 @@ class Partition:
     closed : str
         Why no job of one node may go there; empty where it may.
     limit, limit_per_user, limit_per_account, limit_per_job : dict
-        Of its QOS, which replace those of a job's own QOS; mem in MB, absent is no limit. Numbers
-        of jobs (:data:`JOBS`) are among them.
+        Of its QOS, which replace those of a job's own QOS; mem in MB, absent is no limit.
     used, mine : dict or None
-        TRES and jobs on its QOS of everybody and of this user; None where Slurm did not say.
+        TRES on its QOS of everybody and of this user; None where Slurm did not say.
     by_account : dict of str to dict
-        TRES and jobs on its QOS of each account.
+        TRES on its QOS of each account.
     """
 
     name: str
