@@ -274,6 +274,23 @@ def test_limits_of_accounts_above_bound_all_that_is_below_them() -> None:
     assert unknown_use(hidden) == ("cpu",)
 
 
+def test_numbers_of_jobs_of_accounts_above_bound_all_that_is_below_them() -> None:
+    rows = [
+        Association("college", tres={"jobs": 3, "submit": 9}),
+        Association("lab", parent="college"),
+        Association("lab", "ada", "", ("normal",), "normal"),
+    ]
+    (lab,), _ = usable_accounts("ada", rows, [Qos("normal", {"submit": 5})], RULES)
+    assert [(one.name, one.limit) for one in lab.above] == [("college", {"jobs": 3})]  # QOS wins
+    normal = Usage("normal", {}, {"cpu": 0, "mem": 0, "gres/gpu": 0, "jobs": 0, "submit": 0})
+    others = Usage("college", {}, {"jobs": 2, "submit": 2})
+    (seen,) = with_usage([lab], [normal], [others], uid=1)
+    assert sum(pool.free for pool in make_pools([seen], SHAPES)) == 1
+    assert sum(pool.slots for pool in make_pools([seen], SHAPES)) == 3
+    (hidden,) = with_usage([lab], [normal], [], uid=1)
+    assert unknown_use(hidden) == ("jobs",)
+
+
 def test_pools_of_any_account_have_a_name_of_their_own() -> None:
     names = ["12345", "lab-x", "lab.x", "lab_x", "Lab_x", "a@b", "9", "x" * 40]
     pools = {pool_name(name, "gpu") for name in names}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 from collections.abc import Mapping
@@ -82,12 +83,13 @@ class RunState:
 def span_text(seconds: float) -> str:
     """Return a length of time with its unit.
 
-    >>> span_text(75), span_text(600), span_text(9000)
-    ('75 s', '10.0 min', '2.5 h')
+    >>> span_text(75), span_text(600), span_text(9000), span_text(302400)
+    ('75 s', '10.0 min', '2.5 h', '3.5 d')
     """
     if seconds < 90:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    units = ((5400, 60, "min"), (172800, 3600, "h"), (math.inf, 86400, "d"))
+    return next(f"{seconds / size:.1f} {unit}" for below, size, unit in units if seconds < below)
 
 
 def write_state(path: Path, state: RunState) -> None:

@@ -180,7 +180,7 @@ def _above(account: Account, rows: Mapping[str, Sequence[Association]]) -> tuple
             tres: most
             for row in rows.get(name, ())
             for tres, most in row.tres.items()
-            if account.limit_from.get(tres) != "qos" and tres not in JOBS
+            if account.limit_from.get(tres) != "qos"
         }
         if limit:
             found.append(Above(name, limit))
