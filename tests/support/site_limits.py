@@ -18,6 +18,7 @@ class Limit:
     partition: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    above: tuple[str, ...] = ()
 
     def set(self, slurm: Cluster) -> None:
         """Set it."""
@@ -25,12 +26,19 @@ class Limit:
             slurm.set_qos("clive", *self.qos)
         if self.others:
             slurm.set_qos("maigan", *self.others)
+        if self.above:
+            _account(slurm, "add", "account", "dept")
+            _account(slurm, "modify", "account", "clive", "set", "parent=dept")
+            _account(slurm, "modify", "account", "dept", "set", *self.above)
         self._update(slurm, self.partition)
 
     def take_back(self, slurm: Cluster) -> None:
         """Cancel all jobs and set what was before."""
         slurm.cancel_all()
         slurm.restore_limits()
+        if self.above:
+            _account(slurm, "modify", "account", "clive", "set", "parent=root")
+            _account(slurm, "delete", "account", "dept")
         self._update(slurm, self.before)
 
     def _update(self, slurm: Cluster, changes: tuple[str, ...]) -> None:
@@ -38,11 +46,16 @@ class Limit:
             slurm.run(["scontrol", "update", f"PartitionName={name}", *changes])
 
 
+def _account(slurm: Cluster, *what: str) -> None:
+    slurm.run(["sacctmgr", "-i", *what])
+
+
 LIMITS = (
     Limit("budget", ("GrpTRESMins=cpu=1",)),
     Limit("running-budget", ("GrpTRESRunMins=cpu=1",)),
     Limit("wall-budget", ("GrpWall=1",)),
     Limit("job-budget", ("MaxTRESMinsPerJob=cpu=1",)),
+    Limit("jobs-above", above=("GrpJobs=0",)),
     Limit("deny-accounts", (), ("DenyAccounts=clive",), ("DenyAccounts=",)),
     Limit("deny-qos", (), ("DenyQos=clive",), ("DenyQos=",)),
     Limit("allow-qos", (), ("AllowQos=maigan",), ("AllowQos=ALL",)),
