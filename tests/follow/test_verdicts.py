@@ -74,6 +74,13 @@ def test_what_could_not_be_told_is_told_again(
     assert not list(teller.notify([]))
     assert not list(teller.notify([teller.trouble(2, "more")]))
     assert Path("there/told").read_text() == "fail: two|fail: three|fail: more|"
+    Path("there").rename("elsewhere")
+    assert len(list(teller.notify([teller.trouble(4, "four")]))) == 1
+    (never,) = teller.notify([], last=True)
+    assert never.endswith("it is in " + str(tmp_path / "r.jsonl"))
+    Path("elsewhere").rename("there")
+    assert not list(teller.notify([], last=True))
+    assert Path("there/told").read_text().endswith("fail: more|fail: four|")
 
 
 @pytest.mark.parametrize("command", ["no-such-command here", "'unclosed"])

@@ -33,13 +33,9 @@ class Follow:
     def __init__(self, run: Run, *options: str) -> None:
         self.run = run
         self.said = run.folder / "said.txt"
-        command = [sys.executable, "-m", "tilewright.cli", "follow", *options]
-        command += [
-            "--configfile",
-            str(run.config),
-            "--snakefile",
-            str(REPO / "workflow/Snakefile"),
-        ]
+        command = [sys.executable, "-m", "tilewright.cli", "follow"]
+        command += ["--configfile", str(run.config)]
+        command += ["--snakefile", str(REPO / "workflow/Snakefile"), *options]
         with self.said.open("a") as stream:
             self.process = subprocess.Popen(
                 command,
@@ -129,7 +125,7 @@ def test_the_microscope_is_followed(tmp_path: Path, begin: Callable[..., Follow]
     notify = run.folder / "notify"
     notify.write_text(f'#!/bin/sh\necho "$1" >> "{told}"\n')
     notify.chmod(0o755)
-    options = ("--quiet-min", "0.05", "--notify", str(notify))
+    options = ("--quiet-min", "0.05", "--notify", str(notify), "--", "--quiet", "host")
 
     image_cycle(stored, raw, 1)
     follow = begin(run, *options)

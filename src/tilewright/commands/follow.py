@@ -101,9 +101,12 @@ class Follower:
 
     def follow(self, stop: Stop, look_s: float) -> bool:
         """Look and run until all cycles are done; return False when the end was asked for."""
-        while not self._step():
-            if stop.wait(min(max(look_s, _LEAST_S), _MOST_S)):
-                return False
+        done = self._step()
+        while not done and not stop.wait(min(max(look_s, _LEAST_S), _MOST_S)):
+            done = self._step()
+        self._tell([], last=True)
+        if not done:
+            return False
         _say(f"all {count(len(self.experiment.cycles), 'cycle')} are done")
         return True
 
@@ -218,10 +221,10 @@ class Follower:
             told.append(self.teller.trouble(None, text))
         return told
 
-    def _tell(self, told: Sequence[Told]) -> None:
+    def _tell(self, told: Sequence[Told], *, last: bool = False) -> None:
         for one in sorted(told, key=lambda one: ("fail", "warn", "pass").index(one.verdict)):
             _say(f"{one.verdict}  {one.text}")
-        for problem in self.teller.notify(told):
+        for problem in self.teller.notify(told, last=last):
             _say(problem)
 
 

@@ -164,8 +164,8 @@ class Runs:
     def _start(self, *words: str) -> int:
         command = [sys.executable, "-m", "snakemake", *words]
         command += ["--snakefile", str(self.snakefile), "--configfile", str(self.configfile)]
-        # Its words on each job, which its own log keeps, would drown what follow says of cycles.
-        command += ["--quiet", "rules", "host"]
+        # Its words on each job would drown what follow says of cycles; those of a failure remain.
+        command += ["--quiet", "rules", "progress", "reason", "host"]
         process = subprocess.Popen(
             [*command, *self.options],
             stdin=subprocess.DEVNULL,

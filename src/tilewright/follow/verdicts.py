@@ -117,13 +117,14 @@ class Teller:
     def _write(self, entry: dict[str, Any]) -> None:
         append_json(self._record, {"time": now(), **entry})
 
-    def notify(self, told: Iterable[Told]) -> Iterator[str]:
+    def notify(self, told: Iterable[Told], *, last: bool = False) -> Iterator[str]:
         """Call the command for each cycle that warns or fails; yield what went wrong with it.
 
-        What it could not tell is told again with what comes next, or when some minutes have passed.
+        What it could not tell is told again with what comes next, when some minutes have passed,
+        and at the ``last``.
         """
         news = [one for one in told if one.verdict != "pass"]
-        if not self._command or not (news or time.monotonic() >= self._again_s):
+        if not self._command or not (news or last or time.monotonic() >= self._again_s):
             return
         by_cycle: dict[tuple[str, int | None], list[Told]] = {}
         for one in self._untold + news:
@@ -141,4 +142,5 @@ class Teller:
             except (OSError, subprocess.SubprocessError) as error:
                 self._untold += ones
                 self._again_s = time.monotonic() + _AGAIN_S
-                yield f"--notify could not tell it: {error}; it is tried again"
+                then = f"it is in {self._record}" if last else "it is tried again"
+                yield f"--notify could not tell it: {error}; {then}"
