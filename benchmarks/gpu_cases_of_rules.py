@@ -236,7 +236,7 @@ def _registration(backend: Backend, plane: Any) -> Iterator[Case]:
         backend, first, second, 12
     ).shift_px, image)  # fmt: skip
     yield _case("shifts of blocks refined", lambda: refine_shifts(
-        backend, first, first * np.float32(0.9), None
+        backend, first, first * np.float32(0.9), backend.xp.ones(first.shape, np.float32)
     ).score, image)  # fmt: skip
     region = (slice(0, plane.shape[0]), slice(0, plane.shape[1]))
     yield _case("warp to counts", lambda: warp(

@@ -96,7 +96,8 @@ def test_search_finds_shifts_of_blocks(cpu: Backend, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_refinement_is_subpixel(cpu: Backend, seed: int) -> None:
-    found = refine_shifts(cpu, *blocks(cpu, seed, (0.4, -0.3)), None)
+    first, second = blocks(cpu, seed, (0.4, -0.3))
+    found = refine_shifts(cpu, first, second, np.ones_like(first))
     assert np.median(found.score) > 0.8
     assert np.median(np.abs(found.chance)) < 0.2
     assert np.abs(np.median(found.shift_px, axis=0) - [0.4, -0.3]).max() < 0.05
@@ -104,7 +105,7 @@ def test_refinement_is_subpixel(cpu: Backend, seed: int) -> None:
 
 def test_empty_blocks_measure_nothing(cpu: Backend) -> None:
     nothing = cpu.asarray(np.zeros((3, 64, 64)))
-    assert np.isinf(refine_shifts(cpu, nothing, nothing, None).variance_px2).all()
+    assert np.isinf(refine_shifts(cpu, nothing, nothing, nothing).variance_px2).all()
     assert np.isinf(search_shifts(cpu, nothing, nothing, 10).variance_px2).all()
 
 
@@ -193,8 +194,9 @@ def test_gpu_measures_the_same(cpu: Backend, gpu: Backend) -> None:
         images = [a_texture(backend, image) for image in (pair.reference, pair.moving)]
         coarse = coarse_alignment(backend, images[0], images[1], ANGLES, 80.0)
         first, second = blocks(backend, 5, (1.3, 0.6))
+        mask = backend.xp.ones(first.shape, np.float32)
         searched = search_shifts(backend, first, second, 12)
-        found.append((coarse, searched, refine_shifts(backend, first, second, None)))
+        found.append((coarse, searched, refine_shifts(backend, first, second, mask)))
     assert found[0][0].shift_px == found[1][0].shift_px
     assert found[0][0].angle_deg == found[1][0].angle_deg
     for on_cpu, on_gpu in zip(found[0][1:], found[1][1:], strict=True):

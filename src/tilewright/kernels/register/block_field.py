@@ -35,6 +35,8 @@ _COARSEST = 48
 _STEPS = 4
 #: Of the forces that may be left: fields differ by less than 0.001 px where there is tissue.
 _RTOL = 1e-8
+#: The same while weights and bending are sought.
+_RTOL_SOUGHT = 1e-5
 #: Ten to thirty are taken.
 _MOST_STEPS = 300
 
@@ -174,7 +176,7 @@ def fit_field(shift_px: Floats, precision: Floats, spacing_px: float) -> FieldFi
     # fields that bend too much (median error of the 3000 px pair 0.024 px, against 0.040).
     chosen = next(b for b, e in zip(bends, errors, strict=True) if e <= 1.15 * min(errors))
     field, weight = _robust(grid, values, p / factor, chosen, field, _SCALES[-2:])
-    field = grid.solve(values, weight * p / factor, chosen, field)
+    field = grid.solve(values, weight * p / factor, chosen, field, _RTOL)
     sigma = np.sqrt(factor / np.median(p[p > 0]))
     kept = np.where(p > 0, weight, 0.0).reshape(rows, columns)
     return FieldFit(field.reshape(shift_px.shape), kept, float(sigma))
@@ -236,7 +238,14 @@ class _Grid:
         """The grid of twice the spacing."""
         return _Grid(-(-self.rows // 2), -(-self.columns // 2))
 
-    def solve(self, values: Floats, trust: Floats, bend_px: float, start: Floats) -> Floats:
+    def solve(
+        self,
+        values: Floats,
+        trust: Floats,
+        bend_px: float,
+        start: Floats,
+        rtol: float = _RTOL_SOUGHT,
+    ) -> Floats:
         """Return the field (2, n) that balances trust in the values and bending.
 
         Conjugate gradients, preconditioned by a multigrid V-cycle. A direct factorisation takes
@@ -251,7 +260,7 @@ class _Grid:
         fields = []
         for v, s in zip(values, start, strict=True):
             field, unsolved = scipy.sparse.linalg.cg(
-                matrix, trust * v, s, rtol=_RTOL, maxiter=_MOST_STEPS, M=operator
+                matrix, trust * v, s, rtol=rtol, maxiter=_MOST_STEPS, M=operator
             )
             if unsolved:
                 raise RuntimeError(

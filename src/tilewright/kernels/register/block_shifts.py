@@ -8,6 +8,8 @@ https://doi.org/10.1023/B:VISI.0000011205.11775.fd). Blocks are blocks of textur
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +18,9 @@ from tilewright.kernels.backend import Array, Backend, Floats
 
 #: Pixels this near the best peak belong to it and tell nothing about chance.
 _PEAK_RADIUS = 4
+#: Blocks worked on at a time: their arrays stay in the cache. Of 64 px a side 324 take 8 ms so,
+#: 11 ms at once.
+_BATCH = 32
 
 
 def overlapping_blocks(backend: Backend, image: Array, step_px: int) -> Array:
@@ -81,6 +86,20 @@ def search_shifts(
     BlockShifts
         To a tenth of a pixel or so.
     """
+    return _in_batches(
+        lambda part: _search(backend, reference[part], moving[part], max_shift_px), len(reference)
+    )
+
+
+def _in_batches(measure: Callable[[slice], BlockShifts], count: int) -> BlockShifts:
+    # Parts of one size: in a rest of three blocks those of other places would be neighbours.
+    edges = np.linspace(0, count, -(-count // _BATCH) + 1).astype(int)
+    parts = [measure(slice(*pair)) for pair in itertools.pairwise(edges)]
+    fields = zip(*(vars(part).values() for part in parts), strict=True)
+    return BlockShifts(*(np.concatenate(field) for field in fields))
+
+
+def _search(backend: Backend, reference: Array, moving: Array, max_shift_px: int) -> BlockShifts:
     xp = backend.xp
     size = int(reference.shape[-1])
     window = hann(backend, size)
@@ -88,7 +107,11 @@ def search_shifts(
         cross = xp.conj(backend.fft.rfft2(reference * window)) * backend.fft.rfft2(moving * window)
         root = xp.sqrt(xp.abs(cross))
         whole = backend.fft.irfft2(cross / (root + 1e-6), s=(size, size))
-        most = backend.fft.irfft2(root, s=(size, size))[:, 0, 0]
+    # What the correlation would be at no shift if all waves agreed; but for the first and, of an
+    # even size, the last column, each wave stands for two.
+    columns = root.sum(axis=1)
+    once = columns[:, 0] + (columns[:, -1] if size % 2 == 0 else 0)
+    most = (2 * columns.sum(axis=1) - once) / size**2
     around = np.arange(-max_shift_px, max_shift_px + 1)
     index = backend.asarray(around % size, np.int64)
     scores = xp.take(xp.take(whole, index, axis=1), index, axis=2) / (most[:, None, None] + 1e-9)
@@ -128,7 +151,7 @@ def _block_peaks(scores: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def refine_shifts(
-    backend: Backend, reference: Array, moving: Array, mask: Array | None
+    backend: Backend, reference: Array, moving: Array, mask: Array
 ) -> BlockShifts:
     """Take one Gauss-Newton step on each block.
 
@@ -137,8 +160,8 @@ def refine_shifts(
     backend : Backend
     reference, moving : (n, size, size) float32
         Blocks of textures, at most a pixel or two apart.
-    mask : (n, size, size) bool or None
-        Where both images have pixels; None for everywhere.
+    mask : (n, size, size) bool
+        Where both images have pixels.
 
     Returns
     -------
@@ -146,10 +169,16 @@ def refine_shifts(
         ``score`` is the correlation coefficient before the step; ``chance`` that with the
         moving block of another place.
     """
+    return _in_batches(
+        lambda part: _refine(backend, reference[part], moving[part], mask[part]), len(reference)
+    )
+
+
+def _refine(backend: Backend, reference: Array, moving: Array, mask: Array) -> BlockShifts:
     xp = backend.xp
     size = int(reference.shape[-1])
     window = hann(backend, size)
-    weight = xp.broadcast_to(window, reference.shape) if mask is None else window * mask
+    weight = window * mask
     total = weight.sum(axis=(1, 2)) + 1e-9
     first, power_r = _normalised(xp, reference, weight, total)
     second, power_m = _normalised(xp, moving, weight, total)
