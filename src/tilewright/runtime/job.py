@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import sys
 import time
@@ -45,6 +46,7 @@ def running(
     """
     path = Path(log[0])
     path.parent.mkdir(parents=True, exist_ok=True)
+    _keep_freed_memory()
     # Kernels have threads of their own and small matrices, for which BLAS's threads wait for each
     # other: with two of them flat-fields take 5 times the CPU time and 3 times as long.
     with (
@@ -77,6 +79,19 @@ def running(
             )
             sys.__stderr__.write(f"{words}\n")  # type: ignore[union-attr]
             raise
+
+
+def _keep_freed_memory() -> None:
+    """Have glibc keep the memory of freed arrays of up to 8 MB for the next ones.
+
+    Given back to the system, each of its pages is faulted in anew: registration takes 20 % more CPU
+    time, a plane 6 %. Larger arrays are given back, so that the peak stays as it is.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # as on macOS
+        trim_threshold, mmap_threshold = -1, -3
+        mallopt(trim_threshold, 256 << 20)
+        mallopt(mmap_threshold, 8 << 20)
 
 
 @contextlib.contextmanager
