@@ -71,7 +71,7 @@ def palom():
     readers = [palom.align.Aligner(ref, mov, ref_thumbnail=ref[::4, ::4],
                moving_thumbnail=mov[::4, ::4], ref_thumbnail_down_factor=4,
                moving_thumbnail_down_factor=4)]
-    a = readers[0]; a.coarse_register_affine(n_keypoints=4000)
+    a = readers[0]; a.coarse_register_affine(n_keypoints=4000, plot_match_result=False)
     report("palom coarse affine", affine(p, swap(np.linalg.inv(a.affine_matrix))),
            time.perf_counter() - start)
 for method in (orb, stackreg, palom):

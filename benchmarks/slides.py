@@ -7,8 +7,9 @@ tiles of 1440 x 1920 px in three planes, one channel. Nuclei are drawn where the
 each cycle is turned, shifted and bent by a known map, with shot noise of its own. For each rule:
 CPU seconds of its work per megapixel (of each channel, where channels are worked on alone), the
 largest memory and the longest job, and both as shares of what the job asks for. Then how far the
-registration is off (TRE, px) at points of the tissue. Read the lines of a rule from size to size:
-memory that grows with the side, and a cost per megapixel that grows, are defects.
+registration is off (TRE, px) at points of the tissue, and with ``--peer-python`` the same of palom
+on the same images (its coarse affine map, its shifts of blocks). Read the lines of a rule from size
+to size: memory that grows with the side, and a cost per megapixel that grows, are defects.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import argparse
 import csv
 import math
 import shutil
+import subprocess
 import tempfile
 from copy import copy
 from dataclasses import dataclass
@@ -197,6 +199,51 @@ def prepare(folder: Path, side: int, kind: str, cycles: int, channels: int, shif
     return Run(folder, folder / "config.yaml")
 
 
+#: Runs in the peer's interpreter: two images, points of the first; writes the points in the second.
+PALOM = """
+import resource, sys
+import dask, dask.array as da, numpy as np, palom, tifffile
+dask.config.set(scheduler="threads", num_workers=int(sys.argv[4]))
+def plane(path):
+    return da.from_zarr(tifffile.imread(path, aszarr=True, key=0)).rechunk(1024)
+first, second = map(plane, sys.argv[1:3])
+factor = max(1, first.shape[0] // 2048)
+small = [da.coarsen(np.mean, image, {0: factor, 1: factor}, trim_excess=True).compute()
+         for image in (first, second)]
+aligner = palom.align.Aligner(first, second, *small, factor, factor)
+aligner.coarse_register_affine(n_keypoints=4000, plot_match_result=False)
+aligner.compute_shifts(); aligner.constrain_shifts()
+yx = np.load(sys.argv[3])
+block = (yx // 1024).astype(int) @ [aligner.grid_shape[1], 1]
+back = np.linalg.inv(aligner.block_affine_matrices)[block]
+whole = np.linalg.inv(aligner.affine_matrix)
+xy1 = np.column_stack([yx[:, ::-1], np.ones(len(yx))])
+use = resource.getrusage(resource.RUSAGE_SELF)
+np.savez(sys.argv[3], affine=(xy1 @ whole.T)[:, 1::-1],
+         blocks=np.einsum("nij,nj->ni", back, xy1)[:, 1::-1],
+         cost=[use.ru_utime + use.ru_stime, use.ru_maxrss / 1024])
+"""
+
+
+def print_peer(python: str, run: Run, side: int, motions: list[Motion], cores: int) -> None:
+    """Print what palom takes to register each cycle's first channel, and how far it is off."""
+    images = [run.folder / f"raw/slide_cycle{k}.ome.tif" for k in range(1, len(motions) + 1)]
+    for cycle, motion in enumerate(motions[1:], 2):
+        yx, true = nuclei_of_both(side, motion)
+        points = run.folder / "points.npy"
+        np.save(points, yx)
+        words = [str(images[0]), str(images[cycle - 1]), str(points), str(cores)]
+        done = subprocess.run([python, "-c", PALOM, *words], check=False)
+        if done.returncode:
+            print(f"cycle {cycle}: palom ended with status {done.returncode}")
+            continue
+        with np.load(run.folder / "points.npy.npz") as found:
+            cpu_s, peak_mb = found["cost"]
+            for name in ("affine", "blocks"):
+                print(f"cycle {cycle}: palom, {name}: {tre(found[name] - true)}; "
+                      f"{cpu_s / side**2 * 1e6:.2f} CPU s/Mpx, {peak_mb:.0f} MB")  # fmt: skip
+
+
 TABLES = {"samples": "samples.tsv", "markers": "markers.csv"}
 
 
@@ -219,16 +266,25 @@ def report(run: Run, side: int, motions: list[Motion]) -> None:
               f"{cost.longest_s / 60 / shape.runtime_min:9.2f}")  # fmt: skip
     for cycle, motion in enumerate(motions[1:], 2):
         transform = read_transform(run.results / "slide/register" / f"cycle{cycle}.npz")
-        points = Slide(side, seed=side).yx
-        true = motion.points(points)
-        inside = ((true > 100) & (true < side - 100)).all(axis=1)
-        residual = transform.points(points[inside]) - true[inside]
+        points, true = nuclei_of_both(side, motion)
+        residual = transform.points(points) - true
         if not experiment.settings.stitched:  # each mosaic begins where its first tiles lie
             residual -= np.median(residual, axis=0)
-        off = np.hypot(*residual.T)
-        shift, worst = math.hypot(*motion.shift_px), np.percentile(off, [50, 95, 100])
-        print(f"cycle {cycle}: shift {shift:.0f} px, TRE median {worst[0]:.3f}, 95 % "
-              f"{worst[1]:.3f}, most {worst[2]:.2f} px")  # fmt: skip
+        print(f"cycle {cycle}: shift {math.hypot(*motion.shift_px):.0f} px, {tre(residual)}")
+
+
+def nuclei_of_both(side: int, motion: Motion) -> tuple[Floats, Floats]:
+    """Return where nuclei lie in the first cycle and in another that shows them, both (n, 2)."""
+    points = Slide(side, seed=side).yx
+    true = motion.points(points)
+    inside = ((true > 100) & (true < side - 100)).all(axis=1)
+    return points[inside], true[inside]
+
+
+def tre(residual: Floats) -> str:
+    """Return the error of a registration in words."""
+    worst = np.percentile(np.hypot(*residual.T), [50, 95, 100])
+    return f"TRE median {worst[0]:.3f}, 95 % {worst[1]:.3f}, most {worst[2]:.2f} px"
 
 
 def main() -> None:
@@ -241,6 +297,7 @@ def main() -> None:
     parser.add_argument("--shift-px", type=float, default=200.0)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="where to work, and to leave everything")
+    parser.add_argument("--peer-python", help="interpreter with palom; images only")
     options = parser.parse_args()
     channels = options.channels if options.kind == "images" else 1
     for side in options.sides:
@@ -251,6 +308,8 @@ def main() -> None:
         run = Run(home, home / "config.yaml") if home.is_dir() else prepare(home, side, *how)
         run.snakemake("registration", "qc", "--cores", str(options.cores))
         report(run, side, motions)
+        if options.peer_python and options.kind == "images":
+            print_peer(options.peer_python, run, side, motions, options.cores)
         if options.folder is None:
             shutil.rmtree(home.parent)
 
