@@ -150,9 +150,7 @@ def _block_peaks(scores: Floats) -> tuple[Floats, Floats, Floats]:
     return peak, np.where(near, -1.0, scores).max(axis=(1, 2)), scores[at, y, x]
 
 
-def refine_shifts(
-    backend: Backend, reference: Array, moving: Array, mask: Array
-) -> BlockShifts:
+def refine_shifts(backend: Backend, reference: Array, moving: Array, mask: Array) -> BlockShifts:
     """Take one Gauss-Newton step on each block.
 
     Parameters

@@ -136,7 +136,8 @@ def _measure_cell(
         slice(max(low - TEXTURE_HALO_PX, 0), min(high + TEXTURE_HALO_PX, n))
         for (low, high), n in zip(spans, size, strict=True)
     ]
-    first, second, inside = aligned(backend, reference, moving, transform, job.factor, read)
+    order = 1 if job.search else 3  # a search finds a tenth of a pixel or so in any case
+    first, second, inside = aligned(backend, reference, moving, transform, job.factor, read, order)
     first = texture(backend, first, reference.levels) * inside
     second = texture(backend, second, moving.levels) * inside
     pad, crop = [], []
@@ -160,6 +161,7 @@ def aligned(
     transform: Transform,
     factor: int,
     read: Sequence[slice],
+    order: int = 3,
 ) -> tuple[Array, Array, Array]:
     """Read a part of both images, the moving one in the reference's frame.
 
@@ -169,6 +171,8 @@ def aligned(
         Binning; ``read`` is in binned pixels.
     read : two slices
         Rows and columns of the reference.
+    order : int
+        Of the interpolation: 3, or 1.
 
     Returns
     -------
@@ -194,7 +198,7 @@ def aligned(
         return first, nothing, nothing
     pixels = backend.asarray(moving.read(factor, source[0], source[1]))
     starts = (source[0].start, source[1].start)
-    warped, inside = sample(backend, pixels, starts, shape, shift, (y.start, x.start))
+    warped, inside = sample(backend, pixels, starts, shape, shift, (y.start, x.start), order)
     mask = inside.astype(xp.float32)
     if not bool(inside.all()):
         # The end of the moving image is an edge of its texture only.

@@ -47,8 +47,8 @@ _LEAST_SHARE = 0.3
 _CLEAR_OVERLAY = 2.0
 _LEAST_SHARE_WHEN_CLEAR = 0.15
 _LEAST_BLOCKS = 3
-#: How the cycles agree before is an average: as many cells as 8,000 x 8,000 px have tell it.
-_BEFORE_CELLS = 64
+#: How the cycles agree before is an average: as many cells as 4,600 x 4,600 px have tell it.
+_BEFORE_CELLS = 16
 #: What to do about two images that do not match.
 _NEGATIVE = (
     "one is a negative of the other, dark where the other is bright: make both of the same kind, "
@@ -326,13 +326,13 @@ def estimate_transform(
         kept = np.zeros(len(precision), bool)
         if precision.any():
             affine, _ = fit_affine(found.centres_px, targets, precision)
-            transform, kept = _with_field(affine, found, targets, precision)
+            transform, kept = _with_field(affine, found, targets, precision, transform)
     evidence = _evidence(coarse, found, kept)
     for step in (block_px // 3, block_px // 4):
         found = measure_blocks(backend, reference, moving, transform, Pass(2, step), "field")
         targets = transform.points(found.centres_px) + found.blocks.shift_px
         precision = 1 / found.blocks.variance_px2
-        transform, _ = _with_field(transform.affine, found, targets, precision)
+        transform, _ = _with_field(transform.affine, found, targets, precision, transform)
     return transform, evidence
 
 
@@ -385,13 +385,19 @@ def _significant(found: Measured) -> Floats:
 
 
 def _with_field(
-    affine: Floats, found: Measured, targets: Floats, precision: Floats
+    affine: Floats,
+    found: Measured,
+    targets: Floats,
+    precision: Floats,
+    before: Transform,
 ) -> tuple[Transform, NDArray[np.bool_]]:
     """Return the transform with a field through the targets, and which blocks it accepted."""
-    residual = targets - found.centres_px @ affine[:, :2].T - affine[:, 2]
-    fit = fit_field(
-        residual.T.reshape(2, *found.grid), precision.reshape(found.grid), found.spacing_px
+    centres = found.centres_px
+    shift, start = (
+        (points - centres @ affine[:, :2].T - affine[:, 2]).T.reshape(2, *found.grid)
+        for points in (targets, before.points(centres))
     )
+    fit = fit_field(shift, start, precision.reshape(found.grid), found.spacing_px)
     transform = Transform(
         affine,
         fit.field.astype(np.float32),
