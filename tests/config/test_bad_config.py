@@ -274,6 +274,19 @@ def test_what_is_not_filled_in_is_told_with_the_rest(config: dict[str, Any]) -> 
     assert all("is not filled in" in sentence for sentence in caught.value.args)
 
 
+@pytest.mark.parametrize(
+    "key", ["cycles", "edf", "edf.method", "camera.offset_counts", "tile_positions.sigma_px"]
+)
+def test_an_empty_key_is_told_once_by_its_name(config: dict[str, Any], key: str) -> None:
+    set_key(config, key, None)
+    set_key(config, "optics.numerical_aperture", None)
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(config)
+    empty, optics = caught.value.args
+    assert empty.startswith(f"'{key}' is not filled in; ")
+    assert "without optics.numerical_aperture" in optics
+
+
 def test_all_lines_of_both_tables_are_told_at_once(config: dict[str, Any]) -> None:
     Path(config["markers"]).write_text(GOOD + "x,1,a,\n3,1,DAPI_1,\n")
     Path(config["samples"]).write_text("sample\traw_dir\na b\t.\nc\tnowhere\n")

@@ -24,6 +24,7 @@ from tilewright.config.tables import (
     ConfigError,
     Sample,
     every,
+    key_of,
     problem_sentence,
     read_markers,
     read_samples,
@@ -252,15 +253,19 @@ def _refuse_keys(config: Mapping[str, Any], error: ValidationError) -> NoReturn:
     filled = {k: dict(v) if isinstance(v, dict) else v for k, v in config.items()}
 
     def wrong() -> None:
-        raise ConfigError(*map(problem_sentence, error.errors())) from None
+        said = dict[tuple[str, ...], str]()
+        for problem in error.errors():  # of a key of two kinds of values one for each
+            said.setdefault(key_of(problem), problem_sentence(problem))
+        raise ConfigError(*said.values()) from None
 
     def others() -> None:
         for problem in error.errors():
-            section, key = problem["loc"][0], problem["loc"][-1]
-            if problem["input"] is not None or len(problem["loc"]) != 2:
+            *section, key = key_of(problem)
+            if problem["input"] is not None or len(section) > 1:
                 return
-            del filled[str(section)][key]
-        filled["acquisition"].setdefault("pixel_um", 1.0)  # needed, and compared with nothing here
+            (filled[section[0]] if section else filled).pop(key, None)
+        # needed, and compared with nothing here
+        filled.setdefault("acquisition", {}).setdefault("pixel_um", 1.0)
         with contextlib.suppress(ValidationError):
             Settings.model_validate(filled)
             check_experiment(parse_experiment(filled))
