@@ -287,6 +287,14 @@ def test_an_empty_key_is_told_once_by_its_name(config: dict[str, Any], key: str)
     assert "without optics.numerical_aperture" in optics
 
 
+def test_a_wrong_number_that_may_be_auto_is_told_once(config: dict[str, Any]) -> None:
+    set_key(config, "tile_positions.sigma_px", 60)
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(config)
+    key = "'tile_positions.sigma_px'"
+    assert caught.value.args == (f"{key} is 60: input should be less than or equal to 50",)
+
+
 def test_all_lines_of_both_tables_are_told_at_once(config: dict[str, Any]) -> None:
     Path(config["markers"]).write_text(GOOD + "x,1,a,\n3,1,DAPI_1,\n")
     Path(config["samples"]).write_text("sample\traw_dir\na b\t.\nc\tnowhere\n")
