@@ -295,6 +295,15 @@ def test_a_wrong_number_that_may_be_auto_is_told_once(config: dict[str, Any]) ->
     assert caught.value.args == (f"{key} is 60: input should be less than or equal to 50",)
 
 
+def test_a_reference_channel_that_cycles_lack_is_told_once(config: dict[str, Any]) -> None:
+    set_key(config, "acquisition.reference_channel", 2)
+    Path(config["markers"]).write_text(GOOD + "3,1,CD8,525\n")
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(config)
+    (said,) = caught.value.args
+    assert "lacks in cycles 2, 3; cycle 2 has the channels 1; name one" in said
+
+
 def test_all_lines_of_both_tables_are_told_at_once(config: dict[str, Any]) -> None:
     Path(config["markers"]).write_text(GOOD + "x,1,a,\n3,1,DAPI_1,\n")
     Path(config["samples"]).write_text("sample\traw_dir\na b\t.\nc\tnowhere\n")

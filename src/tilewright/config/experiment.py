@@ -310,14 +310,15 @@ def _references(experiment: Experiment) -> Iterator[str]:
             f"acquisition.reference_cycle is {experiment.reference_cycle}, but {table} has the "
             f"cycles {', '.join(map(str, experiment.cycles))}"
         )
-    for cycle in experiment.cycles:
-        tokens = [channel.channel for channel in experiment.channels_of(cycle)]
-        if experiment.reference_channel not in tokens:
-            yield (
-                f"acquisition.reference_channel is '{experiment.reference_channel}', but cycle "
-                f"{cycle} in {table} has the channels {', '.join(tokens)}; name one that "
-                "all cycles have"
-            )
+    wanted = experiment.reference_channel
+    tokens = {c: [one.channel for one in experiment.channels_of(c)] for c in experiment.cycles}
+    if lacking := [cycle for cycle in tokens if wanted not in tokens[cycle]]:
+        cycles = f"cycle{'s' * (len(lacking) > 1)} {', '.join(map(str, lacking))}"
+        yield (
+            f"acquisition.reference_channel is '{wanted}', which {table} lacks in {cycles}; cycle "
+            f"{lacking[0]} has the channels {', '.join(tokens[lacking[0]])}; name one that all "
+            "cycles have"
+        )
     for cycle in experiment.settings.registration.allow_unregistered:
         if cycle not in experiment.moving_cycles:
             yield (
