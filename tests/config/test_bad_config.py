@@ -304,6 +304,16 @@ def test_a_reference_channel_that_cycles_lack_is_told_once(config: dict[str, Any
     assert "lacks in cycles 2, 3; cycle 2 has the channels 1; name one" in said
 
 
+def test_a_bad_line_hides_no_problem_of_keys(config: dict[str, Any]) -> None:
+    Path(config["markers"]).write_text(GOOD + "x,1,a,\n")
+    set_key(config, "illumination.method", "file")
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(config)
+    line, key = caught.value.args
+    assert "line 5" in line
+    assert "illumination.flat_file is not set" in key
+
+
 def test_all_lines_of_both_tables_are_told_at_once(config: dict[str, Any]) -> None:
     Path(config["markers"]).write_text(GOOD + "x,1,a,\n3,1,DAPI_1,\n")
     Path(config["samples"]).write_text("sample\traw_dir\na b\t.\nc\tnowhere\n")

@@ -240,10 +240,13 @@ def parse_experiment(config: Mapping[str, Any]) -> Experiment:
         settings = Settings.model_validate(dict(config))
     except ValidationError as error:
         _refuse_keys(config, error)
-    channels, samples = every(
-        lambda: read_markers(Path(settings.markers)),
-        lambda: read_samples(Path(settings.samples), settings.acquisition),
-    )
+    try:
+        channels, samples = every(
+            lambda: read_markers(Path(settings.markers)),
+            lambda: read_samples(Path(settings.samples), settings.acquisition),
+        )
+    except ConfigError as error:
+        raise ConfigError(*error.args, *_keys(settings)) from None
     experiment = Experiment(settings, samples, channels, channels)
     return experiment if settings.cycles == "auto" else experiment.of_cycles(settings.cycles)
 
