@@ -30,7 +30,7 @@ def findings(subject: Subject, files: Files) -> Findings:
         found = read_json(files["numbers"])
     ratio, error = found.get("heldout_log_ratio"), found.get("flat_error")
     held_out = f"method {_how(found)}" if ratio is not None else "too few overlaps with tissue"
-    overlaps = "" if error is not None else "no overlaps to judge it by"
+    overlaps = "" if error is not None else "too few overlaps and tiles with light to judge it by"
     items = [
         subject.judge("heldout_log_ratio", ratio, held_out),
         subject.judge("flat_error", error, overlaps),
