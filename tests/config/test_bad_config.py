@@ -491,6 +491,7 @@ def test_psf_files(raw: dict[str, Any], tmp_path: Path, psf: Any, message: str |
         checked(raw)
     assert message in str(caught.value)
     assert "psf.tif" in str(caught.value)
+    assert str(caught.value).count("deconvolve.psf_file") == 1
 
 
 def test_named_files_must_exist(raw: dict[str, Any], tmp_path: Path) -> None:
