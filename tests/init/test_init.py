@@ -373,6 +373,9 @@ def test_profiles_of_another_version_are_named(tmp_path: Path) -> None:
     (profiles / "own").mkdir()
     (profiles / "own/config.yaml").write_text("cores: 1\n")
     assert old_profiles(profiles) == [said]
+    (profiles / "shut/config.yaml").mkdir(parents=True)
+    unread = f"{profiles / 'shut/config.yaml'} cannot be read (Is a directory); make it readable"
+    assert old_profiles(profiles)[0].startswith(unread)
 
 
 def test_files_that_only_the_metadata_name_are_said_to_be_missing(tmp_path: Path) -> None:
