@@ -24,7 +24,7 @@ FILES = {
     "`data/raw`, `raw` or `data`",
     "pattern": "the path below `raw_dir`, as `acquisition.pattern` gives it",
     "imagexpress": "`plate_A01_s3_w2.tif`, also below MetaXpress's folders; sites are tiles, wells "
-    "regions, z-planes lie in `ZStep_n` (projections are left out)",
+    "regions, `TimePoint_n` cycles, z-planes lie in `ZStep_n` (projections are left out)",
     "fiji": "tiles that a `TileConfiguration.txt` places; `C2-` or `_CH2` beside the files listed "
     "is another channel",
     "ome_tiff": "OME-TIFF with PositionX and PositionY, or TIFFs described by a `.companion.ome`; "

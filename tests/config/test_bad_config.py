@@ -274,6 +274,46 @@ def test_what_is_not_filled_in_is_told_with_the_rest(config: dict[str, Any]) -> 
     assert all("is not filled in" in sentence for sentence in caught.value.args)
 
 
+@pytest.mark.parametrize(
+    "key", ["cycles", "edf", "edf.method", "camera.offset_counts", "tile_positions.sigma_px"]
+)
+def test_an_empty_key_is_told_once_by_its_name(config: dict[str, Any], key: str) -> None:
+    set_key(config, key, None)
+    set_key(config, "optics.numerical_aperture", None)
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(config)
+    empty, optics = caught.value.args
+    assert empty.startswith(f"'{key}' is not filled in; ")
+    assert "without optics.numerical_aperture" in optics
+
+
+def test_a_wrong_number_that_may_be_auto_is_told_once(config: dict[str, Any]) -> None:
+    set_key(config, "tile_positions.sigma_px", 60)
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(config)
+    key = "'tile_positions.sigma_px'"
+    assert caught.value.args == (f"{key} is 60: input should be less than or equal to 50",)
+
+
+def test_a_reference_channel_that_cycles_lack_is_told_once(config: dict[str, Any]) -> None:
+    set_key(config, "acquisition.reference_channel", 2)
+    Path(config["markers"]).write_text(GOOD + "3,1,CD8,525\n")
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(config)
+    (said,) = caught.value.args
+    assert "lacks in cycles 2, 3; cycle 2 has the channels 1; name one" in said
+
+
+def test_a_bad_line_hides_no_problem_of_keys(config: dict[str, Any]) -> None:
+    Path(config["markers"]).write_text(GOOD + "x,1,a,\n")
+    set_key(config, "illumination.method", "file")
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(config)
+    line, key = caught.value.args
+    assert "line 5" in line
+    assert "illumination.flat_file is not set" in key
+
+
 def test_all_lines_of_both_tables_are_told_at_once(config: dict[str, Any]) -> None:
     Path(config["markers"]).write_text(GOOD + "x,1,a,\n3,1,DAPI_1,\n")
     Path(config["samples"]).write_text("sample\traw_dir\na b\t.\nc\tnowhere\n")
@@ -451,6 +491,7 @@ def test_psf_files(raw: dict[str, Any], tmp_path: Path, psf: Any, message: str |
         checked(raw)
     assert message in str(caught.value)
     assert "psf.tif" in str(caught.value)
+    assert str(caught.value).count("deconvolve.psf_file") == 1
 
 
 def test_named_files_must_exist(raw: dict[str, Any], tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_valid(config: dict[str, Any]) -> None:
         ("acquisition.pixel_um", "wide", "'acquisition.pixel_um' is 'wide'"),
         ("acquisition.overlap", 1.5, "'acquisition.overlap' is 1.5"),
         ("acquisition.reference_cycle", 7, "has the cycles 1, 2"),
-        ("acquisition.reference_channel", 2, "cycle 2 in"),
+        ("acquisition.reference_channel", 2, "lacks in cycle 2; cycle 2 has the channels 1; name"),
         ("registration.allow_unregistered", [1], "names cycle 1"),
         ("samples", "nowhere.tsv", "the table 'nowhere.tsv' named by the key 'samples'"),
         ("illumination.method", "file", "illumination.flat_file"),

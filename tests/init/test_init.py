@@ -273,8 +273,17 @@ def test_an_experiment_beside_the_one_taken_is_named(tmp_path: Path) -> None:
     (said,) = create_experiment(raw, tmp_path / "out").warnings
     assert said == (
         f"the files are taken from {raw}/cycle1/TimePoint_1, and none from other (6), third (2); "
-        f"if that is an experiment of its own: tilewright init {raw}/other"
+        f"for each that is an experiment of its own: tilewright init {raw}/other, "
+        f"tilewright init {raw}/third"
     )
+
+
+def test_a_tile_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    write_codex(tmp_path / "raw", "snake_right_down", 2, 2)
+    bad = tmp_path / "raw/cyc001_reg001/1_00003_Z002_CH1.tif"
+    bad.write_bytes(bad.read_bytes()[:100])
+    (said,) = create_experiment(tmp_path / "raw", tmp_path / "out").warnings
+    assert said.startswith(f"{bad} cannot be read, or is of another size")
 
 
 def test_two_plates_in_one_folder_are_named(tmp_path: Path) -> None:
@@ -364,6 +373,9 @@ def test_profiles_of_another_version_are_named(tmp_path: Path) -> None:
     (profiles / "own").mkdir()
     (profiles / "own/config.yaml").write_text("cores: 1\n")
     assert old_profiles(profiles) == [said]
+    (profiles / "shut/config.yaml").mkdir(parents=True)
+    unread = f"{profiles / 'shut/config.yaml'} cannot be read (Is a directory); make it readable"
+    assert old_profiles(profiles)[0].startswith(unread)
 
 
 def test_files_that_only_the_metadata_name_are_said_to_be_missing(tmp_path: Path) -> None:

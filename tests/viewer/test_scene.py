@@ -123,6 +123,11 @@ def test_what_cannot_be_shown_is_said_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "tonsil").symlink_to(elsewhere / "tonsil")
     assert f"leads out of the results folder, to {elsewhere}" in refused()
 
+    quality_file = Path(Layout(str(elsewhere)).qc_json)
+    quality_file.write_text("{}")
+    with pytest.raises(ViewError, match=rf"{quality_file} is no summary .*no 'items'\); delete it"):
+        build_scene(elsewhere, "tonsil")
+    quality_file.unlink()
     table = Path(Layout(str(elsewhere)).image_markers.format(sample="tonsil"))
     table.write_text("channel_number,cycle_number,marker_name\n1,1,Other\n")
     with pytest.raises(ViewError, match=r"markers\.csv does not list the image's channels"):

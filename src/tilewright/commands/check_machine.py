@@ -16,6 +16,7 @@ from snakemake_scheduler_plugin_tilewright.commands.checks import (
 )
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Task
 from snakemake_scheduler_plugin_tilewright.placement.sizing import Estimates
+from snakemake_scheduler_plugin_tilewright.report.ledger import job_label
 from tilewright.devices.health import HealthError
 from tilewright.devices.lease_queue import LeaseRootError
 from tilewright.devices.slurm_grant import DeviceChoiceError, device_from_environment
@@ -76,11 +77,10 @@ def check_cupy(gpu_pools: Iterable[str]) -> Iterable[Check]:
 
 def check_memory(jobs: Iterable[Task], estimates: Estimates) -> Check:
     """Check that the largest job fits into this machine's memory."""
-    shapes = [
-        (estimates.shape(task.job.rule, task.job.wildcards, "cpu").mem_mb, task.name)
-        for task in jobs
-    ]
-    most_mb, name = max(shapes)
+    most_mb, name = max(
+        (estimates.shape(job.rule, job.wildcards, "cpu").mem_mb, job_label(job.name, job.rule))
+        for job in (task.job for task in jobs)
+    )
     have_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _MEMORY_SHARE / 2**20
     text = f"the largest job, {name}, asks for {most_mb / 1024:.1f} GB of {have_mb / 1024:.1f} GB"
     if most_mb > have_mb:

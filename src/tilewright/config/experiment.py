@@ -24,6 +24,7 @@ from tilewright.config.tables import (
     ConfigError,
     Sample,
     every,
+    key_of,
     problem_sentence,
     read_markers,
     read_samples,
@@ -239,10 +240,13 @@ def parse_experiment(config: Mapping[str, Any]) -> Experiment:
         settings = Settings.model_validate(dict(config))
     except ValidationError as error:
         _refuse_keys(config, error)
-    channels, samples = every(
-        lambda: read_markers(Path(settings.markers)),
-        lambda: read_samples(Path(settings.samples), settings.acquisition),
-    )
+    try:
+        channels, samples = every(
+            lambda: read_markers(Path(settings.markers)),
+            lambda: read_samples(Path(settings.samples), settings.acquisition),
+        )
+    except ConfigError as error:
+        raise ConfigError(*error.args, *_keys(settings)) from None
     experiment = Experiment(settings, samples, channels, channels)
     return experiment if settings.cycles == "auto" else experiment.of_cycles(settings.cycles)
 
@@ -252,15 +256,19 @@ def _refuse_keys(config: Mapping[str, Any], error: ValidationError) -> NoReturn:
     filled = {k: dict(v) if isinstance(v, dict) else v for k, v in config.items()}
 
     def wrong() -> None:
-        raise ConfigError(*map(problem_sentence, error.errors())) from None
+        said = dict[tuple[str, ...], str]()
+        for problem in error.errors():  # of a key of two kinds of values one for each
+            said.setdefault(key_of(problem), problem_sentence(problem))
+        raise ConfigError(*said.values()) from None
 
     def others() -> None:
         for problem in error.errors():
-            section, key = problem["loc"][0], problem["loc"][-1]
-            if problem["input"] is not None or len(problem["loc"]) != 2:
+            *section, key = key_of(problem)
+            if problem["input"] is not None or len(section) > 1:
                 return
-            del filled[str(section)][key]
-        filled["acquisition"].setdefault("pixel_um", 1.0)  # needed, and compared with nothing here
+            (filled[section[0]] if section else filled).pop(key, None)
+        # needed, and compared with nothing here
+        filled.setdefault("acquisition", {}).setdefault("pixel_um", 1.0)
         with contextlib.suppress(ValidationError):
             Settings.model_validate(filled)
             check_experiment(parse_experiment(filled))
@@ -305,14 +313,15 @@ def _references(experiment: Experiment) -> Iterator[str]:
             f"acquisition.reference_cycle is {experiment.reference_cycle}, but {table} has the "
             f"cycles {', '.join(map(str, experiment.cycles))}"
         )
-    for cycle in experiment.cycles:
-        tokens = [channel.channel for channel in experiment.channels_of(cycle)]
-        if experiment.reference_channel not in tokens:
-            yield (
-                f"acquisition.reference_channel is '{experiment.reference_channel}', but cycle "
-                f"{cycle} in {table} has the channels {', '.join(tokens)}; name one that "
-                "all cycles have"
-            )
+    wanted = experiment.reference_channel
+    tokens = {c: [one.channel for one in experiment.channels_of(c)] for c in experiment.cycles}
+    if lacking := [cycle for cycle in tokens if wanted not in tokens[cycle]]:
+        cycles = f"cycle{'s' * (len(lacking) > 1)} {', '.join(map(str, lacking))}"
+        yield (
+            f"acquisition.reference_channel is '{wanted}', which {table} lacks in {cycles}; cycle "
+            f"{lacking[0]} has the channels {', '.join(tokens[lacking[0]])}; name one that all "
+            "cycles have"
+        )
     for cycle in experiment.settings.registration.allow_unregistered:
         if cycle not in experiment.moving_cycles:
             yield (

@@ -251,7 +251,7 @@ class PositionSettings(Section):
     """How far the stage may be off; `auto` is 3 % of the shorter side of a tile, at most half the
     overlap, at least 8 px. Larger where the stage is worse, or `overlap` only roughly known.
     """
-    sigma_px: Positive | Auto = "auto"
+    sigma_px: Annotated[float, Field(gt=0, le=50)] | Auto = "auto"
     """Scale of the band-pass before correlation; `auto` takes the smallest of 1.5, 2.2, 3.3 and
     5.0 px that matches well. Larger for very dim or strongly blurred data.
     """

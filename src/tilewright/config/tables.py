@@ -78,11 +78,11 @@ class Channel:
     remove: bool = False
 
 
-def _model_at(location: tuple[int | str, ...]) -> type[BaseModel] | None:
+def _model_at(location: tuple[str, ...]) -> type[BaseModel] | None:
     """Return the model that holds the key at ``location``."""
     model: type[BaseModel] = Settings
     for part in location[:-1]:
-        field = model.model_fields.get(str(part))
+        field = model.model_fields.get(part)
         if field is None:
             continue
         candidates = [field.annotation, *get_args(field.annotation)]
@@ -94,15 +94,23 @@ def _model_at(location: tuple[int | str, ...]) -> type[BaseModel] | None:
 
 
 _NAMES = {",": "commas", "\t": "tabs"}
+#: What pydantic adds to a key that takes values of several kinds.
+_KIND = re.compile(r"constrained-|literal\[|tuple\[")
+
+
+def key_of(problem: Any) -> tuple[str, ...]:
+    """Return the parts of the key of a pydantic problem, which also names kinds of values."""
+    first, *rest = map(str, problem["loc"])
+    return first, *(part for part in rest if not _KIND.match(part))
 
 
 def problem_sentence(problem: Any) -> str:
     """Say one pydantic problem in one sentence."""
-    location = tuple(problem["loc"])
-    key = ".".join(str(part) for part in location)
+    location = key_of(problem)
+    key = ".".join(location)
     if problem["type"] == "extra_forbidden":
         model = _model_at(location)
-        hint = suggestion(str(location[-1]), model.model_fields if model else (), "known keys")
+        hint = suggestion(location[-1], model.model_fields if model else (), "known keys")
         return f"unknown key '{key}'; {hint}"
     if problem["type"] == "missing":
         return f"the key '{key}' is missing; {shipped('config') / 'README.md'} describes it"

@@ -14,14 +14,13 @@ import errno
 import fcntl
 import json
 import os
+import re
 import select
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-
-import psutil
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
 from tilewright.devices.budget import LeaseClaim, Request
@@ -35,6 +34,8 @@ NETWORK = frozenset(
         *("wekafs", "fuse.beegfs", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs"),
     )
 )
+#: What the kernel says; nobody need keep /etc/mtab up to date.
+MOUNTS = Path("/proc/self/mounts")
 RUNTIMES = Path("/run/user")
 TEMPORARY = Path("/tmp")
 _FIX = "set TILEWRIGHT_LEASE_ROOT to a folder of your own on a local disk"
@@ -85,11 +86,14 @@ def lease_root(environ: Mapping[str, str] = os.environ) -> Path:
 
 def file_system(path: Path) -> str:
     """Return the type of the file system that holds a path, as the kernel names it."""
-    whole = path.resolve()
-    mounts = [m for m in psutil.disk_partitions(all=True) if whole.is_relative_to(m.mountpoint)]
-    # a later mount on the same folder hides the earlier one
-    found = max(reversed(mounts), key=lambda m: len(Path(m.mountpoint).parts), default=None)
-    return str(found.fstype) if found else ""
+    whole, found = path.resolve(), (0, "")
+    for line in MOUNTS.read_text("utf-8", errors="surrogateescape").splitlines():
+        _, at, kind, *_ = line.split(" ")
+        folder = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), at))
+        # a later mount on the same folder hides the earlier one
+        if whole.is_relative_to(folder) and len(folder.parts) >= found[0]:
+            found = len(folder.parts), kind
+    return found[1]
 
 
 def _named(environ: Mapping[str, str]) -> Path:

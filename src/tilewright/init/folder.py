@@ -212,10 +212,11 @@ def _left_out(recognised: Recognised) -> list[str]:
     if others:
         names = [f"{f.relative_to(recognised.folder)} ({n})" for f, n in others.items()]
         more = f" and {len(names) - 3} folders more" * (len(names) > 3)
+        inits = [f"tilewright init {shlex.quote(str(folder))}" for folder in others]
         said.append(
             f"the files are taken from {os.path.commonpath(within)}, and none from "
-            f"{', '.join(names[:3])}{more}; if that is an experiment of its own: "
-            f"tilewright init {shlex.quote(str(next(iter(others))))}"
+            f"{', '.join(names[:3])}{more}; for each that is an experiment of its own: "
+            f"{', '.join(inits[:3])}"
         )
     first: dict[RawPlane, str] = {}
     for plane in recognised.planes:

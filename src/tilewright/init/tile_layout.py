@@ -84,9 +84,8 @@ def _numbered(planes: list[RawPlane], told: TileLayout) -> TileLayout:
             "be read from the pixels"
         )
         return result
-    images = _images(planes)
+    images = _images(planes, result)
     if images is None:
-        result.warnings.append("a tile cannot be read, so the layout could not be read from pixels")
         return result
     backend = cpu_backend(2)
     overlap = told.overlap or estimate_overlap(backend, images)[0]
@@ -164,7 +163,7 @@ def _check_directions(planes: list[RawPlane], grid: TileGrid, result: TileLayout
     """Find stage axes that run against the image's."""
     places = grid.places[planes[0].cycle]
     numbered = [p._replace(tile=places[tile_key(p)].tile) for p in planes]
-    images = _images(numbered)
+    images = _images(numbered, result)
     if images is None:
         return
     backend = cpu_backend(2)
@@ -213,8 +212,8 @@ def _shape(planes: list[RawPlane]) -> tuple[int, int] | None:
     return None if header.problem else (header.height_px, header.width_px)
 
 
-def _images(planes: list[RawPlane]) -> NDArray[np.float32] | None:
-    """Return the middle plane of every tile, reduced by averaging; None if one is unreadable."""
+def _images(planes: list[RawPlane], result: TileLayout) -> NDArray[np.float32] | None:
+    """Return the middle plane of every tile, reduced by averaging; warn of one that is not such."""
     stacks: dict[int, list[RawPlane]] = {}
     for plane in sorted(planes, key=lambda plane: plane.z or 0):
         stacks.setdefault(plane.tile or 0, []).append(plane)
@@ -227,9 +226,13 @@ def _images(planes: list[RawPlane]) -> NDArray[np.float32] | None:
             if page is None:
                 page = read_headers({middle.path: 1})[middle.path].pages // 2
             image = read_plane(middle.path, page)
+            if image.ndim != 2 or shape not in (None, image.shape):
+                raise ValueError(image.shape)
         except DAMAGED:
-            return None
-        if image.ndim != 2 or shape not in (None, image.shape):
+            result.warnings.append(
+                f"{middle.path} cannot be read, or is of another size than the tiles before it, "
+                "so the pixels do not tell how the tiles lie"
+            )
             return None
         shape = image.shape
         images.append(reduce_tile(image))

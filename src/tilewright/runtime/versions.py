@@ -45,10 +45,14 @@ def copied(profile: str) -> str:
 
 
 def old_profiles(folder: Path) -> list[str]:
-    """Name the profiles in a folder that another version copied there, and has not any more."""
+    """Name the profiles in a folder that another version copied there, or that cannot be read."""
     said = []
     for path in sorted(folder.glob("*/config.yaml")):
-        head, _, text = path.read_text("utf-8", errors="replace").partition("\n")
+        try:
+            head, _, text = path.read_text("utf-8", errors="replace").partition("\n")
+        except OSError as error:
+            said.append(f"{path} cannot be read ({error.strerror}); make it readable, or remove it")
+            continue
         ours = shipped("profiles") / path.relative_to(folder)
         if head.startswith(_COPIED) and ours.is_file():
             theirs, own = head.removeprefix(_COPIED), version("tilewright")

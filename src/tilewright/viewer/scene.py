@@ -240,7 +240,8 @@ def _quality(results: Path) -> dict[str, Any]:
     if not path.is_file():
         return {"items": [], "numbers": []}
     with reading(path, "summary of quality"):
-        return read_json(path)
+        found = read_json(path)
+        return {key: found[key] for key in ("items", "numbers")}
 
 
 def _nuclei(rows: Sequence[_Row]) -> dict[int, int]:

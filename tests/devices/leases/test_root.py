@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 
-import psutil
 import pytest
 
 from tilewright.devices import lease_queue
@@ -23,9 +21,11 @@ MOUNTS = {
 }
 
 
-def mount(monkeypatch: pytest.MonkeyPatch, mounts: Mapping[str, str]) -> None:
-    found = [SimpleNamespace(mountpoint=point, fstype=kind) for point, kind in mounts.items()]
-    monkeypatch.setattr(psutil, "disk_partitions", lambda all: found)
+def mount(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mounts: Mapping[str, str]) -> None:
+    table = tmp_path / "mounts"
+    names = [(point.replace(" ", "\\040"), kind) for point, kind in mounts.items()]
+    table.write_text("".join(f"none {point} {kind} rw,noatime 0 0\n" for point, kind in names))
+    monkeypatch.setattr(lease_queue, "MOUNTS", table)
 
 
 def test_the_order_of_the_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,9 +55,15 @@ def test_the_order_of_the_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("/data/x", "lustre"),
     ],
 )
-def test_the_file_system_of_a_path(path: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    mount(monkeypatch, MOUNTS)
+def test_the_file_system_of_a_path(
+    path: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount(monkeypatch, tmp_path, MOUNTS)
     assert file_system(Path(path)) == kind
+
+
+def test_the_kernel_says_what_is_mounted_here() -> None:
+    assert file_system(Path("/proc/self")) == "proc"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +72,7 @@ def test_the_file_system_of_a_path(path: str, kind: str, monkeypatch: pytest.Mon
 def test_a_network_file_system_is_refused(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mount(monkeypatch, {"/": "ext4", str(tmp_path): kind})
+    mount(monkeypatch, tmp_path, {"/": "ext4", str(tmp_path): kind})
     with pytest.raises(LeaseRootError, match=rf"network file system \({kind}\); set TILEWRIGHT"):
         lease_root({"TILEWRIGHT_LEASE_ROOT": str(tmp_path / "own")})
 

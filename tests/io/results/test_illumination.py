@@ -11,9 +11,10 @@ from tilewright.io.conventions.common import RawDataError
 from tilewright.io.results.illumination import (
     Illumination,
     read_illumination,
-    read_plane,
     write_illumination,
 )
+from tilewright.io.results.reading import ResultFileError
+from tilewright.stages.illumination.estimate import read_files
 
 
 def fields() -> Illumination:
@@ -76,10 +77,20 @@ def test_unusable_files_are_named(tmp_path: Path) -> None:
     tifffile.imwrite(stack, np.ones((3, 4, 5), dtype=np.float32), photometric="minisblack")
     for path in (tmp_path / "absent.tif", text, stack):
         with pytest.raises(RawDataError, match=path.name):
-            read_plane(path)
+            read_files(path, None, (4, 5), 0.0)
+
+
+def test_damaged_results_are_to_be_made_again(tmp_path: Path) -> None:
     flat, dark, _ = write_illumination(tmp_path / "a", fields(), {})
+    for path in (flat, dark):
+        whole = path.read_bytes()
+        for damaged in (whole[: len(whole) // 2], b"no TIFF", b""):
+            path.write_bytes(damaged)
+            with pytest.raises(ResultFileError, match=rf"{path} is no .*; delete it to have it"):
+                read_illumination(flat, dark)
+        path.write_bytes(whole)
     tifffile.imwrite(dark, np.zeros((3, 3), dtype=np.float32))
-    with pytest.raises(RawDataError, match=flat.name):
+    with pytest.raises(ResultFileError, match=rf"{dark} is no dark-field of that flat-field"):
         read_illumination(flat, dark)
 
 

@@ -190,8 +190,6 @@ def test_files_are_whole_and_the_same_twice(cpu: Backend, tmp_path: Path) -> Non
 
 def test_bad_options_are_named(cpu: Backend) -> None:
     tiles = grid(1, 1, 2)[0]
-    with pytest.raises(ValueError, match="sigma_px is 60"):
-        located(tiles, cpu, sigma_px=60.0)
     with pytest.raises(ValueError, match="flat-field has shape"):
         locate(tiles, Illumination.from_fields(np.ones((4, 4)), 0.0), backend=cpu)
     none = ArrayTiles(tiles.stack[:0], tiles.row[:0], tiles.col[:0], tiles.nominal_px[:0])

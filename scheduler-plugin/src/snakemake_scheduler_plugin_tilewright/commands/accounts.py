@@ -52,8 +52,7 @@ def show_accounts(site: Path | None, user: str | None, *, json: bool) -> None:
 def print_survey(survey: Survey, site: Site, console: Console) -> None:
     """Print limits, use and slots of every account, and who is left out and why."""
     console.print(_table(survey))
-    sizes = f"{sizes_text(site.shapes())} (gpu_job and cpu_job in site.yaml)"
-    console.print(sizes, highlight=False)
+    console.print(sizes_text(site.shapes()), highlight=False)
     for line in _totals(survey):
         console.print(line, highlight=False, markup=False)
     for account in survey.accounts:

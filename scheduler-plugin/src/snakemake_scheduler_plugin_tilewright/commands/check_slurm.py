@@ -86,7 +86,7 @@ def check_accounts(cluster: Cluster) -> Iterable[Check]:
     yield ok(
         "calls", f"a run asks Slurm about {cluster.site.calls_per_min:g} times a minute; {old}"
     )
-    yield ok("slots", f"{sizes_text(cluster.site.shapes())} (gpu_job and cpu_job in site.yaml)")
+    yield ok("slots", sizes_text(cluster.site.shapes()))
     for account in survey.accounts:
         own = [p for p in survey.pools[survey.sharing] if p.account == account.name]
         kinds: tuple[Kind, ...] = ("gpu", "cpu")

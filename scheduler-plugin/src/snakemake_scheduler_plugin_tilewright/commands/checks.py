@@ -41,17 +41,19 @@ def count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-def sizes_text(shapes: Mapping[Kind, Shape]) -> str:
+def sizes_text(
+    shapes: Mapping[Kind, Shape], which: str = " (gpu_job and cpu_job in site.yaml)"
+) -> str:
     """Say for jobs of which sizes slots are counted.
 
-    >>> sizes_text({"gpu": Shape(8, 184320, 1, 240), "cpu": Shape(1, 700, 0, 60)})
+    >>> sizes_text({"gpu": Shape(8, 184320, 1, 240), "cpu": Shape(1, 700, 0, 60)}, "")
     'slots for GPU jobs of 8 CPUs and 184320 MB, CPU jobs of 1 CPU and 700 MB'
     """
     sizes = (
         f"{kind.upper()} jobs of {count(shape.cpus, 'CPU')} and {shape.mem_mb} MB"
         for kind, shape in shapes.items()
     )
-    return f"slots for {', '.join(sizes)}"
+    return f"slots for {', '.join(sizes)}{which}"
 
 
 def ok(about: str, text: str) -> Check:

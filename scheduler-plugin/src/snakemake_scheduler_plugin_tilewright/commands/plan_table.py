@@ -76,7 +76,7 @@ def _print_forecast(forecast: Preview, console: Console) -> None:
     ]
     if pools:
         console.print(_table(["pool", "free slots", "jobs", "busy"], pools))
-        sizes = f"{sizes_text(forecast.slots_for)}, the largest that remain"
+        sizes = sizes_text(forecast.slots_for, ", the largest that remain")
         console.print(sizes, highlight=False)
     for use in forecast.use:
         where = f"on {use.account}" if use.account else "by jobs that take no slot"

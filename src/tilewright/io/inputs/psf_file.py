@@ -33,13 +33,11 @@ def read_psf(path: str | Path) -> tuple[NDArray[Any], tuple[float, float, float]
     RawDataError
         The file is missing, no TIFF, or no stack, or its OME metadata are broken.
     """
-    with readable(f"deconvolve.psf_file {path}"), tifffile.TiffFile(path) as file:
+    with readable(str(path)), tifffile.TiffFile(path) as file:
         image = np.squeeze(file.asarray())
         xml = file.ome_metadata
     if image.ndim != 3:
-        raise RawDataError(
-            f"deconvolve.psf_file {path} has shape {image.shape}; give a stack (z, y, x) of a bead"
-        )
+        raise RawDataError(f"{path} has shape {image.shape}; give a stack (z, y, x) of a bead")
     told = describe_image(xml, str(path), 0) if xml else None
     if not told or not (told.z_step_um and told.pixel_y_um and told.pixel_um):
         return image, None

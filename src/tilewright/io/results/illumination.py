@@ -13,7 +13,8 @@ import tifffile
 from numpy.typing import NDArray
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing, write_whole
-from tilewright.io.conventions.common import RawDataError, readable
+from tilewright.io.conventions.common import RawDataError
+from tilewright.io.results.reading import reading
 
 #: ``offset_method`` of an offset that the tiles only bound, ``saturation_method`` of a camera that
 #: clips below the largest value of its files: the report tells both.
@@ -75,10 +76,9 @@ def read_plane(path: str | Path) -> NDArray[np.float32]:
     Raises
     ------
     RawDataError
-        The file is absent, is not a TIFF, or holds anything but one finite plane.
+        It holds anything but one finite plane.
     """
-    with readable(str(path)):
-        plane = np.squeeze(np.asarray(tifffile.imread(path)))
+    plane = np.squeeze(np.asarray(tifffile.imread(path)))
     if plane.ndim != 2 or not np.isfinite(plane).all():
         raise RawDataError(
             f"{path} must hold one plane (y, x) of finite values; it has shape {plane.shape}"
@@ -87,18 +87,17 @@ def read_plane(path: str | Path) -> NDArray[np.float32]:
 
 
 def read_illumination(flat_path: str | Path, dark_path: str | Path) -> Illumination:
-    """Read a flat-field and a dark-field.
+    """Read what :func:`write_illumination` wrote.
 
     Raises
     ------
-    RawDataError
-        A file is absent or unreadable, or the two do not fit each other.
+    ResultFileError
+        A file is damaged, or the two do not fit each other.
     """
-    flat, dark = read_plane(flat_path), read_plane(dark_path)
-    try:
-        return Illumination.from_fields(flat, dark)
-    except ValueError as error:
-        raise RawDataError(f"{flat_path} with {dark_path}: {error}") from error
+    with reading(flat_path, "flat-field"):
+        flat = read_plane(flat_path)
+    with reading(dark_path, "dark-field of that flat-field"):
+        return Illumination.from_fields(flat, read_plane(dark_path))
 
 
 def write_illumination(

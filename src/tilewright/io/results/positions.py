@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -141,8 +142,14 @@ def _read_csv(path: Path, kind: type[Positions | Edges]) -> dict[str, NDArray[An
         if name not in columns:
             raise ValueError(f"no column {name!r}")
         whole = name in _WHOLE
-        values = [int(row[name]) if whole else float(row[name]) for row in rows]
+        values = list[float]()
+        for line, text in enumerate((row[name] for row in rows), 2):
+            try:
+                values.append(int(text) if whole else float(text))
+            except (TypeError, ValueError):
+                values.append(math.nan)
+            if not math.isfinite(values[-1]):
+                wanted = "whole" if whole else "finite"
+                raise ValueError(f"line {line}: {name} is {text!r}, which is no {wanted} number")
         table[name] = np.array(values, np.int64 if whole else np.float64)
-        if not np.isfinite(table[name]).all():
-            raise ValueError(f"{name} holds a value that is not finite")
     return table

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from tilewright.io.conventions.common import DAMAGED
 
 
 class ResultFileError(ValueError):
@@ -25,9 +28,12 @@ def reading(path: str | Path, what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except OSError:
+        raise  # absent, or not to be opened: its content is not known
+    except (*DAMAGED, zipfile.BadZipFile, zlib.error) as error:
+        why = f"no {error}" if isinstance(error, KeyError) else error
         raise ResultFileError(
-            f"{path} is no {what} ({error}); delete it to have it made again"
+            f"{path} is no {what} ({why}); delete it to have it made again"
         ) from error
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.io.results.illumination import CLIPPED_BELOW, OFFSET_BOUND, read_plane
-from tilewright.io.results.reading import read_json
+from tilewright.io.results.reading import read_json, reading
 from tilewright.report.figures import new_figure, save_png, show
 from tilewright.report.judge import Files, Findings
 from tilewright.report.verdict import Subject
@@ -24,11 +24,13 @@ CAPTION = (
 
 def findings(subject: Subject, files: Files) -> Findings:
     """Judge the flat-field of one channel by ``flat`` and ``numbers`` of ``illumination``."""
-    flat = read_plane(Path(files["flat"]))
-    found = read_json(files["numbers"])
+    with reading(files["flat"], "flat-field"):
+        flat = read_plane(files["flat"])
+    with reading(files["numbers"], "record of a flat-field"):
+        found = read_json(files["numbers"])
     ratio, error = found.get("heldout_log_ratio"), found.get("flat_error")
     held_out = f"method {_how(found)}" if ratio is not None else "too few overlaps with tissue"
-    overlaps = "" if error is not None else "no overlaps to judge it by"
+    overlaps = "" if error is not None else "too few overlaps and tiles with light to judge it by"
     items = [
         subject.judge("heldout_log_ratio", ratio, held_out),
         subject.judge("flat_error", error, overlaps),

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import map_coordinates
 
-from tilewright.io.conventions.common import RawDataError
+from tilewright.io.conventions.common import RawDataError, readable
 from tilewright.io.results.illumination import (
     OFFSET_BOUND,
     Illumination,
@@ -380,7 +380,8 @@ def read_files(
     """Return the given flat-field and dark-field, the offset where there is no dark-field."""
     fields: list[Plane | float] = []
     for path in (flat_file, dark_file):
-        plane = None if path is None else read_plane(path)
+        with readable(str(path)):
+            plane = None if path is None else read_plane(path)
         if plane is not None and plane.shape != shape_px:
             raise RawDataError(
                 f"{path} is {plane.shape} and tiles are {shape_px} pixels (y, x); "

@@ -108,7 +108,7 @@ def locate(
     DeviceMemoryError
         The GPU's memory does not hold the strips of a pair, or those that show hot pixels.
     """
-    _check(tiles, illumination, sigma_px)
+    _check(tiles, illumination)
     shape = tiles.shape[1], tiles.shape[2]
     plans = plan_strips(tiles.nominal_px, shape, max_shift_px)
     firsts, seconds = _read_strips(tiles, illumination, plans, planes, backend.workers)
@@ -180,12 +180,10 @@ def _undistort_strips(
                 strip[:] = backend.to_numpy(undistort(backend, distortion, strip, origin))
 
 
-def _check(tiles: TileSource, illumination: Illumination | None, sigma_px: float | None) -> None:
+def _check(tiles: TileSource, illumination: Illumination | None) -> None:
     shape = tiles.shape[1:]
     if len(tiles.row) == 0:
         raise ValueError("there is no tile to place; check the manifest")
-    if sigma_px is not None and sigma_px > 50:
-        raise ValueError(f"tile_positions.sigma_px is {sigma_px}; give a width up to 50 px")
     if illumination is not None and illumination.flat.shape != shape:
         raise ValueError(
             f"the flat-field has shape {illumination.flat.shape} and tiles have {shape}; "
