@@ -139,7 +139,7 @@ def test_field_is_smooth_through_outliers_and_gaps(seed: int) -> None:
     wrong = rng.random(y.shape) < 0.15
     shifts[:, wrong] += rng.uniform(-15, 15, (2, wrong.sum()))
     precision[10:16, 12:20] = 0
-    fit = fit_field(shifts, np.zeros_like(shifts), precision, 48.0)
+    fit = fit_field(shifts, precision, 48.0)
     error = np.hypot(*(fit.field - truth))
     known = precision > 0
     assert np.median(error[known]) < 0.06
@@ -150,7 +150,7 @@ def test_field_is_smooth_through_outliers_and_gaps(seed: int) -> None:
     assert 0.05 < fit.sigma_px < 0.2
 
 
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("seed", range(6))
 def test_wide_glass_does_not_keep_the_field_from_its_solution(seed: int) -> None:
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[:129, :129] * 64.0
@@ -159,13 +159,13 @@ def test_wide_glass_does_not_keep_the_field_from_its_solution(seed: int) -> None
     glass = ndimage.gaussian_filter(rng.random(y.shape), 25, mode="wrap")
     glass = glass < np.percentile(glass, 40)
     shifts[:, glass] += rng.uniform(-16, 16, (2, glass.sum()))
-    fit = fit_field(shifts, np.zeros_like(shifts), np.where(glass, 0.0, 60.0), 64.0)
-    # Solved on one grid alone, it was 7 and 9 px off.
-    assert np.hypot(*(fit.field - truth))[~glass].max() < 0.3
+    fit = fit_field(shifts, np.where(glass, 0.0, 60.0), 64.0)
+    # Solved on one grid alone, it was 7 and 9 px off; begun from one constant, up to 2 px.
+    assert np.hypot(*(fit.field - truth))[~glass].max() < 0.05
 
 
 def test_field_without_measurements_is_zero() -> None:
-    fit = fit_field(np.ones((2, 3, 4)), np.zeros((2, 3, 4)), np.zeros((3, 4)), 48.0)
+    fit = fit_field(np.ones((2, 3, 4)), np.zeros((3, 4)), 48.0)
     assert not fit.field.any()
     assert not fit.weight.any()
 
@@ -207,4 +207,4 @@ def test_a_field_that_is_not_found_in_time_is_an_error(monkeypatch: pytest.Monke
     shifts = np.random.default_rng(0).normal(0, 3, (2, 60, 70))
     monkeypatch.setattr(block_field, "_MOST_STEPS", 1)
     with pytest.raises(RuntimeError, match="60 x 70 blocks was not found in 1 steps"):
-        fit_field(shifts, np.zeros_like(shifts), np.ones((60, 70)), 48.0)
+        fit_field(shifts, np.ones((60, 70)), 48.0)

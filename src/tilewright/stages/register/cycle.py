@@ -326,13 +326,13 @@ def estimate_transform(
         kept = np.zeros(len(precision), bool)
         if precision.any():
             affine, _ = fit_affine(found.centres_px, targets, precision)
-            transform, kept = _with_field(affine, found, targets, precision, transform)
+            transform, kept = _with_field(affine, found, targets, precision)
     evidence = _evidence(coarse, found, kept)
     for step in (block_px // 3, block_px // 4):
         found = measure_blocks(backend, reference, moving, transform, Pass(2, step), "field")
         targets = transform.points(found.centres_px) + found.blocks.shift_px
         precision = 1 / found.blocks.variance_px2
-        transform, _ = _with_field(transform.affine, found, targets, precision, transform)
+        transform, _ = _with_field(transform.affine, found, targets, precision)
     return transform, evidence
 
 
@@ -385,19 +385,13 @@ def _significant(found: Measured) -> Floats:
 
 
 def _with_field(
-    affine: Floats,
-    found: Measured,
-    targets: Floats,
-    precision: Floats,
-    before: Transform,
+    affine: Floats, found: Measured, targets: Floats, precision: Floats
 ) -> tuple[Transform, NDArray[np.bool_]]:
     """Return the transform with a field through the targets, and which blocks it accepted."""
-    centres = found.centres_px
-    shift, start = (
-        (points - centres @ affine[:, :2].T - affine[:, 2]).T.reshape(2, *found.grid)
-        for points in (targets, before.points(centres))
+    residual = targets - found.centres_px @ affine[:, :2].T - affine[:, 2]
+    fit = fit_field(
+        residual.T.reshape(2, *found.grid), precision.reshape(found.grid), found.spacing_px
     )
-    fit = fit_field(shift, start, precision.reshape(found.grid), found.spacing_px)
     transform = Transform(
         affine,
         fit.field.astype(np.float32),
