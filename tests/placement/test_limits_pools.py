@@ -291,6 +291,30 @@ def test_numbers_of_jobs_of_accounts_above_bound_all_that_is_below_them() -> Non
     assert unknown_use(hidden) == ("jobs",)
 
 
+def test_of_one_job_and_one_user_the_nearest_row_holds_and_the_qos_before_it() -> None:
+    rows = [
+        Association("lab", "", "", (), "", {}, {"cpu": 4, "mem": 9}, {"jobs": 1}, 60),
+        Association("lab", "ada", "", ("normal",), "normal", {}, {"cpu": 16}, {"jobs": 3}, 600),
+    ]
+    (own,), _ = usable_accounts("ada", rows, [Qos("normal")], RULES)
+    assert (own.limit_per_job, own.limit_per_user) == ({"cpu": 16, "mem": 9}, {"jobs": 3})
+    assert own.max_wall_min == 600
+    wins = Qos("normal", tres_per_job={"cpu": 64}, tres_per_user={"jobs": 5}, max_wall_min=900)
+    (of_qos,), _ = usable_accounts("ada", rows, [wins], RULES)
+    assert (of_qos.limit_per_job, of_qos.limit_per_user) == ({"cpu": 64, "mem": 9}, {"jobs": 5})
+    assert of_qos.max_wall_min == 900
+
+
+def test_what_a_user_may_run_is_counted_over_both_partitions() -> None:
+    places = {
+        "gpu": Partition("g", None, None, {"gres/gpu": 9, "cpu": 999}, True, False, None, None),
+        "cpu": Partition("c", "q", None, {"cpu": 999}, True, True, None, None, limit={"jobs": 100}),
+    }
+    mine = account(limit={}, limit_from={}, limit_per_user={"jobs": 3})
+    pools = make_pools([mine], SHAPES, mode="shared", partitions=places)
+    assert sum(pool.slots for pool in pools) == 3
+
+
 def test_pools_of_any_account_have_a_name_of_their_own() -> None:
     names = ["12345", "lab-x", "lab.x", "lab_x", "Lab_x", "a@b", "9", "x" * 40]
     pools = {pool_name(name, "gpu") for name in names}

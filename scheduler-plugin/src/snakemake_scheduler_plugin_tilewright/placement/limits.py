@@ -338,20 +338,24 @@ def _slots(
 def _shared_out(pools: Sequence[Pool]) -> list[Pool]:
     """Return the pools; those that only a partition bounds share its size."""
     together = Counter(pool.kind for pool in pools if pool.bound == _PARTITION)
-    return [
-        replace(pool, slots=max(1, -(-pool.slots // together[pool.kind])))
-        if pool.bound == _PARTITION
-        else pool
-        for pool in pools
-    ]
+    found = []
+    for pool in pools:
+        if pool.bound == _PARTITION:
+            slots = max(1, -(-pool.slots // together[pool.kind]))
+            pool = replace(pool, slots=slots, free=min(pool.free, slots))
+        found.append(pool)
+    return found
 
 
 def _apart(account: Account, partitions: Mapping[Kind, Partition | None]) -> frozenset[str]:
-    """Return the TRES that the CPU partition's own QOS counts: GPU jobs take nothing of them."""
+    """Return what the CPU partition's own QOS alone counts: GPU jobs take nothing of it."""
     gpu, cpu = partitions.get("gpu"), partitions.get("cpu")
     if account.before_partition or gpu is None or cpu is None or gpu.qos == cpu.qos:
         return frozenset()
-    return frozenset(cpu.limit)
+    both = {tres for tres, origin in account.limit_from.items() if origin == "cap"}
+    both |= account.limit_per_user.keys() - cpu.limit_per_user.keys()
+    both |= account.limit_per_account.keys() - cpu.limit_per_account.keys()
+    return frozenset(cpu.limit.keys() - both)
 
 
 def total_slots(pools: Sequence[Pool], kind: Kind | None = None) -> int:

@@ -269,6 +269,14 @@ def _account(
     rules: SiteRules,
 ) -> Account:
     limit, origin = _limits(qos, held, rules.caps.get(name, {}))
+    # Of one job and of one user the row nearest to the user holds, and the QOS before it.
+    per_job: Tres = {}
+    per_user: Tres = {}
+    wall_min: int | None = None
+    for row in sorted(held, key=lambda row: row.user):
+        per_job |= row.tres_per_job
+        per_user |= row.tres_per_user
+        wall_min = wall_min if row.max_wall_min is None else row.max_wall_min
     # numbers of jobs on the user's own row are the user's
     own_jobs = [{t: n for t, n in row.tres.items() if t in JOBS} for row in held if row.user]
     partitions = tuple(row.partition for row in own)
@@ -277,11 +285,11 @@ def _account(
         qos.name,
         limit,
         origin,
-        _least_each([qos.tres_per_user, *(row.tres_per_user for row in held), *own_jobs]),
+        _least_each([per_user | qos.tres_per_user, *own_jobs]),
         partitions=() if "" in partitions else tuple(sorted(set(partitions))),
         name_qos=any(row.default_qos != qos.name for row in own),
-        limit_per_job=_least_each(row.tres_per_job for row in held) | qos.tres_per_job,
-        max_wall_min=_least(qos.max_wall_min, *(row.max_wall_min for row in held)),
+        limit_per_job=per_job | qos.tres_per_job,
+        max_wall_min=wall_min if qos.max_wall_min is None else qos.max_wall_min,
         before_partition="OverPartQOS" in qos.flags,
         limit_per_account=dict(qos.tres_per_account),
     )
@@ -303,10 +311,6 @@ def _limits(
         if value < limit.get(tres, value + 1):
             limit[tres], origin[tres] = value, "cap"
     return limit, origin
-
-
-def _least(*values: int | None) -> int | None:
-    return min((value for value in values if value is not None), default=None)
 
 
 def _least_each(limits: Iterable[Tres]) -> Tres:
