@@ -306,7 +306,7 @@ def test_of_one_job_and_one_user_the_nearest_row_holds_and_the_qos_before_it() -
 
 
 def test_what_a_user_may_run_is_counted_over_both_partitions() -> None:
-    places = {
+    places: dict[Kind, Partition | None] = {
         "gpu": Partition("g", None, None, {"gres/gpu": 9, "cpu": 999}, True, False, None, None),
         "cpu": Partition("c", "q", None, {"cpu": 999}, True, True, None, None, limit={"jobs": 100}),
     }
