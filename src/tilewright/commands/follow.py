@@ -17,6 +17,7 @@ from tilewright.commands.dag import find_snakefile, read_experiment
 from tilewright.config.checks import check_results, check_thresholds
 from tilewright.config.experiment import ConfigError, Experiment
 from tilewright.config.layout import Layout
+from tilewright.config.tables import cycles_text
 from tilewright.follow.cycles import Cycles
 from tilewright.follow.runs import OptionError, Runs, Stop
 from tilewright.follow.verdicts import NotifyError, Teller, Told, judged_items
@@ -77,15 +78,6 @@ def _say(text: str) -> None:
     typer.echo(f"follow {datetime.now():%H:%M:%S}  {text}")
 
 
-def _named(cycles: Sequence[int]) -> str:
-    """Return cycles in words.
-
-    >>> _named([1]), _named([1, 2, 4])
-    ('cycle 1', 'cycles 1, 2, 4')
-    """
-    return f"cycle{'s' * (len(cycles) > 1)} {', '.join(map(str, cycles))}"
-
-
 @dataclass
 class Follower:
     """What is done and what was tried, by the files of the cycles it was done with."""
@@ -133,7 +125,7 @@ class Follower:
             return False  # files may have changed meanwhile: the next look tells
         missing = [cycle for cycle in self.experiment.cycles if cycle not in ready]
         if missing:
-            self._wait(f"waiting for {_named(missing)}")
+            self._wait(f"waiting for {cycles_text(missing)}")
         return not new and not missing
 
     @property
@@ -171,11 +163,13 @@ class Follower:
         targets = self._targets(part)
         if not targets:
             self._failed.append(ready)
-            _say(f"{_named(whole)}: nothing can be made before the reference cycle is there")
+            _say(f"{cycles_text(whole)}: nothing can be made before the reference cycle is there")
             return
         everything = part.channels == self.experiment.channels
         began = time.monotonic()
-        _say(f"snakemake on {_named(whole)}: {' and '.join(filter(str.isidentifier, targets))}")
+        _say(
+            f"snakemake on {cycles_text(whole)}: {' and '.join(filter(str.isidentifier, targets))}"
+        )
         status = self.runs.run(targets, None if everything else whole)
         if self.runs.stop.signal:
             return
@@ -188,7 +182,7 @@ class Follower:
         told = self.teller.verdicts(judged_items(part, self._layout))
         if status == 0:
             self._done = ready
-            _say(f"{_named(whole)}: done in {took}, {count(len(told), 'new verdict')}")
+            _say(f"{cycles_text(whole)}: done in {took}, {count(len(told), 'new verdict')}")
         else:
             told += self._blame(part, ready, status)
         self._tell(told)

@@ -23,6 +23,7 @@ from tilewright.config.tables import (
     Channel,
     ConfigError,
     Sample,
+    cycles_text,
     every,
     key_of,
     problem_sentence,
@@ -316,11 +317,10 @@ def _references(experiment: Experiment) -> Iterator[str]:
     wanted = experiment.reference_channel
     tokens = {c: [one.channel for one in experiment.channels_of(c)] for c in experiment.cycles}
     if lacking := [cycle for cycle in tokens if wanted not in tokens[cycle]]:
-        cycles = f"cycle{'s' * (len(lacking) > 1)} {', '.join(map(str, lacking))}"
         yield (
-            f"acquisition.reference_channel is '{wanted}', which {table} lacks in {cycles}; cycle "
-            f"{lacking[0]} has the channels {', '.join(tokens[lacking[0]])}; name one that all "
-            "cycles have"
+            f"acquisition.reference_channel is '{wanted}', which {table} lacks in "
+            f"{cycles_text(lacking)}; cycle {lacking[0]} has the channels "
+            f"{', '.join(tokens[lacking[0]])}; name one that all cycles have"
         )
     for cycle in experiment.settings.registration.allow_unregistered:
         if cycle not in experiment.moving_cycles:

@@ -6,7 +6,7 @@ import csv
 import io
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -91,6 +91,15 @@ def _model_at(location: tuple[str, ...]) -> type[BaseModel] | None:
             return None
         model = models[0]
     return model
+
+
+def cycles_text(cycles: Sequence[int]) -> str:
+    """Return cycles in words.
+
+    >>> cycles_text([1]), cycles_text([1, 2, 4])
+    ('cycle 1', 'cycles 1, 2, 4')
+    """
+    return f"cycle{'s' * (len(cycles) > 1)} {', '.join(map(str, cycles))}"
 
 
 _NAMES = {",": "commas", "\t": "tabs"}

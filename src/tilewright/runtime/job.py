@@ -88,7 +88,7 @@ def _keep_freed_memory() -> None:
     time, a plane 6 %. Larger arrays are given back, so that the peak stays as it is.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # as on macOS
+    if mallopt is not None:  # macOS has none
         trim_threshold, mmap_threshold = -1, -3
         mallopt(trim_threshold, 256 << 20)
         mallopt(mmap_threshold, 8 << 20)

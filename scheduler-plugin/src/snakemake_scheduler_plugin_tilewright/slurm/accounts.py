@@ -269,11 +269,12 @@ def _account(
     rules: SiteRules,
 ) -> Account:
     limit, origin = _limits(qos, held, rules.caps.get(name, {}))
-    # Of one job and of one user the row nearest to the user holds, and the QOS before it.
+    # Of one job and of one user the user's own row, the last, holds before the account's, and the
+    # QOS before both.
     per_job: Tres = {}
     per_user: Tres = {}
     wall_min: int | None = None
-    for row in sorted(held, key=lambda row: row.user):
+    for row in held:
         per_job |= row.tres_per_job
         per_user |= row.tres_per_user
         wall_min = wall_min if row.max_wall_min is None else row.max_wall_min

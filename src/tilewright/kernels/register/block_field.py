@@ -189,8 +189,7 @@ def _neighbours_medians(shift_px: Floats, precision: Floats) -> Floats:
     of a slide 0.5 to 20 px off, and half of them in a microarray whose cores moved by 12 px.
     """
     reach = _AROUND // 2
-    padded = np.pad(precision, reach)
-    weights = _windows(padded)
+    weights = _windows(np.pad(precision, reach))
     medians = []
     for values in shift_px:
         around = _windows(np.pad(values, reach))

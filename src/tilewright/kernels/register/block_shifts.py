@@ -86,8 +86,10 @@ def search_shifts(
     BlockShifts
         To a tenth of a pixel or so.
     """
+    window = hann(backend, int(reference.shape[-1]))
     return _in_batches(
-        lambda part: _search(backend, reference[part], moving[part], max_shift_px), len(reference)
+        lambda part: _search(backend, reference[part], moving[part], window, max_shift_px),
+        len(reference),
     )
 
 
@@ -99,10 +101,11 @@ def _in_batches(measure: Callable[[slice], BlockShifts], count: int) -> BlockShi
     return BlockShifts(*(np.concatenate(field) for field in fields))
 
 
-def _search(backend: Backend, reference: Array, moving: Array, max_shift_px: int) -> BlockShifts:
+def _search(
+    backend: Backend, reference: Array, moving: Array, window: Array, max_shift_px: int
+) -> BlockShifts:
     xp = backend.xp
     size = int(reference.shape[-1])
-    window = hann(backend, size)
     with backend.fft_threads():
         cross = xp.conj(backend.fft.rfft2(reference * window)) * backend.fft.rfft2(moving * window)
         root = xp.sqrt(xp.abs(cross))
@@ -167,16 +170,15 @@ def refine_shifts(backend: Backend, reference: Array, moving: Array, mask: Array
         ``score`` is the correlation coefficient before the step; ``chance`` that with the
         moving block of another place.
     """
+    window = hann(backend, int(reference.shape[-1]))
     return _in_batches(
-        lambda part: _refine(backend, reference[part], moving[part], mask[part]), len(reference)
+        lambda part: _refine(backend, reference[part], moving[part], window * mask[part]),
+        len(reference),
     )
 
 
-def _refine(backend: Backend, reference: Array, moving: Array, mask: Array) -> BlockShifts:
+def _refine(backend: Backend, reference: Array, moving: Array, weight: Array) -> BlockShifts:
     xp = backend.xp
-    size = int(reference.shape[-1])
-    window = hann(backend, size)
-    weight = window * mask
     total = weight.sum(axis=(1, 2)) + 1e-9
     first, power_r = _normalised(xp, reference, weight, total)
     second, power_m = _normalised(xp, moving, weight, total)
