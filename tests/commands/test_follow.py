@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import time
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from typer.testing import CliRunner
 from tests.support.microscope import image_cycle
 from tests.support.runs import TINY, Run, make_run
 from tilewright.cli import app
-from tilewright.commands import follow as module
 from tilewright.follow.runs import Stop
 from tilewright.phantom.make import make_phantom
 
@@ -157,9 +155,3 @@ rule register:
     log: "results/logs/register/tonsil_cycle{cycle}.log"
     shell: "echo no match > {log}; false"
 """
-
-
-def test_examples() -> None:
-    result = doctest.testmod(module)
-    assert result.attempted
-    assert not result.failed

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import doctest
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.config.configs import set_key
+from tilewright.config import tables
 from tilewright.config.experiment import ConfigError, check_targets, load_experiment
 
 
@@ -171,3 +173,9 @@ def test_samples_override_and_refuse(config: dict[str, Any], tmp_path: Path) -> 
 def test_any_section_gives_a_sentence_or_an_experiment(value: Any) -> None:
     with pytest.raises(ConfigError):
         load_experiment({"samples": "none.tsv", "markers": "none.csv", "acquisition": value})
+
+
+def test_examples() -> None:
+    result = doctest.testmod(tables)
+    assert result.attempted
+    assert not result.failed
