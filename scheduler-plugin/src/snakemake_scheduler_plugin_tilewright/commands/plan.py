@@ -16,6 +16,7 @@ from snakemake_scheduler_plugin_tilewright.placement.preflight import check_size
 from snakemake_scheduler_plugin_tilewright.placement.preview import Preview, preview
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan, plan_of
 from snakemake_scheduler_plugin_tilewright.placement.sizing import Durations, Estimates
+from snakemake_scheduler_plugin_tilewright.placement.survey import Survey
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob, stale_jobs
@@ -134,7 +135,7 @@ def plan_here(
     return PlannedRun(tuple(targets), len(tasks), None, here, tuple(notes))
 
 
-def _of_accounts(survey: cluster.Survey, capacity: Capacity) -> list[str]:
+def _of_accounts(survey: Survey, capacity: Capacity) -> list[str]:
     """Return what is not known of the accounts, what is left of budgets, and what is closed."""
     notes = [note.text for note in survey.notes]
     for account in survey.accounts:
@@ -155,7 +156,9 @@ def live_capacity(found: cluster.Cluster, queue: list[SlurmJob] | Unknown) -> Ca
     survey = found.survey
     if isinstance(queue, Unknown):
         raise PlacementError(f"what waits in the queue is not known: {queue}")
-    capacity = capacity_now(
+    if unknown := survey.unknown():
+        raise PlacementError(unknown.reason)
+    return capacity_now(
         survey.accounts,
         queue,
         [],
@@ -165,11 +168,6 @@ def live_capacity(found: cluster.Cluster, queue: list[SlurmJob] | Unknown) -> Ca
         nodes=survey.nodes,
         licences=survey.licences,
     )
-    if not capacity.accounts:
-        raise PlacementError(
-            "; ".join(map(str, survey.notes)) or "the use of your accounts is not known"
-        )
-    return capacity
 
 
 def _source(durations: Durations) -> str:
