@@ -95,8 +95,8 @@ def test_a_run_does_not_fill_what_another_run_has_just_taken(tmp_path: Path) -> 
         ("Priority", 900, True, True),
         ("InvalidQOS", 1, True, True),
         ("JobHeldAdmin", 9000, True, False),
-        ("JobArrayTaskLimit", 239, True, False),  # nobody knows it: four times the patience
-        ("JobArrayTaskLimit", 241, True, True),
+        ("AReasonOfTomorrow", 239, True, False),  # nobody knows it: four times the patience
+        ("AReasonOfTomorrow", 241, True, True),
         ("Licenses", 9000, True, False),
         ("QOSGrpCPUMinutesLimit", 100, True, True),
     ],
