@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
@@ -32,9 +35,11 @@ from snakemake_scheduler_plugin_tilewright.commands.doctor import as_json, print
 from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Task
+from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER, STATE
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.placement.site import Site
 from snakemake_scheduler_plugin_tilewright.placement.survey import Note, survey
+from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
 from snakemake_scheduler_plugin_tilewright.slurm.query import NO_ACCOUNTING, Unknown
 from tests.commands.planned_runs import TenMinutes, command, tasks_of
 from tests.support.placement_rules import with_use
@@ -47,6 +52,7 @@ from tests.support.recorded import (
     Recorded,
     client,
     cluster_with,
+    queue_line,
 )
 from tests.support.runs import Run, make_run
 from tilewright.commands.check_experiment import (
@@ -233,6 +239,27 @@ def test_stale_jobs_and_a_queue_that_is_not_known(tmp_path: Path) -> None:
     hidden, _ = cluster_with(Unknown("squeue", "refused"), tmp_path)
     (found,) = check_stale(hidden, "/data/run")
     assert (found.state, found.fix) == ("problem", "try again when Slurm answers")
+
+
+def test_the_run_that_is_active_is_named(tmp_path: Path) -> None:
+    here = queue_line(JobID="7", State="RUNNING", WorkDir=str(tmp_path), Comment="rule_a")
+    cluster, _ = cluster_with(here, tmp_path)
+    now_s = time.time()
+    state = RunState(now_s, now_s, {"a": 2}, {}, pid=os.getppid())
+    write_state(tmp_path / LEDGER.with_name(STATE), state)
+    (found,) = check_stale(cluster, str(tmp_path))
+    assert found.text.startswith("1 job of the run that is active now (process")
+    assert "--cancel" not in found.fix
+    lock = tmp_path / ".snakemake/locks/0.output.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    (found,) = check_lock(tmp_path)
+    assert (found.state, found.fix) == ("problem", "wait until it has ended")
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    write_state(tmp_path / LEDGER.with_name(STATE), replace(state, pid=gone.pid))
+    (found,) = check_lock(tmp_path)
+    assert found.text == "a run that was killed left this folder locked"
 
 
 def test_jobs_too_large_for_any_account_or_this_machine(tmp_path: Path) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from snakemake_scheduler_plugin_tilewright.cli import app
 from snakemake_scheduler_plugin_tilewright.commands.dag import DagError
 from snakemake_scheduler_plugin_tilewright.commands.doctor import examine
 from snakemake_scheduler_plugin_tilewright.commands.plan import plan_workflow, read_workflow
+from snakemake_scheduler_plugin_tilewright.commands.plan_table import print_plan
 from snakemake_scheduler_plugin_tilewright.placement import cluster
 from tests.support.recorded import cluster_with
 
@@ -94,6 +97,19 @@ def test_where_jobs_would_go_and_what_is_in_the_way(folder: Path) -> None:
     (folder / "Snakefile").unlink()
     checks = {check.about: check for check in examine([], site=None, slurm=False)}
     assert checks["jobs"].state == "problem"
+
+
+def test_nothing_is_said_of_gpus_where_no_job_asks_for_one(folder: Path) -> None:
+    options = ["--until", "a"]
+    found = plan_workflow(options, site=None, slurm=True)
+    out = StringIO()
+    print_plan(found, Console(file=out, width=80))
+    assert "(lower bound" in out.getvalue()
+    assert "half of the stated runtime;" in " ".join(found.notes)
+    assert "gpu" not in out.getvalue().lower()
+    out = StringIO()
+    print_plan(plan_workflow([], site=None, slurm=True), Console(file=out, width=80))
+    assert "GPUs only" in out.getvalue()
 
 
 def test_jobs_of_a_checkpoint_are_said_not_to_be_counted(folder: Path) -> None:

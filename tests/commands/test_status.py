@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ def said(state: RunState, ago_s: float = 20.0) -> str:
 
 
 def test_a_run_that_goes_on_has_ended_or_was_killed() -> None:
-    running = said(RunState(0.0, 60.0, JOBS, DONE, 1, 0.5))
+    now_s = time.time()
+    running = said(RunState(now_s, now_s + 60.0, JOBS, DONE, 1, 0.5))
     assert running.startswith("running: begun ")
     assert "seen 20 s ago" in running
     assert "about 60 s left" in running

@@ -95,8 +95,8 @@ def test_a_run_does_not_fill_what_another_run_has_just_taken(tmp_path: Path) -> 
         ("Priority", 900, True, True),
         ("InvalidQOS", 1, True, True),
         ("JobHeldAdmin", 9000, True, False),
-        ("JobArrayTaskLimit", 239, True, False),  # nobody knows it: four times the patience
-        ("JobArrayTaskLimit", 241, True, True),
+        ("AReasonOfTomorrow", 239, True, False),  # nobody knows it: four times the patience
+        ("AReasonOfTomorrow", 241, True, True),
         ("Licenses", 9000, True, False),
         ("QOSGrpCPUMinutesLimit", 100, True, True),
     ],
@@ -395,3 +395,22 @@ def test_no_job_is_restarted_while_one_has_ended_that_snakemake_does_not_know_of
     assert run.restart_sooner() == []
     other.place = None
     assert run.restart_sooner()
+
+
+def test_the_ledger_says_which_device_kinds_jobs_may_use(tmp_path: Path) -> None:
+    run = dispatcher("", tmp_path, sent=0, ready=2)
+    for task in run.tasks.values():
+        task.job = replace(task.job, kinds=("cpu",))
+    run.begin()
+    run.avoided.avoid(("clive", "gpu"), "refused", 5000.0, for_all=True)
+    first, second = run.tasks
+    run.round([first], [])
+    events = list(read_ledger(run.ledger.path))
+    assert [event["kinds"] for event in events if event["event"] == "run"] == [["cpu"]]
+    assert [event["closed"] for event in events if event["event"] == "room"] == [{}]
+    run.tasks[second].job = replace(run.tasks[second].job, kinds=("gpu",))
+    run.round([second], [])
+    events = list(read_ledger(run.ledger.path))
+    assert [event["kinds"] for event in events if event["event"] == "kinds"] == [["cpu", "gpu"]]
+    assert events[-1]["event"] != "room" or "clive gpu" in events[-1]["closed"]
+    assert any("clive gpu" in event.get("closed", {}) for event in events)

@@ -63,7 +63,7 @@ def test_what_made_a_job_move_is_where_it_goes(tmp_path: Path) -> None:
     assert len(places) < 10  # there was not room for all
 
 
-@pytest.mark.parametrize("reason", ["QOSGrpGRES", "JobArrayTaskLimit", "ReqNodeNotAvail"])
+@pytest.mark.parametrize("reason", ["QOSGrpGRES", "AReasonOfTomorrow", "ReqNodeNotAvail"])
 def test_a_moved_job_does_not_return(tmp_path: Path, reason: str) -> None:
     """Also where its first place is the only one with room by then."""
     run = full(dispatcher(pending(1, reason), tmp_path, sent=1, ready=0))

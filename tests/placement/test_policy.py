@@ -141,7 +141,7 @@ def test_a_cpu_slot_is_used_only_where_it_finishes_sooner() -> None:
     soon = [pool("a", "gpu", 1, 0, 10.0), pool("a", "cpu", 8)]
     found = ask(jobs, names, soon, 0.0)
     assert not found.starts  # 10 + 4 × 60 s on the GPU is less than 300 s on a CPU
-    assert set(found.waiting.values()) == {"a gpu slot falls free in time to finish it sooner"}
+    assert set(found.waiting.values()) == {"a GPU slot falls free in time to finish it sooner"}
     late = [pool("a", "gpu", 1, 0, 200.0), pool("a", "cpu", 8)]
     assert {s.pool for s in ask(jobs, names, late, 0.0).starts} == {"a_cpu"}
     lost = [pool("a", "gpu", 0), pool("a", "cpu", 8)]
@@ -187,7 +187,16 @@ def test_qc_leaves_the_gpu_alone_and_does_not_wait_for_it() -> None:
     assert {s.job: s.pool for s in found.starts} == {"q": "a_cpu", "s": "a_gpu"}
     found = ask(jobs, ["q", "s"], [pool("a", "gpu", 2)], 0.0)
     assert [s.job for s in found.starts] == ["s"]
-    assert found.waiting == {"q": "no slot of cpu on any account"}
+    assert found.waiting == {"q": "no account has a CPU slot for it"}
+
+
+def test_jobs_that_need_no_gpu_do_not_wait_for_one() -> None:
+    jobs = [Job(f"j{i}", "qc", ("cpu",)) for i in range(9)]
+    names = [job.name for job in jobs]
+    for cpus in (0, 2):
+        found = ask(jobs, names, [pool("a", "gpu", 2), pool("a", "cpu", cpus)], 0.0)
+        assert len(found.starts) == cpus
+        assert not any("GPU" in why for why in found.waiting.values())
 
 
 @pytest.mark.parametrize("kind", BOTH)
@@ -213,7 +222,7 @@ def test_the_account_that_a_user_chose_is_kept() -> None:
     found = ask(jobs, names, pools, 0.0)
     assert [s.pool for s in found.starts] == ["b_gpu"]  # three in a row end before one on a CPU
     gone = ask(jobs, names, pools[:1], 0.0)
-    assert set(gone.waiting.values()) == {"no slot of gpu or cpu on b"}
+    assert set(gone.waiting.values()) == {"account b has no GPU or CPU slot for it"}
 
 
 def test_a_longer_chain_goes_before_a_job_with_an_account() -> None:

@@ -1,12 +1,9 @@
-"""Before anything is submitted: jobs that fit nowhere, stale jobs."""
+"""Before anything is submitted: jobs that fit nowhere."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
@@ -21,22 +18,14 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     Shape,
     Task,
 )
-from snakemake_scheduler_plugin_tilewright.placement.preflight import (
-    before_run,
-    check_sizes,
-    deal_with_stale,
-)
+from snakemake_scheduler_plugin_tilewright.placement.preflight import check_sizes
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
-from snakemake_scheduler_plugin_tilewright.placement.site import Site
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
 from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
-from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown
 from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
 from tests.support.placement_rules import LIMIT, Rules, account, partition, room, with_use
-from tests.support.recorded import HERE, OTHERS, cluster_with, queue_line
+from tests.support.recorded import cluster_with
 
-ENDING = queue_line(JobID="7", State="COMPLETING", WorkDir="/data/run", Comment="rule_a")
-PENDING = queue_line(JobID="5", State="PENDING", WorkDir="/data/run", Comment="group_b")
 GPU, CPU = Shape(8, 180, 1, 60), Shape(8, 48, 0, 60)
 PLACES: dict[Kind, Partition | None] = {"gpu": partition("g"), "cpu": partition("c")}
 
@@ -115,175 +104,6 @@ def test_gpu_jobs_without_a_gpu_partition_are_refused(cluster: Cluster) -> None:
     with pytest.raises(PlacementError, match="no gpu partition"):
         check(cluster, [only_gpu], [account("a")], none)
     check(cluster, [only_gpu], [account("a")])
-
-
-@dataclass
-class Slurm:
-    """Answers of squeue one after the other, the last for ever; what was cancelled."""
-
-    answers: list[str | Unknown]
-    cancelled: list[tuple[str, ...]] = field(default_factory=list)
-    cancelling: str | Unknown = ""
-    slept_s: list[float] = field(default_factory=list)
-    now_s: float = 0.0
-
-    def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
-        if argv[0] == "scancel":
-            self.cancelled.append(tuple(argv[1:]))
-            return self.cancelling
-        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-
-    def sleep(self, seconds: float) -> None:
-        self.slept_s.append(seconds)
-        self.now_s += seconds
-
-
-def deal(slurm: Slurm, choice: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(time, "sleep", slurm.sleep)
-    monkeypatch.setattr(time, "monotonic", lambda: slurm.now_s)
-    said: list[str] = []
-    client = SlurmClient("ada", folder, run=slurm, clock=lambda: 1000.0)
-    deal_with_stale(client, "/data/run", choice, said.append)
-    return said
-
-
-@pytest.mark.parametrize("choice", ["refuse", "wait", "cancel"])
-def test_nothing_stale_needs_nothing(
-    choice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm = Slurm(["\n".join(OTHERS)])
-    assert deal(slurm, choice, tmp_path, monkeypatch) == []
-    assert (slurm.cancelled, slurm.slept_s) == ([], [])
-
-
-def test_refusing_names_the_jobs_and_the_fix(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm = Slurm(["\n".join([HERE, PENDING, *OTHERS])])
-    with pytest.raises(PlacementError) as caught:
-        deal(slurm, "refuse", tmp_path, monkeypatch)
-    text = str(caught.value)
-    assert text.startswith("2 jobs of an earlier run still write into /data/run:")
-    assert "7  RUNNING    rule_stitch_wildcards_a" in text
-    assert "5  PENDING    group_b" in text
-    assert "tilewright-placement stale --wait" in text
-    assert "--unlock" in text
-    assert slurm.cancelled == []
-
-
-def test_cancelling_waits_until_they_are_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm = Slurm(["\n".join([HERE, PENDING]), ENDING, ENDING, "\n".join(OTHERS)])
-    said = deal(slurm, "cancel", tmp_path, monkeypatch)
-    assert slurm.cancelled == [("7", "5")]
-    assert slurm.slept_s == [1.0, 1.0]
-    assert said[1:] == ["cancelled; waiting until they are gone", *["waiting for 1: 7"] * 2]
-
-
-def test_waiting_cancels_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slurm = Slurm([HERE, HERE, PENDING, ""])
-    said = deal(slurm, "wait", tmp_path, monkeypatch)
-    assert (slurm.cancelled, slurm.slept_s) == ([], [10.0, 10.0])
-    assert said[1:] == ["waiting for 1: 7", "waiting for 1: 5"]
-
-
-@pytest.mark.parametrize("choice", ["wait", "cancel"])
-def test_nothing_is_waited_for_or_cancelled_behind_a_lock_that_stays(
-    choice: Literal["wait", "cancel"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    here = queue_line(JobID="7", State="RUNNING", WorkDir=str(Path.cwd()), Comment="rule_a")
-    cluster = replace(cluster_with(here, tmp_path)[0], site=Site(stale=choice))
-    lock = tmp_path / ".snakemake/locks/0.output.lock"
-    lock.parent.mkdir(parents=True)
-    lock.touch()
-    with pytest.raises(PlacementError, match="run it with --unlock first"):
-        before_run(cluster, ["snakemake", "qc"])
-
-
-def test_the_lock_of_the_run_itself_is_none_that_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class WaitsError(Exception):
-        pass
-
-    def wait(seconds: float) -> None:
-        raise WaitsError
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "snakemake_scheduler_plugin_tilewright.placement.preflight.time.sleep", wait
-    )
-    here = queue_line(JobID="7", State="RUNNING", WorkDir=str(Path.cwd()), Comment="rule_a")
-    cluster = replace(cluster_with(here, tmp_path)[0], site=Site(stale="wait"))
-    lock = tmp_path / ".snakemake/locks/0.output.lock"
-    lock.parent.mkdir(parents=True)
-    lock.touch()
-    with pytest.raises(WaitsError):
-        before_run(cluster, ["snakemake", "qc"], has_lock=True)
-
-
-def test_jobs_that_are_being_ended_are_waited_for_and_not_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm = Slurm([ENDING, ENDING, ""])
-    said = deal(slurm, "refuse", tmp_path, monkeypatch)
-    assert said == ["waiting for 1 jobs that are being ended"] * 2
-    for_ever = Slurm([ENDING])
-    with pytest.raises(PlacementError, match="7  COMPLETING rule_a"):
-        deal(for_ever, "refuse", tmp_path, monkeypatch)
-    assert 100 < for_ever.now_s < 130
-
-
-@pytest.mark.parametrize("choice", ["refuse", "wait", "cancel"])
-def test_a_queue_that_is_not_known_stops_the_run(
-    choice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(PlacementError, match="is not known: squeue did not answer: refused"):
-        deal(Slurm([Unknown("squeue", "refused")]), choice, tmp_path, monkeypatch)
-
-
-def test_only_a_run_looks_for_stale_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    here = queue_line(JobID="7", State="RUNNING", WorkDir=str(Path.cwd()), Comment="rule_a")
-    cluster, _ = cluster_with(here, tmp_path)
-    assert cluster.site == Site()
-    before_run(cluster, ["snakemake", "-n"])
-    before_run(None, ["snakemake"])
-    for argv in (["snakemake"], ["snakemake", "--unlock"]):
-        with pytest.raises(PlacementError, match="still write into"):
-            before_run(cluster, argv)
-
-
-def test_a_folder_that_squeue_cannot_show_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "a\nb"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    with pytest.raises(PlacementError, match="has a line break in its name"):
-        before_run(cluster_with("", tmp_path)[0], ["snakemake"])
-
-
-def test_jobs_that_cannot_be_cancelled_are_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm = Slurm([HERE], cancelling=Unknown("scancel", "Invalid user"))
-    with pytest.raises(PlacementError, match=r"could not be cancelled: scancel .* Invalid user"):
-        deal(slurm, "cancel", tmp_path, monkeypatch)
-
-
-def test_waiting_outlasts_a_slurmctld_that_is_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    away = Unknown("squeue", "Unable to contact slurm controller")
-    slurm = Slurm([HERE, HERE, *4 * [away], HERE, ""])  # each question is asked twice
-    said = deal(slurm, "wait", tmp_path, monkeypatch)
-    assert sum("Unable to contact" in line for line in said) == 2
-    assert len(slurm.slept_s) == 4
-    with pytest.raises(PlacementError, match="Unable to contact"):
-        deal(Slurm([HERE, HERE, away]), "wait", tmp_path, monkeypatch)
 
 
 def test_memory_that_no_account_has_is_refused_and_not_cut(tmp_path: Path) -> None:

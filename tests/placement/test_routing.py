@@ -26,8 +26,8 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     Shape,
     key_of,
 )
-from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
-from snakemake_scheduler_plugin_tilewright.placement.routing import LEDGER, Plan, plan_of, set_up
+from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER, read_ledger
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan, plan_of, set_up
 from snakemake_scheduler_plugin_tilewright.placement.sizing import Durations
 from snakemake_scheduler_plugin_tilewright.runtime.granted import granted_cpus
 from tests.conftest import REPO

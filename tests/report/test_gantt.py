@@ -97,6 +97,21 @@ def test_use_of_a_small_run_is_exact() -> None:
     assert (cpu.jobs, cpu.small, cpu.busy_s, cpu.utilisation, cpu.wait_s) == (2, 1, 30, 0.1, 35)
 
 
+def test_device_kinds_that_no_job_may_use_are_left_out(tmp_path: Path) -> None:
+    ledger, report = tmp_path / "ledger.jsonl", tmp_path / "run.html"
+    own = {**start(), "kinds": ["cpu"], "sharing": "GPU and CPU jobs draw on the same"}
+    wait = event(0, "wait", ready=9, why={"no slot is free": 9}, free={})
+    cpus = [own, wait, *job("c", "lab_cpu", 0, 70, 100)]
+    write_run_report(write(ledger, cpus), report)
+    assert "GPU" not in report.read_text(encoding="utf-8")
+    (run,) = cluster_runs(cpus)
+    assert all("gpu" not in why for why in run.idle_slot_s)
+    later = [*cpus, event(100, "kinds", kinds=["cpu", "gpu"])]
+    assert {"lab_gpu", "guest_gpu"} <= {use.pool.name for use in use_of(cluster_runs(later))}
+    ran = [*cpus, *job("b", "lab_gpu", 0, 20, 80)]
+    assert {use.pool.name for use in use_of(cluster_runs(ran))} == {"lab_gpu", "lab_cpu"}
+
+
 def test_pools_of_small_jobs_alone_are_not_said_to_be_idle(tmp_path: Path) -> None:
     ledger, report = tmp_path / "ledger.jsonl", tmp_path / "run.html"
     events = [start(), *(e for k in range(9) for e in job(str(k), "lab_cpu", 0, 0, 90, small=True))]

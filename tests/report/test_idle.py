@@ -10,7 +10,7 @@ from snakemake_scheduler_plugin_tilewright.report.idle import HELD, ON_THE_WAY
 from snakemake_scheduler_plugin_tilewright.report.ledger import cluster_runs
 
 POOLS = {"lab_gpu": ["lab", "gpu", 2], "lab_cpu": ["lab", "cpu", 3]}
-GPU_SOON = "a gpu slot falls free in time to finish it sooner"
+GPU_SOON = "a GPU slot falls free in time to finish it sooner"
 
 
 def event(at_s: float, name: str, **values: Any) -> dict[str, Any]:

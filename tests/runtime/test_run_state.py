@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -37,3 +39,10 @@ def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     path.write_text("{}")
     with pytest.raises(ValueError, match=r"state\.json does not say how far a run is"):
         read_state(path)
+
+
+def test_a_number_that_another_process_has_by_now_is_not_the_run() -> None:
+    now_s = time.time()
+    assert RunState(now_s, now_s, JOBS, {}).life(now_s) == "active"
+    before = RunState(0.0, 60.0, JOBS, {}, pid=os.getpid())  # began before this process did
+    assert before.life(now_s) == "killed"

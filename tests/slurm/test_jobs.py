@@ -213,7 +213,15 @@ def test_the_node_of_a_job() -> None:
         ("Priority", "busy"),
         ("Resources", "busy"),
         ("None", "busy"),
-        ("JobArrayTaskLimit", "other"),
+        ("JobArrayTaskLimit", "held"),
+        ("Dependency", "held"),
+        ("DependencyNeverSatisfied", "held"),
+        ("BurstBufferStageIn", "held"),
+        ("ReservationInvalid", "invalid"),
+        ("FrontEndDown", "nodes"),
+        ("Cleaning", "busy"),
+        ("RaisedSignal:53(Real-time_signal_19)", "busy"),
+        ("a reason that nobody knows", "other"),
         ("", "other"),
     ],
 )  # fmt: skip
@@ -221,6 +229,49 @@ def test_what_jobs_pend_for(reason: str, obstacle: str) -> None:
     found = why_pending(reason)
     assert found.obstacle == obstacle
     assert len(found.words) > 10
+
+
+#: What Slurm 22.05 to 25.05 knows (``job_state_reason_string``), and sentences of slurmctld.
+_PARTS = ("Cpu", "CPU", "Mem", "Memory", "Node", "Energy", "GRES", "License", "BB", "Billing",
+          "Unknown", "Wall", "Jobs", "SubmitJobs")  # fmt: skip
+REASONS = [
+    *(f"{who}Grp{part}{end}" for who in ("QOS", "Assoc") for part in _PARTS
+      for end in ("", "Limit", "Minutes", "MinutesLimit", "RunMinutes", "RunMinutesLimit")),
+    *(f"{who}Max{part}{end}" for who in ("QOS", "Assoc") for part in (*_PARTS, "WallDuration")
+      for end in ("PerJob", "PerJobLimit", "PerNode", "PerUser", "PerUserLimit", "MinutesPerJob",
+                  "MinutesPerJobLimit", "Limit")),
+    *(f"QOSMin{part}" for part in _PARTS), *(f"Max{part}PerAccount" for part in _PARTS),
+    *(f"{who}{limit}Limit" for who in ("QOS", "Association")
+      for limit in ("Job", "Resource", "Time")),
+    "None", "Prolog", "Priority", "Dependency", "DependencyNeverSatisfied", "Resources",
+    "PartitionNodeLimit", "PartitionTimeLimit", "PartitionDown", "PartitionInactive",
+    "PartitionConfig", "JobHeldAdmin", "JobHeldUser", "JobHoldMaxRequeue", "JobArrayTaskLimit",
+    "BeginTime", "Licenses", "Reservation", "ReservationDeleted", "ReservationInvalid",
+    "ReqNodeNotAvail", "FrontEndDown", "SchedDefer", "NodeDown", "BadConstraints", "Constraints",
+    "SystemFailure", "JobLaunchFailure", "NonZeroExitCode", "RaisedSignal", "TimeLimit",
+    "InactiveLimit", "DeadLine", "OutOfMemory", "InvalidAccount", "InvalidQOS", "QOSNotAllowed",
+    "AccountNotAllowed", "QOSUsageThreshold", "QOSMinCpuNotSatisfied", "Cleaning", "FedJobLock",
+    "BurstBufferResources", "BurstBufferStageIn", "BurstBufferOperation", "PowerNotAvail",
+    "PowerReserved", "AccountingPolicy", "MaxMemPerLimit", "MaxPoweredUpNodes", "MpiPortsBusy",
+    "ReqNodeNotAvail, Reserved for maintenance", "ReqNodeNotAvail, May be reserved for other job",
+    "ReqNodeNotAvail, UnavailableNodes:c[1-2]", "ReqNodeNotAvail(Unavailable:c1)",
+    "Reserved for maintenance", "launch failed requeued held", "job requeued in held state",
+    "user env retrieval failed requeued held",
+    "Job's account not permitted to use this partition (cpu allows a_b not b)",
+    "Job's QOS not permitted to use this partition (cpu denies a including a)",
+    "User's group not permitted to use this partition",
+    "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+]  # fmt: skip
+
+
+def test_reasons_of_slurm_are_known_with_spaces_and_with_underscores() -> None:
+    assert [reason for reason in REASONS if why_pending(reason).obstacle == "other"] == []
+    for reason in REASONS:
+        assert why_pending(reason.replace(" ", "_")) == why_pending(reason)
+
+
+def test_no_reason_at_all_is_said_so() -> None:
+    assert why_pending("").words == "Slurm gives no reason"
 
 
 def test_use_seen_in_the_queue_counts_jobs_of_everybody() -> None:

@@ -89,7 +89,7 @@ def test_a_phantom_on_two_gpus_and_cpus_has_the_pixels_of_the_cpu(
     lines = evidence(on_gpus)
     rules = Counter(line["job"].split("/")[0] for line in lines)
     gone = said.stdout + said.stderr
-    assert rules.total() == gone.count(" goes to gpu") > 0
+    assert rules.total() == gone.count(" goes to a GPU") > 0
     assert "illumination" not in rules
     assert {line["outcome"] for line in lines} == {"done"}
     assert max(line["granted_b"] for line in lines) == 24 * GB - RESERVE_B

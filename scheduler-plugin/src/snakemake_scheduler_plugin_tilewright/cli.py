@@ -64,7 +64,9 @@ def doctor(context: typer.Context, site: SiteFile = None, json: Json = False) ->
 @app.command()
 def stale(
     wait: Annotated[bool, typer.Option("--wait", help="Wait until they have ended.")] = False,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel them.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Cancel them, unless their run is active.")
+    ] = False,
 ) -> None:
     """List jobs of a killed run that still write into this folder; status 1 if there are some."""
     from snakemake_scheduler_plugin_tilewright.commands.stale import show_stale

@@ -82,7 +82,7 @@ class LocalRun:
             if ready[name] in chosen:
                 started = _Started(kind, time.monotonic(), ready[name], self.jobs[name])
                 self.running[name] = started
-                self.logger.info(f"{name} goes to {kind}")
+                self.logger.info(f"{name} goes to {'a GPU' if kind == 'gpu' else 'CPUs'}")
         return chosen
 
     def _place(

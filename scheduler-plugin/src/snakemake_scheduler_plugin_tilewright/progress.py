@@ -8,11 +8,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
-from snakemake_scheduler_plugin_tilewright.placement.ledger import last_waiting
-from snakemake_scheduler_plugin_tilewright.placement.routing import STATE, Plan
+from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER, STATE, last_waiting
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
 
@@ -33,9 +34,20 @@ class Progress:
         self._began_s = time.time()
         self._ended, self._lock = threading.Event(), threading.Lock()
         self._work_s: dict[Any, float] = {}
+        self._paths = self._places()
         self.load(dag.needrun_jobs())
+        self._write(self.state())  # before a job is sent: whose it is may be asked at once
         plan.at_end(self._end)
         threading.Thread(target=self._talk, name="tilewright-progress", daemon=True).start()
+
+    def _places(self) -> list[Path]:
+        """Return the files that say how far the run is: beside its ledger, and where it began."""
+        if self.plan.ledger is None:
+            return []
+        places = [self.plan.ledger.absolute().with_name(STATE)]
+        if self.plan.cluster is not None:
+            places.append(Path(adapter.workdir(self.dag)).absolute() / LEDGER.with_name(STATE))
+        return list(dict.fromkeys(places))
 
     def load(self, jobs: Iterable[Any]) -> None:
         """Take jobs that are not known yet."""
@@ -57,7 +69,7 @@ class Progress:
         known = [job for job in list(self._work_s) if len(job.output)]
         jobs = [job for job in known if self.dag.needrun(job) or self.dag.finished(job)]
         done = [job for job in jobs if self.dag.finished(job)]
-        ledger = self.plan.ledger
+        ledger, begun = self.plan.ledger, adapter.started(self.dag)
         waits = self.plan.cluster is not None and ledger is not None and not ended
         waiting = last_waiting(ledger) if waits and ledger else {}
         return RunState(
@@ -65,10 +77,11 @@ class Progress:
             time.time(),
             self._by_rule(jobs),
             self._by_rule(done),
-            0 if ended else sum(adapter.running(self.dag, job) for job in jobs),
+            0 if ended or not begun else sum(adapter.running(self.dag, job) for job in jobs),
             self._seconds(done) / (self._seconds(jobs) or 1.0),
             waiting,
             ended,
+            ledger=str(ledger.absolute()) if ledger else "",
         )
 
     def _seconds(self, jobs: Iterable[Any]) -> float:
@@ -80,16 +93,16 @@ class Progress:
         return {r.name: counts[r.name] for r in self.dag.workflow.rules if r.name in counts}
 
     def _write(self, state: RunState) -> None:
-        if self.plan.ledger is None or not self._work_s:
+        if not self._work_s:
             return
-        with self._lock, contextlib.suppress(OSError):  # a full disk must not end the run
-            if state.ended or not self._ended.is_set():
-                write_state(self.plan.ledger.with_name(STATE), state)
+        with self._lock:
+            for path in self._paths if state.ended or not self._ended.is_set() else ():
+                with contextlib.suppress(OSError):  # a full disk must not end the run
+                    write_state(path, state)
 
     def _end(self) -> None:
         self._ended.set()
-        if adapter.started(self.dag):
-            self._write(self.state(ended=True))
+        self._write(self.state(ended=True))
 
     def _talk(self) -> None:
         wait_s = _FIRST_S

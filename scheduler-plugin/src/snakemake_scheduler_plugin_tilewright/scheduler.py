@@ -22,9 +22,10 @@ from snakemake_scheduler_plugin_tilewright.local import LocalRun
 from snakemake_scheduler_plugin_tilewright.placement import cluster
 from snakemake_scheduler_plugin_tilewright.placement.first_look import first_look
 from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
-from snakemake_scheduler_plugin_tilewright.placement.preflight import before_run
-from snakemake_scheduler_plugin_tilewright.placement.routing import LEDGER, Plan, plan_of
+from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan, plan_of
 from snakemake_scheduler_plugin_tilewright.placement.site import SiteError
+from snakemake_scheduler_plugin_tilewright.placement.stale import before_run
 from snakemake_scheduler_plugin_tilewright.placement.survey import SurveyError
 from snakemake_scheduler_plugin_tilewright.progress import Progress
 from snakemake_scheduler_plugin_tilewright.run import Run

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.commands.checks import Check, ok, problem, version_of
+from snakemake_scheduler_plugin_tilewright.placement.stale import sender_of
 from snakemake_scheduler_plugin_tilewright.runtime.scratch import refused_folders
 from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import is_locked
 
@@ -56,11 +57,15 @@ def check_scratch() -> Iterable[Check]:
 
 def check_lock(folder: Path) -> Iterable[Check]:
     """Check that no other run has locked a folder."""
-    if is_locked(folder):
-        yield problem(
-            "lock",
-            "this folder is locked: a run is active here, or one was killed",
-            "wait for it, or, if none is active, run snakemake with --unlock",
-        )
-    else:
+    if not is_locked(folder):
         yield ok("lock", "no run has locked this folder")
+        return
+    sender = sender_of(folder)
+    if sender.active:
+        text, fix = "a run is active here and has locked this folder", "wait until it has ended"
+    elif sender.active is None:
+        text = "this folder is locked: a run is active here, or one was killed"
+        fix = "wait for it, or, if none is active, run snakemake with --unlock"
+    else:
+        text, fix = "a run that was killed left this folder locked", "run snakemake with --unlock"
+    yield problem("lock", text, fix)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.commands.accounts import left_of
 from snakemake_scheduler_plugin_tilewright.commands.checks import (
@@ -24,8 +25,9 @@ from snakemake_scheduler_plugin_tilewright.placement.limits import (
     total_slots,
     unknown_use,
 )
-from snakemake_scheduler_plugin_tilewright.placement.preflight import check_sizes, look_for_stale
+from snakemake_scheduler_plugin_tilewright.placement.preflight import check_sizes
 from snakemake_scheduler_plugin_tilewright.placement.sizing import Estimates
+from snakemake_scheduler_plugin_tilewright.placement.stale import look_for_stale, sender_of
 from snakemake_scheduler_plugin_tilewright.slurm.query import NO_ACCOUNTING, SlurmClient, Unknown
 
 _PROGRAMS = ("sbatch", "squeue", "scontrol", "sacctmgr", "scancel")
@@ -149,17 +151,16 @@ def check_partitions(cluster: Cluster) -> Iterable[Check]:
 
 
 def check_stale(cluster: Cluster, folder: str) -> Iterable[Check]:
-    """Check that no job of a killed run still writes into a folder."""
+    """Check that no job of another run still writes into a folder."""
     try:
         left = look_for_stale(cluster.client, folder)
     except PlacementError as error:
         yield said_by("stale jobs", error, "try again when Slurm answers")
         return
     if left:
-        fix = "`tilewright-placement stale --wait` or `tilewright-placement stale --cancel`"
-        yield problem(
-            "stale jobs", f"{count(len(left), 'job')} of an earlier run still to end", fix
-        )
+        sender = sender_of(Path(folder))
+        text = f"{count(len(left), 'job')} {sender.words} still to end"
+        yield problem("stale jobs", text, sender.advice)
     else:
         yield ok("stale jobs", "no job of an earlier run writes here")
 

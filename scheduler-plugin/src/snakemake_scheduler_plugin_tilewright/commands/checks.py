@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
+from snakemake_scheduler_plugin_tilewright.runtime.words import count as count
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,6 @@ class Check:
     state: Literal["ok", "warning", "problem"]
     text: str
     fix: str = ""
-
-
-def count(number: int, word: str) -> str:
-    """Return a number with its noun.
-
-    >>> count(1, "job"), count(2, "job")
-    ('1 job', '2 jobs')
-    """
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def sizes_text(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,11 +11,11 @@ from snakemake_scheduler_plugin_tilewright.commands.accounts import left_of
 from snakemake_scheduler_plugin_tilewright.commands.dag import read_command, read_dag
 from snakemake_scheduler_plugin_tilewright.placement import cluster
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, capacity_now
-from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError, Task
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, PlacementError, Task
 from snakemake_scheduler_plugin_tilewright.placement.preflight import check_sizes
 from snakemake_scheduler_plugin_tilewright.placement.preview import Preview, preview
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan, plan_of
-from snakemake_scheduler_plugin_tilewright.placement.sizing import Durations, Estimates
+from snakemake_scheduler_plugin_tilewright.placement.sizing import Estimates
 from snakemake_scheduler_plugin_tilewright.placement.survey import Survey
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
@@ -120,9 +120,11 @@ def plan_on(
     queue = found.queue()
     capacity = live_capacity(found, queue)
     check_sizes(tasks, capacity, plan.estimates)
-    said = [_source(plan.estimates.durations), *_of_accounts(found.survey, capacity), *notes]
+    kinds = {kind for task in tasks for kind in task.job.kinds}
+    said = [_source(plan, kinds), *_of_accounts(found.survey, capacity, kinds), *notes]
     if not isinstance(queue, Unknown) and (active := stale_jobs(queue, str(Path.cwd()))):
-        said.append(f"{len(active)} jobs of this folder are in the queue; they count twice here")
+        jobs = "a job of this folder is" if len(active) == 1 else f"{len(active)} jobs of it are"
+        said.append(f"{jobs} in the queue, and counted here once more")
     forecast = preview(tasks, plan.estimates, capacity) if tasks else None
     return PlannedRun(tuple(targets), len(tasks), forecast, None, tuple(said))
 
@@ -135,14 +137,20 @@ def plan_here(
     return PlannedRun(tuple(targets), len(tasks), None, here, tuple(notes))
 
 
-def _of_accounts(survey: Survey, capacity: Capacity) -> list[str]:
-    """Return what is not known of the accounts, what is left of budgets, and what is closed."""
+def _of_accounts(survey: Survey, capacity: Capacity, kinds: Collection[Kind]) -> list[str]:
+    """Return what is not known of the accounts, what is left of budgets, and what is closed.
+
+    Nothing is said of device kinds that no job may use.
+    """
     notes = [note.text for note in survey.notes]
     for account in survey.accounts:
-        rests = "; ".join(map(str, left_of(account, survey)))
-        notes += [f"left of the budgets of {account.name}: {rests}"] if rests else []
+        some = left_of(account, survey)
+        rests = [str(one) for one in some if "gpu" in kinds or not one.name.startswith("gres/")]
+        notes += [f"left of the budgets of {account.name}: {'; '.join(rests)}"] if rests else []
     closed = capacity.closed.items()
-    return notes + [f"nothing goes to {a} {kind}: {why}" for (a, kind), why in closed]
+    return notes + [
+        f"no {kind.upper()} job goes to {a}: {why}" for (a, kind), why in closed if kind in kinds
+    ]
 
 
 def live_capacity(found: cluster.Cluster, queue: list[SlurmJob] | Unknown) -> Capacity:
@@ -170,12 +178,12 @@ def live_capacity(found: cluster.Cluster, queue: list[SlurmJob] | Unknown) -> Ca
     )
 
 
-def _source(durations: Durations) -> str:
-    known, slowdown = durations.path, durations.slowdown
-    guess = (
-        "the size of the data or half of the stated runtime, "
-        f"and CPU jobs {slowdown:g} x longer than GPU jobs"
-    )
+def _source(plan: Plan, kinds: Collection[Kind]) -> str:
+    """Return where durations come from."""
+    known, slowdown = plan.estimates.durations.path, plan.estimates.durations.slowdown
+    guess = "the size of the data" if plan.described else "half of the stated runtime"
+    if "gpu" in kinds:
+        guess += f", and a job on CPUs takes {slowdown:g} times as long as on a GPU"
     if known is not None and known.is_file():
         return f"durations: from jobs that ended here, where there are some; else {guess}"
     return f"durations are first guesses: {guess}; nothing has been learned here yet"

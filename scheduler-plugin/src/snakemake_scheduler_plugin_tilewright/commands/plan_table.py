@@ -63,12 +63,13 @@ def print_plan(found: PlannedRun, console: Console) -> None:
 
 
 def _print_forecast(forecast: Preview, console: Console) -> None:
+    gpus = "gpu" in forecast.slots_for
     rules = [
-        (rule.rule, *(str(n or "") for n in (rule.jobs, rule.gpu, rule.cpu, rule.small)),
+        (rule.rule, *(str(n or "") for n in (rule.jobs, *[rule.gpu] * gpus, rule.cpu, rule.small)),
          span_text(rule.busy_s), ", ".join(f"{a} {n}" for a, n in rule.accounts.items()))
         for rule in forecast.rules
     ]  # fmt: skip
-    heads = ["rule", "jobs", "GPU", "CPU", "no slot", "run time", "accounts"]
+    heads = ["rule", "jobs", *["GPU"] * gpus, "CPU", "no slot", "run time", "accounts"]
     console.print(_table(heads, rules))
     pools = [
         (pool.name, f"{pool.free} of {pool.slots}", str(pool.jobs), span_text(pool.busy_s))
@@ -80,8 +81,8 @@ def _print_forecast(forecast: Preview, console: Console) -> None:
         console.print(sizes, highlight=False)
     for use in forecast.use:
         where = f"on {use.account}" if use.account else "by jobs that take no slot"
-        gpus = f" and {use.gpu_hours:.3g} GPU-hours" if use.gpu_hours else ""
-        console.print(f"uses about {use.cpu_hours:.3g} CPU-hours{gpus} {where}", highlight=False)
+        hours = f" and {use.gpu_hours:.3g} GPU-hours" if use.gpu_hours else ""
+        console.print(f"uses about {use.cpu_hours:.3g} CPU-hours{hours} {where}", highlight=False)
     for line in _end(forecast):
         console.print(line, highlight=False, markup=False)
 
@@ -91,10 +92,11 @@ def _end(forecast: Preview) -> list[str]:
     if forecast.finish_s is None or forecast.bound_s is None:
         lines = ["when it would end is not known: no slot is free now for the largest job"]
     else:
-        gpus = span_text(forecast.gpu_only_s) if forecast.gpu_only_s else "none free"
+        alone = span_text(forecast.gpu_only_s) if forecast.gpu_only_s else "none free"
+        gpus = f"GPUs only: {alone}, " if "gpu" in forecast.slots_for else ""
         lines = [
             f"finish in about {span_text(forecast.finish_s)} "
-            f"(GPUs only: {gpus}, lower bound {span_text(forecast.bound_s)})"
+            f"({gpus}lower bound {span_text(forecast.bound_s)})"
         ]
     if forecast.all_free_s is not None:
         lines.append(f"with all slots of your accounts free: {span_text(forecast.all_free_s)}")

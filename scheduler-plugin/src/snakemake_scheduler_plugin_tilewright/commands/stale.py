@@ -1,4 +1,4 @@
-"""Jobs of an earlier, killed run that still write into a folder."""
+"""Jobs of Snakemake that still write into a folder."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Literal
 
 import typer
 
-from snakemake_scheduler_plugin_tilewright.commands.checks import count
 from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
 from snakemake_scheduler_plugin_tilewright.placement.cluster import own_client
 from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
-from snakemake_scheduler_plugin_tilewright.placement.preflight import (
+from snakemake_scheduler_plugin_tilewright.placement.stale import (
     deal_with_stale,
     look_for_stale,
+    sender_of,
 )
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 
@@ -24,7 +24,7 @@ def show_stale(*, wait: bool, cancel: bool) -> None:
     if wait and cancel:
         raise SystemExit("stale: give --wait or --cancel, not both")
     if not slurm_wanted():
-        typer.echo("no Slurm here, so no job of an earlier run is left")
+        typer.echo("no Slurm here, so no job of Snakemake is left in its queue")
         return
     choice: Literal["list", "wait", "cancel"] = "cancel" if cancel else "wait" if wait else "list"
     try:
@@ -46,7 +46,7 @@ def stale(
     ----------
     client : SlurmClient
     folder : str
-        Where the killed run was started.
+        Where the run that sent them was started.
     choice : {"list", "wait", "cancel"}
     say : callable
         Takes a line for the user.
@@ -59,16 +59,15 @@ def stale(
     Raises
     ------
     PlacementError
-        The queue is not known.
+        The queue is not known, or they are to be cancelled and their run is active.
     """
     if choice != "list":
         deal_with_stale(client, folder, choice, say)
     left = look_for_stale(client, folder)
     if not left:
-        say(f"no job of an earlier run writes into {folder}")
+        say(f"no job of Snakemake writes into {folder}")
         return 0
-    say(f"{count(len(left), 'job')} of an earlier run may still write into {folder}:")
-    for job in left:
-        say(f"  {job.id}  {job.state:<10} {job.comment}")
-    say("wait for them with --wait, or end them with --cancel")
+    sender = sender_of(Path(folder))
+    say(sender.listed(left, folder))
+    say(sender.advice)
     return len(left)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,13 +9,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from snakemake_scheduler_plugin_tilewright.placement.ledger import failure_lines, read_ledger
-from snakemake_scheduler_plugin_tilewright.placement.routing import LEDGER, STATE
+from snakemake_scheduler_plugin_tilewright.placement.ledger import (
+    LEDGER,
+    STATE,
+    failure_lines,
+    read_ledger,
+)
 from snakemake_scheduler_plugin_tilewright.runtime.cause import failed_since
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, read_state, span_text
-
-#: A run writes its state every minute.
-_SILENT_S = 300.0
 
 
 def show_status(results: Path) -> None:
@@ -37,7 +36,7 @@ def show_status(results: Path) -> None:
         state = read_state(found / STATE)
     except (OSError, ValueError) as error:
         raise SystemExit(f"status: {error}") from None
-    ledger = found / LEDGER.name
+    ledger = Path(state.ledger) if state.ledger else found / LEDGER.name
     events = read_ledger(ledger) if ledger.is_file() else ()
     own = (event for event in events if event["time_s"] >= state.began_s)
     failed = failure_lines(own, ended=state.ended)
@@ -65,24 +64,15 @@ def _what(state: RunState, now_s: float) -> str:
     if state.ended:
         how = "complete" if state.complete else "ended before all was done"
         return f"{how}: {begun}, ended {_clock(state.at_s)}"
-    where = f"process {state.pid} on {state.host}"
-    if state.host == socket.gethostname() and not _lives(state.pid):
-        return f"ended without writing its end; it was probably killed: {begun}, {where}"
-    if now_s - state.at_s > _SILENT_S:
-        silent = span_text(now_s - state.at_s)
-        return f"not heard of for {silent}; look whether it still runs: {begun}, {where}"
-    return f"running: {begun}, {where}, seen {span_text(max(0.0, now_s - state.at_s))} ago"
+    seen = span_text(max(0.0, now_s - state.at_s))
+    match state.life(now_s):
+        case "killed":
+            return f"ended without writing its end; it was probably killed: {begun}, {state.where}"
+        case "silent":
+            return f"not heard of for {seen}; look whether it still runs: {begun}, {state.where}"
+        case _:
+            return f"running: {begun}, {state.where}, seen {seen} ago"
 
 
 def _clock(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

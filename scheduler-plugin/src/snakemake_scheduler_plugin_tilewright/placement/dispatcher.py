@@ -77,6 +77,8 @@ class Dispatcher:
         What the last round followed.
     why_waiting : dict of str to str
         Why the jobs that the last round did not start wait.
+    kinds : set of str
+        Device kinds that may run any of the jobs; nothing is said of others.
     avoided : AvoidedPlaces
         Account and device kind that jobs were moved away from.
     pending : PendingJobs
@@ -93,6 +95,7 @@ class Dispatcher:
     lock: threading.RLock = field(default_factory=threading.RLock)
     strategy: Strategy | None = None
     why_waiting: dict[str, str] = field(default_factory=dict)
+    kinds: set[Kind] = field(default_factory=set)
     first_id: int = 0
     avoided: AvoidedPlaces = field(init=False)
     pending: PendingJobs = field(init=False)
@@ -114,10 +117,12 @@ class Dispatcher:
         queue = self.cluster.queue()
         if not isinstance(queue, Unknown):
             self.first_id = max((job.id for job in queue), default=0)
+        self.kinds = {kind for task in self.tasks.values() for kind in task.job.kinds}
         self.ledger.write(
             "run",
             run=uuid.uuid4().hex[:8],
             user=survey.user,
+            kinds=sorted(self.kinds),
             pools={p.name: [p.account, p.kind, p.slots] for p in survey.pools[survey.sharing]},
             sharing=SHARING[survey.sharing],
             left_out={left.account: left.reason for left in survey.left_out},
@@ -149,10 +154,9 @@ class Dispatcher:
                 ):
                     self.why_waiting = dict.fromkeys(ready, str(capacity))
                 return {}
-            closed = {f"{account} {kind}": why for (account, kind), why in capacity.closed.items()}
-            self.ledger.write_change("room", "slurm", closed=closed)
             doubles = self._cancel_doubles(ready)
             tasks = [self.tasks[name] for name in ready if name not in doubles]
+            self._write_room(capacity, tasks)
             round_ = self.begin_round(capacity)
             coming = [self.tasks[name] for name in later]
             self.strategy = round_.place(tasks, coming, self.strategy, most)
@@ -173,6 +177,18 @@ class Dispatcher:
             where = self.cluster.survey.partitions
             self._claim([claim_of(place, where) for place in sent.values()])
             return sent
+
+    def _write_room(self, capacity: Capacity, ready: Iterable[Task]) -> None:
+        """Write what is closed, of the device kinds that jobs may run on.
+
+        Of some jobs that is known only when they are ready.
+        """
+        if more := {kind for task in ready for kind in task.job.kinds} - self.kinds:
+            self.kinds |= more
+            self.ledger.write("kinds", kinds=sorted(self.kinds))
+        closed = {f"{a} {kind}": why for (a, kind), why in capacity.closed.items()
+                  if kind in self.kinds}  # fmt: skip
+        self.ledger.write_change("room", "slurm", closed=closed)
 
     def begin_round(self, capacity: Capacity) -> Round:
         """Return a round with all that is known now."""

@@ -13,6 +13,11 @@ from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import append_json, read_json_lines
 
+#: Where decisions are written, below the working directory, unless the workflow says otherwise.
+LEDGER = Path(".snakemake/tilewright/ledger.jsonl")
+#: The file beside it that says how far the run is; there is one in the working directory always.
+STATE = "state.json"
+
 
 @dataclass
 class Ledger:

@@ -29,6 +29,8 @@ from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
 MOST_MOVES = 3
 #: Reasons that nobody knows end by themselves more often than not: they get so much more time.
 _UNKNOWN_PATIENCE = 4
+#: A job with such a reason waits for no node, whatever room there is.
+_NOT_FOR_NODES = ("BeginTime", "Priority", "Prolog", "Cleaning", "SchedDefer", "FedJobLock")
 
 
 class _Stuck(NamedTuple):
@@ -189,7 +191,7 @@ class PendingJobs:
         where = survey.partitions.get(place.kind)
         if why.obstacle == "busy" and survey.nodes is not None and where is not None:
             free = room_on(survey.nodes, where, place.shape, now=True)
-            if free and not seen.reason.startswith(("BeginTime", "Priority")):
+            if free and not seen.reason.startswith(_NOT_FOR_NODES):
                 words = f"by Slurm's own numbers {where.name} has room for it: a reservation may be"
                 return Waiting("busy", f"{words} in the way")
         return why

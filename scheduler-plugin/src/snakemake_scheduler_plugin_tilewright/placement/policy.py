@@ -266,7 +266,7 @@ _RESTART = 3.0
 #: It must gain so much: until a job is stopped and sent again about a minute passes.
 _LEAST_GAIN_S = 120.0
 _GAIN = 0.02  # of the rest of the run that another strategy must save: forecasts are no better
-_WHY = ("a gpu slot is free", "a cpu slot finishes it in time")
+_WHY = ("a GPU slot is free", "a CPU slot finishes it in time")
 #: Aims of the strategies over the bound of what is left, best ones first; with infinity a job
 #: takes any slot. Of 13 strategies, among them others that gave GPUs to the jobs that gain most,
 #: these three did as well as all (mean 1.000, 95th percentile 1.00; one alone: 1.037, 1.18).
@@ -481,7 +481,11 @@ class _Assignment:
         fits = [k for k, pool in enumerate(self.given) if pool.kind in job.kinds and pool.slots > 0
                 and job.fixed.account in (None, pool.account)]  # fmt: skip
         if not fits:
-            return f"no slot of {' or '.join(job.kinds)} on {job.fixed.account or 'any account'}"
-        if any(self.free[k] for k in fits):
-            return "a gpu slot falls free in time to finish it sooner"
-        return "every slot it may use is taken"
+            slot = f"{' or '.join(kind.upper() for kind in job.kinds)} slot for it"
+            chosen = job.fixed.account
+            return f"account {chosen} has no {slot}" if chosen else f"no account has a {slot}"
+        if not any(self.free[k] for k in fits):
+            return "every slot it may use is taken"
+        if "gpu" in job.kinds:
+            return "a GPU slot falls free in time to finish it sooner"
+        return "jobs that more work waits for take the slots first"

@@ -225,7 +225,8 @@ class Round:
                     continue
                 open_ = self._open(task, kind, self.capacity.may_queue)
                 if open_:
-                    why = f"its {kind} nodes are full or reserved, so it waits in Slurm's queue"
+                    full = f"its {kind.upper()} nodes are full or reserved"
+                    why = f"{full}, so it waits in Slurm's queue"
                     self._start(task, open_[pending[kind] % len(open_)].name, kind, why)
                     pending[kind] += 1
                     served.add(kind)

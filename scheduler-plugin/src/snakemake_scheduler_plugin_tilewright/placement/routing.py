@@ -23,13 +23,13 @@ from snakemake_scheduler_plugin_tilewright.placement import cluster as clusters
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Place, Shape, Sizes, key_of
 from snakemake_scheduler_plugin_tilewright.placement.ledger import (
+    LEDGER,
     last_run,
     read_ledger,
     resume_line,
     summary_lines,
 )
 from snakemake_scheduler_plugin_tilewright.placement.limits import Pool, clipped, pool_name, too_big
-from snakemake_scheduler_plugin_tilewright.placement.preflight import before_run
 from snakemake_scheduler_plugin_tilewright.placement.sizing import (
     Durations,
     EitherSizes,
@@ -38,16 +38,13 @@ from snakemake_scheduler_plugin_tilewright.placement.sizing import (
     local_durations,
     stated_shape,
 )
+from snakemake_scheduler_plugin_tilewright.placement.stale import before_run
 from snakemake_scheduler_plugin_tilewright.runtime.cause import failed_since
 from snakemake_scheduler_plugin_tilewright.runtime.granted import granted_cpus, granted_gpus
 from snakemake_scheduler_plugin_tilewright.runtime.snakemake_adapter import remember_parameters
 from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import command, other_scheduler
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
 
-#: Where decisions are written, below the working directory, unless the workflow says otherwise.
-LEDGER = Path(".snakemake/tilewright/ledger.jsonl")
-#: The file beside it that says how far the run is.
-STATE = "state.json"
 #: A small job takes less: 10 s of work and the 8 s in which a job of Slurm starts.
 _SMALL_S = 18.0
 _SMALL_MB = 2048

@@ -96,14 +96,22 @@ def _run(number: int, events: Sequence[Event]) -> ClusterRun:
         elif name == "move":
             moved.add(job)
         remarks += _remarks(event)
+    used = {bar.pool for bar in bars}
+    kinds = _kinds(events)
+    pools = {name: p for name, p in pools.items() if name in used or not kinds or p.kind in kinds}
     bars.sort(key=lambda bar: (bar.start_s, bar.end_s, bar.job))
     times = [event["time_s"] for event in events]
     unfinished = (job_label(job, event.get("rule", "")) for job, event in placed.items())
     return ClusterRun(
         number, min([times[0], *(bar.start_s for bar in bars)]), max(times), pools, tuple(bars),
         tuple(remarks), dict(causes), tuple(unfinished), head.get("left_out") or {},
-        head.get("sharing") or "", idle_slot_s(events, pools, bars),
+        (head.get("sharing") or "") * (len(kinds) != 1), idle_slot_s(events, pools, bars),
     )  # fmt: skip
+
+
+def _kinds(events: Iterable[Event]) -> set[str]:
+    """Return the device kinds that jobs of a run might use, none where the ledger does not say."""
+    return {str(kind) for event in events for kind in event.get("kinds") or ()}
 
 
 def _bars(event: Event, place: Event) -> list[JobBar]:

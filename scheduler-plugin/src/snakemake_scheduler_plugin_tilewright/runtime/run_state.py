@@ -5,15 +5,24 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 
 #: Below this share of the work no time left is estimated.
 _TOLD = 0.05
+#: A run writes its state every minute.
+_SILENT_S = 300.0
+#: Clocks are set while processes run.
+_CLOCK_S = 60.0
+
+#: What became of a run; one that runs on another machine and no longer writes is silent.
+Life = Literal["active", "ended", "killed", "silent"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,8 @@ class RunState:
     host : str
     pid : int
         Where the process that says this runs.
+    ledger : str
+        Where its decisions are written; empty: beside the state, if anywhere.
     """
 
     began_s: float
@@ -49,6 +60,7 @@ class RunState:
     ended: bool = False
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
+    ledger: str = ""
 
     @property
     def complete(self) -> bool:
@@ -61,6 +73,19 @@ class RunState:
         if self.share < _TOLD:
             return None
         return (self.at_s - self.began_s) * (1 - self.share) / self.share
+
+    @property
+    def where(self) -> str:
+        """The process of the run."""
+        return f"process {self.pid} on {self.host}"
+
+    def life(self, now_s: float) -> Life:
+        """Return what became of the run, as far as that can be seen from this machine."""
+        if self.ended:
+            return "ended"
+        if self.host == socket.gethostname():
+            return "active" if _lives(self.pid, self.began_s) else "killed"
+        return "silent" if now_s - self.at_s > _SILENT_S else "active"
 
     def line(self) -> str:
         """Return jobs done and running, the share of the work, the time left, and what waits."""
@@ -90,6 +115,27 @@ def span_text(seconds: float) -> str:
         return f"{seconds:.0f} s"
     units = ((5400, 60, "min"), (172800, 3600, "h"), (math.inf, 86400, "d"))
     return next(f"{seconds / size:.1f} {unit}" for below, size, unit in units if seconds < below)
+
+
+def _lives(pid: int, since_s: float) -> bool:
+    """Return whether a process of this machine lives that was there at a time.
+
+    The number of one that has ended is given to another.
+    """
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2]
+        booted = re.search(r"^btime (\d+)$", Path("/proc/stat").read_text(encoding="utf-8"), re.M)
+    except OSError:
+        return True
+    state, *numbers = after_name.split()
+    began_s = int(booted[1]) + int(numbers[18]) / os.sysconf("SC_CLK_TCK") if booted else 0.0
+    return state != "Z" and began_s < since_s + _CLOCK_S
 
 
 def write_state(path: Path, state: RunState) -> None:

@@ -56,12 +56,13 @@ class Waiting:
     words: str
 
 
+#: Matched at the beginning, small and capital letters alike, with spaces for Slurm's underscores.
 _WAITING: tuple[tuple[str, Waiting], ...] = (
     (
-        r"Invalid(QOS|Account)|(Qos|QOS|Account|Assoc)\w*NotAllowed|PartitionTimeLimit"
-        r"|Job's (account|QOS) not permitted|User's group not permitted|PartitionConfig"
+        r"Invalid(QOS|Account)|(QOS|Account|Assoc)\w*NotAllowed|PartitionTimeLimit"
+        r"|Job's \w+ not permitted|User's group not permitted|PartitionConfig"
         r"|(QOS|Assoc)Max\w+Per(Job|Node)|QOSMin|MaxMemPerLimit"
-        r"|PartitionNodeLimit|BadConstraints|ReservationDeleted",
+        r"|PartitionNodeLimit|(Bad)?Constraints|Reservation(Deleted|Invalid)",
         Waiting(
             "invalid",
             "Slurm no longer takes it as it was sent: its QOS, account or partition was withdrawn, "
@@ -70,7 +71,7 @@ _WAITING: tuple[tuple[str, Waiting], ...] = (
         ),
     ),
     (
-        r"(QOS|Assoc)Grp(\w+Minutes|\w+RunMinutes|CPU(Run)?MinutesLimit|WallLimit)|QOSUsageThreshold",
+        r"(QOS|Assoc)Grp(\w+Minutes|WallLimit)|QOSUsageThreshold",
         Waiting(
             "budget",
             "the budget of its account or QOS is used up, or cannot end it; "
@@ -83,7 +84,7 @@ _WAITING: tuple[tuple[str, Waiting], ...] = (
         Waiting("limit", "running jobs fill a limit of its account or QOS"),
     ),
     (
-        r"JobHeld|.*\bheld\b|JobHoldMaxRequeue|SpecialExit",
+        r"JobHeld|.*\bheld\b|JobHoldMaxRequeue|SpecialExit|BurstBufferOperation",
         Waiting(
             "held",
             "it is held, by an administrator or by you: `scontrol release` lets it go, `scancel` "
@@ -91,31 +92,53 @@ _WAITING: tuple[tuple[str, Waiting], ...] = (
         ),
     ),
     (
-        r"ReqNodeNotAvail|Partition(Down|Inactive)|.*\bDOWN\b|.*\bReserv|NodeDown",
+        r"ReqNodeNotAvail|Partition(Down|Inactive)|.*\bDOWN\b|.*\bReserv|(Node|FrontEnd)Down",
         Waiting("nodes", "its nodes are down, drained or reserved"),
     ),
     (
         r"Licenses",
         Waiting("held", "all licences that it asks for are in use, here as with any other account"),
     ),
+    (r"Dependency", Waiting("held", "it waits for another job of Slurm that must end first")),
+    (
+        r"JobArrayTaskLimit|BurstBuffer",
+        Waiting("held", "it waits for its turn in its array or for a burst buffer, as anywhere"),
+    ),
     (r"Priority", Waiting("busy", "jobs that wait before it go first")),
-    (r"Resources|None", Waiting("busy", "no node has room for it yet")),
+    (
+        r"Resources|None|Power(NotAvail|Reserved)|MaxPoweredUpNodes|MPIPortsBusy",
+        Waiting("busy", "no node has room for it yet"),
+    ),
     (r"BeginTime", Waiting("busy", "it may not begin yet, as after it was requeued")),
+    (
+        r"Prolog|Cleaning|SchedDefer|FedJobLock",
+        Waiting("busy", "Slurm prepares it, or cleans up after its last try"),
+    ),
+    (
+        r"SystemFailure|JobLaunchFailure|NonZeroExitCode|RaisedSignal|TimeLimit|InactiveLimit"
+        r"|DeadLine|OutOfMemory",
+        Waiting("busy", "its last try ended, and Slurm has yet to start it again"),
+    ),
 )
 
 
 def why_pending(reason: str) -> Waiting:
     """Return why a job pends, by the reason that squeue shows.
 
+    Some releases of Slurm, and some of its commands, print underscores for spaces.
+
     Examples
     --------
     >>> why_pending("QOSGrpCpuLimit").obstacle, why_pending("InvalidQOS").obstacle
     ('limit', 'invalid')
+    >>> why_pending("ReqNodeNotAvail,_Reserved_for_maintenance").obstacle
+    'nodes'
     """
+    spaced = reason.replace("_", " ").strip()
     for pattern, waiting in _WAITING:
-        if re.match(pattern, reason):
+        if re.match(pattern, spaced, re.IGNORECASE):
             return waiting
-    return Waiting("other", f"Slurm says {reason}")
+    return Waiting("other", f"Slurm says {reason}" if spaced else "Slurm gives no reason")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,258 @@
+"""Jobs that write into a folder before a run begins there: whose they are, what is done with them.
+
+A coordinator that was killed leaves its jobs to Slurm. Those of one that is active look alike.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
+from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER, STATE
+from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, read_state, span_text
+from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import (
+    is_locked,
+    only_looks,
+    unlocks,
+)
+from snakemake_scheduler_plugin_tilewright.runtime.words import count
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob, parse_queue, stale_jobs
+from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown
+
+_POLL_S = 10.0
+_PATIENCE = 30  # looks in vain while waiting
+_COMPLETING_S = 120.0  # KillWait is 30 s unless the site says otherwise
+_ENDED = "of an earlier run"
+
+
+@dataclass(frozen=True)
+class Sender:
+    """The run that sent the jobs of a folder, as far as can be seen from here.
+
+    Attributes
+    ----------
+    active : bool or None
+        None: not known.
+    words : str
+        After "jobs": whose they are.
+    stop : str
+        How to stop it; empty where it has ended.
+    """
+
+    active: bool | None
+    words: str = _ENDED
+    stop: str = ""
+
+    def listed(self, jobs: Sequence[SlurmJob], workdir: str) -> str:
+        """Return how many jobs there are, whose, and a line for each."""
+        lines = [f"{count(len(jobs), 'job')} {self.words} may still write into {workdir}:"]
+        lines += [f"  {job.id}  {job.state:<10} {job.comment}" for job in jobs]
+        return "\n".join(lines)
+
+    @property
+    def advice(self) -> str:
+        """What can be done about its jobs."""
+        wait = "wait for them with `tilewright-placement stale --wait`"
+        if self.active:
+            return f"{wait}, or stop that run, which ends them: {self.stop}"
+        end = "end them with `tilewright-placement stale --cancel`"
+        if self.active is None:
+            return f"{wait}; only where that run is not active, {end}"
+        return f"{wait}, or {end}"
+
+
+def sender_of(folder: Path, *, has_lock: bool = False) -> Sender:
+    """Return the run that sent the jobs of a folder.
+
+    A run says itself in its working directory that it is active. Snakemake's lock says less: a run
+    that was killed leaves it, and some take none.
+
+    Parameters
+    ----------
+    folder : Path
+        Working directory of the run.
+    has_lock : bool
+        Whether this process itself has locked the folder.
+    """
+    state, now_s = _state_of_another(folder), time.time()
+    life = state.life(now_s) if state else "ended"
+    if state and life == "active":
+        seen = span_text(max(0.0, now_s - state.at_s))
+        stop = f"Ctrl-C in its terminal, or `kill -INT {state.pid}` on {state.host}"
+        words = f"of the run that is active now ({state.where}, seen {seen} ago)"
+        return Sender(True, words, stop)
+    if state and life == "silent":
+        silent = span_text(now_s - state.at_s)
+        why = f"{state.where} was last heard of {silent} ago, and cannot be seen from here"
+        return Sender(None, f"of a run that may be active ({why})")
+    if life == "ended" and not has_lock and is_locked(folder):
+        why = "the folder is locked, by a run that does not say how far it is or by one that was"
+        return Sender(None, f"of a run that may be active ({why} killed)")
+    return Sender(False)
+
+
+def _state_of_another(folder: Path) -> RunState | None:
+    """Return what another process last said of its run; one that is damaged says nothing."""
+    try:
+        state = read_state(folder / LEDGER.with_name(STATE))
+    except (OSError, ValueError):
+        return None
+    own = state.pid == os.getpid() and state.host == socket.gethostname()
+    return None if own else state
+
+
+def before_run(cluster: Cluster | None, argv: Sequence[str], *, has_lock: bool = False) -> None:
+    """Deal with stale jobs before jobs are sent, unless nothing will run.
+
+    Parameters
+    ----------
+    cluster : Cluster or None
+    argv : sequence of str
+        The command.
+    has_lock : bool
+        Whether this run itself has locked the folder by now.
+
+    Raises
+    ------
+    PlacementError
+        As :func:`deal_with_stale`, or the working directory has a line break in its name.
+    """
+    if cluster is None or only_looks(argv[1:]):
+        return
+    if "\n" in str(Path.cwd()):
+        raise PlacementError(
+            f"the working directory {str(Path.cwd())!r} has a line break in its name, which squeue "
+            "cannot tell from the end of a job; rename it"
+        )
+    locked = not has_lock and is_locked(Path.cwd()) and not unlocks(argv[1:])
+    deal_with_stale(
+        cluster.client, str(Path.cwd()), cluster.site.stale, _say, locked=locked, has_lock=has_lock
+    )
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+def look_for_stale(client: SlurmClient, workdir: str) -> list[SlurmJob]:
+    """Return the jobs of Snakemake that may write into a folder.
+
+    Raises
+    ------
+    PlacementError
+        The queue is not known: then nobody can say that nothing writes there.
+    """
+    client.forget()
+    said = client.queue()
+    if isinstance(said, Unknown):
+        raise PlacementError(
+            f"whether jobs of an earlier run still write into {workdir} is not known: {said}; "
+            "try again when Slurm answers"
+        )
+    return stale_jobs(parse_queue(said), workdir)
+
+
+def deal_with_stale(
+    client: SlurmClient,
+    workdir: str,
+    choice: str,
+    say: Callable[[str], None],
+    *,
+    locked: bool = False,
+    has_lock: bool = False,
+) -> None:
+    """Refuse, wait for or cancel jobs of another run that still write into a folder.
+
+    Parameters
+    ----------
+    client : SlurmClient
+    workdir : str
+    choice : {"refuse", "wait", "cancel"}
+    say : callable
+        Takes a line for the user.
+    locked : bool
+        Whether Snakemake refuses this run all the same once they are gone.
+    has_lock : bool
+        Whether this process itself has locked the folder.
+
+    Raises
+    ------
+    PlacementError
+        There are such jobs and the choice is to refuse, or to cancel those of a run that is
+        active; the folder is locked; the queue is not known.
+    """
+    stale = _without_completing(client, workdir, say)
+    if not stale:
+        return
+    sender = sender_of(Path(workdir), has_lock=has_lock)
+    there = sender.listed(stale, workdir)
+    if choice == "refuse":
+        unlock = "" if sender.active else "; then unlock with --unlock if Snakemake asks for it"
+        raise PlacementError(f"{there}\n{sender.advice}{unlock}")
+    if choice == "cancel" and sender.active:
+        raise PlacementError(
+            f"{there}\nthey are not cancelled while that run is active; stop it first: "
+            f"{sender.stop}"
+        )
+    if locked:
+        raise PlacementError(f"{there}\n{_why_locked(sender)}")
+    say(there)
+    if choice == "cancel":
+        said = client.cancel([job.id for job in stale])
+        if isinstance(said, Unknown):
+            raise PlacementError(f"{there}\nthey could not be cancelled: {said}")
+        say("cancelled; waiting until they are gone")
+    _wait_until_gone(client, workdir, stale, say, 1.0 if choice == "cancel" else _POLL_S)
+
+
+def _why_locked(sender: Sender) -> str:
+    """Return why no run can begin behind a lock, and what to do."""
+    if sender.active:
+        return "it has locked the folder, so this one cannot begin; start it again after that run"
+    if sender.active is None:
+        return "this run cannot begin after them; where none is active, run it with --unlock first"
+    return "it left the folder locked, so this one cannot begin; run it with --unlock first"
+
+
+def _wait_until_gone(
+    client: SlurmClient,
+    workdir: str,
+    stale: list[SlurmJob],
+    say: Callable[[str], None],
+    poll_s: float,
+) -> None:
+    """Look at the queue until no stale job is left; slurmctld may be away for some minutes."""
+    failures = 0
+    while stale:
+        try:
+            stale, failures = look_for_stale(client, workdir), 0
+        except PlacementError as error:
+            failures += 1
+            if failures == _PATIENCE:
+                raise
+            say(str(error))
+        if stale:
+            say(f"waiting for {len(stale)}: {', '.join(str(job.id) for job in stale[:8])}")
+            time.sleep(poll_s)
+
+
+def _without_completing(
+    client: SlurmClient, workdir: str, say: Callable[[str], None]
+) -> list[SlurmJob]:
+    """Return the stale jobs; those that are just being ended, as after Ctrl-C, are waited for."""
+    limit_s = time.monotonic() + _COMPLETING_S
+    while stale := look_for_stale(client, workdir):
+        completing = all(job.state == "COMPLETING" for job in stale)
+        if not completing or time.monotonic() > limit_s:
+            break
+        jobs = "a job that is" if len(stale) == 1 else f"{len(stale)} jobs that are"
+        say(f"waiting for {jobs} being ended")
+        time.sleep(1.0)
+    return stale

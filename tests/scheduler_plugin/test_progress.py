@@ -1,0 +1,58 @@
+"""What a run says of itself, and where."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Shape
+from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER, STATE
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.progress import Progress
+from snakemake_scheduler_plugin_tilewright.runtime.run_state import read_state
+from tests.support.placement_rules import Rules
+from tests.support.recorded import cluster_with
+
+
+@dataclass(eq=False)
+class One:
+    """A job of Snakemake."""
+
+    rule: Any = field(default_factory=lambda: SimpleNamespace(name="work"))
+    output: tuple[str, ...] = ("x",)
+    wildcards: Any = field(default_factory=dict)
+
+
+def dag_of(folder: Path, jobs: list[One]) -> Any:
+    """Return what progress asks of a DAG before Snakemake has made its scheduler."""
+    rules = [SimpleNamespace(name="work")]
+    workflow = SimpleNamespace(rules=rules, scheduler=None, workdir_init=folder)
+    return SimpleNamespace(
+        workflow=workflow, needrun_jobs=lambda: jobs, needrun=lambda job: True,
+        finished=lambda job: job is jobs[0],
+    )  # fmt: skip
+
+
+def test_a_run_says_that_it_is_active_before_a_job_is_sent_and_where_it_began(
+    tmp_path: Path,
+) -> None:
+    jobs = [One(), One()]
+    cluster, _ = cluster_with("", tmp_path)
+    ledger = tmp_path / "results/placement/ledger.jsonl"
+    plan = Plan(Rules({"work": {"cpu": Shape(1, 1, 0, 1)}}), cluster=cluster, ledger=ledger)
+    Progress(dag_of(tmp_path, jobs), plan, logging.getLogger("test"))
+    try:
+        states = [
+            read_state(path)
+            for path in (ledger.with_name(STATE), tmp_path / LEDGER.with_name(STATE))
+        ]
+        assert states[0] == states[1]
+        assert (states[0].jobs, states[0].done, states[0].running) == ({"work": 2}, {"work": 1}, 0)
+        assert states[0].ledger == str(ledger)
+        assert not states[0].ended
+    finally:
+        plan.end()
+    assert read_state(tmp_path / LEDGER.with_name(STATE)).ended
