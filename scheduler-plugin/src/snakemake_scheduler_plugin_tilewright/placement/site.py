@@ -66,9 +66,9 @@ class Site(_Section):
     allowed: list[str] | None = None
     """The only accounts to use."""
     caps: dict[str, Annotated[str, AfterValidator(_tres)]] = Field(default_factory=dict)
-    """Account to TRES (`cpu=40,mem=200G`) that are not exceeded there."""
+    """Account to TRES (`cpu=40,mem=200G`) that its jobs do not exceed together."""
     pools: Literal["auto", "independent", "shared"] = "auto"
-    """Whether GPU and CPU jobs draw on the same limits."""
+    """How slots are counted: `auto` is `shared`, GPU jobs first and CPU jobs in what they leave."""
     utilisation: float = Field(default=0.85, gt=0, le=1)
     """Share of an account's CPUs that CPU jobs may fill."""
     partitions: Partitions = Partitions()
