@@ -112,6 +112,14 @@ def test_device_kinds_that_no_job_may_use_are_left_out(tmp_path: Path) -> None:
     assert {use.pool.name for use in use_of(cluster_runs(ran))} == {"lab_gpu", "lab_cpu"}
 
 
+def test_a_group_is_one_bar_and_its_members_are_told(tmp_path: Path) -> None:
+    place, done = job("c", "lab_cpu", 0, 70, 100)
+    ledger, report = tmp_path / "ledger.jsonl", tmp_path / "run.html"
+    write_run_report(write(ledger, [start(), place, {**done, "members": 3}]), report)
+    said = "1 job (3 of Snakemake&#39;s, some in groups) in"
+    assert said in report.read_text(encoding="utf-8")
+
+
 def test_pools_of_small_jobs_alone_are_not_said_to_be_idle(tmp_path: Path) -> None:
     ledger, report = tmp_path / "ledger.jsonl", tmp_path / "run.html"
     events = [start(), *(e for k in range(9) for e in job(str(k), "lab_cpu", 0, 0, 90, small=True))]

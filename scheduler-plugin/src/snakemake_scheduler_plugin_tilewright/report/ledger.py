@@ -129,7 +129,7 @@ def _bars(event: Event, place: Event) -> list[JobBar]:
         JobBar(
             str(event.get("job", "")), str(event.get("rule", "")), event["pool"], start_s,
             max(start_s, end_s), number(place, "time_s") if sent_s is None else sent_s,
-            place.get("small") is True, failed,
+            place.get("small") is True, failed, int(event.get("members", 1)),
         )
     ]  # fmt: skip
 

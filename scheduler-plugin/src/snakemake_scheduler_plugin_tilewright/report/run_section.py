@@ -20,6 +20,7 @@ from snakemake_scheduler_plugin_tilewright.report.runs import (
     use_of,
 )
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
+from snakemake_scheduler_plugin_tilewright.runtime.words import count_jobs
 
 _NONE = "–"  # noqa: RUF001
 #: Runs in the picture, lines of a list, and jobs that are named.
@@ -73,7 +74,7 @@ def _lead(runs: Sequence[ClusterRun], uses: Sequence[Use]) -> str:
     began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(runs[-1].start_s))
     count = "The run" if len(runs) == 1 else f"{len(runs)} runs, the last of which"
     texts = [
-        f"{count} began {began}: {len(bars)} job{'s' * (len(bars) != 1)} in "
+        f"{count} began {began}: {count_jobs(len(bars), sum(bar.members for bar in bars))} in "
         f"{span_text(sum(run.span_s for run in runs))}",
         *busy,
     ]
