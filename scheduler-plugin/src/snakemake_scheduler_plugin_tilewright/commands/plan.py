@@ -133,8 +133,7 @@ def plan_on(
     kinds = {kind for task in tasks for kind in task.job.kinds}
     said = [_source(plan, kinds), *_of_accounts(found.survey, capacity, kinds), *notes]
     if not isinstance(queue, Unknown) and (active := stale_jobs(queue, str(Path.cwd()))):
-        jobs = "a job of this folder is" if len(active) == 1 else f"{len(active)} jobs of it are"
-        said.append(f"{jobs} in the queue, and counted here once more")
+        said.append(f"counted once more: {count(len(active), 'job')} of this folder in the queue")
     forecast = preview(tasks, plan.estimates, capacity) if tasks else None
     return PlannedRun(tuple(targets), len(tasks), forecast, None, tuple(said), members_of(tasks))
 

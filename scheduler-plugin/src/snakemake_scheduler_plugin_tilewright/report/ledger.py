@@ -25,6 +25,10 @@ _CAUSES = {
     "cancelled": "was cancelled",
     "device": "the GPU did not work",
     "error": "ended with an error",
+    "budget": "the budget of its account could not end it",
+    "preempted": "was preempted",
+    "refused": "was refused",
+    "impossible": "can run nowhere",
     "unknown": "ended for a reason that is not known",
 }
 _WORDS = 160

@@ -99,9 +99,7 @@ def _caption(runs: Sequence[ClusterRun], earlier: int, last: ClusterRun) -> str:
     if any(bar.failed for run in runs for bar in run.bars):
         texts.append("Hatched bars failed or were cancelled.")
     if len(runs) > 1:
-        texts.append(
-            "Runs of this experiment stand one after the other; the time between is left out."
-        )
+        texts.append("Runs stand one after the other; the time between them is left out.")
     if earlier:
         texts.append(f"{earlier} earlier run{'s are' if earlier > 1 else ' is'} not shown.")
     cut = sum(len(run.unfinished) for run in runs if run is not last)
