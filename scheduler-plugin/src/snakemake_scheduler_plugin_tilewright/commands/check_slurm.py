@@ -136,10 +136,9 @@ def check_partitions(cluster: Cluster) -> Iterable[Check]:
                 "block these accounts in the site file, or name another partition",
             )
         elif most is not None and most < job.runtime_min:
-            own = f"{kind}_job of the site file, or its default"
             yield warning(
                 about,
-                f"{text}, and {own}, {job.runtime_min / 60:g} h",
+                f"{text}; slots are counted for jobs of {job.runtime_min / 60:g} h ({kind}_job)",
                 f"name a partition for longer jobs in the site file, or lower {kind}_job there",
             )
         else:
