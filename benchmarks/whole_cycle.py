@@ -32,10 +32,11 @@ from pathlib import Path
 
 from benchmarks.starting import cpu_times_s
 from snakemake_scheduler_plugin_tilewright.commands.plan import live_capacity
-from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster, survey
+from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.preview import preview
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.placement.site import Site
+from snakemake_scheduler_plugin_tilewright.placement.survey import survey
 from tests.support.recorded import LIMITS, NODES, PARTITIONS, Recorded, client
 from tests.support.runs import Run, make_run
 from tilewright.commands.dag import find_snakefile, read_tasks

@@ -33,14 +33,16 @@ from snakemake_scheduler_plugin_tilewright.commands.check_slurm import (
 from snakemake_scheduler_plugin_tilewright.commands.checks import Check, ok, problem, warning
 from snakemake_scheduler_plugin_tilewright.commands.doctor import as_json, print_checks
 from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
-from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster, Note, survey
+from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Task
 from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER, STATE
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.placement.site import Site
+from snakemake_scheduler_plugin_tilewright.placement.survey import Note, survey
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
 from snakemake_scheduler_plugin_tilewright.slurm.query import NO_ACCOUNTING, Unknown
 from tests.commands.planned_runs import TenMinutes, command, tasks_of
+from tests.support.placement_rules import with_use
 from tests.support.recorded import (
     HERE,
     LIMITS,
@@ -168,12 +170,12 @@ def test_a_spent_budget_is_named(tmp_path: Path) -> None:
 
 def test_accounts_of_unknown_use_take_no_job(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path)
-    unknown = replace(cluster.survey.accounts[0], used=None)
+    unknown = with_use(cluster.survey.accounts[0], lambda _: None)
     notes = (Note("limits", "limits are old"), Note("use", "x"))
     cluster.survey = replace(cluster.survey, accounts=(unknown,), notes=notes)
     found = [check for check in check_accounts(cluster) if check.state == "warning"]
     assert [check.text for check in found] == [
-        "brusko: its use is not known, so it takes no job",
+        "brusko: use of QOS brusko is not known, so no job goes where it limits them",
         "x",
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from snakemake_scheduler_plugin_tilewright.placement.preview import preview
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from tests.commands.planned_runs import TenMinutes, command, tasks_of
 from tests.conftest import REPO
+from tests.support.placement_rules import with_use
 from tests.support.recorded import cluster_with
 from tests.support.runs import Run, make_run
 from tilewright.commands.dag import read_experiment, read_tasks
@@ -33,7 +34,7 @@ def capacity_of(folder: Path, *, used: str = "") -> Capacity:
     cluster, _ = cluster_with("", folder)
     accounts = [a for a in cluster.survey.accounts if a.name in ("clive", "maigan")]
     if used:
-        accounts = [replace(a, used=dict(a.limit)) for a in accounts]
+        accounts = [with_use(a, lambda holder: holder.limit) for a in accounts]
     return capacity_now(
         accounts,
         [],

@@ -11,22 +11,27 @@ import pytest
 from rich.console import Console
 
 from snakemake_scheduler_plugin_tilewright.commands.accounts import as_json, print_survey
-from snakemake_scheduler_plugin_tilewright.placement.cluster import (
-    Cluster,
-    Note,
-    Survey,
-    SurveyError,
-    survey,
-)
+from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright.placement.limits import left
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.placement.site import Site, read_site
+from snakemake_scheduler_plugin_tilewright.placement.survey import Note, Survey, SurveyError, survey
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import Holder
 from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_partitions
 from snakemake_scheduler_plugin_tilewright.slurm.partitions import why_not
 from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
 from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE
 from tests.conftest import REPO
 from tests.support.placement_rules import CPU, Rules
-from tests.support.recorded import LIMITS, NODES, PARTITIONS, USE, Recorded, client
+from tests.support.recorded import (
+    LIMITS,
+    NODES,
+    PARTITIONS,
+    USE,
+    Recorded,
+    client,
+    queue_line,
+)
 
 HIPERGATOR = REPO / "profiles/hipergator/site.yaml"
 
@@ -120,11 +125,11 @@ def test_unknown_use_is_a_question_mark_and_a_note(recorded: Recorded, tmp_path:
     recorded.answers["flags=qos"] = Unknown("scontrol", "no answer within 15 s")
     found = survey(client(recorded, tmp_path), 1001, Site())
     clive = as_json(found)["accounts"][1]
-    assert clive["used"] is None
+    assert [one["used"] for one in clive["limits"]] == [None]
     assert clive["free"] == {"cpu": None, "gres/gpu": None, "mem": None}
-    assert found.notes == (
-        Note("use", "use is not known: scontrol did not answer: no answer within 15 s"),
-    )
+    names = "QOS brusko, QOS clive, QOS maigan"
+    silent = "scontrol did not answer: no answer within 15 s"
+    assert found.notes == (Note("use", f"use of {names} is not known: {silent}"),)
     free = next(line for line in text_of(found).splitlines() if "free" in line)
     assert free.count("?") == 4
 
@@ -159,22 +164,37 @@ def limited() -> Recorded:
 def test_the_survey_has_limits_and_use_of_the_partition_qos(
     limited: Recorded, tmp_path: Path
 ) -> None:
-    found = survey(client(limited, tmp_path), 1001, Site()).partitions["cpu"]
-    assert found is not None
-    assert (found.limit, found.limit_per_job) == ({"cpu": 48, "jobs": 12}, {"cpu": 16})
-    assert found.limit_per_user == {"cpu": 9, "jobs": 2, "submit": 5}
-    assert found.limit_per_account == {"cpu": 40, "jobs": 3}
-    assert found.used == {"cpu": 40, "jobs": 1, "submit": 4}
-    assert found.mine == {"cpu": 5, "jobs": 1, "submit": 4}
-    assert found.by_account == {"clive": {"cpu": 7, "jobs": 1, "submit": 3}}
-    assert found.max_time_min == 1440
+    found = survey(client(limited, tmp_path), 1001, Site())
+    where = found.partitions["cpu"]
+    assert where is not None
+    assert where.max_time_min == 1440
+    within = found.accounts[1].within(where)
+    nothing = dict.fromkeys(("cpu", "mem", "gres/gpu", GPU_TYPE, "jobs", "submit"), 0)
+    assert within.holders[:3] == (
+        Holder("QOS part", {"cpu": 48, "jobs": 12}, {**nothing, "cpu": 40, "jobs": 1, "submit": 4}),
+        Holder("ada on QOS part", {"cpu": 9, "jobs": 2, "submit": 5},
+               {**nothing, "cpu": 5, "jobs": 1, "submit": 4}),
+        Holder("account clive on QOS part", {"cpu": 40, "jobs": 3},
+               {**nothing, "cpu": 7, "jobs": 1, "submit": 3}),
+    )  # fmt: skip
+    assert (within.holders[3].name, set(within.holders[3].limit)) == (
+        "QOS clive",
+        {"mem", "gres/gpu"},
+    )
+    assert (within.per_job, within.longest_min) == ({"cpu": 16}, 1440)
+    shown = text_of(found)
+    assert "jobs that run or wait on clive: 4 of 5 (ada on QOS part)" in shown
+    line = next(line for line in shown.splitlines() if "  QOS part " in line)
+    assert [cell.strip() for cell in line.split("│")[1:6]] == [
+        "QOS part", "40 of 48", "", "", "1 of 12",
+    ]  # fmt: skip
 
 
 def test_limits_of_the_gpu_type_that_the_partition_has(recorded: Recorded, tmp_path: Path) -> None:
     recorded.answers["sacctmgr"] = LIMITS.replace("gres/gpu=3", "gres/gpu=3,gres/gpu:b200=2")
     recorded.answers["flags=qos"] = USE.replace("gpu=3(1)", "gpu=3(1),gres/gpu:b200=2(1)")
     untyped = survey(client(recorded, tmp_path / "a"), 1001, Site())
-    assert untyped.accounts[1].limit["gres/gpu"] == 3
+    assert untyped.accounts[1].at("").holders[0].limit["gres/gpu"] == 3
     assert untyped.notes == (
         Note("types", "limits of GPU types on clive are not looked at: Slurm does not count the "
              "GPUs of partition hpg-b200 as of one type"),
@@ -182,7 +202,7 @@ def test_limits_of_the_gpu_type_that_the_partition_has(recorded: Recorded, tmp_p
     typed = PARTITIONS.replace("gres/gpu=8", "gres/gpu=8,gres/gpu:b200=8")
     recorded.answers["partition"] = typed
     found = survey(client(recorded, tmp_path / "b"), 1001, Site())
-    clive = found.accounts[1]
+    (clive,) = found.accounts[1].at("").holders
     assert (clive.limit["gres/gpu"], clive.limit[GPU_TYPE], found.notes) == (3, 2, ())
     held = {"cpu": 40, "mem": 716_800, "gres/gpu": 1, GPU_TYPE: 1}
     assert clive.used == {**held, "jobs": 2, "submit": 2}
@@ -196,15 +216,54 @@ def test_use_is_seen_in_the_queue_where_slurm_refuses_but_not_where_it_is_silent
     limited.answers["squeue"] = ""
     limited.answers["flags=qos"] = Unknown("scontrol", "Access/permission denied")
     found = survey(client(limited, tmp_path), 1001, Site())
-    none = dict.fromkeys(("cpu", "mem", "gres/gpu", "jobs", "submit"), 0)
-    assert all(one.used == none for one in found.accounts)
+    assert uses(found) == [0]
+    assert found.notes[0].text.startswith("use of QOS brusko, QOS clive, QOS maigan, QOS part is a")
     assert "lower bound" in found.notes[0].text
     limited.answers["flags=qos"] = Unknown("scontrol", "no answer within 15 s", refused=False)
     found = survey(client(limited, tmp_path / "b"), 1001, Site())
-    assert all(one.used is None for one in found.accounts)
-    assert found.notes == (
-        Note("use", "use is not known: scontrol did not answer: no answer within 15 s"),
+    assert uses(found) == [None]
+    assert "is not known: scontrol did not answer: no answer within 15 s" in found.notes[0].text
+
+
+def uses(found: Survey) -> list[int | None]:
+    """Return the numbers of CPUs in use that are said of anything."""
+    cpus = [
+        None if holder.used is None else holder.used["cpu"]
+        for one in found.accounts
+        for at in one.limits.values()
+        for holder in at.holders
+    ]
+    return list(dict.fromkeys(cpus))
+
+
+def test_use_of_accounts_above_and_of_numbers_of_jobs_is_seen_in_the_queue_too(
+    recorded: Recorded, tmp_path: Path
+) -> None:
+    rows = (
+        f"dept|{'|' * 4}cpu=64||3{'|' * 6}root||||\nclive{'|' * 13}dept||||\n"
+        f"clive|ada||clive,clive-b|clive|||||4|9{'|' * 7}\n"
     )
+    text = LIMITS.replace("clive|ada||clive,clive-b|clive|||||||||||||\n", rows)
+    recorded.answers["sacctmgr"] = text.replace("cpu=104,gres/gpu=3,mem=812G", "gres/gpu=3")
+    job = {"State": "RUNNING", "QOS": "clive", "Account": "clive", "tres-alloc": "cpu=8"}
+    recorded.answers["squeue"] = "\n".join([
+        queue_line(JobID="1", UserName="ada", **job),
+        queue_line(JobID="2", UserName="ada", **{**job, "State": "PENDING"}),
+        queue_line(JobID="3", UserName="ben", **job),
+        queue_line(JobID="4", UserName="ben", **{**job, "Account": "maigan", "QOS": "x"}),
+    ])  # fmt: skip
+    recorded.answers["flags=assoc"] = Unknown("scontrol", "Access/permission denied")
+    recorded.answers["flags=qos"] = USE.replace("cpu=104(40),mem=831488(716800),", "")
+    found = survey(client(recorded, tmp_path), 1001, Site())
+    (note,) = found.notes
+    assert note.text.startswith("use of account dept, ada of account clive is a lower bound")
+    clive = found.accounts[1]
+    by_name = {holder.name: holder for holder in clive.at("").holders}
+    assert by_name["account dept"].limit == {"cpu": 64, "jobs": 3}
+    assert [left(clive, None, tres) for tres in ("cpu", "jobs", "submit")] == [48, 1, 7]
+    assert found.unknown() is None
+    slots = {pool.name: (pool.slots, pool.free) for pool in found.pools["independent"]}
+    assert slots["clive_cpu"] == (3, 1)
 
 
 def test_accounts_of_other_clusters_are_not_ours(limited: Recorded, tmp_path: Path) -> None:

@@ -25,8 +25,9 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     Task,
 )
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import Holder
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import Cause
-from tests.support.placement_rules import Rules, account, partition
+from tests.support.placement_rules import Rules, account, in_partition, partition
 
 JOB = Job("rule_a", "a", ("cpu",), wildcards={})
 #: That are nobody's fault.
@@ -119,18 +120,18 @@ def test_a_grown_shape_is_bounded_by_what_there_is() -> None:
 
 def test_most_memory_is_that_of_the_accounts_a_job_may_use() -> None:
     small, large = account("a", limit={"mem": 150}), account("b", limit={"mem": 250})
-    per_user = replace(account("c", limit={"mem": 900}), limit_per_user={"mem": 130})
-    per_job = replace(account("d", limit={"mem": 900}), limit_per_job={"mem": 70})
+    per_user = account("c", limit={"mem": 900}, of_user={"mem": 130})
+    per_job = account("d", limit={"mem": 900}, per_job={"mem": 70})
     assert memory_limit_mb(JOB, [small, large], [None]) == 250
     assert memory_limit_mb(replace(JOB, fixed=Fixed("a")), [small, large], [None]) == 150
     assert memory_limit_mb(JOB, [per_user, per_job], [None]) == 130
     assert memory_limit_mb(JOB, [small, account("e")], [None]) is None
     elsewhere = replace(large, partitions=("turin",))
     assert memory_limit_mb(JOB, [small, elsewhere], [partition("cpu")]) == 150
-    bound = replace(partition("cpu"), limit={"mem": 40}, qos="part")
-    assert memory_limit_mb(JOB, [small, large], [bound]) == 40
-    wide = replace(partition("big"), limit={"mem": 400}, qos="big")
-    assert memory_limit_mb(JOB, [small, large], [bound, wide]) == 400
+    bound = in_partition(large, "cpu", Holder("QOS part", {"mem": 40}, {}))
+    assert memory_limit_mb(JOB, [bound], [partition("cpu")]) == 40
+    wide = in_partition(bound, "big", Holder("QOS big", {"mem": 400}, {}))
+    assert memory_limit_mb(JOB, [wide], [partition("cpu"), partition("big")]) == 400
 
 
 def nothing(cause: Cause, job: Job = JOB, **place: Any) -> str:

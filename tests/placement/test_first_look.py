@@ -7,6 +7,7 @@ from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.placement.first_look import first_look
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import NO_ACCOUNT
+from tests.support.placement_rules import with_use
 from tests.support.recorded import cluster_with
 
 
@@ -26,7 +27,8 @@ def test_accounts_limits_and_what_is_left_out_are_said_in_a_few_lines(tmp_path: 
 def test_many_accounts_none_and_unknown_use(tmp_path: Path) -> None:
     survey = cluster_with("", tmp_path)[0].survey
     clive = survey.accounts[1]
-    many = tuple(replace(clive, name=f"lab{k}", used=None) for k in range(40))
+    unknown = with_use(clive, lambda _: None)
+    many = tuple(replace(unknown, name=f"lab{k}") for k in range(40))
     head, *lines = first_look(replace(survey, accounts=many))
     assert head == "jobs go to 40 accounts of ada; see `tilewright-placement accounts`"
     assert lines[3] == "  and lab3, lab4, lab5, lab6 and 33 more"

@@ -19,11 +19,10 @@ from snakemake_scheduler_plugin_tilewright.placement.limits import (
 )
 from snakemake_scheduler_plugin_tilewright.placement.needs import in_hours, needs, room_on
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
-    Above,
     Account,
+    Holder,
     SiteRules,
     usable_accounts,
-    with_usage,
 )
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
@@ -68,21 +67,21 @@ def test_what_running_jobs_may_take_comes_back_and_what_is_spent_does_not() -> N
     running, gone = with_budget(1000, 900, spent=100), with_budget(1000, 900)
     assert too_big(running, JOB) is None
     assert too_big(gone, JOB) == "it may take 8 CPU-hours and account a has 1.67 CPU-hours left"
-    per_job = replace(account("a"), limit_per_job={"cpu/min": 479})
+    per_job = account("a", per_job={"cpu/min": 479})
     assert too_big(per_job, JOB) == "it may take 8 CPU-hours and account a has 7.98 CPU-hours left"
     assert not capacity(per_job).fits("a", "cpu", JOB)
 
 
 def test_a_budget_above_an_account_and_one_whose_use_is_not_known() -> None:
-    above = replace(account("a"), above=(Above("dept", {"cpu/min": 500}, {"cpu/min": 100}),))
+    above = account("a", above=(Holder("account dept", {"cpu/min": 500}, {"cpu/min": 100}),))
     assert not capacity(above).fits("a", "cpu", JOB)
     assert [str(one) for one in budgets(above)] == [
         "6.67 CPU-hours of 8.33 CPU-hours (account dept)"
     ]
     unknown = account("a", limit={"cpu/min": 500})
-    assert unknown_use(unknown) == ("cpu/min",)
-    assert "cpu/min is not known" in capacity(unknown).closed["a", "cpu"]
-    assert [str(one) for one in budgets(unknown)] == ["? of 8.33 CPU-hours (account)"]
+    assert unknown_use(unknown) == {"QOS a": ["cpu/min"]}
+    assert "cpu/min on QOS a is not known" in capacity(unknown).closed["a", "cpu"]
+    assert [str(one) for one in budgets(unknown)] == ["? of 8.33 CPU-hours (QOS a)"]
 
 
 def test_a_job_that_pends_counts_with_its_time_limit() -> None:
@@ -104,16 +103,17 @@ def test_budgets_of_a_qos_and_of_an_association_as_slurm_says_them() -> None:
     ])  # fmt: skip
     found, qos = parse_sacctmgr(rows)
     (one,), _ = usable_accounts("ada", found, qos, SiteRules())
-    assert one.limit == {"cpu/min": 1200, "cpu/min/running": 300}
-    assert one.limit_from["cpu/min"] == "qos"
-    assert one.above == (Above("root", {"gres/gpu/min": 60, "wall/min": 1440}),)
+    assert {holder.name: holder.limit for holder in one.at("").holders} == {
+        "QOS c": {"cpu/min": 1200, "cpu/min/running": 300},
+        "account root": {"gres/gpu/min": 60, "wall/min": 1440},
+    }
     live = parse_assoc_mgr(
         "QOS=c(2) GrpWall=N(0.10) GrpTRES=cpu=N(8) GrpTRESMins=cpu=1200(26)"
         " GrpTRESRunMins=cpu=300(40),node=N(5)\n"
         "ClusterName=x Account=root UserName= Partition= GrpWall=1440(60.5) GrpTRES=cpu=N(8)"
         " GrpTRESMins=gres/gpu=60(7) GrpTRESRunMins=gres/gpu=N(3),node=N(5)\n"
     )
-    (one,) = with_usage([one], live, live, 0)
+    (one,), _ = usable_accounts("ada", found, qos, SiteRules(), (), live)
     left = {budget.name: budget.left for budget in budgets(one)}
     assert left == {"cpu/min": 1134, "cpu/min/running": 260, "gres/gpu/min": 50, "wall/min": 1375}
 

@@ -25,14 +25,16 @@ from snakemake_scheduler_plugin_tilewright.placement.limits import Sharing
 from snakemake_scheduler_plugin_tilewright.placement.needs import needs
 from snakemake_scheduler_plugin_tilewright.placement.round import Round
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import LIMITED, Account
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import LIMITED, Account, Holder
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
-from snakemake_scheduler_plugin_tilewright.slurm.records import JOBS, Partition
+from snakemake_scheduler_plugin_tilewright.slurm.records import JOBS, Partition, Tres
 from tests.support.placement_rules import GROUP_REASONS, Rules, account, partition
 from tests.support.recorded import cluster_with
 
 REASONS = (*GROUP_REASONS, *("Priority", "Resources", "None", "BeginTime") * 3)
 BIG = 10**9
+#: Accounts below one that limits them together.
+DEPT = "ab"
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +47,8 @@ class Question:
     """All that one round of placing is asked."""
 
     accounts: list[Account]
+    facts: dict[str, Facts]
+    dept: Holder
     waiting: list[SlurmJob]
     claims: list[Claim]
     partitions: dict[Kind, Partition | None]
@@ -103,18 +107,26 @@ _used = st.builds(dict.__or__, _mine, _spent)
 _names = st.sampled_from("abc")
 
 
+@dataclass
+class Facts:
+    """What bounds an account, beside what bounds a and b together."""
+
+    limit: Tres
+    used: Tres | None
+    of_user: Tres
+    mine: Tres
+
+
 @st.composite
-def _accounts(draw: st.DrawFn) -> list[Account]:
-    return [
-        account(
-            name,
-            limit=draw(_tres)
-            | draw(st.one_of(st.just({}), _budgets))
-            | draw(st.one_of(st.just({}), _most_jobs)),
-            used=draw(st.one_of(*[_used] * 6, _tres, st.none())),
-        )
-        for name in "abc"
-    ]
+def _facts(draw: st.DrawFn) -> Facts:
+    return Facts(
+        draw(_tres)
+        | draw(st.one_of(st.just({}), _budgets))
+        | draw(st.one_of(st.just({}), _most_jobs)),
+        draw(st.one_of(*[_used] * 6, _tres, st.none())),
+        draw(st.one_of(st.just({}), st.just({}), _tres)),
+        draw(_mine),
+    )
 
 
 @st.composite
@@ -147,17 +159,24 @@ def questions(draw: st.DrawFn) -> Question:
         seen = draw(st.none() | st.just(SlurmJob(7, state, start_s=995.0)))
         return Task(made, place, 990.0, seen=seen)
 
+    facts = {name: draw(_facts()) for name in "abc"}
+    dept = Holder("account dept", draw(st.one_of(st.just({}), _tres)), draw(_used))
     bound = partition("g", allow_accounts=draw(st.sampled_from([None, ("a", "b")])))
     return Question(
         [
-            replace(
-                one,
-                mine=draw(_mine),
-                limit_per_user=draw(st.one_of(st.just({}), st.just({}), _tres)),
+            account(
+                name,
+                limit=one.limit,
+                used=one.used,
+                of_user=one.of_user,
+                mine=one.mine,
+                above=(dept,) if name in DEPT else (),
                 partitions=draw(st.sampled_from([(), (), ("c",)])),
             )
-            for one in draw(_accounts())
+            for name, one in facts.items()
         ],
+        facts,
+        dept,
         [
             SlurmJob(
                 n,
@@ -196,37 +215,47 @@ def questions(draw: st.DrawFn) -> Question:
     )
 
 
-def never_runs(job: SlurmJob, one: Account) -> bool:
-    limits = [*one.limit.items(), *one.limit_per_user.items()]
-    return any(job.tres.get(tres, 0) > most for tres, most in limits)
+def limits_of(question: Question, name: str) -> list[Tres]:
+    one = question.facts[name]
+    return [one.limit, one.of_user, *([question.dept.limit] if name in DEPT else [])]
 
 
-def left_of(question: Question, one: Account) -> dict[str, int]:
-    """Return what an account has left, counted without the code under test."""
-    promised: Counter[str] = Counter()
+def counts(question: Question, job: SlurmJob) -> bool:
+    """Return whether a job pends on one of the accounts and may start there at some time."""
+    return (
+        job.account in question.facts
+        and job.state in ("PENDING", "CONFIGURING")
+        and not any(
+            job.tres.get(tres, 0) > most
+            for limits in limits_of(question, job.account)
+            for tres, most in limits.items()
+        )
+    )
+
+
+def promised(question: Question, names: str) -> Counter[str]:
+    """Return what pends or was sent on some accounts."""
+    total: Counter[str] = Counter()
     for job in question.waiting:
-        hopeless = never_runs(job, one)
-        if job.account == one.name and job.state in ("PENDING", "CONFIGURING") and not hopeless:
-            promised.update({**job.tres, "jobs": 1})
+        if job.account in names and counts(question, job):
+            total.update({**job.tres, "jobs": 1})
     for claim in question.claims:
-        if claim.account == one.name:
-            promised.update(claim.tres)
-    left = {}
-    for tres in LIMITED:
-        used, mine = (one.used or {}).get(tres, 0), (one.mine or {}).get(tres, 0)
-        most = min(one.limit.get(tres, BIG) - used, one.limit_per_user.get(tres, BIG) - mine)
-        left[tres] = max(0, most - promised[tres])
-    return left
+        if claim.account in names:
+            total.update(claim.tres)
+    return total
 
 
-def closed_kinds(question: Question, one: Account) -> set[Kind]:
-    if one.used is None or any(tres not in one.used for tres in one.limit):
+def rest(limit: Tres, used: Tres | None, tres: str, more: Counter[str]) -> int:
+    return max(0, limit.get(tres, BIG) - (used or {}).get(tres, 0) - more[tres])
+
+
+def closed_kinds(question: Question, name: str) -> set[Kind]:
+    one = question.facts[name]
+    if any(tres not in (one.used or {}) for tres in one.limit):
         return {"gpu", "cpu"}
     kinds: set[Kind] = set()
     for job in question.waiting:
-        hopeless = never_runs(job, one)
-        waits = job.state in ("PENDING", "CONFIGURING") and job.reason in GROUP_REASONS
-        if job.account == one.name and waits and not hopeless:
+        if job.account == name and job.reason in GROUP_REASONS and counts(question, job):
             kinds |= {"gpu"} if "GRES" in job.reason else {"gpu", "cpu"}
     return kinds
 
@@ -240,18 +269,26 @@ def test_starts_never_exceed_any_limit_and_every_ready_job_starts_or_has_a_reaso
     started = [start.task.name for start in found.placements]
     assert sorted([*started, *found.why]) == sorted(task.name for task in question.ready)
     assert all(found.why.values())
-    for one in question.accounts:
-        here = [start for start in found.placements if start.place.account == one.name]
+    for names in ("a", "b", "c", DEPT):
+        here = [start for start in found.placements if start.place.account in names]
         asked: Counter[str] = Counter()
         for start in here:
             asked.update(needs(start.place.shape, 1))
-        left = left_of(question, one)
+        more = promised(question, names)
         for tres in LIMITED if here else ():
-            assert asked[tres] <= left[tres], (one, tres)
-        assert not {start.place.kind for start in here} & closed_kinds(question, one)
+            if names == DEPT:
+                left = rest(question.dept.limit, question.dept.used, tres, more)
+            else:
+                one = question.facts[names]
+                left = min(rest(one.limit, one.used, tres, more),
+                           rest(one.of_user, one.mine, tres, more))  # fmt: skip
+            assert asked[tres] <= left, (names, tres)
+        if names in question.facts:
+            kinds = {start.place.kind for start in here}
+            assert not kinds & closed_kinds(question, names)
     for start in found.placements:
         task, place = start.task, start.place
-        one = next(a for a in question.accounts if a.name == place.account)
+        account_ = next(a for a in question.accounts if a.name == place.account)
         where = question.partitions[place.kind]
         assert where is not None
         assert place.kind in task.job.kinds
@@ -262,8 +299,8 @@ def test_starts_never_exceed_any_limit_and_every_ready_job_starts_or_has_a_reaso
         assert (place.account, place.kind) in allowed
         assert place.shape.cpus == task.job.fixed.cpus or task.job.fixed.cpus is None
         assert place.partition == where.name
-        assert where.allow_accounts is None or one.name in where.allow_accounts
-        assert not one.partitions or where.name in one.partitions
+        assert where.allow_accounts is None or account_.name in where.allow_accounts
+        assert not account_.partitions or where.name in account_.partitions
         assert set(place.exclude) == question.bad_nodes[place.kind] | task.past.nodes
         assert start.reason
         assert start.small == (start.task.job.rule == "small")

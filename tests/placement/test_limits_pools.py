@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +9,7 @@ from hypothesis import strategies as st
 from snakemake_scheduler_plugin_tilewright.placement.capacity import capacity_now
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
 from snakemake_scheduler_plugin_tilewright.placement.limits import (
+    largest,
     left,
     make_pools,
     pool_name,
@@ -22,9 +21,9 @@ from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
     Account,
     SiteRules,
     usable_accounts,
-    with_usage,
 )
 from snakemake_scheduler_plugin_tilewright.slurm.records import Association, Partition, Qos, Usage
+from tests.support.placement_rules import account
 
 GB = 1024
 GPU_JOB = Shape(8, 180 * GB, 1, 240)
@@ -45,9 +44,16 @@ ROWS = [
 RULES = SiteRules(blocked={"brusko": "kept for interactive work"})
 
 
-def account(**changes: object) -> Account:
-    accounts, _ = usable_accounts("ada", ROWS, QOS, RULES)
-    return replace(accounts[0], **changes)  # type: ignore[arg-type]
+def clive(**limit: object) -> Account:
+    """Return the account with the worked example's limits, or with others."""
+    if not limit:
+        return usable_accounts("ada", ROWS, QOS, RULES)[0][0]
+    return account("clive", **limit)  # type: ignore[arg-type]
+
+
+def live(accounts: list[Association], qos: list[Qos], **use: Usage) -> list[Account]:
+    usage = {name.replace("_", " "): one for name, one in use.items()}
+    return usable_accounts("ada", accounts, qos, RULES, (), usage)[0]
 
 
 def slots(accounts: list[Account], **options: object) -> dict[str, int]:
@@ -71,8 +77,8 @@ def test_the_worked_example() -> None:
 
 
 def test_shared_counts_what_gpu_jobs_leave_in_every_tres() -> None:
-    assert slots([account()], mode="shared") == {"clive_gpu": 3, "clive_cpu": 5}
-    no_memory_limit = account(limit={"cpu": 104, "gres/gpu": 3})
+    assert slots([clive()], mode="shared") == {"clive_gpu": 3, "clive_cpu": 5}
+    no_memory_limit = clive(limit={"cpu": 104, "gres/gpu": 3})
     assert slots([no_memory_limit], mode="shared") == {"clive_gpu": 3, "clive_cpu": 8}
 
 
@@ -81,22 +87,22 @@ def test_shared_counts_what_gpu_jobs_leave_in_every_tres() -> None:
     [
         ({"limit": {"cpu": 104, "mem": 400 * GB, "gres/gpu": 3}}, 2, 8, "mem"),
         ({"limit": {"jobs": 2}}, 2, 2, "jobs"),
-        ({"limit_per_user": {"gres/gpu": 1}}, 1, 11, "gres/gpu"),
-        ({"limit_per_user": {"cpu": 16}}, 2, 1, "cpu"),
+        ({"limit": {"cpu": 104}, "of_user": {"gres/gpu": 1}}, 1, 11, "gres/gpu"),
+        ({"of_user": {"cpu": 16}}, 2, 1, "cpu"),
         ({"limit": {"submit": 1}}, 1, 1, "submit"),
     ],
 )
 def test_every_limit_bounds(changes: dict[str, object], gpu: int, cpu: int, bound: str) -> None:
-    pools = make_pools([account(**changes)], SHAPES, mode="independent")
+    pools = make_pools([clive(**changes)], SHAPES, mode="independent")
     assert [pool.slots for pool in pools] == [gpu, cpu]
     assert pools[0].bound == bound
 
 
 def test_no_pool_without_slots() -> None:
-    assert slots([account(limit={"cpu": 104, "gres/gpu": 0})], mode="independent") == {
+    assert slots([clive(limit={"cpu": 104, "gres/gpu": 0})], mode="independent") == {
         "clive_cpu": 11
     }
-    assert slots([account(limit={"cpu": 4, "gres/gpu": 3})], mode="independent") == {}
+    assert slots([clive(limit={"cpu": 4, "gres/gpu": 3})], mode="independent") == {}
 
 
 def test_partitions_bound_what_no_account_does() -> None:
@@ -104,37 +110,32 @@ def test_partitions_bound_what_no_account_does() -> None:
         "gpu": Partition("g", None, None, {"gres/gpu": 4, "cpu": 64}, True, False, None, None),
         "cpu": Partition("c", None, None, {"cpu": 256}, True, True, None, None),
     }
-    pools = make_pools(
-        [account(limit={}, limit_from={})], SHAPES, mode="independent", partitions=places
-    )
+    pools = make_pools([clive(limit={})], SHAPES, mode="independent", partitions=places)
     assert [(p.kind, p.slots) for p in pools] == [("gpu", 4), ("cpu", 27)]
 
 
 def test_a_labmate_takes_room_now_and_not_the_limit() -> None:
-    accounts, _ = usable_accounts("ada", ROWS, QOS, RULES)
     busy = Usage(
-        "clive",
         {"cpu": 104, "mem": 812 * GB, "gres/gpu": 3},
         {"cpu": 32, "mem": 700 * GB, "gres/gpu": 1},
     )
-    found = with_usage(accounts, [busy], [], uid=1001)
+    found = live(ROWS, QOS, QOS_clive=busy)
     free = {p.name: (p.slots, p.free) for p in make_pools(found, SHAPES, mode="independent")}
     assert free["clive_gpu"] == (3, 0)
     assert free["clive_cpu"] == (11, 2)
-    assert found[1].used is None
-    assert unknown_use(found[1]) == ("cpu", "mem", "gres/gpu")
+    assert unknown_use(found[1]) == {"QOS maigan": ["cpu", "mem", "gres/gpu"]}
 
 
 def test_a_limit_of_each_account_counts_that_account_alone() -> None:
     shared = Qos("normal", tres_per_account={"cpu": 40, "gres/gpu": 2, "jobs": 6})
     rows = [Association(name, "ada", "", ("normal",), "normal") for name in ("lab", "other")]
-    accounts, _ = usable_accounts("ada", rows, [shared], RULES)
-    busy = Usage(
-        "normal", {}, {"cpu": 56, "mem": 0, "gres/gpu": 2, "jobs": 5},
-        used_by_account={"lab": {"cpu": 16, "gres/gpu": 1, "jobs": 2},
-                         "third": {"cpu": 40, "jobs": 3}},
-    )  # fmt: skip
-    lab, other = with_usage(accounts, [busy], [], uid=1)
+    lab, other = live(
+        rows,
+        [shared],
+        QOS_normal=Usage({}, {"cpu": 56, "mem": 0, "gres/gpu": 2, "jobs": 5}),
+        account_lab_on_QOS_normal=Usage({}, {"cpu": 16, "gres/gpu": 1, "jobs": 2}),
+        account_third_on_QOS_normal=Usage({}, {"cpu": 40, "jobs": 3}),
+    )
     assert [left(a, None, "cpu") for a in (lab, other)] == [24, 40]
     assert left(lab, None, "gres/gpu") == 1
     assert [left(a, None, "jobs") for a in (lab, other)] == [4, 6]
@@ -147,13 +148,12 @@ def test_a_limit_of_each_account_counts_that_account_alone() -> None:
 def test_limits_of_an_association_count_its_own_jobs_though_others_share_its_qos() -> None:
     rows = [Association(name, "ada", "", ("normal",), "normal") for name in ("lab", "other")]
     rows += [Association(name, tres={"cpu": 32, "jobs": 3}) for name in ("lab", "other")]
-    accounts, _ = usable_accounts("ada", rows, [Qos("normal")], RULES)
-    of_qos = Usage("normal", {}, {"cpu": 24, "jobs": 3}, {1: {"cpu": 24, "jobs": 3}})
-    of_accounts = [
-        Usage("lab", {}, {"cpu": 16, "jobs": 2}),
-        Usage("other", {}, {"cpu": 8, "jobs": 1}),
-    ]
-    both = with_usage(accounts, [of_qos], of_accounts, uid=1)
+    use = {
+        "QOS_normal": Usage({}, {"cpu": 24, "jobs": 3}),
+        "account_lab": Usage({}, {"cpu": 16, "jobs": 2}),
+        "account_other": Usage({}, {"cpu": 8, "jobs": 1}),
+    }
+    both = live(rows, [Qos("normal")], **use)
     assert [left(a, None, "jobs") for a in both] == [1, 2]
     here = capacity_now(both, (), (), mode="shared", utilisation=1.0, partitions={})
     job = Shape(8, 100, 0, 60)
@@ -162,21 +162,18 @@ def test_limits_of_an_association_count_its_own_jobs_though_others_share_its_qos
     assert here.fits("other", "cpu", job)
     assert here.take("other", "cpu", job).fits("other", "cpu", job)
     # a limit of the QOS wins, and counts all
-    accounts, _ = usable_accounts("ada", rows, [Qos("normal", {"jobs": 5})], RULES)
-    both = with_usage(accounts, [of_qos], of_accounts, uid=1)
+    both = live(rows, [Qos("normal", {"jobs": 5})], **use)
     assert [left(a, None, "jobs") for a in both] == [2, 2]
 
 
 def test_a_throttled_qos_counts_at_once() -> None:
-    accounts, _ = usable_accounts("ada", ROWS, QOS, RULES)
     throttled = Usage(
-        "clive",
         {"cpu": 40, "mem": 320_000, "gres/gpu": 1},
         {"cpu": 56, "mem": 385_024, "gres/gpu": 3},
     )
-    (clive, _) = with_usage(accounts, [throttled], [], uid=1001)
-    assert clive.limit["gres/gpu"] == 1
-    assert (left(clive, None, "cpu"), left(clive, None, "gres/gpu")) == (0, 0)
+    now = live(ROWS, QOS, QOS_clive=throttled)[0]
+    assert largest(now, None, "gres/gpu") == 1
+    assert (left(now, None, "cpu"), left(now, None, "gres/gpu")) == (0, 0)
 
 
 def test_limits_on_the_association_hold_where_the_qos_has_none() -> None:
@@ -184,40 +181,30 @@ def test_limits_on_the_association_hold_where_the_qos_has_none() -> None:
         Association("plain", "", "", ("normal",), "", {"cpu": 16, "mem": 64 * GB, "gres/gpu": 1}),
         Association("plain", "ada", "", ("normal",), ""),
     ]
-    (plain,), _ = usable_accounts("ada", rows, [Qos("normal", {"cpu": 200})], SiteRules())
-    assert plain.limit == {"cpu": 200, "mem": 64 * GB, "gres/gpu": 1}
-    assert plain.limit_from == {"cpu": "qos", "mem": "association", "gres/gpu": "association"}
-    normal = Usage("normal", {"cpu": 200}, {"cpu": 150, "mem": 900 * GB, "gres/gpu": 9})
-    own = Usage("plain", {"gres/gpu": 1}, {"cpu": 8, "mem": 10 * GB, "gres/gpu": 1})
-    (seen,) = with_usage([plain], [normal], [own], uid=1)
+    qos = [Qos("normal", {"cpu": 200})]
+    normal = Usage({"cpu": 200}, {"cpu": 150, "mem": 900 * GB, "gres/gpu": 9})
+    own = Usage({"gres/gpu": 1}, {"cpu": 8, "mem": 10 * GB, "gres/gpu": 1})
+    (seen,) = live(rows, qos, QOS_normal=normal, account_plain=own)
+    assert {holder.name: holder.limit for holder in seen.at("").holders} == {
+        "QOS normal": {"cpu": 200},
+        "account plain": {"mem": 64 * GB, "gres/gpu": 1},
+    }
     free = [left(seen, None, tres) for tres in ("cpu", "mem", "gres/gpu")]
     assert free == [50, 54 * GB, 0]
-    (hidden,) = with_usage([plain], [normal], [], uid=1)
-    assert unknown_use(hidden) == ("mem", "gres/gpu")
-
-
-def test_a_live_qos_without_limits_leaves_those_of_the_association() -> None:
-    rows = [Association("plain", "ada", "", ("normal",), "", {"cpu": 10, "node": 2})]
-    (plain,), _ = usable_accounts("ada", rows, [Qos("normal")], SiteRules())
-    (live,) = with_usage([plain], [Usage("normal", {}, {"cpu": 3})], [], uid=1)
-    assert live.limit == {"cpu": 10, "node": 2}
-    assert unknown_use(live) == ("cpu",)
+    (hidden,) = live(rows, qos, QOS_normal=normal)
+    assert unknown_use(hidden) == {"account plain": ["mem", "gres/gpu"]}
 
 
 def test_caps_and_the_list_of_allowed_accounts() -> None:
     rules = SiteRules(allowed=["clive"], caps={"clive": {"gres/gpu": 1}})
-    (clive,), left_out = usable_accounts("ada", ROWS, QOS, rules)
-    assert clive.limit_from["gres/gpu"] == "cap"
-    assert slots([clive], mode="independent")["clive_gpu"] == 1
+    (capped,), left_out = usable_accounts("ada", ROWS, QOS, rules)
+    assert slots([capped], mode="independent")["clive_gpu"] == 1
     assert [left.account for left in left_out] == ["brusko", "clive-b", "maigan"]
-    live = Usage("clive", {"cpu": 104, "gres/gpu": 3}, {"cpu": 0, "gres/gpu": 0})
-    (still,) = with_usage([clive], [live], [], uid=1)
-    assert still.limit["gres/gpu"] == 1
 
 
 def test_a_job_that_would_pend_for_ever_is_named() -> None:
-    assert too_big(account(), GPU_JOB) is None
-    assert too_big(account(), Shape(120, GB, 0, 10)) == (
+    assert too_big(clive(), GPU_JOB) is None
+    assert too_big(clive(), Shape(120, GB, 0, 10)) == (
         "it asks for cpu=120 and account clive has 104"
     )
 
@@ -240,7 +227,7 @@ def test_shared_pools_never_promise_more_than_the_limits(
 ) -> None:
     place = Partition("p", None, None, {"cpu": 512, "gres/gpu": 8}, True, True, None, None)
     pools = make_pools(
-        [account(limit=limit, used=used)],
+        [clive(limit=limit, used=used)],
         SHAPES,
         mode="shared",
         partitions={"gpu": place, "cpu": place},
@@ -263,15 +250,17 @@ def test_limits_of_accounts_above_bound_all_that_is_below_them() -> None:
         Association("lab", parent="college"),
         Association("lab", "ada", "", ("normal",), "normal"),
     ]
-    (lab,), _ = usable_accounts("ada", rows, [Qos("normal", {"gres/gpu": 2})], RULES)
-    assert [(one.name, one.limit) for one in lab.above] == [("college", {"cpu": 64})]  # QOS wins
-    normal = Usage("normal", {"gres/gpu": 2}, {"cpu": 0, "mem": 0, "gres/gpu": 0})
-    others = Usage("college", {"cpu": 64}, {"cpu": 48, "mem": 0, "gres/gpu": 3})
-    (seen,) = with_usage([lab], [normal], [others], uid=1)
+    qos = [Qos("normal", {"gres/gpu": 2})]
+    others = Usage({"cpu": 64}, {"cpu": 48, "mem": 0, "gres/gpu": 3})
+    (seen,) = live(rows, qos, QOS_normal=Usage(), account_college=others)
+    assert [(one.name, one.limit) for one in seen.at("").holders] == [
+        ("QOS normal", {"gres/gpu": 2}),  # it wins
+        ("account college", {"cpu": 64}),
+    ]
     found = {pool.kind: (pool.slots, pool.free) for pool in make_pools([seen], SHAPES)}
     assert found == {"gpu": (2, 2), "cpu": (4, 0)}
-    (hidden,) = with_usage([lab], [normal], [], uid=1)
-    assert unknown_use(hidden) == ("cpu",)
+    (hidden,) = live(rows, qos, QOS_normal=Usage())
+    assert unknown_use(hidden) == {"account college": ["cpu"]}
 
 
 def test_numbers_of_jobs_of_accounts_above_bound_all_that_is_below_them() -> None:
@@ -280,38 +269,43 @@ def test_numbers_of_jobs_of_accounts_above_bound_all_that_is_below_them() -> Non
         Association("lab", parent="college"),
         Association("lab", "ada", "", ("normal",), "normal"),
     ]
-    (lab,), _ = usable_accounts("ada", rows, [Qos("normal", {"submit": 5})], RULES)
-    assert [(one.name, one.limit) for one in lab.above] == [("college", {"jobs": 3})]  # QOS wins
-    normal = Usage("normal", {}, {"cpu": 0, "mem": 0, "gres/gpu": 0, "jobs": 0, "submit": 0})
-    others = Usage("college", {}, {"jobs": 2, "submit": 2})
-    (seen,) = with_usage([lab], [normal], [others], uid=1)
+    qos = [Qos("normal", {"submit": 5})]
+    others = Usage({}, {"jobs": 2, "submit": 2})
+    (seen,) = live(rows, qos, QOS_normal=Usage(), account_college=others)
     assert sum(pool.free for pool in make_pools([seen], SHAPES)) == 1
     assert sum(pool.slots for pool in make_pools([seen], SHAPES)) == 3
-    (hidden,) = with_usage([lab], [normal], [], uid=1)
-    assert unknown_use(hidden) == ("jobs",)
+    (hidden,) = live(rows, qos, QOS_normal=Usage())
+    assert unknown_use(hidden) == {"account college": ["jobs"]}
 
 
-def test_of_one_job_and_one_user_the_nearest_row_holds_and_the_qos_before_it() -> None:
+def test_of_one_job_the_nearest_row_holds_and_the_qos_before_it() -> None:
     rows = [
         Association("lab", "", "", (), "", {}, {"cpu": 4, "mem": 9}, {"jobs": 1}, 60),
         Association("lab", "ada", "", ("normal",), "normal", {}, {"cpu": 16}, {"jobs": 3}, 600),
     ]
-    (own,), _ = usable_accounts("ada", rows, [Qos("normal")], RULES)
-    assert (own.limit_per_job, own.limit_per_user) == ({"cpu": 16, "mem": 9}, {"jobs": 3})
-    assert own.max_wall_min == 600
+    own = live(rows, [Qos("normal")])[0].at("")
+    assert (own.per_job, own.longest_min) == ({"cpu": 16, "mem": 9}, 600)
+    assert {holder.name: holder.limit for holder in own.holders} == {
+        "ada of account lab": {"jobs": 3}
+    }
     wins = Qos("normal", tres_per_job={"cpu": 64}, tres_per_user={"jobs": 5}, max_wall_min=900)
-    (of_qos,), _ = usable_accounts("ada", rows, [wins], RULES)
-    assert (of_qos.limit_per_job, of_qos.limit_per_user) == ({"cpu": 64, "mem": 9}, {"jobs": 5})
-    assert of_qos.max_wall_min == 900
+    of_qos = live(rows, [wins])[0].at("")
+    assert (of_qos.per_job, of_qos.longest_min) == ({"cpu": 64, "mem": 9}, 900)
+    assert {holder.name: holder.limit for holder in of_qos.holders} == {
+        "ada on QOS normal": {"jobs": 5}
+    }
 
 
 def test_what_a_user_may_run_is_counted_over_both_partitions() -> None:
     places: dict[Kind, Partition | None] = {
         "gpu": Partition("g", None, None, {"gres/gpu": 9, "cpu": 999}, True, False, None, None),
-        "cpu": Partition("c", "q", None, {"cpu": 999}, True, True, None, None, limit={"jobs": 100}),
+        "cpu": Partition("c", "q", None, {"cpu": 999}, True, True, None, None),
     }
-    mine = account(limit={}, limit_from={}, limit_per_user={"jobs": 3})
-    pools = make_pools([mine], SHAPES, mode="shared", partitions=places)
+    rows = [Association("lab", "ada", "", ("normal",), "normal")]
+    qos = [Qos("normal", tres_per_user={"jobs": 3}), Qos("q", {"jobs": 100})]
+    wheres = [where for where in places.values() if where]
+    accounts, _ = usable_accounts("ada", rows, qos, RULES, wheres)
+    pools = make_pools(accounts, SHAPES, mode="shared", partitions=places)
     assert sum(pool.slots for pool in pools) == 3
 
 

@@ -12,9 +12,10 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Kind, Task
 from snakemake_scheduler_plugin_tilewright.placement.limits import make_pools
 from snakemake_scheduler_plugin_tilewright.placement.round import Round
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import SiteRules, usable_accounts
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
-from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
+from snakemake_scheduler_plugin_tilewright.slurm.records import Association, Partition, Qos, Usage
 from tests.support.placement_rules import (
     CPU,
     GPU,
@@ -30,7 +31,7 @@ from tests.support.recorded import cluster_with
 
 
 def test_accounts_on_one_qos_share_its_room() -> None:
-    both = [replace(account(name, limit={"cpu": 8}), qos="shared") for name in "ab"]
+    both = [account(name, limit={"cpu": 8}, qos="shared") for name in "ab"]
     left = room(*both).take("a", "cpu", CPU)
     assert not left.fits("a", "cpu", CPU)
     assert not left.fits("b", "cpu", CPU)
@@ -57,7 +58,7 @@ def test_without_a_gpu_partition_nothing_goes_to_gpus() -> None:
     ],
 )
 def test_a_job_that_can_never_run_or_is_on_another_qos_closes_nothing(job: SlurmJob) -> None:
-    one = replace(account("a", limit=LIMIT), limit_per_user={"cpu": 8}, qos="a")
+    one = account("a", limit=LIMIT, of_user={"cpu": 8})
     assert room(one, waiting=(job,)).fits("a", "cpu", CPU)
 
 
@@ -74,21 +75,22 @@ def test_use_pending_jobs_and_claims_all_take_room() -> None:
     assert free(room(one, waiting=(pending, running, elsewhere))) == {"a_gpu": 2, "a_cpu": 1}
     both = room(one, waiting=(pending, running), a=GPU)
     assert free(both) == {"a_gpu": 1, "a_cpu": 1}
-    assert both.accounts[0].used == {"cpu": 24, "mem": 250, "gres/gpu": 1}
-    assert (both.accounts[0].mine or {})["jobs"] == 2
+    (qos,) = both.accounts[0].at("").holders
+    assert qos.used == {"cpu": 24, "mem": 250, "gres/gpu": 1}
 
 
 def test_a_limit_of_each_account_counts_what_was_sent_there() -> None:
     """Two accounts on one QOS of 12 CPUs an account; and the same limit on a partition's QOS."""
     pending = SlurmJob(1, "PENDING", "a", "q", "p", tres={"cpu": 8}, reason="Priority")
-    own = [replace(account(name), qos="q", limit_per_account={"cpu": 12}) for name in "ab"]
-    for accounts, where in (
-        (own, None),
-        (
-            [replace(one, limit_per_account={}) for one in own],
-            replace(partition("p"), qos="part", limit_per_account={"cpu": 12}),
-        ),
+    rows = [Association(name, "ada", "", ("q",), "q") for name in "ab"]
+    each = {"cpu": 12}
+    for qos in (
+        [Qos("q", tres_per_account=each), Qos("part")],
+        [Qos("q"), Qos("part", tres_per_account=each)],
     ):
+        where = replace(partition("p"), qos="part")
+        use = {"QOS q": Usage(), "QOS part": Usage()}
+        accounts, _ = usable_accounts("ada", rows, qos, SiteRules(), [where], use)
         found = capacity_now(accounts, [pending], [], mode="shared", utilisation=1.0,
                              partitions={"gpu": None, "cpu": where})  # fmt: skip
         assert not found.fits("a", "cpu", CPU)
@@ -131,9 +133,9 @@ def test_an_account_whose_use_is_not_known_takes_nothing() -> None:
     unknown = account("a", limit=LIMIT, used=None)
     partly = account("b", limit=LIMIT, used={"cpu": 0, "mem": 0})
     found = room(unknown, partly, account("c", limit=LIMIT))
-    assert [one.name for one in found.accounts] == ["b", "c"]
-    assert found.closed["b", "cpu"] == "use of gres/gpu is not known"
-    assert free(found) == {"b_gpu": 0, "b_cpu": 0, "c_gpu": 2, "c_cpu": 3}
+    assert found.closed["a", "gpu"] == "use of cpu, mem, gres/gpu on QOS a is not known"
+    assert found.closed["b", "cpu"] == "use of gres/gpu on QOS b is not known"
+    assert free(found) == {"a_gpu": 0, "a_cpu": 0, "b_gpu": 0, "b_cpu": 0, "c_gpu": 2, "c_cpu": 3}
     assert not any(found.fits(name, "cpu", CPU) for name in "ab")
 
 
@@ -159,9 +161,10 @@ def up(name: str, partition: str, free_gpus: int, total_gpus: int = 8) -> Node:
 
 
 def test_a_labmates_jobs_do_not_count_for_what_each_user_may_run() -> None:
-    one = replace(account("a", used={"jobs": 4}), limit_per_user={"jobs": 4})
+    one = account("a", used={"jobs": 4}, of_user={"jobs": 4})
     assert [pool.free for pool in room(one).pools({"cpu": CPU})] == [4]
-    assert not room(replace(one, mine={"jobs": 4})).fits("a", "cpu", CPU)
+    mine = account("a", of_user={"jobs": 4}, mine={"jobs": 4})
+    assert not room(mine).fits("a", "cpu", CPU)
 
 
 def test_nodes_bound_what_fits_now_and_what_may_wait_for_them() -> None:

@@ -23,7 +23,7 @@ from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
 from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
 from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
-from tests.support.placement_rules import LIMIT, Rules, account, partition, room
+from tests.support.placement_rules import LIMIT, Rules, account, partition, room, with_use
 from tests.support.recorded import cluster_with
 
 GPU, CPU = Shape(8, 180, 1, 60), Shape(8, 48, 0, 60)
@@ -78,7 +78,7 @@ def test_a_job_that_would_pend_for_ever_is_refused_with_its_figures(cluster: Clu
     )
     with pytest.raises(PlacementError, match="asks for cpu=9 and account a has 8"):
         check(cluster, [task(fixed=Fixed(cpus=9))], [account("a", limit={"cpu": 8})])
-    per_user = replace(account("c"), limit_per_user={"cpu": 7})
+    per_user = account("c", of_user={"cpu": 7})
     with pytest.raises(PlacementError, match="cpu=8 and account c has 7"):
         check(cluster, [task()], [per_user])
 
@@ -143,7 +143,9 @@ def test_a_budget_that_cannot_end_a_job_is_refused_but_not_for_what_comes_back(
     spent = account("a", limit={"cpu/min": 1000}, used={**used, "cpu/min/spent": 900})
     with pytest.raises(PlacementError, match=r"8 CPU-hours and account a has 1\.67 CPU-hours left"):
         check(cluster, [task(kinds=("cpu",))], [spent])
-    check(cluster, [task(kinds=("cpu",))], [replace(spent, used={**used, "cpu/min/spent": 9})])
+    check(
+        cluster, [task(kinds=("cpu",))], [with_use(spent, lambda _: {**used, "cpu/min/spent": 9})]
+    )
     check(cluster, [task(kinds=("cpu",))], [spent, account("b")])
 
 

@@ -169,7 +169,7 @@ def test_the_static_plan_leaves_out_accounts_on_which_a_job_would_pend_for_ever(
                        "cpu": {"cpu": shape}}), cluster=cluster)  # fmt: skip
     place = plan.place_of(rule, {"i": name})
     assert place is not None
-    limits = {account.name: account.limit for account in cluster.survey.accounts}
+    limits = {one.name: one.at("").holders[0].limit for one in cluster.survey.accounts}
     fits = {
         (account, kind)
         for account, limit in limits.items()

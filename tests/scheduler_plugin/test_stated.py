@@ -135,7 +135,7 @@ def test_what_a_rule_fixes() -> None:
     stated: dict[str, Any] = {"slurm_account": "maigan", "slurm_partition": "hpg-turin"}
     assert fixed_of(job(**stated)) == Fixed("maigan", "hpg-turin")
     assert fixed_of(job(slurm_account="", slurm_partition=None)) == Fixed()
-    brusko = Account("brusko", "brusko", {}, {}, {}, takes=("night", "brusko"))
+    brusko = Account("brusko", "brusko", {}, takes=("night", "brusko"))
     maigan = replace(brusko, name="maigan", qos="maigan", takes=("night", "maigan"))
     accounts = [brusko, maigan]
     assert fixed_of(job(qos="maigan"), accounts) == Fixed("maigan")

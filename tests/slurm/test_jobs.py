@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -275,28 +274,24 @@ def test_no_reason_at_all_is_said_so() -> None:
     assert why_pending("").words == "Slurm gives no reason"
 
 
-def test_use_seen_in_the_queue_counts_running_jobs_of_everybody() -> None:
+def test_use_seen_in_the_queue_counts_jobs_of_everybody() -> None:
     jobs = [
         SlurmJob(1, "RUNNING", qos="clive", user="ada", tres={"cpu": 8, "mem": 10, "gres/gpu": 1}),
         SlurmJob(2, "RUNNING", qos="clive", user="ben", tres={"cpu": 4, "mem": 5}),
-        SlurmJob(3, "RUNNING", qos="maigan", user="ben", tres={"cpu": 2}),
+        SlurmJob(3, "COMPLETING", qos="maigan", user="ben", tres={"cpu": 2}),
         SlurmJob(4, "PENDING", qos="clive", user="ada", tres={"cpu": 99}),
         SlurmJob(5, "COMPLETED", qos="brusko", user="ada", tres={"cpu": 99}),
     ]
-    names = ["maigan", "clive", "idle"]
-    clive, idle, maigan = usage_of_queue(jobs, {"ada": 1001}, names, lambda job: job.qos)
-    assert (idle.name, idle.used) == ("idle", {"jobs": 0, "submit": 0})
+    found = usage_of_queue(jobs, lambda job: [job.qos, f"{job.user} on {job.qos}"])
     gpus = {"gres/gpu": 1, GPU_TYPE: 1}
-    two, one_, none = ({"jobs": n, "submit": n} for n in (2, 1, 0))
-    assert (clive.name, clive.used) == ("clive", {"cpu": 12, "mem": 15, **gpus, **two})
-    assert clive.limit == {}
-    assert clive.used_by_uid == {1001: {"cpu": 8, "mem": 10, **gpus, **one_}}
-    assert clive.used_by_account == {"": clive.used}
-    assert (maigan.used, maigan.used_by_uid[1001]) == ({"cpu": 2, **one_}, none)
-    assert usage_of_queue(jobs, {"ada": 1001}, [], lambda job: job.qos) == []
-    one = replace(jobs[0], account="lab", partition="turin")
-    for name, by in (("lab", lambda job: job.account), ("turin", lambda job: job.partition)):
-        assert [u.used for u in usage_of_queue([one], {}, [name], by)] == [one.tres | gpus | one_]
+    assert {name: use.used for name, use in found.items()} == {
+        "clive": {"cpu": 12, "mem": 15, **gpus, "jobs": 2, "submit": 3},
+        "ada on clive": {"cpu": 8, "mem": 10, **gpus, "jobs": 1, "submit": 2},
+        "ben on clive": {"cpu": 4, "mem": 5, "jobs": 1, "submit": 1},
+        "maigan": {"cpu": 2, "jobs": 1, "submit": 1},
+        "ben on maigan": {"cpu": 2, "jobs": 1, "submit": 1},
+    }
+    assert not any(use.limit for use in found.values())
 
 
 def test_words_of_slurm() -> None:

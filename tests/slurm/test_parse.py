@@ -91,9 +91,14 @@ def test_sacctmgr_tells_tables_apart_and_lists_each_row_once() -> None:
 
 
 def test_live_use_of_everybody_and_of_each() -> None:
-    (clive,) = parse_assoc_mgr(ASSOC_MGR)
-    assert clive.name == "clive"
-    assert clive.limit == {"cpu": 40, "mem": 831_488, "gres/gpu": 3, "cpu/min": 60, WALL: 20}
+    found = parse_assoc_mgr(ASSOC_MGR, users={"1001": "ada"})
+    assert list(found) == [
+        "QOS clive", "user 1002 on QOS clive", "ada on QOS clive", "account clive on QOS clive",
+    ]  # fmt: skip
+    clive = found["QOS clive"]
+    assert clive.limit == {
+        "cpu": 40, "mem": 831_488, "gres/gpu": 3, "cpu/min": 60, WALL: 20, "submit": 50,
+    }  # fmt: skip
     assert clive.used == {
         "cpu": 56,
         "mem": 385_024,
@@ -112,22 +117,29 @@ def test_live_use_of_everybody_and_of_each() -> None:
         "jobs": 4,
         "submit": 8,
     }
-    of_ada = {"cpu": 16, "mem": 98_304, "gres/gpu": 2}
-    assert clive.used_by_uid[1001].items() >= of_ada.items()
-    assert {uid: used["jobs"] for uid, used in clive.used_by_uid.items()} == {1002: 2, 1001: 2}
-    assert clive.used_by_account["clive"].items() >= {"cpu": 56, "jobs": 4}.items()
+    of_ada = found["ada on QOS clive"]
+    assert of_ada.used == {"cpu": 16, "mem": 98_304, "gres/gpu": 2, "jobs": 2, "submit": 0}
+    assert of_ada.limit == {"cpu": 64, "gres/gpu": 2, "jobs": 9}
+    assert found["user 1002 on QOS clive"].used["jobs"] == 2
+    assert found["account clive on QOS clive"].used == {"cpu": 56, "jobs": 4, "submit": 0}
 
 
-def test_of_associations_only_the_accounts_own_row_counts() -> None:
+def test_live_use_of_associations() -> None:
     text = (
         "ClusterName=c Account=plain UserName= Partition= GrpJobs=N(1) GrpSubmitJobs=N(4)"
         " GrpTRES=cpu=16(8),mem=65536(10240),gres/gpu=1(1)\n"
         "ClusterName=c Account=plain UserName=ada(1001) Partition= GrpJobs=N(1)"
         " GrpTRES=cpu=N(8),mem=N(10240)\n"
+        "ClusterName=c Account=plain UserName=ada(1001) Partition=gpu GrpTRES=cpu=9(2)\n"
     )
-    (plain,) = parse_assoc_mgr(text)
+    found = parse_assoc_mgr(text)
+    plain = found.pop("account plain")
     assert plain.limit == {"cpu": 16, "mem": 65_536, "gres/gpu": 1}
     assert plain.used["gres/gpu"] == 1
+    assert {name: use.used["cpu"] for name, use in found.items()} == {
+        "ada of account plain": 8,
+        "ada of account plain in partition gpu": 2,
+    }
 
 
 def test_partitions() -> None:
@@ -182,7 +194,7 @@ def test_any_text_gives_records_and_no_number_below_zero(text: str) -> None:
     associations, qos = parse_sacctmgr(text)
     for limits in (*(a.tres for a in associations), *(q.tres for q in qos)):
         assert all(value >= 0 for value in limits.values())
-    for usage in parse_assoc_mgr(text):
+    for usage in parse_assoc_mgr(text).values():
         assert all(value >= 0 for value in (*usage.used.values(), *usage.limit.values()))
     parse_partitions(text)
     parse_tres_usage(text)

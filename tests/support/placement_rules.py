@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, Claim, capacity_now
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import COUNTED, Account
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
+    COUNTED,
+    Account,
+    Holder,
+    Limits,
+)
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
-from snakemake_scheduler_plugin_tilewright.slurm.records import JOBS, Partition
+from snakemake_scheduler_plugin_tilewright.slurm.records import JOBS, Partition, Tres
 
 GROUP_REASONS = (
     "AssocGrpCPUMinutesLimit",
@@ -22,6 +27,8 @@ GROUP_REASONS = (
 )
 GPU, CPU = Shape(8, 100, 1, 60), Shape(8, 50, 0, 60)
 LIMIT = {"cpu": 40, "mem": 400, "gres/gpu": 2}
+#: Nothing is in use.
+FREE = dict.fromkeys((*COUNTED, *JOBS), 0)
 
 
 @dataclass(frozen=True)
@@ -45,10 +52,53 @@ class Rules:
         return None
 
 
-def account(name: str, **values: Any) -> Account:
-    free = dict.fromkeys((*COUNTED, *JOBS), 0)
-    given_ = {"used": free, "mine": free, "limit": {}, **values}
-    return Account(name, name, limit_from={}, limit_per_user={}, **given_)
+def account(
+    name: str,
+    *,
+    limit: Tres | None = None,
+    used: Tres | None = FREE,
+    mine: Tres = FREE,
+    ours: Tres = FREE,
+    of_user: Tres | None = None,
+    of_account: Tres | None = None,
+    of_cap: Tres | None = None,
+    qos: str | None = None,
+    above: tuple[Holder, ...] = (),
+    per_job: Tres | None = None,
+    longest_min: int | None = None,
+    partitions: tuple[str, ...] = (),
+) -> Account:
+    """Return an account with limits of its QOS, of a user and an account on it, and a cap."""
+    qos = qos or name
+    all_ = (
+        Holder(f"QOS {qos}", limit or {}, used),
+        Holder(f"ada on QOS {qos}", of_user or {}, mine),
+        Holder(f"account {name} on QOS {qos}", of_account or {}, ours),
+        Holder(f"cap of account {name} on QOS {qos}", of_cap or {}, ours),
+        *above,
+    )
+    limits = Limits(
+        tuple(one for one in all_ if one.limit),
+        tuple(one.name for one in all_),
+        per_job or {},
+        longest_min,
+    )
+    return Account(name, qos, {"": limits}, partitions)
+
+
+def in_partition(one: Account, name: str, *holders: Holder) -> Account:
+    """Return an account that a partition bounds otherwise."""
+    there = Limits(holders, tuple(holder.name for holder in holders))
+    return replace(one, limits={**one.limits, name: there})
+
+
+def with_use(one: Account, use: Callable[[Holder], Tres | None]) -> Account:
+    """Return an account with other use."""
+    limits = {
+        where: replace(at, holders=tuple(replace(h, used=use(h)) for h in at.holders))
+        for where, at in one.limits.items()
+    }
+    return replace(one, limits=limits)
 
 
 def partition(name: str, **values: Any) -> Partition:

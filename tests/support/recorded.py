@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster, survey
+from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.site import Site
+from snakemake_scheduler_plugin_tilewright.placement.survey import survey
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import JOB_FIELDS
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown
 

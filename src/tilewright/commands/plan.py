@@ -12,10 +12,10 @@ from snakemake_scheduler_plugin_tilewright.commands.plan import plan_here, plan_
 from snakemake_scheduler_plugin_tilewright.commands.plan_table import show
 from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
 from snakemake_scheduler_plugin_tilewright.placement import cluster
-from snakemake_scheduler_plugin_tilewright.placement.cluster import SurveyError
 from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.placement.site import SiteError
+from snakemake_scheduler_plugin_tilewright.placement.survey import SurveyError
 from tilewright.commands.check_experiment import disk_text, remaining
 from tilewright.config.checks import checked_experiment
 from tilewright.config.experiment import ConfigError, read_config

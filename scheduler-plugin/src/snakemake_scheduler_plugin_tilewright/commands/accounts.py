@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import pwd
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from json import dumps
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import platformdirs
 import typer
@@ -17,17 +18,21 @@ from rich.table import Table
 from snakemake_scheduler_plugin_tilewright.commands.checks import sizes_text
 from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
 from snakemake_scheduler_plugin_tilewright.placement.budgets import Budget, budgets
-from snakemake_scheduler_plugin_tilewright.placement.cluster import Survey, SurveyError, survey
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
+from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS
 from snakemake_scheduler_plugin_tilewright.placement.limits import (
-    Sharing,
+    SHARING,
+    Pool,
     left,
     total_slots,
     unknown_use,
 )
 from snakemake_scheduler_plugin_tilewright.placement.site import Site, SiteError, read_site
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import COUNTED, Account
+from snakemake_scheduler_plugin_tilewright.placement.survey import Survey, SurveyError, survey
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account, Holder
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
+
+#: TRES and numbers of jobs that have a column.
+_SHOWN = ("cpu", "mem", "gres/gpu", "jobs")
 
 
 def show_accounts(site: Path | None, user: str | None, *, json: bool) -> None:
@@ -43,6 +48,8 @@ def show_accounts(site: Path | None, user: str | None, *, json: bool) -> None:
         raise SystemExit(f"accounts: there is no user {user}") from None
     except (SiteError, SurveyError) as error:
         raise SystemExit(f"accounts: {error}") from None
+    if not found.accounts and not found.left_out:
+        raise SystemExit(f"accounts: Slurm has no account of {found.user}")
     if json:
         typer.echo(dumps(as_json(found), indent=2))
     else:
@@ -56,8 +63,9 @@ def print_survey(survey: Survey, site: Site, console: Console) -> None:
     for line in _totals(survey):
         console.print(line, highlight=False, markup=False)
     for account in survey.accounts:
-        for budget in left_of(account, survey):
-            console.print(f"left on {account.name}: {budget}", highlight=False, markup=False)
+        rests = [f"left on {account.name}: {budget}" for budget in left_of(account, survey)]
+        for line in [*_queued(account), *rests]:
+            console.print(line, highlight=False, markup=False)
     if survey.left_out:
         console.print("\nleft out:", highlight=False)
         width = max(len(one.account) for one in survey.left_out)
@@ -75,14 +83,9 @@ def as_json(survey: Survey) -> dict[str, Any]:
             {
                 "name": account.name,
                 "qos": account.qos,
-                "limit": account.limit,
-                "limit_from": dict(account.limit_from),
-                "used": account.used,
+                "limits": [asdict(holder) for holder in holders_of(account)],
                 "mine": account.mine,
-                "free": {
-                    tres: None if tres in unknown_use(account) else left(account, None, tres)
-                    for tres in account.limit
-                },
+                "free": {tres: n for tres in _SHOWN if (n := _free(survey, account, tres)) != ""},
                 "budgets": [
                     {**asdict(one), "left": one.left, "words": str(one)}
                     for one in left_of(account, survey)
@@ -92,8 +95,7 @@ def as_json(survey: Survey) -> dict[str, Any]:
         ],
         "pools": {mode: [asdict(pool) for pool in pools] for mode, pools in survey.pools.items()},
         "sharing": survey.sharing,
-        "sharing_reason": survey.sharing_reason,
-        "total": {mode: total_slots(pools) for mode, pools in survey.pools.items()},
+        "total": {mode: total_slots(pools) for mode, pools in survey.together.items()},
         "left_out": {one.account: one.reason for one in survey.left_out},
         "notes": [note.text for note in survey.notes],
     }
@@ -105,67 +107,99 @@ def left_of(account: Account, survey: Survey) -> list[Budget]:
     return list(dict.fromkeys(found))
 
 
+def holders_of(account: Account) -> list[Holder]:
+    """Return all that limits an account's jobs in any partition."""
+    found: dict[str, Holder] = {}
+    for limits in account.limits.values():
+        for holder in limits.holders:
+            before = found.get(holder.name, holder)
+            found[holder.name] = replace(holder, limit=before.limit | holder.limit)
+    return list(found.values())
+
+
+def _free(survey: Survey, account: Account, tres: str) -> int | Literal[""] | None:
+    """Return what is left of a TRES: None where use is not known, nothing where nothing limits it.
+
+    Of GPUs in their partition, of all else in that of CPU jobs.
+    """
+    where = survey.partitions["gpu" if tres == "gres/gpu" else "cpu"]
+    if any(tres in unknown for unknown in unknown_use(account, where).values()):
+        return None
+    rest = left(account, where, tres)
+    return "" if rest is None else rest
+
+
 def _table(survey: Survey) -> Table:
     table = Table(title=f"Accounts of {survey.user}", title_justify="left", pad_edge=False)
-    table.add_column("account", no_wrap=True)
-    table.add_column("")
-    for name in ("CPU", "memory GB", "GPU"):
+    table.add_column("account")
+    for name in ("CPU", "memory GB", "GPU", "jobs", "GPU + CPU slots"):
         table.add_column(name, justify="right")
-    table.add_column("GPU + CPU slots", justify="right")
     for account in survey.accounts:
-        slots = _slots(survey, account.name, "independent", now=False)
-        table.add_row(account.name or "(none)", "limit", *_row(account.limit, "no limit"), slots)
-        table.add_row(f"qos {account.qos}", "others", *_row(_others(account), "?"), "")
-        table.add_row("", "mine", *_row(account.mine, "?"), "")
-        free = {t: n for t in COUNTED if (n := left(account, None, t)) is not None}
-        unseen = unknown_use(account)
-        known = {t: n for t, n in free.items() if t not in unseen}
-        unknown = account.used is None or unseen
-        now = "?" if unknown else _slots(survey, account.name, "independent", now=True)
-        table.add_row("", "free", *_row(known, "?"), now, end_section=True)
+        slots = _slots(survey, account, now=False)
+        table.add_row(account.name or "(none)", "", "", "", "", slots, style="bold")
+        for holder in holders_of(account):
+            cells = [_of(holder, tres) for tres in _SHOWN]
+            if any(cells):
+                table.add_row(f"  {holder.name}", *cells, "")
+        mine = [_cell(tres, (account.mine or {}).get(tres)) for tres in _SHOWN]
+        table.add_row("  mine", *mine, "")
+        free = [_cell(tres, _free(survey, account, tres)) for tres in _SHOWN]
+        now = _slots(survey, account, now=True)
+        table.add_row("  free", *free, now, end_section=True)
     return table
 
 
-def _others(account: Account) -> dict[str, int] | None:
-    if account.used is None or account.mine is None:
-        return None
-    return {tres: max(0, n - account.mine.get(tres, 0)) for tres, n in account.used.items()}
+def _of(holder: Holder, tres: str) -> str:
+    """Return use and limit of a TRES; empty where it is not limited."""
+    if tres not in holder.limit:
+        return ""
+    used = _cell(tres, (holder.used or {}).get(tres))
+    return f"{used} of {_cell(tres, holder.limit[tres])}"
 
 
-def _row(values: dict[str, int] | None, absent: str) -> list[str]:
-    """Return CPUs, memory in GB and GPUs as cells."""
-    cells = []
-    for tres in ("cpu", "mem", "gres/gpu"):
-        value = (values or {}).get(tres)
-        cells.append(absent if value is None else f"{value / 1024 if tres == 'mem' else value:.0f}")
-    return cells
+def _cell(tres: str, value: int | str | None) -> str:
+    """Return an amount, memory in GB; a question mark where it is not known."""
+    if value is None:
+        return "?"
+    if value == "":
+        return "" if tres == "jobs" else "no limit"
+    return f"{int(value) / (1024 if tres == 'mem' else 1):.0f}"
 
 
-def _slots(survey: Survey, account: str, mode: Sharing, *, now: bool) -> str:
-    def count(device: Kind) -> int:
-        pools = [p for p in survey.pools[mode] if (p.account, p.kind) == (account, device)]
-        return sum(p.free if now else p.slots for p in pools)
+def _queued(account: Account) -> list[str]:
+    """Return the limits on jobs that run or wait."""
+    return [
+        f"jobs that run or wait on {account.name}: {_of(holder, 'submit')} ({holder.name})"
+        for holder in holders_of(account)
+        if "submit" in holder.limit
+    ]
 
-    return f"{count('gpu')} + {count('cpu')}"
+
+def _slots(survey: Survey, account: Account, *, now: bool) -> str:
+    """Return GPU and CPU slots, each counted as if it were the only kind."""
+    if now and any(unknown_use(account, where) for where in survey.partitions.values()):
+        return "?"
+    pools = [pool for pool in survey.pools["independent"] if pool.account == account.name]
+    kinds = {kind: [pool for pool in pools if pool.kind == kind] for kind in KINDS}
+    counts = {k: sum(p.free if now else p.slots for p in own) for k, own in kinds.items()}
+    return f"{counts['gpu']} + {counts['cpu']}"
 
 
 def _totals(survey: Survey) -> list[str]:
     """Return the totals; both counts where they differ, and which one holds."""
-    counts = {mode: [(p.name, p.slots) for p in survey.pools[mode]] for mode in survey.pools}
-    if counts["independent"] == counts["shared"]:
-        return [f"at once: {_sum(survey, survey.sharing)}"]
-    lines = [
-        f"at once: {_sum(survey, 'independent')}, GPU and CPU jobs counted apart",
-        f"         {_sum(survey, 'shared')}, GPU jobs first, CPU jobs in what they leave",
-    ]
+    texts = {mode: _sum(pools) for mode, pools in survey.together.items()}
+    if texts["independent"] == texts["shared"]:
+        return [f"at once: {texts[survey.sharing]}"]
     bounds = [
-        f"{p.account} {p.slots} ({p.bound})" for p in survey.pools["shared"] if p.kind == "cpu"
+        f"{p.account} {p.slots} ({p.bound})" for p in survey.together["shared"] if p.kind == "cpu"
     ]
-    lines.append(f"{survey.sharing} holds here: {survey.sharing_reason}")
-    lines.append(f"CPU slots beside all GPU jobs: {', '.join(bounds) or 'none'}")
-    return lines
+    holds = {survey.sharing: " (this holds here)"}
+    return [
+        *(f"at once: {texts[mode]}, {SHARING[mode]}{holds.get(mode, '')}" for mode in texts),
+        f"CPU slots beside all GPU jobs: {', '.join(bounds) or 'none'}",
+    ]
 
 
-def _sum(survey: Survey, mode: Sharing) -> str:
-    gpu, cpu = total_slots(survey.pools[mode], "gpu"), total_slots(survey.pools[mode], "cpu")
+def _sum(pools: Sequence[Pool]) -> str:
+    gpu, cpu = total_slots(pools, "gpu"), total_slots(pools, "cpu")
     return f"{gpu} GPU + {cpu} CPU = {gpu + cpu} jobs"

@@ -20,7 +20,11 @@ from snakemake_scheduler_plugin_tilewright.commands.checks import (
 from snakemake_scheduler_plugin_tilewright.commands.plan import live_capacity
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, PlacementError, Task
-from snakemake_scheduler_plugin_tilewright.placement.limits import may_use, total_slots
+from snakemake_scheduler_plugin_tilewright.placement.limits import (
+    may_use,
+    total_slots,
+    unknown_use,
+)
 from snakemake_scheduler_plugin_tilewright.placement.preflight import check_sizes
 from snakemake_scheduler_plugin_tilewright.placement.sizing import Estimates
 from snakemake_scheduler_plugin_tilewright.placement.stale import look_for_stale, sender_of
@@ -93,9 +97,10 @@ def check_accounts(cluster: Cluster) -> Iterable[Check]:
         own = [p for p in survey.pools[survey.sharing] if p.account == account.name]
         kinds: tuple[Kind, ...] = ("gpu", "cpu")
         gpu, cpu = (total_slots(own, kind) for kind in kinds)
-        if account.used is None:
-            text, fix = "its use is not known, so it takes no job", "wait until scontrol answers"
-            yield warning("account", f"{account.name}: {text}", fix)
+        wheres = survey.partitions.values()
+        if unseen := sorted({name for where in wheres for name in unknown_use(account, where)}):
+            text = f"use of {', '.join(unseen)} is not known, so no job goes where it limits them"
+            yield warning("account", f"{account.name}: {text}", "wait until scontrol answers")
         elif spent := [str(one) for one in left_of(account, survey) if not one.left]:
             fix = "it takes jobs again when somebody raises the budget, or its use decays"
             yield warning("account", f"{account.name}: left are {'; '.join(spent)}", fix)

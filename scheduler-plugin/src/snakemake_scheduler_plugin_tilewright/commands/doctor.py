@@ -22,9 +22,10 @@ from snakemake_scheduler_plugin_tilewright.commands.checks import Check, count, 
 from snakemake_scheduler_plugin_tilewright.commands.dag import DagError
 from snakemake_scheduler_plugin_tilewright.commands.plan import members_of, read_workflow
 from snakemake_scheduler_plugin_tilewright.placement import cluster
-from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster, SurveyError
+from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.site import SiteError
+from snakemake_scheduler_plugin_tilewright.placement.survey import SurveyError
 from snakemake_scheduler_plugin_tilewright.runtime.words import count_jobs
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 

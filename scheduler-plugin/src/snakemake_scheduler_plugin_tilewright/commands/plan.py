@@ -16,6 +16,7 @@ from snakemake_scheduler_plugin_tilewright.placement.preflight import check_size
 from snakemake_scheduler_plugin_tilewright.placement.preview import Preview, preview
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan, plan_of
 from snakemake_scheduler_plugin_tilewright.placement.sizing import Estimates
+from snakemake_scheduler_plugin_tilewright.placement.survey import Survey
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
 from snakemake_scheduler_plugin_tilewright.runtime.words import count
@@ -151,7 +152,7 @@ def members_of(tasks: Sequence[Task]) -> int:
     return sum(task.job.members for task in tasks)
 
 
-def _of_accounts(survey: cluster.Survey, capacity: Capacity, kinds: Collection[Kind]) -> list[str]:
+def _of_accounts(survey: Survey, capacity: Capacity, kinds: Collection[Kind]) -> list[str]:
     """Return what is not known of the accounts, what is left of budgets, and what is closed.
 
     Nothing is said of device kinds that no job may use.
@@ -178,7 +179,9 @@ def live_capacity(found: cluster.Cluster, queue: list[SlurmJob] | Unknown) -> Ca
     survey = found.survey
     if isinstance(queue, Unknown):
         raise PlacementError(f"what waits in the queue is not known: {queue}")
-    capacity = capacity_now(
+    if unknown := survey.unknown():
+        raise PlacementError(unknown.reason)
+    return capacity_now(
         survey.accounts,
         queue,
         [],
@@ -188,11 +191,6 @@ def live_capacity(found: cluster.Cluster, queue: list[SlurmJob] | Unknown) -> Ca
         nodes=survey.nodes,
         licences=survey.licences,
     )
-    if not capacity.accounts:
-        raise PlacementError(
-            "; ".join(map(str, survey.notes)) or "the use of your accounts is not known"
-        )
-    return capacity
 
 
 def _source(plan: Plan, kinds: Collection[Kind]) -> str:

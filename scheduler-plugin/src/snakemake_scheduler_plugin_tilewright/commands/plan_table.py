@@ -15,10 +15,10 @@ from snakemake_scheduler_plugin_tilewright.commands.checks import sizes_text
 from snakemake_scheduler_plugin_tilewright.commands.dag import DagError
 from snakemake_scheduler_plugin_tilewright.commands.plan import Here, PlannedRun, plan_workflow
 from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
-from snakemake_scheduler_plugin_tilewright.placement.cluster import SurveyError
 from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.preview import Preview
 from snakemake_scheduler_plugin_tilewright.placement.site import SiteError
+from snakemake_scheduler_plugin_tilewright.placement.survey import SurveyError
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
 from snakemake_scheduler_plugin_tilewright.runtime.words import count_jobs
 

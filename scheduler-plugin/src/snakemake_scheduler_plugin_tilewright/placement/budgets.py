@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from snakemake_scheduler_plugin_tilewright.placement.limits import holders
 from snakemake_scheduler_plugin_tilewright.placement.needs import in_hours
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
 from snakemake_scheduler_plugin_tilewright.slurm.records import BUDGETS, Partition
@@ -19,7 +18,7 @@ class Budget:
     name : str
         Of :data:`~snakemake_scheduler_plugin_tilewright.slurm.records.BUDGETS`.
     holder : str
-        Whose it is: the account, its QOS, an account above it, or the QOS of a partition.
+        Whose it is: a QOS, an account, or one above it.
     limit : int
     used : int or None
         With what running jobs may still take; None where Slurm did not say.
@@ -43,16 +42,9 @@ class Budget:
 
 def budgets(account: Account, partition: Partition | None = None) -> list[Budget]:
     """Return what is left of the budgets that bound an account's jobs."""
-    found = []
-    for name in BUDGETS:
-        for holder in [h for h in holders(account, partition) if name in h.limit][:1]:
-            whose = f"partition {holder.name}" if isinstance(holder, Partition) else (
-                f"QOS {account.qos}" if account.limit_from.get(name) == "qos" else "account"
-            )  # fmt: skip
-            found.append(Budget(name, whose, holder.limit[name], (holder.used or {}).get(name)))
-        found += [
-            Budget(name, f"account {one.name}", one.limit[name], (one.used or {}).get(name))
-            for one in account.above
-            if name in one.limit
-        ]
-    return found
+    return [
+        Budget(name, holder.name, holder.limit[name], (holder.used or {}).get(name))
+        for name in BUDGETS
+        for holder in account.within(partition).holders
+        if name in holder.limit
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Kind, Place, Shape
@@ -26,29 +26,25 @@ from snakemake_scheduler_plugin_tilewright.placement.needs import (
     needs,
     room_on,
 )
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import COUNTED, Above, Account
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob, why_pending
 from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node, placed
-from snakemake_scheduler_plugin_tilewright.slurm.records import (
-    BUDGETS,
-    GPU_TYPE,
-    JOBS,
-    Partition,
-    Tres,
-)
+from snakemake_scheduler_plugin_tilewright.slurm.records import BUDGETS, Partition
 
 
 @dataclass(frozen=True)
 class Claim:
     """What is promised on an account, in a partition, but not in use yet.
 
-    ``shape`` says which nodes it may be on; None where that is not known.
+    ``shape`` says which nodes it may be on, None where that is not known; ``qos`` is the one that
+    it names, empty for the account's own.
     """
 
     account: str
     tres: Mapping[str, int]
     partition: str | None = None
     shape: Shape | None = None
+    qos: str = ""
 
 
 def claim_of(place: Place, partitions: Mapping[Kind, Partition | None]) -> Claim:
@@ -69,7 +65,7 @@ class Capacity:
     Attributes
     ----------
     accounts : tuple of Account
-        With live use and claims in ``used`` and ``mine``.
+        With live use, and claims counted as in use.
     closed : dict of (str, str) to str
         Account and device kind that take none now, and why.
     mode, utilisation, partitions
@@ -81,8 +77,6 @@ class Capacity:
         can run nowhere else.
     invalid : set of (str, str)
         Those that take no job before limits or associations change.
-    unknown : tuple of Account
-        Those whose use is not known, so that they take none now.
     licences : dict of str to int or None
         How many of each there are; None where that is not known.
     """
@@ -95,10 +89,9 @@ class Capacity:
     nodes: tuple[Node, ...] | None = None
     avoided: Mapping[tuple[str, Kind], str] = field(default_factory=dict)
     invalid: frozenset[tuple[str, Kind]] = frozenset()
-    unknown: tuple[Account, ...] = ()
     licences: Mapping[str, int] | None = None
 
-    def pools(self, shapes: Mapping[Kind, Shape]) -> list[Pool]:
+    def pools(self, shapes: Mapping[Kind, Shape], *, together: bool = False) -> list[Pool]:
         """Return the pools for jobs of these shapes; one that is closed has nothing free."""
         found = make_pools(
             self.accounts,
@@ -107,6 +100,7 @@ class Capacity:
             utilisation=self.utilisation,
             partitions=self.partitions,
             nodes=self.nodes,
+            together=together,
         )
         shut = {**self.closed, **self.avoided}
         return [replace(p, free=0) if (p.account, p.kind) in shut else p for p in found]
@@ -187,11 +181,9 @@ class Capacity:
     def take(self, account: str, kind: Kind, shape: Shape) -> Capacity:
         """Return the capacity that is left when one more job has its place."""
         claim = claim_at(account, shape, self.partitions.get(kind))
-        own = {a.name: a for a in self.accounts}
         return replace(
             self,
-            accounts=tuple(_claimed(a, [claim], own) for a in self.accounts),
-            partitions=_with_claims(self.partitions, [claim]),
+            accounts=_with_claims(self.accounts, [claim]),
             nodes=_on_nodes(self.nodes, [claim]),
         )
 
@@ -218,7 +210,7 @@ def capacity_now(
 ) -> Capacity:
     """Return the capacity beside live use, own pending jobs, and those sent but not seen yet.
 
-    An account whose use is not known takes nothing. One on which own jobs pend for a group
+    Where use is not known nothing is taken. An account on which own jobs pend for a group
     limit takes nothing more of the kind that waits, and nothing at all where CPUs or memory are
     what they wait for. A job that asks for more than the limit itself waits for ever and counts
     for nothing.
@@ -237,34 +229,34 @@ def capacity_now(
         How many of each there are.
     """
     accounts = tuple(accounts)
-    known = [account for account in accounts if account.used is not None]
-    own = {account.name: account for account in known}
-    pending = [job for job in waiting if _counts(job, own.get(job.account))]
-    # what pends is in the queue already, for limits of what may be submitted
+    own = {account.name: account for account in accounts}
+    pending = [job for job in waiting if _may_start(job, own.get(job.account))]
     where = {p.name: p for p in partitions.values() if p is not None}
     claims = [_claim_of_pending(job, where.get(job.partition)) for job in pending]
     claims += sent
     return Capacity(
-        tuple(_claimed(account, claims, own) for account in known),
-        _closed(known, partitions, pending),
+        _with_claims(accounts, claims),
+        _closed(accounts, partitions, pending),
         mode,
         utilisation,
-        _with_claims(partitions, claims),
+        partitions,
         _on_nodes(nodes, claims),
-        unknown=tuple(account for account in accounts if account.used is None),
         licences=licences,
     )
 
 
 def _claim_of_pending(job: SlurmJob, where: Partition | None) -> Claim:
-    """Return what a job that pends will take; before it runs squeue does not show whole nodes."""
+    """Return what a job that pends will take; before it runs squeue does not show whole nodes.
+
+    It is in the queue already, for limits of what may be submitted.
+    """
     cpus, mem_mb, gpus = (job.tres.get(tres, 0) for tres in ("cpu", "mem", "gres/gpu"))
     wanted = needs(Shape(cpus, mem_mb, gpus, job.limit_min or 0), 1, where)
-    return Claim(job.account, {**wanted, "submit": 0}, job.partition)
+    return Claim(job.account, {**wanted, "submit": 0}, job.partition, qos=job.qos)
 
 
 def _closed(
-    accounts: Iterable[Account],
+    accounts: Sequence[Account],
     partitions: Mapping[Kind, Partition | None],
     pending: Iterable[SlurmJob],
 ) -> dict[tuple[str, Kind], str]:
@@ -272,9 +264,13 @@ def _closed(
     closed: dict[tuple[str, Kind], str] = {}
     for account in accounts:
         for kind in KINDS:
-            if unknown := unknown_use(account, partitions.get(kind)):
-                closed[account.name, kind] = f"use of {', '.join(unknown)} is not known"
+            for name, unknown in unknown_use(account, partitions.get(kind)).items():
+                why = f"use of {', '.join(unknown)} on {name} is not known"
+                closed[account.name, kind] = why
+    own_qos = {account.name: ("", account.qos) for account in accounts}
     for job in pending:
+        if job.qos not in own_qos[job.account]:
+            continue
         if why_pending(job.reason).obstacle in ("limit", "budget"):
             why = f"job {job.id} pends there: {job.reason}"
             closed[job.account, "gpu"] = why
@@ -283,59 +279,46 @@ def _closed(
     return closed
 
 
-def _counts(job: SlurmJob, account: Account | None) -> bool:
-    """Return whether a job pends on a QOS of placement and may ever start there.
+def _may_start(job: SlurmJob, account: Account | None) -> bool:
+    """Return whether a job pends on an account of placement and may ever start there.
 
     One that asks for more than the limits themselves waits for ever and takes nothing from others.
     """
     if account is None or job.state not in ("PENDING", "CONFIGURING"):
         return False
-    return job.qos in ("", account.qos) and all(
+    names = account.counted_on(job.partition, job.qos)
+    return all(
         job.tres.get(tres, 0) <= most
-        for limits in (account.limit, account.limit_per_user, account.limit_per_account)
-        for tres, most in limits.items()
+        for holder in account.at(job.partition).holders
+        if holder.name in names
+        for tres, most in holder.limit.items()
     )
 
 
-def _claimed(account: Account, claims: Iterable[Claim], own: Mapping[str, Account]) -> Account:
-    """Return an account with what is promised on it, its QOS or below the same account, in use."""
-    claims = [claim for claim in claims if claim.account in own]
-    account = replace(account, above=tuple(_claimed_above(a, claims, own) for a in account.above))
-    total = _total(claim for claim in claims if own[claim.account].qos == account.qos)
-    if not total:
-        return account
-    ours = _total(claim for claim in claims if claim.account == account.name)
-    # limits of the association count this account's jobs, not all on its QOS
-    alone = {t for t, origin in account.limit_from.items() if origin == "association"}
-    used = {t: ours[t] if t in alone else n for t, n in total.items()}
-    return replace(
-        account,
-        used=_plus(account.used, used),
-        mine=_plus(account.mine, total),
-        ours=_plus(account.ours, ours),
-    )
-
-
-def _claimed_above(above: Above, claims: Iterable[Claim], own: Mapping[str, Account]) -> Above:
-    if above.used is None:
-        return above
-    total = _total(c for c in claims if above.name in {one.name for one in own[c.account].above})
-    return replace(above, used=_plus(above.used, total))
-
-
-def _total(claims: Iterable[Claim]) -> Counter[str]:
-    total: Counter[str] = Counter()
+def _with_claims(accounts: tuple[Account, ...], claims: Iterable[Claim]) -> tuple[Account, ...]:
+    """Return the accounts with what is promised counted as in use, by all that it counts on."""
+    own = {account.name: account for account in accounts}
+    more: dict[str, Counter[str]] = {}
     for claim in claims:
-        total.update(claim.tres)
-    return total
-
-
-def _plus(used: Tres | None, more: Mapping[str, int]) -> Tres:
-    # GPUs of a type and budgets are counted where something limits them, jobs on a partition's QOS
-    counted = [tres for tres in COUNTED if tres != GPU_TYPE]
-    counted += [tres for tres in (GPU_TYPE, *JOBS) if tres in (used or more)]
-    counted += [tres for tres in BUDGETS if tres in (used or ())]
-    return {**(used or {}), **{t: (used or {}).get(t, 0) + more.get(t, 0) for t in counted}}
+        if claim.account in own:
+            for name in own[claim.account].counted_on(claim.partition, claim.qos):
+                more.setdefault(name, Counter()).update(claim.tres)
+    if not more:
+        return accounts
+    found = []
+    for account in accounts:
+        limits = {
+            where: replace(
+                one,
+                holders=tuple(
+                    holder.with_more(more[holder.name]) if holder.name in more else holder
+                    for holder in one.holders
+                ),
+            )
+            for where, one in account.limits.items()
+        }
+        found.append(replace(account, limits=limits))
+    return tuple(found)
 
 
 def _on_nodes(nodes: tuple[Node, ...] | None, claims: Iterable[Claim]) -> tuple[Node, ...] | None:
@@ -347,34 +330,3 @@ def _on_nodes(nodes: tuple[Node, ...] | None, claims: Iterable[Claim]) -> tuple[
         may = [node.name for node in nodes if claim.shape is None or may_hold(node, claim.shape)]
         nodes = tuple(placed(nodes, claim.partition, wanted, may))
     return nodes
-
-
-def _with_claims(
-    partitions: Mapping[Kind, Partition | None], claims: Iterable[Claim]
-) -> dict[Kind, Partition | None]:
-    """Return the partitions with what is promised on their QOS counted as in use."""
-    claims = list(claims)
-    qos = {
-        p.name: p.qos
-        for p in partitions.values()
-        if p is not None and (p.limit or p.limit_per_user or p.limit_per_account)
-    }
-    found: dict[Kind, Partition | None] = {}
-    for kind, where in partitions.items():
-        here = [c for c in claims if where and c.partition in qos and qos[c.partition] == where.qos]
-        if where is not None and here:
-            total = _total(here)
-            ours = {
-                name: _plus(
-                    where.by_account.get(name), _total(c for c in here if c.account == name)
-                )
-                for name in {claim.account for claim in here}
-            }
-            where = replace(
-                where,
-                used=None if where.used is None else _plus(where.used, total),
-                mine=_plus(where.mine, total),
-                by_account={**where.by_account, **ours},
-            )
-        found[kind] = where
-    return found

@@ -38,6 +38,7 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     observe,
 )
 from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger
+from snakemake_scheduler_plugin_tilewright.placement.limits import SHARING
 from snakemake_scheduler_plugin_tilewright.placement.pending import MOST_MOVES, PendingJobs
 from snakemake_scheduler_plugin_tilewright.placement.round import Placement, Round
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
@@ -123,7 +124,7 @@ class Dispatcher:
             user=survey.user,
             kinds=sorted(self.kinds),
             pools={p.name: [p.account, p.kind, p.slots] for p in survey.pools[survey.sharing]},
-            sharing=survey.sharing_reason,
+            sharing=SHARING[survey.sharing],
             left_out={left.account: left.reason for left in survey.left_out},
             notes=[note.text for note in survey.notes],
         )

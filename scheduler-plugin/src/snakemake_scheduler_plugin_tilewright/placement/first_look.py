@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from snakemake_scheduler_plugin_tilewright.placement.cluster import Survey
-from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS
-from snakemake_scheduler_plugin_tilewright.placement.limits import left, unknown_use
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import COUNTED, Account
+from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Kind
+from snakemake_scheduler_plugin_tilewright.placement.limits import largest, left, unknown_use
+from snakemake_scheduler_plugin_tilewright.placement.survey import Survey
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
+from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
 
 #: Accounts with words of their own, and names of those left out for one reason.
 _ACCOUNTS, _LEFT_OUT = 3, 4
+_SHOWN = {"cpu": "CPU", "mem": "GB", "gres/gpu": "GPU", "jobs": "job"}
 
 
 def first_look(survey: Survey) -> list[str]:
     """Return the accounts and their limits, what is left out and why, and the partitions."""
     shown = survey.accounts[:_ACCOUNTS]
-    lines = [f"  {account.name}: {_limits(account)}" for account in shown if account.name]
+    lines = [
+        f"  {account.name}: {_limits(account, survey.partitions)}"
+        for account in shown
+        if account.name
+    ]
     count = len(survey.accounts)
     head = f"jobs go to {count} account{'s' * (count != 1)} of {survey.user}"
     if not lines:
@@ -39,16 +45,22 @@ def first_look(survey: Survey) -> list[str]:
     return [head + hint, *lines, *_notes(note.text for note in survey.notes)]
 
 
-def _limits(account: Account) -> str:
+def _limits(account: Account, partitions: Mapping[Kind, Partition | None]) -> str:
     """Return what an account may use, and what of it is free now."""
-    limits = [_amount(tres, account.limit[tres]) for tres in COUNTED if tres in account.limit]
+    where = {tres: partitions["gpu" if tres == "gres/gpu" else "cpu"] for tres in _SHOWN}
+    most = {tres: largest(account, where[tres], tres) for tres in _SHOWN}
+    limits = [_amount(tres, n) for tres, n in most.items() if n is not None]
+    own = f"QOS {account.qos}, " if account.qos else ""
     if not limits:
-        return f"QOS {account.qos}, no limit of its own" if account.qos else "no limit of its own"
-    unseen = unknown_use(account)
-    free = {tres: None if tres in unseen else left(account, None, tres) for tres in COUNTED}
-    known = [_amount(tres, n) for tres, n in free.items() if n is not None]
+        return f"{own}no limit of its own"
+    known = [
+        _amount(tres, n)
+        for tres in _SHOWN
+        if not any(tres in unknown for unknown in unknown_use(account, where[tres]).values())
+        and (n := left(account, where[tres], tres)) is not None
+    ]
     now = f"{', '.join(known)} free now" if known else "what is free now is not known"
-    return f"QOS {account.qos}, {', '.join(limits)}; {now}"
+    return f"{own}{', '.join(limits)}; {now}"
 
 
 def _names(names: list[str]) -> str:
@@ -59,7 +71,7 @@ def _names(names: list[str]) -> str:
 def _amount(tres: str, count: int) -> str:
     if tres == "mem":
         return f"{count / 1024:.0f} GB"
-    return f"{count} {'CPU' if tres == 'cpu' else 'GPU'}{'s' * (count != 1)}"
+    return f"{count} {_SHOWN[tres]}{'s' * (count != 1)}"
 
 
 def _notes(texts: Iterable[str]) -> list[str]:

@@ -1,9 +1,4 @@
-"""Accounts, their limits and their use: the slots of each pool (pure).
-
-A limit of the partition's QOS replaces the account's for the same TRES, as in Slurm; where the
-account's QOS has the flag ``OverPartQOS`` it is the other way round. A cap of the site holds
-beside both.
-"""
+"""Accounts, their limits and their use: what is left, and the slots of each pool (pure)."""
 
 from __future__ import annotations
 
@@ -33,9 +28,8 @@ from snakemake_scheduler_plugin_tilewright.slurm.records import (
 
 def limited(account: Account, partition: Partition | None) -> list[str]:
     """Return the TRES, budgets and numbers of jobs that something limits on an account."""
-    names: set[str] = set().union(*(one.limit for one in account.above))
-    for held in holders(account, partition):
-        names.update(held.limit, held.limit_per_user, held.limit_per_account, held.limit_per_job)
+    within = account.within(partition)
+    names = set(within.per_job).union(*(holder.limit for holder in within.holders))
     if partition is not None:
         names |= {"cpu"} if partition.cpus_a_node else set()
         names |= {"mem"} if partition.mem_a_node else set()
@@ -52,33 +46,11 @@ def bounds(
 
     Of budgets ``used`` may be :func:`spent`.
     """
-    held, name = holders(account, partition), used(tres)
-    found = [(h.limit[tres], (h.used or {}).get(name, 0)) for h in held if tres in h.limit][:1]
-    found += [
-        (h.limit_per_user[tres], (h.mine or {}).get(tres, 0))
-        for h in held
-        if tres in h.limit_per_user
-    ][:1]
-    found += [
-        (h.limit_per_account[tres], _of_account(h, account).get(tres, 0))
-        for h in held
-        if tres in h.limit_per_account
-    ][:1]
-    if account.limit_from.get(tres) == "cap":
-        found.append((account.limit[tres], (account.used or {}).get(tres, 0)))
-    # a partition's QOS replaces them too
-    replaced = partition.limit if partition and not account.before_partition else {}
-    for one in account.above:
-        if tres in one.limit and tres not in replaced:
-            found.append((one.limit[tres], (one.used or {}).get(name, 0)))
-    return found
-
-
-def _of_account(holder: Account | Partition, account: Account) -> Mapping[str, int]:
-    """Return what an account uses on the QOS of its jobs, or of a partition."""
-    if isinstance(holder, Partition):
-        return holder.by_account.get(account.name, {})
-    return holder.ours or {}
+    return [
+        (holder.limit[tres], (holder.used or {}).get(used(tres), 0))
+        for holder in account.within(partition).holders
+        if tres in holder.limit
+    ]
 
 
 def left(account: Account, partition: Partition | None, tres: str) -> int | None:
@@ -93,13 +65,14 @@ def largest(account: Account, partition: Partition | None, tres: str) -> int | N
     if partition is not None:
         node = {"cpu": partition.cpus_a_node, "mem": partition.mem_a_node}.get(tres)
         limits += [] if node is None else [node]
-    own = [h.limit_per_job[tres] for h in holders(account, partition) if tres in h.limit_per_job]
-    return min([*limits, *own[:1]], default=None)
+    per_job = account.within(partition).per_job
+    return min([*limits, *([per_job[tres]] if tres in per_job else [])], default=None)
 
 
 def longest_min(account: Account, partition: Partition | None) -> int | None:
     """Return the minutes that one job may take at most, None where nothing limits them."""
-    walls = (account.max_wall_min, partition.max_time_min if partition else None)
+    of_partition = partition.max_time_min if partition else None
+    walls = (account.within(partition).longest_min, of_partition)
     return min((minutes for minutes in walls if minutes is not None), default=None)
 
 
@@ -157,25 +130,21 @@ def too_big(account: Account, shape: Shape, partition: Partition | None = None) 
     return None
 
 
-def unknown_use(account: Account, partition: Partition | None = None) -> tuple[str, ...]:
-    """Return the limited TRES whose use Slurm did not say, of what limits a job or one above it."""
-    unknown = []
-    for tres in LIMITED:
-        holder = next((h for h in holders(account, partition) if tres in h.limit), None)
-        above = [one for one in account.above if tres in one.limit]
-        if any(tres not in (h.used or {}) for h in [holder, *above] if h is not None):
-            unknown.append(tres)
-    return tuple(unknown)
-
-
-def holders(account: Account, partition: Partition | None) -> list[Account | Partition]:
-    """Return those whose limits hold, the one that wins first."""
-    if partition is None:
-        return [account]
-    return [account, partition] if account.before_partition else [partition, account]
+def unknown_use(account: Account, partition: Partition | None = None) -> dict[str, list[str]]:
+    """Return the limited TRES whose use Slurm did not say, by what limits them."""
+    found = {
+        holder.name: [t for t in LIMITED if t in holder.limit and t not in (holder.used or {})]
+        for holder in account.within(partition).holders
+    }
+    return {name: unknown for name, unknown in found.items() if unknown}
 
 
 Sharing = Literal["independent", "shared"]
+#: How slots are counted, in words.
+SHARING: Mapping[Sharing, str] = {
+    "independent": "GPU and CPU jobs counted apart",
+    "shared": "GPU jobs first, CPU jobs in what they leave",
+}
 
 #: Share of an account's CPUs that CPU jobs may fill, so that other users and the GPU jobs' own
 #: CPUs fit beside them: 104 CPUs in jobs of 8 are then 11 slots.
@@ -236,30 +205,6 @@ def pool_name(account: str, kind: Kind) -> str:
     return f"{safe or 'slurm'}_{kind}"
 
 
-def sharing(
-    mode: Literal["independent", "shared", "auto"],
-    partitions: Mapping[Kind, Partition | None],
-) -> tuple[Sharing, str]:
-    """Return whether GPU and CPU jobs draw on the same limits, and why.
-
-    Parameters
-    ----------
-    mode : {"independent", "shared", "auto"}
-        ``auto`` looks whether both partitions have a QOS with limits of their own.
-    partitions : mapping
-        Partition of each device kind, None where it is not known.
-    """
-    if mode != "auto":
-        return mode, "as configured"
-    gpu, cpu = partitions.get("gpu"), partitions.get("cpu")
-    if gpu and cpu and gpu.qos != cpu.qos and set(gpu.limit) - {*JOBS} and set(cpu.limit) - {*JOBS}:
-        return (
-            "independent",
-            f"partition QOS {gpu.qos} counts GPU jobs and {cpu.qos} CPU jobs",
-        )
-    return "shared", "GPU and CPU jobs draw on the QOS of the account"
-
-
 def make_pools(
     accounts: Iterable[Account],
     shapes: Mapping[Kind, Shape],
@@ -268,6 +213,7 @@ def make_pools(
     utilisation: float = UTILISATION,
     partitions: Mapping[Kind, Partition | None] | None = None,
     nodes: Sequence[Node] | None = None,
+    together: bool = False,
 ) -> list[Pool]:
     """Return the pools of all accounts; one without slots is left out.
 
@@ -281,13 +227,15 @@ def make_pools(
     shapes : mapping
         Largest job of each device kind; a kind that is absent gets no pool.
     mode : {"independent", "shared"}
-        See :func:`sharing`.
+        Whether jobs of one device kind leave room to those of the other.
     utilisation : float
         Share of CPUs that CPU slots are counted from, 0 to 1.
     partitions : mapping, optional
         Partition of each device kind; its size bounds slots where no account does.
     nodes : sequence of Node, optional
         What is up and free of them bounds every account; those that nothing else bounds share it.
+    together : bool
+        Each account gets what those before it leave, instead of all that it may have alone.
 
     Returns
     -------
@@ -296,11 +244,12 @@ def make_pools(
     """
     pools = []
     partitions = partitions or {}
+    seen: dict[str, tuple[_Taken, _Taken]] = {}
     for account in accounts:
-        apart = _apart(account, partitions)
-        taken: Counter[str] = Counter()
-        taken_now: Counter[str] = Counter()
+        seen = seen if together else {}
         for kind in KINDS:
+            beside = "" if mode == "shared" else kind
+            taken, taken_now = seen.setdefault(beside, (_Taken(), _Taken()))
             where = partitions.get(kind)
             if kind not in shapes or (where is not None and not may_use(account, where)):
                 continue
@@ -310,13 +259,32 @@ def make_pools(
                 most = room_on(nodes, where, shape, now=False)
                 free = min(free, room_on(nodes, where, shape, now=True))
                 slots, bound = (most, _PARTITION) if most < slots else (slots, bound)
-            if mode == "shared":
-                for counted, jobs in ((taken, slots), (taken_now, free)):
-                    wanted = needs(shape, jobs, where)
-                    counted.update({t: n for t, n in wanted.items() if t not in apart})
             if slots:
+                taken.add(account, where, needs(shape, slots, where))
+                taken_now.add(account, where, needs(shape, free, where))
                 pools.append(Pool(account.name, account.qos, kind, slots, free, bound))
     return _shared_out(pools)
+
+
+class _Taken:
+    """What the jobs counted before take, by what counts them."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Counter[str]] = {}
+
+    def add(self, account: Account, where: Partition | None, wanted: Mapping[str, int]) -> None:
+        """Count jobs of an account in a partition."""
+        size = [_size_of(where)] if where is not None else []
+        for name in [*account.within(where).counts_on, *size]:
+            self._of.setdefault(name, Counter()).update(wanted)
+
+    def of(self, name: str, tres: str) -> int:
+        """Return what is taken of a TRES."""
+        return self._of[name][tres] if name in self._of else 0
+
+
+def _size_of(partition: Partition) -> str:
+    return f"size of partition {partition.name}"
 
 
 def _slots(
@@ -324,8 +292,8 @@ def _slots(
     where: Partition | None,
     shape: Shape,
     share: float,
-    taken: Mapping[str, int],
-    taken_now: Mapping[str, int],
+    taken: _Taken,
+    taken_now: _Taken,
 ) -> tuple[int, int, str]:
     """Return how many jobs an account's limits hold, how many of them now, and what bounds them."""
     slots, bound = _fit(account, where, shape, share, taken, now=False)
@@ -347,34 +315,9 @@ def _shared_out(pools: Sequence[Pool]) -> list[Pool]:
     return found
 
 
-def _apart(account: Account, partitions: Mapping[Kind, Partition | None]) -> frozenset[str]:
-    """Return what the CPU partition's own QOS alone counts: GPU jobs take nothing of it."""
-    gpu, cpu = partitions.get("gpu"), partitions.get("cpu")
-    if account.before_partition or gpu is None or cpu is None or gpu.qos == cpu.qos:
-        return frozenset()
-    both = {tres for tres, origin in account.limit_from.items() if origin == "cap"}
-    both |= account.limit_per_user.keys() - cpu.limit_per_user.keys()
-    both |= account.limit_per_account.keys() - cpu.limit_per_account.keys()
-    return frozenset(cpu.limit.keys() - both)
-
-
 def total_slots(pools: Sequence[Pool], kind: Kind | None = None) -> int:
     """Return the jobs that fit at once, of one device kind or of both."""
     return sum(pool.slots for pool in pools if kind in (None, pool.kind))
-
-
-def _free_tres(
-    account: Account, partition: Partition | None, share: float, *, now: bool
-) -> dict[str, float]:
-    """Return what limits leave free in each counted unit; those without a limit are absent."""
-    free: dict[str, float] = {}
-    for tres in limited(account, partition):
-        part = share if tres == "cpu" else 1.0
-        counts = now or tres in _SPENT
-        rests = [part * n - (used if counts else 0) for n, used in bounds(account, partition, tres)]
-        if rests:
-            free[tres] = min(rests)
-    return free
 
 
 def _fit(
@@ -382,29 +325,31 @@ def _fit(
     partition: Partition | None,
     shape: Shape,
     share: float,
-    taken: Mapping[str, int],
+    taken: _Taken,
     *,
     now: bool,
 ) -> tuple[int, str]:
     """Return how many jobs fit beside those counted before, and what bounds them, GPUs first."""
-    wanted = needs(shape, 1, partition)
+    wanted = {tres: n for tres, n in needs(shape, 1, partition).items() if n > 0}
     most = {tres: largest(account, partition, tres) for tres in limited(account, partition)}
-    if any(n is not None and wanted[tres] > n for tres, n in most.items()):
-        return 0, next(t for t, n in most.items() if n is not None and wanted[t] > n)
+    for tres, n in most.items():
+        if n is not None and wanted.get(tres, 0) > n:
+            return 0, tres
 
-    def jobs_in(free: float, name: str) -> int:
-        return max(0, math.floor((free - taken.get(name, 0)) / wanted[name] + 1e-9))
+    def jobs_in(limit: int, name: str, tres: str, used: int = 0) -> int:
+        free = limit * (share if tres == "cpu" else 1.0) - used - taken.of(name, tres)
+        return max(0, math.floor(free / wanted[tres] + 1e-9))
 
-    counts = {
-        name: jobs_in(free, name)
-        for name, free in _free_tres(account, partition, share, now=now).items()
-        if wanted[name] > 0
-    }
-    all_ = partition.tres if partition else {}
+    counts: dict[str, int] = {}
+    for holder in account.within(partition).holders:
+        for tres in holder.limit.keys() & wanted.keys():
+            used = (holder.used or {}).get(tres, 0) if now or tres in _SPENT else 0
+            jobs = jobs_in(holder.limit[tres], holder.name, tres, used)
+            counts[tres] = min(jobs, counts.get(tres, jobs))
     size = [
-        jobs_in(all_[tres] * (share if tres == "cpu" else 1.0), tres)
+        jobs_in(partition.tres[tres], _size_of(partition), tres)
         for tres in COUNTED
-        if tres in all_ and wanted[tres] > 0
+        if partition is not None and tres in partition.tres and tres in wanted
     ]
     counts[_PARTITION] = min(size, default=_MOST_SLOTS)
     order = ("gres/gpu", GPU_TYPE, "cpu", "mem", *JOBS, *BUDGETS, _PARTITION)

@@ -71,10 +71,9 @@ def check_sizes(tasks: Iterable[Task], capacity: Capacity, estimates: Estimates)
             continue
         seen.add(same)
         chosen = job.fixed.account
-        every = [*capacity.accounts, *capacity.unknown]
-        accounts = [a for a in every if chosen in (None, a.name)]
+        accounts = [a for a in capacity.accounts if chosen in (None, a.name)]
         if not accounts:
-            known = ", ".join(a.name for a in every)
+            known = ", ".join(a.name for a in capacity.accounts)
             raise PlacementError(
                 f"rule {job.rule} is to run on account {chosen}, which cannot be used; "
                 f"there are {known}"

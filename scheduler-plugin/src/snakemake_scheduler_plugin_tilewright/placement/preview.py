@@ -322,7 +322,7 @@ def preview(tasks: Sequence[Task], estimates: Estimates, capacity: Capacity) -> 
     """
     large = [task for task in tasks if not estimates.is_small(task.job)]
     sizes = Shapes(estimates, capacity).largest(large)
-    counted = capacity.pools(sizes)
+    counted = capacity.pools(sizes, together=True)
     free = {pool.name: pool.free for pool in counted}
     all_pools = [Slots(p.name, p.account, p.kind, p.slots, p.slots) for p in counted]
     pools = [replace(p, slots=n, free=n) for p in all_pools if (n := free[p.name])]

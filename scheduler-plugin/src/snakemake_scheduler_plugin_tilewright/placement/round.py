@@ -168,7 +168,7 @@ class Round:
             shapes = {"gpu": more, **shapes}
         pools = self.slots(shapes)
         if not any(pool.free for pool in pools):
-            self.why |= dict.fromkeys((task.name for task in large), "no slot is free")
+            self.why |= dict.fromkeys((task.name for task in large), self._why_none(pools))
             return set(), last
         made = decide(
             self.work,
@@ -196,6 +196,12 @@ class Round:
                 why = "its slot was filled in the same round" if held else "its nodes are full"
                 self.why[start.job] = why
         return placed, made.strategy
+
+    def _why_none(self, pools: Iterable[Slots]) -> str:
+        """Return why no slot is free: what closes all of them, where something does."""
+        closed = [self.capacity.closed.get((pool.account, pool.kind)) for pool in pools]
+        whys = [why for why in dict.fromkeys(closed) if why]
+        return f"no slot is free: {'; '.join(whys)}" if all(closed) and whys else "no slot is free"
 
     def _enough(self) -> bool:
         """Return whether nothing more may start."""

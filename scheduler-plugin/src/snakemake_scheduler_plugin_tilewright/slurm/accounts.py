@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from snakemake_scheduler_plugin_tilewright.slurm.records import (
     BUDGETS,
     GPU_TYPE,
     JOBS,
     Association,
+    Partition,
     Qos,
     Tres,
     Usage,
-    spent,
+    of_association,
+    on_qos,
 )
 
 #: TRES that decide how many jobs fit.
@@ -38,7 +40,7 @@ class SiteRules:
     allowed : sequence of str or None
         The only accounts to use; None is all.
     caps : mapping of str to dict
-        Account to TRES that are not exceeded there, below its own limits (mem in MB).
+        Account to TRES that its jobs do not exceed together, below its own limits (mem in MB).
     """
 
     burst: str = r"-b$"
@@ -56,15 +58,51 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class Above:
-    """An account above one: its own group limits, and what everybody below it uses.
+class Holder:
+    """What limits jobs together: a QOS, a user or an account on it, an association, a cap.
 
-    ``used`` is None where Slurm did not say it.
+    Attributes
+    ----------
+    name : str
+        ``QOS lab``, ``ada on QOS lab``, ``account lab`` …; the same name is the same thing.
+    limit : dict
+        What is in force of it: TRES, numbers of jobs and budgets, mem in MB.
+    used : dict or None
+        Of the same, by all whom it counts; None, or without the TRES, where Slurm did not say.
     """
 
     name: str
     limit: Tres
-    used: Tres | None = None
+    used: Tres | None
+
+    def with_more(self, more: Mapping[str, int]) -> Holder:
+        """Return it with more in use; what is not known stays so."""
+        if self.used is None:
+            return self
+        known = {tres: self.used[tres] for tres in self.limit if tres in self.used}
+        return replace(self, used=self.used | {t: n + more.get(t, 0) for t, n in known.items()})
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What bounds an account's jobs in one partition.
+
+    Attributes
+    ----------
+    holders : tuple of Holder
+        All that limit something.
+    counts_on : tuple of str
+        Names of all that its jobs count on, whether it limits them or only other accounts' jobs.
+    per_job : dict
+        TRES and budgets of one job.
+    longest_min : int or None
+        Longest job in minutes.
+    """
+
+    holders: tuple[Holder, ...] = ()
+    counts_on: tuple[str, ...] = ()
+    per_job: Tres = field(default_factory=dict)
+    longest_min: int | None = None
 
 
 @dataclass(frozen=True)
@@ -74,50 +112,43 @@ class Account:
     Attributes
     ----------
     name, qos : str
-    limit : dict
-        Group TRES and budgets that bound its jobs, mem in MB; absent is no limit. Numbers of
-        jobs (:data:`JOBS`) are among all limits and uses but those of one job.
-    limit_from : dict of str to str
-        For each limit: ``qos``, ``association`` or ``cap``.
-    limit_per_user, limit_per_account, limit_per_job : dict
-        TRES of one user's jobs on the QOS together, of one account's, and of one job.
-    used, mine, ours : dict or None
-        TRES in use by everybody, by this user, and by this account on the QOS; None, or without
-        the TRES, where Slurm did not say.
+    limits : dict of str to Limits
+        By partition; that of "" holds in all others.
     partitions : tuple of str
         Those that the association is bound to; empty is all.
     name_qos : bool
         Jobs must name the QOS, since it is not the one that Slurm takes by itself.
-    max_wall_min : int or None
-        Longest job in minutes.
-    before_partition : bool
-        Limits of its QOS win over those of a partition's QOS (``OverPartQOS``).
-    above : tuple of Above
-        The accounts above it that have limits of their own.
     takes : tuple of str
         All QOS that its jobs may name.
+    mine : dict or None
+        What this user has in use on the QOS; None where Slurm did not say.
     """
 
     name: str
     qos: str
-    limit: Tres
-    limit_from: Mapping[str, str]
-    limit_per_user: Tres
-    used: Tres | None = None
-    mine: Tres | None = None
+    limits: Mapping[str, Limits]
     partitions: tuple[str, ...] = ()
     name_qos: bool = True
-    limit_per_job: Tres = field(default_factory=dict)
-    max_wall_min: int | None = None
-    before_partition: bool = False
-    above: tuple[Above, ...] = ()
-    limit_per_account: Tres = field(default_factory=dict)
-    ours: Tres | None = None
     takes: tuple[str, ...] = ()
+    mine: Tres | None = None
+
+    def within(self, partition: Partition | None) -> Limits:
+        """Return what bounds its jobs in a partition."""
+        return self.at(partition.name if partition else "")
+
+    def at(self, partition: str) -> Limits:
+        """Return what bounds its jobs in a partition of this name; empty is one not known."""
+        return self.limits.get(partition, self.limits[""])
+
+    def counted_on(self, partition: str | None, qos: str) -> list[str]:
+        """Return the names of all that a job counts on, by its partition and QOS."""
+        own = on_qos(self.qos)
+        names = self.at(partition or "").counts_on
+        return [name for name in names if qos in ("", self.qos) or not name.endswith(own)]
 
 
 #: The one account of a Slurm that keeps none.
-NO_ACCOUNT = Account("", "", {}, {}, {}, used={}, mine={}, name_qos=False)
+NO_ACCOUNT = Account("", "", {"": Limits()}, name_qos=False)
 
 
 def usable_accounts(
@@ -125,11 +156,10 @@ def usable_accounts(
     associations: Iterable[Association],
     qos: Iterable[Qos],
     rules: SiteRules,
+    partitions: Iterable[Partition] = (),
+    usage: Mapping[str, Usage] | None = None,
 ) -> tuple[list[Account], list[LeftOut]]:
     """Return the accounts a user may place jobs on, and the others with reasons.
-
-    A limit of the QOS wins over the association's for the same TRES, as in Slurm; the user's own
-    and the account's association both hold.
 
     Parameters
     ----------
@@ -138,109 +168,147 @@ def usable_accounts(
         As parsed from sacctmgr.
     rules : SiteRules
         The site's.
+    partitions : iterable of Partition
+        Those that jobs may go to.
+    usage : mapping, optional
+        Live limits and use by name. Live limits replace those of the database, which may be
+        older; one that was lifted since stays until the database is asked again.
 
     Returns
     -------
-    accounts : list of Account
-        By name; without use, which :func:`with_usage` adds.
-    left_out : list of LeftOut
+    accounts, left_out : list
         By name.
     """
-    rows: dict[str, list[Association]] = {}
+    rows: dict[str, Association] = {}
     own: dict[str, list[Association]] = {}
     for association in associations:
         if association.user == user:
             own.setdefault(association.account, []).append(association)
         elif not association.user and not association.partition:
-            rows.setdefault(association.account, []).append(association)
+            rows[association.account] = association
     known = {record.name: record for record in qos}
+    wheres = list(partitions)
     accounts, left_out = [], []
     for name in sorted(own):
         chosen = _qos_of(own[name], rules)
         reason = _reason(name, chosen, rules)
         if reason or chosen is None:
             left_out.append(LeftOut(name, reason))
-        else:
-            held = [*rows.get(name, []), *(row for row in own[name] if not row.partition)]
-            account = _account(name, known.get(chosen, Qos(chosen)), held, own[name], rules)
-            takes = tuple(dict.fromkeys(qos for row in own[name] for qos in row.qos))
-            accounts.append(replace(account, above=_above(account, rows), takes=takes))
+            continue
+        held = [rows[one] for one in lineage(name, rows) if one in rows]
+        of = _Records(
+            user, name, known.get(chosen, Qos(chosen)), own[name], held,
+            rules.caps.get(name, {}), usage or {},
+        )  # fmt: skip
+        limits = {"": _limits(of, "", None)}
+        limits |= {p.name: _limits(of, p.name, known.get(p.qos or "")) for p in wheres}
+        bound = {row.partition for row in own[name]}
+        accounts.append(
+            Account(
+                name,
+                chosen,
+                limits,
+                () if "" in bound else tuple(sorted(bound)),
+                any(row.default_qos != chosen for row in own[name]),
+                tuple(dict.fromkeys(qos for row in own[name] for qos in row.qos)),
+                of.in_use(on_qos(chosen, user), on_qos(chosen)),
+            )
+        )
     return accounts, left_out
 
 
-def _above(account: Account, rows: Mapping[str, Sequence[Association]]) -> tuple[Above, ...]:
-    """Return the accounts above one with limits that its QOS does not replace."""
-    found, name, seen = [], account.name, {account.name}
-    while above := next((row.parent for row in rows.get(name, ()) if row.parent), ""):
-        if above in seen:
-            break
-        name = above
-        seen.add(name)
-        limit = {
-            tres: most
-            for row in rows.get(name, ())
-            for tres, most in row.tres.items()
-            if account.limit_from.get(tres) != "qos"
-        }
-        if limit:
-            found.append(Above(name, limit))
-    return tuple(found)
+def lineage(account: str, rows: Mapping[str, Association]) -> list[str]:
+    """Return an account and those above it up to the root, by the accounts' own rows."""
+    found = [account]
+    while (row := rows.get(found[-1])) and row.parent and row.parent not in found:
+        found.append(row.parent)
+    return found
 
 
-def with_usage(
-    accounts: Iterable[Account],
-    qos_usage: Iterable[Usage],
-    account_usage: Iterable[Usage],
-    uid: int,
-) -> list[Account]:
-    """Return the accounts with live limits and use.
+class _Records(NamedTuple):
+    """All that limits the jobs of one account wherever they run.
 
-    Live limits of a QOS replace those of the database, which may be older; one that was lifted
-    since stays until the database is asked again. Use of a QOS counts
-    for its limits, use of the account for the association's.
+    ``own`` are the user's rows, ``rows`` those of the account and of the accounts above it.
     """
-    of_qos = {usage.name: usage for usage in qos_usage}
-    of_account = {usage.name: usage for usage in account_usage}
-    return [_live(account, of_qos, of_account, uid) for account in accounts]
+
+    user: str
+    account: str
+    qos: Qos
+    own: Sequence[Association]
+    rows: Sequence[Association]
+    cap: Tres
+    usage: Mapping[str, Usage]
+
+    def in_use(self, name: str, within: str = "") -> Tres | None:
+        """Return what is in use; none where what it is within is known and it is not listed."""
+        nothing = dict.fromkeys((*COUNTED, *JOBS), 0)
+        if name in self.usage:
+            return nothing | self.usage[name].used
+        return nothing if within in self.usage else None
+
+    def live(self, name: str, limit: Tres) -> Tres:
+        """Return limits with what Slurm says of them now."""
+        return limit | self.usage[name].limit if name in self.usage else limit
 
 
-def _live(
-    account: Account, of_qos: Mapping[str, Usage], of_account: Mapping[str, Usage], uid: int
-) -> Account:
-    live = of_qos.get(account.qos)
-    if live is None:
-        return account
-    limit, origin = dict(account.limit), dict(account.limit_from)
-    for tres in LIMITED:
-        lower = live.limit.get(tres, 0) < limit.get(tres, math.inf)
-        if tres in live.limit and (origin.get(tres) != "cap" or lower):
-            limit[tres], origin[tres] = live.limit[tres], "qos"
-    above = tuple(
-        replace(one, used=dict(of_account[one.name].used) if one.name in of_account else None)
-        for one in account.above
+def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
+    """Return what bounds an account's jobs in a partition, as Slurm does.
+
+    Of a group limit, and of one user's and one account's, that of the partition's QOS holds before
+    that of the job's, where that has not the flag ``OverPartQOS``; both hold before those of all
+    associations. See ``acct_policy.c`` of Slurm.
+    """
+    here = [row for row in of.own if row.partition == partition]
+    own = here or [row for row in of.own if not row.partition]
+    ordered = {q.name: q for q in (partition_qos, of.qos) if q is not None}
+    order = list(ordered.values())
+    if "OverPartQOS" in of.qos.flags:
+        order.reverse()
+    found: list[Holder] = []
+    group: set[str] = set()
+    each_user: set[str] = set()
+    each_account: set[str] = set()
+    for qos in order:
+        for who, limit, set_before in (
+            ("", qos.tres, group),
+            (of.user, qos.tres_per_user, each_user),
+            (of_association(of.account), qos.tres_per_account, each_account),
+        ):
+            name = on_qos(qos.name, who)
+            limit = of.live(name, limit)
+            used = of.in_use(name, on_qos(qos.name))
+            found.append(Holder(name, _without(limit, set_before), used))
+            set_before.update(limit)
+    for row in [*own, *of.rows]:
+        name = of_association(row.account, row.user, row.partition)
+        limit = _without(of.live(name, row.tres), group)
+        if row.user:  # numbers of its jobs come from the account where it has none of its own
+            jobs = {t: n for one in (*of.rows[:1], row) for t, n in one.tres_per_user.items()}
+            limit = _least(limit, _without(jobs, each_user | each_account))
+        found.append(Holder(name, limit, of.in_use(name)))
+    own_qos, of_account = on_qos(of.qos.name), of_association(of.account)
+    used = of.in_use(on_qos(of.qos.name, of_account), own_qos)
+    found.append(Holder(on_qos(of.qos.name, f"cap of {of_account}"), of.cap, used))
+    of_one: list[Qos | Association] = [*order, *own, *of.rows[:1]]
+    per_job: Tres = {}
+    for one in reversed(of_one):
+        per_job |= one.tres_per_job
+    walls = (one.max_wall_min for one in of_one)
+    return Limits(
+        tuple(holder for holder in found if holder.limit),
+        tuple(holder.name for holder in found),
+        per_job,
+        next((minutes for minutes in walls if minutes is not None), None),
     )
-    bounded = (limit, account.limit_per_user, account.limit_per_account)
-    typed = any(GPU_TYPE in limits for limits in (*bounded, *(one.limit for one in above)))
-    counted = [*(tres for tres in COUNTED if typed or tres != GPU_TYPE), *JOBS]
-    used: Tres = {}
-    for tres in (*counted, *(name for name in BUDGETS if name in limit)):
-        record = of_account.get(account.name) if origin.get(tres) == "association" else live
-        if record is None and tres in JOBS:
-            record = live  # where the account's own are not said, those on its QOS
-        if record is not None:
-            used |= _used(record, tres)
-    mine = {tres: live.used_by_uid.get(uid, {}).get(tres, 0) for tres in counted}
-    ours = {tres: live.used_by_account.get(account.name, {}).get(tres, 0) for tres in counted}
-    return replace(
-        account, above=above, limit=limit, limit_from=origin, used=used, mine=mine, ours=ours
-    )
 
 
-def _used(record: Usage, tres: str) -> Tres:
-    """Return the use of a TRES, none where nothing holds it; of a budget only what is said."""
-    if tres not in BUDGETS:
-        return {tres: record.used.get(tres, 0)}
-    return {name: record.used[name] for name in (tres, spent(tres)) if name in record.used}
+def _without(limit: Tres, names: set[str]) -> Tres:
+    return {tres: most for tres, most in limit.items() if tres not in names}
+
+
+def _least(one: Tres, other: Tres) -> Tres:
+    """Return the smaller limit of each TRES."""
+    return one | {tres: min(most, one.get(tres, most)) for tres, most in other.items()}
 
 
 def _reason(name: str, qos: str | None, rules: SiteRules) -> str:
@@ -259,64 +327,3 @@ def _qos_of(rows: Sequence[Association], rules: SiteRules) -> str | None:
     names = [row.default_qos for row in rows if row.default_qos]
     names += [name for row in rows for name in row.qos]
     return next((name for name in names if not re.search(rules.burst, name)), None)
-
-
-def _account(
-    name: str,
-    qos: Qos,
-    held: Sequence[Association],
-    own: Sequence[Association],
-    rules: SiteRules,
-) -> Account:
-    limit, origin = _limits(qos, held, rules.caps.get(name, {}))
-    # Of one job and of one user the user's own row, the last, holds before the account's, and the
-    # QOS before both.
-    per_job: Tres = {}
-    per_user: Tres = {}
-    wall_min: int | None = None
-    for row in held:
-        per_job |= row.tres_per_job
-        per_user |= row.tres_per_user
-        wall_min = wall_min if row.max_wall_min is None else row.max_wall_min
-    # numbers of jobs on the user's own row are the user's
-    own_jobs = [{t: n for t, n in row.tres.items() if t in JOBS} for row in held if row.user]
-    partitions = tuple(row.partition for row in own)
-    return Account(
-        name,
-        qos.name,
-        limit,
-        origin,
-        _least_each([per_user | qos.tres_per_user, *own_jobs]),
-        partitions=() if "" in partitions else tuple(sorted(set(partitions))),
-        name_qos=any(row.default_qos != qos.name for row in own),
-        limit_per_job=per_job | qos.tres_per_job,
-        max_wall_min=wall_min if qos.max_wall_min is None else qos.max_wall_min,
-        before_partition="OverPartQOS" in qos.flags,
-        limit_per_account=dict(qos.tres_per_account),
-    )
-
-
-def _limits(
-    qos: Qos, held: Sequence[Association], caps: Tres
-) -> tuple[dict[str, int], dict[str, str]]:
-    """Return what holds of each TRES, and whose it is: the QOS replaces the associations."""
-    limit: Tres = {}
-    origin: dict[str, str] = {}
-    for association in held:
-        for tres, value in association.tres.items():
-            if value < limit.get(tres, value + 1) and not (association.user and tres in JOBS):
-                limit[tres], origin[tres] = value, "association"
-    for tres, value in qos.tres.items():
-        limit[tres], origin[tres] = value, "qos"
-    for tres, value in caps.items():
-        if value < limit.get(tres, value + 1):
-            limit[tres], origin[tres] = value, "cap"
-    return limit, origin
-
-
-def _least_each(limits: Iterable[Tres]) -> Tres:
-    """Return the smallest limit of each TRES."""
-    least: Tres = {}
-    for tres, value in (item for one in limits for item in one.items()):
-        least[tres] = min(value, least.get(tres, value))
-    return least

@@ -14,7 +14,7 @@ from snakemake_scheduler_plugin_tilewright.slurm.parse import (
     parse_time_s,
     parse_tres,
 )
-from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE, JOBS, Tres, Usage
+from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE, Tres, Usage
 
 #: squeue cuts what is longer than its field, and separates nothing by itself.
 JOB_FIELDS = {
@@ -234,46 +234,28 @@ def stale_jobs(queue: Iterable[SlurmJob], workdir: str) -> list[SlurmJob]:
 
 
 def usage_of_queue(
-    jobs: Iterable[SlurmJob],
-    uids: Mapping[str, int],
-    names: Iterable[str],
-    by: Callable[[SlurmJob], str],
-) -> list[Usage]:
-    """Return what the running jobs of a queue use: a lower bound, some may be hidden.
+    jobs: Iterable[SlurmJob], names_of: Callable[[SlurmJob], Iterable[str]]
+) -> dict[str, Usage]:
+    """Return what the jobs of a queue use: a lower bound, some may be hidden.
 
     Parameters
     ----------
     jobs : iterable of SlurmJob
-    uids : mapping
-        User to number, for those whose own use is wanted.
-    names : iterable of str
-        QOS, accounts or partitions whose use is wanted.
-    by : callable
-        A job's QOS, account or partition.
+    names_of : callable
+        Names of all that a job counts on.
     """
-    running = [job for job in jobs if job.state == "RUNNING"]
-    found = []
-    for name in sorted(set(names)):
-        here = [job for job in running if by(job) == name]
-        of_users = {
-            uid: _held(job for job in here if job.user == user) for user, uid in uids.items()
-        }
-        of_accounts: dict[str, list[SlurmJob]] = {}
-        for job in here:
-            of_accounts.setdefault(job.account, []).append(job)
-        by_account = {account: _held(own) for account, own in of_accounts.items()}
-        found.append(Usage(name, {}, _held(here), of_users, by_account))
-    return found
-
-
-def _held(running: Iterable[SlurmJob]) -> Tres:
-    """Return what running jobs hold together, and how many they are."""
-    held = Counter(dict.fromkeys(JOBS, 0))
-    for job in running:
-        # of which type a job's GPUs are is not always said: as many as it has count
-        typed = {GPU_TYPE: job.tres["gres/gpu"]} if "gres/gpu" in job.tres else {}
-        held.update({**job.tres, **typed, **dict.fromkeys(JOBS, 1)})
-    return dict(held)
+    found: dict[str, Counter[str]] = {}
+    for job in jobs:
+        if not job.active:
+            continue
+        held = Counter({"submit": 1})
+        if job.state != "PENDING":
+            # of which type a job's GPUs are is not always said: as many as it has count
+            typed = {GPU_TYPE: job.tres["gres/gpu"]} if "gres/gpu" in job.tres else {}
+            held.update({**job.tres, **typed, "jobs": 1})
+        for name in names_of(job):
+            found.setdefault(name, Counter()).update(held)
+    return {name: Usage({}, dict(used)) for name, used in found.items()}
 
 
 def cause_of(details: str) -> tuple[Cause, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from datetime import datetime
 
 from snakemake_scheduler_plugin_tilewright.slurm.records import (
@@ -21,6 +22,8 @@ from snakemake_scheduler_plugin_tilewright.slurm.records import (
     Tres,
     Usage,
     budget,
+    of_association,
+    on_qos,
     running,
     spent,
 )
@@ -157,49 +160,57 @@ def parse_sacctmgr(text: str, gpu_type: str = "") -> tuple[list[Association], li
     return associations, qos
 
 
-def parse_assoc_mgr(text: str, gpu_type: str = "") -> list[Usage]:
+def parse_assoc_mgr(
+    text: str, gpu_type: str = "", users: Mapping[str, str] | None = None
+) -> dict[str, Usage]:
     """Return the records of ``scontrol -o show assoc_mgr flags=qos`` or ``flags=assoc``.
 
-    Of ``flags=assoc`` only the accounts' own rows are taken (no user, no partition).
-    ``gpu_type`` is the type of the GPUs that jobs get.
+    Each has the name of :func:`~snakemake_scheduler_plugin_tilewright.slurm.records.on_qos` or
+    :func:`~snakemake_scheduler_plugin_tilewright.slurm.records.of_association`. ``gpu_type`` is
+    the type of the GPUs that jobs get, ``users`` has names by number, in which Slurm speaks of
+    the users of a QOS.
     """
-    found = []
+    found: dict[str, Usage] = {}
     for line in text.splitlines():
-        top, _, users = line.partition(" User Limits=")
+        top, _, of_users = line.partition(" User Limits=")
         # The blocks per account in braces repeat keys of the record itself.
-        top, _, accounts = top.partition(" Account Limits=")
+        top, _, of_accounts = top.partition(" Account Limits=")
         pairs = dict(re.findall(r"(\S+?)=(\S*)", top))
-        name = re.match(r"QOS=(.*?)\(\d+\)", line)
-        if name is None and (pairs.get("UserName") or pairs.get("Partition")):
-            continue
-        who = name.group(1) if name else pairs.get("Account", "")
-        if not who or "GrpTRES" not in pairs:
+        if "GrpTRES" not in pairs:
             continue
         limit, used = parse_tres_usage(pairs["GrpTRES"], gpu_type)
         budgets, minutes = _budget_usage(pairs, gpu_type)
-        jobs = _jobs(_used(pairs.get("GrpJobs", "")), _used(pairs.get("GrpSubmitJobs", "")))
-        per_user = _used_by(users, "PU", gpu_type).items()
-        found.append(
-            Usage(
-                who,
-                limit | budgets,
-                used | minutes | jobs,
-                {int(uid): n for uid, n in per_user if re.fullmatch(r"\d{1,18}", uid, re.A)},
-                _used_by(accounts, "PA", gpu_type),
-            )
-        )
+        most, jobs = _jobs_usage(pairs, "GrpJobs", "GrpSubmitJobs")
+        record = Usage(limit | budgets | most, used | minutes | jobs)
+        if qos := re.match(r"QOS=(.*?)\(\d+\)", line):
+            name = qos.group(1)
+            found[on_qos(name)] = record
+            for uid, use in _usage_of_each(of_users, "PU", gpu_type).items():
+                found[on_qos(name, (users or {}).get(uid, f"user {uid}"))] = use
+            for account, use in _usage_of_each(of_accounts, "PA", gpu_type).items():
+                found[on_qos(name, of_association(account))] = use
+        elif account := pairs.get("Account", ""):
+            user = pairs.get("UserName", "").partition("(")[0]
+            found[of_association(account, user, pairs.get("Partition", ""))] = record
     return found
 
 
-def _used_by(text: str, who: str, gpu_type: str) -> dict[str, Tres]:
+def _usage_of_each(text: str, who: str, gpu_type: str) -> dict[str, Usage]:
     """Return the use in ``1001={MaxJobsPU=N(2) …} 1002={…}``; ``who`` is ``PU`` or ``PA``."""
     found = {}
     for name, block in re.findall(r"(\S+?)=\{([^}]*)\}", text):
         pairs = dict(re.findall(r"(\S+?)=(\S*)", block))
-        _, used = parse_tres_usage(pairs.get(f"MaxTRES{who}", ""), gpu_type)
-        jobs, submit = (_used(pairs.get(f"Max{key}{who}", "")) for key in ("Jobs", "SubmitJobs"))
-        found[name] = used | _jobs(jobs, submit)
+        limit, used = parse_tres_usage(pairs.get(f"MaxTRES{who}", ""), gpu_type)
+        most, jobs = _jobs_usage(pairs, f"MaxJobs{who}", f"MaxSubmitJobs{who}")
+        found[name] = Usage(limit | most, used | jobs)
     return found
+
+
+def _jobs_usage(pairs: dict[str, str], *keys: str) -> tuple[Tres, Tres]:
+    """Return limits and use of numbers of jobs, in ``N(4)``."""
+    both = [re.fullmatch(r"([^()]*)\((\d{1,18})\)", pairs.get(key, ""), re.A) for key in keys]
+    limits = [_number(match.group(1)) if match else None for match in both]
+    return _jobs(*limits), _jobs(*(int(match.group(2)) if match else 0 for match in both))
 
 
 def _jobs(*counts: int | None) -> Tres:
@@ -296,12 +307,6 @@ def _limits_of_each(row: dict[str, str], who: str, gpu_type: str) -> Tres:
     """Return what a QOS allows each user (``pu``) or account (``pa``)."""
     jobs = _jobs(_number(row[f"maxjobs{who}"]), _number(row[f"maxsubmit{who}"]))
     return parse_tres(row[f"maxtres{who}"], gpu_type) | jobs
-
-
-def _used(text: str) -> int:
-    """Return the use in ``N(4)``."""
-    match = re.fullmatch(r"[^()]*\((\d{1,18})\)", text, re.A)
-    return int(match.group(1)) if match else 0
 
 
 def _number(text: str, unit: str = "") -> int | None:

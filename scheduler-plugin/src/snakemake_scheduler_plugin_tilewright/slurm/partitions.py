@@ -1,4 +1,4 @@
-"""The partition of each device kind, with the limits and use of its QOS (pure)."""
+"""The partition of each device kind (pure)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
-from snakemake_scheduler_plugin_tilewright.slurm.records import Partition, Qos, Usage
+from snakemake_scheduler_plugin_tilewright.slurm.records import Partition, Qos
 
 
 def gpu_partition(partitions: Iterable[Partition]) -> Partition | None:
@@ -63,30 +63,7 @@ def cpu_partition(partitions: Iterable[Partition]) -> Partition | None:
 
 
 def with_qos(partition: Partition, qos: Iterable[Qos]) -> Partition:
-    """Return a partition with the limits of its QOS, as the database has them."""
-    own = next((record for record in qos if record.name == partition.qos), None)
-    if own is None:
-        return partition
-    walls = [m for m in (partition.max_time_min, own.max_wall_min) if m is not None]
-    return replace(
-        partition,
-        limit=dict(own.tres),
-        limit_per_user=dict(own.tres_per_user),
-        limit_per_account=dict(own.tres_per_account),
-        limit_per_job=dict(own.tres_per_job),
-        max_time_min=min(walls, default=None),
-    )
-
-
-def with_use(partition: Partition, usage: Iterable[Usage], uid: int) -> Partition:
-    """Return a partition with live limits and use of its QOS, where Slurm said them."""
-    live = next((record for record in usage if record.name == partition.qos), None)
-    if live is None:
-        return partition
-    return replace(
-        partition,
-        limit={**partition.limit, **live.limit},
-        used=live.used,
-        mine=live.used_by_uid.get(uid, {}),
-        by_account=live.used_by_account,
-    )
+    """Return a partition whose longest job is no longer than its QOS allows."""
+    own = [record.max_wall_min for record in qos if record.name == partition.qos]
+    walls = [minutes for minutes in (partition.max_time_min, *own) if minutes is not None]
+    return replace(partition, max_time_min=min(walls, default=None))

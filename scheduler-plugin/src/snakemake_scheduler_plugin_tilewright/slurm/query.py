@@ -214,8 +214,8 @@ class SlurmClient:
         return max(times, default=float("-inf"))
 
     def everybodys_queue(self) -> str | Unknown:
-        """Return the running jobs that the site lets this user see."""
-        return self._ask(("squeue", "-h", "-t", "R", "-O", JOB_FORMAT), self.ttl_s)
+        """Return the jobs that the site lets this user see."""
+        return self._ask(("squeue", "-h", "-O", JOB_FORMAT), self.ttl_s)
 
     def job(self, job_id: int) -> str | Unknown:
         """Return all that slurmctld says of one job."""

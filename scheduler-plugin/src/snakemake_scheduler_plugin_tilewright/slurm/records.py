@@ -101,27 +101,42 @@ class Qos:
     flags: tuple[str, ...] = ()
 
 
+def on_qos(qos: str, who: str = "") -> str:
+    """Return the name of a QOS as one that limits jobs, or of a user or an account on it.
+
+    Examples
+    --------
+    >>> on_qos("lab"), on_qos("lab", "ada"), on_qos("lab", of_association("lab"))
+    ('QOS lab', 'ada on QOS lab', 'account lab on QOS lab')
+    """
+    return f"{who} on QOS {qos}" if who else f"QOS {qos}"
+
+
+def of_association(account: str, user: str = "", partition: str = "") -> str:
+    """Return the name of an association as one that limits jobs.
+
+    Examples
+    --------
+    >>> of_association("lab"), of_association("lab", "ada", "gpu")
+    ('account lab', 'ada of account lab in partition gpu')
+    """
+    name = f"{user} of account {account}" if user else f"account {account}"
+    return f"{name} in partition {partition}" if partition else name
+
+
 @dataclass(frozen=True)
 class Usage:
-    """Live limits and use of one QOS or account, of everybody; mem in MB.
+    """Live group limits and use of a QOS, of a user or an account on it, or of an association.
 
     Attributes
     ----------
-    name : str
     limit, used : dict
-        Group TRES and budgets. What running jobs may still take counts as used of a budget, and
-        without it as :func:`spent`.
-    used_by_uid : dict of int to dict
-        TRES of each user.
-    used_by_account : dict of str to dict
-        TRES of each account, of a QOS only.
+        TRES, numbers of jobs and budgets; mem in MB. What running jobs may still take counts as
+        used of a budget, and without it as :func:`spent`.
     """
 
-    name: str
-    limit: Tres
-    used: Tres
-    used_by_uid: dict[int, Tres] = field(default_factory=dict)
-    used_by_account: dict[str, Tres] = field(default_factory=dict)
+    limit: Tres = field(default_factory=dict)
+    used: Tres = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -152,12 +167,6 @@ class Partition:
         Most memory of a job on a node, and for each CPU: for more a job gets more CPUs.
     closed : str
         Why no job of one node may go there; empty where it may.
-    limit, limit_per_user, limit_per_account, limit_per_job : dict
-        Of its QOS, which replace those of a job's own QOS; mem in MB, absent is no limit.
-    used, mine : dict or None
-        TRES on its QOS of everybody and of this user; None where Slurm did not say.
-    by_account : dict of str to dict
-        TRES on its QOS of each account.
     """
 
     name: str
@@ -169,13 +178,6 @@ class Partition:
     allow_accounts: tuple[str, ...] | None
     allow_qos: tuple[str, ...] | None
     nodes: int = 1
-    limit: Tres = field(default_factory=dict)
-    limit_per_user: Tres = field(default_factory=dict)
-    limit_per_job: Tres = field(default_factory=dict)
-    used: Tres | None = None
-    mine: Tres | None = None
-    limit_per_account: Tres = field(default_factory=dict)
-    by_account: dict[str, Tres] = field(default_factory=dict)
     allow_groups: tuple[str, ...] | None = None
     deny_accounts: tuple[str, ...] = ()
     deny_qos: tuple[str, ...] = ()

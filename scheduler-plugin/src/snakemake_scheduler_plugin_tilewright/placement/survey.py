@@ -1,0 +1,356 @@
+"""A Slurm cluster as one person sees it: accounts, limits, use, pools, and what is not known."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
+from snakemake_scheduler_plugin_tilewright.placement.limits import (
+    Pool,
+    Sharing,
+    make_pools,
+    unknown_use,
+)
+from snakemake_scheduler_plugin_tilewright.placement.site import Site
+from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
+    NO_ACCOUNT,
+    Account,
+    LeftOut,
+    lineage,
+    usable_accounts,
+)
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob, parse_queue, usage_of_queue
+from snakemake_scheduler_plugin_tilewright.slurm.nodes import (
+    Node,
+    before_reservations,
+    open_to,
+    parse_nodes,
+    parse_reservations,
+)
+from snakemake_scheduler_plugin_tilewright.slurm.parse import (
+    parse_assoc_mgr,
+    parse_licences,
+    parse_partitions,
+    parse_sacctmgr,
+)
+from snakemake_scheduler_plugin_tilewright.slurm.partitions import (
+    cpu_partition,
+    gpu_partition,
+    gpu_type_of,
+    why_not,
+    with_qos,
+    with_whole_nodes,
+)
+from snakemake_scheduler_plugin_tilewright.slurm.query import NO_ACCOUNTING, SlurmClient, Unknown
+from snakemake_scheduler_plugin_tilewright.slurm.records import (
+    Association,
+    Partition,
+    Qos,
+    Usage,
+    of_association,
+    on_qos,
+)
+
+
+class SurveyError(RuntimeError):
+    """Nothing is known of the accounts; the message says what did not answer."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is old or unknown, and what it is about."""
+
+    about: Literal["limits", "types", "use", "partitions", "nodes", "site"]
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A cluster as one person may use it.
+
+    Attributes
+    ----------
+    user : str
+    accounts : tuple of Account
+        By name, with live use where Slurm said it.
+    left_out : tuple of LeftOut
+    pools, together : dict of {"independent", "shared"} to tuple of Pool
+        Slots counted either way: of each account alone, and of all at once.
+    sharing : str
+        The way that holds here.
+    partitions : dict of {"gpu", "cpu"} to Partition or None
+    notes : tuple of Note
+        What is old or unknown.
+    nodes : tuple of Node or None
+        None where Slurm did not say.
+    licences : dict of str to int or None
+        How many of each there are; None where Slurm did not say.
+    """
+
+    user: str
+    accounts: tuple[Account, ...]
+    left_out: tuple[LeftOut, ...]
+    pools: Mapping[Sharing, tuple[Pool, ...]]
+    together: Mapping[Sharing, tuple[Pool, ...]]
+    sharing: Sharing
+    partitions: Mapping[Kind, Partition | None]
+    notes: tuple[Note, ...]
+    nodes: tuple[Node, ...] | None = None
+    licences: Mapping[str, int] | None = None
+
+    def unknown(self) -> Unknown | None:
+        """Return what keeps every job from being placed: nobody knows partitions, or any use."""
+        about = {note.about: note.text for note in self.notes}
+        if "partitions" in about:
+            return Unknown("scontrol show partition", about["partitions"])
+        where = self.partitions.values()
+        if all(unknown_use(account, one) for account in self.accounts for one in where):
+            return Unknown("scontrol show assoc_mgr", about.get("use", "use is not known"))
+        return None
+
+
+def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
+    """Ask Slurm what a person may use.
+
+    Parameters
+    ----------
+    client : SlurmClient
+    uid : int
+        Number of the user, by which live use is listed.
+    site : Site
+        The site's profile.
+
+    Raises
+    ------
+    SurveyError
+        Limits were never known: sacctmgr fails and no good answer is on disk.
+    """
+    partitions, more = _partitions(client, site, _groups(client.user, uid))
+    records = _records(client, partitions["gpu"])
+    partitions = {k: p and with_qos(p, records.qos) for k, p in partitions.items()}
+    wheres = [p for p in partitions.values() if p is not None]
+    known = (client.user, records.associations, records.qos, site.rules(), wheres)
+    accounts, left_out = usable_accounts(*known) if records.kept else ([NO_ACCOUNT], [])
+    types = _types_not_counted(accounts, partitions["gpu"], records.gpu_type)
+    said: list[Note] = []
+    if records.kept:
+        usage, said = _live_use(client, accounts, records, wheres, uid)
+        accounts, _ = usable_accounts(*known, usage)
+    nodes, lost = _nodes(client)
+    licences = client.licences()
+    partitions = {k: p and with_whole_nodes(p, nodes) for k, p in partitions.items()}
+    alone, together = _pools(
+        accounts, site, partitions, nodes, with_gpu=bool(more) or partitions["gpu"] is not None
+    )
+    return Survey(
+        client.user,
+        tuple(accounts),
+        tuple(left_out),
+        alone,
+        together,
+        "shared" if site.pools == "auto" else site.pools,
+        partitions,
+        (*records.notes, *types, *said, *more, *lost),
+        nodes,
+        None if isinstance(licences, Unknown) else parse_licences(licences),
+    )
+
+
+class _Database(NamedTuple):
+    """What sacctmgr says; ``kept`` is false of a Slurm that keeps no accounts."""
+
+    associations: list[Association]
+    qos: list[Qos]
+    gpu_type: str
+    notes: list[Note]
+    kept: bool = True
+
+
+def _records(client: SlurmClient, gpus: Partition | None) -> _Database:
+    """Return the associations of this cluster and all QOS, and what of them is old or absent."""
+    answer, gpu_type = client.limits(), gpu_type_of(gpus)
+    if isinstance(answer, Unknown):
+        if NO_ACCOUNTING not in answer.reason:
+            raise SurveyError(f"the accounts are not known: {answer}")
+        note = "this Slurm keeps no accounts: jobs are bounded by its nodes alone"
+        return _Database([], [], gpu_type, [Note("limits", note)], kept=False)
+    notes = []
+    if answer.failure:
+        notes.append(Note("limits", f"limits are {span_text(answer.age_s)} old: {answer.failure}"))
+    associations, qos = parse_sacctmgr(answer.text, gpu_type)
+    return _Database(_of_this_cluster(client, associations), qos, gpu_type, notes)
+
+
+def _types_not_counted(
+    accounts: Iterable[Account], gpus: Partition | None, gpu_type: str
+) -> list[Note]:
+    """Return that limits of GPU types are not looked at, where there are some."""
+    typed = [
+        account.name
+        for account in accounts
+        for holder in account.at("").holders
+        if any(tres.startswith("gres/gpu:") for tres in holder.limit)
+    ]
+    if gpus is None or gpu_type or not typed:
+        return []
+    text = (
+        f"limits of GPU types on {', '.join(dict.fromkeys(typed))} are not looked at: Slurm does "
+        f"not count the GPUs of partition {gpus.name} as of one type"
+    )
+    return [Note("types", text)]
+
+
+def _nodes(client: SlurmClient) -> tuple[tuple[Node, ...] | None, list[Note]]:
+    """Return the nodes; where Slurm does not say them, whether they are free is not looked at."""
+    text = client.nodes()
+    if isinstance(text, Unknown):
+        return None, [Note("nodes", f"the nodes are not known: {text}")]
+    nodes, said = open_to(client.user, parse_nodes(text)), client.reservations()
+    if isinstance(said, Unknown):
+        return tuple(nodes), [Note("nodes", f"reservations are not known: {said}")]
+    return tuple(before_reservations(nodes, parse_reservations(said), client.clock())), []
+
+
+def _pools(
+    accounts: list[Account],
+    site: Site,
+    partitions: Mapping[Kind, Partition | None],
+    nodes: tuple[Node, ...] | None,
+    *,
+    with_gpu: bool,
+) -> list[dict[Sharing, tuple[Pool, ...]]]:
+    """Return the pools counted either way, of each account alone and of all at once."""
+    shapes = {kind: s for kind, s in site.shapes().items() if kind == "cpu" or with_gpu}
+    modes: tuple[Sharing, ...] = ("independent", "shared")
+    return [
+        {
+            mode: tuple(
+                make_pools(
+                    accounts,
+                    shapes,
+                    mode=mode,
+                    utilisation=site.utilisation,
+                    partitions=partitions,
+                    nodes=nodes,
+                    together=together,
+                )
+            )
+            for mode in modes
+        }
+        for together in (False, True)
+    ]
+
+
+def _of_this_cluster(client: SlurmClient, associations: list[Association]) -> list[Association]:
+    """Return the associations of this cluster, where slurmdbd serves several."""
+    clusters = {association.cluster for association in associations}
+    if len(clusters) < 2:
+        return associations
+    said = client.config()
+    if isinstance(said, Unknown):
+        raise SurveyError(f"which of {', '.join(sorted(clusters))} this is is not known: {said}")
+    found = re.search(r"^ClusterName\s*=\s*(\S+)", said, re.M)
+    name = found.group(1) if found else ""
+    return [association for association in associations if association.cluster == name]
+
+
+def _live_use(
+    client: SlurmClient,
+    accounts: Iterable[Account],
+    records: _Database,
+    partitions: Iterable[Partition],
+    uid: int,
+) -> tuple[dict[str, Usage], list[Note]]:
+    """Return live use by name; of what Slurm refuses to say, that of the jobs squeue shows."""
+    where = {p.name: p.qos for p in partitions if p.qos}
+    qos = sorted({account.qos for account in accounts if account.qos}.union(where.values()))
+    rows = {of_association(a.account, a.user, a.partition): a for a in records.associations}
+    parents = {row.account: row for row in rows.values() if not row.user}
+    limiting = {h.name for one in accounts for at in one.limits.values() for h in at.holders}
+    usage: dict[str, Usage] = {}
+    failures = []
+    for asked, names in (
+        (client.usage, qos),
+        (client.account_usage, sorted({rows[name].account for name in limiting & rows.keys()})),
+    ):
+        said = asked(names) if names else ""
+        if isinstance(said, Unknown):
+            failures.append(said)
+        else:
+            usage |= parse_assoc_mgr(said, records.gpu_type, {str(uid): client.user})
+    wanted = {on_qos(name) for name in qos if any(h.endswith(on_qos(name)) for h in limiting)}
+    missing = sorted((wanted | limiting & rows.keys()) - usage.keys())
+    if not missing:
+        return usage, []
+    why = "; ".join(map(str, failures)) or "scontrol show assoc_mgr does not list it"
+    about = f"use of {', '.join(missing)} is"
+    queue = client.everybodys_queue() if all(one.refused for one in failures) else None
+    if queue is None or isinstance(queue, Unknown):
+        return usage, [Note("use", f"{about} not known: {why}")]
+    seen = usage_of_queue(parse_queue(queue), lambda job: _counted_on(job, rows, parents, where))
+    note = Note("use", f"{about} a lower bound, from the jobs that squeue shows: {why}")
+    return dict.fromkeys(missing, Usage()) | seen | usage, [note]
+
+
+def _counted_on(
+    job: SlurmJob,
+    rows: Mapping[str, Association],
+    parents: Mapping[str, Association],
+    partition_qos: Mapping[str, str],
+) -> list[str]:
+    """Return the names of all that a job of anybody counts on."""
+    account = of_association(job.account)
+    own = of_association(job.account, job.user, job.partition)
+    names = [own if own in rows else of_association(job.account, job.user)]
+    names += [of_association(one) for one in lineage(job.account, parents)]
+    for qos in {job.qos, partition_qos.get(job.partition, "")} - {""}:
+        names += [on_qos(qos), on_qos(qos, job.user), on_qos(qos, account)]
+    return names
+
+
+def _groups(user: str, uid: int) -> frozenset[str] | None:
+    """Return a user's groups; None of root, who may use all partitions, and where nobody says."""
+    try:
+        numbers = os.getgrouplist(user, pwd.getpwnam(user).pw_gid)
+    except KeyError:
+        return None
+    found = set()
+    for number in numbers:
+        try:
+            found.add(grp.getgrgid(number).gr_name)
+        except KeyError:
+            continue
+    return None if uid == 0 else frozenset(found)
+
+
+def _partitions(
+    client: SlurmClient, site: Site, groups: frozenset[str] | None
+) -> tuple[dict[Kind, Partition | None], list[Note]]:
+    """Return the partition of each device kind: named by the site, or else the one that fits."""
+    text = client.partitions()
+    if isinstance(text, Unknown):
+        note = Note("partitions", f"the partitions are not known: {text}")
+        return {"gpu": None, "cpu": None}, [note]
+    all_ = parse_partitions(text)
+    known = {p.name: p for p in all_ if not why_not(p, groups)}
+    chosen = {"gpu": gpu_partition(known.values()), "cpu": cpu_partition(known.values())}
+    found: dict[Kind, Partition | None] = {}
+    notes = []
+    wanted: dict[Kind, str | None] = {"gpu": site.partitions.gpu, "cpu": site.partitions.cpu}
+    for kind, name in wanted.items():
+        found[kind] = chosen[kind] if name is None else known.get(name)
+        if name is not None and name not in known and (kind, name) != ("gpu", "none"):
+            why = next((why_not(p, groups) for p in all_ if p.name == name), "is not up")
+            there = ", ".join(sorted(known))
+            notes.append(Note("site", f"partition {name} {why}; up are {there}"))
+    return found, notes
