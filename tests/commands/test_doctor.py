@@ -154,7 +154,7 @@ def test_partitions_that_are_too_short_or_refuse_an_account(tmp_path: Path) -> N
     closed = short.replace("AllowAccounts=ALL Default=YES", "AllowAccounts=maigan Default=YES")
     cluster = cluster_of(tmp_path, {"blocked": {"brusko": "not ours"}}, partition=closed)
     gpu, cpu = check_partitions(cluster)
-    assert (gpu.state, gpu.text.endswith("expects 4 h")) == ("warning", True)
+    assert (gpu.state, gpu.text.endswith("4 h (gpu_job)")) == ("warning", True)
     assert (cpu.state, cpu.text) == ("warning", "hpg-default does not take jobs of clive")
     none = cluster_of(tmp_path, partition=PARTITIONS.splitlines()[0])
     assert next(iter(check_partitions(none))).text.startswith("there is none with GPUs")

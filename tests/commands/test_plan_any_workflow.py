@@ -75,7 +75,21 @@ def test_jobs_are_those_of_the_command() -> None:
 def test_a_group_is_one_job() -> None:
     options = ["--groups", "a=g", "b=g", "--group-components", "g=3"]
     (task,) = read_workflow(options, site=None, slurm=True)[1]
-    assert task.job.rule == "group a+b"
+    assert (task.job.rule, task.job.members) == ("group a+b", 6)
+    out = StringIO()
+    print_plan(plan_workflow(options, site=None, slurm=True), Console(file=out, width=80))
+    said = "1 job (6 of Snakemake's, some in groups) to "
+    assert out.getvalue().startswith(f"{said}do for all targets\n")
+    checks = {check.about: check for check in examine(options, site=None, slurm=False)}
+    assert checks["jobs"].text == f"{said}place"
+
+
+def test_local_jobs_are_said_not_to_be_counted(folder: Path) -> None:
+    text = (folder / "Snakefile").read_text()
+    (folder / "Snakefile").write_text(f"localrules: a, all\n{text}")
+    found = plan_workflow([], site=None, slurm=True)
+    assert found.jobs == 3
+    assert "not counted: 3 local jobs, run where snakemake itself runs" in found.notes
 
 
 def test_where_jobs_would_go_and_what_is_in_the_way(folder: Path) -> None:

@@ -414,3 +414,13 @@ def test_the_ledger_says_which_device_kinds_jobs_may_use(tmp_path: Path) -> None
     assert [event["kinds"] for event in events if event["event"] == "kinds"] == [["cpu", "gpu"]]
     assert events[-1]["event"] != "room" or "clive gpu" in events[-1]["closed"]
     assert any("clive gpu" in event.get("closed", {}) for event in events)
+
+
+def test_jobs_that_wait_are_counted_as_those_of_snakemake(tmp_path: Path) -> None:
+    run = dispatcher("", tmp_path, sent=0, ready=2)
+    first, second = run.tasks
+    run.tasks[first].job = replace(run.tasks[first].job, members=4)
+    run.round([first, second], [], most=0)
+    assert run.waiting() == {"Snakemake runs no more jobs at once (--jobs)": 5}
+    (wait,) = (event for event in read_ledger(run.ledger.path) if event["event"] == "wait")
+    assert wait["why"] == run.waiting()

@@ -95,9 +95,14 @@ def test_who_failed_first_and_is_done_then_has_not_failed() -> None:
     assert summary_lines([{"event": "place", "job": "rule_a"}], ["snakemake"]) == []
 
 
+def test_a_group_is_one_job_and_its_members_are_told() -> None:
+    first, *_ = summary_lines([DONE, {**DONE, "job": "group_b", "members": 4}], ["snakemake"])
+    assert first == "placement: 2 jobs (5 of Snakemake's, some in groups) done (clive_cpu 2)"
+
+
 def test_who_failed_is_named_with_node_job_cause_and_log() -> None:
     first, failed, resume = summary_lines([DONE, {**FAIL, "job": "rule_b"}], ["snakemake", "qc"])
-    assert first == "placement: 1 jobs done (clive_cpu 1)"
+    assert first == "placement: 1 job done (clive_cpu 1)"
     assert failed == (
         "failed: rule_b on b1, Slurm job 7: memory, OUT_OF_MEMORY, exit 0:125; log: logs/a b.log"
     )
@@ -128,7 +133,7 @@ def test_the_end_speaks_of_the_last_run_only(
     ledger.write("run", run="2")
     plan.estimates.durations.learn("a", "cpu", 1.0, 2.0)
     plan.end()
-    assert capsys.readouterr().err == "placement: 1 jobs done (clive_cpu 1)\n"
+    assert capsys.readouterr().err == "placement: 1 job done (clive_cpu 1)\n"
     assert cluster.durations_file.is_file()
     Plan(Rules({}), ledger=ledger.path).end()
     assert capsys.readouterr().err == ""

@@ -166,7 +166,7 @@ def test_a_ready_job_that_no_budget_can_end_waits_with_that_reason(tmp_path: Pat
     spent = USE.replace(" GrpTRES=", " GrpTRESMins=cpu=600(599) GrpTRES=")
     answer(run, flags_qos=spent)
     assert run.round([name], []) == {}
-    assert run.why_waiting[name].startswith("no budget of its accounts can end it")
+    assert run.why_waiting[name].startswith("the budgets of its accounts are too small")
     assert "0.0167 CPU-hours on clive" in run.why_waiting[name]
 
 

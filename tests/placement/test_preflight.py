@@ -101,7 +101,7 @@ def test_gpu_jobs_without_a_gpu_partition_are_refused(cluster: Cluster) -> None:
     only_gpu = task(kinds=("gpu",))
     none: dict[Kind, Partition | None] = {"gpu": None, "cpu": partition("c")}
     check(cluster, [task()], [account("a")], none)
-    with pytest.raises(PlacementError, match="no gpu partition"):
+    with pytest.raises(PlacementError, match="there is no GPU partition"):
         check(cluster, [only_gpu], [account("a")], none)
     check(cluster, [only_gpu], [account("a")])
 

@@ -4,7 +4,7 @@ import itertools
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from xml.etree import ElementTree
 
 import numpy as np
@@ -28,6 +28,7 @@ from snakemake_scheduler_plugin_tilewright.report.runs import (
     mean_wait_s,
     use_of,
 )
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import Cause
 from tests.report.ledger_pages import page
 from tests.support.placement_rules import Rules
 from tests.support.recorded import cluster_with
@@ -110,6 +111,22 @@ def test_device_kinds_that_no_job_may_use_are_left_out(tmp_path: Path) -> None:
     assert {"lab_gpu", "guest_gpu"} <= {use.pool.name for use in use_of(cluster_runs(later))}
     ran = [*cpus, *job("b", "lab_gpu", 0, 20, 80)]
     assert {use.pool.name for use in use_of(cluster_runs(ran))} == {"lab_gpu", "lab_cpu"}
+
+
+@pytest.mark.parametrize("cause", get_args(Cause))
+def test_every_cause_has_words(cause: str) -> None:
+    (run,) = cluster_runs([start(), failure("a", 9, cause, words="said", next="is tried again")])
+    (remark,) = run.remarks
+    assert f": {cause} (" not in remark.text
+    assert remark.text.endswith("(said); is tried again")
+
+
+def test_a_group_is_one_bar_and_its_members_are_told(tmp_path: Path) -> None:
+    place, done = job("c", "lab_cpu", 0, 70, 100)
+    ledger, report = tmp_path / "ledger.jsonl", tmp_path / "run.html"
+    write_run_report(write(ledger, [start(), place, {**done, "members": 3}]), report)
+    said = "1 job (3 of Snakemake&#39;s, some in groups) in"
+    assert said in report.read_text(encoding="utf-8")
 
 
 def test_pools_of_small_jobs_alone_are_not_said_to_be_idle(tmp_path: Path) -> None:

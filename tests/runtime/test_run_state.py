@@ -23,7 +23,7 @@ def test_what_is_said_grows_with_what_is_known() -> None:
     half = RunState(100.0, 160.0, JOBS, {"stitch": 3}, 1, 0.5, {"no slot": 1, "busy": 3})
     assert half.line() == (
         "3 of 5 jobs done, 50 % of the work, 1 running, about 60 s left (stitch 3/4); "
-        "3 wait: busy; 1 wait: no slot"
+        "3 wait: busy; 1 waits: no slot"
     )
     assert not half.complete
     done = RunState(100.0, 220.0, JOBS, JOBS, 0, 1.0, ended=True)

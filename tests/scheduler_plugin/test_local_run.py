@@ -102,7 +102,7 @@ def test_gpus_and_cpus_are_used_together_and_never_too_many(tmp_path: Path) -> N
 def test_a_gpu_that_goes_is_used_no_more(tmp_path: Path) -> None:
     done, used = play(tmp_path, "gpu=2", "cpu=2", gpus=2, last=1)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "1 GPUs can be used, 2 before" in done.stderr
+    assert "1 GPU can be used, 2 before" in done.stderr
     assert max(gpus for gpus, _, _ in used) == 2
     assert max(gpus for gpus, _, _ in used[-6:]) == 1
 

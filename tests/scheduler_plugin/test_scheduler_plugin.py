@@ -265,7 +265,7 @@ def test_the_last_job_is_noted_where_the_snakefile_does_not_end_the_plan(tmp_pat
     assert done.returncode == 0, done.stderr
     events = [event["event"] for event in read_ledger(tmp_path / "ledger.jsonl")]
     assert events.count("done") == events.count("place") == 1
-    assert done.stderr.count("placement: 1 jobs done") == 1
+    assert done.stderr.count("placement: 1 job done") == 1
 
 
 def extras(folder: Path) -> list[str | None]:

@@ -35,7 +35,8 @@ FEATURES = (
     ),
     Feature(
         "groups, `--groups`, `--group-components`",
-        "one job, with threads, memory and time as Snakemake sums them",
+        "one job, with threads, memory and time as Snakemake sums them; how far a run is, and how "
+        "many wait, is said in jobs of Snakemake",
         jobs={"alignment_mapped_sorted": 1, "loose_included_other_greeting": 1},
     ),
     Feature(

@@ -112,7 +112,7 @@ def test_a_device_that_dies_is_quarantined_and_its_jobs_go_elsewhere(
     assert outcomes[uuid(1), "failed"] >= 1
     assert outcomes[uuid(2), "done"] >= 1
     assert (uuid(1), "done") not in outcomes
-    assert "1 GPUs can be used, 2 before" in said.stdout + said.stderr
+    assert "1 GPU can be used, 2 before" in said.stdout + said.stderr
     (found,) = quarantined(tmp_path / "leases").items()
     assert found[0] == uuid(1)
     assert "cudaErrorECCUncorrectable" in found[1].reason

@@ -21,6 +21,7 @@ from snakemake_scheduler_plugin_tilewright.placement.workload import (
     Workload,
 )
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
+from snakemake_scheduler_plugin_tilewright.runtime.words import count
 
 #: Estimates are made again this often.
 _ESTIMATES_S = 60.0
@@ -157,7 +158,7 @@ class LocalRun:
             return
         gpus, self._counted_s, self._counted_mb = self.plan.gpus(need_mb), now_s, need_mb
         if gpus != self.gpus:
-            self.logger.info(f"{gpus} GPUs can be used, {self.gpus} before")
+            self.logger.info(f"{count(gpus, 'GPU')} can be used, {self.gpus} before")
         self.gpus, self.most_gpus = gpus, max(gpus, self.most_gpus)
 
     def _run(self, name: str, started: _Started) -> Running:

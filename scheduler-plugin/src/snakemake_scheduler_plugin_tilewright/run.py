@@ -7,7 +7,6 @@ import logging
 import math
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -192,10 +191,11 @@ class Run:
     def _say_waiting(self) -> None:
         """Say why ready jobs wait, each reason every few minutes at most."""
         now_s = time.monotonic()
-        for why, count in Counter(self.dispatcher.why_waiting.values()).items():
+        for why, number in self.dispatcher.waiting().items():
             if now_s - self._said.get(why, -math.inf) > _SAY_S:
                 self._said[why] = now_s
-                self.logger.info(f"{count} ready jobs wait: {why}")
+                ready = f"{number} ready jobs wait" if number > 1 else "a ready job waits"
+                self.logger.info(f"{ready}: {why}")
 
     def _settle(self, ready: dict[str, Any]) -> None:
         """Note which of the jobs that were sent have ended; those given up leave ``ready``."""

@@ -143,8 +143,8 @@ def check_partitions(cluster: Cluster) -> Iterable[Check]:
         elif most is not None and most < job.runtime_min:
             yield warning(
                 about,
-                f"{text}, and the site file expects {job.runtime_min / 60:g} h",
-                "name a partition for longer jobs in the site file",
+                f"{text}; slots are counted for jobs of {job.runtime_min / 60:g} h ({kind}_job)",
+                f"name a partition for longer jobs in the site file, or lower {kind}_job there",
             )
         else:
             yield ok(about, text)

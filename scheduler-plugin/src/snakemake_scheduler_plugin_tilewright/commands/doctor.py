@@ -20,12 +20,13 @@ from rich.text import Text
 from snakemake_scheduler_plugin_tilewright.commands import check_environment, check_slurm
 from snakemake_scheduler_plugin_tilewright.commands.checks import Check, count, ok, problem
 from snakemake_scheduler_plugin_tilewright.commands.dag import DagError
-from snakemake_scheduler_plugin_tilewright.commands.plan import read_workflow
+from snakemake_scheduler_plugin_tilewright.commands.plan import members_of, read_workflow
 from snakemake_scheduler_plugin_tilewright.placement import cluster
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.site import SiteError
 from snakemake_scheduler_plugin_tilewright.placement.survey import SurveyError
+from snakemake_scheduler_plugin_tilewright.runtime.words import count_jobs
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
@@ -60,7 +61,7 @@ def _of_workflow(
     except (DagError, PlacementError, SiteError, SurveyError) as error:
         yield problem("jobs", str(error), "correct the options or the Snakefile")
         return
-    yield ok("jobs", f"{count(len(tasks), 'job')} to place")
+    yield ok("jobs", f"{count_jobs(len(tasks), members_of(tasks))} to place")
     if found is not None and tasks:
         yield check_slurm.check_fit(found, tasks, plan.estimates)
 

@@ -19,6 +19,7 @@ from snakemake_scheduler_plugin_tilewright.placement.sizing import Estimates
 from snakemake_scheduler_plugin_tilewright.placement.survey import Survey
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
+from snakemake_scheduler_plugin_tilewright.runtime.words import count
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob, stale_jobs
 from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
 from snakemake_scheduler_plugin_tilewright.units import Units
@@ -41,13 +42,15 @@ class PlannedRun:
     targets : tuple of str
         Empty is the default target.
     jobs : int
-        That remain.
+        That remain and are placed; a group is one.
     forecast : Preview or None
         None without Slurm, and where nothing remains.
     here : Here or None
         Instead of it on a machine without Slurm.
     notes : tuple of str
         Where durations come from, and what is not known.
+    members : int or None
+        How many jobs of Snakemake they are; None: as many.
     """
 
     targets: tuple[str, ...]
@@ -55,6 +58,7 @@ class PlannedRun:
     forecast: Preview | None
     here: Here | None
     notes: tuple[str, ...]
+    members: int | None = None
 
 
 def plan_workflow(options: Sequence[str], *, site: Path | None, slurm: bool) -> PlannedRun:
@@ -97,8 +101,15 @@ def read_workflow(
         given.executor = "slurm"  # under the local executor nothing is placed
         dag = read_dag(given)
         plan = plan_of(adapter.resource_functions(dag)) or Plan(cluster=found)
-        tasks = [Task(job) for job in Units(dag, plan).take(dag.needrun_jobs())]
-        later = [
+        units = Units(dag, plan)
+        tasks = [Task(job) for job in units.take(dag.needrun_jobs())]
+        local = [job for job, name in units.names.items() if not name and not job.is_group()]
+        later = []
+        if here := sum(bool(job.output) for job in local):
+            later.append(
+                f"not counted: {count(here, 'local job')}, run where snakemake itself runs"
+            )
+        later += [
             f"the jobs that checkpoint {name} will add are not counted"
             for name in adapter.open_checkpoints(dag)
         ]
@@ -123,10 +134,9 @@ def plan_on(
     kinds = {kind for task in tasks for kind in task.job.kinds}
     said = [_source(plan, kinds), *_of_accounts(found.survey, capacity, kinds), *notes]
     if not isinstance(queue, Unknown) and (active := stale_jobs(queue, str(Path.cwd()))):
-        jobs = "a job of this folder is" if len(active) == 1 else f"{len(active)} jobs of it are"
-        said.append(f"{jobs} in the queue, and counted here once more")
+        said.append(f"counted once more: {count(len(active), 'job')} of this folder in the queue")
     forecast = preview(tasks, plan.estimates, capacity) if tasks else None
-    return PlannedRun(tuple(targets), len(tasks), forecast, None, tuple(said))
+    return PlannedRun(tuple(targets), len(tasks), forecast, None, tuple(said), members_of(tasks))
 
 
 def plan_here(
@@ -134,7 +144,12 @@ def plan_here(
 ) -> PlannedRun:
     """Return how many jobs there are on a machine without Slurm."""
     here = _here(tasks, estimates) if tasks else None
-    return PlannedRun(tuple(targets), len(tasks), None, here, tuple(notes))
+    return PlannedRun(tuple(targets), len(tasks), None, here, tuple(notes), members_of(tasks))
+
+
+def members_of(tasks: Sequence[Task]) -> int:
+    """Return how many jobs of Snakemake some tasks are."""
+    return sum(task.job.members for task in tasks)
 
 
 def _of_accounts(survey: Survey, capacity: Capacity, kinds: Collection[Kind]) -> list[str]:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from snakemake_scheduler_plugin_tilewright.commands.checks import count, sizes_text
+from snakemake_scheduler_plugin_tilewright.commands.checks import sizes_text
 from snakemake_scheduler_plugin_tilewright.commands.dag import DagError
 from snakemake_scheduler_plugin_tilewright.commands.plan import Here, PlannedRun, plan_workflow
 from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
@@ -20,6 +20,7 @@ from snakemake_scheduler_plugin_tilewright.placement.preview import Preview
 from snakemake_scheduler_plugin_tilewright.placement.site import SiteError
 from snakemake_scheduler_plugin_tilewright.placement.survey import SurveyError
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
+from snakemake_scheduler_plugin_tilewright.runtime.words import count_jobs
 
 
 def show_plan(options: Sequence[str], *, site: Path | None, json: bool) -> None:
@@ -53,7 +54,8 @@ def print_plan(found: PlannedRun, console: Console) -> None:
     if not found.jobs:
         console.print(f"nothing remains to be done for {targets}", highlight=False)
     else:
-        console.print(f"{count(found.jobs, 'job')} to do for {targets}", highlight=False)
+        jobs = count_jobs(found.jobs, found.jobs if found.members is None else found.members)
+        console.print(f"{jobs} to do for {targets}", highlight=False)
     if found.here:
         _print_here(found.here, console)
     if found.forecast:

@@ -164,10 +164,9 @@ class Dispatcher:
                 doubles, "an earlier try of it is still in the queue and is cancelled"
             )
             sent = {found.task.name: self._send(found) for found in round_.placements}
-            why = Counter(self.why_waiting.values())
             left = round_.free_for(task for task in tasks if task.name in round_.why)
             self.ledger.write_change(
-                "wait", "ready", ready=len(self.why_waiting), why=why, free=left
+                "wait", "ready", ready=len(self.why_waiting), why=self.waiting(), free=left
             )
             idle = not any(task.active for task in self.tasks.values())
             if ready and idle and any(self.bad_nodes.values()):
@@ -177,6 +176,13 @@ class Dispatcher:
             where = self.cluster.survey.partitions
             self._claim([claim_of(place, where) for place in sent.values()])
             return sent
+
+    def waiting(self) -> Counter[str]:
+        """Return why the jobs of Snakemake wait that the last round did not start, with numbers."""
+        found: Counter[str] = Counter()
+        for name, why in self.why_waiting.items():
+            found[why] += self.tasks[name].job.members
+        return found
 
     def _write_room(self, capacity: Capacity, ready: Iterable[Task]) -> None:
         """Write what is closed, of the device kinds that jobs may run on.
@@ -300,6 +306,7 @@ class Dispatcher:
                 kind=place.kind, slurm_id=seen.id if seen else None,
                 node=seen.nodes if seen else None, start_s=start_s or task.sent_s,
                 end_s=end_s or self.clock(), sent_s=task.sent_s,
+                members=task.job.members if task.job.members > 1 else None,
             )  # fmt: skip
             task.place = None
 

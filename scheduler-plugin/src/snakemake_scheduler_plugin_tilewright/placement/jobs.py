@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from snakemake_scheduler_plugin_tilewright.runtime.snakemake_adapter import priority
+from snakemake_scheduler_plugin_tilewright.runtime.snakemake_adapter import members, priority
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 
 
@@ -184,6 +184,8 @@ class Job:
         Its log file; empty if it has none.
     priority : float
         Jobs of a higher one go first.
+    members : int
+        Jobs of Snakemake that it is: more than one where it is a group.
     """
 
     name: str
@@ -196,6 +198,7 @@ class Job:
     wildcards: Any = None
     log: str = ""
     priority: float = 0.0
+    members: int = 1
 
 
 def job_of(
@@ -218,6 +221,7 @@ def job_of(
         wildcards,
         str(job.log[0]) if len(job.log) else "",
         priority(job),
+        sum(1 for _ in members(job)),
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import append_json, read_json_lines
+from snakemake_scheduler_plugin_tilewright.runtime.words import count_jobs
 
 #: Where decisions are written, below the working directory, unless the workflow says otherwise.
 LEDGER = Path(".snakemake/tilewright/ledger.jsonl")
@@ -88,16 +89,17 @@ def summary_lines(events: Sequence[Mapping[str, Any]], argv: Sequence[str]) -> l
         The command that started it.
     """
     done: dict[str, int] = {}
-    moved = 0
+    moved = members = 0
     for event in events:
         if event["event"] == "done":
             done[event["pool"]] = done.get(event["pool"], 0) + 1
+            members += event.get("members", 1)
         moved += event["event"] == "move"
     failed = failure_lines(events, ended=True)
     if not done and not failed:
         return []
     said = (
-        f"placement: {sum(done.values())} jobs done ("
+        f"placement: {count_jobs(sum(done.values()), members)} done ("
         + ", ".join(f"{pool} {n}" for pool, n in sorted(done.items()))
         + (f"), {moved} moved" if moved else ")")
     )

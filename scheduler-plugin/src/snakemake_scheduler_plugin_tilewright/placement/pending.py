@@ -145,7 +145,9 @@ class PendingJobs:
                     "pend", job=task.name, slurm_id=seen.id, reason=seen.reason, words=words
                 )
         return [
-            f"{names[0]}{f' and {len(names) - 1} more' if names[1:] else ''} pend: {words}"
+            f"{names[0]} and {len(names) - 1} more pend: {words}"
+            if names[1:]
+            else f"{names[0]} pends: {words}"
             for words, names in found.items()
         ]
 

@@ -19,6 +19,7 @@ from snakemake_scheduler_plugin_tilewright.placement.limits import (
     too_big,
 )
 from snakemake_scheduler_plugin_tilewright.placement.sizing import Estimates
+from snakemake_scheduler_plugin_tilewright.runtime.words import count
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
 
 
@@ -26,13 +27,13 @@ def _never(job: Job, account: Account, kind: Kind, shape: Shape, capacity: Capac
     """Return why a job would pend at a place for ever; empty if it would not."""
     where = capacity.partitions.get(kind)
     if not capacity.has_partition(kind):
-        return f"no {kind} partition"
+        return f"there is no {kind.upper()} partition"
     if where is not None and not may_use(account, where):
         return f"account {account.name} may not use partition {where.name}"
-    for name, count in shape.licences:
-        there = count if capacity.licences is None else capacity.licences.get(name, 0)
-        if count > there:
-            return f"it asks for {count} of licence {name} and there are {there}"
+    for name, wanted in shape.licences:
+        there = wanted if capacity.licences is None else capacity.licences.get(name, 0)
+        if wanted > there:
+            return f"it asks for {wanted} of licence {name} and there are {there}"
     minutes, most = job.fixed.runtime_min, longest_min(account, where)
     if minutes is not None and most is not None and minutes > most:
         return f"it asks for {minutes} min and account {account.name} has {most}"
@@ -45,9 +46,10 @@ def _no_node(kind: Kind, shape: Shape, capacity: Capacity) -> str:
     where = capacity.partitions.get(kind)
     if where is None or capacity.some_node_holds(kind, shape):
         return ""
-    held = [f"{shape.cpus} CPUs", f"{shape.mem_mb} MB"]
+    held = [count(shape.cpus, "CPU"), f"{shape.mem_mb} MB"]
     if shape.gpus:
-        held.append(f"{shape.gpus} GPUs{f' of type {shape.gpu_type}' if shape.gpu_type else ''}")
+        of_type = f" of type {shape.gpu_type}" if shape.gpu_type else ""
+        held.append(count(shape.gpus, "GPU") + of_type)
     held += [f"feature {name}" for name in shape.features]
     return f"no node of partition {where.name} has {', '.join(held)}"
 

@@ -156,7 +156,7 @@ class Round:
         if key not in self._short:
             rests = [self.capacity.short_of(*place) for place in self.places(task)]
             left = "; ".join(dict.fromkeys(rests)) if all(rests) else ""
-            why = f"no budget of its accounts can end it before it changes: left are {left}"
+            why = f"the budgets of its accounts are too small for it now; left are {left}"
             self._short[key] = why if left else ""
         return self._short[key]
 

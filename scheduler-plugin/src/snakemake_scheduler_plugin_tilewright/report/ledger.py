@@ -25,6 +25,10 @@ _CAUSES = {
     "cancelled": "was cancelled",
     "device": "the GPU did not work",
     "error": "ended with an error",
+    "budget": "the budget of its account could not end it",
+    "preempted": "was preempted",
+    "refused": "was refused",
+    "impossible": "can run nowhere",
     "unknown": "ended for a reason that is not known",
 }
 _WORDS = 160
@@ -129,7 +133,7 @@ def _bars(event: Event, place: Event) -> list[JobBar]:
         JobBar(
             str(event.get("job", "")), str(event.get("rule", "")), event["pool"], start_s,
             max(start_s, end_s), number(place, "time_s") if sent_s is None else sent_s,
-            place.get("small") is True, failed,
+            place.get("small") is True, failed, int(event.get("members", 1)),
         )
     ]  # fmt: skip
 

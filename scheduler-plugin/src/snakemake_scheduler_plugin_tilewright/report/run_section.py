@@ -20,6 +20,7 @@ from snakemake_scheduler_plugin_tilewright.report.runs import (
     use_of,
 )
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
+from snakemake_scheduler_plugin_tilewright.runtime.words import count_jobs
 
 _NONE = "–"  # noqa: RUF001
 #: Runs in the picture, lines of a list, and jobs that are named.
@@ -73,7 +74,7 @@ def _lead(runs: Sequence[ClusterRun], uses: Sequence[Use]) -> str:
     began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(runs[-1].start_s))
     count = "The run" if len(runs) == 1 else f"{len(runs)} runs, the last of which"
     texts = [
-        f"{count} began {began}: {len(bars)} job{'s' * (len(bars) != 1)} in "
+        f"{count} began {began}: {count_jobs(len(bars), sum(bar.members for bar in bars))} in "
         f"{span_text(sum(run.span_s for run in runs))}",
         *busy,
     ]
@@ -98,9 +99,7 @@ def _caption(runs: Sequence[ClusterRun], earlier: int, last: ClusterRun) -> str:
     if any(bar.failed for run in runs for bar in run.bars):
         texts.append("Hatched bars failed or were cancelled.")
     if len(runs) > 1:
-        texts.append(
-            "Runs of this experiment stand one after the other; the time between is left out."
-        )
+        texts.append("Runs stand one after the other; the time between them is left out.")
     if earlier:
         texts.append(f"{earlier} earlier run{'s are' if earlier > 1 else ' is'} not shown.")
     cut = sum(len(run.unfinished) for run in runs if run is not last)

@@ -31,6 +31,8 @@ class JobBar:
         It took no slot.
     failed : bool
         It failed or was cancelled.
+    members : int
+        Jobs of Snakemake that it is, where it ended well.
     """
 
     job: str
@@ -41,6 +43,7 @@ class JobBar:
     sent_s: float | None = None
     small: bool = False
     failed: bool = False
+    members: int = 1
 
     @property
     def wait_s(self) -> float | None:

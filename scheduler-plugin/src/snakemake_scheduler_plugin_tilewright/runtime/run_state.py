@@ -102,7 +102,7 @@ class RunState:
     def waits(self) -> list[str]:
         """Return why ready jobs wait, the most frequent reason first."""
         ordered = sorted(self.waiting.items(), key=lambda item: (-item[1], item[0]))
-        return [f"{count} wait: {why}" for why, count in ordered]
+        return [f"{n} wait{'s' * (n == 1)}: {why}" for why, n in ordered]
 
 
 def span_text(seconds: float) -> str:
