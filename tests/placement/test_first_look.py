@@ -24,6 +24,12 @@ def test_accounts_limits_and_what_is_left_out_are_said_in_a_few_lines(tmp_path: 
     assert lines[4:] == ["  partitions: GPU jobs to hpg-b200; CPU jobs to hpg-default"]
 
 
+def test_nothing_is_said_of_gpus_where_no_job_may_use_one(tmp_path: Path) -> None:
+    _, *lines = first_look(cluster_with("", tmp_path)[0].survey, {"cpu"})
+    assert lines[1] == "  clive: QOS clive, 104 CPUs, 812 GB; 64 CPUs, 112 GB free now"
+    assert lines[4:] == ["  partitions: CPU jobs to hpg-default"]
+
+
 def test_many_accounts_none_and_unknown_use(tmp_path: Path) -> None:
     survey = cluster_with("", tmp_path)[0].survey
     clive = survey.accounts[1]

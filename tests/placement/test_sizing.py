@@ -10,13 +10,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snakemake_scheduler_plugin_tilewright.placement.sizing import Durations, margin_of
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Job
+from snakemake_scheduler_plugin_tilewright.placement.sizing import (
+    Durations,
+    Estimates,
+    RuleSizes,
+    margin_of,
+)
+from snakemake_scheduler_plugin_tilewright.stated import StatedSizes
 
 
 def test_until_something_is_learned_the_slowdown_counts() -> None:
     durations = Durations(slowdown=4.0, slowdowns={"edf": 2.0})
     assert (durations.factor("stitch", "cpu"), durations.factor("stitch", "gpu")) == (1.0, 0.25)
     assert (durations.factor("edf", "cpu"), durations.factor("edf", "gpu")) == (1.0, 0.5)
+
+
+def test_a_job_that_states_a_gpu_alone_is_not_taken_for_one_that_was_slower_on_cpus() -> None:
+    sizes = RuleSizes(None)
+    sizes.add("train", StatedSizes())
+    estimates = Estimates(sizes, Durations())
+    job = Job("train", "train", ("gpu",), nominal_s=1800.0, wildcards={})
+    assert estimates.seconds(job, "gpu") == 1800
+    estimates.durations.learn("train", "gpu", 1800.0, 900.0)
+    assert estimates.seconds(job, "gpu") == 900
 
 
 def test_the_median_of_what_finished_counts_and_one_odd_job_does_not() -> None:

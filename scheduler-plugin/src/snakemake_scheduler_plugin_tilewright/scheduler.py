@@ -84,8 +84,9 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             if runs and self._run is not None:
                 # Snakemake asks nobody between the end of the last job and its own
                 atexit.register(self._end, plan)
-            if runs and plan.cluster and not plan.described:
-                for line in first_look(plan.cluster.survey):
+            if runs and isinstance(self._run, Run) and not plan.described:
+                placing = self._run.dispatcher
+                for line in first_look(placing.cluster.survey, placing.kinds):
                     self.logger.info(line)
             if runs and (plan.cluster or plan.described):
                 self._progress = Progress(self.dag, plan, self.logger)

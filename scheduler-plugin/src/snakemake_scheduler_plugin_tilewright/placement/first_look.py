@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Kind
 from snakemake_scheduler_plugin_tilewright.placement.limits import largest, left, unknown_use
@@ -15,14 +15,21 @@ _ACCOUNTS, _LEFT_OUT = 3, 4
 _SHOWN = {"cpu": "CPU", "mem": "GB", "gres/gpu": "GPU", "jobs": "job"}
 
 
-def first_look(survey: Survey) -> list[str]:
-    """Return the accounts and their limits, what is left out and why, and the partitions."""
+def first_look(survey: Survey, kinds: Collection[Kind] = KINDS) -> list[str]:
+    """Return the accounts and their limits, what is left out and why, and the partitions.
+
+    Parameters
+    ----------
+    survey : Survey
+    kinds : collection of {"gpu", "cpu"}
+        Where jobs of the run may go: nothing is said of the other.
+    """
+    where: dict[str, Partition | None] = dict.fromkeys(_SHOWN, survey.partitions["cpu"])
+    where["gres/gpu"] = survey.partitions["gpu"]
+    if "gpu" not in kinds:
+        del where["gres/gpu"]
     shown = survey.accounts[:_ACCOUNTS]
-    lines = [
-        f"  {account.name}: {_limits(account, survey.partitions)}"
-        for account in shown
-        if account.name
-    ]
+    lines = [f"  {account.name}: {_limits(account, where)}" for account in shown if account.name]
     count = len(survey.accounts)
     head = f"jobs go to {count} account{'s' * (count != 1)} of {survey.user}"
     if not lines:
@@ -34,30 +41,24 @@ def first_look(survey: Survey) -> list[str]:
     for one in survey.left_out:
         why.setdefault(one.reason, []).append(one.account)
     lines += [f"  left out: {_names(names)}: {reason}" for reason, names in why.items()]
-    found = {kind: survey.partitions[kind] for kind in KINDS}
-    lines.append(
-        "  partitions: "
-        + "; ".join(
-            f"{kind.upper()} jobs to {where.name}" if where else f"none for {kind.upper()} jobs"
-            for kind, where in found.items()
-        )
-    )
+    found = {kind.upper(): survey.partitions[kind] for kind in KINDS if kind in kinds}
+    places = (f"{k} jobs to {p.name}" if p else f"none for {k} jobs" for k, p in found.items())
+    lines.append(f"  partitions: {'; '.join(places)}")
     return [head + hint, *lines, *_notes(note.text for note in survey.notes)]
 
 
-def _limits(account: Account, partitions: Mapping[Kind, Partition | None]) -> str:
-    """Return what an account may use, and what of it is free now."""
-    where = {tres: partitions["gpu" if tres == "gres/gpu" else "cpu"] for tres in _SHOWN}
-    most = {tres: largest(account, where[tres], tres) for tres in _SHOWN}
+def _limits(account: Account, where: Mapping[str, Partition | None]) -> str:
+    """Return what an account may use in the partition of each TRES, and what of it is free now."""
+    most = {tres: largest(account, place, tres) for tres, place in where.items()}
     limits = [_amount(tres, n) for tres, n in most.items() if n is not None]
     own = f"QOS {account.qos}, " if account.qos else ""
     if not limits:
         return f"{own}no limit of its own"
     known = [
         _amount(tres, n)
-        for tres in _SHOWN
-        if not any(tres in unknown for unknown in unknown_use(account, where[tres]).values())
-        and (n := left(account, where[tres], tres)) is not None
+        for tres, place in where.items()
+        if not any(tres in unknown for unknown in unknown_use(account, place).values())
+        and (n := left(account, place, tres)) is not None
     ]
     now = f"{', '.join(known)} free now" if known else "what is free now is not known"
     return f"{own}{', '.join(limits)}; {now}"

@@ -356,7 +356,7 @@ class _Play:
         self.jobs = [replace(j, needs=tuple(n for n in j.needs if n in names)) for j in jobs]
         self.seconds = {(j.name, k): estimates.seconds(j, k) for j in jobs for k in j.kinds}
         self.factors = {
-            (rule, kind): estimates.durations.factor(rule, kind)
+            (rule, kind): estimates.factor(rule, kind)
             for rule in set(self.rules.values())
             for kind in KINDS
         }

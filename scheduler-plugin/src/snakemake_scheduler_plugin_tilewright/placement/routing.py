@@ -359,7 +359,7 @@ class Plan:
         ]
         if not pools:
             return self.place(next(iter(accounts.values())), kinds[-1], rule, wildcards)
-        speeds = {kind: 1 / self.estimates.durations.factor(rule, kind) for kind in kinds}
+        speeds = {kind: 1 / self.estimates.factor(rule, kind) for kind in kinds}
         ends = list(accumulate(pool.slots * speeds[pool.kind] for pool in pools))
         at = zlib.crc32(key.encode()) / 2**32 * ends[-1]
         pool = pools[bisect(ends, at)]

@@ -76,14 +76,15 @@ class Durations:
     def __post_init__(self) -> None:
         self._seen = _read(self.path)
 
-    def factor(self, rule: str, kind: Kind) -> float:
+    def factor(self, rule: str, kind: Kind, *, only: bool = False) -> float:
         """Return seconds on a device per nominal second: the median of the last jobs, if any.
 
-        A device that never ran the rule is estimated from the one that did.
+        A device that never ran the rule is estimated from the one that did, unless it is the
+        ``only`` one that the rule states, for which its nominal seconds are meant.
         """
         own, other = self._median(rule, kind), self._median(rule, "cpu" if kind == "gpu" else "gpu")
-        if own is not None:
-            return own
+        if own is not None or only:
+            return 1.0 if own is None else own
         slowdown = self.slowdowns.get(rule, self.slowdown)
         if other is not None:
             return other / slowdown if kind == "gpu" else other * slowdown
@@ -246,9 +247,13 @@ class Estimates:
         for kind in KINDS:
             self._sized.pop((rule, kind, *wildcards_of(wildcards)), None)
 
+    def factor(self, rule: str, kind: Kind) -> float:
+        """Return seconds on a device kind per nominal second of a rule."""
+        return self.durations.factor(rule, kind, only=kind not in self.sizes.kinds(rule))
+
     def seconds(self, job: Job, kind: Kind) -> float:
         """Return about how long a job runs on a device kind."""
-        return self.durations.factor(job.rule, kind) * job.nominal_s
+        return self.factor(job.rule, kind) * job.nominal_s
 
     def shape(self, rule: str, wildcards: Any, kind: Kind) -> Shape:
         """Return the shape of a job on a device kind, no longer than its partition allows."""
@@ -257,7 +262,7 @@ class Estimates:
             shape = self.sizes.shape(rule, wildcards, gpu=kind == "gpu")
             self._sized[key] = shape, self.sizes.nominal_s(rule, wildcards)
         shape, nominal_s = self._sized[key]
-        minutes = max(shape.runtime_min, self.durations.factor(rule, kind) * nominal_s / 30)
+        minutes = max(shape.runtime_min, self.factor(rule, kind) * nominal_s / 30)
         most = self.max_time_min.get(kind)
         runtime_min = int(min(minutes, most)) if most is not None else int(minutes)
         return replace(shape, runtime_min=max(1, runtime_min))
@@ -270,10 +275,9 @@ class Estimates:
         """Return the policy's view of all jobs but the small ones, with what is known now."""
         large = [job for job in jobs if not self.is_small(job)]
         rules = {job.rule for job in large}
-        factor = self.durations.factor
         return Workload(
             large,
-            {(rule, kind): factor(rule, kind) for rule in rules for kind in KINDS},
+            {(rule, kind): self.factor(rule, kind) for rule in rules for kind in KINDS},
             {rule: self.durations.margin(rule) for rule in rules},
         )
 
