@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from tilewright.io.results.reading import checked_rows
 from tilewright.report.metric_table import METRICS, Direction, Metric, Threshold, Verdict
 
 RANK: dict[Verdict, int] = {"pass": 0, "warn": 1, "fail": 2}
@@ -120,7 +121,8 @@ def places_of(cycle: int, stage: str, numbers: Mapping[str, Any]) -> Iterator[Fo
     """Yield the places that a stage listed in its numbers, or in those of its channels."""
     parts = {"": numbers} | {k: v for k, v in numbers.items() if isinstance(v, dict)}
     for channel, part in parts.items():
-        for place in part.get("places", []):
+        of = f"the places of stage {stage}, cycle {cycle},"
+        for place in checked_rows(part.get("places", []), of, ("metric", "y_px", "x_px")):
             yield Found(cycle, stage, channel, Place(**place))
 
 

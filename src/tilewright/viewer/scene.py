@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright.config.layout import Layout
 from tilewright.io.results.ome_zarr import Image, open_image
-from tilewright.io.results.reading import read_json, reading
+from tilewright.io.results.reading import checked_rows, read_json, reading
 from tilewright.io.results.transform import read_transform
 from tilewright.kernels.register.warp import Transform
 from tilewright.report.figures import COLOURS, composite_channels, display_range, scaled
@@ -220,15 +220,18 @@ def _table(path: Path) -> list[dict[str, str]]:
 def _rows(results: Path, sample: str, names: Sequence[str]) -> list[_Row]:
     """Return a row for each channel: as judged, else as the image's own table has it."""
     layout = Layout(".")
-    judged = [
-        _Row(row["marker"], int(row["cycle"]), row["channel"], row["verdict"], row["reasons"])
-        for row in _table(results / layout.trusted_markers)
-        if row["sample"] == sample and row["marker"] in names  # some are left out of the image
-    ]
+    table = results / layout.trusted_markers
+    with reading(table, "table of channels"):
+        judged = [
+            _Row(row["marker"], int(row["cycle"]), row["channel"], row["verdict"], row["reasons"])
+            for row in _table(table)
+            if row["sample"] == sample and row["marker"] in names  # some are left out of the image
+        ]
     if [row.name for row in judged] == list(names):
         return judged
     table = results / layout.image_markers.format(sample=sample)
-    rows = [_Row(r["marker_name"], int(r["cycle_number"]), "", "", "") for r in _table(table)]
+    with reading(table, "table of channels"):
+        rows = [_Row(r["marker_name"], int(r["cycle_number"]), "", "", "") for r in _table(table)]
     if [row.name for row in rows] != list(names):
         raise ViewError(
             f"{table} does not list the image's channels; run `snakemake registration` again"
@@ -242,12 +245,15 @@ def _quality(results: Path, sample: str) -> tuple[dict[_Key, Verdict], list[Foun
     if not path.is_file():
         return {}, []
     with reading(path, "summary of quality"):
-        items, numbers = (read_json(path)[key] for key in ("items", "numbers"))
+        content = read_json(path)
+        keys = ("cycle", "stage", "channel", "metric")
+        items = checked_rows(content["items"], "items", ("sample", *keys, "verdict"))
         verdicts = {
             (i["cycle"], i["stage"], i["channel"], i["metric"]): i["verdict"]
             for i in items
             if i["sample"] == sample
         }
+        numbers = checked_rows(content["numbers"], "numbers", ("sample", *keys[:2]))
         own = [n for n in numbers if n["sample"] == sample]
         return verdicts, [place for n in own for place in places_of(n["cycle"], n["stage"], n)]
 
