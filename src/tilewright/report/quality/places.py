@@ -126,16 +126,10 @@ class FocusScan:
 
     @property
     def at_edge(self) -> float:
-        """Share of blocks whose sharpest plane is the first or last; NaN for thin stacks.
-
-        A stack of one or two planes has no inner plane to be sharper.
-        """
+        """Share of blocks with signal whose sharpest plane is the first or last."""
         good = self.scores[np.isfinite(self.scores).any(axis=1)]
-        planes = self.scores.shape[1]
-        if not len(good) or planes < 3:
-            return float("nan")
-        best = np.nanargmax(np.nan_to_num(good, nan=-1.0), axis=1)
-        return float(np.isin(best, (0, planes - 1)).mean())
+        best = np.argmax(np.nan_to_num(good, nan=-1.0), axis=1)
+        return float(np.isin(best, (0, good.shape[1] - 1)).mean())
 
 
 def scan_focus(mosaic: Mosaic, *, side: int = 256, count: int = 16) -> FocusScan:
