@@ -41,9 +41,10 @@ deconvolve:
 SNAKEFILE = """\
 # The installed tilewright's rules on config.yaml. Rules of your own may stand below; the files
 # that they read from these lie in config["results"].
+from tilewright.config.reading import readable
 from tilewright.installed import snakefile
 
-configfile: "config.yaml"
+configfile: readable("config.yaml")
 
 module tilewright:
     snakefile: snakefile()
