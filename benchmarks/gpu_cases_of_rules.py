@@ -147,7 +147,7 @@ def _tile_positions(backend: Backend, grid: _Grid) -> Iterator[Case]:
         [layout.score for layout in rank_layouts(backend, tiles, ROWS, COLUMNS, 0.2)]
     ), tiles)  # fmt: skip
     yield _case("rank grids", lambda: np.array(
-        [found.layout.score for found in rank_grids(backend, tiles)]
+        [found.layout.score for found in rank_grids(backend, tiles, 0.2)]
     ), tiles)  # fmt: skip
 
 

@@ -103,6 +103,7 @@ def test_a_folder_that_another_run_has_locked_is_waited_for(
     _, said = followed(run, "--quiet-min", "0.01")
     assert said.count("another snakemake has locked this folder") == 1
     assert "snakemake on" not in said
+    assert not list(Path("results").rglob("raw/*.csv"))  # the other run may be reading them
 
 
 @pytest.mark.workflow

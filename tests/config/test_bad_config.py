@@ -18,6 +18,7 @@ from tests.support.runs import Run
 from tilewright.config.checks import check_files, check_raw, check_results, checked_experiment
 from tilewright.config.experiment import ConfigError, load_experiment, read_config
 from tilewright.config.layout import Layout
+from tilewright.init.write import SNAKEFILE
 from tilewright.installed import snakefile
 
 
@@ -343,6 +344,21 @@ def test_snakemake_says_all_without_a_place_in_the_workflow(raw: dict[str, Any])
     ).stdout  # fmt: skip
     assert "Error: 6 problems:\n  - registration.allow_unregistered" in within
     assert "common.smk" not in said + within
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize("text", ["samples: [a\nmarkers: b\n", "camera:\n\tgain: 1\n"])
+def test_the_snakefile_of_init_says_where_a_config_breaks(tmp_path: Path, text: str) -> None:
+    (tmp_path / "Snakefile").write_text(SNAKEFILE)
+    (tmp_path / "config.yaml").write_text(text)
+    said = subprocess.run(
+        [sys.executable, "-m", "snakemake", "-n"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert said.returncode
+    assert "Error: config.yaml is not YAML: " in said.stdout + said.stderr
+    assert "line 2" in said.stdout + said.stderr
+    assert "in file" not in said.stdout + said.stderr
 
 
 @pytest.mark.workflow

@@ -16,9 +16,9 @@ from tilewright.config.checks import check_raw
 from tilewright.config.experiment import ConfigError, load_experiment
 from tilewright.config.layout import Layout
 from tilewright.io.inputs.raw_pixels import grain_trend, structure
-from tilewright.io.inputs.tile_order import LAYOUTS
 from tilewright.io.inputs.tiles import open_tiles, zero_share
 from tilewright.kernels.backend import Backend
+from tilewright.kernels.tile_positions.tile_order import LAYOUTS
 from tilewright.phantom.make import Phantom, PhantomDesign
 from tilewright.stages.tile_positions.layout_check import layout_problem
 

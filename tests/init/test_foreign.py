@@ -13,7 +13,7 @@ from tests.init.raw_folders import OVERLAP, SIZE, config, filled_in, specimen_ti
 from tests.support.microscope_files import write_ome
 from tilewright.init.folder import create_experiment
 from tilewright.io.conventions.common import RawDataError
-from tilewright.io.inputs.tile_order import tile_places
+from tilewright.kernels.tile_positions.tile_order import tile_places
 
 
 def refused(folder: Path) -> str:

@@ -18,8 +18,8 @@ from tilewright.init.folder import InitError, create_experiment
 from tilewright.init.recognise import infer_pattern, recognise
 from tilewright.io.conventions.common import RawDataError
 from tilewright.io.inputs.manifest import build_manifest
-from tilewright.io.inputs.tile_order import tile_places
 from tilewright.io.inputs.tiles import read_plane
+from tilewright.kernels.tile_positions.tile_order import tile_places
 from tilewright.runtime.versions import copied, old_profiles
 
 

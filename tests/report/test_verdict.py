@@ -134,6 +134,17 @@ def summarise(folder: Path, items: list[Item]) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def test_a_summary_whose_row_lacks_a_key_is_named(tmp_path: Path) -> None:
+    summarise(tmp_path, [item("seam", 1.0, channel="1"), item("seam", 1e9, channel="2")])
+    path = tmp_path / "qc.json"
+    content = json.loads(path.read_text())
+    del content["items"][1]["metric"]
+    path.write_text(json.dumps(content))
+    told = rf"{path} is no summary of quality \(row 2 of items has no 'metric'\); delete it"
+    with pytest.raises(ValueError, match=told):
+        write_trusted_markers(path, CHANNELS, tmp_path / "trusted_markers.csv")
+
+
 def test_markers_are_as_trusted_as_their_worst_item(tmp_path: Path) -> None:
     rows = summarise(
         tmp_path,

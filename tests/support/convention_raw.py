@@ -9,7 +9,7 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from tilewright.io.inputs.tile_order import tile_places
+from tilewright.kernels.tile_positions.tile_order import tile_places
 from tilewright.phantom.files import tile_path
 from tilewright.phantom.make import PhantomDesign, make_phantom
 

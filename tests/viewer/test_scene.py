@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,6 +138,42 @@ def test_what_cannot_be_shown_is_said_in_one_sentence(tmp_path: Path) -> None:
     (elsewhere / "tonsil/registration/tonsil.ome.zarr/.zattrs").write_text("{}")
     with pytest.raises(ViewError, match=r"tonsil cannot be shown: .*multiscales"):
         build_scene(elsewhere, "tonsil")
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda content: content["items"][1].pop("verdict"), "row 2 of items has no 'verdict'"),
+        (lambda content: content["numbers"][0].pop("stage"), "row 1 of numbers has no 'stage'"),
+        (
+            lambda content: content["numbers"][0]["2"]["places"][0].pop("x_px"),
+            "row 1 of the places of stage stitch, cycle 2, has no 'x_px'",
+        ),
+    ],
+)
+def test_a_row_of_the_summary_that_lacks_a_key_is_named(
+    tmp_path: Path, damage: Callable[[Any], None], told: str
+) -> None:
+    make_image(tmp_path, "tonsil")
+    add_quality(tmp_path, "tonsil")
+    path = Path(Layout(str(tmp_path)).qc_json)
+    content = json.loads(path.read_text())
+    content["numbers"].sort(key=lambda numbers: numbers["stage"] != "stitch")
+    damage(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(ViewError) as refused:
+        build_scene(tmp_path, "tonsil")
+    sentence = f"{path} is no summary of quality ({told}); delete it to have it made again"
+    assert str(refused.value) == f"tonsil cannot be shown: {sentence}"
+
+
+@pytest.mark.parametrize("template", ["trusted_markers", "image_markers"])
+def test_a_table_of_channels_that_lacks_a_column_is_named(tmp_path: Path, template: str) -> None:
+    make_image(tmp_path, "tonsil")
+    path = Path(getattr(Layout(str(tmp_path)), template).format(sample="tonsil"))
+    path.write_text("sample,cycle_number\ntonsil,1\n")
+    with pytest.raises(ViewError, match=rf"{path} is no table of channels \(no 'marker\w*'\)"):
+        build_scene(tmp_path, "tonsil")
 
 
 def test_a_scene_is_plain_data(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 import tifffile
 
 from tests.support.runs import TINY, make_run
-from tilewright.io.inputs.tile_order import tile_places
 from tilewright.io.results.positions import read_positions
+from tilewright.kernels.tile_positions.tile_order import tile_places
 from tilewright.phantom.files import tile_path
 from tilewright.phantom.make import PhantomDesign
 

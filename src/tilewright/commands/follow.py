@@ -106,7 +106,8 @@ class Follower:
         """Look once, and run what can be run; return whether all is done."""
         self._read()
         self._tell([])  # what could not be told
-        news = list(self.cycles.look(self.experiment, self._layout, time.monotonic()))
+        alone, now_s = not self.runs.locked(), time.monotonic()
+        news = list(self.cycles.look(self.experiment, self._layout, now_s, check=alone))
         for one in news:
             if one.kind in ("unusable", "waits"):
                 verdict = "fail" if one.kind == "unusable" else "warn"
@@ -117,10 +118,11 @@ class Follower:
             return False
         ready = self.cycles.whole()
         new = any(self._done.get(cycle) != files for cycle, files in ready.items())
-        if new and ready not in self._failed:
-            if self.runs.locked():
-                self._wait(_LOCKED)
-                return False
+        to_do = new and ready not in self._failed
+        if (to_do or self.cycles.unchecked()) and self.runs.locked():
+            self._wait(_LOCKED)
+            return False
+        if to_do:
             self._run(ready)
             return False  # files may have changed meanwhile: the next look tells
         missing = [cycle for cycle in self.experiment.cycles if cycle not in ready]

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import SetUpError
 from tilewright.config.tables import ConfigError
 
 
@@ -70,3 +71,19 @@ def read_config(configfile: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ConfigError(f"{configfile} holds no keys; `tilewright init` writes such a file")
     return config
+
+
+def readable(configfile: str) -> str:
+    """Return a config file that Snakemake can read; its own error says no line.
+
+    Raises
+    ------
+    SetUpError
+        It is there and cannot be read.
+    """
+    try:
+        if Path(configfile).exists():
+            read_config(Path(configfile))
+    except ConfigError as error:
+        raise SetUpError(str(error)) from None
+    return configfile

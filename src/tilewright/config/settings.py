@@ -9,7 +9,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from tilewright.io.inputs.tile_order import LAYOUTS
+from tilewright.kernels.tile_positions.tile_order import LAYOUTS
 
 #: What units in the wrong scale make of a number: the factor to the right unit, and the unit.
 _SCALES = {

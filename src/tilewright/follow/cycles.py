@@ -68,10 +68,19 @@ class Cycles:
             if not found.problem and self._now.get(cycle) == found.files
         }
 
-    def look(self, experiment: Experiment, layout: Layout, now_s: float) -> Iterator[News]:
+    def unchecked(self) -> bool:
+        """Return whether a quiet cycle is still to be checked."""
+        return any(
+            c not in self._checked or self._checked[c].files != f for c, f in self._now.items()
+        )
+
+    def look(
+        self, experiment: Experiment, layout: Layout, now_s: float, *, check: bool = True
+    ) -> Iterator[News]:
         """Look at names, sizes and times, and check the cycles that have become quiet.
 
-        Manifests of whole cycles are written, as before a run of them.
+        Manifests of whole cycles are written, as before a run of them: not to ``check`` leaves
+        them to a run that may be reading them.
         """
         there: dict[Part, Files] = {}
         quiet: dict[str, dict[int, Files]] = {}
@@ -114,7 +123,8 @@ class Cycles:
             elif readable and all(part.cycle is not None for part in there):
                 yield News(cycle, "waits", f"cycle {cycle}: its files are gone; waiting")
         # The reference first: sizes are compared with it.
-        for cycle in sorted(self._now, key=lambda c: (c != experiment.reference_cycle, c)):
+        judged = self._now if check else ()
+        for cycle in sorted(judged, key=lambda c: (c != experiment.reference_cycle, c)):
             yield from self._judge(experiment, layout, cycle)
 
     def _cycles_of(self, sample: Sample, parts: dict[Part, Files]) -> dict[int, Files]:

@@ -142,9 +142,11 @@ class Runs:
 
     def _left_locked(self) -> bool:
         """Return whether the lock is of our run that was killed: of the time when it began."""
+        if self._killed_s is None:
+            return False  # and a run that ends takes its locks away meanwhile
         locks = Path(".snakemake/locks").glob("*")
         began = min((lock.stat().st_mtime for lock in locks), default=math.inf)
-        return self._killed_s is not None and 0 <= began - self._killed_s + 1 < _BEGINS_S
+        return 0 <= began - self._killed_s + 1 < _BEGINS_S
 
     def run(self, targets: Sequence[str], cycles: Sequence[int] | None) -> int:
         """Run Snakemake, and return its status; ``cycles`` None is all of them.

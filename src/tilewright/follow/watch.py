@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from tilewright.config.tables import Sample
 from tilewright.io.conventions import names_tell, scan
-from tilewright.io.conventions.common import RawPlane
 from tilewright.io.inputs.manifest import scan_options
 
 #: Path to size in bytes and time of change in ns.
@@ -112,13 +111,10 @@ def by_cycle(sample: Sample) -> dict[int, list[str]]:
         The folder cannot be read, or a file that tells of others is wrong.
     """
     options = scan_options(sample.acquisition.model_dump())
-
-    def of_sample(plane: RawPlane) -> bool:
-        return options.region in (None, plane.region)
-
     found: dict[int, dict[str, None]] = {}
-    for plane in filter(of_sample, scan(sample.acquisition.convention, sample.raw_dir, options)):
-        found.setdefault(plane.cycle, {})[plane.path] = None
+    for plane in scan(sample.acquisition.convention, sample.raw_dir, options):
+        if options.region in (None, plane.region):
+            found.setdefault(plane.cycle, {})[plane.path] = None
     return {cycle: list(paths) for cycle, paths in found.items()}
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tilewright.config.tables import Channel
 from tilewright.init.recognise import Recognised
 from tilewright.io.conventions import described_images
 from tilewright.io.conventions.common import RawPlane
@@ -27,22 +28,11 @@ from tilewright.io.tiff.metadata import MICROMETRES, imagej_unit, of_tiff, pixel
 _NUCLEAR = re.compile(r"(?i)dapi|hoechst|nuclei|nuclear|dna|draq5|sytox")
 
 
-@dataclass(frozen=True)
-class MarkerLine:
-    """One line of the markers table."""
-
-    cycle: int
-    channel: str
-    marker: str
-    emission_nm: float | None = None
-    exposure_ms: float | None = None
-
-
 @dataclass
 class Metadata:
     """What is known of an acquisition; None is "not known"."""
 
-    markers: list[MarkerLine]
+    markers: list[Channel]
     reference_cycle: int
     reference_channel: str
     pixel_um: float | None = None
@@ -91,7 +81,7 @@ def _with_markers(
         for (cycle, token), channel in zip(channels, of, strict=True)
     )
     markers = [
-        MarkerLine(*key, name, channel.emission_nm, channel.exposure_ms)
+        Channel(*key, name, channel.emission_nm, channel.exposure_ms)
         for key, name, channel in zip(channels, names, of, strict=True)
     ]
     cycles = sorted({cycle for cycle, _ in channels})

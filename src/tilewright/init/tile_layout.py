@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from tilewright.io.conventions.common import DAMAGED, RawPlane, ScanOptions
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.tile_grid import TileGrid, arrange, tile_key
-from tilewright.io.inputs.tile_order import factor_pairs
 from tilewright.io.inputs.tiles import read_plane
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.tile_positions.tile_layout import (
@@ -21,6 +20,7 @@ from tilewright.kernels.tile_positions.tile_layout import (
     rank_grids,
     rank_layouts,
 )
+from tilewright.kernels.tile_positions.tile_order import factor_pairs
 from tilewright.stages.tile_positions.layout_check import FLIPS, reduce_tile
 
 
@@ -88,7 +88,7 @@ def _numbered(planes: list[RawPlane], told: TileLayout) -> TileLayout:
     if images is None:
         return result
     backend = cpu_backend(2)
-    overlap = told.overlap or estimate_overlap(backend, images)[0]
+    overlap = told.overlap or estimate_overlap(backend, images)
     if fits:
         ranking = rank_layouts(backend, images, rows, cols, overlap)
         if is_clear(ranking):
@@ -168,7 +168,7 @@ def _check_directions(planes: list[RawPlane], grid: TileGrid, result: TileLayout
         return
     backend = cpu_backend(2)
     if result.overlap is None:
-        result.overlap = round(estimate_overlap(backend, images)[0], 3)
+        result.overlap = round(estimate_overlap(backend, images), 3)
     overlap = min(max(result.overlap, 0.01), 0.9)
     ranking = rank_layouts(backend, images, grid.rows, grid.cols, overlap)
     best = ranking[0].name

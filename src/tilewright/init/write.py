@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from tilewright.init.metadata import MarkerLine, Metadata
+from tilewright.config.tables import Channel
+from tilewright.init.metadata import Metadata
 from tilewright.init.recognise import Recognised
 from tilewright.init.tile_layout import TileLayout
 
@@ -40,9 +41,10 @@ deconvolve:
 SNAKEFILE = """\
 # The installed tilewright's rules on config.yaml. Rules of your own may stand below; the files
 # that they read from these lie in config["results"].
+from tilewright.config.reading import readable
 from tilewright.installed import snakefile
 
-configfile: "config.yaml"
+configfile: readable("config.yaml")
 
 module tilewright:
     snakefile: snakefile()
@@ -227,7 +229,7 @@ def samples_text(samples: Sequence[tuple[str, Path, str | None]], layouts: list[
     return _table([list(columns), *zip(*columns.values(), strict=True)], "\t")
 
 
-def markers_text(markers: Sequence[MarkerLine]) -> str:
+def markers_text(markers: Sequence[Channel]) -> str:
     """Return the markers table."""
     columns = ["cycle", "channel", "marker", "emission_nm", "exposure_ms"]
     lines = [

@@ -74,8 +74,8 @@ class Tissue:
     ----------
     mask : float32
         1 in tissue, 0 on glass, soft edge.
-    height_um, depth_um : float32
-        z of the middle of the sheet, and of what lies in each pixel (cells scatter in z).
+    depth_um : float32
+        z of what lies in each pixel: of the middle of the sheet, and cells scatter about it.
     nucleus, cytoplasm, membrane, vessel, fibre : float32
         Stain of each compartment if every cell carried it.
     label : int32
@@ -87,7 +87,6 @@ class Tissue:
     """
 
     mask: Image
-    height_um: Image
     depth_um: Image
     nucleus: Image
     cytoplasm: Image
@@ -233,7 +232,6 @@ def make_tissue(
     scatter = rng.uniform(-scatter_um, scatter_um, len(points)).astype(np.float32)
     return Tissue(
         mask=mask,
-        height_um=np.asarray(height, np.float32),
         depth_um=np.asarray(height + np.where(wall > 0, scatter[label], 0), np.float32),
         nucleus=nucleus,
         cytoplasm=np.asarray(inside * (1 - 0.75 * np.clip(nucleus, 0, 1)) * grain, np.float32),

@@ -1,16 +1,19 @@
-"""Verdicts: one quality number against its thresholds, in words and with a reason code."""
+"""Verdicts: one quality number against its thresholds, in words, and where it is worst."""
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
+from tilewright.io.results.reading import checked_rows
 from tilewright.report.metric_table import METRICS, Direction, Metric, Threshold, Verdict
 
 RANK: dict[Verdict, int] = {"pass": 0, "warn": 1, "fail": 2}
+#: Stages whose places are in the frame of the final image.
+REGISTERED = ("register", "image")
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,45 @@ class Subject:
     def name(self) -> str:
         """The marker, or the channel where no marker is given."""
         return self.marker or f"channel {self.channel}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a number that is judged is worst; stages list theirs as ``places`` in their numbers.
+
+    Attributes
+    ----------
+    metric : str
+        A key of ``METRICS``.
+    y_px, x_px : float
+        In the frame of the final image for the stages ``REGISTERED``, in that of the cycle's
+        mosaic for the others.
+    value : float or None
+        The number at this place, in the unit of the metric; ``None`` where it has none of its own.
+    """
+
+    metric: str
+    y_px: float
+    x_px: float
+    value: float | None = None
+
+
+class Found(NamedTuple):
+    """A place that a stage listed; ``channel`` is empty where it is of the whole cycle."""
+
+    cycle: int
+    stage: str
+    channel: str
+    place: Place
+
+
+def places_of(cycle: int, stage: str, numbers: Mapping[str, Any]) -> Iterator[Found]:
+    """Yield the places that a stage listed in its numbers, or in those of its channels."""
+    parts = {"": numbers} | {k: v for k, v in numbers.items() if isinstance(v, dict)}
+    for channel, part in parts.items():
+        of = f"the places of stage {stage}, cycle {cycle},"
+        for place in checked_rows(part.get("places", []), of, ("metric", "y_px", "x_px")):
+            yield Found(cycle, stage, channel, Place(**place))
 
 
 def resolve_thresholds(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, Threshold]:

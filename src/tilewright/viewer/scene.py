@@ -12,12 +12,12 @@ import numpy as np
 
 from tilewright.config.layout import Layout
 from tilewright.io.results.ome_zarr import Image, open_image
-from tilewright.io.results.reading import read_json, reading
+from tilewright.io.results.reading import checked_rows, read_json, reading
 from tilewright.io.results.transform import read_transform
 from tilewright.kernels.register.warp import Transform
 from tilewright.report.figures import COLOURS, composite_channels, display_range, scaled
-from tilewright.report.metric_table import METRICS
-from tilewright.report.verdict import RANK
+from tilewright.report.metric_table import METRICS, Verdict
+from tilewright.report.verdict import RANK, REGISTERED, Found, places_of
 
 #: Channels that are visible at the start.
 SHOWN = 4
@@ -37,10 +37,12 @@ _TITLES = {
     "lost_tissue": "tissue that this cycle has lost",
     "dark_rings": "darkest ring around a bright object, which lacks {} of its background",
 }
-#: Stages whose places are in the frame of the final image.
-_REGISTERED = ("register", "image")
 _WHITE, _MAGENTA, _GREEN = "#ffffff", "#ff00ff", "#00ff00"
 _MORE_COLOURS = ((0, 220, 230), (255, 140, 0), (170, 120, 255), (180, 230, 60))
+
+
+#: Cycle, stage, channel and metric.
+_Key = tuple[int, str, str, str]
 
 
 class ViewError(ValueError):
@@ -198,15 +200,14 @@ def build_scene(results: Path, sample: str) -> Scene:
     try:
         image = open_image(image_of(results, sample))
         rows = _rows(results, sample, image.channel_names)
-        quality = _quality(results)
+        verdicts, found = _quality(results, sample)
         channels = _channels(image, rows)
         shape = (int(image.levels[0].shape[1]), int(image.levels[0].shape[2]))
-        places = list(_places(results, sample, quality, rows, shape))
+        places = list(_places(results, sample, verdicts, found, rows, shape))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise ViewError(f"{sample} cannot be shown: {error}") from error
-    judged = any(item["sample"] == sample for item in quality["items"])
     zarr_format = int(image.levels[0].metadata.zarr_format)
-    return Scene(sample, zarr_format, shape, image.pixel_um, channels, places, judged)
+    return Scene(sample, zarr_format, shape, image.pixel_um, channels, places, bool(verdicts))
 
 
 def _table(path: Path) -> list[dict[str, str]]:
@@ -219,15 +220,18 @@ def _table(path: Path) -> list[dict[str, str]]:
 def _rows(results: Path, sample: str, names: Sequence[str]) -> list[_Row]:
     """Return a row for each channel: as judged, else as the image's own table has it."""
     layout = Layout(".")
-    judged = [
-        _Row(row["marker"], int(row["cycle"]), row["channel"], row["verdict"], row["reasons"])
-        for row in _table(results / layout.trusted_markers)
-        if row["sample"] == sample and row["marker"] in names  # some are left out of the image
-    ]
+    table = results / layout.trusted_markers
+    with reading(table, "table of channels"):
+        judged = [
+            _Row(row["marker"], int(row["cycle"]), row["channel"], row["verdict"], row["reasons"])
+            for row in _table(table)
+            if row["sample"] == sample and row["marker"] in names  # some are left out of the image
+        ]
     if [row.name for row in judged] == list(names):
         return judged
     table = results / layout.image_markers.format(sample=sample)
-    rows = [_Row(r["marker_name"], int(r["cycle_number"]), "", "", "") for r in _table(table)]
+    with reading(table, "table of channels"):
+        rows = [_Row(r["marker_name"], int(r["cycle_number"]), "", "", "") for r in _table(table)]
     if [row.name for row in rows] != list(names):
         raise ViewError(
             f"{table} does not list the image's channels; run `snakemake registration` again"
@@ -235,13 +239,23 @@ def _rows(results: Path, sample: str, names: Sequence[str]) -> list[_Row]:
     return rows
 
 
-def _quality(results: Path) -> dict[str, Any]:
+def _quality(results: Path, sample: str) -> tuple[dict[_Key, Verdict], list[Found]]:
+    """Return the verdicts of a sample, and the places that its stages listed."""
     path = results / Layout(".").qc_json
     if not path.is_file():
-        return {"items": [], "numbers": []}
+        return {}, []
     with reading(path, "summary of quality"):
-        found = read_json(path)
-        return {key: found[key] for key in ("items", "numbers")}
+        content = read_json(path)
+        keys = ("cycle", "stage", "channel", "metric")
+        items = checked_rows(content["items"], "items", ("sample", *keys, "verdict"))
+        verdicts = {
+            (i["cycle"], i["stage"], i["channel"], i["metric"]): i["verdict"]
+            for i in items
+            if i["sample"] == sample
+        }
+        numbers = checked_rows(content["numbers"], "numbers", ("sample", *keys[:2]))
+        own = [n for n in numbers if n["sample"] == sample]
+        return verdicts, [place for n in own for place in places_of(n["cycle"], n["stage"], n)]
 
 
 def _nuclei(rows: Sequence[_Row]) -> dict[int, int]:
@@ -288,86 +302,62 @@ def _channels(image: Image, rows: Sequence[_Row]) -> list[Channel]:
     ]
 
 
-class _Found(NamedTuple):
-    """A place that a stage named, in the frame of the stage."""
-
-    cycle: int
-    stage: str
-    token: str
-    metric: str
-    y_px: float
-    x_px: float
-    value: float | None
-
-
-def _found(quality: Mapping[str, Any], sample: str) -> Iterator[_Found]:
-    for numbers in quality["numbers"]:
-        if numbers["sample"] != sample:
-            continue
-        parts = {"": numbers} | {k: v for k, v in numbers.items() if isinstance(v, dict)}
-        for token, part in parts.items():
-            for place in part.get("places", []):
-                yield _Found(numbers["cycle"], numbers["stage"], token, **place)
-
-
 def _places(
     results: Path,
     sample: str,
-    quality: Mapping[str, Any],
+    verdicts: Mapping[_Key, Verdict],
+    listed: Sequence[Found],
     rows: Sequence[_Row],
     shape: tuple[int, int],
 ) -> Iterator[ViewPlace]:
     """Yield what to look at: failed before doubtful before good, the worst of each kind first."""
-    verdicts = {
-        (i["cycle"], i["stage"], i["channel"], i["metric"]): i["verdict"]
-        for i in quality["items"]
-        if i["sample"] == sample
-    }
-    kinds: dict[tuple[Any, ...], list[tuple[str, _Found]]] = {}
-    for place in _found(quality, sample):
-        if place.metric not in _TITLES:
+    kinds: dict[tuple[Any, ...], list[Found]] = {}
+    for found in listed:
+        if found.place.metric not in _TITLES:
             continue  # of another version
-        verdict = verdicts.get((place.cycle, place.stage, place.token, place.metric), "pass")
-        token = place.token if verdict != "pass" else ""
-        kinds.setdefault((verdict, place.cycle, place.metric, token), []).append((verdict, place))
+        verdict = verdicts.get((*found[:3], found.place.metric), "pass")
+        token = found.channel if verdict != "pass" else ""
+        kinds.setdefault((verdict, found.cycle, found.place.metric, token), []).append(found)
     order = []
-    for (verdict, cycle, metric, _), found in kinds.items():
+    for (verdict, cycle, metric, _), alike in kinds.items():
         sign = -1 if METRICS[metric].threshold.direction == "above" else 1
-        found.sort(key=lambda pair: sign * (pair[1].value or 0.0))
-        kept = found[: 1 if verdict == "pass" else _PLACES]
+        alike.sort(key=lambda found: sign * (found.place.value or 0.0))
+        kept = alike[: 1 if verdict == "pass" else _PLACES]
         kind = list(_TITLES).index(metric)
-        order += [(-RANK[verdict], k, kind, cycle, pair) for k, pair in enumerate(kept)]
+        order += [((-RANK[verdict], k, kind, cycle), verdict, at) for k, at in enumerate(kept)]
     transforms: dict[int, Transform | None] = {}
     nuclei = _nuclei(rows)
-    for *_, (verdict, place) in sorted(order, key=lambda entry: entry[:4])[:_LISTED]:
-        if place.cycle not in transforms:
-            path = results / Layout(".").transform.format(sample=sample, cycle=place.cycle)
+    for _, verdict, found in sorted(order, key=lambda entry: entry[0])[:_LISTED]:
+        if found.cycle not in transforms:
+            path = results / Layout(".").transform.format(sample=sample, cycle=found.cycle)
             # The reference cycle has none.
-            transforms[place.cycle] = read_transform(path) if path.is_file() else None
-        transform = transforms[place.cycle]
-        y, x = place.y_px, place.x_px
-        if transform is not None and place.stage not in _REGISTERED:
+            transforms[found.cycle] = read_transform(path) if path.is_file() else None
+        transform = transforms[found.cycle]
+        y, x = found.place.y_px, found.place.x_px
+        if transform is not None and found.stage not in REGISTERED:
             y, x = in_reference(transform, y, x)
         y, x = (float(np.clip(v, 0, n - 1)) for v, n in zip((y, x), shape, strict=True))
-        yield ViewPlace(_title(place, rows), verdict, y, x, _shows(place, rows, nuclei))
+        yield ViewPlace(_title(found, rows), verdict, y, x, _shows(found, rows, nuclei))
 
 
-def _title(place: _Found, rows: Sequence[_Row]) -> str:
-    names = [row.name for row in rows if (row.cycle, row.token) == (place.cycle, place.token)]
-    where = ", ".join([f"Cycle {place.cycle}", *names])
+def _title(found: Found, rows: Sequence[_Row]) -> str:
+    names = [row.name for row in rows if (row.cycle, row.token) == (found.cycle, found.channel)]
+    where = ", ".join([f"Cycle {found.cycle}", *names])
+    place = found.place
     number = "" if place.value is None else METRICS[place.metric].format(place.value)
     return f"{where}: {_TITLES[place.metric].format(number)}"
 
 
-def _shows(place: _Found, rows: Sequence[_Row], nuclei: Mapping[int, int]) -> dict[int, str]:
+def _shows(found: Found, rows: Sequence[_Row], nuclei: Mapping[int, int]) -> dict[int, str]:
     """Return the channels in which the place is seen best."""
-    own = [k for k, row in enumerate(rows) if (row.cycle, row.token) == (place.cycle, place.token)]
-    if place.token and own:
+    at = (found.cycle, found.channel)
+    own = [k for k, row in enumerate(rows) if (row.cycle, row.token) == at]
+    if found.channel and own:
         return {own[0]: _WHITE}
-    if place.stage == "register" and place.cycle in nuclei:
+    if found.stage == "register" and found.cycle in nuclei:
         # As in the report: magenta and green make white where they agree.
-        return {0: _MAGENTA, nuclei[place.cycle]: _GREEN}
-    return {nuclei.get(place.cycle, 0): _WHITE}
+        return {0: _MAGENTA, nuclei[found.cycle]: _GREEN}
+    return {nuclei.get(found.cycle, 0): _WHITE}
 
 
 def in_reference(transform: Transform, y_px: float, x_px: float) -> tuple[float, float]:

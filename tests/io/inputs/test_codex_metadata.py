@@ -51,7 +51,7 @@ def test_unique_names_are_unique_and_keep_their_stem(names: list[str]) -> None:
     [
         "init.recognise",
         "io.inputs.codex_metadata",
-        "io.inputs.tile_order",
+        "kernels.tile_positions.tile_order",
         "io.conventions.common",
         "io.conventions.fiji",
     ],

@@ -15,9 +15,9 @@ import tifffile
 from tests.support.convention_raw import CODEX
 from tilewright.io.conventions.common import RawDataError
 from tilewright.io.inputs.manifest import build_manifest
-from tilewright.io.inputs.tile_order import tile_places
 from tilewright.io.inputs.tiles import left_out_tiles, open_tiles
 from tilewright.io.tiff.raw_header import RawHeader
+from tilewright.kernels.tile_positions.tile_order import tile_places
 
 CHANNELS = {1: ["1", "2"], 2: ["1", "2"]}
 

@@ -83,7 +83,7 @@ class ScanOptions:
     rows, cols : int, optional
         Size of the tile grid.
     layout : str
-        Order of acquisition, a name of :data:`tilewright.io.inputs.tile_order.LAYOUTS`.
+        Order of acquisition; see :mod:`tilewright.kernels.tile_positions.tile_order`.
     overlap : float
         Overlap of neighbouring tiles as a fraction of the tile.
     pixel_um : float, optional

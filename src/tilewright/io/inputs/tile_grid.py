@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tilewright.io.conventions.common import RawPlane, ScanOptions
-from tilewright.io.inputs.tile_order import LAYOUTS, factor_pairs, grid_places, tile_places
+from tilewright.kernels.tile_positions.tile_order import (
+    LAYOUTS,
+    factor_pairs,
+    grid_places,
+    tile_places,
+)
 
 
 class GridPlace(NamedTuple):

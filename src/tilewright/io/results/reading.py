@@ -6,7 +6,7 @@ import contextlib
 import json
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,22 @@ def reading(path: str | Path, what: str) -> Iterator[None]:
         raise ResultFileError(
             f"{path} is no {what} ({why}); delete it to have it made again"
         ) from error
+
+
+def checked_rows(rows: Iterable[Any], of: str, keys: Sequence[str]) -> list[Any]:
+    """Return the rows of a file, which all have some keys; ``of`` says what they are rows of.
+
+    Raises
+    ------
+    ValueError
+        A row lacks a key; the message names both.
+    """
+    rows = list(rows)
+    for number, row in enumerate(rows, 1):
+        for key in keys:
+            if key not in row:
+                raise ValueError(f"row {number} of {of} has no '{key}'")
+    return rows
 
 
 def read_json(path: str | Path) -> dict[str, Any]:

@@ -9,13 +9,10 @@ import numpy as np
 from tilewright.kernels.backend import Array, Backend, Floats, Ints
 from tilewright.kernels.tile_positions.overlap_strips import plan_strips
 from tilewright.kernels.tile_positions.phase_correlation import correlate_strips
+from tilewright.kernels.tile_positions.tile_order import LAYOUTS, tile_places
 
 Edge = tuple[int, int, int]
 
-_RUNS = (
-    *((run, advance) for run in ("right", "left") for advance in ("down", "up")),
-    *((run, advance) for run in ("down", "up") for advance in ("right", "left")),
-)
 #: Overlaps compared per direction and layout: the most textured ones decide.
 _EDGES_PER_AXIS = 12
 _SIGMA_PX = 1.5
@@ -29,8 +26,7 @@ class LayoutScore:
     Attributes
     ----------
     name : str
-        ``snake`` or ``raster``, the direction of the first run, the direction in which runs
-        advance: ``snake_right_down``.
+        One of :data:`~tilewright.kernels.tile_positions.tile_order.LAYOUTS`.
     row, col : ndarray of int64, shape (n,)
         Place of each tile, in order of acquisition.
     score : float
@@ -47,11 +43,10 @@ class LayoutScore:
 
 @dataclass(frozen=True)
 class GridScore:
-    """A grid size, its best layout, and the overlap as a part of the tile's side."""
+    """A grid size and its best layout."""
 
     rows: int
     cols: int
-    overlap: float
     layout: LayoutScore
 
 
@@ -94,7 +89,7 @@ def is_clear(ranking: list[LayoutScore]) -> bool:
     return len(ranking) == 1 or ranking[1].score < 0.75 * ranking[0].score
 
 
-def rank_grids(backend: Backend, tiles: Array, overlap: float | None = None) -> list[GridScore]:
+def rank_grids(backend: Backend, tiles: Array, overlap: float) -> list[GridScore]:
     """Rank every rows × cols that holds n tiles, best first, each with its best layout.
 
     Parameters
@@ -102,9 +97,8 @@ def rank_grids(backend: Backend, tiles: Array, overlap: float | None = None) -> 
     backend : Backend
     tiles : array, shape (n, y, x)
         As for :func:`rank_layouts`.
-    overlap : float, optional
-        Part of a tile's side that neighbours share; estimated from tiles taken one after the
-        other where it is not given.
+    overlap : float
+        Part of a tile's side that neighbours share.
 
     Raises
     ------
@@ -115,15 +109,13 @@ def rank_grids(backend: Backend, tiles: Array, overlap: float | None = None) -> 
     count = device_tiles.shape[0]
     if count == 0:
         raise ValueError("no tile was given; a layout needs at least one")
-    if overlap is None:
-        overlap = estimate_overlap(backend, device_tiles)[0]
     texture = _texture(backend, device_tiles)
     cache: dict[Edge, float] = {}
     found = []
     for rows in (r for r in range(1, count + 1) if count % r == 0):
         cols = count // rows
         best = _rank(backend, device_tiles, rows, cols, overlap, texture, cache)[0]
-        found.append(GridScore(rows, cols, overlap, best))
+        found.append(GridScore(rows, cols, best))
 
     # The true grid explains the most overlaps, not the highest part of its own: one row of all
     # tiles is right about all but the ends of runs, and silent on the other direction.
@@ -133,21 +125,16 @@ def rank_grids(backend: Backend, tiles: Array, overlap: float | None = None) -> 
     return sorted(found, key=lambda grid: (-round(explained(grid), 2), grid.rows))
 
 
-def estimate_overlap(backend: Backend, tiles: Array) -> tuple[float, float]:
-    """Estimate the overlap from tiles taken one after the other, and the score that says so.
+def estimate_overlap(backend: Backend, tiles: Array) -> float:
+    """Estimate the overlap from tiles taken one after the other; 0.1 of fewer than two.
 
     Each candidate is tried in the four directions of a run on the most textured consecutive
     pairs; the displacement measured at the best of them gives the overlap.
-
-    Returns
-    -------
-    overlap, score : float
-        0.1 and 0 where fewer than two tiles are given.
     """
     device_tiles = backend.asarray(tiles)
     count, height, width = device_tiles.shape
     if count < 2:
-        return 0.1, 0.0
+        return 0.1
     texture = _texture(backend, device_tiles)
     first = np.arange(count - 1)
     first = first[_most_textured(texture, first, first + 1)]
@@ -163,7 +150,7 @@ def estimate_overlap(backend: Backend, tiles: Array) -> tuple[float, float]:
                 value = (float(score[top].mean()), float(1.0 - np.median(step[top]) / side))
                 if round(value[0], 3) > round(best[0], 3):
                     best = value
-    return float(np.clip(best[1], 0.01, 0.9)), best[0]
+    return float(np.clip(best[1], 0.01, 0.9))
 
 
 def _rank(
@@ -182,14 +169,13 @@ def _rank(
         raise ValueError(f"overlap is {overlap}; give the shared part of a side, 0.01 to 0.9")
     layouts: list[tuple[str, Ints, Ints, list[Edge]]] = []
     seen: set[bytes] = set()
-    for mode in ("snake", "raster"):
-        for run, advance in _RUNS:
-            row, col = _places(mode, run, advance, rows, cols)
-            grid = np.empty((rows, cols), np.int64)
-            grid[row, col] = np.arange(count)
-            if grid.tobytes() not in seen:
-                seen.add(grid.tobytes())
-                layouts.append((f"{mode}_{run}_{advance}", row, col, _edges(grid, texture)))
+    for name in LAYOUTS:
+        row, col = np.array(tile_places(name, rows, cols), np.int64).T
+        grid = np.empty((rows, cols), np.int64)
+        grid[row, col] = np.arange(count)
+        if grid.tobytes() not in seen:
+            seen.add(grid.tobytes())
+            layouts.append((name, row, col, _edges(grid, texture)))
     wanted = sorted({edge for layout in layouts for edge in layout[3]} - cache.keys())
     for edge, score in zip(wanted, _correlate(backend, tiles, wanted, overlap)[0], strict=True):
         cache[edge] = float(score)
@@ -203,20 +189,6 @@ def _rank(
         )
         scored.append(LayoutScore(name, row, col, total / max(1, sum(per_axis.values()))))
     return sorted(scored, key=lambda layout: -round(layout.score, 4))
-
-
-def _places(mode: str, run: str, advance: str, rows: int, cols: int) -> tuple[Ints, Ints]:
-    """Return the row and column of every tile in order of acquisition."""
-    along_row = run in ("right", "left")
-    length, runs = (cols, rows) if along_row else (rows, cols)
-    major, minor = np.divmod(np.arange(rows * cols, dtype=np.int64), length)
-    if mode == "snake":
-        minor = np.where(major % 2 == 1, length - 1 - minor, minor)
-    if run in ("left", "up"):
-        minor = length - 1 - minor
-    if advance in ("left", "up"):
-        major = runs - 1 - major
-    return (major, minor) if along_row else (minor, major)
 
 
 def _edges(grid: Ints, texture: Floats) -> list[Edge]:

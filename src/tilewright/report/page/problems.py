@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,13 +15,11 @@ from tilewright.io.results.ome_zarr import open_image
 from tilewright.report.figures import Picture, display_range, embed, overlay, scaled, thumbnail
 from tilewright.report.judge import Quality
 from tilewright.report.metric_table import Verdict
-from tilewright.report.quality.places import Place, textured_blocks
-from tilewright.report.verdict import RANK, Item
+from tilewright.report.quality.places import textured_blocks
+from tilewright.report.verdict import RANK, REGISTERED, Found, Item, Place, places_of
 
 #: Side of a crop: some twenty cells, and two beside each other fit the page with their text.
 CROP_PX = 256
-#: Stages whose places are in the frame of the final image.
-_REGISTERED = ("register", "image")
 #: What these judge is no picture of tissue.
 _NO_CROP = ("illumination",)
 
@@ -82,7 +80,7 @@ def problems(found: Sequence[Quality], pixels: Pixels) -> list[Problem]:
             # A detail lost in the plane has another remedy than one lost in the final image.
             stage = item.stage if item.reason == "detail_lost" else ""
             groups.setdefault((item.reason, stage), []).append(item)
-    places = list(_places(found))
+    places = [place for q in found for place in places_of(q.cycle, q.stage, q.numbers)]
     listed = []
     for (reason, _), items in groups.items():
         items.sort(key=lambda i: (-RANK[i.verdict], -_excess(i), i.cycle, i.channel, i.metric))
@@ -100,19 +98,7 @@ def _excess(item: Item) -> float:
     return round(beyond / max(abs(limit), 1e-9), 6)
 
 
-def _places(found: Sequence[Quality]) -> Iterator[tuple[int, str, str, Place]]:
-    """Yield cycle, stage and channel of every place that a stage named, and the place."""
-    for quality in found:
-        numbers = quality.numbers
-        parts = {"": numbers} | {k: v for k, v in numbers.items() if isinstance(v, dict)}
-        for channel, part in parts.items():
-            for place in part.get("places", []):
-                yield quality.cycle, quality.stage, channel, Place(**place)
-
-
-def _crop(
-    items: Sequence[Item], places: Sequence[tuple[int, str, str, Place]], pixels: Pixels
-) -> Crop | None:
+def _crop(items: Sequence[Item], places: Sequence[Found], pixels: Pixels) -> Crop | None:
     """Return the worst place that a stage named, or a typical one of the worst item."""
     for item in items:
         own = [
@@ -134,7 +120,7 @@ def _look(item: Item, place: Place | None, pixels: Pixels) -> Crop | None:
     """Return the crop of an item around a place, or where its channel has most texture."""
     channel = item.channel or pixels.reference[1]
     where = f"cycle {item.cycle}, {item.marker or f'channel {channel}'}"
-    if item.stage in _REGISTERED and place is not None and pixels.image is not None:
+    if item.stage in REGISTERED and place is not None and pixels.image is not None:
         return _registered(item, place, pixels, where)
     path = pixels.planes.get((item.cycle, channel))
     if path is None or not path.exists():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import csv_text, write_whole
+from tilewright.io.results.reading import checked_rows, read_json, reading
 from tilewright.report.judge import judge_again, read_quality
 from tilewright.report.verdict import Item, worst
 
@@ -99,9 +100,15 @@ def write_trusted_markers(
         cycle, channel and marker of every channel.
     output : Path
         Table of :func:`trusted_markers`.
+
+    Raises
+    ------
+    ResultFileError
+        The summary is not what was written.
     """
-    content = json.loads(qc_json.read_text(encoding="utf-8"))
-    items = [Item(**item) for item in content["items"]]
+    with reading(qc_json, "summary of quality"):
+        rows = checked_rows(read_json(qc_json)["items"], "items", [f.name for f in fields(Item)])
+        items = [Item(**row) for row in rows]
     write_whole(output, csv_text(_COLUMNS, trusted_markers(items, channels)))
     return items
 

@@ -1,4 +1,4 @@
-"""Where quality is measured: blocks with tissue, and where a number that is judged is worst."""
+"""Where quality is measured: blocks with tissue."""
 
 from __future__ import annotations
 
@@ -16,30 +16,10 @@ from tilewright.kernels.metrics import focus_score
 from tilewright.kernels.register.warp import Transform
 from tilewright.report.figures import thumbnail
 from tilewright.report.verdict import Item, Subject
+from tilewright.report.verdict import Place as Place  # stages name it beside what measures
 
 #: Quality is measured on one CPU, never on a GPU.
 CPU = cpu_backend()
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a number that is judged is worst; stages list theirs as ``places`` in their numbers.
-
-    Attributes
-    ----------
-    metric : str
-        A key of ``METRICS``.
-    y_px, x_px : float
-        In the frame of the final image for the stages ``register`` and ``image``, in that of the
-        cycle's mosaic for the others.
-    value : float or None
-        The number at this place, in the unit of the metric; ``None`` where it has none of its own.
-    """
-
-    metric: str
-    y_px: float
-    x_px: float
-    value: float | None = None
 
 
 def judge_detail(subject: Subject, ratios: Sequence[float]) -> Item:
@@ -146,16 +126,10 @@ class FocusScan:
 
     @property
     def at_edge(self) -> float:
-        """Share of blocks whose sharpest plane is the first or last; NaN for thin stacks.
-
-        A stack of one or two planes has no inner plane to be sharper.
-        """
+        """Share of blocks with signal whose sharpest plane is the first or last."""
         good = self.scores[np.isfinite(self.scores).any(axis=1)]
-        planes = self.scores.shape[1]
-        if not len(good) or planes < 3:
-            return float("nan")
-        best = np.nanargmax(np.nan_to_num(good, nan=-1.0), axis=1)
-        return float(np.isin(best, (0, planes - 1)).mean())
+        best = np.argmax(np.nan_to_num(good, nan=-1.0), axis=1)
+        return float(np.isin(best, (0, good.shape[1] - 1)).mean())
 
 
 def scan_focus(mosaic: Mosaic, *, side: int = 256, count: int = 16) -> FocusScan:

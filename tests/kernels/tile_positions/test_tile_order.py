@@ -5,7 +5,12 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.io.inputs.tile_order import LAYOUTS, factor_pairs, grid_places, tile_places
+from tilewright.kernels.tile_positions.tile_order import (
+    LAYOUTS,
+    factor_pairs,
+    grid_places,
+    tile_places,
+)
 
 GRIDS = st.tuples(st.integers(1, 12), st.integers(1, 12))
 FIRST = {"right": 0, "left": -1, "down": 0, "up": -1}
