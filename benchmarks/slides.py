@@ -7,8 +7,9 @@ tiles of 1440 x 1920 px in three planes, one channel. Nuclei are drawn where the
 each cycle is turned, shifted and bent by a known map, with shot noise of its own. For each rule:
 CPU seconds of its work per megapixel (of each channel, where channels are worked on alone), the
 largest memory and the longest job, and both as shares of what the job asks for. Then how far the
-registration is off (TRE, px) at points of the tissue, and with ``--peer-python`` the same of palom
-on the same images (its coarse affine map, its shifts of blocks). Read the lines of a rule from size
+registration is off (TRE, px) at points of the tissue, and on the same images with ``--peer-python``
+palom (its coarse affine map, its shifts of blocks), with ``--ashlar-python`` ASHLAR, which moves
+tiles cut from them: of a point the tile whose middle is nearest. Read the lines of a rule from size
 to size: memory that grows with the side, and a cost per megapixel that grows, are defects.
 """
 
@@ -225,22 +226,69 @@ np.savez(sys.argv[3], affine=(xy1 @ whole.T)[:, 1::-1],
 """
 
 
-def print_peer(python: str, run: Run, side: int, motions: list[Motion], cores: int) -> None:
-    """Print what palom takes to register each cycle's first channel, and how far it is off."""
+#: The same of ASHLAR, with the tiles' height, width and overlap, and the largest shift in px.
+ASHLAR = """
+import resource, sys, warnings
+warnings.simplefilter("ignore")
+import numpy as np, tifffile, zarr
+from ashlar import reg
+tile, overlap, reach = np.array(eval(sys.argv[5])), float(sys.argv[6]), float(sys.argv[7])
+first, second = (zarr.open(tifffile.imread(path, aszarr=True, key=0), mode="r")
+                 for path in sys.argv[1:3])
+starts = [np.linspace(0, n - t, int(np.ceil((n - t) / (t * (1 - overlap)))) + 1).round()
+          for n, t in zip(first.shape, tile)]
+nominal = np.stack(np.meshgrid(*starts, indexing="ij"), -1).reshape(-1, 2)
+class Metadata(reg.Metadata):
+    _num_images = len(nominal); num_channels = 1; pixel_size = 0.5
+    pixel_dtype = np.dtype("uint16")
+    def tile_position(self, i): return nominal[i]
+    def tile_size(self, i): return tile
+class Reader(reg.Reader):
+    def __init__(self, image): self.image, self.metadata = image, Metadata()
+    def read(self, series, c):
+        y, x = nominal[series].astype(int)
+        return np.asarray(self.image[y : y + tile[0], x : x + tile[1]])
+def cpu_s():
+    use = resource.getrusage(resource.RUSAGE_SELF)
+    return use.ru_utime + use.ru_stime
+fixed = reg.EdgeAligner(Reader(first), filter_sigma=1.0)
+fixed.run()
+start_s = cpu_s()
+layer = reg.LayerAligner(Reader(second), fixed, max_shift=0.5 * reach, filter_sigma=1.0)
+layer.run()
+moved = layer.positions - np.median(fixed.positions - nominal, axis=0)
+yx = np.load(sys.argv[3])
+near = np.concatenate([np.argmin(((part[:, None] - moved - tile / 2) ** 2).sum(-1), 1)
+                       for part in np.array_split(yx, len(yx) // 1000 + 1)])
+np.savez(sys.argv[3], tiles=yx - moved[near] + nominal[near],
+         cost=[cpu_s() - start_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024])
+"""
+#: Program and names of what it found.
+PEERS = {"palom": (PALOM, ("affine", "blocks")), "ASHLAR": (ASHLAR, ("tiles",))}
+#: Beyond the motion of a slide's middle, its corners move with the turn.
+ASHLAR_REACH = 0.01
+
+
+def print_peer(peer: str, python: str, run: Run, motions: list[Motion], cores: int) -> None:
+    """Print what a peer takes to register each cycle's first channel, and how far it is off."""
+    program, names = PEERS[peer]
     images = [run.folder / f"raw/slide_cycle{k}.ome.tif" for k in range(1, len(motions) + 1)]
     for cycle, motion in enumerate(motions[1:], 2):
+        side = motion.side
         yx, true = nuclei_of_both(side, motion)
         points = run.folder / "points.npy"
         np.save(points, yx)
-        words = [str(images[0]), str(images[cycle - 1]), str(points), str(cores)]
-        done = subprocess.run([python, "-c", PALOM, *words], check=False)
+        reach = math.hypot(*motion.shift_px) + ASHLAR_REACH * side
+        words = [images[0], images[cycle - 1], points, cores, list(TILE), OVERLAP, reach]
+        command = [python, "-c", program, *map(str, words)]
+        done = subprocess.run(command, check=False)
         if done.returncode:
-            print(f"cycle {cycle}: palom ended with status {done.returncode}")
+            print(f"cycle {cycle}: {peer} ended with status {done.returncode}")
             continue
         with np.load(run.folder / "points.npy.npz") as found:
             cpu_s, peak_mb = found["cost"]
-            for name in ("affine", "blocks"):
-                print(f"cycle {cycle}: palom, {name}: {tre(found[name] - true)}; "
+            for name in names:
+                print(f"cycle {cycle}: {peer}, {name}: {tre(found[name] - true)}; "
                       f"{cpu_s / side**2 * 1e6:.2f} CPU s/Mpx, {peak_mb:.0f} MB")  # fmt: skip
 
 
@@ -298,6 +346,7 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="where to work, and to leave everything")
     parser.add_argument("--peer-python", help="interpreter with palom; images only")
+    parser.add_argument("--ashlar-python", help="interpreter with ashlar and zarr; images only")
     options = parser.parse_args()
     channels = options.channels if options.kind == "images" else 1
     for side in options.sides:
@@ -308,8 +357,10 @@ def main() -> None:
         run = Run(home, home / "config.yaml") if home.is_dir() else prepare(home, side, *how)
         run.snakemake("registration", "qc", "--cores", str(options.cores))
         report(run, side, motions)
-        if options.peer_python and options.kind == "images":
-            print_peer(options.peer_python, run, side, motions, options.cores)
+        pythons = {"palom": options.peer_python, "ASHLAR": options.ashlar_python}
+        for peer, python in pythons.items():
+            if python and options.kind == "images":
+                print_peer(peer, python, run, motions, options.cores)
         if options.folder is None:
             shutil.rmtree(home.parent)
 

@@ -17,7 +17,7 @@ from tilewright.io.results.illumination import Illumination, write_illumination
 from tilewright.io.results.transform import write_transform
 from tilewright.kernels.register.warp import Transform
 from tilewright.report.judge import Quality, judge_stage, read_quality
-from tilewright.report.quality.register import block_shift
+from tilewright.report.quality.registered_blocks import block_shift
 
 PLANE: dict[str, Any] = {
     "sample": "s",

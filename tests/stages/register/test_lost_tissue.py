@@ -8,8 +8,13 @@ from scipy import ndimage
 from tests.support.tissue_pair import Pair, make_pair
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.register.warp import Transform
-from tilewright.stages.register import lost_tissue
-from tilewright.stages.register.lost_tissue import LostTissue, find_lost, lost_places
+from tilewright.stages.register.block_passes import Pass, measure_blocks
+from tilewright.stages.register.lost_tissue import (
+    FACTOR,
+    LostTissue,
+    LostTissueSearch,
+    lost_places,
+)
 from tilewright.stages.register.plane_views import open_views
 
 
@@ -20,7 +25,10 @@ def find(cpu: Backend, pair: Pair, moving: NDArray[np.uint16]) -> LostTissue:
         pair.affine, transform.field, transform.origin_px, transform.block_px,
         transform.confidence, transform.quality,
     )  # fmt: skip
-    return find_lost(cpu, *open_views(pair.reference, moving), transform)
+    views = open_views(pair.reference, moving)
+    search = LostTissueSearch(cpu, views[0].size(FACTOR))
+    measure_blocks(cpu, *views, transform, Pass(FACTOR, 24, 0, 12), "test", observer=search)
+    return search.found()
 
 
 def found_share(cpu: Backend, pair: Pair, moving: NDArray[np.uint16]) -> float:
@@ -80,7 +88,7 @@ def test_cells_give_what_the_whole_gives(cpu: Backend, monkeypatch: pytest.Monke
     pair = make_pair(15)
     moving, _ = cut(pair, [(300, 300, 60)])
     whole = find(cpu, pair, moving)
-    monkeypatch.setattr(lost_tissue, "_CELL_PX", 100)
+    monkeypatch.setattr(LostTissueSearch, "cell_px", 100)
     assert find(cpu, pair, moving) == whole
 
 

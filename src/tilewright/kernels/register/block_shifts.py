@@ -39,8 +39,9 @@ def overlapping_blocks(backend: Backend, image: Array, step_px: int) -> Array:
     xp = backend.xp
     rows, columns = image.shape[0] // step_px, image.shape[1] // step_px
     tiles = image.reshape(rows, step_px, columns, step_px).transpose(0, 2, 1, 3)
-    wide = xp.concatenate([tiles[:, :-1], tiles[:, 1:]], axis=3)
-    blocks = xp.concatenate([wide[:-1], wide[1:]], axis=2)
+    blocks = xp.empty((rows - 1, columns - 1, 2, step_px, 2, step_px), image.dtype)
+    for i, j in itertools.product(range(2), repeat=2):
+        blocks[:, :, i, :, j] = tiles[i : rows - 1 + i, j : columns - 1 + j]
     return blocks.reshape((rows - 1) * (columns - 1), 2 * step_px, 2 * step_px)
 
 

@@ -13,7 +13,7 @@ from tilewright.io.results.mosaic import Mosaic
 from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.metrics import focus_score
-from tilewright.kernels.register.warp import Transform
+from tilewright.kernels.register.warp import Transform, displacement
 from tilewright.report.figures import thumbnail
 from tilewright.report.verdict import Item, Subject
 from tilewright.report.verdict import Place as Place  # stages name it beside what measures
@@ -59,10 +59,12 @@ def moved_thumbnail(
     ``source`` is ``own`` times smaller than the cycle, what is returned has the ``shape`` (y, x)
     and is ``factor`` times smaller than the reference.
     """
-    centres = np.indices(shape).reshape(2, -1).T * factor + (factor - 1) / 2
-    at = (transform.points(centres.astype(np.float64)) - (own - 1) / 2) / own
-    values = ndimage.map_coordinates(source, at.T, order=1, mode="constant", cval=outside)
-    return np.asarray(values.reshape(shape), np.float32)
+    y_px, x_px = (factor * np.arange(n, dtype=np.float64) + (factor - 1) / 2 for n in shape)
+    at = np.stack(np.meshgrid(y_px, x_px, indexing="ij"))
+    at += displacement(CPU, transform, y_px, x_px)
+    at = (at - (own - 1) / 2) / own
+    values = ndimage.map_coordinates(source, at, order=1, mode="constant", cval=outside)
+    return np.asarray(values, np.float32)
 
 
 def textured_blocks(

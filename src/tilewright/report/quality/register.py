@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from snakemake_scheduler_plugin_tilewright.report.palette import ORANGE, RED
-from tilewright.io.results.mosaic import Mosaic, open_mosaic
+from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.transform import read_transform
-from tilewright.kernels.metrics import ncc
-from tilewright.kernels.register.warp import Transform, source_region, warp
+from tilewright.kernels.register.warp import Transform
 from tilewright.report.figures import (
     bare,
     display_range,
@@ -28,21 +26,16 @@ from tilewright.report.figures import (
 )
 from tilewright.report.judge import Files, Findings
 from tilewright.report.quality.places import CPU, Place, moved_thumbnail, textured_blocks
+from tilewright.report.quality.registered_blocks import SIDE_PX, BlockView, compare_blocks
 from tilewright.report.verdict import Item, Subject
 from tilewright.stages.register.block_passes import Pass, measure_blocks
 from tilewright.stages.register.cycle import LOCAL_PERCENTILE, local_errors
-from tilewright.stages.register.lost_tissue import find_lost
+from tilewright.stages.register.lost_tissue import FACTOR, LostTissue, LostTissueSearch
 from tilewright.stages.register.plane_views import PlaneView, open_views
 
-_SIDE_PX = 256
 _BLOCKS = 48
 #: A block below this agreement is counted as mismatched, and its residual means nothing.
 _POOR_NCC = 0.5
-#: A place whose texture has less than this share of the usual energy has lost its tissue: that is
-#: for ``lost_tissue`` to say, and no mismatch.
-_LOST_ENERGY = 0.1
-#: The energy is a mean over so many px.
-_LOST_PX = 12.0
 #: Distance of the blocks that measure local errors, in pixels binned by two, for a transform
 #: without nodes.
 _STEP_PX = 24
@@ -65,13 +58,14 @@ def findings(subject: Subject, files: Files) -> Findings:
     fixed, other = open_mosaic(files["reference"]), open_mosaic(files["moving"])
     transform = read_transform(files["transform"])
     small, factor = thumbnail(fixed, 0)
-    blocks = textured_blocks(small, factor, fixed.shape[1:], _SIDE_PX, 4 * _BLOCKS)
+    blocks = textured_blocks(small, factor, fixed.shape[1:], SIDE_PX, 4 * _BLOCKS)
     found = compare_blocks(fixed, other, transform, _tissue(small, factor, blocks))
     views = open_views(fixed, other)
-    local, off = _local(subject, views, transform)
+    search = LostTissueSearch(CPU, views[0].size(FACTOR)) if _registered(transform) else None
+    local, off = _local(subject, views, transform, search)
     items = [*_judge(subject, found, transform), local]
-    if _registered(transform):
-        lost, gone = _lost(subject, views, transform)
+    if search:
+        lost, gone = _lost(subject, search.found())
         items, off = [*items, lost], [*off, *gone]
     linear = transform.affine
     numbers = {
@@ -92,11 +86,8 @@ def _registered(transform: Transform) -> bool:
     return bool(transform.quality.get("registered", True))
 
 
-def _lost(
-    subject: Subject, views: tuple[PlaneView, PlaneView], transform: Transform
-) -> tuple[Item, list[Place]]:
+def _lost(subject: Subject, lost: LostTissue) -> tuple[Item, list[Place]]:
     """Judge the share of the reference's tissue that the cycle has lost, and where most."""
-    lost = find_lost(CPU, *views, transform)
     if not lost.share:
         unknown = "no tissue in both cycles" if lost.share is None else ""
         return subject.judge("lost_tissue", lost.share, unknown), []
@@ -106,12 +97,19 @@ def _lost(
 
 
 def _local(
-    subject: Subject, views: tuple[PlaneView, PlaneView], transform: Transform
+    subject: Subject,
+    views: tuple[PlaneView, PlaneView],
+    transform: Transform,
+    search: LostTissueSearch | None,
 ) -> tuple[Item, list[Place]]:
-    """Judge how far the field is off around each block of the whole section, and where most."""
+    """Judge how far the field is off around each block of the whole section, and where most.
+
+    The ``search`` for lost tissue sees the same parts: to read and warp them is half of the cost.
+    """
     nodes = min(transform.field.shape[1:]) > 1
     step = max(round(transform.block_px / 2), 12) if nodes else _STEP_PX
-    found = measure_blocks(CPU, *views, transform, Pass(2, step, 0, step // 2), "local error")
+    job = Pass(FACTOR, step, 0, step // 2)
+    found = measure_blocks(CPU, *views, transform, job, "whole section", observer=search)
     errors = local_errors(found)
     if not np.isfinite(errors).any():
         return subject.judge("local_error_px", None, "no tissue in both cycles"), []
@@ -143,7 +141,7 @@ def _tissue(
 ) -> list[tuple[int, int]]:
     """Keep blocks with tissue, evenly over their order of texture, ``_BLOCKS`` at most."""
     floor, top = np.percentile(small, (5, 98))
-    side = max(_SIDE_PX // factor, 1)
+    side = max(SIDE_PX // factor, 1)
     good = [
         (y, x)
         for y, x in blocks
@@ -152,83 +150,6 @@ def _tissue(
     ]
     keep = np.unique(np.linspace(0, len(good) - 1, min(len(good), _BLOCKS)).astype(int))
     return [good[k] for k in keep] if good else []
-
-
-def compare_blocks(
-    fixed: Mosaic, other: Mosaic, transform: Transform, blocks: list[tuple[int, int]]
-) -> list[BlockView]:
-    """Compare blocks of the reference with the cycle, before and after resampling it.
-
-    Blocks that the cycle does not cover, or where it has lost its tissue, are left out.
-    """
-    found, energies = [], []
-    shape = (other.shape[1], other.shape[2])
-    for y, x in blocks:
-        region = (slice(y, y + _SIDE_PX), slice(x, x + _SIDE_PX))
-        a = fixed.read(0, *region).astype(np.float32)
-        region = (slice(y, y + a.shape[0]), slice(x, x + a.shape[1]))
-        before = np.zeros_like(a)
-        part = other.read(0, *region)
-        before[: part.shape[0], : part.shape[1]] = part
-        source = source_region(transform, region, shape)
-        if source is None or not a.any():
-            continue
-        origin = (source[0].start, source[1].start)
-        warped = warp(CPU, other.read(0, *source), origin, shape, transform, region)
-        after = warped.astype(np.float32)
-        scores = [_texture_ncc(a, b) for b in (before, after)]
-        shift = block_shift(a, after)
-        found.append(BlockView((y, x), a, before, after, scores[0], scores[1], shift))
-        energies.append([float(np.square(_texture(v)).mean()) for v in (a, after)])
-    if not found:
-        return []
-    # By how much the cycle has more texture than the reference, where it has most.
-    share = np.array([energy[1] / max(energy[0], 1e-9) for energy in energies])
-    kept = share >= _LOST_ENERGY * np.percentile(share, 90)
-    return [block for block, good in zip(found, kept, strict=True) if good]
-
-
-def _texture(image: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Band-pass the square root: noise evened out, staining level and haze taken off."""
-    root = np.sqrt(np.maximum(image, 0)).astype(np.float32)
-    return np.asarray(
-        ndimage.gaussian_filter(root, 1.2) - ndimage.gaussian_filter(root, 12.0), np.float32
-    )
-
-
-def _texture_ncc(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
-    """NCC of the textures where both images have pixels and tissue; 0 where one is constant.
-
-    Outside tiles an in-focus plane is 0 all over; single zeros are dark pixels of glass.
-    """
-    both = (ndimage.uniform_filter(first, 9) > 0) & (ndimage.uniform_filter(second, 9) > 0)
-    textures = _texture(first), _texture(second)
-    energies = [ndimage.gaussian_filter(texture**2, _LOST_PX) + 1e-9 for texture in textures]
-    # By how much the cycle has more texture than the reference, where it has most.
-    share = energies[1] / energies[0]
-    kept = share >= _LOST_ENERGY * np.percentile(share, 90)
-    score = ncc(CPU, textures[0], textures[1], both & kept)
-    return score if np.isfinite(score) else 0.0
-
-
-def block_shift(reference: NDArray[np.float32], moving: NDArray[np.float32]) -> tuple[float, float]:
-    """Return the (y, x) shift in px that would still improve a block; within a few px of truth.
-
-    Gauss–Newton steps on band-passed images with the mean gradient of both (Lucas & Kanade
-    1981); the first steps are taken on blurred images, to reach 4 px.
-    """
-    first, second = _texture(reference), _texture(moving)
-    total = np.zeros(2)
-    for sigma in (3.0, 3.0, 1.5, 1.5, 1.5):
-        a = ndimage.gaussian_filter(first, sigma)
-        b = ndimage.shift(ndimage.gaussian_filter(second, sigma), -total, order=1, mode="nearest")
-        inner = (slice(12, -12), slice(12, -12))
-        a, b = (v / max(float(v[inner].std()), 1e-9) for v in (a, b))
-        slopes = [np.gradient((a + b) / 2, axis=axis)[inner].ravel() for axis in (0, 1)]
-        gradient = np.stack(slopes, -1)
-        step = np.linalg.lstsq(gradient, (a - b)[inner].ravel(), rcond=None)[0]
-        total = np.clip(total + step, -8, 8)
-    return float(total[0]), float(total[1])
 
 
 def _judge(subject: Subject, found: list[BlockView], transform: Transform) -> list[Item]:
@@ -251,22 +172,6 @@ def _judge(subject: Subject, found: list[BlockView], transform: Transform) -> li
         declared = "allowed by registration.allow_unregistered"
         items.insert(0, subject.judge("unregistered", 1.0, declared))
     return items
-
-
-@dataclass(frozen=True)
-class BlockView:
-    """One block (y, x) of the reference, and of the cycle before and after resampling.
-
-    ``shift_px`` is what is still left between them.
-    """
-
-    at: tuple[int, int]
-    reference: NDArray[np.float32]
-    before: NDArray[np.float32]
-    after: NDArray[np.float32]
-    ncc_before: float
-    ncc_after: float
-    shift_px: tuple[float, float]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +69,42 @@ class Measured:
         return np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 2)
 
 
+@dataclass(frozen=True)
+class Overlay:
+    """A part of both images in the reference's frame, binned.
+
+    Attributes
+    ----------
+    region : (slice, slice)
+        Rows and columns of the reference.
+    counts, textures : pair of (y, x) float32
+        Reference and moving image; textures are not masked.
+    inside : (y, x) float32
+        1 where both have pixels, as in :func:`aligned`.
+    """
+
+    region: Region
+    counts: tuple[Array, Array]
+    textures: tuple[Array, Array]
+    inside: Array
+
+
+class Observer(Protocol):
+    """Sees the parts of a pass, so that what else is asked of them needs no second pass.
+
+    Attributes
+    ----------
+    cell_px, halo_px : int
+        Side of the parts, and how far around each it looks, in binned pixels.
+    """
+
+    cell_px: int
+    halo_px: int
+
+    def see(self, own: Region, overlay: Overlay) -> None:
+        """Look at a part, ``own`` being its pixels without the halo; each pixel comes once."""
+
+
 def measure_blocks(
     backend: Backend,
     reference: PlaneView,
@@ -77,21 +114,23 @@ def measure_blocks(
     name: str,
     *,
     most_cells: int | None = None,
+    observer: Observer | None = None,
 ) -> Measured:
     """Measure how far the moving image is from where ``transform`` puts it, block by block.
 
     With ``most_cells`` no more cells than that are measured, spread by chance, always the same
-    ones; blocks of others are NaN.
+    ones; blocks of others are NaN. The ``observer`` sees all that is measured.
     """
     grid = job.grid(reference.shape)
-    cells = regions(grid, max(1, _CELL_PX // job.step))
+    side = observer.cell_px if observer else _CELL_PX
+    cells = regions(grid, max(1, side // job.step))
     if most_cells is not None:
         picked = np.random.default_rng(0).permutation(len(cells))[:most_cells]
         cells = [cells[k] for k in sorted(picked)]
     inner = dataclasses.replace(backend, workers=1)
 
     def one(cell: Region) -> BlockShifts:
-        return _measure_cell(inner, reference, moving, transform, job, cell)
+        return _measure_cell(inner, reference, moving, transform, job, cell, observer)
 
     fields: dict[str, NDArray[np.float64]] = {}
     done = tqdm(_in_order(one, cells, backend.workers), name, len(cells), False, mininterval=5)
@@ -126,25 +165,35 @@ def _measure_cell(
     transform: Transform,
     job: Pass,
     cell: Region,
+    observer: Observer | None,
 ) -> BlockShifts:
     size = reference.size(job.factor)
     spans = [
         ((part.start - 1) * job.step + job.offset, part.stop * job.step + job.offset)
         for part in cell
     ]
-    read = [
-        slice(max(low - TEXTURE_HALO_PX, 0), min(high + TEXTURE_HALO_PX, n))
+    halo = observer.halo_px if observer else 0
+    # The last row of blocks reaches into the next cell by a step.
+    y, x = (
+        slice(
+            max(low - max(TEXTURE_HALO_PX, halo), 0),
+            min(high + max(TEXTURE_HALO_PX, halo - job.step), n),
+        )
         for (low, high), n in zip(spans, size, strict=True)
-    ]
-    order = 1 if job.search else 3  # a search finds a tenth of a pixel or so in any case
-    first, second, inside = aligned(backend, reference, moving, transform, job.factor, read, order)
-    first = texture(backend, first, reference.levels) * inside
-    second = texture(backend, second, moving.levels) * inside
+    )
+    overlay = _overlay(backend, reference, moving, transform, job, (y, x))
+    if observer:
+        rows, columns = (
+            slice(max(low, 0), min(high - job.step, n))
+            for (low, high), n in zip(spans, size, strict=True)
+        )
+        observer.see((rows, columns), overlay)
     pad, crop = [], []
-    for (low, high), part, n in zip(spans, read, size, strict=True):
+    for (low, high), part, n in zip(spans, (y, x), size, strict=True):
         crop.append(slice(max(low, 0) - part.start, min(high, n) - part.start))
         pad.append((max(-low, 0), max(high - n, 0)))
-    xp = backend.xp
+    xp, inside = backend.xp, overlay.inside
+    first, second = (image * inside for image in overlay.textures)
     images = [
         overlapping_blocks(backend, xp.pad(image[crop[0], crop[1]], pad), job.step)
         for image in ((first, second) if job.search else (first, second, inside))
@@ -152,6 +201,23 @@ def _measure_cell(
     if job.search:
         return search_shifts(backend, images[0], images[1], job.search)
     return refine_shifts(backend, images[0], images[1], images[2])
+
+
+def _overlay(
+    backend: Backend,
+    reference: PlaneView,
+    moving: PlaneView,
+    transform: Transform,
+    job: Pass,
+    region: Region,
+) -> Overlay:
+    order = 1 if job.search else 3  # a search finds a tenth of a pixel or so in any case
+    *counts, inside = aligned(backend, reference, moving, transform, job.factor, region, order)
+    first, second = (
+        texture(backend, image, view.levels)
+        for image, view in zip(counts, (reference, moving), strict=True)
+    )
+    return Overlay(region, (counts[0], counts[1]), (first, second), inside)
 
 
 def aligned(

@@ -14,18 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
-from tqdm import tqdm
 
 from tilewright.kernels.backend import Array, Backend
-from tilewright.kernels.register.alignment import texture
-from tilewright.kernels.register.warp import Transform
-from tilewright.stages.register.block_passes import aligned
-from tilewright.stages.register.plane_views import PlaneView
-from tilewright.stages.tile_windows import regions, with_halo, within
+from tilewright.stages.register.block_passes import Overlay
+from tilewright.stages.tile_windows import Region
 
 #: Binning of the images: nuclei of 10 um are still 13 px wide at 0.377 um.
-_FACTOR = 2
-_CELL_PX = 1024
+FACTOR = 2
+_CELL_PX = 672
 #: Standard deviation of the windows, in binned px. In nine cycles of phantoms that lost 1 to 7 %
 #: this finds 0.68 to 0.89 of it. Of lost places 2.5 px found 0.80 to 0.91, 4 px 0.61 to 0.86.
 _WINDOW_PX = 2.5
@@ -60,56 +56,74 @@ class LostTissue:
     x_px: float = 0.0
 
 
-def find_lost(
-    backend: Backend, reference: PlaneView, moving: PlaneView, transform: Transform
-) -> LostTissue:
-    """Compare a registered cycle with the reference, a cell at a time.
+class LostTissueSearch:
+    """Compares a registered cycle with the reference, from the parts that a pass sees.
 
-    Memory holds a cell of each image and two maps of at most 2048 places a side.
+    Memory holds two maps of at most 2048 places a side.
+
+    Parameters
+    ----------
+    backend : Backend
+    shape : (int, int)
+        Of the reference, at a binning of :data:`FACTOR`.
     """
-    shape = reference.size(_FACTOR)
-    stride = max(2, -(-max(shape) // _MAP_PX))
-    energy, common = (np.zeros(tuple(-(-n // stride) for n in shape), np.float32) for _ in "ab")
-    cells = regions(shape, _CELL_PX - _CELL_PX % stride)
-    for cell in tqdm(cells, "lost tissue", mininterval=5, leave=False):
-        window = with_halo(cell, _HALO_PX, shape)
-        found = _slopes(backend, reference, moving, transform, (window.window_y, window.window_x))
-        inner = within(cell, (window.window_y, window.window_x))
-        here = tuple(slice(part.start // stride, -(-part.stop // stride)) for part in cell)
-        for whole, part in zip((energy, common), found, strict=True):
-            whole[here] = backend.to_numpy(part[inner][::stride, ::stride])
-    lost = lost_places(energy, common)
-    if lost is None:
-        return LostTissue(None)
-    tissue, gone = lost
-    spread = _PLACE_PX / (stride * _FACTOR)
-    density = ndimage.gaussian_filter(gone.astype(np.float32), spread, mode="constant")
-    at = np.unravel_index(int(density.argmax()), density.shape)
-    y, x = (float(v) * stride * _FACTOR for v in at)
-    return LostTissue(float(gone.sum() / tissue.sum()), y, x)
+
+    cell_px = _CELL_PX
+    halo_px = _HALO_PX
+
+    def __init__(self, backend: Backend, shape: tuple[int, int]) -> None:
+        self._backend = backend
+        self._stride = max(2, -(-max(shape) // _MAP_PX))
+        places = tuple(-(-n // self._stride) for n in shape)
+        self._energy, self._common = (np.zeros(places, np.float32) for _ in "ab")
+
+    def see(self, own: Region, overlay: Overlay) -> None:
+        """Note the places of a part."""
+        here, picked = [], []
+        for part, whole in zip(own, overlay.region, strict=True):
+            first, last = (-(-n // self._stride) for n in (part.start, part.stop))
+            here.append(slice(first, last))
+            start = first * self._stride - whole.start
+            picked.append(slice(start, part.stop - whole.start, self._stride))
+        found = _slopes(self._backend, overlay, picked)
+        for places, values in zip((self._energy, self._common), found, strict=True):
+            places[here[0], here[1]] = self._backend.to_numpy(values)
+
+    def found(self) -> LostTissue:
+        """Return what is lost, of all that was seen."""
+        lost = lost_places(self._energy, self._common)
+        if lost is None:
+            return LostTissue(None)
+        tissue, gone = lost
+        spread = _PLACE_PX / (self._stride * FACTOR)
+        density = ndimage.gaussian_filter(gone.astype(np.float32), spread, mode="constant")
+        at = np.unravel_index(int(density.argmax()), density.shape)
+        y, x = (float(v) * self._stride * FACTOR for v in at)
+        return LostTissue(float(gone.sum() / tissue.sum()), y, x)
 
 
-def _slopes(
-    backend: Backend,
-    reference: PlaneView,
-    moving: PlaneView,
-    transform: Transform,
-    read: Sequence[slice],
-) -> tuple[Array, Array]:
-    """Return the energy of the reference's bright texture and what the moving one shares of it."""
-    first, second, mask = aligned(backend, reference, moving, transform, _FACTOR, read)
-    blank = (second * mask == 0).astype(np.float32)
-    unseen = backend.ndimage.minimum_filter(blank, _UNSEEN_PX, mode="nearest")
-    unseen = backend.ndimage.maximum_filter(unseen, _UNSEEN_PX + 16, mode="nearest")
+def _slopes(backend: Backend, overlay: Overlay, picked: Sequence[slice]) -> list[Array]:
+    """Return the energy of the reference's bright texture and what the moving one shares of it.
+
+    Both at the ``picked`` rows and columns of the part: windows are only summed there.
+    """
+    filters = backend.ndimage
+    mask = overlay.inside
+    blank = (overlay.counts[1] * mask == 0).astype(np.float32)
+    unseen = filters.minimum_filter(blank, _UNSEEN_PX, mode="nearest")
+    unseen = filters.maximum_filter(unseen, _UNSEEN_PX + 16, mode="nearest")
     mask = mask * (1 - unseen)
-    one = texture(backend, first, reference.levels) * mask
-    other = texture(backend, second, moving.levels)
+    one = overlay.textures[0] * mask
     weight = one.clip(0, None)
-    energy, common = (
-        backend.ndimage.gaussian_filter(weight * image, _WINDOW_PX, mode="nearest", truncate=3.0)
-        for image in (one, other)
-    )
-    return energy * (mask > 0), common * (mask > 0)
+    found = []
+    for image in (one, overlay.textures[1]):
+        sums = weight * image
+        for axis, kept in enumerate((np.s_[picked[0]], np.s_[:, picked[1]])):
+            sums = filters.gaussian_filter1d(
+                sums, _WINDOW_PX, axis=axis, mode="nearest", truncate=3.0
+            )[kept]
+        found.append(sums * (mask[picked[0], picked[1]] > 0))
+    return found
 
 
 def lost_places(
