@@ -25,6 +25,7 @@ from snakemake_scheduler_plugin_tilewright.placement.limits import (
     left,
     total_slots,
     unknown_use,
+    use_is_known,
 )
 from snakemake_scheduler_plugin_tilewright.placement.site import Site, SiteError, read_site
 from snakemake_scheduler_plugin_tilewright.placement.survey import Survey, SurveyError, survey
@@ -123,7 +124,7 @@ def _free(survey: Survey, account: Account, tres: str) -> int | Literal[""] | No
     Of GPUs in their partition, of all else in that of CPU jobs.
     """
     where = survey.partitions["gpu" if tres == "gres/gpu" else "cpu"]
-    if any(tres in unknown for unknown in unknown_use(account, where).values()):
+    if not use_is_known(account, where, tres):
         return None
     rest = left(account, where, tres)
     return "" if rest is None else rest

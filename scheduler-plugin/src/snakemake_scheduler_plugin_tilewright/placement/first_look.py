@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Kind
-from snakemake_scheduler_plugin_tilewright.placement.limits import largest, left, unknown_use
+from snakemake_scheduler_plugin_tilewright.placement.limits import largest, left, use_is_known
 from snakemake_scheduler_plugin_tilewright.placement.survey import Survey
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
 from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
@@ -57,8 +57,7 @@ def _limits(account: Account, where: Mapping[str, Partition | None]) -> str:
     known = [
         _amount(tres, n)
         for tres, place in where.items()
-        if not any(tres in unknown for unknown in unknown_use(account, place).values())
-        and (n := left(account, place, tres)) is not None
+        if use_is_known(account, place, tres) and (n := left(account, place, tres)) is not None
     ]
     now = f"{', '.join(known)} free now" if known else "what is free now is not known"
     return f"{own}{', '.join(limits)}; {now}"

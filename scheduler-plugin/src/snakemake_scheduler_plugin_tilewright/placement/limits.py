@@ -139,6 +139,11 @@ def unknown_use(account: Account, partition: Partition | None = None) -> dict[st
     return {name: unknown for name, unknown in found.items() if unknown}
 
 
+def use_is_known(account: Account, partition: Partition | None, tres: str) -> bool:
+    """Return whether Slurm said the use of a TRES by all that limits it."""
+    return not any(tres in unknown for unknown in unknown_use(account, partition).values())
+
+
 Sharing = Literal["independent", "shared"]
 #: How slots are counted, in words.
 SHARING: Mapping[Sharing, str] = {
