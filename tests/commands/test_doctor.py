@@ -187,7 +187,7 @@ def test_without_cupy_the_fix_leaves_no_gpu_pool(
     (found,) = check_cupy(["clive_gpu", "maigan_gpu"])
     assert found.state == "problem"
     assert "partitions: {gpu: none}" in found.fix
-    pools = cluster_of(tmp_path, {"partitions": {"gpu": "none"}}).survey.pools["shared"]
+    pools = cluster_of(tmp_path, {"partitions": {"gpu": "none"}}).survey.pools
     assert {pool.kind for pool in pools} == {"cpu"}
     assert not list(check_cupy([]))
 

@@ -39,7 +39,6 @@ def capacity_of(folder: Path, *, used: str = "") -> Capacity:
         accounts,
         [],
         [],
-        mode="shared",
         utilisation=0.85,
         partitions=cluster.survey.partitions,
     )

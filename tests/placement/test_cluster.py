@@ -12,7 +12,7 @@ from rich.console import Console
 
 from snakemake_scheduler_plugin_tilewright.commands.accounts import as_json, print_survey
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.placement.limits import left
+from snakemake_scheduler_plugin_tilewright.placement.limits import Pool, left
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.placement.site import Site, read_site
 from snakemake_scheduler_plugin_tilewright.placement.survey import Note, Survey, SurveyError, survey
@@ -41,6 +41,11 @@ def recorded() -> Recorded:
     return Recorded({"sacctmgr": LIMITS, "flags=qos": USE, "partition": PARTITIONS, "node": NODES})
 
 
+def apart(found: Survey) -> list[Pool]:
+    """Slots of each device kind, as if it were the only one."""
+    return found.slots(["gpu"]) + found.slots(["cpu"])
+
+
 def text_of(found: Survey) -> str:
     stream = io.StringIO()
     print_survey(found, read_site(HIPERGATOR), Console(file=stream, width=80))
@@ -60,10 +65,10 @@ def test_the_worked_example_with_a_labmate(recorded: Recorded, tmp_path: Path) -
     }
     # 112 GB are left on clive: no GPU job of 180 GB, two CPU jobs of 48 GB.
     assert (slots["clive_gpu"]["free"], slots["clive_cpu"]["free"]) == (0, 2)
-    assert (found.sharing, found.notes) == ("shared", ())
+    assert found.notes == ()
     shown = text_of(found)
-    assert "5 GPU + 19 CPU = 24 jobs" in shown
-    assert "5 GPU + 10 CPU = 15 jobs" in shown
+    assert "at once: 5 GPU + 10 CPU = 15 jobs, GPU jobs first" in shown
+    assert "each kind alone: 5 GPU or 19 CPU jobs" in shown
     assert (
         "slots for GPU jobs of 8 CPUs and 184320 MB, CPU jobs of 8 CPUs and 49152 MB (gpu_job"
         in " ".join(shown.split())
@@ -145,7 +150,7 @@ def test_a_partition_that_is_not_there_is_named(recorded: Recorded, tmp_path: Pa
 def test_a_cluster_without_gpus_has_no_gpu_slots(recorded: Recorded, tmp_path: Path) -> None:
     recorded.answers["partition"] = PARTITIONS.splitlines()[0]
     found = survey(client(recorded, tmp_path), 1001, Site())
-    assert {pool.kind for pool in found.pools["independent"]} == {"cpu"}
+    assert {pool.kind for pool in found.pools} == {"cpu"}
 
 
 @pytest.fixture
@@ -206,7 +211,7 @@ def test_limits_of_the_gpu_type_that_the_partition_has(recorded: Recorded, tmp_p
     assert (clive.limit["gres/gpu"], clive.limit[GPU_TYPE], found.notes) == (3, 2, ())
     held = {"cpu": 40, "mem": 716_800, "gres/gpu": 1, GPU_TYPE: 1}
     assert clive.used == {**held, "jobs": 2, "submit": 2}
-    slots = {p.name: (p.slots, p.free) for p in found.pools["independent"]}
+    slots = {p.name: (p.slots, p.free) for p in apart(found)}
     assert slots["clive_gpu"] == (2, 0)  # memory
 
 
@@ -262,7 +267,9 @@ def test_use_of_accounts_above_and_of_numbers_of_jobs_is_seen_in_the_queue_too(
     assert by_name["account dept"].limit == {"cpu": 64, "jobs": 3}
     assert [left(clive, None, tres) for tres in ("cpu", "jobs", "submit")] == [48, 1, 7]
     assert found.unknown() is None
-    slots = {pool.name: (pool.slots, pool.free) for pool in found.pools["independent"]}
+    slots = {
+        pool.name: (pool.slots, pool.free) for pool in found.slots(["gpu"]) + found.slots(["cpu"])
+    }
     assert slots["clive_cpu"] == (3, 1)
 
 
@@ -290,7 +297,7 @@ def test_a_slurm_without_accounts_is_one_account_that_its_nodes_bound(
     )
     asking = client(recorded, tmp_path)
     found = survey(asking, 1001, Site())
-    slots = {pool.name: pool.slots for pool in found.pools["independent"]}
+    slots = {pool.name: pool.slots for pool in apart(found)}
     assert slots == {"slurm_gpu": 8, "slurm_cpu": 27}  # 85 % of 256 CPUs
     assert "keeps no accounts" in found.notes[0].text
     assert found.unknown() is None
@@ -311,7 +318,7 @@ def test_what_is_left_of_budgets_is_shown_in_hours(recorded: Recorded, tmp_path:
     cpu, gpu = as_json(found)["accounts"][1]["budgets"]
     assert (cpu["name"], cpu["limit"], cpu["used"], cpu["left"]) == ("cpu/min", 6000, 360, 5640)
     assert gpu["left"] == 0
-    slots = {pool.name: pool.slots for pool in found.pools["shared"]}
+    slots = {pool.name: pool.slots for pool in found.pools}
     assert "clive_gpu" not in slots  # no minute of a GPU is left
     assert "clive_cpu" not in slots  # nor 20 hours of 8 CPUs, the site's largest job
 

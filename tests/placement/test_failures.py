@@ -104,7 +104,7 @@ def shape_of(base: Shape, memory: int, mem_mb: Mapping[str, int | None], **job: 
     """Return what a job asks for after failures, where accounts have so much memory."""
     limits = {name: {} if n is None else {"mem": n} for name, n in mem_mb.items()}
     accounts = tuple(account(name, limit=limit) for name, limit in limits.items())
-    capacity = Capacity(accounts, {}, "shared", 1.0, {"gpu": None, "cpu": partition("c")})
+    capacity = Capacity(accounts, {}, 1.0, {"gpu": None, "cpu": partition("c")})
     task = Task(replace(JOB, **job), past=Past(memory))
     return Plan(Rules({"a": {"cpu": base}})).estimates.shape_of(task, "cpu", capacity)
 

@@ -61,7 +61,7 @@ def accounts_of(
 def rooms(
     *sent: Claim, waiting: Sequence[SlurmJob] = (), parts: Sequence[Qos] = PARTS, **used: Any
 ) -> Capacity:
-    return capacity_now(accounts_of(*parts, **used), waiting, sent, mode="shared",
+    return capacity_now(accounts_of(*parts, **used), waiting, sent,
                         utilisation=1.0, partitions={"gpu": GPUS, "cpu": CPUS})  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def test_a_cap_holds_beside_all_limits_and_counts_the_jobs_of_its_account() -> N
     assert left(a, None, "cpu") == 10
     assert left(accounts_of(rules=capped, QOS_a={"cpu": 60})[0], None, "cpu") == 4
     sent = Claim("a", {"cpu": 8}, "cpu")
-    here = capacity_now([a], [], [sent], mode="shared", utilisation=1.0, partitions={"cpu": CPUS})
+    here = capacity_now([a], [], [sent], utilisation=1.0, partitions={"cpu": CPUS})
     assert left(here.accounts[0], CPUS, "cpu") == 2
 
 
@@ -153,7 +153,7 @@ def test_unknown_use_of_a_partition_qos_closes_its_kind() -> None:
     rows = [Association("a", "ada", "", ("a",), "a")]
     usage = {"QOS a": Usage(), "QOS part-gpu": Usage()}
     found, _ = usable_accounts("ada", rows, [Qos("a"), *PARTS], SiteRules(), [GPUS, CPUS], usage)
-    here = capacity_now(found, [], [], mode="shared", utilisation=1.0,
+    here = capacity_now(found, [], [], utilisation=1.0,
                         partitions={"gpu": GPUS, "cpu": CPUS})  # fmt: skip
     assert not here.fits("a", "cpu", CPU)
     assert here.fits("a", "gpu", GPU)
@@ -176,7 +176,7 @@ def test_a_job_bigger_than_one_job_may_be_has_no_slot() -> None:
     a = account("a", limit=LIMIT, per_job={"cpu": 4})
     assert too_big(a, CPU) == "it asks for cpu=8 and account a has 4"
     assert make_pools([a], {"cpu": CPU}) == []
-    here = capacity_now([a], (), (), mode="shared", utilisation=1.0, partitions={})
+    here = capacity_now([a], (), (), utilisation=1.0, partitions={})
     assert not here.fits("a", "cpu", CPU)
     assert here.fits("a", "cpu", replace(CPU, cpus=4))
 
@@ -259,7 +259,7 @@ def test_what_an_account_whose_qos_wins_takes_counts_for_others_below_the_same_a
     usage = {"QOS gold": Usage(), "QOS normal": Usage(), "account dept": Usage()}
     qos = [Qos("gold", {"cpu": 100}), Qos("normal")]
     both, _ = usable_accounts("ada", rows, qos, SiteRules(), (), usage)
-    here = capacity_now(both, [], [], mode="shared", utilisation=1.0, partitions={})
+    here = capacity_now(both, [], [], utilisation=1.0, partitions={})
     assert here.fits("poor", "cpu", CPU)
     for _ in range(3):
         here = here.take("rich", "cpu", CPU)
@@ -271,7 +271,7 @@ def test_a_job_that_pends_on_another_qos_counts_on_the_association() -> None:
     pending = SlurmJob(1, "PENDING", "lab", "night", "cpu", tres={"cpu": 8})
     (lab,) = of_rows(row("lab", qos=("normal", "night"), tres={"cpu": 16}),
                      qos=Qos("normal", {"jobs": 1}), ada_of_account_lab={})  # fmt: skip
-    here = capacity_now([lab], [pending], [], mode="shared", utilisation=1.0, partitions={})
+    here = capacity_now([lab], [pending], [], utilisation=1.0, partitions={})
     assert left(here.accounts[0], None, "cpu") == 8
     assert left(here.accounts[0], None, "jobs") == 1
 

@@ -38,7 +38,7 @@ FREE = {"cpu": 0, "mem": 0, "gres/gpu": 0}
 def capacity(*accounts: Account, waiting: tuple[SlurmJob, ...] = (), **of: Any) -> Capacity:
     where: dict[Kind, Partition | None] = {"gpu": partition("g"), "cpu": partition("c")}
     where |= of.pop("partitions", {})
-    return capacity_now(accounts, waiting, [], mode="shared", utilisation=1.0, partitions=where,
+    return capacity_now(accounts, waiting, [], utilisation=1.0, partitions=where,
                         **of)  # fmt: skip
 
 

@@ -21,7 +21,6 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     Shape,
     Task,
 )
-from snakemake_scheduler_plugin_tilewright.placement.limits import Sharing
 from snakemake_scheduler_plugin_tilewright.placement.needs import needs
 from snakemake_scheduler_plugin_tilewright.placement.round import Round
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
@@ -52,7 +51,6 @@ class Question:
     waiting: list[SlurmJob]
     claims: list[Claim]
     partitions: dict[Kind, Partition | None]
-    mode: Sharing
     utilisation: float
     shapes: dict[str, dict[Kind, Shape]]
     ready: list[Task]
@@ -66,7 +64,6 @@ class Question:
             self.accounts,
             self.waiting,
             self.claims,
-            mode=self.mode,
             utilisation=self.utilisation,
             partitions=self.partitions,
         )
@@ -192,7 +189,6 @@ def questions(draw: st.DrawFn) -> Question:
             for _ in range(draw(st.integers(0, 2)))
         ],
         {"gpu": bound, "cpu": partition("c")},
-        draw(st.sampled_from(["independent", "shared"])),
         draw(st.sampled_from([0.5, 0.85, 1.0])),
         shapes,
         [

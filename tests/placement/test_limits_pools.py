@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snakemake_scheduler_plugin_tilewright.placement.capacity import capacity_now
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
+from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Kind, Shape
 from snakemake_scheduler_plugin_tilewright.placement.limits import (
+    Pool,
     largest,
     left,
     make_pools,
@@ -56,13 +57,19 @@ def live(accounts: list[Association], qos: list[Qos], **use: Usage) -> list[Acco
     return usable_accounts("ada", accounts, qos, RULES, (), usage)[0]
 
 
-def slots(accounts: list[Account], **options: object) -> dict[str, int]:
-    return {p.name: p.slots for p in make_pools(accounts, SHAPES, **options)}  # type: ignore[arg-type]
+def slots(accounts: list[Account]) -> dict[str, int]:
+    return {p.name: p.slots for p in make_pools(accounts, SHAPES)}
+
+
+def apart(accounts: list[Account], **options: object) -> list[Pool]:
+    """Slots of each device kind, as if it were the only one."""
+    found = [make_pools(accounts, {kind: SHAPES[kind]}, **options) for kind in KINDS]  # type: ignore[arg-type]
+    return sorted((pool for pools in found for pool in pools), key=lambda pool: pool.account)
 
 
 def test_the_worked_example() -> None:
     accounts, left_out = usable_accounts("ada", ROWS, QOS, RULES)
-    pools = make_pools(accounts, SHAPES, mode="independent")
+    pools = apart(accounts)
     assert {p.name: p.slots for p in pools} == {
         "clive_gpu": 3,
         "clive_cpu": 11,
@@ -77,9 +84,9 @@ def test_the_worked_example() -> None:
 
 
 def test_shared_counts_what_gpu_jobs_leave_in_every_tres() -> None:
-    assert slots([clive()], mode="shared") == {"clive_gpu": 3, "clive_cpu": 5}
+    assert slots([clive()]) == {"clive_gpu": 3, "clive_cpu": 5}
     no_memory_limit = clive(limit={"cpu": 104, "gres/gpu": 3})
-    assert slots([no_memory_limit], mode="shared") == {"clive_gpu": 3, "clive_cpu": 8}
+    assert slots([no_memory_limit]) == {"clive_gpu": 3, "clive_cpu": 8}
 
 
 @pytest.mark.parametrize(
@@ -93,16 +100,14 @@ def test_shared_counts_what_gpu_jobs_leave_in_every_tres() -> None:
     ],
 )
 def test_every_limit_bounds(changes: dict[str, object], gpu: int, cpu: int, bound: str) -> None:
-    pools = make_pools([clive(**changes)], SHAPES, mode="independent")
+    pools = apart([clive(**changes)])
     assert [pool.slots for pool in pools] == [gpu, cpu]
     assert pools[0].bound == bound
 
 
 def test_no_pool_without_slots() -> None:
-    assert slots([clive(limit={"cpu": 104, "gres/gpu": 0})], mode="independent") == {
-        "clive_cpu": 11
-    }
-    assert slots([clive(limit={"cpu": 4, "gres/gpu": 3})], mode="independent") == {}
+    assert slots([clive(limit={"cpu": 104, "gres/gpu": 0})]) == {"clive_cpu": 11}
+    assert slots([clive(limit={"cpu": 4, "gres/gpu": 3})]) == {}
 
 
 def test_partitions_bound_what_no_account_does() -> None:
@@ -110,7 +115,7 @@ def test_partitions_bound_what_no_account_does() -> None:
         "gpu": Partition("g", None, None, {"gres/gpu": 4, "cpu": 64}, True, False, None, None),
         "cpu": Partition("c", None, None, {"cpu": 256}, True, True, None, None),
     }
-    pools = make_pools([clive(limit={})], SHAPES, mode="independent", partitions=places)
+    pools = apart([clive(limit={})], partitions=places)
     assert [(p.kind, p.slots) for p in pools] == [("gpu", 4), ("cpu", 27)]
 
 
@@ -120,7 +125,7 @@ def test_a_labmate_takes_room_now_and_not_the_limit() -> None:
         {"cpu": 32, "mem": 700 * GB, "gres/gpu": 1},
     )
     found = live(ROWS, QOS, QOS_clive=busy)
-    free = {p.name: (p.slots, p.free) for p in make_pools(found, SHAPES, mode="independent")}
+    free = {p.name: (p.slots, p.free) for p in apart(found)}
     assert free["clive_gpu"] == (3, 0)
     assert free["clive_cpu"] == (11, 2)
     assert unknown_use(found[1]) == {"QOS maigan": ["cpu", "mem", "gres/gpu"]}
@@ -139,7 +144,7 @@ def test_a_limit_of_each_account_counts_that_account_alone() -> None:
     assert [left(a, None, "cpu") for a in (lab, other)] == [24, 40]
     assert left(lab, None, "gres/gpu") == 1
     assert [left(a, None, "jobs") for a in (lab, other)] == [4, 6]
-    found = {p.name: (p.slots, p.free) for p in make_pools([lab, other], SHAPES, mode="shared")}
+    found = {p.name: (p.slots, p.free) for p in make_pools([lab, other], SHAPES)}
     assert found == {
         "lab_gpu": (2, 1), "lab_cpu": (2, 1), "other_gpu": (2, 2), "other_cpu": (2, 2),
     }  # fmt: skip
@@ -155,7 +160,7 @@ def test_limits_of_an_association_count_its_own_jobs_though_others_share_its_qos
     }
     both = live(rows, [Qos("normal")], **use)
     assert [left(a, None, "jobs") for a in both] == [1, 2]
-    here = capacity_now(both, (), (), mode="shared", utilisation=1.0, partitions={})
+    here = capacity_now(both, (), (), utilisation=1.0, partitions={})
     job = Shape(8, 100, 0, 60)
     here = here.take("lab", "cpu", job)
     assert not here.fits("lab", "cpu", job)
@@ -198,7 +203,7 @@ def test_limits_on_the_association_hold_where_the_qos_has_none() -> None:
 def test_caps_and_the_list_of_allowed_accounts() -> None:
     rules = SiteRules(allowed=["clive"], caps={"clive": {"gres/gpu": 1}})
     (capped,), left_out = usable_accounts("ada", ROWS, QOS, rules)
-    assert slots([capped], mode="independent")["clive_gpu"] == 1
+    assert slots([capped])["clive_gpu"] == 1
     assert [left.account for left in left_out] == ["brusko", "clive-b", "maigan"]
 
 
@@ -229,7 +234,6 @@ def test_shared_pools_never_promise_more_than_the_limits(
     pools = make_pools(
         [clive(limit=limit, used=used)],
         SHAPES,
-        mode="shared",
         partitions={"gpu": place, "cpu": place},
     )
     count = {pool.kind: pool.slots for pool in pools}
@@ -305,7 +309,7 @@ def test_what_a_user_may_run_is_counted_over_both_partitions() -> None:
     qos = [Qos("normal", tres_per_user={"jobs": 3}), Qos("q", {"jobs": 100})]
     wheres = [where for where in places.values() if where]
     accounts, _ = usable_accounts("ada", rows, qos, RULES, wheres)
-    pools = make_pools(accounts, SHAPES, mode="shared", partitions=places)
+    pools = make_pools(accounts, SHAPES, partitions=places)
     assert sum(pool.slots for pool in pools) == 3
 
 

@@ -44,7 +44,7 @@ def test_others_jobs_count_for_the_most_jobs_of_an_account() -> None:
 
 
 def test_without_a_gpu_partition_nothing_goes_to_gpus() -> None:
-    left = capacity_now([account("a", limit={"cpu": 100})], [], [], mode="shared", utilisation=1.0,
+    left = capacity_now([account("a", limit={"cpu": 100})], [], [], utilisation=1.0,
                     partitions={"gpu": None, "cpu": partition("c")})  # fmt: skip
     assert not left.fits("a", "gpu", GPU)
     assert {pool.kind for pool in left.pools({"gpu": GPU, "cpu": CPU})} == {"cpu"}
@@ -91,7 +91,7 @@ def test_a_limit_of_each_account_counts_what_was_sent_there() -> None:
         where = replace(partition("p"), qos="part")
         use = {"QOS q": Usage(), "QOS part": Usage()}
         accounts, _ = usable_accounts("ada", rows, qos, SiteRules(), [where], use)
-        found = capacity_now(accounts, [pending], [], mode="shared", utilisation=1.0,
+        found = capacity_now(accounts, [pending], [], utilisation=1.0,
                              partitions={"gpu": None, "cpu": where})  # fmt: skip
         assert not found.fits("a", "cpu", CPU)
         assert found.fits("b", "cpu", CPU)
@@ -197,7 +197,7 @@ def test_own_pending_jobs_stand_before_new_ones_on_the_nodes() -> None:
     pending = SlurmJob(1, "PENDING", "a", partition="g", tres={"cpu": 8, "gres/gpu": 1},
                        reason="Priority")  # fmt: skip
     found = capacity_now(
-        [account("a")], [pending], [], mode="shared", utilisation=1.0, partitions=PLACES,
+        [account("a")], [pending], [], utilisation=1.0, partitions=PLACES,
         nodes=(up("g1", "g", 1),),
     )  # fmt: skip
     assert not found.fits("a", "gpu", GPU)

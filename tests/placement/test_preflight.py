@@ -38,7 +38,7 @@ def check(
     shapes: dict[Kind, Shape] | None = None,
     nodes: tuple[Node, ...] | None = None,
 ) -> None:
-    capacity = capacity_now(accounts, [], [], mode="shared", utilisation=1.0, partitions=places,
+    capacity = capacity_now(accounts, [], [], utilisation=1.0, partitions=places,
                             nodes=nodes)  # fmt: skip
     plan = Plan(Rules({"work": shapes or {"gpu": GPU, "cpu": CPU}}))
     check_sizes(tasks, capacity, plan.estimates)
@@ -154,7 +154,7 @@ def test_licences_that_are_not_there_are_refused() -> None:
     plan = Plan(Rules({"work": {"cpu": shape}}))
     one = [task(kinds=("cpu",))]
     for there, refused in (({"matlab": 1}, 1), ({}, 0), ({"matlab": 2}, None), (None, None)):
-        capacity = capacity_now([account("a")], [], [], mode="shared", utilisation=1.0,
+        capacity = capacity_now([account("a")], [], [], utilisation=1.0,
                                 partitions=PLACES, licences=there)  # fmt: skip
         if refused is None:
             check_sizes(one, capacity, plan.estimates)

@@ -121,7 +121,7 @@ def test_what_slurm_granted(environ: dict[str, str], cpus: int | None) -> None:
 def test_the_static_plan_spreads_by_slots_and_speed(cluster: Cluster) -> None:
     plan = Plan(RULES, cluster=cluster)
     plan.estimates.durations = Durations(slowdown=4.0)
-    pools = {p.name: p for p in cluster.survey.pools[cluster.survey.sharing]}
+    pools = {p.name: p for p in cluster.survey.pools}
     assert set(pools) == POOLS
     for rule in ("both", "cpu"):
         kinds = RULES.kinds(rule)

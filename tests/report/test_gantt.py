@@ -48,7 +48,7 @@ def event(at_s: float, name: str, **values: Any) -> dict[str, Any]:
 
 
 def start(at_s: float = 0) -> dict[str, Any]:
-    return event(at_s, "run", pools=POOLS, left_out={"old-b": "burst account"}, sharing="apart")
+    return event(at_s, "run", pools=POOLS, left_out={"old-b": "burst account"})
 
 
 def job(
@@ -100,7 +100,7 @@ def test_use_of_a_small_run_is_exact() -> None:
 
 def test_device_kinds_that_no_job_may_use_are_left_out(tmp_path: Path) -> None:
     ledger, report = tmp_path / "ledger.jsonl", tmp_path / "run.html"
-    own = {**start(), "kinds": ["cpu"], "sharing": "GPU and CPU jobs draw on the same"}
+    own = {**start(), "kinds": ["cpu"]}
     wait = event(0, "wait", ready=9, why={"no slot is free": 9}, free={})
     cpus = [own, wait, *job("c", "lab_cpu", 0, 70, 100)]
     write_run_report(write(ledger, cpus), report)

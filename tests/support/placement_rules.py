@@ -112,4 +112,4 @@ PLACES: dict[Kind, Partition | None] = {"gpu": partition("g"), "cpu": partition(
 def room(*accounts: Account, waiting: tuple[SlurmJob, ...] = (), **claims: Shape) -> Capacity:
     sent = [Claim(name, {"cpu": shape.cpus, "mem": shape.mem_mb, "gres/gpu": shape.gpus, "jobs": 1})
             for name, shape in claims.items()]  # fmt: skip
-    return capacity_now(accounts, waiting, sent, mode="shared", utilisation=1.0, partitions=PLACES)
+    return capacity_now(accounts, waiting, sent, utilisation=1.0, partitions=PLACES)

@@ -15,8 +15,14 @@ from snakemake_scheduler_plugin_tilewright.fit import first_fit
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Place, PlacementError, rule_of
+from snakemake_scheduler_plugin_tilewright.placement.jobs import (
+    KINDS,
+    Place,
+    PlacementError,
+    rule_of,
+)
 from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger
+from snakemake_scheduler_plugin_tilewright.placement.limits import pool_name
 from snakemake_scheduler_plugin_tilewright.placement.preflight import check_sizes
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
@@ -113,8 +119,8 @@ class Run:
             self.tries[name] = job.attempt
         self._say_waiting()
         # slots are counted from what Slurm says, not from jobs that Snakemake has yet to see end
-        pools = {pool.name for pools in self.dispatcher.cluster.survey.pools.values()
-                 for pool in pools}  # fmt: skip
+        accounts = self.dispatcher.cluster.survey.accounts
+        pools = {pool_name(account.name, kind) for account in accounts for kind in KINDS}
         rest = {name: n for name, n in available.items() if name not in pools}
         chosen = first_fit([*others, *(ready[name] for name in places)], rest)
         for name in places:

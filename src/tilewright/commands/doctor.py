@@ -66,7 +66,7 @@ def examine(
 
 def _of_run(work: Work | None, found: Cluster | None) -> Iterable[Check]:
     """Check what an experiment needs of a cluster."""
-    pools = found.survey.pools[found.survey.sharing] if found else ()
+    pools = found.survey.pools if found else ()
     yield from check_machine.check_cupy(pool.name for pool in pools if pool.kind == "gpu")
     if work is not None:
         slots = sum(pool.slots for pool in pools) if found else work.disk.open

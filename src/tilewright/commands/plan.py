@@ -47,7 +47,7 @@ def show_plan(
         tasks, sizes, need, _ = remaining(experiment, configfile, targets, snakefile, slurm=slurm)
         if slurm:
             found = cluster.use(site)
-            slots = sum(pool.slots for pool in found.survey.pools[found.survey.sharing])
+            slots = sum(pool.slots for pool in found.survey.pools)
             disk = disk_text(need, slots)
             planned = plan_on(Plan(sizes, cluster=found), tasks, targets, (disk,))
         else:

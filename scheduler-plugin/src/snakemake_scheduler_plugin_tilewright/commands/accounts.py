@@ -20,7 +20,6 @@ from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_want
 from snakemake_scheduler_plugin_tilewright.placement.budgets import Budget, budgets
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS
 from snakemake_scheduler_plugin_tilewright.placement.limits import (
-    SHARING,
     Pool,
     left,
     total_slots,
@@ -94,9 +93,14 @@ def as_json(survey: Survey) -> dict[str, Any]:
             }
             for account in survey.accounts
         ],
-        "pools": {mode: [asdict(pool) for pool in pools] for mode, pools in survey.pools.items()},
-        "sharing": survey.sharing,
-        "total": {mode: total_slots(pools) for mode, pools in survey.together.items()},
+        "pools": {
+            "independent": [asdict(pool) for pool in _apart(survey)],
+            "shared": [asdict(pool) for pool in survey.pools],
+        },
+        "total": {
+            "independent": total_slots(_apart(survey, together=True)),
+            "shared": total_slots(survey.slots(KINDS, together=True)),
+        },
         "left_out": {one.account: one.reason for one in survey.left_out},
         "notes": [note.text for note in survey.notes],
     }
@@ -180,25 +184,29 @@ def _slots(survey: Survey, account: Account, *, now: bool) -> str:
     """Return GPU and CPU slots, each counted as if it were the only kind."""
     if now and any(unknown_use(account, where) for where in survey.partitions.values()):
         return "?"
-    pools = [pool for pool in survey.pools["independent"] if pool.account == account.name]
+    pools = [pool for pool in _apart(survey) if pool.account == account.name]
     kinds = {kind: [pool for pool in pools if pool.kind == kind] for kind in KINDS}
     counts = {k: sum(p.free if now else p.slots for p in own) for k, own in kinds.items()}
     return f"{counts['gpu']} + {counts['cpu']}"
 
 
 def _totals(survey: Survey) -> list[str]:
-    """Return the totals; both counts where they differ, and which one holds."""
-    texts = {mode: _sum(pools) for mode, pools in survey.together.items()}
-    if texts["independent"] == texts["shared"]:
-        return [f"at once: {texts[survey.sharing]}"]
-    bounds = [
-        f"{p.account} {p.slots} ({p.bound})" for p in survey.together["shared"] if p.kind == "cpu"
-    ]
-    holds = {survey.sharing: " (this holds here)"}
+    """Return the slots of all accounts; where jobs of one kind take the other's, that too."""
+    pools, apart = survey.slots(KINDS, together=True), _apart(survey, together=True)
+    if _sum(pools) == _sum(apart):
+        return [f"at once: {_sum(pools)}"]
+    bounds = [f"{p.account} {p.slots} ({p.bound})" for p in pools if p.kind == "cpu"]
     return [
-        *(f"at once: {texts[mode]}, {SHARING[mode]}{holds.get(mode, '')}" for mode in texts),
+        f"at once: {_sum(pools)}, GPU jobs first, CPU jobs in what they leave",
+        f"each kind alone: {total_slots(apart, 'gpu')} GPU or {total_slots(apart, 'cpu')} CPU jobs",
         f"CPU slots beside all GPU jobs: {', '.join(bounds) or 'none'}",
     ]
+
+
+def _apart(survey: Survey, *, together: bool = False) -> list[Pool]:
+    """Return the slots of each device kind, each counted as if it were the only one."""
+    found = [pool for kind in KINDS for pool in survey.slots([kind], together=together)]
+    return sorted(found, key=lambda pool: pool.account)
 
 
 def _sum(pools: Sequence[Pool]) -> str:

@@ -94,7 +94,7 @@ def check_accounts(cluster: Cluster) -> Iterable[Check]:
     )
     yield ok("slots", sizes_text(cluster.site.shapes()))
     for account in survey.accounts:
-        own = [p for p in survey.pools[survey.sharing] if p.account == account.name]
+        own = [p for p in survey.pools if p.account == account.name]
         kinds: tuple[Kind, ...] = ("gpu", "cpu")
         gpu, cpu = (total_slots(own, kind) for kind in kinds)
         wheres = survey.partitions.values()

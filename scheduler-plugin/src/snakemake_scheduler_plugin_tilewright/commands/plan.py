@@ -185,7 +185,6 @@ def live_capacity(found: cluster.Cluster, queue: list[SlurmJob] | Unknown) -> Ca
         survey.accounts,
         queue,
         [],
-        mode=survey.sharing,
         utilisation=found.site.utilisation,
         partitions=survey.partitions,
         nodes=survey.nodes,

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Kind, Place, Shape
 from snakemake_scheduler_plugin_tilewright.placement.limits import (
     Pool,
-    Sharing,
     largest,
     left,
     limited,
@@ -68,7 +67,7 @@ class Capacity:
         With live use, and claims counted as in use.
     closed : dict of (str, str) to str
         Account and device kind that take none now, and why.
-    mode, utilisation, partitions
+    utilisation, partitions
         As for :func:`make_pools`.
     nodes : tuple of Node or None
         With claims taken off what is free; None where they are not known.
@@ -83,7 +82,6 @@ class Capacity:
 
     accounts: tuple[Account, ...]
     closed: Mapping[tuple[str, Kind], str]
-    mode: Sharing
     utilisation: float
     partitions: Mapping[Kind, Partition | None]
     nodes: tuple[Node, ...] | None = None
@@ -96,7 +94,6 @@ class Capacity:
         found = make_pools(
             self.accounts,
             {kind: shape for kind, shape in shapes.items() if self.has_partition(kind)},
-            mode=self.mode,
             utilisation=self.utilisation,
             partitions=self.partitions,
             nodes=self.nodes,
@@ -202,7 +199,6 @@ def capacity_now(
     waiting: Iterable[SlurmJob],
     sent: Iterable[Claim],
     *,
-    mode: Sharing,
     utilisation: float,
     partitions: Mapping[Kind, Partition | None],
     nodes: tuple[Node, ...] | None = None,
@@ -223,7 +219,7 @@ def capacity_now(
         Own pending jobs, of every run.
     sent : iterable of Claim
         Jobs handed to sbatch that squeue does not show yet.
-    mode, utilisation, partitions, nodes
+    utilisation, partitions, nodes
         As for :func:`make_pools`.
     licences : mapping, optional
         How many of each there are.
@@ -237,7 +233,6 @@ def capacity_now(
     return Capacity(
         _with_claims(accounts, claims),
         _closed(accounts, partitions, pending),
-        mode,
         utilisation,
         partitions,
         _on_nodes(nodes, claims),

@@ -144,7 +144,7 @@ def limits(site: str | Path | None = None) -> dict[str, int]:
     one. Jobs are then placed by their own sizes alone.
     """
     found = use(site).survey
-    return {pool.name: pool.slots for pool in found.pools[found.sharing]} or {"no_slots": 1}
+    return {pool.name: pool.slots for pool in found.pools} or {"no_slots": 1}
 
 
 def _check_names(site: Site, found: Survey, path: str) -> None:

@@ -38,7 +38,6 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     observe,
 )
 from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger
-from snakemake_scheduler_plugin_tilewright.placement.limits import SHARING
 from snakemake_scheduler_plugin_tilewright.placement.pending import MOST_MOVES, PendingJobs
 from snakemake_scheduler_plugin_tilewright.placement.round import Placement, Round
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
@@ -123,8 +122,7 @@ class Dispatcher:
             run=uuid.uuid4().hex[:8],
             user=survey.user,
             kinds=sorted(self.kinds),
-            pools={p.name: [p.account, p.kind, p.slots] for p in survey.pools[survey.sharing]},
-            sharing=SHARING[survey.sharing],
+            pools={p.name: [p.account, p.kind, p.slots] for p in survey.pools},
             left_out={left.account: left.reason for left in survey.left_out},
             notes=[note.text for note in survey.notes],
         )
@@ -233,7 +231,6 @@ class Dispatcher:
             survey.accounts,
             queue,
             sent + self.submissions.others(self.cluster.client.queue_asked_s()),
-            mode=survey.sharing,
             utilisation=self.cluster.site.utilisation,
             partitions=survey.partitions,
             nodes=survey.nodes,

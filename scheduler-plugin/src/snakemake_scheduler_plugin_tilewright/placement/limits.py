@@ -8,7 +8,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Kind, Place, Shape
 from snakemake_scheduler_plugin_tilewright.placement.needs import in_hours, needs, room_on
@@ -144,13 +143,6 @@ def use_is_known(account: Account, partition: Partition | None, tres: str) -> bo
     return not any(tres in unknown for unknown in unknown_use(account, partition).values())
 
 
-Sharing = Literal["independent", "shared"]
-#: How slots are counted, in words.
-SHARING: Mapping[Sharing, str] = {
-    "independent": "GPU and CPU jobs counted apart",
-    "shared": "GPU jobs first, CPU jobs in what they leave",
-}
-
 #: Share of an account's CPUs that CPU jobs may fill, so that other users and the GPU jobs' own
 #: CPUs fit beside them: 104 CPUs in jobs of 8 are then 11 slots.
 UTILISATION = 0.85
@@ -214,7 +206,6 @@ def make_pools(
     accounts: Iterable[Account],
     shapes: Mapping[Kind, Shape],
     *,
-    mode: Sharing = "shared",
     utilisation: float = UTILISATION,
     partitions: Mapping[Kind, Partition | None] | None = None,
     nodes: Sequence[Node] | None = None,
@@ -222,8 +213,8 @@ def make_pools(
 ) -> list[Pool]:
     """Return the pools of all accounts; one without slots is left out.
 
-    ``shared`` packs GPU jobs first and counts CPU slots from what remains, in every TRES. A
-    limit of 0 means no limit to Snakemake, hence no pool of 0 slots.
+    GPU jobs are packed first, and CPU slots counted from what remains, in every TRES. A limit of
+    0 means no limit to Snakemake, hence no pool of 0 slots.
 
     Parameters
     ----------
@@ -231,8 +222,6 @@ def make_pools(
         With use, where it is known.
     shapes : mapping
         Largest job of each device kind; a kind that is absent gets no pool.
-    mode : {"independent", "shared"}
-        Whether jobs of one device kind leave room to those of the other.
     utilisation : float
         Share of CPUs that CPU slots are counted from, 0 to 1.
     partitions : mapping, optional
@@ -249,12 +238,11 @@ def make_pools(
     """
     pools = []
     partitions = partitions or {}
-    seen: dict[str, tuple[_Taken, _Taken]] = {}
+    taken, taken_now = _Taken(), _Taken()
     for account in accounts:
-        seen = seen if together else {}
+        if not together:
+            taken, taken_now = _Taken(), _Taken()
         for kind in KINDS:
-            beside = "" if mode == "shared" else kind
-            taken, taken_now = seen.setdefault(beside, (_Taken(), _Taken()))
             where = partitions.get(kind)
             if kind not in shapes or (where is not None and not may_use(account, where)):
                 continue

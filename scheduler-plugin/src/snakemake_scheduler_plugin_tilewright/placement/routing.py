@@ -340,7 +340,7 @@ class Plan:
 
     def _pools(self) -> tuple[Pool, ...]:
         survey = self.cluster.survey if self.cluster else None
-        return survey.pools[survey.sharing] if survey else ()
+        return survey.pools if survey else ()
 
     def _static_place(self, key: str, rule: str, wildcards: Any) -> Place:
         """Choose a pool by the job's name, in proportion to slots and speed."""

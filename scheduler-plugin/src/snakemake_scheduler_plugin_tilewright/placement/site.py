@@ -67,8 +67,6 @@ class Site(_Section):
     """The only accounts to use."""
     caps: dict[str, Annotated[str, AfterValidator(_tres)]] = Field(default_factory=dict)
     """Account to TRES (`cpu=40,mem=200G`) that its jobs do not exceed together."""
-    pools: Literal["auto", "independent", "shared"] = "auto"
-    """How slots are counted: `auto` is `shared`, GPU jobs first and CPU jobs in what they leave."""
     utilisation: float = Field(default=0.85, gt=0, le=1)
     """Share of an account's CPUs that CPU jobs may fill."""
     partitions: Partitions = Partitions()

@@ -8,12 +8,12 @@ import pwd
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
 from snakemake_scheduler_plugin_tilewright.placement.limits import (
     Pool,
-    Sharing,
     make_pools,
     unknown_use,
 )
@@ -84,13 +84,13 @@ class Survey:
     accounts : tuple of Account
         By name, with live use where Slurm said it.
     left_out : tuple of LeftOut
-    pools, together : dict of {"independent", "shared"} to tuple of Pool
-        Slots counted either way: of each account alone, and of all at once.
-    sharing : str
-        The way that holds here.
     partitions : dict of {"gpu", "cpu"} to Partition or None
     notes : tuple of Note
         What is old or unknown.
+    shapes : dict of {"gpu", "cpu"} to Shape
+        Largest job of each device kind that there is a partition for.
+    utilisation : float
+        Share of CPUs that CPU slots are counted from.
     nodes : tuple of Node or None
         None where Slurm did not say.
     licences : dict of str to int or None
@@ -100,13 +100,28 @@ class Survey:
     user: str
     accounts: tuple[Account, ...]
     left_out: tuple[LeftOut, ...]
-    pools: Mapping[Sharing, tuple[Pool, ...]]
-    together: Mapping[Sharing, tuple[Pool, ...]]
-    sharing: Sharing
     partitions: Mapping[Kind, Partition | None]
     notes: tuple[Note, ...]
+    shapes: Mapping[Kind, Shape]
+    utilisation: float
     nodes: tuple[Node, ...] | None = None
     licences: Mapping[str, int] | None = None
+
+    @cached_property
+    def pools(self) -> tuple[Pool, ...]:
+        """Slots of each account alone, GPU jobs first and CPU jobs in what they leave."""
+        return tuple(self.slots(self.shapes))
+
+    def slots(self, kinds: Iterable[Kind], *, together: bool = False) -> list[Pool]:
+        """Return the slots for jobs of these device kinds; see :func:`make_pools`."""
+        return make_pools(
+            self.accounts,
+            {kind: self.shapes[kind] for kind in kinds if kind in self.shapes},
+            utilisation=self.utilisation,
+            partitions=self.partitions,
+            nodes=self.nodes,
+            together=together,
+        )
 
     def unknown(self) -> Unknown | None:
         """Return what keeps every job from being placed: nobody knows partitions, or any use."""
@@ -149,18 +164,15 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
     nodes, lost = _nodes(client)
     licences = client.licences()
     partitions = {k: p and with_whole_nodes(p, nodes) for k, p in partitions.items()}
-    alone, together = _pools(
-        accounts, site, partitions, nodes, with_gpu=bool(more) or partitions["gpu"] is not None
-    )
+    with_gpu = bool(more) or partitions["gpu"] is not None
     return Survey(
         client.user,
         tuple(accounts),
         tuple(left_out),
-        alone,
-        together,
-        "shared" if site.pools == "auto" else site.pools,
         partitions,
         (*records.notes, *types, *said, *more, *lost),
+        {kind: s for kind, s in site.shapes().items() if kind == "cpu" or with_gpu},
+        site.utilisation,
         nodes,
         None if isinstance(licences, Unknown) else parse_licences(licences),
     )
@@ -219,36 +231,6 @@ def _nodes(client: SlurmClient) -> tuple[tuple[Node, ...] | None, list[Note]]:
     if isinstance(said, Unknown):
         return tuple(nodes), [Note("nodes", f"reservations are not known: {said}")]
     return tuple(before_reservations(nodes, parse_reservations(said), client.clock())), []
-
-
-def _pools(
-    accounts: list[Account],
-    site: Site,
-    partitions: Mapping[Kind, Partition | None],
-    nodes: tuple[Node, ...] | None,
-    *,
-    with_gpu: bool,
-) -> list[dict[Sharing, tuple[Pool, ...]]]:
-    """Return the pools counted either way, of each account alone and of all at once."""
-    shapes = {kind: s for kind, s in site.shapes().items() if kind == "cpu" or with_gpu}
-    modes: tuple[Sharing, ...] = ("independent", "shared")
-    return [
-        {
-            mode: tuple(
-                make_pools(
-                    accounts,
-                    shapes,
-                    mode=mode,
-                    utilisation=site.utilisation,
-                    partitions=partitions,
-                    nodes=nodes,
-                    together=together,
-                )
-            )
-            for mode in modes
-        }
-        for together in (False, True)
-    ]
 
 
 def _of_this_cluster(client: SlurmClient, associations: list[Association]) -> list[Association]:

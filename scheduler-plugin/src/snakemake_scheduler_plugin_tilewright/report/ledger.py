@@ -109,7 +109,7 @@ def _run(number: int, events: Sequence[Event]) -> ClusterRun:
     return ClusterRun(
         number, min([times[0], *(bar.start_s for bar in bars)]), max(times), pools, tuple(bars),
         tuple(remarks), dict(causes), tuple(unfinished), head.get("left_out") or {},
-        (head.get("sharing") or "") * (len(kinds) != 1), idle_slot_s(events, pools, bars),
+        idle_slot_s(events, pools, bars),
     )  # fmt: skip
 
 

@@ -90,10 +90,11 @@ def _lead(runs: Sequence[ClusterRun], uses: Sequence[Use]) -> str:
 
 def _caption(runs: Sequence[ClusterRun], earlier: int, last: ClusterRun) -> str:
     """Return how to read the picture, and what it does not show."""
-    sharing = f" ({runs[-1].sharing})" if runs[-1].sharing else ""
+    both = len({pool.kind for pool in runs[-1].pools.values()}) > 1
+    first = " (GPU jobs first, CPU jobs in what they leave)" if both else ""
     texts = [
         "Each row is a slot, each bar a job, coloured by rule; grey is a slot without work. Slots "
-        f"are those counted when a run began, for jobs of the usual size{sharing}. Jobs above the "
+        f"are those counted when a run began, for jobs of the usual size{first}. Jobs above the "
         "line are small enough to run beside them."
     ]
     if any(bar.failed for run in runs for bar in run.bars):

@@ -80,8 +80,6 @@ class ClusterRun:
         Jobs without an end in the ledger.
     left_out : dict of str to str
         Account to why it was not used.
-    sharing : str
-        Which limits GPU and CPU jobs draw on.
     idle_slot_s : dict of str to float
         Slot-seconds that idled while jobs were ready, by reason.
     """
@@ -95,7 +93,6 @@ class ClusterRun:
     causes: Mapping[str, int] = field(default_factory=dict)
     unfinished: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
-    sharing: str = ""
     idle_slot_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
