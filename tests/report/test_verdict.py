@@ -116,6 +116,9 @@ def test_quality_files_come_back_as_they_were_written(tmp_path: Path) -> None:
     path.write_text('{"items": []}')
     with pytest.raises(ValueError, match=r"stitch\.json is no quality file"):
         read_quality(path)
+    path.write_text('{"items": [{"sample": "s"}]}')
+    with pytest.raises(ValueError, match=r"row 1 of items has no 'cycle'"):
+        read_quality(path)
 
 
 def summarise(folder: Path, items: list[Item]) -> list[dict[str, str]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from tilewright.config.rules import STAGES
 from tilewright.io.results.npz import write_npz
-from tilewright.io.results.reading import read_json, reading
+from tilewright.io.results.reading import checked_rows, read_json, reading
 from tilewright.report.verdict import Item, Subject, resolve_thresholds, worst
 
 #: Name of an input of a quality rule to its path.
@@ -211,6 +211,7 @@ def read_quality(path: Path) -> Quality:
     """
     with reading(path, "quality file"):
         content = read_json(path)
-        items = tuple(Item(**item) for item in content["items"])
+        wanted = [each.name for each in fields(Item) if each.default is MISSING]
+        items = tuple(Item(**row) for row in checked_rows(content["items"], "items", wanted))
         keys = ("sample", "cycle", "stage", "numbers", "caption")
         return Quality(items=items, **{key: content[key] for key in keys})
