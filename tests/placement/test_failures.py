@@ -139,7 +139,7 @@ def nothing(cause: Cause, job: Job = JOB, **place: Any) -> str:
     shape = Shape(1, place.get("mem_mb", 100), 0, place.get("runtime_min", 60))
     at = Place("a", None, "cpu", "cpu", shape, "a_cpu")
     where = replace(partition("cpu"), max_time_min=600)
-    return why_no_retry(job, at, cause, accounts, {"cpu": where, "gpu": place.get("gpu")})
+    return why_no_retry(job, at, cause, accounts, {"cpu": where, "gpu": place.get("gpu")}, {})
 
 
 def test_a_job_that_had_all_there_is_is_not_tried_again() -> None:

@@ -101,7 +101,9 @@ def test_the_examples_of_the_module() -> None:
     ("threads", "stated", "shape"),
     [
         (1, {}, Shape(1, 1000, 0, 60)),
-        (8, {"mem_mb": 5000, "runtime": 30}, Shape(8, 5000, 0, 30)),
+        (8, {"mem_mb": 5000, "runtime": 30}, Shape(8, 5000, 0, 30, stated_min=30)),
+        (8, {"runtime": 30, "qos": "long"}, Shape(8, 1000, 0, 30)),
+        (1, {"slurm_partition": "long"}, Shape(1, 1000, 0, 60, partition="long")),
         (8, {"cpus_per_task": 3}, Shape(3, 1000, 0, 60)),
         (2, {"tasks": 4, "mem_mb": 5000}, Shape(8, 5000, 0, 60)),
         (4, {"mem_mb_per_cpu": 500, "mem_mb": 9}, Shape(4, 2000, 0, 60)),
@@ -119,8 +121,8 @@ def test_sizes_are_those_of_each_job() -> None:
     large = job(4, wildcards={"i": "2"}, mem_mb=900, runtime=20)
     sizes = StatedSizes()
     sizes.take([small, large])
-    assert sizes.shape("work", {"i": "1"}, gpu=False) == Shape(2, 100, 0, 10)
-    assert sizes.shape("work", {"i": "2"}, gpu=True) == Shape(4, 900, 0, 20)
+    assert sizes.shape("work", {"i": "1"}, gpu=False) == Shape(2, 100, 0, 10, stated_min=10)
+    assert sizes.shape("work", {"i": "2"}, gpu=True) == Shape(4, 900, 0, 20, stated_min=20)
     assert sizes.nominal_s("work", {"i": "2"}) == 600
     assert (sizes.kinds("work"), sizes.group({"i": "1"})) == (("cpu",), None)
     sizes.take([job(8, wildcards={"i": "1"})])

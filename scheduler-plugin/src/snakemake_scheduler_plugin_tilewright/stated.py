@@ -74,12 +74,15 @@ def stated_shape_of(job: Any) -> Shape:
     per_cpu_mb = _integer(resources.get("mem_mb_per_cpu"))
     if per_cpu_mb:
         mem_mb = per_cpu_mb * cpus
-    runtime_min = _integer(resources.get("runtime")) or _RUNTIME_MIN
+    runtime_min = _integer(resources.get("runtime"))
+    # what a QOS allows that the rule names is not known
+    stated_min = 0 if resources.get("qos") else runtime_min
     gpus = gpus_of(resources)
     return Shape(
-        max(1, cpus), mem_mb or _MEM_MB, gpus, runtime_min,
+        max(1, cpus), mem_mb or _MEM_MB, gpus, runtime_min or _RUNTIME_MIN,
         features=features_of(resources), gpu_type=gpu_type_of(resources) if gpus else "",
-        licences=licences_of(resources),
+        licences=licences_of(resources), stated_min=stated_min,
+        partition=str(resources.get("slurm_partition") or ""),
     )  # fmt: skip
 
 

@@ -64,7 +64,7 @@ def print_survey(survey: Survey, site: Site, console: Console) -> None:
         console.print(line, highlight=False, markup=False)
     for account in survey.accounts:
         rests = [f"left on {account.name}: {budget}" for budget in left_of(account, survey)]
-        for line in [*_queued(account), *rests]:
+        for line in [*_queued(survey, account), *rests]:
             console.print(line, highlight=False, markup=False)
     if survey.left_out:
         console.print("\nleft out:", highlight=False)
@@ -83,7 +83,7 @@ def as_json(survey: Survey) -> dict[str, Any]:
             {
                 "name": account.name,
                 "qos": account.qos,
-                "limits": [asdict(holder) for holder in holders_of(account)],
+                "limits": [asdict(holder) for holder in holders_of(survey, account)],
                 "mine": account.mine,
                 "free": {tres: n for tres in _SHOWN if (n := _free(survey, account, tres)) != ""},
                 "budgets": [
@@ -112,11 +112,11 @@ def left_of(account: Account, survey: Survey) -> list[Budget]:
     return list(dict.fromkeys(found))
 
 
-def holders_of(account: Account) -> list[Holder]:
-    """Return all that limits an account's jobs in any partition."""
+def holders_of(survey: Survey, account: Account) -> list[Holder]:
+    """Return all that limits an account's jobs in the partition of any device kind."""
     found: dict[str, Holder] = {}
-    for limits in account.limits.values():
-        for holder in limits.holders:
+    for where in [None, *survey.partitions.values()]:
+        for holder in account.within(where).holders:
             before = found.get(holder.name, holder)
             found[holder.name] = replace(holder, limit=before.limit | holder.limit)
     return list(found.values())
@@ -142,7 +142,7 @@ def _table(survey: Survey) -> Table:
     for account in survey.accounts:
         slots = _slots(survey, account, now=False)
         table.add_row(account.name or "(none)", "", "", "", "", slots, style="bold")
-        for holder in holders_of(account):
+        for holder in holders_of(survey, account):
             cells = [_of(holder, tres) for tres in _SHOWN]
             if any(cells):
                 table.add_row(f"  {holder.name}", *cells, "")
@@ -171,11 +171,11 @@ def _cell(tres: str, value: int | str | None) -> str:
     return f"{int(value) / (1024 if tres == 'mem' else 1):.0f}"
 
 
-def _queued(account: Account) -> list[str]:
+def _queued(survey: Survey, account: Account) -> list[str]:
     """Return the limits on jobs that run or wait."""
     return [
         f"jobs that run or wait on {account.name}: {_of(holder, 'submit')} ({holder.name})"
-        for holder in holders_of(account)
+        for holder in holders_of(survey, account)
         if "submit" in holder.limit
     ]
 

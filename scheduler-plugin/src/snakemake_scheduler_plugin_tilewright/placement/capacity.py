@@ -15,7 +15,9 @@ from snakemake_scheduler_plugin_tilewright.placement.limits import (
     limited,
     make_pools,
     may_use,
+    partition_of,
     too_big,
+    too_long,
     unknown_use,
 )
 from snakemake_scheduler_plugin_tilewright.placement.needs import (
@@ -46,10 +48,9 @@ class Claim:
     qos: str = ""
 
 
-def claim_of(place: Place, partitions: Mapping[Kind, Partition | None]) -> Claim:
+def claim_of(place: Place, where: Partition | None) -> Claim:
     """Return what a job at a place takes of its account."""
-    wanted = needs(place.shape, 1, partitions.get(place.kind))
-    return Claim(place.account, wanted, place.partition, place.shape)
+    return Claim(place.account, needs(place.shape, 1, where), place.partition, place.shape)
 
 
 def claim_at(account: str, shape: Shape, where: Partition | None) -> Claim:
@@ -78,6 +79,8 @@ class Capacity:
         Those that take no job before limits or associations change.
     licences : dict of str to int or None
         How many of each there are; None where that is not known.
+    named : dict of str to Partition
+        All partitions that a rule may name.
     """
 
     accounts: tuple[Account, ...]
@@ -88,23 +91,28 @@ class Capacity:
     avoided: Mapping[tuple[str, Kind], str] = field(default_factory=dict)
     invalid: frozenset[tuple[str, Kind]] = frozenset()
     licences: Mapping[str, int] | None = None
+    named: Mapping[str, Partition] = field(default_factory=dict)
 
     def pools(self, shapes: Mapping[Kind, Shape], *, together: bool = False) -> list[Pool]:
         """Return the pools for jobs of these shapes; one that is closed has nothing free."""
         found = make_pools(
             self.accounts,
-            {kind: shape for kind, shape in shapes.items() if self.has_partition(kind)},
+            {kind: shape for kind, shape in shapes.items() if self.has_partition(kind, shape)},
             utilisation=self.utilisation,
-            partitions=self.partitions,
+            partitions={kind: self.where(kind, shape) for kind, shape in shapes.items()},
             nodes=self.nodes,
             together=together,
         )
         shut = {**self.closed, **self.avoided}
         return [replace(p, free=0) if (p.account, p.kind) in shut else p for p in found]
 
-    def has_partition(self, kind: Kind) -> bool:
-        """Return whether there is a partition for a device kind; for CPUs Slurm has a default."""
-        return kind == "cpu" or self.partitions.get(kind) is not None
+    def where(self, kind: Kind, shape: Shape) -> Partition | None:
+        """Return the partition of a job; see :func:`partition_of`."""
+        return partition_of(kind, shape.partition, self.partitions, self.named)
+
+    def has_partition(self, kind: Kind, shape: Shape) -> bool:
+        """Return whether there is a partition for a job; for CPUs Slurm has a default."""
+        return kind == "cpu" or bool(shape.partition) or self.partitions.get(kind) is not None
 
     def fits(self, account: str, kind: Kind, shape: Shape) -> bool:
         """Return whether one more job fits now, all CPUs of the account counted."""
@@ -114,21 +122,22 @@ class Capacity:
         return self.may_queue(account, kind, shape)
 
     def on_nodes(self, kind: Kind, shape: Shape, *, now: bool) -> int | None:
-        """Return how many jobs the nodes of a kind hold; None where they are not known."""
-        where = self.partitions.get(kind)
+        """Return how many jobs the nodes of its partition hold; None where they are not known."""
+        where = self.where(kind, shape)
         if self.nodes is None or where is None:
             return None
         return room_on(self.nodes, where, shape, now=now)
 
     def may_queue(self, account: str, kind: Kind, shape: Shape) -> bool:
         """Return whether no limit keeps one more job from starting once a node has room for it."""
-        if (account, kind) in self.closed or not self.has_partition(kind):
+        if (account, kind) in self.closed or not self.has_partition(kind, shape):
             return False
         if self.on_nodes(kind, shape, now=False) == 0:
             return False
-        here = next((a for a in self.accounts if a.name == account), None)
-        where = self.partitions.get(kind)
-        if here is None or (where is not None and not may_use(here, where)):
+        here, where = self.account(account), self.where(kind, shape)
+        if here is None or not may_use(here, where) or too_long(here, shape, where):
+            return False
+        if shape.partition and unknown_use(here, where):
             return False
         wanted = needs(shape, 1, where)
         for tres in limited(here, where):
@@ -139,17 +148,16 @@ class Capacity:
 
     def may_ever(self, account: str, kind: Kind, shape: Shape) -> bool:
         """Return whether a place may take a job at some time, however busy it is now."""
-        where = self.partitions.get(kind)
-        here = next((a for a in self.accounts if a.name == account), None)
-        if here is None or (account, kind) in self.invalid or not self.has_partition(kind):
+        here, where = self.account(account), self.where(kind, shape)
+        if here is None or (account, kind) in self.invalid or not self.has_partition(kind, shape):
             return False
-        if where is not None and not may_use(here, where):
+        if not may_use(here, where):
             return False
         return too_big(here, shape, where) is None and self.some_node_holds(kind, shape)
 
     def some_node_holds(self, kind: Kind, shape: Shape) -> bool:
-        """Return whether a node of a kind is large enough, were it up and free."""
-        where = self.partitions.get(kind)
+        """Return whether a node of its partition is large enough, were it up and free."""
+        where = self.where(kind, shape)
         if self.nodes is None or where is None:
             return True
         up = [replace(node, up=True) for node in self.nodes]
@@ -166,8 +174,7 @@ class Capacity:
 
     def short_of(self, account: str, kind: Kind, shape: Shape) -> str:
         """Return what is left of a budget that cannot end a job; empty if none is too small."""
-        where = self.partitions.get(kind)
-        here = next((a for a in self.accounts if a.name == account), None)
+        here, where = self.account(account), self.where(kind, shape)
         wanted = needs(shape, 1, where)
         for tres in limited(here, where) if here else ():
             rest = left(here, where, tres) if here and tres in BUDGETS else None
@@ -177,12 +184,16 @@ class Capacity:
 
     def take(self, account: str, kind: Kind, shape: Shape) -> Capacity:
         """Return the capacity that is left when one more job has its place."""
-        claim = claim_at(account, shape, self.partitions.get(kind))
+        claim = claim_at(account, shape, self.where(kind, shape))
         return replace(
             self,
             accounts=_with_claims(self.accounts, [claim]),
             nodes=_on_nodes(self.nodes, [claim]),
         )
+
+    def account(self, name: str) -> Account | None:
+        """Return the account of a name, None where there is none."""
+        return next((account for account in self.accounts if account.name == name), None)
 
     def without(self, kind: Kind, why: str) -> Capacity:
         """Return the capacity with a device kind closed on every account."""
@@ -203,6 +214,7 @@ def capacity_now(
     partitions: Mapping[Kind, Partition | None],
     nodes: tuple[Node, ...] | None = None,
     licences: Mapping[str, int] | None = None,
+    named: Mapping[str, Partition] | None = None,
 ) -> Capacity:
     """Return the capacity beside live use, own pending jobs, and those sent but not seen yet.
 
@@ -223,11 +235,13 @@ def capacity_now(
         As for :func:`make_pools`.
     licences : mapping, optional
         How many of each there are.
+    named : mapping, optional
+        All partitions that a rule may name.
     """
     accounts = tuple(accounts)
     own = {account.name: account for account in accounts}
     pending = [job for job in waiting if _may_start(job, own.get(job.account))]
-    where = {p.name: p for p in partitions.values() if p is not None}
+    where = {p.name: p for p in partitions.values() if p is not None} | dict(named or {})
     claims = [_claim_of_pending(job, where.get(job.partition)) for job in pending]
     claims += sent
     return Capacity(
@@ -237,6 +251,7 @@ def capacity_now(
         partitions,
         _on_nodes(nodes, claims),
         licences=licences,
+        named=named or {},
     )
 
 

@@ -38,6 +38,7 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     observe,
 )
 from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger
+from snakemake_scheduler_plugin_tilewright.placement.limits import partition_of
 from snakemake_scheduler_plugin_tilewright.placement.pending import MOST_MOVES, PendingJobs
 from snakemake_scheduler_plugin_tilewright.placement.round import Placement, Round
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
@@ -171,8 +172,8 @@ class Dispatcher:
                 # nothing else is left: a node may be well again, and retries are bounded
                 self.ledger.write("forgive", nodes=sorted(set.union(*self.bad_nodes.values())))
                 self.bad_nodes = {"gpu": set(), "cpu": set()}
-            where = self.cluster.survey.partitions
-            self._claim([claim_of(place, where) for place in sent.values()])
+            where = self.cluster.survey.where
+            self._claim([claim_of(place, where(place)) for place in sent.values()])
             return sent
 
     def waiting(self) -> Counter[str]:
@@ -220,9 +221,8 @@ class Dispatcher:
         if unknown is not None:
             return unknown
         self.ledger.write_change("notes", "survey", notes=[note.text for note in survey.notes])
-        where = survey.partitions
         sent = [
-            claim_of(task.place, where)
+            claim_of(task.place, survey.where(task.place))
             for task in self.tasks.values()
             if task.waiting and task.place
         ]
@@ -235,6 +235,7 @@ class Dispatcher:
             partitions=survey.partitions,
             nodes=survey.nodes,
             licences=survey.licences,
+            named=survey.named,
         )
         for kind, nodes in self.bad_nodes.items():
             partition = survey.partitions[kind]
@@ -318,7 +319,9 @@ class Dispatcher:
                 found = NextTry(task.past, task.refused, give_up=True)
             if place is not None:
                 survey = self.cluster.survey
-                why = why_no_retry(job, place, cause, survey.accounts, survey.partitions)
+                why = why_no_retry(
+                    job, place, cause, survey.accounts, survey.partitions, survey.named
+                )
                 found = NextTry(found.past, why, give_up=True) if why else found
             task.past = found.past
             answers = not isinstance(self.cluster.queue(), Unknown)  # else sbatch takes nothing
@@ -398,7 +401,8 @@ class Dispatcher:
             for task in self.tasks.values()
             if task.place and task.moved and task.bound
             for account, kind in [task.bound]
-            for where in [survey.partitions[kind]]
+            for name in [task.job.fixed.partition]
+            for where in [partition_of(kind, name, survey.partitions, survey.named)]
         ]
 
     def _claim(self, sent: Sequence[Claim] = ()) -> None:

@@ -7,7 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Kind, Past, Place
-from snakemake_scheduler_plugin_tilewright.placement.limits import largest, longest_min, may_use
+from snakemake_scheduler_plugin_tilewright.placement.limits import (
+    largest,
+    longest_min,
+    may_use,
+    partition_of,
+)
 from snakemake_scheduler_plugin_tilewright.runtime.cause import last_line, read_cause
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import Cause, SlurmJob, cause_of, node_of
@@ -140,6 +145,7 @@ def why_no_retry(
     cause: Cause,
     accounts: Iterable[Account],
     partitions: Mapping[Kind, Partition | None],
+    named: Mapping[str, Partition],
 ) -> str:
     """Return why another try of a job would end as this one did; empty if it may not.
 
@@ -151,14 +157,15 @@ def why_no_retry(
         Where.
     cause : str
     accounts : iterable of Account
-    partitions : mapping
-        Partition of each device kind.
+    partitions, named : mapping
+        Partition of each device kind, and all by name.
     """
     shape, accounts = place.shape, list(accounts)
+    wheres = partitions_of(job, partitions, named)
     if cause == "memory":
         if job.fixed.mem_mb:
             return f"had the {shape.mem_mb} MB that were chosen for it and is not tried again"
-        most = memory_limit_mb(job, accounts, partitions_of(job, partitions))
+        most = memory_limit_mb(job, accounts, wheres)
         if most is not None and most <= shape.mem_mb:
             return "needs more memory than any account has"
     if cause == "time":
@@ -168,7 +175,7 @@ def why_no_retry(
             return ""  # a GPU may do it in time
         longest = [
             longest_min(account, where)
-            for where in partitions_of(job, partitions)
+            for where in wheres
             for account in _allowed(job, accounts, where)
         ]
         if all(most is not None and most <= shape.runtime_min for most in longest):
@@ -176,9 +183,11 @@ def why_no_retry(
     return ""
 
 
-def partitions_of(job: Job, partitions: Mapping[Kind, Partition | None]) -> list[Partition | None]:
+def partitions_of(
+    job: Job, partitions: Mapping[Kind, Partition | None], named: Mapping[str, Partition]
+) -> list[Partition | None]:
     """Return the partitions that a job may go to; for CPUs Slurm has a default."""
-    found = [partitions.get(kind) for kind in job.kinds]
+    found = [partition_of(kind, job.fixed.partition, partitions, named) for kind in job.kinds]
     return [where for where in found if where is not None] or [None]
 
 
@@ -186,6 +195,5 @@ def _allowed(job: Job, accounts: Iterable[Account], partition: Partition | None)
     return [
         account
         for account in accounts
-        if job.fixed.account in (None, account.name)
-        and (partition is None or may_use(account, partition))
+        if job.fixed.account in (None, account.name) and may_use(account, partition)
     ]

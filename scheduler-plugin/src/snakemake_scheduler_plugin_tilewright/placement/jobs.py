@@ -24,7 +24,9 @@ class Shape:
     """What one job needs.
 
     ``gpu_mem_mb`` is memory of its device, 0 on CPUs; its node has all ``features``, and GPUs of
-    ``gpu_type`` where it names one; ``licences`` are names and numbers.
+    ``gpu_type`` where it names one; ``licences`` are names and numbers. ``partition`` is the one
+    that its rule names, empty for that of its device kind. A place that allows it less than
+    ``stated_min`` minutes does not take it.
     """
 
     cpus: int
@@ -35,6 +37,8 @@ class Shape:
     features: tuple[str, ...] = ()
     gpu_type: str = ""
     licences: tuple[tuple[str, int], ...] = ()
+    partition: str = ""
+    stated_min: int = 0
 
     def grown(self, memory: int = 0, time: int = 0) -> Shape:
         """Return the shape after so many failures for want of memory and of time: each doubles."""
@@ -158,6 +162,8 @@ class Fixed:
             cpus=self.cpus or shape.cpus,
             mem_mb=self.mem_mb or shape.mem_mb,
             runtime_min=self.runtime_min or shape.runtime_min,
+            stated_min=self.runtime_min or shape.stated_min,
+            partition=self.partition or shape.partition,
         )
 
 

@@ -70,19 +70,45 @@ def largest(account: Account, partition: Partition | None, tres: str) -> int | N
 
 def longest_min(account: Account, partition: Partition | None) -> int | None:
     """Return the minutes that one job may take at most, None where nothing limits them."""
-    of_partition = partition.max_time_min if partition else None
-    walls = (account.within(partition).longest_min, of_partition)
+    within = account.within(partition)
+    of_partition = partition.max_time_min if partition and not within.beyond_partition else None
+    walls = (within.longest_min, of_partition)
     return min((minutes for minutes in walls if minutes is not None), default=None)
 
 
 def clipped(shape: Shape, account: Account, partition: Partition | None) -> Shape:
-    """Return a shape with no more minutes than its place allows."""
+    """Return a shape with no more minutes than its place allows, and no less than it states."""
     most = longest_min(account, partition)
-    return shape if most is None else replace(shape, runtime_min=min(shape.runtime_min, most))
+    if most is None or shape.runtime_min <= most:
+        return shape
+    return replace(shape, runtime_min=max(most, shape.stated_min))
 
 
-def may_use(account: Account, partition: Partition) -> bool:
-    """Return whether an account's jobs may go to a partition."""
+def too_long(account: Account, shape: Shape, partition: Partition | None) -> str:
+    """Return that a place allows a job fewer minutes than it states; empty if it does not."""
+    most = longest_min(account, partition)
+    if most is None or shape.stated_min <= most:
+        return ""
+    return f"it asks for {shape.stated_min} min and account {account.name} has {most}"
+
+
+def partition_of(
+    kind: Kind,
+    name: str | None,
+    partitions: Mapping[Kind, Partition | None],
+    named: Mapping[str, Partition],
+) -> Partition | None:
+    """Return a job's partition: the one that it names, else that of its device kind.
+
+    None where Slurm's default is taken, or nothing is known of the one that is named.
+    """
+    return named.get(name) if name else partitions.get(kind)
+
+
+def may_use(account: Account, partition: Partition | None) -> bool:
+    """Return whether an account's jobs may go to a partition; to Slurm's default they may."""
+    if partition is None:
+        return True
     accounts, qos = partition.allow_accounts, partition.allow_qos
     return (
         (accounts is None or account.name in accounts)
@@ -93,11 +119,8 @@ def may_use(account: Account, partition: Partition) -> bool:
     )
 
 
-def has_room(
-    accounts: Iterable[Account], partitions: Mapping[Kind, Partition | None], place: Place
-) -> bool:
+def has_room(accounts: Iterable[Account], where: Partition | None, place: Place) -> bool:
     """Return whether use and limits of a place's account, as Slurm says them, leave it room."""
-    where = partitions.get(place.kind)
     wanted = needs(place.shape, 1, where)
     here = next((account for account in accounts if account.name == place.account), None)
     if here is None:
@@ -112,6 +135,8 @@ def too_big(account: Account, shape: Shape, partition: Partition | None = None) 
     What is used up of a budget does not come back in this run, what running jobs may take does.
     A limit of no jobs at all is a gate that somebody opens again.
     """
+    if long := too_long(account, shape, partition):
+        return long
     wanted = needs(shape, 1, partition)
     for tres in limited(account, partition):
         most = largest(account, partition, tres)
@@ -244,7 +269,7 @@ def make_pools(
             taken, taken_now = _Taken(), _Taken()
         for kind in KINDS:
             where = partitions.get(kind)
-            if kind not in shapes or (where is not None and not may_use(account, where)):
+            if kind not in shapes or not may_use(account, where):
                 continue
             shape, share = shapes[kind], utilisation if kind == "cpu" else 1.0
             slots, free, bound = _slots(account, where, shape, share, taken, taken_now)

@@ -188,9 +188,9 @@ class PendingJobs:
         way: where its own numbers leave room, the nodes are busy.
         """
         why, survey = why_pending(seen.reason), self.cluster.survey
-        if why.obstacle == "limit" and has_room(survey.accounts, survey.partitions, place):
+        where = survey.where(place)
+        if why.obstacle == "limit" and has_room(survey.accounts, where, place):
             why = Waiting("busy", "its account has room, so its nodes are in the way")
-        where = survey.partitions.get(place.kind)
         if why.obstacle == "busy" and survey.nodes is not None and where is not None:
             free = room_on(survey.nodes, where, place.shape, now=True)
             if free and not seen.reason.startswith(_NOT_FOR_NODES):

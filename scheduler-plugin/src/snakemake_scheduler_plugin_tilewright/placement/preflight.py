@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
 from snakemake_scheduler_plugin_tilewright.placement.jobs import (
-    Job,
     Kind,
     PlacementError,
     Shape,
@@ -14,7 +13,6 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
 )
 from snakemake_scheduler_plugin_tilewright.placement.limits import (
     clipped,
-    longest_min,
     may_use,
     too_big,
 )
@@ -23,10 +21,10 @@ from snakemake_scheduler_plugin_tilewright.runtime.words import count
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
 
 
-def _never(job: Job, account: Account, kind: Kind, shape: Shape, capacity: Capacity) -> str:
-    """Return why a job would pend at a place for ever; empty if it would not."""
-    where = capacity.partitions.get(kind)
-    if not capacity.has_partition(kind):
+def _never(account: Account, kind: Kind, shape: Shape, capacity: Capacity) -> str:
+    """Return why a job of a shape would pend at a place for ever; empty if it would not."""
+    where = capacity.where(kind, shape)
+    if not capacity.has_partition(kind, shape):
         return f"there is no {kind.upper()} partition"
     if where is not None and not may_use(account, where):
         return f"account {account.name} may not use partition {where.name}"
@@ -34,16 +32,13 @@ def _never(job: Job, account: Account, kind: Kind, shape: Shape, capacity: Capac
         there = wanted if capacity.licences is None else capacity.licences.get(name, 0)
         if wanted > there:
             return f"it asks for {wanted} of licence {name} and there are {there}"
-    minutes, most = job.fixed.runtime_min, longest_min(account, where)
-    if minutes is not None and most is not None and minutes > most:
-        return f"it asks for {minutes} min and account {account.name} has {most}"
     shape = clipped(shape, account, where)
     return too_big(account, shape, where) or _no_node(kind, shape, capacity)
 
 
 def _no_node(kind: Kind, shape: Shape, capacity: Capacity) -> str:
     """Return that no node of a kind is large enough or of the right kind; empty if one is."""
-    where = capacity.partitions.get(kind)
+    where = capacity.where(kind, shape)
     if where is None or capacity.some_node_holds(kind, shape):
         return ""
     held = [count(shape.cpus, "CPU"), f"{shape.mem_mb} MB"]
@@ -79,7 +74,7 @@ def check_sizes(tasks: Iterable[Task], capacity: Capacity, estimates: Estimates)
                 f"there are {known}"
             )
         reasons = [
-            _never(job, account, kind, shape, capacity)
+            _never(account, kind, shape, capacity)
             for account in accounts
             for kind, shape in shapes.items()
         ]

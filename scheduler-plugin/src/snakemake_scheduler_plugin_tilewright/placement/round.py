@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Place, Shape, Task
-from snakemake_scheduler_plugin_tilewright.placement.limits import clipped
+from snakemake_scheduler_plugin_tilewright.placement.limits import clipped, too_long
 from snakemake_scheduler_plugin_tilewright.placement.policy import decide, restarts
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.placement.sizing import Shapes
@@ -24,6 +24,8 @@ from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
 _PASSES = 6
 #: Jobs of one device kind that wait in Slurm's queue for nodes that others fill.
 _QUEUED = 4
+#: A partition that a rule names, and accounts with device kinds.
+_Takers = tuple[str | None, frozenset[tuple[str, Kind]]]
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Round:
         self.why: dict[str, str] = {}
         self.most = math.inf
         self._short: dict[Hashable, str] = {}
+        self._takers_of: dict[int, _Takers] = {}
 
     def place(
         self,
@@ -73,16 +76,12 @@ class Round:
         ready = [task for task in ready if not (task.bound or task.left)]
         large = [task for task in ready if task.name in self.work.index]
         coming = [task for task in later if task.name in self.work.index]
-        left = large
-        for _ in range(_PASSES):
-            left = [task for task in left if not self._waits_for_nodes(task)]
-            if not left or self._enough():
-                break
-            placed, last = self._pass(left, coming, last)
-            if placed:
-                left = [task for task in left if task.name not in placed]
-            else:
-                left = self.shapes.without_largest(left)
+        groups: dict[_Takers, list[Task]] = {}
+        for task in large:
+            groups.setdefault(self._takers(task), []).append(task)
+        for takers, left in groups.items():
+            here = [task for task in coming if self._takers(task) == takers]
+            last = self._place_large(left, here, takers, last)
         small = [task for task in ready if task.name not in self.work.index]
         for task in sorted(small, key=lambda task: -task.job.priority):
             self._place_small(task)
@@ -97,6 +96,37 @@ class Round:
                 if task.name in self.why and (short := self._short_of(task)):
                     self.why[task.name] = short
         return last
+
+    def _place_large(
+        self, left: list[Task], coming: Sequence[Task], takers: _Takers, last: Strategy | None
+    ) -> Strategy | None:
+        """Place tasks that the same places may take."""
+        for _ in range(_PASSES):
+            left = [task for task in left if not self._waits_for_nodes(task)]
+            if not left or self._enough():
+                break
+            placed, last = self._pass(left, coming, takers, last)
+            if placed:
+                left = [task for task in left if task.name not in placed]
+            else:
+                left = self.shapes.without_largest(left)
+        return last
+
+    def _takers(self, task: Task) -> _Takers:
+        """Return the partition that a task names, and the places that allow it its minutes."""
+        shapes = self.shapes.of(task)
+        if id(shapes) not in self._takers_of:
+            capacity = self.capacity
+            self._takers_of[id(shapes)] = (
+                task.job.fixed.partition,
+                frozenset(
+                    (account.name, kind)
+                    for account in capacity.accounts
+                    for kind, shape in shapes.items()
+                    if not too_long(account, shape, capacity.where(kind, shape))
+                ),
+            )
+        return self._takers_of[id(shapes)]
 
     def _waits_for_nodes(self, task: Task) -> bool:
         """Note where a task asks for nodes with a feature, or a GPU type, that are all full.
@@ -148,7 +178,8 @@ class Round:
 
     def _shape(self, task: Task, account: Account, kind: Kind) -> Shape:
         """Return what a task asks for at a place."""
-        return clipped(self.shapes.of(task)[kind], account, self.capacity.partitions.get(kind))
+        shape = self.shapes.of(task)[kind]
+        return clipped(shape, account, self.capacity.where(kind, shape))
 
     def _short_of(self, task: Task) -> str:
         """Return that no account's budget can end a task; empty where one can."""
@@ -161,12 +192,16 @@ class Round:
         return self._short[key]
 
     def _pass(
-        self, large: Sequence[Task], coming: Sequence[Task], last: Strategy | None
+        self,
+        large: Sequence[Task],
+        coming: Sequence[Task],
+        takers: _Takers,
+        last: Strategy | None,
     ) -> tuple[set[str], Strategy | None]:
         shapes = self.shapes.largest(large)
         if "gpu" not in shapes and (more := self.shapes.largest(coming).get("gpu")):
             shapes = {"gpu": more, **shapes}
-        pools = self.slots(shapes)
+        pools = [pool for pool in self.slots(shapes) if (pool.account, pool.kind) in takers[1]]
         if not any(pool.free for pool in pools):
             self.why |= dict.fromkeys((task.name for task in large), self._why_none(pools))
             return set(), last

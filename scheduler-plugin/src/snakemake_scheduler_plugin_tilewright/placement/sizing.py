@@ -263,9 +263,9 @@ class Estimates:
             self._sized[key] = shape, self.sizes.nominal_s(rule, wildcards)
         shape, nominal_s = self._sized[key]
         minutes = max(shape.runtime_min, self.factor(rule, kind) * nominal_s / 30)
-        most = self.max_time_min.get(kind)
+        most = None if shape.partition else self.max_time_min.get(kind)
         runtime_min = int(min(minutes, most)) if most is not None else int(minutes)
-        return replace(shape, runtime_min=max(1, runtime_min))
+        return replace(shape, runtime_min=max(1, runtime_min, shape.stated_min))
 
     def is_small(self, job: Job) -> bool:
         """Return whether a job is so small that it needs no slot: CPUs only, and one of them."""
@@ -296,12 +296,13 @@ class Estimates:
             mem_mb=max(grown.mem_mb, task.least_mem_mb),
             runtime_min=max(grown.runtime_min, task.least_min),
         )
-        partition = capacity.partitions.get(kind)
+        partition = capacity.where(kind, base)
         if partition is not None and partition.max_time_min is not None:
-            grown = replace(grown, runtime_min=min(grown.runtime_min, partition.max_time_min))
+            most = max(partition.max_time_min, base.stated_min)
+            grown = replace(grown, runtime_min=min(grown.runtime_min, most))
         if not task.past.memory:
             return grown
-        where = partitions_of(job, capacity.partitions)
+        where = partitions_of(job, capacity.partitions, capacity.named)
         most_mb = memory_limit_mb(job, capacity.accounts, where)
         if most_mb is not None:
             return replace(grown, mem_mb=max(base.mem_mb, min(grown.mem_mb, most_mb)))
@@ -343,11 +344,13 @@ class Shapes:
         for kind in KINDS:
             shapes = [shapes[kind] for shapes in distinct if kind in shapes]
             if shapes:
+                names = {shape.partition for shape in shapes}
                 found[kind] = Shape(
                     max(shape.cpus for shape in shapes),
                     max(shape.mem_mb for shape in shapes),
                     max(shape.gpus for shape in shapes),
                     max(shape.runtime_min for shape in shapes),
+                    partition=names.pop() if len(names) == 1 else "",
                 )
         return found
 

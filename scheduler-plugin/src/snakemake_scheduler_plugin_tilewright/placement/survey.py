@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Place, Shape
 from snakemake_scheduler_plugin_tilewright.placement.limits import (
     Pool,
     make_pools,
+    partition_of,
     unknown_use,
 )
 from snakemake_scheduler_plugin_tilewright.placement.site import Site
@@ -91,6 +92,8 @@ class Survey:
         Largest job of each device kind that there is a partition for.
     utilisation : float
         Share of CPUs that CPU slots are counted from.
+    named : dict of str to Partition
+        All partitions that the person may use.
     nodes : tuple of Node or None
         None where Slurm did not say.
     licences : dict of str to int or None
@@ -104,8 +107,13 @@ class Survey:
     notes: tuple[Note, ...]
     shapes: Mapping[Kind, Shape]
     utilisation: float
+    named: Mapping[str, Partition]
     nodes: tuple[Node, ...] | None = None
     licences: Mapping[str, int] | None = None
+
+    def where(self, place: Place) -> Partition | None:
+        """Return the partition of a place, None where nothing is known of it."""
+        return partition_of(place.kind, place.partition, self.partitions, self.named)
 
     @cached_property
     def pools(self) -> tuple[Pool, ...]:
@@ -150,20 +158,20 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
     SurveyError
         Limits were never known: sacctmgr fails and no good answer is on disk.
     """
-    partitions, more = _partitions(client, site, _groups(client.user, uid))
-    records = _records(client, partitions["gpu"])
-    partitions = {k: p and with_qos(p, records.qos) for k, p in partitions.items()}
-    wheres = [p for p in partitions.values() if p is not None]
+    names, all_, more = _partitions(client, site, _groups(client.user, uid))
+    records = _records(client, all_.get(names["gpu"] or ""))
+    wheres = [with_qos(p, records.qos) for p in all_.values()]
     known = (client.user, records.associations, records.qos, site.rules(), wheres)
     accounts, left_out = usable_accounts(*known) if records.kept else ([NO_ACCOUNT], [])
-    types = _types_not_counted(accounts, partitions["gpu"], records.gpu_type)
+    types = _types_not_counted(accounts, all_.get(names["gpu"] or ""), records.gpu_type)
     said: list[Note] = []
     if records.kept:
         usage, said = _live_use(client, accounts, records, wheres, uid)
         accounts, _ = usable_accounts(*known, usage)
     nodes, lost = _nodes(client)
     licences = client.licences()
-    partitions = {k: p and with_whole_nodes(p, nodes) for k, p in partitions.items()}
+    named = {p.name: with_whole_nodes(p, nodes) for p in wheres}
+    partitions = {kind: named.get(name or "") for kind, name in names.items()}
     with_gpu = bool(more) or partitions["gpu"] is not None
     return Survey(
         client.user,
@@ -173,6 +181,7 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
         (*records.notes, *types, *said, *more, *lost),
         {kind: s for kind, s in site.shapes().items() if kind == "cpu" or with_gpu},
         site.utilisation,
+        named,
         nodes,
         None if isinstance(licences, Unknown) else parse_licences(licences),
     )
@@ -317,22 +326,23 @@ def _groups(user: str, uid: int) -> frozenset[str] | None:
 
 def _partitions(
     client: SlurmClient, site: Site, groups: frozenset[str] | None
-) -> tuple[dict[Kind, Partition | None], list[Note]]:
-    """Return the partition of each device kind: named by the site, or else the one that fits."""
+) -> tuple[dict[Kind, str | None], dict[str, Partition], list[Note]]:
+    """Return the partition of each device kind, named by the site or the one that fits; and all."""
     text = client.partitions()
     if isinstance(text, Unknown):
         note = Note("partitions", f"the partitions are not known: {text}")
-        return {"gpu": None, "cpu": None}, [note]
+        return {"gpu": None, "cpu": None}, {}, [note]
     all_ = parse_partitions(text)
     known = {p.name: p for p in all_ if not why_not(p, groups)}
     chosen = {"gpu": gpu_partition(known.values()), "cpu": cpu_partition(known.values())}
-    found: dict[Kind, Partition | None] = {}
+    found: dict[Kind, str | None] = {}
     notes = []
     wanted: dict[Kind, str | None] = {"gpu": site.partitions.gpu, "cpu": site.partitions.cpu}
     for kind, name in wanted.items():
-        found[kind] = chosen[kind] if name is None else known.get(name)
+        best = chosen[kind] if name is None else known.get(name)
+        found[kind] = best.name if best else None
         if name is not None and name not in known and (kind, name) != ("gpu", "none"):
             why = next((why_not(p, groups) for p in all_ if p.name == name), "is not up")
             there = ", ".join(sorted(known))
             notes.append(Note("site", f"partition {name} {why}; up are {there}"))
-    return found, notes
+    return found, known, notes

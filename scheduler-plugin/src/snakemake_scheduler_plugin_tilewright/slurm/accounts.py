@@ -97,12 +97,15 @@ class Limits:
         TRES and budgets of one job.
     longest_min : int or None
         Longest job in minutes.
+    beyond_partition : bool
+        Its jobs may take longer than their partition allows (flag ``PartitionTimeLimit``).
     """
 
     holders: tuple[Holder, ...] = ()
     counts_on: tuple[str, ...] = ()
     per_job: Tres = field(default_factory=dict)
     longest_min: int | None = None
+    beyond_partition: bool = False
 
 
 @dataclass(frozen=True)
@@ -200,8 +203,9 @@ def usable_accounts(
             user, name, known.get(chosen, Qos(chosen)), own[name], held,
             rules.caps.get(name, {}), usage or {},
         )  # fmt: skip
-        limits = {"": _limits(of, "", None)}
-        limits |= {p.name: _limits(of, p.name, known.get(p.qos or "")) for p in wheres}
+        anywhere = _limits(of, "", None)
+        each = {p.name: _limits(of, p.name, known.get(p.qos or "")) for p in wheres}
+        limits = {"": anywhere} | {at: one for at, one in each.items() if one != anywhere}
         bound = {row.partition for row in own[name]}
         accounts.append(
             Account(
@@ -299,6 +303,7 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
         tuple(holder.name for holder in found),
         per_job,
         next((minutes for minutes in walls if minutes is not None), None),
+        "PartitionTimeLimit" in of.qos.flags,
     )
 
 
