@@ -81,6 +81,30 @@ def test_what_a_workflow_may_hold(featured: Cluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_a_rule_keeps_its_partition_and_its_minutes(quiet_slurm: Cluster, tmp_path: Path) -> None:
+    """One account may not use the default partition, and gives its jobs 30 minutes."""
+    partition = ["scontrol", "update", "PartitionName=hpg-default"]
+    quiet_slurm.run([*partition, "AllowAccounts=maigan"])
+    quiet_slurm.set_qos("brusko", "MaxWall=30")
+    quiet_slurm.set_qos("maigan", "GrpTRES=cpu=8")
+    run = foreign(quiet_slurm, tmp_path, "named", SITE)
+    try:
+        run.run("--retries", "2")
+    finally:
+        quiet_slurm.run([*partition, "AllowAccounts=ALL"])
+        quiet_slurm.restore_limits()
+    found: dict[str, set[tuple[str, str]]] = {}
+    for job in run.jobs():
+        assert job.state == "COMPLETED"
+        found.setdefault(rule_of(job), set()).add((job.account, job.partition))
+    assert found["long"] == {("maigan", "hpg-default")}, dump(run.events)
+    assert ("brusko", "hpg-turin") in found["turin"], dump(run.events)
+    assert {partition for _, partition in found["turin"]} == {"hpg-turin"}
+    assert not run.moves()
+    assert not run.causes()
+
+
+@pytest.mark.long
 def test_a_group_that_pends_in_vain_is_moved_whole(quiet_slurm: Cluster, tmp_path: Path) -> None:
     """Its account is shut between its place and sbatch, which waits for that."""
     run = foreign(quiet_slurm, tmp_path, "features", {"allowed": ["brusko", "clive"]})
