@@ -11,15 +11,16 @@ import pytest
 from rich.console import Console
 
 from snakemake_scheduler_plugin_tilewright.commands.accounts import as_json, print_survey
+from snakemake_scheduler_plugin_tilewright.placement import cluster
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.limits import Pool, left
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
-from snakemake_scheduler_plugin_tilewright.placement.site import Site, read_site
+from snakemake_scheduler_plugin_tilewright.placement.site import Site, SiteError, read_site
 from snakemake_scheduler_plugin_tilewright.placement.survey import Note, Survey, SurveyError, survey
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import Holder
 from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_partitions
 from snakemake_scheduler_plugin_tilewright.slurm.partitions import why_not
-from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
+from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown
 from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE
 from tests.conftest import REPO
 from tests.support.placement_rules import CPU, Rules
@@ -356,3 +357,28 @@ def test_a_reservation_that_begins_before_a_job_could_end_closes_its_nodes(
     recorded.answers["reservation"] = Unknown("scontrol", "Access/permission denied")
     found = survey(client(recorded, tmp_path / "b"), 1001, Site())
     assert found.notes[0].text.startswith("reservations are not known")
+
+
+def test_a_run_believes_no_answer_of_another_that_is_more_than_seconds_old(
+    recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user who was added to an account 73 s before was refused."""
+    now = [1000.0]
+
+    def asks(calls_per_min: float) -> SlurmClient:
+        return replace(client(recorded, tmp_path, now), shared_dir=tmp_path / "answers")
+
+    monkeypatch.setattr(cluster, "own_client", asks)
+    monkeypatch.setattr(cluster, "_current", None)
+    (tmp_path / "site.yaml").write_text("allowed: [maigan]\n", encoding="utf-8")
+    recorded.answers["sacctmgr"] = LIMITS.replace("maigan|ada|", "maigan|ben|")
+    with pytest.raises(SiteError, match="account maigan, which ada does not have"):
+        cluster.use(tmp_path / "site.yaml")
+    recorded.answers["sacctmgr"] = LIMITS
+    now[0] += 73.0
+    found = cluster.use(tmp_path / "site.yaml")
+    assert [account.name for account in found.survey.accounts] == ["maigan"]
+    asked = len(recorded.asked)
+    now[0] += 2.0
+    cluster.use(tmp_path / "site.yaml")
+    assert len(recorded.asked) == asked

@@ -105,6 +105,8 @@ def use(site: str | Path | None = None) -> Cluster:
     path = Path(named) if named else beside_profile(Path(site), command()) if site else None
     read = read_site(path)
     client = own_client(read.calls_per_min)
+    # what other runs were told of limits minutes ago may be why this one was just changed
+    client.forget(limits=True, but_last_s=_MIN_TTL_S)
     found = survey(client, os.getuid(), read)
     _check_names(read, found, str(path))
     _current = Cluster(read, client, os.getuid(), found)
