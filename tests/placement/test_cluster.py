@@ -148,6 +148,25 @@ def test_a_partition_that_is_not_there_is_named(recorded: Recorded, tmp_path: Pa
     )
 
 
+def test_accounts_that_the_user_does_not_have_are_named(
+    recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What blocks an account of others refuses no run."""
+    site = tmp_path / "site.yaml"
+    site.write_text("blocked: {brusk: not ours}\n", encoding="utf-8")
+    monkeypatch.setattr(cluster, "own_client", lambda calls_per_min: client(recorded, tmp_path))
+    monkeypatch.setattr(cluster, "_current", None)
+    there = "which ada does not have; there are brusko, clive, clive-b, maigan"
+    found = cluster.use(site).survey
+    assert found.notes == (Note("blocked", f"'blocked' names account brusk, {there}"),)
+    site.write_text("caps: {maigen: cpu=40}\n", encoding="utf-8")
+    said = f"'caps' names account maigen, {there}"
+    with pytest.raises(SiteError, match=f"site.yaml: {said}"):
+        cluster.use(site)
+    shown = text_of(survey(client(recorded, tmp_path), 1001, read_site(site)))
+    assert f"note: {said}" in " ".join(shown.split())
+
+
 def test_a_cluster_without_gpus_has_no_gpu_slots(recorded: Recorded, tmp_path: Path) -> None:
     recorded.answers["partition"] = PARTITIONS.splitlines()[0]
     found = survey(client(recorded, tmp_path), 1001, Site())

@@ -67,7 +67,7 @@ class SurveyError(RuntimeError):
 class Note:
     """What is old or unknown, and what it is about."""
 
-    about: Literal["limits", "types", "use", "partitions", "nodes", "site"]
+    about: Literal["limits", "types", "use", "partitions", "nodes", "site", "blocked"]
     text: str
 
     def __str__(self) -> str:
@@ -170,7 +170,14 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
         tuple(accounts),
         tuple(left_out),
         partitions,
-        (*records.notes, *types, *said, *more, *lost),
+        (
+            *records.notes,
+            *_wrong_names(client.user, site, accounts, left_out),
+            *types,
+            *said,
+            *more,
+            *lost,
+        ),
         {kind: s for kind, s in site.shapes().items() if kind == "cpu" or with_gpu},
         site.utilisation,
         nodes,
@@ -201,6 +208,28 @@ def _records(client: SlurmClient, gpus: Partition | None) -> _Database:
         notes.append(Note("limits", f"limits are {span_text(answer.age_s)} old: {answer.failure}"))
     associations, qos = parse_sacctmgr(answer.text, gpu_type)
     return _Database(_of_this_cluster(client, associations), qos, gpu_type, notes)
+
+
+def _wrong_names(
+    user: str, site: Site, accounts: Iterable[Account], left_out: Iterable[LeftOut]
+) -> list[Note]:
+    """Return what the site says of accounts that the user does not have.
+
+    A file for several people may well block what only some of them have.
+    """
+    known = sorted([one.name for one in accounts] + [one.account for one in left_out])
+    there = ", ".join(filter(None, known)) or "none"
+    named: tuple[tuple[str, Literal["site", "blocked"], Iterable[str]], ...] = (
+        ("allowed", "site", site.allowed or ()),
+        ("caps", "site", site.caps),
+        ("blocked", "blocked", site.blocked),
+    )
+    return [
+        Note(about, f"'{key}' names account {name}, which {user} does not have; there are {there}")
+        for key, about, names in named
+        for name in names
+        if name not in known
+    ]
 
 
 def _types_not_counted(
