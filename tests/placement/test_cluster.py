@@ -144,8 +144,12 @@ def test_a_partition_that_is_not_there_is_named(recorded: Recorded, tmp_path: Pa
     site = Site.model_validate({"partitions": {"gpu": "gpu-old"}})
     found = survey(client(recorded, tmp_path), 1001, site)
     assert found.notes == (
-        Note("site", "partition gpu-old is not up; up are hpg-b200, hpg-default"),
+        Note("site", "partition gpu-old does not exist; up are hpg-b200, hpg-default"),
     )
+    recorded.answers["partition"] = PARTITIONS.replace("State=UP", "State=DOWN", 1)
+    down = Site.model_validate({"partitions": {"cpu": "hpg-default"}})
+    (note,) = survey(client(recorded, tmp_path / "b"), 1001, down).notes
+    assert note.text == "partition hpg-default is not up; up are hpg-b200"
 
 
 def test_accounts_that_the_user_does_not_have_are_named(

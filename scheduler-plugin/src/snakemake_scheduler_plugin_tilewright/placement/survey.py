@@ -361,7 +361,7 @@ def _partitions(
     for kind, name in wanted.items():
         found[kind] = chosen[kind] if name is None else known.get(name)
         if name is not None and name not in known and (kind, name) != ("gpu", "none"):
-            why = next((why_not(p, groups) for p in all_ if p.name == name), "is not up")
+            why = next((why_not(p, groups) for p in all_ if p.name == name), "does not exist")
             there = ", ".join(sorted(known))
             notes.append(Note("site", f"partition {name} {why}; up are {there}"))
     return found, notes
