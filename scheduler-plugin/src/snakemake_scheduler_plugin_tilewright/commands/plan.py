@@ -189,6 +189,7 @@ def live_capacity(found: cluster.Cluster, queue: list[SlurmJob] | Unknown) -> Ca
         partitions=survey.partitions,
         nodes=survey.nodes,
         licences=survey.licences,
+        workdir=str(Path.cwd()),
     )
 
 

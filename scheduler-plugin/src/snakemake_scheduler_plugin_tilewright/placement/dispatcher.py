@@ -235,6 +235,7 @@ class Dispatcher:
             partitions=survey.partitions,
             nodes=survey.nodes,
             licences=survey.licences,
+            workdir=self.workdir,
         )
         for kind, nodes in self.bad_nodes.items():
             partition = survey.partitions[kind]
