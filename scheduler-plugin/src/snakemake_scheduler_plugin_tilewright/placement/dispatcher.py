@@ -313,7 +313,7 @@ class Dispatcher:
         with self.lock:
             task = self.tasks[name]
             job, place, seen = task.job, task.place, self._seen(task)
-            cause, words, node = find_cause(self.cluster.client, seen, job.log, task.sent_s)
+            cause, words, node, log = find_cause(self.cluster.client, seen, job.log, task.sent_s)
             found = next_try(task.past, cause, words, node, moved=bool(task.moved))
             if task.refused:
                 found = NextTry(task.past, task.refused, give_up=True)
@@ -338,7 +338,7 @@ class Dispatcher:
                 pool=place.pool if place else None, account=place.account if place else None,
                 kind=place.kind if place else None, slurm_id=seen.id if seen else None,
                 node=node or None, start_s=seen.start_s if seen else None,
-                end_s=(seen.end_s if seen else None) or self.clock(), log=job.log or None,
+                end_s=(seen.end_s if seen else None) or self.clock(), log=log or None,
                 give_up=found.give_up or None,
             )  # fmt: skip
             if seen is not None:
