@@ -472,7 +472,11 @@ class Dispatcher:
                 elif state == "SPECIAL_EXIT":
                     self.cluster.client.cancel([seen.id])
                 if state not in ACTIVE:
-                    found[task.name] = f"Slurm job {seen.id} is {state.lower()}", state == _DONE
+                    why = " to be placed again" if task.moved and moved else ""
+                    found[task.name] = (
+                        f"Slurm job {seen.id} is {state.lower()}{why}",
+                        state == _DONE,
+                    )
             return found
 
     def _cancel_doubles(self, ready: Collection[str]) -> set[str]:
