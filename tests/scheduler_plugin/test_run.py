@@ -27,10 +27,8 @@ def test_nothing_is_warned_of_a_job_that_was_moved(
     )
     monkeypatch.setattr(run, "dispatcher", dispatcher, raising=False)
     monkeypatch.setattr(adapter, "started", lambda dag: False)
-    ended = []
-    monkeypatch.setattr(adapter, "end", lambda *args, success: ended.append(args) or True)
+    monkeypatch.setattr(adapter, "end", lambda dag, job, why, success: True)
     run._tend_once()
-    assert len(ended) == 2
     assert caplog.messages == [
         "b: Slurm job b is cancelled, which Snakemake's executor does not see"
     ]
