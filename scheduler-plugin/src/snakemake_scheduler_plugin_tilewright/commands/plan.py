@@ -134,7 +134,8 @@ def plan_on(
     kinds = {kind for task in tasks for kind in task.job.kinds}
     said = [_source(plan, kinds), *_of_accounts(found.survey, capacity, kinds), *notes]
     if not isinstance(queue, Unknown) and (active := stale_jobs(queue, str(Path.cwd()))):
-        said.append(f"counted once more: {count(len(active), 'job')} of this folder in the queue")
+        twice = "this plan counts their slots as taken, and places them once more"
+        said.append(f"in the queue already: {count(len(active), 'job')} of this folder; {twice}")
     forecast = preview(tasks, plan.estimates, capacity) if tasks else None
     return PlannedRun(tuple(targets), len(tasks), forecast, None, tuple(said), members_of(tasks))
 
