@@ -217,6 +217,10 @@ def test_the_survey_has_limits_and_use_of_the_partition_qos(
     assert [cell.strip() for cell in line.split("│")[1:6]] == [
         "QOS part", "40 of 48", "", "", "1 of 12",
     ]  # fmt: skip
+    names = [line.split("│")[1] for line in shown.splitlines() if line.count("│") > 5]
+    at = next(n for n, name in enumerate(names) if name.startswith("  account clive"))
+    assert names[at + 1].startswith("    QOS part")
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_limits_of_the_gpu_type_that_the_partition_has(recorded: Recorded, tmp_path: Path) -> None:
