@@ -31,8 +31,13 @@ from snakemake_scheduler_plugin_tilewright.commands.check_slurm import (
     check_stale,
 )
 from snakemake_scheduler_plugin_tilewright.commands.checks import Check, ok, problem, warning
-from snakemake_scheduler_plugin_tilewright.commands.doctor import as_json, print_checks
+from snakemake_scheduler_plugin_tilewright.commands.doctor import (
+    as_json,
+    on_slurm,
+    print_checks,
+)
 from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
+from snakemake_scheduler_plugin_tilewright.placement import cluster
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Task
 from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER, STATE
@@ -129,6 +134,18 @@ def test_daemons_that_do_not_answer(tmp_path: Path) -> None:
     without = replace(client(none, tmp_path), run=none, cache_dir=tmp_path / "empty")
     found = list(check_daemons(without))[-1]
     assert (found.state, "keeps no accounts" in found.text) == ("ok", True)
+
+
+def test_a_daemon_that_does_not_answer_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("sbatch", "squeue", "scontrol", "sacctmgr", "scancel"):
+        (tmp_path / name).write_text("#!/bin/sh\necho 'Connection refused' >&2\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found = list(on_slurm(cluster.use, lambda found: ()))
+    assert states(found) == [("slurmctld", "problem"), ("slurmdbd", "problem")]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from snakemake_scheduler_plugin_tilewright.commands.dag import DagError
-from snakemake_scheduler_plugin_tilewright.commands.plan import PlannedRun
+from snakemake_scheduler_plugin_tilewright.commands.plan import PlannedRun, plan_on
 from snakemake_scheduler_plugin_tilewright.commands.plan_table import print_plan
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, capacity_now
 from snakemake_scheduler_plugin_tilewright.placement.preview import preview
@@ -20,7 +20,7 @@ from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from tests.commands.planned_runs import TenMinutes, command, tasks_of
 from tests.conftest import REPO
 from tests.support.placement_rules import with_use
-from tests.support.recorded import cluster_with
+from tests.support.recorded import cluster_with, queue_line
 from tests.support.runs import Run, make_run
 from tilewright.commands.dag import read_experiment, read_tasks
 from tilewright.config.checks import data_sizes
@@ -41,6 +41,20 @@ def capacity_of(folder: Path, *, used: str = "") -> Capacity:
         [],
         utilisation=0.85,
         partitions=cluster.survey.partitions,
+    )
+
+
+def test_jobs_that_an_earlier_run_has_in_the_queue_are_said_to_count_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sent = queue_line(JobID="7", State="RUNNING", WorkDir=str(tmp_path), Comment="rule_stitch_a")
+    cluster, _ = cluster_with(sent, tmp_path)
+    found = plan_on(Plan(TenMinutes(), cluster=cluster), tasks_of(2), ())
+    (note,) = [note for note in found.notes if "queue" in note]
+    assert note == (
+        "in the queue already: 1 job of this folder; this plan counts their slots as taken, and "
+        "places them once more"
     )
 
 

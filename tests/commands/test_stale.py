@@ -28,6 +28,19 @@ def test_jobs_of_this_folder_are_listed_or_cancelled(
     assert ("scancel 7" in recorded.asked) == (choice == "cancel")
 
 
+def test_the_commands_that_go_on_are_said_where_the_folder_is_locked(tmp_path: Path) -> None:
+    lock = tmp_path / ".snakemake/locks/0.output.lock"
+    lock.parent.mkdir(parents=True)
+    cluster, _ = cluster_with("", tmp_path)
+    said: list[str] = []
+    stale(cluster.client, str(tmp_path), "cancel", said.append)
+    assert len(said) == 1
+    lock.touch()
+    stale(cluster.client, str(tmp_path), "cancel", said.append)
+    unlock, again = said[-1].splitlines()[-2:]
+    assert (unlock.split()[-1], again.split()[-1]) == ("--unlock", "--rerun-incomplete")
+
+
 def test_a_queue_that_is_not_known_is_not_an_empty_one(tmp_path: Path) -> None:
     cluster, _ = cluster_with(Unknown("squeue", "no answer within 15 s"), tmp_path)
     with pytest.raises(PlacementError, match="is not known: squeue did not answer"):

@@ -11,15 +11,16 @@ import pytest
 from rich.console import Console
 
 from snakemake_scheduler_plugin_tilewright.commands.accounts import as_json, print_survey
+from snakemake_scheduler_plugin_tilewright.placement import cluster
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.limits import Pool, left
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
-from snakemake_scheduler_plugin_tilewright.placement.site import Site, read_site
+from snakemake_scheduler_plugin_tilewright.placement.site import Site, SiteError, read_site
 from snakemake_scheduler_plugin_tilewright.placement.survey import Note, Survey, SurveyError, survey
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import Holder
 from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_partitions
 from snakemake_scheduler_plugin_tilewright.slurm.partitions import why_not
-from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
+from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown
 from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE
 from tests.conftest import REPO
 from tests.support.placement_rules import CPU, Rules
@@ -143,8 +144,31 @@ def test_a_partition_that_is_not_there_is_named(recorded: Recorded, tmp_path: Pa
     site = Site.model_validate({"partitions": {"gpu": "gpu-old"}})
     found = survey(client(recorded, tmp_path), 1001, site)
     assert found.notes == (
-        Note("site", "partition gpu-old is not up; up are hpg-b200, hpg-default"),
+        Note("site", "partition gpu-old does not exist; up are hpg-b200, hpg-default"),
     )
+    recorded.answers["partition"] = PARTITIONS.replace("State=UP", "State=DOWN", 1)
+    down = Site.model_validate({"partitions": {"cpu": "hpg-default"}})
+    (note,) = survey(client(recorded, tmp_path / "b"), 1001, down).notes
+    assert note.text == "partition hpg-default is not up; up are hpg-b200"
+
+
+def test_accounts_that_the_user_does_not_have_are_named(
+    recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What blocks an account of others refuses no run."""
+    site = tmp_path / "site.yaml"
+    site.write_text("blocked: {brusk: not ours}\n", encoding="utf-8")
+    monkeypatch.setattr(cluster, "own_client", lambda calls_per_min: client(recorded, tmp_path))
+    monkeypatch.setattr(cluster, "_current", None)
+    there = "which ada does not have; there are brusko, clive, clive-b, maigan"
+    found = cluster.use(site).survey
+    assert found.notes == (Note("blocked", f"'blocked' names account brusk, {there}"),)
+    site.write_text("caps: {maigen: cpu=40}\n", encoding="utf-8")
+    said = f"'caps' names account maigen, {there}"
+    with pytest.raises(SiteError, match=f"site.yaml: {said}"):
+        cluster.use(site)
+    shown = text_of(survey(client(recorded, tmp_path), 1001, read_site(site)))
+    assert f"note: {said}" in " ".join(shown.split())
 
 
 def test_a_cluster_without_gpus_has_no_gpu_slots(recorded: Recorded, tmp_path: Path) -> None:
@@ -193,6 +217,10 @@ def test_the_survey_has_limits_and_use_of_the_partition_qos(
     assert [cell.strip() for cell in line.split("│")[1:6]] == [
         "QOS part", "40 of 48", "", "", "1 of 12",
     ]  # fmt: skip
+    names = [line.split("│")[1] for line in shown.splitlines() if line.count("│") > 5]
+    at = next(n for n, name in enumerate(names) if name.startswith("  account clive"))
+    assert names[at + 1].startswith("    QOS part")
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_limits_of_the_gpu_type_that_the_partition_has(recorded: Recorded, tmp_path: Path) -> None:
@@ -356,3 +384,28 @@ def test_a_reservation_that_begins_before_a_job_could_end_closes_its_nodes(
     recorded.answers["reservation"] = Unknown("scontrol", "Access/permission denied")
     found = survey(client(recorded, tmp_path / "b"), 1001, Site())
     assert found.notes[0].text.startswith("reservations are not known")
+
+
+def test_a_run_believes_no_answer_of_another_that_is_more_than_seconds_old(
+    recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user who was added to an account 73 s before was refused."""
+    now = [1000.0]
+
+    def asks(calls_per_min: float) -> SlurmClient:
+        return replace(client(recorded, tmp_path, now), shared_dir=tmp_path / "answers")
+
+    monkeypatch.setattr(cluster, "own_client", asks)
+    monkeypatch.setattr(cluster, "_current", None)
+    (tmp_path / "site.yaml").write_text("allowed: [maigan]\n", encoding="utf-8")
+    recorded.answers["sacctmgr"] = LIMITS.replace("maigan|ada|", "maigan|ben|")
+    with pytest.raises(SiteError, match="account maigan, which ada does not have"):
+        cluster.use(tmp_path / "site.yaml")
+    recorded.answers["sacctmgr"] = LIMITS
+    now[0] += 73.0
+    found = cluster.use(tmp_path / "site.yaml")
+    assert [account.name for account in found.survey.accounts] == ["maigan"]
+    asked = len(recorded.asked)
+    now[0] += 2.0
+    cluster.use(tmp_path / "site.yaml")
+    assert len(recorded.asked) == asked

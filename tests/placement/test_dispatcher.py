@@ -296,6 +296,18 @@ def test_ends_that_the_executor_does_not_see(
     assert run.lost() == ({name: found} if found else {})
 
 
+def test_the_end_of_a_job_that_was_moved_is_told_at_once_and_why(tmp_path: Path) -> None:
+    run = dispatcher(pending(1, "Priority"), tmp_path, sent=1, ready=0)
+    run.capacity()
+    ((name, task),) = run.tasks.items()
+    task.moved = "another account is free"
+    recorded = run.cluster.client.run
+    assert isinstance(recorded, Recorded)
+    recorded.answers["squeue"] = pending(1, "").replace("PENDING", "CANCELLED")
+    run.cluster.client._kept.clear()
+    assert run.lost() == {name: ("Slurm job 20 is cancelled to be placed again", False)}
+
+
 def test_no_more_jobs_are_placed_than_snakemake_runs_at_once(tmp_path: Path) -> None:
     run = dispatcher("", tmp_path, sent=0, ready=6)
     assert len(run.round(list(run.tasks), [], 2)) == 2

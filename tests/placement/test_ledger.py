@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 
 from snakemake_scheduler_plugin_tilewright.placement.ledger import (
     Ledger,
+    last_waiting,
     read_ledger,
     summary_lines,
 )
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.runtime.cause import cause_line
+from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState
 from tests.support.placement_rules import Rules
 from tests.support.recorded import cluster_with
 
@@ -87,6 +89,19 @@ def test_a_change_is_said_once_and_again_when_it_comes_back(tmp_path: Path) -> N
     assert said == [True, False, True, True, True, False]
     events = [event["event"] for event in read_ledger(ledger.path)]
     assert events == ["hold", "notes", "room", "hold"]
+
+
+def test_that_slurm_does_not_answer_is_why_jobs_wait_until_it_does(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.write("run")
+    ledger.write("wait", ready=2, why={"no slot is free": 2})
+    silent = "squeue did not answer: Unable to contact slurm controller"
+    ledger.write_change("hold", "slurm", reason=silent, ready=0)
+    waiting = last_waiting(ledger.path)
+    assert waiting == {silent: 0}
+    assert RunState(0, 1, {"a": 3}, {}, waiting=waiting).line().endswith(f"work; {silent}")
+    ledger.write_change("room", "slurm", closed={})
+    assert last_waiting(ledger.path) == {"no slot is free": 2}
 
 
 def test_who_failed_first_and_is_done_then_has_not_failed() -> None:

@@ -141,12 +141,16 @@ def test_an_account_whose_use_is_not_known_takes_nothing() -> None:
 
 @pytest.mark.parametrize("reason", [*GROUP_REASONS, "AssocGrpGRES", "AssocMaxJobsLimit"])
 def test_a_group_limit_on_which_a_job_pends_closes_what_waits_for_the_same(reason: str) -> None:
-    job = SlurmJob(7, "PENDING", "a", tres={"cpu": 1}, reason=reason)
+    job = SlurmJob(7, "PENDING", "a", tres={"cpu": 1}, reason=reason, workdir="/elsewhere")
     found = room(account("a", limit=LIMIT), account("b", limit=LIMIT), waiting=(job,))
     only_gpu = "GRES" in reason
     assert not found.fits("a", "gpu", GPU)
     assert found.fits("a", "cpu", CPU) == only_gpu
-    assert found.closed["a", "gpu"] == f"job 7 pends there: {reason}"
+    said = f"your job 7 waits on a: {reason}"
+    assert found.closed["a", "gpu"] == f"{said}; cancel it, or wait"
+    own = capacity_now([account("a", limit=LIMIT)], [replace(job, workdir="/run")], [],
+                       utilisation=1.0, partitions=PLACES, workdir="/run")  # fmt: skip
+    assert own.closed["a", "gpu"] == said
     assert found.fits("b", "gpu", GPU)
 
 

@@ -21,6 +21,7 @@ from snakemake_scheduler_plugin_tilewright.placement.site import SiteError, read
         ("- a", "valid"),
         ("caps: {clive: 'cpus=40'}", "'cpus=40' is none of"),
         ("caps: {clive: 'cpu=40,mem=lots'}", "'mem=lots' is none of"),
+        ("caps: {clive: 'Mem=200G'}", "'caps.clive': 'Mem=200G' is none of cpu=40, mem=200G and"),
     ],
 )
 def test_site_files_are_checked(tmp_path: Path, content: str, message: str) -> None:

@@ -299,8 +299,8 @@ def test_the_report_shows_where_it_ran(tmp_path: Path) -> None:
         *SMALL,
         failure("e", 96, "time", words="<TIMEOUT>", next="gets twice the time"),
         event(97, "hold", reason="squeue: timed out"),
-        event(98, "room", closed={"guest gpu": "job 4 pends there: QOSGrpGRES"}),
-        event(99, "room", closed={"guest gpu": "job 5 pends there: QOSGrpGRES"}),
+        event(98, "room", closed={"guest gpu": "your job 4 waits on guest: QOSGrpGRES"}),
+        event(99, "room", closed={"guest gpu": "your job 5 waits on guest: QOSGrpGRES"}),
         event(99, "notes", notes=["limits are 3 hours old"]),
         event(99, "forgive", nodes=["b1", "b2"]),
         event(99, "cancel", slurm_ids=[7, 9], reason="an earlier try of a ready job"),
@@ -318,7 +318,7 @@ def test_the_report_shows_where_it_ran(tmp_path: Path) -> None:
     for words in (
         "lab GPU", "50 %", "ran out of time (<TIMEOUT>); gets twice the time",
         "nothing was started: squeue: timed out", "limits are 3 hours old", "KeyError('x')",
-        "guest gpu was closed: a job pends there: QOSGrpGRES (2 times)", "burst account",
+        "guest gpu was closed: a job waits on guest: QOSGrpGRES (2 times)", "burst account",
         "nothing else was left, so nodes that failed may be used again: b1, b2",
         "jobs of Slurm were cancelled (an earlier try of a ready job): 7, 9",
     ):  # fmt: skip

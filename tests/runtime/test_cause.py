@@ -74,23 +74,26 @@ def test_slurms_word_comes_before_that_of_the_log(tmp_path: Path) -> None:
     log.write_text(f"Traceback\n{cause_line('device', 'DeviceError: ' + 'x' * 900)}\n\n")
     job = SlurmJob(7, "FAILED", nodes="b1")
     failed = client_that_says(details("FAILED", "NonZeroExitCode", "1:0", "0:0"), tmp_path)
-    cause, words, _ = find_cause(failed, job, str(log))
+    cause, words, _, shown = find_cause(failed, job, str(log))
+    assert shown == str(log)
     assert cause == "device"  # also where its words are longer than what is kept
     assert words == ("DeviceError: " + "x" * 900)[:300]
     killed = client_that_says(details("OUT_OF_MEMORY", "None", "0:125", "0:125"), tmp_path)
     assert find_cause(killed, job, str(log))[0] == "memory"
     assert find_cause(failed, None, str(log))[:2] == ("unknown", words)
-    assert find_cause(failed, None, "")[0] == "refused"
+    cause, words, *_ = find_cause(failed, None, "")
+    assert (cause, "see the lines above" in words) == ("refused", True)
     assert find_cause(failed, None, str(log), log.stat().st_mtime + 1)[0] == "refused"
     silent = client_that_says(Unknown("scontrol", "no answer within 15 s"), tmp_path)
     assert find_cause(silent, job, str(log)) == (
         "unknown",
         "scontrol did not answer: no answer within 15 s",
         "b1",
+        str(log),
     )
     log.write_text("")
     said = "FAILED, NonZeroExitCode, exit 1:0"
-    assert find_cause(failed, job, "")[:2] == ("error", said)
+    assert find_cause(failed, job, "") == ("error", said, "c1", "/data/run/slurm-2.out")
     # srun may have found no slurmctld: two jobs that said nothing did not fail in the same way
     for path in (log, tmp_path / "none"):
         silence = f"{said}; job 7 wrote nothing to its log"

@@ -256,7 +256,9 @@ class Run:
         for sentence in self.dispatcher.explain_pending():
             self.logger.warning(sentence)
         for name, (why, success) in self.dispatcher.lost().items():
-            if adapter.end(self.dag, self.jobs[name], why, success=success):
+            task = self.dispatcher.tasks[name]
+            own = task.moved or task.refused  # said above
+            if adapter.end(self.dag, self.jobs[name], why, success=success) and not own:
                 self.logger.warning(f"{name}: {why}, which Snakemake's executor does not see")
         if adapter.started(self.dag):
             # one more call of `squeue`, as often as our own

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from json import dumps
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Literal
 
 import platformdirs
@@ -33,6 +34,8 @@ from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 
 #: TRES and numbers of jobs that have a column.
 _SHOWN = ("cpu", "mem", "gres/gpu", "jobs")
+#: Columns of a name.
+_NAME = 20
 
 
 def show_accounts(site: Path | None, user: str | None, *, json: bool) -> None:
@@ -136,7 +139,7 @@ def _free(survey: Survey, account: Account, tres: str) -> int | Literal[""] | No
 
 def _table(survey: Survey) -> Table:
     table = Table(title=f"Accounts of {survey.user}", title_justify="left", pad_edge=False)
-    table.add_column("account")
+    table.add_column("account", no_wrap=True)
     for name in ("CPU", "memory GB", "GPU", "jobs", "GPU + CPU slots"):
         table.add_column(name, justify="right")
     for account in survey.accounts:
@@ -145,13 +148,22 @@ def _table(survey: Survey) -> Table:
         for holder in holders_of(survey, account):
             cells = [_of(holder, tres) for tres in _SHOWN]
             if any(cells):
-                table.add_row(f"  {holder.name}", *cells, "")
+                table.add_row(_indented(holder.name), *cells, "")
         mine = [_cell(tres, (account.mine or {}).get(tres)) for tres in _SHOWN]
         table.add_row("  mine", *mine, "")
         free = [_cell(tres, _free(survey, account, tres)) for tres in _SHOWN]
         now = _slots(survey, account, now=True)
         table.add_row("  free", *free, now, end_section=True)
     return table
+
+
+def _indented(name: str) -> str:
+    r"""Return a name in lines that leave room for the other columns, the first less indented.
+
+    >>> _indented("ada of account maigan")
+    '  ada of account\n    maigan'
+    """
+    return fill(name, _NAME, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _of(holder: Holder, tres: str) -> str:

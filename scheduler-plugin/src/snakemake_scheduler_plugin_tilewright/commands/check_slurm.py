@@ -114,7 +114,10 @@ def check_accounts(cluster: Cluster) -> Iterable[Check]:
     for note in survey.notes:
         if note.about == "limits":
             continue  # said of slurmdbd
-        yield warning("survey", note.text, "`tilewright-placement accounts` shows what is known")
+        fix = "`tilewright-placement accounts` shows what is known"
+        if note.about == "blocked":
+            fix = "correct the name in the site file, unless it is an account of others"
+        yield warning("survey", note.text, fix)
 
 
 def check_partitions(cluster: Cluster) -> Iterable[Check]:

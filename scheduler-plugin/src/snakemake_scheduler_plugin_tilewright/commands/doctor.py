@@ -84,9 +84,12 @@ def on_slurm(
         yield from of_run(None)
         return
     user = pwd.getpwuid(os.getuid()).pw_name
-    yield from check_slurm.check_daemons(
-        SlurmClient(user, platformdirs.user_cache_path("tilewright"))
+    daemons = list(
+        check_slurm.check_daemons(SlurmClient(user, platformdirs.user_cache_path("tilewright")))
     )
+    yield from daemons
+    if any(check.state == "problem" and check.about.startswith("slurm") for check in daemons):
+        return  # the rest would say the same once more
     try:
         found = find()
     except (SiteError, SurveyError) as error:

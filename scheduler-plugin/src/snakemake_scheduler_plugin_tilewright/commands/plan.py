@@ -10,7 +10,7 @@ from pathlib import Path
 from snakemake_scheduler_plugin_tilewright.commands.accounts import left_of
 from snakemake_scheduler_plugin_tilewright.commands.dag import read_command, read_dag
 from snakemake_scheduler_plugin_tilewright.placement import cluster
-from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, capacity_now
+from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, PlacementError, Task
 from snakemake_scheduler_plugin_tilewright.placement.preflight import check_sizes
 from snakemake_scheduler_plugin_tilewright.placement.preview import Preview, preview
@@ -134,7 +134,8 @@ def plan_on(
     kinds = {kind for task in tasks for kind in task.job.kinds}
     said = [_source(plan, kinds), *_of_accounts(found.survey, capacity, kinds), *notes]
     if not isinstance(queue, Unknown) and (active := stale_jobs(queue, str(Path.cwd()))):
-        said.append(f"counted once more: {count(len(active), 'job')} of this folder in the queue")
+        twice = "this plan counts their slots as taken, and places them once more"
+        said.append(f"in the queue already: {count(len(active), 'job')} of this folder; {twice}")
     forecast = preview(tasks, plan.estimates, capacity) if tasks else None
     return PlannedRun(tuple(targets), len(tasks), forecast, None, tuple(said), members_of(tasks))
 
@@ -181,16 +182,7 @@ def live_capacity(found: cluster.Cluster, queue: list[SlurmJob] | Unknown) -> Ca
         raise PlacementError(f"what waits in the queue is not known: {queue}")
     if unknown := survey.unknown():
         raise PlacementError(unknown.reason)
-    return capacity_now(
-        survey.accounts,
-        queue,
-        [],
-        utilisation=found.site.utilisation,
-        partitions=survey.partitions,
-        nodes=survey.nodes,
-        licences=survey.licences,
-        named=survey.named,
-    )
+    return survey.capacity(queue, [], str(Path.cwd()))
 
 
 def _source(plan: Plan, kinds: Collection[Kind]) -> str:

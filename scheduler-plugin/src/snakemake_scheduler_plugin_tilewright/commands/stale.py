@@ -16,7 +16,13 @@ from snakemake_scheduler_plugin_tilewright.placement.stale import (
     look_for_stale,
     sender_of,
 )
+from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import is_locked
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
+
+_RESUME = """\
+the folder is still locked; unless a run is active in it, run the same command twice:
+  snakemake … --unlock
+  snakemake … --rerun-incomplete"""
 
 
 def show_stale(*, wait: bool, cancel: bool) -> None:
@@ -66,6 +72,8 @@ def stale(
     left = look_for_stale(client, folder)
     if not left:
         say(f"no job of Snakemake writes into {folder}")
+        if is_locked(Path(folder)) and sender_of(Path(folder)).active is not True:
+            say(_RESUME)
         return 0
     sender = sender_of(Path(folder))
     say(sender.listed(left, folder))

@@ -215,6 +215,7 @@ def capacity_now(
     nodes: tuple[Node, ...] | None = None,
     licences: Mapping[str, int] | None = None,
     named: Mapping[str, Partition] | None = None,
+    workdir: str = "",
 ) -> Capacity:
     """Return the capacity beside live use, own pending jobs, and those sent but not seen yet.
 
@@ -237,6 +238,8 @@ def capacity_now(
         How many of each there are.
     named : mapping, optional
         All partitions that a rule may name.
+    workdir : str
+        Folder of the run: of jobs elsewhere it is said what the user may do.
     """
     accounts = tuple(accounts)
     own = {account.name: account for account in accounts}
@@ -246,7 +249,7 @@ def capacity_now(
     claims += sent
     return Capacity(
         _with_claims(accounts, claims),
-        _closed(accounts, partitions, pending),
+        _closed(accounts, partitions, pending, workdir),
         utilisation,
         partitions,
         _on_nodes(nodes, claims),
@@ -269,6 +272,7 @@ def _closed(
     accounts: Sequence[Account],
     partitions: Mapping[Kind, Partition | None],
     pending: Iterable[SlurmJob],
+    workdir: str,
 ) -> dict[tuple[str, Kind], str]:
     """Return the account and device kinds that take nothing now, and why."""
     closed: dict[tuple[str, Kind], str] = {}
@@ -282,7 +286,8 @@ def _closed(
         if job.qos not in own_qos[job.account]:
             continue
         if why_pending(job.reason).obstacle in ("limit", "budget"):
-            why = f"job {job.id} pends there: {job.reason}"
+            advice = "" if job.workdir == workdir else "; cancel it, or wait"
+            why = f"your job {job.id} waits on {job.account}: {job.reason}{advice}"
             closed[job.account, "gpu"] = why
             if "GRES" not in job.reason.upper():
                 closed[job.account, "cpu"] = why

@@ -18,7 +18,6 @@ from snakemake_scheduler_plugin_tilewright.placement.avoided import AvoidedPlace
 from snakemake_scheduler_plugin_tilewright.placement.capacity import (
     Capacity,
     Claim,
-    capacity_now,
     claim_at,
     claim_of,
 )
@@ -227,16 +226,8 @@ class Dispatcher:
             if task.waiting and task.place
         ]
         sent += self._on_their_way()
-        capacity = capacity_now(
-            survey.accounts,
-            queue,
-            sent + self.submissions.others(self.cluster.client.queue_asked_s()),
-            utilisation=self.cluster.site.utilisation,
-            partitions=survey.partitions,
-            nodes=survey.nodes,
-            licences=survey.licences,
-            named=survey.named,
-        )
+        sent += self.submissions.others(self.cluster.client.queue_asked_s())
+        capacity = survey.capacity(queue, sent, self.workdir)
         for kind, nodes in self.bad_nodes.items():
             partition = survey.partitions[kind]
             if partition is not None and len(nodes) >= partition.nodes:
@@ -313,7 +304,7 @@ class Dispatcher:
         with self.lock:
             task = self.tasks[name]
             job, place, seen = task.job, task.place, self._seen(task)
-            cause, words, node = find_cause(self.cluster.client, seen, job.log, task.sent_s)
+            cause, words, node, log = find_cause(self.cluster.client, seen, job.log, task.sent_s)
             found = next_try(task.past, cause, words, node, moved=bool(task.moved))
             if task.refused:
                 found = NextTry(task.past, task.refused, give_up=True)
@@ -340,7 +331,7 @@ class Dispatcher:
                 pool=place.pool if place else None, account=place.account if place else None,
                 kind=place.kind if place else None, slurm_id=seen.id if seen else None,
                 node=node or None, start_s=seen.start_s if seen else None,
-                end_s=(seen.end_s if seen else None) or self.clock(), log=job.log or None,
+                end_s=(seen.end_s if seen else None) or self.clock(), log=log or None,
                 give_up=found.give_up or None,
             )  # fmt: skip
             if seen is not None:
@@ -475,7 +466,11 @@ class Dispatcher:
                 elif state == "SPECIAL_EXIT":
                     self.cluster.client.cancel([seen.id])
                 if state not in ACTIVE:
-                    found[task.name] = f"Slurm job {seen.id} is {state.lower()}", state == _DONE
+                    why = " to be placed again" if task.moved and moved else ""
+                    found[task.name] = (
+                        f"Slurm job {seen.id} is {state.lower()}{why}",
+                        state == _DONE,
+                    )
             return found
 
     def _cancel_doubles(self, ready: Collection[str]) -> set[str]:

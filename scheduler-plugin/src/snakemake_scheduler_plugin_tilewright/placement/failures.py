@@ -15,7 +15,13 @@ from snakemake_scheduler_plugin_tilewright.placement.limits import (
 )
 from snakemake_scheduler_plugin_tilewright.runtime.cause import last_line, read_cause
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import Cause, SlurmJob, cause_of, node_of
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import (
+    Cause,
+    SlurmJob,
+    cause_of,
+    node_of,
+    stdout_of,
+)
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown
 from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
 
@@ -92,8 +98,10 @@ def next_try(past: Past, cause: Cause, words: str, node: str, *, moved: bool = F
 
 def find_cause(
     client: SlurmClient, job: SlurmJob | None, log: str, sent_s: float = 0.0
-) -> tuple[Cause, str, str]:
-    """Return the cause of a failure, what was said, and the node.
+) -> tuple[Cause, str, str, str]:
+    """Return the cause of a failure, what was said, the node, and the log to look at.
+
+    That is the job's own log, else what Slurm wrote of it.
 
     Parameters
     ----------
@@ -110,19 +118,20 @@ def find_cause(
     words = words[:_MOST_WORDS]
     if job is None:
         if words and Path(log).stat().st_mtime >= sent_s:
-            return "unknown", words, ""
-        return "refused", "sbatch refused it: Snakemake's output has its words", ""
+            return "unknown", words, "", log
+        said = "sbatch refused it: see the lines above, or .snakemake/log"
+        return "refused", said, "", log
     details = client.job(job.id)
     if isinstance(details, Unknown):
-        return "unknown", str(details), job.nodes
+        return "unknown", str(details), job.nodes, log
     cause, said = cause_of(details)
     node = node_of(details) or job.nodes
     if cause == "error" and words:
-        return stated, words, node
+        return stated, words, node, log
     if cause == "error" and log:
         # it may never have begun, as when srun finds no slurmctld: no two of these are the same
         said = f"{said}; job {job.id} wrote nothing to its log"
-    return cause, said, node
+    return cause, said, node, log or stdout_of(details)
 
 
 def memory_limit_mb(

@@ -70,12 +70,21 @@ def last_run(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def last_waiting(path: Path) -> dict[str, int]:
-    """Return why ready jobs of the last run wait, with their number, as it was last written."""
+    """Return why ready jobs of the last run wait, with their number, as it was last written.
+
+    While Slurm does not answer that is the reason, even where no job is ready.
+    """
     why: dict[str, int] = {}
+    held: dict[str, int] = {}
     for event in last_run(read_ledger(path)) if path.is_file() else ():
-        if event["event"] == "wait":
-            why = event.get("why", {}) if event.get("ready") else {}
-    return why
+        match event["event"]:
+            case "wait":
+                why = event.get("why", {}) if event.get("ready") else {}
+            case "hold":
+                held = {str(event.get("reason")): event.get("ready", 0)}
+            case "room":  # written anew once Slurm answers
+                held = {}
+    return held or why
 
 
 def summary_lines(events: Sequence[Mapping[str, Any]], argv: Sequence[str]) -> list[str]:

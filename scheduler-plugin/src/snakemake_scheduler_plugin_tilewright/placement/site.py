@@ -132,4 +132,6 @@ def read_site(path: Path | None) -> Site:
         key = ".".join(map(str, first["loc"]))
         fixes = {"extra_forbidden": "; remove it", "dict_type": "; write `key: value` pairs"}
         fix = fixes.get(first["type"], "")
-        raise SiteError(f"{path}: '{key}': {first['msg'].lower()}{fix}") from None
+        own = first.get("ctx", {}).get("error")  # of the validators here
+        said = str(own) if own else first["msg"][:1].lower() + first["msg"][1:]
+        raise SiteError(f"{path}: '{key}': {said}{fix}") from None

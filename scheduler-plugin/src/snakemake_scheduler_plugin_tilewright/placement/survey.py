@@ -11,6 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+from snakemake_scheduler_plugin_tilewright.placement.capacity import (
+    Capacity,
+    Claim,
+    capacity_now,
+)
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Place, Shape
 from snakemake_scheduler_plugin_tilewright.placement.limits import (
     Pool,
@@ -68,7 +73,7 @@ class SurveyError(RuntimeError):
 class Note:
     """What is old or unknown, and what it is about."""
 
-    about: Literal["limits", "types", "use", "partitions", "nodes", "site"]
+    about: Literal["limits", "types", "use", "partitions", "nodes", "site", "blocked"]
     text: str
 
     def __str__(self) -> str:
@@ -131,6 +136,22 @@ class Survey:
             together=together,
         )
 
+    def capacity(
+        self, waiting: Iterable[SlurmJob], sent: Iterable[Claim], workdir: str
+    ) -> Capacity:
+        """Return what fits now beside own jobs of a queue; see :func:`capacity_now`."""
+        return capacity_now(
+            self.accounts,
+            waiting,
+            sent,
+            utilisation=self.utilisation,
+            partitions=self.partitions,
+            nodes=self.nodes,
+            licences=self.licences,
+            named=self.named,
+            workdir=workdir,
+        )
+
     def unknown(self) -> Unknown | None:
         """Return what keeps every job from being placed: nobody knows partitions, or any use."""
         about = {note.about: note.text for note in self.notes}
@@ -178,7 +199,14 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
         tuple(accounts),
         tuple(left_out),
         partitions,
-        (*records.notes, *types, *said, *more, *lost),
+        (
+            *records.notes,
+            *_wrong_names(client.user, site, accounts, left_out),
+            *types,
+            *said,
+            *more,
+            *lost,
+        ),
         {kind: s for kind, s in site.shapes().items() if kind == "cpu" or with_gpu},
         site.utilisation,
         named,
@@ -210,6 +238,28 @@ def _records(client: SlurmClient, gpus: Partition | None) -> _Database:
         notes.append(Note("limits", f"limits are {span_text(answer.age_s)} old: {answer.failure}"))
     associations, qos = parse_sacctmgr(answer.text, gpu_type)
     return _Database(_of_this_cluster(client, associations), qos, gpu_type, notes)
+
+
+def _wrong_names(
+    user: str, site: Site, accounts: Iterable[Account], left_out: Iterable[LeftOut]
+) -> list[Note]:
+    """Return what the site says of accounts that the user does not have.
+
+    A file for several people may well block what only some of them have.
+    """
+    known = sorted([one.name for one in accounts] + [one.account for one in left_out])
+    there = ", ".join(filter(None, known)) or "none"
+    named: tuple[tuple[str, Literal["site", "blocked"], Iterable[str]], ...] = (
+        ("allowed", "site", site.allowed or ()),
+        ("caps", "site", site.caps),
+        ("blocked", "blocked", site.blocked),
+    )
+    return [
+        Note(about, f"'{key}' names account {name}, which {user} does not have; there are {there}")
+        for key, about, names in named
+        for name in names
+        if name not in known
+    ]
 
 
 def _types_not_counted(
@@ -342,7 +392,7 @@ def _partitions(
         best = chosen[kind] if name is None else known.get(name)
         found[kind] = best.name if best else None
         if name is not None and name not in known and (kind, name) != ("gpu", "none"):
-            why = next((why_not(p, groups) for p in all_ if p.name == name), "is not up")
+            why = next((why_not(p, groups) for p in all_ if p.name == name), "does not exist")
             there = ", ".join(sorted(known))
             notes.append(Note("site", f"partition {name} {why}; up are {there}"))
     return found, known, notes

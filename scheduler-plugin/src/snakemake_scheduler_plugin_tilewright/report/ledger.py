@@ -175,7 +175,7 @@ def _remarks(event: Event) -> list[Remark]:
             closed = event.get("closed", {})
             # a number would make the same reason a new one each time
             texts = [
-                f"{pool} was closed: {re.sub(r'job [0-9]+ ', 'a job ', str(reason))}"
+                f"{pool} was closed: {re.sub(r'(your )?job [0-9]+ ', 'a job ', str(reason))}"
                 for pool, reason in closed.items()
             ]
         case _:

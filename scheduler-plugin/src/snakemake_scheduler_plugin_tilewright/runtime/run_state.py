@@ -40,7 +40,8 @@ class RunState:
     share : float
         Of the work, counted in the estimated seconds of each job, what is done; 0 to 1.
     waiting : mapping
-        Reason to the ready jobs that wait for it, where placement said so.
+        Reason to the ready jobs that wait for it, where placement said so; 0 of what is
+        said although no job is ready.
     ended : bool
         Whether the run ended, well or not.
     host : str
@@ -102,7 +103,7 @@ class RunState:
     def waits(self) -> list[str]:
         """Return why ready jobs wait, the most frequent reason first."""
         ordered = sorted(self.waiting.items(), key=lambda item: (-item[1], item[0]))
-        return [f"{n} wait{'s' * (n == 1)}: {why}" for why, n in ordered]
+        return [f"{n} wait{'s' * (n == 1)}: {why}" if n else why for why, n in ordered]
 
 
 def span_text(seconds: float) -> str:

@@ -321,3 +321,15 @@ def node_of(details: str) -> str:
     """Return the nodes a job ran on, from ``scontrol -o show job``."""
     match = re.search(r" NodeList=(\S+)", details)
     return match.group(1) if match and match.group(1) != "(null)" else ""
+
+
+def stdout_of(details: str) -> str:
+    """Return the file of a job's output, from ``scontrol -o show job``.
+
+    Examples
+    --------
+    >>> stdout_of("JobId=7 StdIn=/dev/null StdOut=/data/a run/7.log Power= ")
+    '/data/a run/7.log'
+    """
+    match = re.search(r" StdOut=(.+?)(?= \w+=|\s*$)", details)
+    return match.group(1) if match else ""

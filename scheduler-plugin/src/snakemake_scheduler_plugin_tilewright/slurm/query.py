@@ -232,9 +232,12 @@ class SlurmClient:
         state = ("--state=PENDING",) if pending_only else ()
         return self._call(("scancel", *state, *map(str, job_ids)))
 
-    def forget(self, *, limits: bool = False) -> None:
-        """Ask again for live use and the queue, and for partitions and ``limits`` too."""
-        self._forgot_s = self.clock()
+    def forget(self, *, limits: bool = False, but_last_s: float = 0.0) -> None:
+        """Ask again for live use and the queue, and for partitions and ``limits`` too.
+
+        What another run was told in the last ``but_last_s`` seconds is taken all the same.
+        """
+        self._forgot_s = self.clock() - but_last_s
         for argv in list(self._kept):
             if limits or (argv[0] != "sacctmgr" and "partition" not in argv):
                 del self._kept[argv]
