@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,35 @@ def test_jobs_that_fit_on_different_accounts_do_not_hide_each_other(tmp_path: Pa
         account("brusko", limit={"cpu": 4, "mem": 40_000}),
     ]
     assert started(placed(tmp_path, rules, room(*accounts)))
+
+
+@pytest.mark.parametrize(
+    ("priorities", "first"),
+    [({"one": 100.0}, "one"), ({"two": 100.0, "one": 50.0}, "two"), ({}, "two")],
+)
+def test_the_last_cpus_go_to_the_job_of_the_higher_priority(
+    tmp_path: Path, priorities: dict[str, float], first: str
+) -> None:
+    rules: dict[str, dict[Kind, Shape]] = {
+        "one": {"cpu": Shape(1, 100, 0, 10)},
+        "two": {"cpu": Shape(2, 100, 0, 10)},
+    }
+    one = account("clive", limit={"cpu": 40}, used={"cpu": 38})
+    assert started(placed(tmp_path, rules, room(one), priorities)) == [first]
+
+
+def test_all_of_a_cap_is_filled(tmp_path: Path) -> None:
+    rules: dict[str, dict[Kind, Shape]] = {f"r{n}": {"cpu": Shape(4, 100, 0, 10)} for n in range(3)}
+    capped = account("clive", limit={"cpu": 40}, of_cap={"cpu": 8})
+    found = placed(tmp_path, rules, replace(room(capped), utilisation=0.85))
+    assert len(found.placements) == 2
+
+
+def test_where_only_the_cpus_that_are_kept_free_are_in_the_way_it_is_said(tmp_path: Path) -> None:
+    rules: dict[str, dict[Kind, Shape]] = {
+        n: {"cpu": Shape(int(n), 100, 0, 10)} for n in ("4", "8")
+    }
+    one = account("clive", limit={"cpu": 20}, used={"cpu": 15})
+    found = placed(tmp_path, rules, replace(room(one), utilisation=0.85))
+    share = "15 % of an account's CPUs are kept free: utilisation"
+    assert found.why == {"4": f"no slot is free ({share})", "8": "no slot is free"}

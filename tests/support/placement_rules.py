@@ -74,7 +74,7 @@ def account(
         Holder(f"QOS {qos}", limit or {}, used),
         Holder(f"ada on QOS {qos}", of_user or {}, mine),
         Holder(f"account {name} on QOS {qos}", of_account or {}, ours),
-        Holder(f"cap of account {name} on QOS {qos}", of_cap or {}, ours),
+        Holder(f"cap of account {name} on QOS {qos}", of_cap or {}, ours, cap=True),
         *above,
     )
     limits = Limits(

@@ -168,8 +168,8 @@ def use_is_known(account: Account, partition: Partition | None, tres: str) -> bo
     return not any(tres in unknown for unknown in unknown_use(account, partition).values())
 
 
-#: Share of an account's CPUs that CPU jobs may fill, so that other users and the GPU jobs' own
-#: CPUs fit beside them: 104 CPUs in jobs of 8 are then 11 slots.
+#: Share of an account's CPUs, of no cap, that CPU jobs may fill, so that other users and the GPU
+#: jobs' own CPUs fit beside them: 104 CPUs in jobs of 8 are then 11 slots.
 UTILISATION = 0.85
 #: Jobs of a pool that nothing bounds, not even a partition of known size.
 _MOST_SLOTS = 1000
@@ -354,15 +354,16 @@ def _fit(
         if n is not None and wanted.get(tres, 0) > n:
             return 0, tres
 
-    def jobs_in(limit: int, name: str, tres: str, used: int = 0) -> int:
-        free = limit * (share if tres == "cpu" else 1.0) - used - taken.of(name, tres)
+    def jobs_in(limit: int, name: str, tres: str, used: int = 0, part: float = share) -> int:
+        free = limit * (part if tres == "cpu" else 1.0) - used - taken.of(name, tres)
         return max(0, math.floor(free / wanted[tres] + 1e-9))
 
     counts: dict[str, int] = {}
     for holder in account.within(partition).holders:
         for tres in holder.limit.keys() & wanted.keys():
             used = (holder.used or {}).get(tres, 0) if now or tres in _SPENT else 0
-            jobs = jobs_in(holder.limit[tres], holder.name, tres, used)
+            part = 1.0 if holder.cap else share
+            jobs = jobs_in(holder.limit[tres], holder.name, tres, used, part)
             counts[tres] = min(jobs, counts.get(tres, jobs))
     size = [
         jobs_in(partition.tres[tres], _size_of(partition), tres)

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Place, Shape, Task
@@ -25,6 +26,7 @@ from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
 _PASSES = 6
 #: Jobs of one device kind that wait in Slurm's queue for nodes that others fill.
 _QUEUED = 4
+_NO_SLOT = "no slot is free"
 #: A partition that a rule names, and accounts with device kinds.
 _Takers = tuple[str | None, frozenset[tuple[str, Kind]]]
 
@@ -59,6 +61,7 @@ class Round:
         self.placements: list[Placement] = []
         self.why: dict[str, str] = {}
         self.most = math.inf
+        self._small: list[Task] = []
         self._short: dict[Hashable, str] = {}
         self._takers_of: dict[int, _Takers] = {}
 
@@ -69,7 +72,7 @@ class Round:
         last: Strategy | None,
         most: float = math.inf,
     ) -> Strategy | None:
-        """Place the ready tasks, ``most`` at most, the small ones last."""
+        """Place the ready tasks, ``most`` at most, of equal priority the small ones last."""
         self.most = most
         moved = [task for task in ready if task.bound or task.left]
         for task in moved:
@@ -77,15 +80,15 @@ class Round:
         ready = [task for task in ready if not (task.bound or task.left)]
         large = [task for task in ready if task.name in self.work.index]
         coming = [task for task in later if task.name in self.work.index]
+        small = (task for task in ready if task.name not in self.work.index)
+        self._small = sorted(small, key=lambda task: -task.job.priority)
         groups: dict[_Takers, list[Task]] = {}
         for task in large:
             groups.setdefault(self._takers(task), []).append(task)
         for takers, left in groups.items():
             here = [task for task in coming if self._takers(task) == takers]
             last = self._place_large(left, here, takers, last)
-        small = [task for task in ready if task.name not in self.work.index]
-        for task in sorted(small, key=lambda task: -task.job.priority):
-            self._place_small(task)
+        self._place_small()
         ready = [*moved, *ready]
         self._queue(task for task in ready if task.name in self.why)
         if self._enough():
@@ -104,7 +107,9 @@ class Round:
         """Place tasks that the same places may take."""
         for _ in range(_PASSES):
             left = [task for task in left if not self._waits_for_nodes(task)]
-            fit = self._fitting(left, coming, takers)
+            fit = self._fitting(left, coming, takers, self.capacity)
+            if len(fit) < len(left):
+                self._say_no_slot(left, coming, takers)
             if not fit or self._enough():
                 break
             placed, last = self._pass(fit, coming, takers, last)
@@ -115,36 +120,56 @@ class Round:
         return last
 
     def _fitting(
-        self, tasks: Sequence[Task], coming: Sequence[Task], takers: _Takers
+        self,
+        tasks: list[Task],
+        coming: Sequence[Task],
+        takers: _Takers,
+        capacity: Capacity,
     ) -> list[Task]:
         """Return the most tasks, the smallest first, of which the largest has a free slot.
 
-        Some that differ in memory, as their input does, are few questions: 14 for 10,000 sizes.
+        Where memory follows the input that is asked 14 times for 10,000 sizes.
         """
-        pools = self._slots(tasks, coming, takers)
-        if any(pool.free for pool in pools):
-            return list(tasks)
-        each = {id(self.shapes.of(task)): task for task in tasks}
+
+        def full(some: Sequence[Task]) -> bool:
+            return not any(pool.free for pool in self._slots(some, coming, takers, capacity))
+
+        if not tasks or not full(tasks):
+            return tasks
+        each = {id(self.shapes.of(task)): task for task in tasks}.values()
         found: list[Task] = []
-        for first, second in (("mem_mb", "cpus"), ("cpus", "mem_mb")):
-            ordered = sorted(each.values(), key=lambda task: max(
-                (getattr(one, first), getattr(one, second))
-                for one in self.shapes.of(task).values()))  # fmt: skip
-            full = bisect_left(
-                range(1, len(ordered) + 1), True,
-                key=lambda n: not any(p.free for p in self._slots(ordered[:n], coming, takers)),
-            )  # fmt: skip
-            found = max(found, ordered[:full], key=len)
+        for names in (("mem_mb", "cpus"), ("cpus", "mem_mb")):
+            size = attrgetter(*names)
+            ordered = sorted(each, key=lambda task: max(map(size, self.shapes.of(task).values())))
+            most = bisect_left(range(1, len(ordered)), True, key=lambda n: full(ordered[:n]))
+            found = max(found, ordered[:most], key=len)
         held = {id(self.shapes.of(task)) for task in found}
-        self.why |= dict.fromkeys((task.name for task in tasks), self._why_none(pools))
         return [task for task in tasks if id(self.shapes.of(task)) in held]
 
-    def _slots(self, tasks: Sequence[Task], coming: Sequence[Task], takers: _Takers) -> list[Slots]:
+    def _say_no_slot(self, tasks: list[Task], coming: Sequence[Task], takers: _Takers) -> None:
+        """Say why tasks have no slot, and of which only CPUs that are kept free are in the way."""
+        why = self._why_none(self._slots(tasks, coming, takers, self.capacity))
+        self.why |= dict.fromkeys((task.name for task in tasks), why)
+        share = self.capacity.utilisation
+        if why == _NO_SLOT and share < 1:
+            whole = replace(self.capacity, utilisation=1.0)
+            why += f" ({100 * (1 - share):.0f} % of an account's CPUs are kept free: utilisation)"
+            fit = self._fitting(tasks, coming, takers, whole)
+            self.why |= dict.fromkeys((task.name for task in fit), why)
+
+    def _slots(
+        self,
+        tasks: Sequence[Task],
+        coming: Sequence[Task],
+        takers: _Takers,
+        capacity: Capacity,
+    ) -> list[Slots]:
         """Return the pools for the largest of some tasks; CPU slots are beside later GPU jobs."""
         shapes = self.shapes.largest(tasks)
         if "gpu" not in shapes and (more := self.shapes.largest(coming).get("gpu")):
             shapes = {"gpu": more, **shapes}
-        return [pool for pool in self.slots(shapes) if (pool.account, pool.kind) in takers[1]]
+        pools = self.slots(shapes, capacity)
+        return [pool for pool in pools if (pool.account, pool.kind) in takers[1]]
 
     def _takers(self, task: Task) -> _Takers:
         """Return the partition that a task names, and the places that allow it its minutes."""
@@ -232,7 +257,7 @@ class Round:
         takers: _Takers,
         last: Strategy | None,
     ) -> tuple[set[str], Strategy | None]:
-        pools = self._slots(large, coming, takers)
+        pools = self._slots(large, coming, takers, self.capacity)
         made = decide(
             self.work,
             [task.name for task in large],
@@ -250,6 +275,7 @@ class Round:
             pool = where[start.pool]
             task = by_name[start.job]
             shape = self._shape(task, self._account(pool.account), pool.kind)
+            self._place_small(above=task.job.priority)
             fits = self.capacity.fits(pool.account, pool.kind, shape)
             if fits and not self._enough():
                 self._start(task, pool.account, pool.kind, start.reason)
@@ -264,7 +290,7 @@ class Round:
         """Return why no slot is free: what closes all of them, where something does."""
         closed = [self.capacity.closed.get((pool.account, pool.kind)) for pool in pools]
         whys = [why for why in dict.fromkeys(closed) if why]
-        return f"no slot is free: {'; '.join(whys)}" if all(closed) and whys else "no slot is free"
+        return f"{_NO_SLOT}: {'; '.join(whys)}" if all(closed) and whys else _NO_SLOT
 
     def _enough(self) -> bool:
         """Return whether nothing more may start."""
@@ -327,16 +353,17 @@ class Round:
     def _account(self, name: str) -> Account:
         return next(account for account in self.capacity.accounts if account.name == name)
 
-    def _place_small(self, task: Task) -> None:
-        """Place a small task where most CPUs are free; it takes no slot from others."""
-        if self._enough():
-            return
-        open_ = self._open(task, "cpu", self.capacity.fits)
-        if not open_:
-            self.why[task.name] = "no account has free capacity for it"
-            return
-        best = max(open_, key=lambda a: (self.capacity.free_cpus(a), a.name))
-        self._start(task, best.name, "cpu", "a small job, where most CPUs are free", small=True)
+    def _place_small(self, above: float = -math.inf) -> None:
+        """Place small tasks of a higher priority where most CPUs are free; they take no slot."""
+        while self._small and self._small[0].job.priority > above and not self._enough():
+            task = self._small.pop(0)
+            open_ = self._open(task, "cpu", self.capacity.fits)
+            if not open_:
+                self.why[task.name] = "no account has free capacity for it"
+                continue
+            best = max(open_, key=lambda a: (self.capacity.free_cpus(a), a.name))
+            why = "a small job, where most CPUs are free"
+            self._start(task, best.name, "cpu", why, small=True)
 
     def sooner_elsewhere(
         self,
@@ -411,7 +438,7 @@ class Round:
         pools = [
             pool if pool.kind == "gpu"
             else replace(pool, running=tuple(r for r in pool.running if r.job in either))
-            for pool in self.slots(self.shapes.largest(large))
+            for pool in self.slots(self.shapes.largest(large), self.capacity)
         ]  # fmt: skip
         accounts = {pool.name: pool.account for pool in pools}
         found = []
@@ -423,11 +450,11 @@ class Round:
                 found.append((task, account, start.reason))
         return found
 
-    def slots(self, shapes: Mapping[Kind, Shape]) -> list[Slots]:
+    def slots(self, shapes: Mapping[Kind, Shape], capacity: Capacity) -> list[Slots]:
         """Return the pools for jobs of these shapes, with own jobs in them."""
         return [
             Slots(pool.name, pool.account, pool.kind, pool.free + len(own), pool.free, tuple(own))
-            for pool in self.capacity.pools(shapes)
+            for pool in capacity.pools(shapes)
             for own in [self._running(pool.account, pool.kind)]
         ]
 

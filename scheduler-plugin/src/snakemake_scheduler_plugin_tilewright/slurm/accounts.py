@@ -69,11 +69,14 @@ class Holder:
         What is in force of it: TRES, numbers of jobs and budgets, mem in MB.
     used : dict or None
         Of the same, by all whom it counts; None, or without the TRES, where Slurm did not say.
+    cap : bool
+        Whether the site file sets it: all of it is there to be filled.
     """
 
     name: str
     limit: Tres
     used: Tres | None
+    cap: bool = False
 
     def with_more(self, more: Mapping[str, int]) -> Holder:
         """Return it with more in use; what is not known stays so."""
@@ -292,7 +295,7 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
         found.append(Holder(name, limit, of.in_use(name)))
     own_qos, of_account = on_qos(of.qos.name), of_association(of.account)
     used = of.in_use(on_qos(of.qos.name, of_account), own_qos)
-    found.append(Holder(on_qos(of.qos.name, f"cap of {of_account}"), of.cap, used))
+    found.append(Holder(on_qos(of.qos.name, f"cap of {of_account}"), of.cap, used, cap=True))
     of_one: list[Qos | Association] = [*order, *own, *of.rows[:1]]
     per_job: Tres = {}
     for one in reversed(of_one):
