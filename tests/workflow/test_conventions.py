@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import yaml
 
 from tests.support.convention_raw import CONVENTIONS, PIXEL_UM, Tiles, make_tiles, write_as
 from tests.support.microscope_files import WRITERS, Specimen
-from tests.support.runs import Run
+from tests.support.runs import Run, job_counts
 from tilewright.init.folder import InitResult, create_experiment
 from tilewright.io.results.positions import read_positions
 from tilewright.phantom.make import PhantomDesign
@@ -53,11 +54,10 @@ def test_init_then_tiles_at_their_places(
     config = yaml.safe_load(result.config.read_text())
     assert config["acquisition"]["convention"] == convention.split()[0]
     run.edit(acquisition={"pixel_um": PIXEL_UM})
-    assert run.planned("stitching")["stitch"] == 1
-    if convention == "pattern":
-        to_the_end(run, design, result)
-    else:
-        run.snakemake("stitching")
+    said = (
+        to_the_end(run, design, result) if convention == "pattern" else run.snakemake("stitching")
+    )
+    assert job_counts(said.stdout + said.stderr)["stitch"] == 1
     (table,) = run.results.glob("*/tile_positions/cycle1/positions.csv")
     positions = read_positions(table)
     placed = np.stack([positions.y_px, positions.x_px], axis=1)
@@ -70,13 +70,15 @@ def specimen(tiles: Tiles, step_px: int) -> Specimen:
     return Specimen(stacks, step_px, ("DAPI",), (461.0,), pixel_um=PIXEL_UM)
 
 
-def to_the_end(run: Run, design: PhantomDesign, result: InitResult) -> None:
+def to_the_end(
+    run: Run, design: PhantomDesign, result: InitResult
+) -> subprocess.CompletedProcess[str]:
     """Run both targets with braces in the config, which the report shows once more."""
     flat = np.ones((design.tile_px, design.tile_px), np.float32)
     (channel,) = {line.split(",")[1] for line in result.markers.read_text().splitlines()[1:]}
     tifffile.imwrite(run.folder / f"flat_{channel}.tif", flat)
     run.edit(illumination={"method": "file", "flat_file": "flat_{channel}.tif"})
-    run.snakemake("registration", "qc")
+    said = run.snakemake("registration", "qc")
     name = result.samples.read_text().splitlines()[1].split("\t")[0]
     assert (run.results / f"{name}/registration/{name}.ome.tif").is_file()
     assert json.loads((run.results / "qc.json").read_text())["verdict"] in ("pass", "warn", "fail")
@@ -85,3 +87,4 @@ def to_the_end(run: Run, design: PhantomDesign, result: InitResult) -> None:
     assert "flat_{channel}.tif" in page
     with (run.results / "trusted_markers.csv").open() as stream:
         assert len(list(csv.DictReader(stream))) == 1
+    return said

@@ -11,6 +11,8 @@ from tests.support.runs import TINY, Run, make_run
 
 pytestmark = pytest.mark.workflow
 
+#: Jobs are counted here, and no pixel is looked at.
+DESIGN = {**TINY, "cycles": 3, "planes": 2, "tile_px": 128}
 #: Jobs over all cycles of a sample, and over all samples.
 FINAL = {"assemble": 1, "report": 1, "summary": 1, "verdict": 1}
 #: Jobs of one cycle of the phantom, up to its registration.
@@ -29,7 +31,7 @@ OWN = {
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Two cycles of three, processed while the third has no files."""
-    made = make_run(tmp_path_factory.mktemp("cycles"), **{**TINY, "cycles": 3})
+    made = make_run(tmp_path_factory.mktemp("cycles"), **DESIGN)
     (folder,) = (made.folder / "raw").glob("[Cc]yc*3_reg*")
     third = made.folder / folder.name
     folder.rename(third)
@@ -111,7 +113,7 @@ def test_a_cycle_that_is_imaged_again(run: Run) -> None:
 
 
 def test_only_the_reference_cycle_is_late(tmp_path: Path, run: Run) -> None:
-    other = make_run(tmp_path, raw=run.folder / "raw", **{**TINY, "cycles": 3})
+    other = make_run(tmp_path, raw=run.folder / "raw", **DESIGN)
     other.edit(cycles=[2])
     said = other.snakemake("-n", ok=False)
     assert "add it, or give the target edf" in said.stdout + said.stderr

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.workflow
 
 def test_tiles_left_out_are_unseen_in_their_cycle_alone(tmp_path: Path) -> None:
     """A corner tile is missing in cycle 2, a plane of another corner in cycle 1, channel 2."""
-    values = {**TINY, "rows": 3, "cols": 3, "planes": 2}
+    values = {**TINY, "rows": 3, "cols": 3, "planes": 2, "tile_px": 160}
     run = make_run(tmp_path, **values)
     design = PhantomDesign(**values)
     places = tile_places("snake_right_down", 3, 3)
