@@ -263,3 +263,16 @@ rule any:
     ((_, any_),) = dispatched(tmp_path, "group any")
     assert (own["slurm_account"], any_["slurm_account"]) == ("maigan", "brusko")
     assert {event["reason"] for event in events(tmp_path, "greedy")} == {"KeyError('x')"}
+
+
+def test_a_run_that_is_refused_is_none_in_the_ledger(tmp_path: Path) -> None:
+    snakefile = f"""{HEAD}
+rule large:
+    output: "large.txt"
+    threads: 2
+    resources: mem_mb=99_000_000, runtime=20
+    shell: "true"
+"""
+    done = run(tmp_path, snakefile, "tilewright", executor="slurm")
+    assert "rule_large would pend for ever" in done.stdout + done.stderr
+    assert events(tmp_path, "run") == []

@@ -64,11 +64,11 @@ class Run:
         self._ended = threading.Event()
         self.dispatcher = Dispatcher(cluster, plan, Ledger(plan.ledger), adapter.workdir(dag))
         self.load(dag.needrun_jobs())
-        self.dispatcher.begin()
         capacity = self.dispatcher.capacity()
         if isinstance(capacity, Unknown):
             raise PlacementError(f"Slurm does not answer: {capacity}; try again when it does")
         self._check(self.jobs, capacity)
+        self.dispatcher.begin()  # a run that is refused is none in the ledger
         plan.at_end(self.close)
         threading.Thread(target=self._tend, name="tilewright-tend", daemon=True).start()
 

@@ -183,9 +183,9 @@ class Dispatcher:
         return found
 
     def _write_room(self, capacity: Capacity, ready: Iterable[Task]) -> None:
-        """Write what is closed, of the device kinds that jobs may run on.
+        """Write what is closed, of the device kinds that jobs may run on, and what is not known.
 
-        Of some jobs that is known only when they are ready.
+        Of some jobs their kinds are known only when they are ready.
         """
         if more := {kind for task in ready for kind in task.job.kinds} - self.kinds:
             self.kinds |= more
@@ -193,6 +193,8 @@ class Dispatcher:
         closed = {f"{a} {kind}": why for (a, kind), why in capacity.closed.items()
                   if kind in self.kinds}  # fmt: skip
         self.ledger.write_change("room", "slurm", closed=closed)
+        notes = [note.text for note in self.cluster.survey.notes]
+        self.ledger.write_change("notes", "survey", notes=notes)
 
     def begin_round(self, capacity: Capacity) -> Round:
         """Return a round with all that is known now."""
@@ -219,7 +221,6 @@ class Dispatcher:
         unknown = survey.unknown()
         if unknown is not None:
             return unknown
-        self.ledger.write_change("notes", "survey", notes=[note.text for note in survey.notes])
         sent = [
             claim_of(task.place, survey.where(task.place))
             for task in self.tasks.values()
