@@ -20,6 +20,8 @@ JOBS = {"stitch": 4, "report": 1}
 def test_what_is_said_grows_with_what_is_known() -> None:
     begun = RunState(100.0, 105.0, JOBS, {}, running=2)
     assert begun.line() == "0 of 5 jobs done, 0 % of the work, 2 running"
+    sent = RunState(100.0, 105.0, JOBS, {}, running=1, queued=1)
+    assert sent.line() == "0 of 5 jobs done, 0 % of the work, 1 running, 1 in Slurm's queue"
     half = RunState(100.0, 160.0, JOBS, {"stitch": 3}, 1, 0.5, {"no slot": 1, "busy": 3})
     assert half.line() == (
         "3 of 5 jobs done, 50 % of the work, 1 running, about 60 s left (stitch 3/4); "

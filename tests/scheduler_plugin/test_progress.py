@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +13,7 @@ from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER, STATE
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.progress import Progress
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import read_state
+from tests.placement.dispatched import dispatcher, pending
 from tests.support.placement_rules import Rules
 from tests.support.recorded import cluster_with
 
@@ -56,3 +57,28 @@ def test_a_run_says_that_it_is_active_before_a_job_is_sent_and_where_it_began(
     finally:
         plan.end()
     assert read_state(tmp_path / LEDGER.with_name(STATE)).ended
+
+
+def test_jobs_that_pend_in_slurms_queue_do_not_run(tmp_path: Path) -> None:
+    jobs = [One(), One(), One()]
+    cluster, _ = cluster_with("", tmp_path)
+    plan = Plan(Rules({"work": {"cpu": Shape(1, 1, 0, 1)}}), cluster=cluster)
+    dag = dag_of(tmp_path, jobs)
+    progress = Progress(dag, plan, logging.getLogger("test"), lambda: 1)
+    try:
+        dag.get_job_group = lambda job: None
+        dag.workflow.scheduler = SimpleNamespace(running=set(jobs[1:]))
+        state = progress.state()
+        assert (state.running, state.queued) == (1, 1)
+    finally:
+        plan.end()
+
+
+def test_what_was_sent_pends_until_the_queue_says_that_it_runs(tmp_path: Path) -> None:
+    sent = dispatcher(pending(1, "Resources"), tmp_path, sent=2, ready=1)
+    sent.capacity()
+    assert [task.pends for task in sent.tasks.values()] == [True, True, False]
+    first = next(iter(sent.tasks.values()))
+    assert first.seen is not None
+    first.seen = replace(first.seen, state="RUNNING")
+    assert not first.pends

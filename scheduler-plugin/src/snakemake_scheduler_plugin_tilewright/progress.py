@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,24 @@ class Progress:
 
     Work is counted in the estimated seconds of each job; the time that is left follows from that
     of this run so far.
+
+    Parameters
+    ----------
+    dag : DAG
+    plan : Plan
+    logger : Logger
+    queued : callable, optional
+        How many jobs that Snakemake has started pend in Slurm's queue.
     """
 
-    def __init__(self, dag: Any, plan: Plan, logger: logging.Logger) -> None:
-        self.dag, self.plan, self.logger = dag, plan, logger
+    def __init__(
+        self,
+        dag: Any,
+        plan: Plan,
+        logger: logging.Logger,
+        queued: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.dag, self.plan, self.logger, self.queued = dag, plan, logger, queued
         self._began_s = time.time()
         self._ended, self._lock = threading.Event(), threading.Lock()
         self._work_s: dict[Any, float] = {}
@@ -72,16 +86,19 @@ class Progress:
         ledger, begun = self.plan.ledger, adapter.started(self.dag)
         waits = self.plan.cluster is not None and ledger is not None and not ended
         waiting = last_waiting(ledger) if waits and ledger else {}
+        sent = 0 if ended or not begun else sum(adapter.running(self.dag, job) for job in jobs)
+        queued = min(sent, self.queued()) if sent else 0
         return RunState(
             self._began_s,
             time.time(),
             self._by_rule(jobs),
             self._by_rule(done),
-            0 if ended or not begun else sum(adapter.running(self.dag, job) for job in jobs),
+            sent - queued,
             self._seconds(done) / (self._seconds(jobs) or 1.0),
             waiting,
             ended,
             ledger=str(ledger.absolute()) if ledger else "",
+            queued=queued,
         )
 
     def _seconds(self, jobs: Iterable[Any]) -> float:

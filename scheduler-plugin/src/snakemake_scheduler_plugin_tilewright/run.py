@@ -228,6 +228,11 @@ class Run:
         for name in ended:
             self.dispatcher.done(name, known_s)
 
+    def queued(self) -> int:
+        """Return how many jobs of Snakemake were sent and pend, as far as the queue says."""
+        tasks = list(self.dispatcher.tasks.values())  # the other thread may add some
+        return sum(task.job.members for task in tasks if task.pends)
+
     def close(self) -> None:
         """Write how the last jobs ended, and stop looking after pending ones."""
         self._ended.set()

@@ -89,7 +89,8 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
                 for line in first_look(placing.cluster.survey, placing.kinds):
                     self.logger.info(line)
             if runs and (plan.cluster or plan.described):
-                self._progress = Progress(self.dag, plan, self.logger)
+                queued = [self._run.queued] if isinstance(self._run, Run) else []
+                self._progress = Progress(self.dag, plan, self.logger, *queued)
                 adapter.hide_rounds(self.dag, self.logger)
         except (adapter.AdapterError, PlacementError, SiteError, SurveyError) as error:
             raise WorkflowError(str(error)) from None

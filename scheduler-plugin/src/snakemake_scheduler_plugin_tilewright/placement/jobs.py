@@ -297,6 +297,12 @@ class Task:
         return self.place is not None and self.seen is not None and self.seen.state == "RUNNING"
 
     @property
+    def pends(self) -> bool:
+        """Whether it was sent and has not begun, as far as the queue says."""
+        state = self.seen.state if self.seen else "PENDING"
+        return self.place is not None and state in ("PENDING", "CONFIGURING")
+
+    @property
     def may_restart(self) -> bool:
         """Whether it runs on CPUs, could run on a GPU, and no node failed under it."""
         on_cpus = self.runs and self.place is not None and self.place.kind == "cpu"

@@ -49,6 +49,8 @@ class RunState:
         Where the process that says this runs.
     ledger : str
         Where its decisions are written; empty: beside the state, if anywhere.
+    queued : int
+        Jobs that were handed to Slurm and pend there.
     """
 
     began_s: float
@@ -62,6 +64,7 @@ class RunState:
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
     ledger: str = ""
+    queued: int = 0
 
     @property
     def complete(self) -> bool:
@@ -89,10 +92,11 @@ class RunState:
         return "silent" if now_s - self.at_s > _SILENT_S else "active"
 
     def line(self) -> str:
-        """Return jobs done and running, the share of the work, the time left, and what waits."""
+        """Return jobs done, running and queued, the share of the work, the time left, waits."""
         texts = [f"{sum(self.done.values())} of {sum(self.jobs.values())} jobs done"]
         texts += [f"{100 * self.share:.0f} % of the work"]
         texts += [f"{self.running} running"] if self.running else []
+        texts += [f"{self.queued} in Slurm's queue"] if self.queued else []
         if self.left_s and not self.ended:
             texts.append(f"about {span_text(self.left_s)} left")
         begun = [f"{rule} {self.done.get(rule, 0)}/{n}" for rule, n in self.jobs.items()
