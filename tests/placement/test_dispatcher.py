@@ -11,14 +11,21 @@ import pytest
 
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
 from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Fixed, Job, Kind, Place, Task
+from snakemake_scheduler_plugin_tilewright.placement.jobs import (
+    Fixed,
+    Job,
+    Kind,
+    Place,
+    Shape,
+    Task,
+)
 from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
 from snakemake_scheduler_plugin_tilewright.placement.round import Round
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
 from tests.placement.dispatched import DOWN, RULES, dispatcher, full, nodes, pending, with_nodes
-from tests.support.placement_rules import CPU, GPU, LIMIT, account, room
+from tests.support.placement_rules import CPU, GPU, LIMIT, Rules, account, room
 from tests.support.recorded import Recorded, cluster_with, queue_line
 
 
@@ -409,11 +416,34 @@ def test_no_job_is_restarted_while_one_has_ended_that_snakemake_does_not_know_of
     assert run.restart_sooner()
 
 
+def known(run: Dispatcher) -> Capacity:
+    capacity = run.capacity()
+    assert not isinstance(capacity, Unknown)
+    return capacity
+
+
+@pytest.mark.parametrize("described", [False, True])
+def test_slots_of_a_run_are_counted_for_its_own_jobs_where_they_state_their_size(
+    tmp_path: Path, described: bool
+) -> None:
+    run = dispatcher("", tmp_path, sent=0, ready=2)
+    run.plan = Plan(cluster=run.cluster)
+    run.plan.sizes.add("work", Rules({"work": {"cpu": Shape(2, 100, 0, 60)}}))
+    run.plan.described = RULES if described else None
+    for task in run.tasks.values():
+        task.job = replace(task.job, kinds=("cpu",))
+    run.begin(known(run))
+    (said,) = [event["pools"] for event in read_ledger(run.ledger.path)]
+    of_site = {pool.name: pool.slots for pool in run.cluster.survey.pools}
+    more = said["clive_cpu"][2] > of_site["clive_cpu"]
+    assert more != described
+
+
 def test_the_ledger_says_which_device_kinds_jobs_may_use(tmp_path: Path) -> None:
     run = dispatcher("", tmp_path, sent=0, ready=2)
     for task in run.tasks.values():
         task.job = replace(task.job, kinds=("cpu",))
-    run.begin()
+    run.begin(known(run))
     run.avoided.avoid(("clive", "gpu"), "refused", 5000.0, for_all=True)
     first, second = run.tasks
     run.round([first], [])

@@ -68,7 +68,7 @@ class Run:
         if isinstance(capacity, Unknown):
             raise PlacementError(f"Slurm does not answer: {capacity}; try again when it does")
         self._check(self.jobs, capacity)
-        self.dispatcher.begin()  # a run that is refused is none in the ledger
+        self.dispatcher.begin(capacity)  # a run that is refused is none in the ledger
         plan.at_end(self.close)
         threading.Thread(target=self._tend, name="tilewright-tend", daemon=True).start()
 

@@ -41,6 +41,7 @@ from snakemake_scheduler_plugin_tilewright.placement.limits import partition_of
 from snakemake_scheduler_plugin_tilewright.placement.pending import MOST_MOVES, PendingJobs
 from snakemake_scheduler_plugin_tilewright.placement.round import Placement, Round
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.placement.sizing import largest_shapes
 from snakemake_scheduler_plugin_tilewright.placement.submission_lock import SubmissionLock
 from snakemake_scheduler_plugin_tilewright.placement.workload import Strategy, Workload
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import ACTIVE, ODD, SlurmJob, stale_jobs
@@ -110,19 +111,23 @@ class Dispatcher:
                                    lambda: self.clock())  # fmt: skip
         self.submissions = SubmissionLock(client.cache_dir / "claims", client.ttl_s)
 
-    def begin(self) -> None:
+    def begin(self, capacity: Capacity) -> None:
         """Write what the run starts from; jobs in the queue by now are not this run's."""
         survey = self.cluster.look()
         queue = self.cluster.queue()
         if not isinstance(queue, Unknown):
             self.first_id = max((job.id for job in queue), default=0)
         self.kinds = {kind for task in self.tasks.values() for kind in task.job.kinds}
+        pools = list(survey.pools)
+        if not self.plan.described:  # its jobs are not of the site's sizes
+            shapes = largest_shapes(self.tasks.values(), self.plan.estimates, capacity)
+            pools += replace(survey, shapes=shapes).pools
         self.ledger.write(
             "run",
             run=uuid.uuid4().hex[:8],
             user=survey.user,
             kinds=sorted(self.kinds),
-            pools={p.name: [p.account, p.kind, p.slots] for p in survey.pools},
+            pools={p.name: [p.account, p.kind, p.slots] for p in pools},
             left_out={left.account: left.reason for left in survey.left_out},
             notes=[note.text for note in survey.notes],
         )

@@ -12,7 +12,7 @@ from itertools import cycle
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job, Kind, Shape, Task
 from snakemake_scheduler_plugin_tilewright.placement.policy import Forecast, decide
-from snakemake_scheduler_plugin_tilewright.placement.sizing import Estimates, Shapes
+from snakemake_scheduler_plugin_tilewright.placement.sizing import Estimates, largest_shapes
 from snakemake_scheduler_plugin_tilewright.placement.workload import (
     Decision,
     Running,
@@ -321,7 +321,7 @@ def preview(tasks: Sequence[Task], estimates: Estimates, capacity: Capacity) -> 
         What is free now. Slots are counted for the largest job of each device kind.
     """
     large = [task for task in tasks if not estimates.is_small(task.job)]
-    sizes = Shapes(estimates, capacity).largest(large)
+    sizes = largest_shapes(tasks, estimates, capacity)
     counted = capacity.pools(sizes, together=True)
     free = {pool.name: pool.free for pool in counted}
     all_pools = [Slots(p.name, p.account, p.kind, p.slots, p.slots) for p in counted]

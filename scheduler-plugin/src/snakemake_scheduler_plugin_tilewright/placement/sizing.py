@@ -366,3 +366,11 @@ class Shapes:
         if len(less) < len(tasks):
             return less
         return [t for t in tasks if all(s.mem_mb < mem_mb for s in self.of(t).values())]
+
+
+def largest_shapes(
+    tasks: Iterable[Task], estimates: Estimates, capacity: Capacity
+) -> dict[Kind, Shape]:
+    """Return for each device kind a shape that holds all tasks but the small ones."""
+    large = [task for task in tasks if not estimates.is_small(task.job)]
+    return Shapes(estimates, capacity).largest(large)

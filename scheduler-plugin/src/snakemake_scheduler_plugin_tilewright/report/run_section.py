@@ -94,8 +94,8 @@ def _caption(runs: Sequence[ClusterRun], earlier: int, last: ClusterRun) -> str:
     first = " (GPU jobs first, CPU jobs in what they leave)" if both else ""
     texts = [
         "Each row is a slot, each bar a job, coloured by rule; grey is a slot without work. Slots "
-        f"are those counted when a run began, for jobs of the usual size{first}. Jobs above the "
-        "line are small enough to run beside them."
+        f"are those counted when a run began, for its largest jobs or the site file's{first}. Jobs "
+        "above the line are small enough to run beside them."
     ]
     if any(bar.failed for run in runs for bar in run.bars):
         texts.append("Hatched bars failed or were cancelled.")
