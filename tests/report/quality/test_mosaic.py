@@ -26,7 +26,8 @@ from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.positions import Edges, Positions, write_table
 from tilewright.report.figures import overlay, thumbnail
 from tilewright.report.judge import Quality, judge_stage, read_quality
-from tilewright.report.quality.stitch import contrast_to_noise, seam_scores
+from tilewright.report.quality.places import contrast_to_noise, scan_focus
+from tilewright.report.quality.stitch import seam_scores
 
 TILE = 340
 STEP = 296  # 2 × 2 tiles of 340 px with 44 px overlap cover the scene of 636 px
@@ -218,6 +219,24 @@ def test_an_empty_channel_fails_and_its_focus_is_unknown(tmp_path: Path, scene: 
     assert found["contrast"] == "fail"
     assert found["focus"] == found["empty"] == found["seam"] == found["focus_edge"] == "warn"
     assert found["overlap_shift_px"] == found["unlike_overlaps"] == "warn"
+
+
+def test_neither_interpolated_noise_nor_a_speck_chooses_the_plane(
+    tmp_path: Path, scene: Scene
+) -> None:
+    light = np.full((5, 512, 512), 1.0)
+    light[:, :, :240] += scene.nuclei[:, 64:576, 64:304]
+    speck = np.zeros((256, 256))
+    speck[50, 150] = 200000.0
+    for z, sigma_px in enumerate((20, 15, 10, 5, 1)):
+        light[z, 256:, 256:] += ndimage.gaussian_filter(speck, sigma_px)
+    counts = ndimage.shift(expose(light).astype(np.float32), (0, 0.5, 0.5), order=3, mode="nearest")
+    scan = scan_focus(open_mosaic(write_mosaic(tmp_path / "m.zarr", counts)))
+    unknown = [at for at, scores in zip(scan.blocks, scan.scores, strict=True)
+               if not np.isfinite(scores).any()]  # fmt: skip
+    assert unknown == [(0, 256)]
+    assert np.argmax(np.nansum(scan.scores, axis=0)) == 4  # for the speck
+    assert scan.best_plane == 2
 
 
 def test_hot_pixels_do_not_pass_for_a_stain() -> None:

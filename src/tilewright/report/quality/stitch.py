@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.distortion import read_distortion
@@ -18,7 +17,6 @@ from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.io.results.positions import Positions, read_positions
 from tilewright.kernels.artefacts import seam_reach_px, seam_score
 from tilewright.kernels.metrics import empty_fraction
-from tilewright.kernels.noise import NOISE_KERNEL
 from tilewright.report.figures import new_figure, save_png, scale_bar, show
 from tilewright.report.judge import Files, Findings
 from tilewright.report.quality.mosaic_scan import judge_blocks, judge_defects
@@ -29,12 +27,18 @@ from tilewright.report.quality.overlaps import (
     judge_overlaps,
     tile_name,
 )
-from tilewright.report.quality.places import CPU, FocusScan, Place, covered, scan_focus
+from tilewright.report.quality.places import (
+    CPU,
+    NO_SIGNAL,
+    FocusScan,
+    Place,
+    contrast_to_noise,
+    covered,
+    scan_focus,
+)
 from tilewright.report.quality.stitched_view import arrays, look
 from tilewright.report.verdict import Item, Subject
 
-#: Contrast below which a field holds nothing but noise (an empty one reaches about 2).
-NO_SIGNAL = 3.0
 #: Tile borders that are listed.
 _WORST = 5
 
@@ -163,20 +167,6 @@ def _strip(
     across, beside = slice(*span), slice(low, high)
     pixels = mosaic.read(plane, *((across, beside) if axis == 0 else (beside, across)))
     return pixels, reach, gap
-
-
-def contrast_to_noise(image: NDArray[Any]) -> float:
-    """Return how far the brightest structures stand out, in noise standard deviations.
-
-    99.9th percentile less median, after a 3×3 median (hot pixels) and a small blur, over the
-    noise of the dimmer half (Immerkær 1996). An empty field reaches about 2.
-    """
-    plane = np.asarray(image, np.float32)
-    smooth = ndimage.gaussian_filter(ndimage.median_filter(plane, size=3), 1.0)
-    rough = np.abs(ndimage.convolve(plane, NOISE_KERNEL))
-    low, high = (float(v) for v in np.percentile(smooth, (50.0, 99.9)))
-    noise = 1.4826 * float(np.median(rough[smooth <= low]))
-    return (high - low) / max(noise, 1e-6)
 
 
 def _saturated(mosaic: Mosaic, raw_px: int) -> tuple[float | None, str]:

@@ -7,8 +7,14 @@ import numpy as np
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.metrics import empty_fraction
 from tilewright.report.judge import Files, Findings
-from tilewright.report.quality.places import CPU, FocusScan, scan_focus
-from tilewright.report.quality.stitch import NO_SIGNAL, contrast_to_noise, draw
+from tilewright.report.quality.places import (
+    CPU,
+    NO_SIGNAL,
+    FocusScan,
+    contrast_to_noise,
+    scan_focus,
+)
+from tilewright.report.quality.stitch import draw
 from tilewright.report.quality.stitched_view import arrays, look
 from tilewright.report.verdict import Item, Subject
 
