@@ -92,6 +92,10 @@ class Capacity:
     invalid: frozenset[tuple[str, Kind]] = frozenset()
     licences: Mapping[str, int] | None = None
     named: Mapping[str, Partition] = field(default_factory=dict)
+    #: Jobs that nodes hold, by what was asked: 10,000 ready jobs are of few shapes.
+    _rooms: dict[tuple[str, Shape, bool], int] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def pools(self, shapes: Mapping[Kind, Shape], *, together: bool = False) -> list[Pool]:
         """Return the pools for jobs of these shapes; one that is closed has nothing free."""
@@ -126,7 +130,10 @@ class Capacity:
         where = self.where(kind, shape)
         if self.nodes is None or where is None:
             return None
-        return room_on(self.nodes, where, shape, now=now)
+        asked = where.name, shape, now
+        if asked not in self._rooms:
+            self._rooms[asked] = room_on(self.nodes, where, shape, now=now)
+        return self._rooms[asked]
 
     def may_queue(self, account: str, kind: Kind, shape: Shape) -> bool:
         """Return whether no limit keeps one more job from starting once a node has room for it."""

@@ -13,6 +13,7 @@ from snakemake_scheduler_plugin_tilewright.slurm.records import (
     GPU_TYPE,
     WALL,
     Partition,
+    Tres,
     budget,
     running,
 )
@@ -59,8 +60,10 @@ def room_on(nodes: Iterable[Node], partition: Partition, shape: Shape, *, now: b
     now : bool
         Beside what others hold there; otherwise as if it were empty.
     """
+    amounts = needs(shape, 1, replace(partition, whole_nodes=False))
+    wanted = {tres: amounts[tres] for tres in ON_NODES}
     return sum(
-        _room_of(node, partition, shape, now=now)
+        _room_of(node, partition, shape, wanted, now=now)
         for node in nodes
         if partition.name in node.partitions and may_hold(node, shape)
     )
@@ -72,13 +75,10 @@ def may_hold(node: Node, shape: Shape) -> bool:
     return typed and set(shape.features) <= set(node.features)
 
 
-def _room_of(node: Node, partition: Partition, shape: Shape, *, now: bool) -> int:
+def _room_of(node: Node, partition: Partition, shape: Shape, wanted: Tres, *, now: bool) -> int:
     """Return how many jobs of a shape fit on one node."""
     if now and node.free_min is not None and shape.runtime_min > node.free_min:
         return 0  # it would not end before a reservation begins
-    plain = replace(partition, whole_nodes=False)
-    amounts = needs(shape, 1, plain)
-    wanted = {tres: amounts[tres] for tres in ON_NODES}
     if partition.whole_nodes:
         return int(bool(node.room(wanted, now=False)) and (node.idle or not now))
     room = node.room(wanted, now=now)
