@@ -140,7 +140,7 @@ def _free(survey: Survey, account: Account, tres: str) -> int | Literal[""] | No
 def _table(survey: Survey) -> Table:
     table = Table(title=f"Accounts of {survey.user}", title_justify="left", pad_edge=False)
     table.add_column("account", no_wrap=True)
-    for name in ("CPU", "memory GB", "GPU", "jobs", "GPU + CPU slots"):
+    for name in ("CPU", "memory GB", "GPU", "jobs", "GPU or CPU slots"):
         table.add_column(name, justify="right")
     for account in survey.accounts:
         slots = _slots(survey, account, now=False)
@@ -199,7 +199,7 @@ def _slots(survey: Survey, account: Account, *, now: bool) -> str:
     pools = [pool for pool in _apart(survey) if pool.account == account.name]
     kinds = {kind: [pool for pool in pools if pool.kind == kind] for kind in KINDS}
     counts = {k: sum(p.free if now else p.slots for p in own) for k, own in kinds.items()}
-    return f"{counts['gpu']} + {counts['cpu']}"
+    return f"{counts['gpu']} or {counts['cpu']}"
 
 
 def _totals(survey: Survey) -> list[str]:
