@@ -142,8 +142,9 @@ def _table(survey: Survey) -> Table:
     table.add_column("account", no_wrap=True)
     for name in ("CPU", "memory GB", "GPU", "jobs", "GPU or CPU slots"):
         table.add_column(name, justify="right")
+    pools = _apart(survey)
     for account in survey.accounts:
-        slots = _slots(survey, account, now=False)
+        slots = _slots(survey, account, pools, now=False)
         table.add_row(account.name or "(none)", "", "", "", "", slots, style="bold")
         for holder in holders_of(survey, account):
             cells = [_of(holder, tres) for tres in _SHOWN]
@@ -152,7 +153,7 @@ def _table(survey: Survey) -> Table:
         mine = [_cell(tres, (account.mine or {}).get(tres)) for tres in _SHOWN]
         table.add_row("  mine", *mine, "")
         free = [_cell(tres, _free(survey, account, tres)) for tres in _SHOWN]
-        now = _slots(survey, account, now=True)
+        now = _slots(survey, account, pools, now=True)
         table.add_row("  free", *free, now, end_section=True)
     return table
 
@@ -192,13 +193,13 @@ def _queued(survey: Survey, account: Account) -> list[str]:
     ]
 
 
-def _slots(survey: Survey, account: Account, *, now: bool) -> str:
-    """Return GPU and CPU slots, each counted as if it were the only kind."""
+def _slots(survey: Survey, account: Account, pools: Sequence[Pool], *, now: bool) -> str:
+    """Return the GPU and CPU slots of an account."""
     if now and any(unknown_use(account, where) for where in survey.partitions.values()):
         return "?"
-    pools = [pool for pool in _apart(survey) if pool.account == account.name]
-    kinds = {kind: [pool for pool in pools if pool.kind == kind] for kind in KINDS}
-    counts = {k: sum(p.free if now else p.slots for p in own) for k, own in kinds.items()}
+    own = [pool for pool in pools if pool.account == account.name]
+    kinds = {kind: [pool for pool in own if pool.kind == kind] for kind in KINDS}
+    counts = {k: sum(p.free if now else p.slots for p in of) for k, of in kinds.items()}
     return f"{counts['gpu']} or {counts['cpu']}"
 
 

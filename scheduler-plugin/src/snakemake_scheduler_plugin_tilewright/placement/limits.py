@@ -263,6 +263,11 @@ def make_pools(
     """
     pools = []
     partitions = partitions or {}
+    rooms = {  # of nodes: the same for every account
+        kind: [room_on(nodes, where, shape, now=now) for now in (False, True)]
+        for kind, shape in shapes.items()
+        if nodes is not None and (where := partitions.get(kind)) is not None
+    }
     taken, taken_now = _Taken(), _Taken()
     for account in accounts:
         if not together:
@@ -273,9 +278,9 @@ def make_pools(
                 continue
             shape, share = shapes[kind], utilisation if kind == "cpu" else 1.0
             slots, free, bound = _slots(account, where, shape, share, taken, taken_now)
-            if nodes is not None and where is not None:
-                most = room_on(nodes, where, shape, now=False)
-                free = min(free, room_on(nodes, where, shape, now=True))
+            if kind in rooms:
+                most, now = rooms[kind]
+                free = min(free, now)
                 slots, bound = (most, _PARTITION) if most < slots else (slots, bound)
             if slots:
                 taken.add(account, where, needs(shape, slots, where))

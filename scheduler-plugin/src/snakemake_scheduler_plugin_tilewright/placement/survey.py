@@ -180,11 +180,12 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
         Limits were never known: sacctmgr fails and no good answer is on disk.
     """
     names, all_, more = _partitions(client, site, _groups(client.user, uid))
-    records = _records(client, all_.get(names["gpu"] or ""))
+    gpus = all_.get(names["gpu"] or "")
+    records = _records(client, gpus)
     wheres = [with_qos(p, records.qos) for p in all_.values()]
     known = (client.user, records.associations, records.qos, site.rules(), wheres)
     accounts, left_out = usable_accounts(*known) if records.kept else ([NO_ACCOUNT], [])
-    types = _types_not_counted(accounts, all_.get(names["gpu"] or ""), records.gpu_type)
+    types = _types_not_counted(accounts, gpus, records.gpu_type)
     said: list[Note] = []
     if records.kept:
         usage, said = _live_use(client, accounts, records, wheres, uid)

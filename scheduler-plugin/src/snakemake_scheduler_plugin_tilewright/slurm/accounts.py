@@ -206,10 +206,13 @@ def usable_accounts(
             user, name, known.get(chosen, Qos(chosen)), own[name], held,
             rules.caps.get(name, {}), usage or {},
         )  # fmt: skip
-        anywhere = _limits(of, "", None)
-        each = {p.name: _limits(of, p.name, known.get(p.qos or "")) for p in wheres}
-        limits = {"": anywhere} | {at: one for at, one in each.items() if one != anywhere}
         bound = {row.partition for row in own[name]}
+        limits = {"": _limits(of, "", None)}
+        limits |= {
+            p.name: _limits(of, p.name, known.get(p.qos or ""))
+            for p in wheres
+            if p.qos or p.name in bound
+        }
         accounts.append(
             Account(
                 name,
