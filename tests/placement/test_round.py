@@ -104,3 +104,17 @@ def test_where_only_the_cpus_that_are_kept_free_are_in_the_way_it_is_said(tmp_pa
     found = placed(tmp_path, rules, replace(room(one), utilisation=0.85))
     share = "15 % of an account's CPUs are kept free: utilisation"
     assert found.why == {"4": f"no slot is free ({share})", "8": "no slot is free"}
+
+
+def test_cpu_jobs_leave_room_to_gpu_jobs_that_become_ready_later(tmp_path: Path) -> None:
+    rules: dict[str, dict[Kind, Shape]] = {f"r{n}": {"cpu": Shape(4, 100, 0, 10)} for n in range(2)}
+    rules["gpu"] = {"gpu": Shape(4, 100, 1, 10), "cpu": Shape(4, 100, 0, 10)}
+    plan = Plan(Rules(rules, seconds=600), cluster=cluster_with("", tmp_path)[0])
+    jobs = [Job(rule, rule, tuple(kinds), nominal_s=600.0, wildcards={})
+            for rule, kinds in rules.items()]  # fmt: skip
+    one = account("clive", limit={"cpu": 8, "gres/gpu": 1})
+    found = Round(plan.estimates.workload(jobs), plan, room(one), [], {"gpu": set(), "cpu": set()},
+                  {}, 5000.0)  # fmt: skip
+    *ready, later = map(Task, jobs)
+    found.place(ready, [later], None)
+    assert len(found.placements) == 1

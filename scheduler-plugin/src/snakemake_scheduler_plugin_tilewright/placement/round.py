@@ -27,8 +27,8 @@ _PASSES = 6
 #: Jobs of one device kind that wait in Slurm's queue for nodes that others fill.
 _QUEUED = 4
 _NO_SLOT = "no slot is free"
-#: A partition that a rule names, and accounts with device kinds.
-_Takers = tuple[str | None, frozenset[tuple[str, Kind]]]
+#: A partition that a rule names, and the places that do not give a job the minutes it states.
+_Group = tuple[str | None, frozenset[tuple[str, Kind]]]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Round:
         self.most = math.inf
         self._small: list[Task] = []
         self._short: dict[Hashable, str] = {}
-        self._takers_of: dict[int, _Takers] = {}
+        self._group_of: dict[int, _Group] = {}
 
     def place(
         self,
@@ -82,12 +82,12 @@ class Round:
         coming = [task for task in later if task.name in self.work.index]
         small = (task for task in ready if task.name not in self.work.index)
         self._small = sorted(small, key=lambda task: -task.job.priority)
-        groups: dict[_Takers, list[Task]] = {}
+        groups: dict[_Group, list[Task]] = {}
         for task in large:
-            groups.setdefault(self._takers(task), []).append(task)
-        for takers, left in groups.items():
-            here = [task for task in coming if self._takers(task) == takers]
-            last = self._place_large(left, here, takers, last)
+            groups.setdefault(self._group(task), []).append(task)
+        for group, left in groups.items():
+            here = [task for task in coming if self._group(task) == group]
+            last = self._place_large(left, here, group, last)
         self._place_small()
         ready = [*moved, *ready]
         self._queue(task for task in ready if task.name in self.why)
@@ -102,17 +102,17 @@ class Round:
         return last
 
     def _place_large(
-        self, left: list[Task], coming: Sequence[Task], takers: _Takers, last: Strategy | None
+        self, left: list[Task], coming: Sequence[Task], group: _Group, last: Strategy | None
     ) -> Strategy | None:
-        """Place tasks that the same places may take."""
+        """Place tasks of one group."""
         for _ in range(_PASSES):
             left = [task for task in left if not self._waits_for_nodes(task)]
-            fit = self._fitting(left, coming, takers, self.capacity)
+            fit = self._fitting(left, coming, group, self.capacity)
             if len(fit) < len(left):
-                self._say_no_slot(left, coming, takers)
+                self._say_no_slot(left, coming, group)
             if not fit or self._enough():
                 break
-            placed, last = self._pass(fit, coming, takers, last)
+            placed, last = self._pass(fit, coming, group, last)
             if placed:
                 left = [task for task in left if task.name not in placed]
             else:
@@ -123,7 +123,7 @@ class Round:
         self,
         tasks: list[Task],
         coming: Sequence[Task],
-        takers: _Takers,
+        group: _Group,
         capacity: Capacity,
     ) -> list[Task]:
         """Return the most tasks, the smallest first, of which the largest has a free slot.
@@ -132,7 +132,7 @@ class Round:
         """
 
         def full(some: Sequence[Task]) -> bool:
-            return not any(pool.free for pool in self._slots(some, coming, takers, capacity))
+            return not any(pool.free for pool in self._slots(some, coming, group, capacity))
 
         if not tasks or not full(tasks):
             return tasks
@@ -146,22 +146,22 @@ class Round:
         held = {id(self.shapes.of(task)) for task in found}
         return [task for task in tasks if id(self.shapes.of(task)) in held]
 
-    def _say_no_slot(self, tasks: list[Task], coming: Sequence[Task], takers: _Takers) -> None:
+    def _say_no_slot(self, tasks: list[Task], coming: Sequence[Task], group: _Group) -> None:
         """Say why tasks have no slot, and of which only CPUs that are kept free are in the way."""
-        why = self._why_none(self._slots(tasks, coming, takers, self.capacity))
+        why = self._why_none(self._slots(tasks, coming, group, self.capacity))
         self.why |= dict.fromkeys((task.name for task in tasks), why)
         share = self.capacity.utilisation
         if why == _NO_SLOT and share < 1:
             whole = replace(self.capacity, utilisation=1.0)
             why += f" ({100 * (1 - share):.0f} % of an account's CPUs are kept free: utilisation)"
-            fit = self._fitting(tasks, coming, takers, whole)
+            fit = self._fitting(tasks, coming, group, whole)
             self.why |= dict.fromkeys((task.name for task in fit), why)
 
     def _slots(
         self,
         tasks: Sequence[Task],
         coming: Sequence[Task],
-        takers: _Takers,
+        group: _Group,
         capacity: Capacity,
     ) -> list[Slots]:
         """Return the pools for the largest of some tasks; CPU slots are beside later GPU jobs."""
@@ -169,23 +169,23 @@ class Round:
         if "gpu" not in shapes and (more := self.shapes.largest(coming).get("gpu")):
             shapes = {"gpu": more, **shapes}
         pools = self.slots(shapes, capacity)
-        return [pool for pool in pools if (pool.account, pool.kind) in takers[1]]
+        return [pool for pool in pools if (pool.account, pool.kind) not in group[1]]
 
-    def _takers(self, task: Task) -> _Takers:
-        """Return the partition that a task names, and the places that allow it its minutes."""
+    def _group(self, task: Task) -> _Group:
+        """Return what keeps a task apart from others, nothing for most of them."""
         shapes = self.shapes.of(task)
-        if id(shapes) not in self._takers_of:
+        if id(shapes) not in self._group_of:
             capacity = self.capacity
-            self._takers_of[id(shapes)] = (
+            self._group_of[id(shapes)] = (
                 task.job.fixed.partition,
                 frozenset(
                     (account.name, kind)
                     for account in capacity.accounts
                     for kind, shape in shapes.items()
-                    if not too_long(account, shape, capacity.where(kind, shape))
+                    if too_long(account, shape, capacity.where(kind, shape))
                 ),
             )
-        return self._takers_of[id(shapes)]
+        return self._group_of[id(shapes)]
 
     def _waits_for_nodes(self, task: Task) -> bool:
         """Note where a task asks for nodes with a feature, or a GPU type, that are all full.
@@ -254,10 +254,10 @@ class Round:
         self,
         large: Sequence[Task],
         coming: Sequence[Task],
-        takers: _Takers,
+        group: _Group,
         last: Strategy | None,
     ) -> tuple[set[str], Strategy | None]:
-        pools = self._slots(large, coming, takers, self.capacity)
+        pools = self._slots(large, coming, group, self.capacity)
         made = decide(
             self.work,
             [task.name for task in large],
