@@ -25,6 +25,8 @@ REPO = Path(__file__).resolve().parent.parent
 #: CuPy's name over NumPy, for processes that have it on their path.
 STANDIN = REPO / "tests/support/standin"
 ON_SLURM = "tests/on_slurm/"
+#: Files whose tests look at the results of one run.
+ONE_RUN = ("tests/workflow/test_workflow.py", "tests/workflow/test_large_report.py")
 #: Modules of more than about 10 s of arithmetic, or that start processes; `make check` skips them.
 SLOW = (
     "tests/benchmarks/",
@@ -88,6 +90,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByFixtures(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return ON_SLURM if nodeid.startswith(ON_SLURM) else nodeid.partition("::")[0]
+            if nodeid.startswith(ON_SLURM):
+                return ON_SLURM
+            path = nodeid.partition("::")[0]
+            return ONE_RUN[0] if path in ONE_RUN else path
 
     return ByFixtures(config, log)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.report_pages import Page
-from tests.support.runs import Run, make_run
+from tests.support.runs import Run
 from tests.workflow.large_report import BAD, CHANNELS, CYCLES, SAMPLES, write_large_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -25,9 +25,7 @@ SCREEN = {"width": 1400, "height": 900}
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run: Run = make_run(tmp_path_factory.mktemp("experiment"))
-    run.snakemake("registration", "qc")
+def report(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_large_report(run.results, tmp_path_factory.mktemp("large"))
 
 

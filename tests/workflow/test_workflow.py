@@ -28,15 +28,6 @@ Image = NDArray[np.floating[Any]]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """An experiment processed to the end, quality report included."""
-    made = make_run(tmp_path_factory.mktemp("experiment"))
-    made.edit(output={"keep": "stacks"})
-    made.snakemake("registration", "qc")
-    return made
-
-
-@pytest.fixture(scope="module")
 def truth() -> PhantomTruth:
     return truth_of(PhantomDesign(**SMALL))
 
