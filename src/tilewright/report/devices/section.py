@@ -13,6 +13,7 @@ from snakemake_scheduler_plugin_tilewright.report.gantt import draw_gantt
 from snakemake_scheduler_plugin_tilewright.report.runs import ClusterRun, Use, percent, use_of
 from snakemake_scheduler_plugin_tilewright.runtime.files import read_json_lines
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
+from snakemake_scheduler_plugin_tilewright.runtime.words import count
 from tilewright.devices.evidence import CONTEXT_B
 from tilewright.report.devices.use import (
     ENOUGH,
@@ -74,9 +75,7 @@ def device_section(evidence: Path | None) -> dict[str, Any] | None:
 
 
 def _lead(runs: int, uses: Sequence[Use], jobs: Sequence[DeviceJob]) -> str:
-    texts = [
-        f"{_count(len(jobs), 'job')} on {_count(len(uses), 'device')} in {_count(runs, 'run')}"
-    ]
+    texts = [f"{count(len(jobs), 'job')} on {count(len(uses), 'device')} in {count(runs, 'run')}"]
     total_s = sum(use.busy_s + use.idle_s for use in uses)
     if total_s > 0:
         leased = percent(sum(use.busy_s for use in uses) / total_s)
@@ -105,7 +104,7 @@ def _caption(shown: Sequence[ClusterRun], runs: int, jobs: Sequence[DeviceJob]) 
     )
     hidden = sum(job.granted and not job.on_device for job in jobs)
     if hidden:
-        texts.append(f"Not drawn: {_count(hidden, 'job')} of unknown device or time.")
+        texts.append(f"Not drawn: {count(hidden, 'job')} of unknown device or time.")
     if runs > _RUNS:
         texts.append(f"Earlier runs, {runs - _RUNS} in number, are not counted.")
     return " ".join(texts)
@@ -135,7 +134,7 @@ def _failure(rule: str, outcome: str, reason: str, count: int) -> dict[str, str 
 def _slot(rule: str, jobs: Sequence[DeviceJob]) -> dict[str, str]:
     slot = slot_of(jobs)
     asked = [job.asked_b for job in jobs if job.asked_b is not None]
-    why = f"{_count(slot.measured, 'job')} measured"
+    why = f"{count(slot.measured, 'job')} measured"
     if slot.measured:
         why += f", largest peak {_mib(slot.peak_b)} MiB"
     if slot.short:
@@ -158,7 +157,3 @@ def _pair(values: Iterable[float | None], text: Callable[[float], str]) -> str:
 
 def _mib(bytes_: float) -> str:
     return str(math.ceil(bytes_ / MIB))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"

@@ -14,7 +14,9 @@ import numpy as np
 from snakemake_scheduler_plugin_tilewright.report.page import environment
 from snakemake_scheduler_plugin_tilewright.report.run_section import run_section
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
+from snakemake_scheduler_plugin_tilewright.runtime.words import count
 from tilewright.config.rules import STAGES
+from tilewright.config.tables import cycles_text
 from tilewright.report.devices.section import device_section
 from tilewright.report.figures import Rendering, embed_png, render
 from tilewright.report.judge import Quality, judge_again, read_quality
@@ -151,12 +153,10 @@ def _sample(
 def _headline(samples: Sequence[Mapping[str, Any]], waiting: Sequence[int]) -> str:
     items = [item for sample in samples for item in sample["checks"]]
     fails, warns = (sum(i.verdict == v for i in items) for v in ("fail", "warn"))
-    n = len(samples)
     bad = [f"{fails} fail"] * bool(fails) + [f"{warns} warn"] * bool(warns)
     said = ", ".join(bad) or "all within their limits"
-    cycles = f"cycle{'s' * (len(waiting) != 1)} {', '.join(map(str, waiting))}"
-    without = f" The markers table has {cycles} too, not processed yet." if waiting else ""
-    return f"{n} sample{'s' * (n != 1)}, {len(items)} checks: {said}.{without}"
+    more = f" The markers table has {cycles_text(waiting)} too, not processed yet."
+    return f"{count(len(samples), 'sample')}, {len(items)} checks: {said}.{more * bool(waiting)}"
 
 
 def write_report(
