@@ -131,6 +131,11 @@ def test_from_raw_tiles_to_the_report_beside_a_rule_of_somebody_elses(
     assert str(REPO) not in (results / "report.html").read_text()
 
 
+def test_status_says_that_the_run_is_complete(experiment: Installed) -> None:
+    """Snakemake calls no ``onsuccess`` of a module: the scheduler writes the run's end."""
+    assert experiment("tilewright", "status", cwd="my").startswith("complete: ")
+
+
 def test_the_same_experiment_from_elsewhere_is_done(experiment: Installed) -> None:
     where = "from tilewright.installed import snakefile; print(snakefile())"
     snakefile = experiment("python", "-c", where).strip()

@@ -81,7 +81,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             if plan.made_by_another and adapter.is_main(self.dag):
                 for line in self._made_again(plan.made_by_another):
                     self.logger.info(line)
-            if runs and self._run is not None:
+            if runs:
                 # Snakemake asks nobody between the end of the last job and its own
                 atexit.register(self._end, plan)
             if runs and isinstance(self._run, Run) and not plan.described:
