@@ -283,7 +283,7 @@ def test_a_tile_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     bad = tmp_path / "raw/cyc001_reg001/1_00003_Z002_CH1.tif"
     bad.write_bytes(bad.read_bytes()[:100])
     (said,) = create_experiment(tmp_path / "raw", tmp_path / "out").warnings
-    assert said.startswith(f"{bad} cannot be read, or is of another size")
+    assert said.startswith(f"{bad} is missing, cannot be read, or is of another size")
 
 
 def test_two_plates_in_one_folder_are_named(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_hyperstacks_are_channels_and_planes(tmp_path: Path, convention: str) ->
         (tmp_path / "TileConfiguration.txt").write_text("dim = 2\n" + "\n".join(lines))
     result = create_experiment(tmp_path, tmp_path / "out")
     assert result.convention == convention
-    assert "1 cycles, 3 channels, 2 z-planes" in result.found[0]
+    assert "1 cycle, 3 channels, 2 z-planes" in result.found[0]
     for plane in recognise(tmp_path).planes:
         assert plane.page is not None
         stack = stacks[int(Path(plane.path).stem[1:]) - 1]
@@ -346,7 +346,7 @@ def test_a_folder_to_run_in_is_written_and_what_is_the_users_stays(tmp_path: Pat
         written = theirs if name.endswith("site.yaml") else copied(theirs)
         assert (out / "profiles" / name).read_text() == written
     told = (out / "README.md").read_text()
-    assert "1 cycles, 1 channels, 2 z-planes" in told
+    assert "1 cycle, 1 channel, 2 z-planes" in told
     assert all(key in told for key in result.unknown)
     assert not result.kept
     own = ("Snakefile", "profiles/slurm/site.yaml")

@@ -83,8 +83,8 @@ def test_init_writes_what_runs(tmp_path: Path, specimen: Specimen, convention: s
     WRITERS[convention](tmp_path / "raw", 1, specimen)
     result = create_experiment(tmp_path / "raw", tmp_path / "out")
     assert result.convention == convention
-    depth = 1 if convention == "macsima" else 3
-    assert f"1 cycles, 2 channels, {depth} z-planes, 1 region" in result.found[0]
+    depth = "1 z-plane" if convention == "macsima" else "3 z-planes"
+    assert f"1 cycle, 2 channels, {depth}, 1 region" in result.found[0]
     text = result.markers.read_text()
     assert "1,1,DAPI" in text
     assert "1,2,CD8" in text

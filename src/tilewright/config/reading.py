@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import SetUpError
+from snakemake_scheduler_plugin_tilewright.runtime.words import yaml_problem
 from tilewright.config.tables import ConfigError
 
 
@@ -63,7 +64,7 @@ def read_config(configfile: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ConfigError(f"{configfile} is not UTF-8; save it with that encoding") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{configfile} is not YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{configfile} is not YAML: {yaml_problem(error)}") from None
     except RecursionError:
         raise ConfigError(f"{configfile} is nested too deeply for a configuration") from None
     except ConfigError as error:

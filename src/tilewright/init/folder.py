@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
+from snakemake_scheduler_plugin_tilewright.runtime.words import count
 from tilewright.init.metadata import Metadata, read_metadata
 from tilewright.init.recognise import Recognised, recognise, tables
 from tilewright.init.tile_layout import TileLayout, find_layout
@@ -174,9 +175,9 @@ def _found(
     cycles = sorted({marker.cycle for marker in metadata.markers})
     channels = {marker.channel for marker in metadata.markers}
     lines = [
-        f"{len(recognised.planes)} files or planes: {len(cycles)} cycles, "
-        f"{len(channels)} channels, {planes} z-planes, {len(layouts)} "
-        f"region{'s' if len(layouts) > 1 else ''}"
+        f"{len(recognised.planes)} files or planes: {count(len(cycles), 'cycle')}, "
+        f"{count(len(channels), 'channel')}, {count(planes, 'z-plane')}, "
+        f"{count(len(layouts), 'region')}"
     ]
     if recognised.options.pattern:
         lines.append(f"file pattern {recognised.options.pattern}")
@@ -238,8 +239,8 @@ def _warnings(recognised: Recognised, metadata: Metadata, layouts: list[TileLayo
     )
     if missing:
         names = ", ".join(Path(path).name for path in missing[:3]) + ", ..." * (len(missing) > 3)
-        count = f"{len(missing)} file{'s' * (len(missing) > 1)}"
-        warnings.append(f"{count} that the metadata name are not there: {names}; copy them too")
+        files = count(len(missing), "file")
+        warnings.append(f"{files} that the metadata name are not there: {names}; copy them too")
     counts = Counter((p.region, p.cycle, p.channel) for p in recognised.planes)
     most = max(counts.values())
     fewer = [key for key in sorted(counts) if counts[key] < most]

@@ -90,8 +90,9 @@ def recognise(raw_dir: Path) -> Recognised:
     )
     raise RawDataError(
         f"{raw_dir}: no naming convention fits. Looked for: {tables()['looked_for']}. But {there}. "
-        "If it holds several experiments, name the folder of one. Else write config.yaml by hand "
-        "with acquisition.convention: pattern and acquisition.pattern (config/README.md)"
+        "If it holds several experiments, name the folder of one. Else name its folders cycle1, "
+        "cycle2 and so on, or write config.yaml by hand with acquisition.convention: pattern and "
+        "acquisition.pattern (config/README.md)"
     )
 
 

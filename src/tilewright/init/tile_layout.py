@@ -136,7 +136,7 @@ def _placed(planes: list[RawPlane], told: TileLayout) -> TileLayout:
     """Arrange tiles that bring row and col or a position, and check the axes' directions."""
     shape = _shape(planes)
     if shape is None:
-        warning = f"{planes[0].path} cannot be read, so the grid is not known"
+        warning = f"{planes[0].path} is missing or cannot be read, so the grid is not known"
         return replace(told, count=0, rows=None, cols=None, layout=None, warnings=[warning])
     grid = arrange(planes, ScanOptions(), shape)
     whole = grid.rows * grid.cols == len(grid.expected)
@@ -230,8 +230,8 @@ def _images(planes: list[RawPlane], result: TileLayout) -> NDArray[np.float32] |
                 raise ValueError(image.shape)
         except DAMAGED:
             result.warnings.append(
-                f"{middle.path} cannot be read, or is of another size than the tiles before it, "
-                "so the pixels do not tell how the tiles lie"
+                f"{middle.path} is missing, cannot be read, or is of another size than the "
+                "tiles before it, so the pixels do not tell how the tiles lie"
             )
             return None
         shape = image.shape

@@ -70,6 +70,7 @@ Written by `tilewright init {raw_dir}` (tilewright {version}). Start all command
 ```sh
 snakemake registration qc -n     # checks every raw file, runs nothing
 snakemake registration qc        # runs; the same command goes on after an interruption
+snakemake --unlock               # once before it, where a run was killed
 snakemake registration qc --workflow-profile profiles/slurm    # the same on a Slurm cluster
 tilewright doctor --configfile config.yaml                     # what would make a run fail
 ```

@@ -12,6 +12,7 @@ from typing import Any
 import imagecodecs
 import numpy as np
 import PIL.Image
+from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
@@ -89,9 +90,9 @@ def scale_bar(axes: Axes, pixel_um: float, width_px: int) -> None:
     power = 10.0 ** np.floor(np.log10(wish))
     length_um = max(step * power for step in (1, 2, 5) if step * power <= wish)
     length = length_um / pixel_um / width_px
-    bar = Line2D(
-        [0.03, 0.03 + length], [0.045, 0.045], color="white", lw=3, transform=axes.transAxes
-    )
+    rim = [patheffects.withStroke(linewidth=4.5, foreground="black")]
+    bar = Line2D([0.03, 0.03 + length], [0.045, 0.045], color="white", lw=3)
+    bar.set(transform=axes.transAxes, path_effects=rim)
     axes.add_artist(bar)  # an artist, for a line of the axes would change their limits
     axes.annotate(
         f"{length_um:g} µm",
@@ -101,6 +102,7 @@ def scale_bar(axes: Axes, pixel_um: float, width_px: int) -> None:
         textcoords="offset points",
         color="white",
         fontsize=7,
+        path_effects=[patheffects.withStroke(linewidth=2, foreground="black")],
     )
 
 

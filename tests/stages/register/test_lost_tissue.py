@@ -18,11 +18,14 @@ from tilewright.stages.register.lost_tissue import (
 from tilewright.stages.register.plane_views import open_views
 
 
-def find(cpu: Backend, pair: Pair, moving: NDArray[np.uint16]) -> LostTissue:
+def find(
+    cpu: Backend, pair: Pair, moving: NDArray[np.uint16], affine: NDArray[np.float64] | None = None
+) -> LostTissue:
     """Compare under the exact affine part; the elastic one is at most 2 px."""
     transform = Transform.identity()
+    affine = pair.affine if affine is None else affine
     transform = Transform(
-        pair.affine, transform.field, transform.origin_px, transform.block_px,
+        affine, transform.field, transform.origin_px, transform.block_px,
         transform.confidence, transform.quality,
     )  # fmt: skip
     views = open_views(pair.reference, moving)
@@ -82,6 +85,26 @@ def test_what_no_tile_covers_is_not_lost(cpu: Backend) -> None:
     moving[y < x // 40] = 0
     moving[500:, 500:] = 0
     assert found_share(cpu, pair, moving) < 0.005
+
+
+@pytest.mark.parametrize("by_px", [0.0, 37.4])
+def test_what_the_cycle_did_not_image_is_told_apart(cpu: Backend, by_px: float) -> None:
+    """The images end, or tiles do, at two sides; the cycle is the reference itself, moved."""
+    pair = make_pair(16)
+    whole = pair.reference
+    affine = np.array([[1.0, 0, -by_px], [0, 1, 0]])
+    moved = ndimage.shift(whole.astype(np.float32), (-by_px, 0), order=3, mode="nearest")
+    moving = np.clip(np.rint(moved), 1, 65535).astype(np.uint16)[:, :-90]
+    moving[:, :80] = 0
+    tissue = ndimage.gaussian_filter(whole.astype(float), 5)
+    tissue = tissue > np.percentile(tissue, 40)
+    y, x = np.indices(whole.shape)
+    outside = tissue & ((x < 80) | (x >= whole.shape[1] - 90) | (y < by_px))
+    found = find(cpu, pair, moving, affine)
+    assert found.share is not None
+    assert found.share < 0.002
+    assert found.outside == pytest.approx(outside.sum() / tissue.sum(), rel=0.15)
+    assert find(cpu, pair, whole, np.eye(2, 3)).outside == 0
 
 
 def test_cells_give_what_the_whole_gives(cpu: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,6 +239,17 @@ def torn(bench: Bench) -> Asked:
     return faults.transform(edit)(bench)
 
 
+def not_imaged(bench: Bench) -> Asked:
+    def edit(plane: Array) -> Array:
+        out = plane.copy()
+        out[:, :, plane.shape[2] * 4 // 5 :] = 0
+        return out
+
+    bench.edit_mosaic("edf", 2, "1", edit)
+    bench.register()
+    return [("register", 2, ())]
+
+
 def lost(bench: Bench) -> Asked:
     def edit(plane: Array) -> Array:
         out = plane.copy()
@@ -333,5 +344,6 @@ WARNS: dict[str, str | tuple[str, Harm]] = {
     "elastic_px": ("one node of the field 40 px off", torn),
     "poor_blocks": ("a transform that is 70 px off", elsewhere),
     "lost_tissue": ("a quarter of the tissue lost", lost),
+    "not_imaged": ("a cycle whose tiles end at four fifths of the reference", not_imaged),
     "unregistered": ("an inverted stain that `allow_unregistered` lets through", let_through),
 }

@@ -10,6 +10,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Shape
+from snakemake_scheduler_plugin_tilewright.runtime.words import yaml_problem
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import COUNTED, SiteRules
 from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_tres
 
@@ -126,7 +127,7 @@ def read_site(path: Path | None) -> Site:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise SiteError(f"{path} cannot be read: {reason.lower()}") from None
     except yaml.YAMLError as error:
-        raise SiteError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+        raise SiteError(f"{path} is not YAML: {yaml_problem(error)}") from None
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))

@@ -1,6 +1,8 @@
-"""Numbers in words."""
+"""Numbers and errors in words."""
 
 from __future__ import annotations
+
+import yaml
 
 
 def count(number: int, word: str) -> str:
@@ -28,3 +30,18 @@ def count_jobs(number: int, members: int) -> str:
     """
     grouped = f" ({members} of Snakemake's, some in groups)" if members != number else ""
     return f"{count(number, 'job')}{grouped}"
+
+
+def yaml_problem(error: yaml.YAMLError) -> str:
+    r"""Return what a text breaks of YAML, and in which line.
+
+    >>> try:
+    ...     _ = yaml.safe_load("a: [1, 2\nb: 3")
+    ... except yaml.YAMLError as error:
+    ...     print(yaml_problem(error))
+    line 2, column 2: expected ',' or ']', but got ':'
+    """
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return " ".join(str(error).split())
+    return f"line {mark.line + 1}, column {mark.column + 1}: {getattr(error, 'problem', '')}"

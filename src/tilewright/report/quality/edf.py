@@ -120,13 +120,17 @@ def draw(views: Sequence[tuple[str, Mosaic, FocusScan, NDArray[np.float32]]], pa
     figure = new_figure(10, len(views) * row_in)
     grid = figure.subplots(len(views), 3, squeeze=False, width_ratios=(1, 1.12, 0.5))
     for row, (marker, plane, scan, height_um) in zip(grid, views, strict=True):
+        usage = plane.attributes.get("plane_usage", [])
         show(row[0], scan.small, f"{marker}: in-focus plane")
         scale_bar(row[0], plane.voxel_um[2] * scan.factor, scan.small.shape[1])
+        if len(usage) < 2:  # of one plane there is no height to see
+            for axes in row[1:]:
+                axes.set_visible(False)
+            continue
         limits = (float(height_um.min()), float(height_um.max()) + 1e-3)
         drawn = show(row[1], height_um, "height of focus, µm", limits, cmap="viridis")
         bar = figure.colorbar(drawn, ax=row[1], shrink=0.85, pad=0.01)
         bar.ax.tick_params(labelsize=7)
-        usage = plane.attributes.get("plane_usage", [])
         row[2].barh(np.arange(1, len(usage) + 1), usage, color=BLUE, height=0.8)
         plain(row[2], "use of planes", "")
         row[2].invert_yaxis()

@@ -57,7 +57,7 @@ def draw(fields: Sequence[tuple[str, NDArray[np.float32], str]], path: Path) -> 
     """Draw the flat-field of each channel."""
     columns = min(len(fields), 4)
     rows = -(-len(fields) // columns)
-    figure = new_figure(10, 2.9 * rows)
+    figure = new_figure(min(10, 3.6 * columns), 2.9 * rows)
     axes = np.atleast_1d(figure.subplots(rows, columns)).ravel()
     spread = max(float(np.abs(np.percentile(flat, (0.5, 99.5)) - 1).max()) for _, flat, _ in fields)
     spread = max(spread, 0.02)

@@ -230,7 +230,7 @@ def draw(views: Sequence[tuple[str, Overviews, float, Subtraction | None]], path
     """Draw each channel as stitched and in the final image, and what was subtracted from it."""
     aspect = views[0][1].final.shape[0] / views[0][1].final.shape[1]
     columns = 4 if any(taken for *_, taken in views) else 2
-    height = float(np.clip(9.6 / columns * aspect + 0.3, 1.8, 6))
+    height = float(np.clip(9.6 / columns * aspect + 0.5, 1.8, 6))
     figure = new_figure(10, len(views) * height)
     grid = figure.subplots(len(views), columns, squeeze=False)
     for row, (marker, pair, pixel_um, taken) in zip(grid, views, strict=True):

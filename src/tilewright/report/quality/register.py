@@ -66,7 +66,7 @@ def findings(subject: Subject, files: Files) -> Findings:
     items = [*_judge(subject, found, transform), local]
     if search:
         lost, gone = _lost(subject, search.found())
-        items, off = [*items, lost], [*off, *gone]
+        items, off = [*items, *lost], [*off, *gone]
     linear = transform.affine
     numbers = {
         "registered": _registered(transform),
@@ -86,14 +86,15 @@ def _registered(transform: Transform) -> bool:
     return bool(transform.quality.get("registered", True))
 
 
-def _lost(subject: Subject, lost: LostTissue) -> tuple[Item, list[Place]]:
-    """Judge the share of the reference's tissue that the cycle has lost, and where most."""
-    if not lost.share:
-        unknown = "no tissue in both cycles" if lost.share is None else ""
-        return subject.judge("lost_tissue", lost.share, unknown), []
-    where = f"most near y {lost.y_px:.0f} px, x {lost.x_px:.0f} px"
-    item = subject.judge("lost_tissue", lost.share, where)
-    return item, [Place("lost_tissue", lost.y_px, lost.x_px)]
+def _lost(subject: Subject, lost: LostTissue) -> tuple[list[Item], list[Place]]:
+    """Judge the shares of the reference's tissue that the cycle has lost and did not image."""
+    none = "no tissue in both cycles" if lost.share is None else ""
+    where = f"most near y {lost.y_px:.0f} px, x {lost.x_px:.0f} px" if lost.share else none
+    items = [
+        subject.judge("lost_tissue", lost.share, where),
+        subject.judge("not_imaged", lost.outside, none),
+    ]
+    return items, [Place("lost_tissue", lost.y_px, lost.x_px)] if lost.share else []
 
 
 def _local(

@@ -1,4 +1,4 @@
-"""Where a registered cycle has lost tissue that the reference still has.
+"""Where a registered cycle has lost, or did not image, tissue that the reference shows.
 
 For each place the slope of the moving texture on the reference's is fitted, each pixel weighted by
 the reference's bright texture: 1 where the same nuclei are seen, 0 where they are gone, whatever
@@ -29,8 +29,11 @@ _WINDOW_PX = 2.5
 _HALO_PX = 40
 #: Standard deviation in px of the window whose middle is named.
 _PLACE_PX = 24.0
-#: Zeros over a square of this side are no dark glass: no tile covers them.
-_UNSEEN_PX = 17
+#: Dark over a square of this side is no glass, which has noise: no tile covers it. The splines that
+#: warp a tile's end are above half a count for two px beyond it.
+_UNSEEN_PX, _DARK, _SPLINE_PX = 17, 0.5, 2
+#: What :func:`aligned` takes from a cycle's end, and the rim there that is not compared.
+_MASKED_PX, _RIM_PX = 4, 8
 #: A place shows tissue where its texture has a tenth of the bright places' energy.
 _TISSUE = 0.1
 #: Tissue is lost where the cycle has less than this share of the usual slope.
@@ -47,11 +50,14 @@ class LostTissue:
     ----------
     share : float or None
         Of the reference's tissue inside the cycle's mosaic; None where there is none.
+    outside : float or None
+        Share of the reference's tissue outside the cycle's mosaic; None likewise.
     y_px, x_px : float
         Where most is lost, in the reference's frame.
     """
 
     share: float | None
+    outside: float | None
     y_px: float = 0.0
     x_px: float = 0.0
 
@@ -59,7 +65,7 @@ class LostTissue:
 class LostTissueSearch:
     """Compares a registered cycle with the reference, from the parts that a pass sees.
 
-    Memory holds two maps of at most 2048 places a side.
+    Memory holds three maps of at most 2048 places a side.
 
     Parameters
     ----------
@@ -75,7 +81,7 @@ class LostTissueSearch:
         self._backend = backend
         self._stride = max(2, -(-max(shape) // _MAP_PX))
         places = tuple(-(-n // self._stride) for n in shape)
-        self._energy, self._common = (np.zeros(places, np.float32) for _ in "ab")
+        self._energy, self._common, self._beyond = (np.zeros(places, np.float32) for _ in "abc")
 
     def see(self, own: Region, overlay: Overlay) -> None:
         """Note the places of a part."""
@@ -86,44 +92,54 @@ class LostTissueSearch:
             start = first * self._stride - whole.start
             picked.append(slice(start, part.stop - whole.start, self._stride))
         found = _slopes(self._backend, overlay, picked)
-        for places, values in zip((self._energy, self._common), found, strict=True):
+        maps = self._energy, self._common, self._beyond
+        for places, values in zip(maps, found, strict=True):
             places[here[0], here[1]] = self._backend.to_numpy(values)
 
     def found(self) -> LostTissue:
         """Return what is lost, of all that was seen."""
         lost = lost_places(self._energy, self._common)
         if lost is None:
-            return LostTissue(None)
+            return LostTissue(None, None)
         tissue, gone = lost
+        beyond = int((self._beyond > _TISSUE * _bright(self._energy)).sum())
         spread = _PLACE_PX / (self._stride * FACTOR)
         density = ndimage.gaussian_filter(gone.astype(np.float32), spread, mode="constant")
         at = np.unravel_index(int(density.argmax()), density.shape)
         y, x = (float(v) * self._stride * FACTOR for v in at)
-        return LostTissue(float(gone.sum() / tissue.sum()), y, x)
+        seen = int(tissue.sum())
+        return LostTissue(float(gone.sum() / seen), beyond / (beyond + seen), y, x)
 
 
 def _slopes(backend: Backend, overlay: Overlay, picked: Sequence[slice]) -> list[Array]:
     """Return the energy of the reference's bright texture and what the moving one shares of it.
 
-    Both at the ``picked`` rows and columns of the part: windows are only summed there.
+    The third map is that energy where the moving one has no pixels, the others are 0 there. All
+    are at the ``picked`` rows and columns of the part: windows are only summed there.
     """
     filters = backend.ndimage
-    mask = overlay.inside
-    blank = (overlay.counts[1] * mask == 0).astype(np.float32)
-    unseen = filters.minimum_filter(blank, _UNSEEN_PX, mode="nearest")
-    unseen = filters.maximum_filter(unseen, _UNSEEN_PX + 16, mode="nearest")
-    mask = mask * (1 - unseen)
-    one = overlay.textures[0] * mask
+    first, second = overlay.textures
+    inside = overlay.inside
+    dark = (abs(overlay.counts[1]) < _DARK) * inside
+    no_tile = filters.minimum_filter(dark, _UNSEEN_PX, mode="nearest")
+    no_tile = filters.maximum_filter(no_tile, _UNSEEN_PX + 2 * _SPLINE_PX, mode="nearest")
+    ended = filters.minimum_filter(1 - inside, 1 + 2 * _MASKED_PX, mode="nearest")
+    outside = no_tile.clip(ended, None)
+    seen = inside * (1 - filters.maximum_filter(outside, 1 + 2 * _RIM_PX, mode="nearest"))
+    one = first * seen
     weight = one.clip(0, None)
-    found = []
-    for image in (one, overlay.textures[1]):
-        sums = weight * image
+
+    def summed(sums: Array, where: Array) -> Array:
         for axis, kept in enumerate((np.s_[picked[0]], np.s_[:, picked[1]])):
             sums = filters.gaussian_filter1d(
                 sums, _WINDOW_PX, axis=axis, mode="nearest", truncate=3.0
             )[kept]
-        found.append(sums * (mask[picked[0], picked[1]] > 0))
-    return found
+        return sums * (where[picked[0], picked[1]] > 0)
+
+    beyond = first * first.clip(0, None) if bool(outside.any()) else outside
+    return [
+        summed(weight * one, seen), summed(weight * second, seen), summed(beyond, outside)
+    ]  # fmt: skip
 
 
 def lost_places(
@@ -145,7 +161,7 @@ def lost_places(
     """
     if not (energy > 0).any():
         return None
-    tissue = energy > _TISSUE * np.percentile(energy[energy > 0], 95.0)
+    tissue = energy > _TISSUE * _bright(energy)
     slope = common / np.maximum(energy, 1e-12)
     # Places that are lost must not count for what is usual, were they nine tenths.
     top = np.percentile(slope[tissue], 95.0)
@@ -153,3 +169,8 @@ def lost_places(
         return None
     usual = np.median(slope[tissue & (slope > top / 3)])
     return tissue, tissue & (slope < _LOST * usual)
+
+
+def _bright(energy: NDArray[np.float32]) -> float:
+    """Return the energy of bright places, of a map that is 0 where the cycle has no pixels."""
+    return float(np.percentile(energy[energy > 0], 95.0))
