@@ -16,7 +16,6 @@ from snakemake_scheduler_plugin_tilewright.report.run_section import run_section
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from snakemake_scheduler_plugin_tilewright.runtime.words import count
 from tilewright.config.rules import STAGES
-from tilewright.config.tables import cycles_text
 from tilewright.report.devices.section import device_section
 from tilewright.report.figures import Rendering, embed_png, render
 from tilewright.report.judge import Quality, judge_again, read_quality
@@ -155,8 +154,9 @@ def _headline(samples: Sequence[Mapping[str, Any]], waiting: Sequence[int]) -> s
     fails, warns = (sum(i.verdict == v for i in items) for v in ("fail", "warn"))
     bad = [f"{fails} fail"] * bool(fails) + [f"{warns} warn"] * bool(warns)
     said = ", ".join(bad) or "all within their limits"
-    more = f" The markers table has {cycles_text(waiting)} too, not processed yet."
-    return f"{count(len(samples), 'sample')}, {len(items)} checks: {said}.{more * bool(waiting)}"
+    cycles = f"cycle{'s' * (len(waiting) > 1)} {', '.join(map(str, waiting))}"
+    without = f" The markers table has {cycles} too, not processed yet." if waiting else ""
+    return f"{count(len(samples), 'sample')}, {len(items)} checks: {said}.{without}"
 
 
 def write_report(
