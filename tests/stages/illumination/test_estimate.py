@@ -44,6 +44,7 @@ from tilewright.kernels.illumination.overlap_photometry import relative_differen
 from tilewright.report.metric_table import METRICS
 from tilewright.stages.illumination.binned_tiles import overlap_cells, read_binned, tile_blocks
 from tilewright.stages.illumination.estimate import IlluminationError, estimate_illumination
+from tilewright.stages.tile_positions.locate import locate
 
 SIZE = 128
 
@@ -500,3 +501,22 @@ def test_the_expected_error_is_of_the_size_of_the_error(seed: int) -> None:
         found, numbers = run(tiles, places, offset_counts=None)
         error = relative_rmse(found.flat, truth)
         assert 0.15 * numbers["flat_error"] < error < 2.5 * numbers["flat_error"]
+
+
+@pytest.mark.shared
+def test_stray_light_of_the_brain_tiles_is_taken_off(shared: Path) -> None:
+    """Left in, it was a grid in the tissue: the flat-field made up for what it did to glass."""
+    files = sorted((shared / "data/brain-tiles").glob("*.tif"))
+    row, col = np.divmod(np.arange(63), 9)
+    col = np.where(row % 2, col, 8 - col)  # a snake that begins on the right
+    order = np.lexsort((col, row))
+    nominal_px = np.stack([row, col], axis=1)[order] * (0.9 * 512)
+    stack = np.stack([tifffile.imread(files[k]) for k in order])[:, None]
+    tiles = ArrayTiles(stack, row[order], col[order], nominal_px)
+    places = locate(tiles, backend=cpu_backend(2), distortion="none").positions
+    found, numbers = run(tiles, places, offset_counts=None)
+    assert numbers["offset_method"].startswith("empty tiles")
+    glass = stack[np.median(stack, axis=(1, 2, 3)) < 1100, 0]
+    even = np.median((glass - found.dark) / found.flat, axis=0).reshape(16, 32, 16, 32)
+    even = even.mean(axis=(1, 3))
+    assert even.std() < 0.09 * even.mean()
