@@ -44,9 +44,10 @@ def ask(
 
 
 def test_nothing_warns_without_damage(before: Baseline) -> None:
-    # Nine tiles cannot rule out a ring that the overlaps do not see: flat_error may warn.
+    # Nine tiles cannot rule out a ring that the overlaps do not see: flat_error may warn. Of so
+    # small a mosaic a cycle that is moved and turned leaves 2.5 % outside: not_imaged does.
     said = {i.sentence for i in before.values() if i.verdict != "pass"}
-    doubted = {i.sentence for i in before.values() if i.metric == "flat_error"}
+    doubted = {i.sentence for i in before.values() if i.metric in ("flat_error", "not_imaged")}
     assert said <= doubted
     assert "fail" not in {i.verdict for i in before.values()}
 
