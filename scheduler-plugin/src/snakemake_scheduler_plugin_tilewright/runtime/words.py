@@ -41,7 +41,7 @@ def yaml_problem(error: yaml.YAMLError) -> str:
     ...     print(yaml_problem(error))
     line 2, column 2: expected ',' or ']', but got ':'
     """
-    mark = getattr(error, "problem_mark", None)
-    if mark is None:
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return " ".join(str(error).split())
-    return f"line {mark.line + 1}, column {mark.column + 1}: {getattr(error, 'problem', '')}"
+    mark = error.problem_mark
+    return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"

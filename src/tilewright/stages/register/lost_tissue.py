@@ -102,7 +102,7 @@ class LostTissueSearch:
         if lost is None:
             return LostTissue(None, None)
         tissue, gone = lost
-        beyond = int((self._beyond > _TISSUE * _bright(self._energy)).sum())
+        beyond = int((self._beyond > _least_of_tissue(self._energy)).sum())
         spread = _PLACE_PX / (self._stride * FACTOR)
         density = ndimage.gaussian_filter(gone.astype(np.float32), spread, mode="constant")
         at = np.unravel_index(int(density.argmax()), density.shape)
@@ -161,7 +161,7 @@ def lost_places(
     """
     if not (energy > 0).any():
         return None
-    tissue = energy > _TISSUE * _bright(energy)
+    tissue = energy > _least_of_tissue(energy)
     slope = common / np.maximum(energy, 1e-12)
     # Places that are lost must not count for what is usual, were they nine tenths.
     top = np.percentile(slope[tissue], 95.0)
@@ -171,6 +171,6 @@ def lost_places(
     return tissue, tissue & (slope < _LOST * usual)
 
 
-def _bright(energy: NDArray[np.float32]) -> float:
-    """Return the energy of bright places, of a map that is 0 where the cycle has no pixels."""
-    return float(np.percentile(energy[energy > 0], 95.0))
+def _least_of_tissue(energy: NDArray[np.float32]) -> float:
+    """Return the least energy of tissue, of a map that is 0 where the cycle has no pixels."""
+    return _TISSUE * float(np.percentile(energy[energy > 0], 95.0))
