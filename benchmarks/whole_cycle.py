@@ -4,7 +4,7 @@
 
 Synthetic tissue of one cycle of four channels is processed to the end, once with the in-focus
 plane estimated from the raw stack (``direct``) and once with 3-D deconvolution (``psf_mean``). CPU
-seconds are those of each job's log, peak memory and bytes Snakemake's own benchmark of it. Two
+seconds and peak memory are those of each job's log, bytes Snakemake's own benchmark of it. Two
 mosaics tell what a rule costs in any case and what each megavoxel adds; on that line lies the full
 cycle of 63 tiles of 1440 x 1920 x 20 planes. Minutes on 8 cores are CPU-minutes over 8.
 
@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.starting import cpu_times_s
+from benchmarks.starting import cpu_times_s, peak_mb
 from snakemake_scheduler_plugin_tilewright.commands.plan import live_capacity
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.preview import preview
@@ -63,16 +63,15 @@ class Cost:
     read_mb: float = 0.0
     written_mb: float = 0.0
 
-    def add(self, row: dict[str, str], cpu_s: float) -> None:
-        """Add one job of Snakemake's benchmark table, whose CPU time lacks up to 30 s."""
-        peak, read, written = (
-            0.0 if row[key] in ("NA", "-") else float(row[key])
-            for key in ("max_rss", "io_in", "io_out")
+    def add(self, row: dict[str, str], log: Path) -> None:
+        """Add one job, by its log and Snakemake's benchmark table, which lacks up to 30 CPU-s."""
+        read, written = (
+            0.0 if row[key] in ("NA", "-") else float(row[key]) for key in ("io_in", "io_out")
         )
         self.jobs += 1
-        self.cpu_s += cpu_s
+        self.cpu_s += sum(cpu_times_s(log))
         self.longest_s = max(self.longest_s, float(row["s"]))
-        self.peak_mb = max(self.peak_mb, peak)
+        self.peak_mb = max(self.peak_mb, peak_mb(log))
         self.read_mb += read
         self.written_mb += written
 
@@ -84,7 +83,7 @@ def costs(run: Run) -> dict[str, Cost]:
         log = run.results / "logs" / path.parent.name / f"{path.stem}.log"
         with path.open(newline="") as stream:
             for row in csv.DictReader(stream, delimiter="\t"):
-                found.setdefault(path.parent.name, Cost()).add(row, sum(cpu_times_s(log)))
+                found.setdefault(path.parent.name, Cost()).add(row, log)
     return found
 
 

@@ -66,7 +66,7 @@ def running(
                 # Of a job of 25 CPU-s Snakemake's benchmark, which after 15 s looks twice a
                 # minute, tells 14.
                 work_s = time.process_time() - start_s
-                logger.info("CPU time %.2f s, and %.2f s to start", work_s, start_s)
+                logger.info("CPU time %.2f s, and %.2f s to start%s", work_s, start_s, _peak())
         except LeaseTimeoutError as error:
             logger.error("%s", error)
             sys.__stderr__.write(f"{error}\n")  # type: ignore[union-attr]
@@ -79,6 +79,17 @@ def running(
             )
             sys.__stderr__.write(f"{words}\n")  # type: ignore[union-attr]
             raise
+
+
+def _peak() -> str:
+    """Return the most memory this process has held in words; nothing where there is no procfs.
+
+    ``ru_maxrss`` may be that of the process that started it: 200 MB of Snakemake.
+    """
+    status = Path("/proc/self/status")
+    lines = status.read_text("ascii").splitlines() if status.exists() else []
+    held = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
+    return f"; peak memory {held[0] // 1024} MB" if held else ""
 
 
 def _keep_freed_memory() -> None:
