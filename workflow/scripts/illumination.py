@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import scratch_beside
 from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.illumination import write_illumination
 from tilewright.runtime.job import running
@@ -16,12 +17,14 @@ made = [own] if own else params.channels
 given = {key: snakemake.input.get(key) for key in ("flat_file", "dark_file")}
 
 with running(snakemake.log, snakemake.threads, snakemake.resources) as backend:
-    located = locate(
-        open_tiles(manifest, params.reference_channel),
-        backend=backend,
-        distortion="none",
-        **params.positions,
-    )
+    with scratch_beside(Path(snakemake.output.numbers[0])) as scratch:
+        located = locate(
+            open_tiles(manifest, params.reference_channel),
+            backend=backend,
+            distortion="none",
+            scratch=scratch,
+            **params.positions,
+        )
     for channel, numbers in zip(made, snakemake.output.numbers, strict=True):
         at = params.channels.index(channel)
         files = {key: paths and paths[at] for key, paths in given.items()}

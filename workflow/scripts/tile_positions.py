@@ -2,16 +2,23 @@
 
 from pathlib import Path
 
+from snakemake_scheduler_plugin_tilewright.runtime.files import scratch_beside
 from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.illumination import read_illumination
 from tilewright.runtime.job import running
 from tilewright.stages.tile_positions.locate import locate, write_located
 
-with running(snakemake.log, snakemake.threads, snakemake.resources) as backend:
+folder = Path(snakemake.output.positions).parent
+
+with (
+    running(snakemake.log, snakemake.threads, snakemake.resources) as backend,
+    scratch_beside(folder) as scratch,
+):
     located = locate(
         open_tiles(Path(snakemake.input.manifest), snakemake.params.reference_channel),
         read_illumination(Path(snakemake.input.flat), Path(snakemake.input.dark)),
         backend=backend,
+        scratch=scratch,
         **snakemake.params.options,
     )
-    write_located(Path(snakemake.output.positions).parent, located)
+    write_located(folder, located)

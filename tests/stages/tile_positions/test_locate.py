@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.stages.tile_positions.position_runs import Floats, grid, located
+from tests.stages.tile_positions.position_runs import SIZE, Floats, fields, grid, located
 from tests.support.array_tiles import ArrayTiles
 from tests.support.tile_configuration import read_tile_configuration
 from tilewright.io.results.illumination import Illumination
@@ -198,6 +198,25 @@ def test_bad_options_are_named(cpu: Backend) -> None:
     lost = ArrayTiles(tiles.stack, tiles.row, tiles.col, tiles.nominal_px * np.nan)
     with pytest.raises(ValueError, match="not finite"):
         locate(lost, backend=cpu)
+
+
+@pytest.mark.parametrize("light", [fields(), None], ids=["flat-field", "none"])
+def test_strips_on_the_disk_change_nothing(
+    cpu: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, light: Illumination | None
+) -> None:
+    """A slide of 50,000 px squared has 5 GB of them."""
+    tiles, _ = grid(3)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    write_located(tmp_path / "memory", locate(tiles, light, backend=cpu, scratch=scratch))
+    assert not list(scratch.iterdir())
+    monkeypatch.setattr("tilewright.stages.tile_positions.locate._IN_MEMORY_B", 0)
+    write_located(tmp_path / "disk", locate(tiles, light, backend=cpu, scratch=scratch))
+    assert sum(path.stat().st_size for path in scratch.rglob("*")) > 2 * 40 * SIZE * 4
+    made = sorted((tmp_path / "memory").iterdir())
+    assert len(made) == 4
+    for path in made:
+        assert (tmp_path / "disk" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_only_hot_and_dead_pixels_are_repaired(cpu: Backend, guarded: Backend) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -223,6 +224,23 @@ class StoreWriter:
             )
             with contextlib.nullcontext() if aligned else self._partial:
                 self.array[z, y0 : ends[1], x0 : ends[2]] = pixels
+
+
+def stack_on_disk(folder: Path, shape: tuple[int, ...]) -> Any:
+    """Return a stack (n, y, x) of float32 that is read and written like an array.
+
+    Each plane is a file of its own below ``folder``, so that many threads may write planes.
+    """
+    return zarr.create_array(
+        Path(tempfile.mkdtemp(dir=folder)),
+        shape=shape,
+        chunks=(1, *shape[1:]),
+        dtype=np.float32,
+        compressors=None,
+        filters=None,
+        fill_value=0,
+        config={"write_empty_chunks": True},
+    )
 
 
 def describe(

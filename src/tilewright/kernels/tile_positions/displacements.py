@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,23 @@ from tilewright.kernels.tile_positions.phase_correlation import (
     correlate_filtered,
     correlate_strips,
     filter_strips,
+    filtered_shape,
 )
 
-Strips = NDArray[np.float32]
 T = TypeVar("T")
+
+
+class Strips(Protocol):
+    """Strips (n, y, x) of float32: an array, or what is read and written like one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...  # noqa: D102
+    def __getitem__(self, part: Any, /) -> Any: ...
+    def __setitem__(self, part: Any, value: Any, /) -> None: ...
+
+
+#: Makes strips of a shape, their values undefined.
+Allocate = Callable[[tuple[int, ...]], Strips]
 
 #: Widths of the LoG tried; finer structure than 1.5 px the half-resolution strips do not hold.
 SIGMAS_PX = (1.5, 2.2, 3.3, 5.0)
@@ -38,6 +51,8 @@ _WIDEST = 0.1
 #: they share after the filter: 0.055 px at 10 px, 0.014 at 18 px, less the solver's factor.
 _BORDERS_PX3 = 3.0
 _PROBES = 8
+#: Hot pixels are looked for in 3 to this power of strips at most.
+_REPAIR_POWER = 4
 #: Pairs per batch: a CPU core keeps 8 in its cache, a GPU wants many.
 _CPU_BATCH, _GPU_BATCH = 8, 128
 SMALLEST = Smallest("tile_positions", "the strips of one pair of tiles")
@@ -74,6 +89,21 @@ class Overlaps:
     chance: Floats
 
 
+def in_memory(shape: tuple[int, ...]) -> Strips:
+    """Return strips in memory."""
+    return np.empty(shape, np.float32)
+
+
+def chosen_strips(strips: Strips, chosen: Ints) -> NDArray[np.float32]:
+    """Return the strips of these numbers."""
+    return np.stack([strips[int(i)] for i in chosen])
+
+
+def batches(count: int, size: int = _CPU_BATCH) -> list[slice]:
+    """Return slices of at most ``size`` that make up ``count``."""
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
 def repair_pixels(backend: Backend, strips: Strips) -> int:
     """Replace in place the hot and dead pixels that strips (n, y, x) of one camera area share.
 
@@ -91,12 +121,13 @@ def repair_pixels(backend: Backend, strips: Strips) -> int:
         Number of pixels replaced.
     """
     xp = backend.xp
-    count = len(strips)
+    count, height, width = strips.shape
     if count < 2:
         return 0
-    power = 3 ** int(np.log(count + 0.5) / np.log(3.0)) if count >= 9 else count
+    most = min(int(np.log(count + 0.5) / np.log(3.0)), _REPAIR_POWER)
+    power = 3**most if count >= 9 else count
     chosen = np.linspace(0, count - 1, power).round().astype(np.int64)
-    level = [backend.asarray(strips[i]) for i in chosen]
+    level = [backend.asarray(strips[int(i)]) for i in chosen]
     while count >= 9 and len(level) > 3:
         third = len(level) // 3
         level = [
@@ -112,12 +143,16 @@ def repair_pixels(backend: Backend, strips: Strips) -> int:
         limit = 6.0 * 1.4826 * xp.median(xp.abs(stands))
         signs = signs + xp.sign(stands) * (xp.abs(stands) > limit)
     y, x = np.nonzero(np.abs(np.asarray(backend.to_numpy(signs))) > len(level) - 0.5)
-    height, width = strips.shape[1:]
+    if not len(y):
+        return 0
     above, left = np.abs(y - 1), np.abs(x - 1)
     below, right = height - 1 - np.abs(height - 2 - y), width - 1 - np.abs(width - 2 - x)
     places = ((above, x), (below, x), (y, left), (y, right))
-    around = [backend.asarray(strips[:, row, col]) for row, col in places]
-    strips[:, y, x] = backend.to_numpy(_middle_two(backend, *around))
+    for part in batches(count):
+        some = strips[part]
+        around = [backend.asarray(some[:, row, col]) for row, col in places]
+        some[:, y, x] = backend.to_numpy(_middle_two(backend, *around))
+        strips[part] = some
     return len(y)
 
 
@@ -134,17 +169,22 @@ def flatten(backend: Backend, strips: Strips) -> None:
 
     Fewer than 9 strips are left alone: their mean would be specimen.
     """
-    if len(strips) < 9:
+    count = strips.shape[0]
+    if count < 9:
         return
-    mean = strips.mean(axis=0, dtype=np.float32)
+    mean = np.zeros(strips.shape[1:], np.float32)
+    for i in range(count):
+        mean += strips[i]
+    mean /= np.float32(count)
     gain = backend.ndimage.gaussian_filter(backend.asarray(mean), 15.0, mode="nearest")
     gain = np.asarray(backend.to_numpy(gain), np.float32)
     if gain.min() > 0:
-        strips *= gain.mean() / gain
+        for part in batches(count):
+            strips[part] = strips[part] * (gain.mean() / gain)
 
 
 def choose_sigma(
-    backend: Backend, plans: list[StripPlan], firsts: list[Strips], seconds: list[Strips]
+    backend: Backend, plans: list[StripPlan], firsts: Sequence[Strips], seconds: Sequence[Strips]
 ) -> float:
     """Choose the width of the LoG, px, from the most textured overlaps.
 
@@ -154,9 +194,9 @@ def choose_sigma(
     """
     scores: dict[float, list[float]] = {}
     for plan, a, b in zip(plans, firsts, seconds, strict=True):
-        texture = np.minimum(*(s[:, ::4, ::4].std(axis=(1, 2)) for s in (a, b)))
+        texture = np.minimum(*(_texture(strips) for strips in (a, b)))
         chosen = np.sort(np.argsort(-np.round(texture, 1), kind="stable")[:_PROBES])
-        part = [backend.asarray(strips[chosen]) for strips in (a, b)]
+        part = [backend.asarray(chosen_strips(strips, chosen)) for strips in (a, b)]
         guess = correlate_strips(
             backend, part[0], part[1], plan.expected_px[chosen], plan.max_shift_px, 2.2
         )
@@ -179,13 +219,19 @@ def choose_sigma(
     return SIGMAS_PX[min(best, int(widest))]
 
 
+def _texture(strips: Strips) -> Floats:
+    parts = [strips[part][:, ::4, ::4].std(axis=(1, 2)) for part in batches(strips.shape[0])]
+    return np.concatenate(parts)
+
+
 def measure_overlaps(
     backend: Backend,
     plans: list[StripPlan],
-    firsts: list[Strips],
-    seconds: list[Strips],
+    firsts: Sequence[Strips],
+    seconds: Sequence[Strips],
     sigma_px: float,
     progress: Callable[[int], object] = int,
+    allocate: Allocate = in_memory,
 ) -> Overlaps:
     """Correlate all strips in batches and say how probable chance is.
 
@@ -194,25 +240,37 @@ def measure_overlaps(
     backend : Backend
         Its ``workers`` CPU threads share the batches.
     plans : list of StripPlan
-    firsts, seconds : list of ndarray, each (m, y, x) float32
+    firsts, seconds : sequence of Strips, each (m, y, x)
         Strips of tiles a and b of every plan, hot pixels repaired.
     sigma_px : float
     progress : callable
         Told the number of edges done after each batch.
+    allocate : callable
+        Makes the place of filtered strips, a fourth of the others.
     """
     size = _CPU_BATCH if backend.device == "cpu" else _GPU_BATCH
     single = replace(backend, workers=1)
 
     def in_batches(work: Callable[[slice], T], count: int) -> Iterator[list[T]]:
-        batches = [slice(start, min(start + size, count)) for start in range(0, count, size)]
-        return pool.map(lambda part: in_parts(single, work, part, halves, SMALLEST), batches)
+        return pool.map(
+            lambda part: in_parts(single, work, part, halves, SMALLEST), batches(count, size)
+        )
 
-    def filtered(strips: Strips) -> Strips:
-        def work(part: slice) -> Strips:
-            small = filter_strips(single, strips[part], sigma_px)
-            return np.asarray(backend.to_numpy(small), np.float32)
+    def filtered(strips: Strips) -> tuple[Strips, NDArray[np.float32]]:
+        """Return filtered strips, and the sum of all, each divided by its norm."""
+        count, *whole = strips.shape
+        small = allocate((count, *filtered_shape((whole[0], whole[1]), sigma_px)))
 
-        return np.concatenate([s for done in in_batches(work, len(strips)) for s in done])
+        def work(part: slice) -> NDArray[np.float32]:
+            some = backend.to_numpy(filter_strips(single, strips[part], sigma_px))
+            small[part] = some
+            return _unit_sum(np.asarray(some, np.float32))
+
+        total = np.zeros(small.shape[1:], np.float32)
+        for sums in in_batches(work, count):
+            for one in sums:
+                total += one
+        return small, total
 
     def correlated(
         plan: StripPlan, a: Strips, b: Strips, pattern: Pattern
@@ -222,26 +280,22 @@ def measure_overlaps(
             found = correlate_filtered(single, a[part], b[part], expected, reach, sigma_px, pattern)
             return found._replace(shift_px=plan.displacement(found.shift_px))
 
-        return in_batches(work, len(a))
+        return in_batches(work, a.shape[0])
 
     found = []
     with ThreadPoolExecutor(max(1, backend.workers)) as pool:
-        small = [(filtered(a), filtered(b)) for a, b in zip(firsts, seconds, strict=True)]
-        patterns = [
-            Pattern(backend.asarray(_unit_sum(a)), backend.asarray(_unit_sum(b)), len(a))
-            for a, b in small
-        ]
-        jobs = [
-            correlated(plan, a, b, pattern)
-            for plan, (a, b), pattern in zip(plans, small, patterns, strict=True)
-        ]
+        jobs = []
+        for plan, first, second in zip(plans, firsts, seconds, strict=True):
+            (a, sum_a), (b, sum_b) = filtered(first), filtered(second)
+            pattern = Pattern(backend.asarray(sum_a), backend.asarray(sum_b), a.shape[0])
+            jobs.append(correlated(plan, a, b, pattern))
         for results in chain.from_iterable(jobs):
             found.extend(results)
             progress(sum(len(result.score) for result in results))
     return _overlaps(plans, found, sigma_px)
 
 
-def _unit_sum(strips: Strips) -> Strips:
+def _unit_sum(strips: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the sum (y, x) of strips (n, y, x), each divided by its norm."""
     norm = np.sqrt(np.einsum("nij,nij->n", strips, strips, dtype=np.float64))
     scale = np.where(norm > 0, 1.0 / np.maximum(norm, 1e-30), 0.0).astype(np.float32)

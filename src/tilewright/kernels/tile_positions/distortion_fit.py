@@ -20,7 +20,13 @@ from tilewright.kernels.backend import Array, Backend, Bools, Floats, Ints
 from tilewright.kernels.device_memory import in_parts
 from tilewright.kernels.tile_positions.chance import along
 from tilewright.kernels.tile_positions.correlation_peak import climb, subpixel
-from tilewright.kernels.tile_positions.displacements import SMALLEST, Strips, halves
+from tilewright.kernels.tile_positions.displacements import (
+    SMALLEST,
+    Strips,
+    batches,
+    chosen_strips,
+    halves,
+)
 from tilewright.kernels.tile_positions.distortion import Distortion, basis
 from tilewright.kernels.tile_positions.overlap_strips import StripPlan
 from tilewright.kernels.tile_positions.phase_correlation import STRIDE, filter_strips
@@ -122,7 +128,7 @@ def measure_blocks(
     ----------
     backend : Backend
     plans : sequence of StripPlan
-    firsts, seconds : sequence of ndarray, each (m, y, x) float32
+    firsts, seconds : sequence of Strips, each (m, y, x)
         Strips of tiles a and b of every plan.
     displacement_px : ndarray, shape (m, 2)
         ``position(b) - position(a)`` as measured on whole overlaps, of all plans together.
@@ -140,8 +146,7 @@ def measure_blocks(
                 here = here[np.linspace(0, len(here) - 1, _MOST).round().astype(np.int64)]
             moved = displacement_px[start + here]
             measure = _Measure(single, plan, a, b, here, moved, start, sigma_px)
-            batches = [slice(i, min(i + _BATCH, len(here))) for i in range(0, len(here), _BATCH)]
-            for parts in pool.map(measure.batch, batches):
+            for parts in pool.map(measure.batch, batches(len(here), _BATCH)):
                 found.extend(parts)
             start += len(plan.pairs)
     if not found:
@@ -171,7 +176,8 @@ class _Measure:
     def _blocks(self, part: slice) -> Blocks:
         backend, sigma_px = self.backend, self.sigma_px
         pairs = self.chosen[part]
-        a, b = (filter_strips(backend, s[pairs], sigma_px) for s in (self.firsts, self.seconds))
+        both = (chosen_strips(strips, pairs) for strips in (self.firsts, self.seconds))
+        a, b = (filter_strips(backend, strips, sigma_px) for strips in both)
         shift = (self.displacement_px[part] - self.plan.displacement(np.zeros(2))) / STRIDE
         whole = np.rint(shift).astype(np.int64)
         axis = along((a.shape[1], a.shape[2]))

@@ -148,10 +148,19 @@ def filter_strips(backend: Backend, strips: Array, sigma_px: float) -> Array:
     low = xp.concatenate((full[:, : rows // 2], full[:, full.shape[1] - rows // 2 :]), axis=1)
     spectrum = low * backend.asarray(response)
     small = backend.fft.irfft2(spectrum, s=(rows, cols))
-    edge = math.ceil(1.5 * sigma_px / STRIDE)
-    start = pad // STRIDE + edge
-    stop_y, stop_x = (start + -(-n // STRIDE) - 2 * edge for n in (height, width))
-    return small[:, start:stop_y, start:stop_x]
+    start = pad // STRIDE + _edge(sigma_px)
+    tall, wide = filtered_shape((height, width), sigma_px)
+    return small[:, start : start + tall, start : start + wide]
+
+
+def filtered_shape(shape: tuple[int, int], sigma_px: float) -> tuple[int, int]:
+    """Return what :func:`filter_strips` makes of a shape (y, x)."""
+    y, x = (-(-n // STRIDE) - 2 * _edge(sigma_px) for n in shape)
+    return y, x
+
+
+def _edge(sigma_px: float) -> int:
+    return math.ceil(1.5 * sigma_px / STRIDE)
 
 
 def _surfaces(

@@ -26,6 +26,8 @@ from tilewright.stages.tile_source import TileSource
 
 #: Tiles are binned to at most this many pixels on the long side: 0.26 MB per tile and plane.
 LONG_SIDE = 256
+#: Binned tiles of all planes, 170 MB: where there are more than 200 tiles, fewer planes are read.
+_MOST_IMAGES = 1000
 #: More cells than this add time, not accuracy (syn10 has 72 000).
 _MAX_CELLS = 200_000
 #: Fewer overlaps of known position are no estimate.
@@ -69,14 +71,14 @@ def read_binned(
     planes: int,
     saturation_counts: float | None,
 ) -> BinnedTiles:
-    """Read ``planes`` evenly spaced z-planes of every tile, binned.
+    """Read ``planes`` evenly spaced z-planes of every tile, binned; fewer of very many tiles.
 
     ``saturation_counts`` of None means the value at which the histogram piles up, or else the
     largest value of an integer pixel type.
     """
     depth, *size = tiles.shape
     factor = max(1, -(-max(size) // LONG_SIDE))
-    planes = min(planes, depth)
+    planes = min(planes, depth, max(1, _MOST_IMAGES // len(tiles.row)))
     chosen = tuple(((2 * k + 1) * depth) // (2 * planes) for k in range(planes))
     places = [(k, tile) for k in range(len(chosen)) for tile in range(len(tiles.row))]
     shape = (len(chosen), len(tiles.row), size[0] // factor, size[1] // factor)
