@@ -12,7 +12,12 @@ PALOM := dask fire imagecodecs loguru matplotlib napari-lazy-openslide opencv-py
 # Jobs are many processes: each would compile the packages anew, 0.9 of 3.9 CPU-s of a dry run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check lint dist docs clean
+# Environments are installed beside lint. Of their 1.9 GB of Python most is never imported: it is
+# compiled when it is.
+MAKEFLAGS += --jobs=2
+export PIP_NO_COMPILE = 1
+
+.PHONY: demo test packages check lint dist docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/tilewright demo --output $(DEMO)
@@ -24,11 +29,13 @@ demo: $(VENV)/.installed
 
 # The cluster's tests wait most of the time: a third worker keeps two cores busy.
 # LONG=1 adds the faults that take minutes (killed coordinators, full disks).
-test: $(VENV)/.installed-test $(VENV)/.installed-consumers $(VENV)/.installed-cupy lint
-	tests/install_packages Slurm slurm-wlm slurmdbd mariadb-server munge
-	tests/install_packages viewer chromium
+test: $(VENV)/.installed-test $(VENV)/.installed-consumers $(VENV)/.installed-cupy packages lint
 	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --durations 40 \
 		$(if $(LONG),,-m "not long")
+
+packages:
+	tests/install_packages Slurm slurm-wlm slurmdbd mariadb-server munge
+	tests/install_packages viewer chromium
 
 # For the inner loop: no Snakemake run, no cluster.
 check: $(VENV)/.installed-test lint
