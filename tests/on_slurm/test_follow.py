@@ -18,12 +18,14 @@ from tilewright.phantom.make import make_phantom
 
 pytestmark = pytest.mark.slurm
 
+DESIGN = {**TINY, "channels": 1}
+
 
 def test_cycles_are_followed_through_slurm(quiet_slurm: Cluster, tmp_path: Path) -> None:
-    make_phantom(tmp_path, **TINY)
+    make_phantom(tmp_path, **DESIGN)
     raw = tmp_path / "microscope"
     image_cycle(tmp_path / "raw", raw, 1)
-    made = make_run(tmp_path / "followed", raw, **TINY)
+    made = make_run(tmp_path / "followed", raw, **DESIGN)
     run = ClusterRun(quiet_slurm, made.folder, REPO / "workflow/Snakefile").prepare()
     log = made.folder / "run.log"
 

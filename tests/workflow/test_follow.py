@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,7 @@ from tilewright.phantom.make import make_phantom
 
 pytestmark = pytest.mark.workflow
 
-DESIGN = {**TINY, "cycles": 4}
+DESIGN = {**TINY, "cycles": 3, "channels": 1}
 _LONGEST_S = 900
 
 
@@ -109,7 +108,7 @@ def own_times(run: Run, cycles: str) -> dict[str, int]:
     ]
     inside = [path for top in found for path in top.rglob("*")]
     times = {str(path): path.stat().st_mtime_ns for path in [*found, *inside]}
-    assert len(times) > 50
+    assert len(times) > 25
     return times
 
 
@@ -118,7 +117,7 @@ def test_the_microscope_is_followed(tmp_path: Path, begin: Callable[..., Follow]
     """Killed twice, one cycle bad and imaged again, the end is that of one run."""
     make_phantom(tmp_path, **DESIGN)
     stored, raw = tmp_path / "raw", tmp_path / "microscope"
-    blur_cycle(stored, tmp_path / "blurred", 3, 4.0)
+    blur_cycle(stored, tmp_path / "blurred", 2, 4.0)
     raw.mkdir()
     run = make_run(tmp_path / "followed", raw, **DESIGN)
     told = run.folder / "told.txt"
@@ -130,38 +129,38 @@ def test_the_microscope_is_followed(tmp_path: Path, begin: Callable[..., Follow]
     image_cycle(stored, raw, 1)
     follow = begin(run, *options)
     follow.until("cycle 1 is whole")
-    microscope = threading.Thread(target=image_cycle, args=(stored, raw, 2, 0.1))
-    microscope.start()
-    follow.until_there("stitch/*")
-    follow.kill(runs=False)
-    microscope.join()
+    with ThreadPoolExecutor() as pool:
+        blurred = pool.submit(image_cycle, tmp_path / "blurred", raw, 2, 0.1)
+        follow.until_there("stitch/*")
+        follow.kill(runs=False)
+        blurred.result()
 
     follow = begin(run, *options)
     follow.until("another follow, or the run that it left")
     follow.until("cycles 1, 2: done")
     stitched = [line for line in follow.said.read_text().splitlines() if "(Rule: stitch)" in line]
-    assert len(stitched) == 4  # what the killed one left was finished, and not made again
-    before = own_times(run, "12")
-    image_cycle(tmp_path / "blurred", raw, 3, 0.02)
-    follow.until_there("stitch/cycle3*")
-    follow.kill(runs=True)
-
-    follow = begin(run, *options)
-    follow.until("cycles 1, 2, 3: done")
-    follow.until("fail: tonsil cycle 3", told)
-    bad = [line for line in read_json_lines(run.results / "follow.jsonl") if line.get("cycle") == 3]
+    assert len(stitched) == 2  # what the killed one left was finished, and not made again
+    follow.until("fail: tonsil cycle 2", told)
+    bad = [line for line in read_json_lines(run.results / "follow.jsonl") if line.get("cycle") == 2]
     assert "no plane is in focus" in " ".join(line["text"] for line in bad)
 
+    before = own_times(run, "1")
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda cycle: image_cycle(stored, raw, cycle, 0.1), (3, 4)))
+        imaged = [pool.submit(image_cycle, stored, raw, cycle, 0.1) for cycle in (2, 3)]
+        follow.until_there("stitch/cycle[23]*")
+        follow.kill(runs=True)
+        for cycle in imaged:
+            cycle.result()
+
+    follow = begin(run, *options)
     assert follow.ends() == 0
-    assert "all 4 cycles are done" in follow.said.read_text()
-    assert own_times(run, "12") == before
+    assert "all 3 cycles are done" in follow.said.read_text()
+    assert own_times(run, "1") == before
 
     once = make_run(tmp_path / "once", raw, **DESIGN)
     once.snakemake()
     ours, theirs = made(run.results), made(once.results)
-    assert len(ours) > 100
+    assert len(ours) > 60
     assert ours == theirs
     assert len(json.loads((run.results / "qc.json").read_text())["items"]) > 50
     assert run.planned() == {}
