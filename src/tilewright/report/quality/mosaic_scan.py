@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from tilewright.io.results.mosaic import Mosaic
@@ -14,6 +16,8 @@ from tilewright.report.verdict import Item, Subject
 
 #: Side of the blocks that are looked at; a camera never reads one value all over such a block.
 _BLOCK_PX = 32
+#: Chunks looked at together, a side.
+_CHUNKS = 2
 #: Standard deviations of a block's mean below zero light that noise does not reach.
 _BELOW_SIGMAS = 6.0
 #: A defect is left where it stands out by so many spreads of its surroundings in most tiles; the
@@ -26,7 +30,7 @@ def judge_blocks(
 ) -> list[Item]:
     """Judge what was never written in any plane, and light below zero in one; by blocks in tiles.
 
-    Every block of every plane is looked at; memory holds one row of chunks.
+    Every block of every plane is looked at, those of a few chunks at once.
     """
     side = _BLOCK_PX
     inside = covered(positions, tile, tuple(n // side for n in mosaic.shape[1:]), side, margin=1)
@@ -35,19 +39,22 @@ def judge_blocks(
     blank: list[tuple[int, int, int]] = []
     below = 0
     step = max(mosaic.chunk_px // side, 1)
-    for z in range(mosaic.shape[0]):
-        for first in range(0, inside.shape[0], step):
-            here = inside[first : first + step]
-            rows = slice(first * side, (first + len(here)) * side)
-            blocks = cells(mosaic.read(z, rows, slice(0, inside.shape[1] * side)), side)
-            low = blocks.min(axis=(1, 3))
-            flat = here & (low == blocks.max(axis=(1, 3))) & (low < ceiling)
-            blank += [(z, (first + y) * side, x * side) for y, x in np.argwhere(flat).tolist()]
-            if z == plane:
-                mean = blocks.mean(axis=(1, 3), dtype=np.float64)
-                sigma = blocks.std(axis=(1, 3), dtype=np.float64) / side
-                dark = mean < pedestal - 0.5 - _BELOW_SIGMAS * sigma
-                below += int((here & dark & ~flat).sum())
+    starts = [range(0, n, step * _CHUNKS) for n in inside.shape]
+    for z, top, left in itertools.product(range(mosaic.shape[0]), *starts):
+        here = inside[top : top + step * _CHUNKS, left : left + step * _CHUNKS]
+        rows, columns = (
+            slice(first * side, (first + n) * side)
+            for first, n in zip((top, left), here.shape, strict=True)
+        )
+        blocks = cells(mosaic.read(z, rows, columns), side)
+        low = blocks.min(axis=(1, 3))
+        flat = here & (low == blocks.max(axis=(1, 3))) & (low < ceiling)
+        blank += [(z, (top + y) * side, (left + x) * side) for y, x in np.argwhere(flat).tolist()]
+        if z == plane:
+            mean = blocks.mean(axis=(1, 3), dtype=np.float64)
+            sigma = blocks.std(axis=(1, 3), dtype=np.float64) / side
+            dark = mean < pedestal - 0.5 - _BELOW_SIGMAS * sigma
+            below += int((here & dark & ~flat).sum())
     where = sorted({(z + 1, _tile_at(positions, tile, y + 16, x + 16)) for z, y, x in blank})
     named = ", ".join(f"plane {z} {name}" for z, name in where[:3])
     more = f" and {len(where) - 3} more places" if len(where) > 3 else ""

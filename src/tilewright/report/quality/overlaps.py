@@ -110,7 +110,7 @@ def compare_tiles(
     plane: int,
     distortion: Distortion | None = None,
 ) -> RawAgreement:
-    """Compare tiles with their neighbours and the mosaic; memory holds two rows of tiles.
+    """Compare tiles with their neighbours and the mosaic; memory holds a row's overlaps.
 
     Parameters
     ----------
@@ -132,23 +132,26 @@ def compare_tiles(
     order = {key: k for k, key in enumerate(keys)}
     with ThreadPoolExecutor(CPU.workers) as pool:
         defects = camera_defects(tiles, pool)
-    held: dict[Key, NDArray[np.float32]] = {}
+    strips: dict[tuple[Key, Key], NDArray[np.float32]] = {}
     found, changes = [], {}
     for key in keys:
+        if key not in places:
+            continue
         pixels = tiles.read(order[key], plane)
         pixels = pixels if defects is None else defects.repair(pixels)
         light = (pixels.astype(np.float32) - illumination.dark) / illumination.flat
         if distortion is not None:
             light = np.asarray(undistort(CPU, distortion, light))
-        held = {k: v for k, v in held.items() if k[0] >= key[0] - 1}
-        held[key] = light
-        if key in places:
-            alone = _alone(key, places, (light.shape[0], light.shape[1]))
-            changes[key] = _change(light, mosaic, places[key], alone, plane)
+        shape = (light.shape[0], light.shape[1])
+        changes[key] = _change(light, mosaic, places[key], _alone(key, places, shape), plane)
         for other in ((key[0] - 1, key[1]), (key[0], key[1] - 1)):
-            if other in held and other in places and key in places:
-                overlap = _compare((other, key), places, held)
+            if (other, key) in strips:
+                both = strips.pop((other, key)), light[_shared(key, other, places, shape)]
+                overlap = _compare((other, key), places, both)
                 found += [overlap] if overlap is not None else []
+        for other in ((key[0] + 1, key[1]), (key[0], key[1] + 1)):
+            if other in order and other in places:
+                strips[key, other] = light[_shared(key, other, places, shape)].copy()
     return RawAgreement(with_texture(found), changes, defects)
 
 
@@ -210,19 +213,22 @@ def _change(
     return largest
 
 
+def _shared(
+    key: Key, other: Key, places: Mapping[Key, tuple[float, float]], shape: tuple[int, int]
+) -> tuple[slice, slice]:
+    """Return the part (y, x) of a tile that another one shows too."""
+    moves = np.rint(np.subtract(places[other], places[key])).astype(int).tolist()
+    y, x = (slice(max(m, 0), max(min(n, n + m), 0)) for n, m in zip(shape, moves, strict=True))
+    return y, x
+
+
 def _compare(
     pair: tuple[Key, Key],
     places: Mapping[Key, tuple[float, float]],
-    held: Mapping[Key, NDArray[np.float32]],
+    strips: tuple[NDArray[np.float32], NDArray[np.float32]],
 ) -> Overlap | None:
     step = np.subtract(places[pair[1]], places[pair[0]])
-    whole = np.rint(step).astype(int)
-    shape = held[pair[0]].shape
-    cuts: list[list[slice]] = [[], []]
-    for n, move in zip(shape, whole.tolist(), strict=True):
-        cuts[0].append(slice(max(move, 0), min(n, n + move)))
-        cuts[1].append(slice(max(-move, 0), min(n, n - move)))
-    strips = [held[key][tuple(cut)] for key, cut in zip(pair, cuts, strict=True)]
+    whole = np.rint(step)
     if min(strips[0].shape) < LEAST_PX:
         return None
     result = compare_strips(CPU, strips[0], strips[1])
