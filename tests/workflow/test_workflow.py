@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import shutil
@@ -14,10 +15,14 @@ import tifffile
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from benchmarks.starting import peak_mb
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import read_state
 from tests.conftest import REPO
 from tests.support.phantom_truth import PhantomTruth, mosaic_offset, truth_of
 from tests.support.runs import SMALL, Run, digests, make_run
+from tilewright.commands.dag import read_experiment
+from tilewright.config.checks import data_sizes
+from tilewright.config.layout import Layout
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.positions import read_positions
 from tilewright.io.results.transform import read_transform
@@ -333,6 +338,18 @@ def test_targets_do_no_more_than_they_need(tmp_path: Path, run: Run) -> None:
     assert "qc_cycle" not in fresh.planned("registration")
     until = fresh.planned("registration", "--until", "stitch")
     assert "edf_plane" not in until
+
+
+def test_jobs_ask_for_the_memory_that_they_take(run: Run) -> None:
+    """A job of Slurm holds Snakemake twice, 140 MB each."""
+    logs = sorted((run.results / "logs").glob("*/*.log"))
+    assert {log.parent.name for log in logs} > {"stitch", "edf_plane", "register", "report"}
+    with contextlib.chdir(run.folder):
+        experiment = read_experiment(run.config)
+        sizes = data_sizes(experiment, Layout(experiment.settings.results), {})
+        for log in logs:
+            asked_mb = sizes.shape(log.parent.name, {"sample": "tonsil"}, gpu=False).mem_mb
+            assert 0.5 * asked_mb < 280 + peak_mb(log) < asked_mb, (log, peak_mb(log), asked_mb)
 
 
 @pytest.mark.long

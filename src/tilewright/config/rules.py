@@ -67,9 +67,9 @@ class BlockSizes:
 
 
 class Cost(NamedTuple):
-    """What one job takes on CPUs: memory beyond the interpreter's, and seconds of work.
+    """What one job takes on CPUs: memory beyond a bare interpreter's, and seconds of work.
 
-    Seconds are those measured on 2 cores.
+    Both are fits to what ``benchmarks.slides`` and ``benchmarks.whole_cycle`` measured on 2 cores.
     """
 
     mb: float
@@ -79,77 +79,102 @@ class Cost(NamedTuple):
 CostOf = Callable[[DataSize, BlockSizes, int], Cost]
 
 
+def _side_px(size: DataSize) -> float:
+    return math.sqrt(size.mosaic_px)
+
+
 def _illumination(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    mb = size.tiles * 256**2 * 4 * 6 / _MB + size.tile_px * 24 / _MB + 100
+    located = _tile_positions(size, blocks, cpus)
+    images = min(5 * size.tiles, max(1000, size.tiles))
+    mb = located.mb + 0.3 * images + 0.3 * min(size.tiles, 400) + 40
     # the tiles' places once, then channel after channel
     channels = 1 + size.channels / max(size.cycles, 1)
     return Cost(mb, channels * size.tiles * size.tile_px * size.planes / 40e6)
 
 
 def _tile_positions(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    strips = 4 * size.tiles * size.tile_px * max(size.overlap, 0.05)
-    mb = strips * 4 * 3 / _MB + size.tile_px * 24 / _MB + 100
-    return Cost(mb, size.tiles * size.tile_px * size.planes / 20e6)
+    tile_mb = size.tile_px * 2 / _MB
+    # strips of two overlaps a tile, up to what is kept on the disk; pairs that a thread correlates
+    strips_mb = min(10 * size.tiles * tile_mb * (max(size.overlap, 0.03) + 0.02), 270)
+    return Cost(
+        strips_mb + 15 * tile_mb * cpus + 30, size.tiles * size.tile_px * size.planes / 20e6
+    )
 
 
 def _stitch(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    row_px = math.ceil(math.sqrt(size.tiles)) * size.tile_px  # the grid taken as square
-    mb = row_px * 3 * 2 / _MB + cpus * blocks.chunk_mb * 12 + 100
-    return Cost(mb, size.mosaic_voxels / (15e6 * cpus))
+    tile_mb = size.tile_px * 2 / _MB
+    # three rows of a grid taken as square, tiles that show defects of the camera
+    tiles = 3 * math.ceil(math.sqrt(size.tiles)) + 1.5 * min(size.tiles, 16)
+    return Cost(
+        tiles * tile_mb + cpus * blocks.chunk_mb * 10 + 50, size.mosaic_voxels / (15e6 * cpus)
+    )
 
 
 def _deconvolve(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    edge = min(blocks.tile_px, math.sqrt(size.mosaic_px)) + 2 * (blocks.halo_px + 16)
-    # 47 bytes per padded voxel measured; two tiles are in flight while reading
-    mb = edge**2 * (size.planes + 16) * 60 / _MB + 200
+    edge = min(blocks.tile_px, _side_px(size)) + 2 * (blocks.halo_px + 16)
+    # 35 bytes per padded voxel
+    mb = edge**2 * (size.planes + 16) * 38 / _MB + 100
     return Cost(mb, size.mosaic_voxels / (0.6e6 * cpus))
 
 
 def _edf_plane(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
     mb = cpus * blocks.chunk_mb * (6 * size.planes + 12) + 100
-    if blocks.direct_plane:
-        window_mb = (min(1024, math.sqrt(size.mosaic_px)) + 176) ** 2 * 4 / _MB
-        # 14 filters for all; 536 and 1097 MB measured for 20 planes on 1 and 3 threads
-        mb = window_mb * (3.5 * size.planes + cpus * (1.5 * size.planes + 28)) + 100
-    return Cost(mb, size.mosaic_voxels / ((6.5e6 if blocks.direct_plane else 15e6) * cpus))
+    if not blocks.direct_plane:
+        return Cost(mb, size.mosaic_voxels / (15e6 * cpus))
+    window_mb = (min(1024, _side_px(size)) + 176) ** 2 * 4 / _MB
+    mb = window_mb * (3.5 * size.planes + 40 + cpus * (1.5 * size.planes + 28)) + 160
+    # the filters, which are made once, then windows
+    work_s = 20 + size.mosaic_px * (0.7 + 0.02 * size.planes) / (1e6 * cpus)
+    return Cost(mb, work_s)
 
 
 def _stitched_plane(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
     # a row of chunks for files in strips; two pieces of a file of at most 256 MB
-    return Cost(4 * size.width_px * blocks.chunk_px / _MB + 600, size.mosaic_px / 20e6)
+    return Cost(4 * size.width_px * blocks.chunk_px / _MB + 300, size.mosaic_px / 20e6)
 
 
 def _register(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    mb = math.sqrt(size.mosaic_px) * blocks.chunk_px * 4 * 8 / _MB + 600
-    return Cost(mb, size.mosaic_px / 1e6)
+    return Cost(_side_px(size) / 100 + 85 * cpus + 40, size.mosaic_px / 2.5e6)
 
 
 def _resample(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    mb = cpus * blocks.chunk_mb * 16 + 300
     # what a background is judged by: at most 2048² cells of 8 px
-    mb += 60 * min(size.mosaic_px / 64, 2048**2) / _MB
+    mb = cpus * blocks.chunk_mb * 16 + 60 * min(size.mosaic_px / 64, 2048**2) / _MB + 60
     return Cost(mb, size.mosaic_px * size.channels / max(size.cycles, 1) / (15e6 * cpus))
 
 
 def _assemble(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
     # two rows of chunks, and what is being compressed
-    mb = 2 * math.sqrt(size.mosaic_px) * blocks.chunk_px * 2 / _MB + 200
-    return Cost(mb, size.mosaic_px * size.channels / (15e6 * cpus))
+    mb = 2.6 * _side_px(size) * blocks.chunk_px * 2 / _MB + 50 * cpus + 20
+    return Cost(mb, size.mosaic_px * size.channels / (30e6 * cpus))
 
 
-def _judging(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    # one plane of each channel is read whole, of the others some blocks
-    return Cost(800.0, size.mosaic_px * size.channels / max(size.cycles, 1) / 10e6)
+def _looked_at(size: DataSize) -> float:
+    """Return how far a mosaic fills what quality looks at of it at once."""
+    return min(1.0, size.mosaic_px / 50e6)
 
 
 def _judging_stacks(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    # and every plane of the stitched stacks for what was never written
+    # half of each channel's plane, and every plane of the stacks for what was never written
     voxels = size.mosaic_voxels * size.channels / max(size.cycles, 1)
-    return Cost(800.0, 5 * _judging(size, blocks, cpus).work_s + voxels / 100e6)
+    return Cost(120 + 450 * _looked_at(size), voxels / size.planes / 2e6 + voxels / 100e6)
 
 
-def _telling(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    return Cost(800.0, 0.1 * size.channels)
+def _judging_registration(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+    return Cost(130 + 300 * _looked_at(size), size.mosaic_px / 4e6)
+
+
+def _judging_image(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+    pixels = size.mosaic_px * size.channels / max(size.cycles, 1)
+    return Cost(110 + 150 * _looked_at(size), pixels / 10e6)
+
+
+def _reporting(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+    return Cost(100 + 200 * _looked_at(size), 0.1 * size.channels)
+
+
+def _light(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+    return Cost(100.0, 0.1 * size.channels)
 
 
 @dataclass(frozen=True)
@@ -186,7 +211,7 @@ class Rule:
     """
 
     name: str
-    cost: CostOf = _judging
+    cost: CostOf = _light
     stage: Stage | None = None
 
 
@@ -254,8 +279,11 @@ RULES = {
         _ASSEMBLE,
         _STITCHED_PLANE,
         Rule("qc_cycle", _judging_stacks),
-        *(Rule(name) for name in QUALITY_RULES if name != "qc_cycle"),
-        *(Rule(name, _telling) for name in ("report", "summary", "verdict")),
+        Rule("qc_register", _judging_registration),
+        Rule("qc_image", _judging_image),
+        Rule("report", _reporting),
+        Rule("summary"),
+        Rule("verdict"),
     )
 }
 

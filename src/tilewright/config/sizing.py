@@ -10,7 +10,13 @@ from typing import Any
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
 from tilewright.config.rules import GPU_RULES, RULES, BlockSizes, Cost, DataSize, Rule
 
-_PYTHON_MB = 350  # interpreter with numpy, scipy and zarr imported, measured 290
+#: Snakemake, which starts twice in every Slurm job, measured 280, and a bare interpreter.
+_START_MB = 340
+_MEMORY_MARGIN = 1.25  # of memory over what was measured
+_GPU_MB = 1000  # of a process on a GPU: CuPy's libraries and the driver's memory, not measured here
+#: Fits are done by one thread, windows of 20 planes take 240 MB a thread.
+_MOST_CPUS = {"illumination": 4, "tile_positions": 4, "edf_plane": 4}
+_GPU_MEMORY_MARGIN = 1.6  # of a device's memory over a CPU's: FFTs have workspaces there
 _GPU_CPUS = 2  # of a job on a GPU: one drives it, one reads and writes
 _START_MIN = 10  # of a time limit, whatever the data
 _MARGIN = 2  # of a time limit over the time measured; a job that it ends is given twice as much
@@ -48,14 +54,17 @@ class DataSizes:
         size, own = self.size_of(wildcards.get("sample")), self.overrides.get(rule, {})
         cpus = own.get("cpus") or self._cpus(rule, size)
         cost = self._cost(rule, size, cpus)
-        mem_mb = own.get("mem_mb") or math.ceil(_PYTHON_MB + cost.mb)
-        worked_min: float = math.ceil(_MARGIN * cost.work_s / 60)
         gpus = int(gpu and rule in GPU_RULES)
+        mem_mb = own.get("mem_mb") or math.ceil(
+            _MEMORY_MARGIN * (_START_MB + cost.mb) + gpus * _GPU_MB
+        )
+        worked_min: float = math.ceil(_MARGIN * cost.work_s / 60)
         if gpus:
             cpus = own.get("cpus") or min(cpus, _GPU_CPUS)
             worked_min /= _GPU_FASTER
         minutes = own.get("runtime_min") or math.ceil(_START_MIN + worked_min)
-        gpu_mem_mb = gpus * (own.get("gpu_mem_mb") or self._cost(rule, size, cpus).mb)
+        gpu_mb = _GPU_MEMORY_MARGIN * self._cost(rule, size, cpus).mb
+        gpu_mem_mb = gpus * (own.get("gpu_mem_mb") or gpu_mb)
         return Shape(cpus, mem_mb, gpus, minutes, math.ceil(gpu_mem_mb))
 
     def nominal_s(self, rule: str, wildcards: Any) -> float:
@@ -69,11 +78,11 @@ class DataSizes:
         return f"{sample} {cycle}" if cycle else None
 
     def _cpus(self, rule: str, size: DataSize) -> int:
-        """One CPU per 200 Mvoxel of work, at most 8: below that starting costs more."""
+        """One CPU per 200 Mvoxel of work, at most 8 or 4: below that starting costs more."""
         voxels = size.mosaic_voxels if rule in GPU_RULES else 0
         if rule == "assemble":
             voxels = size.mosaic_px * size.channels
-        return max(1, min(8, math.ceil(voxels / 200e6)))
+        return max(1, min(_MOST_CPUS.get(rule, 8), math.ceil(voxels / 200e6)))
 
     def _cost(self, rule: str, size: DataSize, cpus: int) -> Cost:
         return RULES.get(rule, Rule(rule)).cost(size, self.blocks, cpus)
