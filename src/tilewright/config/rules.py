@@ -134,7 +134,7 @@ def _stitched_plane(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
 
 
 def _register(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    return Cost(_side_px(size) / 100 + 85 * cpus + 40, size.mosaic_px / 2.5e6)
+    return Cost(_side_px(size) * 0.006 + 130 * cpus + 40, size.mosaic_px / 2.5e6)
 
 
 def _resample(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
@@ -161,16 +161,16 @@ def _judging_stacks(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
 
 
 def _judging_registration(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    return Cost(130 + 300 * _looked_at(size), size.mosaic_px / 4e6)
+    return Cost(130 + 370 * _looked_at(size), size.mosaic_px / 4e6)
 
 
 def _judging_image(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
     pixels = size.mosaic_px * size.channels / max(size.cycles, 1)
-    return Cost(110 + 150 * _looked_at(size), pixels / 10e6)
+    return Cost(110 + 200 * _looked_at(size), pixels / 10e6)
 
 
 def _reporting(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    return Cost(100 + 200 * _looked_at(size), 0.1 * size.channels)
+    return Cost(100 + 250 * _looked_at(size), 0.1 * size.channels)
 
 
 def _light(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:

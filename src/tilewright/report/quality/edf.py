@@ -23,6 +23,8 @@ from tilewright.report.verdict import Item, Subject
 
 #: Blocks compared with the stack, and their side: columns of 20 planes are 5 MB each.
 _BLOCKS, _BLOCK_PX = 8, 256
+#: Longest side of the map of heights in the picture: drawing 4096 x 4096 of them takes 1 GB.
+_HEIGHTS_PX = 700
 
 CAPTION = (
     "Cycle {cycle}: the in-focus plane of each channel, the height at which the tissue was "
@@ -43,7 +45,8 @@ def findings(subject: Subject, files: Files) -> Findings:
         "height_um": np.percentile(height, (5, 50, 95)).tolist(),
         "places": [asdict(place) for place in places],
     }
-    return Findings(items, numbers, (subject.name, plane, scan, height))
+    step = -(-max(height.shape) // _HEIGHTS_PX)
+    return Findings(items, numbers, (subject.name, plane, scan, height[::step, ::step].copy()))
 
 
 def _judge(subject: Subject, plane: Mosaic, scan: FocusScan) -> list[Item]:
