@@ -12,7 +12,7 @@ image, and how far the registration is off (TRE, px) at points of the tissue, an
 with ``--peer-python`` palom (its coarse affine map, its shifts of blocks), with ``--ashlar-python``
 ASHLAR, which moves tiles cut from them: of a point the tile whose middle is nearest. Read the lines
 of a rule from size to size: memory that grows with the side, and a cost per megapixel that grows,
-are defects.
+are defects; ``--picture FILE`` draws them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,8 @@ from tilewright.commands.dag import read_experiment
 from tilewright.config.checks import data_sizes
 from tilewright.config.layout import Layout
 from tilewright.io.results.transform import read_transform
+from tilewright.report.figures import new_figure, plain, save_png
+from tilewright.report.rule_colours import PALETTE
 from tilewright.viewer.scene import image_of
 
 PIXEL_UM, PEDESTAL, STAMP = 0.5, 100, 12
@@ -300,7 +303,13 @@ def print_peer(peer: str, python: str, run: Run, motions: list[Motion], cores: i
 TABLES = {"samples": "samples.tsv", "markers": "markers.csv"}
 
 
-def report(run: Run, side: int, motions: list[Motion]) -> None:
+#: Rules that only read tables.
+_LIGHT = ("summary", "verdict")
+#: Of each rule CPU seconds of work per megapixel, and the largest memory in MB.
+Taken = dict[str, tuple[float, float]]
+
+
+def report(run: Run, side: int, motions: list[Motion]) -> Taken:
     """Print what each rule took of what it asked for, and how far the registration is off."""
     experiment = read_experiment(run.config)
     sizes = data_sizes(experiment, Layout(experiment.settings.results), {})
@@ -310,10 +319,12 @@ def report(run: Run, side: int, motions: list[Motion]) -> None:
     print(f"\n{side} x {side} px, {len(motions)} cycles, {len(experiment.channels)} channels")
     print(f"{'rule':16}{'jobs':>5}{'CPU s':>8}{'CPU s/Mpx':>11}{'peak MB':>9}{'of asked':>9}"
           f"{'longest s':>10}{'of asked':>9}")  # fmt: skip
+    taken = {}
     for rule, cost in found.items():
         shape = sizes.shape(rule, {"sample": "slide"}, gpu=False)
         by = len(experiment.channels) if rule in ("assemble", "resample", "qc_cycle") else cost.jobs
         work = max(0.0, cost.cpu_s - start_s * cost.jobs) / by / mpx
+        taken[rule] = work, cost.peak_mb
         print(f"{rule:16}{cost.jobs:5}{cost.cpu_s:8.1f}{work:11.4f}{cost.peak_mb:9.0f}"
               f"{cost.peak_mb / shape.mem_mb:9.2f}{cost.longest_s:10.0f}"
               f"{cost.longest_s / 60 / shape.runtime_min:9.2f}")  # fmt: skip
@@ -325,6 +336,23 @@ def report(run: Run, side: int, motions: list[Motion]) -> None:
         if not experiment.settings.stitched:  # each mosaic begins where its first tiles lie
             residual -= np.median(residual, axis=0)
         print(f"cycle {cycle}: shift {math.hypot(*motion.shift_px):.0f} px, {tre(residual)}")
+    return taken
+
+
+def draw(taken: Mapping[int, Taken], path: Path) -> None:
+    """Draw a line of each rule, from size to size."""
+    figure = new_figure(10, 4)
+    titles = "CPU seconds per megapixel", "largest memory of a job, MB"
+    for k, (ax, title) in enumerate(zip(figure.subplots(1, 2), titles, strict=True)):
+        plain(ax, title, "side, px")
+        for rule in (rule for rule in next(iter(taken.values())) if rule not in _LIGHT):
+            values = [found[rule][k] for found in taken.values()]
+            ax.plot(list(taken), values, marker="o", color=PALETTE.of(rule), label=rule)
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(list(taken), [f"{side:,}" for side in taken])
+        ax.set_ylim(bottom=0)
+    figure.axes[1].legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=7, frameon=False)
+    save_png(figure, path)
 
 
 def print_viewer(results: Path) -> None:
@@ -371,9 +399,11 @@ def main() -> None:
     parser.add_argument("--shift-px", type=float, default=200.0)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="where to work, and to leave everything")
+    parser.add_argument("--picture", type=Path, help="where to draw the lines of all rules")
     parser.add_argument("--peer-python", help="interpreter with palom; images only")
     parser.add_argument("--ashlar-python", help="interpreter with ashlar and zarr; images only")
     options = parser.parse_args()
+    taken: dict[int, Taken] = {}
     channels = options.channels if options.kind == "images" else 1
     for side in options.sides:
         home = options.folder or Path(tempfile.mkdtemp())
@@ -382,13 +412,15 @@ def main() -> None:
         motions = [Motion.of(cycle, side, options.shift_px) for cycle in range(options.cycles)]
         run = Run(home, home / "config.yaml") if home.is_dir() else prepare(home, side, *how)
         run.snakemake("registration", "qc", "--cores", str(options.cores))
-        report(run, side, motions)
+        taken[side] = report(run, side, motions)
         pythons = {"palom": options.peer_python, "ASHLAR": options.ashlar_python}
         for peer, python in pythons.items():
             if python and options.kind == "images":
                 print_peer(peer, python, run, motions, options.cores)
         if options.folder is None:
             shutil.rmtree(home.parent)
+    if options.picture:
+        draw(taken, options.picture)
 
 
 if __name__ == "__main__":

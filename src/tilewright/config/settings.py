@@ -241,7 +241,9 @@ class IlluminationSettings(Section):
     dark_file: PathText | None = None
     """For `file`: TIFFs of a tile's shape; `{sample}`, `{cycle}` and `{channel}` are filled in."""
     planes: int = Field(default=5, ge=1)
-    """How many evenly spaced z-planes the estimate uses; more where signal is in few planes."""
+    """How many evenly spaced z-planes the estimate uses, fewer of more than 200 tiles; more where
+    signal is in few planes.
+    """
 
 
 class PositionSettings(Section):
