@@ -6,13 +6,14 @@
 tiles of 1440 x 1920 px in three planes, one channel. Nuclei are drawn where the tissue has them;
 each cycle is turned, shifted and bent by a known map, with shot noise of its own. For each rule:
 CPU seconds of its work per megapixel (of each channel, where channels are worked on alone), the
-largest memory and the longest job, and both as shares of what the job asks for; with ``--cores 8``
-jobs have all threads that they ask for. Then what the viewer takes until it can draw the whole
-image, and how far the registration is off (TRE, px) at points of the tissue, and on the same images
-with ``--peer-python`` palom (its coarse affine map, its shifts of blocks), with ``--ashlar-python``
-ASHLAR, which moves tiles cut from them: of a point the tile whose middle is nearest. Read the lines
-of a rule from size to size: memory that grows with the side, and a cost per megapixel that grows,
-are defects; ``--picture FILE`` draws them.
+largest memory and the longest job, and both as shares of what the job asks for, Snakemake's memory
+in a Slurm job included; with ``--cores 8`` jobs have all threads that they ask for. Then
+what the viewer takes until it can draw the whole image, and how far the registration is off (TRE,
+px) at points of the tissue, and on the same images with ``--peer-python`` palom (its coarse affine
+map, its shifts of blocks), with ``--ashlar-python`` ASHLAR, which moves tiles cut from them: of a
+point the tile whose middle is nearest. Read the lines of a rule from size to size: memory that
+grows with the side, and a cost per megapixel that grows, are defects; ``--picture FILE`` draws
+them.
 """
 
 from __future__ import annotations
@@ -41,9 +42,11 @@ from tests.support.runs import Run
 from tilewright.commands.dag import read_experiment
 from tilewright.config.checks import data_sizes
 from tilewright.config.layout import Layout
+from tilewright.config.sizing import SNAKEMAKE_MB
 from tilewright.io.results.transform import read_transform
 from tilewright.report.figures import new_figure, plain, save_png
 from tilewright.report.rule_colours import PALETTE
+from tilewright.runtime.job import peak_memory_mb
 from tilewright.viewer.scene import image_of
 
 PIXEL_UM, PEDESTAL, STAMP = 0.5, 100, 12
@@ -326,7 +329,7 @@ def report(run: Run, side: int, motions: list[Motion]) -> Taken:
         work = max(0.0, cost.cpu_s - start_s * cost.jobs) / by / mpx
         taken[rule] = work, cost.peak_mb
         print(f"{rule:16}{cost.jobs:5}{cost.cpu_s:8.1f}{work:11.4f}{cost.peak_mb:9.0f}"
-              f"{cost.peak_mb / shape.mem_mb:9.2f}{cost.longest_s:10.0f}"
+              f"{(cost.peak_mb + SNAKEMAKE_MB) / shape.mem_mb:9.2f}{cost.longest_s:10.0f}"
               f"{cost.longest_s / 60 / shape.runtime_min:9.2f}")  # fmt: skip
     print_viewer(run.results)
     for cycle, motion in enumerate(motions[1:], 2):
@@ -369,10 +372,9 @@ def print_viewer(results: Path) -> None:
             with urllib.request.urlopen(url + path) as answer:
                 answer.read()
         took_s = time.monotonic() - start_s
-        status = Path(f"/proc/{server.pid}/status").read_text("ascii")
+        held_mb = peak_memory_mb(server.pid)
         server.terminate()
-    held_mb = int(status.partition("VmHWM:")[2].split()[0]) / 1024
-    print(f"viewer: {took_s:.1f} s to the whole image in level {level.name}, {held_mb:.0f} MB")
+    print(f"viewer: {took_s:.1f} s to the whole image in level {level.name}, {held_mb} MB")
 
 
 def nuclei_of_both(side: int, motion: Motion) -> tuple[Floats, Floats]:

@@ -38,6 +38,11 @@ class DataSize:
         return self.height_px * self.width_px
 
     @property
+    def cycle_channels(self) -> float:
+        """Channels of one cycle."""
+        return self.channels / max(self.cycles, 1)
+
+    @property
     def mosaic_px(self) -> float:
         """Pixels of one plane of the mosaic."""
         return self.tiles * self.tile_px * (1 - self.overlap) ** 2
@@ -88,8 +93,7 @@ def _illumination(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
     images = min(5 * size.tiles, max(1000, size.tiles))
     mb = located.mb + 0.3 * images + 0.3 * min(size.tiles, 400) + 40
     # the tiles' places once, then channel after channel
-    channels = 1 + size.channels / max(size.cycles, 1)
-    return Cost(mb, channels * size.tiles * size.tile_px * size.planes / 40e6)
+    return Cost(mb, (1 + size.cycle_channels) * size.tiles * size.tile_px * size.planes / 40e6)
 
 
 def _tile_positions(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
@@ -118,8 +122,8 @@ def _deconvolve(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
 
 
 def _edf_plane(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    mb = cpus * blocks.chunk_mb * (6 * size.planes + 12) + 100
     if not blocks.direct_plane:
+        mb = cpus * blocks.chunk_mb * (6 * size.planes + 12) + 100
         return Cost(mb, size.mosaic_voxels / (15e6 * cpus))
     window_mb = (min(1024, _side_px(size)) + 176) ** 2 * 4 / _MB
     mb = window_mb * (3.5 * size.planes + 40 + cpus * (1.5 * size.planes + 28)) + 160
@@ -140,7 +144,7 @@ def _register(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
 def _resample(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
     # what a background is judged by: at most 2048² cells of 8 px
     mb = cpus * blocks.chunk_mb * 16 + 60 * min(size.mosaic_px / 64, 2048**2) / _MB + 60
-    return Cost(mb, size.mosaic_px * size.channels / max(size.cycles, 1) / (15e6 * cpus))
+    return Cost(mb, size.mosaic_px * size.cycle_channels / (15e6 * cpus))
 
 
 def _assemble(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
@@ -156,8 +160,8 @@ def _looked_at(size: DataSize) -> float:
 
 def _judging_stacks(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
     # half of each channel's plane, and every plane of the stacks for what was never written
-    voxels = size.mosaic_voxels * size.channels / max(size.cycles, 1)
-    return Cost(120 + 450 * _looked_at(size), voxels / size.planes / 2e6 + voxels / 100e6)
+    work_s = size.cycle_channels * (size.mosaic_px / 2e6 + size.mosaic_voxels / 100e6)
+    return Cost(120 + 450 * _looked_at(size), work_s)
 
 
 def _judging_registration(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
@@ -165,8 +169,7 @@ def _judging_registration(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost
 
 
 def _judging_image(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    pixels = size.mosaic_px * size.channels / max(size.cycles, 1)
-    return Cost(110 + 200 * _looked_at(size), pixels / 10e6)
+    return Cost(110 + 200 * _looked_at(size), size.mosaic_px * size.cycle_channels / 10e6)
 
 
 def _reporting(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:

@@ -10,8 +10,9 @@ from typing import Any
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
 from tilewright.config.rules import GPU_RULES, RULES, BlockSizes, Cost, DataSize, Rule
 
-#: Snakemake, which starts twice in every Slurm job, measured 280, and a bare interpreter.
-_START_MB = 340
+#: Snakemake, which starts twice in every Slurm job.
+SNAKEMAKE_MB = 280
+_PYTHON_MB = 60  # a bare interpreter
 _MEMORY_MARGIN = 1.25  # of memory over what was measured
 _GPU_MB = 1000  # of a process on a GPU: CuPy's libraries and the driver's memory, not measured here
 #: Fits are done by one thread, windows of 20 planes take 240 MB a thread.
@@ -56,7 +57,7 @@ class DataSizes:
         cost = self._cost(rule, size, cpus)
         gpus = int(gpu and rule in GPU_RULES)
         mem_mb = own.get("mem_mb") or math.ceil(
-            _MEMORY_MARGIN * (_START_MB + cost.mb) + gpus * _GPU_MB
+            _MEMORY_MARGIN * (SNAKEMAKE_MB + _PYTHON_MB + cost.mb) + gpus * _GPU_MB
         )
         worked_min: float = math.ceil(_MARGIN * cost.work_s / 60)
         if gpus:

@@ -26,6 +26,8 @@ from tilewright.io.results.ome_zarr import Image, open_image
 
 #: Pixels per inch; with it a figure of 10 inches is as wide as the report's column.
 DPI = 110
+#: Longest side of the picture of a mosaic.
+THUMBNAIL_PX = 700
 #: Nuclei blue, then colours that stay apart when added.
 COLOURS = ((70, 110, 255), (0, 230, 90), (255, 60, 60), (255, 210, 0), (255, 70, 230))
 #: A composite of more markers than this is a blur of colours.
@@ -122,7 +124,9 @@ def overlay(
     return np.stack([planes[0], planes[1], planes[0]], axis=-1)
 
 
-def thumbnail(mosaic: Mosaic, z: int, max_px: int = 700) -> tuple[NDArray[np.float32], int]:
+def thumbnail(
+    mosaic: Mosaic, z: int, max_px: int = THUMBNAIL_PX
+) -> tuple[NDArray[np.float32], int]:
     """Return a plane shrunk by averaging, and the whole factor; one chunk row in memory.
 
     The last rows and columns that do not fill a pixel of the thumbnail are left out.

@@ -66,7 +66,9 @@ def running(
                 # Of a job of 25 CPU-s Snakemake's benchmark, which after 15 s looks twice a
                 # minute, tells 14.
                 work_s = time.process_time() - start_s
-                logger.info("CPU time %.2f s, and %.2f s to start%s", work_s, start_s, _peak())
+                held_mb = peak_memory_mb()
+                peak = "" if held_mb is None else f"; peak memory {held_mb} MB"
+                logger.info("CPU time %.2f s, and %.2f s to start%s", work_s, start_s, peak)
         except LeaseTimeoutError as error:
             logger.error("%s", error)
             sys.__stderr__.write(f"{error}\n")  # type: ignore[union-attr]
@@ -81,15 +83,15 @@ def running(
             raise
 
 
-def _peak() -> str:
-    """Return the most memory this process has held in words; nothing where there is no procfs.
+def peak_memory_mb(pid: int | str = "self") -> int | None:
+    """Return the most memory that a process has held; None where there is no procfs.
 
     ``ru_maxrss`` may be that of the process that started it: 200 MB of Snakemake.
     """
-    status = Path("/proc/self/status")
+    status = Path(f"/proc/{pid}/status")
     lines = status.read_text("ascii").splitlines() if status.exists() else []
     held = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
-    return f"; peak memory {held[0] // 1024} MB" if held else ""
+    return held[0] // 1024 if held else None
 
 
 def _keep_freed_memory() -> None:

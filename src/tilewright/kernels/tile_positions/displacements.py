@@ -179,8 +179,9 @@ def flatten(backend: Backend, strips: Strips) -> None:
     gain = backend.ndimage.gaussian_filter(backend.asarray(mean), 15.0, mode="nearest")
     gain = np.asarray(backend.to_numpy(gain), np.float32)
     if gain.min() > 0:
+        even = gain.mean() / gain
         for part in batches(count):
-            strips[part] = strips[part] * (gain.mean() / gain)
+            strips[part] = strips[part] * even
 
 
 def choose_sigma(

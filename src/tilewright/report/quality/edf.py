@@ -14,7 +14,7 @@ from snakemake_scheduler_plugin_tilewright.report.palette import BLUE
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.edf.resolution import FINEST_PX
 from tilewright.kernels.metrics import focus_score
-from tilewright.report.figures import new_figure, plain, save_png, scale_bar, show
+from tilewright.report.figures import THUMBNAIL_PX, new_figure, plain, save_png, scale_bar, show
 from tilewright.report.judge import Files, Findings
 from tilewright.report.quality.deconvolve import block_light, moat_depth
 from tilewright.report.quality.places import CPU, FocusScan, judge_detail, scan_focus
@@ -23,8 +23,6 @@ from tilewright.report.verdict import Item, Subject
 
 #: Blocks compared with the stack, and their side: columns of 20 planes are 5 MB each.
 _BLOCKS, _BLOCK_PX = 8, 256
-#: Longest side of the map of heights in the picture: drawing 4096 x 4096 of them takes 1 GB.
-_HEIGHTS_PX = 700
 
 CAPTION = (
     "Cycle {cycle}: the in-focus plane of each channel, the height at which the tissue was "
@@ -45,7 +43,8 @@ def findings(subject: Subject, files: Files) -> Findings:
         "height_um": np.percentile(height, (5, 50, 95)).tolist(),
         "places": [asdict(place) for place in places],
     }
-    step = -(-max(height.shape) // _HEIGHTS_PX)
+    # Drawing 4096 x 4096 heights takes 1 GB.
+    step = -(-max(height.shape) // THUMBNAIL_PX)
     return Findings(items, numbers, (subject.name, plane, scan, height[::step, ::step].copy()))
 
 

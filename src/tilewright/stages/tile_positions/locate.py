@@ -155,9 +155,9 @@ def locate(
 def _room(plans: Sequence[StripPlan], scratch: Path | None) -> Allocate:
     """Return what makes the place of strips: in memory if all fit there, or on the disk."""
     all_b = sum(2 * 4 * len(plan.pairs) * math.prod(plan.shape) for plan in plans)
-    return (
-        in_memory if scratch is None or all_b <= _IN_MEMORY_B else partial(stack_on_disk, scratch)
-    )
+    if scratch is None or all_b <= _IN_MEMORY_B:
+        return in_memory
+    return partial(stack_on_disk, scratch)
 
 
 def _place(
