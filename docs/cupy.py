@@ -52,8 +52,9 @@ ROWS = (
         "after a spectrum is cut. Plans take memory. Float32 stays float32. No `workers`.",
         f"{_GUARD} such spectra; the highest frequencies are set to 0"),
     Row("resampling", r"ndimage\.map_coordinates",
-        "Weights are float32; taps beyond the border count otherwise with `constant`.",
-        "positions are of a part of the image or a tile; the image is padded by 2 px; tolerances"),
+        "The pixel is found in the image's precision, the fraction in the position's: just below a "
+        "pixel the next one is read. Taps beyond the border count otherwise with `constant`.",
+        f"{_GUARD} such positions; the image is padded by 2 px; tolerances"),
     Row("filters", r"ndimage\..*",
         "Weights and sums of float32 images are float32, SciPy's float64. It has all modes used.",
         "the binding looks for the mode; tolerances"),

@@ -63,8 +63,21 @@ def check_call(name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str
             np.clip(np.rint(weights), -_EXACT, _EXACT), weights
         ):
             raise GuardError("bincount adds weights in any order: whole numbers give the same sum")
+    if name == "ndimage.map_coordinates" and kwargs.get("order", 3) > 1:
+        check_positions(args[0], args[1])
     if name.endswith("sort") and kwargs.get("kind") not in (None, "stable"):
         raise GuardError(f"{name}: CuPy sorts stably only")
+
+
+def check_positions(image: Any, positions: Any) -> None:
+    """Refuse positions whose pixel is another one in the precision of the image.
+
+    CuPy 14 takes the pixel before a position in the image's precision, and the fraction in that of
+    the positions: where these disagree, the value is that of the next pixel.
+    """
+    precision = np.promote_types(np.asarray(image).dtype, np.float32)
+    if (np.floor(positions.astype(precision)) != np.floor(positions)).any():
+        raise GuardError("map_coordinates: a position just below a pixel is read one pixel off")
 
 
 def check_spectrum(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], image: Any) -> None:

@@ -201,7 +201,8 @@ def _shortage(backend: Backend, error: MemoryError | RuntimeError) -> _Shortage 
             return None
     elif not _NO_MEMORY.search(str(error)):
         return None
-    logger.info("device memory: %s", error)
+    # As text: a handler that keeps the record would keep the error, its frames and their arrays.
+    logger.info("device memory: %s", str(error))
     note_peak(backend)
     pool = xp.get_default_memory_pool()
     free_b, _ = xp.cuda.runtime.memGetInfo()

@@ -217,8 +217,13 @@ def sample(
     positions[1] += xp.arange(nx, dtype=xp.float64)[None, :] + float(origin[1])
     inside = (positions[0] >= -0.5) & (positions[0] <= source_shape[0] - 0.5)
     inside &= (positions[1] >= -0.5) & (positions[1] <= source_shape[1] - 0.5)
-    positions[0] -= float(source_origin[0] - 2)
-    positions[1] -= float(source_origin[1] - 2)
+    for axis in (0, 1):
+        positions[axis] -= float(source_origin[axis] - 2)
+        # CuPy takes the floor of a position in float32 and its fraction in float64: just below a
+        # whole pixel they disagree, and the value is that of the next pixel (60 of 1024² on an
+        # H100). 2**-11 is half a step of float32 at 8192 px.
+        whole = xp.rint(positions[axis])
+        positions[axis] = xp.where(xp.abs(positions[axis] - whole) < 2**-11, whole, positions[axis])
     # Two pixels more on each side, so that no tap of a pixel inside leaves the array: the two
     # libraries treat such taps differently.
     coefficients = spline_coefficients(backend, source) if order == 3 else source
