@@ -6,15 +6,15 @@ from snakemake_scheduler_plugin_tilewright.runtime.files import scratch_beside
 from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.illumination import write_illumination
 from tilewright.runtime.job import running
-from tilewright.stages.illumination.estimate import estimate_illumination
+from tilewright.stages.illumination.estimate import estimate_channels
 from tilewright.stages.tile_positions.locate import locate
 
 params = snakemake.params
 manifest = Path(snakemake.input.manifest)
 # The job's own channel, or all of the cycle.
 own = snakemake.wildcards.get("channel")
-made = [own] if own else params.channels
-given = {key: snakemake.input.get(key) for key in ("flat_file", "dark_file")}
+wanted = [params.channels.index(own)] if own else range(len(params.channels))
+given = [snakemake.input.get(key) for key in ("flat_file", "dark_file")]
 
 with running(snakemake.log, snakemake.threads, snakemake.resources) as backend:
     with scratch_beside(Path(snakemake.output.numbers[0])) as scratch:
@@ -25,15 +25,16 @@ with running(snakemake.log, snakemake.threads, snakemake.resources) as backend:
             scratch=scratch,
             **params.positions,
         )
-    for channel, numbers in zip(made, snakemake.output.numbers, strict=True):
-        at = params.channels.index(channel)
-        files = {key: paths and paths[at] for key, paths in given.items()}
-        illumination, found = estimate_illumination(
-            open_tiles(manifest, channel),
-            located.positions,
-            backend=backend,
-            offset_counts=params.camera["offset_counts"],
-            saturation_counts=params.camera["saturation_counts"],
-            **{**params.options, **files},
-        )
-        write_illumination(Path(numbers).with_suffix(""), illumination, found)
+    # Channels that another job makes tell the camera's offset here too.
+    found = estimate_channels(
+        [open_tiles(manifest, channel) for channel in params.channels],
+        wanted,
+        located.positions,
+        [tuple(paths and paths[k] for paths in given) for k in wanted],
+        backend=backend,
+        offset_counts=params.camera["offset_counts"],
+        saturation_counts=params.camera["saturation_counts"],
+        **params.options,
+    )
+    for numbers, one in zip(snakemake.output.numbers, found, strict=True):
+        write_illumination(Path(numbers).with_suffix(""), *one)

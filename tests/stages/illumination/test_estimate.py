@@ -42,7 +42,7 @@ from tilewright.kernels.illumination.flat_posterior import fit_flat
 from tilewright.kernels.illumination.overlap_cells import measure_cells, overlapping_pairs
 from tilewright.kernels.illumination.overlap_photometry import relative_difference
 from tilewright.report.metric_table import METRICS
-from tilewright.stages.illumination.binned_tiles import overlap_cells, read_binned, tile_blocks
+from tilewright.stages.illumination.binned_tiles import measure_tiles
 from tilewright.stages.illumination.estimate import IlluminationError, estimate_illumination
 from tilewright.stages.tile_positions.locate import locate
 
@@ -482,10 +482,9 @@ def test_same_input_gives_same_bytes(tmp_path: Path) -> None:
 def test_held_out_overlaps_are_not_those_of_the_fit() -> None:
     """With few photons and few edges the fit follows noise: held-out edges must show it."""
     tiles, places = make_tiles(vignette(64), 5, grid=(3, 3), electrons=30)
-    binned = read_binned(cpu_backend(), tiles, 1, None)
-    cells = overlap_cells(cpu_backend(), binned, places)
-    blocks = tile_blocks(cpu_backend(), binned)
-    fit = fit_flat(cells, blocks, OFFSET_COUNTS, 0.0)
+    measures = measure_tiles(cpu_backend(), tiles, places, 1, None)
+    cells = measures.cells
+    fit = fit_flat(cells, measures.blocks, OFFSET_COUNTS, 0.0)
     at = [
         np.exp(log_flat(fit.coefficient, place))
         for place in (cells.place_first, cells.place_second)

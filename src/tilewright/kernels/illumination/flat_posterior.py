@@ -52,15 +52,17 @@ _INTERIORS = (0.0, 0.05, 0.15, 0.5)
 #: Odds of such structure before the tiles are seen, as logarithms. 1 : 10 000 where it is drawn
 #: into the flat-field: with equal odds the chance of 100 tiles of syn10 was (0.76 % instead of
 #: 0.55 %). 10 : 1 where the error is told: on smooth flats the evidence is over 100 000 : 1
-#: against it, and with equal odds two of three rings in nine tiles are not told.
+#: against it.
 _DRAWN_LOG_ODDS = -9.2
 _FEARED_LOG_ODDS = 2.3
-#: The mean of fewer tiles is specimen, of which structure is not drawn, and not told. Dust and
-#: six tiles of the phantom had 6 to 9 % of error drawn for odds of a million, 0.9 % without.
-_LEAST_TO_DRAW, _LEAST_TO_FEAR = 16, 9
+#: Of fewer tiles none is drawn, and it is told where the evidence is beyond what specimen makes:
+#: nuclei in mirrored rows of 12 to 16 tiles had e^8 to e^18 (and 20 % in the middle of each tile
+#: drawn), a ring of 15 % in nine tiles e^51.
+_LEAST_TO_DRAW, _LEAST_TO_FEAR = 25, 9
+_SPECIMEN_LOG_ODDS = -20.0
 _NEVER = -1e6
 _ITERATIONS = 8
-#: Standard deviation of an offset that is given.
+#: Standard deviation of an offset that is kept.
 _GIVEN_COUNTS = 1e-3
 #: Priors with a smaller share change nothing.
 _NEGLIGIBLE = 1e-4
@@ -76,12 +78,14 @@ class Posterior:
     """Mean and covariance of coefficients and offset.
 
     ``share`` is the weight of each prior in the mean, ``feared`` in the covariance about it.
+    ``by_offset`` is the change of precision times coefficients if the offset were one count higher.
     """
 
     mean: Floats
     covariance: Floats
     share: Floats
     feared: Floats
+    by_offset: Floats
     priors: list[_Prior]
 
     @property
@@ -120,6 +124,12 @@ class FlatFit:
     held_out: float
     unmodelled: float
 
+    def with_offset_error(self, error_counts: float) -> FlatFit:
+        """Return it with the error that an error of the offset makes, to the first order."""
+        change = np.append(self.posterior.covariance[:-1, :-1] @ self.posterior.by_offset, 1.0)
+        covariance = self.posterior.covariance + error_counts**2 * np.outer(change, change)
+        return replace(self, posterior=replace(self.posterior, covariance=covariance))
+
     @property
     def coefficient(self) -> Floats:
         """Coefficients of the log flat-field."""
@@ -151,6 +161,8 @@ def fit_flat(
     images: Floats,
     offset_counts: float,
     offset_error_counts: float,
+    *,
+    free: bool = False,
 ) -> FlatFit:
     """Fit the log flat-field and the camera offset.
 
@@ -161,13 +173,15 @@ def fit_flat(
     images : ndarray of float64, shape (n, y, x)
         Tiles without saturated pixels, in blocks, planes averaged; n may be 0.
     offset_counts, offset_error_counts : float
-        What is known of the camera offset, as mean and standard deviation; 0 fixes it.
+        What is known of the camera offset, as mean and standard deviation.
+    free : bool
+        Fit the offset too. Else it is kept, and what its error does is in that of the flat-field.
 
     Returns
     -------
     FlatFit
     """
-    offset = offset_counts, max(offset_error_counts, _GIVEN_COUNTS)
+    offset = offset_counts, offset_error_counts if free else _GIVEN_COUNTS
     even = np.append(np.zeros(len(degrees(MAX_ORDER))), offset_counts)
     fit = _fit(cells, images, offset, even, MAX_ORDER)
     if fit.unmodelled > _COARSE:
@@ -175,7 +189,7 @@ def fit_flat(
         start[: len(fit.coefficient)], start[-1] = fit.coefficient, fit.offset_counts
         finer = _fit(cells, images, offset, start, FINE_ORDER, begin=_WARY)
         fit = finer if finer.error < fit.error else fit
-    return fit
+    return fit if free else fit.with_offset_error(offset_error_counts)
 
 
 def _fit(
@@ -188,15 +202,16 @@ def _fit(
 ) -> FlatFit:
     highest = max(offset[0] + 2.0 * offset[1], 0.0)
     choices: list[tuple[int, int]] = []
+    interiors = _INTERIORS if len(images) >= _LEAST_TO_FEAR else _INTERIORS[:1]
     for iteration in range(begin, _ITERATIONS):
         found = differences(cells, mean[:-1], mean[-1], robust=iteration > 0)
         parts, fold = knowledge_by_fold(found, mean[:-1], mean[-1], order)
         tiles = tile_evidence(images, mean, order)
         overlaps = reduce(operator.add, parts)
-        priors = _priors(order, *offset, overlaps)
+        priors = _priors(order, *offset, overlaps, interiors)
         # All priors when the flat-field is first known roughly, and in the end.
         if iteration < _WARY:
-            few = range(len(_INTERIORS) * len(_SIZES))
+            few = range(len(interiors) * len(_SIZES))
             choices = [(len(tiles) - 1, k) for k in few]
         elif iteration == _WARY:
             choices = list(product(range(len(tiles)), range(len(priors))))
@@ -211,7 +226,8 @@ def _fit(
     posterior = replace(posterior, mean=mean)
     found = differences(cells, mean[:-1], mean[-1], robust=True)
     held_out = found.rms(_held_out(found, parts, fold, tiles, priors, choices, len(images)))
-    return FlatFit(posterior, order, found, held_out, _unmodelled(images, mean, order))
+    unmodelled = _unmodelled(images, mean, order)
+    return FlatFit(posterior, order, found, held_out, unmodelled)
 
 
 def _unmodelled(images: Floats, mean: Floats, order: int) -> float:
@@ -244,10 +260,14 @@ class _Prior:
 
 
 def _priors(
-    order: int, offset_counts: float, offset_error_counts: float, overlaps: Knowledge
+    order: int,
+    offset_counts: float,
+    offset_error_counts: float,
+    overlaps: Knowledge,
+    interiors: tuple[float, ...],
 ) -> list[_Prior]:
     degree = degrees(order).sum(axis=1)
-    unseen = [_unseen(overlaps, size) if size else 0.0 for size in _INTERIORS]
+    unseen = [_unseen(overlaps, size) if size else 0.0 for size in interiors]
     return [
         _Prior(
             np.where(degree <= 2, _LOW, size * fall ** (degree - 3.0)) ** 2 + 1e-12,
@@ -259,7 +279,7 @@ def _priors(
         )
         for fall in _FALLS
         for size in _SIZES
-        for interior, covariance in zip(_INTERIORS, unseen, strict=True)
+        for interior, covariance in zip(interiors, unseen, strict=True)
     ]
 
 
@@ -305,7 +325,7 @@ def _posterior(
     interior = np.array([prior.has_interior for prior in priors])
     drawn = _DRAWN_LOG_ODDS if count >= _LEAST_TO_DRAW else _NEVER
     share = _shares(np.array(logs) + drawn * interior)
-    told = _FEARED_LOG_ODDS if count >= _LEAST_TO_FEAR else _NEVER
+    told = _FEARED_LOG_ODDS if count >= _LEAST_TO_DRAW else _SPECIMEN_LOG_ODDS
     feared = _shares(np.array(logs) + told * interior)
     mean: Floats = share @ np.array(means)
     covariance: Floats = np.zeros_like(data.matrix, dtype=np.float64)
@@ -313,7 +333,9 @@ def _posterior(
         if weight > _NEGLIGIBLE:
             apart = np.outer(one - mean, one - mean)
             covariance = np.asarray(covariance + weight * (root.T @ root + apart))
-    return Posterior(mean, covariance, share, feared, priors)
+    by_tiles = share @ np.array([tiles[tile].by_offset for tile, _ in choices])
+    by_offset = by_tiles - overlaps.matrix[:-1, -1]
+    return Posterior(mean, covariance, share, feared, by_offset, priors)
 
 
 def _shares(log_weight: Floats) -> Floats:

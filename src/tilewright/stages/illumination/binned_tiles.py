@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.ndimage import map_coordinates
 from tqdm import tqdm
 
 from tilewright.io.results.illumination import CLIPPED_BELOW
@@ -121,72 +122,109 @@ def _saturation(
     return largest, "unknown" if largest is None else "largest value of the pixel type"
 
 
-def block_means(binned: BinnedTiles) -> Array:
-    """Return means of 4 x 4 binned pixels (image, y, x), whose percentiles are not of noise."""
-    blocks = cells(binned.images, _block_side(binned)).mean(axis=(-3, -1))
-    return blocks.reshape(-1, *blocks.shape[2:])
+@dataclass(frozen=True)
+class TileMeasures:
+    """What the flat-field of a channel is estimated from: small arrays on the host.
 
-
-def tile_blocks(backend: Backend, binned: BinnedTiles) -> NDArray[np.float64]:
-    """Return :func:`block_means` of each tile (n, y, x), averaged over its planes."""
-    blocks = backend.to_numpy(block_means(binned)).astype(np.float64)
-    return np.asarray(blocks.reshape(len(binned.planes), -1, *blocks.shape[1:]).mean(axis=0))
-
-
-def unsaturated(backend: Backend, binned: BinnedTiles) -> NDArray[np.bool_]:
-    """Return which tiles have at most 1 % of saturated binned pixels in every plane (n,)."""
-    if binned.valid is None:
-        return np.ones(binned.images.shape[1], dtype=np.bool_)
-    share = backend.to_numpy(binned.valid.mean(axis=(2, 3)))
-    return np.asarray((share >= 0.99).all(axis=0))
-
-
-def enlarge_blocks(
-    backend: Backend, blocks: NDArray[np.float64], binned: BinnedTiles
-) -> NDArray[np.float32]:
-    """Return a field at the blocks of :func:`block_means` at the raw tiles' pixels."""
-    factor = binned.factor * _block_side(binned)
-    pixels = backend.to_numpy(enlarge(backend, backend.asarray(blocks), binned.shape_px, factor))
-    return np.asarray(pixels, np.float32)
-
-
-def less_structure(
-    backend: Backend, binned: BinnedTiles, structure: NDArray[np.float64]
-) -> BinnedTiles:
-    """Take a dark-field at the blocks of :func:`block_means` off the binned tiles."""
-    shape = binned.images.shape[2:]
-    field = enlarge(backend, backend.asarray(structure), shape, _block_side(binned))
-    return dataclasses.replace(binned, images=binned.images - field)
-
-
-def _block_side(binned: BinnedTiles) -> int:
-    return 4 if min(binned.images.shape[2:]) >= 16 else 1
-
-
-def darkest_counts(backend: Backend, binned: BinnedTiles) -> float:
-    """Return an upper bound of the camera offset.
-
-    The 1st percentile of each binned image, of these the 5th percentile over images: empty
-    tiles give the offset itself, and a few dead pixels or a dropped frame do not lower it.
+    Attributes
+    ----------
+    blocks : ndarray of float64, shape (n, y, x)
+        Means of 4 x 4 binned pixels of each tile, whose percentiles are not of noise, averaged
+        over its planes.
+    unsaturated : ndarray of bool, shape (n,)
+        Tiles with at most 1 % of saturated binned pixels in every plane.
+    cells : OverlapCells
+        Cells in overlaps; none without positions.
+    darkest_counts : float
+        Upper bound of the camera offset: the 1st percentile of each image, of these the 5th
+        percentile over images. Empty tiles give the offset itself, and a few dead pixels or a
+        dropped frame do not lower it.
+    mean_counts, median_counts, noise_counts : float
+        Of all binned pixels; noise is that of a block.
+    saturated_share : float
+        Of binned pixels.
+    block_px : int
+        Side of a block in raw pixels.
+    shape_px, planes, saturation, equal_neighbours
+        As those of :class:`BinnedTiles`.
     """
-    blocks = block_means(binned)
-    flat = blocks.reshape(blocks.shape[0], -1)
-    low = backend.to_numpy(backend.xp.percentile(flat, 1, axis=1))
-    return float(np.percentile(low, 5))
+
+    blocks: NDArray[np.float64]
+    unsaturated: NDArray[np.bool_]
+    cells: OverlapCells
+    darkest_counts: float
+    mean_counts: float
+    median_counts: float
+    noise_counts: float
+    saturated_share: float
+    block_px: int
+    shape_px: tuple[int, int]
+    planes: tuple[int, ...]
+    saturation: tuple[float | None, str]
+    equal_neighbours: float
+
+    def has_signal(self, offset_counts: float, *, offset_known: bool) -> bool:
+        """Whether the mean signal is well above the noise of a block.
+
+        Twice the noise if the offset is known, four times if it is a low percentile, which lies
+        2.3 times the noise below the offset of empty tiles.
+        """
+        light = self.mean_counts - offset_counts
+        return light >= (2.0 if offset_known else 4.0) * self.noise_counts and light > 0
+
+    def less(self, structure_counts: NDArray[np.float64]) -> TileMeasures:
+        """Take a dark-field at the blocks off blocks and cells."""
+        size = np.asarray(structure_counts.shape)[:, None]
+        first, second = (
+            map_coordinates(
+                structure_counts, (place.T + 1.0) * size / 2.0 - 0.5, order=1, mode="nearest"
+            )
+            for place in (self.cells.place_first, self.cells.place_second)
+        )
+        cells = dataclasses.replace(
+            self.cells, first=self.cells.first - first, second=self.cells.second - second
+        )
+        return dataclasses.replace(self, blocks=self.blocks - structure_counts, cells=cells)
+
+    def at_pixels(self, backend: Backend, field: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Return a field at the blocks at the raw tiles' pixels."""
+        pixels = enlarge(backend, backend.asarray(field), self.shape_px, self.block_px)
+        return np.asarray(backend.to_numpy(pixels), np.float32)
 
 
-def has_signal(
-    backend: Backend, binned: BinnedTiles, offset_counts: float, *, offset_known: bool
-) -> bool:
-    """Whether the mean signal is well above the noise of a block of 4 x 4 binned pixels.
+def measure_tiles(
+    backend: Backend,
+    tiles: TileSource,
+    positions: Positions | None,
+    planes: int,
+    saturation_counts: float | None,
+) -> TileMeasures:
+    """Read a channel's tiles (:func:`read_binned`) and keep what its flat-field is estimated from.
 
-    Twice the noise if the offset is known, four times if it is a low percentile, which lies
-    2.3 times the noise below the offset of empty tiles.
+    ``positions`` of None leave no overlaps.
     """
-    blocks = block_means(binned)
-    mean = float(blocks.mean(dtype=np.float64)) - offset_counts
-    noise = _pixel_noise(backend, binned) / _block_side(binned)
-    return mean >= (2.0 if offset_known else 4.0) * noise and mean > 0
+    binned = read_binned(backend, tiles, planes, saturation_counts)
+    side = 4 if min(binned.images.shape[2:]) >= 16 else 1
+    means = cells(binned.images, side).mean(axis=(-3, -1))
+    low = backend.xp.percentile(means.reshape(-1, means[0, 0].size), 1, axis=1)
+    whole = np.ones(len(tiles.row), dtype=np.bool_)
+    if binned.valid is not None:
+        whole = backend.to_numpy(binned.valid.mean(axis=(2, 3)) >= 0.99).all(axis=0)
+    return TileMeasures(
+        backend.to_numpy(means).astype(np.float64).mean(axis=0),
+        whole,
+        OverlapCells.none() if positions is None else overlap_cells(backend, binned, positions),
+        float(np.percentile(backend.to_numpy(low), 5)),
+        float(means.mean(dtype=np.float64)),
+        float(backend.xp.median(binned.images)),
+        _pixel_noise(backend, binned) / side,
+        0.0 if binned.valid is None else round(1.0 - float(binned.valid.mean()), 6),
+        side * binned.factor,
+        binned.shape_px,
+        binned.planes,
+        binned.saturation,
+        binned.equal_neighbours,
+    )
 
 
 def _pixel_noise(backend: Backend, binned: BinnedTiles) -> float:
@@ -219,6 +257,9 @@ def overlap_cells(backend: Backend, binned: BinnedTiles, positions: Positions) -
     # Nothing matched, as in overlaps of 2 %: where the stage says, two tiles show places so near
     # that their typical difference is the flat-field's, only with more scatter.
     pairs = pairs[known] if known.sum() >= _FEW_PAIRS else pairs
+    # The second tile is read between its pixels, which blurs it: it is each tile in turn, or where
+    # specimen is bright the first would seem brighter.
+    turn = np.random.default_rng(0).integers(2, size=len(pairs))
     found = OverlapCells.join(
         [
             measure_cells(
@@ -226,7 +267,7 @@ def overlap_cells(backend: Backend, binned: BinnedTiles, positions: Positions) -
                 images,
                 None if binned.valid is None else binned.valid[k],
                 place,
-                pairs,
+                np.where((turn + k)[:, None] % 2, pairs[:, ::-1], pairs),
                 shape_px=binned.shape_px,
                 factor=binned.factor,
                 cell=cell,
