@@ -163,7 +163,7 @@ def test_a_job_whose_only_budget_is_spent_waits_and_that_is_said(tmp_path: Path)
 def test_a_ready_job_that_no_budget_can_end_waits_with_that_reason(tmp_path: Path) -> None:
     run = dispatcher("", tmp_path, sent=0, ready=1)
     (name,) = run.tasks
-    spent = USE.replace(" GrpTRES=", " GrpTRESMins=cpu=600(599) GrpTRES=")
+    spent = USE.replace(" GrpTRES=", " GrpTRESMins=cpu=600(599) GrpTRESRunMins=cpu=N(0) GrpTRES=")
     answer(run, flags_qos=spent)
     assert run.round([name], []) == {}
     assert run.why_waiting[name].startswith("the budgets of its accounts are too small")

@@ -6,9 +6,9 @@ import grp
 import os
 import pwd
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal, NamedTuple
 
 from snakemake_scheduler_plugin_tilewright.placement.capacity import (
@@ -26,8 +26,11 @@ from snakemake_scheduler_plugin_tilewright.placement.limits import (
 from snakemake_scheduler_plugin_tilewright.placement.site import Site
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
+    COUNTED,
+    LIMITED,
     NO_ACCOUNT,
     Account,
+    Holder,
     LeftOut,
     lineage,
     usable_accounts,
@@ -56,6 +59,7 @@ from snakemake_scheduler_plugin_tilewright.slurm.partitions import (
 )
 from snakemake_scheduler_plugin_tilewright.slurm.query import NO_ACCOUNTING, SlurmClient, Unknown
 from snakemake_scheduler_plugin_tilewright.slurm.records import (
+    JOBS,
     Association,
     Partition,
     Qos,
@@ -188,8 +192,9 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
     types = _types_not_counted(accounts, gpus, records.gpu_type)
     said: list[Note] = []
     if records.kept:
-        usage, said = _live_use(client, accounts, records, wheres, uid)
-        accounts, _ = usable_accounts(*known, usage)
+        usable = partial(usable_accounts, *known)
+        usage, said = _live_use(client, usable, records, wheres, uid)
+        accounts, _ = usable(usage)
     nodes, lost = _nodes(client)
     licences = client.licences()
     named = {p.name: with_whole_nodes(p, nodes) for p in wheres}
@@ -308,17 +313,18 @@ def _of_this_cluster(client: SlurmClient, associations: list[Association]) -> li
 
 def _live_use(
     client: SlurmClient,
-    accounts: Iterable[Account],
+    usable: Callable[[Mapping[str, Usage]], tuple[list[Account], list[LeftOut]]],
     records: _Database,
     partitions: Iterable[Partition],
     uid: int,
 ) -> tuple[dict[str, Usage], list[Note]]:
     """Return live use by name; of what Slurm refuses to say, that of the jobs squeue shows."""
     where = {p.name: p.qos for p in partitions if p.qos}
+    accounts, _ = usable({})
     qos = sorted({account.qos for account in accounts if account.qos}.union(where.values()))
     rows = {of_association(a.account, a.user, a.partition): a for a in records.associations}
     parents = {row.account: row for row in rows.values() if not row.user}
-    limiting = {h.name for one in accounts for at in one.limits.values() for h in at.holders}
+    limiting = {holder.name for holder in _holders(accounts)}
     usage: dict[str, Usage] = {}
     failures = []
     for asked, names in (
@@ -330,18 +336,30 @@ def _live_use(
             failures.append(said)
         else:
             usage |= parse_assoc_mgr(said, records.gpu_type, {str(uid): client.user})
-    wanted = {on_qos(name) for name in qos if any(h.endswith(on_qos(name)) for h in limiting)}
-    missing = sorted((wanted | limiting & rows.keys()) - usage.keys())
-    if not missing:
+    unknown = {
+        holder.name: holder.used or {}
+        for holder in _holders(usable(usage)[0])
+        if any(tres in LIMITED and tres not in (holder.used or {}) for tres in holder.limit)
+    }
+    if not unknown:
         return usage, []
-    why = "; ".join(map(str, failures)) or "scontrol show assoc_mgr does not list it"
-    about = f"use of {', '.join(missing)} is"
+    why = "; ".join(map(str, failures)) or "scontrol show assoc_mgr does not say all of it"
+    about = f"use of {', '.join(sorted(unknown))} is"
     queue = client.everybodys_queue() if all(one.refused for one in failures) else None
     if queue is None or isinstance(queue, Unknown):
         return usage, [Note("use", f"{about} not known: {why}")]
     seen = usage_of_queue(parse_queue(queue), lambda job: _counted_on(job, rows, parents, where))
+    nothing = dict.fromkeys((*COUNTED, *JOBS), 0)
+    for name, known in unknown.items():
+        limit, shown = usage.get(name, Usage()).limit, seen.get(name, Usage()).used
+        usage[name] = Usage(limit, nothing | shown | known)
     note = Note("use", f"{about} a lower bound, from the jobs that squeue shows: {why}")
-    return dict.fromkeys(missing, Usage()) | seen | usage, [note]
+    return seen | usage, [note]
+
+
+def _holders(accounts: Iterable[Account]) -> Iterator[Holder]:
+    """Yield all that limits the jobs of these accounts."""
+    return (h for one in accounts for at in one.limits.values() for h in at.holders)
 
 
 def _counted_on(
@@ -356,7 +374,8 @@ def _counted_on(
     names = [own if own in rows else of_association(job.account, job.user)]
     names += [of_association(one) for one in lineage(job.account, parents)]
     for qos in {job.qos, partition_qos.get(job.partition, "")} - {""}:
-        names += [on_qos(qos), on_qos(qos, job.user), on_qos(qos, account)]
+        of = ("", job.user, account, f"cap of {account}")
+        names += [on_qos(qos, who) for who in of]
     return names
 
 

@@ -11,6 +11,7 @@ from snakemake_scheduler_plugin_tilewright.slurm.records import (
     BUDGETS,
     GPU_TYPE,
     JOBS,
+    OTHERS,
     Association,
     Partition,
     Qos,
@@ -221,7 +222,7 @@ def usable_accounts(
                 () if "" in bound else tuple(sorted(bound)),
                 any(row.default_qos != chosen for row in own[name]),
                 tuple(dict.fromkeys(qos for row in own[name] for qos in row.qos)),
-                of.in_use(on_qos(chosen, user), on_qos(chosen)),
+                of.in_use(on_qos(chosen, user), on_qos(chosen, OTHERS)),
             )
         )
     return accounts, left_out
@@ -249,12 +250,9 @@ class _Records(NamedTuple):
     cap: Tres
     usage: Mapping[str, Usage]
 
-    def in_use(self, name: str, within: str = "") -> Tres | None:
-        """Return what is in use; none where what it is within is known and it is not listed."""
-        nothing = dict.fromkeys((*COUNTED, *JOBS), 0)
-        if name in self.usage:
-            return nothing | self.usage[name].used
-        return nothing if within in self.usage else None
+    def in_use(self, *names: str) -> Tres | None:
+        """Return the use of the first of these names that Slurm says; the last may be of others."""
+        return next((self.usage[name].used for name in names if name in self.usage), None)
 
     def live(self, name: str, limit: Tres) -> Tres:
         """Return limits with what Slurm says of them now."""
@@ -274,19 +272,20 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
     order = list(ordered.values())
     if "OverPartQOS" in of.qos.flags:
         order.reverse()
+    of_account = of_association(of.account)
     found: list[Holder] = []
     group: set[str] = set()
     each_user: set[str] = set()
     each_account: set[str] = set()
     for qos in order:
-        for who, limit, set_before in (
-            ("", qos.tres, group),
-            (of.user, qos.tres_per_user, each_user),
-            (of_association(of.account), qos.tres_per_account, each_account),
+        for who, others, limit, set_before in (
+            ("", "", qos.tres, group),
+            (of.user, OTHERS, qos.tres_per_user, each_user),
+            (of_account, of_association(OTHERS), qos.tres_per_account, each_account),
         ):
             name = on_qos(qos.name, who)
             limit = of.live(name, limit)
-            used = of.in_use(name, on_qos(qos.name))
+            used = of.in_use(name, on_qos(qos.name, others))
             found.append(Holder(name, _without(limit, set_before), used))
             set_before.update(limit)
     for row in [*own, *of.rows]:
@@ -296,9 +295,9 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
             jobs = {t: n for one in (*of.rows[:1], row) for t, n in one.tres_per_user.items()}
             limit = _least(limit, _without(jobs, each_user | each_account))
         found.append(Holder(name, limit, of.in_use(name)))
-    own_qos, of_account = on_qos(of.qos.name), of_association(of.account)
-    used = of.in_use(on_qos(of.qos.name, of_account), own_qos)
-    found.append(Holder(on_qos(of.qos.name, f"cap of {of_account}"), of.cap, used, cap=True))
+    whose = (f"cap of {of_account}", of_account, of_association(OTHERS))
+    names = [on_qos(of.qos.name, who) for who in whose]
+    found.append(Holder(names[0], of.cap, of.in_use(*names), cap=True))
     of_one: list[Qos | Association] = [*order, *own, *of.rows[:1]]
     per_job: Tres = {}
     for one in reversed(of_one):

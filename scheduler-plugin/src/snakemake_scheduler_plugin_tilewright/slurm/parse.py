@@ -15,6 +15,7 @@ from datetime import datetime
 from snakemake_scheduler_plugin_tilewright.slurm.records import (
     GPU_TYPE,
     JOBS,
+    OTHERS,
     WALL,
     Association,
     Partition,
@@ -38,6 +39,12 @@ QOS_FIELDS = (
     "maxwall", "flags", "maxtrespa", "maxjobspa", "maxsubmitpa", "grptresmins", "grptresrunmins",
     "maxtresmins", "grpwall",
 )  # fmt: skip
+#: One user's and one account's use in the record of a QOS, and the words where there is none.
+_EACH = {
+    "PU": re.compile(r"(?<!\S)(?:\S+\()?(\d+)\)?=\{([^}]*)\}", re.A),
+    "PA": re.compile(r"(?<!\S)(\S+?)=\{([^}]*)\}"),
+}
+_NOBODY = {"PU": "No Users", "PA": "No Accounts"}
 _UNIT_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 
 
@@ -97,7 +104,7 @@ def _budget_usage(pairs: dict[str, str], gpu_type: str) -> tuple[Tres, Tres]:
     return (
         {budget(t): n for t, n in limits.items()}
         | {running(budget(t)): n for t, n in run_limits.items()},
-        {budget(t): n + run.get(t, 0) for t, n in used.items()}
+        {budget(t): n + run[t] for t, n in used.items() if t in run}
         | {spent(budget(t)): n for t, n in used.items()}
         | {running(budget(t)): n for t, n in run.items()},
     )
@@ -167,8 +174,8 @@ def parse_assoc_mgr(
 
     Each has the name of :func:`~snakemake_scheduler_plugin_tilewright.slurm.records.on_qos` or
     :func:`~snakemake_scheduler_plugin_tilewright.slurm.records.of_association`. ``gpu_type`` is
-    the type of the GPUs that jobs get, ``users`` has names by number, in which Slurm speaks of
-    the users of a QOS.
+    the type of the GPUs that jobs get, ``users`` has names by number, by which the users of a QOS
+    are told. What a record does not say is in none of them.
     """
     found: dict[str, Usage] = {}
     for line in text.splitlines():
@@ -176,18 +183,20 @@ def parse_assoc_mgr(
         # The blocks per account in braces repeat keys of the record itself.
         top, _, of_accounts = top.partition(" Account Limits=")
         pairs = dict(re.findall(r"(\S+?)=(\S*)", top))
-        if "GrpTRES" not in pairs:
-            continue
-        limit, used = parse_tres_usage(pairs["GrpTRES"], gpu_type)
+        limit, used = parse_tres_usage(pairs.get("GrpTRES", ""), gpu_type)
         budgets, minutes = _budget_usage(pairs, gpu_type)
         most, jobs = _jobs_usage(pairs, "GrpJobs", "GrpSubmitJobs")
         record = Usage(limit | budgets | most, used | minutes | jobs)
         if qos := re.match(r"QOS=(.*?)\(\d+\)", line):
             name = qos.group(1)
             found[on_qos(name)] = record
-            for uid, use in _usage_of_each(of_users, "PU", gpu_type).items():
-                found[on_qos(name, (users or {}).get(uid, f"user {uid}"))] = use
-            for account, use in _usage_of_each(of_accounts, "PA", gpu_type).items():
+            nothing = Usage({}, dict.fromkeys(used | jobs, 0))
+            each = _usage_of_each(of_users, "PU", nothing, gpu_type)
+            for uid, use in each.items():
+                who = uid if uid == OTHERS else (users or {}).get(uid, f"user {uid}")
+                found[on_qos(name, who)] = use
+            each = _usage_of_each(of_accounts, "PA", nothing, gpu_type)
+            for account, use in each.items():
                 found[on_qos(name, of_association(account))] = use
         elif account := pairs.get("Account", ""):
             user = pairs.get("UserName", "").partition("(")[0]
@@ -195,22 +204,30 @@ def parse_assoc_mgr(
     return found
 
 
-def _usage_of_each(text: str, who: str, gpu_type: str) -> dict[str, Usage]:
-    """Return the use in ``1001={MaxJobsPU=N(2) …} 1002={…}``; ``who`` is ``PU`` or ``PA``."""
+def _usage_of_each(text: str, who: str, nothing: Usage, gpu_type: str) -> dict[str, Usage]:
+    """Return the use in ``1001={MaxJobsPU=N(2) …} ada(1002)={…}``; ``who`` is ``PU`` or ``PA``.
+
+    Slurm lists all who have jobs there, or says that there are none; only then it is known that
+    others (:data:`~snakemake_scheduler_plugin_tilewright.slurm.records.OTHERS`) use nothing. From
+    23.02 on it names the users beside their numbers.
+    """
     found = {}
-    for name, block in re.findall(r"(\S+?)=\{([^}]*)\}", text):
+    for name, block in _EACH[who].findall(text):
         pairs = dict(re.findall(r"(\S+?)=(\S*)", block))
         limit, used = parse_tres_usage(pairs.get(f"MaxTRES{who}", ""), gpu_type)
         most, jobs = _jobs_usage(pairs, f"MaxJobs{who}", f"MaxSubmitJobs{who}")
         found[name] = Usage(limit | most, used | jobs)
-    return found
+    rest = _EACH[who].sub("", text).strip()
+    return found | {OTHERS: nothing} if rest == ("" if found else _NOBODY[who]) else found
 
 
 def _jobs_usage(pairs: dict[str, str], *keys: str) -> tuple[Tres, Tres]:
     """Return limits and use of numbers of jobs, in ``N(4)``."""
     both = [re.fullmatch(r"([^()]*)\((\d{1,18})\)", pairs.get(key, ""), re.A) for key in keys]
-    limits = [_number(match.group(1)) if match else None for match in both]
-    return _jobs(*limits), _jobs(*(int(match.group(2)) if match else 0 for match in both))
+    return (
+        _jobs(*(_number(match[1]) if match else None for match in both)),
+        _jobs(*(int(match[2]) if match else None for match in both)),
+    )
 
 
 def _jobs(*counts: int | None) -> Tres:

@@ -10,6 +10,8 @@ Tres = dict[str, int]
 GPU_TYPE = "gres/gpu:type"
 #: Numbers of jobs beside TRES: those that run, and those that run or pend.
 JOBS = ("jobs", "submit")
+#: Who is not listed on a QOS, as a user and as an account there.
+OTHERS = "others"
 #: What budgets are of: TRES times minutes.
 BUDGETED = ("cpu", "mem", "node", "billing", "gres/gpu", GPU_TYPE)
 
