@@ -119,7 +119,7 @@ def test_never_known_limits_are_an_error_and_not_no_accounts(
     with pytest.raises(SurveyError, match="Connection refused"):
         survey(client(recorded, tmp_path), 1001, Site())
     recorded.answers["sacctmgr"] = "no table"
-    with pytest.raises(SurveyError, match="holds no table"):
+    with pytest.raises(SurveyError, match="holds no record in 'no table'"):
         survey(client(recorded, tmp_path), 1001, Site())
     recorded.answers["sacctmgr"] = Unknown("sacctmgr", "Connection refused")
     (tmp_path / "limits-ada.json").write_text("{broken")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -45,6 +44,7 @@ from snakemake_scheduler_plugin_tilewright.slurm.nodes import (
 )
 from snakemake_scheduler_plugin_tilewright.slurm.parse import (
     parse_assoc_mgr,
+    parse_cluster_name,
     parse_licences,
     parse_partitions,
     parse_sacctmgr,
@@ -306,8 +306,7 @@ def _of_this_cluster(client: SlurmClient, associations: list[Association]) -> li
     said = client.config()
     if isinstance(said, Unknown):
         raise SurveyError(f"which of {', '.join(sorted(clusters))} this is is not known: {said}")
-    found = re.search(r"^ClusterName\s*=\s*(\S+)", said, re.M)
-    name = found.group(1) if found else ""
+    name = parse_cluster_name(said)
     return [association for association in associations if association.cluster == name]
 
 
@@ -331,10 +330,10 @@ def _live_use(
         (client.usage, qos),
         (client.account_usage, sorted({rows[name].account for name in limiting & rows.keys()})),
     ):
-        said = asked(names) if names else ""
+        said = asked(names) if names else None
         if isinstance(said, Unknown):
             failures.append(said)
-        else:
+        elif said is not None:
             usage |= parse_assoc_mgr(said, records.gpu_type, {str(uid): client.user})
     unknown = {
         holder.name: holder.used or {}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from snakemake_scheduler_plugin_tilewright.slurm.parse import (
+    Unreadable,
     parse_minutes,
     parse_time_s,
     parse_tres,
@@ -182,12 +183,18 @@ class SlurmJob:
 
 
 def parse_queue(text: str) -> list[SlurmJob]:
-    """Return the jobs of ``squeue -h -O`` with :data:`JOB_FORMAT`; other lines are left out."""
+    """Return the jobs of ``squeue -h -O`` with :data:`JOB_FORMAT`.
+
+    Raises
+    ------
+    Unreadable
+        A line is no job.
+    """
     found = []
-    for line in text.split("\n"):
+    for line in _lines(text):
         cells = _cells(line)
         if len(cells) != len(JOB_FIELDS) or not re.fullmatch(r"\d{1,18}", cells[0], re.A):
-            continue
+            raise Unreadable(line.decode(errors="replace"))
         row = dict(zip(JOB_FIELDS, cells, strict=True))
         found.append(
             SlurmJob(
@@ -211,17 +218,42 @@ def parse_queue(text: str) -> list[SlurmJob]:
     return found
 
 
-def _cells(line: str) -> list[str]:
+def _lines(text: str) -> Iterator[bytes]:
+    """Yield the lines of squeue that are not blank; names and comments may hold line breaks."""
+    said, start = text.encode() + b"\n", 0
+    while start < len(said):
+        end = start + _ENDS[-1]
+        if said[end - 1 : end + 1] != b"|\n":
+            end = said.index(b"\n", start)
+        if line := said[start:end].strip(b" "):
+            yield line
+        start = end + 1
+
+
+def _cells(line: bytes) -> list[str]:
     """Return the cells of a line of squeue, which pads them to so many bytes.
 
     Folders and comments may hold the separator.
     """
-    padded = line.encode()
-    if len(padded) != _ENDS[-1]:
-        return [cell.strip() for cell in line.split("|", len(JOB_FIELDS) - 1)]
-    if len(padded) == len(line):
-        return [line[cell].strip() for cell in _CELLS]
-    return [padded[cell].decode(errors="replace").strip() for cell in _CELLS]
+    if len(line) == _ENDS[-1]:
+        cells = [line[cell] for cell in _CELLS]
+    else:
+        cells = line.split(b"|", len(JOB_FIELDS) - 1)
+    return [cell.decode(errors="replace").strip() for cell in cells]
+
+
+def parse_state(text: str) -> str:
+    """Return how a job ended, by ``sacct -n -X -P -o State``; empty where it has it not."""
+    found = re.fullmatch(r"\s*([A-Z_]*)\+?( by \S+)?\s*", text.partition("\n")[0])
+    if found is None:
+        raise Unreadable(text)
+    return found[1]
+
+
+def check_details(text: str) -> None:
+    """Raise :class:`Unreadable` where ``scontrol -o show job`` says no state of a job."""
+    if not re.match(r"JobId=.* JobState=\w", text, re.S):
+        raise Unreadable(text)
 
 
 def stale_jobs(queue: Iterable[SlurmJob], workdir: str) -> list[SlurmJob]:

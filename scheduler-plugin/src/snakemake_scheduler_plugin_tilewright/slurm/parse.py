@@ -1,4 +1,4 @@
-"""Text of sacctmgr and scontrol to records; pure, and tolerant of lines it does not know.
+"""Text of sacctmgr and scontrol to records (pure); a line that is none makes all unreadable.
 
 Shapes and traps of the texts were recorded on Slurm 22.05: memory comes as ``812G``, as
 ``312.50G``, as plain MB (assoc_mgr) and as ``1T``; a missing TRES, an empty field and ``N`` all
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from snakemake_scheduler_plugin_tilewright.slurm.records import (
@@ -39,6 +39,12 @@ QOS_FIELDS = (
     "maxwall", "flags", "maxtrespa", "maxjobspa", "maxsubmitpa", "grptresmins", "grptresrunmins",
     "maxtresmins", "grpwall",
 )  # fmt: skip
+#: What scontrol prints beside records, and sacctmgr: its echo of the questions.
+_NO_RECORD = re.compile(
+    r"Current Association Manager state|\w+ Records"
+    r"|No [\w ]+ (in the system|configured in Slurm\.|currently cached in Slurm\.)"
+)
+_ECHO = re.compile(r"sacctmgr:( show .*)?\s*")
 #: One user's and one account's use in the record of a QOS, and the words where there is none.
 _EACH = {
     "PU": re.compile(r"(?<!\S)(?:\S+\()?(\d+)\)?=\{([^}]*)\}", re.A),
@@ -46,6 +52,30 @@ _EACH = {
 }
 _NOBODY = {"PU": "No Users", "PA": "No Accounts"}
 _UNIT_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
+
+
+class Unreadable(ValueError):
+    """An answer of Slurm with a line that is no record, or with none: as good as no answer."""
+
+    def __init__(self, line: str) -> None:
+        said = line.strip()[:80]
+        super().__init__(f"its answer holds no record in {said!r}" if said else "it said nothing")
+
+
+def records_of(text: str, first: str, *keys: str) -> Iterator[str]:
+    """Yield the records of ``scontrol -o``: lines that begin with one key and have the others.
+
+    Raises
+    ------
+    Unreadable
+        A line is neither a record nor one of scontrol's own, or there is none at all.
+    """
+    lines = [line for line in text.split("\n") if line.strip()]
+    for line in lines or [""]:
+        if re.match(f"(?:{first})=", line) and all(f" {key}=" in line for key in keys):
+            yield line
+        elif not _NO_RECORD.fullmatch(line.strip()):
+            raise Unreadable(line)
 
 
 def parse_tres(text: str, gpu_type: str = "") -> Tres:
@@ -156,7 +186,7 @@ def parse_sacctmgr(text: str, gpu_type: str = "") -> tuple[list[Association], li
     """
     associations: list[Association] = []
     qos: list[Qos] = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         cells = [cell.strip() for cell in line.split("|")]
         if len(cells) == len(ASSOCIATION_FIELDS) and cells[0]:
             found = _association(dict(zip(ASSOCIATION_FIELDS, cells, strict=True)), gpu_type)
@@ -164,6 +194,10 @@ def parse_sacctmgr(text: str, gpu_type: str = "") -> tuple[list[Association], li
                 associations.append(found)
         elif len(cells) == len(QOS_FIELDS) and cells[0]:
             qos.append(_qos(dict(zip(QOS_FIELDS, cells, strict=True)), gpu_type))
+        elif line.strip() and not _ECHO.fullmatch(line):
+            raise Unreadable(line)
+    if not associations and not qos:
+        raise Unreadable("")
     return associations, qos
 
 
@@ -178,7 +212,7 @@ def parse_assoc_mgr(
     are told. What a record does not say is in none of them.
     """
     found: dict[str, Usage] = {}
-    for line in text.splitlines():
+    for line in records_of(text, "QOS|ClusterName"):
         top, _, of_users = line.partition(" User Limits=")
         # The blocks per account in braces repeat keys of the record itself.
         top, _, of_accounts = top.partition(" Account Limits=")
@@ -238,19 +272,16 @@ def _jobs(*counts: int | None) -> Tres:
 def parse_partitions(text: str) -> list[Partition]:
     """Return the records of ``scontrol -o show partition``."""
     found = []
-    for line in text.splitlines():
+    for line in records_of(text, "PartitionName", "MaxTime", "State", "TRES"):
         pairs = dict(re.findall(r"(\S+?)=(\S*)", line))
-        name = pairs.get("PartitionName")
-        if not name:
-            continue
         qos = pairs.get("QoS", "N/A")
         found.append(
             Partition(
-                name,
+                pairs["PartitionName"],
                 None if qos in ("N/A", "") else qos,
-                parse_minutes(pairs.get("MaxTime", "")),
-                parse_tres(pairs.get("TRES", "")),
-                pairs.get("State", "") == "UP",
+                parse_minutes(pairs["MaxTime"]),
+                parse_tres(pairs["TRES"]),
+                pairs["State"] == "UP",
                 pairs.get("Default", "") == "YES",
                 _names(pairs.get("AllowAccounts", "ALL")),
                 _names(pairs.get("AllowQos", "ALL")),
@@ -284,8 +315,21 @@ def _why_closed(pairs: dict[str, str]) -> str:
 
 def parse_licences(text: str) -> dict[str, int]:
     """Return how many of each licence there are, by ``scontrol -o show lic``."""
-    found = re.findall(r"LicenseName=(\S+) Total=(\d{1,9})\b", text)
-    return {name: int(total) for name, total in found}
+    found = {}
+    for line in records_of(text, "LicenseName", "Total"):
+        pairs = dict(re.findall(r"(\S+?)=(\S*)", line))
+        if (total := _number(pairs["Total"])) is None:
+            raise Unreadable(line)
+        found[pairs["LicenseName"]] = total
+    return found
+
+
+def parse_cluster_name(text: str) -> str:
+    """Return the name of this cluster, by ``scontrol show config``."""
+    found = re.search(r"^ClusterName\s*=\s*(\S+)", text, re.M)
+    if found is None:
+        raise Unreadable(text)
+    return found[1]
 
 
 def _names(text: str) -> tuple[str, ...] | None:

@@ -14,9 +14,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import JOB_FORMAT
-from snakemake_scheduler_plugin_tilewright.slurm.parse import ASSOCIATION_FIELDS, QOS_FIELDS
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import (
+    JOB_FORMAT,
+    check_details,
+    parse_queue,
+    parse_state,
+)
+from snakemake_scheduler_plugin_tilewright.slurm.nodes import parse_nodes, parse_reservations
+from snakemake_scheduler_plugin_tilewright.slurm.parse import (
+    ASSOCIATION_FIELDS,
+    QOS_FIELDS,
+    Unreadable,
+    parse_assoc_mgr,
+    parse_cluster_name,
+    parse_licences,
+    parse_partitions,
+    parse_sacctmgr,
+)
 
+#: Reads an answer, or raises :class:`Unreadable`.
+Reader = Callable[[str], object]
 #: sacctmgr answers in 0.4 s, a hung slurmdbd only after 45 s.
 TIMEOUT_S = 15.0
 #: An answer takes 0.02 s, a mistake in the question as long: what takes this long is not there.
@@ -104,6 +121,8 @@ def run_command(
     # sacctmgr fed through stdin reports a dead slurmdbd by text only.
     if done.returncode != 0 or (not done.stdout.strip() and "error:" in said):
         return Unknown(argv[0], said[:300] or f"exit status {done.returncode}")
+    if done.stdout and not done.stdout.endswith("\n"):
+        return Unknown(argv[0], f"its answer ends early, in {done.stdout[-40:]!r}")
     # the one answer that comes as a remark: "Job 7 to start at …"
     return done.stderr if "--test-only" in argv else done.stdout
 
@@ -150,10 +169,8 @@ class SlurmClient:
             user=self.user, association=",".join(ASSOCIATION_FIELDS), qos=",".join(QOS_FIELDS)
         )
         argv = ("sacctmgr", "-n", "-P", "-Q")
-        said = self._ask(argv, 10 * self.ttl_s, asked)
+        said = self._ask(argv, 10 * self.ttl_s, parse_sacctmgr, asked)
         path = self.cache_dir / f"limits-{self.user}.json"
-        if not isinstance(said, Unknown) and "|" not in said:
-            said = Unknown("sacctmgr", "its answer holds no table")
         if isinstance(said, Unknown):
             return self._last_good(path, asked, said)
         asked_s = self._kept[argv][0]
@@ -167,32 +184,35 @@ class SlurmClient:
     def usage(self, qos: Sequence[str]) -> str | Unknown:
         """Return live limits and use of everybody on these QOS."""
         names = f"qos={','.join(qos)}"
-        return self._ask(("scontrol", "-o", "show", "assoc_mgr", "flags=qos", names), self.ttl_s)
+        argv = ("scontrol", "-o", "show", "assoc_mgr", "flags=qos", names)
+        return self._ask(argv, self.ttl_s, parse_assoc_mgr)
 
     def account_usage(self, accounts: Sequence[str]) -> str | Unknown:
         """Return live limits and use of these accounts; some sites hide it."""
         names = f"account={','.join(accounts)}"
-        return self._ask(("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", names), self.ttl_s)
+        argv = ("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", names)
+        return self._ask(argv, self.ttl_s, parse_assoc_mgr)
 
     def partitions(self) -> str | Unknown:
         """Return all partitions."""
-        return self._ask(("scontrol", "-o", "show", "partition"), 10 * self.ttl_s)
+        return self._ask(("scontrol", "-o", "show", "partition"), 10 * self.ttl_s, parse_partitions)
 
     def nodes(self) -> str | Unknown:
         """Return all nodes."""
-        return self._ask(("scontrol", "-o", "show", "node"), self.ttl_s)
+        return self._ask(("scontrol", "-o", "show", "node"), self.ttl_s, parse_nodes)
 
     def reservations(self) -> str | Unknown:
         """Return all reservations."""
-        return self._ask(("scontrol", "-o", "show", "reservation"), 10 * self.ttl_s)
+        argv = ("scontrol", "-o", "show", "reservation")
+        return self._ask(argv, 10 * self.ttl_s, parse_reservations)
 
     def licences(self) -> str | Unknown:
         """Return all licences."""
-        return self._ask(("scontrol", "-o", "show", "licenses"), 10 * self.ttl_s)
+        return self._ask(("scontrol", "-o", "show", "licenses"), 10 * self.ttl_s, parse_licences)
 
     def config(self) -> str | Unknown:
         """Return how the cluster is configured."""
-        return self._ask(("scontrol", "show", "config"), 10 * self.ttl_s)
+        return self._ask(("scontrol", "show", "config"), 10 * self.ttl_s, parse_cluster_name)
 
     def queue(self, states: str = "all") -> str | Unknown:
         """Return this user's jobs, those that ended in the last minutes too.
@@ -202,7 +222,7 @@ class SlurmClient:
         """
         argv = ("squeue", "-h", "-u", self.user, "-t", states, "-O", JOB_FORMAT)
         before = self._kept.get(argv)
-        said = self._ask(argv, self.ttl_s)
+        said = self._ask(argv, self.ttl_s, parse_queue)
         if self._kept.get(argv) is not before:
             for key in [key for key in self._kept if {"assoc_mgr", "node"} & set(key)]:
                 del self._kept[key]
@@ -215,17 +235,19 @@ class SlurmClient:
 
     def everybodys_queue(self) -> str | Unknown:
         """Return the jobs that the site lets this user see."""
-        return self._ask(("squeue", "-h", "-O", JOB_FORMAT), self.ttl_s)
+        return self._ask(("squeue", "-h", "-O", JOB_FORMAT), self.ttl_s, parse_queue)
 
     def job(self, job_id: int) -> str | Unknown:
         """Return all that slurmctld says of one job."""
         # -d: with the derived exit code, the only sign of a step that ran out of memory
-        return self._call(("scontrol", "-d", "-o", "show", "job", str(job_id)))
+        argv = ("scontrol", "-d", "-o", "show", "job", str(job_id))
+        return self._call(argv, check_details)
 
     def final_state(self, job_id: int) -> str | Unknown:
         """Return how a job ended that slurmctld has forgotten; empty if the database has it not."""
-        said = self._call(("sacct", "-n", "-X", "-P", "-j", str(job_id), "-o", "State"))
-        return said if isinstance(said, Unknown) else said.strip().partition(" ")[0]
+        argv = ("sacct", "-n", "-X", "-P", "-j", str(job_id), "-o", "State")
+        said = self._call(argv, parse_state)
+        return said if isinstance(said, Unknown) else parse_state(said)
 
     def cancel(self, job_ids: Sequence[int], *, pending_only: bool = False) -> str | Unknown:
         """Cancel jobs, or only those of them that have not started meanwhile."""
@@ -249,13 +271,15 @@ class SlurmClient:
             return None
         return {argv: at_s for argv, (at_s, _) in self._kept.items()}
 
-    def _ask(self, argv: tuple[str, ...], ttl_s: float, stdin: str | None = None) -> str | Unknown:
+    def _ask(
+        self, argv: tuple[str, ...], ttl_s: float, read: Reader, stdin: str | None = None
+    ) -> str | Unknown:
         now = self.clock()
         self._ttl_s[argv] = ttl_s
         asked_s, said = self._kept.get(argv, (float("-inf"), ""))
         if not 0 <= now - asked_s < ttl_s:
-            shared = self._shared(argv, stdin, now, ttl_s)
-            self._kept[argv] = shared or (now, self._call_again(argv, stdin))
+            shared = self._shared(argv, stdin, now, ttl_s, read)
+            self._kept[argv] = shared or (now, self._call_again(argv, read, stdin))
             said = self._kept[argv][1]
             if shared is None and not isinstance(said, Unknown) and self.shared_dir:
                 with contextlib.suppress(OSError):
@@ -264,7 +288,7 @@ class SlurmClient:
         return said
 
     def _shared(
-        self, argv: tuple[str, ...], stdin: str | None, now: float, ttl_s: float
+        self, argv: tuple[str, ...], stdin: str | None, now: float, ttl_s: float, read: Reader
     ) -> tuple[float, str] | None:
         """Return what another run was told not long ago, None where it would be too old."""
         if self.shared_dir is None:
@@ -273,6 +297,7 @@ class SlurmClient:
             path = self.shared_dir / self._question(argv, stdin)
             asked_s, said = json.loads(path.read_text(encoding="utf-8"))
             asked_s, said = float(asked_s), str(said)
+            read(said)
         except (OSError, ValueError, TypeError):
             return None
         least_s = self._forgot_s
@@ -287,8 +312,12 @@ class SlurmClient:
         asked = [socket.gethostname(), os.environ.get("SLURM_CONF"), self.user, stdin, *argv]
         return f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]}.json"
 
-    def _call(self, argv: tuple[str, ...], stdin: str | None = None) -> str | Unknown:
+    def _call(
+        self, argv: tuple[str, ...], read: Reader | None = None, stdin: str | None = None
+    ) -> str | Unknown:
         """Run a command, unless the same program has just taken long only to fail.
+
+        What ``read`` cannot read is no answer.
 
         Where slurmctld is down each call takes 9 s: 100 jobs that ended would take 15 min.
         """
@@ -297,18 +326,23 @@ class SlurmClient:
         if failure is not None and 0 <= began_s - failed_s < self.ttl_s:
             return failure
         said = self.run(argv, stdin)
+        if read is not None and not isinstance(said, Unknown):
+            try:
+                read(said)
+            except Unreadable as error:
+                said = Unknown(argv[0], str(error))
         if isinstance(said, Unknown) and self.clock() - began_s > _SLOW_S:
             self._silent[argv[0]] = (self.clock(), said)
         return said
 
-    def _call_again(self, argv: tuple[str, ...], stdin: str | None) -> str | Unknown:
+    def _call_again(self, argv: tuple[str, ...], read: Reader, stdin: str | None) -> str | Unknown:
         """Run a command, and once more where it fails at once and has answered before.
 
         Where one of five calls fails, ready jobs else wait three rounds for the queue (16 s).
         """
-        said = self._call(argv, stdin)
+        said = self._call(argv, read, stdin)
         if isinstance(said, Unknown) and said.refused and argv in self._answered:
-            said = self._call(argv, stdin)
+            said = self._call(argv, read, stdin)
         if not isinstance(said, Unknown):
             self._answered.add(argv)
         return said
@@ -318,6 +352,7 @@ class SlurmClient:
             kept = json.loads(path.read_text(encoding="utf-8"))
             if kept["asked"] != asked:
                 return failure
+            parse_sacctmgr(kept["text"])
             return Answer(str(kept["text"]), max(0.0, self.clock() - kept["time_s"]), failure)
         except (OSError, ValueError, KeyError, TypeError):
             return failure
