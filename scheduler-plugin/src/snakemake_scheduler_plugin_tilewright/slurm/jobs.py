@@ -32,7 +32,7 @@ ODD = frozenset({"PREEMPTED", "REVOKED", "SPECIAL_EXIT"})
 ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"})
 #: Slurm tells times of jobs in whole seconds.
 _ROUNDED_S = 2
-Obstacle = Literal["limit", "budget", "invalid", "held", "nodes", "busy", "other"]
+Obstacle = Literal["limit", "uncounted", "budget", "invalid", "held", "nodes", "busy", "other"]
 Cause = Literal[
     "memory", "time", "budget", "node", "preempted", "cancelled", "device", "refused", "error",
     "unknown",
@@ -46,7 +46,8 @@ class Waiting:
     Attributes
     ----------
     obstacle : str
-        A ``limit`` of account or QOS is reached; its ``budget`` is used up; Slurm finds the job
+        A ``limit`` of account or QOS is reached, or one that is ``uncounted``: Slurm alone knows
+        its use, and only placement says so; its ``budget`` is used up; Slurm finds the job
         ``invalid``; it is ``held``, by somebody or for what no other place has; its ``nodes`` are
         not there; they are ``busy``.
     words : str
