@@ -176,3 +176,16 @@ def test_what_another_run_kept_is_read_as_an_answer_is(tmp_path: Path) -> None:
 def test_an_answer_that_ends_early_is_unknown() -> None:
     said = run_command(["printf", "7|RUNNING\\n8|RUN"])
     assert str(said) == "printf did not answer: its answer ends early, in '7|RUNNING\\n8|RUN'"
+
+
+def test_options_of_the_environment_are_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("SQUEUE_ACCOUNT", "SQUEUE_FORMAT2", "SACCT_LOCAL", "SBATCH_QOS", "SINFO_SORT",
+             "SCANCEL_STATE", "SCONTROL_ALL", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")  # fmt: skip
+    for name in (*names, "SLURM_CONF", "SBATCHER"):
+        monkeypatch.setenv(name, "own")
+    said = run_command(["env"])
+    assert isinstance(said, str)
+    found = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
+    assert found.keys() & set(names) == {"SLURM_TIME_FORMAT"}
+    assert found["SLURM_TIME_FORMAT"] == "standard"
+    assert (found["SLURM_CONF"], found["SBATCHER"]) == ("own", "own")

@@ -218,7 +218,7 @@ class Plan:
             return resources | {name: self._function(rule, name) for name in own}
         names = ["slurm_account"]
         names += ["gpu", "slurm_partition"] if able else []
-        if any(account.name_qos for account in self.cluster.survey.accounts):
+        if any(account.qos for account in self.cluster.survey.accounts):
             names.append("qos")
         if self.count_slots:
             names += sorted({pool.name for pool in self._pools()})
@@ -370,7 +370,7 @@ class Plan:
         assert self.cluster is not None
         return Place(
             account.name,
-            account.qos if account.name_qos else None,
+            account.qos or None,
             self.cluster.partition(kind),
             kind,
             clipped(

@@ -123,8 +123,6 @@ class Account:
         By partition; that of "" holds in all others.
     partitions : tuple of str
         Those that the association is bound to; empty is all.
-    name_qos : bool
-        Jobs must name the QOS, since it is not the one that Slurm takes by itself.
     takes : tuple of str
         All QOS that its jobs may name.
     mine : dict or None
@@ -135,7 +133,6 @@ class Account:
     qos: str
     limits: Mapping[str, Limits]
     partitions: tuple[str, ...] = ()
-    name_qos: bool = True
     takes: tuple[str, ...] = ()
     mine: Tres | None = None
 
@@ -155,7 +152,7 @@ class Account:
 
 
 #: The one account of a Slurm that keeps none.
-NO_ACCOUNT = Account("", "", {"": Limits()}, name_qos=False)
+NO_ACCOUNT = Account("", "", {"": Limits()})
 
 
 def usable_accounts(
@@ -220,7 +217,6 @@ def usable_accounts(
                 chosen,
                 limits,
                 () if "" in bound else tuple(sorted(bound)),
-                any(row.default_qos != chosen for row in own[name]),
                 tuple(dict.fromkeys(qos for row in own[name] for qos in row.qos)),
                 of.in_use(on_qos(chosen, user), on_qos(chosen, OTHERS)),
             )

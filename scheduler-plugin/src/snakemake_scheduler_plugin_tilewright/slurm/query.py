@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import socket
 import subprocess
 import time
@@ -40,6 +41,12 @@ TIMEOUT_S = 15.0
 _SLOW_S = 2.0
 #: What sacctmgr says where there is no slurmdbd, on Slurm 22.05.
 NO_ACCOUNTING = "not running a supported accounting_storage plugin"
+#: Variables that stand for options of Slurm's commands; ``SLURM_CONF`` and its like do not.
+_OPTION = re.compile(
+    r"(SBATCH|SQUEUE|SACCT|SACCTMGR|SCANCEL|SCONTROL|SINFO)_\w+"
+    r"|SLURM_(CLUSTERS|TIME_FORMAT|BITSTR_LEN)",
+    re.A,
+)
 _SACCTMGR = """\
 show associations where user={user} format={association}
 show associations where user= format={association}
@@ -87,6 +94,14 @@ class Answer:
     failure: Unknown | None = None
 
 
+def drop_options() -> list[str]:
+    """Take the variables that Slurm's commands read as options out of the environment, by name."""
+    names = sorted(filter(_OPTION.fullmatch, os.environ))
+    for name in names:
+        del os.environ[name]
+    return names
+
+
 def run_command(
     argv: Sequence[str], stdin: str | None = None, timeout_s: float = TIMEOUT_S
 ) -> str | Unknown:
@@ -101,7 +116,8 @@ def run_command(
     timeout_s : float
         Seconds after which it is killed.
     """
-    environment = {**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+    own = {name: value for name, value in os.environ.items() if not _OPTION.fullmatch(name)}
+    environment = {**own, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
     try:
         done = subprocess.run(
             argv,
