@@ -93,6 +93,20 @@ def test_sacctmgr_tells_tables_apart_and_lists_each_row_once() -> None:
     assert qos[0].tres == {}
 
 
+@pytest.mark.parametrize(
+    "echo",
+    [  # as TERM and COLUMNS have it: seen on 22.05
+        "sacctmgr: \n<name,grptresmins,grptresrunmins,maxtresmins,grpwall\n",
+        "sacctmgr: show associations where user=root format=account,user,partition,qos,de\n"
+        "faultqos,grptres,maxtres,grpjobs,grpsubmit,maxjobs,maxsubmit,maxwall,cluster,par\n"
+        "entname,grptresmins,grptresrunmins,maxtresmins,grpwall\n",
+        "\x1b[?2004hsacctmgr: show qos format=name\r\n",
+    ],
+)
+def test_the_echo_of_a_question_is_no_record(echo: str) -> None:
+    assert parse_sacctmgr(f"{echo}{SACCTMGR}sacctmgr: \n") == parse_sacctmgr(SACCTMGR)
+
+
 def test_live_use_of_everybody_and_of_each() -> None:
     found = parse_assoc_mgr(ASSOC_MGR, users={"1001": "ada"})
     assert list(found) == [

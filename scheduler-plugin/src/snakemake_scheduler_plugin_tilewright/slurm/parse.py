@@ -39,12 +39,11 @@ QOS_FIELDS = (
     "maxwall", "flags", "maxtrespa", "maxjobspa", "maxsubmitpa", "grptresmins", "grptresrunmins",
     "maxtresmins", "grpwall",
 )  # fmt: skip
-#: What scontrol prints beside records, and sacctmgr: its echo of the questions.
+#: What scontrol prints beside records.
 _NO_RECORD = re.compile(
     r"Current Association Manager state|\w+ Records"
     r"|No [\w ]+ (in the system|configured in Slurm\.|currently cached in Slurm\.)"
 )
-_ECHO = re.compile(r"sacctmgr:( show .*)?\s*")
 #: One user's and one account's use in the record of a QOS, and the words where there is none.
 _EACH = {
     "PU": re.compile(r"(?<!\S)(?:\S+\()?(\d+)\)?=\{([^}]*)\}", re.A),
@@ -194,11 +193,18 @@ def parse_sacctmgr(text: str, gpu_type: str = "") -> tuple[list[Association], li
                 associations.append(found)
         elif len(cells) == len(QOS_FIELDS) and cells[0]:
             qos.append(_qos(dict(zip(QOS_FIELDS, cells, strict=True)), gpu_type))
-        elif line.strip() and not _ECHO.fullmatch(line):
+        elif not _is_echo(line):
             raise Unreadable(line)
     if not associations and not qos:
         raise Unreadable("")
     return associations, qos
+
+
+def _is_echo(line: str) -> bool:
+    """Return whether a line is of the questions, of which some terminals show sacctmgr a part."""
+    said = re.sub(r"\x1b\[[\d;?]*\w|[\x00-\x1f]", "", line).removeprefix("sacctmgr:").strip(" <>")
+    fields = f"{','.join(ASSOCIATION_FIELDS)} {','.join(QOS_FIELDS)}"
+    return said.startswith("show ") or said in fields
 
 
 def parse_assoc_mgr(
