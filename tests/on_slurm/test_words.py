@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import REPO
 from tests.on_slurm.labmates import running
 from tests.support.cluster_runs import ClusterRun, dump
 from tests.support.slurm_cluster import Cluster
@@ -90,3 +91,25 @@ def test_options_in_the_environment_change_no_run(limited: Cluster, tmp_path: Pa
     assert all(job.qos == job.account for job in jobs), jobs
     names = "SACCT_FORMAT, SBATCH_ACCOUNT, SBATCH_QOS, SBATCH_TIMELIMIT, SQUEUE_ACCOUNT"
     assert run.log.count(f"this run takes {names}, SQUEUE_PARTITION out of its environment") == 1
+
+
+def test_rules_of_a_module_are_placed_by_their_sizes(limited: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "Snakefile").write_text(
+        f"module images:\n    snakefile: '{REPO}/tests/support/sleepers/Snakefile'\n"
+        "    config: config\nuse rule * from images as images_*\n"
+    )
+    run = ClusterRun(limited, tmp_path).prepare(jobs=8, seconds="3,4")
+    own = (tmp_path / "config.yaml").read_text()
+    run.snakefile, run.targets = tmp_path / "Snakefile", ("images_all",)
+    assert "gpu_job" in own
+    took_s = run.run()
+    run.check_outputs(set(range(8)))
+    sys.stderr.write(f"module: {took_s:.0f} s, {dict(run.placed())}\n")
+    jobs = {job.comment: job for job in run.check_placed({"clive", "maigan"})}
+    places = {event["job"]: event for event in run.events if event["event"] == "place"}
+    assert places.keys() == {f"rule_images_work_wildcards_{i}" for i in range(8)}
+    for name, place in places.items():
+        asked = (jobs[name].account, jobs[name].gpus, jobs[name].cpus, jobs[name].mem_mb)
+        mem_mb = {"gpu": 180_000, "cpu": 48_000}[place["kind"]]
+        assert asked == (place["account"], int(place["kind"] == "gpu"), 8, mem_mb), dump(run.events)
+    assert len({place["pool"] for place in places.values()}) > 2

@@ -254,7 +254,7 @@ def test_snakemake_reads_the_arguments_that_the_functions_want(cluster: Cluster)
     asked: list[Callable[..., Any]] = [*plan.routed("both").values(), plan.threads("both")]
     for function in asked:
         names = function.__code__.co_varnames[: function.__code__.co_argcount]
-        assert names in (("wildcards", "attempt"), ("wildcards",))
+        assert names in (("wildcards", "attempt", "rulename"), ("wildcards", "rulename"))
 
 
 def test_what_snakemake_remembers_is_what_it_would_find(cluster: Cluster) -> None:

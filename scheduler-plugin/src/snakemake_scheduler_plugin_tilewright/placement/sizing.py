@@ -163,6 +163,30 @@ class EitherSizes:
         return None
 
 
+@dataclass(frozen=True)
+class RenamedSizes:
+    """Sizes of a rule that ``use rule * from images as images_*`` gives another name."""
+
+    sizes: Sizes
+    name: str
+
+    def kinds(self, rule: str) -> tuple[Kind, ...]:
+        """Return the device kinds that may run the rule."""
+        return self.sizes.kinds(self.name)
+
+    def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
+        """Return what one job needs on a device kind."""
+        return self.sizes.shape(self.name, wildcards, gpu=gpu)
+
+    def nominal_s(self, rule: str, wildcards: Any) -> float:
+        """Return about how long one job takes on CPUs."""
+        return self.sizes.nominal_s(self.name, wildcards)
+
+    def group(self, wildcards: Any) -> str | None:
+        """Return what a job belongs to that better stays on one account."""
+        return self.sizes.group(wildcards)
+
+
 class RuleSizes:
     """Sizes of all rules of a workflow: some state their own, the others share one description.
 
