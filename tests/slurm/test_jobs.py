@@ -83,7 +83,7 @@ def test_a_line_that_is_no_job_makes_the_queue_unreadable(text: str) -> None:
 
 
 def test_no_line_is_an_empty_queue_and_line_breaks_of_a_job_are_its_own() -> None:
-    assert parse_queue("") == parse_queue("\n\n") == []
+    assert parse_queue("") == parse_queue("\n\n") == ()
     cells = [cell.strip() for cell in QUEUE.splitlines()[1].split("|")]
     cells[-3:] = ["na\nme", "rule_a\n|\n7|"]
     job, *rest = parse_queue(f"{padded(*cells)}\n{QUEUE}\n")

@@ -110,7 +110,7 @@ def test_the_echo_of_a_question_is_no_record(echo: str) -> None:
 def test_live_use_of_everybody_and_of_each() -> None:
     found = parse_assoc_mgr(ASSOC_MGR, users={"1001": "ada"})
     assert list(found) == [
-        "QOS clive", "user 1002 on QOS clive", "ada on QOS clive", "others on QOS clive",
+        "QOS clive", "user 1002 on QOS clive", "ada on QOS clive", "user others on QOS clive",
         "account clive on QOS clive", "account others on QOS clive",
     ]  # fmt: skip
     clive = found["QOS clive"]

@@ -17,11 +17,11 @@ from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.records import (
     JOBS,
-    OTHERS,
+    OTHER_ACCOUNTS,
+    OTHER_USERS,
     Partition,
     Tres,
     Usage,
-    of_association,
     on_qos,
 )
 
@@ -130,5 +130,5 @@ def in_use(used: Mapping[str, int]) -> Usage:
 
 def idle(*qos: str) -> dict[str, Usage]:
     """Return that nobody has jobs on these QOS, in the words of the survey."""
-    who = ("", OTHERS, of_association(OTHERS))
+    who = ("", OTHER_USERS, OTHER_ACCOUNTS)
     return {on_qos(name, one): in_use({}) for name in qos for one in who}

@@ -34,7 +34,6 @@ from snakemake_scheduler_plugin_tilewright.placement.sizing import (
     Durations,
     EitherSizes,
     Estimates,
-    RenamedSizes,
     RuleSizes,
     local_durations,
     stated_shape,
@@ -213,14 +212,14 @@ class Plan:
         names, able = ["mem_mb", "runtime"], "gpu" in self.sizes.kinds(rule)
         if self.cluster is None:
             names += ("gpu", "cpu", "gpu_mem_mb") if able and self.device == "gpu" else ()
-            return self._functions(names, RenamedSizes(self.sizes.of(rule), rule), rule)
+            return self._functions(names, self.sizes.of(rule), rule)
         names.append("slurm_account")
         names += ["gpu", "slurm_partition"] if able else []
         if any(account.qos for account in self.cluster.survey.accounts):
             names.append("qos")
         if self.count_slots:
             names += sorted({pool.name for pool in self._pools()})
-        resources = self._functions(names, RenamedSizes(self.sizes.of(rule), rule), rule)
+        resources = self._functions(names, self.sizes.of(rule), rule)
         if not able and (partition := self.cluster.partition("cpu")):
             resources["slurm_partition"] = partition
         return resources
@@ -265,12 +264,12 @@ class Plan:
 
     def threads(self, rule: str) -> Callable[..., int]:
         """Return the threads of ``rule`` as a Snakemake threads function."""
-        sizes = RenamedSizes(self.sizes.of(rule), rule)
+        sizes = self.sizes.of(rule)
 
         def threads(wildcards: Any, rulename: str = rule) -> int:
             if self.granted_cpus is not None:
                 return self.granted_cpus
-            self.sizes.add(rulename, sizes)
+            self.sizes.add(rulename, sizes, rule)
             place = self.place_of(rulename, wildcards)
             return place.shape.cpus if place else self._here(rulename, wildcards, 1).cpus
 
@@ -291,11 +290,11 @@ class Plan:
 
         def function(name: str) -> Callable[..., Any]:
             def resource(wildcards: Any, attempt: int, rulename: str = rule) -> Any:
-                self.sizes.add(rulename, sizes)
+                self.sizes.add(rulename, sizes, rule)
                 return self._value(rulename, name, wildcards, attempt)
 
             # the scheduler plugin finds both here
-            resource.plan, resource.sizes = self, sizes  # type: ignore[attr-defined]
+            resource.plan, resource.sizes = self, (sizes, rule)  # type: ignore[attr-defined]
             return remember_parameters(resource)
 
         return {name: function(name) for name in names}
@@ -394,5 +393,5 @@ def plan_of(functions: Iterable[tuple[str, Callable[..., Any]]]) -> Plan | None:
         if isinstance(plan, Plan):
             found = plan
             found.rules.add(rule)
-            found.sizes.add(rule, function.sizes)  # type: ignore[attr-defined]
+            found.sizes.add(rule, *function.sizes)  # type: ignore[attr-defined]
     return found

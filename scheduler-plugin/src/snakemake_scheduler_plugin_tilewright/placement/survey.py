@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -24,6 +25,7 @@ from snakemake_scheduler_plugin_tilewright.placement.limits import (
 )
 from snakemake_scheduler_plugin_tilewright.placement.site import Site
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
+from snakemake_scheduler_plugin_tilewright.slurm import parse
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
     COUNTED,
     LIMITED,
@@ -41,13 +43,6 @@ from snakemake_scheduler_plugin_tilewright.slurm.nodes import (
     open_to,
     parse_nodes,
     parse_reservations,
-)
-from snakemake_scheduler_plugin_tilewright.slurm.parse import (
-    parse_assoc_mgr,
-    parse_cluster_name,
-    parse_licences,
-    parse_partitions,
-    parse_sacctmgr,
 )
 from snakemake_scheduler_plugin_tilewright.slurm.partitions import (
     cpu_partition,
@@ -196,7 +191,7 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
         usage, said = _live_use(client, usable, records, wheres, uid)
         accounts, _ = usable(usage)
     nodes, lost = _nodes(client)
-    licences = client.licences()
+    licences = client.show("licenses")
     named = {p.name: with_whole_nodes(p, nodes) for p in wheres}
     partitions = {kind: named.get(name or "") for kind, name in names.items()}
     with_gpu = bool(more) or partitions["gpu"] is not None
@@ -217,7 +212,7 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
         site.utilisation,
         named,
         nodes,
-        None if isinstance(licences, Unknown) else parse_licences(licences),
+        None if isinstance(licences, Unknown) else parse.parse_licences(licences),
     )
 
 
@@ -242,7 +237,7 @@ def _records(client: SlurmClient, gpus: Partition | None) -> _Database:
     notes = []
     if answer.failure:
         notes.append(Note("limits", f"limits are {span_text(answer.age_s)} old: {answer.failure}"))
-    associations, qos = parse_sacctmgr(answer.text, gpu_type)
+    associations, qos = parse.parse_sacctmgr(answer.text, gpu_type)
     return _Database(_of_this_cluster(client, associations), qos, gpu_type, notes)
 
 
@@ -289,10 +284,10 @@ def _types_not_counted(
 
 def _nodes(client: SlurmClient) -> tuple[tuple[Node, ...] | None, list[Note]]:
     """Return the nodes; where Slurm does not say them, whether they are free is not looked at."""
-    text = client.nodes()
+    text = client.show("node")
     if isinstance(text, Unknown):
         return None, [Note("nodes", f"the nodes are not known: {text}")]
-    nodes, said = open_to(client.user, parse_nodes(text)), client.reservations()
+    nodes, said = open_to(client.user, parse_nodes(text)), client.show("reservation")
     if isinstance(said, Unknown):
         return tuple(nodes), [Note("nodes", f"reservations are not known: {said}")]
     return tuple(before_reservations(nodes, parse_reservations(said), client.clock())), []
@@ -303,10 +298,11 @@ def _of_this_cluster(client: SlurmClient, associations: list[Association]) -> li
     clusters = {association.cluster for association in associations}
     if len(clusters) < 2:
         return associations
-    said = client.config()
+    said = client.show("config")
     if isinstance(said, Unknown):
         raise SurveyError(f"which of {', '.join(sorted(clusters))} this is is not known: {said}")
-    name = parse_cluster_name(said)
+    found = re.search(r"^ClusterName\s*=\s*(\S+)", said, re.M)
+    name = found.group(1) if found else ""
     return [association for association in associations if association.cluster == name]
 
 
@@ -334,7 +330,7 @@ def _live_use(
         if isinstance(said, Unknown):
             failures.append(said)
         elif said is not None:
-            usage |= parse_assoc_mgr(said, records.gpu_type, {str(uid): client.user})
+            usage |= parse.parse_assoc_mgr(said, records.gpu_type, {str(uid): client.user})
     unknown = {
         holder.name: holder.used or {}
         for holder in _holders(usable(usage)[0])
@@ -397,11 +393,11 @@ def _partitions(
     client: SlurmClient, site: Site, groups: frozenset[str] | None
 ) -> tuple[dict[Kind, str | None], dict[str, Partition], list[Note]]:
     """Return the partition of each device kind, named by the site or the one that fits; and all."""
-    text = client.partitions()
+    text = client.show("partition")
     if isinstance(text, Unknown):
         note = Note("partitions", f"the partitions are not known: {text}")
         return {"gpu": None, "cpu": None}, {}, [note]
-    all_ = parse_partitions(text)
+    all_ = parse.parse_partitions(text)
     known = {p.name: p for p in all_ if not why_not(p, groups)}
     chosen = {"gpu": gpu_partition(known.values()), "cpu": cpu_partition(known.values())}
     found: dict[Kind, str | None] = {}

@@ -11,7 +11,8 @@ from snakemake_scheduler_plugin_tilewright.slurm.records import (
     BUDGETS,
     GPU_TYPE,
     JOBS,
-    OTHERS,
+    OTHER_ACCOUNTS,
+    OTHER_USERS,
     Association,
     Partition,
     Qos,
@@ -218,7 +219,7 @@ def usable_accounts(
                 limits,
                 () if "" in bound else tuple(sorted(bound)),
                 tuple(dict.fromkeys(qos for row in own[name] for qos in row.qos)),
-                of.in_use(on_qos(chosen, user), on_qos(chosen, OTHERS)),
+                of.in_use(on_qos(chosen, user), on_qos(chosen, OTHER_USERS)),
             )
         )
     return accounts, left_out
@@ -276,8 +277,8 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
     for qos in order:
         for who, others, limit, set_before in (
             ("", "", qos.tres, group),
-            (of.user, OTHERS, qos.tres_per_user, each_user),
-            (of_account, of_association(OTHERS), qos.tres_per_account, each_account),
+            (of.user, OTHER_USERS, qos.tres_per_user, each_user),
+            (of_account, OTHER_ACCOUNTS, qos.tres_per_account, each_account),
         ):
             name = on_qos(qos.name, who)
             limit = of.live(name, limit)
@@ -291,7 +292,7 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
             jobs = {t: n for one in (*of.rows[:1], row) for t, n in one.tres_per_user.items()}
             limit = _least(limit, _without(jobs, each_user | each_account))
         found.append(Holder(name, limit, of.in_use(name)))
-    whose = (f"cap of {of_account}", of_account, of_association(OTHERS))
+    whose = (f"cap of {of_account}", of_account, OTHER_ACCOUNTS)
     names = [on_qos(of.qos.name, who) for who in whose]
     found.append(Holder(names[0], of.cap, of.in_use(*names), cap=True))
     of_one: list[Qos | Association] = [*order, *own, *of.rows[:1]]

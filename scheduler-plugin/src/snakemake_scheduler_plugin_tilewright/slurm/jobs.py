@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 from snakemake_scheduler_plugin_tilewright.slurm.parse import (
@@ -183,14 +184,9 @@ class SlurmJob:
         return self.state in ACTIVE
 
 
-def parse_queue(text: str) -> list[SlurmJob]:
-    """Return the jobs of ``squeue -h -O`` with :data:`JOB_FORMAT`.
-
-    Raises
-    ------
-    Unreadable
-        A line is no job.
-    """
+@lru_cache(maxsize=2)  # asked for each job that ended, 10 µs a line
+def parse_queue(text: str) -> tuple[SlurmJob, ...]:
+    """Return the jobs of ``squeue -h -O`` with :data:`JOB_FORMAT`, or raise `Unreadable`."""
     found = []
     for line in _lines(text):
         cells = _cells(line)
@@ -216,7 +212,7 @@ def parse_queue(text: str) -> list[SlurmJob]:
                 parse_minutes(row["TimeLimit"]),
             )
         )
-    return found
+    return tuple(found)
 
 
 def _lines(text: str) -> Iterator[bytes]:
@@ -241,20 +237,6 @@ def _cells(line: bytes) -> list[str]:
     else:
         cells = line.split(b"|", len(JOB_FIELDS) - 1)
     return [cell.decode(errors="replace").strip() for cell in cells]
-
-
-def parse_state(text: str) -> str:
-    """Return how a job ended, by ``sacct -n -X -P -o State``; empty where it has it not."""
-    found = re.fullmatch(r"\s*([A-Z_]*)\+?( by \S+)?\s*", text.partition("\n")[0])
-    if found is None:
-        raise Unreadable(text)
-    return found[1]
-
-
-def check_details(text: str) -> None:
-    """Raise :class:`Unreadable` where ``scontrol -o show job`` says no state of a job."""
-    if not re.match(r"JobId=.* JobState=\w", text, re.S):
-        raise Unreadable(text)
 
 
 def stale_jobs(queue: Iterable[SlurmJob], workdir: str) -> list[SlurmJob]:

@@ -81,9 +81,7 @@ class Node:
 def parse_nodes(text: str) -> list[Node]:
     """Return the records of ``scontrol -o show node``."""
     found = []
-    for line in records_of(text, "NodeName", "State", "CfgTRES", "AllocTRES"):
-        # the first of each name: what people write comes last, as in Reason=see State=DOWN
-        pairs = dict(reversed(re.findall(r"(?<!\S)(\S+?)=(\S*)", line)))
+    for _, pairs in records_of(text, "NodeName", "State", "CfgTRES", "AllocTRES"):
         total, used = parse_tres(pairs["CfgTRES"]), parse_tres(pairs["AllocTRES"])
         if "gres/gpu" not in total:  # Slurm counts them only where it is told to
             gpus = re.findall(r"gpu(?::[^:,()]+)?:(\d+)", pairs.get("Gres", ""))
@@ -121,8 +119,7 @@ class Reservation:
 def parse_reservations(text: str) -> list[Reservation]:
     """Return the records of ``scontrol -o show reservation``."""
     found = []
-    for line in records_of(text, "ReservationName", "StartTime", "Nodes"):
-        pairs = dict(re.findall(r"(\S+?)=(\S*)", line))
+    for line, pairs in records_of(text, "ReservationName", "StartTime", "Nodes"):
         start_s = parse_time_s(pairs["StartTime"])
         if start_s is None:
             raise Unreadable(line)

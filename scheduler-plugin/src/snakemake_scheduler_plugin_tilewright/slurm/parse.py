@@ -44,12 +44,11 @@ _NO_RECORD = re.compile(
     r"Current Association Manager state|\w+ Records"
     r"|No [\w ]+ (in the system|configured in Slurm\.|currently cached in Slurm\.)"
 )
-#: One user's and one account's use in the record of a QOS, and the words where there is none.
+#: One user's and one account's use in the record of a QOS.
 _EACH = {
     "PU": re.compile(r"(?<!\S)(?:\S+\()?(\d+)\)?=\{([^}]*)\}", re.A),
     "PA": re.compile(r"(?<!\S)(\S+?)=\{([^}]*)\}"),
 }
-_NOBODY = {"PU": "No Users", "PA": "No Accounts"}
 _UNIT_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 
 
@@ -61,18 +60,20 @@ class Unreadable(ValueError):
         super().__init__(f"its answer holds no record in {said!r}" if said else "it said nothing")
 
 
-def records_of(text: str, first: str, *keys: str) -> Iterator[str]:
-    """Yield the records of ``scontrol -o``: lines that begin with one key and have the others.
+def require(pattern: str, text: str) -> None:
+    """Raise :class:`Unreadable` where a text has no such pattern."""
+    if re.search(pattern, text) is None:
+        raise Unreadable(text)
 
-    Raises
-    ------
-    Unreadable
-        A line is neither a record nor one of scontrol's own, or there is none at all.
-    """
+
+def records_of(text: str, *keys: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the lines of ``scontrol -o`` and their fields, by name; each has all of these keys."""
     lines = [line for line in text.split("\n") if line.strip()]
     for line in lines or [""]:
-        if re.match(f"(?:{first})=", line) and all(f" {key}=" in line for key in keys):
-            yield line
+        # the first of each name: what people write comes last, as in Reason=see State=DOWN
+        pairs = dict(reversed(re.findall(r"(?<!\S)(\S+?)=(\S*)", line)))
+        if pairs.keys() >= {*keys}:
+            yield line, pairs
         elif not _NO_RECORD.fullmatch(line.strip()):
             raise Unreadable(line)
 
@@ -218,11 +219,9 @@ def parse_assoc_mgr(
     are told. What a record does not say is in none of them.
     """
     found: dict[str, Usage] = {}
-    for line in records_of(text, "QOS|ClusterName"):
+    for line, pairs in records_of(text):
         top, _, of_users = line.partition(" User Limits=")
-        # The blocks per account in braces repeat keys of the record itself.
-        top, _, of_accounts = top.partition(" Account Limits=")
-        pairs = dict(re.findall(r"(\S+?)=(\S*)", top))
+        of_accounts = top.partition(" Account Limits=")[2]
         limit, used = parse_tres_usage(pairs.get("GrpTRES", ""), gpu_type)
         budgets, minutes = _budget_usage(pairs, gpu_type)
         most, jobs = _jobs_usage(pairs, "GrpJobs", "GrpSubmitJobs")
@@ -231,16 +230,15 @@ def parse_assoc_mgr(
             name = qos.group(1)
             found[on_qos(name)] = record
             nothing = Usage({}, dict.fromkeys(used | jobs, 0))
-            each = _usage_of_each(of_users, "PU", nothing, gpu_type)
-            for uid, use in each.items():
-                who = uid if uid == OTHERS else (users or {}).get(uid, f"user {uid}")
-                found[on_qos(name, who)] = use
-            each = _usage_of_each(of_accounts, "PA", nothing, gpu_type)
-            for account, use in each.items():
+            for uid, use in _usage_of_each(of_users, "PU", nothing, gpu_type).items():
+                found[on_qos(name, (users or {}).get(uid, f"user {uid}"))] = use
+            for account, use in _usage_of_each(of_accounts, "PA", nothing, gpu_type).items():
                 found[on_qos(name, of_association(account))] = use
-        elif account := pairs.get("Account", ""):
+        elif account := pairs.get("Account"):
             user = pairs.get("UserName", "").partition("(")[0]
             found[of_association(account, user, pairs.get("Partition", ""))] = record
+        elif not _NO_RECORD.fullmatch(line.strip()):
+            raise Unreadable(line)
     return found
 
 
@@ -258,7 +256,11 @@ def _usage_of_each(text: str, who: str, nothing: Usage, gpu_type: str) -> dict[s
         most, jobs = _jobs_usage(pairs, f"MaxJobs{who}", f"MaxSubmitJobs{who}")
         found[name] = Usage(limit | most, used | jobs)
     rest = _EACH[who].sub("", text).strip()
-    return found | {OTHERS: nothing} if rest == ("" if found else _NOBODY[who]) else found
+    return (
+        found | {OTHERS: nothing}
+        if (found and not rest) or rest in ("No Users", "No Accounts")
+        else found
+    )
 
 
 def _jobs_usage(pairs: dict[str, str], *keys: str) -> tuple[Tres, Tres]:
@@ -278,8 +280,7 @@ def _jobs(*counts: int | None) -> Tres:
 def parse_partitions(text: str) -> list[Partition]:
     """Return the records of ``scontrol -o show partition``."""
     found = []
-    for line in records_of(text, "PartitionName", "MaxTime", "State", "TRES"):
-        pairs = dict(re.findall(r"(\S+?)=(\S*)", line))
+    for _, pairs in records_of(text, "PartitionName", "MaxTime", "State", "TRES"):
         qos = pairs.get("QoS", "N/A")
         found.append(
             Partition(
@@ -322,20 +323,11 @@ def _why_closed(pairs: dict[str, str]) -> str:
 def parse_licences(text: str) -> dict[str, int]:
     """Return how many of each licence there are, by ``scontrol -o show lic``."""
     found = {}
-    for line in records_of(text, "LicenseName", "Total"):
-        pairs = dict(re.findall(r"(\S+?)=(\S*)", line))
+    for line, pairs in records_of(text, "LicenseName", "Total"):
         if (total := _number(pairs["Total"])) is None:
             raise Unreadable(line)
         found[pairs["LicenseName"]] = total
     return found
-
-
-def parse_cluster_name(text: str) -> str:
-    """Return the name of this cluster, by ``scontrol show config``."""
-    found = re.search(r"^ClusterName\s*=\s*(\S+)", text, re.M)
-    if found is None:
-        raise Unreadable(text)
-    return found[1]
 
 
 def _names(text: str) -> tuple[str, ...] | None:

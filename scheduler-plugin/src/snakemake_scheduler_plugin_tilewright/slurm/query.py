@@ -10,31 +10,27 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import (
-    JOB_FORMAT,
-    check_details,
-    parse_queue,
-    parse_state,
-)
-from snakemake_scheduler_plugin_tilewright.slurm.nodes import parse_nodes, parse_reservations
-from snakemake_scheduler_plugin_tilewright.slurm.parse import (
-    ASSOCIATION_FIELDS,
-    QOS_FIELDS,
-    Unreadable,
-    parse_assoc_mgr,
-    parse_cluster_name,
-    parse_licences,
-    parse_partitions,
-    parse_sacctmgr,
-)
+from snakemake_scheduler_plugin_tilewright.slurm import jobs, nodes, parse
 
-#: Reads an answer, or raises :class:`Unreadable`.
-Reader = Callable[[str], object]
+#: What reads the answer to each question, or raises :class:`~parse.Unreadable`.
+_READERS: Mapping[str, Callable[[str], object]] = {
+    "squeue": jobs.parse_queue,
+    "sacctmgr": parse.parse_sacctmgr,
+    "assoc_mgr": parse.parse_assoc_mgr,
+    "partition": parse.parse_partitions,
+    "node": nodes.parse_nodes,
+    "reservation": nodes.parse_reservations,
+    "licenses": parse.parse_licences,
+    "config": partial(parse.require, r"(?m)^ClusterName\s*=\s*\S"),
+    "job": partial(parse.require, r"\AJobId=(?s:.*) JobState=\w"),
+    "sacct": partial(parse.require, r"\A([A-Z_]+\+?( by \w+)?\s*)*\Z"),
+}
 #: sacctmgr answers in 0.4 s, a hung slurmdbd only after 45 s.
 TIMEOUT_S = 15.0
 #: An answer takes 0.02 s, a mistake in the question as long: what takes this long is not there.
@@ -43,9 +39,8 @@ _SLOW_S = 2.0
 NO_ACCOUNTING = "not running a supported accounting_storage plugin"
 #: Variables that stand for options of Slurm's commands; ``SLURM_CONF`` and its like do not.
 _OPTION = re.compile(
-    r"(SBATCH|SQUEUE|SACCT|SACCTMGR|SCANCEL|SCONTROL|SINFO)_\w+"
-    r"|SLURM_(CLUSTERS|TIME_FORMAT|BITSTR_LEN)",
-    re.A,
+    r"(?a)S(BATCH|QUEUE|ACCT|ACCTMGR|CANCEL|CONTROL|INFO)_\w+"
+    r"|SLURM_(CLUSTERS|TIME_FORMAT|BITSTR_LEN)"
 )
 _SACCTMGR = """\
 show associations where user={user} format={association}
@@ -143,6 +138,17 @@ def run_command(
     return done.stderr if "--test-only" in argv else done.stdout
 
 
+def _read(argv: Sequence[str], said: str | Unknown) -> str | Unknown:
+    """Return an answer; one in which a line cannot be read is none."""
+    question = argv[argv.index("show") + 1] if "show" in argv else argv[0]
+    if question in _READERS and not isinstance(said, Unknown):
+        try:
+            _READERS[question](said)
+        except parse.Unreadable as error:
+            return Unknown(argv[0], str(error))
+    return said
+
+
 @dataclass
 class SlurmClient:
     """Asks Slurm, remembers answers for a while, and keeps the last good limits on disk.
@@ -182,10 +188,12 @@ class SlurmClient:
         its age and the reason; without one, the failure.
         """
         asked = _SACCTMGR.format(
-            user=self.user, association=",".join(ASSOCIATION_FIELDS), qos=",".join(QOS_FIELDS)
+            user=self.user,
+            association=",".join(parse.ASSOCIATION_FIELDS),
+            qos=",".join(parse.QOS_FIELDS),
         )
         argv = ("sacctmgr", "-n", "-P", "-Q")
-        said = self._ask(argv, 10 * self.ttl_s, parse_sacctmgr, asked)
+        said = self._ask(argv, 10 * self.ttl_s, asked)
         path = self.cache_dir / f"limits-{self.user}.json"
         if isinstance(said, Unknown):
             return self._last_good(path, asked, said)
@@ -200,35 +208,17 @@ class SlurmClient:
     def usage(self, qos: Sequence[str]) -> str | Unknown:
         """Return live limits and use of everybody on these QOS."""
         names = f"qos={','.join(qos)}"
-        argv = ("scontrol", "-o", "show", "assoc_mgr", "flags=qos", names)
-        return self._ask(argv, self.ttl_s, parse_assoc_mgr)
+        return self._ask(("scontrol", "-o", "show", "assoc_mgr", "flags=qos", names), self.ttl_s)
 
     def account_usage(self, accounts: Sequence[str]) -> str | Unknown:
         """Return live limits and use of these accounts; some sites hide it."""
         names = f"account={','.join(accounts)}"
-        argv = ("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", names)
-        return self._ask(argv, self.ttl_s, parse_assoc_mgr)
+        return self._ask(("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", names), self.ttl_s)
 
-    def partitions(self) -> str | Unknown:
-        """Return all partitions."""
-        return self._ask(("scontrol", "-o", "show", "partition"), 10 * self.ttl_s, parse_partitions)
-
-    def nodes(self) -> str | Unknown:
-        """Return all nodes."""
-        return self._ask(("scontrol", "-o", "show", "node"), self.ttl_s, parse_nodes)
-
-    def reservations(self) -> str | Unknown:
-        """Return all reservations."""
-        argv = ("scontrol", "-o", "show", "reservation")
-        return self._ask(argv, 10 * self.ttl_s, parse_reservations)
-
-    def licences(self) -> str | Unknown:
-        """Return all licences."""
-        return self._ask(("scontrol", "-o", "show", "licenses"), 10 * self.ttl_s, parse_licences)
-
-    def config(self) -> str | Unknown:
-        """Return how the cluster is configured."""
-        return self._ask(("scontrol", "show", "config"), 10 * self.ttl_s, parse_cluster_name)
+    def show(self, what: str) -> str | Unknown:
+        """Return all of a kind: partition, node, reservation, licenses; or the ``config``."""
+        times = 1 if what == "node" else 10
+        return self._ask(("scontrol", "-o", "show", what), times * self.ttl_s)
 
     def queue(self, states: str = "all") -> str | Unknown:
         """Return this user's jobs, those that ended in the last minutes too.
@@ -236,9 +226,9 @@ class SlurmClient:
         Live use and nodes are asked again after it: a job that started meanwhile would be in
         neither.
         """
-        argv = ("squeue", "-h", "-u", self.user, "-t", states, "-O", JOB_FORMAT)
+        argv = ("squeue", "-h", "-u", self.user, "-t", states, "-O", jobs.JOB_FORMAT)
         before = self._kept.get(argv)
-        said = self._ask(argv, self.ttl_s, parse_queue)
+        said = self._ask(argv, self.ttl_s)
         if self._kept.get(argv) is not before:
             for key in [key for key in self._kept if {"assoc_mgr", "node"} & set(key)]:
                 del self._kept[key]
@@ -251,19 +241,17 @@ class SlurmClient:
 
     def everybodys_queue(self) -> str | Unknown:
         """Return the jobs that the site lets this user see."""
-        return self._ask(("squeue", "-h", "-O", JOB_FORMAT), self.ttl_s, parse_queue)
+        return self._ask(("squeue", "-h", "-O", jobs.JOB_FORMAT), self.ttl_s)
 
     def job(self, job_id: int) -> str | Unknown:
         """Return all that slurmctld says of one job."""
         # -d: with the derived exit code, the only sign of a step that ran out of memory
-        argv = ("scontrol", "-d", "-o", "show", "job", str(job_id))
-        return self._call(argv, check_details)
+        return self._call(("scontrol", "-d", "-o", "show", "job", str(job_id)))
 
     def final_state(self, job_id: int) -> str | Unknown:
         """Return how a job ended that slurmctld has forgotten; empty if the database has it not."""
-        argv = ("sacct", "-n", "-X", "-P", "-j", str(job_id), "-o", "State")
-        said = self._call(argv, parse_state)
-        return said if isinstance(said, Unknown) else parse_state(said)
+        said = self._call(("sacct", "-n", "-X", "-P", "-j", str(job_id), "-o", "State"))
+        return said if isinstance(said, Unknown) else re.split(r"[ +\n]", said)[0]
 
     def cancel(self, job_ids: Sequence[int], *, pending_only: bool = False) -> str | Unknown:
         """Cancel jobs, or only those of them that have not started meanwhile."""
@@ -287,15 +275,13 @@ class SlurmClient:
             return None
         return {argv: at_s for argv, (at_s, _) in self._kept.items()}
 
-    def _ask(
-        self, argv: tuple[str, ...], ttl_s: float, read: Reader, stdin: str | None = None
-    ) -> str | Unknown:
+    def _ask(self, argv: tuple[str, ...], ttl_s: float, stdin: str | None = None) -> str | Unknown:
         now = self.clock()
         self._ttl_s[argv] = ttl_s
         asked_s, said = self._kept.get(argv, (float("-inf"), ""))
         if not 0 <= now - asked_s < ttl_s:
-            shared = self._shared(argv, stdin, now, ttl_s, read)
-            self._kept[argv] = shared or (now, self._call_again(argv, read, stdin))
+            shared = self._shared(argv, stdin, now, ttl_s)
+            self._kept[argv] = shared or (now, self._call_again(argv, stdin))
             said = self._kept[argv][1]
             if shared is None and not isinstance(said, Unknown) and self.shared_dir:
                 with contextlib.suppress(OSError):
@@ -304,7 +290,7 @@ class SlurmClient:
         return said
 
     def _shared(
-        self, argv: tuple[str, ...], stdin: str | None, now: float, ttl_s: float, read: Reader
+        self, argv: tuple[str, ...], stdin: str | None, now: float, ttl_s: float
     ) -> tuple[float, str] | None:
         """Return what another run was told not long ago, None where it would be too old."""
         if self.shared_dir is None:
@@ -312,8 +298,7 @@ class SlurmClient:
         try:
             path = self.shared_dir / self._question(argv, stdin)
             asked_s, said = json.loads(path.read_text(encoding="utf-8"))
-            asked_s, said = float(asked_s), str(said)
-            read(said)
+            asked_s, said = float(asked_s), _read(argv, str(said))
         except (OSError, ValueError, TypeError):
             return None
         least_s = self._forgot_s
@@ -321,19 +306,15 @@ class SlurmClient:
             queues = [at_s for key, (at_s, _) in self._kept.items() if key[0] == "squeue"]
             least_s = max([least_s, *queues])
         fresh = 0 <= now - asked_s < ttl_s and asked_s > least_s
-        return (asked_s, said) if fresh else None
+        return (asked_s, said) if fresh and not isinstance(said, Unknown) else None
 
     def _question(self, argv: tuple[str, ...], stdin: str | None) -> str:
         """Return the name of the file of a question to this host's cluster."""
         asked = [socket.gethostname(), os.environ.get("SLURM_CONF"), self.user, stdin, *argv]
         return f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]}.json"
 
-    def _call(
-        self, argv: tuple[str, ...], read: Reader | None = None, stdin: str | None = None
-    ) -> str | Unknown:
+    def _call(self, argv: tuple[str, ...], stdin: str | None = None) -> str | Unknown:
         """Run a command, unless the same program has just taken long only to fail.
-
-        What ``read`` cannot read is no answer.
 
         Where slurmctld is down each call takes 9 s: 100 jobs that ended would take 15 min.
         """
@@ -341,24 +322,19 @@ class SlurmClient:
         began_s = self.clock()
         if failure is not None and 0 <= began_s - failed_s < self.ttl_s:
             return failure
-        said = self.run(argv, stdin)
-        if read is not None and not isinstance(said, Unknown):
-            try:
-                read(said)
-            except Unreadable as error:
-                said = Unknown(argv[0], str(error))
+        said = _read(argv, self.run(argv, stdin))
         if isinstance(said, Unknown) and self.clock() - began_s > _SLOW_S:
             self._silent[argv[0]] = (self.clock(), said)
         return said
 
-    def _call_again(self, argv: tuple[str, ...], read: Reader, stdin: str | None) -> str | Unknown:
+    def _call_again(self, argv: tuple[str, ...], stdin: str | None) -> str | Unknown:
         """Run a command, and once more where it fails at once and has answered before.
 
         Where one of five calls fails, ready jobs else wait three rounds for the queue (16 s).
         """
-        said = self._call(argv, read, stdin)
+        said = self._call(argv, stdin)
         if isinstance(said, Unknown) and said.refused and argv in self._answered:
-            said = self._call(argv, read, stdin)
+            said = self._call(argv, stdin)
         if not isinstance(said, Unknown):
             self._answered.add(argv)
         return said
@@ -368,7 +344,7 @@ class SlurmClient:
             kept = json.loads(path.read_text(encoding="utf-8"))
             if kept["asked"] != asked:
                 return failure
-            parse_sacctmgr(kept["text"])
+            parse.parse_sacctmgr(kept["text"])
             return Answer(str(kept["text"]), max(0.0, self.clock() - kept["time_s"]), failure)
         except (OSError, ValueError, KeyError, TypeError):
             return failure
