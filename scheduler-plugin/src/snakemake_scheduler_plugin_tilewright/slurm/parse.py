@@ -232,8 +232,8 @@ def parse_assoc_mgr(
             nothing = Usage({}, dict.fromkeys(used | jobs, 0))
             for uid, use in _usage_of_each(of_users, "PU", nothing, gpu_type).items():
                 found[on_qos(name, (users or {}).get(uid, f"user {uid}"))] = use
-            for account, use in _usage_of_each(of_accounts, "PA", nothing, gpu_type).items():
-                found[on_qos(name, of_association(account))] = use
+            for one, use in _usage_of_each(of_accounts, "PA", nothing, gpu_type).items():
+                found[on_qos(name, of_association(one))] = use
         elif account := pairs.get("Account"):
             user = pairs.get("UserName", "").partition("(")[0]
             found[of_association(account, user, pairs.get("Partition", ""))] = record

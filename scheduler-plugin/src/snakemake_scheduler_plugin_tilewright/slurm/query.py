@@ -29,7 +29,7 @@ _READERS: Mapping[str, Callable[[str], object]] = {
     "licenses": parse.parse_licences,
     "config": partial(parse.require, r"(?m)^ClusterName\s*=\s*\S"),
     "job": partial(parse.require, r"\AJobId=(?s:.*) JobState=\w"),
-    "sacct": partial(parse.require, r"\A([A-Z_]+\+?( by \w+)?\s*)*\Z"),
+    "sacct": partial(parse.require, r"\A\s*([A-Z_]+\+?( by \w+)?)?\s*\Z"),
 }
 #: sacctmgr answers in 0.4 s, a hung slurmdbd only after 45 s.
 TIMEOUT_S = 15.0
