@@ -33,7 +33,7 @@ from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
     Account,
     Holder,
     LeftOut,
-    lineage,
+    names_of,
     usable_accounts,
 )
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob, parse_queue, usage_of_queue
@@ -60,7 +60,6 @@ from snakemake_scheduler_plugin_tilewright.slurm.records import (
     Qos,
     Usage,
     of_association,
-    on_qos,
 )
 
 
@@ -182,15 +181,16 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
     gpus = all_.get(names["gpu"] or "")
     records = _records(client, gpus)
     wheres = [with_qos(p, records.qos) for p in all_.values()]
-    known = (client.user, records.associations, records.qos, site.rules(), wheres)
-    accounts, left_out = usable_accounts(*known) if records.kept else ([NO_ACCOUNT], [])
+    usable = partial(
+        usable_accounts, client.user, records.associations, records.qos, site.rules(), wheres
+    )
+    accounts, left_out = usable() if records.kept else ([NO_ACCOUNT], [])
     types = _types_not_counted(accounts, gpus, records.gpu_type)
     said: list[Note] = []
     if records.kept:
-        usable = partial(usable_accounts, *known)
         usage, said = _live_use(client, usable, records, wheres, uid)
         accounts, _ = usable(usage)
-    nodes, lost = _nodes(client)
+    wrong, (nodes, lost) = _wrong_names(client.user, site, accounts, left_out), _nodes(client)
     licences = client.show("licenses")
     named = {p.name: with_whole_nodes(p, nodes) for p in wheres}
     partitions = {kind: named.get(name or "") for kind, name in names.items()}
@@ -200,14 +200,7 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
         tuple(accounts),
         tuple(left_out),
         partitions,
-        (
-            *records.notes,
-            *_wrong_names(client.user, site, accounts, left_out),
-            *types,
-            *said,
-            *more,
-            *lost,
-        ),
+        (*records.notes, *wrong, *types, *said, *more, *lost),
         {kind: s for kind, s in site.shapes().items() if kind == "cpu" or with_gpu},
         site.utilisation,
         named,
@@ -343,7 +336,7 @@ def _live_use(
     queue = client.everybodys_queue() if all(one.refused for one in failures) else None
     if queue is None or isinstance(queue, Unknown):
         return usage, [Note("use", f"{about} not known: {why}")]
-    seen = usage_of_queue(parse_queue(queue), lambda job: _counted_on(job, rows, parents, where))
+    seen = usage_of_queue(parse_queue(queue), lambda job: names_of(job, rows, parents, where))
     nothing = dict.fromkeys((*COUNTED, *JOBS), 0)
     for name, known in unknown.items():
         limit, shown = usage.get(name, Usage()).limit, seen.get(name, Usage()).used
@@ -355,23 +348,6 @@ def _live_use(
 def _holders(accounts: Iterable[Account]) -> Iterator[Holder]:
     """Yield all that limits the jobs of these accounts."""
     return (h for one in accounts for at in one.limits.values() for h in at.holders)
-
-
-def _counted_on(
-    job: SlurmJob,
-    rows: Mapping[str, Association],
-    parents: Mapping[str, Association],
-    partition_qos: Mapping[str, str],
-) -> list[str]:
-    """Return the names of all that a job of anybody counts on."""
-    account = of_association(job.account)
-    own = of_association(job.account, job.user, job.partition)
-    names = [own if own in rows else of_association(job.account, job.user)]
-    names += [of_association(one) for one in lineage(job.account, parents)]
-    for qos in {job.qos, partition_qos.get(job.partition, "")} - {""}:
-        of = ("", job.user, account, f"cap of {account}")
-        names += [on_qos(qos, who) for who in of]
-    return names
 
 
 def _groups(user: str, uid: int) -> frozenset[str] | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.records import (
     BUDGETS,
     GPU_TYPE,
@@ -233,6 +234,23 @@ def lineage(account: str, rows: Mapping[str, Association]) -> list[str]:
     return found
 
 
+def names_of(
+    job: SlurmJob,
+    rows: Mapping[str, Association],
+    parents: Mapping[str, Association],
+    partition_qos: Mapping[str, str],
+) -> list[str]:
+    """Return the names of all that a job of anybody counts on."""
+    account = of_association(job.account)
+    own = of_association(job.account, job.user, job.partition)
+    names = [own if own in rows else of_association(job.account, job.user)]
+    names += [of_association(one) for one in lineage(job.account, parents)]
+    for qos in {job.qos, partition_qos.get(job.partition, "")} - {""}:
+        of = ("", job.user, account, f"cap of {account}")
+        names += [on_qos(qos, who) for who in of]
+    return names
+
+
 class _Records(NamedTuple):
     """All that limits the jobs of one account wherever they run.
 
@@ -269,11 +287,9 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
     order = list(ordered.values())
     if "OverPartQOS" in of.qos.flags:
         order.reverse()
-    of_account = of_association(of.account)
     found: list[Holder] = []
-    group: set[str] = set()
-    each_user: set[str] = set()
-    each_account: set[str] = set()
+    of_account, group = of_association(of.account), set[str]()
+    each_user, each_account = set[str](), set[str]()
     for qos in order:
         for who, others, limit, set_before in (
             ("", "", qos.tres, group),
@@ -292,7 +308,7 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
             jobs = {t: n for one in (*of.rows[:1], row) for t, n in one.tres_per_user.items()}
             limit = _least(limit, _without(jobs, each_user | each_account))
         found.append(Holder(name, limit, of.in_use(name)))
-    whose = (f"cap of {of_account}", of_account, OTHER_ACCOUNTS)
+    whose = f"cap of {of_account}", of_account, OTHER_ACCOUNTS
     names = [on_qos(of.qos.name, who) for who in whose]
     found.append(Holder(names[0], of.cap, of.in_use(*names), cap=True))
     of_one: list[Qos | Association] = [*order, *own, *of.rows[:1]]

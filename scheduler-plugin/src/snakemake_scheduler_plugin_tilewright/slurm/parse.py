@@ -256,11 +256,9 @@ def _usage_of_each(text: str, who: str, nothing: Usage, gpu_type: str) -> dict[s
         most, jobs = _jobs_usage(pairs, f"MaxJobs{who}", f"MaxSubmitJobs{who}")
         found[name] = Usage(limit | most, used | jobs)
     rest = _EACH[who].sub("", text).strip()
-    return (
-        found | {OTHERS: nothing}
-        if (found and not rest) or rest in ("No Users", "No Accounts")
-        else found
-    )
+    if (found and not rest) or rest in ("No Users", "No Accounts"):
+        found[OTHERS] = nothing
+    return found
 
 
 def _jobs_usage(pairs: dict[str, str], *keys: str) -> tuple[Tres, Tres]:
