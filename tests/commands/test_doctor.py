@@ -178,7 +178,9 @@ def test_partitions_that_are_too_short_or_refuse_an_account(tmp_path: Path) -> N
 
 
 def test_a_spent_budget_is_named(tmp_path: Path) -> None:
-    spent = USE.replace(" GrpTRES=", " GrpTRESMins=cpu=600(600) GrpTRES=", 1)
+    spent = USE.replace(
+        " GrpTRES=", " GrpTRESMins=cpu=600(600) GrpTRESRunMins=cpu=N(0) GrpTRES=", 1
+    )
     cluster = cluster_of(tmp_path, None, **{"flags=qos": spent})
     found = {check.text: check.state for check in check_accounts(cluster)}
     assert found["clive: left are 0 CPU-hours of 10 CPU-hours (QOS clive)"] == "warning"

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from snakemake_scheduler_plugin_tilewright.commands.stale import stale
 from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
+from snakemake_scheduler_plugin_tilewright.placement.stale import before_run
 from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
 from tests.support.recorded import HERE, OTHERS, cluster_with
 from tilewright.cli import app
@@ -43,8 +44,23 @@ def test_the_commands_that_go_on_are_said_where_the_folder_is_locked(tmp_path: P
 
 def test_a_queue_that_is_not_known_is_not_an_empty_one(tmp_path: Path) -> None:
     cluster, _ = cluster_with(Unknown("squeue", "no answer within 15 s"), tmp_path)
-    with pytest.raises(PlacementError, match="is not known: squeue did not answer"):
+    with pytest.raises(PlacementError, match=r"is not known: squeue did not answer"):
         stale(cluster.client, "/data/run", "list", print)
+
+
+@pytest.mark.parametrize("line", ["Welcome! Maintenance on Friday.", HERE[:20], "\x00\x7fELF"])
+@pytest.mark.parametrize("queue", ["", HERE])
+def test_a_queue_that_cannot_be_read_is_not_an_empty_one(
+    queue: str, line: str, tmp_path: Path
+) -> None:
+    cluster, _ = cluster_with(f"{line}\n{queue}", tmp_path)
+    with pytest.raises(
+        PlacementError, match=r"is not known: squeue .* holds no record in '"
+    ) as said:
+        stale(cluster.client, "/data/run", "list", print)
+    assert str(said.value).isprintable()
+    with pytest.raises(PlacementError, match="holds no record"):
+        before_run(cluster, ["snakemake"])
 
 
 def test_nothing_is_left_where_there_is_no_slurm(

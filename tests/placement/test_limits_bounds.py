@@ -29,9 +29,8 @@ from snakemake_scheduler_plugin_tilewright.slurm.records import (
     Partition,
     Qos,
     Tres,
-    Usage,
 )
-from tests.support.placement_rules import account, partition
+from tests.support.placement_rules import account, idle, in_use, partition
 
 GPU, CPU = Shape(8, 100, 1, 60), Shape(8, 100, 0, 60)
 LIMIT = {"cpu": 64, "gres/gpu": 4, "mem": 9000}
@@ -49,11 +48,8 @@ def accounts_of(
     """
     rows = [Association(name, "ada", "", (name,), name) for name in "ab"]
     qos = [Qos(name, LIMIT, **(own or {})) for name in "ab"]
-    names = ["QOS a", "QOS b", *(f"QOS {part.name}" for part in parts)]
-    usage = {name: Usage() for name in names}
-    usage |= {
-        name.replace("_", " ").replace("0", "-"): Usage({}, use) for name, use in used.items()
-    }
+    usage = idle("a", "b", *(part.name for part in parts))
+    usage |= {name.replace("_", " ").replace("0", "-"): in_use(use) for name, use in used.items()}
     given = rules or SiteRules()
     return usable_accounts("ada", rows, [*qos, *parts], given, [GPUS, CPUS], usage)[0]
 
@@ -151,7 +147,7 @@ def test_jobs_that_were_sent_or_pend_count_on_the_qos_of_a_partition() -> None:
 
 def test_unknown_use_of_a_partition_qos_closes_its_kind() -> None:
     rows = [Association("a", "ada", "", ("a",), "a")]
-    usage = {"QOS a": Usage(), "QOS part-gpu": Usage()}
+    usage = idle("a", "part-gpu")
     found, _ = usable_accounts("ada", rows, [Qos("a"), *PARTS], SiteRules(), [GPUS, CPUS], usage)
     here = capacity_now(found, [], [], utilisation=1.0,
                         partitions={"gpu": GPUS, "cpu": CPUS})  # fmt: skip
@@ -200,8 +196,8 @@ def test_a_partition_may_name_the_qos_it_takes() -> None:
 
 def of_rows(*rows: Association, qos: Qos | None = None, **used: Tres) -> list[Account]:
     """Return the accounts of rows; use is by name, with _ for a blank."""
-    usage = {"QOS normal": Usage()}
-    usage |= {name.replace("_", " "): Usage({}, use) for name, use in used.items()}
+    usage = idle("normal")
+    usage |= {name.replace("_", " "): in_use(use) for name, use in used.items()}
     plain = [partition("gpu", tres={}), partition("cpu", tres={})]
     return usable_accounts("ada", rows, [qos or Qos("normal")], SiteRules(), plain, usage)[0]
 
@@ -256,7 +252,7 @@ def test_what_an_account_whose_qos_wins_takes_counts_for_others_below_the_same_a
         Association("rich", parent="dept"), Association("poor", parent="dept"),
         row("rich", qos=("gold",), default_qos="gold"), row("poor"),
     ]  # fmt: skip
-    usage = {"QOS gold": Usage(), "QOS normal": Usage(), "account dept": Usage()}
+    usage = {**idle("gold", "normal"), "account dept": in_use({})}
     qos = [Qos("gold", {"cpu": 100}), Qos("normal")]
     both, _ = usable_accounts("ada", rows, qos, SiteRules(), (), usage)
     here = capacity_now(both, [], [], utilisation=1.0, partitions={})

@@ -24,7 +24,7 @@ from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
     usable_accounts,
 )
 from snakemake_scheduler_plugin_tilewright.slurm.records import Association, Partition, Qos, Usage
-from tests.support.placement_rules import account
+from tests.support.placement_rules import account, in_use
 
 GB = 1024
 GPU_JOB = Shape(8, 180 * GB, 1, 240)
@@ -140,6 +140,7 @@ def test_a_limit_of_each_account_counts_that_account_alone() -> None:
         QOS_normal=Usage({}, {"cpu": 56, "mem": 0, "gres/gpu": 2, "jobs": 5}),
         account_lab_on_QOS_normal=Usage({}, {"cpu": 16, "gres/gpu": 1, "jobs": 2}),
         account_third_on_QOS_normal=Usage({}, {"cpu": 40, "jobs": 3}),
+        account_others_on_QOS_normal=in_use({}),
     )
     assert [left(a, None, "cpu") for a in (lab, other)] == [24, 40]
     assert left(lab, None, "gres/gpu") == 1
@@ -256,14 +257,14 @@ def test_limits_of_accounts_above_bound_all_that_is_below_them() -> None:
     ]
     qos = [Qos("normal", {"gres/gpu": 2})]
     others = Usage({"cpu": 64}, {"cpu": 48, "mem": 0, "gres/gpu": 3})
-    (seen,) = live(rows, qos, QOS_normal=Usage(), account_college=others)
+    (seen,) = live(rows, qos, QOS_normal=in_use({}), account_college=others)
     assert [(one.name, one.limit) for one in seen.at("").holders] == [
         ("QOS normal", {"gres/gpu": 2}),  # it wins
         ("account college", {"cpu": 64}),
     ]
     found = {pool.kind: (pool.slots, pool.free) for pool in make_pools([seen], SHAPES)}
     assert found == {"gpu": (2, 2), "cpu": (4, 0)}
-    (hidden,) = live(rows, qos, QOS_normal=Usage())
+    (hidden,) = live(rows, qos, QOS_normal=in_use({}))
     assert unknown_use(hidden) == {"account college": ["cpu"]}
 
 
@@ -275,10 +276,10 @@ def test_numbers_of_jobs_of_accounts_above_bound_all_that_is_below_them() -> Non
     ]
     qos = [Qos("normal", {"submit": 5})]
     others = Usage({}, {"jobs": 2, "submit": 2})
-    (seen,) = live(rows, qos, QOS_normal=Usage(), account_college=others)
+    (seen,) = live(rows, qos, QOS_normal=in_use({}), account_college=others)
     assert sum(pool.free for pool in make_pools([seen], SHAPES)) == 1
     assert sum(pool.slots for pool in make_pools([seen], SHAPES)) == 3
-    (hidden,) = live(rows, qos, QOS_normal=Usage())
+    (hidden,) = live(rows, qos, QOS_normal=in_use({}))
     assert unknown_use(hidden) == {"account college": ["jobs"]}
 
 

@@ -15,7 +15,7 @@ from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import SiteRules, usable_accounts
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
-from snakemake_scheduler_plugin_tilewright.slurm.records import Association, Partition, Qos, Usage
+from snakemake_scheduler_plugin_tilewright.slurm.records import Association, Partition, Qos
 from tests.support.placement_rules import (
     CPU,
     GPU,
@@ -24,6 +24,7 @@ from tests.support.placement_rules import (
     PLACES,
     Rules,
     account,
+    idle,
     partition,
     room,
 )
@@ -89,7 +90,7 @@ def test_a_limit_of_each_account_counts_what_was_sent_there() -> None:
         [Qos("q"), Qos("part", tres_per_account=each)],
     ):
         where = replace(partition("p"), qos="part")
-        use = {"QOS q": Usage(), "QOS part": Usage()}
+        use = idle("q") | idle("part")
         accounts, _ = usable_accounts("ada", rows, qos, SiteRules(), [where], use)
         found = capacity_now(accounts, [pending], [], utilisation=1.0,
                              partitions={"gpu": None, "cpu": where})  # fmt: skip

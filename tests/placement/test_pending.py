@@ -163,7 +163,7 @@ def test_a_job_whose_only_budget_is_spent_waits_and_that_is_said(tmp_path: Path)
 def test_a_ready_job_that_no_budget_can_end_waits_with_that_reason(tmp_path: Path) -> None:
     run = dispatcher("", tmp_path, sent=0, ready=1)
     (name,) = run.tasks
-    spent = USE.replace(" GrpTRES=", " GrpTRESMins=cpu=600(599) GrpTRES=")
+    spent = USE.replace(" GrpTRES=", " GrpTRESMins=cpu=600(599) GrpTRESRunMins=cpu=N(0) GrpTRES=")
     answer(run, flags_qos=spent)
     assert run.round([name], []) == {}
     assert run.why_waiting[name].startswith("the budgets of its accounts are too small")
@@ -200,6 +200,7 @@ def test_two_runs_stop_no_jobs_for_one_gpu(tmp_path: Path) -> None:
         (task,) = run.tasks.values()
         task.place = Place("clive", None, "hpg-default", "cpu", CPU, "clive_cpu")
         task.sent_s, now_s = 4690.0, [5000.0]
+        run.submissions.clock = lambda: now_s[0]
         answer(run, node=nodes(1))  # one GPU is free
         run.capacity()
         assert task.seen is not None
@@ -287,3 +288,50 @@ def placed_by(run: Dispatcher, capacity: Capacity, task: Task) -> list[tuple[str
     round_ = run.begin_round(capacity)
     round_.place([task], [], None)
     return [(found.place.account, found.place.kind) for found in round_.placements]
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "QOSGrpBilling", "QOSGrpNodeLimit", "QOSGrpEnergy", "QOSGrpSubmitJobsLimit",
+        "AssocGrpBilling", "AssocGrpCpuLimit", "AssocGrpJobsLimit", "AssocMaxJobsLimit",
+        "QOSMaxBillingPerUser", "QOSMaxCpuPerUserLimit", "MaxCpuPerAccount", "QOSResourceLimit",
+    ],
+)  # fmt: skip
+def test_where_a_limit_is_not_counted_slurms_reason_stands_and_the_job_moves(
+    reason: str, tmp_path: Path
+) -> None:
+    run = with_nodes(dispatcher(pending(1, reason), tmp_path, sent=1, ready=2), nodes(8))
+    first, *others = run.tasks
+    run.capacity()
+    (said,) = run.explain_pending()
+    assert said.endswith(f"running jobs fill a limit of its account or QOS (Slurm: {reason})")
+    assert run.move_pending() == [first]
+    (move,) = [event for event in read_ledger(run.ledger.path) if event["event"] == "move"]
+    assert move["sooner"] == "brusko gpu"
+    assert run.failed(first).free
+    answer(run, squeue="")
+    placed = run.round([first, *others], [])
+    assert len(placed) == 3
+    assert "clive" not in {place.account for place in placed.values()}
+
+
+@pytest.mark.parametrize("reason", ["QOSGrpBilling", "AssocGrpCpuLimit"])
+def test_where_only_one_account_takes_a_job_it_waits_there(reason: str, tmp_path: Path) -> None:
+    run = with_nodes(dispatcher(pending(1, reason), tmp_path, sent=1, ready=2), nodes(8))
+    for task in run.tasks.values():
+        task.job = replace(task.job, fixed=Fixed("clive"))
+    assert run.move_pending() == []
+    assert not run.avoided
+
+
+@pytest.mark.parametrize("use", ["gres/gpu=3", "gres/gpu=N(1)", "gres/gpu=3(1),gres/shard=8(8)"])
+def test_a_limit_counts_only_where_it_and_its_use_are_known(use: str, tmp_path: Path) -> None:
+    """Slurm 22.05 names GPUs of the QOS also where those of the nodes are in the way."""
+    for said, reason in ((USE, "busy"), (USE.replace("gres/gpu=3(1)", use), "uncounted")):
+        limits = LIMITS.replace("clive|cpu=104,gres/gpu=3,", "clive|cpu=104,")
+        run = dispatcher(pending(1, "QOSGrpGRES"), tmp_path, sent=1, ready=0)
+        answer(run, flags_qos=said, sacctmgr=limits)
+        run.capacity()
+        (stuck,) = run.pending._stuck(run.tasks.values())
+        assert stuck.why.obstacle == reason

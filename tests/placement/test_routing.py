@@ -196,6 +196,7 @@ def test_the_table_wins_and_its_place_is_all_that_rules_ask_for(cluster: Cluster
         "gpu": 1,
         "slurm_account": "maigan",
         "slurm_partition": "hpg-b200",
+        "qos": "night",
         "maigan_gpu": 1,
     }
     assert plan.threads("both")(wildcards) == 5
@@ -203,16 +204,13 @@ def test_the_table_wins_and_its_place_is_all_that_rules_ask_for(cluster: Cluster
     assert values(plan, "both", wildcards) == before
 
 
-def test_the_qos_is_named_only_where_slurm_does_not_take_it_by_itself(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    assert "qos" not in Plan(RULES, cluster=cluster).routed("both")
+def test_the_qos_is_always_named(tmp_path: Path) -> None:
     plan = Plan(RULES, cluster=named_qos(tmp_path))
     by_account: dict[str, set[str | None]] = {}
     for i in range(200):
         asked = values(plan, "both", {"i": i})
         by_account.setdefault(asked["slurm_account"], set()).add(asked.get("qos"))
-    assert by_account == {"maigan": {"maigan"}, "clive": {None}, "brusko": {None}}
+    assert by_account == {name: {name} for name in ("maigan", "clive", "brusko")}
 
 
 @given(
@@ -256,7 +254,7 @@ def test_snakemake_reads_the_arguments_that_the_functions_want(cluster: Cluster)
     asked: list[Callable[..., Any]] = [*plan.routed("both").values(), plan.threads("both")]
     for function in asked:
         names = function.__code__.co_varnames[: function.__code__.co_argcount]
-        assert names in (("wildcards", "attempt"), ("wildcards",))
+        assert names in (("wildcards", "attempt", "rulename"), ("wildcards", "rulename"))
 
 
 def test_what_snakemake_remembers_is_what_it_would_find(cluster: Cluster) -> None:
@@ -379,7 +377,7 @@ def test_a_rule_that_states_both_kinds_is_spread_over_accounts_and_follows_the_t
         assert (one["cpus_per_task"], one["mem_mb"]) == (shape["cpus"], shape["mem_mb"])
         assert one["slurm_partition"] == partitions[one["device"]]
         assert one.get("gpu", 0) == (one["device"] == "gpu")
-        assert "qos" not in one
+        assert one["qos"] == one["slurm_account"]
     place = Place("maigan", "night", "hpg-b200", "gpu", Shape(5, 1234, 1, 17), "maigan_gpu")
     plan.table[key_of("segment", {"i": 0})] = place
     assert asked_of(plan, "segment", {"i": 0}) == {

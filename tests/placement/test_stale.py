@@ -319,3 +319,21 @@ def test_behind_a_lock_it_is_said_whose_it_is(
     said_here(tmp_path, pid=ended_pid())
     with pytest.raises(PlacementError, match="it left the folder locked"):
         before_run(cluster, ["snakemake"])
+
+
+def test_a_run_takes_options_for_slurm_out_of_its_environment_and_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("SQUEUE_ACCOUNT", "SBATCH_QOS", "SLURM_CONF"):
+        monkeypatch.setenv(name, "own")
+    cluster, _ = cluster_with("", tmp_path)
+    before_run(cluster, ["snakemake", "-n"])
+    assert "SBATCH_QOS" in os.environ
+    before_run(cluster, ["snakemake"])
+    assert not {"SBATCH_QOS", "SQUEUE_ACCOUNT"} & os.environ.keys()
+    assert os.environ["SLURM_CONF"] == "own"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("this run takes SBATCH_QOS, SQUEUE_ACCOUNT out of its environment: ")
+    before_run(cluster, ["snakemake"])
+    assert not capsys.readouterr().err

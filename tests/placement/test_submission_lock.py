@@ -149,3 +149,15 @@ def test_the_lock_keeps_another_process_out_until_it_is_left(tmp_path: Path) -> 
     assert held_s < left_s < entered_s  # no margin
     assert other_s < left_s  # no margin
     assert SubmissionLock(tmp_path).others() == [Claim("clive", {"cpu": 8})] * 2
+
+
+def test_a_claim_of_a_clock_that_is_ahead_counts_for_no_longer_than_one_that_is_held(
+    tmp_path: Path,
+) -> None:
+    first, second, now = two(tmp_path)
+    ahead = Run(tmp_path, pid=3, now=[now[0] + 86_400])
+    ahead.add([ONE])
+    first.add([], held=[TWO])
+    assert second.others() == [TWO]
+    second.add([ONE])  # and its file is not kept
+    assert sorted(path.name for path in tmp_path.glob("*.json")) == ["here-1.json", "here-2.json"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pytest
@@ -18,7 +19,7 @@ from snakemake_scheduler_plugin_tilewright.slurm.jobs import (
     usage_of_queue,
     why_pending,
 )
-from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_time_s
+from snakemake_scheduler_plugin_tilewright.slurm.parse import Unreadable, parse_time_s
 from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE
 from tests.support.recorded import details
 
@@ -66,7 +67,6 @@ def test_the_queue_with_padded_cells_and_separators_in_the_comment() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
         "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
         "squeue: error: Invalid user: nosuchuser\n\n",
         "|".join(JOB_FIELDS),
@@ -75,9 +75,20 @@ def test_the_queue_with_padded_cells_and_separators_in_the_comment() -> None:
         QUEUE.splitlines()[1].rpartition("|")[0].rpartition("|")[0],
     ],
 )
-def test_other_lines_are_no_jobs(text: str) -> None:
-    assert parse_queue(text) == []
-    assert [job.id for job in parse_queue(f"{text}\n{QUEUE}")] == [8, 6, 11, 14]
+def test_a_line_that_is_no_job_makes_the_queue_unreadable(text: str) -> None:
+    for said in (text, f"{text}\n{QUEUE}", f"{QUEUE}\n{text}"):
+        with pytest.raises(Unreadable, match="holds no record in '") as caught:
+            parse_queue(said)
+        assert str(caught.value).isprintable()
+
+
+def test_no_line_is_an_empty_queue_and_line_breaks_of_a_job_are_its_own() -> None:
+    assert parse_queue("") == parse_queue("\n\n") == ()
+    cells = [cell.strip() for cell in QUEUE.splitlines()[1].split("|")]
+    cells[-3:] = ["na\nme", "rule_a\n|\n7|"]
+    job, *rest = parse_queue(f"{padded(*cells)}\n{QUEUE}\n")
+    assert (job.name, job.comment) == ("na\nme", "rule_a\n|\n7")
+    assert [one.id for one in rest] == [8, 6, 11, 14]
 
 
 _pieces = st.lists(
@@ -88,11 +99,12 @@ _pieces = st.lists(
 
 
 @given(st.text() | _pieces)
-def test_any_text_gives_jobs_or_nothing(text: str) -> None:
-    for job in parse_queue(text):
-        assert job.id >= 0
-        assert all(value >= 0 for value in job.tres.values())
-        assert isinstance(job.active, bool)
+def test_any_text_gives_jobs_or_is_unreadable(text: str) -> None:
+    with contextlib.suppress(Unreadable):
+        for job in parse_queue(text):
+            assert job.id >= 0
+            assert all(value >= 0 for value in job.tres.values())
+            assert isinstance(job.active, bool)
     cause, said = cause_of(text)
     assert cause
     assert isinstance(said, str)

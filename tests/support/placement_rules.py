@@ -15,7 +15,15 @@ from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
     Limits,
 )
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
-from snakemake_scheduler_plugin_tilewright.slurm.records import JOBS, Partition, Tres
+from snakemake_scheduler_plugin_tilewright.slurm.records import (
+    JOBS,
+    OTHER_ACCOUNTS,
+    OTHER_USERS,
+    Partition,
+    Tres,
+    Usage,
+    on_qos,
+)
 
 GROUP_REASONS = (
     "AssocGrpCPUMinutesLimit",
@@ -113,3 +121,14 @@ def room(*accounts: Account, waiting: tuple[SlurmJob, ...] = (), **claims: Shape
     sent = [Claim(name, {"cpu": shape.cpus, "mem": shape.mem_mb, "gres/gpu": shape.gpus, "jobs": 1})
             for name, shape in claims.items()]  # fmt: skip
     return capacity_now(accounts, waiting, sent, utilisation=1.0, partitions=PLACES)
+
+
+def in_use(used: Mapping[str, int]) -> Usage:
+    """Return that so much is in use, and of all else that is limited nothing."""
+    return Usage({}, {**FREE, **used})
+
+
+def idle(*qos: str) -> dict[str, Usage]:
+    """Return that nobody has jobs on these QOS, in the words of the survey."""
+    who = ("", OTHER_USERS, OTHER_ACCOUNTS)
+    return {on_qos(name, one): in_use({}) for name in qos for one in who}

@@ -59,8 +59,9 @@ class LocalRun:
         sizes = self.plan.sizes
         for job in jobs:
             if job not in self._seen and "gpu_mem_mb" in job.rule.resources:
-                needs = self.dag.job_dependencies(job)
-                self.jobs[name_of(job)] = job_of(job, needs, sizes.of(job.rule.name))
+                needs, rule = self.dag.job_dependencies(job), job.rule.name
+                one = job_of(job, needs, sizes.of(rule), described=sizes.name(rule))
+                self.jobs[one.name] = one
                 self._work = None
             self._seen.add(job)
 

@@ -73,7 +73,7 @@ class Progress:
         """Return the estimated work of a job; of one that nothing describes, as a small one's."""
         rule = job.rule.name
         try:
-            return self.plan.sizes.of(rule).nominal_s(rule, job.wildcards)
+            return self.plan.sizes.nominal_s(rule, job.wildcards)
         except PlacementError:
             return _SMALL_S
 

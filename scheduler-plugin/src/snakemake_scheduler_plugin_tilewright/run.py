@@ -190,7 +190,7 @@ class Run:
         for job in jobs:
             stated = job.is_local or rule_of(job) in self.plan.rules or fixed_of(job).account
             if accounts and accounts[0].name and not stated:
-                values = {"slurm_account": accounts[0].name}
+                values = {"slurm_account": accounts[0].name, "qos": accounts[0].qos}
                 adapter.change_resources(job, next(self._numbers), values)
                 self.tries.setdefault(self._names.get(job, ""), job.attempt)
 

@@ -73,10 +73,10 @@ class Units:
             for job in adapter.members(unit)
             for need in self.dag.job_dependencies(job)
         }
-        sizes, kinds = self.plan.sizes.of(rule_of(unit)), None
+        rule, all_, kinds = rule_of(unit), self.plan.sizes, None
         if chosen is None:
             chosen, kinds = self.fixed(unit), kinds_of(unit)
-        return job_of(unit, needs - {unit}, sizes, chosen, kinds)
+        return job_of(unit, needs - {unit}, all_.of(rule), chosen, kinds, all_.name(rule))
 
     def _chosen(self, job: Any) -> Fixed:
         """Return what the user chose with ``--set-resources`` and ``--set-threads``."""

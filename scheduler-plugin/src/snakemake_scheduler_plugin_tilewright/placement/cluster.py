@@ -48,8 +48,6 @@ class Cluster:
     client: SlurmClient
     uid: int
     survey: Survey
-    #: What squeue said and what it means: asked for each job that ended, 10 µs a line.
-    _parsed: tuple[str, list[SlurmJob]] | None = field(default=None, init=False, repr=False)
     _looked: dict[tuple[str, ...], float] | None = field(default=None, init=False, repr=False)
 
     def look(self) -> Survey:
@@ -62,11 +60,7 @@ class Cluster:
     def queue(self) -> list[SlurmJob] | Unknown:
         """Return this person's jobs, those that ended in the last minutes too."""
         said = self.client.queue()
-        if isinstance(said, Unknown):
-            return said
-        if self._parsed is None or self._parsed[0] is not said:
-            self._parsed = (said, parse_queue(said))
-        return list(self._parsed[1])
+        return said if isinstance(said, Unknown) else list(parse_queue(said))
 
     @property
     def durations_file(self) -> Path:

@@ -213,15 +213,19 @@ def job_of(
     sizes: Sizes,
     fixed: Fixed = Fixed(),
     kinds: tuple[Kind, ...] | None = None,
+    described: str = "",
 ) -> Job:
-    """Return a job or group of Snakemake, which needs others of Snakemake, as a job to place."""
+    """Return a job or group of Snakemake, which needs others of Snakemake, as a job to place.
+
+    ``described`` is the name of its rule for ``sizes``, where a module has changed it.
+    """
     rule, wildcards = rule_of(job), job.wildcards
     return Job(
         name_of(job),
         rule,
-        kinds or sizes.kinds(rule),
+        kinds or sizes.kinds(described or rule),
         tuple(map(name_of, needs)),
-        sizes.nominal_s(rule, wildcards),
+        sizes.nominal_s(described or rule, wildcards),
         sizes.group(wildcards),
         fixed,
         wildcards,

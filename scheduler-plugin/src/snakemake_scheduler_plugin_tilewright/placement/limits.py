@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Kind, Place, Shape
+from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Kind, Shape
 from snakemake_scheduler_plugin_tilewright.placement.needs import in_hours, needs, room_on
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import COUNTED, LIMITED, Account
 from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
@@ -119,14 +119,33 @@ def may_use(account: Account, partition: Partition | None) -> bool:
     )
 
 
-def has_room(accounts: Iterable[Account], where: Partition | None, place: Place) -> bool:
-    """Return whether use and limits of a place's account, as Slurm says them, leave it room."""
-    wanted = needs(place.shape, 1, where)
-    here = next((account for account in accounts if account.name == place.account), None)
-    if here is None:
-        return False
-    free = {tres: left(here, where, tres) for tres in limited(here, where)}
+def has_room(account: Account, where: Partition | None, shape: Shape) -> bool:
+    """Return whether use and limits of an account, as Slurm says them, leave a job room."""
+    wanted = needs(shape, 1, where)
+    free = {tres: left(account, where, tres) for tres in limited(account, where)}
     return all(n is None or wanted[tres] <= n for tres, n in free.items())
+
+
+#: What a limit is of, by a word of Slurm's reason for which a job pends, and whose it is.
+_OF = {"Submit": "submit", "Job": "jobs", "Cpu": "cpu", "Mem": "mem", "GRES": "gres/.*"}
+_WHOSE = {
+    "PerUser": r"\S+ on QOS .*",
+    "PerAccount": r"account \S+ on QOS .*",
+    "QOSGrp": r"QOS .*",
+    "Assoc": r"(\S+ of )?account \S+( in partition \S+)?",
+}
+
+
+def counted(reason: str, account: Account, where: Partition | None) -> bool:
+    """Return whether the limit for which a job pends is one that is known here, with its use."""
+    tres, whose = (next((at[word] for word in at if word in reason), "") for at in (_OF, _WHOSE))
+    named = [
+        (one, holder.used or {})
+        for holder in account.within(where).holders
+        for one in holder.limit
+        if re.fullmatch(whose, holder.name) and re.fullmatch(tres, one)
+    ]
+    return bool(named) and all(one in LIMITED and one in used for one, used in named)
 
 
 def too_big(account: Account, shape: Shape, partition: Partition | None = None) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from snakemake_scheduler_plugin_tilewright.placement.avoided import AvoidedPlaces
@@ -19,7 +19,7 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     observe,
 )
 from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger
-from snakemake_scheduler_plugin_tilewright.placement.limits import has_room
+from snakemake_scheduler_plugin_tilewright.placement.limits import counted, has_room
 from snakemake_scheduler_plugin_tilewright.placement.needs import room_on
 from snakemake_scheduler_plugin_tilewright.placement.round import Round
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob, Waiting, why_pending
@@ -47,6 +47,13 @@ class _Stuck(NamedTuple):
         """Whether it cannot stay: what running jobs take of a budget comes back, the rest not."""
         spent = self.why.obstacle == "budget" and "Run" not in self.seen.reason
         return spent or self.why.obstacle == "invalid"
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The device kinds of its account that wait for the same."""
+        if self.why.obstacle not in ("budget", "uncounted"):
+            return (self.place.kind,)
+        return ("gpu",) if "GRES" in self.seen.reason else KINDS
 
 
 @dataclass
@@ -185,12 +192,16 @@ class PendingJobs:
         """Return why a job pends.
 
         Slurm 22.05 names ``QOSGrpGRES`` also where GPUs of other jobs, or a reservation, are in the
-        way: where its own numbers leave room, the nodes are busy.
+        way: where its own numbers of what it names leave room, the nodes are busy.
         """
         why, survey = why_pending(seen.reason), self.cluster.survey
         where = survey.where(place)
-        if why.obstacle == "limit" and has_room(survey.accounts, where, place):
-            why = Waiting("busy", "its account has room, so its nodes are in the way")
+        account = next((one for one in survey.accounts if one.name == place.account), None)
+        if why.obstacle == "limit" and account is not None:
+            if not counted(seen.reason, account, where):
+                why = replace(why, obstacle="uncounted")
+            elif has_room(account, where, place.shape):
+                why = Waiting("busy", "its account has room, so its nodes are in the way")
         if why.obstacle == "busy" and survey.nodes is not None and where is not None:
             free = room_on(survey.nodes, where, place.shape, now=True)
             if free and not seen.reason.startswith(_NOT_FOR_NODES):
@@ -220,7 +231,7 @@ class PendingJobs:
             stuck.task,
             math.inf if endless else stuck.waited_s,
             other_nodes=stuck.why.obstacle in ("busy", "nodes"),
-            other_account=stuck.why.obstacle == "budget" and "GRES" not in stuck.seen.reason,
+            other_account=stuck.kinds == KINDS,
             anywhere=stuck.for_good,
         )
 
@@ -236,10 +247,8 @@ class PendingJobs:
         """Avoid for a while what a job waits for, by the reason; a limit Slurm says by itself."""
         place, obstacle = stuck.place, stuck.why.obstacle
         text, account, kinds = self._text(stuck), place.account, (place.kind,)
-        if obstacle == "budget":
-            gpus: tuple[Kind, ...] = ("gpu",)
-            spent = gpus if "GRES" in stuck.seen.reason else KINDS
-            self.avoid(account, spent, text, for_all=True)
+        if obstacle == "budget" or (obstacle == "uncounted" and better):
+            self.avoid(account, stuck.kinds, text, for_all=True)
         elif obstacle == "other":
             self.avoid(account, kinds, text, for_all=True)
         elif obstacle == "invalid" and (better is None or better[:2] != (account, place.kind)):
@@ -259,10 +268,8 @@ class PendingJobs:
         else:
             task.moved, task.moves = self._text(stuck), task.moves + 1
             task.bound = better[:2] if better else None
-            own = (place.account, place.kind)
-            task.left |= {own} - {task.bound}
-            if stuck.why.obstacle == "budget" and "GRES" not in stuck.seen.reason:
-                task.left |= {(place.account, kind) for kind in KINDS}
+            kinds = {place.kind, *stuck.kinds}
+            task.left |= {(place.account, kind) for kind in kinds} - {task.bound}
         self.ledger.write(
             "move", job=task.name, slurm_id=stuck.seen.id, reason=self._text(stuck),
             sooner=f"{better[0]} {better[1]}" if better else None,

@@ -209,20 +209,17 @@ class Plan:
         Each function costs a dry run of 10,000 jobs half a second, so what is the same for all
         jobs of the rule is a constant, and what placement adds later it adds to the job.
         """
-        resources: dict[str, Any] = {
-            name: self._function(rule, name) for name in ("mem_mb", "runtime")
-        }
-        able = "gpu" in self.sizes.kinds(rule)
+        names, able = ["mem_mb", "runtime"], "gpu" in self.sizes.kinds(rule)
         if self.cluster is None:
-            own = ("gpu", "cpu", "gpu_mem_mb") if able and self.device == "gpu" else ()
-            return resources | {name: self._function(rule, name) for name in own}
-        names = ["slurm_account"]
+            names += ("gpu", "cpu", "gpu_mem_mb") if able and self.device == "gpu" else ()
+            return self._functions(names, self.sizes.of(rule), rule)
+        names.append("slurm_account")
         names += ["gpu", "slurm_partition"] if able else []
-        if any(account.name_qos for account in self.cluster.survey.accounts):
+        if any(account.qos for account in self.cluster.survey.accounts):
             names.append("qos")
         if self.count_slots:
             names += sorted({pool.name for pool in self._pools()})
-        resources |= {name: self._function(rule, name) for name in names}
+        resources = self._functions(names, self.sizes.of(rule), rule)
         if not able and (partition := self.cluster.partition("cpu")):
             resources["slurm_partition"] = partition
         return resources
@@ -263,25 +260,18 @@ class Plan:
         names = ["cpus_per_task", "mem_mb", "runtime", "gpu", "device"]
         if self.cluster is not None:
             names += ["slurm_account", "slurm_partition", "qos"]
-        return {name: self._either(sizes, name) for name in names}
-
-    def _either(self, sizes: EitherSizes, name: str) -> Callable[..., Any]:
-        def resource(wildcards: Any, attempt: int, rulename: str) -> Any:
-            self.sizes.add(rulename, sizes)
-            return self._value(rulename, name, wildcards, attempt)
-
-        resource.plan = self  # type: ignore[attr-defined]
-        resource.sizes = sizes  # type: ignore[attr-defined]
-        return remember_parameters(resource)
+        return self._functions(names, sizes)
 
     def threads(self, rule: str) -> Callable[..., int]:
         """Return the threads of ``rule`` as a Snakemake threads function."""
+        sizes = self.sizes.of(rule)
 
-        def threads(wildcards: Any) -> int:
+        def threads(wildcards: Any, rulename: str = rule) -> int:
             if self.granted_cpus is not None:
                 return self.granted_cpus
-            place = self.place_of(rule, wildcards)
-            return place.shape.cpus if place else self._here(rule, wildcards, 1).cpus
+            self.sizes.add(rulename, sizes, rule)
+            place = self.place_of(rulename, wildcards)
+            return place.shape.cpus if place else self._here(rulename, wildcards, 1).cpus
 
         return remember_parameters(threads)
 
@@ -295,12 +285,19 @@ class Plan:
             place = self._static[key] = self._static_place(key, rule, wildcards)
         return place
 
-    def _function(self, rule: str, name: str) -> Callable[..., Any]:
-        def resource(wildcards: Any, attempt: int) -> Any:
-            return self._value(rule, name, wildcards, attempt)
+    def _functions(self, names: Iterable[str], sizes: Sizes, rule: str = "") -> dict[str, Any]:
+        """Return resource functions of a rule, whatever a module names it."""
 
-        resource.plan = self  # type: ignore[attr-defined]  # the scheduler plugin finds it here
-        return remember_parameters(resource)
+        def function(name: str) -> Callable[..., Any]:
+            def resource(wildcards: Any, attempt: int, rulename: str = rule) -> Any:
+                self.sizes.add(rulename, sizes, rule)
+                return self._value(rulename, name, wildcards, attempt)
+
+            # the scheduler plugin finds both here
+            resource.plan, resource.sizes = self, (sizes, rule)  # type: ignore[attr-defined]
+            return remember_parameters(resource)
+
+        return {name: function(name) for name in names}
 
     def _value(self, rule: str, name: str, wildcards: Any, attempt: int) -> Any:
         """Return one resource of a job."""
@@ -370,7 +367,7 @@ class Plan:
         assert self.cluster is not None
         return Place(
             account.name,
-            account.qos if account.name_qos else None,
+            account.qos or None,
             self.cluster.partition(kind),
             kind,
             clipped(
@@ -392,10 +389,9 @@ def plan_of(functions: Iterable[tuple[str, Callable[..., Any]]]) -> Plan | None:
     """
     found: Plan | None = None
     for rule, function in functions:
-        plan, sizes = getattr(function, "plan", None), getattr(function, "sizes", None)
+        plan = getattr(function, "plan", None)
         if isinstance(plan, Plan):
             found = plan
             found.rules.add(rule)
-            if isinstance(sizes, EitherSizes):
-                found.sizes.add(rule, sizes)
+            found.sizes.add(rule, *function.sizes)  # type: ignore[attr-defined]
     return found

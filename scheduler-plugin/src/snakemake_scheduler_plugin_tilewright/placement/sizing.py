@@ -174,10 +174,11 @@ class RuleSizes:
     def __init__(self, shared: Sizes | None = None) -> None:
         self._shared = shared
         self._own: dict[str, Sizes] = {}
+        self._names: dict[str, str] = {}
 
-    def add(self, rule: str, sizes: Sizes) -> None:
-        """Take a rule's own sizes."""
-        self._own[rule] = sizes
+    def add(self, rule: str, sizes: Sizes, name: str = "") -> None:
+        """Take a rule's own sizes, and its ``name`` there, which a module that is used changes."""
+        self._own[rule], self._names[rule] = sizes, name or rule
 
     def of(self, rule: str) -> Sizes:
         """Return the sizes that describe a rule.
@@ -192,17 +193,21 @@ class RuleSizes:
             raise PlacementError(f"nothing says what rule {rule} needs; give set_up its sizes")
         return found
 
+    def name(self, rule: str) -> str:
+        """Return the name of a rule for its sizes."""
+        return self._names.get(rule, rule)
+
     def kinds(self, rule: str) -> tuple[Kind, ...]:
         """Return the device kinds that may run a rule."""
-        return self.of(rule).kinds(rule)
+        return self.of(rule).kinds(self.name(rule))
 
     def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
         """Return what one job needs on a device kind."""
-        return self.of(rule).shape(rule, wildcards, gpu=gpu)
+        return self.of(rule).shape(self.name(rule), wildcards, gpu=gpu)
 
     def nominal_s(self, rule: str, wildcards: Any) -> float:
         """Return about how long one job takes on CPUs."""
-        return self.of(rule).nominal_s(rule, wildcards)
+        return self.of(rule).nominal_s(self.name(rule), wildcards)
 
 
 def stated_shape(stated: Mapping[str, int], gpus: int) -> Shape:

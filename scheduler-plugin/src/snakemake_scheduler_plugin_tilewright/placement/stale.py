@@ -24,7 +24,7 @@ from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import (
 )
 from snakemake_scheduler_plugin_tilewright.runtime.words import count
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob, parse_queue, stale_jobs
-from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown
+from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown, drop_options
 
 _POLL_S = 10.0
 _PATIENCE = 30  # looks in vain while waiting
@@ -111,6 +111,9 @@ def _state_of_another(folder: Path) -> RunState | None:
 def before_run(cluster: Cluster | None, argv: Sequence[str], *, has_lock: bool = False) -> None:
     """Deal with stale jobs before jobs are sent, unless nothing will run.
 
+    Options for Slurm's commands leave the environment, the executor's too: it sends all jobs to
+    ``SBATCH_QOS``, and of those that ``SQUEUE_ACCOUNT`` hides it sees no end.
+
     Parameters
     ----------
     cluster : Cluster or None
@@ -126,6 +129,11 @@ def before_run(cluster: Cluster | None, argv: Sequence[str], *, has_lock: bool =
     """
     if cluster is None or only_looks(argv[1:]):
         return
+    if options := drop_options():
+        _say(
+            f"this run takes {', '.join(options)} out of its environment: they would change what "
+            "Slurm's commands do; what jobs need beyond that is for slurm_extra"
+        )
     if "\n" in str(Path.cwd()):
         raise PlacementError(
             f"the working directory {str(Path.cwd())!r} has a line break in its name, which squeue "

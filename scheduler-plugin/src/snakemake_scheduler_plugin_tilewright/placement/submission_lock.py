@@ -83,12 +83,12 @@ class SubmissionLock:
         return [claim for path in paths for claim in self._fresh(path, asked_s - _SUBMIT_S)]
 
     def _fresh(self, path: Path, after_s: float = -math.inf) -> list[Claim]:
-        """Return the claims of a file; one that is damaged holds none."""
+        """Return the claims of a file; one that is damaged, or of another clock, holds none."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             return [
                 Claim(sent["account"], dict(sent["tres"]), sent.get("partition"))
                 for sent in json.loads(path.read_text(encoding="utf-8"))
-                if self.clock() - sent["time_s"] < self.ttl_s + _SUBMIT_S
+                if -_HELD_S - _SUBMIT_S < self.clock() - sent["time_s"] < self.ttl_s + _SUBMIT_S
                 and sent["time_s"] > after_s
             ]
         return []

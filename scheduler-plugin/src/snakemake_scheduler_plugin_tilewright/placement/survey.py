@@ -6,9 +6,9 @@ import grp
 import os
 import pwd
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal, NamedTuple
 
 from snakemake_scheduler_plugin_tilewright.placement.capacity import (
@@ -25,11 +25,15 @@ from snakemake_scheduler_plugin_tilewright.placement.limits import (
 )
 from snakemake_scheduler_plugin_tilewright.placement.site import Site
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
+from snakemake_scheduler_plugin_tilewright.slurm import parse
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
+    COUNTED,
+    LIMITED,
     NO_ACCOUNT,
     Account,
+    Holder,
     LeftOut,
-    lineage,
+    names_of,
     usable_accounts,
 )
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob, parse_queue, usage_of_queue
@@ -39,12 +43,6 @@ from snakemake_scheduler_plugin_tilewright.slurm.nodes import (
     open_to,
     parse_nodes,
     parse_reservations,
-)
-from snakemake_scheduler_plugin_tilewright.slurm.parse import (
-    parse_assoc_mgr,
-    parse_licences,
-    parse_partitions,
-    parse_sacctmgr,
 )
 from snakemake_scheduler_plugin_tilewright.slurm.partitions import (
     cpu_partition,
@@ -56,12 +54,12 @@ from snakemake_scheduler_plugin_tilewright.slurm.partitions import (
 )
 from snakemake_scheduler_plugin_tilewright.slurm.query import NO_ACCOUNTING, SlurmClient, Unknown
 from snakemake_scheduler_plugin_tilewright.slurm.records import (
+    JOBS,
     Association,
     Partition,
     Qos,
     Usage,
     of_association,
-    on_qos,
 )
 
 
@@ -183,15 +181,17 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
     gpus = all_.get(names["gpu"] or "")
     records = _records(client, gpus)
     wheres = [with_qos(p, records.qos) for p in all_.values()]
-    known = (client.user, records.associations, records.qos, site.rules(), wheres)
-    accounts, left_out = usable_accounts(*known) if records.kept else ([NO_ACCOUNT], [])
+    usable = partial(
+        usable_accounts, client.user, records.associations, records.qos, site.rules(), wheres
+    )
+    accounts, left_out = usable() if records.kept else ([NO_ACCOUNT], [])
     types = _types_not_counted(accounts, gpus, records.gpu_type)
     said: list[Note] = []
     if records.kept:
-        usage, said = _live_use(client, accounts, records, wheres, uid)
-        accounts, _ = usable_accounts(*known, usage)
-    nodes, lost = _nodes(client)
-    licences = client.licences()
+        usage, said = _live_use(client, usable, records, wheres, uid)
+        accounts, _ = usable(usage)
+    wrong, (nodes, lost) = _wrong_names(client.user, site, accounts, left_out), _nodes(client)
+    licences = client.show("licenses")
     named = {p.name: with_whole_nodes(p, nodes) for p in wheres}
     partitions = {kind: named.get(name or "") for kind, name in names.items()}
     with_gpu = bool(more) or partitions["gpu"] is not None
@@ -200,19 +200,12 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
         tuple(accounts),
         tuple(left_out),
         partitions,
-        (
-            *records.notes,
-            *_wrong_names(client.user, site, accounts, left_out),
-            *types,
-            *said,
-            *more,
-            *lost,
-        ),
+        (*records.notes, *wrong, *types, *said, *more, *lost),
         {kind: s for kind, s in site.shapes().items() if kind == "cpu" or with_gpu},
         site.utilisation,
         named,
         nodes,
-        None if isinstance(licences, Unknown) else parse_licences(licences),
+        None if isinstance(licences, Unknown) else parse.parse_licences(licences),
     )
 
 
@@ -237,7 +230,7 @@ def _records(client: SlurmClient, gpus: Partition | None) -> _Database:
     notes = []
     if answer.failure:
         notes.append(Note("limits", f"limits are {span_text(answer.age_s)} old: {answer.failure}"))
-    associations, qos = parse_sacctmgr(answer.text, gpu_type)
+    associations, qos = parse.parse_sacctmgr(answer.text, gpu_type)
     return _Database(_of_this_cluster(client, associations), qos, gpu_type, notes)
 
 
@@ -284,10 +277,10 @@ def _types_not_counted(
 
 def _nodes(client: SlurmClient) -> tuple[tuple[Node, ...] | None, list[Note]]:
     """Return the nodes; where Slurm does not say them, whether they are free is not looked at."""
-    text = client.nodes()
+    text = client.show("node")
     if isinstance(text, Unknown):
         return None, [Note("nodes", f"the nodes are not known: {text}")]
-    nodes, said = open_to(client.user, parse_nodes(text)), client.reservations()
+    nodes, said = open_to(client.user, parse_nodes(text)), client.show("reservation")
     if isinstance(said, Unknown):
         return tuple(nodes), [Note("nodes", f"reservations are not known: {said}")]
     return tuple(before_reservations(nodes, parse_reservations(said), client.clock())), []
@@ -298,7 +291,7 @@ def _of_this_cluster(client: SlurmClient, associations: list[Association]) -> li
     clusters = {association.cluster for association in associations}
     if len(clusters) < 2:
         return associations
-    said = client.config()
+    said = client.show("config")
     if isinstance(said, Unknown):
         raise SurveyError(f"which of {', '.join(sorted(clusters))} this is is not known: {said}")
     found = re.search(r"^ClusterName\s*=\s*(\S+)", said, re.M)
@@ -308,56 +301,53 @@ def _of_this_cluster(client: SlurmClient, associations: list[Association]) -> li
 
 def _live_use(
     client: SlurmClient,
-    accounts: Iterable[Account],
+    usable: Callable[[Mapping[str, Usage]], tuple[list[Account], list[LeftOut]]],
     records: _Database,
     partitions: Iterable[Partition],
     uid: int,
 ) -> tuple[dict[str, Usage], list[Note]]:
     """Return live use by name; of what Slurm refuses to say, that of the jobs squeue shows."""
     where = {p.name: p.qos for p in partitions if p.qos}
+    accounts, _ = usable({})
     qos = sorted({account.qos for account in accounts if account.qos}.union(where.values()))
     rows = {of_association(a.account, a.user, a.partition): a for a in records.associations}
     parents = {row.account: row for row in rows.values() if not row.user}
-    limiting = {h.name for one in accounts for at in one.limits.values() for h in at.holders}
+    limiting = {holder.name for holder in _holders(accounts)}
     usage: dict[str, Usage] = {}
     failures = []
     for asked, names in (
         (client.usage, qos),
         (client.account_usage, sorted({rows[name].account for name in limiting & rows.keys()})),
     ):
-        said = asked(names) if names else ""
+        said = asked(names) if names else None
         if isinstance(said, Unknown):
             failures.append(said)
-        else:
-            usage |= parse_assoc_mgr(said, records.gpu_type, {str(uid): client.user})
-    wanted = {on_qos(name) for name in qos if any(h.endswith(on_qos(name)) for h in limiting)}
-    missing = sorted((wanted | limiting & rows.keys()) - usage.keys())
-    if not missing:
+        elif said is not None:
+            usage |= parse.parse_assoc_mgr(said, records.gpu_type, {str(uid): client.user})
+    unknown = {
+        holder.name: holder.used or {}
+        for holder in _holders(usable(usage)[0])
+        if any(tres in LIMITED and tres not in (holder.used or {}) for tres in holder.limit)
+    }
+    if not unknown:
         return usage, []
-    why = "; ".join(map(str, failures)) or "scontrol show assoc_mgr does not list it"
-    about = f"use of {', '.join(missing)} is"
+    why = "; ".join(map(str, failures)) or "scontrol show assoc_mgr does not say all of it"
+    about = f"use of {', '.join(sorted(unknown))} is"
     queue = client.everybodys_queue() if all(one.refused for one in failures) else None
     if queue is None or isinstance(queue, Unknown):
         return usage, [Note("use", f"{about} not known: {why}")]
-    seen = usage_of_queue(parse_queue(queue), lambda job: _counted_on(job, rows, parents, where))
+    seen = usage_of_queue(parse_queue(queue), lambda job: names_of(job, rows, parents, where))
+    nothing = dict.fromkeys((*COUNTED, *JOBS), 0)
+    for name, known in unknown.items():
+        limit, shown = usage.get(name, Usage()).limit, seen.get(name, Usage()).used
+        usage[name] = Usage(limit, nothing | shown | known)
     note = Note("use", f"{about} a lower bound, from the jobs that squeue shows: {why}")
-    return dict.fromkeys(missing, Usage()) | seen | usage, [note]
+    return seen | usage, [note]
 
 
-def _counted_on(
-    job: SlurmJob,
-    rows: Mapping[str, Association],
-    parents: Mapping[str, Association],
-    partition_qos: Mapping[str, str],
-) -> list[str]:
-    """Return the names of all that a job of anybody counts on."""
-    account = of_association(job.account)
-    own = of_association(job.account, job.user, job.partition)
-    names = [own if own in rows else of_association(job.account, job.user)]
-    names += [of_association(one) for one in lineage(job.account, parents)]
-    for qos in {job.qos, partition_qos.get(job.partition, "")} - {""}:
-        names += [on_qos(qos), on_qos(qos, job.user), on_qos(qos, account)]
-    return names
+def _holders(accounts: Iterable[Account]) -> Iterator[Holder]:
+    """Yield all that limits the jobs of these accounts."""
+    return (h for one in accounts for at in one.limits.values() for h in at.holders)
 
 
 def _groups(user: str, uid: int) -> frozenset[str] | None:
@@ -379,11 +369,11 @@ def _partitions(
     client: SlurmClient, site: Site, groups: frozenset[str] | None
 ) -> tuple[dict[Kind, str | None], dict[str, Partition], list[Note]]:
     """Return the partition of each device kind, named by the site or the one that fits; and all."""
-    text = client.partitions()
+    text = client.show("partition")
     if isinstance(text, Unknown):
         note = Note("partitions", f"the partitions are not known: {text}")
         return {"gpu": None, "cpu": None}, {}, [note]
-    all_ = parse_partitions(text)
+    all_ = parse.parse_partitions(text)
     known = {p.name: p for p in all_ if not why_not(p, groups)}
     chosen = {"gpu": gpu_partition(known.values()), "cpu": cpu_partition(known.values())}
     found: dict[Kind, str | None] = {}

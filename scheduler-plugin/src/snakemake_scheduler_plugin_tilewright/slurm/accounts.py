@@ -7,10 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.records import (
     BUDGETS,
     GPU_TYPE,
     JOBS,
+    OTHER_ACCOUNTS,
+    OTHER_USERS,
     Association,
     Partition,
     Qos,
@@ -122,8 +125,6 @@ class Account:
         By partition; that of "" holds in all others.
     partitions : tuple of str
         Those that the association is bound to; empty is all.
-    name_qos : bool
-        Jobs must name the QOS, since it is not the one that Slurm takes by itself.
     takes : tuple of str
         All QOS that its jobs may name.
     mine : dict or None
@@ -134,7 +135,6 @@ class Account:
     qos: str
     limits: Mapping[str, Limits]
     partitions: tuple[str, ...] = ()
-    name_qos: bool = True
     takes: tuple[str, ...] = ()
     mine: Tres | None = None
 
@@ -154,7 +154,7 @@ class Account:
 
 
 #: The one account of a Slurm that keeps none.
-NO_ACCOUNT = Account("", "", {"": Limits()}, name_qos=False)
+NO_ACCOUNT = Account("", "", {"": Limits()})
 
 
 def usable_accounts(
@@ -219,9 +219,8 @@ def usable_accounts(
                 chosen,
                 limits,
                 () if "" in bound else tuple(sorted(bound)),
-                any(row.default_qos != chosen for row in own[name]),
                 tuple(dict.fromkeys(qos for row in own[name] for qos in row.qos)),
-                of.in_use(on_qos(chosen, user), on_qos(chosen)),
+                of.in_use(on_qos(chosen, user), on_qos(chosen, OTHER_USERS)),
             )
         )
     return accounts, left_out
@@ -233,6 +232,23 @@ def lineage(account: str, rows: Mapping[str, Association]) -> list[str]:
     while (row := rows.get(found[-1])) and row.parent and row.parent not in found:
         found.append(row.parent)
     return found
+
+
+def names_of(
+    job: SlurmJob,
+    rows: Mapping[str, Association],
+    parents: Mapping[str, Association],
+    partition_qos: Mapping[str, str],
+) -> list[str]:
+    """Return the names of all that a job of anybody counts on."""
+    account = of_association(job.account)
+    own = of_association(job.account, job.user, job.partition)
+    names = [own if own in rows else of_association(job.account, job.user)]
+    names += [of_association(one) for one in lineage(job.account, parents)]
+    for qos in {job.qos, partition_qos.get(job.partition, "")} - {""}:
+        of = ("", job.user, account, f"cap of {account}")
+        names += [on_qos(qos, who) for who in of]
+    return names
 
 
 class _Records(NamedTuple):
@@ -249,12 +265,9 @@ class _Records(NamedTuple):
     cap: Tres
     usage: Mapping[str, Usage]
 
-    def in_use(self, name: str, within: str = "") -> Tres | None:
-        """Return what is in use; none where what it is within is known and it is not listed."""
-        nothing = dict.fromkeys((*COUNTED, *JOBS), 0)
-        if name in self.usage:
-            return nothing | self.usage[name].used
-        return nothing if within in self.usage else None
+    def in_use(self, *names: str) -> Tres | None:
+        """Return the use of the first of these names that Slurm says; the last may be of others."""
+        return next((self.usage[name].used for name in names if name in self.usage), None)
 
     def live(self, name: str, limit: Tres) -> Tres:
         """Return limits with what Slurm says of them now."""
@@ -275,18 +288,17 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
     if "OverPartQOS" in of.qos.flags:
         order.reverse()
     found: list[Holder] = []
-    group: set[str] = set()
-    each_user: set[str] = set()
-    each_account: set[str] = set()
+    of_account, group = of_association(of.account), set[str]()
+    each_user, each_account = set[str](), set[str]()
     for qos in order:
-        for who, limit, set_before in (
-            ("", qos.tres, group),
-            (of.user, qos.tres_per_user, each_user),
-            (of_association(of.account), qos.tres_per_account, each_account),
+        for who, others, limit, set_before in (
+            ("", "", qos.tres, group),
+            (of.user, OTHER_USERS, qos.tres_per_user, each_user),
+            (of_account, OTHER_ACCOUNTS, qos.tres_per_account, each_account),
         ):
             name = on_qos(qos.name, who)
             limit = of.live(name, limit)
-            used = of.in_use(name, on_qos(qos.name))
+            used = of.in_use(name, on_qos(qos.name, others))
             found.append(Holder(name, _without(limit, set_before), used))
             set_before.update(limit)
     for row in [*own, *of.rows]:
@@ -296,9 +308,9 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
             jobs = {t: n for one in (*of.rows[:1], row) for t, n in one.tres_per_user.items()}
             limit = _least(limit, _without(jobs, each_user | each_account))
         found.append(Holder(name, limit, of.in_use(name)))
-    own_qos, of_account = on_qos(of.qos.name), of_association(of.account)
-    used = of.in_use(on_qos(of.qos.name, of_account), own_qos)
-    found.append(Holder(on_qos(of.qos.name, f"cap of {of_account}"), of.cap, used, cap=True))
+    whose = f"cap of {of_account}", of_account, OTHER_ACCOUNTS
+    names = [on_qos(of.qos.name, who) for who in whose]
+    found.append(Holder(names[0], of.cap, of.in_use(*names), cap=True))
     of_one: list[Qos | Association] = [*order, *own, *of.rows[:1]]
     per_job: Tres = {}
     for one in reversed(of_one):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 from snakemake_scheduler_plugin_tilewright.slurm.parse import (
+    Unreadable,
     parse_minutes,
     parse_time_s,
     parse_tres,
@@ -31,7 +33,7 @@ ODD = frozenset({"PREEMPTED", "REVOKED", "SPECIAL_EXIT"})
 ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"})
 #: Slurm tells times of jobs in whole seconds.
 _ROUNDED_S = 2
-Obstacle = Literal["limit", "budget", "invalid", "held", "nodes", "busy", "other"]
+Obstacle = Literal["limit", "uncounted", "budget", "invalid", "held", "nodes", "busy", "other"]
 Cause = Literal[
     "memory", "time", "budget", "node", "preempted", "cancelled", "device", "refused", "error",
     "unknown",
@@ -45,7 +47,8 @@ class Waiting:
     Attributes
     ----------
     obstacle : str
-        A ``limit`` of account or QOS is reached; its ``budget`` is used up; Slurm finds the job
+        A ``limit`` of account or QOS is reached, or one that is ``uncounted``: Slurm alone knows
+        its use, and only placement says so; its ``budget`` is used up; Slurm finds the job
         ``invalid``; it is ``held``, by somebody or for what no other place has; its ``nodes`` are
         not there; they are ``busy``.
     words : str
@@ -181,13 +184,14 @@ class SlurmJob:
         return self.state in ACTIVE
 
 
-def parse_queue(text: str) -> list[SlurmJob]:
-    """Return the jobs of ``squeue -h -O`` with :data:`JOB_FORMAT`; other lines are left out."""
+@lru_cache(maxsize=2)  # asked for each job that ended, 10 µs a line
+def parse_queue(text: str) -> tuple[SlurmJob, ...]:
+    """Return the jobs of ``squeue -h -O`` with :data:`JOB_FORMAT`, or raise `Unreadable`."""
     found = []
-    for line in text.split("\n"):
+    for line in _lines(text):
         cells = _cells(line)
         if len(cells) != len(JOB_FIELDS) or not re.fullmatch(r"\d{1,18}", cells[0], re.A):
-            continue
+            raise Unreadable(line.decode(errors="replace"))
         row = dict(zip(JOB_FIELDS, cells, strict=True))
         found.append(
             SlurmJob(
@@ -208,20 +212,31 @@ def parse_queue(text: str) -> list[SlurmJob]:
                 parse_minutes(row["TimeLimit"]),
             )
         )
-    return found
+    return tuple(found)
 
 
-def _cells(line: str) -> list[str]:
+def _lines(text: str) -> Iterator[bytes]:
+    """Yield the lines of squeue that are not blank; names and comments may hold line breaks."""
+    said, start = text.encode() + b"\n", 0
+    while start < len(said):
+        end = start + _ENDS[-1]
+        if said[end - 1 : end + 1] != b"|\n":
+            end = said.index(b"\n", start)
+        if line := said[start:end].strip(b" "):
+            yield line
+        start = end + 1
+
+
+def _cells(line: bytes) -> list[str]:
     """Return the cells of a line of squeue, which pads them to so many bytes.
 
     Folders and comments may hold the separator.
     """
-    padded = line.encode()
-    if len(padded) != _ENDS[-1]:
-        return [cell.strip() for cell in line.split("|", len(JOB_FIELDS) - 1)]
-    if len(padded) == len(line):
-        return [line[cell].strip() for cell in _CELLS]
-    return [padded[cell].decode(errors="replace").strip() for cell in _CELLS]
+    if len(line) == _ENDS[-1]:
+        cells = [line[cell] for cell in _CELLS]
+    else:
+        cells = line.split(b"|", len(JOB_FIELDS) - 1)
+    return [cell.decode(errors="replace").strip() for cell in cells]
 
 
 def stale_jobs(queue: Iterable[SlurmJob], workdir: str) -> list[SlurmJob]:

@@ -7,7 +7,12 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_time_s, parse_tres
+from snakemake_scheduler_plugin_tilewright.slurm.parse import (
+    Unreadable,
+    parse_time_s,
+    parse_tres,
+    records_of,
+)
 from snakemake_scheduler_plugin_tilewright.slurm.records import Tres
 
 #: Words of a node's state with which it takes no job. One that power saving switched off,
@@ -74,18 +79,14 @@ class Node:
 
 
 def parse_nodes(text: str) -> list[Node]:
-    """Return the records of ``scontrol -o show node``; other lines are left out."""
+    """Return the records of ``scontrol -o show node``."""
     found = []
-    for line in text.splitlines():
-        # the first of each name: what people write comes last, as in Reason=see State=DOWN
-        pairs = dict(reversed(re.findall(r"(?<!\S)(\S+?)=(\S*)", line)))
-        if not pairs.get("NodeName") or "CfgTRES" not in pairs:
-            continue
-        total, used = parse_tres(pairs["CfgTRES"]), parse_tres(pairs.get("AllocTRES", ""))
+    for _, pairs in records_of(text, "NodeName", "State", "CfgTRES", "AllocTRES"):
+        total, used = parse_tres(pairs["CfgTRES"]), parse_tres(pairs["AllocTRES"])
         if "gres/gpu" not in total:  # Slurm counts them only where it is told to
             gpus = re.findall(r"gpu(?::[^:,()]+)?:(\d+)", pairs.get("Gres", ""))
             total["gres/gpu"] = sum(map(int, gpus))
-        state = pairs.get("State", "UNKNOWN")  # with a star where the node does not respond
+        state = pairs["State"]  # with a star where the node does not respond
         found.append(
             Node(
                 pairs["NodeName"],
@@ -118,13 +119,13 @@ class Reservation:
 def parse_reservations(text: str) -> list[Reservation]:
     """Return the records of ``scontrol -o show reservation``."""
     found = []
-    for line in text.splitlines():
-        pairs = dict(re.findall(r"(\S+?)=(\S*)", line))
-        start_s = parse_time_s(pairs.get("StartTime", ""))
+    for line, pairs in records_of(text, "ReservationName", "StartTime", "Nodes"):
+        start_s = parse_time_s(pairs["StartTime"])
+        if start_s is None:
+            raise Unreadable(line)
         maintains = {"MAINT", "ALL_NODES"} & set(pairs.get("Flags", "").split(","))
         cpus = math.inf if maintains else parse_tres(pairs.get("TRES", "")).get("cpu", 0)
-        if start_s is not None:
-            found.append(Reservation(tuple(node_names(pairs.get("Nodes", ""))), start_s, cpus))
+        found.append(Reservation(tuple(node_names(pairs["Nodes"])), start_s, cpus))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Text of sacctmgr and scontrol to records; pure, and tolerant of lines it does not know.
+"""Text of sacctmgr and scontrol to records (pure); a line that is none makes all unreadable.
 
 Shapes and traps of the texts were recorded on Slurm 22.05: memory comes as ``812G``, as
 ``312.50G``, as plain MB (assoc_mgr) and as ``1T``; a missing TRES, an empty field and ``N`` all
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from snakemake_scheduler_plugin_tilewright.slurm.records import (
     GPU_TYPE,
     JOBS,
+    OTHERS,
     WALL,
     Association,
     Partition,
@@ -38,7 +39,43 @@ QOS_FIELDS = (
     "maxwall", "flags", "maxtrespa", "maxjobspa", "maxsubmitpa", "grptresmins", "grptresrunmins",
     "maxtresmins", "grpwall",
 )  # fmt: skip
+#: What scontrol prints beside records.
+_NO_RECORD = re.compile(
+    r"Current Association Manager state|\w+ Records"
+    r"|No [\w ]+ (in the system|configured in Slurm\.|currently cached in Slurm\.)"
+)
+#: One user's and one account's use in the record of a QOS.
+_EACH = {
+    "PU": re.compile(r"(?<!\S)(?:\S+\()?(\d+)\)?=\{([^}]*)\}", re.A),
+    "PA": re.compile(r"(?<!\S)(\S+?)=\{([^}]*)\}"),
+}
 _UNIT_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
+
+
+class Unreadable(ValueError):
+    """An answer of Slurm with a line that is no record, or with none: as good as no answer."""
+
+    def __init__(self, line: str) -> None:
+        said = line.strip()[:80]
+        super().__init__(f"its answer holds no record in {said!r}" if said else "it said nothing")
+
+
+def require(pattern: str, text: str) -> None:
+    """Raise :class:`Unreadable` where a text has no such pattern."""
+    if re.search(pattern, text) is None:
+        raise Unreadable(text)
+
+
+def records_of(text: str, *keys: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the lines of ``scontrol -o`` and their fields, by name; each has all of these keys."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    for line in lines or [""]:
+        # the first of each name: what people write comes last, as in Reason=see State=DOWN
+        pairs = dict(reversed(re.findall(r"(?<!\S)(\S+?)=(\S*)", line)))
+        if pairs.keys() >= {*keys}:
+            yield line, pairs
+        elif not _NO_RECORD.fullmatch(line.strip()):
+            raise Unreadable(line)
 
 
 def parse_tres(text: str, gpu_type: str = "") -> Tres:
@@ -97,7 +134,7 @@ def _budget_usage(pairs: dict[str, str], gpu_type: str) -> tuple[Tres, Tres]:
     return (
         {budget(t): n for t, n in limits.items()}
         | {running(budget(t)): n for t, n in run_limits.items()},
-        {budget(t): n + run.get(t, 0) for t, n in used.items()}
+        {budget(t): n + run[t] for t, n in used.items() if t in run}
         | {spent(budget(t)): n for t, n in used.items()}
         | {running(budget(t)): n for t, n in run.items()},
     )
@@ -149,7 +186,7 @@ def parse_sacctmgr(text: str, gpu_type: str = "") -> tuple[list[Association], li
     """
     associations: list[Association] = []
     qos: list[Qos] = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         cells = [cell.strip() for cell in line.split("|")]
         if len(cells) == len(ASSOCIATION_FIELDS) and cells[0]:
             found = _association(dict(zip(ASSOCIATION_FIELDS, cells, strict=True)), gpu_type)
@@ -157,7 +194,18 @@ def parse_sacctmgr(text: str, gpu_type: str = "") -> tuple[list[Association], li
                 associations.append(found)
         elif len(cells) == len(QOS_FIELDS) and cells[0]:
             qos.append(_qos(dict(zip(QOS_FIELDS, cells, strict=True)), gpu_type))
+        elif not _is_echo(line):
+            raise Unreadable(line)
+    if not associations and not qos:
+        raise Unreadable("")
     return associations, qos
+
+
+def _is_echo(line: str) -> bool:
+    """Return whether a line is of the questions, of which some terminals show sacctmgr a part."""
+    said = re.sub(r"\x1b\[[\d;?]*\w|[\x00-\x1f]", "", line).removeprefix("sacctmgr:").strip(" <>")
+    fields = f"{','.join(ASSOCIATION_FIELDS)} {','.join(QOS_FIELDS)}"
+    return said.startswith("show ") or said in fields
 
 
 def parse_assoc_mgr(
@@ -167,50 +215,59 @@ def parse_assoc_mgr(
 
     Each has the name of :func:`~snakemake_scheduler_plugin_tilewright.slurm.records.on_qos` or
     :func:`~snakemake_scheduler_plugin_tilewright.slurm.records.of_association`. ``gpu_type`` is
-    the type of the GPUs that jobs get, ``users`` has names by number, in which Slurm speaks of
-    the users of a QOS.
+    the type of the GPUs that jobs get, ``users`` has names by number, by which the users of a QOS
+    are told. What a record does not say is in none of them.
     """
     found: dict[str, Usage] = {}
-    for line in text.splitlines():
+    for line, pairs in records_of(text):
         top, _, of_users = line.partition(" User Limits=")
-        # The blocks per account in braces repeat keys of the record itself.
-        top, _, of_accounts = top.partition(" Account Limits=")
-        pairs = dict(re.findall(r"(\S+?)=(\S*)", top))
-        if "GrpTRES" not in pairs:
-            continue
-        limit, used = parse_tres_usage(pairs["GrpTRES"], gpu_type)
+        of_accounts = top.partition(" Account Limits=")[2]
+        limit, used = parse_tres_usage(pairs.get("GrpTRES", ""), gpu_type)
         budgets, minutes = _budget_usage(pairs, gpu_type)
         most, jobs = _jobs_usage(pairs, "GrpJobs", "GrpSubmitJobs")
         record = Usage(limit | budgets | most, used | minutes | jobs)
         if qos := re.match(r"QOS=(.*?)\(\d+\)", line):
             name = qos.group(1)
             found[on_qos(name)] = record
-            for uid, use in _usage_of_each(of_users, "PU", gpu_type).items():
+            nothing = Usage({}, dict.fromkeys(used | jobs, 0))
+            for uid, use in _usage_of_each(of_users, "PU", nothing, gpu_type).items():
                 found[on_qos(name, (users or {}).get(uid, f"user {uid}"))] = use
-            for account, use in _usage_of_each(of_accounts, "PA", gpu_type).items():
-                found[on_qos(name, of_association(account))] = use
-        elif account := pairs.get("Account", ""):
+            for one, use in _usage_of_each(of_accounts, "PA", nothing, gpu_type).items():
+                found[on_qos(name, of_association(one))] = use
+        elif account := pairs.get("Account"):
             user = pairs.get("UserName", "").partition("(")[0]
             found[of_association(account, user, pairs.get("Partition", ""))] = record
+        elif not _NO_RECORD.fullmatch(line.strip()):
+            raise Unreadable(line)
     return found
 
 
-def _usage_of_each(text: str, who: str, gpu_type: str) -> dict[str, Usage]:
-    """Return the use in ``1001={MaxJobsPU=N(2) …} 1002={…}``; ``who`` is ``PU`` or ``PA``."""
+def _usage_of_each(text: str, who: str, nothing: Usage, gpu_type: str) -> dict[str, Usage]:
+    """Return the use in ``1001={MaxJobsPU=N(2) …} ada(1002)={…}``; ``who`` is ``PU`` or ``PA``.
+
+    Slurm lists all who have jobs there, or says that there are none; only then it is known that
+    others (:data:`~snakemake_scheduler_plugin_tilewright.slurm.records.OTHERS`) use nothing. From
+    23.02 on it names the users beside their numbers.
+    """
     found = {}
-    for name, block in re.findall(r"(\S+?)=\{([^}]*)\}", text):
+    for name, block in _EACH[who].findall(text):
         pairs = dict(re.findall(r"(\S+?)=(\S*)", block))
         limit, used = parse_tres_usage(pairs.get(f"MaxTRES{who}", ""), gpu_type)
         most, jobs = _jobs_usage(pairs, f"MaxJobs{who}", f"MaxSubmitJobs{who}")
         found[name] = Usage(limit | most, used | jobs)
+    rest = _EACH[who].sub("", text).strip()
+    if (found and not rest) or rest in ("No Users", "No Accounts"):
+        found[OTHERS] = nothing
     return found
 
 
 def _jobs_usage(pairs: dict[str, str], *keys: str) -> tuple[Tres, Tres]:
     """Return limits and use of numbers of jobs, in ``N(4)``."""
     both = [re.fullmatch(r"([^()]*)\((\d{1,18})\)", pairs.get(key, ""), re.A) for key in keys]
-    limits = [_number(match.group(1)) if match else None for match in both]
-    return _jobs(*limits), _jobs(*(int(match.group(2)) if match else 0 for match in both))
+    return (
+        _jobs(*(_number(match[1]) if match else None for match in both)),
+        _jobs(*(int(match[2]) if match else None for match in both)),
+    )
 
 
 def _jobs(*counts: int | None) -> Tres:
@@ -221,19 +278,15 @@ def _jobs(*counts: int | None) -> Tres:
 def parse_partitions(text: str) -> list[Partition]:
     """Return the records of ``scontrol -o show partition``."""
     found = []
-    for line in text.splitlines():
-        pairs = dict(re.findall(r"(\S+?)=(\S*)", line))
-        name = pairs.get("PartitionName")
-        if not name:
-            continue
+    for _, pairs in records_of(text, "PartitionName", "MaxTime", "State", "TRES"):
         qos = pairs.get("QoS", "N/A")
         found.append(
             Partition(
-                name,
+                pairs["PartitionName"],
                 None if qos in ("N/A", "") else qos,
-                parse_minutes(pairs.get("MaxTime", "")),
-                parse_tres(pairs.get("TRES", "")),
-                pairs.get("State", "") == "UP",
+                parse_minutes(pairs["MaxTime"]),
+                parse_tres(pairs["TRES"]),
+                pairs["State"] == "UP",
                 pairs.get("Default", "") == "YES",
                 _names(pairs.get("AllowAccounts", "ALL")),
                 _names(pairs.get("AllowQos", "ALL")),
@@ -267,8 +320,12 @@ def _why_closed(pairs: dict[str, str]) -> str:
 
 def parse_licences(text: str) -> dict[str, int]:
     """Return how many of each licence there are, by ``scontrol -o show lic``."""
-    found = re.findall(r"LicenseName=(\S+) Total=(\d{1,9})\b", text)
-    return {name: int(total) for name, total in found}
+    found = {}
+    for line, pairs in records_of(text, "LicenseName", "Total"):
+        if (total := _number(pairs["Total"])) is None:
+            raise Unreadable(line)
+        found[pairs["LicenseName"]] = total
+    return found
 
 
 def _names(text: str) -> tuple[str, ...] | None:

@@ -6,23 +6,42 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import JOB_FORMAT
-from snakemake_scheduler_plugin_tilewright.slurm.parse import ASSOCIATION_FIELDS, QOS_FIELDS
+from snakemake_scheduler_plugin_tilewright.slurm import jobs, nodes, parse
 
+#: What reads the answer to each question, or raises :class:`~parse.Unreadable`.
+_READERS: Mapping[str, Callable[[str], object]] = {
+    "squeue": jobs.parse_queue,
+    "sacctmgr": parse.parse_sacctmgr,
+    "assoc_mgr": parse.parse_assoc_mgr,
+    "partition": parse.parse_partitions,
+    "node": nodes.parse_nodes,
+    "reservation": nodes.parse_reservations,
+    "licenses": parse.parse_licences,
+    "config": partial(parse.require, r"(?m)^ClusterName\s*=\s*\S"),
+    "job": partial(parse.require, r"\AJobId=(?s:.*) JobState=\w"),
+    "sacct": partial(parse.require, r"\A\s*([A-Z_]+\+?( by \w+)?)?\s*\Z"),
+}
 #: sacctmgr answers in 0.4 s, a hung slurmdbd only after 45 s.
 TIMEOUT_S = 15.0
 #: An answer takes 0.02 s, a mistake in the question as long: what takes this long is not there.
 _SLOW_S = 2.0
 #: What sacctmgr says where there is no slurmdbd, on Slurm 22.05.
 NO_ACCOUNTING = "not running a supported accounting_storage plugin"
+#: Variables that stand for options of Slurm's commands; ``SLURM_CONF`` and its like do not.
+_OPTION = re.compile(
+    r"(?a)S(BATCH|QUEUE|ACCT|ACCTMGR|CANCEL|CONTROL|INFO)_\w+"
+    r"|SLURM_(CLUSTERS|TIME_FORMAT|BITSTR_LEN)"
+)
 _SACCTMGR = """\
 show associations where user={user} format={association}
 show associations where user= format={association}
@@ -70,6 +89,14 @@ class Answer:
     failure: Unknown | None = None
 
 
+def drop_options() -> list[str]:
+    """Take the variables that Slurm's commands read as options out of the environment, by name."""
+    names = sorted(filter(_OPTION.fullmatch, os.environ))
+    for name in names:
+        del os.environ[name]
+    return names
+
+
 def run_command(
     argv: Sequence[str], stdin: str | None = None, timeout_s: float = TIMEOUT_S
 ) -> str | Unknown:
@@ -84,7 +111,8 @@ def run_command(
     timeout_s : float
         Seconds after which it is killed.
     """
-    environment = {**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+    own = {name: value for name, value in os.environ.items() if not _OPTION.fullmatch(name)}
+    environment = {**own, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
     try:
         done = subprocess.run(
             argv,
@@ -104,8 +132,21 @@ def run_command(
     # sacctmgr fed through stdin reports a dead slurmdbd by text only.
     if done.returncode != 0 or (not done.stdout.strip() and "error:" in said):
         return Unknown(argv[0], said[:300] or f"exit status {done.returncode}")
+    if done.stdout and not done.stdout.endswith("\n"):
+        return Unknown(argv[0], f"its answer ends early, in {done.stdout[-40:]!r}")
     # the one answer that comes as a remark: "Job 7 to start at …"
     return done.stderr if "--test-only" in argv else done.stdout
+
+
+def _read(argv: Sequence[str], said: str | Unknown) -> str | Unknown:
+    """Return an answer; one in which a line cannot be read is none."""
+    question = argv[argv.index("show") + 1] if "show" in argv else argv[0]
+    if question in _READERS and not isinstance(said, Unknown):
+        try:
+            _READERS[question](said)
+        except parse.Unreadable as error:
+            return Unknown(argv[0], str(error))
+    return said
 
 
 @dataclass
@@ -147,13 +188,13 @@ class SlurmClient:
         its age and the reason; without one, the failure.
         """
         asked = _SACCTMGR.format(
-            user=self.user, association=",".join(ASSOCIATION_FIELDS), qos=",".join(QOS_FIELDS)
+            user=self.user,
+            association=",".join(parse.ASSOCIATION_FIELDS),
+            qos=",".join(parse.QOS_FIELDS),
         )
         argv = ("sacctmgr", "-n", "-P", "-Q")
         said = self._ask(argv, 10 * self.ttl_s, asked)
         path = self.cache_dir / f"limits-{self.user}.json"
-        if not isinstance(said, Unknown) and "|" not in said:
-            said = Unknown("sacctmgr", "its answer holds no table")
         if isinstance(said, Unknown):
             return self._last_good(path, asked, said)
         asked_s = self._kept[argv][0]
@@ -174,25 +215,10 @@ class SlurmClient:
         names = f"account={','.join(accounts)}"
         return self._ask(("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", names), self.ttl_s)
 
-    def partitions(self) -> str | Unknown:
-        """Return all partitions."""
-        return self._ask(("scontrol", "-o", "show", "partition"), 10 * self.ttl_s)
-
-    def nodes(self) -> str | Unknown:
-        """Return all nodes."""
-        return self._ask(("scontrol", "-o", "show", "node"), self.ttl_s)
-
-    def reservations(self) -> str | Unknown:
-        """Return all reservations."""
-        return self._ask(("scontrol", "-o", "show", "reservation"), 10 * self.ttl_s)
-
-    def licences(self) -> str | Unknown:
-        """Return all licences."""
-        return self._ask(("scontrol", "-o", "show", "licenses"), 10 * self.ttl_s)
-
-    def config(self) -> str | Unknown:
-        """Return how the cluster is configured."""
-        return self._ask(("scontrol", "show", "config"), 10 * self.ttl_s)
+    def show(self, what: str) -> str | Unknown:
+        """Return all of a kind: partition, node, reservation, licenses; or the ``config``."""
+        times = 1 if what == "node" else 10
+        return self._ask(("scontrol", "-o", "show", what), times * self.ttl_s)
 
     def queue(self, states: str = "all") -> str | Unknown:
         """Return this user's jobs, those that ended in the last minutes too.
@@ -200,7 +226,7 @@ class SlurmClient:
         Live use and nodes are asked again after it: a job that started meanwhile would be in
         neither.
         """
-        argv = ("squeue", "-h", "-u", self.user, "-t", states, "-O", JOB_FORMAT)
+        argv = ("squeue", "-h", "-u", self.user, "-t", states, "-O", jobs.JOB_FORMAT)
         before = self._kept.get(argv)
         said = self._ask(argv, self.ttl_s)
         if self._kept.get(argv) is not before:
@@ -215,7 +241,7 @@ class SlurmClient:
 
     def everybodys_queue(self) -> str | Unknown:
         """Return the jobs that the site lets this user see."""
-        return self._ask(("squeue", "-h", "-O", JOB_FORMAT), self.ttl_s)
+        return self._ask(("squeue", "-h", "-O", jobs.JOB_FORMAT), self.ttl_s)
 
     def job(self, job_id: int) -> str | Unknown:
         """Return all that slurmctld says of one job."""
@@ -225,7 +251,7 @@ class SlurmClient:
     def final_state(self, job_id: int) -> str | Unknown:
         """Return how a job ended that slurmctld has forgotten; empty if the database has it not."""
         said = self._call(("sacct", "-n", "-X", "-P", "-j", str(job_id), "-o", "State"))
-        return said if isinstance(said, Unknown) else said.strip().partition(" ")[0]
+        return said if isinstance(said, Unknown) else re.split(r"[ +\n]", said)[0]
 
     def cancel(self, job_ids: Sequence[int], *, pending_only: bool = False) -> str | Unknown:
         """Cancel jobs, or only those of them that have not started meanwhile."""
@@ -272,7 +298,7 @@ class SlurmClient:
         try:
             path = self.shared_dir / self._question(argv, stdin)
             asked_s, said = json.loads(path.read_text(encoding="utf-8"))
-            asked_s, said = float(asked_s), str(said)
+            asked_s, said = float(asked_s), _read(argv, str(said))
         except (OSError, ValueError, TypeError):
             return None
         least_s = self._forgot_s
@@ -280,7 +306,7 @@ class SlurmClient:
             queues = [at_s for key, (at_s, _) in self._kept.items() if key[0] == "squeue"]
             least_s = max([least_s, *queues])
         fresh = 0 <= now - asked_s < ttl_s and asked_s > least_s
-        return (asked_s, said) if fresh else None
+        return (asked_s, said) if fresh and not isinstance(said, Unknown) else None
 
     def _question(self, argv: tuple[str, ...], stdin: str | None) -> str:
         """Return the name of the file of a question to this host's cluster."""
@@ -296,7 +322,7 @@ class SlurmClient:
         began_s = self.clock()
         if failure is not None and 0 <= began_s - failed_s < self.ttl_s:
             return failure
-        said = self.run(argv, stdin)
+        said = _read(argv, self.run(argv, stdin))
         if isinstance(said, Unknown) and self.clock() - began_s > _SLOW_S:
             self._silent[argv[0]] = (self.clock(), said)
         return said
@@ -318,6 +344,7 @@ class SlurmClient:
             kept = json.loads(path.read_text(encoding="utf-8"))
             if kept["asked"] != asked:
                 return failure
+            parse.parse_sacctmgr(kept["text"])
             return Answer(str(kept["text"]), max(0.0, self.clock() - kept["time_s"]), failure)
         except (OSError, ValueError, KeyError, TypeError):
             return failure

@@ -10,6 +10,9 @@ Tres = dict[str, int]
 GPU_TYPE = "gres/gpu:type"
 #: Numbers of jobs beside TRES: those that run, and those that run or pend.
 JOBS = ("jobs", "submit")
+#: Who is not listed on a QOS, where Slurm lists all who use something there.
+OTHERS = "others"
+OTHER_USERS, OTHER_ACCOUNTS = f"user {OTHERS}", f"account {OTHERS}"
 #: What budgets are of: TRES times minutes.
 BUDGETED = ("cpu", "mem", "node", "billing", "gres/gpu", GPU_TYPE)
 

@@ -1,0 +1,77 @@
+"""Rules of a module have another name in the workflow that uses it than in their own Snakefile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
+from tests.support.scribe import dispatched, run
+
+MODULE = """
+from snakemake_scheduler_plugin_tilewright.placement.routing import set_up
+from tests.support.failing_slurm import RULES
+
+plan = set_up(workflow, RULES)
+
+rule good:
+    output: "good/{i}.txt"
+    threads: plan.threads("good")
+    resources: **plan.routed("good")
+    shell: "true"
+rule either:
+    output: "either/{i}.txt"
+    resources:
+        **plan.either(gpu={"cpus": 3, "mem_mb": 700, "runtime": 9},
+                      cpu={"cpus": 5, "mem_mb": 800, "runtime": 99}),
+    shell: "true"
+"""
+SNAKEFILE = """
+from tests.support.failing_slurm import recorded_cluster
+from snakemake_scheduler_plugin_tilewright.placement import cluster
+cluster._current = recorded_cluster()
+
+module images:
+    snakefile: "images.smk"
+
+use rule * from images as images_*
+use rule good from images as images_own with:
+    output: "own/{i}.txt"
+
+rule all:
+    default_target: True
+    input: expand("{rule}/{i}.txt", rule=["good", "either", "own"], i=range(4))
+localrules: all
+"""
+SIZES = {
+    "images_good": {"gpu": (8, 5000), "cpu": (6, 3000)},
+    "images_own": {"gpu": (8, 5000), "cpu": (6, 3000)},
+    "images_either": {"gpu": (3, 700), "cpu": (5, 800)},
+}
+
+
+@pytest.mark.parametrize("scheduler", ["tilewright", "greedy"])
+def test_jobs_of_a_module_get_the_size_and_the_place_that_placement_chose(
+    scheduler: str, tmp_path: Path
+) -> None:
+    (tmp_path / "images.smk").write_text(MODULE)
+    done = run(tmp_path, SNAKEFILE, scheduler, executor="slurm")
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert "placement failed" not in said
+    ledger = next(tmp_path.rglob("ledger.jsonl"), None)
+    placed = {e["job"]: e for e in read_ledger(ledger) if e["event"] == "place"} if ledger else {}
+    for rule, sizes in SIZES.items():
+        jobs = dispatched(tmp_path, rule)
+        assert len(jobs) == 4
+        for wildcards, given in jobs:
+            kind = "gpu" if given.get("gpu") else "cpu"
+            cpus = given["cpus_per_task" if "either" in rule else "threads"]
+            assert (cpus, given["mem_mb"]) == sizes[kind]
+            if scheduler == "tilewright":
+                place = placed[f"rule_{rule}_wildcards_{wildcards['i']}"]
+                assert (place["account"], place["kind"]) == (given["slurm_account"], kind)
+                assert place["account"] == given["qos"]
+    if scheduler == "tilewright":
+        assert len(placed) == 12
