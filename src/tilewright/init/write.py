@@ -168,6 +168,12 @@ def config_text(
         out.text += _NOTHING_OF_TILES
     else:
         _optics(out, metadata, planes)
+    for column in dict.fromkeys([*metadata.stated, *["emission_nm"] * (planes > 1)]):
+        dark = [m for m in metadata.markers if getattr(m, column) in (None, "")]
+        names = [m.marker or f"cycle {m.cycle} channel {m.channel}" for m in dark]
+        more = f" and {len(names) - 6} more" * (len(names) > 6)
+        if names:
+            out.unknown.append(f"{column} in the markers table: {', '.join(names[:6])}{more}")
     return out
 
 
@@ -209,9 +215,6 @@ def _optics(out: ConfigText, metadata: Metadata, planes: int) -> None:
     if planes == 1:
         out.text += _NO_DECONVOLUTION
         return
-    dark = [marker.marker for marker in metadata.markers if marker.emission_nm is None]
-    if dark:
-        out.unknown.append(f"emission_nm in the markers table: {', '.join(dark[:6])}")
 
 
 def samples_text(samples: Sequence[tuple[str, Path, str | None]], layouts: list[TileLayout]) -> str:
