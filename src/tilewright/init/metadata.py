@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from snakemake_scheduler_plugin_tilewright.runtime.words import printable
 from tilewright.config.tables import Channel, cycles_text
 from tilewright.init.recognise import Recognised
 from tilewright.io.conventions import described_images
@@ -30,6 +31,8 @@ _EXCITATION = (
     "the metadata give excitation wavelengths; emission_nm in the markers table is "
     "that of the usual dyes (DAPI, AF488, Cy3, Cy5, AF750): check it"
 )
+#: Letters of a name; the table of markers takes 100, with the number of equal ones.
+_NAME = 90
 _NUCLEAR = re.compile(r"(?i)dapi|hoechst|nuclei|nuclear|dna|draq5|sytox")
 
 
@@ -84,7 +87,7 @@ def _with_markers(
     """Return metadata with the markers table made, and a reference channel chosen."""
     of = [told.get(key, OmeChannel()) for key in channels]
     names = unique_names(
-        channel.name or f"cycle{cycle}_channel{token}"
+        printable((channel.name or "").strip(), _NAME) or f"cycle{cycle}_channel{token}"
         for (cycle, token), channel in zip(channels, of, strict=True)
     )
     markers = [
