@@ -13,7 +13,17 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import append_json, read_json_lines
+from snakemake_scheduler_plugin_tilewright.runtime.files import (
+    JsonLines,
+    append_json,
+    read_json_lines,
+)
+from snakemake_scheduler_plugin_tilewright.runtime.records import (
+    is_count,
+    is_moment,
+    is_text,
+    maybe,
+)
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.rules import STAGES
@@ -37,6 +47,16 @@ class Told:
     text: str
     sample: str
     cycle: int | None
+
+
+def read_record(path: Path) -> JsonLines:
+    """Return the lines of the record of a results folder."""
+    checks = {"time": is_moment, "run": is_text, **dict.fromkeys(_KEYS, maybe(_is_token))}
+    return read_json_lines(path, checks, ("time",))
+
+
+def _is_token(value: Any) -> bool:
+    return is_text(value) or is_count(value)
 
 
 def now() -> str:
@@ -85,7 +105,7 @@ class Teller:
             raise NotifyError(f"--notify is {command!r}, which is no command; give its whole path")
         self._known = {
             tuple(line.get(key) for key in _KEYS): (line.get("verdict"), line.get("text"))
-            for line in read_json_lines(record)
+            for line in read_record(record)
             if "metric" in line
         }
         self._untold: list[Told] = []
