@@ -50,7 +50,7 @@ def test_an_overlap_that_is_stated_wrong_is_measured(
     assert overlap == pytest.approx(true, abs=0.01)
     both = f"overlap {overlap:.3f} from the pixels, where the metadata state {stated:.3f}"
     assert both in result.found
-    assert any("which is written" in warning for warning in result.warnings)
+    assert any(f"{both}; the measured one is written" in warning for warning in result.warnings)
 
 
 def test_an_overlap_that_is_stated_right_is_confirmed(tmp_path: Path) -> None:

@@ -18,12 +18,7 @@ from snakemake_scheduler_plugin_tilewright.runtime.files import (
     append_json,
     read_json_lines,
 )
-from snakemake_scheduler_plugin_tilewright.runtime.records import (
-    is_count,
-    is_moment,
-    is_text,
-    maybe,
-)
+from snakemake_scheduler_plugin_tilewright.runtime.records import is_moment
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.rules import STAGES
@@ -51,12 +46,8 @@ class Told:
 
 def read_record(path: Path) -> JsonLines:
     """Return the lines of the record of a results folder."""
-    checks = {"time": is_moment, "run": is_text, **dict.fromkeys(_KEYS, maybe(_is_token))}
-    return read_json_lines(path, checks, ("time",))
-
-
-def _is_token(value: Any) -> bool:
-    return is_text(value) or is_count(value)
+    token = dict.fromkeys((*_KEYS, "run"), lambda value: isinstance(value, str | int | None))
+    return read_json_lines(path, {"time": is_moment, **token}, ("time",))
 
 
 def now() -> str:

@@ -98,7 +98,7 @@ def _numbered(planes: list[RawPlane], told: TileLayout) -> TileLayout:
     backend = cpu_backend(2)
     # An overlap that is stated wrong may show nothing.
     for stated in (told.overlap, None) if told.overlap else (None,):
-        overlap = stated or estimate_overlap(backend, images)
+        overlap = min(max(stated or estimate_overlap(backend, images), 0.01), 0.9)
         size = rows, cols
         ranking = rank_layouts(backend, images, rows, cols, overlap) if fits else []
         if not is_clear(ranking):
@@ -114,9 +114,8 @@ def _numbered(planes: list[RawPlane], told: TileLayout) -> TileLayout:
             f"the metadata tell {rows} x {cols} tiles, but the pixels fit "
             f"{size[0]} x {size[1]}, which is written"
         )
-    best = ranking[0]
-    measured = measure_overlap(backend, images, best.row, best.col, overlap)
-    return _clear(result, size, best, measured, overlap)
+    measured = measure_overlap(backend, images, ranking[0].row, ranking[0].col, overlap)
+    return _clear(result, size, ranking[0], measured, overlap)
 
 
 def _unclear(result: TileLayout, fits: bool) -> TileLayout:
@@ -136,27 +135,19 @@ def _clear(
 ) -> TileLayout:
     """Return what the pixels tell, warning where the metadata tell otherwise."""
     rows, cols = size
-    stated, overlap = told.overlap, told.overlap or round(measured or roughly, 3)
-    if stated is None:
-        said = [f"overlap {overlap:.3f} from the pixels"]
-    elif measured is None:
-        said = told.found
-    elif abs(measured - stated) <= _SAME_OVERLAP:
-        said = [f"overlap {stated:.3f} as the metadata state, and {measured:.3f} from the pixels"]
-    else:
-        overlap = round(measured, 3)
-        said = [f"overlap {overlap:.3f} from the pixels, where the metadata state {stated:.3f}"]
+    stated, overlap = told.overlap, round(measured or told.overlap or roughly, 3)
+    layout = f"layout {best.name}, {rows} rows x {cols} columns"
+    said = f"overlap {overlap:.3f} from the pixels"
     result = replace(told, rows=rows, cols=cols, layout=best.name, overlap=overlap)
-    result.found = [
-        f"layout {best.name}, {rows} rows x {cols} columns, from the pixels "
-        f"(score {best.score:.2f})",
-        *said,
-    ]
-    if overlap != told.overlap is not None:
-        result.warnings.append(
-            f"the metadata state an overlap of {stated:.3f}, but the pixels fit {overlap:.3f}, "
-            "which is written"
-        )
+    if stated and measured is None:
+        said = told.found[0]
+    elif stated and measured and abs(measured - stated) <= _SAME_OVERLAP:
+        said = f"overlap {stated:.3f} as the metadata state, and {measured:.3f} from the pixels"
+        result.overlap = stated
+    elif stated:
+        said += f", where the metadata state {stated:.3f}"
+        result.warnings.append(f"{said}; the measured one is written")
+    result.found = [f"{layout}, from the pixels (score {best.score:.2f})", said]
     if told.layout is not None and told.layout != best.name and min(rows, cols) > 1:
         result.warnings.append(
             f"the metadata tell the layout {told.layout}, but the pixels fit {best.name}, "

@@ -30,9 +30,9 @@ def made_by_another(path: Path) -> str:
         The record of versions in the folder of results: a line for each that began to write there.
     """
     last, own = _last(path), version("tilewright")
-    return f"{path.parent} was made by tilewright {last}, and this is {own}" * (
-        last not in ("", own)
-    )
+    if last in ("", own):
+        return ""
+    return f"{path.parent} was made by tilewright {last}, and this is {own}"
 
 
 def read_versions(path: Path) -> JsonLines:

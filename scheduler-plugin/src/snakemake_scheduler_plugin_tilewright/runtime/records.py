@@ -37,11 +37,6 @@ def is_moment(value: Any) -> bool:
         return False
 
 
-def maybe(check: Check) -> Check:
-    """Return the check of what may be not known."""
-    return lambda value: value is None or check(value)
-
-
 def by_name(check: Check) -> Check:
     """Return the check of an object's values."""
     return lambda value: isinstance(value, dict) and all(map(check, value.values()))
@@ -61,17 +56,15 @@ def _pool(value: Any) -> bool:
     return one and is_text(value[0]) and is_text(value[1]) and is_count(value[2])
 
 
-def _list(value: Any) -> bool:
-    return isinstance(value, list)
-
-
 #: The values of a ledger's events, as placement writes them and the report reads them.
 EVENT: dict[str, Check] = {
     **dict.fromkeys(("time_s", "start_s", "end_s", "sent_s"), is_time),
     **dict.fromkeys(("event", "job", "rule", "pool", "account", "kind", "node", "cause"), is_text),
     **dict.fromkeys(("words", "reason", "next", "log", "sooner"), is_text),
     **dict.fromkeys(("ready", "members"), is_count),
-    **dict.fromkeys(("kinds", "nodes", "slurm_ids", "notes"), _list),
+    **dict.fromkeys(
+        ("kinds", "nodes", "slurm_ids", "notes"), lambda value: isinstance(value, list)
+    ),
     **dict.fromkeys(("left_out", "closed"), by_name(is_text)),
     **dict.fromkeys(("why", "free"), by_name(is_count)),
     "pools": by_name(_pool),
