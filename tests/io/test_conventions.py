@@ -234,6 +234,11 @@ def test_ome_xml_units() -> None:
     assert image.channels[0].exposure_ms == 250.0
 
 
+def test_channels_that_are_told_of_another_number_have_no_name() -> None:
+    (image,) = parse_ome_xml(ome().replace("<Channel/>", ""), "a.tif")
+    assert [(c.name, c.emission_nm) for c in image.channels] == [(None, None)] * 2
+
+
 def test_ome_xml_that_cannot_be_used() -> None:
     with pytest.raises(RawDataError, match=r"a.tif: in the OME-XML SizeT is 2"):
         parse_ome_xml(ome(t="2"), "a.tif")

@@ -10,7 +10,12 @@ from tilewright.config.experiment import ConfigError, load_experiment, read_conf
 from tilewright.config.layout import Layout
 from tilewright.config.rules import QUALITY_RULES, STAGES
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
-from tilewright.runtime.versions import made_by_another, note_version, old_profiles
+from tilewright.runtime.versions import (
+    made_by_another,
+    note_version,
+    old_profiles,
+    read_versions,
+)
 from tilewright.runtime.machine import (
     device_kinds,
     healthy_gpus,
@@ -57,7 +62,8 @@ try:
         made_by_another=earlier,
     )
     if workflow.is_main_process:
-        for sentence in old_profiles(Path("profiles")):
+        damaged = read_versions(layout.versions).note
+        for sentence in [*old_profiles(Path("profiles")), *[damaged] * bool(damaged)]:
             logger.info(sentence)
         # A dry run asks no scheduler of ours, and lists the reasons of all jobs itself.
         looks = snakemake_command.only_looks(snakemake_command.command()[1:])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from snakemake_scheduler_plugin_tilewright.runtime.words import printable
 from tilewright.init.folder import InitError, create_experiment
 
 
@@ -14,5 +15,5 @@ def show_init(raw_dir: Path, output: Path, *, force: bool) -> None:
     try:
         result = create_experiment(raw_dir, output, force=force)
     except (InitError, OSError, ValueError) as error:
-        raise SystemExit(f"tilewright init: {error}") from None
+        raise SystemExit(f"tilewright init: {printable(error)}") from None
     typer.echo(result.summary())

@@ -190,7 +190,10 @@ def _look(
     own = sample.acquisition
     numbered = numbers_tiles(own.convention, raw_dir, own.pattern)
     try:
-        said = layout_problem(tiles, own.overlap, numbered=numbered, backend=cpu_backend(1))
+        spaced = "{row" in (own.pattern or "")
+        said = layout_problem(
+            tiles, own.overlap, numbered=numbered, backend=cpu_backend(1), spaced=spaced
+        )
     except RawDataError as error:
         said = str(error)
     return [said] if said else []

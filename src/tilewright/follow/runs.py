@@ -17,8 +17,8 @@ from pathlib import Path
 from types import FrameType
 
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
-from snakemake_scheduler_plugin_tilewright.runtime.files import append_json, read_json_lines
-from tilewright.follow.verdicts import now
+from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
+from tilewright.follow.verdicts import now, read_record
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Between looks at whether another process has let go of the record.
@@ -120,7 +120,10 @@ class Runs:
             said = True
             if self.stop.wait(_LOCK_S):
                 return False
-        lines = [line for line in read_json_lines(self.record) if "run" in line]
+        record = read_record(self.record)
+        if record.note:
+            say(record.note)
+        lines = [line for line in record if "run" in line]
         if lines and lines[-1]["run"] == "began":
             self._killed_s = datetime.fromisoformat(lines[-1]["time"]).timestamp()
         return True

@@ -13,7 +13,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import append_json, read_json_lines
+from snakemake_scheduler_plugin_tilewright.runtime.files import (
+    JsonLines,
+    append_json,
+    read_json_lines,
+)
+from snakemake_scheduler_plugin_tilewright.runtime.records import is_moment
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.rules import STAGES
@@ -37,6 +42,12 @@ class Told:
     text: str
     sample: str
     cycle: int | None
+
+
+def read_record(path: Path) -> JsonLines:
+    """Return the lines of the record of a results folder."""
+    token = dict.fromkeys((*_KEYS, "run"), lambda value: isinstance(value, str | int | None))
+    return read_json_lines(path, {"time": is_moment, **token}, ("time",))
 
 
 def now() -> str:
@@ -85,7 +96,7 @@ class Teller:
             raise NotifyError(f"--notify is {command!r}, which is no command; give its whole path")
         self._known = {
             tuple(line.get(key) for key in _KEYS): (line.get("verdict"), line.get("text"))
-            for line in read_json_lines(record)
+            for line in read_record(record)
             if "metric" in line
         }
         self._untold: list[Told] = []

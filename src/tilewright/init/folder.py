@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
-from snakemake_scheduler_plugin_tilewright.runtime.words import count
+from snakemake_scheduler_plugin_tilewright.runtime.words import count, printable
 from tilewright.init.metadata import Metadata, read_metadata
 from tilewright.init.recognise import Recognised, recognise, tables
 from tilewright.init.tile_layout import TileLayout, find_layout
@@ -67,7 +67,7 @@ class InitResult:
             lines += [f"  {key}" for key in self.unknown]
         lines.append(f"then: cd {shlex.quote(str(folder))} && snakemake registration qc")
         lines.append(f"results: {folder / 'results'}, report.html there")
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
 
 def create_experiment(
@@ -102,6 +102,9 @@ def create_experiment(
         raise InitError(
             f"{', '.join(present)} exist already; give --force to overwrite, or another --output"
         )
+    for folder in (raw.resolve(), output):
+        if re.search("[\ud800-\udfff]", str(folder)):
+            raise InitError(f"the name {printable(folder)} is not UTF-8; rename it")
     recognised = recognise(raw)
     raw = recognised.folder
     metadata = read_metadata(raw, recognised)

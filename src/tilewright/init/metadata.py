@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tilewright.config.tables import Channel
+from snakemake_scheduler_plugin_tilewright.runtime.words import printable
+from tilewright.config.tables import Channel, cycles_text
 from tilewright.init.recognise import Recognised
 from tilewright.io.conventions import described_images
 from tilewright.io.conventions.common import RawPlane
@@ -25,6 +27,12 @@ from tilewright.io.inputs.codex_metadata import (
 )
 from tilewright.io.tiff.metadata import MICROMETRES, imagej_unit, of_tiff, pixel_um
 
+_EXCITATION = (
+    "the metadata give excitation wavelengths; emission_nm in the markers table is "
+    "that of the usual dyes (DAPI, AF488, Cy3, Cy5, AF750): check it"
+)
+#: Letters of a name; the table of markers takes 100, with the number of equal ones.
+_NAME = 90
 _NUCLEAR = re.compile(r"(?i)dapi|hoechst|nuclei|nuclear|dna|draq5|sytox")
 
 
@@ -40,6 +48,8 @@ class Metadata:
     numerical_aperture: float | None = None
     immersion_refractive_index: float | None = None
     codex: CodexExperiment = field(default_factory=CodexExperiment)
+    #: Columns of the markers table of which the metadata tell something.
+    stated: list[str] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -77,7 +87,7 @@ def _with_markers(
     """Return metadata with the markers table made, and a reference channel chosen."""
     of = [told.get(key, OmeChannel()) for key in channels]
     names = unique_names(
-        channel.name or f"cycle{cycle}_channel{token}"
+        printable((channel.name or "").strip(), _NAME) or f"cycle{cycle}_channel{token}"
         for (cycle, token), channel in zip(channels, of, strict=True)
     )
     markers = [
@@ -111,25 +121,10 @@ def _of_codex(raw_dir: Path, channels: list[tuple[int, str]]) -> Metadata:
     }
     path, text = texts["experiment"]
     codex = parse_experiment(text, str(path)) if path else CodexExperiment()
-    listed = parse_channel_names(texts["names"][1]) or codex.markers
-    times = parse_exposure_times(texts["exposures"][1]) or codex.exposures_ms or {}
-    cycles = sorted({cycle for cycle, _ in channels})
-    tokens = sorted({int(channel) for _, channel in channels})
-    per_cycle = codex.channels or len(tokens)
-    emission = (
-        list(codex.wavelengths_nm)
-        if codex.wavelengths_are_emission
-        else emission_peaks_nm(codex.wavelengths_nm)
-    )
-    told = {}
-    for key in channels:
-        cycle, channel = cycles.index(key[0]), int(key[1]) - 1
-        place = cycle * per_cycle + channel
-        told[key] = OmeChannel(
-            listed[place] if place < len(listed) and channel < per_cycle else None,
-            emission[channel] if channel < len(emission) else None,
-            times.get((cycle + 1, channel + 1)),
-        )
+    names = parse_channel_names(texts["names"][1]) or codex.markers
+    per_cycle = codex.channels or max(int(channel) for _, channel in channels)
+    times = parse_exposure_times(texts["exposures"][1], per_cycle) or codex.exposures_ms or {}
+    told, warnings = _by_number(codex, names, times, channels)
     metadata = replace(
         _with_markers(channels, told),
         pixel_um=codex.pixel_um,
@@ -138,8 +133,17 @@ def _of_codex(raw_dir: Path, channels: list[tuple[int, str]]) -> Metadata:
         immersion_refractive_index=codex.immersion_refractive_index,
         codex=codex,
     )
+    if names:
+        metadata.markers = [
+            marker if told[marker.cycle, marker.channel].name else replace(marker, marker="")
+            for marker in metadata.markers
+        ]
+    exposures = times or texts["exposures"][0]
+    stated = {"marker": names, "emission_nm": codex.wavelengths_nm, "exposure_ms": exposures}
+    metadata.stated = [column for column, values in stated.items() if values]
     metadata.found += [str(path) for path, _ in texts.values() if path]
-    metadata.warnings += _codex_warnings(codex, len(listed), len(cycles), per_cycle, emission)
+    metadata.warnings += warnings
+    cycles = {cycle for cycle, _ in channels}
     if codex.reference_cycle in cycles:
         metadata.reference_cycle = codex.reference_cycle
     reference = str(codex.reference_channel)
@@ -148,28 +152,53 @@ def _of_codex(raw_dir: Path, channels: list[tuple[int, str]]) -> Metadata:
     return metadata
 
 
-def _codex_warnings(
+def _by_number(
     codex: CodexExperiment,
-    names: int,
-    cycles: int,
-    per_cycle: int,
-    emission: Sequence[float | None],
-) -> list[str]:
-    """Return where the metadata do not fit the files, or had to be read between the lines."""
-    warnings = []
-    if names and names != cycles * per_cycle:
+    names: Sequence[str],
+    times: Mapping[tuple[int, int], float | None],
+    channels: list[tuple[int, str]],
+) -> tuple[dict[tuple[int, str], OmeChannel], list[str]]:
+    """Return what is told of each channel, by its number and its cycle's, and what does not fit.
+
+    What does not fit the counts in exactly one way tells nothing.
+    """
+    numbers = [(cycle, int(channel)) for cycle, channel in channels]
+    cycles, timed = {cycle for cycle, _ in numbers}, {cycle for cycle, _ in times}
+    first, warnings = min(1, *cycles), []
+    if times and ((0 in cycles) != (0 in timed) or not (cycles <= timed or timed <= cycles)):
+        told, there = cycles_text(sorted(timed)), cycles_text(sorted(cycles))
+        warnings.append(f"exposure times are told of {told}, but there are {there}; none is taken")
+        times = {}
+    most = max(cycle for cycle, _ in [*numbers, *times]) - first + 1
+    widest = max(channel for _, channel in [*numbers, *times])
+    count, per_cycle = codex.cycles or most, codex.channels or widest
+    if names and (len(names) != count * per_cycle or most > count or widest > per_cycle):
         warnings.append(
-            f"{names} marker names for {cycles} cycles of {per_cycle} channels; "
-            "check the markers table"
+            f"{len(names)} marker names for {count} cycles of {per_cycle} channels; none is taken"
         )
-    if codex.cycles and codex.cycles != cycles:
-        warnings.append(f"the metadata tell {codex.cycles} cycles, but there are {cycles}")
-    if emission and list(emission) != list(codex.wavelengths_nm):
-        warnings.append(
-            "the metadata give excitation wavelengths; emission_nm in the markers table is "
-            "that of the usual dyes (DAPI, AF488, Cy3, Cy5, AF750): check it"
+        names = ()
+    for what, stated, there_are in (
+        ("cycles", codex.cycles, len(cycles)),
+        ("channels", codex.channels, max(channel for _, channel in numbers)),
+    ):
+        if stated and stated != there_are:
+            warnings.append(f"the metadata tell {stated} {what}, but there are {there_are}")
+    emission: Sequence[float | None] = codex.wavelengths_nm
+    if emission and (len(emission) != per_cycle or widest > per_cycle):
+        warnings.append(f"{len(emission)} wavelengths for {per_cycle} channels; none is taken")
+        emission = ()
+    elif not codex.wavelengths_are_emission:
+        emission = emission_peaks_nm(codex.wavelengths_nm)
+        warnings += [_EXCITATION] * (list(emission) != list(codex.wavelengths_nm))
+    known = {
+        key: OmeChannel(
+            names[(cycle - first) * per_cycle + channel - 1] if names else None,
+            emission[channel - 1] or None if emission else None,
+            times.get((cycle, channel)),
         )
-    return warnings
+        for key, (cycle, channel) in zip(channels, numbers, strict=True)
+    }
+    return known, warnings
 
 
 def _find_text(raw_dir: Path, pattern: str) -> tuple[Path | None, str]:
@@ -186,8 +215,16 @@ def _find_text(raw_dir: Path, pattern: str) -> tuple[Path | None, str]:
         if place.is_dir():
             for path in sorted(place.iterdir()):
                 if re.fullmatch(pattern, path.name, re.IGNORECASE) and path.is_file():
-                    return path, path.read_text("utf-8", errors="replace")
+                    return path, _decoded(path.read_bytes())
     return None, ""
+
+
+def _decoded(content: bytes) -> str:
+    """Return a text in UTF-8, or in UTF-16 as its mark or the zeros of its first letter tell."""
+    if content[:2] in (BOM_UTF16_LE, BOM_UTF16_BE):
+        return content.decode("utf-16", errors="replace")
+    zero = content[:2].find(b"\0")
+    return content.decode(("utf-8", "utf-16-be", "utf-16-le")[zero + 1], errors="replace")
 
 
 def _of_files(located: list[LocatedImage], channels: list[tuple[int, str]]) -> Metadata:

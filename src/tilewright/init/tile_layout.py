@@ -17,11 +17,15 @@ from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.tile_positions.tile_layout import (
     estimate_overlap,
     is_clear,
+    measure_overlap,
     rank_grids,
     rank_layouts,
 )
 from tilewright.kernels.tile_positions.tile_order import factor_pairs
 from tilewright.stages.tile_positions.layout_check import FLIPS, reduce_tile
+
+#: Overlaps are taken as equal within this share of a side: pixels are measured when reduced.
+_SAME_OVERLAP = 0.005
 
 
 @dataclass
@@ -69,6 +73,10 @@ def _numbered(planes: list[RawPlane], told: TileLayout) -> TileLayout:
     numbers = sorted({plane.tile or 0 for plane in planes})
     told = replace(told, overlap=_fraction(told.overlap, planes))
     result = replace(told, count=len(numbers), found=[], warnings=[])
+    if told.overlap and len(numbers) > 1:
+        result.found = [
+            f"overlap {told.overlap:.3f} as the metadata state, which the pixels do not confirm"
+        ]
     rows, cols = told.rows or 0, told.cols or 0
     fits = rows * cols == len(numbers)
     if len(numbers) == 1:
@@ -88,21 +96,26 @@ def _numbered(planes: list[RawPlane], told: TileLayout) -> TileLayout:
     if images is None:
         return result
     backend = cpu_backend(2)
-    overlap = told.overlap or estimate_overlap(backend, images)
-    if fits:
-        ranking = rank_layouts(backend, images, rows, cols, overlap)
+    # An overlap that is stated wrong may show nothing.
+    for stated in (told.overlap, None) if told.overlap else (None,):
+        overlap = min(max(stated or estimate_overlap(backend, images), 0.01), 0.9)
+        size = rows, cols
+        ranking = rank_layouts(backend, images, rows, cols, overlap) if fits else []
+        if not is_clear(ranking):
+            grid = rank_grids(backend, images, overlap)[0]
+            size = grid.rows, grid.cols
+            ranking = rank_layouts(backend, images, *size, overlap)
         if is_clear(ranking):
-            return _clear(result, rows, cols, ranking[0], overlap)
-    grid = rank_grids(backend, images, overlap)[0]
-    ranking = rank_layouts(backend, images, grid.rows, grid.cols, overlap)
-    if not is_clear(ranking):
+            break
+    else:
         return _unclear(result, fits)
-    if rows and cols and (grid.rows, grid.cols) != (rows, cols):
+    if rows and cols and size != (rows, cols):
         result.warnings.append(
             f"the metadata tell {rows} x {cols} tiles, but the pixels fit "
-            f"{grid.rows} x {grid.cols}, which is written"
+            f"{size[0]} x {size[1]}, which is written"
         )
-    return _clear(result, grid.rows, grid.cols, ranking[0], overlap)
+    measured = measure_overlap(backend, images, ranking[0].row, ranking[0].col, overlap)
+    return _clear(result, size, ranking[0], measured, overlap)
 
 
 def _unclear(result: TileLayout, fits: bool) -> TileLayout:
@@ -117,13 +130,24 @@ def _unclear(result: TileLayout, fits: bool) -> TileLayout:
     return result
 
 
-def _clear(told: TileLayout, rows: int, cols: int, best: Any, overlap: float) -> TileLayout:
+def _clear(
+    told: TileLayout, size: tuple[int, int], best: Any, measured: float | None, roughly: float
+) -> TileLayout:
     """Return what the pixels tell, warning where the metadata tell otherwise."""
-    result = replace(told, rows=rows, cols=cols, layout=best.name, overlap=round(overlap, 3))
-    result.found.append(
-        f"layout {best.name}, {rows} rows x {cols} columns, overlap {overlap:.3f}, "
-        f"from the pixels (score {best.score:.2f})"
-    )
+    rows, cols = size
+    stated, overlap = told.overlap, round(measured or told.overlap or roughly, 3)
+    layout = f"layout {best.name}, {rows} rows x {cols} columns"
+    said = f"overlap {overlap:.3f} from the pixels"
+    result = replace(told, rows=rows, cols=cols, layout=best.name, overlap=overlap)
+    if stated and measured is None:
+        said = told.found[0]
+    elif stated and measured and abs(measured - stated) <= _SAME_OVERLAP:
+        said = f"overlap {stated:.3f} as the metadata state, and {measured:.3f} from the pixels"
+        result.overlap = stated
+    elif stated:
+        said += f", where the metadata state {stated:.3f}"
+        result.warnings.append(f"{said}; the measured one is written")
+    result.found = [f"{layout}, from the pixels (score {best.score:.2f})", said]
     if told.layout is not None and told.layout != best.name and min(rows, cols) > 1:
         result.warnings.append(
             f"the metadata tell the layout {told.layout}, but the pixels fit {best.name}, "
@@ -167,10 +191,13 @@ def _check_directions(planes: list[RawPlane], grid: TileGrid, result: TileLayout
     if images is None:
         return
     backend = cpu_backend(2)
-    if result.overlap is None:
-        result.overlap = round(estimate_overlap(backend, images), 3)
-    overlap = min(max(result.overlap, 0.01), 0.9)
+    told = result.overlap
+    overlap = estimate_overlap(backend, images) if told is None else min(max(told, 0.01), 0.9)
     ranking = rank_layouts(backend, images, grid.rows, grid.cols, overlap)
+    if told is None and is_clear(ranking):
+        first = ranking[0]
+        measured = measure_overlap(backend, images, first.row, first.col, overlap)
+        result.overlap = round(measured or overlap, 3)
     best = ranking[0].name
     if not is_clear(ranking) or best == "raster_right_down":
         return

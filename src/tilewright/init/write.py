@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-import json
+import math
 import re
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+import yaml
+
+from snakemake_scheduler_plugin_tilewright.runtime.words import printable
 from tilewright.config.tables import Channel
 from tilewright.init.metadata import Metadata
 from tilewright.init.recognise import Recognised
@@ -102,10 +105,8 @@ class ConfigText:
 
     def key(self, name: str, value: object, comment: str = "") -> None:
         """Add a line of a section."""
-        note = f"  # {comment}" if comment else ""
-        bare = isinstance(value, str) and re.fullmatch(r"[a-z]+(_[a-z]+)*", value)
-        text = value if bare else json.dumps(value, ensure_ascii=False)
-        self.text += f"  {name}: {text}{note}\n"
+        note = f"  # {printable(comment)}" if comment else ""
+        self.text += f"  {name}: {_yaml(value)}{note}\n"
 
     def known(self, section: str, name: str, value: object, meaning: str) -> None:
         """Add a line, or a gap to fill in where the value is None."""
@@ -113,6 +114,19 @@ class ConfigText:
             self.unknown.append(f"{section}.{name}: {meaning}")
             meaning = f"fill in: {meaning}"
         self.key(name, value, meaning)
+
+
+def _yaml(value: object) -> str:
+    """Return a value as YAML on one line; only plain words stand without quotes."""
+    quoted = isinstance(value, str) and not re.fullmatch(r"[a-z]+(_[a-z]+)*", value)
+    dumped = yaml.safe_dump(
+        [value],
+        default_style='"' if quoted else None,
+        default_flow_style=True,
+        allow_unicode=str(value).isprintable(),
+        width=math.inf,
+    )
+    return str(dumped).strip()[1:-1]
 
 
 def config_text(
@@ -140,10 +154,10 @@ def config_text(
         What looks wrong, kept as comments.
     """
     out = ConfigText()
-    notes = "".join(f"# Warning: {warning}\n" for warning in warnings)
-    samples, markers, results = (json.dumps(str(path), ensure_ascii=False) for path in files)
+    notes = "".join(f"# Warning: {printable(warning)}\n" for warning in warnings)
+    samples, markers, results = (_yaml(str(path)) for path in files)
     out.text = _HEAD.format(
-        raw_dir=raw_dir, samples=samples, markers=markers, results=results, notes=notes
+        raw_dir=printable(raw_dir), samples=samples, markers=markers, results=results, notes=notes
     )
     first = layouts[0]
     section = "acquisition"
@@ -168,6 +182,12 @@ def config_text(
         out.text += _NOTHING_OF_TILES
     else:
         _optics(out, metadata, planes)
+    for column in dict.fromkeys([*metadata.stated, *["emission_nm"] * (planes > 1)]):
+        dark = [m for m in metadata.markers if getattr(m, column) in (None, "")]
+        names = [m.marker or f"cycle {m.cycle} channel {m.channel}" for m in dark]
+        more = f" and {len(names) - 6} more" * (len(names) > 6)
+        if names:
+            out.unknown.append(f"{column} in the markers table: {', '.join(names[:6])}{more}")
     return out
 
 
@@ -209,9 +229,6 @@ def _optics(out: ConfigText, metadata: Metadata, planes: int) -> None:
     if planes == 1:
         out.text += _NO_DECONVOLUTION
         return
-    dark = [marker.marker for marker in metadata.markers if marker.emission_nm is None]
-    if dark:
-        out.unknown.append(f"emission_nm in the markers table: {', '.join(dark[:6])}")
 
 
 def samples_text(samples: Sequence[tuple[str, Path, str | None]], layouts: list[TileLayout]) -> str:
@@ -270,13 +287,18 @@ def readme_text(
     found, warnings, unknown : sequence of str
         As in the summary for the terminal.
     """
-    lines = [*found, *(f"**warning**: {warning}" for warning in warnings)]
+    lines = [*map(_markdown, found), *(f"**warning**: {_markdown(text)}" for text in warnings)]
     gaps = unknown or ["nothing; look at the names in `markers.csv`"]
     return _README.format(
         title=title,
-        raw_dir=raw_dir,
+        raw_dir=printable(raw_dir).replace("`", "'"),
         version=version("tilewright"),
         found="\n".join(f"- {line}" for line in lines),
-        unknown="\n".join(f"- {line}" for line in gaps),
+        unknown="\n".join(f"- {_markdown(line)}" for line in gaps),
         keys=keys,
     )
+
+
+def _markdown(text: str) -> str:
+    """Return text of others as one line of Markdown without tags and links."""
+    return printable(text).replace("<", "\\<").replace("](", "]\\(")

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
+from snakemake_scheduler_plugin_tilewright.runtime.files import (
+    JsonLines,
+    append_json,
+    read_json_lines,
+)
+from snakemake_scheduler_plugin_tilewright.runtime.records import is_text
+from snakemake_scheduler_plugin_tilewright.runtime.words import printable
 from tilewright.installed import shipped
 
 #: First line of a profile that was copied.
@@ -24,17 +29,25 @@ def made_by_another(path: Path) -> str:
     path : Path
         The record of versions in the folder of results: a line for each that began to write there.
     """
-    if not path.is_file():
+    last, own = _last(path), version("tilewright")
+    if last in ("", own):
         return ""
-    last = str(json.loads(path.read_text("utf-8").splitlines()[-1])["version"])
-    if last == version("tilewright"):
-        return ""
-    return f"{path.parent} was made by tilewright {last}, and this is {version('tilewright')}"
+    return f"{path.parent} was made by tilewright {last}, and this is {own}"
+
+
+def read_versions(path: Path) -> JsonLines:
+    """Return the lines of the record of versions."""
+    return read_json_lines(path, {"version": is_text}, ("version",))
+
+
+def _last(path: Path) -> str:
+    lines = read_versions(path)
+    return printable(lines[-1]["version"], 40) if lines else ""
 
 
 def note_version(path: Path) -> None:
     """Write down that this version begins to write here, unless it was the last that did."""
-    if not path.is_file() or made_by_another(path):
+    if _last(path) != version("tilewright"):
         began = datetime.now(UTC).isoformat(timespec="seconds")
         append_json(path, {"version": version("tilewright"), "began": began})
 

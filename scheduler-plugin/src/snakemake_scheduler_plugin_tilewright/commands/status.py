@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from snakemake_scheduler_plugin_tilewright.placement.ledger import (
     LEDGER,
@@ -17,6 +18,7 @@ from snakemake_scheduler_plugin_tilewright.placement.ledger import (
 )
 from snakemake_scheduler_plugin_tilewright.runtime.cause import failed_since
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, read_state, span_text
+from snakemake_scheduler_plugin_tilewright.runtime.words import printable
 
 
 def show_status(results: Path) -> None:
@@ -37,25 +39,25 @@ def show_status(results: Path) -> None:
     except (OSError, ValueError) as error:
         raise SystemExit(f"status: {error}") from None
     ledger = Path(state.ledger) if state.ledger else found / LEDGER.name
-    events = read_ledger(ledger) if ledger.is_file() else ()
+    events = read_ledger(ledger)
     own = (event for event in events if event["time_s"] >= state.began_s)
     failed = failure_lines(own, ended=state.ended)
     if not failed and not state.complete and (results / "logs").is_dir():
         causes = failed_since(results / "logs", state.began_s)
         failed = [f"failed: {words}; log: {path}" for path, words in causes]
-    print_status(state, failed, time.time(), Console())
+    print_status(state, [*failed, *filter(None, [events.note])], time.time(), Console())
 
 
 def print_status(state: RunState, failures: Sequence[str], now_s: float, console: Console) -> None:
     """Print a state: what became of the run, jobs by rule, what waits and what failed."""
-    console.print(_what(state, now_s), highlight=False, markup=False)
-    console.print(state.line(), highlight=False, markup=False)
+    console.print(printable(_what(state, now_s)), highlight=False, markup=False)
+    console.print(printable(state.line()), highlight=False, markup=False)
     table = Table.grid(padding=(0, 2, 0, 0))
     for rule, count in state.jobs.items():
-        table.add_row(rule, f"{state.done.get(rule, 0)}/{count}")
+        table.add_row(Text(printable(rule)), f"{state.done.get(rule, 0)}/{count}")
     console.print(table)
     for text in failures:
-        console.print(text, highlight=False, markup=False)
+        console.print(printable(text), highlight=False, markup=False)
 
 
 def _what(state: RunState, now_s: float) -> str:

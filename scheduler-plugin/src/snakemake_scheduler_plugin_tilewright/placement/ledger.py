@@ -6,13 +6,14 @@ import contextlib
 import json
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import append_json, read_json_lines
-from snakemake_scheduler_plugin_tilewright.runtime.words import count_jobs
+from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
+from snakemake_scheduler_plugin_tilewright.runtime.files import read_ledger as read_ledger
+from snakemake_scheduler_plugin_tilewright.runtime.words import count_jobs, printable
 
 #: Where decisions are written, below the working directory, unless the workflow says otherwise.
 LEDGER = Path(".snakemake/tilewright/ledger.jsonl")
@@ -52,11 +53,6 @@ class Ledger:
         return True
 
 
-def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a ledger; a last line cut short by a crash is left out."""
-    return (entry for entry in read_json_lines(path) if "event" in entry and "time_s" in entry)
-
-
 def last_run(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the events of the last run of a ledger; a run starts with an event ``run``."""
     found: list[Mapping[str, Any]] = []
@@ -76,7 +72,7 @@ def last_waiting(path: Path) -> dict[str, int]:
     """
     why: dict[str, int] = {}
     held: dict[str, int] = {}
-    for event in last_run(read_ledger(path)) if path.is_file() else ():
+    for event in last_run(read_ledger(path)):
         match event["event"]:
             case "wait":
                 why = event.get("why", {}) if event.get("ready") else {}
@@ -101,7 +97,8 @@ def summary_lines(events: Sequence[Mapping[str, Any]], argv: Sequence[str]) -> l
     moved = members = 0
     for event in events:
         if event["event"] == "done":
-            done[event["pool"]] = done.get(event["pool"], 0) + 1
+            pool = event.get("pool", "a pool that is not known")
+            done[pool] = done.get(pool, 0) + 1
             members += event.get("members", 1)
         moved += event["event"] == "move"
     failed = failure_lines(events, ended=True)
@@ -123,15 +120,16 @@ def failure_lines(events: Iterable[Mapping[str, Any]], *, ended: bool) -> list[s
     failed: dict[str, Mapping[str, Any]] = {}
     for event in events:
         if event["event"] == "fail":
-            failed[event["job"]] = event
+            failed[event.get("job", "a job")] = event
         elif event["event"] == "done" or (event["event"] == "place" and not ended):
-            failed.pop(event["job"], None)
+            failed.pop(event.get("job", "a job"), None)
     lines = []
     for name, event in sorted(failed.items()):
         where = event.get("node") or event.get("pool") or "no place"
         job = f", Slurm job {event['slurm_id']}" if "slurm_id" in event else ""
         log = f"; log: {event['log']}" if "log" in event else ""
-        lines.append(f"failed: {name} on {where}{job}: {event['cause']}, {event['words']}{log}")
+        why = ", ".join(event[key] for key in ("cause", "words") if key in event)
+        lines.append(printable(f"failed: {name} on {where}{job}: {why or 'not known'}{log}"))
     return lines
 
 

@@ -195,7 +195,8 @@ class Plan:
             self.estimates.durations.save()
         lines = []
         if self.cluster is not None and self.ledger is not None:
-            lines = summary_lines(last_run(read_ledger(self.ledger)), command())
+            events = read_ledger(self.ledger)
+            lines = [*summary_lines(last_run(events), command()), *filter(None, [events.note])]
         elif failed:
             causes = failed_since(self.logs, self._began_s) if self.logs else ()
             lines = [f"failed: {words}; log: {path}" for path, words in causes]

@@ -203,7 +203,7 @@ def time_step(total_s: float) -> tuple[float, str, float]:
     unit_s, unit = (3600.0, "hours") if total_s > 2 * 3600 else (60.0, "minutes")
     if total_s < 120:
         unit_s, unit = 1.0, "seconds"
-    step = next((s for s in _STEPS if s * unit_s >= total_s / 10), _STEPS[-1])
+    step = next((s for s in _STEPS if s * unit_s >= total_s / 10), total_s / unit_s / 10)
     return unit_s, unit, step * unit_s
 
 

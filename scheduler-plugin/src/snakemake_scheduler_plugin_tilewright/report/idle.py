@@ -88,7 +88,7 @@ def _ways(events: Sequence[Event], bars: Sequence[JobBar]) -> list[tuple[str, fl
         place = placed.pop(job)
         sent_s = place["time_s"]
         begun = [s for s in starts.get(job, ()) if sent_s - _CUT_S <= s <= until_s]
-        ways.append((str(place["pool"]), sent_s, max(sent_s, min([*begun, until_s]))))
+        ways.append((place.get("pool", ""), sent_s, max(sent_s, min([*begun, until_s]))))
 
     for event in events:
         job = str(event.get("job", ""))
@@ -113,7 +113,9 @@ class _Said:
         """Return what is said from an event on; any word of Slurm's ends its silence."""
         match event["event"]:
             case "hold":
-                return replace(self, silent=str(event["reason"]) if event.get("ready", 1) else "")
+                return replace(
+                    self, silent=event.get("reason", NO_REASON) if event.get("ready", 1) else ""
+                )
             case "room":
                 return replace(self, closed=event.get("closed", {}), silent="")
             case _:

@@ -9,12 +9,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from snakemake_scheduler_plugin_tilewright.report.idle import idle_slot_s
 from snakemake_scheduler_plugin_tilewright.report.runs import ClusterRun, JobBar, PoolBand, Remark
-from snakemake_scheduler_plugin_tilewright.runtime.files import read_json_lines
+from snakemake_scheduler_plugin_tilewright.runtime.files import read_ledger as read_events
+from snakemake_scheduler_plugin_tilewright.runtime.words import printable
 
 #: Causes of the failure of a job that the workflow itself took back, to place it again.
 _BY_MOVE = ("cancelled", "unknown")
@@ -33,13 +33,8 @@ _CAUSES = {
 }
 _WORDS = 160
 
+__all__ = ["cluster_runs", "job_label", "read_events"]
 Event = Mapping[str, Any]
-
-
-def read_events(path: Path) -> list[dict[str, Any]]:
-    """Return the events of a ledger."""
-    entries = read_json_lines(path)
-    return [e for e in entries if "event" in e and number(e, "time_s") is not None]
 
 
 def cluster_runs(events: Iterable[Event]) -> list[ClusterRun]:
@@ -59,12 +54,6 @@ def job_label(job: str, rule: str) -> str:
     'stitch tonsil_2_1'
     """
     return re.sub(r"^rule_", "", job).replace("_wildcards_", " ", 1) if job else rule
-
-
-def number(event: Event, key: str) -> float | None:
-    """Return a finite number of an event; None: there is none."""
-    value = event.get(key)
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _run(number: int, events: Sequence[Event]) -> ClusterRun:
@@ -120,19 +109,18 @@ def _kinds(events: Iterable[Event]) -> set[str]:
 
 def _bars(event: Event, place: Event) -> list[JobBar]:
     """Return the bar of a job that ended, none where it never ran."""
-    start_s, end_s = number(event, "start_s"), number(event, "end_s")
+    start_s, end_s = event.get("start_s"), event.get("end_s", math.inf)
     failed = event["event"] == "fail"
     if start_s is None or not event.get("pool"):
         return []
     # squeue's end of a job that still ran is its limit
-    end_s = min(event["time_s"], end_s if end_s is not None else math.inf)
+    end_s = min(event["time_s"], end_s)
     if failed and end_s <= start_s:
         return []
-    sent_s = number(event, "sent_s")
     return [
         JobBar(
             str(event.get("job", "")), str(event.get("rule", "")), event["pool"], start_s,
-            max(start_s, end_s), number(place, "time_s") if sent_s is None else sent_s,
+            max(start_s, end_s), event.get("sent_s", place.get("time_s")),
             place.get("small") is True, failed, int(event.get("members", 1)),
         )
     ]  # fmt: skip
@@ -155,9 +143,9 @@ def _remarks(event: Event) -> list[Remark]:
         case "fail":
             what = "fail"
             cause = _CAUSES.get(event.get("cause", ""), str(event.get("cause")))
-            words = str(event.get("words") or "")
+            words = printable(event.get("words", ""), _WORDS)
             where = " on ".join(str(event[key]) for key in ("pool", "node") if event.get(key))
-            said = f" ({words[:_WORDS]}{'…' * (len(words) > _WORDS)})" if words else ""
+            said = f" ({words})" if words else ""
             texts = [f"{label}{', ' * bool(where)}{where}: {cause}{said}; {event.get('next', '')}"]
         case "hold":
             texts = [f"nothing was started: {why}"]

@@ -19,6 +19,7 @@ from snakemake_scheduler_plugin_tilewright.report.runs import (
     percent,
     use_of,
 )
+from snakemake_scheduler_plugin_tilewright.runtime.files import JsonLines
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
 from snakemake_scheduler_plugin_tilewright.runtime.words import count_jobs
 
@@ -37,7 +38,8 @@ def run_section(ledger: Path | None, palette: Palette | None = None) -> dict[str
     palette : Palette, optional
         Without one rules have colours in the order in which they began.
     """
-    everything = cluster_runs(read_events(ledger)) if ledger is not None else []
+    events = read_events(ledger) if ledger is not None else JsonLines()
+    everything = cluster_runs(events)
     runs = [run for run in everything if run.bars]
     shown = runs[-_RUNS:]
     if not shown:
@@ -49,7 +51,7 @@ def run_section(ledger: Path | None, palette: Palette | None = None) -> dict[str
     bad = [(run, remark) for run, remark in remarks if remark.what != "hold"]
     return {
         "lead": lead,
-        "caption": _caption(shown, len(runs) - len(shown), everything[-1]),
+        "caption": _caption(shown, len(runs) - len(shown), everything[-1], events.note),
         "picture": draw_gantt(shown, uses, palette, lead),
         "pools": [_row(use) for use in uses],
         "bad": _lines(bad, len(shown) > 1),
@@ -88,7 +90,7 @@ def _lead(runs: Sequence[ClusterRun], uses: Sequence[Use]) -> str:
     return "; ".join(texts) + "." + (f" Failed tries by cause: {failed}." if failed else "")
 
 
-def _caption(runs: Sequence[ClusterRun], earlier: int, last: ClusterRun) -> str:
+def _caption(runs: Sequence[ClusterRun], earlier: int, last: ClusterRun, note: str) -> str:
     """Return how to read the picture, and what it does not show."""
     both = len({pool.kind for pool in runs[-1].pools.values()}) > 1
     first = " (GPU jobs first, CPU jobs in what they leave)" if both else ""
@@ -112,6 +114,7 @@ def _caption(runs: Sequence[ClusterRun], earlier: int, last: ClusterRun) -> str:
         texts.append(
             f"Not ended when this page was made: {names}{f' and {more} more' * (more > 0)}."
         )
+    texts += [note] * bool(note)
     return " ".join(texts)
 
 

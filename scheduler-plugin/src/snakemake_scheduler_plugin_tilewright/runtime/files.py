@@ -13,6 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from snakemake_scheduler_plugin_tilewright.runtime.records import EVENT, Check, fits
+from snakemake_scheduler_plugin_tilewright.runtime.words import count
+
 
 @contextlib.contextmanager
 def whole_or_nothing(path: Path, *, shared: bool = False) -> Iterator[Path]:
@@ -75,7 +78,8 @@ def write_whole(path: Path, text: str) -> None:
         It could not be written; what was there is still there.
     """
     with whole_or_nothing(path, shared=True) as partial:
-        partial.write_text(text, encoding="utf-8", newline="\n")
+        # what a name holds that is not UTF-8 is written as its escape
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
 def append_json(path: Path, entry: Mapping[str, Any]) -> None:
@@ -90,21 +94,45 @@ def append_json(path: Path, entry: Mapping[str, Any]) -> None:
         stream.write(b"\n" * cut + line)
 
 
-def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file of JSON lines, none where there is no file.
+class JsonLines(list[dict[str, Any]]):
+    """The whole lines of a file; ``note`` says how many are damaged, or that none can be read."""
 
-    A line that a crash cut short is left out.
+    note = ""
+
+
+def read_json_lines(
+    path: Path, checks: Mapping[str, Check] = {}, needed: Iterable[str] = ()
+) -> JsonLines:
+    """Return the objects of a file of JSON lines, none where there is no file.
+
+    A line that a crash cut short is damaged, and so is one without what is ``needed`` or with a
+    value that fails its check.
     """
-    if not path.is_file():
-        return
-    with path.open(encoding="utf-8", errors="replace") as stream:
-        for line in stream:
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(entry, dict):
-                yield entry
+    found, damaged = JsonLines(), 0
+    try:
+        with path.open(encoding="utf-8", errors="replace") as stream:
+            for line in filter(str.strip, stream):
+                try:
+                    entry = json.loads(line)
+                except (ValueError, RecursionError):
+                    entry = None
+                if fits(entry, checks, needed):
+                    found.append(entry)
+                else:
+                    damaged += 1
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        return found
+    except (OSError, ValueError) as error:
+        found.note = f"{path} cannot be read ({getattr(error, 'strerror', error)}) and is ignored"
+    if damaged:
+        lines = f"{count(damaged, 'damaged line')} of {path}"
+        found.note = f"{lines} {'is' if damaged == 1 else 'are'} ignored"
+    return found
+
+
+def read_ledger(path: Path) -> JsonLines:
+    """Return the events of a ledger."""
+    return read_json_lines(path, EVENT, ("event", "time_s"))
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:

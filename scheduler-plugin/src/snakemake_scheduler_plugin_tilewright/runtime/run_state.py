@@ -13,6 +13,15 @@ from pathlib import Path
 from typing import Literal
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
+from snakemake_scheduler_plugin_tilewright.runtime.records import (
+    Check,
+    by_name,
+    fits,
+    is_count,
+    is_number,
+    is_text,
+    is_time,
+)
 
 #: Below this share of the work no time left is estimated.
 _TOLD = 0.05
@@ -20,6 +29,18 @@ _TOLD = 0.05
 _SILENT_S = 300.0
 #: Clocks are set while processes run.
 _CLOCK_S = 60.0
+
+_VALUES: dict[str, Check] = {
+    **dict.fromkeys(("began_s", "at_s"), is_time),
+    **dict.fromkeys(("jobs", "done", "waiting"), by_name(is_count)),
+    **dict.fromkeys(("running", "queued"), is_count),
+    "share": lambda value: is_number(value, 1) and value >= 0,
+    "ended": lambda value: isinstance(value, bool),
+    "host": lambda value: is_text(value) and value.isprintable(),
+    # kill takes others for groups of processes
+    "pid": lambda value: is_count(value) and value > 0,
+    "ledger": is_text,
+}
 
 #: What became of a run; one that runs on another machine and no longer writes is silent.
 Life = Literal["active", "ended", "killed", "silent"]
@@ -165,6 +186,9 @@ def read_state(path: Path) -> RunState:
         The file is not a state; the message names it.
     """
     try:
-        return RunState(**json.loads(path.read_text(encoding="utf-8")))
-    except (TypeError, json.JSONDecodeError) as error:
+        entry = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} does not say how far a run is ({error}); remove it") from error
+    if not fits(entry, _VALUES, _VALUES) or not entry.keys() <= _VALUES.keys():
+        raise ValueError(f"{path} does not say how far a run is; remove it")
+    return RunState(**entry)

@@ -32,6 +32,22 @@ def count_jobs(number: int, members: int) -> str:
     return f"{count(number, 'job')}{grouped}"
 
 
+def printable(text: object, most: int = 1000) -> str:
+    r"""Return text of others as one line of at most so many printable characters.
+
+    Any white space is a space; what no terminal, comment or table should hold is written as its
+    escape.
+
+    >>> printable("CD8\u2028\x1b[2J"), printable("a" * 9, 4)
+    ('CD8 \\x1b[2J', 'aaa…')
+    """
+    line = "".join(
+        c if c.isprintable() else " " if c.isspace() else c.encode("unicode_escape").decode()
+        for c in str(text)[: most + 1]
+    )
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
 def yaml_problem(error: yaml.YAMLError) -> str:
     r"""Return what a text breaks of YAML, and in which line.
 

@@ -204,17 +204,16 @@ def _channels(pixels: ElementTree.Element, count: int) -> list[OmeChannel]:
             scale = 1.0 if plane.get("ExposureTimeUnit") == "ms" else 1000.0
             exposures.setdefault(_whole(plane, "TheC", 0, least=0), exposure * scale)
     described = list(elements_named(pixels, "Channel"))
-    channels = []
-    for index in range(count):
-        channel = described[index] if index < len(described) else None
-        channels.append(
-            OmeChannel(
-                name=channel.get("Name") if channel is not None else None,
-                emission_nm=_size(channel, "EmissionWavelength"),
-                exposure_ms=exposures.get(index),
-            )
+    # Of another number of channels it is not known which is which.
+    told = described if len(described) == count else [None] * count
+    return [
+        OmeChannel(
+            name=channel.get("Name") if channel is not None else None,
+            emission_nm=_size(channel, "EmissionWavelength"),
+            exposure_ms=exposures.get(index),
         )
-    return channels
+        for index, channel in enumerate(told)
+    ]
 
 
 def _planes(pixels: ElementTree.Element, sizes: dict[str, int]) -> list[OmePlane]:

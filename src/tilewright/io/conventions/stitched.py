@@ -167,7 +167,7 @@ def _image(path: str, tiff: Any, blank: RawHeader) -> StitchedImage:
         return StitchedImage(path, blank._replace(problem=problem), whole=whole)
     told = _description(path, tiff, main, number)
     count = len(main.pages)
-    channels = (told.channels + [OmeChannel()] * count)[:count]
+    channels = told.channels if len(told.channels) == count else [OmeChannel()] * count
     planes = [OmePlane(k, 0, page.index, None) for k, page in enumerate(main.pages)]
     header = blank._replace(
         height_px=first.imagelength,

@@ -22,7 +22,8 @@ class CodexExperiment:
     """What ``experiment.json`` tells; None where it does not.
 
     ``overlap`` is a fraction of the tile or, from 1 on, a number of pixels. ``wavelengths_nm``
-    are one per channel of a cycle and emission peaks if ``wavelengths_are_emission``.
+    are one per channel of a cycle, 0 where it is no number, and emission peaks if
+    ``wavelengths_are_emission``.
     """
 
     cycles: int | None = None
@@ -40,7 +41,7 @@ class CodexExperiment:
     wavelengths_nm: tuple[float, ...] = ()
     wavelengths_are_emission: bool = False
     markers: tuple[str, ...] = ()
-    exposures_ms: Mapping[tuple[int, int], float] | None = None
+    exposures_ms: Mapping[tuple[int, int], float | None] | None = None
 
 
 def parse_experiment(text: str, source: str = "experiment.json") -> CodexExperiment:
@@ -84,7 +85,7 @@ def parse_experiment(text: str, source: str = "experiment.json") -> CodexExperim
         wavelengths_nm=emission or _numbers(values.get("wavelengths")),
         wavelengths_are_emission=bool(emission),
         markers=_names(values.get("channelnamesarray"), values.get("channelnames")),
-        exposures_ms=_exposures(values.get("exposuretimesarray") or ()),
+        exposures_ms=_exposures(values.get("exposuretimesarray"), _whole(numbers["channels"])),
     )
 
 
@@ -98,13 +99,19 @@ def parse_channel_names(text: str) -> tuple[str, ...]:
     return tuple(line for line in lines if line)
 
 
-def parse_exposure_times(text: str) -> dict[tuple[int, int], float]:
-    r"""Return ms by (cycle, channel), both from 1, of ``exposure_times.txt``.
+def parse_exposure_times(
+    text: str, per_cycle: int | None = None
+) -> dict[tuple[int, int], float | None]:
+    r"""Return ms by the numbers of cycle and channel that ``exposure_times.txt`` states.
 
-    >>> parse_exposure_times("Cycle,CH1,CH2\n1,10,500\n")
-    {(1, 1): 10.0, (1, 2): 500.0}
+    None is not known: no time, two of them, or a line that is not as long as the heading. Columns
+    without a number are those of channels in order, if they are ``per_cycle``.
+
+    >>> parse_exposure_times("Cycle,CH1,CH3\n1,10,500\n2,10\n")
+    {(1, 1): 10.0, (1, 3): 500.0, (2, 1): None, (2, 3): None}
     """
-    return _exposures(csv.reader(text.lstrip("\ufeff").splitlines()))
+    lines = text.replace("\0", "").lstrip("\ufeff").splitlines()
+    return _exposures(list(csv.reader(lines)), per_cycle)
 
 
 def unique_names(names: Iterable[str]) -> list[str]:
@@ -144,7 +151,8 @@ def emission_peaks_nm(wavelengths_nm: Sequence[float]) -> list[float | None]:
     lines = [
         next((peak for low, high, peak in dyes if low <= nm <= high), None) for nm in wavelengths_nm
     ]
-    if None not in lines or any(nm < 420 for nm in wavelengths_nm):
+    known = [(line, nm) for line, nm in zip(lines, wavelengths_nm, strict=True) if nm]
+    if all(line for line, _ in known) or any(nm < 420 for _, nm in known):
         return lines
     return list(wavelengths_nm)
 
@@ -186,21 +194,35 @@ def _length_um(number: float | None) -> float | None:
 
 def _numbers(value: Any) -> tuple[float, ...]:
     items = value if isinstance(value, list) else []
-    return tuple(number for item in items if (number := _number(item)))
+    return tuple(_number(item) or 0.0 for item in items)
 
 
 def _names(*values: Any) -> tuple[str, ...]:
     lists = (value for value in values if isinstance(value, list))
-    return tuple(str(name).strip() for name in next(lists, []))
+    return tuple("" if name is None else str(name).strip() for name in next(lists, []))
 
 
-def _exposures(lines: Iterable[Sequence[Any]]) -> dict[tuple[int, int], float]:
-    found = {}
-    for line in lines:
-        cycle = _whole(_number(line[0])) if line else None
-        if cycle is not None:  # else the heading
-            for channel, text in enumerate(line[1:], start=1):
-                exposure = _number(text)
-                if exposure:
-                    found[cycle, channel] = exposure
+def _exposures(lines: Any, per_cycle: int | None) -> dict[tuple[int, int], float | None]:
+    found: dict[tuple[int, int], float | None] = {}
+    channels: list[int] | None = None
+    for line in lines if isinstance(lines, list) else []:
+        cells = [str(cell).strip() for cell in line] if isinstance(line, list) else []
+        cycle = _number(cells[0]) if cells else None
+        if cells and (cycle is None or channels is None):
+            channels = _column_numbers(cells[1:], per_cycle)
+        if cycle is None or not channels or cycle != int(cycle):
+            continue
+        whole = len(cells) > len(channels) and not any(cells[len(channels) + 1 :])
+        for column, channel in enumerate(channels, start=1):
+            key, exposure = (int(cycle), channel), (_number(cells[column]) if whole else None)
+            found[key] = (exposure or None) if found.get(key, exposure) == exposure else None
     return found
+
+
+def _column_numbers(cells: Sequence[str], per_cycle: int | None) -> list[int]:
+    """Return the channel of each column, nothing where that is not told."""
+    told = (re.fullmatch(r"(?i)ch(?:annel)?[ _-]*0*(\d{1,4})", cell) for cell in cells)
+    numbers = [int(match[1]) for match in told if match]
+    if len(set(numbers)) == len(cells):
+        return numbers
+    return list(range(1, len(cells) + 1)) if per_cycle in (None, len(cells)) else []

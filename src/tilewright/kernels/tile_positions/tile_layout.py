@@ -17,6 +17,8 @@ Edge = tuple[int, int, int]
 _EDGES_PER_AXIS = 12
 _SIGMA_PX = 1.5
 _BATCH = 32
+#: Least score above chance of a border that tells an overlap, and how far borders differ.
+_CLEAR, _ALIKE = 0.2, 0.03
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,44 @@ def estimate_overlap(backend: Backend, tiles: Array) -> float:
                 if round(value[0], 3) > round(best[0], 3):
                     best = value
     return float(np.clip(best[1], 0.01, 0.9))
+
+
+def measure_overlap(
+    backend: Backend, tiles: Array, row: Ints, col: Ints, expected: float
+) -> float | None:
+    """Return the overlap of tiles at known places; None where borders do not agree on one.
+
+    Three quarters of the borders that show the same specimen must, and three of them unless
+    the grid has fewer.
+
+    Parameters
+    ----------
+    backend : Backend
+    tiles : array, shape (n, y, x)
+        As for :func:`rank_layouts`.
+    row, col : ndarray of int64, shape (n,)
+        Places in a full grid.
+    expected : float
+        Tried first, then what else microscopes use.
+    """
+    tiles = backend.asarray(tiles)
+    grid = np.empty((int(row.max()) + 1, int(col.max()) + 1), np.int64)
+    grid[row, col] = np.arange(len(row))
+    edges = _edges(grid, _texture(backend, tiles))
+    sides = np.array([tiles.shape[1 + axis] for *_, axis in edges])
+    best, shared = np.full(len(edges), _CLEAR), np.full(len(edges), np.nan)
+    for candidate in (expected, *np.arange(0.05, 0.5, 0.06)):
+        score, step = _correlate(backend, tiles, edges, float(candidate))
+        shared = np.where(score > best, 1.0 - step / sides, shared)
+        best = np.maximum(score, best)
+        if np.isfinite(shared).mean() >= 0.75:
+            break
+    known = shared[np.isfinite(shared)]
+    if len(known) < min(3, max(1, len(edges))):
+        return None
+    overlap = float(np.median(known))
+    agree = np.mean(np.abs(known - overlap) <= _ALIKE) >= 0.75
+    return overlap if agree and 0.01 <= overlap <= 0.9 else None
 
 
 def _rank(

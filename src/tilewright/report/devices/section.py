@@ -11,9 +11,8 @@ from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.report.gantt import draw_gantt
 from snakemake_scheduler_plugin_tilewright.report.runs import ClusterRun, Use, percent, use_of
-from snakemake_scheduler_plugin_tilewright.runtime.files import read_json_lines
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
-from snakemake_scheduler_plugin_tilewright.runtime.words import count
+from snakemake_scheduler_plugin_tilewright.runtime.words import count, printable
 from tilewright.devices.evidence import CONTEXT_B
 from tilewright.report.devices.use import (
     ENOUGH,
@@ -26,6 +25,7 @@ from tilewright.report.devices.use import (
     failures,
     idle_fraction,
     jobs_of,
+    read_evidence,
     since_s,
     slot_of,
 )
@@ -46,7 +46,8 @@ def device_section(evidence: Path | None) -> dict[str, Any] | None:
     """
     # jobs on a cluster write to one file for each node
     files = sorted(evidence.parent.glob(f"{evidence.stem}*{evidence.suffix}")) if evidence else []
-    everything = jobs_of(line for path in files for line in read_json_lines(path))
+    read = [read_evidence(path) for path in files]
+    everything = jobs_of(line for lines in read for line in lines)
     runs = device_runs(everything)
     shown = runs[-_RUNS:]
     if not shown:
@@ -61,7 +62,9 @@ def device_section(evidence: Path | None) -> dict[str, Any] | None:
     picture = draw_gantt(shown, uses, PALETTE, lead) if uses else ""
     return {
         "lead": lead,
-        "caption": _caption(shown, len(runs), jobs),
+        "caption": " ".join(
+            [_caption(shown, len(runs), jobs), *(lines.note for lines in read if lines.note)]
+        ),
         # The picture of runs on a cluster has a pattern of the same name.
         "picture": picture.replace("gantt-", "devices-"),
         "rules": [_row(rule, own) for rule, own in of_rule.items()],
@@ -127,7 +130,7 @@ def _row(rule: str, jobs: Sequence[DeviceJob]) -> dict[str, str | int]:
 
 
 def _failure(rule: str, outcome: str, reason: str, count: int) -> dict[str, str | int]:
-    cut = reason[:_WORDS] + "…" * (len(reason) > _WORDS)
+    cut = printable(reason, _WORDS)
     return {"rule": rule, "count": count, "outcome": outcome or "unknown", "reason": cut or _NONE}
 
 

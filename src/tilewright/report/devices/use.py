@@ -10,10 +10,16 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.report.ledger import number
 from snakemake_scheduler_plugin_tilewright.report.runs import ClusterRun, JobBar, PoolBand
+from snakemake_scheduler_plugin_tilewright.runtime.files import JsonLines, read_json_lines
+from snakemake_scheduler_plugin_tilewright.runtime.records import (
+    is_number,
+    is_text,
+    is_time,
+)
 from tilewright.devices.health import classify
 
 #: The lines do not say which run they are of: leases further apart are taken for two runs.
@@ -88,8 +94,14 @@ class DeviceJob:
         return self.splits > 0 or (self.outcome == "failed" and classify(self.reason) == "memory")
 
 
+def read_evidence(path: Path) -> JsonLines:
+    """Return the lines of a file of evidence."""
+    checks = {"job": lambda job: is_text(job) and job != "", "time_s": is_time}
+    return read_json_lines(path, checks, checks)
+
+
 def jobs_of(lines: Iterable[Mapping[str, Any]]) -> list[DeviceJob]:
-    """Return the jobs by start; lines without a job or a time are left out."""
+    """Return the jobs by start."""
     jobs = [
         DeviceJob(
             name=line["job"],
@@ -97,7 +109,7 @@ def jobs_of(lines: Iterable[Mapping[str, Any]]) -> list[DeviceJob]:
             uuid=str(line.get("uuid") or ""),
             outcome=str(line.get("outcome") or ""),
             reason=str(line.get("reason") or ""),
-            start_s=start_s,
+            start_s=float(line["time_s"]),
             waited_s=_positive(line, "waited_s"),
             held_s=_positive(line, "held_s"),
             idle_fraction=_positive(line, "idle_fraction"),
@@ -108,9 +120,6 @@ def jobs_of(lines: Iterable[Mapping[str, Any]]) -> list[DeviceJob]:
             splits=int(_positive(line, "splits") or 0),
         )
         for line in lines
-        if isinstance(line.get("job"), str)
-        and line["job"]
-        and (start_s := number(line, "time_s")) is not None
     ]
     return sorted(jobs, key=lambda job: (job.start_s, job.end_s, job.name, job.uuid))
 
@@ -150,8 +159,9 @@ def since_s(job: DeviceJob) -> float:
 
 
 def _positive(line: Mapping[str, Any], key: str) -> float | None:
-    value = number(line, key)
-    return value if value is not None and value >= 0 else None
+    value: Any = line.get(key)
+    known = is_time if key.endswith("_s") else is_number
+    return float(value) if known(value) and value >= 0 else None
 
 
 @dataclass(frozen=True)

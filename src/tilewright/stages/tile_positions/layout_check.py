@@ -12,6 +12,7 @@ from tilewright.kernels.backend import Backend, cells
 from tilewright.kernels.tile_positions.tile_layout import (
     LayoutScore,
     is_clear,
+    measure_overlap,
     rank_grids,
     rank_layouts,
 )
@@ -25,6 +26,8 @@ _WIDTH_PX = 400
 _LEAST_TILES = 4
 #: Score of a layout that is clear enough to refuse another one.
 _SURE = 0.2
+#: An overlap that differs so much, in parts of a side, is wrong; a stage is searched over 0.03.
+_WRONG_OVERLAP = 0.02
 #: Rows and columns that turn out to run otherwise have their stage axes flipped.
 FLIPS = {
     "raster_right_down": (False, False),
@@ -40,7 +43,9 @@ def reduce_tile(image: NDArray[Any]) -> NDArray[np.float32]:
     return np.asarray(cells(image, factor).mean(axis=(1, 3)), np.float32)
 
 
-def layout_problem(tiles: Tiles, overlap: float, *, numbered: bool, backend: Backend) -> str:
+def layout_problem(
+    tiles: Tiles, overlap: float, *, numbered: bool, backend: Backend, spaced: bool = False
+) -> str:
     """Return how the borders of the tiles contradict their places, nothing where they do not.
 
     Every order and direction of the grid is compared (:func:`rank_layouts`). Said is only what
@@ -59,6 +64,8 @@ def layout_problem(tiles: Tiles, overlap: float, *, numbered: bool, backend: Bac
         Whether the places come from rows, cols and layout of the configuration, and not from
         the files.
     backend : Backend
+    spaced : bool
+        Whether rows and columns are the files', and only their distance the configuration's.
     """
     rows, cols = int(tiles.row.max()) + 1, int(tiles.col.max()) + 1
     if rows * cols != len(tiles.row) or rows * cols < _LEAST_TILES:
@@ -70,13 +77,20 @@ def layout_problem(tiles: Tiles, overlap: float, *, numbered: bool, backend: Bac
     row, col = (place[index] - place[index].min() for place in (tiles.row, tiles.col))
     shape = int(row.max()) + 1, int(col.max()) + 1
     images = np.stack([reduce_tile(tiles.read(int(t), tiles.shape[0] // 2)) for t in index])
-    overlap = min(max(overlap, 0.01), 0.9)
+    given, overlap = overlap, min(max(overlap, 0.01), 0.9)
     ranking = rank_layouts(backend, images, *shape, overlap)
     mine = next((one for one in ranking if (one.row == row).all() and (one.col == col).all()), None)
     if mine is None:
         return ""
     if mine is ranking[0] or not is_clear(ranking):
-        return _other_grid(backend, images, shape, overlap, mine) if numbered and whole else ""
+        other = _other_grid(backend, images, shape, overlap, mine) if numbered and whole else ""
+        shared = measure_overlap(backend, images, row, col, overlap) if numbered or spaced else None
+        if other or shared is None or abs(shared - given) <= _WRONG_OVERLAP:
+            return other
+        return (
+            f"the borders of the tiles show an overlap of {shared:.3f}, not of {given:.3f}; set "
+            f"acquisition.overlap: {shared:.3f} (or the column overlap of the samples table)"
+        )
     best = ranking[0]
     if best.score < _SURE:
         return ""

@@ -1,0 +1,176 @@
+"""Names and times of CODEX cycles, by the numbers that the metadata state and never by place."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tilewright.init.folder import InitResult, create_experiment
+
+NAMES = ["DAPI-01", "CD3", "DAPI-02", "CD8", "DAPI-03", "CD20"]
+TIMES = "Cycle,CH1,CH2\n1,10,100\n2,10,200\n3,10,300\n"
+
+
+def made(
+    folder: Path,
+    channels: dict[int, list[int]],
+    names: str | bytes = "\n".join(NAMES),
+    times: str = TIMES,
+    told: dict[str, Any] | None = None,
+) -> tuple[InitResult, dict[tuple[int, int], tuple[str, str, str]]]:
+    """Return what init says of a folder of one tile, and its markers table."""
+    for cycle, numbers in channels.items():
+        (folder / f"raw/Cyc{cycle}_reg1").mkdir(parents=True, exist_ok=True)
+        for channel in numbers:
+            path = folder / f"raw/Cyc{cycle}_reg1/1_00001_Z001_CH{channel}.tif"
+            tifffile.imwrite(path, np.full((64, 64), 100, np.uint16))
+    text = names if isinstance(names, bytes) else names.encode()
+    (folder / "raw/channelnames.txt").write_bytes(text)
+    (folder / "raw/exposure_times.txt").write_text(times)
+    if told is not None:
+        (folder / "raw/experiment.json").write_text(json.dumps(told))
+    result = create_experiment(folder / "raw", folder / "out", force=True)
+    with result.markers.open() as stream:
+        table = {
+            (int(row["cycle"]), int(row["channel"])): (
+                row["marker"], row["emission_nm"], row["exposure_ms"],
+            )
+            for row in csv.DictReader(stream)
+        }  # fmt: skip
+    return result, table
+
+
+@pytest.mark.parametrize("told", [None, {"num_cycles": 3, "num_channels": 2}])
+@pytest.mark.parametrize("cycles", [[1, 3], [3], [2, 3], [1, 2], [1, 2, 3]])
+def test_a_cycle_that_is_left_out_shifts_nothing(
+    tmp_path: Path, cycles: list[int], told: dict[str, Any] | None
+) -> None:
+    result, table = made(tmp_path, {key: [1, 2] for key in cycles}, told=told)
+    for cycle in cycles:
+        for channel in (1, 2):
+            exposure = "10" if channel == 1 else f"{cycle}00"
+            assert table[cycle, channel] == (NAMES[2 * cycle + channel - 3], "", exposure)
+    assert not any("markers table" in key for key in result.unknown)
+
+
+def test_a_channel_that_one_cycle_lacks_shifts_nothing(tmp_path: Path) -> None:
+    wide = {1: [1, 2, 3], 2: [1, 3], 3: [1, 2, 3]}
+    names = "A1\nA2\nA3\nB1\nB2\nB3\nC1\nC2\nC3\n"
+    times = "Cycle,CH1,CH2,CH3\n1,11,12,13\n2,21,22,23\n3,31,32,33\n"
+    _, table = made(tmp_path / "whole", wide, names, times)
+    for (cycle, channel), (name, _, exposure) in table.items():
+        assert (name, exposure) == (f"{'ABC'[cycle - 1]}{channel}", f"{cycle}{channel}")
+    # The channel is in no cycle, and a line of names less than channels is no count that fits.
+    _, table = made(tmp_path / "all", {1: [1, 3], 2: [1, 3]}, "A1\nA2\nA3\nB1\nB2\nB3", times)
+    assert [name for name, *_ in table.values()] == ["", "", "", ""]
+    _, table = made(tmp_path / "two", {1: [1, 3], 2: [1, 3]}, "A1\nA2\nA3\nB1\nB2\nB3", times[:37])
+    assert [name for name, *_ in table.values()] == ["A1", "A3", "B1", "B3"]
+    result, table = made(tmp_path / "less", wide, names.replace("B2\n", ""), times)
+    assert {name for name, *_ in table.values()} == {""}
+    assert result.unknown[-1] == (
+        "marker in the markers table: cycle 1 channel 1, cycle 1 channel 2, cycle 1 channel 3, "
+        "cycle 2 channel 1, cycle 2 channel 3, cycle 3 channel 1 and 2 more"
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        ("a\nb\nc\nd\ne\n", None),
+        ("a\nb\nc\nd\ne\nf\ng\n", None),
+        ("a\nb\nc\nd\ne\nf\ng\nh\n", None),
+        ("a\nb\nc\nd\n", None),
+        ("a\nb\nc\nd\ne\nf\n", {"num_cycles": 2, "num_channels": 2}),
+        ("a\nb\nc\nd\ne\nf\n", {"num_cycles": 2, "num_channels": 3}),
+        ("a\nb\nc\nd\ne\nf\n", {"num_cycles": 3, "num_channels": 1}),
+        ("a\nb\nc\nd\ne\nf\n", {"num_cycles": 6, "num_channels": 1}),
+        ("a\nb\nc\nd\ne\nf\n", {"num_cycles": 4, "num_channels": 2}),
+    ],
+)
+def test_names_that_do_not_fit_are_left_to_fill_in(
+    tmp_path: Path, names: str, told: dict[str, Any] | None
+) -> None:
+    result, table = made(tmp_path, {key: [1, 2] for key in (1, 2, 3)}, names, told=told)
+    assert {name for name, *_ in table.values()} == {""}
+    assert any(key.startswith("marker in the markers table: cycle 1") for key in result.unknown)
+    assert any("marker names for" in warning for warning in result.warnings)
+    assert [exposure for *_, exposure in table.values()] == ["10", "100", "10", "200", "10", "300"]
+
+
+@pytest.mark.parametrize(
+    ("times", "known"),
+    [
+        ("Cycle,CH1,CH2\n1,10,100\n3,10,300\n", {(1, 1), (1, 2), (3, 1), (3, 2)}),
+        ("Cycle,CH2\n1,100\n2,200\n3,300\n", {(1, 2), (2, 2), (3, 2)}),
+        ("Cycle,CH1,CH2\n1,10,100\n2,200\n3,10,300\n", {(1, 1), (1, 2), (3, 1), (3, 2)}),
+        ("Cycle,CH1,CH2\n1,10,100\n2,10,200,5\n3,,300\n", {(1, 1), (1, 2), (3, 2)}),
+        ("Cycle,CH1,CH2\n0,10,100\n1,10,200\n2,10,300\n", set()),
+        ("Cycle,CH1,CH2\n2,10,100\n3,10,200\n4,10,300\n", set()),
+        ("Cycle,DAPI\n1,100\n2,200\n3,300\n", set()),
+        ("Cycle,CH1,CH2\n1,10,100\n1,10,150\n2,10,200\n3,10,300\n",
+         {(1, 1), (2, 1), (2, 2), (3, 1), (3, 2)}),
+        ("1,10,100\n2,10,200\n3,10,300\n", {(c, n) for c in (1, 2, 3) for n in (1, 2)}),
+    ],
+)  # fmt: skip
+def test_exposure_times_are_those_of_the_stated_numbers(
+    tmp_path: Path, times: str, known: set[tuple[int, int]]
+) -> None:
+    result, table = made(tmp_path, {key: [1, 2] for key in (1, 2, 3)}, times=times)
+    for (cycle, channel), (*_, exposure) in table.items():
+        right = "10" if channel == 1 else f"{cycle}00"
+        assert exposure == (right if (cycle, channel) in known else "")
+    listed = [key for key in result.unknown if key.startswith("exposure_ms in the markers table")]
+    assert len(listed) == (len(known) < 6)
+
+
+def test_wavelengths_are_those_of_their_place_or_none(tmp_path: Path) -> None:
+    two = {key: [1, 2] for key in (1, 2, 3)}
+    for wavelengths, emission in (
+        ([358, 488], ["461", "519"]),
+        ([0, 488], ["", "519"]),
+        ([None, 650], ["", "668"]),
+        ([358, 488, 650], ["", ""]),
+        ([488], ["", ""]),
+    ):
+        result, table = made(tmp_path, two, told={"wavelengths": wavelengths})
+        assert [row[1] for row in table.values()][:2] == emission
+        listed = [key for key in result.unknown if key.startswith("emission_nm in the markers")]
+        assert len(listed) == ("" in emission)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
+def test_names_in_another_encoding_are_read(tmp_path: Path, encoding: str) -> None:
+    names = "\n".join(NAMES).encode(encoding)
+    _, table = made(tmp_path, {key: [1, 2] for key in (1, 2, 3)}, names)
+    assert [name for name, *_ in table.values()] == NAMES
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    there=st.dictionaries(
+        st.integers(1, 4), st.sets(st.integers(1, 3), min_size=1).map(sorted), min_size=1
+    ),
+    cycles=st.integers(4, 5),
+    channels=st.integers(3, 4),
+    stated=st.booleans(),
+)
+def test_what_is_written_is_right_or_empty(
+    tmp_path: Path, there: dict[int, list[int]], cycles: int, channels: int, stated: bool
+) -> None:
+    """The names of a whole list, of which only some cycles and channels are there."""
+    folder = tmp_path / f"{hash((str(there), cycles, channels, stated))}"
+    names = [f"c{c}n{n}" for c in range(1, cycles + 1) for n in range(1, channels + 1)]
+    told = {"num_cycles": cycles, "num_channels": channels} if stated else {}
+    _, table = made(folder, there, "\n".join(names), "", told)
+    for (cycle, channel), (name, *_) in table.items():
+        assert name in (("",) if not stated else ()) + (f"c{cycle}n{channel}",)

@@ -1,0 +1,108 @@
+"""Overlaps as the metadata state them, and as the pixels show them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.ndimage
+import tifffile
+
+from tests.init.raw_folders import config
+from tilewright.config.checks import check_raw
+from tilewright.config.experiment import ConfigError, load_experiment
+from tilewright.config.layout import Layout
+from tilewright.init.folder import create_experiment
+from tilewright.kernels.tile_positions.tile_order import tile_places
+
+SIDE = 256
+
+
+def write(raw: Path, true: float, stated: float | None, texture: float = 900.0) -> None:
+    """Write 3 x 3 tiles of a stage that is 1.5 px off, and what the metadata state of them."""
+    rng = np.random.default_rng(5)
+    noise = rng.normal(size=(3 * SIDE + 40, 3 * SIDE + 40))
+    specimen = texture * scipy.ndimage.gaussian_filter(noise, 2.0) * 7
+    folder = raw / "cyc001_reg001"
+    folder.mkdir(parents=True)
+    for number, (row, col) in enumerate(tile_places("snake_right_down", 3, 3), start=1):
+        y, x = np.rint(20 + np.array([row, col]) * SIDE * (1 - true) + rng.normal(0, 1.5, 2))
+        tile = specimen[int(y) : int(y) + SIDE, int(x) : int(x) + SIDE]
+        counts = rng.normal(4000, 60, (SIDE, SIDE)) + tile
+        path = folder / f"1_{number:05}_Z001_CH1.tif"
+        tifffile.imwrite(path, np.clip(counts, 100, 65000).astype(np.uint16))
+    told = {"region_width": 3, "region_height": 3, "tilingMode": "snake", "numChannels": 1}
+    told |= {"per_pixel_XY_resolution": 325.0} | ({"tile_overlap_X": stated} if stated else {})
+    (raw / "experiment.json").write_text(json.dumps(told))
+
+
+@pytest.mark.parametrize(
+    ("true", "stated"), [(0.06, 0.1), (0.1, 0.06), (0.1, 0.3), (0.26, 0.1), (0.2, 0.12)]
+)
+def test_an_overlap_that_is_stated_wrong_is_measured(
+    tmp_path: Path, true: float, stated: float
+) -> None:
+    write(tmp_path / "raw", true, stated)
+    result = create_experiment(tmp_path / "raw", tmp_path / "out")
+    overlap = config(result)["acquisition"]["overlap"]
+    assert overlap == pytest.approx(true, abs=0.01)
+    both = f"overlap {overlap:.3f} from the pixels, where the metadata state {stated:.3f}"
+    assert both in result.found
+    assert any(f"{both}; the measured one is written" in warning for warning in result.warnings)
+
+
+def test_an_overlap_that_is_stated_right_is_confirmed(tmp_path: Path) -> None:
+    write(tmp_path / "raw", 0.1, 0.1)
+    result = create_experiment(tmp_path / "raw", tmp_path / "out")
+    assert config(result)["acquisition"]["overlap"] == 0.1
+    (said,) = (line for line in result.found if line.startswith("overlap"))
+    assert said.startswith("overlap 0.100 as the metadata state, and 0.")
+    assert said.endswith(" from the pixels")
+    assert not result.warnings
+
+
+def test_what_the_pixels_do_not_show_is_stated_and_not_confirmed(tmp_path: Path) -> None:
+    write(tmp_path / "raw", 0.06, 0.1, texture=0.0)
+    result = create_experiment(tmp_path / "raw", tmp_path / "out")
+    assert config(result)["acquisition"]["overlap"] == 0.1
+    said = "overlap 0.100 as the metadata state, which the pixels do not confirm"
+    assert [line for line in result.found if "overlap" in line] == [said]
+    write(tmp_path / "none", 0.06, None, texture=0.0)
+    result = create_experiment(tmp_path / "none", tmp_path / "blank")
+    assert any(key.startswith("acquisition.overlap") for key in result.unknown)
+
+
+def test_rows_and_columns_in_names_without_structure_tell_no_overlap(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    for row, col in np.ndindex(2, 3):
+        tile = rng.normal(900, 30, (128, 128)).astype(np.uint16)
+        tifffile.imwrite(tmp_path / f"t_r{row}_c{col}.tif", tile)
+    result = create_experiment(tmp_path, tmp_path / "out")
+    assert config(result)["acquisition"]["overlap"] is None
+    assert any(key.startswith("acquisition.overlap") for key in result.unknown)
+
+
+@pytest.mark.parametrize("named", ["number", "row and column"])
+@pytest.mark.parametrize("given", [0.1, 0.06, 0.07, 0.2, 0.3])
+def test_the_check_before_a_run_compares(tmp_path: Path, given: float, named: str) -> None:
+    write(tmp_path / "raw", 0.06, 0.06)
+    if named != "number":
+        (tmp_path / "raw/experiment.json").unlink()
+        for number, (row, col) in enumerate(tile_places("snake_right_down", 3, 3), start=1):
+            path = tmp_path / f"raw/cyc001_reg001/1_{number:05}_Z001_CH1.tif"
+            path.rename(tmp_path / f"raw/t_r{row}_c{col}.tif")
+        (tmp_path / "raw/cyc001_reg001").rmdir()
+    content = config(create_experiment(tmp_path / "raw", tmp_path / "out"))
+    content["acquisition"] |= {"overlap": given, "pixel_um": 0.3}
+    content |= {"results": str(tmp_path / "results"), "deconvolve": {"method": "none"}}
+    experiment = load_experiment(content)
+    layout = Layout(experiment.settings.results)
+    if given in (0.06, 0.07):
+        check_raw(experiment, layout)
+        return
+    with pytest.raises(
+        ConfigError, match=rf"show an overlap of 0\.0[56]\d, not of {given}00; set acq"
+    ):
+        check_raw(experiment, layout)

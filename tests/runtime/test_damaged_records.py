@@ -1,0 +1,238 @@
+"""Records that are damaged: passed over and counted, never an error and never a hang."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from snakemake_scheduler_plugin_tilewright.commands.status import show_status
+from snakemake_scheduler_plugin_tilewright.placement.ledger import (
+    last_run,
+    last_waiting,
+    read_ledger,
+    summary_lines,
+)
+from snakemake_scheduler_plugin_tilewright.report.page import write_run_report
+from snakemake_scheduler_plugin_tilewright.report.run_section import run_section
+from snakemake_scheduler_plugin_tilewright.runtime.run_state import (
+    RunState,
+    read_state,
+    write_state,
+)
+from tilewright.follow.runs import Runs, Stop
+from tilewright.follow.verdicts import Teller
+from tilewright.report.devices.section import device_section
+from tilewright.runtime.versions import made_by_another, note_version, read_versions
+
+T0 = 1_795_252_000.0
+JOB = {"job": "rule_a_wildcards_x", "rule": "a", "pool": "lab gpu", "account": "lab", "kind": "gpu"}
+LEDGER: list[dict[str, Any]] = [
+    {"event": "run", "run": "1", "user": "me", "kinds": ["gpu"],
+     "pools": {"lab gpu": ["lab", "gpu", 2]}, "left_out": {"poor": "no"}, "notes": ["a note"]},
+    {"event": "room", "about": "slurm", "closed": {"lab gpu": "job 7 holds it"}},
+    {"event": "wait", "ready": 2, "why": {"no slot": 2}, "free": {"lab gpu": 1}},
+    {"event": "place", **JOB, "reason": "free", "cpus": 2, "small": True},
+    {"event": "hold", "reason": "silent", "ready": 1},
+    {"event": "done", **JOB, "start_s": T0 + 3, "end_s": T0 + 9, "sent_s": T0 + 2, "members": 2},
+    {"event": "place", **JOB, "reason": "free"},
+    {"event": "pend", "job": JOB["job"], "slurm_id": 7, "reason": "Priority", "words": "waits"},
+    {"event": "move", "job": JOB["job"], "slurm_id": 7, "reason": "late", "sooner": "x gpu"},
+    {"event": "fail", **JOB, "cause": "memory", "words": "full", "node": "n1", "slurm_id": 8,
+     "log": "a.log", "next": "is tried again", "start_s": T0 + 10, "end_s": T0 + 30},
+    {"event": "forgive", "nodes": ["n1"]},
+    {"event": "cancel", "slurm_ids": ["8"], "reason": "an earlier try"},
+    {"event": "greedy", "reason": "why"},
+]  # fmt: skip
+LEDGER = [{"time_s": T0 + 4.0 * k, **event} for k, event in enumerate(LEDGER)]
+EVIDENCE = [
+    {"time_s": T0 + k, "job": f"stitch/{k}", "uuid": "GPU-1", "driver": "1", "requested_b": 2**30,
+     "whole": False, "granted_b": 2**30, "waited_s": 1.0, "held_s": 5.0, "idle_fraction": 0.5,
+     "utilisation": None, "peak_b": 2**29, "splits": 0, "outcome": outcome, "reason": "no memory"}
+    for k, outcome in enumerate(["done", "failed", "not granted", "done"])
+]  # fmt: skip
+FOLLOW: list[dict[str, Any]] = [
+    {"time": "2026-11-26T10:00:00+00:00", "run": "began", "cycles": [1]},
+    {"time": "2026-11-26T10:00:00+00:00", "run": "ended", "status": 0},
+    {"time": "2026-11-26T10:00:00+00:00", "sample": "s", "cycle": 1, "channel": "1",
+     "stage": "edf", "metric": "m", "marker": "CD8", "verdict": "warn", "text": "odd"},
+    {"time": "2026-11-26T10:00:00+00:00", "run": "began", "cycles": "all"},
+]  # fmt: skip
+STATE = RunState(T0, T0 + 60, {"a": 4}, {"a": 1}, 1, 0.5, {"no slot": 1})
+VERSIONS = [{"version": version("tilewright"), "began": "2026-11-26T10:00:00+00:00"}] * 2
+
+
+def of_ledger(path: Path) -> None:
+    events = read_ledger(path)
+    summary_lines(last_run(events), ["snakemake"])
+    last_waiting(path)
+    if run_section(path):
+        write_run_report(path, path.with_name("page.html"))
+
+
+def of_state(path: Path) -> None:
+    try:
+        read_state(path)
+    except ValueError as error:
+        assert str(path) in str(error)  # noqa: PT017
+    try:
+        show_status(path.parent.parent)
+    except SystemExit as error:
+        assert str(path) in str(error)  # noqa: PT017
+
+
+def of_status(path: Path) -> None:
+    write_state(path.with_name("state.json"), STATE)
+    show_status(path.parent.parent)
+
+
+def of_follow(path: Path) -> None:
+    Teller(path)
+    runs = Runs(Path("Snakefile"), Path("config.yaml"), [], path, Stop())
+    assert runs.alone(lambda _: None)
+    os.close(runs._held)  # and with it its lock
+
+
+def of_versions(path: Path) -> None:
+    made_by_another(path)
+    note_version(path)
+    assert made_by_another(path) == ""
+    assert read_versions(path)[-1]["version"] == version("tilewright")
+
+
+USES: dict[str, tuple[Callable[[Path], Any], str, list[Any]]] = {
+    "ledger": (of_ledger, "ledger.jsonl", LEDGER),
+    "status": (of_status, "ledger.jsonl", LEDGER),
+    "devices": (device_section, "devices.jsonl", EVIDENCE),
+    "follow": (of_follow, "follow.jsonl", FOLLOW),
+    "versions": (of_versions, "versions.jsonl", VERSIONS),
+    "state": (of_state, "state.json", [json.loads(json.dumps(STATE.__dict__))]),
+}
+odd: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, -1, 0, 1e308, -1e308, 1e11, float("nan"), float("inf"), 10**400, 2**63, "", "x",
+     "\x1b[2J", "[/x]", "\ud800", "\x00", [], [[]], [1], {}, {"x": {}},
+     {"x": [1, 2, 3]}, {"": None}, {"lab gpu": -1},
+     {"lab gpu": ["a", "b", 10**12]}, {"lab gpu": 1e308}, -5, 4e9, "x" * 5000, 0.5]
+)  # fmt: skip
+
+
+@st.composite
+def damages(draw: st.DrawFn, lines: list[Any]) -> bytes:
+    """Draw the bytes of lines of which some values, lines and bytes are wrong."""
+    entries = [dict(line) for line in lines]
+    for _ in range(draw(st.integers(0, 4))):
+        entry = draw(st.sampled_from(entries))
+        entry[draw(st.sampled_from(sorted(entry) or ["x"]))] = draw(odd)
+        if draw(st.booleans()) and len(entry) > 1:
+            del entry[draw(st.sampled_from(sorted(entry)))]
+    if draw(st.booleans()):
+        entries = draw(st.permutations(entries))
+    texts = [json.dumps(entry) for entry in entries]
+    if draw(st.booleans()):
+        junk = ["", "[1]", "null", "7", "{", "[" * 50_000, '{"event": "run"}', "\ufffd", "9" * 5000]
+        texts.insert(draw(st.integers(0, len(texts))), draw(st.sampled_from(junk)))
+    data = bytearray("\n".join(texts).encode() + b"\n")
+    for _ in range(draw(st.integers(0, 3))):
+        data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
+    return bytes(data[: draw(st.integers(0, len(data)))] if draw(st.booleans()) else data)
+
+
+@pytest.mark.parametrize("name", USES)
+def test_no_damage_ends_or_hangs_what_reads_it(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use, file, lines = USES[name]
+    folder = tmp_path / "placement"
+    folder.mkdir()
+
+    @settings(
+        max_examples=200, deadline=3000, suppress_health_check=list(HealthCheck), derandomize=True
+    )
+    @given(damages(lines))
+    def check(data: bytes) -> None:
+        (folder / file).write_bytes(data)
+        use(folder / file)
+        said = capsys.readouterr().out
+        assert all(c.isprintable() or c == "\n" for c in said)
+
+    check()
+
+
+@pytest.mark.parametrize("name", ["ledger", "status", "devices", "follow"])
+def test_every_single_odd_value_is_borne(tmp_path: Path, name: str) -> None:
+    use, file, lines = USES[name]
+    folder = tmp_path / "placement"
+    folder.mkdir()
+
+    @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.integers(0, len(lines) - 1), st.integers(0, 20), odd)
+    def check(at: int, key: int, value: Any) -> None:
+        entry = lines[at]
+        changed = {**entry, sorted(entry)[key % len(entry)]: value}
+        entries = [*lines[:at], changed, *lines[at + 1 :]]
+        (folder / file).write_text("".join(f"{json.dumps(line)}\n" for line in entries))
+        use(folder / file)
+
+    check()
+
+
+def test_damaged_lines_are_counted_where_the_file_is_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "placement"
+    folder.mkdir()
+    ledger, evidence = folder / "ledger.jsonl", folder / "devices.jsonl"
+    whole = "".join(f"{json.dumps(line)}\n" for line in LEDGER)
+    ledger.write_text(f'[1]\n{whole}{{"event": "done", "time_s": 1e308}}\n\n{{"eve')
+    write_state(folder / "state.json", STATE)
+    said = f"3 damaged lines of {ledger} are ignored"
+    show_status(tmp_path)
+    assert "".join(capsys.readouterr().out.split("\n")).count(said) == 1
+    section = run_section(ledger)
+    assert section
+    assert section["caption"].endswith(said)
+    evidence.write_text("".join(f"{json.dumps(line)}\n" for line in EVIDENCE) + "{\n")
+    section = device_section(evidence)
+    assert section
+    assert section["caption"].endswith(f" 1 damaged line of {evidence} is ignored")
+    assert not read_ledger(tmp_path / "none").note
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n", "{", '{"version": 3}\n', "[]\n", "\x00" * 9, '{"version": "0.0.1"}\n{"ver']
+)
+def test_a_damaged_record_of_versions_ends_no_command(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "versions.jsonl"
+    path.write_text(text)
+    before = made_by_another(path)
+    assert before.startswith(f"{tmp_path} was made by tilewright 0.0.1") == ("0.0.1" in text)
+    assert bool(read_versions(path).note) == bool(text.strip())
+    note_version(path)
+    assert made_by_another(path) == ""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pid": -1}, {"pid": 0}, {"pid": True}, {"pid": 2**70}, {"pid": "1"}, {"jobs": []},
+        {"jobs": {"a": "b"}},
+        {"done": None}, {"share": None}, {"share": float("nan")}, {"share": -1}, {"began_s": 1e308},
+        {"at_s": "x"},
+        {"running": [1]}, {"waiting": {"a": {}}}, {"waiting": [1]}, {"ended": "no"}, {"host": 3},
+        {"host": "a\x1b[2J"},
+        {"ledger": 7}, {"queued": None}, {"more": 1},
+    ],
+)  # fmt: skip
+def test_a_damaged_state_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = tmp_path / "placement/state.json"
+    write_state(path, STATE)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(SystemExit, match=r"state\.json does not say how far a run is.*; remove it"):
+        show_status(tmp_path)
