@@ -30,9 +30,6 @@ class Progress:
 
     Parameters
     ----------
-    dag : DAG
-    plan : Plan
-    logger : Logger
     queued : callable, optional
         How many jobs that Snakemake has started pend in Slurm's queue.
     """

@@ -47,10 +47,8 @@ def read_tasks(
 
     Parameters
     ----------
-    snakefile, configfile : Path
     targets : sequence of str
         None is the default target.
-    sizes : Sizes
 
     Raises
     ------

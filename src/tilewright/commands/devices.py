@@ -148,7 +148,6 @@ def clear_device(root: Path, prefix: str, environ: Mapping[str, str] = os.enviro
         Folder of leases and failures.
     prefix : str
         Its UUID, or a beginning that no other has.
-    environ : mapping
 
     Raises
     ------

@@ -32,7 +32,6 @@ def examine(
     ----------
     configfile : Path or None
         None looks at no experiment.
-    site, snakefile : Path or None
     slurm : bool
         Whether jobs go to Slurm.
     """

@@ -47,7 +47,6 @@ def registered_images(experiment: Experiment, cells: str | None = None) -> list[
 
     Parameters
     ----------
-    experiment : Experiment
     cells : str, optional
         Marker by which cells may be segmented.
 

@@ -42,14 +42,12 @@ def show_follow(
 
     Parameters
     ----------
-    configfile : Path
     options : sequence of str
         For Snakemake.
     quiet_min : float
         Minutes without change after which files are taken for written.
     notify : str
         Command that is told what warns or fails; empty for none.
-    snakefile : Path or None
     """
     with Stop() as stop:
         try:

@@ -34,10 +34,8 @@ def show_plan(
 
     Parameters
     ----------
-    configfile : Path
     targets : sequence of str
         None is the default target.
-    site, snakefile : Path or None
     json : bool
         Whether JSON is printed.
     """

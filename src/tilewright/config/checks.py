@@ -346,8 +346,6 @@ def data_sizes(
 
     Parameters
     ----------
-    experiment : Experiment
-    layout : Layout
     kinds_of : mapping
         As :func:`tilewright.runtime.machine.device_kinds` returns them.
     """

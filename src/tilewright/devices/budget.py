@@ -165,10 +165,8 @@ def grants(
 
     Parameters
     ----------
-    devices : sequence of Device
     claims : iterable of LeaseClaim
         All that live, waiting or holding.
-    quarantined : collection of str
     """
     every = sorted(claims, key=lambda claim: claim.ticket)
     known = {claim.ticket: claim for claim in every}

@@ -116,7 +116,6 @@ def watched(
         Gets ``busy_s`` and ``utilisation``.
     snapshot : callable
         Returns what NVML sees now.
-    every_s : float
     """
     end = threading.Event()
     rates: list[float] = []

@@ -78,7 +78,6 @@ def lease(
 
     Parameters
     ----------
-    request : Request
     snapshot : callable
         Returns what NVML sees now, cut to what this process may use.
     root : Path, optional

@@ -65,7 +65,6 @@ def granted_lease(request: Request, seen: Snapshot) -> Held | None:
 
     Parameters
     ----------
-    request : Request
     seen : Snapshot
         The devices that ``CUDA_VISIBLE_DEVICES`` shows; Slurm has set it.
     """

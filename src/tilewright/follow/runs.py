@@ -79,13 +79,11 @@ class Runs:
 
     Parameters
     ----------
-    snakefile, configfile : Path
     options : sequence of str
         What else Snakemake is given.
     record : Path
         The record in the results folder. Who runs there holds a lock on it, which its Snakemake
         inherits, and its last line on runs says whether that came to its end.
-    stop : Stop
     """
 
     snakefile: Path

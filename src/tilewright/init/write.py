@@ -279,7 +279,6 @@ def readme_text(
 
     Parameters
     ----------
-    title : str
     raw_dir : Path
         The raw folder.
     keys : Path

@@ -286,10 +286,6 @@ def equal_neighbours(raw: NDArray[Any], least: int = 0) -> float:
 
     Those below ``least`` are left out too. With noise of ``s`` counts in steps of one it is
     0.28 / s. Raw tiles have 0.00 to 0.04; an 8-bit JPEG of one has 0.8.
-
-    Parameters
-    ----------
-    raw : ndarray, shape (y, x)
     """
     first, second = raw[:, 1:], raw[:, :-1]
     counted = (second >= least) & (second < raw.max())

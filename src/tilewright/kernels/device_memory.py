@@ -81,13 +81,10 @@ def in_parts(
 
     Parameters
     ----------
-    backend : Backend
     work : callable
         Computes a part; done again from its start after a failure.
-    part : Part
     halves : callable
         Returns the halves of a part, in order; empty if it is not to be halved.
-    smallest : Smallest
 
     Returns
     -------
@@ -123,14 +120,12 @@ def shrinking(
 
     Parameters
     ----------
-    backend : Backend
     work : callable
         Does all of it with the size given.
     size : int
         The first to try.
     smaller : callable
         Returns the next smaller size; None at the floor.
-    smallest : Smallest
 
     Raises
     ------

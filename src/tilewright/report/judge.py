@@ -102,8 +102,6 @@ def judge_stage(
         Verdicts and picture.
     output_npz : Path, optional
         What the judging of a later stage needs of this one.
-    sample : str
-    cycle : int
     channels : sequence of (str, str)
         Token and marker of each channel of the cycle; without a marker the channel is named.
     options : mapping, optional
@@ -158,7 +156,6 @@ def judge_again(
 
     Parameters
     ----------
-    quality : Quality
     thresholds : mapping
         ``qc.thresholds`` of the config.
     channels : sequence of mapping

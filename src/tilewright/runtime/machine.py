@@ -54,11 +54,9 @@ def device_kinds(
 
     Parameters
     ----------
-    settings : Settings
     look : callable or None
         Returns the GPUs of this machine, and is asked only if a rule may use one; None where a
         cluster has them.
-    environ : mapping
 
     Raises
     ------

@@ -190,7 +190,6 @@ def build_scene(results: Path, sample: str) -> Scene:
     ----------
     results : Path
         Results folder of a run.
-    sample : str
 
     Raises
     ------

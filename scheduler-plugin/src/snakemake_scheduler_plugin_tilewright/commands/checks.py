@@ -63,8 +63,6 @@ def said_by(about: str, error: Exception | str, fix: str, mark: str = "; ") -> C
 
     Parameters
     ----------
-    about : str
-    error : Exception or str
     fix : str
         What to do where the error does not say it.
     mark : str

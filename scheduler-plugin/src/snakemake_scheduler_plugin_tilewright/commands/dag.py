@@ -36,7 +36,6 @@ def read_dag(given: Any, targets_are: str = "") -> Any:
 
     Parameters
     ----------
-    given : argparse.Namespace
     targets_are : str
         What is said where a target is unknown.
 

@@ -30,8 +30,6 @@ def show_plan(options: Sequence[str], *, site: Path | None, json: bool) -> None:
     ----------
     options : sequence of str
         Those of the ``snakemake`` command that would run it.
-    site : Path or None
-    json : bool
     """
     try:
         found = plan_workflow(options, site=site, slurm=slurm_wanted(site))

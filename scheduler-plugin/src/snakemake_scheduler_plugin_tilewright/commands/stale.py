@@ -50,10 +50,8 @@ def stale(
 
     Parameters
     ----------
-    client : SlurmClient
     folder : str
         Where the run that sent them was started.
-    choice : {"list", "wait", "cancel"}
     say : callable
         Takes a line for the user.
 

@@ -281,7 +281,6 @@ class Dispatcher:
 
         Parameters
         ----------
-        name : str
         known_s : float
             When it was known to have ended: what the queue has not said of it since is not asked
             again. Of 50 jobs that ended at once each would cost a call where Slurm forgets them.

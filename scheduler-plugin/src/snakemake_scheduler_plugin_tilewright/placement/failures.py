@@ -105,7 +105,6 @@ def find_cause(
 
     Parameters
     ----------
-    client : SlurmClient
     job : SlurmJob or None
         None if the queue never showed it.
     log : str
@@ -164,8 +163,6 @@ def why_no_retry(
         That ran out of memory or time.
     place : Place
         Where.
-    cause : str
-    accounts : iterable of Account
     partitions, named : mapping
         Partition of each device kind, and all by name.
     """

@@ -20,7 +20,6 @@ def first_look(survey: Survey, kinds: Collection[Kind] = KINDS) -> list[str]:
 
     Parameters
     ----------
-    survey : Survey
     kinds : collection of {"gpu", "cpu"}
         Where jobs of the run may go: nothing is said of the other.
     """

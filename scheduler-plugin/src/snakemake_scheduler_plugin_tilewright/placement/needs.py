@@ -54,9 +54,6 @@ def room_on(nodes: Iterable[Node], partition: Partition, shape: Shape, *, now: b
 
     Parameters
     ----------
-    nodes : iterable of Node
-    partition : Partition
-    shape : Shape
     now : bool
         Beside what others hold there; otherwise as if it were empty.
     """

@@ -197,7 +197,6 @@ class _Flow:
 
     Parameters
     ----------
-    work : Workload
     numbers : sequence of int
         The jobs that are to be done.
     """

@@ -316,7 +316,6 @@ def preview(tasks: Sequence[Task], estimates: Estimates, capacity: Capacity) -> 
     ----------
     tasks : sequence of Task
         The jobs that remain.
-    estimates : Estimates
     capacity : Capacity
         What is free now. Slots are counted for the largest job of each device kind.
     """

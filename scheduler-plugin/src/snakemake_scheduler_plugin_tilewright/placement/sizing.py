@@ -164,12 +164,7 @@ class EitherSizes:
 
 
 class RuleSizes:
-    """Sizes of all rules of a workflow: some state their own, the others share one description.
-
-    Parameters
-    ----------
-    shared : Sizes, optional
-    """
+    """Sizes of all rules of a workflow: some state their own, the others share one description."""
 
     def __init__(self, shared: Sizes | None = None) -> None:
         self._shared = shared

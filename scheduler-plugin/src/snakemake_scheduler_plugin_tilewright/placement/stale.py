@@ -116,7 +116,6 @@ def before_run(cluster: Cluster | None, argv: Sequence[str], *, has_lock: bool =
 
     Parameters
     ----------
-    cluster : Cluster or None
     argv : sequence of str
         The command.
     has_lock : bool
@@ -180,9 +179,6 @@ def deal_with_stale(
 
     Parameters
     ----------
-    client : SlurmClient
-    workdir : str
-    choice : {"refuse", "wait", "cancel"}
     say : callable
         Takes a line for the user.
     locked : bool

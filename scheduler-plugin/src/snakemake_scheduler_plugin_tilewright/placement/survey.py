@@ -166,7 +166,6 @@ def survey(client: SlurmClient, uid: int, site: Site) -> Survey:
 
     Parameters
     ----------
-    client : SlurmClient
     uid : int
         Number of the user, by which live use is listed.
     site : Site

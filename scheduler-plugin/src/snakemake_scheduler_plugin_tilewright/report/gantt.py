@@ -86,7 +86,6 @@ def draw_gantt(
         In the order of time.
     uses : sequence of Use
         The pools in the order of the bands.
-    palette : Palette
     words : str
         What the picture says, for those who cannot see it.
     """

@@ -31,7 +31,6 @@ def write_run_report(ledger: Path, output: Path) -> None:
 
     Parameters
     ----------
-    ledger : Path
     output : Path
         The HTML file.
 

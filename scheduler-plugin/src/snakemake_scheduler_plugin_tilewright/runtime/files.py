@@ -26,7 +26,6 @@ def whole_or_nothing(path: Path, *, shared: bool = False) -> Iterator[Path]:
 
     Parameters
     ----------
-    path : Path
     shared : bool
         Others may write the same file at this moment: the sibling has a name of its own. Else a
         sibling that a killed process left is removed.

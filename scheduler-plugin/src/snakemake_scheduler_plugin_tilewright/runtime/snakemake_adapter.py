@@ -200,7 +200,6 @@ def change_resources(job: Any, number: int, values: Mapping[str, Any]) -> None:
 
     Parameters
     ----------
-    job : object
     number : int
         One that was not used for this job before.
     values : mapping

@@ -19,7 +19,6 @@ def count_jobs(number: int, members: int) -> str:
 
     Parameters
     ----------
-    number : int
     members : int
         How many jobs of Snakemake they are.
 

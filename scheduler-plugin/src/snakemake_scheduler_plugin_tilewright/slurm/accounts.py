@@ -169,7 +169,6 @@ def usable_accounts(
 
     Parameters
     ----------
-    user : str
     associations, qos : iterables
         As parsed from sacctmgr.
     rules : SiteRules

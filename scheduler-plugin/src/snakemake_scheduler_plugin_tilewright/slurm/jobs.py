@@ -255,7 +255,6 @@ def usage_of_queue(
 
     Parameters
     ----------
-    jobs : iterable of SlurmJob
     names_of : callable
         Names of all that a job counts on.
     """

@@ -20,7 +20,6 @@ def why_not(partition: Partition, groups: frozenset[str] | None) -> str:
 
     Parameters
     ----------
-    partition : Partition
     groups : frozenset of str or None
         The person's groups; None where they do not matter.
     """

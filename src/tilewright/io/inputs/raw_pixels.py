@@ -60,7 +60,6 @@ def pixel_problems(
         Channels to look at, by cycle.
     raw_dir : path
         Folder below which the tables' paths lie.
-    reference_channel : str
     pages_are_planes : bool
         Whether the convention takes pages for z-planes without asking the file.
     stitched : bool

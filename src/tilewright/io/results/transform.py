@@ -21,7 +21,6 @@ def write_transform(transform: Transform, npz_path: str | Path, json_path: str |
 
     Parameters
     ----------
-    transform : Transform
     npz_path : Path
         Arrays of :class:`~tilewright.kernels.register.warp.Transform`, readable by ``numpy.load``;
         ``quality`` in it is the JSON text.

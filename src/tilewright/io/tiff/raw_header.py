@@ -32,7 +32,6 @@ def pixel_problem(
     ----------
     samples, photometric, compression : int
         Values of the TIFF tags 277, 262 and 259.
-    dtype : str
     types : tuple of str
         Those that may be.
     """

@@ -43,7 +43,6 @@ def texture(backend: Backend, image: Array, levels: Levels) -> Array:
 
     Parameters
     ----------
-    backend : Backend
     image : (y, x) float32
         Counts.
     levels : Levels
@@ -94,7 +93,6 @@ def coarse_alignment(
 
     Parameters
     ----------
-    backend : Backend
     reference, moving : (y, x) float32
         Textures of overviews with the same pixel size.
     angles_deg : (n,) float64

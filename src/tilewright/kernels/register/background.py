@@ -26,7 +26,6 @@ def subtract(backend: Backend, marker: Any, background: Any, factor: float) -> A
 
     Parameters
     ----------
-    backend : Backend
     marker, background : array, shape (y, x)
         Counts without pedestal; host or device.
     factor : float
@@ -107,7 +106,6 @@ def oversubtracted_share(marker: Floats, background: Floats, factor: float) -> f
     ----------
     marker, background : float64, shape (y, x)
         As for :func:`fit_factor`.
-    factor : float
 
     Returns
     -------

@@ -26,12 +26,6 @@ _BATCH = 32
 def overlapping_blocks(backend: Backend, image: Array, step_px: int) -> Array:
     """Cut an image into blocks of ``2 step_px`` that overlap by half.
 
-    Parameters
-    ----------
-    backend : Backend
-    image : ((ny + 1) step_px, (nx + 1) step_px)
-    step_px : int
-
     Returns
     -------
     (ny nx, 2 step_px, 2 step_px)
@@ -76,7 +70,6 @@ def search_shifts(
 
     Parameters
     ----------
-    backend : Backend
     reference, moving : (n, size, size) float32
         Blocks of textures.
     max_shift_px : int
@@ -159,7 +152,6 @@ def refine_shifts(backend: Backend, reference: Array, moving: Array, mask: Array
 
     Parameters
     ----------
-    backend : Backend
     reference, moving : (n, size, size) float32
         Blocks of textures, at most a pixel or two apart.
     mask : (n, size, size) bool

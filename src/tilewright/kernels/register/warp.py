@@ -107,8 +107,6 @@ def displacement(backend: Backend, transform: Transform, y_px: Floats, x_px: Flo
 
     Parameters
     ----------
-    backend : Backend
-    transform : Transform
     y_px, x_px : (ny,), (nx,) float64
         Reference rows and columns.
 
@@ -141,7 +139,6 @@ def source_region(
 
     Parameters
     ----------
-    transform : Transform
     region : (slice, slice)
         Rows and columns of the reference.
     source_shape : (int, int)
@@ -193,7 +190,6 @@ def sample(
 
     Parameters
     ----------
-    backend : Backend
     source : (sy, sx) float32
         Part of the moving image, on the backend.
     source_origin, source_shape : (int, int)
@@ -253,12 +249,10 @@ def warp(
 
     Parameters
     ----------
-    backend : Backend
     source : (sy, sx) number
         The part of the moving image named by :func:`source_region`, in counts.
     source_origin, source_shape : (int, int)
         Where that part begins in the moving image, and the size of the whole image.
-    transform : Transform
     region : (slice, slice)
         Rows and columns of the reference.
 

@@ -237,21 +237,7 @@ def _sample(
     first: tuple[int, int],
     offset_px: tuple[Array, Array],
 ) -> Array:
-    """Read an image off its pixels; beyond its borders the outermost pixel repeats.
-
-    Parameters
-    ----------
-    backend : Backend
-    pixels : array of float32, shape (y, x)
-    first : tuple of int
-        Pixel (y, x) at which output pixel (0, 0) is read where the offsets are zero.
-    offset_px : tuple of array of float32, each of shape (n, m)
-        What is added to y and x of each output pixel.
-
-    Returns
-    -------
-    array of float32, shape (n, m)
-    """
+    """Read an image off its pixels; beyond its borders the outermost pixel repeats."""
     xp = backend.xp
     height, width = pixels.shape
     count = offset_px[0].shape

@@ -93,7 +93,6 @@ def rolled_null(
 
     Parameters
     ----------
-    backend : Backend
     surface : array, shape (n, rows, cols)
         Correlation of the strips at every shift, rolled along their longer axis and padded by
         zeros along the other.
@@ -174,13 +173,10 @@ def witnesses(
 
     Parameters
     ----------
-    backend : Backend
-    a, b : array, shape (n, y, x)
     shift : ndarray of int64, shape (n, 2)
         ``a[p + shift]`` lies on ``b[p]``.
     sigma : float
         Width of the filter.
-    pattern : Pattern, optional
     """
     xp = backend.xp
     count, height, width = a.shape

@@ -94,7 +94,6 @@ def climb(backend: Backend, a: Array, b: Array, starts: Ints, apart_px: float) -
 
     Parameters
     ----------
-    backend : Backend
     a, b : array, shape (n, y, x)
         LoG-filtered strips.
     starts : ndarray of int64, shape (n, k, 2)
@@ -154,7 +153,6 @@ def subpixel(backend: Backend, a: Array, b: Array, shift: Ints, passes: int = 2)
 
     Parameters
     ----------
-    backend : Backend
     a, b : array, shape (n, y, x)
         LoG-filtered strips.
     shift : ndarray of int64, shape (n, 2)

@@ -240,10 +240,8 @@ def measure_overlaps(
     ----------
     backend : Backend
         Its ``workers`` CPU threads share the batches.
-    plans : list of StripPlan
     firsts, seconds : sequence of Strips, each (m, y, x)
         Strips of tiles a and b of every plan, hot pixels repaired.
-    sigma_px : float
     progress : callable
         Told the number of edges done after each batch.
     allocate : callable

@@ -106,7 +106,6 @@ class Distortion:
 
         Parameters
         ----------
-        backend : Backend
         y, x : ndarray of float64, shape (n,) and (m,)
             Places in px from a tile's first pixel.
 

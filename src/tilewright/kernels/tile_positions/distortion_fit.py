@@ -126,13 +126,10 @@ def measure_blocks(
 
     Parameters
     ----------
-    backend : Backend
-    plans : sequence of StripPlan
     firsts, seconds : sequence of Strips, each (m, y, x)
         Strips of tiles a and b of every plan.
     displacement_px : ndarray, shape (m, 2)
         ``position(b) - position(a)`` as measured on whole overlaps, of all plans together.
-    accepted : ndarray of bool, shape (m,)
     sigma_px : float
         Width of the Laplacian of Gaussian.
     """
@@ -267,7 +264,6 @@ def fit_distortion(
 
     Parameters
     ----------
-    blocks : Blocks
     shape : tuple of int
         (y, x) of a tile.
     meeting : tuple of float

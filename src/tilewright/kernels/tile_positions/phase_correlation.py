@@ -81,7 +81,6 @@ def correlate_filtered(
 
     Parameters
     ----------
-    backend : Backend
     a, b : array, shape (n, y, x)
         Filtered strips.
     expected_px : ndarray, shape (n, 2)

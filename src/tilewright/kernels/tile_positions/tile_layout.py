@@ -62,7 +62,6 @@ def rank_layouts(
 
     Parameters
     ----------
-    backend : Backend
     tiles : array, shape (n, y, x)
         One plane of each tile in order of acquisition, reduced in size at will (256 px wide is
         enough), float32.
@@ -96,7 +95,6 @@ def rank_grids(backend: Backend, tiles: Array, overlap: float) -> list[GridScore
 
     Parameters
     ----------
-    backend : Backend
     tiles : array, shape (n, y, x)
         As for :func:`rank_layouts`.
     overlap : float
@@ -165,7 +163,6 @@ def measure_overlap(
 
     Parameters
     ----------
-    backend : Backend
     tiles : array, shape (n, y, x)
         As for :func:`rank_layouts`.
     row, col : ndarray of int64, shape (n,)

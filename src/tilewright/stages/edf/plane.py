@@ -95,7 +95,6 @@ def edf_plane(
         ``psf_mean`` needs a source that was deconvolved (its attributes have ``iterations``).
         ``direct`` needs the stitched source; where one plane of several is usable it is
         ``soft_focus``, which is that plane.
-    optics : mapping, optional
     psf_file : Path, optional
         The PSF of the deconvolution, see ``stages.deconvolve.mosaic_psf``; only
         ``psf_mean`` and ``direct`` read it.

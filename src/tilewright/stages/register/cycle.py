@@ -88,7 +88,6 @@ def register(
         The reference channel of both cycles, in counts; their sizes may differ.
     npz_path, json_path : Path
         Files to write; see :func:`tilewright.io.results.transform.write_transform`.
-    backend : Backend
     block_px : int
         Side of the smallest blocks, a multiple of 12 and at least 48; searches begin with
         twice that.

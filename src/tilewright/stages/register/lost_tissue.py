@@ -69,7 +69,6 @@ class LostTissueSearch:
 
     Parameters
     ----------
-    backend : Backend
     shape : (int, int)
         Of the reference, at a binning of :data:`FACTOR`.
     """

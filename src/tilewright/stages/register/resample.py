@@ -57,7 +57,6 @@ def resample(
 
     Parameters
     ----------
-    cycle : int
     planes : sequence of (marker, channel, Path)
         Channels in the order of the image, and their in-focus planes.
     transform : Path or None
@@ -73,7 +72,6 @@ def resample(
         Its ``workers`` threads resample chunks and make the pyramid.
     chunk_px : int
         Side of the chunks and of the regions resampled at a time.
-    ome_zarr_version : {"0.4", "0.5"}
     backgrounds : mapping
         Marker to what is subtracted from it.
 
@@ -207,7 +205,6 @@ def resample_region(
 
     Parameters
     ----------
-    backend : Backend
     mosaic : Mosaic
         One uint16 plane of the moving cycle, (1, y, x).
     transform : Transform

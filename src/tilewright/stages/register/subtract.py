@@ -93,7 +93,6 @@ def survey(
     ----------
     channel : (str, int, str)
         Marker, cycle and channel.
-    background : Background
     reads : (callable, callable)
         Read the channel, and its background.
     haze_counts : (float, float)
@@ -102,7 +101,6 @@ def survey(
         (y, x) of the image.
     regions : sequence of (slice, slice)
         All of the image; one of each thread is in memory at a time.
-    pool : Executor
 
     Returns
     -------

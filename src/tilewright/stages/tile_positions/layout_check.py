@@ -63,7 +63,6 @@ def layout_problem(
     numbered : bool
         Whether the places come from rows, cols and layout of the configuration, and not from
         the files.
-    backend : Backend
     spaced : bool
         Whether rows and columns are the files', and only their distance the configuration's.
     """

@@ -100,7 +100,6 @@ def locate(
     illumination : Illumination, optional
         Flat-field and dark-field; where absent, strips are divided by their own smoothed mean,
         which leaves errors four times larger.
-    backend : Backend
     max_shift_px : float, optional
         Stage tolerance; by default 3 % of a tile, at least 8 px.
     sigma_px : float, optional
