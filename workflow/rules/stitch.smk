@@ -21,7 +21,7 @@ rule illumination:
         positions=experiment.options(
             "tile_positions", "max_shift_px", "sigma_px", "planes"
         ),
-        options=experiment.options("illumination"),
+        options=experiment.options("illumination", "method", "planes"),
         camera=experiment.options("camera", "offset_counts", "saturation_counts"),
     script:
         "../scripts/illumination.py"

@@ -64,6 +64,8 @@ _NEVER = -1e6
 _ITERATIONS = 8
 #: Standard deviation of an offset that is kept.
 _GIVEN_COUNTS = 1e-3
+#: Error of a kept offset, as a share of it, whose effect is looked at, and at how many places.
+_TOLERATED, _SHAPE = 0.01, (32, 32)
 #: Priors with a smaller share change nothing.
 _NEGLIGIBLE = 1e-4
 #: Relative rms beyond 14 degrees from which more are taken.
@@ -78,14 +80,12 @@ class Posterior:
     """Mean and covariance of coefficients and offset.
 
     ``share`` is the weight of each prior in the mean, ``feared`` in the covariance about it.
-    ``by_offset`` is the change of precision times coefficients if the offset were one count higher.
     """
 
     mean: Floats
     covariance: Floats
     share: Floats
     feared: Floats
-    by_offset: Floats
     priors: list[_Prior]
 
     @property
@@ -123,12 +123,6 @@ class FlatFit:
     found: Differences
     held_out: float
     unmodelled: float
-
-    def with_offset_error(self, error_counts: float) -> FlatFit:
-        """Return it with the error that an error of the offset makes, to the first order."""
-        change = np.append(self.posterior.covariance[:-1, :-1] @ self.posterior.by_offset, 1.0)
-        covariance = self.posterior.covariance + error_counts**2 * np.outer(change, change)
-        return replace(self, posterior=replace(self.posterior, covariance=covariance))
 
     @property
     def coefficient(self) -> Floats:
@@ -175,7 +169,8 @@ def fit_flat(
     offset_counts, offset_error_counts : float
         What is known of the camera offset, as mean and standard deviation.
     free : bool
-        Fit the offset too. Else it is kept, and what its error does is in that of the flat-field.
+        Fit the offset too. Else it is kept, and fitted once more with its error on it where that is
+        more than 1 % of it: what this changes is in the error of the flat-field.
 
     Returns
     -------
@@ -189,7 +184,13 @@ def fit_flat(
         start[: len(fit.coefficient)], start[-1] = fit.coefficient, fit.offset_counts
         finer = _fit(cells, images, offset, start, FINE_ORDER, begin=_WARY)
         fit = finer if finer.error < fit.error else fit
-    return fit if free else fit.with_offset_error(offset_error_counts)
+    if not free and offset_error_counts > _TOLERATED * offset_counts:
+        wrong = _fit(
+            cells, images, (offset_counts + offset_error_counts, _GIVEN_COUNTS), even, MAX_ORDER
+        )
+        change = wrong.flat(_SHAPE).astype(np.float64) / fit.flat(_SHAPE) - 1.0
+        fit = replace(fit, unmodelled=float(np.hypot(fit.unmodelled, change.std())))
+    return fit
 
 
 def _fit(
@@ -226,8 +227,7 @@ def _fit(
     posterior = replace(posterior, mean=mean)
     found = differences(cells, mean[:-1], mean[-1], robust=True)
     held_out = found.rms(_held_out(found, parts, fold, tiles, priors, choices, len(images)))
-    unmodelled = _unmodelled(images, mean, order)
-    return FlatFit(posterior, order, found, held_out, unmodelled)
+    return FlatFit(posterior, order, found, held_out, _unmodelled(images, mean, order))
 
 
 def _unmodelled(images: Floats, mean: Floats, order: int) -> float:
@@ -333,9 +333,7 @@ def _posterior(
         if weight > _NEGLIGIBLE:
             apart = np.outer(one - mean, one - mean)
             covariance = np.asarray(covariance + weight * (root.T @ root + apart))
-    by_tiles = share @ np.array([tiles[tile].by_offset for tile, _ in choices])
-    by_offset = by_tiles - overlaps.matrix[:-1, -1]
-    return Posterior(mean, covariance, share, feared, by_offset, priors)
+    return Posterior(mean, covariance, share, feared, priors)
 
 
 def _shares(log_weight: Floats) -> Floats:

@@ -257,9 +257,6 @@ def overlap_cells(backend: Backend, binned: BinnedTiles, positions: Positions) -
     # Nothing matched, as in overlaps of 2 %: where the stage says, two tiles show places so near
     # that their typical difference is the flat-field's, only with more scatter.
     pairs = pairs[known] if known.sum() >= _FEW_PAIRS else pairs
-    # The second tile is read between its pixels, which blurs it: it is each tile in turn, or where
-    # specimen is bright the first would seem brighter.
-    turn = np.random.default_rng(0).integers(2, size=len(pairs))
     found = OverlapCells.join(
         [
             measure_cells(
@@ -267,7 +264,7 @@ def overlap_cells(backend: Backend, binned: BinnedTiles, positions: Positions) -
                 images,
                 None if binned.valid is None else binned.valid[k],
                 place,
-                np.where((turn + k)[:, None] % 2, pairs[:, ::-1], pairs),
+                pairs,
                 shape_px=binned.shape_px,
                 factor=binned.factor,
                 cell=cell,

@@ -6,7 +6,7 @@ on the same overlaps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -28,22 +28,23 @@ from tilewright.kernels.device_memory import Smallest, memory_noted
 from tilewright.kernels.illumination.flat_basis import design_grid, flat_field
 from tilewright.kernels.illumination.flat_posterior import FlatFit, fit_flat
 from tilewright.kernels.illumination.overlap_cells import OverlapCells
-from tilewright.kernels.illumination.overlap_photometry import random_effects, relative_difference
+from tilewright.kernels.illumination.overlap_photometry import relative_difference
 from tilewright.stages.illumination.binned_tiles import TileMeasures, measure_tiles
+from tilewright.stages.illumination.camera_offset import (
+    MIN_CELLS,
+    MIN_EDGES,
+    Offset,
+    camera_offsets,
+    edges_and_cells,
+)
 from tilewright.stages.tile_source import TileSource
 
 Method = Literal["auto", "file", "none"]
 # Not done in parts: every fit looks at all binned tiles at once.
 _SMALLEST = Smallest("illumination", "the binned tiles", "lower illumination.planes")
 Plane = NDArray[np.float32]
-#: Counts without light, their standard error, and how they are known.
-Offset = tuple[float, float, str]
 #: A flat-field below this share of its mean would multiply noise by more than 20.
 MIN_FLAT = 0.05
-#: Four tiles have four overlaps, of which one may be empty. The error that is reported says
-#: what three are worth.
-MIN_EDGES = 3
-MIN_CELLS = 300
 #: Tiles that tell a flat-field where overlaps do not: of 8 tiles of three designs the median error
 #: was 3 to 13 %, of 64 1 to 5 %, where BaSiC's was 14 and 7 % and vignetting 15 to 34.
 MIN_TILES = 8
@@ -54,9 +55,12 @@ _MAX_TILES = 400
 #: tiles, by the order that they are read in and whether the lens was corrected).
 _EMPTY_TOLERANCE = 0.1
 #: An offset less sure than this share of its bound is not known: beside a ring the overlaps said
-#: 31 +- 27 counts for 100, below 145. It is then fitted with the flat-field about a part of its
+#: 31 +- 107 counts for 100, below 145. It is then fitted with the flat-field about a part of its
 #: bound; from half of the bound a fit follows what dim places say of a ring, and does not see it.
-_UNSURE = 0.1
+_UNSURE = 0.2
+#: Less sure than this, empty tiles are looked at without it: where stray light is uneven (brain
+#: tiles) overlaps alone say 218 +- 63 counts, overlaps and tiles 433, and the empty ones 647.
+_DOUBTED = 0.05
 _PART_OF_BOUND, _PART_ERROR = 0.8, 0.2
 #: A dark-field is taken from empty tiles if it is more than this share of their glow: a third on
 #: the brain tiles. It is 0.02 on syn10, whose camera has none; taken off, it gave 1.5 % for 0.6 %.
@@ -183,6 +187,8 @@ def _estimate(
 ) -> tuple[Illumination, dict[str, Any]]:
     evidence = gather(measures, known)
     empty = dark_field(evidence) if find_dark else None
+    if find_dark and empty is None and known and known[1] > _DOUBTED * measures.darkest_counts:
+        empty = dark_field(gather(measures, None))
     if empty is not None:
         offset = round(empty.offset_counts, 1)
         known = (offset, empty.error_counts, "empty tiles: what makes them even")
@@ -327,30 +333,6 @@ class FlatEvidence:
         return Candidate(flat, _known(self.fit.found.rms(apart)), error)
 
 
-def camera_offsets(measures: Mapping[int, TileMeasures]) -> dict[int, Offset | None]:
-    """Return the camera offset as each channel of a cycle has it; None where nothing tells it.
-
-    Overlaps tell each channel's own. A camera has one, so a channel takes what the others say for
-    what its own should be, as far as these agree with one another: a random-effects mean
-    (DerSimonian & Laird, Controlled Clinical Trials 7, 1986). Of a dim marker on glass the own was
-    2 to 4 counts off, and a grid was left along all tile borders. Channels of two cameras do not
-    agree, and each keeps its own.
-    """
-    own: dict[int, tuple[float, float]] = {}
-    for k, one in measures.items():
-        bound = one.darkest_counts
-        if len(one.cells) < MIN_CELLS or not one.has_signal(bound, offset_known=False):
-            continue
-        fit = fit_flat(one.cells, one.blocks[:0], bound / 2, bound / 2, free=True)
-        if _edges_and_cells(fit)[0] >= MIN_EDGES:
-            own[k] = fit.offset_counts, fit.offset_error_counts
-    found: dict[int, Offset | None] = {}
-    for k in measures:
-        both = random_effects(own.get(k), [one for j, one in own.items() if j != k])
-        found[k] = both and (round(both[0], 1), both[1], f"overlaps: to {both[1]:.1f} counts")
-    return found
-
-
 def gather(measures: TileMeasures, known: Offset | None) -> FlatEvidence:
     """Fit the flat-field to overlaps and tiles, or to tiles alone.
 
@@ -369,7 +351,7 @@ def gather(measures: TileMeasures, known: Offset | None) -> FlatEvidence:
     fit, edges, count = None, 0, 0
     if len(cells) >= MIN_CELLS:
         fit = fit_flat(cells, images, offset, error, free=free)
-        edges, count = _edges_and_cells(fit)
+        edges, count = edges_and_cells(fit)
     if edges < MIN_EDGES or count < MIN_CELLS:
         fit = None
         if len(images) >= MIN_TILES:
@@ -380,12 +362,6 @@ def gather(measures: TileMeasures, known: Offset | None) -> FlatEvidence:
         offset = round(fit.offset_counts, 1)
         how = f"overlaps and tiles: to {fit.offset_error_counts:.1f} counts"
     return FlatEvidence(measures, offset, how, fit, edges, count)
-
-
-def _edges_and_cells(fit: FlatFit) -> tuple[int, int]:
-    """Return how many overlaps show signal, and how many cells in them."""
-    seen = fit.found.seen
-    return len(np.unique(fit.found.cells.edge[seen])), int(seen.sum())
 
 
 def _some(images: NDArray[np.float64]) -> NDArray[np.float64]:
