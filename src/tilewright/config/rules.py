@@ -206,7 +206,6 @@ class Rule:
 
     Attributes
     ----------
-    name : str
     cost : callable
         Size of the data, sizes of blocks and CPUs to :class:`Cost`.
     stage : Stage or None

@@ -113,7 +113,6 @@ class Failure:
 
     Attributes
     ----------
-    uuid, job : str
     fault : str
         Class of the fault, see `tilewright.devices.health`.
     words : str
@@ -149,7 +148,6 @@ class Quarantine:
 
     Attributes
     ----------
-    reason : str
     left_s : float
         Seconds until it ends by itself.
     """

@@ -39,7 +39,6 @@ class NextTry:
 
     Attributes
     ----------
-    past : Past
     next : str
         What is done about it, in words.
     give_up : bool

@@ -56,11 +56,8 @@ class Place:
 
     Attributes
     ----------
-    account : str
     qos : str or None
         None where Slurm takes the account's by itself: then the user may change the account.
-    partition : str or None
-    kind : {"gpu", "cpu"}
     shape : Shape
         What it asks Slurm for.
     pool : str
@@ -185,7 +182,6 @@ class Job:
         Jobs that better stay on one account, such as one sample and cycle.
     fixed : Fixed
         What the user chose for it.
-    wildcards : object
     log : str
         Its log file; empty if it has none.
     priority : float
@@ -241,7 +237,6 @@ class Task:
 
     Attributes
     ----------
-    job : Job
     place : Place or None
         Where it was sent.
     sent_s : float
@@ -250,7 +245,6 @@ class Task:
         The queue's jobs up to this number are not this try.
     seen : SlurmJob or None
         What the queue last said of this try.
-    past : Past
     moved : str
         Why it was cancelled to be placed again; empty if it was not.
     moves : int

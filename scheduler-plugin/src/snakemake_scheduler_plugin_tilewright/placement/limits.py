@@ -204,8 +204,6 @@ class Pool:
 
     Attributes
     ----------
-    account, qos : str
-    kind : {"gpu", "cpu"}
     slots : int
         Jobs that its limits allow.
     free : int

@@ -142,7 +142,6 @@ class Plan:
         The same on one machine: job to device kind.
     sizes : RuleSizes
         What is described, and what single rules state.
-    estimates : Estimates
     """
 
     described: Sizes | None = None

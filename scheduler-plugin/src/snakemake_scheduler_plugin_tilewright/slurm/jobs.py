@@ -150,10 +150,8 @@ class SlurmJob:
 
     Attributes
     ----------
-    id : int
     state, reason : str
         ``PENDING`` …, and why it pends.
-    account, qos, partition, user, nodes, workdir, name, comment : str
     tres : dict
         What it holds or, pending, asks for; mem in MB.
     start_s, end_s : float or None

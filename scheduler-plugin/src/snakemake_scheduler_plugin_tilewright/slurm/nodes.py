@@ -29,15 +29,12 @@ class Node:
 
     Attributes
     ----------
-    name : str
-    partitions : tuple of str
     up : bool
         It takes jobs: not down, drained, failing, reserved or under maintenance.
     state : str
         As Slurm says it, ``IDLE+DRAIN``.
     total, free : dict
         TRES that it has, and that no job holds; mem in MB.
-    features, gpu_types : tuple of str
     owner : str
         Whose jobs alone it takes now (``ExclusiveUser``); empty for everybody's.
     free_min : int or None

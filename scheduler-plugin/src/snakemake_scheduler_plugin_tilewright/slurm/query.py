@@ -55,7 +55,6 @@ class Unknown:
 
     Attributes
     ----------
-    command : str
     reason : str
         What it said, or that it took too long.
     refused : bool
@@ -77,7 +76,6 @@ class Answer:
 
     Attributes
     ----------
-    text : str
     age_s : float
         0 of a fresh answer.
     failure : Unknown or None

@@ -86,13 +86,11 @@ class Qos:
 
     Attributes
     ----------
-    name : str
     tres, tres_per_job, tres_per_user, tres_per_account : dict
         Of all jobs on the QOS, of one job, of one user, of one account; budgets
         (:data:`BUDGETS`) are among the first two.
     max_wall_min : int or None
         Longest job in minutes.
-    flags : tuple of str
     """
 
     name: str
@@ -148,18 +146,14 @@ class Partition:
 
     Attributes
     ----------
-    name : str
     qos : str or None
         QOS whose limits hold for the partition.
-    max_time_min : int or None
     tres : dict
         All that its nodes have, mem in MB.
-    up, default : bool
     allow_accounts, allow_qos, allow_groups : tuple of str or None
         None is all.
     nodes : int
         How many nodes it has.
-    deny_accounts, deny_qos : tuple of str
     whole_nodes : bool
         A job gets all of its node, and counts with all of it (``OverSubscribe=EXCLUSIVE``).
     whole : dict
