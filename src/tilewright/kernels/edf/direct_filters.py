@@ -205,8 +205,6 @@ def object_power(
 
     Parameters
     ----------
-    backend : Backend
-        Array namespace.
     samples : sequence of array, shape (z, y, x)
         Raw counts of different places; at least 64 px on a side.
     profiles, kept

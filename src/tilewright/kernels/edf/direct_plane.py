@@ -88,8 +88,6 @@ class FocusMaps:
 
     Parameters
     ----------
-    backend : Backend
-        Array namespace.
     channel : Channel
         Optics, planes, power and noise.
     noise : NoiseModel

@@ -103,8 +103,6 @@ def plan_direct(
 
     Parameters
     ----------
-    backend : Backend
-        Array namespace.
     mosaic : Mosaic
         Raw counts over ``pedestal_counts``.
     kept : ndarray of bool, shape (z,)
