@@ -89,8 +89,6 @@ def stated_shape_of(job: Any) -> Shape:
 def features_of(resources: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the features of nodes that a job states; of a choice between some, none.
 
-    Examples
-    --------
     >>> features_of({"constraint": "avx&ib"}), features_of({"slurm_extra": "-C 'a|b'"})
     (('avx', 'ib'), ())
     """
@@ -103,8 +101,6 @@ def features_of(resources: Mapping[str, Any]) -> tuple[str, ...]:
 def licences_of(resources: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
     """Return the licences that a job states as an option of sbatch; of a choice between some, none.
 
-    Examples
-    --------
     >>> licences_of({"slurm_extra": "-L matlab:2,ansys"}), licences_of({})
     ((('matlab', 2), ('ansys', 1)), ())
     """
@@ -117,8 +113,6 @@ def licences_of(resources: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
 def gpu_type_of(resources: Mapping[str, Any]) -> str:
     """Return the type of GPU that a job states; empty for any.
 
-    Examples
-    --------
     >>> gpu_type_of({"gpu_model": "a100"}), gpu_type_of({"gres": "gpu:h100:2"}), gpu_type_of({})
     ('a100', 'h100', '')
     >>> gpu_type_of({"slurm_extra": "--gpus-per-node=a100:1"}), gpu_type_of({"slurm_extra": "-G 2"})
@@ -135,8 +129,6 @@ def gpu_type_of(resources: Mapping[str, Any]) -> str:
 def gpus_of(resources: Mapping[str, Any]) -> int:
     """Return the GPUs that a job states: by ``gpu``, ``gpu_model``, ``gres``, or sbatch's options.
 
-    Examples
-    --------
     >>> gpus_of({"gpu": 2}), gpus_of({"gres": "gpu:a100:1"}), gpus_of({"gres": "shard:4"})
     (2, 1, 0)
     >>> gpus_of({"gpu_model": "a100"}), gpus_of({"gpu_model": "a100", "gpu": 4})

@@ -98,8 +98,6 @@ class Sizes(Protocol):
 def key_of(rule: str, wildcards: Any) -> str:
     """Return the name of a job: its rule and wildcards, as the executor's comment has them.
 
-    Examples
-    --------
     >>> key_of("stitch", {"sample": "a", "cycle": "1"})
     'rule_stitch_wildcards_a_1'
     """

@@ -232,8 +232,6 @@ def pool_name(account: str, kind: Kind) -> str:
     It is an identifier, and another one for each account: one with other characters than letters,
     digits and underscores, or with a digit in front, gets a number of its own.
 
-    Examples
-    --------
     >>> pool_name("clive", "gpu"), pool_name("lab-x", "cpu"), pool_name("12345", "cpu")
     ('clive_gpu', 'lab_x_4198_cpu', 'a12345_3a1c_cpu')
     """

@@ -129,8 +129,6 @@ def parse_reservations(text: str) -> list[Reservation]:
 def node_names(text: str) -> list[str]:
     """Return the nodes of Slurm's short form.
 
-    Examples
-    --------
     >>> node_names("c[1-2,05],b1"), node_names("(null)")
     (['c1', 'c2', 'c05', 'b1'], [])
     """

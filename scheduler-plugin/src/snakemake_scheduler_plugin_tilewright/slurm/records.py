@@ -20,8 +20,6 @@ BUDGETED = ("cpu", "mem", "node", "billing", "gres/gpu", GPU_TYPE)
 def budget(tres: str) -> str:
     """Return the name of the minutes of a TRES that may be used in all (``GrpTRESMins``).
 
-    Examples
-    --------
     >>> budget("cpu"), running(budget("cpu")), spent(budget("cpu"))
     ('cpu/min', 'cpu/min/running', 'cpu/min/spent')
     """
@@ -105,8 +103,6 @@ class Qos:
 def on_qos(qos: str, who: str = "") -> str:
     """Return the name of a QOS as one that limits jobs, or of a user or an account on it.
 
-    Examples
-    --------
     >>> on_qos("lab"), on_qos("lab", "ada"), on_qos("lab", of_association("lab"))
     ('QOS lab', 'ada on QOS lab', 'account lab on QOS lab')
     """
@@ -116,8 +112,6 @@ def on_qos(qos: str, who: str = "") -> str:
 def of_association(account: str, user: str = "", partition: str = "") -> str:
     """Return the name of an association as one that limits jobs.
 
-    Examples
-    --------
     >>> of_association("lab"), of_association("lab", "ada", "gpu")
     ('account lab', 'ada of account lab in partition gpu')
     """
