@@ -12,6 +12,7 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     Place,
     PlacementError,
     Shape,
+    Sizes,
     key_of,
     rule_of,
 )
@@ -24,7 +25,7 @@ _RUNTIME_MIN = 60
 STATED = ("slurm_account", "slurm_partition", "qos", "mem_mb", "mem_mb_per_cpu", "runtime")
 
 
-class StatedSizes:
+class StatedSizes(Sizes):
     """Sizes of the jobs of Snakemake that it has taken, as they stood at the first try."""
 
     def __init__(self) -> None:
@@ -54,10 +55,6 @@ class StatedSizes:
     def nominal_s(self, rule: str, wildcards: Any) -> float:
         """Return about how long one job takes: half the time that it may take."""
         return 30.0 * self.shape(rule, wildcards, gpu=False).runtime_min
-
-    def group(self, wildcards: Any) -> str | None:
-        """Return None: nothing is known of what a job belongs to."""
-        return None
 
 
 def kinds_of(job: Any) -> tuple[Kind, ...]:

@@ -63,9 +63,7 @@ def find_layout(
         The channel with the most structure, usually nuclei.
     """
     mine = [plane for plane in planes if (plane.cycle, plane.channel) == (cycle, channel)]
-    if mine[0].tile is None:
-        return _placed(mine, told)
-    return _numbered(mine, told)
+    return _placed(mine, told) if mine[0].tile is None else _numbered(mine, told)
 
 
 def _numbered(planes: list[RawPlane], told: TileLayout) -> TileLayout:

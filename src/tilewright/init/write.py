@@ -228,7 +228,6 @@ def _optics(out: ConfigText, metadata: Metadata, planes: int) -> None:
         out.known("optics", name, value, meaning)
     if planes == 1:
         out.text += _NO_DECONVOLUTION
-        return
 
 
 def samples_text(samples: Sequence[tuple[str, Path, str | None]], layouts: list[TileLayout]) -> str:

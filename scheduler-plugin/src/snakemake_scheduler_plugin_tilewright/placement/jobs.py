@@ -91,8 +91,8 @@ class Sizes(Protocol):
         ...
 
     def group(self, wildcards: Any) -> str | None:
-        """Return what a job belongs to that better stays on one account."""
-        ...
+        """Return what a job belongs to that better stays on one account; None: not known."""
+        return None
 
 
 def key_of(rule: str, wildcards: Any) -> str:
