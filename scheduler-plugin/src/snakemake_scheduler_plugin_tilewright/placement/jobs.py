@@ -80,15 +80,12 @@ class Sizes(Protocol):
 
     def kinds(self, rule: str) -> tuple[Kind, ...]:
         """Return the device kinds that may run a rule."""
-        ...
 
     def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
         """Return what one job needs on a device kind."""
-        ...
 
     def nominal_s(self, rule: str, wildcards: Any) -> float:
         """Return about how long one job takes on CPUs."""
-        ...
 
     def group(self, wildcards: Any) -> str | None:
         """Return what a job belongs to that better stays on one account; None: not known."""

@@ -317,7 +317,6 @@ class _Taken:
             self._of.setdefault(name, Counter()).update(wanted)
 
     def of(self, name: str, tres: str) -> int:
-        """Return what is taken of a TRES."""
         return self._of[name][tres] if name in self._of else 0
 
 

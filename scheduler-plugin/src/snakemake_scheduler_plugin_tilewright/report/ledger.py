@@ -123,7 +123,6 @@ def _bars(event: Event, place: Event) -> list[JobBar]:
 
 
 def _remarks(event: Event) -> list[Remark]:
-    """Return what an event has to say in words."""
     label = job_label(str(event.get("job", "")), str(event.get("rule", "")))
     why = str(event.get("reason", ""))
     what: Literal["move", "fail", "hold"] = "hold"

@@ -66,7 +66,6 @@ class Unknown:
     refused: bool = True
 
     def __str__(self) -> str:
-        """Return one sentence."""
         return f"{self.command} did not answer: {self.reason}"
 
 
