@@ -12,6 +12,7 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     Place,
     PlacementError,
     Shape,
+    Sizes,
     key_of,
     rule_of,
 )
@@ -24,7 +25,7 @@ _RUNTIME_MIN = 60
 STATED = ("slurm_account", "slurm_partition", "qos", "mem_mb", "mem_mb_per_cpu", "runtime")
 
 
-class StatedSizes:
+class StatedSizes(Sizes):
     """Sizes of the jobs of Snakemake that it has taken, as they stood at the first try."""
 
     def __init__(self) -> None:
@@ -54,10 +55,6 @@ class StatedSizes:
     def nominal_s(self, rule: str, wildcards: Any) -> float:
         """Return about how long one job takes: half the time that it may take."""
         return 30.0 * self.shape(rule, wildcards, gpu=False).runtime_min
-
-    def group(self, wildcards: Any) -> str | None:
-        """Return None: nothing is known of what a job belongs to."""
-        return None
 
 
 def kinds_of(job: Any) -> tuple[Kind, ...]:
@@ -89,8 +86,6 @@ def stated_shape_of(job: Any) -> Shape:
 def features_of(resources: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the features of nodes that a job states; of a choice between some, none.
 
-    Examples
-    --------
     >>> features_of({"constraint": "avx&ib"}), features_of({"slurm_extra": "-C 'a|b'"})
     (('avx', 'ib'), ())
     """
@@ -103,8 +98,6 @@ def features_of(resources: Mapping[str, Any]) -> tuple[str, ...]:
 def licences_of(resources: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
     """Return the licences that a job states as an option of sbatch; of a choice between some, none.
 
-    Examples
-    --------
     >>> licences_of({"slurm_extra": "-L matlab:2,ansys"}), licences_of({})
     ((('matlab', 2), ('ansys', 1)), ())
     """
@@ -117,8 +110,6 @@ def licences_of(resources: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
 def gpu_type_of(resources: Mapping[str, Any]) -> str:
     """Return the type of GPU that a job states; empty for any.
 
-    Examples
-    --------
     >>> gpu_type_of({"gpu_model": "a100"}), gpu_type_of({"gres": "gpu:h100:2"}), gpu_type_of({})
     ('a100', 'h100', '')
     >>> gpu_type_of({"slurm_extra": "--gpus-per-node=a100:1"}), gpu_type_of({"slurm_extra": "-G 2"})
@@ -135,8 +126,6 @@ def gpu_type_of(resources: Mapping[str, Any]) -> str:
 def gpus_of(resources: Mapping[str, Any]) -> int:
     """Return the GPUs that a job states: by ``gpu``, ``gpu_model``, ``gres``, or sbatch's options.
 
-    Examples
-    --------
     >>> gpus_of({"gpu": 2}), gpus_of({"gres": "gpu:a100:1"}), gpus_of({"gres": "shard:4"})
     (2, 1, 0)
     >>> gpus_of({"gpu_model": "a100"}), gpus_of({"gpu_model": "a100", "gpu": 4})

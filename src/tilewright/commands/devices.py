@@ -49,7 +49,6 @@ class DevicesView:
 
     Attributes
     ----------
-    machine : Snapshot
     holders : tuple of LeaseClaim
         Jobs that hold memory of a device, or wait for some.
     quarantined : dict

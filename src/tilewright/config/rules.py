@@ -164,18 +164,6 @@ def _judging_stacks(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
     return Cost(120 + 450 * _looked_at(size), work_s)
 
 
-def _judging_registration(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    return Cost(130 + 370 * _looked_at(size), size.mosaic_px / 4e6)
-
-
-def _judging_image(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    return Cost(110 + 200 * _looked_at(size), size.mosaic_px * size.cycle_channels / 10e6)
-
-
-def _reporting(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    return Cost(100 + 250 * _looked_at(size), 0.1 * size.channels)
-
-
 def _light(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
     return Cost(100.0, 0.1 * size.channels)
 
@@ -206,7 +194,6 @@ class Rule:
 
     Attributes
     ----------
-    name : str
     cost : callable
         Size of the data, sizes of blocks and CPUs to :class:`Cost`.
     stage : Stage or None
@@ -282,9 +269,16 @@ RULES = {
         _ASSEMBLE,
         _STITCHED_PLANE,
         Rule("qc_cycle", _judging_stacks),
-        Rule("qc_register", _judging_registration),
-        Rule("qc_image", _judging_image),
-        Rule("report", _reporting),
+        Rule(
+            "qc_register", lambda size, *_: Cost(130 + 370 * _looked_at(size), size.mosaic_px / 4e6)
+        ),
+        Rule(
+            "qc_image",
+            lambda size, *_: Cost(
+                110 + 200 * _looked_at(size), size.mosaic_px * size.cycle_channels / 10e6
+            ),
+        ),
+        Rule("report", lambda size, *_: Cost(100 + 250 * _looked_at(size), 0.1 * size.channels)),
         Rule("summary"),
         Rule("verdict"),
     )

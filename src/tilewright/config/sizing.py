@@ -35,7 +35,6 @@ class DataSizes:
         Sample name to the size of its data.
     kinds_of : mapping
         Rule to the device kinds that may run it, the preferred one first; others run on CPUs.
-    blocks : BlockSizes
     overrides : mapping
         Rule to ``{"cpus": …, "mem_mb": …, "runtime_min": …, "gpu_mem_mb": …}``; absent or None
         means computed.

@@ -55,7 +55,6 @@ class LeaseClaim:
         Place in the queue.
     pid : int
         For people, and to tell own use of a device from foreign use; never for liveness.
-    request : Request
     allowed : tuple of str
         UUIDs of the devices that its process may use.
     since_s : float

@@ -24,11 +24,8 @@ class Held:
 
     Attributes
     ----------
-    uuid : str
     bytes_ : int
         Device memory that it may use; 0 where it is not known.
-    waited_s : float
-    driver : str
     busy_s, peak_b, splits, reason : float, int, int, str
         What the job says of itself for the evidence: seconds in which the device computed (None:
         not measured), peak use, tiles that were halved, and why it went as it did.

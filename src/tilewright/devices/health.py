@@ -57,8 +57,6 @@ _KEPT = 1000
 def classify(text: str) -> FaultClass:
     """Return the class of an error by its text: its type's name and message, or a kernel's line.
 
-    Examples
-    --------
     >>> classify("CUDARuntimeError: cudaErrorIllegalAddress: an illegal memory access")
     'sticky'
     >>> classify("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus")
@@ -113,7 +111,6 @@ class Failure:
 
     Attributes
     ----------
-    uuid, job : str
     fault : str
         Class of the fault, see `tilewright.devices.health`.
     words : str
@@ -149,7 +146,6 @@ class Quarantine:
 
     Attributes
     ----------
-    reason : str
     left_s : float
         Seconds until it ends by itself.
     """

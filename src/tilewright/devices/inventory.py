@@ -25,7 +25,6 @@ class Device:
         ``GPU-…`` or ``MIG-…``: its identity everywhere; ``index`` is for people.
     index : int
         Number by PCI bus; that of the parent for a MIG instance.
-    name : str
     total_b, used_b : int
         Memory, and what is in use by everybody.
     utilisation : float or None

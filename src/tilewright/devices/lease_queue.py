@@ -120,7 +120,6 @@ class Ticket:
 
     Attributes
     ----------
-    number : int
     name : str
         File name in ``waiting`` or ``holding``.
     lock, pipe : int

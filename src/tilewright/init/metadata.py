@@ -111,19 +111,13 @@ def _with_markers(
 
 def _of_codex(raw_dir: Path, channels: list[tuple[int, str]]) -> Metadata:
     """Read ``experiment.json``, ``channelnames.txt`` and ``exposure_times.txt``."""
-    texts = {
-        kind: _find_text(raw_dir, pattern)
-        for kind, pattern in (
-            ("experiment", r"experiment.*\.json"),
-            ("names", r"channel_?names.*\.txt"),
-            ("exposures", r"exposure_?times.*\.txt"),
-        )
-    }
-    path, text = texts["experiment"]
+    patterns = (r"experiment.*\.json", r"channel_?names.*\.txt", r"exposure_?times.*\.txt")
+    texts = [_find_text(raw_dir, pattern) for pattern in patterns]
+    (path, text), (_, names_text), (times_path, times_text) = texts
     codex = parse_experiment(text, str(path)) if path else CodexExperiment()
-    names = parse_channel_names(texts["names"][1]) or codex.markers
+    names = parse_channel_names(names_text) or codex.markers
     per_cycle = codex.channels or max(int(channel) for _, channel in channels)
-    times = parse_exposure_times(texts["exposures"][1], per_cycle) or codex.exposures_ms or {}
+    times = parse_exposure_times(times_text, per_cycle) or codex.exposures_ms or {}
     told, warnings = _by_number(codex, names, times, channels)
     metadata = replace(
         _with_markers(channels, told),
@@ -138,10 +132,10 @@ def _of_codex(raw_dir: Path, channels: list[tuple[int, str]]) -> Metadata:
             marker if told[marker.cycle, marker.channel].name else replace(marker, marker="")
             for marker in metadata.markers
         ]
-    exposures = times or texts["exposures"][0]
+    exposures = times or times_path
     stated = {"marker": names, "emission_nm": codex.wavelengths_nm, "exposure_ms": exposures}
     metadata.stated = [column for column, values in stated.items() if values]
-    metadata.found += [str(path) for path, _ in texts.values() if path]
+    metadata.found += [str(path) for path, _ in texts if path]
     metadata.warnings += warnings
     cycles = {cycle for cycle, _ in channels}
     if codex.reference_cycle in cycles:

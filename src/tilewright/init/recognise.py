@@ -249,9 +249,7 @@ def _fields(pieces: list[str], columns: list[tuple[str, ...]]) -> list[str | Non
         if any(column != same[0] for column in same):
             return None
     has_row, has_col, has_tile = (name in fields for name in ("row", "col", "tile"))
-    if has_row != has_col or (has_row and has_tile):
-        return None
-    return fields
+    return None if has_row != has_col or (has_row and has_tile) else fields
 
 
 def foreign(folder: Path, images: Sequence[str]) -> str | None:

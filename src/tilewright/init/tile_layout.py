@@ -63,9 +63,7 @@ def find_layout(
         The channel with the most structure, usually nuclei.
     """
     mine = [plane for plane in planes if (plane.cycle, plane.channel) == (cycle, channel)]
-    if mine[0].tile is None:
-        return _placed(mine, told)
-    return _numbered(mine, told)
+    return _placed(mine, told) if mine[0].tile is None else _numbered(mine, told)
 
 
 def _numbered(planes: list[RawPlane], told: TileLayout) -> TileLayout:
@@ -164,14 +162,10 @@ def _placed(planes: list[RawPlane], told: TileLayout) -> TileLayout:
         return replace(told, count=0, rows=None, cols=None, layout=None, warnings=[warning])
     grid = arrange(planes, ScanOptions(), shape)
     whole = grid.rows * grid.cols == len(grid.expected)
-    result = TileLayout(
-        len(grid.expected),
-        rows=grid.rows if whole else None,
-        cols=grid.cols if whole else None,
-        overlap=told.overlap,
-    )
-    if planes[0].y_px is not None:
-        result.overlap = _overlap_of_positions(grid, shape)
+    rows, cols = (grid.rows, grid.cols) if whole else (None, None)
+    positioned = planes[0].y_px is not None
+    overlap = _overlap_of_positions(grid, shape) if positioned else told.overlap
+    result = TileLayout(len(grid.expected), rows, cols, overlap=overlap)
     result.found.append(f"{grid.rows} rows x {grid.cols} columns, {result.count} tiles")
     if not whole:
         result.warnings.append(
@@ -195,8 +189,7 @@ def _check_directions(planes: list[RawPlane], grid: TileGrid, result: TileLayout
     overlap = estimate_overlap(backend, images) if told is None else min(max(told, 0.01), 0.9)
     ranking = rank_layouts(backend, images, grid.rows, grid.cols, overlap)
     if told is None and is_clear(ranking):
-        first = ranking[0]
-        measured = measure_overlap(backend, images, first.row, first.col, overlap)
+        measured = measure_overlap(backend, images, ranking[0].row, ranking[0].col, overlap)
         result.overlap = round(measured or overlap, 3)
     best = ranking[0].name
     if not is_clear(ranking) or best == "raster_right_down":

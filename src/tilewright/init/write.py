@@ -196,10 +196,8 @@ def _grid(out: ConfigText, first: TileLayout, *, numbered: bool) -> None:
     if numbered:
         out.known(section, "rows", first.rows, "rows of the tile grid")
         out.known(section, "cols", first.cols, "columns of the tile grid")
-        if first.layout is not None:
-            out.key("layout", first.layout, "order in which tiles were taken")
-        elif first.count > 1:
-            out.known(section, "layout", None, "order in which tiles were taken")
+        if first.layout is not None or first.count > 1:
+            out.known(section, "layout", first.layout, "order in which tiles were taken")
     else:
         why = "" if first.rows else "not every place holds a tile"
         out.key("rows", first.rows, why)
@@ -228,7 +226,6 @@ def _optics(out: ConfigText, metadata: Metadata, planes: int) -> None:
         out.known("optics", name, value, meaning)
     if planes == 1:
         out.text += _NO_DECONVOLUTION
-        return
 
 
 def samples_text(samples: Sequence[tuple[str, Path, str | None]], layouts: list[TileLayout]) -> str:

@@ -71,9 +71,7 @@ class Metric:
 
     def format(self, value: float) -> str:
         """Return a value with its unit, three significant digits."""
-        if self.unit == "%":
-            return f"{100 * value:.3g} %"
-        return f"{value:.3g} {self.unit}".rstrip()
+        return f"{100 * value:.3g} %" if self.unit == "%" else f"{value:.3g} {self.unit}".rstrip()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,4 +36,3 @@ class TileSource(Protocol):
 
     def read(self, tile: int, z: int) -> NDArray[Any]:
         """Return one plane (y, x) of one tile in raw counts."""
-        ...

@@ -57,14 +57,12 @@ class Channel:
     ----------
     name : str
         The marker.
-    cycle : int
     colour : str
         ``#rrggbb``.
     low, high : float
         Counts that are shown black and in full colour.
     top : float
         Largest count that contrast can be set to.
-    visible : bool
     verdict, reasons : str
         Of ``trusted_markers.csv``; empty without it.
     """
@@ -109,7 +107,6 @@ class Scene:
 
     Attributes
     ----------
-    sample : str
     zarr_format : int
         2 (OME-NGFF 0.4) or 3 (0.5).
     shape_px : tuple of int

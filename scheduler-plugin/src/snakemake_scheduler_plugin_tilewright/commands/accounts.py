@@ -194,7 +194,6 @@ def _queued(survey: Survey, account: Account) -> list[str]:
 
 
 def _slots(survey: Survey, account: Account, pools: Sequence[Pool], *, now: bool) -> str:
-    """Return the GPU and CPU slots of an account."""
     if now and any(unknown_use(account, where) for where in survey.partitions.values()):
         return "?"
     own = [pool for pool in pools if pool.account == account.name]

@@ -19,7 +19,6 @@ class Budget:
         Of :data:`~snakemake_scheduler_plugin_tilewright.slurm.records.BUDGETS`.
     holder : str
         Whose it is: a QOS, an account, or one above it.
-    limit : int
     used : int or None
         With what running jobs may still take; None where Slurm did not say.
     """

@@ -37,9 +37,6 @@ class Cluster:
 
     Attributes
     ----------
-    site : Site
-    client : SlurmClient
-    uid : int
     survey : Survey
         The last look.
     """

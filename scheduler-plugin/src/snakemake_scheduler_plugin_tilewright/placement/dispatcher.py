@@ -62,15 +62,12 @@ class Dispatcher:
 
     Attributes
     ----------
-    cluster : Cluster
     plan : Plan
         Its table is written here.
-    ledger : Ledger
     workdir : str
         Where the jobs run; with the comment it tells this run's jobs in the queue.
     clock : callable
         Seconds since the epoch.
-    tasks : dict of str to Task
     bad_nodes : dict of str to set of str
         Device kind to nodes that are not used any more in this run.
     strategy : Strategy or None

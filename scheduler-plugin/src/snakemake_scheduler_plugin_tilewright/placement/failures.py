@@ -39,7 +39,6 @@ class NextTry:
 
     Attributes
     ----------
-    past : Past
     next : str
         What is done about it, in words.
     give_up : bool
@@ -112,8 +111,7 @@ def find_cause(
     sent_s : float
         When the job was sent, in seconds since the epoch: an older log is of an earlier try.
     """
-    line = last_line(log)
-    stated, words = read_cause(line)
+    stated, words = read_cause(last_line(log))
     words = words[:_MOST_WORDS]
     if job is None:
         if words and Path(log).stat().st_mtime >= sent_s:

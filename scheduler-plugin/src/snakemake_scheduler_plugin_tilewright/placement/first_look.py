@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Kind
 from snakemake_scheduler_plugin_tilewright.placement.limits import largest, left, use_is_known
@@ -43,7 +43,8 @@ def first_look(survey: Survey, kinds: Collection[Kind] = KINDS) -> list[str]:
     found = {kind.upper(): survey.partitions[kind] for kind in KINDS if kind in kinds}
     places = (f"{k} jobs to {p.name}" if p else f"none for {k} jobs" for k, p in found.items())
     lines.append(f"  partitions: {'; '.join(places)}")
-    return [head + hint, *lines, *_notes(note.text for note in survey.notes)]
+    notes = dict.fromkeys(f"  note: {note.text}" for note in survey.notes)
+    return [head + hint, *lines, *notes]
 
 
 def _limits(account: Account, where: Mapping[str, Partition | None]) -> str:
@@ -71,7 +72,3 @@ def _amount(tres: str, count: int) -> str:
     if tres == "mem":
         return f"{count / 1024:.0f} GB"
     return f"{count} {_SHOWN[tres]}{'s' * (count != 1)}"
-
-
-def _notes(texts: Iterable[str]) -> list[str]:
-    return [f"  note: {text}" for text in dict.fromkeys(texts)]

@@ -56,11 +56,8 @@ class Place:
 
     Attributes
     ----------
-    account : str
     qos : str or None
         None where Slurm takes the account's by itself: then the user may change the account.
-    partition : str or None
-    kind : {"gpu", "cpu"}
     shape : Shape
         What it asks Slurm for.
     pool : str
@@ -83,26 +80,21 @@ class Sizes(Protocol):
 
     def kinds(self, rule: str) -> tuple[Kind, ...]:
         """Return the device kinds that may run a rule."""
-        ...
 
     def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
         """Return what one job needs on a device kind."""
-        ...
 
     def nominal_s(self, rule: str, wildcards: Any) -> float:
         """Return about how long one job takes on CPUs."""
-        ...
 
     def group(self, wildcards: Any) -> str | None:
-        """Return what a job belongs to that better stays on one account."""
-        ...
+        """Return what a job belongs to that better stays on one account; None: not known."""
+        return None
 
 
 def key_of(rule: str, wildcards: Any) -> str:
     """Return the name of a job: its rule and wildcards, as the executor's comment has them.
 
-    Examples
-    --------
     >>> key_of("stitch", {"sample": "a", "cycle": "1"})
     'rule_stitch_wildcards_a_1'
     """
@@ -185,7 +177,6 @@ class Job:
         Jobs that better stay on one account, such as one sample and cycle.
     fixed : Fixed
         What the user chose for it.
-    wildcards : object
     log : str
         Its log file; empty if it has none.
     priority : float
@@ -241,7 +232,6 @@ class Task:
 
     Attributes
     ----------
-    job : Job
     place : Place or None
         Where it was sent.
     sent_s : float
@@ -250,7 +240,6 @@ class Task:
         The queue's jobs up to this number are not this try.
     seen : SlurmJob or None
         What the queue last said of this try.
-    past : Past
     moved : str
         Why it was cancelled to be placed again; empty if it was not.
     moves : int

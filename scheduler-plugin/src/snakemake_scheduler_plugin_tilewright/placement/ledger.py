@@ -27,7 +27,6 @@ class Ledger:
 
     Attributes
     ----------
-    path : Path
     clock : callable
         Seconds since the epoch.
     """

@@ -204,8 +204,6 @@ class Pool:
 
     Attributes
     ----------
-    account, qos : str
-    kind : {"gpu", "cpu"}
     slots : int
         Jobs that its limits allow.
     free : int
@@ -234,8 +232,6 @@ def pool_name(account: str, kind: Kind) -> str:
     It is an identifier, and another one for each account: one with other characters than letters,
     digits and underscores, or with a digit in front, gets a number of its own.
 
-    Examples
-    --------
     >>> pool_name("clive", "gpu"), pool_name("lab-x", "cpu"), pool_name("12345", "cpu")
     ('clive_gpu', 'lab_x_4198_cpu', 'a12345_3a1c_cpu')
     """
@@ -321,7 +317,6 @@ class _Taken:
             self._of.setdefault(name, Counter()).update(wanted)
 
     def of(self, name: str, tres: str) -> int:
-        """Return what is taken of a TRES."""
         return self._of[name][tres] if name in self._of else 0
 
 

@@ -99,8 +99,6 @@ _HOURS = {
 def in_hours(name: str, minutes: float) -> str:
     """Return an amount of a budget in words.
 
-    Examples
-    --------
     >>> in_hours("cpu/min", 90), in_hours("gres/gpu/min/running", 1200)
     ('1.5 CPU-hours', '20 GPU-hours of running jobs')
     """

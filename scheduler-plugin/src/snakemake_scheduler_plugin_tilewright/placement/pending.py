@@ -62,8 +62,6 @@ class PendingJobs:
 
     Attributes
     ----------
-    cluster : Cluster
-    ledger : Ledger
     avoided : AvoidedPlaces
         Gets the places that jobs are moved away from.
     workdir : str

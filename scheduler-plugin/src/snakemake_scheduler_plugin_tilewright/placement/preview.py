@@ -283,8 +283,6 @@ class Preview:
 
     Attributes
     ----------
-    rules : tuple of RuleShare
-    pools : tuple of PoolShare
     use : tuple of AccountUse
         As long as jobs are expected to run; budgets are charged for no more.
     finish_s : float or None

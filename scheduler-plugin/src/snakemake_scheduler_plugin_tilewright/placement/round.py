@@ -104,7 +104,6 @@ class Round:
     def _place_large(
         self, left: list[Task], coming: Sequence[Task], group: _Group, last: Strategy | None
     ) -> Strategy | None:
-        """Place tasks of one group."""
         for _ in range(_PASSES):
             left = [task for task in left if not self._waits_for_nodes(task)]
             fit = self._fitting(left, coming, group, self.capacity)

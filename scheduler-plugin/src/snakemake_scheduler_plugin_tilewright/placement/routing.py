@@ -142,7 +142,6 @@ class Plan:
         The same on one machine: job to device kind.
     sizes : RuleSizes
         What is described, and what single rules state.
-    estimates : Estimates
     """
 
     described: Sizes | None = None
@@ -301,7 +300,6 @@ class Plan:
         return {name: function(name) for name in names}
 
     def _value(self, rule: str, name: str, wildcards: Any, attempt: int) -> Any:
-        """Return one resource of a job."""
         place = self.place_of(rule, wildcards)
         shape = place.shape if place else self._here(rule, wildcards, attempt)
         match name:

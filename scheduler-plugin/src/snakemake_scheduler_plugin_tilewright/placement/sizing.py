@@ -141,7 +141,7 @@ def _read(path: Path | None) -> dict[str, list[float]]:
 
 
 @dataclass(frozen=True)
-class EitherSizes:
+class EitherSizes(Sizes):
     """Sizes of a rule that may run on a GPU or on CPUs, as its author states them."""
 
     shapes: Mapping[Kind, Shape]
@@ -157,10 +157,6 @@ class EitherSizes:
     def nominal_s(self, rule: str, wildcards: Any) -> float:
         """Return about how long one job takes on CPUs: half the time that it may take."""
         return 30.0 * self.shapes.get("cpu", self.shapes[self.kinds(rule)[0]]).runtime_min
-
-    def group(self, wildcards: Any) -> str | None:
-        """Return None: nothing is known of what a job belongs to."""
-        return None
 
 
 class RuleSizes:

@@ -84,11 +84,8 @@ class Survey:
 
     Attributes
     ----------
-    user : str
     accounts : tuple of Account
         By name, with live use where Slurm said it.
-    left_out : tuple of LeftOut
-    partitions : dict of {"gpu", "cpu"} to Partition or None
     notes : tuple of Note
         What is old or unknown.
     shapes : dict of {"gpu", "cpu"} to Shape

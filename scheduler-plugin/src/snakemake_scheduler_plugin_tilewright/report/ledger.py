@@ -90,7 +90,8 @@ def _run(number: int, events: Sequence[Event]) -> ClusterRun:
             moved.add(job)
         remarks += _remarks(event)
     used = {bar.pool for bar in bars}
-    kinds = _kinds(events)
+    # none where the ledger does not say
+    kinds = {str(kind) for event in events for kind in event.get("kinds") or ()}
     pools = {name: p for name, p in pools.items() if name in used or not kinds or p.kind in kinds}
     bars.sort(key=lambda bar: (bar.start_s, bar.end_s, bar.job))
     times = [event["time_s"] for event in events]
@@ -100,11 +101,6 @@ def _run(number: int, events: Sequence[Event]) -> ClusterRun:
         tuple(remarks), dict(causes), tuple(unfinished), head.get("left_out") or {},
         idle_slot_s(events, pools, bars),
     )  # fmt: skip
-
-
-def _kinds(events: Iterable[Event]) -> set[str]:
-    """Return the device kinds that jobs of a run might use, none where the ledger does not say."""
-    return {str(kind) for event in events for kind in event.get("kinds") or ()}
 
 
 def _bars(event: Event, place: Event) -> list[JobBar]:
@@ -127,7 +123,6 @@ def _bars(event: Event, place: Event) -> list[JobBar]:
 
 
 def _remarks(event: Event) -> list[Remark]:
-    """Return what an event has to say in words."""
     label = job_label(str(event.get("job", "")), str(event.get("rule", "")))
     why = str(event.get("reason", ""))
     what: Literal["move", "fail", "hold"] = "hold"

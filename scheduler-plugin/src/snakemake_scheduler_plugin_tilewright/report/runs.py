@@ -23,8 +23,6 @@ class JobBar:
 
     Attributes
     ----------
-    job, rule, pool : str
-    start_s, end_s : float
     sent_s : float or None
         When it was handed to Slurm.
     small : bool
@@ -70,10 +68,8 @@ class ClusterRun:
         Its place in the ledger, from 1.
     start_s, end_s : float
         ``end_s`` is the last that the ledger knows of it.
-    pools : dict of str to Pool
     bars : tuple of JobBar
         By start.
-    remarks : tuple of Remark
     causes : dict of str to int
         Failures by cause.
     unfinished : tuple of str

@@ -15,8 +15,6 @@ _MARK = "tilewright-cause "
 def cause_line(cause: LogCause, words: str) -> str:
     """Return the line that a job writes last.
 
-    Examples
-    --------
     >>> cause_line("error", "ValueError: no nuclei")
     'tilewright-cause {"cause": "error", "words": "ValueError: no nuclei"}'
     """
@@ -26,8 +24,6 @@ def cause_line(cause: LogCause, words: str) -> str:
 def read_cause(line: str) -> tuple[LogCause, str]:
     """Return the cause and words of the last line of any log, an error where it states none.
 
-    Examples
-    --------
     >>> read_cause(cause_line("device", "DeviceError: no CUDA device"))
     ('device', 'DeviceError: no CUDA device')
     >>> read_cause("ValueError: no nuclei")

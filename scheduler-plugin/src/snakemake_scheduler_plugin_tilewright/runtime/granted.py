@@ -12,8 +12,6 @@ def granted_gpus(environ: Mapping[str, str] = os.environ) -> bool:
     ``CUDA_VISIBLE_DEVICES`` alone does not count: sbatch hands a job the variables of the shell
     that submitted it. Slurm itself lists the GPUs of a job and of a step.
 
-    Examples
-    --------
     >>> granted_gpus({"CUDA_VISIBLE_DEVICES": "5", "SLURM_JOB_ID": "7"})
     False
     """

@@ -65,7 +65,6 @@ class RunState:
         said although no job is ready.
     ended : bool
         Whether the run ended, well or not.
-    host : str
     pid : int
         Where the process that says this runs.
     ledger : str

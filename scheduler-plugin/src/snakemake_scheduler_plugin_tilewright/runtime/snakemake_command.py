@@ -127,8 +127,6 @@ def dag_of_command(api: Any, given: Any) -> Any:
 def only_looks(argv: Sequence[str]) -> bool:
     """Return whether a Snakemake command runs no job and unlocks nothing.
 
-    Examples
-    --------
     >>> only_looks(["registration", "-np"]), only_looks(["registration", "--unlock"])
     (True, False)
     """
@@ -139,8 +137,6 @@ def only_looks(argv: Sequence[str]) -> bool:
 def targets(argv: Sequence[str]) -> list[str]:
     """Return the targets of a Snakemake command, none where it is another program's.
 
-    Examples
-    --------
     >>> targets(["registration", "qc", "-n"])
     ['registration', 'qc']
     """
@@ -153,8 +149,6 @@ def targets(argv: Sequence[str]) -> list[str]:
 def unlocks(argv: Sequence[str]) -> bool:
     """Return whether a Snakemake command unlocks its folder, or ignores locks.
 
-    Examples
-    --------
     >>> unlocks(["snakemake", "--unlock"]), unlocks(["snakemake", "qc"])
     (True, False)
     """
@@ -170,8 +164,6 @@ def is_locked(folder: Path) -> bool:
 def does_a_job(argv: Sequence[str]) -> bool:
     """Return whether a Snakemake command does one job of a run, by the mode that it is given.
 
-    Examples
-    --------
     >>> does_a_job(["snakemake", "--mode", "remote"]), does_a_job(["snakemake", "qc"])
     (True, False)
     """
@@ -181,8 +173,6 @@ def does_a_job(argv: Sequence[str]) -> bool:
 def other_scheduler(argv: Sequence[str]) -> bool:
     """Return whether a Snakemake command names a scheduler other than ours.
 
-    Examples
-    --------
     >>> other_scheduler(["snakemake", "--scheduler", "greedy"]), other_scheduler(["snakemake"])
     (True, False)
     """

@@ -120,7 +120,6 @@ class Account:
 
     Attributes
     ----------
-    name, qos : str
     limits : dict of str to Limits
         By partition; that of "" holds in all others.
     partitions : tuple of str

@@ -130,8 +130,6 @@ def why_pending(reason: str) -> Waiting:
 
     Some releases of Slurm, and some of its commands, print underscores for spaces.
 
-    Examples
-    --------
     >>> why_pending("QOSGrpCpuLimit").obstacle, why_pending("InvalidQOS").obstacle
     ('limit', 'invalid')
     >>> why_pending("ReqNodeNotAvail,_Reserved_for_maintenance").obstacle
@@ -150,10 +148,8 @@ class SlurmJob:
 
     Attributes
     ----------
-    id : int
     state, reason : str
         ``PENDING`` …, and why it pends.
-    account, qos, partition, user, nodes, workdir, name, comment : str
     tres : dict
         What it holds or, pending, asks for; mem in MB.
     start_s, end_s : float or None
@@ -279,8 +275,6 @@ def cause_of(details: str) -> tuple[Cause, str]:
     ``FAILED 1:0``. By a limit on resident memory it ends with signal 9. What ends it before its
     own time limit is a budget that is used up.
 
-    Examples
-    --------
     >>> cause_of("JobId=7 JobState=FAILED Reason=NonZeroExitCode DerivedExitCode=0:125")
     ('memory', 'FAILED, NonZeroExitCode, exit 0:125')
     """
@@ -340,8 +334,6 @@ def node_of(details: str) -> str:
 def stdout_of(details: str) -> str:
     """Return the file of a job's output, from ``scontrol -o show job``.
 
-    Examples
-    --------
     >>> stdout_of("JobId=7 StdIn=/dev/null StdOut=/data/a run/7.log Power= ")
     '/data/a run/7.log'
     """

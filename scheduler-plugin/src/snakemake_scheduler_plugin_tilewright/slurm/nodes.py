@@ -29,15 +29,12 @@ class Node:
 
     Attributes
     ----------
-    name : str
-    partitions : tuple of str
     up : bool
         It takes jobs: not down, drained, failing, reserved or under maintenance.
     state : str
         As Slurm says it, ``IDLE+DRAIN``.
     total, free : dict
         TRES that it has, and that no job holds; mem in MB.
-    features, gpu_types : tuple of str
     owner : str
         Whose jobs alone it takes now (``ExclusiveUser``); empty for everybody's.
     free_min : int or None
@@ -132,8 +129,6 @@ def parse_reservations(text: str) -> list[Reservation]:
 def node_names(text: str) -> list[str]:
     """Return the nodes of Slurm's short form.
 
-    Examples
-    --------
     >>> node_names("c[1-2,05],b1"), node_names("(null)")
     (['c1', 'c2', 'c05', 'b1'], [])
     """

@@ -112,15 +112,14 @@ def _group_limits(row: dict[str, str], gpu_type: str) -> Tres:
     """Return what all jobs of a row of sacctmgr may hold, their number, and its budgets."""
     found = parse_tres(row["grptres"], gpu_type)
     found |= _jobs(_number(row["grpjobs"]), _number(row["grpsubmit"]))
-    found |= {budget(t): n for t, n in parse_tres(row["grptresmins"], gpu_type).items()}
-    run = parse_tres(row["grptresrunmins"], gpu_type)
-    found |= {running(budget(t)): n for t, n in run.items()}
+    found |= _budgets(row["grptresmins"], gpu_type)
+    found |= {running(name): n for name, n in _budgets(row["grptresrunmins"], gpu_type).items()}
     wall = parse_minutes(row["grpwall"])
     return found if wall is None else found | {WALL: wall}
 
 
-def _budgets_of_job(row: dict[str, str], gpu_type: str) -> Tres:
-    return {budget(t): n for t, n in parse_tres(row["maxtresmins"], gpu_type).items()}
+def _budgets(text: str, gpu_type: str) -> Tres:
+    return {budget(t): n for t, n in parse_tres(text, gpu_type).items()}
 
 
 def _budget_usage(pairs: dict[str, str], gpu_type: str) -> tuple[Tres, Tres]:
@@ -340,7 +339,7 @@ def _association(row: dict[str, str], gpu_type: str) -> Association:
         tuple(filter(None, row["qos"].split(","))),
         row["defaultqos"],
         _group_limits(row, gpu_type),
-        parse_tres(row["maxtres"], gpu_type) | _budgets_of_job(row, gpu_type),
+        parse_tres(row["maxtres"], gpu_type) | _budgets(row["maxtresmins"], gpu_type),
         _jobs(_number(row["maxjobs"]), _number(row["maxsubmit"])),
         parse_minutes(row["maxwall"]),
         row["cluster"],
@@ -352,7 +351,7 @@ def _qos(row: dict[str, str], gpu_type: str) -> Qos:
     return Qos(
         row["name"],
         _group_limits(row, gpu_type),
-        parse_tres(row["maxtres"], gpu_type) | _budgets_of_job(row, gpu_type),
+        parse_tres(row["maxtres"], gpu_type) | _budgets(row["maxtresmins"], gpu_type),
         _limits_of_each(row, "pu", gpu_type),
         _limits_of_each(row, "pa", gpu_type),
         parse_minutes(row["maxwall"]),

@@ -55,7 +55,6 @@ class Unknown:
 
     Attributes
     ----------
-    command : str
     reason : str
         What it said, or that it took too long.
     refused : bool
@@ -67,7 +66,6 @@ class Unknown:
     refused: bool = True
 
     def __str__(self) -> str:
-        """Return one sentence."""
         return f"{self.command} did not answer: {self.reason}"
 
 
@@ -77,7 +75,6 @@ class Answer:
 
     Attributes
     ----------
-    text : str
     age_s : float
         0 of a fresh answer.
     failure : Unknown or None

@@ -20,8 +20,6 @@ BUDGETED = ("cpu", "mem", "node", "billing", "gres/gpu", GPU_TYPE)
 def budget(tres: str) -> str:
     """Return the name of the minutes of a TRES that may be used in all (``GrpTRESMins``).
 
-    Examples
-    --------
     >>> budget("cpu"), running(budget("cpu")), spent(budget("cpu"))
     ('cpu/min', 'cpu/min/running', 'cpu/min/spent')
     """
@@ -86,13 +84,11 @@ class Qos:
 
     Attributes
     ----------
-    name : str
     tres, tres_per_job, tres_per_user, tres_per_account : dict
         Of all jobs on the QOS, of one job, of one user, of one account; budgets
         (:data:`BUDGETS`) are among the first two.
     max_wall_min : int or None
         Longest job in minutes.
-    flags : tuple of str
     """
 
     name: str
@@ -107,8 +103,6 @@ class Qos:
 def on_qos(qos: str, who: str = "") -> str:
     """Return the name of a QOS as one that limits jobs, or of a user or an account on it.
 
-    Examples
-    --------
     >>> on_qos("lab"), on_qos("lab", "ada"), on_qos("lab", of_association("lab"))
     ('QOS lab', 'ada on QOS lab', 'account lab on QOS lab')
     """
@@ -118,8 +112,6 @@ def on_qos(qos: str, who: str = "") -> str:
 def of_association(account: str, user: str = "", partition: str = "") -> str:
     """Return the name of an association as one that limits jobs.
 
-    Examples
-    --------
     >>> of_association("lab"), of_association("lab", "ada", "gpu")
     ('account lab', 'ada of account lab in partition gpu')
     """
@@ -148,18 +140,14 @@ class Partition:
 
     Attributes
     ----------
-    name : str
     qos : str or None
         QOS whose limits hold for the partition.
-    max_time_min : int or None
     tres : dict
         All that its nodes have, mem in MB.
-    up, default : bool
     allow_accounts, allow_qos, allow_groups : tuple of str or None
         None is all.
     nodes : int
         How many nodes it has.
-    deny_accounts, deny_qos : tuple of str
     whole_nodes : bool
         A job gets all of its node, and counts with all of it (``OverSubscribe=EXCLUSIVE``).
     whole : dict

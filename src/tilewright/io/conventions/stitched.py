@@ -40,7 +40,6 @@ class StitchedImage:
 
     Attributes
     ----------
-    path : str
     header : RawHeader
         Size of the file and of a plane; ``problem`` says why it cannot be used.
     image : OmeImage

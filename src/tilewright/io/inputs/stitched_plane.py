@@ -28,8 +28,6 @@ class StitchedPlane:
 
     Attributes
     ----------
-    path : Path
-    page : int
     size_bytes : int
         Of the file when the workflow started.
     shape : tuple of int

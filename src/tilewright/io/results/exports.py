@@ -49,10 +49,8 @@ class ImageChannel:
 
     Attributes
     ----------
-    marker : str
     cycle : int
         From 1, without holes.
-    emission_nm, exposure_ms : float or None
     nuclear : bool
         It shows the nuclei, and no antibody.
     cells : bool
@@ -79,7 +77,6 @@ class RegisteredImage:
 
     Attributes
     ----------
-    sample : str
     tiff, zarr : Path
         The image in both formats.
     channels : tuple of ImageChannel

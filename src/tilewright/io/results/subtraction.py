@@ -38,7 +38,6 @@ class Subtraction:
         Share of the pixels with light that have none left.
     before, light : float32 (y, x)
         Overviews of the registered channel and background before, ``side`` times smaller.
-    side : int
     """
 
     cycle: int

@@ -46,8 +46,6 @@ class Blur:
 
     Parameters
     ----------
-    backend : Backend
-        Array namespace.
     psf : ndarray, shape (z, y, x)
         Odd sizes, centre in the middle; scaled to sum 1. Planes beyond 2n - 1 of the view are
         cut off: they join no two planes of it.

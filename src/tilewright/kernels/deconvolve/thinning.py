@@ -60,8 +60,6 @@ def measure_camera(
 
     Parameters
     ----------
-    backend : Backend
-        Array namespace.
     stack : ndarray, shape (z, y, x)
         Counts, zero light at ``pedestal_counts``.
     pedestal_counts : float

@@ -104,15 +104,13 @@ def transfer_profiles(psf: NDArray[Any], radii: int = _RADII.size) -> Floats:
     radius, ring = np.unique((y[:, None] + x).ravel(), return_inverse=True)
     sums = np.stack([np.bincount(ring.ravel(), plane.ravel()) for plane in psf])
     frequency = _frequencies(radii)
-    profiles: Floats = sums @ j0(2 * np.pi * np.sqrt(radius)[:, None] * frequency) / light
-    return profiles
+    return np.asarray(sums @ j0(2 * np.pi * np.sqrt(radius)[:, None] * frequency) / light)
 
 
 def profile_at(profiles: Floats, steps: int, radius: Floats) -> Floats:
     """Return the transfer function so many planes of the PSF from focus, at radii in cycles/px."""
     known = _frequencies(profiles.shape[1])
-    shown: Floats = np.interp(radius, known, profiles[len(profiles) // 2 + steps])
-    return shown
+    return np.asarray(np.interp(radius, known, profiles[len(profiles) // 2 + steps]))
 
 
 def ring_profiles(radius_px: Floats, intensity: Floats) -> Floats:
@@ -123,8 +121,7 @@ def ring_profiles(radius_px: Floats, intensity: Floats) -> Floats:
     rings, frequency = intensity * radius_px, _frequencies(WIDE_RADII)
     shown = rings @ j0(2 * np.pi * radius_px[:, None] * frequency)
     # As means over pixels see it.
-    profiles: Floats = shown * np.sinc(frequency) / rings[len(rings) // 2].sum()
-    return profiles
+    return np.asarray(shown * np.sinc(frequency) / rings[len(rings) // 2].sum())
 
 
 def _frequencies(count: int) -> Floats:
@@ -205,8 +202,6 @@ def object_power(
 
     Parameters
     ----------
-    backend : Backend
-        Array namespace.
     samples : sequence of array, shape (z, y, x)
         Raw counts of different places; at least 64 px on a side.
     profiles, kept

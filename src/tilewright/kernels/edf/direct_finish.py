@@ -132,8 +132,6 @@ def floor_of(backend: Backend, coarse: Any) -> Array:
 
     Parameters
     ----------
-    backend : Backend
-        Array namespace.
     coarse : array, shape (y, x)
         The plane, not clipped, as means of 8 × 8 pixels (:func:`coarser`).
     """
@@ -171,8 +169,6 @@ def finish(
 
     Parameters
     ----------
-    backend : Backend
-        Array namespace.
     image : array, shape (y, x)
         Not clipped; sides are multiples of 8.
     variance : array, shape (y // 4, x // 4)

@@ -88,8 +88,6 @@ class FocusMaps:
 
     Parameters
     ----------
-    backend : Backend
-        Array namespace.
     channel : Channel
         Optics, planes, power and noise.
     noise : NoiseModel
@@ -386,8 +384,7 @@ def _half_band(window: tuple[int, int]) -> NDArray[np.float64]:
     y, x = (n // 2 for n in window)
     square = np.square(np.fft.fftfreq(y)[:, None] / 2) + np.square(np.fft.rfftfreq(x) / 2)
     narrow = np.exp(-2 * np.pi**2 * BAND_SIGMA_PX**2 * square)
-    band: NDArray[np.float64] = narrow - narrow**4
-    return band
+    return np.asarray(narrow - narrow**4)
 
 
 def _both_halves(band: NDArray[np.float64], window: tuple[int, int]) -> NDArray[np.float64]:

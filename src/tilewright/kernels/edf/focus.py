@@ -56,8 +56,6 @@ def soft_focus(
 
     Parameters
     ----------
-    backend : Backend
-        Array namespace.
     stack : array, shape (z, y, x)
         Raw counts.
     noise : NoiseModel
@@ -110,8 +108,6 @@ def psf_mean(
 
     Parameters
     ----------
-    backend : Backend
-        Array namespace.
     stack : array, shape (z, y, x)
         Deconvolved light, pedestal 0.
     kernel : ndarray, shape (y, x)

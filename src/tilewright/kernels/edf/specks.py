@@ -327,8 +327,7 @@ def _floor(seen: Image, good: NDArray[np.bool_], support: NDArray[np.bool_]) -> 
     for sigma, part in ((_NEAR, 1.0), (_WIDE, _WIDE_SHARE)):
         total += np.float32(part) * ndimage.gaussian_filter(weight, sigma, truncate=6.0)
         out += np.float32(part) * ndimage.gaussian_filter(value, sigma, truncate=6.0)
-    floor: Image = np.maximum(np.where(known, least, out / total), 1).astype(np.float32)
-    return floor
+    return np.asarray(np.maximum(np.where(known, least, out / total), 1), np.float32)
 
 
 def _fitted(
@@ -427,8 +426,7 @@ def _summed(axes: str, transfer: Image, spectra: NDArray[np.complex64]) -> NDArr
 def _fading(support: NDArray[np.bool_]) -> Image:
     """Return 1 near a speck, falling to 0 where its window ends."""
     away = np.asarray(ndimage.distance_transform_edt(~support))
-    fading: Image = np.clip((_REACH - 1 - away) / _FADE, 0, 1).astype(np.float32)
-    return fading
+    return np.asarray(np.clip((_REACH - 1 - away) / _FADE, 0, 1), np.float32)
 
 
 def _share(shown: Image, tissue: Image, good: NDArray[np.bool_], noise: NoiseModel) -> Image:

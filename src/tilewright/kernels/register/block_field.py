@@ -148,10 +148,6 @@ def fit_field(shift_px: Floats, precision: Floats, spacing_px: float) -> FieldFi
         Inverse variances of a component up to a common factor; 0 where nothing was measured.
     spacing_px : float
         Distance of neighbouring blocks.
-
-    Returns
-    -------
-    FieldFit
     """
     _, rows, columns = shift_px.shape
     p = precision.reshape(-1)

@@ -48,8 +48,6 @@ def make_correction(backend: Backend, flat: Any, dark: Any, pedestal: float) -> 
 
     Parameters
     ----------
-    backend : Backend
-        Where to compute.
     flat : array of float32, shape (y, x)
         Relative illumination, mean 1, positive.
     dark : array of float32, shape (y, x)
@@ -106,8 +104,6 @@ def fuse(
 
     Parameters
     ----------
-    backend : Backend
-        Where to compute.
     tiles : sequence of ndarray of uint8 or uint16, shape (y, x)
         Raw tiles in host memory; only the parts needed are moved to the device.
     spans : sequence of (Span, Span)

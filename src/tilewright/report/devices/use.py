@@ -37,18 +37,14 @@ class DeviceJob:
 
     Attributes
     ----------
-    name, rule : str
     uuid : str
         Empty where it got no device.
     outcome : str
         ``done``, ``failed`` or ``not granted``.
-    reason : str
     start_s : float
         When the lease began.
-    waited_s, held_s : float or None
     idle_fraction : float or None
         Share of the lease in which the device did not compute.
-    asked_b, granted_b, peak_b : float or None
     splits : int
         Tiles that were halved for lack of memory.
     """

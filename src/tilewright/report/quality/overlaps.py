@@ -90,7 +90,6 @@ class RawAgreement:
 
     Attributes
     ----------
-    overlaps : list of Overlap
     changes : dict
         Largest share by which a part of each tile is brighter or dimmer in the mosaic.
     defects : CameraDefects or None

@@ -132,7 +132,6 @@ class FocusScan:
         where nothing has signal.
     small : float32 (y, x)
         That plane, ``factor`` times smaller.
-    factor : int
     """
 
     blocks: list[tuple[int, int]]

@@ -33,7 +33,6 @@ class StitchedView:
     ----------
     light : float32 (y, x)
         Mean of some planes, ``factor`` times smaller; zero light is 0.
-    factor : int
     blocks : int64 (blocks, 2)
         Origins (y, x) of the most textured blocks, in px of the stack.
     side : int

@@ -192,7 +192,6 @@ def draw(views: Sequence[tuple[Positions, Edges, NDArray[np.bool_], str]], path:
 
 
 def _draw_overlaps(axes: Axes, positions: Positions, edges: Edges) -> None:
-    """Draw a line for each overlap."""
     lines = np.stack([positions.x_px, positions.y_px], 1)[_ends(positions, edges).T]
     for good in (False, True):
         chosen = np.flatnonzero(np.asarray(edges.accepted, bool) == good)

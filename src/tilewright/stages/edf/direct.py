@@ -215,8 +215,7 @@ class _Run:
         # As if what was not seen were like what was: the floor shall not fall towards gaps.
         area = float(np.prod(self.shape))
         record = {"below_noise": round(told[0]), "gave_way": round(float(told[1]) / area, 6)}
-        found = Streamed(heights, usage, clipped, record)
-        return found, fill(coarse[None], seen)[0]
+        return Streamed(heights, usage, clipped, record), fill(coarse[None], seen)[0]
 
     def _project(self, direct: DirectPlane, stores: dict[str, StoreWriter], tile: Region) -> _Tile:
         """Estimate a tile and write what is large."""
@@ -323,8 +322,7 @@ class _Run:
         counts = np.rint(self.backend.to_numpy(clear[window.inner]))
         y, x = (slice(p.start, min(p.stop, n)) for p, n in zip(part, self.shape, strict=True))
         counts = counts[: y.stop - y.start, : x.stop - x.start] * stores["seen"].read(0, y, x)
-        pixels = np.clip(counts, 0, 65535).astype(np.uint16)
-        writer.write(0, y.start, x.start, pixels)
+        writer.write(0, y.start, x.start, np.clip(counts, 0, 65535).astype(np.uint16))
         return int(np.count_nonzero(counts > 65535))
 
 

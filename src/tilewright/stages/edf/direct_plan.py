@@ -103,8 +103,6 @@ def plan_direct(
 
     Parameters
     ----------
-    backend : Backend
-        Array namespace.
     mosaic : Mosaic
         Raw counts over ``pedestal_counts``.
     kept : ndarray of bool, shape (z,)
@@ -238,8 +236,7 @@ def _inside(mosaic: Mosaic, start: Sequence[int], size: Sequence[int]) -> NDArra
     """Return which pixels (y, x) of a window are the mosaic's own, and none that mirror it."""
     at = [np.arange(first, first + n) for first, n in zip(start, size, strict=True)]
     y, x = ((i >= 0) & (i < n) for i, n in zip(at, mosaic.shape[1:], strict=True))
-    inside: NDArray[np.bool_] = np.logical_and.outer(y, x)
-    return inside
+    return np.asarray(np.logical_and.outer(y, x))
 
 
 def look(

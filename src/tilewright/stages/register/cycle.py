@@ -98,10 +98,6 @@ def register(
     allow_unregistered : bool
         Write the identity with ``registered`` false and the reason, instead of failing.
 
-    Returns
-    -------
-    Transform
-
     Raises
     ------
     MismatchError

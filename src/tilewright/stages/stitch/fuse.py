@@ -199,8 +199,7 @@ def _places(tiles: TileSource, positions: Positions) -> NDArray[np.float64]:
                 "make tile_positions again from the same raw tiles"
             )
     places = np.array([known[key] for key in keys])
-    shifted: NDArray[np.float64] = places - places.min(axis=0)
-    return shifted
+    return np.asarray(places - places.min(axis=0))
 
 
 def _check(tiles: TileSource, illumination: Illumination, distortion: Distortion | None) -> None:

@@ -110,8 +110,7 @@ def layout_problem(
 
 def _middle(place: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
     first = max(0, (count - _SIDE) // 2)
-    inside: NDArray[np.bool_] = (place >= first) & (place < first + _SIDE)
-    return inside
+    return np.asarray((place >= first) & (place < first + _SIDE))
 
 
 def _other_grid(

@@ -58,8 +58,6 @@ class LocatedTiles:
 
     Attributes
     ----------
-    positions : Positions
-    edges : Edges
     sigma_px : float
         Width of the LoG used.
     distortion : DistortionFit or None
