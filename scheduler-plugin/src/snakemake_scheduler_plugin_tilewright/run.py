@@ -188,9 +188,13 @@ class Run:
         """Give jobs that could not be placed an account that may be used: the default may not."""
         accounts = self.dispatcher.cluster.survey.accounts
         for job in jobs:
-            stated = job.is_local or rule_of(job) in self.plan.rules or fixed_of(job).account
+            stated = (
+                job.is_local or rule_of(job) in self.plan.rules or fixed_of(job, accounts).account
+            )
             if accounts and accounts[0].name and not stated:
-                values = {"slurm_account": accounts[0].name, "qos": accounts[0].qos}
+                values = {"slurm_account": accounts[0].name}
+                if not job.resources.get("qos"):
+                    values["qos"] = accounts[0].qos
                 adapter.change_resources(job, next(self._numbers), values)
                 self.tries.setdefault(self._names.get(job, ""), job.attempt)
 

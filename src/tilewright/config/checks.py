@@ -155,7 +155,7 @@ def _look(
     from tilewright.io.inputs.raw_pixels import pixel_problems
     from tilewright.io.inputs.tiles import tiles_of_table
     from tilewright.kernels.backend import cpu_backend
-    from tilewright.stages.tile_positions.layout_check import layout_problem
+    from tilewright.stages.tile_positions.layout_check import SEARCHED, layout_problem
 
     size = _extent(tables[experiment.first_cycle])
     spread = size.mosaic_px[0] * size.mosaic_px[1] / (size.tile_px[0] * size.tile_px[1])
@@ -189,10 +189,16 @@ def _look(
         return problems
     own = sample.acquisition
     numbered = numbers_tiles(own.convention, raw_dir, own.pattern)
+    shift_px = experiment.settings.tile_positions.max_shift_px
+    searched = SEARCHED if shift_px == "auto" else shift_px / min(tiles.shape[1:])
     try:
-        spaced = "{row" in (own.pattern or "")
         said = layout_problem(
-            tiles, own.overlap, numbered=numbered, backend=cpu_backend(1), spaced=spaced
+            tiles,
+            own.overlap,
+            numbered=numbered,
+            backend=cpu_backend(1),
+            spaced="{row" in (own.pattern or ""),
+            searched=searched,
         )
     except RawDataError as error:
         said = str(error)

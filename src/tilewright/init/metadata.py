@@ -163,8 +163,9 @@ def _by_number(
         told, there = cycles_text(sorted(timed)), cycles_text(sorted(cycles))
         warnings.append(f"exposure times are told of {told}, but there are {there}; none is taken")
         times = {}
-    most = max(cycle for cycle, _ in [*numbers, *times]) - first + 1
-    widest = max(channel for _, channel in [*numbers, *times])
+    # What is stated needs no exposure times to bear it out.
+    most = max(cycle for cycle, _ in [*numbers, *(() if codex.cycles else times)]) - first + 1
+    widest = max(channel for _, channel in [*numbers, *(() if codex.channels else times)])
     count, per_cycle = codex.cycles or most, codex.channels or widest
     if names and (len(names) != count * per_cycle or most > count or widest > per_cycle):
         warnings.append(

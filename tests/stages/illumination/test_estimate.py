@@ -514,6 +514,30 @@ def test_two_cameras_keep_their_offsets() -> None:
     assert offsets == pytest.approx([OFFSET_COUNTS, OFFSET_COUNTS + 400], abs=4.0)
 
 
+def test_a_channel_of_another_camera_takes_no_offset_above_its_own_pixels() -> None:
+    truth = vignette(SIZE, 0.4)
+    first, places = make_tiles(truth, 3, grid=(4, 4))
+    rng = np.random.default_rng(1)
+    second, blank = (
+        dataclasses.replace(first, stack=stack.astype(np.uint16))
+        for stack in (first.stack + 400, rng.normal(100, 3, first.stack.shape))
+    )
+    bright = dataclasses.replace(first, stack=(first.stack + 400).astype(np.uint16))
+    files = [(None, None)]
+    found = estimate_channels([second, bright, blank], [2], places, files, backend=cpu_backend(2))
+    assert found[0][1]["offset_counts"] == pytest.approx(100.0, abs=2.0)
+
+
+def test_channels_that_were_filled_with_zeros_are_estimated() -> None:
+    tiles, places = make_tiles(vignette(SIZE, 0.4), 3, grid=(4, 4))
+    stack = np.where(tiles.stack > 400, tiles.stack - 100, 0).astype(np.uint16)
+    zero = dataclasses.replace(tiles, stack=stack)
+    files = [(None, None)] * 2
+    found = estimate_channels([tiles, zero], [0, 1], places, files, backend=cpu_backend(2))
+    assert found[0][1]["offset_counts"] == pytest.approx(OFFSET_COUNTS, abs=4.0)
+    assert np.isfinite(found[1][0].flat).all()
+
+
 def test_overlaps_are_as_sharp_in_the_first_tile_as_in_the_second() -> None:
     """Read between pixels the second was blurred, and bright cells seemed brighter in the first."""
     tiles, places = make_tiles(np.ones((SIZE, SIZE)), 5, electrons=4000.0)

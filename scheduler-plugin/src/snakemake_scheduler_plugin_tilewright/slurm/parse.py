@@ -46,7 +46,7 @@ _NO_RECORD = re.compile(
 )
 #: One user's and one account's use in the record of a QOS.
 _EACH = {
-    "PU": re.compile(r"(?<!\S)(?:\S+\()?(\d+)\)?=\{([^}]*)\}", re.A),
+    "PU": re.compile(r"(?<!\S)(?:[^={}]*\()?(\d+)\)?=\{([^}]*)\}", re.A),
     "PA": re.compile(r"(?<!\S)(\S+?)=\{([^}]*)\}"),
 }
 _UNIT_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
@@ -277,14 +277,14 @@ def _jobs(*counts: int | None) -> Tres:
 def parse_partitions(text: str) -> list[Partition]:
     """Return the records of ``scontrol -o show partition``."""
     found = []
-    for _, pairs in records_of(text, "PartitionName", "MaxTime", "State", "TRES"):
+    for _, pairs in records_of(text, "PartitionName", "MaxTime", "State"):
         qos = pairs.get("QoS", "N/A")
         found.append(
             Partition(
                 pairs["PartitionName"],
                 None if qos in ("N/A", "") else qos,
                 parse_minutes(pairs["MaxTime"]),
-                parse_tres(pairs["TRES"]),
+                parse_tres(pairs.get("TRES", "")),
                 pairs["State"] == "UP",
                 pairs.get("Default", "") == "YES",
                 _names(pairs.get("AllowAccounts", "ALL")),

@@ -209,7 +209,8 @@ def _exposures(lines: Any, per_cycle: int | None) -> dict[tuple[int, int], float
         cells = [str(cell).strip() for cell in line] if isinstance(line, list) else []
         cycle = _number(cells[0]) if cells else None
         if cells and (cycle is None or channels is None):
-            channels = _column_numbers(cells[1:], per_cycle)
+            filled = [k for k, cell in enumerate(cells) if cell]
+            channels = _column_numbers(cells[1 : max(filled, default=0) + 1], per_cycle)
         if cycle is None or not channels or cycle != int(cycle):
             continue
         whole = len(cells) > len(channels) and not any(cells[len(channels) + 1 :])

@@ -176,7 +176,7 @@ def fit_flat(
     -------
     FlatFit
     """
-    offset = offset_counts, offset_error_counts if free else _GIVEN_COUNTS
+    offset = offset_counts, max(offset_error_counts, _GIVEN_COUNTS) if free else _GIVEN_COUNTS
     even = np.append(np.zeros(len(degrees(MAX_ORDER))), offset_counts)
     fit = _fit(cells, images, offset, even, MAX_ORDER)
     if fit.unmodelled > _COARSE:

@@ -159,7 +159,8 @@ def grid_score(
     if len(depths) < _GRID_BORDERS:
         return None
     depth = float(np.mean(depths))
-    if abs(depth) < _GRID_VISIBLE * float(np.median(spreads)):
+    # Half a count is rounding.
+    if abs(depth) < max(_GRID_VISIBLE * float(np.median(spreads)), 0.5):
         return 1.0, depth
     chance = stats.ttest_1samp(depths, 0.0).pvalue
     return float(np.hypot(1.0, stats.norm.isf(max(chance, 1e-300) / 2))), depth

@@ -19,6 +19,8 @@ MIN_CELLS = 300
 #: Errors of offsets that overlaps tell are raised by this, twice where no other channel bears them
 #: out: of 150 sets the true ones were 2 times those of the fit, and of dim markers up to 4.
 _OFFSET_CAUTION = 2.0
+#: Errors below this are arithmetic: of tiles that were filled with zeros the fit's is none.
+_LEAST_COUNTS = 0.1
 
 
 def camera_offsets(measures: Mapping[int, TileMeasures]) -> dict[int, Offset | None]:
@@ -39,10 +41,13 @@ def camera_offsets(measures: Mapping[int, TileMeasures]) -> dict[int, Offset | N
         if edges_and_cells(fit)[0] >= MIN_EDGES:
             own[k] = fit.offset_counts, fit.offset_error_counts
     caution = _OFFSET_CAUTION if len(own) > 1 else 2 * _OFFSET_CAUTION
-    own = {k: (offset, caution * error) for k, (offset, error) in own.items()}
+    own = {k: (at, max(caution * error, _LEAST_COUNTS)) for k, (at, error) in own.items()}
     found: dict[int, Offset | None] = {}
-    for k in measures:
+    for k, one in measures.items():
         both = random_effects(own.get(k), [one for j, one in own.items() if j != k])
+        # No light is below nothing: a channel of another camera has what it says itself.
+        if both and both[0] - 2 * both[1] > one.darkest_counts + 3 * one.noise_counts:
+            both = own.get(k)
         found[k] = both and (round(both[0], 1), both[1], f"overlaps: to {both[1]:.1f} counts")
     return found
 

@@ -26,8 +26,8 @@ _WIDTH_PX = 400
 _LEAST_TILES = 4
 #: Score of a layout that is clear enough to refuse another one.
 _SURE = 0.2
-#: An overlap that differs so much, in parts of a side, is wrong; a stage is searched over 0.03.
-_WRONG_OVERLAP = 0.02
+#: Part of a side over which places are searched: an overlap that differs by more is refused.
+SEARCHED = 0.03
 #: Rows and columns that turn out to run otherwise have their stage axes flipped.
 FLIPS = {
     "raster_right_down": (False, False),
@@ -44,7 +44,13 @@ def reduce_tile(image: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def layout_problem(
-    tiles: Tiles, overlap: float, *, numbered: bool, backend: Backend, spaced: bool = False
+    tiles: Tiles,
+    overlap: float,
+    *,
+    numbered: bool,
+    backend: Backend,
+    spaced: bool = False,
+    searched: float = SEARCHED,
 ) -> str:
     """Return how the borders of the tiles contradict their places, nothing where they do not.
 
@@ -65,6 +71,8 @@ def layout_problem(
         the files.
     spaced : bool
         Whether rows and columns are the files', and only their distance the configuration's.
+    searched : float
+        Part of a tile's side over which places are searched.
     """
     rows, cols = int(tiles.row.max()) + 1, int(tiles.col.max()) + 1
     if rows * cols != len(tiles.row) or rows * cols < _LEAST_TILES:
@@ -84,7 +92,7 @@ def layout_problem(
     if mine is ranking[0] or not is_clear(ranking):
         other = _other_grid(backend, images, shape, overlap, mine) if numbered and whole else ""
         shared = measure_overlap(backend, images, row, col, overlap) if numbered or spaced else None
-        if other or shared is None or abs(shared - given) <= _WRONG_OVERLAP:
+        if other or shared is None or abs(shared - given) <= searched:
             return other
         return (
             f"the borders of the tiles show an overlap of {shared:.3f}, not of {given:.3f}; set "
