@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.ndimage import map_coordinates
 from scipy.spatial import cKDTree
 
 from tilewright.kernels.backend import Array, Backend, Bools, Floats, Ints
@@ -40,6 +42,15 @@ class OverlapCells:
     def take(self, index: Ints | Bools) -> OverlapCells:
         """Return the cells at ``index`` (integers or a mask)."""
         return OverlapCells(*(getattr(self, field.name)[index] for field in fields(self)))
+
+    def sampled(self, field: NDArray[Any]) -> tuple[Floats, Floats]:
+        """Return a field (y, x) over the tile at the cells in the first and the second tile."""
+        size = np.asarray(field.shape)[:, None]
+        first, second = (
+            map_coordinates(field, (place.T + 1.0) * size / 2.0 - 0.5, order=1, mode="nearest")
+            for place in (self.place_first, self.place_second)
+        )
+        return np.asarray(first, np.float64), np.asarray(second, np.float64)
 
     @classmethod
     def none(cls) -> OverlapCells:

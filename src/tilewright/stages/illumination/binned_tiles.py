@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import map_coordinates
 from tqdm import tqdm
 
 from tilewright.io.results.illumination import CLIPPED_BELOW
@@ -174,13 +173,7 @@ class TileMeasures:
 
     def less(self, structure_counts: NDArray[np.float64]) -> TileMeasures:
         """Take a dark-field at the blocks off blocks and cells."""
-        size = np.asarray(structure_counts.shape)[:, None]
-        first, second = (
-            map_coordinates(
-                structure_counts, (place.T + 1.0) * size / 2.0 - 0.5, order=1, mode="nearest"
-            )
-            for place in (self.cells.place_first, self.cells.place_second)
-        )
+        first, second = self.cells.sampled(structure_counts)
         cells = dataclasses.replace(
             self.cells, first=self.cells.first - first, second=self.cells.second - second
         )

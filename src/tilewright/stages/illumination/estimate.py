@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import map_coordinates
 
 from tilewright.io.conventions.common import RawDataError, readable
 from tilewright.io.results.illumination import (
@@ -58,10 +57,10 @@ _EMPTY_TOLERANCE = 0.1
 #: 31 +- 107 counts for 100, below 145. It is then fitted with the flat-field about a part of its
 #: bound; from half of the bound a fit follows what dim places say of a ring, and does not see it.
 _UNSURE = 0.2
+_PART_OF_BOUND, _PART_ERROR = 0.8, 0.2
 #: Less sure than this, empty tiles are looked at without it: where stray light is uneven (brain
 #: tiles) overlaps alone say 218 +- 63 counts, overlaps and tiles 433, and the empty ones 647.
 _DOUBTED = 0.05
-_PART_OF_BOUND, _PART_ERROR = 0.8, 0.2
 #: A dark-field is taken from empty tiles if it is more than this share of their glow: a third on
 #: the brain tiles. It is 0.02 on syn10, whose camera has none; taken off, it gave 1.5 % for 0.6 %.
 _EMPTY_STRUCTURE = 0.05
@@ -320,13 +319,7 @@ class FlatEvidence:
         if self.fit is None:
             return Candidate(flat, None)
         cells = self.fit.found.cells
-        size = np.asarray(flat.shape)[:, None]
-        at = [
-            map_coordinates(flat, (place.T + 1.0) * size / 2.0 - 0.5, order=1, mode="nearest")
-            for place in (cells.place_first, cells.place_second)
-        ]
-        first, second = (np.asarray(values, dtype=np.float64) for values in at)
-        apart = relative_difference(cells, first, second, self.offset_counts)
+        apart = relative_difference(cells, *cells.sampled(flat), self.offset_counts)
         fitted = self.fit.flat((flat.shape[0], flat.shape[1]))
         differs = float(np.mean((flat / fitted - 1.0) ** 2, dtype=np.float64))
         error = float(np.sqrt(self.fit.error**2 + differs))
