@@ -10,12 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Fixed, Job, Kind
-from snakemake_scheduler_plugin_tilewright.placement.policy import (
-    Forecast,
-    Queues,
-    decide,
-    restarts,
-)
+from snakemake_scheduler_plugin_tilewright.placement.policy import Forecast, Queues, decide
 from snakemake_scheduler_plugin_tilewright.placement.workload import (
     Choice,
     GpuSlots,
@@ -329,21 +324,3 @@ def test_a_job_takes_a_cpu_where_its_margin_lets_it_end_in_time(
     slots = [Slots("a_gpu", "a", "gpu", 1, 1), Slots("a_cpu", "a", "cpu", 1, 1)]
     starts = decide(work, [job.name for job in jobs], (), slots, 0.0).starts
     assert {start.pool.removeprefix("a_") for start in starts} == kinds
-
-
-def test_restarts_take_free_gpus_for_the_jobs_that_gain_most() -> None:
-    jobs = [Job(f"j{i}", "stitch", BOTH, fixed=Fixed("b" if i == 3 else None)) for i in range(4)]
-    only = Job("q", "qc", ("cpu",))
-    work = Workload([*jobs, only], ESTIMATES_S)  # 60 s on a GPU
-    ends_s = {"j0": 250.0, "j1": 900.0, "j2": 190.0, "j3": 5000.0, "q": 9000.0}
-    running = tuple(Running(name, 0.0, end_s) for name, end_s in ends_s.items())
-    cpus = Slots("a_cpu", "a", "cpu", 5, 0, running)
-
-    def found(gpus: int, clock_s: float = 0.0) -> list[str]:
-        pools = [Slots("a_gpu", "a", "gpu", gpus, gpus), cpus]
-        return [start.job for start in restarts(work, pools, clock_s)]
-
-    assert found(1) == ["j1"]
-    assert found(5) == ["j1", "j0", "j2"]  # j3 may not leave account b
-    assert found(5, 60.0) == ["j1", "j0"]  # 130 s are left of j2
-    assert found(0) == []

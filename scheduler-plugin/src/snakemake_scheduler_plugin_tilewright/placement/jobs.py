@@ -247,7 +247,7 @@ class Task:
     refused : str
         Why it was cancelled for good: no place is left that Slurm takes it on.
     bound : (str, str) or None
-        Account and device kind that it was moved or stopped for.
+        Account and device kind that it was moved for.
     left : frozenset of (str, str)
         Accounts and device kinds that it was moved away from: it does not go back there.
     said : str
@@ -294,12 +294,6 @@ class Task:
         """Whether it was sent and has not begun, as far as the queue says."""
         state = self.seen.state if self.seen else "PENDING"
         return self.place is not None and state in ("PENDING", "CONFIGURING")
-
-    @property
-    def may_restart(self) -> bool:
-        """Whether it runs on CPUs, could run on a GPU, and no node failed under it."""
-        on_cpus = self.runs and self.place is not None and self.place.kind == "cpu"
-        return on_cpus and "gpu" in self.job.kinds and not self.past.nodes
 
     def taken_as(self, other: Task) -> bool:
         """Return whether Slurm took it where another was sent, then or later."""

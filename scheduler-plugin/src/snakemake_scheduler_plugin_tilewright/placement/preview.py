@@ -116,16 +116,15 @@ def simulate(
     pools : iterable of Slots
         Pools at the start; all their slots are free.
     policy : callable
-        ClusterView to decisions; asked whenever something happened, there is a slot, and jobs are
-        ready or run. A decision on a job that runs stops it, to start again there.
+        ClusterView to decisions; asked whenever something happened and there are both a slot and a
+        job that is ready.
     changes : iterable of Change
         Slots that come and go.
 
     Raises
     ------
     OversubscribedError
-        A decision names a job that is neither ready nor runs, a pool without a free slot, or a
-        wrong kind.
+        A decision names a job that is not ready, a pool without a free slot, or a wrong kind.
     """
     return _SimulatedCluster(jobs, true_s, pools, policy).run(changes)
 
@@ -163,7 +162,7 @@ class _SimulatedCluster:
                 self._change(coming.pop())
             while self.ends and self.ends[0][0] <= self.clock_s:
                 self._end(*heapq.heappop(self.ends)[1:])
-            if (self.ready or self.placed) and any(map(self._free, self.pools)):
+            if self.ready and any(map(self._free, self.pools)):
                 self._ask()
             if not self.ready and not self.ends:
                 break
@@ -196,8 +195,6 @@ class _SimulatedCluster:
 
     def _start(self, decision: Decision) -> None:
         job, pool = decision.job, decision.pool
-        if job in self.placed:
-            self._stop(job, next(name for name, runs in self.running.items() if job in runs))
         if job not in self.ready:
             raise OversubscribedError(f"{job} is not ready")
         if not self._free(pool):
@@ -227,12 +224,9 @@ class _SimulatedCluster:
         self.slots[change.pool] = change.slots
         if change.kills:
             for job in list(self.running[change.pool])[change.slots :]:
-                self._stop(job, change.pool)
-
-    def _stop(self, job: str, pool: str) -> None:
-        self._leave(job, pool, done=False)
-        del self.placed[job]
-        self.ready[job] = None
+                self._leave(job, change.pool, done=False)
+                del self.placed[job]
+                self.ready[job] = None
 
     def _leave(self, job: str, pool: str, *, done: bool) -> None:
         run = self.running[pool].pop(job)
