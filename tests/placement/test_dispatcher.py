@@ -36,7 +36,7 @@ def test_the_place_that_ends_a_pending_job_soonest(tmp_path: Path) -> None:
     def sooner(task: Task, capacity: Capacity, waited_s: float) -> object:
         work = plan.estimates.workload([task.job])
         bad_nodes: dict[Kind, set[str]] = {"gpu": set(), "cpu": set()}
-        made = Round(work, plan, capacity, [task], bad_nodes, {}, 5000.0)
+        made = Round(work, plan, capacity, [task], bad_nodes, 5000.0)
         return made.sooner_elsewhere(task, waited_s)
 
     both = room(account("a", limit=LIMIT), account("b", limit=LIMIT))

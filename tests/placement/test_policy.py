@@ -49,9 +49,7 @@ def questions(draw: st.DrawFn) -> tuple[list[Job], list[str], list[Slots], float
         needs = draw(st.sets(st.sampled_from([j.name for j in jobs]), max_size=2)) if jobs else ()
         account = draw(st.sampled_from([None, None, None, "a", "b", "gone"]))
         nominal_s = draw(st.floats(0.1, 10))
-        jobs.append(
-            Job(f"j{i}", rule, kinds, tuple(sorted(needs)), nominal_s, f"g{i % 3}", Fixed(account))
-        )
+        jobs.append(Job(f"j{i}", rule, kinds, tuple(sorted(needs)), nominal_s, Fixed(account)))
     pools = [
         pool(account, kind, draw(st.integers(0, 4)), draw(st.integers(-1, 6)),
              *draw(st.lists(st.floats(0, 900), max_size=4)))
@@ -69,9 +67,8 @@ def ask(
     last: Strategy | None = None,
 ) -> Choice:
     later = [job.name for job in jobs if job.name not in set(ready)]
-    preferred = {"g0": "a", "g1": "b", "g2": "gone"}
     work = Workload(jobs, ESTIMATES_S)
-    return decide(work, ready, later, pools, clock_s, preferred=preferred, last=last)
+    return decide(work, ready, later, pools, clock_s, last=last)
 
 
 @settings(max_examples=120)
@@ -202,14 +199,6 @@ def test_a_higher_priority_goes_before_a_longer_chain(kind: Kind) -> None:
         assert sorted(s.job for s in found.starts) == expected
 
 
-def test_a_group_stays_on_its_account_where_that_costs_nothing() -> None:
-    job = Job("j", "stitch", BOTH, group="g1")  # prefers b
-    two = [pool("a", "gpu", 3), pool("b", "gpu", 1), pool("b", "cpu", 4)]
-    assert [s.pool for s in ask([job], ["j"], two, 0.0).starts] == ["b_gpu"]
-    busy = [pool("a", "gpu", 3), pool("b", "gpu", 1, 0, 500.0), pool("b", "cpu", 4)]
-    assert [s.pool for s in ask([job], ["j"], busy, 0.0).starts] == ["a_gpu"]
-
-
 def test_the_account_that_a_user_chose_is_kept() -> None:
     jobs = [Job(f"j{i}", "stitch", BOTH, fixed=Fixed("b")) for i in range(3)]
     names = [job.name for job in jobs]
@@ -230,8 +219,7 @@ def test_a_longer_chain_goes_before_a_job_with_an_account() -> None:
     both = [pool("a", "gpu", 1), pool("b", "gpu", 1)]
     assert {s.job: s.pool for s in ask(jobs, ["own", "c0"], both, 0.0).starts}["own"] == "a_gpu"
     longer = [
-        Job(f"o{i}", "edf", BOTH, (f"o{i - 1}",) if i else (), 1, None, Fixed("a"))
-        for i in range(2)
+        Job(f"o{i}", "edf", BOTH, (f"o{i - 1}",) if i else (), 1, Fixed("a")) for i in range(2)
     ]
     found = ask([*longer, Job("j", "edf", BOTH)], ["o0", "j"], one, 0.0)
     assert [s.job for s in found.starts] == ["o0"]
@@ -239,8 +227,7 @@ def test_a_longer_chain_goes_before_a_job_with_an_account() -> None:
 
 def test_of_jobs_with_one_account_the_longest_chain_goes_first() -> None:
     chain = [
-        Job(f"o{i}", "edf", BOTH, (f"o{i - 1}",) if i else (), 1, None, Fixed("a"))
-        for i in range(3)
+        Job(f"o{i}", "edf", BOTH, (f"o{i - 1}",) if i else (), 1, Fixed("a")) for i in range(3)
     ]
     jobs = [Job("own", "edf", BOTH, fixed=Fixed("a")), *chain]
     assert [s.job for s in ask(jobs, ["own", "o0"], [pool("a", "gpu", 1)], 0.0).starts] == ["o0"]

@@ -97,7 +97,6 @@ class Dispatcher:
     avoided: AvoidedPlaces = field(init=False)
     pending: PendingJobs = field(init=False)
     submissions: SubmissionLock = field(init=False)
-    _groups: dict[str, str] = field(default_factory=dict)
     _work: Workload | None = None
     _work_s: float = 0.0
 
@@ -201,9 +200,7 @@ class Dispatcher:
     def begin_round(self, capacity: Capacity) -> Round:
         """Return a round with all that is known now."""
         active = [task for task in self.tasks.values() if task.active]
-        return Round(
-            self.workload(), self.plan, capacity, active, self.bad_nodes, self._groups, self.clock()
-        )
+        return Round(self.workload(), self.plan, capacity, active, self.bad_nodes, self.clock())
 
     def workload(self) -> Workload:
         """Return all jobs with estimates that are at most a minute old."""
@@ -255,8 +252,6 @@ class Dispatcher:
         task.place, task.sent_s, task.seen, task.moved = place, self.clock(), None, ""
         task.bound = None
         self.plan.table[job.name] = place
-        if job.group:
-            self._groups[job.group] = place.account
         self.ledger.write(
             "place", job=job.name, rule=job.rule, pool=place.pool, account=place.account,
             kind=place.kind, cpus=place.shape.cpus, mem_mb=place.shape.mem_mb,

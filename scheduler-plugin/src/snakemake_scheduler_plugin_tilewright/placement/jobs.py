@@ -87,10 +87,6 @@ class Sizes(Protocol):
     def nominal_s(self, rule: str, wildcards: Any) -> float:
         """Return about how long one job takes on CPUs."""
 
-    def group(self, wildcards: Any) -> str | None:
-        """Return what a job belongs to that better stays on one account; None: not known."""
-        return None
-
 
 def key_of(rule: str, wildcards: Any) -> str:
     """Return the name of a job: its rule and wildcards, as the executor's comment has them.
@@ -173,8 +169,6 @@ class Job:
         Names of the jobs that must be done first.
     nominal_s : float
         About how long it takes on CPUs; only ratios between jobs of a rule count.
-    group : str or None
-        Jobs that better stay on one account, such as one sample and cycle.
     fixed : Fixed
         What the user chose for it.
     log : str
@@ -190,7 +184,6 @@ class Job:
     kinds: tuple[Kind, ...]
     needs: tuple[str, ...] = ()
     nominal_s: float = 1.0
-    group: str | None = None
     fixed: Fixed = Fixed()
     wildcards: Any = None
     log: str = ""
@@ -217,7 +210,6 @@ def job_of(
         kinds or sizes.kinds(described or rule),
         tuple(map(name_of, needs)),
         sizes.nominal_s(described or rule, wildcards),
-        sizes.group(wildcards),
         fixed,
         wildcards,
         str(job.log[0]) if len(job.log) else "",

@@ -12,7 +12,7 @@ import heapq
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -273,7 +273,6 @@ def decide(
     pools: Sequence[Slots],
     clock_s: float,
     *,
-    preferred: Mapping[str, str] | None = None,
     last: Strategy | None = None,
     aims: Sequence[float] = AIMS,
 ) -> Choice:
@@ -289,14 +288,12 @@ def decide(
         Slots of each account and kind.
     clock_s : float
         Now, in seconds.
-    preferred : mapping, optional
-        Group to the account it better stays on; honoured where the kind of slot is the same.
     last : Strategy, optional
         The strategy of the round before, which is tried too.
     aims : sequence of float
         Aims of the strategies that are tried, over the bound of what is left.
     """
-    assignment = _Assignment(work, pools, clock_s, preferred or {})
+    assignment = _Assignment(work, pools, clock_s)
     numbers = sorted(work.index[name] for name in ready)
     fixed = [i for i in numbers if work.jobs[i].fixed.account is not None]
     left = [i for i in numbers if work.jobs[i].fixed.account is None]
@@ -345,10 +342,8 @@ def _best_strategy(forecast: Forecast, last: Strategy | None, aims: Sequence[flo
 class _Assignment:
     """Gives starts of a kind to accounts, and keeps what is left of each pool."""
 
-    def __init__(
-        self, work: Workload, pools: Sequence[Slots], clock_s: float, preferred: Mapping[str, str]
-    ) -> None:
-        self.work, self.clock_s, self.preferred = work, clock_s, preferred
+    def __init__(self, work: Workload, pools: Sequence[Slots], clock_s: float) -> None:
+        self.work, self.clock_s = work, clock_s
         self.given, self.free = list(pools), [pool.fillable for pool in pools]
         self.added: dict[int, list[Running]] = defaultdict(list)
         self.starts: list[Decision] = []
@@ -406,16 +401,8 @@ class _Assignment:
                 self._give(i, pools[0], "the account that was chosen for it has a slot")
 
     def place(self, starts: Iterable[Start]) -> None:
-        """Give starts to accounts: those with a preference first, the others where most is free."""
-        others = []
+        """Give starts to the accounts where most slots are free."""
         for _, kind, i in starts:
-            account = self.preferred.get(self.work.jobs[i].group or "")
-            pools = [k for k in self._open(kind) if self.given[k].account == account]
-            if pools:
-                self._give(i, pools[0], f"{_WHY[kind]}, on the account of its group")
-            else:
-                others.append((kind, i))
-        for kind, i in others:
             self._give(i, max(self._open(kind), key=lambda k: (self.free[k], -k)), _WHY[kind])
 
     def _open(self, kind: int) -> list[int]:

@@ -362,9 +362,7 @@ class _Play:
 
     def policy(self) -> Policy:
         """Return the policy of production."""
-        groups: dict[str, str] = {}
         last: Strategy | None = None
-        by_name = {job.name: job for job in self.work.jobs}
 
         def policy(snapshot: ClusterView) -> Iterable[Decision]:
             nonlocal last
@@ -372,14 +370,8 @@ class _Play:
             pools = [pool for pool in snapshot.pools if pool.name != SMALL]
             if large and any(pool.fillable for pool in pools):
                 later = [name for name in snapshot.later if name in self.work.index]
-                made = decide(
-                    self.work, large, later, pools, snapshot.clock_s, preferred=groups, last=last
-                )
+                made = decide(self.work, large, later, pools, snapshot.clock_s, last=last)
                 last = made.strategy
-                where = {pool.name: pool.account for pool in pools}
-                for start in made.starts:
-                    if group := by_name[start.job].group:
-                        groups[group] = where[start.pool]
                 starts += made.starts
             return starts
 

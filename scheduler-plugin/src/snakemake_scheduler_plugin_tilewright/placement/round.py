@@ -52,11 +52,10 @@ class Round:
         capacity: Capacity,
         active: Sequence[Task],
         bad_nodes: Mapping[Kind, Collection[str]],
-        preferred: Mapping[str, str],
         now_s: float,
     ) -> None:
         self.work, self.plan, self.capacity, self.now_s = work, plan, capacity, now_s
-        self.active, self.bad_nodes, self.preferred = list(active), bad_nodes, preferred
+        self.active, self.bad_nodes = list(active), bad_nodes
         self.shapes = Shapes(plan.estimates, capacity)
         self.placements: list[Placement] = []
         self.why: dict[str, str] = {}
@@ -263,7 +262,6 @@ class Round:
             [task.name for task in coming],
             pools,
             self.now_s,
-            preferred=self.preferred,
             last=last,
         )
         self.why |= made.waiting
