@@ -302,8 +302,8 @@ def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
         # Path.is_dir raises for names that are too long and parents that are closed.
         if not raw_dir or not os.path.isdir(raw_dir):  # noqa: PTH112
             raise ValueError(
-                f"the raw_dir '{raw_dir[:200]}' is not a folder that can be opened; write the "
-                "whole path, without '~' and '$'"
+                f"the raw_dir '{raw_dir[:200]}' is not a folder that can be opened; correct "
+                "it; '~' and '$' are not expanded"
             )
         samples[name] = Sample(name, Path(raw_dir), own)
 
