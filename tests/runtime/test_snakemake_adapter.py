@@ -70,7 +70,6 @@ class Scheduler(SchedulerBase):
         seen["workdir"] = adapter.workdir(dag)
         seen["started"] = adapter.started(dag)
         seen["is_main"] = adapter.is_main(dag)
-        seen["reasons"] = sorted([rule, why, n] for (rule, why), n in adapter.reasons(dag).items())
         seen["all done"] = adapter.all_done(dag)
         seen["anything_runs"] = adapter.anything_runs(dag)
         seen["running"] = adapter.running(dag, job)
@@ -259,8 +258,6 @@ def test_a_run_is_seen_as_it_is(seen: dict[str, Any], folder: Path) -> None:
     assert (seen["running"], seen["failed"]) == (False, False)
     assert seen["has_tries"] == [True, False]
     assert seen["machine"] > 0
-    assert ["work", "output files have to be generated", 1] in seen["reasons"]
-    assert not [rule for rule, _, _ in seen["reasons"] if rule == "all"]
     assert not seen["all done"]
     assert seen["wait_s"] == 1.0  # the least
     assert not seen["ended"]

@@ -49,7 +49,6 @@ try:
         os.environ if here else {},
     )
     write_evidence_to(layout.device_evidence)
-    earlier = made_by_another(layout.versions) if workflow.is_main_process else ""
     any_gpu = here and any("gpu" in able for able in kinds.values())
     plan = set_up(
         workflow,
@@ -58,17 +57,14 @@ try:
         device=None if in_job else "gpu" if any_gpu else "cpu",
         gpus=healthy_gpus if any_gpu else None,
         logs=layout.logs,
-        made_by_another=earlier,
     )
     if workflow.is_main_process:
         damaged = read_versions(layout.versions).note
         if damaged:
             logger.info(damaged)
-        # A dry run asks no scheduler of ours, and lists the reasons of all jobs itself.
-        looks = snakemake_command.only_looks(snakemake_command.command()[1:])
-        if earlier and looks:
+        if earlier := made_by_another(layout.versions):
             logger.info(f"{earlier}; Snakemake's reasons say what is made again")
-        if not looks:
+        if not snakemake_command.only_looks(snakemake_command.command()[1:]):
             note_version(layout.versions)
 except (
     ConfigError,

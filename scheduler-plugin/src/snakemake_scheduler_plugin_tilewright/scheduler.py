@@ -78,9 +78,6 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             runs = adapter.is_main(self.dag) and not command_line.only_looks(
                 command_line.command()[1:]
             )
-            if plan.made_by_another and adapter.is_main(self.dag):
-                for line in self._made_again(plan.made_by_another):
-                    self.logger.info(line)
             if runs:
                 # Snakemake asks nobody between the end of the last job and its own
                 atexit.register(self._end, plan)
@@ -103,16 +100,6 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         found = cluster.of_command(argv)
         before_run(found, argv, has_lock=True)
         return Plan(cluster=found, ledger=LEDGER)
-
-    def _made_again(self, made_by_another: str) -> list[str]:
-        """Return what another version of the workflow makes again in this folder, and why."""
-        found = sorted(adapter.reasons(self.dag).items())
-        if not found:
-            return [f"{made_by_another}; nothing is made again"]
-        return [
-            f"{made_by_another}; what is not named here stays as it is:",
-            *(f"  {count} {rule}: {why}" for (rule, why), count in found),
-        ]
 
     def _end(self, plan: Plan) -> None:
         """End a run whose Snakefile did not: Snakemake leaves ``onsuccess`` of a module out."""

@@ -58,7 +58,6 @@ def set_up(
     device: Kind | None = None,
     gpus: Callable[[int], int] | None = None,
     logs: Path | None = None,
-    made_by_another: str = "",
 ) -> Plan:
     """Prepare a run; called once, where Snakemake reads the Snakefile.
 
@@ -77,9 +76,6 @@ def set_up(
         On one machine: how many GPUs could hold a job with so many MB of device memory now.
     logs : Path, optional
         Folder of the jobs' logs, in which the end of a failed run looks for the causes.
-    made_by_another : str
-        A sentence where another version made the results that are there: what this one makes
-        again, and why, is said before it does.
 
     Returns
     -------
@@ -99,9 +95,7 @@ def set_up(
     granted = granted_cpus() if inside else None
     if device is None:
         device = "gpu" if inside and granted_gpus() else "cpu"
-    return Plan(
-        sizes, device, found, granted, ledger, other_scheduler(argv), gpus, logs, made_by_another
-    )
+    return Plan(sizes, device, found, granted, ledger, other_scheduler(argv), gpus, logs)
 
 
 def in_slurm_job(workflow: Any) -> bool:
@@ -132,8 +126,6 @@ class Plan:
         On one machine: how many GPUs could hold a job with so many MB of device memory now.
     logs : Path or None
         Folder of the jobs' logs.
-    made_by_another : str
-        A sentence where another version made the results that are there.
     rules : set of str
         Rules whose resource functions ask this plan; the scheduler plugin notes them.
     table : dict of str to Place
@@ -152,7 +144,6 @@ class Plan:
     count_slots: bool = False
     gpus: Callable[[int], int] | None = None
     logs: Path | None = None
-    made_by_another: str = ""
     rules: set[str] = field(default_factory=set)
     table: dict[str, Place] = field(default_factory=dict)
     here: dict[str, Kind] = field(default_factory=dict)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -31,7 +30,6 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "job_dependencies",
         "needrun",
         "needrun_jobs",
-        "reason",
         "workflow",
     ),
     "job": (
@@ -356,18 +354,6 @@ def is_main(dag: Any) -> bool:
 def all_done(dag: Any) -> bool:
     """Return whether all jobs of the run have ended well. Uses ``dag.needrun_jobs``."""
     return all(finished(dag, job) for job in dag.needrun_jobs())
-
-
-def reasons(dag: Any) -> Counter[tuple[str, str]]:
-    """Return how many jobs of each rule will run for each reason, by Snakemake's own words.
-
-    Rules without output, as targets, are left out. Uses ``dag.reason``.
-    """
-    found: Counter[tuple[str, str]] = Counter()
-    for job in dag.needrun_jobs():
-        if job.output:
-            found[job.rule.name, " and ".join(dag.reason(job).get_names())] += 1
-    return found
 
 
 def started(dag: Any) -> bool:
