@@ -169,6 +169,59 @@ def test_a_group_that_ran_out_of_memory_gets_twice_as_much_on_the_account_that_i
     assert [event["cause"] for event in events(folder, "fail")] == ["memory"]
 
 
+def test_a_group_that_snakemake_makes_anew_is_found_in_the_queue(tmp_path: Path) -> None:
+    # it does where a checkpoint ends between the group's naming and its start: which of the equal
+    # groups of its cache it takes is left to the order of a set
+    snakefile = f"""{HEAD}
+from snakemake.jobs import GroupJob, GroupJobFactory
+from snakemake_scheduler_plugin_tilewright.run import Run
+
+GroupJobFactory.new = lambda self, name, jobs, most: GroupJob(name, frozenset(jobs), most)
+select = Run.select
+
+def watch(run, *asked):
+    chosen = select(run, *asked)
+    with open("other.txt", "a") as stream:
+        placed = [(run._names[one], one) for one in chosen if run._names[one]]
+        stream.writelines(name for name, one in placed if run.jobs[name] is not one)
+    return chosen
+
+Run.select = watch
+rule all:
+    default_target: True
+    input: lambda wildcards: checkpoints.split.get().output, "fed.txt"
+localrules: all
+checkpoint split:
+    output: directory("parts")
+    shell: "true"
+rule late:
+    input: "parts"
+    output: "late.txt"
+    shell: "true"
+rule hungry:
+    input: "late.txt"
+    output: "hungry.txt"
+    log: "hungry.log"
+    group: "fails"
+    resources: mem_mb=400, runtime=5
+    shell: "true"
+rule fed:
+    input: "hungry.txt"
+    output: "fed.txt"
+    group: "fails"
+    resources: mem_mb=300, runtime=5
+    shell: "true"
+"""
+    done = run(tmp_path, snakefile, "tilewright", "--retries", "3", executor="slurm")
+    assert done.returncode == 0, done.stdout + done.stderr
+    tries = [given for _, given in dispatched(tmp_path, "group fed+hungry")]
+    assert [one["mem_mb"] for one in tries] == [400, 800]
+    placed = {event["job"] for event in events(tmp_path, "place")}
+    assert {one["comment"] for one in tries} < placed
+    assert [event["cause"] for event in events(tmp_path, "fail")] == ["memory"]
+    assert not (tmp_path / "other.txt").read_text()  # else its end could not be told to Snakemake
+
+
 def test_jobs_that_slurms_comment_cannot_tell_apart_go_one_after_the_other(
     ran: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:

@@ -106,6 +106,7 @@ class Run:
         self.load([*remaining, *(job for job in selectable if job.is_group())])
         ready = {name: job for job in selectable if (name := self._names.get(job))}
         others = [job for job in selectable if self._names.get(job) == ""]
+        self.jobs.update(ready)  # a group that Snakemake made anew is another object
         self._settle(ready)
         self._read_stated(ready)
         waiting = {self._names.get(job, "") for job in remaining}

@@ -45,12 +45,12 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "attempt",
         "priority",
         "restart_times",
+        "uuid",
     ),
     "group": (
         "_resources",
         "_scheduler_resources",
         "attempt",
-        "jobid",
         "jobs",
         "name",
         "restart_times",
@@ -157,16 +157,29 @@ def unit_of(dag: Any, job: Any) -> Any:
     """Return what is dispatched of a job: its group where it is in one, else itself.
 
     Groups of one name are told apart by their ``wildcards``, which a group has not by itself: the
-    executor puts those of any job into Slurm's comment. Uses ``dag.get_job_group``, and
-    ``toposorted``, ``jobid`` of a group.
+    executor puts those of any job into Slurm's comment. The class gets them: after a checkpoint
+    Snakemake may send another object for the same group. Uses ``dag.get_job_group``.
     """
     group = job if job.is_group() else dag.get_job_group(job)
     if group is None:
         return job
-    if not hasattr(group, "wildcards"):
-        last = max(group.toposorted[-1])
-        group.wildcards = [*map(str, last.wildcards), group.jobid[:8]]
+    if not hasattr(type(group), "wildcards"):
+        type(group).wildcards = property(_last_wildcards)
     return group
+
+
+def _last_wildcards(group: Any) -> list[str]:
+    """Return the wildcards of a group's last job and the beginning of that job's ``uuid``.
+
+    Of several last ones, which have no order of their own, it is the same for the same jobs.
+    Uses ``group.jobs``, ``group.toposorted`` and ``job.uuid``.
+    """
+    jobs, found = getattr(group, "_last_of", (None, []))
+    if jobs is not group.jobs:  # 4 µs a job, asked for each member
+        last = min(group.toposorted[-1], key=lambda job: job.uuid())
+        found = [*map(str, last.wildcards), last.uuid()[:8]]
+        group._last_of = group.jobs, found
+    return found
 
 
 def members(job: Any) -> Iterable[Any]:
