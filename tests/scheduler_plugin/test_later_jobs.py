@@ -222,6 +222,50 @@ rule fed:
     assert not (tmp_path / "other.txt").read_text()  # else its end could not be told to Snakemake
 
 
+def test_jobs_whose_next_try_waits_when_a_checkpoint_ends_are_tried(tmp_path: Path) -> None:
+    snakefile = f"""{HEAD}
+from snakemake.jobs import GroupJob, GroupJobFactory
+from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
+
+GroupJobFactory.new = lambda self, name, jobs, most: GroupJob(name, frozenset(jobs), most)
+Path("split.held").touch()
+
+def without_room(self, ready, later, most, own=Dispatcher.round):
+    failed = {{name for name in ready if self.tasks[name].past.causes}}
+    if len(failed) == 2:
+        Path("split.held").unlink(missing_ok=True)
+    parted = self.tasks["rule_split"].sent_s and not self.tasks["rule_split"].place
+    return own(self, [name for name in ready if parted or name not in failed], later, most)
+
+Dispatcher.round = without_room
+rule all:
+    default_target: True
+    input: lambda wildcards: checkpoints.split.get().output, "lost.txt", "fed.txt"
+localrules: all
+checkpoint split:
+    output: directory("parts")
+    shell: "true"
+rule lost:
+    output: "lost.txt"
+    log: "lost.log"
+    shell: "true"
+rule hungry:
+    output: "hungry.txt"
+    log: "hungry.log"
+    group: "fails"
+    shell: "true"
+rule fed:
+    input: "hungry.txt"
+    output: "fed.txt"
+    group: "fails"
+    shell: "true"
+"""
+    done = run(tmp_path, snakefile, "tilewright", "--retries", "1", executor="slurm")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rule in ("lost", "group fed+hungry"):
+        assert [given["attempt"] for _, given in dispatched(tmp_path, rule)] == [1, 2]
+
+
 def test_jobs_that_slurms_comment_cannot_tell_apart_go_one_after_the_other(
     ran: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:

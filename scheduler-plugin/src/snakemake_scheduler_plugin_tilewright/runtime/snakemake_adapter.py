@@ -29,6 +29,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     ),
     "dag": (
         "_ready_jobs",
+        "_running",
         "finished",
         "get_job_group",
         "job_dependencies",
@@ -312,6 +313,15 @@ def without_timers(dag: Any) -> None:
     ``scheduler._schedule_reevalutation``.
     """
     dag.workflow.scheduler._schedule_reevalutation = lambda delay: None
+
+
+def keep_ready(dag: Any, jobs: Iterable[Any]) -> None:
+    """Keep Snakemake from forgetting jobs that failed and wait for their next try.
+
+    It leaves them among those that run, and when a checkpoint ends none of these is ready. Uses
+    ``dag._running``.
+    """
+    dag._running.difference_update(jobs)
 
 
 def round_later(dag: Any, seconds: float) -> None:
