@@ -333,7 +333,7 @@ rule good:
 
 def test_where_placement_fails_jobs_go_to_an_account_that_may_be_used(tmp_path: Path) -> None:
     snakefile = f"""{HEAD}
-import snakemake_scheduler_plugin_tilewright as plugin
+from snakemake_scheduler_plugin_tilewright import scheduler as plugin
 from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
 
 def fail(*asked):

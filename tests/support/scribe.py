@@ -92,7 +92,7 @@ def run(
     return subprocess.run(
         [sys.executable, "-m", "snakemake", "-j", "9", "--executor", executor, "--latency-wait",
          "1", "--seconds-between-status-checks", "1", "--scheduler", scheduler, *args],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 
 
