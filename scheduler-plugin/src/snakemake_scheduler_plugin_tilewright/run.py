@@ -151,7 +151,8 @@ class Run:
                 first.append(name)
             else:
                 task.least_mem_mb, task.least_min = stated.mem_mb, stated.runtime_min
-        capacity = self.dispatcher.capacity() if first else None
+        with self.dispatcher.lock:  # the other thread asks as well
+            capacity = self.dispatcher.capacity() if first else None
         if capacity is None or isinstance(capacity, Unknown):
             return
         try:
