@@ -222,6 +222,27 @@ rule fed:
     assert not (tmp_path / "other.txt").read_text()  # else its end could not be told to Snakemake
 
 
+def test_the_end_of_a_group_with_its_own_checkpoint_is_noted(tmp_path: Path) -> None:
+    snakefile = f"""{HEAD}
+rule all:
+    default_target: True
+    input: "gather.txt"
+localrules: all
+checkpoint split:
+    output: directory("parts")
+    group: "own"
+    shell: "true"
+rule gather:
+    input: lambda wildcards: checkpoints.split.get().output
+    output: "gather.txt"
+    group: "own"
+    shell: "true"
+"""
+    done = run(tmp_path, snakefile, "tilewright", executor="slurm")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [event["rule"] for event in events(tmp_path, "done")] == ["group gather+split"]
+
+
 def test_jobs_whose_next_try_waits_when_a_checkpoint_ends_are_tried(tmp_path: Path) -> None:
     snakefile = f"""{HEAD}
 from snakemake.jobs import GroupJob, GroupJobFactory

@@ -43,9 +43,10 @@ class Executor(RemoteExecutor):
         if self.fails(job):
             Path(job.log[0]).write_text("ValueError: the same every time\\n")
         else:
-            for path in map(Path, job.expanded_output if job.is_group() else job.output):
+            jobs = job.jobs if job.is_group() else [job]
+            for one, path in [(one, Path(path)) for one in jobs for path in one.output]:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                if getattr(job, "rule", None) and job.rule.is_checkpoint:
+                if one.rule.is_checkpoint:
                     path.mkdir()
                     (path / "a.part").touch()
                     (path / "b.part").touch()

@@ -33,6 +33,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "finished",
         "get_job_group",
         "job_dependencies",
+        "job_factory",
         "needrun",
         "needrun_jobs",
         "reason",
@@ -47,6 +48,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "priority",
         "restart_times",
         "uuid",
+        "wildcards_dict",
     ),
     "group": (
         "_resources",
@@ -189,8 +191,17 @@ def members(job: Any) -> Iterable[Any]:
 
 
 def finished(dag: Any, job: Any) -> bool:
-    """Return whether a job, or all of a group, has finished. Uses ``dag.finished``."""
-    return all(map(dag.finished, members(job)))
+    """Return whether a job, or all of a group, has finished.
+
+    When a group with a checkpoint ends, Snakemake makes others of its jobs anew, and counts those
+    as finished in place of the old. Uses ``dag.finished``, ``dag.job_factory``.
+    """
+
+    def ended(one: Any) -> bool:
+        key = one.rule.name, *sorted(one.wildcards_dict.items())
+        return bool(dag.finished(one) or dag.finished(dag.job_factory.cache.get(key)))
+
+    return all(map(ended, members(job)))
 
 
 def is_open(dag: Any, job: Any) -> bool:
