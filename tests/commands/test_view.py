@@ -55,7 +55,7 @@ def started(*arguments: str, **environment: str) -> Iterator[tuple[list[str], st
         finally:
             process.send_signal(signal.SIGINT)
             try:
-                ended = process.wait(10)
+                ended = process.wait(300)
             finally:
                 process.kill()
         assert ended == 0
@@ -71,9 +71,9 @@ def test_it_prints_the_address_serves_it_and_ends_on_ctrl_c(tmp_path: Path) -> N
         port = url.split(":")[2].split("/")[0]
         assert f"ssh -L {port}:127.0.0.1:{port} " in lines[1]  # there is no display
         # A stream that is open does not keep it from ending.
-        stream = urllib.request.urlopen(f"{url}events/image", timeout=10)
+        stream = urllib.request.urlopen(f"{url}events/image", timeout=300)
         config = json.loads(stream.readline().removeprefix(b"data: "))
-        with urllib.request.urlopen(f"{url}start.json", timeout=10) as answer:
+        with urllib.request.urlopen(f"{url}start.json", timeout=300) as answer:
             start = json.load(answer)
     stream.close()
     assert config["k"] == "c"
@@ -93,10 +93,10 @@ def test_it_opens_the_browser(tmp_path: Path) -> None:
         # What the browser is asked for leads to the image once: every user sees it in a list of
         # processes.
         assert opened != url
-        with urllib.request.urlopen(opened, timeout=10) as answer:
+        with urllib.request.urlopen(opened, timeout=300) as answer:
             assert answer.url == url
         with pytest.raises(urllib.error.HTTPError):
-            urllib.request.urlopen(opened, timeout=10)
+            urllib.request.urlopen(opened, timeout=300)
         assert len(lines) == 1
     asked.unlink()
     with started(str(tmp_path), "--no-browser", BROWSER=str(script)):

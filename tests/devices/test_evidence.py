@@ -4,52 +4,57 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
+from types import SimpleNamespace
 
 import pytest
 
+from tilewright.devices import evidence
 from tilewright.devices.evidence import Held, watched
 from tilewright.devices.inventory import Device, Snapshot
 
 
-def test_busy_seconds_and_mean_utilisation() -> None:
-    rates = itertools.chain([1.0, 0.0, 0.5], itertools.repeat(0.5))
-    held, enough = Held("GPU-a", 1), threading.Event()
+def test_busy_seconds_and_mean_utilisation(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = iter([1.0, 0.0, *[0.5] * 6])
+    held, noted, over = Held("GPU-a", 1), threading.Event(), threading.Event()
 
     def look() -> Snapshot:
-        rate = next(rates)
-        enough_seen.append(rate)
-        if len(enough_seen) >= 8:
-            enough.set()
+        rate = next(rates, None)
+        if rate is None:
+            noted.set()
+            over.wait(60)
+            return Snapshot(())
         return Snapshot((Device("GPU-b", 0, "", 9, 0, 1.0), Device("GPU-a", 1, "", 9, 0, rate)))
 
-    enough_seen: list[float] = []
-    with watched(held, look, every_s=0.02):
-        began_s = time.monotonic()
-        assert enough.wait(10)
-        time.sleep(0.01)
-        took_s = time.monotonic() - began_s
-    assert held.utilisation == pytest.approx(sum(enough_seen) / len(enough_seen))
-    assert held.busy_s is not None
-    assert 0.4 * took_s < held.busy_s < took_s  # one look of eight found it idle
+    clock = SimpleNamespace(monotonic=itertools.count().__next__)  # a second from look to look
+    monkeypatch.setattr(evidence, "time", clock)
+    with watched(held, look, every_s=0.001):
+        assert noted.wait(60)
+    assert (held.busy_s, held.utilisation) == (7, 0.5)
+    over.set()
 
 
 def test_what_nvml_does_not_tell_stays_unknown() -> None:
-    held = Held("GPU-a", 1)
-    with watched(held, lambda: Snapshot((Device("GPU-a", 0, "", 9, 0),)), every_s=0.01):
-        time.sleep(0.1)
+    held, looks = Held("GPU-a", 1), threading.Semaphore(0)
+
+    def look() -> Snapshot:
+        looks.release()
+        return Snapshot((Device("GPU-a", 0, "", 9, 0),))
+
+    with watched(held, look, every_s=0.001):
+        assert all(looks.acquire(timeout=60) for _ in range(3))
     assert (held.busy_s, held.utilisation) == (None, None)
 
 
 def test_a_driver_that_hangs_does_not_keep_the_lease() -> None:
-    hangs = threading.Event()
+    hangs, over, answered = (threading.Event() for _ in range(3))
 
     def look() -> Snapshot:
-        hangs.wait(30)
+        hangs.set()
+        over.wait(60)
+        answered.set()
         return Snapshot(())
 
-    began_s = time.monotonic()
     with watched(Held("GPU-a", 1), look, every_s=0.05):
-        time.sleep(0.2)
-    assert time.monotonic() - began_s < 5
-    hangs.set()
+        assert hangs.wait(60)
+    assert not answered.is_set()
+    over.set()

@@ -87,8 +87,12 @@ def test_a_run_of_another_is_waited_for(stop: Stop, tmp_path: Path) -> None:
     own.record.parent.mkdir()
     with own.record.open("a") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        threading.Timer(1.5, other.close).start()
-        assert own.alone(said.append)
+
+        def say(text: str) -> None:
+            said.append(text)
+            other.close()
+
+        assert own.alone(say)
     assert said == [
         "another follow, or the run that it left, is at work in out; waiting for its end"
     ]

@@ -248,6 +248,31 @@ def test_executor_has_next_seconds_between_status_checks() -> None:
     assert found.fset is not None
 
 
+def test_a_group_that_is_made_anew_has_the_same_wildcards() -> None:
+    class Group:
+        def __init__(self, *last: object) -> None:
+            self.jobs, self.toposorted = frozenset(last), [list(last)]
+
+        def is_group(self) -> bool:
+            return True
+
+    class Last:
+        def __init__(self, name: str) -> None:
+            self.wildcards, self.uuid = [name], lambda: 9 * name
+
+        def is_group(self) -> bool:
+            return False
+
+    a, b = Last("a"), Last("b")
+    first, again = Group(a, b), Group(b, a)  # nobody asks for the unit of the second
+    dag: Any = SimpleNamespace(get_job_group=lambda job: first)
+    assert adapter.unit_of(dag, a) is first
+    found: list[Any] = [first, again]
+    assert [group.wildcards for group in found] == [["a", "aaaaaaaa"]] * 2
+    again.jobs, again.toposorted = frozenset([b]), [[b]]  # Snakemake merges groups in place
+    assert found[1].wildcards == ["b", "bbbbbbbb"]
+
+
 def test_a_run_is_seen_as_it_is(seen: dict[str, Any], folder: Path) -> None:
     assert {rule for rule, _ in seen["functions"]} >= {"work"}
     assert [name for rule, name in seen["functions"] if rule == "work"].count("<lambda>") == 2

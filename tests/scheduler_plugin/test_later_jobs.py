@@ -169,6 +169,124 @@ def test_a_group_that_ran_out_of_memory_gets_twice_as_much_on_the_account_that_i
     assert [event["cause"] for event in events(folder, "fail")] == ["memory"]
 
 
+def test_a_group_that_snakemake_makes_anew_is_found_in_the_queue(tmp_path: Path) -> None:
+    # it does where a checkpoint ends between the group's naming and its start: which of the equal
+    # groups of its cache it takes is left to the order of a set
+    snakefile = f"""{HEAD}
+from snakemake.jobs import GroupJob, GroupJobFactory
+from snakemake_scheduler_plugin_tilewright.run import Run
+
+GroupJobFactory.new = lambda self, name, jobs, most: GroupJob(name, frozenset(jobs), most)
+select = Run.select
+
+def watch(run, *asked):
+    chosen = select(run, *asked)
+    with open("other.txt", "a") as stream:
+        placed = [(run._names[one], one) for one in chosen if run._names[one]]
+        stream.writelines(name for name, one in placed if run.jobs[name] is not one)
+    return chosen
+
+Run.select = watch
+rule all:
+    default_target: True
+    input: lambda wildcards: checkpoints.split.get().output, "fed.txt"
+localrules: all
+checkpoint split:
+    output: directory("parts")
+    shell: "true"
+rule late:
+    input: "parts"
+    output: "late.txt"
+    shell: "true"
+rule hungry:
+    input: "late.txt"
+    output: "hungry.txt"
+    log: "hungry.log"
+    group: "fails"
+    resources: mem_mb=400, runtime=5
+    shell: "true"
+rule fed:
+    input: "hungry.txt"
+    output: "fed.txt"
+    group: "fails"
+    resources: mem_mb=300, runtime=5
+    shell: "true"
+"""
+    done = run(tmp_path, snakefile, "tilewright", "--retries", "3", executor="slurm")
+    assert done.returncode == 0, done.stdout + done.stderr
+    tries = [given for _, given in dispatched(tmp_path, "group fed+hungry")]
+    assert [one["mem_mb"] for one in tries] == [400, 800]
+    placed = {event["job"] for event in events(tmp_path, "place")}
+    assert {one["comment"] for one in tries} < placed
+    assert [event["cause"] for event in events(tmp_path, "fail")] == ["memory"]
+    assert not (tmp_path / "other.txt").read_text()  # else its end could not be told to Snakemake
+
+
+def test_the_end_of_a_group_with_its_own_checkpoint_is_noted(tmp_path: Path) -> None:
+    snakefile = f"""{HEAD}
+rule all:
+    default_target: True
+    input: "gather.txt"
+localrules: all
+checkpoint split:
+    output: directory("parts")
+    group: "own"
+    shell: "true"
+rule gather:
+    input: lambda wildcards: checkpoints.split.get().output
+    output: "gather.txt"
+    group: "own"
+    shell: "true"
+"""
+    done = run(tmp_path, snakefile, "tilewright", executor="slurm")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [event["rule"] for event in events(tmp_path, "done")] == ["group gather+split"]
+
+
+def test_jobs_whose_next_try_waits_when_a_checkpoint_ends_are_tried(tmp_path: Path) -> None:
+    snakefile = f"""{HEAD}
+from snakemake.jobs import GroupJob, GroupJobFactory
+from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
+
+GroupJobFactory.new = lambda self, name, jobs, most: GroupJob(name, frozenset(jobs), most)
+Path("split.held").touch()
+
+def without_room(self, ready, later, most, own=Dispatcher.round):
+    failed = {{name for name in ready if self.tasks[name].past.causes}}
+    if len(failed) == 2:
+        Path("split.held").unlink(missing_ok=True)
+    parted = self.tasks["rule_split"].sent_s and not self.tasks["rule_split"].place
+    return own(self, [name for name in ready if parted or name not in failed], later, most)
+
+Dispatcher.round = without_room
+rule all:
+    default_target: True
+    input: lambda wildcards: checkpoints.split.get().output, "lost.txt", "fed.txt"
+localrules: all
+checkpoint split:
+    output: directory("parts")
+    shell: "true"
+rule lost:
+    output: "lost.txt"
+    log: "lost.log"
+    shell: "true"
+rule hungry:
+    output: "hungry.txt"
+    log: "hungry.log"
+    group: "fails"
+    shell: "true"
+rule fed:
+    input: "hungry.txt"
+    output: "fed.txt"
+    group: "fails"
+    shell: "true"
+"""
+    done = run(tmp_path, snakefile, "tilewright", "--retries", "1", executor="slurm")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rule in ("lost", "group fed+hungry"):
+        assert [given["attempt"] for _, given in dispatched(tmp_path, rule)] == [1, 2]
+
+
 def test_jobs_that_slurms_comment_cannot_tell_apart_go_one_after_the_other(
     ran: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
@@ -179,6 +297,14 @@ def test_jobs_that_slurms_comment_cannot_tell_apart_go_one_after_the_other(
 
 def test_what_is_too_large_by_now_fails_by_name_and_the_others_end(tmp_path: Path) -> None:
     snakefile = f"""{HEAD}
+from threading import enumerate as threads
+from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
+
+def capacity(self, own=Dispatcher.capacity):  # both threads change what Slurm's client keeps
+    assert self.lock._is_owned() or "tilewright-tend" not in [one.name for one in threads()]
+    return own(self)
+
+Dispatcher.capacity = capacity
 rule all:
     default_target: True
     input: "large.txt", "next.txt"
@@ -236,7 +362,7 @@ rule good:
 
 def test_where_placement_fails_jobs_go_to_an_account_that_may_be_used(tmp_path: Path) -> None:
     snakefile = f"""{HEAD}
-import snakemake_scheduler_plugin_tilewright as plugin
+from snakemake_scheduler_plugin_tilewright import scheduler as plugin
 from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
 
 def fail(*asked):

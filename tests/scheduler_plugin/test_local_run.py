@@ -80,7 +80,7 @@ def play(
         cwd=folder,
         env={**os.environ, "PYTHONPATH": f"{REPO / 'src'}:{REPO}",
              "XDG_CACHE_HOME": str(folder / "cache")},
-        capture_output=True, text=True, timeout=90, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     log = folder / "log"
     events = sorted(map(json.loads, log.read_text().splitlines())) if log.exists() else []

@@ -206,7 +206,7 @@ def changes(page: Any) -> Callable[[str, Callable[[], object]], NDArray[np.int16
 
     def drawn(what: str, action: Callable[[], object]) -> NDArray[np.int16]:
         action()
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         now = picture(page)
         while last and np.array_equal(now, last[-1]) and time.monotonic() < until:
             now = picture(page)

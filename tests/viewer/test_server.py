@@ -39,7 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ViewerServer]:
 
 def asked(server: ViewerServer, path: str, host: str = "127.0.0.1") -> tuple[int, bytes]:
     """GET a path below the token as it stands: clients such as urllib would tidy it up."""
-    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)  # type: ignore[arg-type]
+    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=300)  # type: ignore[arg-type]
     connection.request("GET", f"/{server.token}/{path}", headers={"Host": host})
     answer = connection.getresponse()
     body = answer.read()
@@ -95,7 +95,7 @@ def test_only_those_who_know_the_address_on_this_machine(server: ViewerServer) -
     assert asked(server, "", host="localhost:8000")[0] == 200  # through ssh -L
     assert asked(server, "", host="elsewhere.example")[0] == 403
     assert asked(server, "", host="[")[0] == 400
-    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)  # type: ignore[arg-type]
+    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=300)  # type: ignore[arg-type]
     for path in ("/", "/start.json", f"/{server.token[:-1]}/start.json"):
         connection.request("GET", path)
         answer = connection.getresponse()

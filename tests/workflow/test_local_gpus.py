@@ -189,7 +189,7 @@ def ended(
     """Run a job; return its exit code, what it said, and its line of evidence."""
     with job(folder, environment, does, **more) as begun:
         try:
-            said = begun.communicate(timeout=60)[1]
+            said = begun.communicate(timeout=300)[1]
         finally:
             begun.kill()
     (path,) = folder.glob("devices*.jsonl")

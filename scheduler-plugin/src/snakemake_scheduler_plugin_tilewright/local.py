@@ -69,6 +69,7 @@ class LocalRun:
         self, selectable: Sequence[Any], remaining: Sequence[Any], available: Mapping[str, Any]
     ) -> list[Any]:
         """Return the jobs that start now, each on its device kind."""
+        adapter.keep_ready(self.dag, selectable)
         self._settle()
         self.load(remaining)
         named = {name_of(job): job for job in selectable if not job.is_group()}

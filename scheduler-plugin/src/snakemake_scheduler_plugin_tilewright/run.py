@@ -102,10 +102,14 @@ class Run:
     ) -> list[Any]:
         """Return the jobs that start now, each with its place in the table."""
         adapter.without_timers(self.dag)  # `_tend` wakes Snakemake instead
+        adapter.keep_ready(self.dag, selectable)
         self._settle({})  # before a job of the same name is taken
         self.load([*remaining, *(job for job in selectable if job.is_group())])
         ready = {name: job for job in selectable if (name := self._names.get(job))}
         others = [job for job in selectable if self._names.get(job) == ""]
+        for name, job in ready.items():
+            if job is not self.jobs[name]:  # a group that Snakemake made anew
+                job.attempt, self.jobs[name] = self.jobs[name].attempt, job
         self._settle(ready)
         self._read_stated(ready)
         waiting = {self._names.get(job, "") for job in remaining}
@@ -147,7 +151,8 @@ class Run:
                 first.append(name)
             else:
                 task.least_mem_mb, task.least_min = stated.mem_mb, stated.runtime_min
-        capacity = self.dispatcher.capacity() if first else None
+        with self.dispatcher.lock:  # the other thread asks as well
+            capacity = self.dispatcher.capacity() if first else None
         if capacity is None or isinstance(capacity, Unknown):
             return
         try:

@@ -157,8 +157,8 @@ def read_log(machine: Machine) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def until(fact: Callable[[], object], limit_s: float = 20.0) -> float:
-    """Wait for a fact; return how long it took."""
+def until(fact: Callable[[], object], limit_s: float = 50.0) -> float:
+    """Wait for a fact, less than a holder holds; return how long it took."""
     began_s = time.monotonic()
     while not fact():
         assert time.monotonic() - began_s < limit_s, "it did not happen"

@@ -118,7 +118,7 @@ def test_the_wait_limit_ends_with_its_own_error(
 ) -> None:
     begin(20, hold_s=60, name="holder")
     until(lambda: holders(root))
-    assert begin(20, wait_limit_s=0.2, name="late").wait(10) == WAIT_EXIT_CODE
+    assert begin(20, wait_limit_s=0.2, name="late").wait(50) == WAIT_EXIT_CODE
     request = Request(20 * GIB, "later", wait_limit_s=0.1)
     with (
         pytest.raises(LeaseTimeoutError, match=r"job later got no device .* within 0.1 s"),

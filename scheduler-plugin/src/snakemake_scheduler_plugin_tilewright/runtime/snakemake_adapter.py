@@ -25,9 +25,11 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     ),
     "dag": (
         "_ready_jobs",
+        "_running",
         "finished",
         "get_job_group",
         "job_dependencies",
+        "job_factory",
         "needrun",
         "needrun_jobs",
         "workflow",
@@ -40,12 +42,13 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "attempt",
         "priority",
         "restart_times",
+        "uuid",
+        "wildcards_dict",
     ),
     "group": (
         "_resources",
         "_scheduler_resources",
         "attempt",
-        "jobid",
         "jobs",
         "name",
         "restart_times",
@@ -152,16 +155,29 @@ def unit_of(dag: Any, job: Any) -> Any:
     """Return what is dispatched of a job: its group where it is in one, else itself.
 
     Groups of one name are told apart by their ``wildcards``, which a group has not by itself: the
-    executor puts those of any job into Slurm's comment. Uses ``dag.get_job_group``, and
-    ``toposorted``, ``jobid`` of a group.
+    executor puts those of any job into Slurm's comment. The class gets them: after a checkpoint
+    Snakemake may send another object for the same group. Uses ``dag.get_job_group``.
     """
     group = job if job.is_group() else dag.get_job_group(job)
     if group is None:
         return job
-    if not hasattr(group, "wildcards"):
-        last = max(group.toposorted[-1])
-        group.wildcards = [*map(str, last.wildcards), group.jobid[:8]]
+    if not hasattr(type(group), "wildcards"):
+        type(group).wildcards = property(_last_wildcards)
     return group
+
+
+def _last_wildcards(group: Any) -> list[str]:
+    """Return the wildcards of a group's last job and the beginning of that job's ``uuid``.
+
+    Of several last ones, which have no order of their own, it is the same for the same jobs.
+    Uses ``group.jobs``, ``group.toposorted`` and ``job.uuid``.
+    """
+    jobs, found = getattr(group, "_last_of", (None, []))
+    if jobs is not group.jobs:  # 4 µs a job, asked for each member
+        last = min(group.toposorted[-1], key=lambda job: job.uuid())
+        found = [*map(str, last.wildcards), last.uuid()[:8]]
+        group._last_of = group.jobs, found
+    return found
 
 
 def members(job: Any) -> Iterable[Any]:
@@ -170,8 +186,17 @@ def members(job: Any) -> Iterable[Any]:
 
 
 def finished(dag: Any, job: Any) -> bool:
-    """Return whether a job, or all of a group, has finished. Uses ``dag.finished``."""
-    return all(map(dag.finished, members(job)))
+    """Return whether a job, or all of a group, has finished.
+
+    When a group with a checkpoint ends, Snakemake makes others of its jobs anew, and counts those
+    as finished in place of the old. Uses ``dag.finished``, ``dag.job_factory``.
+    """
+
+    def ended(one: Any) -> bool:
+        key = one.rule.name, *sorted(one.wildcards_dict.items())
+        return bool(dag.finished(one) or dag.finished(dag.job_factory.cache.get(key)))
+
+    return all(map(ended, members(job)))
 
 
 def is_open(dag: Any, job: Any) -> bool:
@@ -294,6 +319,15 @@ def without_timers(dag: Any) -> None:
     ``scheduler._schedule_reevalutation``.
     """
     dag.workflow.scheduler._schedule_reevalutation = lambda delay: None
+
+
+def keep_ready(dag: Any, jobs: Iterable[Any]) -> None:
+    """Keep Snakemake from forgetting jobs that failed and wait for their next try.
+
+    It leaves them among those that run, and when a checkpoint ends none of these is ready. Uses
+    ``dag._running``.
+    """
+    dag._running.difference_update(jobs)
 
 
 def round_later(dag: Any, seconds: float) -> None:
