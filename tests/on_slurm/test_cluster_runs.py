@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import REPO
 from tests.support.cluster_runs import ClusterRun, dump
-from tests.support.runs import TINY, digests, make_run
+from tests.support.runs import TINY, Run, digests, make_run
 from tests.support.slurm_cluster import Cluster, wait_for
 from tests.support.slurm_cluster.settings import Part
 from tilewright.init.write import SNAKEFILE
@@ -299,15 +299,13 @@ def test_users_own_account_wins_and_jobs_ask_slurm_nothing(run: ClusterRun) -> N
 
 
 def test_image_rules_give_the_same_bytes_as_on_one_machine(
-    quiet_slurm: Cluster, tmp_path: Path
+    quiet_slurm: Cluster, tmp_path: Path, tiny_raw: Path, tiny_run: Run
 ) -> None:
     """CPU and GPU jobs of both accounts; the GPUs are pretended, with NumPy in CuPy's clothes.
 
     There the workflow is a module, in the Snakefile that `tilewright init` writes.
     """
-    here = make_run(tmp_path / "here", **TINY)
-    here.snakemake("registration")
-    there = make_run(tmp_path / "there", raw=tmp_path / "here/raw", **TINY)
+    there = make_run(tmp_path / "there", tiny_raw, **TINY)
     # so few jobs would all take the GPUs
     there.edit(resources={"edf_plane": {"device": "cpu"}})
     (there.folder / "Snakefile").write_text(SNAKEFILE)
@@ -320,7 +318,7 @@ def test_image_rules_give_the_same_bytes_as_on_one_machine(
     placed = [pool.split("_") for pool in run.placed()]
     assert {account for account, _ in placed} == {"clive", "maigan"}
     assert {kind for _, kind in placed} == {"gpu", "cpu"}
-    expected = digests(here.sample / "registration")
+    expected = digests(tiny_run.sample / "registration")
     assert digests(there.sample / "registration") == expected
     report = (there.results / "report.html").read_text()
     assert "Where it ran" in report
