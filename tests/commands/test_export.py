@@ -159,6 +159,7 @@ def test_htan_is_told_what_passed(
     assert [row["Channel Passed QC"] for row in rows] == ["Yes", "Yes", "", "No"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", ["0.4", "0.5"])
 def test_spatialdata_reads_pixels_names_and_scale(
     tmp_path: Path, tiny_raw: Path, monkeypatch: pytest.MonkeyPatch, version: str
@@ -182,6 +183,7 @@ def test_spatialdata_reads_pixels_names_and_scale(
     assert total == int(tifffile.imread(image).astype(int).sum())
 
 
+@pytest.mark.long
 def test_the_reader_of_mcmicro_folders_reads_ours(
     tmp_path: Path, tiny_raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
