@@ -96,7 +96,7 @@ def said_elsewhere(library: str, code: str, *args: str) -> str:
     ).returncode  # fmt: skip
     if not found:
         pytest.skip(
-            f"{library} needs zarr 2 and is not in {OTHER_PYTHON.parent}; make test LONG=1 installs it"
+            f"{library} needs zarr 2; make test LONG=1 installs it in {OTHER_PYTHON.parent}"
         )
     return _said([python, "-W", "ignore", "-c", code, *args], {})
 
