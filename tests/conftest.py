@@ -100,7 +100,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
         if {"slurm", "quiet_slurm"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("slurm")
-    first = (ON_SLURM, "tests/workflow/")
+    first = (ON_SLURM, ONE_RUN, "tests/workflow/")
     items.sort(key=lambda item: [not item.nodeid.startswith(folder) for folder in first])
 
 
