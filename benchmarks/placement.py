@@ -112,7 +112,6 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "aim 1.3": {"aims": (1.3,)},
     "any slot": {"aims": (math.inf,)},
     "durations not learned": {"learn": False},
-    "no restarts": {"restart": False},
 }
 
 

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from benchmarks.placement_bound import Scenario
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Kind
-from snakemake_scheduler_plugin_tilewright.placement.pending import MOST_MOVES
-from snakemake_scheduler_plugin_tilewright.placement.policy import AIMS, decide, restarts
+from snakemake_scheduler_plugin_tilewright.placement.policy import AIMS, decide
 from snakemake_scheduler_plugin_tilewright.placement.preview import ClusterView, Policy
 from snakemake_scheduler_plugin_tilewright.placement.sizing import margin_of
-from snakemake_scheduler_plugin_tilewright.placement.workload import (
-    Decision,
-    Running,
-    Slots,
-    Workload,
-)
+from snakemake_scheduler_plugin_tilewright.placement.workload import Decision, Running, Workload
 
 BASELINES = ("gpu round robin", "static weighted", "any free slot")
 
@@ -28,7 +22,6 @@ def ours(
     learn: bool = True,
     aims: Sequence[float] = AIMS,
     *,
-    restart: bool = True,
     exact: bool = False,
 ) -> Policy:
     """Return the policy of production, with estimates learned from finished jobs.
@@ -48,15 +41,6 @@ def ours(
         return Workload(scenario.jobs, estimates, margins)
 
     work, last, seen = workload(), None, 0
-
-    restarted: Counter[str] = Counter()
-
-    def stopped(pools: list[Slots], starts: Sequence[Decision], clock_s: float) -> list[Decision]:
-        filled = Counter(start.pool for start in starts)
-        left = [replace(pool, free=pool.fillable - filled[pool.name]) for pool in pools]
-        found = [one for one in restarts(work, left, clock_s) if restarted[one.job] < MOST_MOVES]
-        restarted.update(one.job for one in found)
-        return found
 
     def policy(snapshot: ClusterView) -> Iterable[Decision]:
         nonlocal work, last, seen
@@ -87,10 +71,7 @@ def ours(
             work, snapshot.ready, snapshot.later, pools, snapshot.clock_s, last=last, aims=aims
         )
         last = found.strategy
-        return [
-            *found.starts,
-            *(stopped(pools, found.starts, snapshot.clock_s) if restart else ()),
-        ]
+        return found.starts
 
     return policy
 

@@ -32,7 +32,7 @@ def pipeline(rng: random.Random, count: int) -> list[Job]:
                     group: str = group, work: float = work) -> str:
                 name = f"{rule}_{group}_{part}"
                 kinds: tuple[Kind, ...] = ("cpu",) if small else KINDS
-                jobs.append(Job(name, rule, kinds, tuple(needs), work, group))
+                jobs.append(Job(name, rule, kinds, tuple(needs), work))
                 return name
 
             places = add("tile_positions", "", ())

@@ -31,9 +31,6 @@ class TenMinutes:
     def nominal_s(self, rule: str, wildcards: Any) -> float:
         return 30.0 if rule == "qc" else 600.0
 
-    def group(self, wildcards: Any) -> str | None:
-        return None
-
 
 def tasks_of(count: int) -> list[Task]:
     sizes = TenMinutes()

@@ -159,7 +159,7 @@ def test_tasks_carry_what_they_wait_for(phantom: Run, monkeypatch: pytest.Monkey
     assert Counter(task.job.rule for task in tasks.values())["edf_plane"] == 4
     last = tasks["rule_edf_plane_wildcards_tonsil_2_1"]
     assert last.job.needs == ("rule_stitch_wildcards_tonsil_2_1",)
-    assert (last.job.kinds, last.job.group) == (("gpu", "cpu"), "tonsil 2")
+    assert last.job.kinds == ("gpu", "cpu")
     with pytest.raises(DagError, match="no rule to produce edff; targets are stitching"):
         read_tasks(SNAKEFILE, Path("config.yaml"), ["edff"], sizes)
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from tilewright.io.conventions.common import RawDataError
 from tilewright.io.inputs.manifest import build_manifest
 from tilewright.io.inputs.tiles import read_plane
 from tilewright.kernels.tile_positions.tile_order import tile_places
-from tilewright.runtime.versions import copied, old_profiles
 
 
 def write_codex(
@@ -342,9 +340,7 @@ def test_a_folder_to_run_in_is_written_and_what_is_the_users_stays(tmp_path: Pat
     out = tmp_path / "out"
     assert "use rule * from tilewright" in (out / "Snakefile").read_text()
     for name in ("default/config.yaml", "slurm/config.yaml", "slurm/site.yaml"):
-        theirs = (REPO / "profiles" / name).read_text()
-        written = theirs if name.endswith("site.yaml") else copied(theirs)
-        assert (out / "profiles" / name).read_text() == written
+        assert (out / "profiles" / name).read_text() == (REPO / "profiles" / name).read_text()
     told = (out / "README.md").read_text()
     assert "1 cycle, 1 channel, 2 z-planes" in told
     assert all(key in told for key in result.unknown)
@@ -357,25 +353,6 @@ def test_a_folder_to_run_in_is_written_and_what_is_the_users_stays(tmp_path: Pat
     assert [(out / name).read_text() for name in own] == ["mine", "mine"]
     assert (out / "profiles/default/config.yaml").is_file()
     assert f"kept {out / 'Snakefile'} as it is" in again.summary()
-
-
-def test_profiles_of_another_version_are_named(tmp_path: Path) -> None:
-    write_codex(tmp_path / "raw", "snake_right_down", 1, 1)
-    profiles = create_experiment(tmp_path / "raw", tmp_path / "out").config.parent / "profiles"
-    ours, theirs = profiles / "default/config.yaml", profiles / "slurm/config.yaml"
-    theirs.write_text(theirs.read_text().replace("jobs: 1000", "jobs: 10"))
-    assert old_profiles(profiles) == []  # the user's own changes
-    before = version("tilewright")
-    theirs.write_text(theirs.read_text().replace(before, "0.0.1", 1))
-    ours.write_text(ours.read_text().replace(before, "0.0.1", 1))
-    (said,) = old_profiles(profiles)
-    assert said.startswith(f"{theirs} is the profile of tilewright 0.0.1, and that of {before} is")
-    (profiles / "own").mkdir()
-    (profiles / "own/config.yaml").write_text("cores: 1\n")
-    assert old_profiles(profiles) == [said]
-    (profiles / "shut/config.yaml").mkdir(parents=True)
-    unread = f"{profiles / 'shut/config.yaml'} cannot be read (Is a directory); make it readable"
-    assert old_profiles(profiles)[0].startswith(unread)
 
 
 def test_files_that_only_the_metadata_name_are_said_to_be_missing(tmp_path: Path) -> None:

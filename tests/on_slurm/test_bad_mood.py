@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,19 +125,3 @@ def test_jobs_whose_qos_is_withdrawn_go_elsewhere(run: ClusterRun) -> None:
     reasons = {event["reason"].split()[0] for event in run.events if event["event"] == "move"}
     assert "InvalidQOS" in reasons, dump(run.events)
     assert max(run.moves().values()) <= 1
-
-
-def test_jobs_on_cpus_start_again_on_gpus_that_come_free(run: ClusterRun) -> None:
-    """On CPUs they take four minutes, on GPUs 10 s."""
-    held = hold_all_gpus(run.slurm, 600)
-    began_s = time.monotonic()
-    process = run.prepare({"slowdown": 20}, jobs=3, seconds="10,240", nominal_s=240).start()
-    run.wait_running(3)
-    assert not any(pool.endswith("_gpu") for pool in run.placed()), dump(run.events)
-    run.slurm.run(["scancel", str(held)])
-    assert run.finish(process, 200) == 0, run.log[-3000:]
-    assert time.monotonic() - began_s < 180
-    run.check_outputs(set(range(3)))
-    assert len(run.moves()) == 3, dump(run.events)
-    assert max(run.moves().values()) == 1
-    assert "min left on CPUs" in run.log

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.on_slurm.labmates import fill, hold_all_gpus, hold_the_gpus_of
+from tests.on_slurm.labmates import fill, hold_the_gpus_of
 from tests.support.cluster_runs import ClusterRun, dump
 from tests.support.site_limits import LIMITS, Limit
 from tests.support.slurm_cluster import Cluster, wait_for
@@ -160,32 +160,3 @@ def test_a_job_that_another_account_takes_waits_until_that_has_room(
     run.check_outputs(set(range(3)))
     assert not any(event.get("give_up") for event in run.events), dump(run.events)
     assert {job.account for job in run.jobs() if job.state == "COMPLETED"} == {"maigan"}
-
-
-def test_two_runs_stop_no_jobs_for_one_gpu(
-    make: Callable[..., ClusterRun], quiet_slurm: Cluster
-) -> None:
-    """On CPUs a job takes four minutes, on the one GPU that comes free 10 s."""
-    held = hold_all_gpus(quiet_slurm, 600)
-    quiet_slurm.set_qos("clive", "GrpTRES=gres/gpu=1")
-    site = {"slowdown": 20}
-    runs = [make(name, "clive", jobs=1, seconds="10,240", nominal_s=240, site=site)
-            for name in ("first", "second")]  # fmt: skip
-    for run in runs:
-        run.env["XDG_CACHE_HOME"] = str(runs[0].folder / "cache")
-    processes = [run.start() for run in runs]
-    for run in runs:
-        run.wait_running(1)
-    quiet_slurm.run(["scancel", str(held)])
-    for run, process in zip(runs, processes, strict=True):
-        assert run.finish(process, 200) == 0, run.log[-3000:]
-        run.check_outputs({0})
-    moves = sorted(e["time_s"] for run in runs for e in run.events if e["event"] == "move")
-    assert len(moves) == 2
-    assert moves[1] - moves[0] > 10, moves
-    for run in runs:
-        (last,) = [job for job in run.jobs() if job.state == "COMPLETED"]
-        assert (last.partition, last.gpus) == ("hpg-b200", 1)
-        assert last.start is not None
-        assert last.submit is not None
-        assert last.start - last.submit <= 5

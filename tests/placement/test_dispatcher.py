@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +36,7 @@ def test_the_place_that_ends_a_pending_job_soonest(tmp_path: Path) -> None:
     def sooner(task: Task, capacity: Capacity, waited_s: float) -> object:
         work = plan.estimates.workload([task.job])
         bad_nodes: dict[Kind, set[str]] = {"gpu": set(), "cpu": set()}
-        made = Round(work, plan, capacity, [task], bad_nodes, {}, 5000.0)
+        made = Round(work, plan, capacity, [task], bad_nodes, 5000.0)
         return made.sooner_elsewhere(task, waited_s)
 
     both = room(account("a", limit=LIMIT), account("b", limit=LIMIT))
@@ -326,94 +325,25 @@ def test_no_more_jobs_are_placed_than_snakemake_runs_at_once(tmp_path: Path) -> 
     assert (wait["ready"], wait["why"]) == (4, {"Snakemake runs no more jobs at once (--jobs)": 4})
 
 
-def on_cpus(folder: Path, left_s: float, ready: int = 0) -> Dispatcher:
-    """Return a run with a job on CPUs, where it takes 600 s; on a GPU it takes 120 s."""
-    started = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(5000 - 600 + left_s))
-    line = queue_line(JobID="20", State="RUNNING", Account="clive", Partition="hpg-default",
-                      WorkDir="/data/run", Comment="rule_work_wildcards_0", StartTime=started,
-                      **{"tres-alloc": "cpu=8,mem=100M,node=1"})  # fmt: skip
-    run = dispatcher(line, folder, sent=1, ready=ready)
-    task = next(iter(run.tasks.values()))
-    task.place = Place("clive", None, "hpg-default", "cpu", CPU, "clive_cpu")
-    return run
-
-
-def test_a_job_on_cpus_starts_again_where_a_free_gpu_ends_it_much_sooner(tmp_path: Path) -> None:
-    run = on_cpus(tmp_path, left_s=400)
-    (name,) = run.tasks
-    run.capacity()  # as every round: what the queue says is noted
-    assert run.restart_sooner(lambda name: False) == []
-    assert run.restart_sooner() == [name]
-    assert run.restart_sooner() == []  # it was stopped, and is placed again first
-    (moved,) = [event for event in read_ledger(run.ledger.path) if event["event"] == "move"]
-    assert (moved["slurm_id"], moved["ran"], moved["sooner"][-3:]) == (20, True, "gpu")
-    assert run.tasks[name].moves == 1
-    placed = run.failed(name), run.round([name], [])
-    assert placed[0].free
-    assert placed[1][name].kind == "gpu"
-
-
-@pytest.mark.parametrize(
-    "why", ["nearly done", "gpus are full", "others wait", "site", "thrice", "bad node", "moving"]
-)
-def test_a_job_on_cpus_stays(tmp_path: Path, why: str) -> None:
-    run = on_cpus(tmp_path, left_s=300 if why == "nearly done" else 400, ready=1)
-    run.capacity()
-    first, other = run.tasks.values()
-    if why == "gpus are full":
-        with_nodes(run, nodes(0))
-    elif why == "others wait":
-        run.why_waiting = {other.name: "no slot is free"}
-    elif why == "site":
-        site = run.cluster.site.model_copy(update={"restart_on_gpu": False})
-        run.cluster = replace(run.cluster, site=site)
-    elif why == "thrice":
-        first.moves = 3
-    elif why == "bad node":
-        run.bad_nodes["gpu"].add("b2")
-    elif why == "moving":  # a job that was stopped before has yet to take the GPU
-        other.place, other.moved = first.place, "a free GPU"
-    assert run.restart_sooner() == []
-
-
-@pytest.mark.parametrize("what", ["pends for a moment", "runs on CPUs alone"])
+@pytest.mark.parametrize("state", ["pends for a moment", "runs"])
 def test_slurm_is_asked_for_the_queue_alone_where_nothing_can_be_done(
-    tmp_path: Path, what: str
+    tmp_path: Path, state: str
 ) -> None:
-    pends = what == "pends for a moment"
-    run = dispatcher(pending(1, "Priority"), tmp_path, 1, 0) if pends else on_cpus(tmp_path, 400)
+    line = pending(1, "Priority")
+    if state == "runs":
+        line = queue_line(JobID="20", State="RUNNING", Account="clive", WorkDir="/data/run",
+                          Comment="rule_work_wildcards_0")  # fmt: skip
+    run = dispatcher(line, tmp_path, 1, 0)
     (task,) = run.tasks.values()
     run.capacity()
-    if pends:
-        task.sent_s = 4995.0
-    else:
-        task.job = replace(task.job, kinds=("cpu",))
+    task.sent_s = 0.0 if state == "runs" else 4995.0
     recorded = run.cluster.client.run
     assert isinstance(recorded, Recorded)
     recorded.asked.clear()
     run.cluster.client.forget()
-    assert run.move_pending() == run.restart_sooner() == []
+    assert run.move_pending() == []
+    assert task.runs == (state == "runs")
     assert set(recorded.asked) <= {"squeue"}
-
-
-def test_no_job_is_restarted_while_one_has_ended_that_snakemake_does_not_know_of(
-    tmp_path: Path,
-) -> None:
-    run = on_cpus(tmp_path, left_s=400, ready=1)
-    run.capacity()
-    _, other = run.tasks.values()
-    other.place = Place("maigan", None, "hpg-b200", "gpu", GPU, "maigan_gpu")
-    other.sent_s = 4900.0
-    recorded = run.cluster.client.run
-    assert isinstance(recorded, Recorded)
-    ran = recorded.answers["squeue"]
-    ended = queue_line(JobID="21", State="COMPLETED", Account="maigan", WorkDir="/data/run",
-                       Comment=other.name)  # fmt: skip
-    recorded.answers["squeue"] = f"{ran}\n{ended}"
-    run.cluster.client.forget()
-    assert run.restart_sooner() == []
-    other.place = None
-    assert run.restart_sooner()
 
 
 def known(run: Dispatcher) -> Capacity:

@@ -73,7 +73,7 @@ class Question:
         plan = Plan(Rules(self.shapes), cluster=cluster)
         tasks = [*self.ready, *self.later, *self.active]
         work = plan.estimates.workload(task.job for task in tasks)
-        found = Round(work, plan, self.capacity, self.active, self.bad_nodes, {}, 1000.0)
+        found = Round(work, plan, self.capacity, self.active, self.bad_nodes, 1000.0)
         found.place(self.ready, self.later, None)
         return found
 

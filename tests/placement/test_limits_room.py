@@ -241,7 +241,7 @@ def test_jobs_that_wait_for_a_feature_keep_no_others_waiting(tmp_path: Path, wai
         for i, rule in enumerate(names)
     ]
     work = plan.estimates.workload(jobs)
-    round_ = Round(work, plan, two_kinds(), [], {"gpu": set(), "cpu": set()}, {}, 5000.0)
+    round_ = Round(work, plan, two_kinds(), [], {"gpu": set(), "cpu": set()}, 5000.0)
     round_.place([Task(job) for job in jobs], [], None)
     started = [one.task.job.rule for one in round_.placements]
     assert started.count("plain") == 4

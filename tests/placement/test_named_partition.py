@@ -49,7 +49,7 @@ def tasks(count: int, shape: Shape = SHAPE, fixed: Fixed = Fixed()) -> tuple[Pla
 
 def placed(here: Capacity, plan: Plan, ready: list[Task]) -> dict[str, int]:
     work = plan.estimates.workload([task.job for task in ready])
-    round_ = Round(work, plan, here, [], {"gpu": (), "cpu": ()}, {}, 0.0)
+    round_ = Round(work, plan, here, [], {"gpu": (), "cpu": ()}, 0.0)
     plan.place = lambda account, kind, rule, wildcards: Place(  # type: ignore[method-assign]
         account.name, None, "cpu", kind, SHAPE, f"{account.name}_{kind}"
     )

@@ -24,7 +24,7 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
 from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
 from tests.placement.dispatched import dispatcher, full, nodes, pending, with_nodes
 from tests.support.placement_rules import CPU, GPU, account, room
-from tests.support.recorded import LIMITS, USE, Recorded, details, queue_line
+from tests.support.recorded import LIMITS, USE, Recorded, details
 
 
 def answer(run: Dispatcher, **answers: str) -> None:
@@ -189,38 +189,21 @@ def test_what_pends_while_its_nodes_have_room_is_not_said_to_wait_for_others(
     assert "go first" not in said
 
 
-def test_two_runs_stop_no_jobs_for_one_gpu(tmp_path: Path) -> None:
-    line = queue_line(JobID="20", State="RUNNING", Account="clive", Partition="hpg-default",
-                      WorkDir="/data/run", Comment="rule_work_wildcards_0",
-                      StartTime="1970-01-01T01:00:00",
-                      **{"tres-alloc": "cpu=8,mem=100M,node=1"})  # fmt: skip
-
-    def on_cpus(folder: Path) -> Dispatcher:
-        run = dispatcher(line, folder, sent=1, ready=0)
-        (task,) = run.tasks.values()
-        task.place = Place("clive", None, "hpg-default", "cpu", CPU, "clive_cpu")
-        task.sent_s, now_s = 4690.0, [5000.0]
-        run.submissions.clock = lambda: now_s[0]
-        answer(run, node=nodes(1))  # one GPU is free
-        run.capacity()
-        assert task.seen is not None
-        task.seen = replace(task.seen, start_s=now_s[0] - 1)
+def test_two_runs_move_no_jobs_to_one_gpu(tmp_path: Path) -> None:
+    def waits() -> Dispatcher:
+        run = full(dispatcher(pending(1, "QOSGrpGRES"), tmp_path, sent=1, ready=0))
+        only_gpus(run)
+        answer(run, flags_qos=gpus_in_use(clive=3, maigan=1, brusko=1))
         return run
 
-    first, second = on_cpus(tmp_path), on_cpus(tmp_path)
-    second.submissions = replace(second.submissions)
-    assert len(first.restart_sooner()) == 1
+    first, second = waits(), waits()
+    assert len(first.move_pending()) == 1
     (own,) = (tmp_path / "claims").glob("*.json")
     assert json.loads(own.read_text())[0]["tres"]["gres/gpu"] == 1
     own.rename(own.with_name("other-1.json"))  # as if another process had written it
-    assert second.restart_sooner() == []
-    for run in (first, second):  # the stopped job is ready again only after a while
-        run.clock = run.cluster.client.clock = lambda: 5030.0
-        run.submissions.clock = run.clock
-        run.cluster.client.forget()
-    assert second.restart_sooner() == []
+    assert second.move_pending() == []
     own.with_name("other-1.json").unlink()
-    assert len(second.restart_sooner()) == 1
+    assert len(second.move_pending()) == 1
 
 
 def test_a_moved_job_keeps_its_place_from_the_others_of_its_run(tmp_path: Path) -> None:

@@ -10,12 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Fixed, Job, Kind
-from snakemake_scheduler_plugin_tilewright.placement.policy import (
-    Forecast,
-    Queues,
-    decide,
-    restarts,
-)
+from snakemake_scheduler_plugin_tilewright.placement.policy import Forecast, Queues, decide
 from snakemake_scheduler_plugin_tilewright.placement.workload import (
     Choice,
     GpuSlots,
@@ -54,9 +49,7 @@ def questions(draw: st.DrawFn) -> tuple[list[Job], list[str], list[Slots], float
         needs = draw(st.sets(st.sampled_from([j.name for j in jobs]), max_size=2)) if jobs else ()
         account = draw(st.sampled_from([None, None, None, "a", "b", "gone"]))
         nominal_s = draw(st.floats(0.1, 10))
-        jobs.append(
-            Job(f"j{i}", rule, kinds, tuple(sorted(needs)), nominal_s, f"g{i % 3}", Fixed(account))
-        )
+        jobs.append(Job(f"j{i}", rule, kinds, tuple(sorted(needs)), nominal_s, Fixed(account)))
     pools = [
         pool(account, kind, draw(st.integers(0, 4)), draw(st.integers(-1, 6)),
              *draw(st.lists(st.floats(0, 900), max_size=4)))
@@ -74,9 +67,8 @@ def ask(
     last: Strategy | None = None,
 ) -> Choice:
     later = [job.name for job in jobs if job.name not in set(ready)]
-    preferred = {"g0": "a", "g1": "b", "g2": "gone"}
     work = Workload(jobs, ESTIMATES_S)
-    return decide(work, ready, later, pools, clock_s, preferred=preferred, last=last)
+    return decide(work, ready, later, pools, clock_s, last=last)
 
 
 @settings(max_examples=120)
@@ -207,14 +199,6 @@ def test_a_higher_priority_goes_before_a_longer_chain(kind: Kind) -> None:
         assert sorted(s.job for s in found.starts) == expected
 
 
-def test_a_group_stays_on_its_account_where_that_costs_nothing() -> None:
-    job = Job("j", "stitch", BOTH, group="g1")  # prefers b
-    two = [pool("a", "gpu", 3), pool("b", "gpu", 1), pool("b", "cpu", 4)]
-    assert [s.pool for s in ask([job], ["j"], two, 0.0).starts] == ["b_gpu"]
-    busy = [pool("a", "gpu", 3), pool("b", "gpu", 1, 0, 500.0), pool("b", "cpu", 4)]
-    assert [s.pool for s in ask([job], ["j"], busy, 0.0).starts] == ["a_gpu"]
-
-
 def test_the_account_that_a_user_chose_is_kept() -> None:
     jobs = [Job(f"j{i}", "stitch", BOTH, fixed=Fixed("b")) for i in range(3)]
     names = [job.name for job in jobs]
@@ -235,8 +219,7 @@ def test_a_longer_chain_goes_before_a_job_with_an_account() -> None:
     both = [pool("a", "gpu", 1), pool("b", "gpu", 1)]
     assert {s.job: s.pool for s in ask(jobs, ["own", "c0"], both, 0.0).starts}["own"] == "a_gpu"
     longer = [
-        Job(f"o{i}", "edf", BOTH, (f"o{i - 1}",) if i else (), 1, None, Fixed("a"))
-        for i in range(2)
+        Job(f"o{i}", "edf", BOTH, (f"o{i - 1}",) if i else (), 1, Fixed("a")) for i in range(2)
     ]
     found = ask([*longer, Job("j", "edf", BOTH)], ["o0", "j"], one, 0.0)
     assert [s.job for s in found.starts] == ["o0"]
@@ -244,8 +227,7 @@ def test_a_longer_chain_goes_before_a_job_with_an_account() -> None:
 
 def test_of_jobs_with_one_account_the_longest_chain_goes_first() -> None:
     chain = [
-        Job(f"o{i}", "edf", BOTH, (f"o{i - 1}",) if i else (), 1, None, Fixed("a"))
-        for i in range(3)
+        Job(f"o{i}", "edf", BOTH, (f"o{i - 1}",) if i else (), 1, Fixed("a")) for i in range(3)
     ]
     jobs = [Job("own", "edf", BOTH, fixed=Fixed("a")), *chain]
     assert [s.job for s in ask(jobs, ["own", "o0"], [pool("a", "gpu", 1)], 0.0).starts] == ["o0"]
@@ -329,21 +311,3 @@ def test_a_job_takes_a_cpu_where_its_margin_lets_it_end_in_time(
     slots = [Slots("a_gpu", "a", "gpu", 1, 1), Slots("a_cpu", "a", "cpu", 1, 1)]
     starts = decide(work, [job.name for job in jobs], (), slots, 0.0).starts
     assert {start.pool.removeprefix("a_") for start in starts} == kinds
-
-
-def test_restarts_take_free_gpus_for_the_jobs_that_gain_most() -> None:
-    jobs = [Job(f"j{i}", "stitch", BOTH, fixed=Fixed("b" if i == 3 else None)) for i in range(4)]
-    only = Job("q", "qc", ("cpu",))
-    work = Workload([*jobs, only], ESTIMATES_S)  # 60 s on a GPU
-    ends_s = {"j0": 250.0, "j1": 900.0, "j2": 190.0, "j3": 5000.0, "q": 9000.0}
-    running = tuple(Running(name, 0.0, end_s) for name, end_s in ends_s.items())
-    cpus = Slots("a_cpu", "a", "cpu", 5, 0, running)
-
-    def found(gpus: int, clock_s: float = 0.0) -> list[str]:
-        pools = [Slots("a_gpu", "a", "gpu", gpus, gpus), cpus]
-        return [start.job for start in restarts(work, pools, clock_s)]
-
-    assert found(1) == ["j1"]
-    assert found(5) == ["j1", "j0", "j2"]  # j3 may not leave account b
-    assert found(5, 60.0) == ["j1", "j0"]  # 130 s are left of j2
-    assert found(0) == []

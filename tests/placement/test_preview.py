@@ -166,24 +166,6 @@ def test_a_job_that_is_done_may_not_start_again() -> None:
         simulate(same(2), true_s, POOLS, restless)
 
 
-def test_a_decision_on_a_job_that_runs_stops_it_to_start_again_there() -> None:
-    def on_gpus_when_they_are_there(seen: ClusterView) -> Iterable[Decision]:
-        gpus = next(pool for pool in seen.pools if pool.name == "clive_gpu")
-        if seen.ready:
-            yield Decision("j0", "clive_cpu", 0.0, math.inf, "")
-        elif gpus.free and seen.later == frozenset() and not seen.spans:
-            yield Decision("j0", "clive_gpu", seen.clock_s, math.inf, "")
-
-    true_s: dict[tuple[str, Kind], float] = {("j0", "gpu"): 1.0, ("j0", "cpu"): 5.0}
-    gone = [Change(0.0, "clive_gpu", 0), Change(2.0, "clive_gpu", 1)]
-    run = simulate(same(1), true_s, POOLS, on_gpus_when_they_are_there, gone)
-    assert [(s.pool, s.start_s, s.end_s, s.done) for s in run.spans] == [
-        ("clive_cpu", 0.0, 2.0, False),
-        ("clive_gpu", 2.0, 3.0, True),
-    ]
-    assert (run.makespan_s, run.undone) == (3.0, [])
-
-
 def test_jobs_that_nothing_can_run_are_named() -> None:
     jobs = [Job("q", "qc", ("cpu",)), Job("after", "s", BOTH, ("q",)), Job("s", "s", BOTH)]
     true_s = {(job.name, kind): 1.0 for job in jobs for kind in job.kinds}

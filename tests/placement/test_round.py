@@ -30,7 +30,7 @@ def placed(
         for rule, kinds in shapes.items()
     ]  # fmt: skip
     work = plan.estimates.workload(jobs)
-    found = Round(work, plan, capacity, [], {"gpu": set(), "cpu": set()}, {}, 5000.0)
+    found = Round(work, plan, capacity, [], {"gpu": set(), "cpu": set()}, 5000.0)
     found.place([Task(job) for job in jobs], [], None)
     return found
 
@@ -114,7 +114,7 @@ def test_cpu_jobs_leave_room_to_gpu_jobs_that_become_ready_later(tmp_path: Path)
             for rule, kinds in rules.items()]  # fmt: skip
     one = account("clive", limit={"cpu": 8, "gres/gpu": 1})
     found = Round(plan.estimates.workload(jobs), plan, room(one), [], {"gpu": set(), "cpu": set()},
-                  {}, 5000.0)  # fmt: skip
+                  5000.0)  # fmt: skip
     *ready, later = map(Task, jobs)
     found.place(ready, [later], None)
     assert len(found.placements) == 1

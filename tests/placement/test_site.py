@@ -16,7 +16,7 @@ from snakemake_scheduler_plugin_tilewright.placement.site import SiteError, read
         ("utilisation: 2", "'utilisation'"),
         ("burst: '['", "not a regular expression"),
         ("bursts: x", "'bursts': extra inputs are not permitted; remove it"),
-        ("restarts: false", "'restarts': extra inputs are not permitted; remove it"),
+        ("restart_on_gpu: true", "'restart_on_gpu': extra inputs are not permitted; remove it"),
         ("a: [", "is not YAML"),
         ("- a", "valid"),
         ("caps: {clive: 'cpus=40'}", "'cpus=40' is none of"),

@@ -124,7 +124,7 @@ def test_sizes_are_those_of_each_job() -> None:
     assert sizes.shape("work", {"i": "1"}, gpu=False) == Shape(2, 100, 0, 10, stated_min=10)
     assert sizes.shape("work", {"i": "2"}, gpu=True) == Shape(4, 900, 0, 20, stated_min=20)
     assert sizes.nominal_s("work", {"i": "2"}) == 600
-    assert (sizes.kinds("work"), sizes.group({"i": "1"})) == (("cpu",), None)
+    assert sizes.kinds("work") == ("cpu",)
     sizes.take([job(8, wildcards={"i": "1"})])
     assert sizes.shape("work", {"i": "1"}, gpu=False).cpus == 8  # Snakemake made it anew
     with pytest.raises(PlacementError, match="no job rule_work_wildcards_3 was taken"):

@@ -56,9 +56,6 @@ class Rules:
     def nominal_s(self, rule: str, wildcards: Any) -> float:
         return self.seconds
 
-    def group(self, wildcards: Any) -> str | None:
-        return None
-
 
 def account(
     name: str,

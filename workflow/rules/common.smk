@@ -13,7 +13,6 @@ from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
 from tilewright.runtime.versions import (
     made_by_another,
     note_version,
-    old_profiles,
     read_versions,
 )
 from tilewright.runtime.machine import (
@@ -63,8 +62,8 @@ try:
     )
     if workflow.is_main_process:
         damaged = read_versions(layout.versions).note
-        for sentence in [*old_profiles(Path("profiles")), *[damaged] * bool(damaged)]:
-            logger.info(sentence)
+        if damaged:
+            logger.info(damaged)
         # A dry run asks no scheduler of ours, and lists the reasons of all jobs itself.
         looks = snakemake_command.only_looks(snakemake_command.command()[1:])
         if earlier and looks:

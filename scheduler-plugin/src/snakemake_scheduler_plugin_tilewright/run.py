@@ -256,10 +256,7 @@ class Run:
         def movable(name: str) -> bool:
             return bool(adapter.has_tries(self.jobs[name]))
 
-        moved = self.dispatcher.move_pending(movable)
-        if adapter.started(self.dag) and adapter.starts_jobs(self.dag):
-            moved += self.dispatcher.restart_sooner(movable)
-        for name in moved:
+        for name in self.dispatcher.move_pending(movable):
             task = self.dispatcher.tasks[name]
             self.logger.info(f"{name}: {task.refused or f'{task.moved}; it is placed again'}")
         for sentence in self.dispatcher.explain_pending():

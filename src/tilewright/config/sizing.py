@@ -72,11 +72,6 @@ class DataSizes:
         size = self.size_of(wildcards.get("sample"))
         return _START_S + self._cost(rule, size, self._cpus(rule, size)).work_s
 
-    def group(self, wildcards: Any) -> str | None:
-        """Return the sample and cycle of a job."""
-        sample, cycle = wildcards.get("sample"), wildcards.get("cycle")
-        return f"{sample} {cycle}" if cycle else None
-
     def _cpus(self, rule: str, size: DataSize) -> int:
         """One CPU per 200 Mvoxel of work, at most 8 or 4: below that starting costs more."""
         voxels = size.mosaic_voxels if rule in GPU_RULES else 0

@@ -18,7 +18,6 @@ from tilewright.init.write import SNAKEFILE, config_text, markers_text, readme_t
 from tilewright.installed import shipped
 from tilewright.io.conventions.common import RawPlane, clean_token
 from tilewright.io.inputs.raw_headers import read_headers
-from tilewright.runtime.versions import copied
 
 
 class InitError(ValueError):
@@ -131,8 +130,7 @@ def _write_workflow(output: Path) -> list[Path]:
     """Write the Snakefile and the profiles where they are not there; return what was left."""
     texts = {Path("Snakefile"): SNAKEFILE}
     for name in ("default/config.yaml", "slurm/config.yaml", "slurm/site.yaml"):
-        text = (shipped("profiles") / name).read_text("utf-8")
-        texts[Path("profiles", name)] = text if name.endswith("site.yaml") else copied(text)
+        texts[Path("profiles", name)] = (shipped("profiles") / name).read_text("utf-8")
     kept = [output / path for path in texts if (output / path).exists()]
     for path, text in texts.items():
         if output / path not in kept:

@@ -15,10 +15,6 @@ from snakemake_scheduler_plugin_tilewright.runtime.files import (
 )
 from snakemake_scheduler_plugin_tilewright.runtime.records import is_text
 from snakemake_scheduler_plugin_tilewright.runtime.words import printable
-from tilewright.installed import shipped
-
-#: First line of a profile that was copied.
-_COPIED = "# Copied by tilewright init, version "
 
 
 def made_by_another(path: Path) -> str:
@@ -50,31 +46,6 @@ def note_version(path: Path) -> None:
     if _last(path) != version("tilewright"):
         began = datetime.now(UTC).isoformat(timespec="seconds")
         append_json(path, {"version": version("tilewright"), "began": began})
-
-
-def copied(profile: str) -> str:
-    """Return the text of a profile as ``tilewright init`` copies it, with the version on top."""
-    return f"{_COPIED}{version('tilewright')}\n{profile}"
-
-
-def old_profiles(folder: Path) -> list[str]:
-    """Name the profiles in a folder that another version copied there, or that cannot be read."""
-    said = []
-    for path in sorted(folder.glob("*/config.yaml")):
-        try:
-            head, _, text = path.read_text("utf-8", errors="replace").partition("\n")
-        except OSError as error:
-            said.append(f"{path} cannot be read ({error.strerror}); make it readable, or remove it")
-            continue
-        ours = shipped("profiles") / path.relative_to(folder)
-        if head.startswith(_COPIED) and ours.is_file():
-            theirs, own = head.removeprefix(_COPIED), version("tilewright")
-            if theirs != own and text != ours.read_text("utf-8"):
-                said.append(
-                    f"{path} is the profile of tilewright {theirs}, and that of {own} is another; "
-                    f"copy {ours} over it, or write {own} in its first line to keep it"
-                )
-    return said
 
 
 def software_versions() -> dict[str, str]:

@@ -25,6 +25,3 @@ class Sleepers:
 
     def nominal_s(self, rule: str, wildcards: Any) -> float:
         return float(self.config["nominal_s"]) if rule == "work" else 5.0
-
-    def group(self, wildcards: Any) -> str | None:
-        return None

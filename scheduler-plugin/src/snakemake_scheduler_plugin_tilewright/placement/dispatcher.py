@@ -38,7 +38,7 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
 )
 from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger
 from snakemake_scheduler_plugin_tilewright.placement.limits import partition_of
-from snakemake_scheduler_plugin_tilewright.placement.pending import MOST_MOVES, PendingJobs
+from snakemake_scheduler_plugin_tilewright.placement.pending import PendingJobs
 from snakemake_scheduler_plugin_tilewright.placement.round import Placement, Round
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.placement.sizing import largest_shapes
@@ -97,7 +97,6 @@ class Dispatcher:
     avoided: AvoidedPlaces = field(init=False)
     pending: PendingJobs = field(init=False)
     submissions: SubmissionLock = field(init=False)
-    _groups: dict[str, str] = field(default_factory=dict)
     _work: Workload | None = None
     _work_s: float = 0.0
 
@@ -201,9 +200,7 @@ class Dispatcher:
     def begin_round(self, capacity: Capacity) -> Round:
         """Return a round with all that is known now."""
         active = [task for task in self.tasks.values() if task.active]
-        return Round(
-            self.workload(), self.plan, capacity, active, self.bad_nodes, self._groups, self.clock()
-        )
+        return Round(self.workload(), self.plan, capacity, active, self.bad_nodes, self.clock())
 
     def workload(self) -> Workload:
         """Return all jobs with estimates that are at most a minute old."""
@@ -255,8 +252,6 @@ class Dispatcher:
         task.place, task.sent_s, task.seen, task.moved = place, self.clock(), None, ""
         task.bound = None
         self.plan.table[job.name] = place
-        if job.group:
-            self._groups[job.group] = place.account
         self.ledger.write(
             "place", job=job.name, rule=job.rule, pool=place.pool, account=place.account,
             kind=place.kind, cpus=place.shape.cpus, mem_mb=place.shape.mem_mb,
@@ -387,7 +382,7 @@ class Dispatcher:
             return self.pending.explain(self.tasks.values())
 
     def _on_their_way(self) -> list[Claim]:
-        """Return what the tasks that were moved or stopped will take: it is kept for them."""
+        """Return what the tasks that were moved will take: it is kept for them."""
         survey, estimates = self.cluster.survey, self.plan.estimates
         return [
             claim_at(account, estimates.shape(task.job.rule, task.job.wildcards, kind), where)
@@ -401,41 +396,6 @@ class Dispatcher:
     def _claim(self, sent: Sequence[Claim] = ()) -> None:
         """Have the other runs count what is sent now and what is on its way."""
         self.submissions.add(list(sent), self._on_their_way())
-
-    def restart_sooner(self, movable: Callable[[str], bool] = lambda name: True) -> list[str]:
-        """Stop jobs on CPUs that a free GPU would end much sooner, and return their names.
-
-        Only while no ready job waits for a GPU, none that was moved is on its way, Snakemake knows
-        of all that ended (what follows goes first), and no GPU node has failed.
-        """
-        tasks, client = self.tasks.values(), self.cluster.client
-        if not self.cluster.site.restart_on_gpu:
-            return []
-        with self.lock, self.submissions.alone() as alone:
-            slow = [task for task in tasks if task.may_restart and task.moves < MOST_MOVES]
-            # else another run may stop a job for the same GPU
-            if not alone or not slow:
-                return []
-            stopped: list[Task] = []
-            capacity = self.capacity()  # with it the tasks' states are new
-            moving = any(task.place and task.moved for task in tasks)
-            ended = any(task.place and task.seen and not task.seen.active for task in tasks)
-            waits = any("gpu" in self.tasks[name].job.kinds for name in self.why_waiting)
-            if isinstance(capacity, Unknown) or moving or ended or waits or self.bad_nodes["gpu"]:
-                return []
-            slow = [task for task in slow if task.may_restart and movable(task.name)]
-            for task, account, why in self.begin_round(capacity).restarts(slow):
-                seen = task.seen
-                if seen and not isinstance(client.cancel([seen.id]), Unknown):
-                    task.moved, task.moves = why, task.moves + 1
-                    task.bound = account, "gpu"
-                    self.ledger.write("move", job=task.name, slurm_id=seen.id, reason=why,
-                                      ran=True, sooner=f"{account} gpu")  # fmt: skip
-                    stopped.append(task)
-            if stopped:
-                self._claim()
-                client.forget()
-            return [task.name for task in stopped]
 
     def lost(self) -> dict[str, tuple[str, bool]]:
         """Return the jobs whose end Snakemake's executor does not see: why, and if they are done.

@@ -87,10 +87,6 @@ class Sizes(Protocol):
     def nominal_s(self, rule: str, wildcards: Any) -> float:
         """Return about how long one job takes on CPUs."""
 
-    def group(self, wildcards: Any) -> str | None:
-        """Return what a job belongs to that better stays on one account; None: not known."""
-        return None
-
 
 def key_of(rule: str, wildcards: Any) -> str:
     """Return the name of a job: its rule and wildcards, as the executor's comment has them.
@@ -173,8 +169,6 @@ class Job:
         Names of the jobs that must be done first.
     nominal_s : float
         About how long it takes on CPUs; only ratios between jobs of a rule count.
-    group : str or None
-        Jobs that better stay on one account, such as one sample and cycle.
     fixed : Fixed
         What the user chose for it.
     log : str
@@ -190,7 +184,6 @@ class Job:
     kinds: tuple[Kind, ...]
     needs: tuple[str, ...] = ()
     nominal_s: float = 1.0
-    group: str | None = None
     fixed: Fixed = Fixed()
     wildcards: Any = None
     log: str = ""
@@ -217,7 +210,6 @@ def job_of(
         kinds or sizes.kinds(described or rule),
         tuple(map(name_of, needs)),
         sizes.nominal_s(described or rule, wildcards),
-        sizes.group(wildcards),
         fixed,
         wildcards,
         str(job.log[0]) if len(job.log) else "",
@@ -247,7 +239,7 @@ class Task:
     refused : str
         Why it was cancelled for good: no place is left that Slurm takes it on.
     bound : (str, str) or None
-        Account and device kind that it was moved or stopped for.
+        Account and device kind that it was moved for.
     left : frozenset of (str, str)
         Accounts and device kinds that it was moved away from: it does not go back there.
     said : str
@@ -294,12 +286,6 @@ class Task:
         """Whether it was sent and has not begun, as far as the queue says."""
         state = self.seen.state if self.seen else "PENDING"
         return self.place is not None and state in ("PENDING", "CONFIGURING")
-
-    @property
-    def may_restart(self) -> bool:
-        """Whether it runs on CPUs, could run on a GPU, and no node failed under it."""
-        on_cpus = self.runs and self.place is not None and self.place.kind == "cpu"
-        return on_cpus and "gpu" in self.job.kinds and not self.past.nodes
 
     def taken_as(self, other: Task) -> bool:
         """Return whether Slurm took it where another was sent, then or later."""

@@ -12,7 +12,7 @@ import heapq
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -258,12 +258,6 @@ def expected_end_s(run: Running, now_s: float) -> float:
     return run.end_s if late_s < 0 else now_s + max(late_s, 0.05 * (now_s - run.start_s), 1e-6)
 
 
-#: A job on a CPU starts again on a free GPU that would end it in a part of the time left. Thirds,
-#: halves and two thirds did the same for 310 random clusters (mean 1.065 to 1.045 of the best known
-#: schedule, worst 6.4 to 1.9): most gains are many times as large.
-_RESTART = 3.0
-#: It must gain so much: until a job is stopped and sent again about a minute passes.
-_LEAST_GAIN_S = 120.0
 _GAIN = 0.02  # of the rest of the run that another strategy must save: forecasts are no better
 _WHY = ("a GPU slot is free", "a CPU slot finishes it in time")
 #: Aims of the strategies over the bound of what is left, best ones first; with infinity a job
@@ -279,7 +273,6 @@ def decide(
     pools: Sequence[Slots],
     clock_s: float,
     *,
-    preferred: Mapping[str, str] | None = None,
     last: Strategy | None = None,
     aims: Sequence[float] = AIMS,
 ) -> Choice:
@@ -295,14 +288,12 @@ def decide(
         Slots of each account and kind.
     clock_s : float
         Now, in seconds.
-    preferred : mapping, optional
-        Group to the account it better stays on; honoured where the kind of slot is the same.
     last : Strategy, optional
         The strategy of the round before, which is tried too.
     aims : sequence of float
         Aims of the strategies that are tried, over the bound of what is left.
     """
-    assignment = _Assignment(work, pools, clock_s, preferred or {})
+    assignment = _Assignment(work, pools, clock_s)
     numbers = sorted(work.index[name] for name in ready)
     fixed = [i for i in numbers if work.jobs[i].fixed.account is not None]
     left = [i for i in numbers if work.jobs[i].fixed.account is None]
@@ -348,54 +339,11 @@ def _best_strategy(forecast: Forecast, last: Strategy | None, aims: Sequence[flo
     return best
 
 
-def restarts(work: Workload, pools: Sequence[Slots], clock_s: float) -> list[Decision]:
-    """Return jobs that run on CPUs and better start again on GPUs that no ready job wants.
-
-    GPUs that others held come back while jobs that a GPU ends in minutes run on CPUs for hours.
-    A job is stopped for that only if it would end in a third of the time that it still needs.
-
-    Parameters
-    ----------
-    work : Workload
-        All jobs with estimates.
-    pools : sequence of Slots
-        Slots of each account and kind, with what was started now.
-    clock_s : float
-        Now, in seconds.
-    """
-    gpu_s, _ = work.seconds
-    slow = []
-    for pool in pools:
-        for run in pool.running if pool.kind == "cpu" else ():
-            i = work.index.get(run.job)
-            left_s = expected_end_s(run, clock_s) - clock_s
-            if i is None or left_s - gpu_s[i] < _LEAST_GAIN_S:
-                continue
-            if left_s > _RESTART * gpu_s[i]:
-                slow.append((left_s + work.tail_s[i], i, left_s))
-    free = {pool.name: pool.fillable for pool in pools if pool.kind == "gpu"}
-    account = {pool.name: pool.account for pool in pools}
-    found = []
-    for _, i, left_s in sorted(slow, reverse=True):
-        job = work.jobs[i]
-        open_ = [p for p, n in free.items() if n and job.fixed.account in (None, account[p])]
-        if open_:
-            pool_name = max(open_, key=free.__getitem__)
-            free[pool_name] -= 1
-            why = (
-                f"with about {left_s / 60:.0f} min left on CPUs, {gpu_s[i] / 60:.0f} on a free GPU"
-            )
-            found.append(Decision(job.name, pool_name, clock_s, clock_s + gpu_s[i], why))
-    return found
-
-
 class _Assignment:
     """Gives starts of a kind to accounts, and keeps what is left of each pool."""
 
-    def __init__(
-        self, work: Workload, pools: Sequence[Slots], clock_s: float, preferred: Mapping[str, str]
-    ) -> None:
-        self.work, self.clock_s, self.preferred = work, clock_s, preferred
+    def __init__(self, work: Workload, pools: Sequence[Slots], clock_s: float) -> None:
+        self.work, self.clock_s = work, clock_s
         self.given, self.free = list(pools), [pool.fillable for pool in pools]
         self.added: dict[int, list[Running]] = defaultdict(list)
         self.starts: list[Decision] = []
@@ -453,16 +401,8 @@ class _Assignment:
                 self._give(i, pools[0], "the account that was chosen for it has a slot")
 
     def place(self, starts: Iterable[Start]) -> None:
-        """Give starts to accounts: those with a preference first, the others where most is free."""
-        others = []
+        """Give starts to the accounts where most slots are free."""
         for _, kind, i in starts:
-            account = self.preferred.get(self.work.jobs[i].group or "")
-            pools = [k for k in self._open(kind) if self.given[k].account == account]
-            if pools:
-                self._give(i, pools[0], f"{_WHY[kind]}, on the account of its group")
-            else:
-                others.append((kind, i))
-        for kind, i in others:
             self._give(i, max(self._open(kind), key=lambda k: (self.free[k], -k)), _WHY[kind])
 
     def _open(self, kind: int) -> list[int]:

@@ -116,16 +116,15 @@ def simulate(
     pools : iterable of Slots
         Pools at the start; all their slots are free.
     policy : callable
-        ClusterView to decisions; asked whenever something happened, there is a slot, and jobs are
-        ready or run. A decision on a job that runs stops it, to start again there.
+        ClusterView to decisions; asked whenever something happened and there are both a slot and a
+        job that is ready.
     changes : iterable of Change
         Slots that come and go.
 
     Raises
     ------
     OversubscribedError
-        A decision names a job that is neither ready nor runs, a pool without a free slot, or a
-        wrong kind.
+        A decision names a job that is not ready, a pool without a free slot, or a wrong kind.
     """
     return _SimulatedCluster(jobs, true_s, pools, policy).run(changes)
 
@@ -163,7 +162,7 @@ class _SimulatedCluster:
                 self._change(coming.pop())
             while self.ends and self.ends[0][0] <= self.clock_s:
                 self._end(*heapq.heappop(self.ends)[1:])
-            if (self.ready or self.placed) and any(map(self._free, self.pools)):
+            if self.ready and any(map(self._free, self.pools)):
                 self._ask()
             if not self.ready and not self.ends:
                 break
@@ -196,8 +195,6 @@ class _SimulatedCluster:
 
     def _start(self, decision: Decision) -> None:
         job, pool = decision.job, decision.pool
-        if job in self.placed:
-            self._stop(job, next(name for name, runs in self.running.items() if job in runs))
         if job not in self.ready:
             raise OversubscribedError(f"{job} is not ready")
         if not self._free(pool):
@@ -227,12 +224,9 @@ class _SimulatedCluster:
         self.slots[change.pool] = change.slots
         if change.kills:
             for job in list(self.running[change.pool])[change.slots :]:
-                self._stop(job, change.pool)
-
-    def _stop(self, job: str, pool: str) -> None:
-        self._leave(job, pool, done=False)
-        del self.placed[job]
-        self.ready[job] = None
+                self._leave(job, change.pool, done=False)
+                del self.placed[job]
+                self.ready[job] = None
 
     def _leave(self, job: str, pool: str, *, done: bool) -> None:
         run = self.running[pool].pop(job)
@@ -368,9 +362,7 @@ class _Play:
 
     def policy(self) -> Policy:
         """Return the policy of production."""
-        groups: dict[str, str] = {}
         last: Strategy | None = None
-        by_name = {job.name: job for job in self.work.jobs}
 
         def policy(snapshot: ClusterView) -> Iterable[Decision]:
             nonlocal last
@@ -378,14 +370,8 @@ class _Play:
             pools = [pool for pool in snapshot.pools if pool.name != SMALL]
             if large and any(pool.fillable for pool in pools):
                 later = [name for name in snapshot.later if name in self.work.index]
-                made = decide(
-                    self.work, large, later, pools, snapshot.clock_s, preferred=groups, last=last
-                )
+                made = decide(self.work, large, later, pools, snapshot.clock_s, last=last)
                 last = made.strategy
-                where = {pool.name: pool.account for pool in pools}
-                for start in made.starts:
-                    if group := by_name[start.job].group:
-                        groups[group] = where[start.pool]
                 starts += made.starts
             return starts
 

@@ -12,7 +12,7 @@ from operator import attrgetter
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Place, Shape, Task
 from snakemake_scheduler_plugin_tilewright.placement.limits import clipped, too_long
-from snakemake_scheduler_plugin_tilewright.placement.policy import decide, restarts
+from snakemake_scheduler_plugin_tilewright.placement.policy import decide
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.placement.sizing import Shapes
 from snakemake_scheduler_plugin_tilewright.placement.workload import (
@@ -52,11 +52,10 @@ class Round:
         capacity: Capacity,
         active: Sequence[Task],
         bad_nodes: Mapping[Kind, Collection[str]],
-        preferred: Mapping[str, str],
         now_s: float,
     ) -> None:
         self.work, self.plan, self.capacity, self.now_s = work, plan, capacity, now_s
-        self.active, self.bad_nodes, self.preferred = list(active), bad_nodes, preferred
+        self.active, self.bad_nodes = list(active), bad_nodes
         self.shapes = Shapes(plan.estimates, capacity)
         self.placements: list[Placement] = []
         self.why: dict[str, str] = {}
@@ -263,7 +262,6 @@ class Round:
             [task.name for task in coming],
             pools,
             self.now_s,
-            preferred=self.preferred,
             last=last,
         )
         self.why |= made.waiting
@@ -424,30 +422,6 @@ class Round:
         fresh = [p for p in others if p[:2] not in task.left]
         back = anywhere and not any(self.capacity.may_ever(*p) for p in fresh)
         return others if back else fresh
-
-    def restarts(self, tasks: Iterable[Task]) -> list[tuple[Task, str, str]]:
-        """Return which of these tasks, which run on CPUs, better start again on free GPUs.
-
-        Each has the account of the GPU and why. A task stays where its own shape does not fit.
-        """
-        either = {task.name: task for task in tasks}
-        large = [task for task in either.values() if task.name in self.work.index]
-        if not large:
-            return []
-        pools = [
-            pool if pool.kind == "gpu"
-            else replace(pool, running=tuple(r for r in pool.running if r.job in either))
-            for pool in self.slots(self.shapes.largest(large), self.capacity)
-        ]  # fmt: skip
-        accounts = {pool.name: pool.account for pool in pools}
-        found = []
-        for start in restarts(self.work, pools, self.now_s):
-            task, account = either[start.job], accounts[start.pool]
-            shape = self.shapes.of(task)["gpu"]
-            if self.capacity.fits(account, "gpu", shape):
-                self.capacity = self.capacity.take(account, "gpu", shape)
-                found.append((task, account, start.reason))
-        return found
 
     def slots(self, shapes: Mapping[Kind, Shape], capacity: Capacity) -> list[Slots]:
         """Return the pools for jobs of these shapes, with own jobs in them."""

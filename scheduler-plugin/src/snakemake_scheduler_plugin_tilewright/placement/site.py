@@ -84,8 +84,6 @@ class Site(_Section):
     """What a run does about jobs of an earlier, killed run that still write into its folder."""
     small_jobs: Literal["here", "slurm"] = "here"
     """Where jobs run that take one CPU for a few seconds: beside the coordinator, or on Slurm."""
-    restart_on_gpu: bool = True
-    """Whether a job on CPUs is stopped where a free GPU ends it in a third of the time left."""
     patience_s: float = Field(default=60.0, ge=0)
     """Seconds a job pends in vain before it may be moved, and before its reason is said."""
     calls_per_min: float = Field(default=12.0, ge=1)

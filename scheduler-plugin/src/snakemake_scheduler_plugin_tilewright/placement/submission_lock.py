@@ -23,7 +23,7 @@ from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 
 #: Beyond the age of live use, for sbatch: 12 jobs were submitted within 2 s.
 _SUBMIT_S = 10.0
-#: A job that is stopped to go elsewhere is ready again after 10 s, and after a minute at most.
+#: A job that is cancelled to go elsewhere is ready again after 10 s, and after a minute at most.
 _HELD_S = 60.0
 #: A round takes 0.1 s, and as long as one query that Slurm does not answer.
 _LOCK_S = 20.0

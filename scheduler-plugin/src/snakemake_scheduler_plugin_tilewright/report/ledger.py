@@ -132,7 +132,7 @@ def _remarks(event: Event) -> list[Remark]:
             later = "placed again where there is room" if event.get("later") else "ended"
             sooner = event.get("sooner")
             then = f"placed again, sooner on {sooner}" if sooner else later
-            texts = [f"{label}: {then}; it {'ran' if event.get('ran') else 'waited'}, {why}"]
+            texts = [f"{label}: {then}; it waited, {why}"]
         case "pend":
             texts = [f"{label} pends: {event.get('words')} (Slurm: {why})"]
         case "fail":

@@ -18,13 +18,10 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     "scheduler": (
         "_errors",
         "_executor",
-        "_executor_error",
         "_open_jobs",
         "_schedule_reevalutation",
-        "_user_kill",
         "failed",
         "global_resources",
-        "keepgoing",
         "running",
     ),
     "dag": (
@@ -304,16 +301,6 @@ def without_timers(dag: Any) -> None:
 def round_later(dag: Any, seconds: float) -> None:
     """Ask for a round in some seconds. Uses ``scheduler._schedule_reevalutation``."""
     dag.workflow.scheduler._schedule_reevalutation(seconds)
-
-
-def starts_jobs(dag: Any) -> bool:
-    """Return whether Snakemake starts jobs that are ready, and not only waits for those that run.
-
-    Uses ``scheduler._user_kill``, ``_executor_error``, ``_errors`` and ``keepgoing``.
-    """
-    scheduler = dag.workflow.scheduler
-    stops = scheduler._errors and not scheduler.keepgoing
-    return not (scheduler._user_kill or scheduler._executor_error or stops)
 
 
 def wake(dag: Any) -> None:

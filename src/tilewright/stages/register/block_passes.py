@@ -113,20 +113,15 @@ def measure_blocks(
     job: Pass,
     name: str,
     *,
-    most_cells: int | None = None,
     observer: Observer | None = None,
 ) -> Measured:
     """Measure how far the moving image is from where ``transform`` puts it, block by block.
 
-    With ``most_cells`` no more cells than that are measured, spread by chance, always the same
-    ones; blocks of others are NaN. The ``observer`` sees all that is measured.
+    The ``observer`` sees all that is measured.
     """
     grid = job.grid(reference.shape)
     side = observer.cell_px if observer else _CELL_PX
     cells = regions(grid, max(1, side // job.step))
-    if most_cells is not None:
-        picked = np.random.default_rng(0).permutation(len(cells))[:most_cells]
-        cells = [cells[k] for k in sorted(picked)]
     inner = dataclasses.replace(backend, workers=1)
 
     def one(cell: Region) -> BlockShifts:

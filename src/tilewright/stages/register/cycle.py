@@ -32,7 +32,6 @@ from tilewright.stages.register.plane_views import PlaneView, Source, open_views
 
 #: A block shows tissue where its texture has a tenth of the bright blocks' energy.
 _TISSUE_ENERGY = 0.1
-_WORST_PLACES = 8
 #: Share of the places on tissue whose error lies below ``local_error_px``.
 LOCAL_PERCENTILE = 90.0
 # Not done in parts: the correlation of the overviews is of one piece, and far larger than cells.
@@ -47,8 +46,6 @@ _LEAST_SHARE = 0.3
 _CLEAR_OVERLAY = 2.0
 _LEAST_SHARE_WHEN_CLEAR = 0.15
 _LEAST_BLOCKS = 3
-#: How the cycles agree before is an average: as many cells as 4,600 x 4,600 px have tell it.
-_BEFORE_CELLS = 16
 #: What to do about two images that do not match.
 _NEGATIVE = (
     "one is a negative of the other, dark where the other is bright: make both of the same kind, "
@@ -173,58 +170,33 @@ def assess(
     Returns
     -------
     dict
-        ``ncc_before``, ``ncc_after``, ``ncc_chance`` (98 % of blocks of other places lie
-        below), ``residual_median_px``, ``residual_p95_px``, ``local_error_px`` (see
-        :func:`local_errors`, 90th percentile), ``field_median_px``,
-        ``field_max_px`` (what is not affine), ``accepted_share`` of the blocks on tissue,
-        ``rotation_deg``, ``shift_px`` (y, x at the centre), and ``worst_places``: ``y_px, x_px,
-        ncc`` of the lowest NCC on tissue.
+        ``ncc_after``, ``ncc_chance`` (98 % of blocks of other places lie below),
+        ``residual_median_px``, ``residual_p95_px``, ``local_error_px`` (see
+        :func:`local_errors`, 90th percentile), ``rotation_deg``, and ``shift_px`` (y, x at the
+        centre).
     """
     step = block_px // 4
     job = Pass(2, step, 0, step // 2)
     after = measure_blocks(backend, reference, moving, transform, job, "quality")
-    before = measure_blocks(
-        backend, reference, moving, Transform.identity(), job, "before", most_cells=_BEFORE_CELLS
-    ).blocks.score
-    seen = np.isfinite(before)
-    tissue = _on_tissue(after)
-    both = tissue[:, 0] & tissue[:, 1]
+    both = _on_tissue(after).all(axis=1)
     errors = local_errors(after)
     errors = errors[np.isfinite(errors)]
     weight = np.sqrt(after.blocks.energy.prod(axis=1)) * both
     weight /= max(weight.sum(), 1e-12)
     residual = np.hypot(*after.blocks.shift_px[both].T) if both.any() else np.zeros(1)
-    nodes = np.hypot(*transform.field)[transform.confidence > ACCEPTED]
     centre = (np.array([reference.shape], np.float64) - 1) / 2
     shift = (transform.points(centre) - centre)[0]
-    worst = [i for i in np.argsort(after.blocks.score, kind="stable") if both[i]][:_WORST_PLACES]
-    # Node (i, j) is a quarter of a block from block (i, j) of this pass.
-    rows, columns = (min(a, b) for a, b in zip(after.grid, transform.confidence.shape, strict=True))
-    kept = (transform.confidence > ACCEPTED)[:rows, :columns]
-    kept = kept[both.reshape(after.grid)[:rows, :columns]]
     linear = transform.affine[:, :2]
     numbers = {
-        "ncc_before": (weight * before)[seen].sum() / max(weight[seen].sum(), 1e-12),
         "ncc_after": (weight * after.blocks.score).sum(),
         "ncc_chance": np.percentile(after.blocks.chance[both], 98.0) if both.any() else 0.0,
         "residual_median_px": np.median(residual),
         "residual_p95_px": np.percentile(residual, 95.0),
         "local_error_px": np.percentile(errors, LOCAL_PERCENTILE) if errors.size else 0.0,
-        "field_median_px": np.median(nodes) if nodes.size else 0.0,
-        "field_max_px": nodes.max(initial=0.0),
-        "accepted_share": kept.mean() if kept.size else 0.0,
         "rotation_deg": np.degrees(np.arctan2(linear[1, 0] - linear[0, 1], np.trace(linear))),
     }
     return {key: round(float(value), 4) for key, value in numbers.items()} | {
-        "shift_px": [round(float(value), 3) for value in shift],
-        "worst_places": [
-            {
-                "y_px": float(after.centres_px[i, 0]),
-                "x_px": float(after.centres_px[i, 1]),
-                "ncc": round(float(after.blocks.score[i]), 4),
-            }
-            for i in worst
-        ],
+        "shift_px": [round(float(value), 3) for value in shift]
     }
 
 
