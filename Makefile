@@ -28,8 +28,10 @@ demo: $(VENV)/.installed
 	@echo "zoom:   $(BIN)/pip install -e ./scheduler-plugin -e '.[view]' && $(BIN)/tilewright view $(DEMO)/results"
 
 # The cluster's tests wait most of the time: a third worker keeps two cores busy.
-# LONG=1 adds the faults that take minutes (killed coordinators, full disks).
-test: $(VENV)/.installed-test $(VENV)/.installed-consumers $(VENV)/.installed-cupy packages lint
+# LONG=1 adds what takes minutes: faults of whole runs, wheels in an environment of their own,
+# the libraries that read our images.
+test: $(VENV)/.installed-test $(VENV)/.installed-cupy packages lint \
+		$(if $(LONG),$(VENV)/.installed-consumers $(VENV)/.installed-dist)
 	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --durations 40 \
 		$(if $(LONG),,-m "not long")
 
@@ -53,7 +55,7 @@ lint: $(VENV)/.installed-test
 	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 
 # Both distributions, as they are published.
-dist: $(VENV)/.installed-test
+dist: $(VENV)/.installed-dist
 	rm -rf $(DIST)
 	$(BIN)/python -m build --outdir $(DIST) scheduler-plugin
 	$(BIN)/python -m build --outdir $(DIST) .
@@ -75,9 +77,14 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --editable ./scheduler-plugin --editable '.[test]'
 	touch $@
 
-# Readers of the images that do not install beside tilewright, since they want zarr 2, and Viv's, which
-# is for Node.js. Their tests skip where they are missing.
-$(VENV)/.installed-consumers: $(VENV)/.installed
+$(VENV)/.installed-dist: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --editable ./scheduler-plugin --editable '.[dist]'
+	touch $@
+
+# Readers of the images; in an environment of their own those that do not install beside tilewright,
+# since they want zarr 2, and Viv's, which is for Node.js. Their tests skip where they are missing.
+$(VENV)/.installed-consumers: $(VENV)/.installed-test
+	$(BIN)/python -m pip install --quiet --editable ./scheduler-plugin --editable '.[test,consumers]'
 	$(PYTHON) -m venv $(VENV)/consumers
 	-$(VENV)/consumers/bin/pip install --quiet --only-binary :all: $(VITESSCE) $(PALOM)
 	-$(VENV)/consumers/bin/pip install --quiet --no-deps palom

@@ -10,10 +10,12 @@ import scipy.linalg  # noqa: F401
 from threadpoolctl import threadpool_limits
 
 from tests.support.guard import guarded_backend
+from tests.support.runs import REPO, TINY, Run, make_once, make_run
 from tests.support.slurm_fixtures import quiet_slurm, slurm
 from tilewright.kernels.backend import Backend, cpu_backend
+from tilewright.phantom.make import make_phantom
 
-__all__ = ["quiet_slurm", "slurm"]
+__all__ = ["REPO", "quiet_slurm", "slurm"]
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 # As in jobs: see tilewright.runtime.job.running. SciPy has a BLAS of its own, loaded above.
@@ -21,7 +23,6 @@ threadpool_limits(1)
 # Examples are not timed: beside other work the same one takes ten times as long.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
-REPO = Path(__file__).resolve().parent.parent
 #: CuPy's name over NumPy, for processes that have it on their path.
 STANDIN = REPO / "tests/support/standin"
 ON_SLURM = "tests/on_slurm/"
@@ -45,6 +46,25 @@ SLOW = (
 @pytest.fixture(scope="session")
 def cpu() -> Backend:
     return cpu_backend(workers=2)
+
+
+@pytest.fixture(scope="session")
+def tiny_raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Raw tiles of ``TINY``, made once for all workers: read only."""
+    return make_once(tmp_path_factory, "tiny", lambda folder: make_phantom(folder, **TINY)) / "raw"
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory, tiny_raw: Path) -> Run:
+    """``TINY`` processed to the registered image, stacks kept, once for all workers: read only."""
+
+    def process(folder: Path) -> None:
+        run = make_run(folder, tiny_raw, **TINY)
+        run.edit(output={"keep": "stacks"})
+        run.snakemake("registration")
+
+    folder = make_once(tmp_path_factory, "tiny_run", process)
+    return Run(folder, folder / "config.yaml")
 
 
 @pytest.fixture(scope="session")
@@ -80,7 +100,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
         if {"slurm", "quiet_slurm"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("slurm")
-    first = (ON_SLURM, "tests/workflow/")
+    first = (ON_SLURM, ONE_RUN, "tests/workflow/")
     items.sort(key=lambda item: [not item.nodeid.startswith(folder) for folder in first])
 
 

@@ -23,11 +23,6 @@ from tilewright.io.results.ome_zarr import create_image
 MARKERS = ["DAPI_1", "CD3", "DAPI_2", "CD20"]
 
 
-@pytest.fixture(scope="module")
-def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(tmp_path_factory.mktemp("raw"), **TINY).folder / "raw"
-
-
 def processed(folder: Path, raw: Path, version: str = "0.4") -> Run:
     """An experiment with a registered image and verdicts, as a run leaves them."""
     run = make_run(folder, raw, **TINY)
@@ -66,9 +61,9 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 
 def test_mcmicro_gets_its_table_and_a_link(
-    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = processed(tmp_path, raw)
+    run = processed(tmp_path, tiny_raw)
     table = run.folder / "markers.csv"
     table.write_text(table.read_text().replace(",519.0,", ",519.4,"))
     home = exported(run, "mcmicro", monkeypatch) / "tonsil"
@@ -87,9 +82,9 @@ def test_mcmicro_gets_its_table_and_a_link(
 
 
 def test_a_background_is_handed_on_only_where_it_is_still_there(
-    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = processed(tmp_path, raw)
+    run = processed(tmp_path, tiny_raw)
     table = (run.folder / "markers.csv").read_text().splitlines()
     backgrounds = ["background", "", "CD20", "", ""]
     lines = [f"{line},{name}" for line, name in zip(table, backgrounds, strict=True)]
@@ -105,9 +100,9 @@ def test_a_background_is_handed_on_only_where_it_is_still_there(
 
 
 def test_a_removed_channel_is_not_in_the_image(
-    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = processed(tmp_path, raw)
+    run = processed(tmp_path, tiny_raw)
     table = (run.folder / "markers.csv").read_text().splitlines()
     lines = [f"{table[0]},remove", *(f"{line}," for line in table[1:]), "2,3,Blank,578,50,TRUE"]
     (run.folder / "markers.csv").write_text("\n".join(lines) + "\n")
@@ -122,18 +117,18 @@ def experiment_of(configfile: Path) -> Experiment:
 
 
 def test_offsets_are_where_the_channels_lie(
-    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = exported(processed(tmp_path, raw), "htan", monkeypatch) / "tonsil"
+    home = exported(processed(tmp_path, tiny_raw), "htan", monkeypatch) / "tonsil"
     offsets = json.loads((home / "tonsil.offsets.json").read_text())
     with tifffile.TiffFile(home / "tonsil.ome.tif") as file:
         assert offsets == [page.offset for page in file.series[0].levels[0].pages]
 
 
 def test_hubmap_is_told_quality_and_one_channel_of_each_kind(
-    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = processed(tmp_path, raw)
+    run = processed(tmp_path, tiny_raw)
     home = exported(run, "hubmap", monkeypatch, "--cells", "CD3") / "tonsil/lab_processed/images"
     rows = rows_of(home / "tonsil.ome-tiff.channels.csv")
     columns = ["channel id", "is channel used for nuclei segmentation",
@@ -150,9 +145,9 @@ def test_hubmap_is_told_quality_and_one_channel_of_each_kind(
 
 
 def test_htan_is_told_what_passed(
-    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = exported(processed(tmp_path, raw), "htan", monkeypatch) / "tonsil"
+    home = exported(processed(tmp_path, tiny_raw), "htan", monkeypatch) / "tonsil"
     rows = rows_of(home / "tonsil_channel_metadata.csv")
     assert ",".join(rows[0]) == (
         "Channel ID,Channel Name,Channel Passed QC,Cycle Number,Sub Cycle Number,Target Name,"
@@ -164,11 +159,12 @@ def test_htan_is_told_what_passed(
     assert [row["Channel Passed QC"] for row in rows] == ["Yes", "Yes", "", "No"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", ["0.4", "0.5"])
 def test_spatialdata_reads_pixels_names_and_scale(
-    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch, version: str
+    tmp_path: Path, tiny_raw: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
-    folder = exported(processed(tmp_path, raw, version), "spatialdata", monkeypatch)
+    folder = exported(processed(tmp_path, tiny_raw, version), "spatialdata", monkeypatch)
     code = (
         "import spatialdata, json\n"
         "from spatialdata.transformations import get_transformation\n"
@@ -187,10 +183,11 @@ def test_spatialdata_reads_pixels_names_and_scale(
     assert total == int(tifffile.imread(image).astype(int).sum())
 
 
+@pytest.mark.long
 def test_the_reader_of_mcmicro_folders_reads_ours(
-    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = exported(processed(tmp_path, raw), "mcmicro", monkeypatch) / "tonsil"
+    folder = exported(processed(tmp_path, tiny_raw), "mcmicro", monkeypatch) / "tonsil"
     code = (
         "import spatialdata_io\n"
         f"image = spatialdata_io.mcmicro({str(folder)!r}).images['tonsil_image']\n"
@@ -210,9 +207,9 @@ def test_the_reader_of_mcmicro_folders_reads_ours(
     ],
 )
 def test_what_cannot_be_is_said(
-    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], words: str
+    tmp_path: Path, tiny_raw: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], words: str
 ) -> None:
-    run = processed(tmp_path, raw)
+    run = processed(tmp_path, tiny_raw)
     monkeypatch.chdir(run.folder)
     done = CliRunner().invoke(app, ["export", "--configfile", "config.yaml", "-o", "out", *args])
     assert done.exit_code == 2
@@ -222,9 +219,9 @@ def test_what_cannot_be_is_said(
 
 
 def test_files_of_others_are_left_alone(
-    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = processed(tmp_path, raw)
+    run = processed(tmp_path, tiny_raw)
     other = run.folder / "out/tonsil/tonsil.ome.tif"
     other.parent.mkdir(parents=True)
     other.write_text("mine")
@@ -237,9 +234,9 @@ def test_files_of_others_are_left_alone(
 
 
 def test_what_somebody_filled_stays(
-    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = processed(tmp_path, raw)
+    run = processed(tmp_path, tiny_raw)
     out = exported(run, "htan", monkeypatch)
     exported(run, "spatialdata", monkeypatch)
     exported(run, "spatialdata", monkeypatch)  # once more is no error
@@ -257,9 +254,9 @@ def test_what_somebody_filled_stays(
 
 
 def test_an_image_that_is_not_what_the_tables_say_is_refused(
-    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = processed(tmp_path, raw)
+    run = processed(tmp_path, tiny_raw)
     monkeypatch.chdir(run.folder)
     args = ["export", "--configfile", "config.yaml", "--to", "htan", "-o", "out"]
     image = run.sample / "registration/tonsil.ome.tif"
@@ -273,9 +270,9 @@ def test_an_image_that_is_not_what_the_tables_say_is_refused(
 
 
 def test_without_an_image_there_is_nothing_to_export(
-    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = make_run(tmp_path, raw, **TINY)
+    run = make_run(tmp_path, tiny_raw, **TINY)
     monkeypatch.chdir(run.folder)
     args = ["export", "--configfile", "config.yaml", "--to", "htan", "-o", "out"]
     done = CliRunner().invoke(app, args)

@@ -17,6 +17,8 @@ from tilewright.io.results.ome_tiff import write_ome_tiff
 from tilewright.io.results.ome_zarr import create_image
 from tilewright.io.results.zarr_store import OmeZarrVersion
 
+pytestmark = pytest.mark.long  # which installs the libraries
+
 NAMES = ["DAPI_1", "CD3", "µ-opioid & co", "DAPI_2", "CD20", "Ki-67"]
 PIXEL_UM = [0.5, 0.4]
 SHAPE = (6, 1301, 1100)

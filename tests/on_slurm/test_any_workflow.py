@@ -15,7 +15,9 @@ from tests.support.slurm_fixtures import AT_NIGHT
 pytestmark = pytest.mark.slurm
 
 
-@pytest.mark.parametrize("samples", [5, pytest.param(20, marks=AT_NIGHT)])
+@pytest.mark.parametrize(
+    "samples", [2, pytest.param(5, marks=pytest.mark.long), pytest.param(20, marks=AT_NIGHT)]
+)
 def test_a_workflow_that_never_heard_of_placement(
     quiet_slurm: Cluster, tmp_path: Path, samples: int
 ) -> None:

@@ -34,6 +34,17 @@ def featured(quiet_slurm: Cluster) -> Iterator[Cluster]:
     quiet_slurm.run([*update, "AvailableFeatures=", "ActiveFeatures="])
 
 
+def test_checkpoints_groups_pipes_and_gpus(quiet_slurm: Cluster, tmp_path: Path) -> None:
+    run = foreign(quiet_slurm, tmp_path, "features", SITE)
+    run.targets = ("checkpoint/joined.txt", "group/x.sorted", "pipe/read.txt", "gpu/gpu.txt")
+    run.run(timeout_s=600)
+    rules = ("parts", "part", "joined", "alignment_mapped_sorted", "read_write", "gpu")
+    jobs = run.check_placed(ALLOWED)
+    assert Counter(map(rule_of, jobs)) == {rule: JOBS[rule] for rule in rules}, dump(run.events)
+    assert {job.partition for job in jobs if job.gpus} == {"hpg-b200"}
+
+
+@pytest.mark.long
 def test_what_a_workflow_may_hold(featured: Cluster, tmp_path: Path) -> None:
     run = foreign(featured, tmp_path, "features", SITE)
     groups = ["--groups", "included=loose", "other_greeting=loose", "--group-components"]

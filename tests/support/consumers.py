@@ -75,7 +75,7 @@ CONSUMERS = (
     ),
 )  # fmt: skip
 
-#: Python that has what needs another Zarr than ours, and Viv: `make test` installs both.
+#: Python that has what needs another Zarr than ours, and Viv: `make test LONG=1` installs both.
 OTHER_PYTHON = Path(sys.prefix) / "consumers/bin/python"
 VIV = Path(sys.prefix) / "consumers/node_modules"
 
@@ -83,7 +83,7 @@ VIV = Path(sys.prefix) / "consumers/node_modules"
 def said_by(library: str, code: str, *args: str, **environment: str) -> str:
     """Return what Python code prints that uses a library, which may warn as it likes."""
     if find_spec(library) is None:
-        pytest.skip(f"{library} is not installed: pip install .[test]")
+        pytest.skip(f"{library} is not installed: make test LONG=1 installs it")
     return _said([sys.executable, "-W", "ignore", "-c", code, *args], environment)
 
 
@@ -96,7 +96,7 @@ def said_elsewhere(library: str, code: str, *args: str) -> str:
     ).returncode  # fmt: skip
     if not found:
         pytest.skip(
-            f"{library} needs zarr 2 and is not in {OTHER_PYTHON.parent}; make test installs it"
+            f"{library} needs zarr 2; make test LONG=1 installs it in {OTHER_PYTHON.parent}"
         )
     return _said([python, "-W", "ignore", "-c", code, *args], {})
 
@@ -104,7 +104,7 @@ def said_elsewhere(library: str, code: str, *args: str) -> str:
 def said_by_viv(script: Path, *args: str) -> str:
     """Return what a script of Node.js prints that finds Viv by its first argument."""
     if not (VIV / "@vivjs/loaders").exists():
-        pytest.skip(f"@vivjs/loaders is not in {VIV}; make test installs it")
+        pytest.skip(f"@vivjs/loaders is not in {VIV}; make test LONG=1 installs it")
     return _said(["node", str(script), str(VIV), *args], {})
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
-from tests.conftest import REPO
 from tilewright.phantom.make import PhantomDesign, make_phantom
 
+REPO = Path(__file__).resolve().parents[2]
 #: The smallest experiment that still has everything real data have.
 SMALL: dict[str, Any] = {
     "seed": 3,
@@ -152,6 +156,20 @@ def make_run(folder: Path, raw: Path | None = None, **design: Any) -> Run:
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     return Run(folder, folder / "config.yaml")
+
+
+def make_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Return a folder that the first worker makes and the others find; nobody changes it."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    made = folder.with_suffix(".made")
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of a worker that failed
+            make(folder)
+            made.touch()
+    return folder
 
 
 def digests(folder: Path) -> dict[str, str]:

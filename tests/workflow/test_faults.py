@@ -25,24 +25,10 @@ FAULTS = {**TINY, "another_tissue_cycle": 2, "empty_channel": (1, 2)}
 
 
 @pytest.fixture(scope="module")
-def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("raw")
-    make_phantom(folder, **TINY)
-    return folder / "raw"
-
-
-@pytest.fixture(scope="module")
 def faulty_raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("faulty")
     make_phantom(folder, **FAULTS)
     return folder / "raw"
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Run:
-    run = make_run(tmp_path_factory.mktemp("undisturbed"), raw, **TINY)
-    run.snakemake("registration")
-    return run
 
 
 def _one_tile(folder: Path) -> Path:
@@ -84,9 +70,9 @@ def _smaller(folder: Path) -> None:
     ids=["missing", "truncated", "empty", "dtype", "shape"],
 )
 def test_damaged_raw_data_are_named_before_any_work(
-    tmp_path: Path, raw: Path, damage: Callable[[Path], None], words: list[str]
+    tmp_path: Path, tiny_raw: Path, damage: Callable[[Path], None], words: list[str]
 ) -> None:
-    shutil.copytree(raw, tmp_path / "raw")
+    shutil.copytree(tiny_raw, tmp_path / "raw")
     damage(tmp_path / "raw")
     run = make_run(tmp_path, tmp_path / "raw", **TINY)
     said = run.snakemake("registration", ok=False)
@@ -108,9 +94,9 @@ def test_damaged_raw_data_are_named_before_any_work(
     ids=["grid", "key", "nan", "metric"],
 )
 def test_wrong_configuration_is_said_in_one_sentence(
-    tmp_path: Path, raw: Path, sections: dict[str, object], words: list[str]
+    tmp_path: Path, tiny_raw: Path, sections: dict[str, object], words: list[str]
 ) -> None:
-    run = make_run(tmp_path, raw, **TINY)
+    run = make_run(tmp_path, tiny_raw, **TINY)
     run.edit(**sections)
     said = run.snakemake("registration", "-n", ok=False)
     for word in words:
@@ -118,10 +104,10 @@ def test_wrong_configuration_is_said_in_one_sentence(
     assert "Traceback" not in said.stdout + said.stderr
 
 
-def test_gpu_without_cuda_is_an_error(tmp_path: Path, raw: Path) -> None:
+def test_gpu_without_cuda_is_an_error(tmp_path: Path, tiny_raw: Path) -> None:
     if shutil.which("nvidia-smi"):
         pytest.skip("this machine has a GPU")
-    run = make_run(tmp_path, raw, **TINY)
+    run = make_run(tmp_path, tiny_raw, **TINY)
     target = "results/tonsil/tile_positions/cycle1/positions.csv"
     said = run.snakemake(target, ok=False, env={"TILEWRIGHT_DEVICE": "gpu"})
     assert "is to run on a GPU, and this machine has none" in said.stdout + said.stderr
@@ -160,8 +146,11 @@ def test_another_tissue_fails_until_it_is_allowed(tmp_path: Path, faulty_raw: Pa
 
 
 @pytest.mark.long
-def test_killed_run_resumes_to_the_same_bytes(tmp_path: Path, raw: Path, undisturbed: Run) -> None:
-    run = make_run(tmp_path, raw, **TINY)
+def test_killed_run_resumes_to_the_same_bytes(
+    tmp_path: Path, tiny_raw: Path, tiny_run: Run
+) -> None:
+    run = make_run(tmp_path, tiny_raw, **TINY)
+    run.edit(output={"keep": "stacks"})
     started = subprocess.Popen(
         run.command("registration"),
         cwd=run.folder,
@@ -179,12 +168,13 @@ def test_killed_run_resumes_to_the_same_bytes(tmp_path: Path, raw: Path, undistu
     assert finished
     run.snakemake("--unlock")
     run.snakemake("registration")
-    assert digests(run.sample) == digests(undisturbed.sample)
+    assert digests(run.sample) == digests(tiny_run.sample)
 
 
 @pytest.mark.long
-def test_full_disk(tmp_path: Path, raw: Path, undisturbed: Run) -> None:
-    run = make_run(tmp_path / "run", raw, **TINY)
+def test_full_disk(tmp_path: Path, tiny_raw: Path, tiny_run: Run) -> None:
+    run = make_run(tmp_path / "run", tiny_raw, **TINY)
+    run.edit(output={"keep": "stacks"})
     with small_disk(tmp_path / "disk", "1500k") as disk:
         run.results.symlink_to(disk)
         said = run.snakemake("registration", ok=False)
@@ -193,4 +183,4 @@ def test_full_disk(tmp_path: Path, raw: Path, undisturbed: Run) -> None:
         assert not partial
         subprocess.run(["mount", "-o", "remount,size=500m", str(disk)], check=True)
         run.snakemake("registration")
-        assert digests(run.sample) == digests(undisturbed.sample)
+        assert digests(run.sample) == digests(tiny_run.sample)

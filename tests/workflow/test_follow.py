@@ -112,6 +112,22 @@ def own_times(run: Run, cycles: str) -> dict[str, int]:
     return times
 
 
+def test_cycles_are_made_as_they_come(tmp_path: Path, begin: Callable[..., Follow]) -> None:
+    design = {**DESIGN, "cycles": 2, "planes": 2, "tile_px": 160}
+    make_phantom(tmp_path, **design)
+    raw = tmp_path / "microscope"
+    image_cycle(tmp_path / "raw", raw, 1)
+    run = make_run(tmp_path / "followed", raw, **design)
+    follow = begin(run, "--quiet-min", "0.05", "--", "--quiet", "host")
+    follow.until_there("stitch/*")
+    image_cycle(tmp_path / "raw", raw, 2)
+    assert follow.ends() == 0
+    assert "all 2 cycles are done" in follow.said.read_text()
+    assert (run.sample / "registration/tonsil.ome.tif").is_file()
+    assert run.planned() == {}
+
+
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_microscope_is_followed(tmp_path: Path, begin: Callable[..., Follow]) -> None:
     """Killed twice, one cycle bad and imaged again, the end is that of one run."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.runs import TINY, make_run
+from tests.support.runs import TINY, Run, make_run
 from tilewright.devices.inventory import snapshot
 from tilewright.devices.lease import leases
 from tilewright.io.results.mosaic import open_mosaic
@@ -99,22 +99,21 @@ def test_four_jobs_share_one_device_by_bytes_and_a_killed_one_frees_its_own(
             job.wait()
 
 
-def test_the_phantom_on_the_gpu_has_the_pixels_of_the_cpu(tmp_path: Path) -> None:
-    on_gpu = make_run(tmp_path / "gpu", None, **TINY)
+def test_the_phantom_on_the_gpu_has_the_pixels_of_the_cpu(
+    tmp_path: Path, tiny_raw: Path, tiny_run: Run
+) -> None:
+    on_gpu = make_run(tmp_path / "gpu", tiny_raw, **TINY)
     on_gpu.edit(device="gpu", output={"keep": "stacks"})
-    on_cpu = make_run(tmp_path / "cpu", on_gpu.folder / "raw", **TINY)
-    on_cpu.edit(output={"keep": "stacks"})
     env = {"TILEWRIGHT_LEASE_ROOT": str(tmp_path / "leases"), "TILEWRIGHT_DEVICE": "gpu"}
     on_gpu.snakemake("registration", env=env)
-    on_cpu.snakemake("registration")
     lines = (on_gpu.results / "placement/devices.jsonl").read_text().splitlines()
     assert {json.loads(line)["outcome"] for line in lines} == {"done"}
     for stage, tolerance in (("stitch", 1.0), ("edf", 1.0)):
-        paths = sorted((on_cpu.sample / stage).glob("*.zarr"))
+        paths = sorted((tiny_run.sample / stage).glob("*.zarr"))
         assert paths
         for path in paths:
             a, b = (
                 open_mosaic(run.sample / stage / path.name).read(0, slice(None), slice(None))
-                for run in (on_gpu, on_cpu)
+                for run in (on_gpu, tiny_run)
             )
             assert np.abs(a.astype(float) - b.astype(float)).max() <= tolerance, path

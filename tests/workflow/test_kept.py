@@ -22,10 +22,10 @@ pytestmark = pytest.mark.workflow
 TARGETS = ("registration", "qc")
 
 
-@pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
+@pytest.fixture
+def done(tmp_path: Path, tiny_raw: Path) -> Run:
     """The first of two cycles, processed to the end by way of deconvolved stacks."""
-    run = make_run(tmp_path_factory.mktemp("kept"), **TINY)
+    run = make_run(tmp_path, tiny_raw, **TINY)
     table = run.folder / "markers.csv"
     table.write_text("\n".join(table.read_text().splitlines()[:3]) + "\n")
     run.edit(deconvolve={"iterations": 2}, edf={"method": "psf_mean"})
@@ -54,23 +54,25 @@ def rerun(run: Run, *args: str) -> dict[str, int]:
     return planned
 
 
-def test_one_cycle_is_an_image_of_its_channels(done: Run) -> None:
+def test_stacks_go_and_stay_where_they_are_asked_for(done: Run) -> None:
     with tifffile.TiffFile(done.sample / "registration/tonsil.ome.tif") as tiff:
         assert tiff.series[0].shape[0] == 2
-    assert not (done.sample / "register").exists()
-
-
-def test_stacks_are_gone_and_nothing_is_made_again_for_their_quality(done: Run) -> None:
+    assert not (done.sample / "register").exists()  # of one cycle
     assert stacks(done) == []
     assert (done.sample / "registration/tonsil.ome.tif").is_file()
     jobs = rerun(done)
     assert "stitch" not in jobs
     assert "qc_cycle" not in jobs
     assert done.planned(*TARGETS) == {}
+    done.snakemake("deconvolution")
+    assert len(stacks(done)) == 4
+    jobs = done.planned(*TARGETS)
+    assert not jobs.keys() & {"stitch", "deconvolve"}
 
 
 @pytest.mark.long
 def test_reruns_make_what_they_need_and_no_more(done: Run) -> None:
+    done.snakemake(*TARGETS)
     before = digests(done.sample)
     late = {"resample": 1, "assemble": 1, "qc_cycle": 1, "qc_image": 1}
     whole = {"stitch": 2, "deconvolve": 2, "edf_plane": 2, **late}
@@ -93,13 +95,6 @@ def test_reruns_make_what_they_need_and_no_more(done: Run) -> None:
     items = json.loads((done.results / "qc.json").read_text())["items"]
     assert {item["fail"] for item in items if item["metric"] == "seam"} == {0.001}
     assert done.planned(*TARGETS) == {}
-
-
-def test_who_asks_for_stacks_keeps_them(done: Run) -> None:
-    done.snakemake("deconvolution")
-    assert len(stacks(done)) == 4
-    jobs = done.planned(*TARGETS)
-    assert not jobs.keys() & {"stitch", "deconvolve"}
 
 
 @pytest.mark.long

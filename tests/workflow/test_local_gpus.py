@@ -22,7 +22,6 @@ from tilewright.devices.budget import RESERVE_B
 from tilewright.devices.evidence import CONTEXT_B
 from tilewright.devices.health import note_failure, quarantined
 from tilewright.devices.lease import leases
-from tilewright.phantom.make import make_phantom
 
 TARGET = "stitching"
 MIB = 2**20
@@ -64,28 +63,20 @@ def environment(machine: FakeMachine, tmp_path: Path) -> Iterator[dict[str, str]
     assert not (tmp_path / "leases").is_dir() or leases(tmp_path / "leases") == []
 
 
-@pytest.fixture(scope="module")
-def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("raw")
-    make_phantom(folder, **TINY)
-    return folder / "raw"
-
-
 def evidence(run: Run) -> list[dict[str, Any]]:
     path = run.results / "placement/devices.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_a_phantom_on_two_gpus_and_cpus_has_the_pixels_of_the_cpu(
-    tmp_path: Path, raw: Path, environment: dict[str, str]
+    tmp_path: Path, tiny_raw: Path, tiny_run: Run, environment: dict[str, str]
 ) -> None:
-    on_gpus, on_cpus = (make_run(tmp_path / name, raw, **TINY) for name in ("gpus", "cpus"))
+    on_gpus = make_run(tmp_path / "gpus", tiny_raw, **TINY)
     # more than any device has: the work is halved where it does not fit, which it does
     on_gpus.edit(
         resources={"illumination": {"device": "cpu"}, "tile_positions": {"gpu_mem_mb": 90_000}}
     )
     said = on_gpus.snakemake(TARGET, env=environment)
-    on_cpus.snakemake(TARGET)
     lines = evidence(on_gpus)
     rules = Counter(line["job"].split("/")[0] for line in lines)
     gone = said.stdout + said.stderr
@@ -95,18 +86,16 @@ def test_a_phantom_on_two_gpus_and_cpus_has_the_pixels_of_the_cpu(
     assert max(line["granted_b"] for line in lines) == 24 * GB - RESERVE_B
     assert {line["uuid"] for line in lines} <= {uuid(1), uuid(2)}
     assert all(line["peak_b"] is not None for line in lines)
-    assert not (on_cpus.results / "placement/devices.jsonl").exists()
-    found = {name: digests(run.sample / "stitch") for name, run in
-             (("gpus", on_gpus), ("cpus", on_cpus))}  # fmt: skip
-    assert found["gpus"] == found["cpus"]
+    assert not (tiny_run.results / "placement/devices.jsonl").exists()
+    assert digests(on_gpus.sample / "stitch") == digests(tiny_run.sample / "stitch")
 
 
 @pytest.mark.long
 def test_a_device_that_dies_is_quarantined_and_its_jobs_go_elsewhere(
-    tmp_path: Path, raw: Path, environment: dict[str, str]
+    tmp_path: Path, tiny_raw: Path, environment: dict[str, str]
 ) -> None:
     (tmp_path / "broken").write_text(uuid(1))
-    run = make_run(tmp_path / "run", raw, **TINY)
+    run = make_run(tmp_path / "run", tiny_raw, **TINY)
     said = run.snakemake(TARGET, "--retries", "1", env=environment)
     outcomes = Counter((line["uuid"], line["outcome"]) for line in evidence(run))
     assert outcomes[uuid(1), "failed"] >= 1
@@ -156,11 +145,11 @@ def test_a_failure_that_cannot_be_noted_is_still_the_one_that_is_said(
 
 
 def test_a_demanded_gpu_that_is_not_there_ends_the_run_before_any_work(
-    tmp_path: Path, raw: Path, machine: FakeMachine, environment: dict[str, str]
+    tmp_path: Path, tiny_raw: Path, machine: FakeMachine, environment: dict[str, str]
 ) -> None:
     machine.devices = []
     machine.write()
-    run = make_run(tmp_path / "run", raw, **TINY)
+    run = make_run(tmp_path / "run", tiny_raw, **TINY)
     run.edit(resources={"stitch": {"device": "gpu"}})
     said = run.snakemake(TARGET, ok=False, env=environment)
     text = said.stdout + said.stderr
