@@ -18,12 +18,12 @@ def install_wheels(folder: Path, *projects: str) -> Path:
     What they need is found among the packages of this environment, whose own links to the
     checkout are not followed: a path of a ``.pth`` file is no site folder.
     """
-    pip = [sys.executable, "-m", "pip", "--quiet"]
-    wheel = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder / "wheels"]
-    run(*pip, *wheel, *(REPO / project for project in projects))
+    pip = (sys.executable, "-m", "pip", "--quiet")
+    options = ("--no-deps", "--no-build-isolation", "--wheel-dir", folder / "wheels")
+    run(*pip, "wheel", *options, *(REPO / project for project in projects))
     venv = folder / "venv"
     run(sys.executable, "-m", "venv", "--without-pip", venv)
-    wheels = (folder / "wheels").glob("*.whl")
+    wheels = sorted((folder / "wheels").glob("*.whl"))
     run(*pip, "--python", venv / "bin/python", "install", "--no-deps", "--no-index", *wheels)
     (packages,) = venv.glob("lib/python*/site-packages")
     (packages / "needed.pth").write_text(sysconfig.get_path("purelib") + "\n")
