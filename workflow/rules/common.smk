@@ -85,9 +85,9 @@ if (
     and not STITCHED
 ):
     logger.info(
-        f"edf.method: auto is {experiment.settings.plane_method} here"
+        f"in-focus planes: method {experiment.settings.plane_method} (edf.method: auto)"
         + (
-            "; stacks are deconvolved for the target deconvolution only"
+            "; stacks are deconvolved only for the target 'deconvolution'"
             if experiment.settings.plane_method == "direct"
             else ""
         )

@@ -212,7 +212,7 @@ def _grid(out: ConfigText, first: TileLayout, *, numbered: bool) -> None:
 def _optics(out: ConfigText, metadata: Metadata, planes: int) -> None:
     out.text += _TAIL
     immersion = (metadata.immersion_refractive_index, "1.0 air, 1.33 water, 1.515 oil")
-    medium = "of the mounting medium (used where depth_um > 0): 1.33 buffer, about 1.44 glycerol"
+    medium = "of the mounting medium (only for optics.depth_um > 0): 1.33 buffer, 1.44 glycerol"
     told: dict[str, tuple[float | None, str]] = {
         "numerical_aperture": (metadata.numerical_aperture, "of the objective"),
         "immersion_refractive_index": immersion,
