@@ -46,7 +46,15 @@ def times(run: Run) -> dict[str, int]:
     return {str(p.relative_to(run.results)): p.stat().st_mtime_ns for p in run.results.rglob("*")}
 
 
-def test_a_cycle_that_is_added(run: Run) -> None:
+def test_what_is_added_or_imaged_again_makes_its_own_jobs(run: Run) -> None:
+    a_cycle_that_is_added(run)
+    a_cycle_of_other_channels_that_is_added(run)
+    a_line_of_the_markers_table_that_is_added(run)
+    a_sample_that_is_added(run)
+    a_cycle_that_is_imaged_again(run)  # the last: its raw files stay newer
+
+
+def a_cycle_that_is_added(run: Run) -> None:
     assert run.planned() == {}
     assert "has cycle 3 too, not processed yet" in (run.results / "report.html").read_text()
     before = times(run)
@@ -62,7 +70,7 @@ def test_a_cycle_that_is_added(run: Run) -> None:
     }
 
 
-def test_a_cycle_of_other_channels_that_is_added(run: Run) -> None:
+def a_cycle_of_other_channels_that_is_added(run: Run) -> None:
     """Flat-fields then are a job per channel; those that are there stay."""
     table = run.folder / "markers.csv"
     whole = table.read_text()
@@ -76,7 +84,7 @@ def test_a_cycle_of_other_channels_that_is_added(run: Run) -> None:
     assert jobs == {**OWN, **FINAL, "qc_image": 3, "stitch": 1, "edf_plane": 1}
 
 
-def test_a_line_of_the_markers_table_that_is_added(run: Run) -> None:
+def a_line_of_the_markers_table_that_is_added(run: Run) -> None:
     """The same as without the key: a table that grows."""
     table = run.folder / "markers.csv"
     whole = table.read_text()
@@ -89,7 +97,7 @@ def test_a_line_of_the_markers_table_that_is_added(run: Run) -> None:
         run.edit(cycles=[1, 2])
 
 
-def test_a_sample_that_is_added(run: Run) -> None:
+def a_sample_that_is_added(run: Run) -> None:
     table = run.folder / "samples.tsv"
     before = table.read_text()
     table.write_text(before + before.splitlines()[1].replace("tonsil", "spleen") + "\n")
@@ -101,7 +109,7 @@ def test_a_sample_that_is_added(run: Run) -> None:
     assert jobs == {**twice, "register": 1, "qc_register": 1, **FINAL, "qc_image": 2}
 
 
-def test_a_cycle_that_is_imaged_again(run: Run) -> None:
+def a_cycle_that_is_imaged_again(run: Run) -> None:
     (folder,) = (run.folder / "raw").glob("[Cc]yc*2_reg*")
     files = sorted(folder.glob("*.tif"))
     for path in files:

@@ -379,6 +379,8 @@ class Bench:
         """Return a copy whose files are hard links."""
         shutil.copytree(self.run.folder, folder, copy_function=os.link)
         config = folder / self.run.config.name
+        config.unlink()
+        shutil.copy(self.run.config, config)  # which damages edit
         samples = folder / "samples.tsv"
         samples.unlink()
         samples.write_text(f"sample\traw_dir\n{SAMPLE}\t{folder / 'raw'}\n")
