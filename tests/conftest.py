@@ -31,7 +31,14 @@ ONE_RUN = ("tests/workflow/test_workflow.py", "tests/workflow/test_large_report.
 #: Modules of more than about 10 s of arithmetic, or that start processes; `make check` skips them.
 SLOW = (
     "tests/benchmarks/",
-    "tests/stages/",
+    "tests/stages/edf/test_direct.py",
+    "tests/stages/illumination/",
+    "tests/stages/register/test_cycle.py",
+    "tests/stages/register/test_subtract.py",
+    "tests/stages/test_device_memory.py",
+    "tests/stages/tile_positions/test_lens_distortion.py",
+    "tests/runtime/test_damaged_records.py",
+    "tests/follow/test_runs.py",
     "tests/phantom/",
     "tests/scheduler_plugin/",
     "tests/devices/leases/",
