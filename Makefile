@@ -41,7 +41,7 @@ packages:
 
 # For the inner loop: no Snakemake run, no cluster.
 check: $(VENV)/.installed-test lint
-	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not workflow and not slurm and not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not workflow and not slurm and not slow and not long"
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
