@@ -582,6 +582,7 @@ def test_the_expected_error_is_of_the_size_of_the_error(seed: int) -> None:
 
 
 @pytest.mark.shared
+@pytest.mark.long
 def test_stray_light_of_the_brain_tiles_is_taken_off(shared: Path) -> None:
     """Left in, it was a grid in the tissue: the flat-field made up for what it did to glass."""
     files = sorted((shared / "data/brain-tiles").glob("*.tif"))
