@@ -287,6 +287,40 @@ rule fed:
         assert [given["attempt"] for _, given in dispatched(tmp_path, rule)] == [1, 2]
 
 
+def test_a_job_that_was_given_up_is_not_tried_again_when_a_checkpoint_ends(tmp_path: Path) -> None:
+    snakefile = f"""{HEAD}
+from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter
+
+Path("split.held").touch()
+
+def give_up(dag, job, own=snakemake_adapter.give_up):
+    own(dag, job)
+    Path("split.held").unlink(missing_ok=True)
+
+snakemake_adapter.give_up = give_up
+rule all:
+    default_target: True
+    input: lambda wildcards: checkpoints.split.get().output, "bad.txt", "free.txt"
+localrules: all
+checkpoint split:
+    output: directory("parts")
+    shell: "true"
+rule bad:
+    output: "bad.txt"
+    log: "bad.log"
+    shell: "true"
+rule free:
+    input: "parts"
+    output: "free.txt"
+    shell: "true"
+"""
+    options = ("--retries", "5", "--keep-going")
+    done = run(tmp_path, snakefile, "tilewright", *options, executor="slurm")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert [given["attempt"] for _, given in dispatched(tmp_path, "bad")] == [1, 2]
+    assert len(dispatched(tmp_path, "free")) == 1
+
+
 def test_jobs_that_slurms_comment_cannot_tell_apart_go_one_after_the_other(
     ran: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:

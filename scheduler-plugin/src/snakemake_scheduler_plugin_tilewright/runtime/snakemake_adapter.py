@@ -297,12 +297,13 @@ def machine_resources(dag: Any) -> Mapping[str, int]:
 def give_up(dag: Any, job: Any) -> None:
     """Let Snakemake count a job as failed although it has tries left.
 
-    Uses ``scheduler.failed``, ``_errors`` and ``_open_jobs``, and ``dag._ready_jobs``.
+    Uses ``scheduler.failed``, ``_errors`` and ``_open_jobs``, ``dag._ready_jobs`` and ``_running``.
     """
     scheduler = dag.workflow.scheduler
     scheduler.failed.add(job)
     scheduler._errors = True
     dag._ready_jobs.discard(job)
+    dag._running.add(job)  # as Snakemake leaves what failed: no checkpoint makes it ready again
     scheduler._open_jobs.release()
 
 
