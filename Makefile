@@ -43,7 +43,7 @@ packages:
 check: $(VENV)/.installed-test lint
 	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not workflow and not slurm and not slow and not long"
 
-lint: $(VENV)/.installed-test
+lint: $(VENV)/.installed-test $(if $(LONG),$(VENV)/.installed-consumers)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -77,13 +77,14 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --editable ./scheduler-plugin --editable '.[test]'
 	touch $@
 
-$(VENV)/.installed-dist: $(VENV)/.installed
+# One pip at a time in an environment.
+$(VENV)/.installed-dist: $(VENV)/.installed $(if $(LONG),$(VENV)/.installed-test)
 	$(BIN)/python -m pip install --quiet --editable ./scheduler-plugin --editable '.[dist]'
 	touch $@
 
 # Readers of the images; in an environment of their own those that do not install beside tilewright,
 # since they want zarr 2, and Viv's, which is for Node.js. Their tests skip where they are missing.
-$(VENV)/.installed-consumers: $(VENV)/.installed-test
+$(VENV)/.installed-consumers: $(VENV)/.installed-test $(VENV)/.installed-dist
 	$(BIN)/python -m pip install --quiet --editable ./scheduler-plugin --editable '.[test,consumers]'
 	$(PYTHON) -m venv $(VENV)/consumers
 	-$(VENV)/consumers/bin/pip install --quiet --only-binary :all: $(VITESSCE) $(PALOM)
