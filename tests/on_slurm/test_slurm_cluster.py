@@ -207,7 +207,7 @@ def test_crashed_node_fails_its_job_and_comes_back(
 
 
 def test_stop_leaves_nothing_behind(slurm: Cluster) -> None:
-    """The last here: it ends the session's cluster, and the next quiet_slurm starts it again."""
+    """It ends the session's cluster, and the next quiet_slurm starts it again."""
     slurm.repair()
     slurm.sbatch("kuser", *ON_B1, command="trap '' TERM; srun sleep 600")
     wait_for(lambda: any(entry.state == "RUNNING" for entry in slurm.jobs()), 20)
