@@ -27,12 +27,12 @@ demo: $(VENV)/.installed
 	@echo "report: $(DEMO)/results/report.html"
 	@echo "zoom:   $(BIN)/pip install -e ./scheduler-plugin -e '.[view]' && $(BIN)/tilewright view $(DEMO)/results"
 
-# Tests of the cluster and of locks wait much of the time: four workers keep two cores busy.
+# The cluster's tests wait most of the time: a third worker keeps two cores busy (a fourth adds 2 min).
 # LONG=1 adds what takes minutes: faults of whole runs, wheels in an environment of their own,
 # the libraries that read our images.
 test: $(VENV)/.installed-test $(VENV)/.installed-cupy packages lint \
 		$(if $(LONG),$(VENV)/.installed-consumers $(VENV)/.installed-dist)
-	$(BIN)/python -m pytest -n 4 --dist loadscope --no-loadscope-reorder --durations 40 \
+	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --durations 40 \
 		$(if $(LONG),,-m "not long")
 
 packages:
