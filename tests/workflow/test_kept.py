@@ -103,10 +103,18 @@ def test_a_disk_of_the_stated_peak_is_enough(tmp_path: Path) -> None:
     """Ten stacks of 9 MB on a disk for what ``plan`` says that two jobs at once need."""
     design = {**TINY, "cycles": 5, "rows": 1, "planes": 12, "tile_px": 512}
     run = make_run(tmp_path, **design)
+    tools = tmp_path / "bin"  # a cluster of other tests may be up
+    tools.mkdir()
+    for name in ("sbatch", "scontrol"):
+        (tools / name).write_text(
+            "#!/bin/sh\necho 'fatal: Could not establish a configuration source' >&2\nexit 1\n"
+        )
+        (tools / name).chmod(0o755)
     said = subprocess.run(
         [sys.executable, "-m", "tilewright.cli", "plan", "--configfile", run.config.name,
          "--target", "qc", "--target", "registration", "--json"],
         cwd=run.folder, capture_output=True, text=True, check=True,
+        env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"},
     ).stdout  # fmt: skip
     stays, most = re.findall(r"about ([0-9.]+) MB", said)
     assert float(most) < float(stays) + 7 * 9
