@@ -20,7 +20,6 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 #: What its pyproject asks for brings these through Snakemake's Slurm executor, and nothing else
 #: does; nothing of the plugin imports them.
 OF_THE_EXECUTOR = {"numpy", "pandas"}
-SAMPLES = ["s00", "s01"]
 OF_IMAGES = {
     "tilewright", "scipy", "matplotlib", "zarr", "tifffile", "imagecodecs", "pillow",
     "scikit-image", "threadpoolctl", "nvidia-ml-py", "tqdm",
@@ -84,22 +83,27 @@ def test_nothing_of_images_is_installed_or_imported(python: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("targets", "jobs"),
+    ("targets", "samples", "jobs"),
     [  # without a site file the executor looks at its jobs every 40 s
-        (("mapped/s00.bam", "mapped/s01.bam"), 2),
-        pytest.param((), 7, marks=pytest.mark.long),
+        (("mapped/s00.bam", "mapped/s01.bam"), 2, 2),
+        pytest.param((), 4, 13, marks=pytest.mark.long),
     ],
 )
 def test_a_first_run_needs_no_site_file(
-    quiet_slurm: Cluster, python: Path, tmp_path: Path, targets: tuple[str, ...], jobs: int
+    quiet_slurm: Cluster,
+    python: Path,
+    tmp_path: Path,
+    targets: tuple[str, ...],
+    samples: int,
+    jobs: int,
 ) -> None:
     snakefile = REPO / "tests/support/foreign/plain/Snakefile"
     first = Alone(quiet_slurm, tmp_path, snakefile, targets, python=python)
     first.first_id = max((job.id for job in quiet_slurm.jobs()), default=0)
-    few = ["--config", f"samples={len(SAMPLES)}", "seconds=2"]
+    few = ["--config", f"samples={samples}", f"seconds={samples}"]
     placement = [python.with_name("tilewright-placement")]
     shown = tool(first, *placement, "plan", "--snakefile", first.snakefile, *few)
-    assert "7 jobs to do" in shown
+    assert f"{3 * samples + 1} jobs to do" in shown
     assert "finish in about" in shown
     looked = tool(first, *placement, "doctor", "--snakefile", first.snakefile)
     assert "every job fits on some account" in looked
@@ -112,7 +116,7 @@ def test_a_first_run_needs_no_site_file(
     done = first.check_placed({"brusko", "clive", "maigan", "root"})
     assert len(done) == jobs, dump(first.events)
     if not targets:
-        assert (tmp_path / "calls/all.vcf").read_text().split() == SAMPLES
+        assert (tmp_path / "calls/all.vcf").read_text().split() == ["s00", "s01", "s02", "s03"]
     tool(first, *placement, "run-report")
     assert "Where it ran" in (tmp_path / "run.html").read_text()
     assert "complete: " in tool(first, *placement, "status")
