@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from types import SimpleNamespace
 
@@ -16,16 +15,19 @@ from tilewright.devices.inventory import Device, Snapshot
 def test_busy_seconds_and_mean_utilisation(monkeypatch: pytest.MonkeyPatch) -> None:
     rates = iter([1.0, 0.0, *[0.5] * 6])
     held, noted, over = Held("GPU-a", 1), threading.Event(), threading.Event()
+    looks: list[float | None] = []
 
     def look() -> Snapshot:
         rate = next(rates, None)
+        looks.append(rate)
         if rate is None:
             noted.set()
             over.wait(60)
             return Snapshot(())
         return Snapshot((Device("GPU-b", 0, "", 9, 0, 1.0), Device("GPU-a", 1, "", 9, 0, rate)))
 
-    clock = SimpleNamespace(monotonic=itertools.count().__next__)  # a second from look to look
+    # A second from look to look, however often a thread of another test asks.
+    clock = SimpleNamespace(monotonic=lambda: float(len(looks)))
     monkeypatch.setattr(evidence, "time", clock)
     with watched(held, look, every_s=0.001):
         assert noted.wait(60)
