@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.devices.leases import lease_jobs
-from tests.devices.leases.lease_jobs import Machine, start
+from tests.devices.leases.lease_jobs import Jobs, Machine, kill
+from tilewright.devices.evidence import Held
+from tilewright.devices.lease import lease
+
+#: A lease of this process, given a request.
+Own = Callable[..., AbstractContextManager[Held]]
 
 
 @pytest.fixture
@@ -22,22 +26,17 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    made = Machine(tmp_path / "machine")
-    made.build({"GPU-a": 25})
-    return made
+    return Machine(tmp_path / "machine", {"GPU-a": 25})
 
 
 @pytest.fixture
-def begin(machine: Machine, root: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Start jobs that are gone at the end of the test."""
-    started: list[subprocess.Popen[bytes]] = []
+def own(machine: Machine, root: Path) -> Own:
+    return partial(lease, snapshot=machine.snapshot, root=root)
 
-    def one(gib: float, *, environment: dict[str, str] | None = None, **more: Any) -> Any:
-        job = lease_jobs.job(machine, root, gib, **more)
-        started.append(start(job, **(environment or {})))
-        return started[-1]
 
-    yield one
-    for process in started:
-        process.kill()
-        process.wait()
+@pytest.fixture
+def jobs(machine: Machine, root: Path) -> Iterator[Jobs]:
+    jobs = Jobs(machine, root)
+    yield jobs
+    for process in jobs.started:
+        kill(process)

@@ -1,8 +1,7 @@
 """A pretended machine with GPUs, and jobs on it: real processes with real leases.
 
-``python lease_jobs.py '{"machine": …, "root": …, …}'`` runs one job. The machine is a folder:
-``gpus.json`` says what there is, and each job locks a file of its own in ``uses`` and writes there
-what it uses, so that over-commit is seen without asking the leases.
+The machine is a folder: ``gpus.json`` says what there is, and each job locks a file of its own in
+``uses`` and writes there what it uses, so that over-commit is seen without asking the leases.
 """
 
 from __future__ import annotations
@@ -10,12 +9,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import multiprocessing
 import os
-import subprocess
+import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -25,26 +28,25 @@ from tilewright.devices.lease import WAIT_EXIT_CODE, LeaseTimeoutError, lease, l
 
 GIB = 2**30
 FOREIGN_PID = 1
+#: Processes are forked by one that has imported all, so that a start takes milliseconds.
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(["pytest", __name__])
 
 
 class Machine:
-    """The pretended machine in a folder."""
+    """The pretended machine in a folder, and a log of what its jobs did."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.uses = folder / "uses"
-        self.broken = folder / "overcommitted"
-
-    def build(self, totals_gib: dict[str, int], *, shows_pids: bool = True) -> None:
+    def __init__(self, folder: Path, totals_gib: dict[str, int], *, shows_pids: bool = True):
+        self.folder, self.uses, self.broken = folder, folder / "uses", folder / "overcommitted"
+        self.evidence = folder / "evidence.jsonl"
         self.uses.mkdir(parents=True)
         self.set(totals_gib=totals_gib, foreign_gib={}, shows_pids=shows_pids, divided=[])
 
     def set(self, **changes: Any) -> None:
         path = self.folder / "gpus.json"
-        before = json.loads(path.read_bytes()) if path.exists() else {}
-        fresh = path.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps({**before, **changes}))
-        fresh.replace(path)
+        before = self.facts() if path.exists() else {}
+        path.with_suffix(".new").write_text(json.dumps({**before, **changes}))
+        path.with_suffix(".new").replace(path)
 
     def facts(self) -> dict[str, Any]:
         facts: dict[str, Any] = json.loads((self.folder / "gpus.json").read_bytes())
@@ -72,89 +74,115 @@ class Machine:
                 continue
             foreign = int(facts["foreign_gib"].get(uuid, 0) * GIB)
             own = [(use["pid"], use["bytes"]) for use in uses if use["uuid"] == uuid]
-            shown = [*own, (FOREIGN_PID, foreign)] if facts["shows_pids"] else []
-            used = foreign + sum(bytes_ for _, bytes_ in own)
-            divided = uuid in facts["divided"]
+            shown = (*own, (FOREIGN_PID, foreign)) if facts["shows_pids"] else ()
+            used, divided = foreign + sum(bytes_ for _, bytes_ in own), uuid in facts["divided"]
             devices.append(
-                Device(uuid, index, "fake", total * GIB, used, None, tuple(shown), None, divided)
+                Device(uuid, index, "fake", total * GIB, used, None, shown, None, divided)
             )
         return Snapshot(tuple(devices), driver="fake 1")
 
-    def check(self, leases: Path | None = None) -> int:
+    def check(self, root: Path) -> int:
         """Note each device on which more is used, or leased, than there is; count the holders.
 
         What is seen in two passes was there all the time between them, hence at once.
         """
-        first = self.living(self.uses)
-        held = self.living(leases) if leases else {}
-        again = self.living(self.uses).keys()
-        held_again = self.living(leases).keys() if leases else ()
-        facts = self.facts()
-        for what, records, still, field in (
-            ("used", first, again, "bytes"),
-            ("leased", held, held_again, "granted_b"),
-        ):
+        facts, seen = self.facts(), dict[str, dict[str, Any]]()
+        for folder, field in ((self.uses, "bytes"), (root / "holding", "granted_b")):
+            seen = self.living(folder)
             sums: Counter[str] = Counter()
-            for name in still:
-                if name in records:
-                    sums[records[name]["uuid"]] += records[name][field]
+            for name in seen.keys() & self.living(folder):
+                sums[seen[name]["uuid"]] += seen[name][field]
             for uuid, bytes_ in sums.items():
                 foreign = int(facts["foreign_gib"].get(uuid, 0) * GIB)
                 if bytes_ + foreign + RESERVE_B > facts["totals_gib"][uuid] * GIB:
-                    with self.broken.open("a") as stream:
-                        stream.write(f"{uuid}: {bytes_} + {foreign} B {what}\n")
-        return len(held)
+                    self.broken.write_text(f"{uuid}: {field} {bytes_} + {foreign} foreign\n")
+        return len(seen)
+
+    def sample(self, root: Path, over: Path, most: Path) -> None:
+        """Look every 5 ms from outside until it is over; write how many held at once."""
+        seen = 0
+        while not over.exists():
+            seen = max(seen, self.check(root))
+            time.sleep(0.005)
+        most.write_text(str(seen))
 
     @contextlib.contextmanager
     def using(self, uuid: str, bytes_: int) -> Iterator[None]:
         """Use device memory for as long as this process lives, at most."""
         path = self.uses / f"{os.getpid()}"
-        record = json.dumps({"uuid": uuid, "bytes": bytes_, "pid": os.getpid()})
         with path.open("w") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
-            stream.write(record)
+            json.dump({"uuid": uuid, "bytes": bytes_, "pid": os.getpid()}, stream)
             stream.flush()
             yield
             path.unlink()
 
+    def say(self, event: str, job: str) -> None:
+        with (self.folder / "log").open("a") as log:
+            log.write(f"{event} {job}\n")
 
-def start(job: dict[str, Any], **environment: str) -> subprocess.Popen[bytes]:
-    """Start a job."""
-    return subprocess.Popen(
-        [sys.executable, __file__, json.dumps(job)], env={**os.environ, **environment}
-    )
+    def said(self, event: str) -> list[str]:
+        """Return the jobs of which something was said, in order."""
+        path = self.folder / "log"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line.removeprefix(f"{event} ") for line in lines if line.startswith(f"{event} ")]
 
-
-def job(
-    machine: Machine,
-    root: Path,
-    gib: float,
-    *,
-    whole: bool = False,
-    hold_s: float = 0.0,
-    import_s: float = 0.0,
-    wait_limit_s: float | None = None,
-    name: str = "job",
-    until: Path | None = None,
-) -> dict[str, Any]:
-    """Describe a job: it leases, imports, uses all that it leased, and ends."""
-    asked = {"bytes_": int(gib * GIB), "job": name, "whole": whole, "wait_limit_s": wait_limit_s}
-    times = {"hold_s": hold_s, "import_s": import_s, "until": str(until or "")}
-    return {"machine": str(machine.folder), "root": str(root), "request": asked, **times}
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the lines of evidence."""
+        return [json.loads(line) for line in self.evidence.read_text().splitlines()]
 
 
-def log(machine: Machine, event: str, name: str, **more: Any) -> None:
-    """Append a line to what happened."""
-    line = {"s": time.monotonic(), "event": event, "job": name, **more}
-    stream = os.open(machine.folder / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(stream, json.dumps(line).encode() + b"\n")
-    os.close(stream)
+@dataclass(frozen=True)
+class Job:
+    """A job leases, imports, and uses all that it leased, so long or until a file is there.
+
+    It is killed ``die_s`` after it asked, where that is not 0.
+    """
+
+    machine: Machine
+    root: Path
+    request: Request
+    hold_s: float = 0.0
+    import_s: float = 0.0
+    die_s: float = 0.0
+    until: Path | None = None
+    visible: str | None = None
+
+    def __call__(self) -> None:
+        machine, name = self.machine, self.request.job
+        if self.visible:
+            os.environ["CUDA_VISIBLE_DEVICES"] = self.visible
+        signal.setitimer(signal.ITIMER_REAL, self.die_s)  # nothing handles SIGALRM: it kills
+        own = partial(lease, snapshot=machine.snapshot, root=self.root, evidence=machine.evidence)
+        try:
+            with own(self.request) as held:
+                machine.say("holds", name)
+                time.sleep(self.import_s)
+                with machine.using(held.uuid, held.bytes_):
+                    machine.check(self.root)
+                    time.sleep(self.hold_s)
+                    while self.until and not self.until.exists():
+                        time.sleep(0.005)
+                machine.say("ends", name)
+        except LeaseTimeoutError:
+            sys.exit(WAIT_EXIT_CODE)
 
 
-def read_log(machine: Machine) -> list[dict[str, Any]]:
-    """Return what happened, in order."""
-    path = machine.folder / "log"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+def start(does: Callable[..., None], *args: Any) -> BaseProcess:
+    process = FORKED.Process(target=does, args=args)
+    process.start()
+    return process
+
+
+def kill(process: BaseProcess) -> None:
+    process.kill()
+    process.join()
+
+
+def code(process: BaseProcess, limit_s: float = 50.0) -> int | None:
+    """Return the exit code of a process once it has ended."""
+    process.join(limit_s)
+    return process.exitcode
 
 
 def until(fact: Callable[[], object], limit_s: float = 50.0) -> float:
@@ -174,40 +202,34 @@ def waiters(root: Path) -> list[str]:
     return [claim.request.job for claim in leases(root) if not claim.uuid]
 
 
-def main() -> int:
-    """Run one job."""
-    told = json.loads(sys.argv[1])
-    machine, request = Machine(Path(told["machine"])), Request(**told["request"])
-    log(machine, "asks", request.job, pid=os.getpid())
-    try:
-        with lease(
-            request,
-            snapshot=machine.snapshot,
-            root=Path(told["root"]),
-            evidence=machine.folder / "evidence.jsonl",
-        ) as held:
-            log(machine, "holds", request.job, uuid=held.uuid, waited_s=held.waited_s)
-            time.sleep(told["import_s"])
-            with machine.using(held.uuid, held.bytes_):
-                machine.check(Path(told["root"]) / "holding")
-                time.sleep(told["hold_s"])
-                while told["until"] and not Path(told["until"]).exists():
-                    time.sleep(0.005)
-            held.busy(told["hold_s"])
-            log(machine, "ends", request.job, uuid=held.uuid)
-    except LeaseTimeoutError:
-        return WAIT_EXIT_CODE
-    return 0
+class Jobs:
+    """Starts jobs on a machine."""
 
+    def __init__(self, machine: Machine, root: Path) -> None:
+        self.machine, self.root = machine, root
+        self.started: list[BaseProcess] = []
 
-if __name__ == "__main__":
-    sys.exit(main())
+    def start(
+        self,
+        gib: int,
+        name: str,
+        *,
+        whole: bool = False,
+        limit_s: float | None = None,
+        **more: Any,
+    ) -> BaseProcess:
+        request = Request(int(gib * GIB), name, whole, limit_s)
+        self.started.append(start(Job(self.machine, self.root, request, **more)))
+        return self.started[-1]
 
+    def holder(self, gib: int, name: str, hold_s: float = 60.0, **more: Any) -> BaseProcess:
+        """Start a job, and return once it has its device."""
+        process = self.start(gib, name, hold_s=hold_s, **more)
+        until(lambda: name in holders(self.root))
+        return process
 
-def sample(machine: str, root: str, stop: Any) -> None:
-    """Look every 5 ms from outside whether more is used than there is."""
-    seen = 0
-    while not stop.is_set():
-        seen = max(seen, Machine(Path(machine)).check(Path(root) / "holding"))
-        time.sleep(0.005)
-    (Path(machine) / "sampled").write_text(str(seen))
+    def waiter(self, gib: int, name: str, **more: Any) -> BaseProcess:
+        """Start a job, and return once it is in the queue."""
+        process = self.start(gib, name, **more)
+        until(lambda: name in waiters(self.root))
+        return process

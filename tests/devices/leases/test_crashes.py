@@ -8,56 +8,40 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable
-from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPO
-from tests.devices.leases import lease_jobs
+from tests.devices.leases.conftest import Own
 from tests.devices.leases.lease_jobs import (
     GIB,
+    Job,
+    Jobs,
     Machine,
+    code,
     holders,
-    read_log,
-    sample,
+    kill,
     start,
     until,
     waiters,
 )
 from tilewright.devices.budget import Request
-from tilewright.devices.lease import (
-    LeaseTimeoutError,
-    lease,
-    leases,
-)
-
-SPAWN = get_context("spawn")
-#: For programs that import this project's tests.
-PATH = os.pathsep.join([str(REPO), *filter(None, [os.environ.get("PYTHONPATH")])])
+from tilewright.devices.lease import LeaseTimeoutError, lease, leases
 
 
 def test_a_killed_holder_and_a_killed_waiter_block_nobody_and_are_noted(
-    machine: Machine, root: Path, begin: Callable[..., subprocess.Popen[bytes]]
+    machine: Machine, root: Path, jobs: Jobs
 ) -> None:
-    holder = begin(20, hold_s=60, name="holder")
-    until(lambda: holders(root))
-    first = begin(20, hold_s=60, name="first")
-    until(lambda: waiters(root) == ["first"])
-    begin(20, hold_s=60, name="second")
-    until(lambda: waiters(root) == ["first", "second"])
-    first.kill()
-    first.wait()
-    holder.kill()
+    holder, first = jobs.holder(20, "holder"), jobs.waiter(20, "first")
+    jobs.waiter(20, "second", hold_s=60)
+    kill(first)
+    kill(holder)
     # by the log: to ask for the leases would remove those of the dead
-    until(lambda: read_log(machine)[-1]["event"] == "holds")
-    assert holders(root) == ["second"]
-    assert waiters(root) == []
-    lines = map(json.loads, (machine.folder / "evidence.jsonl").read_text().splitlines())
-    found = {line["job"]: line for line in lines}
+    until(lambda: "second" in machine.said("holds"))
+    assert (holders(root), waiters(root)) == (["second"], [])
+    found = {line["job"]: line for line in machine.lines()}
     assert {name: (line["outcome"], line["uuid"]) for name, line in found.items()} == {
         "holder": ("failed", "GPU-a"),
         "first": ("not granted", ""),
@@ -69,33 +53,29 @@ def test_a_killed_holder_and_a_killed_waiter_block_nobody_and_are_noted(
 
 
 def test_a_folder_that_goes_while_a_job_computes_fails_nothing(
-    machine: Machine, tmp_path: Path, root: Path, caplog: pytest.LogCaptureFixture
+    machine: Machine, root: Path, own: Own, caplog: pytest.LogCaptureFixture
 ) -> None:
-    evidence = tmp_path / "jobs.jsonl"
-    with lease(Request(GIB, "edf"), snapshot=machine.snapshot, root=root, evidence=evidence):
+    with own(Request(GIB, "edf"), evidence=machine.evidence):
         shutil.rmtree(root)
-    assert json.loads(evidence.read_text())["outcome"] == "done"
+    assert machine.lines()[0]["outcome"] == "done"
     assert "was not handed on" in caplog.text
 
 
-def test_claims_of_another_version_are_understood(machine: Machine, root: Path) -> None:
-    with lease(Request(20 * GIB, "later"), snapshot=machine.snapshot, root=root):
+def test_claims_of_another_version_are_understood(root: Path, own: Own) -> None:
+    with own(Request(20 * GIB, "later")):
         (path,) = (root / "holding").iterdir()
         told = json.loads(path.read_text())
         told["colour"] = told["request"]["shape"] = "new"
         path.write_text(json.dumps(told).ljust(4096))
         assert holders(root) == ["later"]
-        request = Request(20 * GIB, "edf", wait_limit_s=0.2)
-        with pytest.raises(LeaseTimeoutError), lease(request, snapshot=machine.snapshot, root=root):
+        with pytest.raises(LeaseTimeoutError), own(Request(20 * GIB, "edf", wait_limit_s=0.2)):
             pass
 
 
-def test_only_the_lock_tells_whether_a_claim_lives(
-    machine: Machine, root: Path, begin: Callable[..., subprocess.Popen[bytes]]
-) -> None:
+def test_only_the_lock_tells_whether_a_claim_lives(root: Path, own: Own) -> None:
     dead = subprocess.Popen(["true"])
     dead.wait()
-    with lease(Request(GIB, "edf"), snapshot=machine.snapshot, root=root):
+    with own(Request(GIB, "edf")):
         (path,) = (root / "holding").iterdir()
         record = path.read_text()
         old = {**json.loads(record), "pid": dead.pid, "since_s": 0.0}
@@ -107,159 +87,108 @@ def test_only_the_lock_tells_whether_a_claim_lives(
 
 
 def test_a_granter_that_is_killed_before_the_move_has_granted_nothing(
-    root: Path, begin: Callable[..., subprocess.Popen[bytes]]
+    root: Path, jobs: Jobs
 ) -> None:
-    holder = begin(20, hold_s=60, name="holder")
-    until(lambda: holders(root))
-    begin(20, hold_s=60, name="late")
-    until(lambda: waiters(root))
+    holder = jobs.holder(20, "holder")
+    jobs.waiter(20, "late", hold_s=60)
     (path,) = (root / "waiting").iterdir()
     record = path.read_text()
     path.write_text(json.dumps({**json.loads(record), "uuid": "GPU-a"}).ljust(len(record)))
     assert (holders(root), waiters(root)) == (["holder"], ["late"])
-    holder.kill()
-    holder.wait()
+    kill(holder)
     until(lambda: holders(root) == ["late"])
 
 
-def test_a_lease_outlives_its_coordinator(
-    machine: Machine, root: Path, begin: Callable[..., subprocess.Popen[bytes]]
-) -> None:
+def coordinate(job: Job) -> None:
+    """Let another process run a job, and wait for nothing."""
+    if os.fork() == 0:
+        job()
+        os._exit(0)
+    signal.pause()
+
+
+def test_a_lease_outlives_its_coordinator(machine: Machine, root: Path, jobs: Jobs) -> None:
     go = root / "go"
-    job = lease_jobs.job(machine, root, 20, until=go, name="orphan")
-    code = "import sys, time; from tests.devices.leases.lease_jobs import start; "
-    code += f"start({job!r}); time.sleep(60)"
-    coordinator = subprocess.Popen(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": PATH}
-    )
+    coordinator = start(coordinate, Job(machine, root, Request(20 * GIB, "orphan"), until=go))
     until(lambda: holders(root) == ["orphan"])
-    coordinator.kill()
-    coordinator.wait()
-    begin(20, name="rerun")
-    until(lambda: waiters(root) == ["rerun"])
-    time.sleep(0.3)
-    assert holders(root) == ["orphan"]
+    kill(coordinator)
+    jobs.waiter(20, "rerun")
+    assert code(jobs.start(2, "small")) == 0  # so all claims were looked at
+    assert (holders(root), waiters(root)) == (["orphan"], ["rerun"])
     go.touch()
     until(lambda: leases(root) == [])
-    assert [x["job"] for x in read_log(machine) if x["event"] == "ends"] == ["orphan", "rerun"]
+    assert machine.said("ends") == ["small", "orphan", "rerun"]
+
+
+def hold_beside_a_program(machine: Machine, root: Path) -> None:
+    """Hold, and start a program that gets all descriptors."""
+    with lease(Request(20 * GIB, "edf"), snapshot=machine.snapshot, root=root):
+        machine.say("started", str(subprocess.Popen(["sleep", "60"], close_fds=False).pid))
+        signal.pause()
 
 
 def test_a_program_that_a_killed_holder_started_does_not_keep_the_lease(
-    machine: Machine, root: Path
+    machine: Machine, root: Path, own: Own
 ) -> None:
-    code = (
-        "import subprocess, sys, time\n"
-        "from pathlib import Path\n"
-        "from tests.devices.leases.lease_jobs import GIB, Machine\n"
-        "from tilewright.devices.budget import Request\n"
-        "from tilewright.devices.lease import lease\n"
-        "machine, root = map(Path, sys.argv[1:])\n"
-        "with lease(Request(20 * GIB, 'edf'), snapshot=Machine(machine).snapshot, root=root):\n"
-        "    print(subprocess.Popen(['sleep', '60'], close_fds=False).pid, flush=True)\n"
-        "    time.sleep(60)\n"
-    )
-    holder = subprocess.Popen(
-        [sys.executable, "-c", code, str(machine.folder), str(root)],
-        env={**os.environ, "PYTHONPATH": PATH},
-        stdout=subprocess.PIPE,
-    )
-    assert holder.stdout is not None
-    with holder.stdout:
-        program = int(holder.stdout.readline())
+    holder = start(hold_beside_a_program, machine, root)
+    until(lambda: machine.said("started"))
     assert holders(root) == ["edf"]
-    holder.kill()
-    holder.wait()
-    limited = Request(20 * GIB, "next", wait_limit_s=50)
+    kill(holder)
+    program = int(machine.said("started")[0])
     try:
-        with lease(limited, snapshot=machine.snapshot, root=root):
+        with own(Request(20 * GIB, "next", wait_limit_s=50)):
             os.kill(program, 0)  # it lives
     finally:
         os.kill(program, signal.SIGKILL)
 
 
-def waiting_job(
-    root: Path, begin: Callable[..., subprocess.Popen[bytes]]
-) -> subprocess.Popen[bytes]:
-    """Return a job that waits for another's device."""
-    begin(20, hold_s=60, name="holder")
-    until(lambda: holders(root))
-    late = begin(20, name="late")
-    until(lambda: waiters(root))
-    return late
+@pytest.mark.parametrize("goes", ["the folder", "the claim"])
+def test_what_goes_while_a_job_waits_is_its_error(root: Path, jobs: Jobs, goes: str) -> None:
+    jobs.holder(20, "holder")
+    late = jobs.waiter(20, "late")
+    if goes == "the folder":
+        root.rename(root.with_name("gone"))
+    else:
+        next((root / "waiting").iterdir()).unlink()
+    assert code(late) == 1
 
 
-def test_a_folder_that_goes_while_a_job_waits_is_an_error(
-    machine: Machine, root: Path, begin: Callable[..., subprocess.Popen[bytes]]
-) -> None:
-    late = waiting_job(root, begin)
-    root.rename(root.with_name("gone"))
-    assert late.wait(50) == 1
-
-
-def test_a_claim_that_is_removed_while_its_job_waits_is_an_error(
-    machine: Machine, root: Path, begin: Callable[..., subprocess.Popen[bytes]]
-) -> None:
-    late = waiting_job(root, begin)
-    (path,) = (root / "waiting").iterdir()
-    path.unlink()
-    assert late.wait(50) == 1
-
-
-def run_jobs(seed: int, machine: str, root: str, number: int, width: int) -> None:
-    """One run: some jobs at a time, every third is killed while it waits or holds."""
-    rng, there = random.Random(seed), Machine(Path(machine))
-    todo = list(range(number))
-    live: dict[int, tuple[subprocess.Popen[bytes], float]] = {}
-    while todo or live:
-        while todo and len(live) < width:
-            k = todo.pop(0)
-            kill_s = time.monotonic() + rng.uniform(0.15, 0.9) if k % 3 == 0 else float("inf")
-            gib = rng.choice((2, 4, 6, 10, 14, 20))
-            described = lease_jobs.job(
-                there,
-                Path(root),
-                gib,
-                whole=rng.random() < 0.08,
-                import_s=rng.uniform(0, 0.1),
-                hold_s=5.0 if k % 6 == 0 else rng.uniform(0.02, 0.25),
-                name=f"{seed}.{k}" + (" killed" if k % 3 == 0 else ""),
-            )
-            live[k] = start(described), kill_s
-        for k, (process, kill_s) in list(live.items()):
-            if time.monotonic() > kill_s:
-                process.send_signal(signal.SIGKILL)
-            if process.poll() is not None:
-                if k % 3 and process.returncode:
-                    there.broken.write_text(f"job {seed}.{k} exited {process.returncode}\n")
-                del live[k]
-        time.sleep(0.01)
-
-
-@pytest.mark.parametrize(("number", "shows_pids"), [(67, True), (20, False)])
-def test_three_runs_with_a_third_of_their_jobs_killed(
+@pytest.mark.parametrize(
+    ("number", "shows_pids"),
+    [(60, True), (60, False), pytest.param(201, True, marks=pytest.mark.long)],
+)
+def test_of_many_jobs_a_third_is_killed(
     tmp_path: Path, root: Path, number: int, shows_pids: bool
 ) -> None:
-    machine = Machine(tmp_path / "machine")
-    machine.build({"GPU-a": 25, "GPU-b": 25, "GPU-c": 13, "GPU-d": 25}, shows_pids=shows_pids)
+    """18 at a time; those killed wait then, hold, or are on the way."""
+    totals = {"GPU-a": 25, "GPU-b": 25, "GPU-c": 13, "GPU-d": 25}
+    machine, rng = Machine(tmp_path / "machine", totals, shows_pids=shows_pids), random.Random(1)
     machine.set(foreign_gib={"GPU-d": 3})
     (root / "holding").mkdir(mode=0o700)
-    stop = SPAWN.Event()
-    sampler = SPAWN.Process(target=sample, args=(str(machine.folder), str(root), stop))
-    runs = [
-        SPAWN.Process(target=run_jobs, args=(seed, str(machine.folder), str(root), number, 6))
-        for seed in range(3)
-    ]
-    for process in (sampler, *runs):
-        process.start()
-    for process in runs:
-        process.join(400)
-    stop.set()
-    sampler.join(10)
-    assert [process.exitcode for process in (sampler, *runs)] == [0] * 4, "something never ended"
+    over, most = tmp_path / "over", tmp_path / "most"
+    sampler, begun = start(machine.sample, root, over, most), list[BaseProcess]()
+    for k in range(number):
+        until(lambda: sum(process.is_alive() for process in begun) < 18)
+        job = Job(
+            machine,
+            root,
+            Request(rng.choice((2, 4, 6, 10, 14, 20)) * GIB, f"{k}", rng.random() < 0.08),
+            hold_s=5.0 if k % 6 == 0 else rng.uniform(0.02, 0.25),
+            import_s=rng.uniform(0, 0.1),
+            die_s=0.0 if k % 3 else rng.uniform(0.001, 0.8),
+        )
+        begun.append(start(job))
+    codes = [code(process, 400) for process in begun]
+    over.touch()
+    assert code(sampler) == 0
+    assert [found for k, found in enumerate(codes) if k % 3] == [0] * (number * 2 // 3)
+    assert set(codes[::3]) <= {0, -signal.SIGALRM}
     assert not machine.broken.exists(), machine.broken.read_text()
-    assert int((machine.folder / "sampled").read_text()) > 3
-    ended = [line["job"] for line in read_log(machine) if line["event"] == "ends"]
-    assert sum("killed" not in job for job in ended) == 3 * sum(k % 3 > 0 for k in range(number))
+    assert int(most.read_text()) > 3
+    assert {str(k) for k in range(number) if k % 3} <= {*machine.said("ends")}
     assert leases(root) == []
-    left = [p.name for folder in ("waiting", "holding", "pipes") for p in (root / folder).iterdir()]
-    assert left == []
+    assert not [p for name in ("waiting", "holding", "pipes") for p in (root / name).iterdir()]
+    # one that is killed as it gets its device has a line and never said that it held
+    held = {*machine.said("holds")}
+    noted = {line["job"] for line in machine.lines() if line["outcome"] != "not granted"}
+    assert held <= noted <= held | {str(k) for k in range(0, number, 3)}

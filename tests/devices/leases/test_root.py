@@ -28,6 +28,11 @@ def mount(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mounts: Mapping[str, 
     monkeypatch.setattr(lease_queue, "MOUNTS", table)
 
 
+def refused(root: object, words: str) -> None:
+    with pytest.raises(LeaseRootError, match=words):
+        lease_root({"TILEWRIGHT_LEASE_ROOT": str(root)})
+
+
 def test_the_order_of_the_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_queue, "RUNTIMES", tmp_path / "user")
     monkeypatch.setattr(lease_queue, "TEMPORARY", tmp_path)
@@ -44,26 +49,12 @@ def test_the_order_of_the_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert lease_root(names) == tmp_path / "own"
 
 
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("/var/x", "ext4"),
-        ("/home/me", "nfs4"),
-        ("/homes", "ext4"),
-        ("/home/fast/me", "xfs"),
-        ("/run/my disk/x", "tmpfs"),
-        ("/data/x", "lustre"),
-    ],
-)
-def test_the_file_system_of_a_path(
-    path: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_system_of_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert file_system(Path("/proc/self")) == "proc"  # as the kernel says
     mount(monkeypatch, tmp_path, MOUNTS)
-    assert file_system(Path(path)) == kind
-
-
-def test_the_kernel_says_what_is_mounted_here() -> None:
-    assert file_system(Path("/proc/self")) == "proc"
+    paths = ("/var/x", "/home/me", "/homes", "/home/fast/me", "/run/my disk/x", "/data/x")
+    kinds = ["ext4", "nfs4", "ext4", "xfs", "tmpfs", "lustre"]
+    assert [file_system(Path(path)) for path in paths] == kinds
 
 
 @pytest.mark.parametrize(
@@ -73,53 +64,26 @@ def test_a_network_file_system_is_refused(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mount(monkeypatch, tmp_path, {"/": "ext4", str(tmp_path): kind})
-    with pytest.raises(LeaseRootError, match=rf"network file system \({kind}\); set TILEWRIGHT"):
-        lease_root({"TILEWRIGHT_LEASE_ROOT": str(tmp_path / "own")})
+    refused(tmp_path / "own", rf"network file system \({kind}\); set TILEWRIGHT")
 
 
-def test_a_link_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "true").mkdir(mode=0o700)
-    (tmp_path / "own").symlink_to(tmp_path / "true")
-    with pytest.raises(LeaseRootError, match="is a link"):
-        lease_root({"TILEWRIGHT_LEASE_ROOT": str(tmp_path / "own")})
-
-
-def test_a_wrong_mode_is_refused_with_its_fix(tmp_path: Path) -> None:
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own").chmod(0o755)
-    with pytest.raises(LeaseRootError, match=rf"mode 0755.*chmod 700 {tmp_path}"):
-        lease_root({"TILEWRIGHT_LEASE_ROOT": str(tmp_path / "own")})
-
-
-def test_a_folder_may_inherit_its_group(tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    own.mkdir()
-    own.chmod(0o2700)
-    assert lease_root({"TILEWRIGHT_LEASE_ROOT": str(own)}) == own
-
-
-def test_another_owner_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
-    with pytest.raises(LeaseRootError, match="belongs to user"):
-        lease_root({"TILEWRIGHT_LEASE_ROOT": str(tmp_path / "own")})
-
-
-@pytest.mark.parametrize("name", ["missing/own", "file/own"])
-def test_one_that_cannot_be_made_is_an_error(tmp_path: Path, name: str) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(LeaseRootError, match=r"cannot be made: .*; set TILEWRIGHT_LEASE_ROOT"):
-        lease_root({"TILEWRIGHT_LEASE_ROOT": str(tmp_path / name)})
-
-
-def test_a_relative_one_is_refused() -> None:
-    with pytest.raises(LeaseRootError, match="relative"):
-        lease_root({"TILEWRIGHT_LEASE_ROOT": "leases"})
-
-
-def test_one_that_cannot_be_written_is_refused(
+def test_folders_that_cannot_be_used_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a disk that is mounted read-only."""
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(LeaseRootError, match="cannot be written"):
-        lease_root({"TILEWRIGHT_LEASE_ROOT": str(tmp_path / "own")})
+    own = tmp_path / "own"
+    refused("leases", "relative")
+    (tmp_path / "file").touch()
+    for name in ("missing/own", "file/own"):
+        refused(tmp_path / name, r"cannot be made: .*; set TILEWRIGHT_LEASE_ROOT")
+    own.mkdir()
+    own.chmod(0o2700)  # a folder may inherit its group
+    assert lease_root({"TILEWRIGHT_LEASE_ROOT": str(own)}) == own
+    (tmp_path / "link").symlink_to(own)
+    refused(tmp_path / "link", "is a link")
+    own.chmod(0o755)
+    refused(own, rf"mode 0755.*chmod 700 {tmp_path}")
+    own.chmod(0o700)
+    monkeypatch.setattr(os, "access", lambda *_: False)  # a disk that is mounted read-only
+    refused(own, "cannot be written")
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    refused(own, "belongs to user")
