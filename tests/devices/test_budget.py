@@ -47,8 +47,9 @@ def lease(ticket: int, uuid: str, bytes_: int, pid: int = 0, seen_b: int = 0) ->
     return LeaseClaim(ticket, pid or ticket, request, UUIDS, 0.0, 0, uuid, bytes_, seen_b)
 
 
-def waiter(ticket: int, bytes_: int, *, whole: bool = False) -> LeaseClaim:
-    return LeaseClaim(ticket, ticket, Request(bytes_, f"job {ticket}", whole), UUIDS)
+def waiter(ticket: int, bytes_: int, *, whole: bool = False, **more: Any) -> LeaseClaim:
+    request = Request(bytes_, f"job {ticket}", whole)
+    return LeaseClaim(ticket, ticket, request, **{"allowed": UUIDS, **more})
 
 
 @st.composite
@@ -93,13 +94,8 @@ def test_what_is_chosen_fits_and_what_fits_is_chosen(
     }
     assert (uuid is None) == (not fits)
     if uuid is not None:
-        assert uuid in fits
-        least = min(leased_b(d, held) for d in devices if d.uuid in fits)
-        assert leased_b(_by_uuid(devices, uuid), held) == least
-
-
-def _by_uuid(devices: list[Device], uuid: str) -> Device:
-    return next(d for d in devices if d.uuid == uuid)
+        leased = {d.uuid: leased_b(d, held) for d in devices if d.uuid in fits}
+        assert leased[uuid] == min(leased.values())
 
 
 @given(machines(), st.lists(st.tuples(st.integers(1, 50), st.booleans()), max_size=12))
@@ -158,50 +154,58 @@ def test_nobody_starves(asked: list[tuple[int, bool]], random: Random) -> None:
 
 
 def test_the_first_is_passed_by_the_bound_only() -> None:
-    devices = [device(total_b=25)]
     claims = [lease(1, "GPU-a", 4), waiter(2, 1, whole=True)]
     claims += [waiter(ticket, 1) for ticket in range(3, 30)]
-    changed = {c.ticket: c for c in grants(devices, claims)}
+    changed = {c.ticket: c for c in grants([device()], claims)}
     assert changed.pop(2).passed == PASSES
     assert sorted(changed) == list(range(3, 3 + PASSES))
 
 
-def test_beside_a_whole_device_there_is_no_lease_though_foreign_use_ended() -> None:
-    holder = LeaseClaim(1, 11, Request(4, "large", whole=True), ("a",), uuid="a", granted_b=10)
-    small = LeaseClaim(2, 12, Request(2, "small"), ("a",))
-    assert grants([Device("a", 0, "", 24, 10, None, ((11, 10),))], [holder, small]) == []
+A, B = device("GPU-a"), device("GPU-b")
+SMALL = device("GPU-a", 13)
+#: 10 of it in foreign use.
+BUSY = device(used_b=10, used_by_pid=((999, 10),))
+#: Of A, and less of it free than a whole-device request saw.
+WHOLE = LeaseClaim(1, 11, Request(4, "large", whole=True), UUIDS, uuid="GPU-a", granted_b=10)
 
 
-def test_nothing_is_kept_where_foreign_use_is_in_the_way() -> None:
-    """Keeping younger ones out would not help the older one."""
-    busy = Device("a", 0, "", 24, 10, None, ((999, 10),))
-    claims = [
-        LeaseClaim(1, 11, Request(16, "large"), ("a",), passed=PASSES),
-        LeaseClaim(2, 12, Request(2, "small"), ("a",)),
-    ]
-    assert [c.ticket for c in grants([busy], claims) if c.uuid] == [2]
+@pytest.mark.parametrize(
+    ("devices", "claims", "granted"),
+    [
+        ([A, B], [lease(1, "GPU-a", 4), lease(2, "GPU-b", 20),
+                  waiter(3, 1, whole=True, passed=PASSES), waiter(4, 4), waiter(5, 4)], "4b"),
+        ([A, B], [lease(1, "GPU-a", 4), lease(2, "GPU-b", 12),
+                  waiter(3, 1, whole=True, passed=PASSES), waiter(4, 4), waiter(5, 4)], "4b 5b"),
+        ([SMALL, B], [lease(1, "GPU-b", 24), waiter(2, 20, passed=PASSES), waiter(3, 4)], "3a"),
+        ([A, B], [lease(1, "GPU-a", 20), lease(2, "GPU-b", 10),
+                  waiter(3, 20, passed=PASSES, allowed=("GPU-a",)), waiter(4, 4)], "4b"),
+        ([BUSY], [waiter(1, 16, passed=PASSES), waiter(2, 2)], "2a"),
+        ([replace(BUSY, used_by_pid=((11, 10),))], [WHOLE, waiter(2, 2)], ""),
+    ],
+    ids=[
+        "a device is kept for the first and the others go on",
+        "one device is kept for the first and no more",
+        "a device too small is not kept",
+        "a device that the first may not use is not kept for it",
+        "nothing is kept where foreign use is in the way: it would not help the first",
+        "beside a whole device there is no lease though foreign use ended",
+    ],
+)  # fmt: skip
+def test_who_gets_what(devices: list[Device], claims: list[LeaseClaim], granted: str) -> None:
+    changed = [c for c in grants(devices, claims) if c.uuid]
+    assert " ".join(f"{c.ticket}{c.uuid[-1]}" for c in changed) == granted
 
 
-def test_a_device_is_kept_and_the_others_go_on() -> None:
-    devices = [device("GPU-a", 25), device("GPU-b", 25)]
-    first = replace(waiter(3, 1, whole=True), passed=PASSES)
-    held = [lease(1, "GPU-a", 4), lease(2, "GPU-b", 20)]
-    changed = grants(devices, [*held, first, waiter(4, 4), waiter(5, 4)])
-    assert [(c.ticket, c.uuid) for c in changed if c.uuid] == [(4, "GPU-b")]
-
-
-def test_a_device_too_small_is_not_kept() -> None:
-    devices = [device("GPU-a", 13), device("GPU-b", 25)]
-    first = replace(waiter(2, 20), passed=PASSES)
-    held = [lease(1, "GPU-b", 24)]
-    changed = grants(devices, [*held, first, waiter(3, 4)])
-    assert [(c.ticket, c.uuid) for c in changed if c.uuid] == [(3, "GPU-a")]
+def test_only_grants_on_devices_that_it_could_use_count_against_the_bound() -> None:
+    claims = [lease(1, "GPU-a", 12), waiter(2, 4, allowed=("GPU-a",)), waiter(3, 4)]
+    (changed,) = grants([SMALL, B], claims)
+    assert (changed.ticket, changed.uuid) == (3, "GPU-b")
 
 
 @pytest.mark.parametrize(
     ("used_b", "shown", "foreign"),
     [
-        (10, ((99, 10),), 10),  # foreign use, the holder has not allocated
+        (10, ((99, 10),), 10),  # the holder has not allocated
         (18, ((99, 10), (7, 8)), 10),
         (21, ((99, 10), (7, 11)), 13),  # the holder uses 3 more than it leased
         (8, ((7, 8),), 0),
@@ -216,64 +220,38 @@ def test_foreign_use(used_b: int, shown: tuple[tuple[int, int], ...], foreign: i
     assert foreign_b(device(used_b=used_b, used_by_pid=shown), held) == foreign
 
 
+def test_a_lease_fits_to_the_last_byte() -> None:
+    held = [lease(1, "GPU-a", 10)]
+    assert room_b(device(), held) == 14
+    assert [lacking_b(device(), held, Request(b, "job")) for b in (14, 15)] == [0, 1]
+
+
+@pytest.mark.parametrize(("whole", "granted"), [(True, 25 - 3 - RESERVE_B), (False, 5)])
+def test_what_a_grant_takes_and_that_it_remembers_the_foreign_use(
+    whole: bool, granted: int
+) -> None:
+    (claim,) = grants([device(used_b=3)], [waiter(1, 5, whole=whole)])
+    assert (claim.granted_b, claim.foreign_b) == (granted, 3)
+
+
+@pytest.mark.parametrize(
+    ("devices", "held", "chosen"),
+    [
+        ({"GPU-a": 0.9, "GPU-b": 0.1}, [], "GPU-b"),
+        # fewest leased bytes go before less utilisation
+        ({"GPU-a": 0.1, "GPU-b": 0.9}, [lease(1, "GPU-a", 4), lease(2, "GPU-b", 3)], "GPU-b"),
+        # unknown utilisation counts as busy, and the first UUID ends a tie
+        ({"GPU-c": 0.9, "GPU-a": None, "GPU-b": 0.9}, [], "GPU-b"),
+    ],
+)
+def test_which_device_is_chosen(
+    devices: dict[str, float | None], held: list[LeaseClaim], chosen: str
+) -> None:
+    every = [device(uuid, utilisation=load) for uuid, load in devices.items()]
+    assert choose(every, held, Request(4, "job")) == chosen
+
+
 def test_hidden_processes_do_not_hide_foreign_use_before_the_holder_allocates() -> None:
     """10 foreign, a lease of 8 that still imports: another 8 would make 26 of 25."""
     held = [lease(1, "GPU-a", 8, seen_b=10)]
     assert choose([device(used_b=10)], held, Request(8, "job")) is None
-
-
-def test_a_lease_fits_to_the_last_byte() -> None:
-    held = [lease(1, "GPU-a", 10)]
-    assert room_b(device(), held) == 14
-    assert lacking_b(device(), held, Request(14, "job")) == 0
-    assert lacking_b(device(), held, Request(15, "job")) == 1
-
-
-def test_less_utilisation_wins_between_equally_leased() -> None:
-    devices = [device("GPU-a", utilisation=0.9), device("GPU-b", utilisation=0.1)]
-    assert choose(devices, [], Request(4, "job")) == "GPU-b"
-
-
-def test_a_whole_device_is_all_that_is_free() -> None:
-    (granted,) = grants([device(used_b=3)], [waiter(1, 5, whole=True)])
-    assert granted.granted_b == 25 - 3 - RESERVE_B
-
-
-def test_fewest_leased_bytes_go_before_less_utilisation() -> None:
-    devices = [device("GPU-a", utilisation=0.1), device("GPU-b", utilisation=0.9)]
-    held = [lease(1, "GPU-a", 4), lease(2, "GPU-b", 3)]
-    assert choose(devices, held, Request(4, "job")) == "GPU-b"
-
-
-def test_unknown_utilisation_counts_as_busy_and_the_first_uuid_ends_a_tie() -> None:
-    devices = [device("GPU-c", utilisation=0.9), device("GPU-a"), device("GPU-b", utilisation=0.9)]
-    assert choose(devices, [], Request(4, "job")) == "GPU-b"
-
-
-def test_only_grants_on_devices_that_it_could_use_count_against_the_bound() -> None:
-    devices = [device("GPU-a", 13), device("GPU-b", 25)]
-    first = replace(waiter(2, 4), allowed=("GPU-a",))
-    claims = [lease(1, "GPU-a", 12), first, waiter(3, 4)]
-    (changed,) = grants(devices, claims)
-    assert (changed.ticket, changed.uuid) == (3, "GPU-b")
-
-
-def test_a_device_that_the_first_may_not_use_is_not_kept_for_it() -> None:
-    devices = [device("GPU-a", 25), device("GPU-b", 25)]
-    first = replace(waiter(3, 20), allowed=("GPU-a",), passed=PASSES)
-    held = [lease(1, "GPU-a", 20), lease(2, "GPU-b", 10)]
-    changed = grants(devices, [*held, first, waiter(4, 4)])
-    assert [(c.ticket, c.uuid) for c in changed if c.uuid] == [(4, "GPU-b")]
-
-
-def test_a_grant_remembers_the_foreign_use_that_it_saw() -> None:
-    (granted,) = grants([device(used_b=3)], [waiter(1, 5)])
-    assert granted.foreign_b == 3
-
-
-def test_one_device_is_kept_for_the_first_and_no_more() -> None:
-    devices = [device("GPU-a", 25), device("GPU-b", 25)]
-    first = replace(waiter(3, 1, whole=True), passed=PASSES)
-    held = [lease(1, "GPU-a", 4), lease(2, "GPU-b", 12)]
-    changed = grants(devices, [*held, first, waiter(4, 4), waiter(5, 4)])
-    assert [(c.ticket, c.uuid) for c in changed if c.uuid] == [(4, "GPU-b"), (5, "GPU-b")]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
@@ -15,6 +17,9 @@ from tests.support.fake_nvml import GB, FakeDevice, FakeMachine, uuid
 from tilewright.devices.inventory import Device, Snapshot, snapshot
 
 LOST, DENIED, UNSUPPORTED, UNKNOWN = 15, 4, 3, 999
+#: The GPUs and instances of the tests, in NVML's order.
+A, B, C, B1, B2 = uuid(1), uuid(2), uuid(3), uuid(1, "MIG"), uuid(2, "MIG")
+COMPUTE = "nvmlDeviceGetComputeRunningProcesses_v3"
 
 
 @pytest.fixture
@@ -24,6 +29,16 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     made = FakeMachine(tmp_path / "nvml.json", devices)
     made.install(monkeypatch)
     return made
+
+
+@pytest.fixture
+def mig(machine: FakeMachine) -> FakeMachine:
+    """The second GPU is divided, with an empty place between two instances."""
+    small = FakeDevice(B1, "MIG 1g", total_b=5 * GB, utilisation=None)
+    large = FakeDevice(B2, "MIG 3g", total_b=20 * GB, utilisation=None, compute=[(7, GB)])
+    machine.devices[0].mig, machine.devices[1].mig = False, True
+    machine.devices[1].instances = [small, None, large]
+    return machine
 
 
 def look(machine: FakeMachine, **environ: str) -> Snapshot:
@@ -39,51 +54,64 @@ def uuids(found: Snapshot) -> list[str]:
 
 
 def test_everything_of_a_gpu(machine: FakeMachine) -> None:
-    machine.devices[1].used_b = 5 * GB
-    machine.devices[1].utilisation = 0.42
+    machine.devices[1].used_b, machine.devices[1].utilisation = 5 * GB, 0.42
     machine.devices[1].compute = [(7, 2 * GB)]
+    machine.devices[2].utilisation = None  # as usual
     found = look(machine)
     assert found.devices[1] == Device(
-        uuid(2), 1, "NVIDIA 2", 48 * GB, 7 * GB, 0.42, ((7, 2 * GB),), None, divided=False
+        B, 1, "NVIDIA 2", 48 * GB, 7 * GB, 0.42, ((7, 2 * GB),), None, divided=False
     )
     assert [device.total_b for device in found.devices] == [24 * GB, 48 * GB, 72 * GB]
+    assert [device.utilisation for device in found.devices] == [0.0, 0.42, None]
     assert (found.driver, found.reason, found.hidden) == ("550.54.15", "", ())
+    machine.devices[1].compute = []
+    assert look(machine).devices[1].used_b == 5 * GB  # every look is new
 
 
-def test_every_look_is_new(machine: FakeMachine) -> None:
-    assert look(machine).devices[0].used_b == 0
-    machine.hold(uuid(1), 7, 3 * GB)
-    assert look(machine).devices[0].used_by_pid == ((7, 3 * GB),)
-    machine.hold(uuid(1), 7, 0)
-    assert look(machine).devices[0].used_b == 0
-
-
-def test_a_process_that_computes_and_draws_counts_once(machine: FakeMachine) -> None:
-    machine.devices[0].compute = [(9, 3), (7, 5)]
-    machine.devices[0].graphics = [(7, 5), (8, 2)]
-    assert look(machine).devices[0].used_by_pid == ((7, 5), (8, 2), (9, 3))
-
-
-def test_memory_that_the_driver_does_not_tell_is_not_zero(machine: FakeMachine) -> None:
-    machine.devices[0].compute = [(7, None), (8, 2)]
+@pytest.mark.parametrize(
+    ("compute", "graphics", "used_by_pid", "reason"),
+    [
+        ([(9, 3), (7, 5)], [(7, 5), (8, 2)], ((7, 5), (8, 2), (9, 3)), ""),
+        ([(7, None), (8, 2)], [], ((8, 2),), "GPU 0: memory of process 7 is not known"),
+    ],
+    ids=["a process that computes and draws counts once", "what is not told is not zero"],
+)
+def test_who_uses_memory(
+    machine: FakeMachine, compute: Any, graphics: Any, used_by_pid: Any, reason: str
+) -> None:
+    machine.devices[0].compute, machine.devices[0].graphics = compute, graphics
     found = look(machine)
-    assert found.devices[0].used_by_pid == ((8, 2),)
-    assert found.reason == "GPU 0: memory of process 7 is not known"
+    assert (found.devices[0].used_by_pid, found.reason) == (used_by_pid, reason)
 
 
-def test_no_library(machine: FakeMachine) -> None:
-    machine.library = False
+@pytest.mark.parametrize("said", ["Not Supported", "Function Not Found"])
+def test_one_failing_list_of_processes_does_not_lose_the_other(
+    machine: FakeMachine, said: str
+) -> None:
+    machine.devices[0].compute, machine.devices[0].graphics = [(7, 5)], [(8, 2)]
+    machine.devices[0].errors = {COMPUTE: UNSUPPORTED}
+    machine.missing = [COMPUTE] if said == "Function Not Found" else []  # of an old driver
+    found = look(machine)
+    assert (len(found.devices), found.devices[0].used_by_pid) == (3, ((8, 2),))
+    assert f"GPU 0: who uses its memory (compute) is not known ({said})" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"library": False}, ".*NVML Shared Library Not Found.*"),
+        ({"errors": {"nvmlInitWithFlags": 9}}, ".*Driver Not Loaded.*"),
+        ({"errors": {"nvmlInitWithFlags": 18}}, ".*mismatch.*"),
+        ({"errors": {"nvmlDeviceGetCount_v2": UNKNOWN}},
+         r"the number of GPUs is not known \(Unknown Error\)"),
+        ({"devices": []}, "NVML lists no GPU"),
+    ],
+)  # fmt: skip
+def test_why_there_is_no_gpu(machine: FakeMachine, changes: dict[str, Any], said: str) -> None:
+    vars(machine).update(changes)
     found = look(machine)
     assert found.devices == ()
-    assert "NVML Shared Library Not Found" in found.reason
-
-
-@pytest.mark.parametrize(("code", "words"), [(9, "Driver Not Loaded"), (18, "mismatch")])
-def test_a_library_that_does_not_start(machine: FakeMachine, code: int, words: str) -> None:
-    machine.errors = {"nvmlInitWithFlags": code}
-    found = look(machine)
-    assert found.devices == ()
-    assert words in found.reason
+    assert re.fullmatch(said, found.reason)
 
 
 def test_no_python_package(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,21 +121,12 @@ def test_no_python_package(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
     assert "pip install nvidia-ml-py" in found.reason
 
 
-def test_no_gpus(machine: FakeMachine) -> None:
-    machine.devices = []
-    assert look(machine).reason == "NVML lists no GPU"
-    machine.errors = {"nvmlDeviceGetCount_v2": UNKNOWN}
-    assert look(machine).reason == "the number of GPUs is not known (Unknown Error)"
-
-
-def test_the_driver_may_keep_its_version(machine: FakeMachine) -> None:
+def test_what_a_driver_need_not_do(machine: FakeMachine) -> None:
     machine.errors = {"nvmlSystemGetDriverVersion": UNSUPPORTED}
+    machine.missing = ["nvmlDeviceGetMigMode"]  # an old one has no instances
     found = look(machine)
-    assert len(found.devices) == 3
-    assert (found.driver, found.reason) == ("", "the driver's version is not known (Not Supported)")
-
-
-def test_a_library_that_does_not_close(machine: FakeMachine) -> None:
+    assert (len(found.devices), found.driver) == (3, "")
+    assert found.reason == "the driver's version is not known (Not Supported)"
     machine.errors = {"nvmlShutdown": UNKNOWN}
     machine.write()
     assert len(snapshot({}).devices) == 3
@@ -129,7 +148,7 @@ def test_a_gpu_of_which_too_little_is_known_is_left_out(
 ) -> None:
     machine.devices[1].errors = {symbol: code}
     found = look(machine)
-    assert uuids(found) == [uuid(1), uuid(3)]
+    assert uuids(found) == [A, C]
     assert said in found.reason
     assert str(pynvml.NVMLError(code)) in found.reason
 
@@ -140,126 +159,70 @@ def test_a_gpu_of_which_too_little_is_known_is_left_out(
         ("nvmlDeviceGetName", "its name"),
         ("nvmlDeviceGetPciInfo_v3", "its PCI bus"),
         ("nvmlDeviceGetUtilizationRates", "its utilisation"),
-        ("nvmlDeviceGetComputeRunningProcesses_v3", "who uses its memory (compute)"),
+        (COMPUTE, "who uses its memory (compute)"),
         ("nvmlDeviceGetGraphicsRunningProcesses_v3", "who uses its memory (graphics)"),
     ],
 )
 def test_a_gpu_of_which_enough_is_known_stays(machine: FakeMachine, symbol: str, said: str) -> None:
     machine.devices[1].errors = {symbol: DENIED}
     found = look(machine)
-    assert uuids(found) == [uuid(1), uuid(2), uuid(3)]
+    assert uuids(found) == [A, B, C]
     assert found.reason == f"GPU 1: {said} is not known (Insufficient Permissions)"
-
-
-def test_one_failing_list_of_processes_does_not_lose_the_other(machine: FakeMachine) -> None:
-    machine.devices[0].compute, machine.devices[0].graphics = [(7, 5)], [(8, 2)]
-    machine.devices[0].errors = {"nvmlDeviceGetComputeRunningProcesses_v3": UNSUPPORTED}
-    found = look(machine)
-    assert found.devices[0].used_by_pid == ((8, 2),)
-    assert "Not Supported" in found.reason
-
-
-def test_no_utilisation_is_usual(machine: FakeMachine) -> None:
-    machine.devices[0].utilisation = None
-    found = look(machine)
-    assert (found.devices[0].utilisation, found.devices[1].utilisation) == (None, 0.0)
-    assert found.reason == ""
 
 
 def test_numbers_go_by_pci_bus(machine: FakeMachine) -> None:
     for device, bus in zip(machine.devices, ("C1", "0A", "3B"), strict=True):
         device.pci = f"00000000:{bus}:00.0"
     found = look(machine)
-    assert uuids(found) == [uuid(2), uuid(3), uuid(1)]
-    assert [device.index for device in found.devices] == [0, 1, 2]
-    assert uuids(look(machine, CUDA_VISIBLE_DEVICES="2")) == [uuid(1)]
+    assert [(device.uuid, device.index) for device in found.devices] == [(B, 0), (C, 1), (A, 2)]
+    assert uuids(look(machine, CUDA_VISIBLE_DEVICES="2")) == [A]
 
 
 def test_a_lost_gpu_keeps_its_number_and_a_forbidden_one_has_none(machine: FakeMachine) -> None:
-    machine.devices[0].errors = {"nvmlDeviceGetHandleByIndex_v2": LOST}
-    assert [device.index for device in look(machine).devices] == [1, 2]
-    machine.devices[0].errors = {"nvmlDeviceGetHandleByIndex_v2": DENIED}
-    assert [device.index for device in look(machine).devices] == [0, 1]
+    for code, numbers in ((LOST, [1, 2]), (DENIED, [0, 1])):
+        machine.devices[0].errors = {"nvmlDeviceGetHandleByIndex_v2": code}
+        assert [device.index for device in look(machine).devices] == numbers
 
 
-def test_cuda_visible_devices_hides(machine: FakeMachine) -> None:
-    found = look(machine, CUDA_VISIBLE_DEVICES="2,0")
-    assert uuids(found) == [uuid(3), uuid(1)]
-    assert found.hidden == (uuid(2),)
-    machine.devices[1].errors = {"nvmlDeviceGetMemoryInfo": LOST}
-    found = look(machine, CUDA_VISIBLE_DEVICES="2,1,0")
-    assert uuids(found) == [uuid(3)]
-    assert "GPU 1 is left out" in found.reason
-    assert "'1' names no GPU here" in found.reason
-
-
-@pytest.fixture
-def mig(machine: FakeMachine) -> FakeMachine:
-    """The second GPU is divided, with an empty place between two instances."""
-    small = FakeDevice(uuid(1, "MIG"), "MIG 1g", total_b=5 * GB, utilisation=None)
-    large = FakeDevice(uuid(2, "MIG"), "MIG 3g", total_b=20 * GB, utilisation=None)
-    large.compute = [(7, GB)]
-    machine.devices[0].mig = False
-    machine.devices[1].mig = True
-    machine.devices[1].instances = [small, None, large]
-    return machine
+def test_cuda_visible_devices_hides(mig: FakeMachine) -> None:
+    found = look(mig, CUDA_VISIBLE_DEVICES="2,0")
+    assert (uuids(found), found.hidden) == ([C, A], (B, B1, B2))
+    assert uuids(look(mig, CUDA_VISIBLE_DEVICES=B2)) == [B, B2]
+    mig.devices[0].errors = {"nvmlDeviceGetMemoryInfo": LOST}
+    found = look(mig, CUDA_VISIBLE_DEVICES="2,0,1")
+    assert uuids(found) == [C]
+    assert "GPU 0 is left out" in found.reason
+    assert "'0' names no GPU here" in found.reason
 
 
 def test_mig_instances_are_devices(mig: FakeMachine) -> None:
     found = look(mig)
-    assert uuids(found) == [uuid(1), uuid(2), uuid(1, "MIG"), uuid(2, "MIG"), uuid(3)]
+    assert uuids(found) == [A, B, B1, B2, C]
     assert [device.divided for device in found.devices] == [False, True, False, False, False]
-    assert found.devices[3] == Device(
-        uuid(2, "MIG"), 1, "MIG 3g", 20 * GB, GB, None, ((7, GB),), uuid(2)
-    )
+    assert found.devices[3] == Device(B2, 1, "MIG 3g", 20 * GB, GB, None, ((7, GB),), B)
     assert found.reason == ""
-
-
-def test_instances_stay_where_the_memory_of_all_is_for_administrators(mig: FakeMachine) -> None:
-    mig.devices[1].errors = {"nvmlDeviceGetMemoryInfo": DENIED}
-    found = look(mig)
-    assert uuids(found) == [uuid(1), uuid(1, "MIG"), uuid(2, "MIG"), uuid(3)]
-    assert found.reason == ""
-
-
-@pytest.mark.parametrize("symbol", ["nvmlDeviceGetUUID", "nvmlDeviceGetMemoryInfo"])
-def test_an_instance_of_which_too_little_is_known_is_left_out(
-    mig: FakeMachine, symbol: str
-) -> None:
-    assert mig.devices[1].instances[0]
-    mig.devices[1].instances[0].errors = {symbol: UNKNOWN}
-    found = look(mig)
-    assert uuids(found) == [uuid(1), uuid(2), uuid(2, "MIG"), uuid(3)]
-    assert "instance 0 of GPU 1 is left out" in found.reason
 
 
 @pytest.mark.parametrize(
-    "symbol", ["nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"]
+    ("at", "symbol", "code", "left", "said"),
+    [
+        # the memory of all together is for administrators
+        ("GPU", "nvmlDeviceGetMemoryInfo", DENIED, [A, B1, B2, C], "^$"),
+        ("GPU", "nvmlDeviceGetMaxMigDeviceCount", UNKNOWN, [A, B, C], "GPU 1"),
+        ("GPU", "nvmlDeviceGetMigDeviceHandleByIndex", UNKNOWN, [A, B, C], "GPU 1"),
+        ("MIG", "nvmlDeviceGetUUID", UNKNOWN, [A, B, B2, C], "instance 0 of GPU 1 is left out"),
+        ("MIG", "nvmlDeviceGetMemoryInfo", UNKNOWN, [A, B, B2, C], "instance 0 of GPU 1 is left"),
+    ],
 )
-def test_instances_that_cannot_be_listed(mig: FakeMachine, symbol: str) -> None:
-    mig.devices[1].errors = {symbol: UNKNOWN}
+def test_what_is_not_told_of_instances(
+    mig: FakeMachine, at: str, symbol: str, code: int, left: list[str], said: str
+) -> None:
+    of = mig.devices[1] if at == "GPU" else mig.devices[1].instances[0]
+    assert of is not None
+    of.errors = {symbol: code}
     found = look(mig)
-    assert uuids(found) == [uuid(1), uuid(2), uuid(3)]
-    assert "GPU 1" in found.reason
-
-
-def test_an_instance_named_by_the_environment(mig: FakeMachine) -> None:
-    found = look(mig, CUDA_VISIBLE_DEVICES=uuid(2, "MIG"))
-    assert uuids(found) == [uuid(2), uuid(2, "MIG")]
-
-
-def test_a_driver_without_the_call_has_no_instances(machine: FakeMachine) -> None:
-    machine.missing = ["nvmlDeviceGetMigMode"]
-    found = look(machine)
-    assert (len(found.devices), found.reason) == (3, "")
-
-
-def test_an_old_driver_does_not_tell_of_processes(machine: FakeMachine) -> None:
-    machine.devices[0].graphics = [(8, 2)]
-    machine.missing = ["nvmlDeviceGetComputeRunningProcesses_v3"]
-    found = look(machine)
-    assert (len(found.devices), found.devices[0].used_by_pid) == (3, ((8, 2),))
-    assert "GPU 0: who uses its memory (compute) is not known (Function Not Found)" in found.reason
+    assert uuids(found) == left
+    assert re.search(said, found.reason)
 
 
 CHILD = """
@@ -269,22 +232,17 @@ import tilewright.devices.inventory as nvml
 lazy = "pynvml" not in sys.modules
 found = nvml.snapshot()
 libraries = [name for name in ("cupy", "torch", "jax", "numpy") if name in sys.modules]
-print(json.dumps([asdict(found), lazy, libraries]))
+print(json.dumps([[device.uuid for device in found.devices], lazy, libraries]))
 """
 
 
 def test_a_child_process_sees_the_same_machine_and_loads_no_array_library(
     machine: FakeMachine,
 ) -> None:
-    machine.devices[2].used_b = 5
-    here = look(machine)
     done = subprocess.run(
         [sys.executable, "-c", CHILD], env=machine.environ(), capture_output=True, check=True
     )
-    there, lazy, libraries = json.loads(done.stdout)
-    assert [device["uuid"] for device in there["devices"]] == uuids(here)
-    assert there["devices"][2]["used_b"] == 5
-    assert (lazy, libraries) == (True, [])
+    assert json.loads(done.stdout) == [[A, B, C], True, []]
 
 
 def test_a_driver_forgets_the_dead(machine: FakeMachine) -> None:

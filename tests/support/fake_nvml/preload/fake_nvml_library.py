@@ -10,6 +10,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,36 +44,22 @@ class _Nvml:
     def __init__(self) -> None:
         self._users = 0
 
-    def __getattr__(self, symbol: str) -> _Symbol:
+    def __getattr__(self, symbol: str) -> Any:
         if symbol in _CALLS and symbol not in _read()["missing"]:
-            return _Symbol(self, symbol)
+            return partial(self.call, symbol)
         raise AttributeError(f"{NAME}: undefined symbol: {symbol}")
 
-    def call(self, symbol: str, *args: Any) -> Any:
+    def call(self, symbol: str, *args: Any) -> int:
         state = _read()
-        if symbol == "nvmlErrorString":
-            return f"error {args[0]} of the fake library".encode()
         if (error := state["errors"].get(symbol)) is not None:
-            return error
+            return int(error)
         if symbol == "nvmlInitWithFlags":
             self._users += 1
-            return SUCCESS
-        if not self._users:
+        elif not self._users:
             return UNINITIALIZED
-        if symbol == "nvmlShutdown":
+        elif symbol == "nvmlShutdown":
             self._users -= 1
-            return SUCCESS
         return _CALLS[symbol](state, *args)
-
-
-class _Symbol:
-    """A function pointer: callable, and takes the attributes that ctypes users set."""
-
-    def __init__(self, library: _Nvml, symbol: str) -> None:
-        self._library, self._symbol = library, symbol
-
-    def __call__(self, *args: Any) -> Any:
-        return self._library.call(self._symbol, *args)
 
 
 def _read() -> dict[str, Any]:
@@ -80,19 +67,17 @@ def _read() -> dict[str, Any]:
     return state
 
 
-def _driver(state: dict[str, Any], buffer: Any, length: Any) -> int:
-    return _text(buffer, length, state["driver"])
+def _give(pointer: Any, **values: Any) -> int:
+    """Write into what was passed by reference."""
+    for name, value in values.items():
+        setattr(pointer._obj, name, value)
+    return SUCCESS
 
 
 def _text(buffer: Any, length: Any, text: str) -> int:
     if len(text) >= length.value:
         return INSUFFICIENT_SIZE
     buffer.value = text.encode()
-    return SUCCESS
-
-
-def _count(state: dict[str, Any], count: Any) -> int:
-    count._obj.value = len(state["devices"])
     return SUCCESS
 
 
@@ -111,9 +96,7 @@ def _by_index(state: dict[str, Any], index: Any, handle: Any) -> int:
     if index.value >= len(state["devices"]):
         return INVALID_ARGUMENT
     error = _error(state["devices"][index.value], "nvmlDeviceGetHandleByIndex_v2")
-    if error is not None:
-        return error
-    return _point(handle, (index.value + 1) * _PER_GPU)
+    return _point(handle, (index.value + 1) * _PER_GPU) if error is None else error
 
 
 def _instance_by_index(device: dict[str, Any], index: Any, handle: Any) -> int:
@@ -132,11 +115,11 @@ def _of_device(symbol: str, answer: Callable[..., int]) -> Callable[..., int]:
         place, instance = number // _PER_GPU - 1, number % _PER_GPU
         if not 0 <= place < len(state["devices"]):
             return INVALID_ARGUMENT
-        device = state["devices"][place] | {"place": place, "real_pids": state["real_pids"]}
-        if instance:
-            device = device["instances"][instance - 1] | {"real_pids": state["real_pids"]}
+        device = state["devices"][place]
+        device = device["instances"][instance - 1] if instance else device
         error = _error(device, symbol)
-        return answer(device, *args) if error is None else error
+        more = {"place": place, "real_pids": state["real_pids"]}
+        return answer(device | more, *args) if error is None else error
 
     return call
 
@@ -158,10 +141,8 @@ def _memory(device: dict[str, Any], memory: Any) -> int:
     held: Counter[int] = Counter()
     for kind in ("compute", "graphics"):
         held |= Counter({pid: used_b or 0 for pid, used_b in _processes(device, kind)})
-    used_b = device["used_b"] + held.total()
-    memory._obj.total, memory._obj.used = device["total_b"], used_b
-    memory._obj.free = device["total_b"] - used_b
-    return SUCCESS
+    total_b, used_b = device["total_b"], device["used_b"] + held.total()
+    return _give(memory, total=total_b, used=used_b, free=total_b - used_b)
 
 
 def _running(kind: str) -> Callable[..., int]:
@@ -179,27 +160,13 @@ def _running(kind: str) -> Callable[..., int]:
 
 
 def _utilisation(device: dict[str, Any], rates: Any) -> int:
-    if device["utilisation"] is None:
-        return NOT_SUPPORTED
-    rates._obj.gpu = round(100 * device["utilisation"])
-    return SUCCESS
-
-
-def _pci(device: dict[str, Any], info: Any) -> int:
-    info._obj.busId = device["pci"].encode()
-    return SUCCESS
+    share = device["utilisation"]
+    return NOT_SUPPORTED if share is None else _give(rates, gpu=round(100 * share))
 
 
 def _mig_mode(device: dict[str, Any], current: Any, pending: Any) -> int:
-    if device["mig"] is None:
-        return NOT_SUPPORTED
-    current._obj.value = pending._obj.value = int(device["mig"])
-    return SUCCESS
-
-
-def _most_instances(device: dict[str, Any], count: Any) -> int:
-    count._obj.value = 7 if device["mig"] else 0
-    return SUCCESS
+    on = device["mig"]
+    return NOT_SUPPORTED if on is None else _give(current, value=int(on))
 
 
 _OF_A_DEVICE: dict[str, Callable[..., int]] = {
@@ -207,21 +174,18 @@ _OF_A_DEVICE: dict[str, Callable[..., int]] = {
     "nvmlDeviceGetName": lambda device, to, length: _text(to, length, device["name"]),
     "nvmlDeviceGetMemoryInfo": _memory,
     "nvmlDeviceGetUtilizationRates": _utilisation,
-    "nvmlDeviceGetPciInfo_v3": _pci,
+    "nvmlDeviceGetPciInfo_v3": lambda device, info: _give(info, busId=device["pci"].encode()),
     "nvmlDeviceGetMigMode": _mig_mode,
-    "nvmlDeviceGetMaxMigDeviceCount": _most_instances,
+    "nvmlDeviceGetMaxMigDeviceCount": lambda device, to: _give(to, value=7 if device["mig"] else 0),
     "nvmlDeviceGetMigDeviceHandleByIndex": _instance_by_index,
-    **{
-        f"nvmlDeviceGet{kind.title()}RunningProcesses_v3": _running(kind)
-        for kind in ("compute", "graphics")
-    },
+    "nvmlDeviceGetComputeRunningProcesses_v3": _running("compute"),
+    "nvmlDeviceGetGraphicsRunningProcesses_v3": _running("graphics"),
 }
-_CALLS: dict[str, Callable[..., Any]] = {
-    "nvmlInitWithFlags": int,
-    "nvmlShutdown": int,
-    "nvmlErrorString": bytes,
-    "nvmlSystemGetDriverVersion": _driver,
-    "nvmlDeviceGetCount_v2": _count,
+_CALLS: dict[str, Callable[..., int]] = {
+    "nvmlInitWithFlags": lambda *_: SUCCESS,
+    "nvmlShutdown": lambda *_: SUCCESS,
+    "nvmlSystemGetDriverVersion": lambda state, to, length: _text(to, length, state["driver"]),
+    "nvmlDeviceGetCount_v2": lambda state, count: _give(count, value=len(state["devices"])),
     "nvmlDeviceGetHandleByIndex_v2": _by_index,
     **{symbol: _of_device(symbol, answer) for symbol, answer in _OF_A_DEVICE.items()},
 }
