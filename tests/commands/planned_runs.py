@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Kind, Shape, Task
 from tests.support.runs import Run
+from tilewright.cli import app
 
 
 @dataclass
@@ -42,24 +43,16 @@ def tasks_of(count: int) -> list[Task]:
     ]
 
 
-def without_slurm(folder: Path) -> dict[str, str]:
-    """Return an environment with what Snakemake itself needs, and no Slurm."""
-    programs = folder / "bin"
+def command(run: Run, monkeypatch: pytest.MonkeyPatch, *args: str) -> Result:
+    """Call the command in a run's folder, with what Snakemake itself needs, and no Slurm."""
+    programs = run.folder / "bin"
     programs.mkdir(exist_ok=True)
     for name in ("bash", "which"):
         path = shutil.which(name)
         if path and not (programs / name).exists():
             (programs / name).symlink_to(path)
-    kept = {key: value for key, value in os.environ.items() if key != "TILEWRIGHT_SITE"}
-    return {**kept, "PATH": str(programs), "TILEWRIGHT_DEVICE": "cpu"}
-
-
-def command(run: Run, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tilewright.cli", *args],
-        cwd=run.folder,
-        env=without_slurm(run.folder),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    monkeypatch.chdir(run.folder)
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.setenv("TILEWRIGHT_DEVICE", "cpu")
+    monkeypatch.delenv("TILEWRIGHT_SITE", raising=False)
+    return CliRunner().invoke(app, args, env={"COLUMNS": "80"})

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -16,26 +16,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from snakemake_scheduler_plugin_tilewright.commands.check_environment import (
-    check_lock,
-    check_plugins,
-    check_scratch,
-)
-from snakemake_scheduler_plugin_tilewright.commands.check_slurm import (
-    check_accounts,
-    check_daemons,
-    check_fit,
-    check_job_age,
-    check_partitions,
-    check_programs,
-    check_stale,
-)
+from snakemake_scheduler_plugin_tilewright.commands import check_environment, check_slurm
 from snakemake_scheduler_plugin_tilewright.commands.checks import Check, ok, problem, warning
-from snakemake_scheduler_plugin_tilewright.commands.doctor import (
-    as_json,
-    on_slurm,
-    print_checks,
-)
+from snakemake_scheduler_plugin_tilewright.commands.doctor import as_json, on_slurm, print_checks
 from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
 from snakemake_scheduler_plugin_tilewright.placement import cluster
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
@@ -45,328 +28,81 @@ from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.placement.site import Site
 from snakemake_scheduler_plugin_tilewright.placement.survey import Note, survey
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
-from snakemake_scheduler_plugin_tilewright.slurm.query import NO_ACCOUNTING, Unknown
+from snakemake_scheduler_plugin_tilewright.slurm.query import NO_ACCOUNTING, SlurmClient, Unknown
 from tests.commands.planned_runs import TenMinutes, command, tasks_of
+from tests.support import recorded
 from tests.support.placement_rules import with_use
-from tests.support.recorded import (
-    HERE,
-    LIMITS,
-    NODES,
-    PARTITIONS,
-    USE,
-    Recorded,
-    client,
-    cluster_with,
-    queue_line,
-)
+from tests.support.recorded import HERE, PARTITIONS, USE, cluster_with, queue_line
 from tests.support.runs import Run, make_run
-from tilewright.commands.check_experiment import (
-    DiskNeed,
-    check_config,
-    check_space,
-    missing_bytes,
-)
-from tilewright.commands.check_machine import (
-    check_cupy,
-    check_device,
-    check_memory,
-)
+from tilewright.commands import check_experiment, check_machine
+from tilewright.commands.check_experiment import DiskNeed
 from tilewright.commands.dag import read_experiment
 from tilewright.config.layout import Layout
 
 CONFIG = "MinJobAge               = 300 sec\nSLURM_VERSION           = 22.05.8\n"
 
 
-class WithConfig(Recorded):
-    """Recorded answers, and ``scontrol show config``."""
-
-    def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
-        if argv[-1] == "config":
-            return self.answers.get("config", Unknown("scontrol", "Connection refused"))
-        return super().__call__(argv, stdin)
-
-
-def answers(**changed: str | Unknown) -> WithConfig:
+def asking(folder: Path, now_s: float = 1000.0, **changed: str | Unknown) -> SlurmClient:
+    """Return what asks a cluster that gives the recorded answers, or changed ones."""
     said: dict[str, str | Unknown] = {
-        "sacctmgr": LIMITS, "flags=qos": USE, "partition": PARTITIONS, "config": CONFIG,
-        "node": NODES,
-        "squeue": "",
+        "sacctmgr": recorded.LIMITS, "flags=qos": USE, "partition": PARTITIONS, "config": CONFIG,
+        "node": recorded.NODES, "squeue": "",
     }  # fmt: skip
-    return WithConfig(said | changed)
+    return recorded.client(recorded.Recorded(said | changed), folder, [now_s])
 
 
 def cluster_of(folder: Path, site: dict[str, Any] | None = None, **changed: str) -> Cluster:
-    rules = Site.model_validate(site or {})
-    recorded = answers(**changed)
-    asking = replace(client(recorded, folder), run=recorded)
-    return Cluster(rules, asking, 1001, survey(asking, 1001, rules))
+    rules, client = Site.model_validate(site or {}), asking(folder, **changed)
+    return Cluster(rules, client, 1001, survey(client, 1001, rules))
 
 
-def states(checks: list[Check]) -> list[tuple[str, str]]:
+def states(checks: Iterable[Check]) -> list[tuple[str, str]]:
     return [(check.about, check.state) for check in checks]
 
 
 def test_a_cluster_that_answers_is_well(tmp_path: Path) -> None:
-    recorded = answers()
-    found = list(check_daemons(replace(client(recorded, tmp_path), run=recorded)))
+    found = list(check_slurm.check_daemons(asking(tmp_path)))
     assert states(found) == [("slurmctld", "ok"), ("MinJobAge", "ok"), ("slurmdbd", "ok")]
     assert found[0].text == "answers, Slurm 22.05.8"
     cluster = cluster_of(tmp_path)
-    assert {check.state for check in check_partitions(cluster)} == {"ok"}
-    accounts = [check.text for check in check_accounts(cluster)]
+    assert {check.state for check in check_slurm.check_partitions(cluster)} == {"ok"}
+    accounts = [check.text for check in check_slurm.check_accounts(cluster)]
     assert "maigan: 2 GPU + 5 CPU slots" in accounts
     assert any(text.startswith("clive-b is left out: burst account") for text in accounts)
 
 
 def test_daemons_that_do_not_answer(tmp_path: Path) -> None:
-    fresh = answers()
-    list(check_daemons(replace(client(fresh, tmp_path), run=fresh)))
+    list(check_slurm.check_daemons(asking(tmp_path)))
     refused = Unknown("sacctmgr", "Connection refused")
-    recorded = answers(sacctmgr=refused, config=Unknown("scontrol", "no answer within 15 s"))
-    asking = replace(client(recorded, tmp_path, [1000.0 + 7200]), run=recorded)
-    controller, database = check_daemons(asking)
+    silent = {"sacctmgr": refused, "config": Unknown("scontrol", "no answer within 15 s")}
+    client = asking(tmp_path, 1000.0 + 7200, **silent)
+    controller, database = check_slurm.check_daemons(client)
     assert controller.state == "problem"
     assert "no answer within 15 s" in controller.text
     assert (database.state, "limits of 2.0 h ago" in database.text) == ("warning", True)
-    never = replace(asking, cache_dir=tmp_path / "empty")
-    assert list(check_daemons(never))[-1].state == "problem"
-    none = answers(sacctmgr=Unknown("sacctmgr", f"You are {NO_ACCOUNTING}"))
-    without = replace(client(none, tmp_path), run=none, cache_dir=tmp_path / "empty")
-    found = list(check_daemons(without))[-1]
+    never = replace(client, cache_dir=tmp_path / "empty")
+    assert list(check_slurm.check_daemons(never))[-1].state == "problem"
+    none = Unknown("sacctmgr", f"You are {NO_ACCOUNTING}")
+    found = list(check_slurm.check_daemons(asking(tmp_path / "none", sacctmgr=none)))[-1]
     assert (found.state, "keeps no accounts" in found.text) == ("ok", True)
+
+
+def programs(folder: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    """Put programs of Slurm that fail into the place of all others."""
+    for name in ("sbatch", "squeue", "scontrol", "sacctmgr", "scancel"):
+        (folder / name).write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.delenv("TILEWRIGHT_SITE", raising=False)
 
 
 def test_a_daemon_that_does_not_answer_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("sbatch", "squeue", "scontrol", "sacctmgr", "scancel"):
-        (tmp_path / name).write_text("#!/bin/sh\necho 'Connection refused' >&2\nexit 1\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    found = list(on_slurm(cluster.use, lambda found: ()))
+    programs(tmp_path, monkeypatch, "Connection refused")
+    found = on_slurm(cluster.use, lambda found: ())
     assert states(found) == [("slurmctld", "problem"), ("slurmdbd", "problem")]
-
-
-@pytest.mark.parametrize(
-    ("config", "state"),
-    [
-        ("MinJobAge = 300 sec", "ok"),
-        ("MinJobAge = 30 sec", "warning"),
-        ("MinJobAge = 2 sec", "problem"),
-        ("nothing of the kind", "warning"),
-    ],
-)
-def test_ended_jobs_must_stay_in_the_queue(config: str, state: str) -> None:
-    assert check_job_age(config).state == state
-
-
-def test_programs_that_are_not_found_are_named() -> None:
-    (found,) = check_programs(lambda name: None if name == "sacctmgr" else f"/usr/bin/{name}")
-    assert (found.state, found.text) == ("problem", "sacctmgr not found")
-
-
-def test_partitions_that_are_too_short_or_refuse_an_account(tmp_path: Path) -> None:
-    short = PARTITIONS.replace("7-00:00:00", "01:00:00")
-    closed = short.replace("AllowAccounts=ALL Default=YES", "AllowAccounts=maigan Default=YES")
-    cluster = cluster_of(tmp_path, {"blocked": {"brusko": "not ours"}}, partition=closed)
-    gpu, cpu = check_partitions(cluster)
-    assert (gpu.state, gpu.text.endswith("4 h (gpu_job)")) == ("warning", True)
-    assert (cpu.state, cpu.text) == ("warning", "hpg-default does not take jobs of clive")
-    none = cluster_of(tmp_path, partition=PARTITIONS.splitlines()[0])
-    assert next(iter(check_partitions(none))).text.startswith("there is none with GPUs")
-
-
-def test_a_spent_budget_is_named(tmp_path: Path) -> None:
-    spent = USE.replace(
-        " GrpTRES=", " GrpTRESMins=cpu=600(600) GrpTRESRunMins=cpu=N(0) GrpTRES=", 1
-    )
-    cluster = cluster_of(tmp_path, None, **{"flags=qos": spent})
-    found = {check.text: check.state for check in check_accounts(cluster)}
-    assert found["clive: left are 0 CPU-hours of 10 CPU-hours (QOS clive)"] == "warning"
-    assert "maigan: 2 GPU + 5 CPU slots" in found
-
-
-def test_accounts_of_unknown_use_take_no_job(tmp_path: Path) -> None:
-    cluster = cluster_of(tmp_path)
-    unknown = with_use(cluster.survey.accounts[0], lambda _: None)
-    notes = (Note("limits", "limits are old"), Note("use", "x"))
-    cluster.survey = replace(cluster.survey, accounts=(unknown,), notes=notes)
-    found = [check for check in check_accounts(cluster) if check.state == "warning"]
-    assert [check.text for check in found] == [
-        "brusko: use of QOS brusko is not known, so no job goes where it limits them",
-        "x",
-    ]
-
-
-def test_without_cupy_the_fix_leaves_no_gpu_pool(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    (found,) = check_cupy(["clive_gpu", "maigan_gpu"])
-    assert found.state == "problem"
-    assert "partitions: {gpu: none}" in found.fix
-    pools = cluster_of(tmp_path, {"partitions": {"gpu": "none"}}).survey.pools
-    assert {pool.kind for pool in pools} == {"cpu"}
-    assert not list(check_cupy([]))
-
-
-def test_the_device_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    assert [check.state for check in check_device({})] == ["ok"]
-    (absent,) = check_device({"TILEWRIGHT_DEVICE": "gpu"})
-    assert absent.state == "problem"
-    assert "no GPU that can be used: NVML does not start" in absent.text
-    (wrong,) = check_device({"TILEWRIGHT_DEVICE": "cuda"})
-    assert (wrong.state, wrong.fix) == ("problem", "set it to cpu, gpu or auto")
-
-
-def test_plugins_are_found_with_their_versions() -> None:
-    scheduler, executor = check_plugins()
-    assert scheduler.text.startswith("plugin tilewright 0.")
-    assert executor.text.startswith("plugin slurm 2.")
-    assert {scheduler.state, executor.state} == {"ok"}
-
-
-def test_a_locked_folder_is_a_problem(tmp_path: Path) -> None:
-    assert [check.state for check in check_lock(tmp_path)] == ["ok"]
-    locks = tmp_path / ".snakemake/locks"
-    locks.mkdir(parents=True)
-    (locks / "0.input.lock").touch()
-    assert [check.state for check in check_lock(tmp_path)] == ["problem"]
-
-
-def test_a_full_cache_and_a_closed_tmpdir_are_problems(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("TMPDIR", raising=False)
-    assert [check.state for check in check_scratch()] == ["ok"]
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "absent"))
-    cache, temporary = check_scratch()
-    assert "cache" in cache.text
-    assert "set XDG_CACHE_HOME" in cache.fix
-    assert temporary.text.startswith(f"TMPDIR={tmp_path}/absent cannot be written")
-
-
-def test_stale_jobs_and_a_queue_that_is_not_known(tmp_path: Path) -> None:
-    cluster, _ = cluster_with(HERE, tmp_path)
-    assert [check.state for check in check_stale(cluster, "/data/run")] == ["problem"]
-    assert [check.state for check in check_stale(cluster, "/data/other")] == ["ok"]
-    hidden, _ = cluster_with(Unknown("squeue", "refused"), tmp_path)
-    (found,) = check_stale(hidden, "/data/run")
-    assert (found.state, found.fix) == ("problem", "try again when Slurm answers")
-
-
-def test_the_run_that_is_active_is_named(tmp_path: Path) -> None:
-    here = queue_line(JobID="7", State="RUNNING", WorkDir=str(tmp_path), Comment="rule_a")
-    cluster, _ = cluster_with(here, tmp_path)
-    now_s = time.time()
-    state = RunState(now_s, now_s, {"a": 2}, {}, pid=os.getppid())
-    write_state(tmp_path / LEDGER.with_name(STATE), state)
-    (found,) = check_stale(cluster, str(tmp_path))
-    assert found.text.startswith("1 job of the run that is active now (process")
-    assert "--cancel" not in found.fix
-    lock = tmp_path / ".snakemake/locks/0.output.lock"
-    lock.parent.mkdir(parents=True)
-    lock.touch()
-    (found,) = check_lock(tmp_path)
-    assert (found.state, found.fix) == ("problem", "wait until it has ended")
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    write_state(tmp_path / LEDGER.with_name(STATE), replace(state, pid=gone.pid))
-    (found,) = check_lock(tmp_path)
-    assert found.text == "a run that was killed left this folder locked"
-
-
-def test_jobs_too_large_for_any_account_or_this_machine(tmp_path: Path) -> None:
-    cluster, large = cluster_of(tmp_path), Plan(TenMinutes(cpus=200)).estimates
-    found = check_fit(cluster, tasks_of(1), large)
-    assert found.state == "problem"
-    assert "it asks for cpu=200 and account clive has 104" in found.text
-    assert found.fix.startswith("Lower the resources of rule stitch")
-    assert check_fit(cluster, tasks_of(1), Plan(TenMinutes()).estimates).state == "ok"
-    of_memory = check_memory([Task(Job("rule_qc_wildcards_a_1", "qc", ("cpu",)))], large)
-    assert of_memory.state == "ok"
-    assert of_memory.text.startswith("the largest job, qc a_1, asks for 4.0 GB of ")
-
-
-def test_disk_space(tmp_path: Path) -> None:
-    results = tmp_path / "not/there/yet"
-    assert check_space(DiskNeed(1e3), 4, results).state == "ok"
-    assert check_space(DiskNeed(1e18), 4, results).state == "problem"
-    passing = DiskNeed(1e3, 1e18, 5, 4)
-    assert check_space(passing, 4, results).state == "problem"
-    assert [passing.most(jobs) for jobs in (1, 4)] == [1e3 + 5e18] * 2
-    assert DiskNeed(1e3, 1e18, 36, 4).most(2) == 1e3 + 10e18
-
-
-@pytest.fixture(scope="module")
-def phantom(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder = tmp_path_factory.mktemp("phantom")
-    return make_run(folder, cycles=2, channels=2, rows=1, cols=2, planes=3, tile_px=128)
-
-
-def test_the_size_of_what_is_to_come(phantom: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(phantom.folder)
-    experiment, layout = read_experiment(Path("config.yaml")), Layout("results")
-    assert {check.state for check in check_config(experiment)} == {"ok"}
-    phantom.edit(edf={"method": "psf_mean"})
-    experiment = read_experiment(Path("config.yaml"))
-    plane = 2 * 128**2 * 0.85**2
-    stacks, planes = 3 * plane * (2 + 4), plane * (2 + 2 * 2 * 4 / 3)
-    tasks = [Task(Job(f"s{k}", "stitch", ("cpu",))) for k in range(4)]
-    need = missing_bytes(experiment, layout, tasks)
-    assert (need.stays, need.stack) == pytest.approx((4 * planes, stacks))
-    assert (need.open, need.of_cycle) == (4, 2)
-    phantom.edit(output={"keep": "stacks"})
-    experiment = read_experiment(Path("config.yaml"))
-    assert missing_bytes(experiment, layout, tasks).most(3) == pytest.approx(4 * (stacks + planes))
-    done = phantom.sample / "deconvolve/cycle1_channel1.zarr"
-    done.mkdir(parents=True)
-    stays = missing_bytes(experiment, layout, tasks).stays
-    assert stays == pytest.approx(4 * (stacks + planes) - 12 * plane)
-    done.rmdir()
-
-
-def test_raw_files_that_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make_run(tmp_path, cycles=1, channels=1, rows=1, cols=2, planes=2, tile_px=128)
-    next((tmp_path / "raw").rglob("*.tif")).unlink()
-    monkeypatch.chdir(tmp_path)
-    found = list(check_config(read_experiment(run.config)))
-    assert states(found) == [("raw files", "problem")]
-
-
-@pytest.mark.workflow
-def test_the_command_on_a_machine_without_slurm(phantom: Run) -> None:
-    done = command(phantom, "doctor", "--configfile", "config.yaml")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "Slurm      not on this machine: all jobs run here" in done.stdout
-    assert "jobs       " in done.stdout
-    assert "nothing would make a run fail; 0 warnings" in done.stdout
-    wrong = command(phantom, "doctor", "--configfile", "none.yaml", "--json")
-    found = json.loads(wrong.stdout)
-    assert (wrong.returncode, found["problems"]) == (1, 1)
-    asked = command(phantom, "doctor", "--site", "none.yaml")
-    assert asked.returncode == 1
-    assert "no experiment was looked at" in asked.stdout
-    assert "sbatch, squeue, scontrol, sacctmgr, scancel not found" in " ".join(asked.stdout.split())
-
-
-def test_the_table_has_80_columns_and_colours_only_on_a_terminal() -> None:
-    checks = [ok("lock", "fine"), warning("disk", "w" * 10, "m" * 90), problem("x", "y " * 60, "z")]
-    plain, coloured = StringIO(), StringIO()
-    print_checks(checks, Console(file=plain, width=80))
-    print_checks(checks, Console(file=coloured, width=80, force_terminal=True, no_color=False))
-    assert max(map(len, plain.getvalue().splitlines())) <= 80
-    assert "\x1b" not in plain.getvalue()
-    assert "\x1b" in coloured.getvalue()
-    assert "a run would fail: 1 problem, 1 warning" in plain.getvalue()
-    assert as_json(checks)["checks"][0] == {
-        "about": "lock", "state": "ok", "text": "fine", "fix": "",
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -380,9 +116,218 @@ def test_the_table_has_80_columns_and_colours_only_on_a_terminal() -> None:
 def test_commands_of_slurm_without_a_cluster_are_no_slurm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, *, wanted: bool
 ) -> None:
-    for name in ("sbatch", "scontrol"):
-        (tmp_path / name).write_text(f"#!/bin/sh\necho 'scontrol: {said}' >&2\nexit 1\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("TILEWRIGHT_SITE", raising=False)
+    programs(tmp_path, monkeypatch, f"scontrol: {said}")
     assert slurm_wanted() == wanted
+
+
+@pytest.mark.parametrize(
+    ("config", "state"),
+    [
+        ("MinJobAge = 300 sec", "ok"),
+        ("MinJobAge = 30 sec", "warning"),
+        ("MinJobAge = 2 sec", "problem"),
+        ("nothing of the kind", "warning"),
+    ],
+)
+def test_ended_jobs_must_stay_in_the_queue(config: str, state: str) -> None:
+    assert check_slurm.check_job_age(config).state == state
+
+
+def test_programs_that_are_not_found_are_named() -> None:
+    (found,) = check_slurm.check_programs(lambda name: None if name == "sacctmgr" else "/usr/bin/x")
+    assert (found.state, found.text) == ("problem", "sacctmgr not found")
+
+
+def test_partitions_that_are_too_short_or_refuse_an_account(tmp_path: Path) -> None:
+    short = PARTITIONS.replace("7-00:00:00", "01:00:00")
+    closed = short.replace("AllowAccounts=ALL Default=YES", "AllowAccounts=maigan Default=YES")
+    cluster = cluster_of(tmp_path, {"blocked": {"brusko": "not ours"}}, partition=closed)
+    gpu, cpu = check_slurm.check_partitions(cluster)
+    assert (gpu.state, gpu.text.endswith("4 h (gpu_job)")) == ("warning", True)
+    assert (cpu.state, cpu.text) == ("warning", "hpg-default does not take jobs of clive")
+    none = cluster_of(tmp_path, partition=PARTITIONS.splitlines()[0])
+    (first, *_) = check_slurm.check_partitions(none)
+    assert first.text.startswith("there is none with GPUs")
+
+
+def test_accounts_that_are_spent_or_of_unknown_use(tmp_path: Path) -> None:
+    spent = USE.replace(
+        " GrpTRES=", " GrpTRESMins=cpu=600(600) GrpTRESRunMins=cpu=N(0) GrpTRES=", 1
+    )
+    cluster = cluster_of(tmp_path, None, **{"flags=qos": spent})
+    found = {check.text: check.state for check in check_slurm.check_accounts(cluster)}
+    assert found["clive: left are 0 CPU-hours of 10 CPU-hours (QOS clive)"] == "warning"
+    assert "maigan: 2 GPU + 5 CPU slots" in found
+    unknown = with_use(cluster_of(tmp_path).survey.accounts[0], lambda _: None)
+    notes = (Note("limits", "limits are old"), Note("use", "x"))
+    cluster.survey = replace(cluster.survey, accounts=(unknown,), notes=notes)
+    warned = [c.text for c in check_slurm.check_accounts(cluster) if c.state == "warning"]
+    assert warned == [
+        "brusko: use of QOS brusko is not known, so no job goes where it limits them", "x",
+    ]  # fmt: skip
+
+
+def test_devices_without_cupy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    (found,) = check_machine.check_cupy(["clive_gpu", "maigan_gpu"])
+    assert found.state == "problem"
+    assert "partitions: {gpu: none}" in found.fix
+    pools = cluster_of(tmp_path, {"partitions": {"gpu": "none"}}).survey.pools
+    assert {pool.kind for pool in pools} == {"cpu"}
+    assert not list(check_machine.check_cupy([]))
+    assert [check.state for check in check_machine.check_device({})] == ["ok"]
+    (absent,) = check_machine.check_device({"TILEWRIGHT_DEVICE": "gpu"})
+    assert absent.state == "problem"
+    assert "no GPU that can be used: NVML does not start" in absent.text
+    (wrong,) = check_machine.check_device({"TILEWRIGHT_DEVICE": "cuda"})
+    assert (wrong.state, wrong.fix) == ("problem", "set it to cpu, gpu or auto")
+
+
+def test_plugins_are_found_with_their_versions() -> None:
+    scheduler, executor = check_environment.check_plugins()
+    assert scheduler.text.startswith("plugin tilewright 0.")
+    assert executor.text.startswith("plugin slurm 2.")
+    assert {scheduler.state, executor.state} == {"ok"}
+
+
+def test_a_full_cache_and_a_closed_tmpdir_are_problems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("TMPDIR", raising=False)
+    assert [check.state for check in check_environment.check_scratch()] == ["ok"]
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "absent"))
+    cache, temporary = check_environment.check_scratch()
+    assert "cache" in cache.text
+    assert "set XDG_CACHE_HOME" in cache.fix
+    assert temporary.text.startswith(f"TMPDIR={tmp_path}/absent cannot be written")
+
+
+def test_stale_jobs_and_a_queue_that_is_not_known(tmp_path: Path) -> None:
+    cluster, _ = cluster_with(HERE, tmp_path)
+    (found,) = check_slurm.check_stale(cluster, "/data/run")
+    assert found.state == "problem"
+    assert states(check_slurm.check_stale(cluster, "/data/other"))[0][1:] == ("ok",)
+    hidden, _ = cluster_with(Unknown("squeue", "refused"), tmp_path)
+    (found,) = check_slurm.check_stale(hidden, "/data/run")
+    assert (found.state, found.fix) == ("problem", "try again when Slurm answers")
+
+
+def test_a_folder_that_is_locked_and_the_run_that_is_active(tmp_path: Path) -> None:
+    here = queue_line(JobID="7", State="RUNNING", WorkDir=str(tmp_path), Comment="rule_a")
+    cluster, _ = cluster_with(here, tmp_path)
+    (found,) = check_environment.check_lock(tmp_path)
+    assert found.state == "ok"
+    lock = tmp_path / ".snakemake/locks/0.output.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    (found,) = check_environment.check_lock(tmp_path)
+    assert found.state == "problem"
+    now_s = time.time()
+    state = RunState(now_s, now_s, {"a": 2}, {}, pid=os.getppid())
+    write_state(tmp_path / LEDGER.with_name(STATE), state)
+    (found,) = check_slurm.check_stale(cluster, str(tmp_path))
+    assert found.text.startswith("1 job of the run that is active now (process")
+    assert "--cancel" not in found.fix
+    (found,) = check_environment.check_lock(tmp_path)
+    assert (found.state, found.fix) == ("problem", "wait until it has ended")
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    write_state(tmp_path / LEDGER.with_name(STATE), replace(state, pid=gone.pid))
+    (found,) = check_environment.check_lock(tmp_path)
+    assert found.text == "a run that was killed left this folder locked"
+
+
+def test_jobs_too_large_for_any_account_or_this_machine(tmp_path: Path) -> None:
+    cluster, large = cluster_of(tmp_path), Plan(TenMinutes(cpus=200)).estimates
+    found = check_slurm.check_fit(cluster, tasks_of(1), large)
+    assert found.state == "problem"
+    assert "it asks for cpu=200 and account clive has 104" in found.text
+    assert found.fix.startswith("Lower the resources of rule stitch")
+    fits = check_slurm.check_fit(cluster, tasks_of(1), Plan(TenMinutes()).estimates)
+    assert fits.state == "ok"
+    of_memory = check_machine.check_memory(
+        [Task(Job("rule_qc_wildcards_a_1", "qc", ("cpu",)))], large
+    )
+    assert of_memory.state == "ok"
+    assert of_memory.text.startswith("the largest job, qc a_1, asks for 4.0 GB of ")
+
+
+def test_disk_space(tmp_path: Path) -> None:
+    results = tmp_path / "not/there/yet"
+    passing = DiskNeed(1e3, 1e18, 5, 4)
+    found = [
+        check_experiment.check_space(need, 4, results).state
+        for need in (DiskNeed(1e3), DiskNeed(1e18), passing)
+    ]
+    assert found == ["ok", "problem", "problem"]
+    assert [passing.most(jobs) for jobs in (1, 4)] == [1e3 + 5e18] * 2
+    assert DiskNeed(1e3, 1e18, 36, 4).most(2) == 1e3 + 10e18
+
+
+@pytest.fixture(scope="module")
+def phantom(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("phantom")
+    return make_run(folder, cycles=2, channels=2, rows=1, cols=2, planes=3, tile_px=128)
+
+
+def test_the_size_of_what_is_to_come(phantom: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(phantom.folder)
+    layout, plane = Layout("results"), 2 * 128**2 * 0.85**2
+    stacks, planes = 3 * plane * (2 + 4), plane * (2 + 2 * 2 * 4 / 3)
+    tasks = [Task(Job(f"s{k}", "stitch", ("cpu",))) for k in range(4)]
+
+    def need() -> DiskNeed:
+        return check_experiment.missing_bytes(read_experiment(phantom.config), layout, tasks)
+
+    phantom.edit(edf={"method": "psf_mean"})
+    assert (need().stays, need().stack) == pytest.approx((4 * planes, stacks))
+    assert (need().open, need().of_cycle) == (4, 2)
+    phantom.edit(output={"keep": "stacks"})
+    assert need().most(3) == pytest.approx(4 * (stacks + planes))
+    done = phantom.sample / "deconvolve/cycle1_channel1.zarr"
+    done.mkdir(parents=True)
+    assert need().stays == pytest.approx(4 * (stacks + planes) - 12 * plane)
+    done.rmdir()
+
+
+def test_raw_files_that_are_missing(phantom: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(phantom.folder)
+    experiment = read_experiment(phantom.config)
+    assert {state for _, state in states(check_experiment.check_config(experiment))} == {"ok"}
+    path = next((phantom.folder / "raw").rglob("*.tif"))
+    away = path.rename(phantom.folder / "away")
+    found = states(check_experiment.check_config(experiment))
+    away.rename(path)
+    assert found == [("raw files", "problem")]
+
+
+@pytest.mark.workflow
+def test_the_command_on_a_machine_without_slurm(
+    phantom: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = command(phantom, monkeypatch, "doctor", "--configfile", "config.yaml")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "Slurm      not on this machine: all jobs run here" in done.stdout
+    assert "jobs       " in done.stdout
+    assert "nothing would make a run fail; 0 warnings" in done.stdout
+    wrong = command(phantom, monkeypatch, "doctor", "--configfile", "none.yaml", "--json")
+    assert (wrong.exit_code, json.loads(wrong.stdout)["problems"]) == (1, 1)
+    asked = command(phantom, monkeypatch, "doctor", "--site", "none.yaml")
+    assert asked.exit_code == 1
+    assert "no experiment was looked at" in asked.stdout
+    assert "sbatch, squeue, scontrol, sacctmgr, scancel not found" in " ".join(asked.stdout.split())
+
+
+def test_the_table_has_80_columns_and_colours_only_on_a_terminal() -> None:
+    checks = [ok("lock", "fine"), warning("disk", "w" * 10, "m" * 90), problem("x", "y " * 60, "z")]
+    plain, coloured = StringIO(), StringIO()
+    print_checks(checks, Console(file=plain, width=80))
+    print_checks(checks, Console(file=coloured, width=80, force_terminal=True, no_color=False))
+    assert max(map(len, plain.getvalue().splitlines())) <= 80
+    assert ("\x1b" in plain.getvalue(), "\x1b" in coloured.getvalue()) == (False, True)
+    assert "a run would fail: 1 problem, 1 warning" in plain.getvalue()
+    fine = {"about": "lock", "state": "ok", "text": "fine", "fix": ""}
+    assert as_json(checks)["checks"][0] == fine
