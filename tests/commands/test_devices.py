@@ -16,16 +16,11 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from tests.support.fake_nvml import GB, FakeDevice, FakeMachine, uuid
-from tilewright.commands.devices import (
-    DevicesError,
-    DevicesView,
-    as_json,
-    clear_device,
-    look,
-    print_view,
-)
+from tilewright.cli import app
+from tilewright.commands.devices import DevicesView, as_json, clear_device, look, print_view
 from tilewright.devices.budget import RESERVE_B, LeaseClaim, Request
 from tilewright.devices.health import note_failure, quarantined
 from tilewright.devices.inventory import Snapshot
@@ -73,21 +68,31 @@ def row(text: str, start: str) -> list[str]:
     return re.split(r"\s{2,}", line.strip())
 
 
-def command(machine: FakeMachine, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def called(machine: FakeMachine, *args: str, **variables: str) -> tuple[int, str]:
+    """Return the exit code of the command, and what it says."""
     machine.write()
-    return subprocess.run(
+    done = CliRunner().invoke(app, ["devices", *args], env={"COLUMNS": "80", **variables})
+    return done.exit_code, done.output
+
+
+def started(machine: FakeMachine, *args: str) -> subprocess.Popen[str]:
+    machine.write()
+    return subprocess.Popen(
         [sys.executable, "-m", "tilewright.cli", "devices", *args],
-        env={**machine.environ(), "COLUMNS": "80", **variables},
-        capture_output=True,
+        env=machine.environ(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
+        # tests in the background of a shell would hand on that SIGINT is ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
 def test_devices_of_the_table(machine: FakeMachine) -> None:
+    machine.devices[0].name = "NVIDIA [bold]"  # brackets are text
     text = table(seen(machine))
     assert "driver 550.54.15" in text
-    assert row(text, "0 ") == ["0", "NVIDIA GeForce RTX 4090", "3.0/24.0", "42%", "no lease"]
+    assert row(text, "0 ") == ["0", "NVIDIA [bold]", "3.0/24.0", "42%", "no lease"]
     assert row(text, "1 └") == [
         "1 └", "NVIDIA A100-SXM4-80GB MIG 1g.10gb", "0.0/10.0", "no lease",
     ]  # fmt: skip
@@ -95,6 +100,9 @@ def test_devices_of_the_table(machine: FakeMachine) -> None:
     assert row(text, "2 ")[-3:] == ["100.0/141.0", "100%", "quarantined"]
     for name in (uuid(1), uuid(2), uuid(3, "MIG"), uuid(4)):
         assert name in text
+    assert "slots for jobs" not in text
+    assert ("\x1b[" in text, "\x1b[" in table(seen(machine), terminal=True)) == (False, True)
+    assert called(machine) == (0, text)
 
 
 def test_a_quarantine_gives_its_reason_and_its_fix(machine: FakeMachine) -> None:
@@ -102,9 +110,6 @@ def test_a_quarantine_gives_its_reason_and_its_fix(machine: FakeMachine) -> None
     assert f"{uuid(4)} gets no jobs for 24.0 h: hardware fault in deconvolve" in text
     assert FALLEN in text
     assert "→ tilewright devices --clear GPU-00000004" in text
-
-
-def test_a_quarantined_device_that_is_gone_is_told_of(machine: FakeMachine) -> None:
     machine.devices[2].errors = {"*": 15}
     text = " ".join(table(seen(machine)).split())
     assert f"{uuid(4)} gets no jobs" in text
@@ -137,16 +142,9 @@ def test_slots_of_each_rule(machine: FakeMachine) -> None:
     }
     text = table(view)
     assert row(text, "slots for jobs") == ["slots for jobs", "GPU 0", "MIG-00000003", "GPU 2"]
-    assert ["deconvolve", "of", "5722", "MB", "3", "1", "0"] in [
-        line.split() for line in text.splitlines()
-    ]
-    assert ["register", "of", "1907", "MB", "11", "4", "0"] in [
-        line.split() for line in text.splitlines()
-    ]
-    assert "slots for jobs" not in table(seen(machine))
-
-
-def test_slots_of_a_device_smaller_than_the_reserve(machine: FakeMachine) -> None:
+    lines = [line.split() for line in text.splitlines()]
+    assert ["deconvolve", "of", "5722", "MB", "3", "1", "0"] in lines
+    assert ["register", "of", "1907", "MB", "11", "4", "0"] in lines
     machine.devices[0].total_b = RESERVE_B // 2
     assert seen(machine, edf=GB).slots["edf"][uuid(1)] == 0
 
@@ -158,22 +156,13 @@ def test_hidden_devices_and_reasons(machine: FakeMachine, monkeypatch: pytest.Mo
     assert "note: CUDA_VISIBLE_DEVICES: '7' names no GPU here" in text
 
 
-def test_no_gpu(machine: FakeMachine) -> None:
+def test_no_gpu_and_no_cupy(machine: FakeMachine) -> None:
     machine.library = False
     text = table(seen(machine))
     assert text.startswith("no GPU can be used here")
     assert "NVML does not start" in text
-
-
-def test_colour_is_for_terminals(machine: FakeMachine) -> None:
-    view = seen(machine)
-    assert "\x1b[" in table(view, terminal=True)
-    assert "\x1b[" not in table(view)
-
-
-def test_brackets_in_names_are_text(machine: FakeMachine) -> None:
-    machine.devices[0].name = "NVIDIA [bold]"
-    assert "NVIDIA [bold]" in table(seen(machine))
+    assert "CuPy is installed" in table(DevicesView(Snapshot(()), cupy=True))
+    assert "CuPy is not installed: install" in table(DevicesView(Snapshot(())))
 
 
 def test_json_has_what_the_table_has(machine: FakeMachine) -> None:
@@ -182,17 +171,10 @@ def test_json_has_what_the_table_has(machine: FakeMachine) -> None:
     plain: dict[str, Any] = json.loads(
         json.dumps(as_json(seen(machine, holders=[holder], deconvolve=6 * GB)))
     )
-    assert plain["devices"][0] == {
-        "uuid": uuid(1),
-        "index": 0,
-        "name": "NVIDIA GeForce RTX 4090",
-        "total_b": 24 * GB,
-        "used_b": 4 * GB,
-        "utilisation": 0.42,
-        "processes": [{"pid": 7, "used_b": GB}],
-        "parent": None,
-        "divided": False,
-    }
+    names = {"uuid": uuid(1), "index": 0, "name": "NVIDIA GeForce RTX 4090"}
+    use = {"total_b": 24 * GB, "used_b": 4 * GB, "utilisation": 0.42}
+    more = {"processes": [{"pid": 7, "used_b": GB}], "parent": None, "divided": False}
+    assert plain["devices"][0] == names | use | more
     assert plain["devices"][2]["parent"] == uuid(2)
     assert plain["driver"] == "550.54.15"
     assert plain["leases"] == [
@@ -202,24 +184,15 @@ def test_json_has_what_the_table_has(machine: FakeMachine) -> None:
     assert plain["slots"] == {"deconvolve": {uuid(1): 3, uuid(3, "MIG"): 1}}
     assert plain["hidden"] == []
     assert isinstance(plain["cupy"], bool)
-
-
-def test_the_command_prints_the_table_and_json(machine: FakeMachine) -> None:
-    done = command(machine)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert row(done.stdout, "0 ")[-1] == "no lease"
-    assert uuid(4) in done.stdout
-    done = command(machine, "--json", CUDA_VISIBLE_DEVICES="0")
-    plain = json.loads(done.stdout)
-    assert [device["uuid"] for device in plain["devices"]] == [uuid(1)]
-    assert plain["hidden"] == [uuid(2), uuid(3, "MIG"), uuid(4)]
+    code, text = called(machine, "--json", CUDA_VISIBLE_DEVICES="0")
+    assert [device["uuid"] for device in json.loads(text)["devices"]] == [uuid(1)]
+    assert (code, json.loads(text)["hidden"]) == (0, [uuid(2), uuid(3, "MIG"), uuid(4)])
 
 
 @pytest.mark.parametrize("name", [uuid(4), "GPU-00000004"])
 def test_clear(machine: FakeMachine, name: str) -> None:
-    done = command(machine, "--clear", name)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{uuid(4)} may be used again: 1 failure cleared\n"
+    said = f"{uuid(4)} may be used again: 1 failure cleared\n"
+    assert called(machine, "--clear", name) == (0, said)
     assert quarantined(lease_root()) == {}
     assert clear_device(lease_root(), name) == f"{uuid(4)}: no failure counts against it"
 
@@ -233,9 +206,7 @@ def test_clear(machine: FakeMachine, name: str) -> None:
     ],
 )
 def test_clear_what_is_not_there(machine: FakeMachine, name: str, said: str) -> None:
-    done = command(machine, "--clear", name)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"tilewright devices: {said}\n"
+    assert called(machine, "--clear", name) == (1, f"tilewright devices: {said}\n")
     assert set(quarantined(lease_root())) == {uuid(4)}
 
 
@@ -247,32 +218,24 @@ def test_clear_a_device_that_is_gone_or_hidden(machine: FakeMachine) -> None:
     note_failure(root, uuid(2), "x", "sticky", "illegal")
     hide = {"CUDA_VISIBLE_DEVICES": "0"}
     assert "1 failure cleared" in clear_device(root, "GPU-00000002", hide)
-    with pytest.raises(DevicesError):
-        clear_device(root, "GPU-00000004")
+    assert called(machine, "--clear", "GPU-00000004")[0] == 1
 
 
 def test_a_broken_file_of_failures_is_one_sentence(machine: FakeMachine) -> None:
     (lease_root() / "health.json").write_text("{")
-    done = command(machine)
-    assert done.returncode == 1
-    assert re.fullmatch(r"tilewright devices: .*health\.json cannot be read .*\n", done.stderr)
+    with started(machine) as process:
+        said, errors = process.communicate()
+    assert (process.returncode, said) == (1, "")
+    assert re.fullmatch(r"tilewright devices: .*health\.json cannot be read .*\n", errors)
 
 
 def test_watch_looks_again_until_it_is_interrupted(machine: FakeMachine) -> None:
-    machine.write()
-    watching = subprocess.Popen(
-        [sys.executable, "-m", "tilewright.cli", "devices", "--watch", "--json"],
-        env=machine.environ(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # tests in the background of a shell would hand on that SIGINT is ignored
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    watching = started(machine, "--watch", "--json")
     try:
         assert watching.stdout
         first = json.loads(watching.stdout.readline())
-        machine.hold(uuid(1), 7, 5 * GB)
+        machine.devices[0].compute = [(7, 5 * GB)]
+        machine.write()
         second = json.loads(watching.stdout.readline())
         watching.send_signal(signal.SIGINT)
         _, errors = watching.communicate(timeout=300)
@@ -281,8 +244,3 @@ def test_watch_looks_again_until_it_is_interrupted(machine: FakeMachine) -> None
         watching.communicate()
     assert [plain["devices"][0]["used_b"] for plain in (first, second)] == [3 * GB, 8 * GB]
     assert (watching.returncode, errors) == (0, "")
-
-
-def test_the_table_tells_whether_cupy_is_there() -> None:
-    assert "CuPy is installed" in table(DevicesView(Snapshot(()), cupy=True))
-    assert "CuPy is not installed: install" in table(DevicesView(Snapshot(())))
