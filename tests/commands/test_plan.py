@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
@@ -14,8 +15,9 @@ from rich.console import Console
 from snakemake_scheduler_plugin_tilewright.commands.dag import DagError
 from snakemake_scheduler_plugin_tilewright.commands.plan import PlannedRun, plan_on
 from snakemake_scheduler_plugin_tilewright.commands.plan_table import print_plan
-from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, capacity_now
-from snakemake_scheduler_plugin_tilewright.placement.preview import preview
+from snakemake_scheduler_plugin_tilewright.placement.capacity import capacity_now
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Task
+from snakemake_scheduler_plugin_tilewright.placement.preview import Preview, preview
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from tests.commands.planned_runs import TenMinutes, command, tasks_of
 from tests.conftest import REPO
@@ -30,18 +32,15 @@ from tilewright.runtime.machine import device_kinds
 SNAKEFILE = REPO / "workflow/Snakefile"
 
 
-def capacity_of(folder: Path, *, used: str = "") -> Capacity:
+def previewed(folder: Path, tasks: Sequence[Task], *, full: bool = False) -> Preview:
+    """Return where jobs would go on two accounts of the recorded cluster."""
     cluster, _ = cluster_with("", folder)
     accounts = [a for a in cluster.survey.accounts if a.name in ("clive", "maigan")]
-    if used:
+    if full:
         accounts = [with_use(a, lambda holder: holder.limit) for a in accounts]
-    return capacity_now(
-        accounts,
-        [],
-        [],
-        utilisation=0.85,
-        partitions=cluster.survey.partitions,
-    )
+    at = cluster.survey.partitions
+    capacity = capacity_now(accounts, [], [], utilisation=0.85, partitions=at)
+    return preview(tasks, Plan(TenMinutes()).estimates, capacity)
 
 
 def test_jobs_that_an_earlier_run_has_in_the_queue_are_said_to_count_twice(
@@ -59,8 +58,7 @@ def test_jobs_that_an_earlier_run_has_in_the_queue_are_said_to_count_twice(
 
 
 def test_jobs_go_to_gpu_and_cpu_slots_and_end_before_gpus_alone(tmp_path: Path) -> None:
-    tasks = tasks_of(60)
-    found = preview(tasks, Plan(TenMinutes()).estimates, capacity_of(tmp_path))
+    found = previewed(tmp_path, tasks_of(60))
     rules = {rule.rule: rule for rule in found.rules}
     assert rules["stitch"].jobs == rules["stitch"].gpu + rules["stitch"].cpu == 60
     assert rules["stitch"].gpu > 0 < rules["stitch"].cpu
@@ -86,19 +84,14 @@ def test_jobs_go_to_gpu_and_cpu_slots_and_end_before_gpus_alone(tmp_path: Path) 
     assert used[""][0] == pytest.approx(60 * 30 / 3600)
 
 
-def test_where_nothing_is_free_the_end_is_not_known(tmp_path: Path) -> None:
-    found = preview(tasks_of(3), Plan(TenMinutes()).estimates, capacity_of(tmp_path, used="all"))
+def test_where_nothing_is_free_only_small_jobs_have_an_end(tmp_path: Path) -> None:
+    found = previewed(tmp_path, tasks_of(3), full=True)
     assert (found.finish_s, found.bound_s, found.gpu_only_s) == (None, None, None)
     assert found.all_free_s is not None
     shown = text_of(PlannedRun((), 6, found, None, ()))
     assert "when it would end is not known: no slot is free" in shown
-
-
-def test_only_small_jobs_need_no_slot(tmp_path: Path) -> None:
-    checks = tasks_of(3)[3:]
-    found = preview(checks, Plan(TenMinutes()).estimates, capacity_of(tmp_path, used="all"))
-    assert (found.finish_s, found.gpu_only_s, found.bound_s) == (30, 30, 30)
-    assert found.pools == ()
+    found = previewed(tmp_path, tasks_of(3)[3:], full=True)
+    assert (found.finish_s, found.gpu_only_s, found.bound_s, found.pools) == (30, 30, 30, ())
 
 
 def text_of(found: PlannedRun) -> str:
@@ -108,7 +101,7 @@ def text_of(found: PlannedRun) -> str:
 
 
 def test_the_table_has_80_columns_and_the_json_all_of_it(tmp_path: Path) -> None:
-    forecast = preview(tasks_of(60), Plan(TenMinutes()).estimates, capacity_of(tmp_path))
+    forecast = previewed(tmp_path, tasks_of(60))
     found = PlannedRun(("registration", "qc"), 120, forecast, None, ("durations: guesses",))
     shown = text_of(found)
     assert shown.startswith("120 jobs to do for registration, qc\n")
@@ -133,18 +126,13 @@ def phantom(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.mark.workflow
 def test_the_jobs_are_those_of_a_dry_run(phantom: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = "results/tonsil/illumination/cycle1_channel1-ffp.tif"
-    phantom.snakemake(first, "--cores", "2")
-    done = command(
-        phantom, "plan", "--configfile", "config.yaml", "--target", "registration",
-        "--target", "qc", "--json",
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    found = json.loads(done.stdout)
+    phantom.snakemake("results/tonsil/illumination/cycle1_channel1-ffp.tif", "--cores", "2")
     dry = phantom.planned("registration", "qc")
-    assert found["here"]["jobs"] == {
-        r: n for r, n in dry.items() if r not in ("registration", "qc")
-    }
+    targets = ("--target", "registration", "--target", "qc")
+    done = command(phantom, monkeypatch, "plan", "--configfile", "config.yaml", *targets, "--json")
+    assert (done.exit_code, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert found["here"]["jobs"] == dry
     assert found["here"]["jobs"]["illumination"] == 1
     assert found["forecast"] is None
     assert found["notes"][0].startswith("no Slurm here")
@@ -165,13 +153,14 @@ def test_tasks_carry_what_they_wait_for(phantom: Run, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.workflow
-def test_what_is_wrong_is_said_in_one_sentence(phantom: Run) -> None:
+def test_what_is_wrong_is_said_in_one_sentence(
+    phantom: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bad = phantom.folder / "bad.yaml"
     bad.write_text(phantom.config.read_text().replace("overlap:", "overlapp:"))
-    done = command(phantom, "plan", "--configfile", "bad.yaml")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "unknown key 'acquisition.overlapp'; did you mean 'overlap'?" in done.stderr
-    absent = command(phantom, "plan", "--configfile", "none.yaml")
-    assert absent.stderr == (
-        "tilewright plan: none.yaml cannot be read: No such file or directory\n"
-    )
+    for name, said in (
+        ("bad.yaml", "unknown key 'acquisition.overlapp'; did you mean 'overlap'?"),
+        ("none.yaml", "tilewright plan: none.yaml cannot be read: No such file or directory\n"),
+    ):
+        done = command(phantom, monkeypatch, "plan", "--configfile", name)
+        assert (done.exit_code, said in done.output) == (1, True)

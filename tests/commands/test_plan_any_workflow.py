@@ -14,9 +14,15 @@ from typer.testing import CliRunner
 from snakemake_scheduler_plugin_tilewright.cli import app
 from snakemake_scheduler_plugin_tilewright.commands.dag import DagError
 from snakemake_scheduler_plugin_tilewright.commands.doctor import examine
-from snakemake_scheduler_plugin_tilewright.commands.plan import plan_workflow, read_workflow
+from snakemake_scheduler_plugin_tilewright.commands.plan import (
+    PlannedRun,
+    plan_workflow,
+    read_workflow,
+)
 from snakemake_scheduler_plugin_tilewright.commands.plan_table import print_plan
 from snakemake_scheduler_plugin_tilewright.placement import cluster
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Task
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from tests.support.recorded import cluster_with
 
 SNAKEFILE = """
@@ -37,109 +43,102 @@ rule b:
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(autouse=True)
+def snakefile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a Snakefile, and the recorded cluster as that of this process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TILEWRIGHT_SITE", raising=False)
     monkeypatch.setattr(cluster, "_current", cluster_with("", tmp_path)[0])
     (tmp_path / "Snakefile").write_text(SNAKEFILE)
-    return tmp_path
+    return tmp_path / "Snakefile"
 
 
-@pytest.mark.usefixtures("folder")
+def planned(*options: str, slurm: bool = True) -> tuple[PlannedRun, str]:
+    """Return a plan, and how it is printed."""
+    found, out = plan_workflow(options, site=None, slurm=slurm), StringIO()
+    print_plan(found, Console(file=out, width=80))
+    return found, out.getvalue()
+
+
+def tasks(*options: str) -> tuple[Plan, list[Task]]:
+    plan, found, *_ = read_workflow(options, site=None, slurm=True)
+    return plan, list(found)
+
+
+def jobs_checked(*options: str) -> tuple[str, str]:
+    (found,) = [c for c in examine(options, site=None, slurm=False) if c.about == "jobs"]
+    return found.state, found.text
+
+
 def test_jobs_are_those_of_the_command() -> None:
     argv = list(sys.argv)
     options = ["--config", "samples=2", "--set-threads", "a=4", "--default-resources", "mem_mb=700"]
-    plan, tasks, *_ = read_workflow(options, site=None, slurm=True)
-    shapes = {
-        task.name: plan.sizes.shape(
-            task.job.rule, task.job.wildcards, gpu=task.job.kinds == ("gpu",)
-        )
-        for task in tasks
-    }
-    assert len(shapes) == 4
-    found = {(s.cpus, s.mem_mb, s.gpus, s.runtime_min) for s in shapes.values()}
-    assert found == {(4, 2000, 0, 20), (1, 700, 1, 4)}
-    needs = {task.name: task.job.needs for task in tasks}
+    plan, found = tasks(*options)
+    assert len(found) == 4
+    assert {
+        (s.cpus, s.mem_mb, s.gpus, s.runtime_min)
+        for job in (task.job for task in found)
+        for s in [plan.sizes.shape(job.rule, job.wildcards, gpu=job.kinds == ("gpu",))]
+    } == {(4, 2000, 0, 20), (1, 700, 1, 4)}
+    needs = {task.name: task.job.needs for task in found}
     assert needs["rule_b_wildcards_1"] == ("rule_a_wildcards_1",)
     assert sys.argv == argv
-    until = read_workflow(["--until", "a"], site=None, slurm=True)[1]
-    assert {task.job.rule for task in until} == {"a"}
-    assert [t.name for t in read_workflow(["a/0"], site=None, slurm=True)[1]] == [
-        "rule_a_wildcards_0"
-    ]
+    assert {task.job.rule for task in tasks("--until", "a")[1]} == {"a"}
+    assert [task.name for task in tasks("a/0")[1]] == ["rule_a_wildcards_0"]
 
 
-@pytest.mark.usefixtures("folder")
 def test_a_group_is_one_job() -> None:
     options = ["--groups", "a=g", "b=g", "--group-components", "g=3"]
-    (task,) = read_workflow(options, site=None, slurm=True)[1]
+    _, (task,) = tasks(*options)
     assert (task.job.rule, task.job.members) == ("group a+b", 6)
-    out = StringIO()
-    print_plan(plan_workflow(options, site=None, slurm=True), Console(file=out, width=80))
     said = "1 job (6 of Snakemake's, some in groups) to "
-    assert out.getvalue().startswith(f"{said}do for all targets\n")
-    checks = {check.about: check for check in examine(options, site=None, slurm=False)}
-    assert checks["jobs"].text == f"{said}place"
+    assert planned(*options)[1].startswith(f"{said}do for all targets\n")
+    assert jobs_checked(*options) == ("ok", f"{said}place")
 
 
-def test_local_jobs_are_said_not_to_be_counted(folder: Path) -> None:
-    text = (folder / "Snakefile").read_text()
-    (folder / "Snakefile").write_text(f"localrules: a, all\n{text}")
-    found = plan_workflow([], site=None, slurm=True)
+def test_local_jobs_are_said_not_to_be_counted(snakefile: Path) -> None:
+    snakefile.write_text(f"localrules: a, all\n{SNAKEFILE}")
+    found, _ = planned()
     assert found.jobs == 3
     assert "not counted: 3 local jobs, run where snakemake itself runs" in found.notes
 
 
-def test_where_jobs_would_go_and_what_is_in_the_way(folder: Path) -> None:
-    found = plan_workflow([], site=None, slurm=True)
+def test_where_jobs_would_go_and_what_is_in_the_way(snakefile: Path) -> None:
+    found, said = planned()
     assert found.jobs == 6
     assert found.forecast is not None
-    assert {rule.rule: (rule.gpu, rule.cpu) for rule in found.forecast.rules} == {
-        "a": (0, 3), "b": (3, 0),
-    }  # fmt: skip
-    here = plan_workflow([], site=None, slurm=False)
+    shares = {rule.rule: (rule.gpu, rule.cpu) for rule in found.forecast.rules}
+    assert shares == {"a": (0, 3), "b": (3, 0)}
+    assert "GPUs only" in said
+    assert not [note for note in found.notes if "checkpoint" in note]
+    here, _ = planned(slurm=False)
     assert here.here is not None
     assert here.here.jobs == {"a": 3, "b": 3}
-    with pytest.raises(DagError, match="there is no rule to produce nothing"):
-        plan_workflow(["nothing"], site=None, slurm=False)
-    with pytest.raises(DagError, match="unrecognized arguments: --colour"):
-        plan_workflow(["--colour"], site=None, slurm=False)
-    checks = {check.about: check for check in examine([], site=None, slurm=False)}
-    assert (checks["jobs"].state, checks["jobs"].text) == ("ok", "6 jobs to place")
-    (folder / "Snakefile").unlink()
-    checks = {check.about: check for check in examine([], site=None, slurm=False)}
-    assert checks["jobs"].state == "problem"
+    for option, words in (("nothing", "there is no rule to produce nothing"),
+                          ("--colour", "unrecognized arguments: --colour")):  # fmt: skip
+        with pytest.raises(DagError, match=words):
+            planned(option, slurm=False)
+    assert jobs_checked() == ("ok", "6 jobs to place")
+    snakefile.unlink()
+    assert jobs_checked()[0] == "problem"
 
 
-def test_nothing_is_said_of_gpus_where_no_job_asks_for_one(folder: Path) -> None:
-    options = ["--until", "a"]
-    found = plan_workflow(options, site=None, slurm=True)
-    out = StringIO()
-    print_plan(found, Console(file=out, width=80))
-    assert "(lower bound" in out.getvalue()
+def test_nothing_is_said_of_gpus_where_no_job_asks_for_one() -> None:
+    found, said = planned("--until", "a")
+    assert "(lower bound" in said
     assert "half of the stated runtime;" in " ".join(found.notes)
-    assert "gpu" not in out.getvalue().lower()
-    out = StringIO()
-    print_plan(plan_workflow([], site=None, slurm=True), Console(file=out, width=80))
-    assert "GPUs only" in out.getvalue()
+    assert "gpu" not in said.lower()
 
 
-def test_jobs_of_a_checkpoint_are_said_not_to_be_counted(folder: Path) -> None:
-    assert not [n for n in plan_workflow([], site=None, slurm=True).notes if "checkpoint" in n]
-    text = (folder / "Snakefile").read_text()
-    (folder / "Snakefile").write_text(
-        f"def parts(wildcards):\n    return checkpoints.a.get(i=0).output\n{text}".replace(
-            "rule a:", "checkpoint a:"
-        ).replace('input: "a/{i}"', "input: parts")
-    )
+def test_jobs_of_a_checkpoint_are_said_not_to_be_counted(snakefile: Path) -> None:
+    text = SNAKEFILE.replace("rule a:", "checkpoint a:").replace('input: "a/{i}"', "input: parts")
+    function = "def parts(wildcards):\n    return checkpoints.a.get(i=0).output\n"
+    snakefile.write_text(function + text)
     for slurm in (True, False):
-        found = plan_workflow([], site=None, slurm=slurm)
-        assert "the jobs that checkpoint a will add are not counted" in found.notes
+        notes = planned(slurm=slurm)[0].notes
+        assert "the jobs that checkpoint a will add are not counted" in notes
 
 
-@pytest.mark.usefixtures("folder")
 def test_the_command_line_hands_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")  # no Slurm
     done = CliRunner().invoke(app, ["plan", "--json", "--config", "samples=1", "--until", "a"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from typer.testing import CliRunner
 
 from tests.viewer.viewed_results import add_quality, make_image
 from tilewright.cli import app
+from tilewright.viewer.server import ViewerServer
 
 INSTALLED = pytest.mark.skipif(
     find_spec("neuroglancer") is None, reason="neuroglancer is not installed: pip install .[test]"
@@ -43,14 +45,10 @@ def started(*arguments: str, **environment: str) -> Iterator[tuple[list[str], st
     kept = {name: value for name, value in os.environ.items() if name not in hidden}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     # A shell ignores the signal for what it starts in the background, and so would this process.
-    heard = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        begun = subprocess.Popen(command, env={**kept, **environment}, **pipes)
-    finally:
-        signal.signal(signal.SIGINT, heard)
-    with begun as process:
+    pipes["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(command, env={**kept, **environment}, **pipes) as process:
         try:
-            lines = list(iter(process.stdout.readline, "Ctrl-C ends it\n"))  # type: ignore[union-attr]
+            lines = list(iter(process.stdout.readline, "Ctrl-C ends it\n"))
             yield lines, lines[0].split()[-1]
         finally:
             process.send_signal(signal.SIGINT)
@@ -63,13 +61,23 @@ def started(*arguments: str, **environment: str) -> Iterator[tuple[list[str], st
 
 
 @INSTALLED
-def test_it_prints_the_address_serves_it_and_ends_on_ctrl_c(tmp_path: Path) -> None:
+def test_it_opens_the_browser_serves_the_image_and_ends_on_ctrl_c(tmp_path: Path) -> None:
     for sample in ("lymph", "tonsil"):
         make_image(tmp_path, sample)
     add_quality(tmp_path, "tonsil")
-    with started(str(tmp_path), "--sample", "tonsil") as (lines, url):
-        port = url.split(":")[2].split("/")[0]
-        assert f"ssh -L {port}:127.0.0.1:{port} " in lines[1]  # there is no display
+    script, asked = tmp_path / "browser", tmp_path / "asked"
+    script.write_text(f'#!/bin/sh\necho "$1" > {asked}\n')
+    script.chmod(0o755)
+    with started(str(tmp_path), "--sample", "tonsil", BROWSER=str(script)) as (lines, url):
+        opened = asked.read_text().strip()
+        # What the browser is asked for leads to the image once: every user sees it in a list of
+        # processes.
+        assert opened != url
+        with urllib.request.urlopen(opened, timeout=300) as answer:
+            assert answer.url == url
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(opened, timeout=300)
+        assert len(lines) == 1
         # A stream that is open does not keep it from ending.
         stream = urllib.request.urlopen(f"{url}events/image", timeout=300)
         config = json.loads(stream.readline().removeprefix(b"data: "))
@@ -83,36 +91,34 @@ def test_it_prints_the_address_serves_it_and_ends_on_ctrl_c(tmp_path: Path) -> N
 
 
 @INSTALLED
-def test_it_opens_the_browser(tmp_path: Path) -> None:
+def test_the_address_is_printed_where_no_browser_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: ViewerServer) -> None:
+        raise KeyboardInterrupt
+
+    asked: list[str] = []
+    monkeypatch.setattr(ViewerServer, "serve_forever", interrupted)
+    monkeypatch.setattr("webbrowser.open", asked.append)  # None: it could not be opened
     make_image(tmp_path, "tonsil")
-    script, asked = tmp_path / "browser", tmp_path / "asked"
-    script.write_text(f'#!/bin/sh\necho "$1" > {asked}\n')
-    script.chmod(0o755)
-    with started(str(tmp_path), BROWSER=str(script)) as (lines, url):
-        opened = asked.read_text().strip()
-        # What the browser is asked for leads to the image once: every user sees it in a list of
-        # processes.
-        assert opened != url
-        with urllib.request.urlopen(opened, timeout=300) as answer:
-            assert answer.url == url
-        with pytest.raises(urllib.error.HTTPError):
-            urllib.request.urlopen(opened, timeout=300)
-        assert len(lines) == 1
-    asked.unlink()
-    with started(str(tmp_path), "--no-browser", BROWSER=str(script)):
-        assert not asked.exists()
+    nowhere = {"DISPLAY": None, "WAYLAND_DISPLAY": None, "BROWSER": None}
+    for options, browser, said in (
+        ([], None, r"from your own machine: ssh -L (\d+):127.0.0.1:\1 .*\n"),
+        (["--no-browser"], "some", ""),
+        ([], "some", "no browser could be opened here; .*\n"),
+    ):
+        assert not asked
+        env = {**nowhere, "BROWSER": browser}
+        done = CliRunner().invoke(app, ["view", str(tmp_path), *options], env=env)
+        assert done.exit_code == 0
+        assert re.fullmatch(rf".* is shown at .*\n{said}Ctrl-C ends it\n\n", done.output)
+    assert len(asked) == 1
 
 
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
+def test_what_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "run `snakemake registration` first" in refused(str(tmp_path))
     make_image(tmp_path, "tonsil")
     assert "there are images of tonsil" in refused(str(tmp_path), "--sample", "liver")
-
-
-def test_the_extra_is_named_where_it_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_image(tmp_path, "tonsil")
     monkeypatch.setitem(sys.modules, "neuroglancer", None)  # as if not installed
     assert "pip install 'tilewright[view]'" in refused(str(tmp_path))
 
@@ -120,8 +126,6 @@ def test_the_extra_is_named_where_it_is_missing(
 @INSTALLED
 def test_a_taken_port_is_named(tmp_path: Path) -> None:
     make_image(tmp_path, "tonsil")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert f"port {port} of 127.0.0.1: " in refused(str(tmp_path), "--port", port)
