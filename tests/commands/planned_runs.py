@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Kind, Shape, Task
 from tests.support.runs import Run

@@ -42,9 +42,9 @@ from tilewright.config.layout import Layout
 CONFIG = "MinJobAge               = 300 sec\nSLURM_VERSION           = 22.05.8\n"
 
 
-def asking(folder: Path, now_s: float = 1000.0, **changed: str | Unknown) -> SlurmClient:
+def asking(folder: Path, now_s: float = 1000.0, **changed: Any) -> SlurmClient:
     """Return what asks a cluster that gives the recorded answers, or changed ones."""
-    said: dict[str, str | Unknown] = {
+    said: dict[str, Any] = {
         "sacctmgr": recorded.LIMITS, "flags=qos": USE, "partition": PARTITIONS, "config": CONFIG,
         "node": recorded.NODES, "squeue": "",
     }  # fmt: skip

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import tifffile
 import yaml
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from tests.support.consumers import said_by
 from tests.support.runs import TINY, Run, make_run

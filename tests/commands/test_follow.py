@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.support.microscope import image_cycle
+from tests.support.microscope import cycle_folder, image_cycle
 from tests.support.runs import TINY, Run, make_run
 from tilewright.cli import app
 from tilewright.follow.runs import Stop
@@ -58,32 +58,6 @@ def test_a_wrong_configuration(run: Run) -> None:
     assert "cycles names cycle 7" in followed(run)[1]
 
 
-def stop_after(monkeypatch: pytest.MonkeyPatch, runs: int) -> None:
-    """Send SIGTERM, so to say, at the first wait after so many runs."""
-
-    def wait(stop: Stop, _: float) -> bool:
-        ended = Path("results/follow.jsonl").read_text().count('"ended"') == runs
-        stop.signal = 15 if ended else 0
-        return ended
-
-    monkeypatch.setattr(Stop, "wait", wait)
-
-
-@pytest.mark.workflow
-def test_before_the_reference_cycle_its_own_stages_are_run(
-    run: Run, stored: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run.edit(acquisition={"reference_cycle": 2})
-    image_cycle(stored, Path("microscope"), 1)
-    Path("Snakefile").write_text(_FAILS)
-    stop_after(monkeypatch, runs=1)
-    status, said = followed(run, "--quiet-min", "0.01", "--", "--cores", "1")
-    assert status == 128 + 15
-    assert "snakemake on cycle 1: edf\n" in said
-    assert "cycle 1: done in" in said
-    assert Path("results/tonsil/qc/edf_cycle1.json").is_file()
-
-
 def test_a_folder_that_another_run_has_locked_is_waited_for(
     run: Run, stored: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,12 +65,11 @@ def test_a_folder_that_another_run_has_locked_is_waited_for(
     locks = Path(".snakemake/locks")
     locks.mkdir(parents=True)
     (locks / "0.output.lock").write_text("results\n")
-    looks: list[float] = []
+    looks = iter([0] * 7 + [15])
 
     def wait(stop: Stop, seconds: float) -> bool:
-        looks.append(seconds)
         time.sleep(seconds)
-        stop.signal = 15 if len(looks) == 8 else 0
+        stop.signal = next(looks)
         return stop.signal > 0
 
     monkeypatch.setattr(Stop, "wait", wait)
@@ -115,31 +88,45 @@ def test_an_option_that_snakemake_does_not_know_ends_it(run: Run, stored: Path) 
 
 
 @pytest.mark.workflow
-def test_a_cycle_that_fails_does_not_stop_the_others(
+def test_what_can_be_made_is_made_of_cycles_as_they_come(
     run: Run, stored: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The Snakefile stands for a cycle that does not match: its registration is not made."""
-    for cycle in (1, 2):
-        image_cycle(stored, Path("microscope"), cycle)
-    snakefile = Path("Snakefile")
-    snakefile.write_text(_FAILS)
-    stop_after(monkeypatch, runs=2)
+    """Own stages before the reference cycle; then one cycle that fails does not stop the other."""
+    run.edit(acquisition={"reference_cycle": 2})
+    microscope = Path("microscope")
+    image_cycle(stored, microscope, 1)
+    Path("Snakefile").write_text(_FAILS)
+
+    def wait(stop: Stop, _: float) -> bool:
+        ended = Path("results/follow.jsonl").read_text().count('"ended"')
+        if ended == 1 and not cycle_folder(microscope, 2).exists():
+            image_cycle(stored, microscope, 2)
+        stop.signal = 15 if ended == 3 else 0
+        return ended == 3
+
+    monkeypatch.setattr(Stop, "wait", wait)
     status, said = followed(run, "--quiet-min", "0.01", "--", "--cores", "1")
     assert status == 128 + 15
-    assert "fail  cycle 2 could not be processed: results/tonsil/register/cycle2.npz" in said
-    assert "results/logs/register/tonsil_cycle2.log" in said
-    assert "cycle 1: done in" in said
-    assert "ended; the same command goes on" in said
+    first, second = said.split("cycle 2 is whole")
+    assert "snakemake on cycle 1: edf\n" in first
+    assert "cycle 1: done in" in first
+    assert Path("results/tonsil/qc/edf_cycle1.json").is_file()
+    assert "fail  cycle 1 could not be processed: results/tonsil/register/cycle1.npz" in second
+    assert "results/logs/register/tonsil_cycle1.log" in second
+    assert "cycle 2: done in" in second
+    assert "ended; the same command goes on" in second
 
 
+#: Stands for a cycle that does not match: its registration is not made.
 _FAILS = """
+import json
 cycles = [int(cycle) for cycle in config.get("cycles", (1, 2))]
 content = dict(sample="tonsil", stage="edf", items=[], numbers=dict(), caption="")
 
 rule registration:
     input:
         expand("results/tonsil/qc/edf_cycle{cycle}.json", cycle=cycles),
-        expand("results/tonsil/register/cycle{cycle}.npz", cycle=[c for c in cycles if c > 1])
+        expand("results/tonsil/register/cycle{cycle}.npz", cycle=[c for c in cycles if c != 2])
 
 rule qc:
 
@@ -147,9 +134,8 @@ rule edf:
 
 rule one:
     output: "results/tonsil/qc/edf_cycle{cycle}.json"
-    run:
-        import json
-        json.dump(dict(content, cycle=int(wildcards.cycle)), open(output[0], "w"))
+    params: text=lambda wildcards: json.dumps(dict(content, cycle=int(wildcards.cycle)))
+    shell: "echo '{params.text}' > {output}"
 
 rule register:
     output: "results/tonsil/register/cycle{cycle}.npz"

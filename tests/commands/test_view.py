@@ -48,7 +48,7 @@ def started(*arguments: str, **environment: str) -> Iterator[tuple[list[str], st
     pipes["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(command, env={**kept, **environment}, **pipes) as process:
         try:
-            lines = list(iter(process.stdout.readline, "Ctrl-C ends it\n"))
+            lines = list(iter(process.stdout.readline, "Ctrl-C ends it\n"))  # type: ignore[union-attr]
             yield lines, lines[0].split()[-1]
         finally:
             process.send_signal(signal.SIGINT)

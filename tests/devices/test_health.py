@@ -298,7 +298,7 @@ def test_the_preflight_computation_of_a_good_device(guarded: Backend) -> None:
 def test_one_wrong_bit_is_found_and_a_failure_told_in_words(
     wrong: str, error: type[Exception] | None, said: str, fault: str
 ) -> None:
-    found = preflight(Device(wrong, error and error(said)))
+    found = preflight(Device(wrong, error(said) if error else None))
     assert said in found
     assert classify(found) == fault
 

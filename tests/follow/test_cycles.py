@@ -47,9 +47,8 @@ def _watched() -> None:
 class Microscope:
     """A raw folder, the cycles that are followed in it, and a clock."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(folder)
-        self.raw = folder / "microscope"
+    def __init__(self, folder: Path, stored: Path) -> None:
+        self.raw, self.stored = folder / "microscope", stored
         self.raw.mkdir()
         self.run = make_run(folder, self.raw, **DESIGN)
         self.cycles = Cycles(QUIET_S)
@@ -59,26 +58,35 @@ class Microscope:
     def experiment(self) -> Experiment:
         return load_experiment(read_config(self.run.config))
 
+    def image(self, *cycles: int) -> None:
+        for cycle in cycles:
+            image_cycle(self.stored, self.raw, cycle)
+
     def look(self, after_s: float) -> list[News]:
         self.now_s += after_s
-        layout = Layout(self.experiment.settings.results)
-        return list(self.cycles.look(self.experiment, layout, self.now_s))
+        return list(self.cycles.look(self.experiment, Layout("results"), self.now_s))
 
     def kinds(self, after_s: float) -> list[tuple[int | None, str]]:
         return [(news.cycle, news.kind) for news in self.look(after_s)]
 
+    def quiet(self) -> list[tuple[int | None, str]]:
+        """Look now and when all has been quiet for long enough."""
+        self.look(0)
+        return self.kinds(QUIET_S)
+
 
 @pytest.fixture
-def microscope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Microscope:
-    return Microscope(tmp_path, monkeypatch)
+def microscope(tmp_path: Path, stored: Path, monkeypatch: pytest.MonkeyPatch) -> Microscope:
+    monkeypatch.chdir(tmp_path)
+    return Microscope(tmp_path, stored)
 
 
-def test_no_file_is_opened_that_may_be_written(microscope: Microscope, stored: Path) -> None:
+def test_no_file_is_opened_that_may_be_written(microscope: Microscope) -> None:
     """At every look: what was opened since has been the same for long enough."""
     written_s: dict[str, float] = {}
     whole: list[int] = []
     for cycle in (1, 2, 3):
-        source, folder = cycle_folder(stored, cycle), cycle_folder(microscope.raw, cycle)
+        source, folder = (cycle_folder(at, cycle) for at in (microscope.stored, microscope.raw))
         folder.mkdir()
         for path in sorted(source.iterdir()):
             content = path.read_bytes()
@@ -94,9 +102,8 @@ def test_no_file_is_opened_that_may_be_written(microscope: Microscope, stored: P
     assert set(microscope.cycles.whole()) == {1, 2, 3}
 
 
-def test_what_is_missing_is_said_once(microscope: Microscope, stored: Path) -> None:
-    image_cycle(stored, microscope.raw, 1)
-    image_cycle(stored, microscope.raw, 2)
+def test_what_is_missing_is_said_once(microscope: Microscope) -> None:
+    microscope.image(1, 2)
     last = max(cycle_folder(microscope.raw, 2).iterdir())
     content = last.read_bytes()
     last.unlink()
@@ -106,27 +113,18 @@ def test_what_is_missing_is_said_once(microscope: Microscope, stored: Path) -> N
     assert two.text.startswith("cycle 2 waits: sample 'tonsil': 1 problem with the raw data")
     assert "z-plane 2 of 2 missing" in two.text
     assert not microscope.look(10)
+    last.write_bytes(content[:-1000])
+    assert microscope.quiet() == [(2, "waits")]  # for the other half of the file
     last.write_bytes(content)
-    assert not microscope.look(10)
-    assert microscope.kinds(QUIET_S) == [(2, "whole")]
+    assert microscope.quiet() == [(2, "whole")]
 
 
-def test_a_half_file_is_not_whole(microscope: Microscope, stored: Path) -> None:
-    image_cycle(stored, microscope.raw, 1)
-    path = max(cycle_folder(microscope.raw, 1).iterdir())
-    path.write_bytes(path.read_bytes()[:-1000])
-    microscope.look(0)
-    assert microscope.kinds(QUIET_S) == [(1, "waits")]
-
-
-def test_a_cycle_imaged_again(microscope: Microscope, stored: Path, tmp_path: Path) -> None:
-    for cycle in (1, 2):
-        image_cycle(stored, microscope.raw, cycle)
-    microscope.look(0)
-    assert microscope.kinds(QUIET_S) == [(1, "whole"), (2, "whole")]
+def test_a_cycle_imaged_again(microscope: Microscope, tmp_path: Path) -> None:
+    microscope.image(1, 2)
+    assert microscope.quiet() == [(1, "whole"), (2, "whole")]
     manifest = Path("results/tonsil/raw/cycle1.csv")
     before = manifest.stat().st_mtime_ns
-    blur_cycle(stored, tmp_path / "blurred", 2, 2.0)
+    blur_cycle(microscope.stored, tmp_path / "blurred", 2, 2.0)
     image_cycle(tmp_path / "blurred", microscope.raw, 2)
     assert microscope.kinds(5) == [(2, "change")]
     assert set(microscope.cycles.whole()) == {1}
@@ -134,9 +132,8 @@ def test_a_cycle_imaged_again(microscope: Microscope, stored: Path, tmp_path: Pa
     assert manifest.stat().st_mtime_ns == before
 
 
-def test_a_black_cycle_cannot_be_used(microscope: Microscope, stored: Path) -> None:
-    for cycle in (1, 2, 3):
-        image_cycle(stored, microscope.raw, cycle)
+def test_a_black_cycle_cannot_be_used(microscope: Microscope) -> None:
+    microscope.image(1, 2, 3)
     for path in cycle_folder(microscope.raw, 2).glob("*.tif"):
         tifffile.imwrite(path, np.full_like(tifffile.imread(path), 100))
     microscope.look(0)
@@ -147,41 +144,41 @@ def test_a_black_cycle_cannot_be_used(microscope: Microscope, stored: Path) -> N
     assert not microscope.look(10)
 
 
-def test_a_cycle_that_is_held_comes_back_with_new_files(
-    microscope: Microscope, stored: Path
+def test_a_cycle_that_is_held_comes_back_and_a_folder_that_goes_is_said(
+    microscope: Microscope,
 ) -> None:
-    image_cycle(stored, microscope.raw, 1)
-    microscope.look(0)
-    microscope.look(QUIET_S)
+    microscope.image(1)
+    microscope.quiet()
     microscope.cycles.hold(1, "it failed")
     assert not microscope.look(QUIET_S)
     assert not microscope.cycles.whole()
-    image_cycle(stored, microscope.raw, 1)
-    microscope.look(5)
-    assert microscope.kinds(QUIET_S) == [(1, "whole")]
+    microscope.image(1)
+    assert microscope.quiet() == [(1, "whole")]
     microscope.cycles.hold(1, "it failed")
     microscope.cycles.forget()
     assert microscope.kinds(5) == [(1, "whole")]
+    experiment = microscope.experiment
+    microscope.raw.rename(microscope.raw.with_name("away"))
+    (said,) = microscope.cycles.look(experiment, Layout("results"), microscope.now_s + 5)
+    assert said.text.startswith("sample tonsil waits: ")
+    assert not microscope.cycles.whole()
 
 
-def test_a_cycle_waits_for_all_samples(microscope: Microscope, stored: Path) -> None:
+def test_a_cycle_waits_for_all_samples(microscope: Microscope) -> None:
     other = microscope.raw.with_name("other")
     other.mkdir()
     with microscope.run.folder.joinpath("samples.tsv").open("a") as table:
         table.write(f"spleen\t{other}\n")
-    image_cycle(stored, microscope.raw, 1)
-    microscope.look(0)
-    assert not microscope.look(QUIET_S)
-    image_cycle(stored, other, 1)
-    microscope.look(5)
-    assert microscope.kinds(QUIET_S) == [(1, "whole")]
+    microscope.image(1)
+    assert not microscope.quiet()
+    image_cycle(microscope.stored, other, 1)
+    assert microscope.quiet() == [(1, "whole")]
 
 
 @pytest.mark.parametrize("convention", ["ome_tiff", "fiji", "imagexpress"])
 def test_a_folder_whose_files_are_opened_is_quiet_as_a_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, convention: str
+    microscope: Microscope, tmp_path: Path, convention: str
 ) -> None:
-    microscope = Microscope(tmp_path, monkeypatch)
     design, tiles = make_tiles(tmp_path / "phantom", cycles=2)
     (tmp_path / "markers.csv").write_text("cycle,channel,marker\n1,1,D1\n2,1,D2\n")
     microscope.run.edit(
@@ -191,8 +188,7 @@ def test_a_folder_whose_files_are_opened_is_quiet_as_a_whole(
     )
     step_px = round(design.step_px)
     write_as(convention, microscope.raw, {(1, 1): tiles[1, 1]}, step_px)
-    microscope.look(0)
-    assert microscope.kinds(QUIET_S) == [(1, "whole")]
+    assert microscope.quiet() == [(1, "whole")]
     half = microscope.raw / "cycle2" / "x.tif"
     half.parent.mkdir()
     half.write_bytes(b"II*")
@@ -205,17 +201,6 @@ def test_a_folder_whose_files_are_opened_is_quiet_as_a_whole(
     assert not microscope.kinds(QUIET_S / 2)
     assert microscope.kinds(QUIET_S) == [(2, "whole")]
     assert set(microscope.cycles.whole()) == {1, 2}
-
-
-def test_a_folder_that_goes_away_is_said(microscope: Microscope, stored: Path) -> None:
-    image_cycle(stored, microscope.raw, 1)
-    microscope.look(0)
-    microscope.look(QUIET_S)
-    experiment, layout = microscope.experiment, Layout("results")
-    microscope.raw.rename(microscope.raw.with_name("away"))
-    (said,) = microscope.cycles.look(experiment, layout, microscope.now_s + 5)
-    assert said.text.startswith("sample tonsil waits: ")
-    assert not microscope.cycles.whole()
 
 
 def test_examples() -> None:

@@ -38,51 +38,44 @@ def test_nothing_is_quiet_that_changed_lately(steps: list[tuple[float, int]]) ->
         assert (ONE in quiet.parts(now_s)) == (now_s - changed_s >= QUIET_S)
 
 
-def test_a_folder_without_files_is_not_quiet() -> None:
+@pytest.mark.parametrize(
+    ("looks", "quiet_at"),
+    [
+        # a folder without files is not quiet
+        ([(0, {ONE: {}}), (1000, {ONE: {}})], {1000: set()}),
+        # a cycle that has passed needs less time; imaged again, not: the microscope has come back
+        ([(0, {ONE: files(1)}), (10, {ONE: files(1, 2)}), (20, {ONE: files(1, 2), TWO: files(1)})],
+         {29: set(), 31: {ONE}}),
+        ([(0, {ONE: files(1)}), (10, {ONE: files(1, 2)}), (20, {ONE: files(1, 2), TWO: files(1)}),
+          (40, {ONE: files(1, 3), TWO: files(1)})], {110: set(), 121: {TWO}}),
+        # what was there at the first look tells no order
+        ([(0, {ONE: files(1), TWO: files(1)})], {99: set(), 100: {ONE, TWO}}),
+        # other samples tell nothing
+        ([(0, {ONE: files(1)}), (20, {ONE: files(1), Part("other", 2): files(1)})], {50: set()}),
+    ],
+)  # fmt: skip
+def test_what_is_quiet_when(
+    looks: list[tuple[float, dict[Part, Files]]], quiet_at: dict[float, set[Part]]
+) -> None:
     quiet = Quiet(QUIET_S)
-    for now_s in (0, 1000):
-        quiet.look({ONE: {}}, now_s)
-    assert not quiet.parts(1000)
+    for now_s, found in looks:
+        quiet.look(found, now_s)
+    assert {now_s: set(quiet.parts(now_s)) for now_s in quiet_at} == quiet_at
 
 
-def test_a_cycle_that_has_passed_needs_less_time() -> None:
-    quiet = Quiet(QUIET_S)
-    quiet.look({ONE: files(1)}, 0)
-    quiet.look({ONE: files(1, 2)}, 10)
-    quiet.look({ONE: files(1, 2), TWO: files(1)}, 20)
-    assert not quiet.parts(29)
-    assert set(quiet.parts(31)) == {ONE}
-    # Imaged again it does not: the microscope has come back to it.
-    quiet.look({ONE: files(1, 3), TWO: files(1)}, 40)
-    assert not quiet.parts(110)
-    assert set(quiet.parts(121)) == {TWO}
-
-
-def test_what_was_there_at_the_first_look_tells_no_order() -> None:
-    quiet = Quiet(QUIET_S)
-    quiet.look({ONE: files(1), TWO: files(1)}, 0)
-    assert not quiet.parts(99)
-    assert set(quiet.parts(100)) == {ONE, TWO}
-
-
-def test_other_samples_tell_nothing() -> None:
-    quiet = Quiet(QUIET_S)
-    quiet.look({ONE: files(1)}, 0)
-    quiet.look({ONE: files(1), Part("other", 2): files(1)}, 20)
-    assert not quiet.parts(50)
+def write(folder: Path, cycle: int, region: int = 1) -> None:
+    """Write one file of CODEX, with as many bytes as its cycle's number."""
+    path = folder / f"Cyc{cycle}_reg{region}" / "1_00001_Z001_CH1.tif"
+    path.parent.mkdir()
+    path.write_bytes(bytes(cycle))
 
 
 def test_names_tell_the_cycle(tmp_path: Path) -> None:
-    for cycle in (1, 2):
-        folder = tmp_path / f"Cyc{cycle}_reg1"
-        folder.mkdir()
-        (folder / "1_00001_Z001_CH1.tif").write_bytes(bytes(cycle))
-    (folder / "notes.txt").write_text("of no cycle")
-    found = parts_of(sample(tmp_path))
-    assert {part: [size for size, _ in own.values()] for part, own in found.items()} == {
-        ONE: [1],
-        TWO: [2],
-    }
+    write(tmp_path, 1)
+    write(tmp_path, 2)
+    (tmp_path / "notes.txt").write_text("of no cycle")
+    sizes = {p: [size for size, _ in own.values()] for p, own in parts_of(sample(tmp_path)).items()}
+    assert sizes == {ONE: [1], TWO: [2]}
 
 
 def test_a_pattern_tells_it_where_it_names_the_channel(tmp_path: Path) -> None:
@@ -105,10 +98,8 @@ def test_a_folder_is_one_part_where_files_must_be_opened(tmp_path: Path, convent
 
 
 def test_regions_are_samples(tmp_path: Path) -> None:
-    for region in (1, 2):
-        folder = tmp_path / f"Cyc1_reg{region}"
-        folder.mkdir()
-        (folder / "1_00001_Z001_CH1.tif").write_bytes(b"")
+    write(tmp_path, 1, region=1)
+    write(tmp_path, 1, region=2)
     own = sample(tmp_path)
     second = Sample("s", tmp_path, own.acquisition.model_copy(update={"region": "2"}))
     assert [Path(path).parent.name for path in by_cycle(second)[1]] == ["Cyc1_reg2"]
