@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from tests.support.fake_nvml import GB, FakeDevice, FakeMachine, uuid
 from tilewright.cli import app
-from tilewright.commands.devices import DevicesView, as_json, clear_device, look, print_view
+from tilewright.commands.devices import DevicesView, as_json, look, print_view
 from tilewright.devices.budget import RESERVE_B, LeaseClaim, Request
 from tilewright.devices.health import note_failure, quarantined
 from tilewright.devices.inventory import Snapshot
@@ -149,9 +149,8 @@ def test_slots_of_each_rule(machine: FakeMachine) -> None:
     assert seen(machine, edf=GB).slots["edf"][uuid(1)] == 0
 
 
-def test_hidden_devices_and_reasons(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,7")
-    text = " ".join(table(seen(machine)).split())
+def test_hidden_devices_and_reasons(machine: FakeMachine) -> None:
+    text = " ".join(called(machine, CUDA_VISIBLE_DEVICES="0,7")[1].split())
     assert "hidden by CUDA_VISIBLE_DEVICES: GPU-00000002, MIG-00000003, GPU-00000004" in text
     assert "note: CUDA_VISIBLE_DEVICES: '7' names no GPU here" in text
 
@@ -194,7 +193,8 @@ def test_clear(machine: FakeMachine, name: str) -> None:
     said = f"{uuid(4)} may be used again: 1 failure cleared\n"
     assert called(machine, "--clear", name) == (0, said)
     assert quarantined(lease_root()) == {}
-    assert clear_device(lease_root(), name) == f"{uuid(4)}: no failure counts against it"
+    said = f"{uuid(4)}: no failure counts against it\n"
+    assert called(machine, "--clear", name) == (0, said)
 
 
 @pytest.mark.parametrize(
@@ -212,12 +212,10 @@ def test_clear_what_is_not_there(machine: FakeMachine, name: str, said: str) -> 
 
 def test_clear_a_device_that_is_gone_or_hidden(machine: FakeMachine) -> None:
     machine.devices[2].errors = {"*": 15}
-    machine.write()
-    root = lease_root()
-    assert "may be used again" in clear_device(root, "GPU-00000004")
-    note_failure(root, uuid(2), "x", "sticky", "illegal")
-    hide = {"CUDA_VISIBLE_DEVICES": "0"}
-    assert "1 failure cleared" in clear_device(root, "GPU-00000002", hide)
+    assert "may be used again" in called(machine, "--clear", "GPU-00000004")[1]
+    note_failure(lease_root(), uuid(2), "x", "sticky", "illegal")
+    said = called(machine, "--clear", "GPU-00000002", CUDA_VISIBLE_DEVICES="0")[1]
+    assert "1 failure cleared" in said
     assert called(machine, "--clear", "GPU-00000004")[0] == 1
 
 

@@ -12,18 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.devices import budget
-from tilewright.devices.budget import (
-    PASSES,
-    LeaseClaim,
-    Request,
-    choose,
-    foreign_b,
-    grants,
-    lacking_b,
-    leasable,
-    leased_b,
-    room_b,
-)
+from tilewright.devices.budget import PASSES, LeaseClaim, Request
 from tilewright.devices.inventory import Device
 
 #: In place of the real one, as all numbers here are small.
@@ -83,18 +72,18 @@ def test_what_is_chosen_fits_and_what_fits_is_chosen(
 ) -> None:
     devices, held = machine
     request = Request(bytes_, "job", whole=whole)
-    uuid = choose(leasable(devices, ("GPU-c",)), held, request)
+    uuid = budget.choose(budget.leasable(devices, ("GPU-c",)), held, request)
     fits = {
         d.uuid
         for d in devices
-        if d.total_b - RESERVE_B - leased_b(d, held) - foreign_b(d, held) >= bytes_
+        if d.total_b - RESERVE_B - budget.leased_b(d, held) - budget.foreign_b(d, held) >= bytes_
         and not d.divided
         and d.uuid != "GPU-c"
-        and not (whole and leased_b(d, held))
+        and not (whole and budget.leased_b(d, held))
     }
     assert (uuid is None) == (not fits)
     if uuid is not None:
-        leased = {d.uuid: leased_b(d, held) for d in devices if d.uuid in fits}
+        leased = {d.uuid: budget.leased_b(d, held) for d in devices if d.uuid in fits}
         assert leased[uuid] == min(leased.values())
 
 
@@ -105,7 +94,7 @@ def test_a_plan_never_overcommits(
     """Whatever NVML shows: the true foreign use was seen when the leases were granted."""
     devices, held = machine
     waiting = [waiter(100 + k, b, whole=w) for k, (b, w) in enumerate(asked)]
-    changed = grants(devices, [*held, *waiting])
+    changed = budget.grants(devices, [*held, *waiting])
     after = held + [claim for claim in changed if claim.uuid]
     for d in devices:
         true_foreign = (
@@ -114,7 +103,7 @@ def test_a_plan_never_overcommits(
             else max([c.foreign_b for c in held if c.uuid == d.uuid], default=d.used_b)
         )
         if any(c.uuid == d.uuid for c in changed):
-            assert leased_b(d, after) + true_foreign + RESERVE_B <= d.total_b
+            assert budget.leased_b(d, after) + true_foreign + RESERVE_B <= d.total_b
             assert not d.divided
         on_it = [c for c in after if c.uuid == d.uuid]
         assert len(on_it) == 1 or not any(c.request.whole for c in on_it)
@@ -138,7 +127,7 @@ def test_nobody_starves(asked: list[tuple[int, bool]], random: Random) -> None:
             claims[new.ticket] = new
         else:
             del claims[random.choice(holders).ticket]
-        claims |= {c.ticket: c for c in grants(devices, claims.values())}
+        claims |= {c.ticket: c for c in budget.grants(devices, claims.values())}
         held = [c for c in claims.values() if c.uuid]
         waiting = [c for c in claims.values() if not c.uuid]
         assert held or not waiting
@@ -147,7 +136,7 @@ def test_nobody_starves(asked: list[tuple[int, bool]], random: Random) -> None:
             continue
         oldest = min(waiting, key=lambda c: c.ticket)
         large = [d for d in devices if d.total_b - RESERVE_B >= oldest.request.bytes_]
-        lacks = min(lacking_b(d, held, oldest.request) for d in large)
+        lacks = min(budget.lacking_b(d, held, oldest.request) for d in large)
         if oldest.ticket == first:
             assert lacks <= lacked
         first, lacked = (oldest.ticket, lacks) if oldest.passed >= PASSES else (0, 0)
@@ -156,7 +145,7 @@ def test_nobody_starves(asked: list[tuple[int, bool]], random: Random) -> None:
 def test_the_first_is_passed_by_the_bound_only() -> None:
     claims = [lease(1, "GPU-a", 4), waiter(2, 1, whole=True)]
     claims += [waiter(ticket, 1) for ticket in range(3, 30)]
-    changed = {c.ticket: c for c in grants([device()], claims)}
+    changed = {c.ticket: c for c in budget.grants([device()], claims)}
     assert changed.pop(2).passed == PASSES
     assert sorted(changed) == list(range(3, 3 + PASSES))
 
@@ -192,13 +181,13 @@ WHOLE = LeaseClaim(1, 11, Request(4, "large", whole=True), UUIDS, uuid="GPU-a", 
     ],
 )  # fmt: skip
 def test_who_gets_what(devices: list[Device], claims: list[LeaseClaim], granted: str) -> None:
-    changed = [c for c in grants(devices, claims) if c.uuid]
+    changed = [c for c in budget.grants(devices, claims) if c.uuid]
     assert " ".join(f"{c.ticket}{c.uuid[-1]}" for c in changed) == granted
 
 
 def test_only_grants_on_devices_that_it_could_use_count_against_the_bound() -> None:
     claims = [lease(1, "GPU-a", 12), waiter(2, 4, allowed=("GPU-a",)), waiter(3, 4)]
-    (changed,) = grants([SMALL, B], claims)
+    (changed,) = budget.grants([SMALL, B], claims)
     assert (changed.ticket, changed.uuid) == (3, "GPU-b")
 
 
@@ -217,20 +206,20 @@ def test_only_grants_on_devices_that_it_could_use_count_against_the_bound() -> N
 )
 def test_foreign_use(used_b: int, shown: tuple[tuple[int, int], ...], foreign: int) -> None:
     held = [lease(1, "GPU-a", 8, pid=7, seen_b=10 if used_b else 0)]
-    assert foreign_b(device(used_b=used_b, used_by_pid=shown), held) == foreign
+    assert budget.foreign_b(device(used_b=used_b, used_by_pid=shown), held) == foreign
 
 
 def test_a_lease_fits_to_the_last_byte() -> None:
     held = [lease(1, "GPU-a", 10)]
-    assert room_b(device(), held) == 14
-    assert [lacking_b(device(), held, Request(b, "job")) for b in (14, 15)] == [0, 1]
+    assert budget.room_b(device(), held) == 14
+    assert [budget.lacking_b(device(), held, Request(b, "job")) for b in (14, 15)] == [0, 1]
 
 
 @pytest.mark.parametrize(("whole", "granted"), [(True, 25 - 3 - RESERVE_B), (False, 5)])
 def test_what_a_grant_takes_and_that_it_remembers_the_foreign_use(
     whole: bool, granted: int
 ) -> None:
-    (claim,) = grants([device(used_b=3)], [waiter(1, 5, whole=whole)])
+    (claim,) = budget.grants([device(used_b=3)], [waiter(1, 5, whole=whole)])
     assert (claim.granted_b, claim.foreign_b) == (granted, 3)
 
 
@@ -248,10 +237,10 @@ def test_which_device_is_chosen(
     devices: dict[str, float | None], held: list[LeaseClaim], chosen: str
 ) -> None:
     every = [device(uuid, utilisation=load) for uuid, load in devices.items()]
-    assert choose(every, held, Request(4, "job")) == chosen
+    assert budget.choose(every, held, Request(4, "job")) == chosen
 
 
 def test_hidden_processes_do_not_hide_foreign_use_before_the_holder_allocates() -> None:
     """10 foreign, a lease of 8 that still imports: another 8 would make 26 of 25."""
     held = [lease(1, "GPU-a", 8, seen_b=10)]
-    assert choose([device(used_b=10)], held, Request(8, "job")) is None
+    assert budget.choose([device(used_b=10)], held, Request(8, "job")) is None

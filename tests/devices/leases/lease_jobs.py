@@ -209,27 +209,20 @@ class Jobs:
         self.machine, self.root = machine, root
         self.started: list[BaseProcess] = []
 
-    def start(
-        self,
-        gib: int,
-        name: str,
-        *,
-        whole: bool = False,
-        limit_s: float | None = None,
-        **more: Any,
-    ) -> BaseProcess:
-        request = Request(int(gib * GIB), name, whole, limit_s)
+    def start(self, gib: int, name: str, **more: Any) -> BaseProcess:
+        asked = {key: more.pop(key) for key in ("whole", "wait_limit_s") if key in more}
+        request = Request(gib * GIB, name, **asked)
         self.started.append(start(Job(self.machine, self.root, request, **more)))
         return self.started[-1]
 
     def holder(self, gib: int, name: str, hold_s: float = 60.0, **more: Any) -> BaseProcess:
         """Start a job, and return once it has its device."""
-        process = self.start(gib, name, hold_s=hold_s, **more)
+        self.start(gib, name, hold_s=hold_s, **more)
         until(lambda: name in holders(self.root))
-        return process
+        return self.started[-1]
 
     def waiter(self, gib: int, name: str, **more: Any) -> BaseProcess:
         """Start a job, and return once it is in the queue."""
-        process = self.start(gib, name, **more)
+        self.start(gib, name, **more)
         until(lambda: name in waiters(self.root))
-        return process
+        return self.started[-1]

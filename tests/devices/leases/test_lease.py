@@ -88,7 +88,7 @@ def test_the_parent_of_instances_and_the_quarantined_are_not_leased(
 
 def test_the_wait_limit_ends_with_its_own_error(root: Path, own: Own, jobs: Jobs) -> None:
     jobs.holder(20, "holder")
-    assert code(jobs.start(20, "late", limit_s=0.2)) == WAIT_EXIT_CODE
+    assert code(jobs.start(20, "late", wait_limit_s=0.2)) == WAIT_EXIT_CODE
     with (
         pytest.raises(LeaseTimeoutError, match=r"job later got no device .* within 0.1 s"),
         own(Request(20 * GIB, "later", wait_limit_s=0.1)),
