@@ -51,7 +51,7 @@ def asking(folder: Path, now_s: float = 1000.0, **changed: Any) -> SlurmClient:
     return recorded.client(recorded.Recorded(said | changed), folder, [now_s])
 
 
-def cluster_of(folder: Path, site: dict[str, Any] | None = None, **changed: str) -> Cluster:
+def cluster_of(folder: Path, site: dict[str, Any] | None = None, **changed: Any) -> Cluster:
     rules, client = Site.model_validate(site or {}), asking(folder, **changed)
     return Cluster(rules, client, 1001, survey(client, 1001, rules))
 

@@ -11,11 +11,8 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -37,29 +34,6 @@ def refused(*arguments: str) -> str:
     return done.output
 
 
-@contextmanager
-def started(*arguments: str, **environment: str) -> Iterator[tuple[list[str], str]]:
-    """Run the command, yield its lines and the address, and end it as Ctrl-C does."""
-    command = [sys.executable, "-m", "tilewright.cli", "view", *arguments]
-    hidden = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
-    kept = {name: value for name, value in os.environ.items() if name not in hidden}
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    # A shell ignores the signal for what it starts in the background, and so would this process.
-    pipes["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
-    with subprocess.Popen(command, env={**kept, **environment}, **pipes) as process:
-        try:
-            lines = list(iter(process.stdout.readline, "Ctrl-C ends it\n"))  # type: ignore[union-attr]
-            yield lines, lines[0].split()[-1]
-        finally:
-            process.send_signal(signal.SIGINT)
-            try:
-                ended = process.wait(300)
-            finally:
-                process.kill()
-        assert ended == 0
-        assert process.stderr.read() == ""  # type: ignore[union-attr]
-
-
 @INSTALLED
 def test_it_opens_the_browser_serves_the_image_and_ends_on_ctrl_c(tmp_path: Path) -> None:
     for sample in ("lymph", "tonsil"):
@@ -68,21 +42,38 @@ def test_it_opens_the_browser_serves_the_image_and_ends_on_ctrl_c(tmp_path: Path
     script, asked = tmp_path / "browser", tmp_path / "asked"
     script.write_text(f'#!/bin/sh\necho "$1" > {asked}\n')
     script.chmod(0o755)
-    with started(str(tmp_path), "--sample", "tonsil", BROWSER=str(script)) as (lines, url):
-        opened = asked.read_text().strip()
-        # What the browser is asked for leads to the image once: every user sees it in a list of
-        # processes.
-        assert opened != url
-        with urllib.request.urlopen(opened, timeout=300) as answer:
-            assert answer.url == url
-        with pytest.raises(urllib.error.HTTPError):
-            urllib.request.urlopen(opened, timeout=300)
-        assert len(lines) == 1
-        # A stream that is open does not keep it from ending.
-        stream = urllib.request.urlopen(f"{url}events/image", timeout=300)
-        config = json.loads(stream.readline().removeprefix(b"data: "))
-        with urllib.request.urlopen(f"{url}start.json", timeout=300) as answer:
-            start = json.load(answer)
+    hidden = ("DISPLAY", "WAYLAND_DISPLAY")
+    kept = {name: value for name, value in os.environ.items() if name not in hidden}
+    with subprocess.Popen(
+        [sys.executable, "-m", "tilewright.cli", "view", str(tmp_path), "--sample", "tonsil"],
+        env={**kept, "BROWSER": str(script)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell ignores the signal for what it starts in the background.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        try:
+            assert process.stdout
+            assert process.stderr
+            (line,) = iter(process.stdout.readline, "Ctrl-C ends it\n")
+            url, opened = line.split()[-1], asked.read_text().strip()
+            # What the browser is asked for leads to the image once: every user sees it in a list
+            # of processes.
+            assert opened != url
+            with urllib.request.urlopen(opened, timeout=300) as answer:
+                assert answer.url == url
+            with pytest.raises(urllib.error.HTTPError):
+                urllib.request.urlopen(opened, timeout=300)
+            # A stream that is open does not keep it from ending.
+            stream = urllib.request.urlopen(f"{url}events/image", timeout=300)
+            config = json.loads(stream.readline().removeprefix(b"data: "))
+            with urllib.request.urlopen(f"{url}start.json", timeout=300) as answer:
+                start = json.load(answer)
+            process.send_signal(signal.SIGINT)
+            assert (process.wait(300), process.stderr.read()) == (0, "")
+        finally:
+            process.kill()
     stream.close()
     assert config["k"] == "c"
     assert config["s"]["showUIControls"] is False

@@ -18,6 +18,8 @@ from tilewright.devices.slurm_grant import GRANTED, use_granted_device
 
 ONE = Snapshot((Device("GPU-a", 0, "fake", 25 * GIB, 0),), driver="fake 1")
 TWO = Snapshot((*ONE.devices, Device("GPU-b", 1, "fake", 25 * GIB, 0)))
+PARENT = Device("GPU-a", 0, "fake", 80 * GIB, 0, divided=True)
+DIVIDED = Snapshot((PARENT, Device("MIG-b", 0, "fake", 20 * GIB, 0, parent="GPU-a")))
 
 
 @pytest.fixture(autouse=True)
@@ -56,43 +58,41 @@ def test_where_nvml_is_silent_slurm_is_trusted(tmp_path: Path) -> None:
         assert "CUPY_GPU_MEMORY_LIMIT" not in os.environ
 
 
-@pytest.mark.parametrize("shards", [True, False])
-def test_shards_and_several_devices_are_leased(
-    shards: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if shards:
-        monkeypatch.setenv("SLURM_SHARDS_ON_NODE", "2")
-    with held(tmp_path, ONE if shards else TWO) as (own, queue):
-        assert (own.uuid, own.bytes_, queue) == ("GPU-a", 4 * GIB, ["GPU-a"])
-        assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-a"
-
-
-@pytest.mark.parametrize("absent", ["SLURM_JOB_GPUS", "SLURM_JOB_ID", GRANTED])
-def test_variables_of_a_login_or_of_an_allocation_around_snakemake_are_no_grant(
-    absent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(absent)
-    with held(tmp_path) as (_, queue):
-        assert queue == ["GPU-a"]
+@pytest.mark.parametrize(
+    ("changes", "seen", "uuid"),
+    [
+        ({"SLURM_JOB_GPUS": None, "SLURM_STEP_GPUS": "3"}, ONE, "GPU-a"),
+        ({}, DIVIDED, "MIG-b"),
+        ({"SLURM_SHARDS_ON_NODE": "2"}, ONE, None),
+        ({}, TWO, None),
+        # variables of a login, or of an allocation around Snakemake
+        ({"SLURM_JOB_GPUS": None}, ONE, None),
+        ({"SLURM_JOB_ID": None}, ONE, None),
+        ({GRANTED: None}, ONE, None),
+    ],
+)
+def test_what_is_a_grant_and_what_is_leased(
+    changes: dict[str, str | None], seen: Snapshot, uuid: str | None, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    for name, text in changes.items():
+        if text is None:
+            monkeypatch.delenv(name)
+        else:
+            monkeypatch.setenv(name, text)
+    with held(tmp_path, seen) as (own, queue):
+        if uuid:
+            (device,) = (device for device in seen.devices if device.uuid == uuid)
+            assert (own.uuid, own.bytes_, queue) == (uuid, device.total_b - RESERVE_B, [])
+            assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+        else:
+            assert (own.uuid, own.bytes_, queue) == ("GPU-a", 4 * GIB, ["GPU-a"])
+            assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-a"
 
 
 def test_a_granted_device_that_is_too_small_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NoDeviceError, match="more than"), held(tmp_path, gib=40):
         pass
-
-
-def test_the_gpus_of_a_step_are_a_grant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SLURM_JOB_GPUS")
-    monkeypatch.setenv("SLURM_STEP_GPUS", "3")
-    with held(tmp_path) as (_, queue):
-        assert queue == []
-
-
-def test_of_a_divided_gpu_the_instance_is_held(tmp_path: Path) -> None:
-    parent = Device("GPU-a", 0, "fake", 80 * GIB, 0, divided=True)
-    instance = Device("MIG-b", 0, "fake", 20 * GIB, 0, parent="GPU-a")
-    with held(tmp_path, Snapshot((parent, instance))) as (own, queue):
-        assert (own.uuid, own.bytes_, queue) == ("MIG-b", 20 * GIB - RESERVE_B, [])
 
 
 @pytest.mark.parametrize(
