@@ -270,6 +270,8 @@ def phantom(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_the_size_of_what_is_to_come(phantom: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(phantom.folder)
+    experiment = read_experiment(phantom.config)
+    assert {state for _, state in states(check_experiment.check_config(experiment))} == {"ok"}
     layout, plane = Layout("results"), 2 * 128**2 * 0.85**2
     stacks, planes = 3 * plane * (2 + 4), plane * (2 + 2 * 2 * 4 / 3)
     tasks = [Task(Job(f"s{k}", "stitch", ("cpu",))) for k in range(4)]
@@ -291,7 +293,6 @@ def test_the_size_of_what_is_to_come(phantom: Run, monkeypatch: pytest.MonkeyPat
 def test_raw_files_that_are_missing(phantom: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(phantom.folder)
     experiment = read_experiment(phantom.config)
-    assert {state for _, state in states(check_experiment.check_config(experiment))} == {"ok"}
     path = next((phantom.folder / "raw").rglob("*.tif"))
     away = path.rename(phantom.folder / "away")
     found = states(check_experiment.check_config(experiment))
