@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -15,18 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.devices.health import (
-    TTL_S,
-    Failure,
-    FaultClass,
-    HealthError,
-    classify,
-    clear,
-    note_failure,
-    preflight,
-    quarantined,
-    quarantines,
-)
+from tilewright.devices import health
+from tilewright.devices.health import Failure, classify, note_failure, quarantined, quarantines
 from tilewright.kernels.backend import Backend
 
 FAILURES = st.lists(
@@ -48,7 +39,7 @@ FAILURES = st.lists(
 def failed(words: str, at_s: float = 0, ttl_s: float = 100) -> list[Failure]:
     """Return failures, each of a device, a job and a fault: ``A:x`` is sticky, ``A:x:memory``."""
     told = [[*word.split(":"), "sticky"][:3] for word in words.split()]
-    return [Failure(u, job, cast(FaultClass, fault), f"{fault} words", at_s, ttl_s, "boot")
+    return [Failure(u, job, cast(health.FaultClass, fault), f"{fault} words", at_s, ttl_s, "boot")
             for u, job, fault in told]  # fmt: skip
 
 
@@ -122,8 +113,8 @@ def test_what_is_noted_is_found_and_cleared(tmp_path: Path) -> None:
     note_failure(root, "C", "x", "hardware", "gone", ttl_s=0)
     found = quarantined(root)
     assert set(found) == {"A", "B"}
-    assert TTL_S - 60 < found["A"].left_s <= TTL_S  # no margin
-    assert [clear(root, "B"), clear(root, "B")] == [2, 0]
+    assert health.TTL_S - 60 < found["A"].left_s <= health.TTL_S  # no margin
+    assert [health.clear(root, "B"), health.clear(root, "B")] == [2, 0]
     assert set(quarantined(root)) == {"A"}
     note_failure(root, "B", "z", "sticky", "illegal")
     assert set(quarantined(root)) == {"A"}
@@ -133,7 +124,7 @@ def test_what_is_noted_is_found_and_cleared(tmp_path: Path) -> None:
 def test_clearing_keeps_what_blames_a_job(tmp_path: Path) -> None:
     for uuid, job in (("A", "x"), ("B", "x"), ("B", "y")):
         note_failure(tmp_path, uuid, job, "sticky", "illegal")
-    assert clear(tmp_path, "A") == 1
+    assert health.clear(tmp_path, "A") == 1
     assert quarantined(tmp_path) == {}
 
 
@@ -154,18 +145,18 @@ def test_a_broken_file_is_an_error_that_names_it(tmp_path: Path, text: str) -> N
     (tmp_path / "health.json").write_text(text)
     calls: tuple[Callable[[], Any], ...] = (
         lambda: quarantined(tmp_path),
-        lambda: clear(tmp_path, "A"),
+        lambda: health.clear(tmp_path, "A"),
         lambda: note_failure(tmp_path, "A", "x", "hardware", "gone"),
     )
     for call in calls:
-        with pytest.raises(HealthError, match=r"health\.json cannot be read .*; delete it"):
+        with pytest.raises(health.HealthError, match=r"health\.json cannot be read .*; delete it"):
             call()
     assert (tmp_path / "health.json").read_text() == text
 
 
 def test_a_folder_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(HealthError, match="failures cannot be noted in"):
+    with pytest.raises(health.HealthError, match="failures cannot be noted in"):
         note_failure(tmp_path / "file", "A", "x", "hardware", "gone")
 
 
@@ -260,29 +251,22 @@ def test_classes_of_faults(text: str, fault: str) -> None:
     assert classify(text) == fault
 
 
-class Device:
-    """NumPy on a device that may compute wrongly or fail."""
+def device(wrong: str, error: Exception | None) -> SimpleNamespace:
+    """Return NumPy on a device where a function computes one bit wrongly, or fails."""
 
-    def __init__(self, wrong: str = "", error: Exception | None = None) -> None:
-        self._wrong, self._error = wrong, error
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        if error:
+            raise error
+        result = getattr(np, wrong)(*args, **kwargs)
+        result[12345] ^= 1 << 7
+        return result
 
-    def __getattr__(self, name: str) -> Any:
-        if name != self._wrong:
-            return getattr(np, name)
-        if self._error:
-            raise self._error
-
-        def computed(*args: Any, **kwargs: Any) -> Any:
-            result = getattr(np, name)(*args, **kwargs)
-            result[12345] ^= 1 << 7
-            return result
-
-        return computed
+    return SimpleNamespace(**{**vars(np), wrong: computed})
 
 
 def test_the_preflight_computation_of_a_good_device(guarded: Backend) -> None:
     """It is of the device alone."""
-    assert {preflight(xp) for xp in (np, Device(), guarded.xp)} == {""}
+    assert {health.preflight(np), health.preflight(guarded.xp)} == {""}
 
 
 @pytest.mark.parametrize(
@@ -298,11 +282,11 @@ def test_the_preflight_computation_of_a_good_device(guarded: Backend) -> None:
 def test_one_wrong_bit_is_found_and_a_failure_told_in_words(
     wrong: str, error: type[Exception] | None, said: str, fault: str
 ) -> None:
-    found = preflight(Device(wrong, error(said) if error else None))
+    found = health.preflight(device(wrong, error(said) if error else None))
     assert said in found
     assert classify(found) == fault
 
 
 @pytest.mark.gpu
 def test_the_preflight_computation_on_a_gpu(gpu: Any) -> None:
-    assert preflight(gpu.xp) == ""
+    assert health.preflight(gpu.xp) == ""
