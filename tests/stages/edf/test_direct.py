@@ -15,7 +15,6 @@ from tests.stages.edf.edf_runs import CPU, DECONVOLVED, OPTICS, projected, run, 
 from tests.support.direct_scene import PEDESTAL, PLANES, SIZE, fine_psf, scene, speck_light
 from tests.support.wavy_stack import psnr
 from tilewright.io.results.mosaic import open_mosaic
-from tilewright.kernels.backend import Backend
 from tilewright.kernels.deconvolve.psf import PsfError
 from tilewright.stages.edf import direct as direct_edf
 from tilewright.stages.edf import plane as edf
@@ -148,16 +147,6 @@ def test_what_was_not_seen_is_dark_and_does_not_darken_what_was(tmp_path: Path) 
     assert (heights[:, :8] == 1.5 * (PLANES - 1) / 2).all()
 
 
-def test_damaged_planes_have_no_part(tmp_path: Path) -> None:
-    stack, truth = counts_of(1)
-    stack[0] = 65535
-    stack[5] = np.roll(stack[5], (90, 60), (0, 1))
-    mosaic, _ = projected(tmp_path, stack, **DIRECT)
-    assert [item["z"] for item in mosaic.attributes["excluded_planes"]] == [0, 5]
-    assert mosaic.attributes["plane_usage"][0] == mosaic.attributes["plane_usage"][5] == 0
-    assert psnr(mosaic.read(0), truth) > 38
-
-
 def test_saturated_pixels_keep_their_counts(tmp_path: Path) -> None:
     stack, _ = counts_of(3)
     y, x = np.mgrid[:SIZE, :SIZE] - 96
@@ -240,11 +229,3 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(OSError, match="no space"):
         run(tmp_path, source, **DIRECT)
     assert [path.name for path in tmp_path.iterdir()] == ["in.zarr"]
-
-
-@pytest.mark.gpu
-def test_the_stage_on_the_gpu(tmp_path: Path, gpu: Backend) -> None:
-    source = store(tmp_path / "in.zarr", counts_of(1)[0], 96)
-    runs = [run(tmp_path, source, name, b, **DIRECT) for b, name in ((CPU, "a"), (gpu, "b"))]
-    images = [mosaic.read().astype(int) for mosaic, _ in runs]
-    assert np.abs(images[0] - images[1]).max() <= 1

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tests.stages.edf import edf_runs
 from tests.stages.edf.edf_runs import CPU, DECONVOLVED, light_of, projected, run, store
+from tests.support.direct_scene import scene
 from tests.support.runs import digests
 from tests.support.wavy_stack import PEDESTAL, PLANES, SIZE, psnr, wavy
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
@@ -112,15 +113,23 @@ def test_the_sample_counts_below_the_coverslip_only(tmp_path: Path) -> None:
         mosaic_psf(mosaic, {**deep_down, "sample_refractive_index": None}, None)
 
 
-def test_damaged_planes_are_left_out_of_every_chunk_and_named(tmp_path: Path) -> None:
-    stack, truth, _ = wavy(1)
+def stack_for(method: str) -> tuple[NDArray[np.uint16], NDArray[np.float64]]:
+    counts, truth = scene(1) if method == "direct" else wavy(1)[:2]
+    return counts.astype(np.uint16), truth
+
+
+@pytest.mark.parametrize(("method", "at_least_db"), [("soft_focus", 28), ("direct", 38)])
+def test_damaged_planes_are_left_out_of_every_chunk_and_named(
+    tmp_path: Path, method: str, at_least_db: float
+) -> None:
+    stack, truth = stack_for(method)
     stack[0] = 65535
     stack[5] = np.roll(stack[5], (90, 60), (0, 1))
-    mosaic, _ = projected(tmp_path, stack, chunk_px=64)
+    mosaic, _ = projected(tmp_path, stack, 64, method=method)
     assert [item["z"] for item in mosaic.attributes["excluded_planes"]] == [0, 5]
     assert all(item["reason"] for item in mosaic.attributes["excluded_planes"])
     assert mosaic.attributes["plane_usage"][0] == mosaic.attributes["plane_usage"][5] == 0
-    assert psnr(mosaic.read(0).astype(np.float32), truth) > 28
+    assert psnr(mosaic.read(0).astype(np.float32), truth) > at_least_db
 
 
 def test_one_plane_passes_through_to_sixteen_bits(tmp_path: Path) -> None:
@@ -188,7 +197,8 @@ def test_an_interrupted_run_leaves_the_old_output(
 
 
 @pytest.mark.gpu
-def test_the_stage_on_the_gpu(tmp_path: Path, gpu: Backend) -> None:
-    source = store(tmp_path / "in.zarr", wavy(1)[0], 64)
-    images = [run(tmp_path, source, name, b)[0].read() for b, name in ((CPU, "a"), (gpu, "b"))]
-    assert np.abs(images[0].astype(int) - images[1]).max() <= 1
+@pytest.mark.parametrize("method", ["soft_focus", "direct"])
+def test_the_stage_on_the_gpu(tmp_path: Path, gpu: Backend, method: str) -> None:
+    stack, _ = stack_for(method)
+    a, b = (projected(tmp_path, stack, method=method, backend=k)[0].read() for k in (CPU, gpu))
+    assert np.abs(a.astype(int) - b).max() <= 1
