@@ -8,13 +8,11 @@ import inspect
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.gpu_cases import Case, cases
+from benchmarks.gpu_cases import cases
 from benchmarks.gpu_cases_of_rules import cases_of_rules
 from tests.conftest import REPO, STANDIN
 from tilewright.kernels.backend import Backend
@@ -25,15 +23,12 @@ MACHINERY = ("backend", "device_memory")
 
 
 def test_all_kernels_agree_on_the_standin() -> None:
+    path = os.pathsep.join([str(STANDIN), str(REPO), *sys.path[1:]])
+    options = {"px": 192, "planes": 7, "strips": 3, "repeats": 1, "copy-b": 1_000_000}
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu", "--px", "192", "--planes", "7", "--strips", "3",
-         "--repeats", "1", "--copy-b", "1000000"],
-        cwd=REPO,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(STANDIN), str(REPO), *sys.path[1:]]),
-             "CUDA_VISIBLE_DEVICES": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-m", "benchmarks.gpu", *(f"--{k}={v}" for k, v in options.items())],
+        env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "0"},
+        cwd=REPO, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     for kernel in ("Richardson-Lucy", "direct plane", "soft focus", "fuse", "warp", "correlation"):
@@ -41,17 +36,14 @@ def test_all_kernels_agree_on_the_standin() -> None:
     assert "kernels of a full cycle with the direct plane" in done.stdout
 
 
-def all_cases(backend: Backend) -> Iterator[Case]:
-    return chain(cases(backend, 192, 7, 3), cases_of_rules(backend, 192, 7))
-
-
 def test_all_kernels_agree_on_the_guarded_device(cpu: Backend, guarded: Backend) -> None:
-    for one, other in zip(all_cases(guarded), all_cases(cpu), strict=True):
-        first, second = (
+    first, second = ([*cases(b, 192, 7, 3), *cases_of_rules(b, 192, 7)] for b in (guarded, cpu))
+    for one, other in zip(first, second, strict=True):
+        found, expected = (
             np.asarray(b.to_numpy(c.run()), np.float64) for b, c in ((guarded, one), (cpu, other))
         )
-        assert np.ptp(second) > 0 or second.size < 3, one.name
-        differ = np.abs(first - second).max() / np.abs(second).max()
+        assert np.ptp(expected) > 0 or expected.size < 3, one.name
+        differ = np.abs(found - expected).max() / np.abs(expected).max()
         assert differ <= one.tolerance, one.name
 
 

@@ -38,9 +38,10 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.parametrize("level", [*list(environments())[1:], "disturbed"])
 def test_the_same_bytes_on_another_cpu(tmp_path: Path, here: dict[str, str], level: str) -> None:
-    env = {**os.environ, "PYTHONPATH": f"{REPO / 'src'}:{REPO}", **environments().get(level, {})}
-    subprocess.run([sys.executable, "-c", MAKE, level, str(tmp_path), repr(DESIGN)],
-                   env=env, check=True)  # fmt: skip
+    path = f"{REPO / 'src'}:{REPO}"
+    env = {**os.environ, "PYTHONPATH": path, **environments().get(level, {})}
+    command = [sys.executable, "-c", MAKE, level, str(tmp_path), repr(DESIGN)]
+    subprocess.run(command, env=env, check=True)
     there = digests(tmp_path)
     assert len(there) == 2 * 2 * 4 * 3
     assert there == here

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,15 +16,8 @@ from tilewright.phantom.files import tile_path
 from tilewright.phantom.make import Phantom, PhantomDesign, make_phantom
 from tilewright.phantom.optics import Microscope, SheetBlur, radial_otf
 
-SMALL: dict[str, Any] = {
-    "cycles": 2,
-    "channels": 2,
-    "rows": 2,
-    "cols": 2,
-    "planes": 3,
-    "tile_px": 128,
-    "overlap": 0.2,
-}
+SMALL: dict[str, Any] = {"cycles": 2, "channels": 2, "rows": 2, "cols": 2, "planes": 3}
+SMALL |= {"tile_px": 128, "overlap": 0.2}
 
 
 def write(folder: Path, **design: Any) -> None:
@@ -36,23 +29,19 @@ def true(**design: Any) -> PhantomTruth:
 
 
 def counts(folder: Path, truth: PhantomTruth, cycle: int, channel: int, tile: int) -> Any:
-    planes = range(truth.design.planes)
-    raw = folder / "raw"
-    return np.stack(
-        [tifffile.imread(tile_path(raw, truth.design, cycle, channel, tile, z)) for z in planes]
-    ).astype(np.float64)
+    at = (truth.design, cycle, channel, tile)
+    planes = (tile_path(folder / "raw", *at, z) for z in range(truth.design.planes))
+    return np.stack([tifffile.imread(path) for path in planes]).astype(np.float64)
 
 
-def look_up(
-    truth: PhantomTruth, image: NDArray[Any], cycle: int, tile: int, order: Literal[0, 1, 3]
-) -> NDArray[np.float64]:
+def look_up(truth: PhantomTruth, image: NDArray[Any], cycle: int, tile: int, order: Any) -> Any:
     """Resample a canvas image at the true place of each pixel of a tile."""
     y, x = (np.arange(truth.design.tile_px) + p for p in truth.true_px[cycle - 1, tile])
     at = np.stack(truth.maps[cycle - 1].to_reference(y[:, None], x[None, :]))
-    return np.asarray(ndimage.map_coordinates(image.astype(np.float64), at, order=order))
+    return ndimage.map_coordinates(image.astype(np.float64), at, order=order)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_the_truth_predicts_every_tile_within_noise(tmp_path: Path, seed: int) -> None:
     """A flat specimen in focus is its own projection: raw = truth × flat + dark + noise."""
     design = {"seed": seed, "planes": 1, "saturated_spots": 0, "empty_tile": False}
@@ -75,9 +64,8 @@ def test_the_truth_predicts_every_tile_within_noise(tmp_path: Path, seed: int) -
             assert 0.9 < residual[sure].std() < 1.5
 
 
-@pytest.mark.parametrize("seed", [4, 5])
-def test_neighbouring_tiles_show_the_same_specimen(seed: int) -> None:
-    phantom = Phantom(PhantomDesign(seed=seed, dust=0, **SMALL))
+def test_neighbouring_tiles_show_the_same_specimen() -> None:
+    phantom = Phantom(PhantomDesign(seed=4, dust=0, **SMALL))
     specimen = next(phantom.specimens())
     left, right = (phantom.light(specimen, 2, 1, tile)[1] / phantom.flats[0] for tile in (0, 1))
     offset = phantom.true_px[1, 1] - phantom.true_px[1, 0]
@@ -89,31 +77,29 @@ def test_neighbouring_tiles_show_the_same_specimen(seed: int) -> None:
 def test_same_seed_same_bytes_and_another_seed_another_specimen(tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         write(tmp_path / name, seed=seed, workers=1 if name == "a" else 2)
-    files = sorted(p.relative_to(tmp_path / "a") for p in (tmp_path / "a").rglob("*.*"))
-    assert len(files) == 3 + 2 * 2 * 4 * 3
-    assert all(
-        (tmp_path / "a" / f).read_bytes() == (tmp_path / "b" / f).read_bytes() for f in files
+    a, b, c = (
+        {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*.*")}
+        for folder in (tmp_path / name for name in "abc")
     )
-    first = Path("raw/Cyc1_reg1/1_00001_Z002_CH1.tif")
-    assert (tmp_path / "a" / first).read_bytes() != (tmp_path / "c" / first).read_bytes()
+    assert a == b
+    assert len(a) == 3 + 2 * 2 * 4 * 3
+    assert a["raw/Cyc1_reg1/1_00001_Z002_CH1.tif"] != c["raw/Cyc1_reg1/1_00001_Z002_CH1.tif"]
 
 
 def test_files_follow_the_codex_convention(tmp_path: Path) -> None:
-    write(tmp_path, seed=1)
+    write(tmp_path, seed=1, exposures_ms=(200.0, 62.5), blank_cycle=2)
     experiment = json.loads((tmp_path / "raw/experiment.json").read_text())
     assert (experiment["regionHeight"], experiment["regionWidth"]) == (2, 2)
     assert experiment["xyResolution"] == pytest.approx(377.0)
     names = (tmp_path / "raw/channelnames.txt").read_text().split()
-    assert names == ["DAPI-1", "CD3", "DAPI-2", "PanCK"]
+    assert names == ["DAPI-1", "CD3", "DAPI-2", "Blank-2"]
+    text = (tmp_path / "raw/exposure_times.txt").read_text()
+    assert text == "Cycle,CH1,CH2\n1,10,200\n2,10,62.5\n"
     plane = tifffile.imread(tmp_path / "raw/Cyc2_reg1/1_00004_Z003_CH2.tif")
-    assert plane.shape == (128, 128)
-    assert plane.dtype == np.uint16
-
-
-def test_the_second_row_is_scanned_backwards(tmp_path: Path) -> None:
+    assert (plane.shape, plane.dtype) == ((128, 128), np.uint16)
     design = PhantomDesign(seed=1, **SMALL)
-    names = [tile_path(tmp_path, design, 1, 1, tile, 0).name[2:7] for tile in range(4)]
-    assert names == ["00001", "00002", "00004", "00003"]
+    numbers = [tile_path(tmp_path, design, 1, 1, tile, 0).name[2:7] for tile in range(4)]
+    assert numbers == ["00001", "00002", "00004", "00003"], "the second row is scanned backwards"
 
 
 def test_the_empty_tile_holds_no_tissue_in_any_cycle() -> None:
@@ -134,18 +120,15 @@ def test_hot_pixels_and_saturation_reach_the_file(tmp_path: Path) -> None:
     assert max(counts(tmp_path, truth, 1, 2, tile).max() for tile in range(3)) == 65535
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_cycle_maps_stay_within_their_limits(seed: int) -> None:
-    rng = np.random.default_rng(seed)
+def test_cycle_maps_stay_within_their_limits() -> None:
     design = PhantomDesign(seed=0, cycle_shift_px=0, cycle_rotation_deg=0, elastic_px=1.5)
-    y, x = (np.arange(0.0, n, 25) for n in design.canvas)
-    y, x = y[:, None], x[None, :]
-    still = make_cycle_map(rng, design, 0)
-    assert np.array_equal(still.to_reference(y, x)[0], np.broadcast_to(y, (y.size, x.size)))
-    bent = make_cycle_map(rng, design, 1)
-    moved = bent.to_reference(y, x)[0] - y
-    assert np.abs(moved).max() > 0.2
-    assert np.abs(moved).max() <= 1.5  # no margin: the amplitudes add up to it
+    y, x = np.ogrid[tuple(slice(0.0, n, 25) for n in design.canvas)]
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        still = make_cycle_map(rng, design, 0)
+        assert np.array_equal(still.to_reference(y, x)[0], np.broadcast_to(y, (y.size, x.size)))
+        moved = make_cycle_map(rng, design, 1).to_reference(y, x)[0] - y
+        assert 0.2 < np.abs(moved).max() <= 1.5  # no margin: the amplitudes add up to it
 
 
 def test_blur_keeps_light_and_loses_detail_with_distance() -> None:
@@ -188,10 +171,9 @@ def test_faults_change_what_they_name_and_nothing_else(tmp_path: Path) -> None:
     ):
         folder = tmp_path / next(iter(fault))
         write(folder, seed=1, **fault)
-        for cycle, channel in plain.projections:
-            a = counts(tmp_path / "plain", plain, cycle, channel, 0)
-            b = counts(folder, plain, cycle, channel, 0)
-            assert np.array_equal(a, b) != ((cycle, channel) in touched)
+        for seen in plain.projections:
+            a, b = (counts(made, plain, *seen, 0) for made in (tmp_path / "plain", folder))
+            assert np.array_equal(a, b) != (seen in touched)
     empty = counts(tmp_path / "empty_channel", plain, 1, 2, 0)
     level = Phantom.GLASS_ELECTRONS * plain.design.gain_counts + 100
     assert np.median(empty) == pytest.approx(level, rel=0.15)
@@ -217,11 +199,3 @@ def test_autofluorescence_is_one_light_in_all_cycles_that_goes_with_exposure() -
     for c in (1, 2, 3):  # the truth is the stain alone
         assert np.allclose(bright[c, 2].projection, dark[c, 2].projection, atol=0.05)
     assert not dark[3, 2].projection.max()
-
-
-def test_files_say_the_exposures_of_each_cycle(tmp_path: Path) -> None:
-    write(tmp_path, seed=1, exposures_ms=(200.0, 62.5), blank_cycle=2)
-    text = (tmp_path / "raw/exposure_times.txt").read_text()
-    assert text == "Cycle,CH1,CH2\n1,10,200\n2,10,62.5\n"
-    names = (tmp_path / "raw/channelnames.txt").read_text().split()
-    assert names == ["DAPI-1", "CD3", "DAPI-2", "Blank-2"]

@@ -11,60 +11,48 @@ from scipy.ndimage import gaussian_filter
 from scipy.signal import fftconvolve
 
 from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
-from tilewright.kernels.backend import Backend
+from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
 from tilewright.stages.deconvolve.stack import deconvolve
 
+CPU = cpu_backend(workers=2)
 VOXEL = (1.5, 0.377, 0.377)
-
-
-OPTICS = {
-    "numerical_aperture": 0.75,
-    "emission_nm": 668.0,
-    "immersion_refractive_index": 1.0,
-    "sample_refractive_index": 1.44,
-}
-
-
+OPTICS = {"numerical_aperture": 0.75, "emission_nm": 668.0}
+OPTICS |= {"immersion_refractive_index": 1.0, "sample_refractive_index": 1.44}
 PEDESTAL = 100.0
-
-
-OPTIONS: dict[str, Any] = {
-    "optics": OPTICS,
-    "gain_counts_per_photon": None,
-    "psf_file": None,
-    "iterations": 8,
-    "tile_px": 1024,
-    "halo_px": 64,
-}
-
-
+OPTIONS: dict[str, Any] = {"optics": OPTICS, "gain_counts_per_photon": None, "psf_file": None}
+OPTIONS |= {"iterations": 8, "tile_px": 1024, "halo_px": 64}
 Counts = NDArray[np.uint16]
 
 
+def seen(light: NDArray[Any], lateral_px: int) -> NDArray[np.float64]:
+    psf = gibson_lanni(Optics(**OPTICS), VOXEL, 2 * len(light) - 1, max_lateral_px=lateral_px)
+    return np.maximum(fftconvolve(light, psf.astype(np.float64), mode="same"), 0)
+
+
+def camera(rng: np.random.Generator, photons: NDArray[Any]) -> Counts:
+    """Return counts on the pedestal, gain 1, read noise 2."""
+    noisy = rng.poisson(photons) + rng.normal(PEDESTAL, 2, photons.shape)
+    return np.rint(noisy).astype(np.uint16)
+
+
 def tissue(shape: tuple[int, int, int], seed: int = 0) -> tuple[NDArray[Any], Counts]:
-    """Return (light, counts) of a stack: blurred blobs on a pedestal, gain 1, read noise 2."""
+    """Return (light, counts) of a stack of blobs."""
     rng = np.random.default_rng(seed)
     light = gaussian_filter((rng.random(shape) < 0.01) * rng.random(shape), (0.4, 1.2, 1.2))
-    psf = gibson_lanni(Optics(**OPTICS), VOXEL, 2 * shape[0] - 1, max_lateral_px=33)
-    blurred = np.maximum(fftconvolve(light, psf.astype(np.float64), mode="same"), 0)
+    blurred = seen(light, 33)
     scale = 600 / blurred.max()
-    noisy = rng.poisson(blurred * scale) + rng.normal(PEDESTAL, 2, shape)
-    return light * scale, np.rint(noisy).astype(np.uint16)
+    return light * scale, camera(rng, blurred * scale)
 
 
-def store(path: Path, counts: NDArray[Any], pedestal: float = PEDESTAL) -> Path:
+def run(folder: Path, counts: NDArray[Any], backend: Backend = CPU, **options: Any) -> Mosaic:
+    folder.mkdir(exist_ok=True)
+    source = folder / "in.zarr"
+    pedestal = options.pop("pedestal", PEDESTAL)
     attributes = {"pedestal_counts": pedestal, "clipped_low": 3, "clipped_high": 7}
     with create_mosaic(
-        path, counts.shape, counts.dtype, 128, VOXEL, "mosaic", attributes=attributes
+        source, counts.shape, counts.dtype, 128, VOXEL, "mosaic", attributes=attributes
     ) as writer:
         writer.write(0, 0, 0, counts)
-    return path
-
-
-def run(folder: Path, counts: NDArray[Any], backend: Backend, **options: Any) -> Mosaic:
-    folder.mkdir(exist_ok=True)
-    pedestal = options.pop("pedestal", PEDESTAL)
-    source = store(folder / "in.zarr", counts, pedestal)
-    deconvolve(source, folder / "out.zarr", backend=backend, **{**OPTIONS, **options})
+    deconvolve(source, folder / "out.zarr", backend=backend, **OPTIONS | options)
     return open_mosaic(folder / "out.zarr")

@@ -11,32 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
-from scipy.signal import fftconvolve
 
-from tests.stages.deconvolve.deconvolve_runs import (
-    OPTICS,
-    PEDESTAL,
-    VOXEL,
-    Counts,
-    run,
-    tissue,
-)
+from tests.stages.deconvolve import deconvolve_runs
+from tests.stages.deconvolve.deconvolve_runs import CPU, OPTICS, PEDESTAL, VOXEL, run, tissue
 from tests.support.wavy_stack import psnr
 from tilewright.io.conventions.common import RawDataError
 from tilewright.io.inputs.psf_file import read_psf
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
-from tilewright.kernels.backend import Backend, cpu_backend
+from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.deconvolve.psf import Optics, PsfError, gibson_lanni
 from tilewright.stages.edf.plane import Method, edf_plane
 from tilewright.stages.tile_windows import tile_windows
 
+SIDE = st.integers(1, 90)
+
 
 @settings(max_examples=40)
-@given(
-    shape=st.tuples(st.integers(1, 90), st.integers(1, 90)),
-    tile_px=st.integers(9, 50),
-    halo_px=st.integers(0, 30),
-)
+@given(st.tuples(SIDE, SIDE), st.integers(9, 50), st.integers(0, 30))
 def test_windows_cover_each_pixel_once_and_have_one_size(
     shape: tuple[int, int], tile_px: int, halo_px: int
 ) -> None:
@@ -47,45 +38,39 @@ def test_windows_cover_each_pixel_once_and_have_one_size(
         own = np.zeros(shape, int)
         own[window.window_y, window.window_x][window.inner] = 1
         assert own.sum() == own[window.y, window.x].sum() <= tile_px**2
-        for tile, around, length in (
-            (window.y, window.window_y, shape[0]),
-            (window.x, window.window_x, shape[1]),
-        ):
-            assert around.start == 0 or tile.start - around.start >= halo_px
-            assert around.stop == length or around.stop - tile.stop >= halo_px
+        tiles, around = (window.y, window.x), (window.window_y, window.window_x)
+        for tile, wide, length in zip(tiles, around, shape, strict=True):
+            assert wide.start == 0 or tile.start - wide.start >= halo_px
+            assert wide.stop == length or wide.stop - tile.stop >= halo_px
     assert (covered == 1).all()
     assert len({window.shape for window in windows}) == 1
 
 
-def test_output_is_light_on_a_zero_pedestal(tmp_path: Path, cpu: Backend) -> None:
+def test_output_is_light_on_a_zero_pedestal(tmp_path: Path) -> None:
     light, counts = tissue((7, 90, 110))
-    out = run(tmp_path, counts, cpu)
+    out = run(tmp_path, counts)
     image = out.read()
     assert (out.shape, out.voxel_um) == (counts.shape, VOXEL)
     assert out.dtype == np.float32
-    assert (
-        np.corrcoef(image.ravel(), light.ravel())[0, 1]
-        > 0.1 + (np.corrcoef(counts.ravel(), light.ravel())[0, 1])
-    )
+    after, before = (np.corrcoef(light.ravel(), k.ravel())[0, 1] for k in (image, counts))
+    assert after > before + 0.1
     told = out.attributes
-    assert told["pedestal_counts"] == 0
-    assert told["iterations"] == 8
+    assert (told["pedestal_counts"], told["iterations"]) == (0, 8)
     assert told["criterion"].startswith("fixed")
     assert (told["clipped_low"], told["clipped_high"]) == (3, 7)
     assert told["gain_counts_per_photon"] == pytest.approx(1, rel=0.2)
     flux = image.sum(dtype=np.float64) / (counts - PEDESTAL).sum()
     assert told["flux_ratio"] == pytest.approx(flux, rel=1e-3)
-    assert len(told["plane_flux_ratio"]) == 7
-    assert len(told["divergence"]) == 8
+    assert (len(told["plane_flux_ratio"]), len(told["divergence"])) == (7, 8)
     assert (np.diff(told["divergence"]) < 0).all()
 
 
-def test_tiles_leave_no_seams(tmp_path: Path, cpu: Backend) -> None:
+def test_tiles_leave_no_seams(tmp_path: Path) -> None:
     _, counts = tissue((5, 200, 180))
-    whole = run(tmp_path / "whole", counts, cpu).read()
+    whole = run(tmp_path / "whole", counts).read()
     errors = []
     for halo in (4, 32):
-        tiled = run(tmp_path / f"{halo}", counts, cpu, tile_px=100, halo_px=halo).read()
+        tiled = run(tmp_path / f"{halo}", counts, tile_px=100, halo_px=halo).read()
         errors.append(np.linalg.norm(tiled - whole) / np.linalg.norm(whole))
     assert errors[1] < 1e-4
     assert errors[0] > 1e-3
@@ -98,9 +83,9 @@ def test_same_bytes_twice_whatever_the_threads(tmp_path: Path) -> None:
     np.testing.assert_array_equal(one, three)
 
 
-def test_thinning_chooses_once_for_all_tiles(tmp_path: Path, cpu: Backend) -> None:
+def test_thinning_chooses_once_for_all_tiles(tmp_path: Path) -> None:
     _, counts = tissue((5, 130, 130))
-    told = run(tmp_path, counts, cpu, iterations=None, tile_px=70, halo_px=8).attributes
+    told = run(tmp_path, counts, iterations=None, tile_px=70, halo_px=8).attributes
     assert 3 <= told["iterations"] <= 60
     assert "thinning" in told["criterion"]
     curve = told["held_out_divergence"]
@@ -108,61 +93,53 @@ def test_thinning_chooses_once_for_all_tiles(tmp_path: Path, cpu: Backend) -> No
     assert len(told["divergence"]) == told["iterations"]
 
 
-def test_one_plane_works(tmp_path: Path, cpu: Backend) -> None:
+def test_one_plane_and_saturation_are_survived(tmp_path: Path) -> None:
     _, counts = tissue((1, 80, 70))
-    out = run(tmp_path, counts, cpu, iterations=None)
+    out = run(tmp_path, counts, iterations=None)
     assert out.shape == (1, 80, 70)
     assert np.isfinite(out.read()).all()
     assert out.read().std() > counts.std()
+    _, counts = tissue((3, 64, 64))
+    counts[:, 20:30, 20:30] = 65535
+    assert np.isfinite(run(tmp_path / "saturated", counts, iterations=30).read()).all()
 
 
 @pytest.mark.parametrize("pedestal", [0.0, PEDESTAL])
 @pytest.mark.parametrize("iterations", [None, 4])
-def test_empty_mosaic_is_zero(
-    tmp_path: Path, cpu: Backend, pedestal: float, iterations: int | None
-) -> None:
+def test_empty_mosaic_is_zero(tmp_path: Path, pedestal: float, iterations: int | None) -> None:
     counts = np.full((3, 60, 60), pedestal, np.uint16)
-    out = run(tmp_path, counts, cpu, pedestal=pedestal, iterations=iterations)
+    out = run(tmp_path, counts, pedestal=pedestal, iterations=iterations)
     assert not out.read().any()
     assert out.attributes["flux_ratio"] == 0
 
 
-def test_places_without_a_tile_stay_zero_and_do_not_dim_their_neighbours(
-    tmp_path: Path, cpu: Backend
-) -> None:
+def test_places_without_a_tile_stay_zero_and_do_not_dim_their_neighbours(tmp_path: Path) -> None:
     _, counts = tissue((5, 96, 96))
     hidden = counts.copy()
     hidden[:, :, :40] = int(PEDESTAL)
-    whole = run(tmp_path / "whole", counts, cpu).read()
-    part = run(tmp_path / "part", hidden, cpu).read()
+    whole, part = (run(tmp_path / f"{c.sum()}", c).read() for c in (counts, hidden))
     assert not part[:, :, :40].any()
-    edge = (slice(None), slice(None), slice(40, 46))
-    assert part[edge].sum() == pytest.approx(whole[edge].sum(), rel=0.2)
+    assert part[:, :, 40:46].sum() == pytest.approx(whole[:, :, 40:46].sum(), rel=0.2)
 
 
-def both(
-    folder: Path, counts: NDArray[Any], backend: Backend
-) -> tuple[NDArray[np.float32], NDArray[np.float32], Mosaic]:
-    """Return the projections after deconvolution and of the raw stack, and the former's mosaic."""
-    run(folder, counts, backend, iterations=None)
+def both(folder: Path, counts: NDArray[Any]) -> tuple[Mosaic, Mosaic]:
+    """Return the projections after deconvolution and of the raw stack."""
+    run(folder, counts, iterations=None)
     planes = []
     methods: tuple[tuple[str, Method], ...] = (("out", "psf_mean"), ("in", "soft_focus"))
     for name, method in methods:
-        path = folder / f"{name}_edf.zarr"
-        edf_plane(
-            folder / f"{name}.zarr",
-            path,
-            folder / f"{name}.tif",
-            backend=backend,
-            method=method,
-            optics=OPTICS,
-        )
-        planes.append(open_mosaic(path).read(0).astype(np.float32))
-    return planes[0], planes[1], open_mosaic(folder / "out_edf.zarr")
+        stack, path, heights = (folder / f"{name}{end}" for end in (".zarr", "_edf.zarr", ".tif"))
+        edf_plane(stack, path, heights, backend=CPU, method=method, optics=OPTICS)
+        planes.append(open_mosaic(path))
+    return planes[0], planes[1]
 
 
-def sheet(middle: float, seed: int, photons: float = 600) -> tuple[NDArray[Any], Counts]:
-    """Return (in-focus plane, counts) of a thin wavy sheet around plane ``middle`` of nine.
+def near(plane: Mosaic, truth: NDArray[Any]) -> float:
+    return psnr(plane.read(0).astype(np.float32), truth)
+
+
+def sheet(seed: int, photons: float = 600) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return (in-focus plane, counts) of a thin wavy sheet around the middle one of nine planes.
 
     The scene is wider than the view and has eight planes more at each end.
     """
@@ -170,103 +147,77 @@ def sheet(middle: float, seed: int, photons: float = 600) -> tuple[NDArray[Any],
     size, planes, beyond, edge = 96, 9, 8, 24
     shape = (planes + 2 * beyond, size + 2 * edge, size + 2 * edge)
     flat = gaussian_filter((rng.random(shape[1:]) < 0.02) * rng.random(shape[1:]), 1.5)
-    height = beyond + middle + 2 * np.sin(2 * np.pi * np.arange(shape[1]) / 130 + seed)
+    height = beyond + 4 + 2 * np.sin(2 * np.pi * np.arange(shape[1]) / 130 + seed)
     z = np.arange(shape[0])[:, None, None]
     light = flat * np.exp(-0.5 * ((z - height[:, None]) / 0.7) ** 2)
-    psf = gibson_lanni(Optics(**OPTICS), VOXEL, 2 * shape[0] - 1, max_lateral_px=65)
-    kernel = psf.astype(np.float64)
-    blurred = np.maximum(fftconvolve(light, kernel, mode="same"), 0)
-    truth = fftconvolve(light.sum(axis=0), kernel[shape[0] - 1], mode="same")
-    view = (slice(edge, -edge), slice(edge, -edge))
-    seen = blurred[beyond:-beyond][:, *view]
-    scale = photons / seen.max()
-    noisy = rng.poisson(seen * scale) + rng.normal(PEDESTAL, 2, seen.shape)
-    return truth[view] * scale, np.rint(noisy).astype(np.uint16)
+    view = (..., slice(edge, -edge), slice(edge, -edge))
+    blurred = deconvolve_runs.seen(light, 65)[beyond:-beyond][view]
+    focus = np.zeros_like(light)
+    focus[shape[0] // 2] = light.sum(axis=0)
+    truth = deconvolve_runs.seen(focus, 65)[shape[0] // 2][view]
+    scale = photons / blurred.max()
+    return truth * scale, deconvolve_runs.camera(rng, blurred * scale)
 
 
 @pytest.mark.parametrize(("photons", "gain_db"), [(600, 0.0), (40, 2.0)])
-def test_the_projection_is_never_below_that_of_the_raw_stack(
-    tmp_path: Path, cpu: Backend, photons: float, gain_db: float
+def test_the_projection_is_above_that_of_the_raw_stack(
+    tmp_path: Path, photons: float, gain_db: float
 ) -> None:
     """Where tissue lies within the stack, also a dim one."""
-    truth, counts = sheet(4, 3, photons)
-    image, raw, told = both(tmp_path, counts, cpu)
-    assert psnr(image, truth) > psnr(raw, truth) + gain_db
-    assert told.attributes["method"] == "psf_mean"
-    assert sum(told.attributes["focus_ends"]) <= 0.06
+    truth, counts = sheet(3, photons)
+    plane, raw = both(tmp_path, counts)
+    assert near(plane, truth) > near(raw, truth) + gain_db
+    assert plane.attributes["method"] == "psf_mean"
+    assert sum(plane.attributes["focus_ends"]) <= 0.06
 
 
-def test_a_damaged_plane_has_no_part_in_the_deconvolution(tmp_path: Path, cpu: Backend) -> None:
-    truth, counts = sheet(4, 4)
-    whole, _, _ = both(tmp_path / "whole", counts, cpu)
-    for damage in ("black", "blob"):
-        broken = counts.copy()
-        if damage == "black":
-            broken[6] = int(PEDESTAL)
-        else:
-            broken[6, 20:60, 20:60] = 65535
-        image, _, told = both(tmp_path / damage, broken, cpu)
-        assert [entry["z"] for entry in told.attributes["excluded_planes"]] == [6]
-        assert psnr(image, truth) > psnr(whole, truth) - 1.5
+def test_a_damaged_plane_has_no_part_in_the_deconvolution(tmp_path: Path) -> None:
+    truth, counts = sheet(4)
+    whole, _ = both(tmp_path / "whole", counts)
+    black, blob = counts.copy(), counts.copy()
+    black[6] = int(PEDESTAL)
+    blob[6, 20:60, 20:60] = 65535
+    for name, broken in (("black", black), ("blob", blob)):
+        plane, _ = both(tmp_path / name, broken)
+        assert [entry["z"] for entry in plane.attributes["excluded_planes"]] == [6]
+        assert near(plane, truth) > near(whole, truth) - 1.5
 
 
-def test_saturation_stays_finite(tmp_path: Path, cpu: Backend) -> None:
-    _, counts = tissue((3, 64, 64))
-    counts[:, 20:30, 20:30] = 65535
-    image = run(tmp_path, counts, cpu, iterations=30).read()
-    assert np.isfinite(image).all()
-
-
-def test_interrupted_run_leaves_nothing(
-    tmp_path: Path, cpu: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, counts = tissue((3, 64, 64))
-
+def test_interrupted_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> Any:
         raise OSError("disk on fire")
 
     monkeypatch.setattr("tilewright.stages.deconvolve.stack.RichardsonLucy.iterate", broken)
     with pytest.raises(OSError, match="fire"):
-        run(tmp_path, counts, cpu)
+        run(tmp_path, tissue((3, 64, 64))[1])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.zarr"]
 
 
-def test_measured_psf_file_gives_what_the_optics_give(tmp_path: Path, cpu: Backend) -> None:
+def test_measured_psf_file_gives_what_the_optics_give(tmp_path: Path) -> None:
     _, counts = tissue((4, 80, 80))
     bead = gibson_lanni(Optics(**OPTICS), VOXEL, 9, max_lateral_px=65)
     file = tmp_path / "bead.ome.tif"
-    metadata = {
-        "axes": "ZYX",
-        "PhysicalSizeX": 0.377,
-        "PhysicalSizeY": 0.377,
-        "PhysicalSizeZ": 1.5,
-    }
+    metadata: dict[str, Any] = {"axes": "ZYX", "PhysicalSizeZ": VOXEL[0]}
+    metadata |= {"PhysicalSizeY": VOXEL[1], "PhysicalSizeX": VOXEL[2]}
     tifffile.imwrite(file, np.rint(bead / bead.max() * 60000).astype(np.uint16), metadata=metadata)
     image, voxel_um = read_psf(file)
     assert voxel_um == pytest.approx(VOXEL)
     assert image.shape == bead.shape
-    measured = run(tmp_path / "a", counts, cpu, psf_file=file, optics={}).read()
-    computed = run(tmp_path / "b", counts, cpu).read()
+    measured = run(tmp_path / "a", counts, psf_file=file, optics={}).read()
+    computed = run(tmp_path / "b", counts).read()
     assert np.corrcoef(measured.ravel(), computed.ravel())[0, 1] > 0.98
 
 
-@pytest.mark.parametrize("content", [None, b"no tiff"])
-def test_bad_psf_file_is_named(tmp_path: Path, cpu: Backend, content: bytes | None) -> None:
-    file = tmp_path / "bead.tif"
-    if content is not None:
-        file.write_bytes(content)
-    with pytest.raises(RawDataError, match=r"bead\.tif"):
-        run(tmp_path, tissue((3, 30, 30))[1], cpu, psf_file=file)
-
-
-def test_flat_psf_file_is_refused(tmp_path: Path) -> None:
+def test_bad_psf_files_and_missing_optics_are_named(tmp_path: Path) -> None:
+    file, (_, counts) = tmp_path / "bead.tif", tissue((3, 30, 30))
+    for content in (None, b"no tiff"):
+        if content:
+            file.write_bytes(content)
+        with pytest.raises(RawDataError, match=r"bead\.tif"):
+            run(tmp_path, counts, psf_file=file)
     tifffile.imwrite(tmp_path / "flat.tif", np.ones((9, 9), np.uint16))
     with pytest.raises(RawDataError, match="stack"):
         read_psf(tmp_path / "flat.tif")
-
-
-@pytest.mark.parametrize("value", [None, math.nan])
-def test_missing_optics_are_named(tmp_path: Path, cpu: Backend, value: float | None) -> None:
-    optics = {**OPTICS, "emission_nm": value}
-    with pytest.raises(PsfError, match="emission_nm"):
-        run(tmp_path, tissue((3, 30, 30))[1], cpu, optics=optics)
+    for value in (None, math.nan):
+        with pytest.raises(PsfError, match="emission_nm"):
+            run(tmp_path, counts, optics={**OPTICS, "emission_nm": value})

@@ -11,11 +11,10 @@ import pytest
 import tifffile
 from numpy.typing import NDArray
 
-from tests.stages.edf.edf_runs import DECONVOLVED, OPTICS, run, store
+from tests.stages.edf.edf_runs import CPU, DECONVOLVED, OPTICS, projected, run, store
 from tests.support.direct_scene import PEDESTAL, PLANES, SIZE, fine_psf, scene, speck_light
 from tests.support.wavy_stack import psnr
 from tilewright.io.results.mosaic import open_mosaic
-from tilewright.kernels.backend import Backend
 from tilewright.kernels.deconvolve.psf import PsfError
 from tilewright.stages.edf import direct as direct_edf
 from tilewright.stages.edf import plane as edf
@@ -29,40 +28,36 @@ def counts_of(seed: int, **options: Any) -> tuple[NDArray[np.uint16], NDArray[np
     return counts.astype(np.uint16), truth
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_the_plane_is_nearer_the_truth_than_soft_focus(
-    cpu: Backend, tmp_path: Path, seed: int
-) -> None:
-    stack, truth = counts_of(seed)
+def test_the_plane_is_nearer_the_truth_than_soft_focus(tmp_path: Path) -> None:
+    stack, truth = counts_of(2)
     source = store(tmp_path / "in.zarr", stack, 96)
-    soft, _ = run(cpu, tmp_path, source, "soft", method="soft_focus")
-    mosaic, heights = run(cpu, tmp_path, source, **DIRECT)
+    soft, _ = run(tmp_path, source, "soft", method="soft_focus")
+    mosaic, heights = run(tmp_path, source, **DIRECT)
     image = mosaic.read(0).astype(float)
     assert psnr(image, truth) > psnr(soft.read(0), truth) + 3
     assert image.mean() == pytest.approx(truth.mean(), rel=0.04)
     assert mosaic.shape == (1, SIZE, SIZE)
     assert mosaic.dtype == np.uint16
     found = mosaic.attributes
-    assert found["method"] == "direct"
+    assert (found["method"], found["excluded_planes"]) == ("direct", [])
     assert found["pedestal_counts"] == found["clipped_high"] == 0
     assert 0 < found["clipped_low"] < 0.3 * image.size
     assert found["noise_gain"] == pytest.approx(1, rel=0.4)
-    assert found["excluded_planes"] == []
     assert len(found["plane_usage"]) == PLANES
     assert sum(found["plane_usage"]) == pytest.approx(1, abs=1e-4)
     assert found["undecided_fraction"] < 0.05
     # The sheet lies between planes 1 and 7 and turns at both.
     assert min(found["plane_usage"][2:7]) > max(found["plane_usage"][::8])
     assert heights.dtype == np.float32
-    sheet = 4 + 2.7 * np.sin(2 * np.pi * (np.arange(SIZE) + 40) / 230 + seed)
+    sheet = 4 + 2.7 * np.sin(2 * np.pi * (np.arange(SIZE) + 40) / 230 + 2)
     bright = truth > np.percentile(truth, 70)
     error = np.abs(heights - 1.5 * sheet[::8, None])[bright[::8, ::8]]
     assert np.median(error) < 0.6
 
 
-def test_haze_is_taken_out(cpu: Backend, tmp_path: Path) -> None:
+def test_haze_is_taken_out(tmp_path: Path) -> None:
     stack, truth = counts_of(1, haze=1.5)
-    mosaic, _ = run(cpu, tmp_path, store(tmp_path / "in.zarr", stack, 192), **DIRECT)
+    mosaic, _ = projected(tmp_path, stack, chunk_px=192, **DIRECT)
     assert mosaic.attributes["haze_share"] > 0.9
     # 2.5 times the light of the truth goes in.
     assert mosaic.read(0).mean() == pytest.approx(truth.mean(), rel=0.25)
@@ -71,26 +66,33 @@ def test_haze_is_taken_out(cpu: Backend, tmp_path: Path) -> None:
 def with_gap() -> NDArray[np.uint16]:
     """Return a stack of no round size with a gap that is wider than what a window sees of it."""
     counts, _ = counts_of(3)
-    stack = np.concatenate([counts, counts[:, :, ::-1], counts], axis=2)[:, :187, :555]
+    stack = np.concatenate([counts, counts[:, :, ::-1], counts], axis=2)[:, :107, :555]
     stack[:, :, 150:430] = int(PEDESTAL)
     stack[:, :31, :40] = int(PEDESTAL)
     return stack
 
 
-@pytest.mark.parametrize("stack", [counts_of(3)[0], with_gap()], ids=["whole", "with a gap"])
+#: Of chunks and tiles, px, and threads; the last one is the first on other threads.
+SPLITS = ((96, 1024, 1), (70, 104, 3), (64, 64, 1), (96, 1024, 2))
+
+
+@pytest.mark.parametrize(
+    ("make", "splits"), [(lambda: counts_of(3)[0], SPLITS), (with_gap, SPLITS[:2])],
+    ids=["whole", "with a gap"],
+)  # fmt: skip
 def test_tiles_and_threads_are_invisible(
-    cpu: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: NDArray[np.uint16]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any, splits: Any
 ) -> None:
     """The plan is fixed: other chunks are other samples, and the filters would differ."""
+    stack = make()
     source = store(tmp_path / "first.zarr", stack, 96)
-    plan = edf.plan_projection(cpu, open_mosaic(source), "direct", OPTICS, None)
+    plan = edf.plan_projection(CPU, open_mosaic(source), "direct", OPTICS, None)
     monkeypatch.setattr(edf, "plan_projection", lambda *_: plan)
     results = []
-    for chunk_px, tile_px, workers in ((96, 1024, 1), (64, 64, 1), (70, 104, 3), (96, 1024, 2)):
-        source = store(tmp_path / "in.zarr", stack, chunk_px)
+    for chunk_px, tile_px, workers in splits:
         monkeypatch.setattr(direct_edf, "_TILE_PX", tile_px)
-        backend = dataclasses.replace(cpu, workers=workers)
-        mosaic, heights = run(backend, tmp_path, source, **DIRECT)
+        backend = dataclasses.replace(CPU, workers=workers)
+        mosaic, heights = projected(tmp_path, stack, chunk_px, backend=backend, **DIRECT)
         results.append((mosaic.read(0).astype(int), mosaic, heights))
     whole, mosaic, heights = results[0]
     for image, other, other_heights in results[1:3]:
@@ -98,12 +100,13 @@ def test_tiles_and_threads_are_invisible(
         np.testing.assert_allclose(other_heights, heights, atol=0.01)
         usage = other.attributes["plane_usage"]
         assert usage == pytest.approx(mosaic.attributes["plane_usage"], abs=2e-3)
-    np.testing.assert_array_equal(results[3][0], whole)
-    np.testing.assert_array_equal(results[3][2], heights)
+    for image, _, other_heights in results[3:]:
+        np.testing.assert_array_equal(image, whole)
+        np.testing.assert_array_equal(other_heights, heights)
 
 
 def test_specks_at_borders_of_the_mosaic_and_of_tiles_wear_no_rings(
-    cpu: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What continues the mosaic mirrors a speck; a tile's window ends beside another."""
     places = ((SIZE - 1, 60), (130, 128))
@@ -114,11 +117,11 @@ def test_specks_at_borders_of_the_mosaic_and_of_tiles_wear_no_rings(
         pixels = np.minimum(stack, 65535).astype(np.uint16)
         source = store(tmp_path / "in.zarr", pixels, 96)
         if tile_px == 1024:
-            plan = edf.plan_projection(cpu, open_mosaic(source), "direct", OPTICS, None)
+            plan = edf.plan_projection(CPU, open_mosaic(source), "direct", OPTICS, None)
         with monkeypatch.context() as patch:
             patch.setattr(edf, "plan_projection", lambda *_, plan=plan: plan)
             patch.setattr(direct_edf, "_TILE_PX", tile_px)
-            images.append(run(cpu, tmp_path, source, **DIRECT)[0].read(0).astype(float))
+            images.append(run(tmp_path, source, **DIRECT)[0].read(0).astype(float))
     clean, whole, tiled = images
     y, x = np.mgrid[:SIZE, :SIZE]
     for place in places:
@@ -129,13 +132,11 @@ def test_specks_at_borders_of_the_mosaic_and_of_tiles_wear_no_rings(
     assert np.abs(tiled - whole).max() <= 1
 
 
-def test_what_was_not_seen_is_dark_and_does_not_darken_what_was(
-    cpu: Backend, tmp_path: Path
-) -> None:
+def test_what_was_not_seen_is_dark_and_does_not_darken_what_was(tmp_path: Path) -> None:
     stack, truth = counts_of(2)
     gap = (slice(None), slice(0, 70))
     stack[:, *gap] = int(PEDESTAL)
-    mosaic, heights = run(cpu, tmp_path, store(tmp_path / "in.zarr", stack, 96), **DIRECT)
+    mosaic, heights = projected(tmp_path, stack, **DIRECT)
     image = mosaic.read(0).astype(float)
     assert not image[gap].any()
     near = (slice(16, -16), slice(72, 100))
@@ -146,69 +147,51 @@ def test_what_was_not_seen_is_dark_and_does_not_darken_what_was(
     assert (heights[:, :8] == 1.5 * (PLANES - 1) / 2).all()
 
 
-def test_damaged_planes_have_no_part(cpu: Backend, tmp_path: Path) -> None:
-    stack, truth = counts_of(1)
-    stack[0] = 65535
-    stack[5] = np.roll(stack[5], (90, 60), (0, 1))
-    mosaic, _ = run(cpu, tmp_path, store(tmp_path / "in.zarr", stack, 96), **DIRECT)
-    assert [item["z"] for item in mosaic.attributes["excluded_planes"]] == [0, 5]
-    assert mosaic.attributes["plane_usage"][0] == mosaic.attributes["plane_usage"][5] == 0
-    assert psnr(mosaic.read(0), truth) > 38
-
-
-def test_saturated_pixels_keep_their_counts(cpu: Backend, tmp_path: Path) -> None:
+def test_saturated_pixels_keep_their_counts(tmp_path: Path) -> None:
     stack, _ = counts_of(3)
     y, x = np.mgrid[:SIZE, :SIZE] - 96
     blob = 4e5 * np.exp(-0.5 * (np.hypot(y, x) / 5) ** 2)
     stack = np.minimum(stack + blob, 65535).astype(np.uint16)
     saturated = (stack == 65535).all(axis=0)
-    mosaic, _ = run(cpu, tmp_path, store(tmp_path / "in.zarr", stack, 96), **DIRECT)
+    mosaic, _ = projected(tmp_path, stack, **DIRECT)
     assert saturated.sum() > 100
     np.testing.assert_allclose(mosaic.read(0)[saturated], 65535 - PEDESTAL, rtol=0.02)
-    below = store(tmp_path / "below.zarr", np.minimum(stack, 30_000), 96,
-                  {"saturated_from_counts": 30_000})  # fmt: skip
-    mosaic, _ = run(cpu, tmp_path, below, "below", **DIRECT)
+    told = {"saturated_from_counts": 30_000}
+    mosaic, _ = projected(tmp_path, np.minimum(stack, 30_000), attributes=told, **DIRECT)
     np.testing.assert_allclose(mosaic.read(0)[saturated], 30_000 - PEDESTAL, rtol=0.02)
 
 
-def test_one_plane_passes_through(cpu: Backend, tmp_path: Path) -> None:
-    plane = counts_of(1)[0][4:5]
-    source = store(tmp_path / "in.zarr", plane, 96)
-    mosaic, heights = run(cpu, tmp_path, source, **DIRECT, optics=None)
+def test_one_plane_passes_through_and_two_are_enough(tmp_path: Path) -> None:
+    stack = counts_of(1)[0]
+    plane = stack[4:5]
+    mosaic, heights = projected(tmp_path, plane, **DIRECT, optics=None)
     light = np.maximum(plane[0].astype(int) - int(PEDESTAL), 0)
     np.testing.assert_array_equal(mosaic.read(0), light)
     assert mosaic.attributes["method"] == "none"
     assert not heights.any()
     pair = np.concatenate([plane, np.full_like(plane, 65535)])
-    other, _ = run(cpu, tmp_path, store(tmp_path / "two.zarr", pair, 96), "two", **DIRECT)
+    other, _ = projected(tmp_path, pair, **DIRECT)
     assert [item["z"] for item in other.attributes["excluded_planes"]] == [1]
     np.testing.assert_array_equal(other.read(0), light)
-
-
-def test_two_planes_are_enough(cpu: Backend, tmp_path: Path) -> None:
-    stack = counts_of(1)[0][3:5]
-    mosaic, _ = run(cpu, tmp_path, store(tmp_path / "in.zarr", stack, 96), **DIRECT)
-    light = stack.mean() - PEDESTAL
+    mosaic, _ = projected(tmp_path, stack[3:5], **DIRECT)
     assert mosaic.attributes["method"] == "direct"
-    assert mosaic.read(0).mean() == pytest.approx(light, rel=0.1)
+    assert mosaic.read(0).mean() == pytest.approx(stack[3:5].mean() - PEDESTAL, rel=0.1)
 
 
-def test_a_mosaic_smaller_than_a_block_and_an_empty_one(cpu: Backend, tmp_path: Path) -> None:
+def test_a_mosaic_smaller_than_a_block_and_an_empty_one(tmp_path: Path) -> None:
     stack = counts_of(1)[0]
-    small, heights = run(
-        cpu, tmp_path, store(tmp_path / "s.zarr", stack[:, 90:101, 80:121], 64), "small", **DIRECT
-    )
+    small, heights = projected(tmp_path, stack[:, 90:101, 80:121], chunk_px=64, **DIRECT)
     assert small.attributes["method"] == "direct"
     assert small.read(0).std() > 10
     assert heights.shape == (2, 6)
-    empty = np.full_like(stack, int(PEDESTAL))
-    dark, heights = run(cpu, tmp_path, store(tmp_path / "e.zarr", empty, 96), "dark", **DIRECT)
+    empty = np.full((PLANES, 96, 96), int(PEDESTAL), np.uint16)
+    dark, heights = projected(tmp_path, empty, **DIRECT)
     assert not dark.read().any()
     assert dark.attributes["undecided_fraction"] == 1
     assert (heights == 1.5 * (PLANES - 1) / 2).all()
 
 
-def test_a_measured_psf_is_used_instead(cpu: Backend, tmp_path: Path) -> None:
+def test_a_measured_psf_is_used_instead(tmp_path: Path) -> None:
     stack, truth = counts_of(1)
     source = store(tmp_path / "in.zarr", stack, 96)
     middle = len(fine_psf()) // 2
@@ -217,33 +200,26 @@ def test_a_measured_psf_is_used_instead(cpu: Backend, tmp_path: Path) -> None:
     wrong = np.zeros((9, 9, 9), np.float32)
     wrong[4, 4, 4] = 1
     tifffile.imwrite(tmp_path / "wrong.tif", wrong)
-    scores = [
-        psnr(
-            run(cpu, tmp_path, source, name, **DIRECT, optics=None, psf_file=tmp_path / name)[
-                0
-            ].read(0),
-            truth,
-        )
-        for name in ("bead.tif", "wrong.tif")
-    ]
+    scores = []
+    for name in ("bead.tif", "wrong.tif"):
+        options = DIRECT | {"optics": None, "psf_file": tmp_path / name}
+        scores.append(psnr(run(tmp_path, source, name, **options)[0].read(0), truth))
     assert scores[0] > 40
     assert scores[1] < scores[0] - 3
 
 
-def test_impossible_wishes_are_refused_and_nothing_is_left(cpu: Backend, tmp_path: Path) -> None:
+def test_impossible_wishes_are_refused_and_nothing_is_left(tmp_path: Path) -> None:
     stack = counts_of(1)[0]
     source = store(tmp_path / "in.zarr", stack, 96)
     with pytest.raises(PsfError, match="numerical_aperture"):
-        run(cpu, tmp_path, source, **DIRECT, optics=None)
+        run(tmp_path, source, **DIRECT, optics=None)
     light = store(tmp_path / "light.zarr", stack.astype(np.float32), 96, DECONVOLVED)
     with pytest.raises(EdfError, match="needs the stitched stack"):
-        run(cpu, tmp_path, light, **DIRECT)
+        run(tmp_path, light, **DIRECT)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.zarr", "light.zarr"]
 
 
-def test_an_interrupted_run_leaves_nothing(
-    cpu: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = store(tmp_path / "in.zarr", counts_of(1)[0], 96)
 
     def full_disk(*args: Any, **kwargs: Any) -> None:
@@ -251,15 +227,5 @@ def test_an_interrupted_run_leaves_nothing(
 
     monkeypatch.setattr(direct_edf, "finish", full_disk)
     with pytest.raises(OSError, match="no space"):
-        run(cpu, tmp_path, source, **DIRECT)
+        run(tmp_path, source, **DIRECT)
     assert [path.name for path in tmp_path.iterdir()] == ["in.zarr"]
-
-
-@pytest.mark.gpu
-def test_the_stage_on_the_gpu(cpu: Backend, gpu: Backend, tmp_path: Path) -> None:
-    source = store(tmp_path / "in.zarr", counts_of(1)[0], 96)
-    images = [
-        run(b, tmp_path, source, name, **DIRECT)[0].read().astype(int)
-        for b, name in ((cpu, "a"), (gpu, "b"))
-    ]
-    assert np.abs(images[0] - images[1]).max() <= 1

@@ -11,15 +11,10 @@ import pytest
 import tifffile
 from numpy.typing import NDArray
 
-from tests.stages.edf.edf_runs import (
-    DECONVOLVED,
-    OPTICS,
-    VOXEL_UM,
-    light_of,
-    method_for,
-    run,
-    store,
-)
+from tests.stages.edf import edf_runs
+from tests.stages.edf.edf_runs import CPU, DECONVOLVED, light_of, projected, run, store
+from tests.support.direct_scene import scene
+from tests.support.runs import digests
 from tests.support.wavy_stack import PEDESTAL, PLANES, SIZE, psnr, wavy
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.backend import Backend
@@ -30,20 +25,18 @@ from tilewright.stages.edf.plane import EdfError
 from tilewright.stages.edf.stack_survey import StackError
 
 
-def test_a_raw_stack_is_projected_by_soft_focus(cpu: Backend, tmp_path: Path) -> None:
+def test_a_raw_stack_is_projected_by_soft_focus(tmp_path: Path) -> None:
     stack, truth, height = wavy(1)
-    mosaic, heights = run(cpu, tmp_path, store(tmp_path / "in.zarr", stack, 64))
+    mosaic, heights = projected(tmp_path, stack, chunk_px=64)
     image = mosaic.read(0)
     assert mosaic.shape == (1, SIZE, SIZE)
     assert image.dtype == np.uint16
-    assert mosaic.voxel_um == pytest.approx(VOXEL_UM)
+    assert mosaic.voxel_um == pytest.approx(edf_runs.VOXEL_UM)
     assert psnr(image.astype(np.float32), truth) > 30
     found = mosaic.attributes
-    assert found["method"] == "soft_focus"
-    assert found["pedestal_counts"] == 0
-    assert found["excluded_planes"] == []
+    assert (found["method"], found["excluded_planes"]) == ("soft_focus", [])
+    assert found["pedestal_counts"] == found["clipped_high"] == 0
     assert found["clipped_low"] < 0.5 * image.size
-    assert found["clipped_high"] == 0
     assert found["noise_gain"] == pytest.approx(1, rel=0.4)
     assert len(found["plane_usage"]) == PLANES
     assert sum(found["plane_usage"]) == pytest.approx(1, abs=1e-4)
@@ -55,7 +48,7 @@ def test_a_raw_stack_is_projected_by_soft_focus(cpu: Backend, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("deconvolved", [False, True])
-def test_chunk_borders_are_invisible(cpu: Backend, tmp_path: Path, deconvolved: bool) -> None:
+def test_chunk_borders_are_invisible(tmp_path: Path, deconvolved: bool) -> None:
     """Chunks of 64 and 70 px (no multiple of the 8 px between heights) against one chunk.
 
     The first pass is fixed: another chunk grid samples other pixels, and the noise would differ.
@@ -63,32 +56,31 @@ def test_chunk_borders_are_invisible(cpu: Backend, tmp_path: Path, deconvolved: 
     stack = light_of(2) if deconvolved else wavy(2)[0]
     attributes = DECONVOLVED if deconvolved else None
     results: list[tuple[Mosaic, NDArray[np.float32]]] = []
-    first: list[edf.ProjectionPlan] = []
+    first = None
     for chunk_px in (256, 64, 70):
         source = open_mosaic(store(tmp_path / f"{chunk_px}.zarr", stack, chunk_px, attributes))
-        plan = edf.plan_projection(cpu, source, method_for(source), OPTICS, None)
-        first.append(plan)
-        assert plan.halo_px == first[0].halo_px
+        plan = edf.plan_projection(CPU, source, edf_runs.method_for(source), edf_runs.OPTICS, None)
+        first = first or plan
+        assert plan.halo_px == first.halo_px
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tilewright.stages.edf.plane.plan_projection", lambda *_: first[0])
-            results.append(run(cpu, tmp_path, source.path, f"out{chunk_px}"))
+            patch.setattr(edf, "plan_projection", lambda *_, first=first: first)
+            results.append(run(tmp_path, source.path, f"out{chunk_px}"))
     whole, heights = results[0]
     for mosaic, other in results[1:]:
         difference = mosaic.read().astype(int) - whole.read().astype(int)
         assert np.abs(difference).max() <= 1
         assert (difference != 0).mean() < 0.01
         np.testing.assert_allclose(other, heights, atol=1e-3)
-        assert mosaic.attributes["plane_usage"] == pytest.approx(
-            whole.attributes["plane_usage"], abs=1e-4
-        )
+        usage = mosaic.attributes["plane_usage"]
+        assert usage == pytest.approx(whole.attributes["plane_usage"], abs=1e-4)
 
 
-def test_a_deconvolved_stack_keeps_the_scale_of_the_optics(cpu: Backend, tmp_path: Path) -> None:
+def test_a_deconvolved_stack_keeps_the_scale_of_the_optics(tmp_path: Path) -> None:
     light = light_of(3)
     share = {}
     for factor in (1, 10):
-        source = store(tmp_path / f"{factor}.zarr", light * np.float32(factor), 96, DECONVOLVED)
-        mosaic, _ = run(cpu, tmp_path, source, f"out{factor}")
+        brighter = light * np.float32(factor)
+        mosaic, _ = projected(tmp_path, brighter, attributes=DECONVOLVED)
         assert mosaic.attributes["method"] == "psf_mean"
         share[factor] = mosaic.attributes["scale"]
         mean = light.sum(0).mean() * factor * share[factor]
@@ -97,100 +89,99 @@ def test_a_deconvolved_stack_keeps_the_scale_of_the_optics(cpu: Backend, tmp_pat
     assert share[1] == share[10] == pytest.approx(1 / (2 * PLANES - 1), rel=0.15)
 
 
-def test_a_measured_psf_is_used_instead(cpu: Backend, tmp_path: Path) -> None:
+def test_a_measured_psf_is_used_instead(tmp_path: Path) -> None:
     source = store(tmp_path / "in.zarr", light_of(3), 96, DECONVOLVED)
     bead = np.zeros((5, 9, 9), np.float32)
     bead[2, 4, 4], bead[1, 4, 4], bead[3, 4, 4] = 6, 1, 1
     tifffile.imwrite(tmp_path / "bead.tif", bead)
-    mosaic, _ = run(cpu, tmp_path, source, optics=None, psf_file=tmp_path / "bead.tif")
+    mosaic, _ = run(tmp_path, source, optics=None, psf_file=tmp_path / "bead.tif")
     assert mosaic.attributes["scale"] == pytest.approx(0.75, abs=0.01)
     with pytest.raises(PsfError, match="numerical_aperture"):
-        run(cpu, tmp_path, source, "other", optics=None)
+        run(tmp_path, source, "other", optics=None)
     assert not (tmp_path / "other.zarr").exists()
 
 
-def test_the_sample_counts_below_the_coverslip_only(cpu: Backend, tmp_path: Path) -> None:
+def test_the_sample_counts_below_the_coverslip_only(tmp_path: Path) -> None:
     mosaic = open_mosaic(store(tmp_path / "in.zarr", light_of(3), 96, DECONVOLVED))
-    at_surface = [
-        mosaic_psf(mosaic, {**OPTICS, "sample_refractive_index": index}, None)
-        for index in (None, 1.33, 1.5)
-    ]
-    assert (at_surface[0] == at_surface[1]).all()
-    assert (at_surface[0] == at_surface[2]).all()
-    deep = mosaic_psf(mosaic, {**OPTICS, "depth_um": 20.0}, None)
+    indices = [{**edf_runs.OPTICS, "sample_refractive_index": index} for index in (None, 1.33, 1.5)]
+    at_surface = [mosaic_psf(mosaic, optics, None) for optics in indices]
+    assert (at_surface[0] == at_surface[1:]).all()
+    deep_down = {**edf_runs.OPTICS, "depth_um": 20.0}
+    deep = mosaic_psf(mosaic, deep_down, None)
     assert deep.max() < 0.98 * at_surface[0].max()
     with pytest.raises(PsfError, match="sample_refractive_index"):
-        mosaic_psf(mosaic, {**OPTICS, "depth_um": 20.0, "sample_refractive_index": None}, None)
+        mosaic_psf(mosaic, {**deep_down, "sample_refractive_index": None}, None)
 
 
-def test_damaged_planes_are_left_out_of_every_chunk_and_named(cpu: Backend, tmp_path: Path) -> None:
-    stack, truth, _ = wavy(1)
+def stack_for(method: str) -> tuple[NDArray[np.uint16], NDArray[np.float64]]:
+    counts, truth = scene(1) if method == "direct" else wavy(1)[:2]
+    return counts.astype(np.uint16), truth
+
+
+@pytest.mark.parametrize(("method", "at_least_db"), [("soft_focus", 28), ("direct", 38)])
+def test_damaged_planes_are_left_out_of_every_chunk_and_named(
+    tmp_path: Path, method: str, at_least_db: float
+) -> None:
+    stack, truth = stack_for(method)
     stack[0] = 65535
     stack[5] = np.roll(stack[5], (90, 60), (0, 1))
-    mosaic, _ = run(cpu, tmp_path, store(tmp_path / "in.zarr", stack, 64))
+    mosaic, _ = projected(tmp_path, stack, 64, method=method)
     assert [item["z"] for item in mosaic.attributes["excluded_planes"]] == [0, 5]
     assert all(item["reason"] for item in mosaic.attributes["excluded_planes"])
     assert mosaic.attributes["plane_usage"][0] == mosaic.attributes["plane_usage"][5] == 0
-    assert psnr(mosaic.read(0).astype(np.float32), truth) > 28
+    assert psnr(mosaic.read(0).astype(np.float32), truth) > at_least_db
 
 
-def test_one_plane_passes_through(cpu: Backend, tmp_path: Path) -> None:
+def test_one_plane_passes_through_to_sixteen_bits(tmp_path: Path) -> None:
     plane = wavy(1)[0][4:5]
     plane[0, 0, :2] = 0, 100
-    mosaic, heights = run(cpu, tmp_path, store(tmp_path / "in.zarr", plane, 64))
+    mosaic, heights = projected(tmp_path, plane, chunk_px=64)
     expected = np.maximum(plane[0].astype(int) - int(PEDESTAL), 0)
     np.testing.assert_array_equal(mosaic.read(0), expected)
     assert mosaic.attributes["clipped_low"] == (plane < PEDESTAL).sum() > 0
     assert mosaic.attributes["plane_usage"] == [1.0]
     assert not heights.any()
-
-
-def test_counts_beyond_sixteen_bits_are_clipped_and_counted(cpu: Backend, tmp_path: Path) -> None:
-    plane = np.full((1, 64, 64), 100.0, np.float32)
-    plane[0, 3, 4:9] = 1e6
-    mosaic, _ = run(cpu, tmp_path, store(tmp_path / "in.zarr", plane, 64, DECONVOLVED))
+    light = np.full((1, 64, 64), 100.0, np.float32)
+    light[0, 3, 4:9] = 1e6
+    mosaic, _ = projected(tmp_path, light, attributes=DECONVOLVED)
     assert mosaic.attributes["clipped_high"] == 5
     assert mosaic.read(0).max() == 65535
 
 
-def test_an_empty_channel_and_a_mosaic_smaller_than_a_block(cpu: Backend, tmp_path: Path) -> None:
+def test_an_empty_channel_and_a_mosaic_smaller_than_a_block(tmp_path: Path) -> None:
     empty = np.full((4, 5, 11), int(PEDESTAL), np.uint16)
-    mosaic, heights = run(cpu, tmp_path, store(tmp_path / "in.zarr", empty, 64))
+    mosaic, heights = projected(tmp_path, empty)
     assert not mosaic.read().any()
     assert heights.shape == (1, 2)
     assert mosaic.attributes["undecided_fraction"] == 1
     light = np.zeros((4, 5, 11), np.float32)
-    mosaic, _ = run(cpu, tmp_path, store(tmp_path / "d.zarr", light, 64, DECONVOLVED), "dark")
-    assert not mosaic.read().any()
+    assert not projected(tmp_path, light, attributes=DECONVOLVED)[0].read().any()
 
 
-def test_two_runs_write_the_same_bytes(cpu: Backend, tmp_path: Path) -> None:
+def test_two_runs_write_the_same_bytes(tmp_path: Path) -> None:
     source = store(tmp_path / "in.zarr", wavy(1)[0], 64)
-    contents = []
     for name, workers in (("a", 1), ("b", 2)):
-        folder = tmp_path / name
-        run(dataclasses.replace(cpu, workers=workers), folder, source)
-        files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-        contents.append({path.relative_to(folder): path.read_bytes() for path in files})
-    assert contents[0] == contents[1]
-    assert len(contents[0]) > 9
+        run(tmp_path / name, source, backend=dataclasses.replace(CPU, workers=workers))
+    contents = digests(tmp_path / "a")
+    assert contents == digests(tmp_path / "b")
+    assert len(contents) > 9
 
 
-def test_impossible_methods_are_refused_and_nothing_is_left(cpu: Backend, tmp_path: Path) -> None:
+def test_impossible_methods_are_refused_and_nothing_is_left(tmp_path: Path) -> None:
     source = store(tmp_path / "in.zarr", wavy(1)[0], 64)
     with pytest.raises(EdfError, match="has not been deconvolved"):
-        run(cpu, tmp_path, source, method="psf_mean")
+        run(tmp_path, source, method="psf_mean")
     broken = np.full((3, 64, 64), np.nan, np.float32)
     with pytest.raises(StackError, match="not finite"):
-        run(cpu, tmp_path, store(tmp_path / "nan.zarr", broken, 64))
+        run(tmp_path, store(tmp_path / "nan.zarr", broken, 64))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.zarr", "nan.zarr"]
 
 
 def test_an_interrupted_run_leaves_the_old_output(
-    cpu: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = store(tmp_path / "in.zarr", wavy(1)[0], 64)
-    before, heights = run(cpu, tmp_path, source)
+    before, heights = run(tmp_path, source)
     image = before.read()
 
     def full_disk(*args: Any, **kwargs: Any) -> None:
@@ -198,7 +189,7 @@ def test_an_interrupted_run_leaves_the_old_output(
 
     monkeypatch.setattr("tilewright.stages.edf.plane.tifffile.imwrite", full_disk)
     with pytest.raises(OSError, match="no space"):
-        run(cpu, tmp_path, source)
+        run(tmp_path, source)
     np.testing.assert_array_equal(open_mosaic(tmp_path / "out.zarr").read(), image)
     np.testing.assert_array_equal(tifffile.imread(tmp_path / "out_height.tif"), heights)
     names = ["in.zarr", "out.zarr", "out_height.tif"]
@@ -206,7 +197,8 @@ def test_an_interrupted_run_leaves_the_old_output(
 
 
 @pytest.mark.gpu
-def test_the_stage_on_the_gpu(cpu: Backend, gpu: Backend, tmp_path: Path) -> None:
-    source = store(tmp_path / "in.zarr", wavy(1)[0], 64)
-    images = [run(b, tmp_path, source, name)[0].read() for b, name in ((cpu, "a"), (gpu, "b"))]
-    assert np.abs(images[0].astype(int) - images[1]).max() <= 1
+@pytest.mark.parametrize("method", ["soft_focus", "direct"])
+def test_the_stage_on_the_gpu(tmp_path: Path, gpu: Backend, method: str) -> None:
+    stack, _ = stack_for(method)
+    a, b = (projected(tmp_path, stack, method=method, backend=k)[0].read() for k in (CPU, gpu))
+    assert np.abs(a.astype(int) - b).max() <= 1

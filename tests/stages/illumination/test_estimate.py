@@ -10,40 +10,20 @@ import pytest
 import tifffile
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from tests.support.array_tiles import ArrayTiles, correct
-from tests.support.illumination_truth import (
-    OFFSET_COUNTS,
-    make_tiles,
-    relative_rmse,
-    ring,
-    shadow,
-    stripes,
-    vignette,
-)
+from tests.support import illumination_truth
+from tests.support.array_tiles import ArrayTiles
+from tests.support.illumination_truth import OFFSET_COUNTS, make_tiles, relative_rmse, vignette
 from tilewright.io.conventions.common import RawDataError
-from tilewright.io.results.illumination import (
-    Illumination,
-    write_illumination,
-)
+from tilewright.io.results.illumination import Illumination, write_illumination
 from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.camera import equal_neighbours, saturation_found, top_of
+from tilewright.kernels.illumination import flat_basis, overlap_cells
 from tilewright.kernels.illumination.binning import bin_tile, enlarge
-from tilewright.kernels.illumination.flat_basis import (
-    MAX_ORDER,
-    degrees,
-    design_grid,
-    flat_field,
-    legendre_design,
-    log_flat,
-)
 from tilewright.kernels.illumination.flat_posterior import fit_flat
-from tilewright.kernels.illumination.overlap_cells import (
-    OverlapCells,
-    measure_cells,
-    overlapping_pairs,
-)
+from tilewright.kernels.illumination.overlap_cells import OverlapCells
 from tilewright.kernels.illumination.overlap_photometry import relative_difference
 from tilewright.report.metric_table import METRICS
 from tilewright.stages.illumination.binned_tiles import measure_tiles
@@ -58,10 +38,7 @@ SIZE = 128
 
 
 def run(tiles: ArrayTiles, places: Positions | None, **options: Any) -> tuple[Illumination, Any]:
-    settled: dict[str, Any] = {
-        "backend": cpu_backend(2),
-        "offset_counts": OFFSET_COUNTS,
-    }
+    settled: dict[str, Any] = {"backend": cpu_backend(2), "offset_counts": OFFSET_COUNTS}
     illumination, numbers = estimate_illumination(tiles, places, **(settled | options))
     assert illumination.flat.shape == tiles.shape[1:]
     assert np.isfinite(illumination.flat).all()
@@ -72,53 +49,38 @@ def run(tiles: ArrayTiles, places: Positions | None, **options: Any) -> tuple[Il
     return illumination, numbers
 
 
-@given(st.integers(0, 2**32 - 1), st.floats(0, 500))
-def test_correct_undoes_what_the_camera_did(seed: int, pedestal: float) -> None:
-    rng = np.random.default_rng(seed)
-    light, flat = rng.uniform(0, 5e3, (3, 6, 7)), rng.uniform(0.2, 2, (6, 7))
-    dark = rng.uniform(0, 300, (6, 7))
-    raw = (light * flat + dark).astype(np.float32)
-    corrected = correct(cpu_backend(), raw, flat, dark, pedestal)
-    assert corrected.dtype == np.float32
-    np.testing.assert_allclose(corrected, light + pedestal, atol=0.02)
+def solved(truth: NDArray[Any], seed: int = 7, **making: Any) -> tuple[float, Any]:
+    """Return the error of a flat-field whose offset is not known either, and what is told."""
+    found, numbers = run(*make_tiles(truth, seed, **making), offset_counts=None)
+    return relative_rmse(found.flat, truth), numbers
 
 
-def test_noise_below_zero_light_is_kept(cpu: Backend) -> None:
-    raw = np.array([[95, 105]], dtype=np.uint16)
-    corrected = correct(cpu, raw, np.full((1, 2), 0.5), np.full((1, 2), 100.0), 100.0)
-    np.testing.assert_array_equal(corrected, [[90.0, 110.0]])
+def judged(numbers: dict[str, Any]) -> list[str]:
+    names = "heldout_log_ratio", "flat_error"
+    return [METRICS[name].threshold.judge(numbers[name]) for name in names]
 
 
-def test_fields_of_another_shape_are_refused(cpu: Backend) -> None:
-    with pytest.raises(ValueError, match="do not fit"):
-        correct(cpu, np.ones((4, 4)), np.ones((4, 5)), np.ones((4, 4)), 0.0)
-
-
-def test_saturated_blocks_are_marked(cpu: Backend) -> None:
+def test_binned_blocks_keep_a_plane_and_their_brightest_pixel(cpu: Backend) -> None:
     raw = np.zeros((9, 8), dtype=np.uint16)
     raw[1, 5] = 4095
     counts, peak = bin_tile(cpu, raw, 4)
     assert counts.shape == (2, 2)
     assert counts[0, 1] == pytest.approx(4095 / 16)
     np.testing.assert_array_equal(peak, [[0, 4095], [0, 0]])
-
-
-def test_a_plane_survives_binning_and_enlarging(cpu: Backend) -> None:
     y, x = np.mgrid[0:50, 0:66]
     ramp = (3.0 + 0.5 * y - 0.25 * x).astype(np.float32)
-    small, _ = bin_tile(cpu, ramp, 4)
-    found = enlarge(cpu, small, (50, 66), 4)
+    found = enlarge(cpu, bin_tile(cpu, ramp, 4)[0], (50, 66), 4)
     assert found.shape == (50, 66)
     np.testing.assert_allclose(found, ramp, atol=1e-3)
 
 
 def test_pairs_of_a_grid_include_corners() -> None:
     place = np.stack(np.meshgrid(np.arange(3) * 90.0, np.arange(4) * 90.0, indexing="ij"), -1)
-    pairs = overlapping_pairs(place.reshape(-1, 2), (100, 100), 5.0)
+    pairs = overlap_cells.overlapping_pairs(place.reshape(-1, 2), (100, 100), 5.0)
     assert len(pairs) == 9 + 8 + 12
     assert (pairs[:, 0] < pairs[:, 1]).all()
-    assert len(overlapping_pairs(place.reshape(-1, 2), (100, 100), 11.0)) == 0
-    assert len(overlapping_pairs(place.reshape(-1, 2)[:1], (100, 100), 5.0)) == 0
+    assert len(overlap_cells.overlapping_pairs(place.reshape(-1, 2), (100, 100), 11.0)) == 0
+    assert len(overlap_cells.overlapping_pairs(place.reshape(-1, 2)[:1], (100, 100), 5.0)) == 0
 
 
 @given(st.floats(-30, 30), st.floats(20, 55))
@@ -128,7 +90,7 @@ def test_both_tiles_measure_the_same_area(dy: float, dx: float) -> None:
     y, x = np.mgrid[0:64, 0:72].astype(np.float64)
     images = np.stack([10 + y + 2 * x, 10 + (y + dy) + 2 * (x + dx)]).astype(np.float32)
     place = np.array([[0.0, 0.0], [dy, dx]])
-    cells = measure_cells(
+    cells = overlap_cells.measure_cells(
         cpu_backend(), images, None, place, np.array([[0, 1]]), shape_px=(64, 72), factor=1, cell=4
     )
     # Pixels count as constant over their area: up to half a pixel's step at a cell's border.
@@ -143,8 +105,8 @@ def measured(backend: Backend) -> Any:
     tiles, places = make_tiles(vignette(64), 5, grid=(3, 3))
     images = backend.asarray(tiles.stack[:, 0])
     place = np.stack([places.y_px, places.x_px], axis=1)
-    pairs = overlapping_pairs(place, (64, 64), 4.0)
-    return measure_cells(
+    pairs = overlap_cells.overlapping_pairs(place, (64, 64), 4.0)
+    return overlap_cells.measure_cells(
         backend, images, images < 3000, place, pairs, shape_px=(64, 64), factor=1, cell=3
     )
 
@@ -154,9 +116,6 @@ def test_guarded_equals_cpu(cpu: Backend, guarded: Backend) -> None:
     assert len(one) > 100
     for item in dataclasses.fields(one):
         np.testing.assert_array_equal(getattr(one, item.name), getattr(other, item.name))
-    raw, flat = np.full((4, 8, 8), 900), vignette(8)
-    pairs = [correct(b, raw, flat, flat, 3.0) for b in (cpu, guarded)]
-    np.testing.assert_array_equal(pairs[0], guarded.to_numpy(pairs[1]))
     tiles, places = make_tiles(vignette(64), 5, grid=(4, 4))
     results = [run(tiles, places, backend=b)[0].flat for b in (cpu, guarded)]
     np.testing.assert_array_equal(results[0], results[1])
@@ -172,30 +131,34 @@ def test_gpu_equals_cpu(cpu: Backend, gpu: Backend) -> None:
     np.testing.assert_allclose(results[0], results[1], atol=1e-3)
 
 
-def test_flat_basis_is_orthonormal_and_evaluated_alike_everywhere() -> None:
-    design = design_grid((400, 400))
-    np.testing.assert_allclose(design.T @ design / len(design), np.eye(len(degrees())), atol=0.02)
-    coefficient = np.random.default_rng(0).normal(0, 0.05, len(degrees()))
-    place = np.random.default_rng(1).uniform(-1, 1, (50, 2))
-    np.testing.assert_allclose(
-        log_flat(coefficient, place), legendre_design(place, MAX_ORDER) @ coefficient, atol=1e-12
-    )
-    field = np.exp(design_grid((9, 12)) @ coefficient).reshape(9, 12)
-    np.testing.assert_allclose(flat_field(coefficient, (9, 12)), field / field.mean(), rtol=1e-5)
-
-
-def test_design_columns_are_nested() -> None:
-    place = np.random.default_rng(0).uniform(-1, 1, (20, 2))
-    np.testing.assert_array_equal(
-        legendre_design(place, 6)[:, : legendre_design(place, 3).shape[1]],
-        legendre_design(place, 3),
-    )
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_overlaps_find_the_flat(seed: int) -> None:
+def test_planes_are_pooled() -> None:
     truth = vignette(SIZE)
-    tiles, places = make_tiles(truth, seed)
+    tiles, places = make_tiles(truth, 4, grid=(4, 4), electrons=60, planes=4)
+    one, several = (run(tiles, places, planes=k) for k in (1, 4))
+    assert one[1]["planes"] == [2]
+    assert several[1]["planes"] == [0, 1, 2, 3]
+    assert several[1]["cells"] > 3 * one[1]["cells"]
+    assert relative_rmse(several[0].flat, truth) < 0.02
+
+
+def test_flat_basis_is_orthonormal_nested_and_evaluated_alike_everywhere() -> None:
+    basis = flat_basis
+    design, count = basis.design_grid((400, 400)), len(basis.degrees())
+    np.testing.assert_allclose(design.T @ design / len(design), np.eye(count), atol=0.02)
+    rng = np.random.default_rng(0)
+    coefficient, place = rng.normal(0, 0.05, count), rng.uniform(-1, 1, (50, 2))
+    expected = basis.legendre_design(place, basis.MAX_ORDER) @ coefficient
+    np.testing.assert_allclose(basis.log_flat(coefficient, place), expected, atol=1e-12)
+    field = np.exp(basis.design_grid((9, 12)) @ coefficient).reshape(9, 12)
+    found = basis.flat_field(coefficient, (9, 12))
+    np.testing.assert_allclose(found, field / field.mean(), rtol=1e-5)
+    lower, higher = (basis.legendre_design(place, order) for order in (3, 6))
+    np.testing.assert_array_equal(higher[:, : lower.shape[1]], lower)
+
+
+def test_overlaps_find_the_flat() -> None:
+    truth = vignette(SIZE)
+    tiles, places = make_tiles(truth, 1)
     found, numbers = run(tiles, places)
     assert numbers["method"] == "overlap"
     assert relative_rmse(found.flat, truth) < 0.008
@@ -205,7 +168,7 @@ def test_overlaps_find_the_flat(seed: int) -> None:
     assert numbers["heldout_log_ratio"] == scores["overlap"]
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_offset_is_found_below_haze(seed: int) -> None:
     """Haze of 15 electrons: the darkest pixels are 30 counts above the camera offset."""
     tiles, places = make_tiles(vignette(SIZE, 0.8), seed)
@@ -217,23 +180,14 @@ def test_offset_is_found_below_haze(seed: int) -> None:
     assert alone == pytest.approx(OFFSET_COUNTS, abs=15)
 
 
-def test_planes_are_pooled() -> None:
-    truth = vignette(SIZE)
-    tiles, places = make_tiles(truth, 4, grid=(4, 4), electrons=60, planes=4)
-    one, several = (run(tiles, places, planes=k) for k in (1, 4))
-    assert one[1]["planes"] == [2]
-    assert several[1]["planes"] == [0, 1, 2, 3]
-    assert several[1]["cells"] > 3 * one[1]["cells"]
-    assert relative_rmse(several[0].flat, truth) < 0.02
-
-
-def test_high_order_flat_is_followed() -> None:
+def test_many_tiles_follow_what_is_hard_to_see() -> None:
     y, x = np.mgrid[-1 : 1 : SIZE * 1j, -1 : 1 : SIZE * 1j]
-    truth = vignette(SIZE) * (1 + 0.3 * x**6 - 0.2 * y**5 * x)
-    truth /= truth.mean()
-    tiles, places = make_tiles(truth, 1, grid=(8, 8), empty=0.1)
-    found, _ = run(tiles, places)
-    assert relative_rmse(found.flat, truth) < 0.03
+    high = vignette(SIZE) * (1 + 0.3 * x**6 - 0.2 * y**5 * x)
+    high /= high.mean()
+    found, _ = run(*make_tiles(high, 1, grid=(8, 8), empty=0.1))
+    assert relative_rmse(found.flat, high) < 0.03
+    few, _ = run(*make_tiles(vignette(SIZE), 2, grid=(8, 8), electrons=4, haze=1))
+    assert relative_rmse(few.flat, vignette(SIZE)) < 0.05
 
 
 #: Everyday sets that earlier estimators gave up on or left at 4 to 31 %: options of
@@ -245,16 +199,17 @@ EVERYDAY: list[tuple[dict[str, Any], float]] = [
     ({"grid": (6, 6), "overlap": 0.1, "empty": 0.0, "lumps": 0.4}, 0.015),
     ({"grid": (6, 6), "overlap": 0.05}, 0.02),
     ({"grid": (6, 6), "overlap": 0.1, "empty": 0.9}, 0.02),
+    ({"grid": (4, 4), "overlap": 0.05, "electrons": 100.0}, 0.02),
 ]
 
 
 @pytest.mark.parametrize(("making", "bar"), EVERYDAY)
 def test_everyday_sets_are_corrected_and_pass(making: dict[str, Any], bar: float) -> None:
     truth = vignette(SIZE, 0.55)
-    tiles, places = make_tiles(truth, 7, **making)
-    found, numbers = run(tiles, places, offset_counts=None)
+    error, numbers = solved(truth, **making)
     assert relative_rmse(np.ones_like(truth), truth) > 0.3
-    assert relative_rmse(found.flat, truth) < bar
+    assert error < bar
+    assert 0.15 * numbers["flat_error"] < error < 2.5 * numbers["flat_error"]
     assert judged(numbers) == ["pass", "pass"]
     assert numbers["offset_counts"] < 140
 
@@ -294,29 +249,29 @@ def test_tiles_without_grain_are_told_from_tiles_of_a_camera() -> None:
     assert equal_neighbours(np.full((4, 4), 7)) == 0.0
 
 
-@pytest.mark.parametrize(("shape", "grid"), [(ring, (6, 6)), (stripes, (6, 6)), (stripes, (3, 3))])
-def test_rings_and_stripes_are_not_worsened_and_warn_where_left(
-    shape: Any, grid: tuple[int, int]
+@pytest.mark.parametrize(
+    ("shape", "grid", "bar"),
+    [
+        ("ring", (6, 6), 0.07),
+        ("shadow", (6, 6), 0.02),
+        ("stripes", (6, 6), 0.025),
+        ("stripes", (3, 3), 0.113),  # what no correction at all leaves
+    ],
+)
+def test_what_overlaps_do_not_see_is_corrected_and_the_rest_told(
+    shape: str, grid: tuple[int, int], bar: float
 ) -> None:
-    """Overlaps agree within 0.3 % here: only the tiles' mean shows that the flat is not even."""
-    truth = shape(SIZE)
-    tiles, places = make_tiles(truth, 7, grid=grid, overlap=0.1)
-    found, numbers = run(tiles, places, offset_counts=None)
-    assert relative_rmse(found.flat, truth) < relative_rmse(np.ones_like(truth), truth)
-    assert numbers["heldout_log_ratio"] < 0.01
-    if relative_rmse(found.flat, truth) > 0.03:
-        assert judged(numbers)[1] in ("warn", "fail")
+    """Overlaps agree within 0.3 % here: only the tiles' mean shows that the flat is not even.
 
-
-@pytest.mark.parametrize(("shape", "bar"), [(ring, 0.07), (shadow, 0.02), (stripes, 0.025)])
-def test_what_overlaps_do_not_see_is_corrected_and_the_rest_told(shape: Any, bar: float) -> None:
-    """Before, 4 to 7 % were left of 12 to 40 %, and of the half-shadow's 4 % half was told."""
-    truth = shape(SIZE)
-    tiles, places = make_tiles(truth, 7, overlap=0.1)
-    found, numbers = run(tiles, places, offset_counts=None)
-    error = relative_rmse(found.flat, truth)
+    Before, 4 to 7 % were left of 12 to 40 %, and of the half-shadow's 4 % half was told.
+    """
+    error, numbers = solved(getattr(illumination_truth, shape)(SIZE), grid=grid, overlap=0.1)
     assert error < bar
-    assert 0.5 * error < numbers["flat_error"] < 2.0 * error + 0.01
+    assert numbers["heldout_log_ratio"] < 0.01
+    if error > 0.03:
+        assert judged(numbers)[1] in ("warn", "fail")
+    if grid == (6, 6):
+        assert 0.5 * error < numbers["flat_error"] < 2.0 * error + 0.01
 
 
 def test_tiles_that_no_overlap_places_are_compared_where_the_stage_says() -> None:
@@ -331,18 +286,11 @@ def test_tiles_that_no_overlap_places_are_compared_where_the_stage_says() -> Non
     assert numbers["offset_counts"] == pytest.approx(OFFSET_COUNTS, abs=10.0)
 
 
-def judged(numbers: dict[str, Any]) -> list[str]:
-    return [
-        METRICS[name].threshold.judge(numbers[name]) for name in ("heldout_log_ratio", "flat_error")
-    ]
-
-
 def test_unsure_positions_and_islands_are_left_out() -> None:
     tiles, places = make_tiles(vignette(SIZE), 1, grid=(4, 4))
     sigma = np.where(np.arange(16) < 8, 0.1, 50.0)
-    wrong = dataclasses.replace(
-        places, y_px=places.y_px + np.where(sigma > 1, 25.0, 0.0), sigma_px=sigma
-    )
+    moved = places.y_px + np.where(sigma > 1, 25.0, 0.0)
+    wrong = dataclasses.replace(places, y_px=moved, sigma_px=sigma)
     assert run(tiles, wrong)[1]["edges"] <= 16
     _, numbers = run(tiles, None)
     assert (numbers["edges"], numbers["method"]) == (0, "tiles")
@@ -355,12 +303,10 @@ def test_tiles_without_overlaps_tell_the_flat(
     grid: tuple[int, int], worst: float, offset: float | None
 ) -> None:
     truth = vignette(SIZE)
-    for seed in (1, 2, 3):
-        tiles, _ = make_tiles(truth, seed, grid=grid)
-        found, numbers = run(tiles, None, offset_counts=offset)
-        error = relative_rmse(found.flat, truth)
+    for seed in (1, 2):
+        found, numbers = run(make_tiles(truth, seed, grid=grid)[0], None, offset_counts=offset)
         assert numbers["method"] == "tiles"
-        assert error < min(worst, 3 * numbers["flat_error"])
+        assert relative_rmse(found.flat, truth) < min(worst, 3 * numbers["flat_error"])
         assert numbers["heldout_log_ratio"] is None
         assert numbers["offset_counts"] == pytest.approx(OFFSET_COUNTS, abs=20)
 
@@ -370,47 +316,33 @@ def test_wrong_positions_do_not_make_it_worse() -> None:
     order = np.random.default_rng(0).permutation(16)
     wrong = dataclasses.replace(places, y_px=places.y_px[order], x_px=places.x_px[order])
     found, numbers = run(tiles, wrong)
-    scores = numbers["heldout_log_ratio_rms"]
-    assert numbers["heldout_log_ratio"] <= scores["uncorrected"]
+    assert numbers["heldout_log_ratio"] <= numbers["heldout_log_ratio_rms"]["uncorrected"]
     assert found.flat.min() > 0.05
 
 
-@pytest.mark.parametrize("grid", [(1, 1), (1, 2)])
-def test_too_few_tiles_give_a_flat_of_one(grid: tuple[int, int]) -> None:
-    tiles, places = make_tiles(vignette(SIZE), 1, grid=grid)
-    found, numbers = run(tiles, places)
-    np.testing.assert_array_equal(found.flat, 1.0)
-    assert numbers["method"] == "none"
-    assert numbers["flat_error"] is None
-    assert "needs" in numbers["reason"]
+DARK = {"grid": (3, 3), "electrons": 0, "haze": 0}
 
 
-@pytest.mark.parametrize("offset", [OFFSET_COUNTS, None])
-def test_empty_channel_gives_a_flat_of_one(offset: float | None) -> None:
-    tiles, places = make_tiles(vignette(SIZE), 1, grid=(3, 3), electrons=0, haze=0)
+@pytest.mark.parametrize(
+    ("making", "offset", "reason"),
+    [
+        ({"grid": (1, 1)}, OFFSET_COUNTS, "needs"),
+        ({"grid": (1, 2)}, OFFSET_COUNTS, "needs"),
+        (DARK, OFFSET_COUNTS, "no signal"),
+        (DARK, None, "no signal"),
+    ],
+)
+def test_too_few_tiles_and_empty_ones_give_a_flat_of_one(
+    making: dict[str, Any], offset: float | None, reason: str
+) -> None:
+    tiles, places = make_tiles(vignette(SIZE), 1, **making)
     found, numbers = run(tiles, places, offset_counts=offset)
     np.testing.assert_array_equal(found.flat, 1.0)
-    assert "no signal" in numbers["reason"]
+    assert numbers["method"] == "none"
+    assert reason in numbers["reason"]
+    if reason == "needs":
+        assert numbers["flat_error"] is None
     assert found.dark.mean() == pytest.approx(OFFSET_COUNTS, abs=5)
-
-
-def test_few_photons_do_no_harm() -> None:
-    truth = vignette(SIZE)
-    tiles, places = make_tiles(truth, 2, electrons=4, haze=1, grid=(8, 8))
-    found, _ = run(tiles, places)
-    assert relative_rmse(found.flat, truth) < 0.05
-
-
-def test_saturation_is_left_out() -> None:
-    truth = vignette(SIZE)
-    tiles, places = make_tiles(truth, 1)
-    limit = np.floor(float(np.percentile(tiles.stack, 97)))
-    clipped = dataclasses.replace(tiles, stack=np.minimum(tiles.stack, np.uint16(limit)))
-    for told in (limit, None):
-        found, numbers = run(clipped, places, saturation_counts=told)
-        assert numbers["saturation_counts"] == limit
-        assert numbers["saturated_share"] > 0.02
-        assert relative_rmse(found.flat, truth) < 0.015
 
 
 def test_constant_black_and_full_white_tiles_are_survived() -> None:
@@ -425,22 +357,20 @@ def test_constant_black_and_full_white_tiles_are_survived() -> None:
 @given(st.integers(0, 2**32 - 1), st.booleans())
 @example(0, True)
 @example(369, True)
-@settings(max_examples=15)
+@settings(max_examples=5)
 def test_no_input_gives_nan(seed: int, known: bool) -> None:
     rng = np.random.default_rng(seed)
     n, size = int(rng.integers(1, 12)), int(rng.integers(8, 40))
     scale = 10.0 ** rng.uniform(0, 4.8)
-    stack = (
-        rng.uniform(0, scale, (n, 1, size, size + 3)) * rng.integers(0, 2, (n, 1, 1, 1))
-    ).astype(np.uint16)
+    stack = rng.uniform(0, scale, (n, 1, size, size + 3)) * rng.integers(0, 2, (n, 1, 1, 1))
     place = rng.uniform(0, 3 * size, (n, 2))
     none = np.zeros(n, dtype=np.int64)
     places = Positions(none, none, place[:, 0], place[:, 1], np.zeros(n), none)
-    tiles = ArrayTiles(stack, np.arange(n), np.arange(n), place)
+    tiles = ArrayTiles(stack.astype(np.uint16), np.arange(n), np.arange(n), place)
     run(tiles, places, offset_counts=10.0 if known else None)
 
 
-def test_given_files_are_used(tmp_path: Path) -> None:
+def test_given_files_are_used_and_misfits_named(tmp_path: Path) -> None:
     truth = vignette(SIZE)
     tiles, places = make_tiles(truth, 1, grid=(4, 4))
     flat, dark, small = (tmp_path / f"{name}.tif" for name in ("flat", "dark", "small"))
@@ -449,41 +379,26 @@ def test_given_files_are_used(tmp_path: Path) -> None:
     tifffile.imwrite(small, np.ones((SIZE, SIZE - 1), dtype=np.float32))
     found, numbers = run(tiles, places, method="file", flat_file=flat, dark_file=dark)
     np.testing.assert_allclose(found.flat, truth, rtol=1e-4)
-    assert found.pedestal == 90.0
-    assert numbers["method"] == "file"
+    assert (found.pedestal, numbers["method"]) == (90.0, "file")
     scores = numbers["heldout_log_ratio_rms"]
     assert scores["file"] < scores["uncorrected"]
     with pytest.raises(RawDataError, match=r"small\.tif"):
         run(tiles, places, method="file", flat_file=small)
-
-
-def test_none_only_reports() -> None:
-    tiles, places = make_tiles(vignette(SIZE), 1, grid=(4, 4))
+    fewer = dataclasses.replace(places, y_px=places.y_px[:2], x_px=places.x_px[:2])
+    with pytest.raises(IlluminationError, match="2 positions do not fit 16 tiles"):
+        run(tiles, fewer)
     found, numbers = run(tiles, places, method="none")
     np.testing.assert_array_equal(found.flat, 1.0)
     assert numbers["method"] == "none"
     assert numbers["heldout_log_ratio"] == numbers["heldout_log_ratio_rms"]["uncorrected"]
 
 
-def test_options_are_checked() -> None:
-    tiles, places = make_tiles(vignette(32), 1, grid=(2, 2))
-    fewer = dataclasses.replace(places, y_px=places.y_px[:2], x_px=places.x_px[:2])
-    with pytest.raises(IlluminationError, match="2 positions do not fit 4 tiles"):
-        run(tiles, fewer)
-
-
 def test_same_input_gives_same_bytes(tmp_path: Path) -> None:
-    tiles, places = make_tiles(vignette(SIZE), 1, grid=(4, 4))
-    written = [
-        write_illumination(
-            tmp_path / name,
-            *estimate_illumination(tiles, places, backend=cpu_backend(workers)),
-        )
-        for name, workers in (("a", 1), ("b", 2))
-    ]
-    for one, other in zip(*written, strict=True):
-        assert one.read_bytes() == other.read_bytes()
-    numbers = json.loads(written[0][2].read_text())
+    tiles, places = make_tiles(vignette(SIZE), 1, grid=(3, 3))
+    estimates = (estimate_illumination(tiles, places, backend=cpu_backend(n)) for n in (1, 2))
+    one, other = (write_illumination(tmp_path / f"{k}", *e) for k, e in enumerate(estimates))
+    assert [path.read_bytes() for path in one] == [path.read_bytes() for path in other]
+    numbers = json.loads(one[2].read_text())
     assert {"method", "heldout_log_ratio", "offset_counts", "pedestal_counts"} <= set(numbers)
 
 
@@ -494,48 +409,32 @@ def test_channels_of_a_camera_know_its_offset_together() -> None:
     dim, places = make_tiles(truth, 3, electrons=4.0, haze=12.0, empty=0.8, **made)
     others = [make_tiles(truth, 3, electrons=light, **made)[0] for light in (800.0, 200.0)]
     backend = cpu_backend(2)
-    found, numbers = estimate_channels(
-        [*others, dim], [2], places, [(None, None)], backend=backend
-    )[0]
+    channels, files = [*others, dim], [(None, None)]
+    ((found, numbers),) = estimate_channels(channels, [2], places, files, backend=backend)
     assert numbers["offset_counts"] == pytest.approx(OFFSET_COUNTS, abs=2.0)
     assert relative_rmse(found.flat, truth) < min(0.02, 2 * numbers["flat_error"])
     alone, numbers = estimate_illumination(dim, places, backend=backend)
     assert relative_rmse(alone.flat, truth) < 0.03 + numbers["flat_error"]
 
 
-def test_two_cameras_keep_their_offsets() -> None:
-    truth = vignette(SIZE, 0.4)
-    first, places = make_tiles(truth, 3, grid=(4, 4))
-    other = dataclasses.replace(first, stack=first.stack + np.uint16(400))
-    found = estimate_channels(
-        [first, other], [0, 1], places, [(None, None)] * 2, backend=cpu_backend(2)
-    )
-    offsets = [numbers["offset_counts"] for _, numbers in found]
-    assert offsets == pytest.approx([OFFSET_COUNTS, OFFSET_COUNTS + 400], abs=4.0)
-
-
-def test_a_channel_of_another_camera_takes_no_offset_above_its_own_pixels() -> None:
-    truth = vignette(SIZE, 0.4)
-    first, places = make_tiles(truth, 3, grid=(4, 4))
-    rng = np.random.default_rng(1)
-    second, blank = (
-        dataclasses.replace(first, stack=stack.astype(np.uint16))
-        for stack in (first.stack + 400, rng.normal(100, 3, first.stack.shape))
-    )
-    bright = dataclasses.replace(first, stack=(first.stack + 400).astype(np.uint16))
-    files = [(None, None)]
-    found = estimate_channels([second, bright, blank], [2], places, files, backend=cpu_backend(2))
-    assert found[0][1]["offset_counts"] == pytest.approx(100.0, abs=2.0)
-
-
-def test_channels_that_were_filled_with_zeros_are_estimated() -> None:
+def test_cameras_keep_their_offsets_and_zeros_are_survived() -> None:
     tiles, places = make_tiles(vignette(SIZE, 0.4), 3, grid=(4, 4))
-    stack = np.where(tiles.stack > 400, tiles.stack - 100, 0).astype(np.uint16)
-    zero = dataclasses.replace(tiles, stack=stack)
-    files = [(None, None)] * 2
-    found = estimate_channels([tiles, zero], [0, 1], places, files, backend=cpu_backend(2))
-    assert found[0][1]["offset_counts"] == pytest.approx(OFFSET_COUNTS, abs=4.0)
-    assert np.isfinite(found[1][0].flat).all()
+    stack = tiles.stack
+
+    def found(wanted: list[int], *stacks: NDArray[Any]) -> tuple[list[Any], list[float]]:
+        channels = [dataclasses.replace(tiles, stack=k.astype(np.uint16)) for k in stacks]
+        files = [(None, None)] * len(wanted)
+        made = estimate_channels(channels, wanted, places, files, backend=cpu_backend(2))
+        return [field.flat for field, _ in made], [numbers["offset_counts"] for _, numbers in made]
+
+    _, offsets = found([0, 1], stack, stack + 400)
+    assert offsets == pytest.approx([OFFSET_COUNTS, OFFSET_COUNTS + 400], abs=4.0)
+    # A channel of another camera takes no offset above its own pixels.
+    blank = np.random.default_rng(1).normal(100, 3, stack.shape)
+    assert found([2], stack + 400, stack + 400, blank)[1] == pytest.approx([100.0], abs=2.0)
+    flats, offsets = found([0, 1], stack, np.where(stack > 400, stack - 100, 0))
+    assert offsets[0] == pytest.approx(OFFSET_COUNTS, abs=4.0)
+    assert np.isfinite(flats[1]).all()
 
 
 def test_overlaps_are_as_sharp_in_the_first_tile_as_in_the_second() -> None:
@@ -564,21 +463,9 @@ def test_held_out_overlaps_are_not_those_of_the_fit() -> None:
     measures = measure_tiles(cpu_backend(), tiles, places, 1, None)
     cells = measures.cells
     fit = fit_flat(cells, measures.blocks, OFFSET_COUNTS, 0.0)
-    at = [
-        np.exp(log_flat(fit.coefficient, place))
-        for place in (cells.place_first, cells.place_second)
-    ]
+    places_px = cells.place_first, cells.place_second
+    at = [np.exp(flat_basis.log_flat(fit.coefficient, place)) for place in places_px]
     assert fit.held_out > fit.found.rms(relative_difference(cells, at[0], at[1], OFFSET_COUNTS))
-
-
-@pytest.mark.parametrize("seed", [4, 5, 6])
-def test_the_expected_error_is_of_the_size_of_the_error(seed: int) -> None:
-    truth = vignette(SIZE, 0.55)
-    for making in ({"grid": (2, 2)}, {"grid": (4, 4), "overlap": 0.05, "electrons": 100.0}):
-        tiles, places = make_tiles(truth, seed, **making)
-        found, numbers = run(tiles, places, offset_counts=None)
-        error = relative_rmse(found.flat, truth)
-        assert 0.15 * numbers["flat_error"] < error < 2.5 * numbers["flat_error"]
 
 
 @pytest.mark.shared

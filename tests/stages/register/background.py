@@ -23,55 +23,29 @@ from tilewright.io.results.subtraction import read_subtraction
 from tilewright.phantom.make import Phantom
 
 #: Two stained cycles and a blank one, each with an exposure of its own.
-DESIGN: dict[str, Any] = {
-    "cycles": 3,
-    "channels": 2,
-    "rows": 2,
-    "cols": 2,
-    "planes": 5,
-    "tile_px": 224,
-    "overlap": 0.15,
-    "empty_tile": False,
-    "saturated_spots": 0,
-    "autofluorescence": 0.3,
-    "exposures_ms": (200.0, 400.0, 100.0),
-    "blank_cycle": 3,
-}
+DESIGN: dict[str, Any] = {"cycles": 3, "channels": 2, "rows": 2, "cols": 2, "planes": 5}
+DESIGN |= {"tile_px": 224, "overlap": 0.15, "empty_tile": False, "saturated_spots": 0}
+DESIGN |= {"autofluorescence": 0.3, "exposures_ms": (200.0, 400.0, 100.0), "blank_cycle": 3}
 METHODS = ("none", "exposure", "regression")
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Mean counts of one marker in each cell, by the image and in truth."""
+    """How far the mean counts of one marker in each cell are off, over the mean of its cells."""
 
     marker: str
-    measured: NDArray[np.float64]
-    true: NDArray[np.float64]
+    #: Median of the absolute error, and mean error of cells that carry the marker and of others.
+    error: float
+    bias: float
+    floor: float
 
-    @property
-    def positive(self) -> NDArray[np.bool_]:
-        """Which cells carry the marker."""
-        half: NDArray[np.bool_] = self.true > 0.25 * np.percentile(self.true, 99)
-        return half
-
-    @property
-    def error(self) -> float:
-        """Median absolute error over the mean of the cells that carry the marker."""
-        return float(np.median(np.abs(self.measured - self.true)) / self._scale)
-
-    @property
-    def bias(self) -> float:
-        """Mean error of the cells that carry the marker, over their mean."""
-        return float((self.measured - self.true)[self.positive].mean() / self._scale)
-
-    @property
-    def floor(self) -> float:
-        """What the other cells show too much, over the mean of those that carry the marker."""
-        return float((self.measured - self.true)[~self.positive].mean() / self._scale)
-
-    @property
-    def _scale(self) -> float:
-        return float(self.true[self.positive].mean())
+    @classmethod
+    def of(cls, marker: str, measured: NDArray[np.float64], true: NDArray[np.float64]) -> Cells:
+        """Compare mean counts of cells by the image and in truth."""
+        positive = true > 0.25 * np.percentile(true, 99)
+        wrong = (measured - true) / true[positive].mean()
+        numbers = np.median(np.abs(wrong)), wrong[positive].mean(), wrong[~positive].mean()
+        return cls(marker, *map(float, numbers))
 
 
 def cells(bench: Bench) -> Iterator[Cells]:
@@ -79,25 +53,24 @@ def cells(bench: Bench) -> Iterator[Cells]:
     truth = truth_of(bench.design)
     tissue = Phantom(bench.design).tissue
     image = open_image(bench.path("image_zarr"))
-    kept = truth.kept.min(axis=0) > 0
-    y, x = np.indices(kept.shape) - mosaic_offset(bench.run.sample, truth, 1)[:, None, None]
+    y, x = np.indices(truth.kept.shape[1:])
+    y, x = np.stack([y, x]) - mosaic_offset(bench.run.sample, truth, 1)[:, None, None]
     rim, (height, width) = 24, image.levels[0].shape[1:]
-    kept &= (y > rim) & (x > rim) & (y < height - rim) & (x < width - rim)
-    body = (tissue.nucleus + tissue.cytoplasm > 0.3) & kept
+    kept = (truth.kept.min(axis=0) > 0) & (y > rim) & (x > rim)
+    kept &= (y < height - rim) & (x < width - rim)
+    body = tissue.nucleus + tissue.cytoplasm > 0.3
     index = np.arange(len(tissue.level))
-    size = ndimage.sum(body, tissue.label, index)
-    whole = size > 0.9 * np.maximum(
-        ndimage.sum(tissue.nucleus + tissue.cytoplasm > 0.3, tissue.label, index), 60
-    )
-    labels = np.where(body, tissue.label, -1)
+    size = ndimage.sum(body & kept, tissue.label, index)
+    whole = index[size > 0.9 * np.maximum(ndimage.sum(body, tissue.label, index), 60)]
+    labels = np.where(body & kept, tissue.label, -1)
     for k, channel in enumerate(bench.experiment.image_channels):
         if channel.background is None:
             continue
         pixels = np.asarray(image.levels[0][k], np.float32)
         found = ndimage.map_coordinates(pixels, [y, x], order=1)
         expected = truth.projections[channel.cycle, int(channel.channel)]
-        means = [ndimage.mean(values, labels, index[whole]) for values in (found, expected)]
-        yield Cells(channel.marker, *means)
+        means = [ndimage.mean(values, labels, whole) for values in (found, expected)]
+        yield Cells.of(channel.marker, *means)
 
 
 def with_method(bench: Bench, method: str) -> Bench:

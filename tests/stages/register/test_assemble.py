@@ -15,11 +15,12 @@ from tilewright.io.results.mosaic import create_mosaic
 from tilewright.io.results.ome_zarr import open_image
 from tilewright.io.results.transform import write_transform
 from tilewright.io.results.zarr_store import StoreError
-from tilewright.kernels.backend import Backend
+from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.register.warp import Transform
 from tilewright.stages.register.assemble import assemble
 from tilewright.stages.register.resample import resample
 
+CPU = cpu_backend(workers=2)
 OPTIONS: dict[str, Any] = {"chunk_px": 128, "ome_zarr_version": "0.4", "backgrounds": {}}
 #: (marker, cycle, channel, in-focus plane, transform).
 Plane = tuple[str, int, str, Path, Path | None]
@@ -33,10 +34,8 @@ def a_mosaic(path: Path, image: NDArray[Any]) -> Path:
 
 def true_transform(pair: Pair) -> Transform:
     """Sample the elastic part of the pair's truth at nodes 24 px apart."""
-    nodes = np.stack(
-        np.meshgrid(*(np.arange(-24.0, n + 48, 24.0) for n in pair.reference.shape), indexing="ij"),
-        -1,
-    )
+    spans = (np.arange(-24.0, n + 48, 24.0) for n in pair.reference.shape)
+    nodes = np.stack(np.meshgrid(*spans, indexing="ij"), -1)
     points = nodes.reshape(-1, 2)
     rest = pair.truth(points) - points @ pair.affine[:, :2].T - pair.affine[:, 2]
     field = rest.T.reshape(2, *nodes.shape[:2]).astype(np.float32)
@@ -67,7 +66,9 @@ def taken(folder: Path, cycle: int) -> tuple[Path, Path]:
     return folder / f"subtraction_cycle{cycle}.npz", folder / f"subtraction_cycle{cycle}.json"
 
 
-def run(backend: Backend, planes: list[Plane], folder: Path, **options: Any) -> None:
+def run(
+    folder: Path, planes: list[Plane], backend: Backend = CPU, **options: Any
+) -> NDArray[np.uint16]:
     """Resample cycles of one channel each, and put the image together."""
     cycles = []
     for marker, cycle, channel, plane, transform in planes:
@@ -78,23 +79,26 @@ def run(backend: Backend, planes: list[Plane], folder: Path, **options: Any) -> 
         )  # fmt: skip
     paths = folder / "s.ome.tif", folder / "s.ome.zarr", folder / "markers.csv"
     assemble(cycles, *paths, compression="deflate", tile_px=128, workers=2)
+    return np.asarray(open_image(paths[1]).levels[0])
 
 
-def test_channels_lie_on_each_other(
-    cpu: Backend, tmp_path: Path, pair: Pair, planes: list[Plane]
-) -> None:
-    run(cpu, planes, tmp_path)
-    image = open_image(tmp_path / "s.ome.zarr")
+@pytest.fixture(scope="module")
+def made(planes: list[Plane], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    run(folder, planes)
+    return folder
+
+
+def test_channels_lie_on_each_other(made: Path, pair: Pair) -> None:
+    image = open_image(made / "s.ome.zarr")
     pixels = np.asarray(image.levels[0])
     assert pixels.shape == (3, 400, 430)
-    assert image.channel_names == ("CD3", "DAPI", "CD8")
-    assert image.pixel_um == (0.5, 0.5)
+    assert (image.channel_names, image.pixel_um) == (("CD3", "DAPI", "CD8"), (0.5, 0.5))
     assert np.array_equal(pixels[1], pair.reference)
     inner = np.s_[60:-60, 60:-80]
-    before = np.corrcoef(pixels[2][inner].ravel(), pixels[1][inner].ravel())[0, 1]
-    after = np.corrcoef(pixels[0][inner].ravel(), pixels[1][inner].ravel())[0, 1]
-    assert after > 0.97
-    assert before < 0.5
+    after, _, before = (np.corrcoef(k[inner].ravel(), pixels[1][inner].ravel()) for k in pixels)
+    assert after[0, 1] > 0.97
+    assert before[0, 1] < 0.5
     # Photon noise of two images, one of them smoothed by the interpolation, and nothing else.
     difference = pixels[0][inner].astype(float) - pixels[1][inner]
     light = np.maximum(pixels[1][inner].astype(float) - 100, 10)
@@ -107,38 +111,28 @@ def test_channels_lie_on_each_other(
     beyond = (pair.truth(points) > [420, 390]).any(axis=1).reshape(400, 430)
     assert beyond.sum() > 1000
     assert not pixels[0][beyond].any()
-
-
-def test_tiff_and_markers(cpu: Backend, tmp_path: Path, planes: list[Plane]) -> None:
-    run(cpu, planes, tmp_path)
-    with tifffile.TiffFile(tmp_path / "s.ome.tif") as tiff:
+    with tifffile.TiffFile(made / "s.ome.tif") as tiff:
         assert tiff.series[0].axes == "CYX"
-        pixels = tiff.series[0].asarray()
+        assert np.array_equal(tiff.series[0].asarray(), pixels)
         assert 'Name="CD8"' in (tiff.ome_metadata or "")
-    assert np.array_equal(pixels, np.asarray(open_image(tmp_path / "s.ome.zarr").levels[0]))
-    assert (tmp_path / "markers.csv").read_text() == (
+    assert (made / "markers.csv").read_text() == (
         "channel_number,cycle_number,marker_name\n1,2,CD3\n2,1,DAPI\n3,3,CD8\n"
     )
     written = {"markers.csv", "s.ome.tif", "s.ome.zarr"}
     for cycle in (2, 4, 7):
-        written |= {f"cycle{cycle}.zarr", *(path.name for path in taken(tmp_path, cycle))}
-        assert json.loads(taken(tmp_path, cycle)[1].read_text()) == []
-    assert {path.name for path in tmp_path.iterdir()} == written
+        written |= {f"cycle{cycle}.zarr", *(path.name for path in taken(made, cycle))}
+        assert json.loads(taken(made, cycle)[1].read_text()) == []
+    assert {path.name for path in made.iterdir()} == written
 
 
 @pytest.mark.parametrize("version", ["0.4", "0.5"])
 def test_the_image_shares_the_files_of_its_cycles(
-    cpu: Backend,
-    tmp_path: Path,
-    planes: list[Plane],
-    version: str,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, planes: list[Plane], version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(cpu, planes, tmp_path, ome_zarr_version=version, chunk_px=256)
+    before = run(tmp_path, planes, ome_zarr_version=version, chunk_px=256)
     chunks = [p for p in (tmp_path / "s.ome.zarr").rglob("*") if p.name.isdigit() and p.is_file()]
     assert len(chunks) == 3 * 4
     assert {path.stat().st_nlink for path in chunks} == {2}
-    before = np.asarray(open_image(tmp_path / "s.ome.zarr").levels[0])
 
     link = os.link
 
@@ -148,55 +142,47 @@ def test_the_image_shares_the_files_of_its_cycles(
         link(source, target)  # of Zarr itself
 
     monkeypatch.setattr("os.link", no_links)
-    run(cpu, planes, tmp_path, ome_zarr_version=version, chunk_px=256)
+    after = run(tmp_path, planes, ome_zarr_version=version, chunk_px=256)
     assert {path.stat().st_nlink for path in chunks} == {1}
-    assert np.array_equal(np.asarray(open_image(tmp_path / "s.ome.zarr").levels[0]), before)
+    assert np.array_equal(after, before)
 
 
 def test_cycles_that_do_not_fit_together_are_named(
-    cpu: Backend, tmp_path: Path, planes: list[Plane]
+    made: Path, tmp_path: Path, planes: list[Plane]
 ) -> None:
-    run(cpu, planes, tmp_path)
-    before = (tmp_path / "s.ome.tif").read_bytes()
-    other = tmp_path / "cycle9.zarr"
+    before = (made / "s.ome.tif").read_bytes()
     marker, _, channel, plane, _ = planes[0]
-    paths = other, taken(tmp_path, 9)
-    resample(9, [(marker, channel, plane)], None, plane, *paths, backend=cpu, **OPTIONS)
-    image = tmp_path / "s.ome.tif", tmp_path / "s.ome.zarr", tmp_path / "markers.csv"
-    cycles = [(2, tmp_path / "cycle2.zarr"), (9, other)]
+    paths = tmp_path / "cycle9.zarr", taken(tmp_path, 9)
+    resample(9, [(marker, channel, plane)], None, plane, *paths, backend=CPU, **OPTIONS)
+    image = made / "s.ome.tif", made / "s.ome.zarr", made / "markers.csv"
+    cycles = [(2, made / "cycle2.zarr"), (9, paths[0])]
     with pytest.raises(StoreError, match=r"cycle9\.zarr is not like .*cycle2\.zarr; make both"):
         assemble(cycles, *image, compression="deflate", tile_px=128, workers=2)
-    assert (tmp_path / "s.ome.tif").read_bytes() == before
+    assert image[0].read_bytes() == before
 
 
-def test_chunks_and_runs_give_the_same_pixels(
-    cpu: Backend, guarded: Backend, tmp_path: Path, planes: list[Plane]
+def test_chunks_and_devices_give_the_same_pixels(
+    made: Path, tmp_path: Path, guarded: Backend, planes: list[Plane]
 ) -> None:
-    for name, backend, chunk_px in (("a", cpu, 128), ("b", guarded, 128), ("c", cpu, 80)):
-        (tmp_path / name).mkdir()
-        run(backend, planes, tmp_path / name, chunk_px=chunk_px)
-    tiffs = [(tmp_path / name / "s.ome.tif").read_bytes() for name in "ab"]
-    assert tiffs[0] == tiffs[1]
-    a, c = (np.asarray(open_image(tmp_path / n / "s.ome.zarr").levels[0]) for n in "ac")
-    assert np.array_equal(a, c)
+    (tmp_path / "chunks").mkdir()
+    chunks = run(tmp_path / "chunks", planes, chunk_px=80)
+    assert np.array_equal(np.asarray(open_image(made / "s.ome.zarr").levels[0]), chunks)
+    run(tmp_path, planes, guarded)
+    assert (made / "s.ome.tif").read_bytes() == (tmp_path / "s.ome.tif").read_bytes()
 
 
-def test_errors_leave_nothing(cpu: Backend, tmp_path: Path, planes: list[Plane]) -> None:
+def test_errors_leave_nothing(tmp_path: Path, planes: list[Plane]) -> None:
+    (tmp_path / "broken.npz").write_bytes(b"no")
     out = tmp_path / "out"
     out.mkdir()
-    broken = tmp_path / "broken.npz"
-    broken.write_bytes(b"no")
     with pytest.raises(ValueError, match="is no transform"):
-        run(cpu, [(*planes[0][:4], broken), planes[1]], out)
+        run(out, [(*planes[0][:4], tmp_path / "broken.npz"), planes[1]])
     assert not list(out.iterdir())
 
 
 @pytest.mark.gpu
-def test_gpu_gives_the_same_image(
-    cpu: Backend, gpu: Backend, tmp_path: Path, planes: list[Plane]
-) -> None:
-    for name, backend in (("a", cpu), ("b", gpu)):
-        (tmp_path / name).mkdir()
-        run(backend, planes, tmp_path / name)
-    a, b = (np.asarray(open_image(tmp_path / n / "s.ome.zarr").levels[0]) for n in "ab")
+def test_gpu_gives_the_same_image(tmp_path: Path, gpu: Backend, planes: list[Plane]) -> None:
+    for backend in (CPU, gpu):
+        (tmp_path / backend.device).mkdir()
+    a, b = (run(tmp_path / b.device, planes, b) for b in (CPU, gpu))
     assert np.abs(a.astype(int) - b.astype(int)).max() <= 1

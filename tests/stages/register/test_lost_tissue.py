@@ -1,43 +1,38 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
 from tests.support.tissue_pair import Pair, make_pair
-from tilewright.kernels.backend import Backend
+from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.register.warp import Transform
+from tilewright.stages.register import lost_tissue
 from tilewright.stages.register.block_passes import Pass, measure_blocks
-from tilewright.stages.register.lost_tissue import (
-    FACTOR,
-    LostTissue,
-    LostTissueSearch,
-    lost_places,
-)
+from tilewright.stages.register.lost_tissue import FACTOR, LostTissue, LostTissueSearch
 from tilewright.stages.register.plane_views import open_views
 
+CPU = cpu_backend(workers=2)
 
-def find(
-    cpu: Backend, pair: Pair, moving: NDArray[np.uint16], affine: NDArray[np.float64] | None = None
-) -> LostTissue:
+
+def find(pair: Pair, moving: NDArray[np.uint16], affine: Any = None) -> LostTissue:
     """Compare under the exact affine part; the elastic one is at most 2 px."""
-    transform = Transform.identity()
     affine = pair.affine if affine is None else affine
-    transform = Transform(
-        affine, transform.field, transform.origin_px, transform.block_px,
-        transform.confidence, transform.quality,
-    )  # fmt: skip
     views = open_views(pair.reference, moving)
-    search = LostTissueSearch(cpu, views[0].size(FACTOR))
-    measure_blocks(cpu, *views, transform, Pass(FACTOR, 24, 0, 12), "test", observer=search)
-    return search.found()
+    search = LostTissueSearch(CPU, views[0].size(FACTOR))
+    transform = replace(Transform.identity(), affine=affine)
+    measure_blocks(CPU, *views, transform, Pass(FACTOR, 24, 0, 12), "test", observer=search)
+    found = search.found()
+    assert found.share is not None
+    return found
 
 
-def found_share(cpu: Backend, pair: Pair, moving: NDArray[np.uint16]) -> float:
-    share = find(cpu, pair, moving).share
-    assert share is not None
-    return share
+def dark(shape: tuple[int, ...]) -> NDArray[np.int64]:
+    return np.random.default_rng(1).poisson(20, shape) * 4 + 100
 
 
 def cut(pair: Pair, holes_px: list[tuple[int, int, int]]) -> tuple[NDArray[np.uint16], float]:
@@ -47,48 +42,46 @@ def cut(pair: Pair, holes_px: list[tuple[int, int, int]]) -> tuple[NDArray[np.ui
     gone = np.zeros(out.shape, bool)
     for row, column, radius in holes_px:
         gone |= (y - row) ** 2 + (x - column) ** 2 < radius**2
-    out[gone] = np.random.default_rng(1).poisson(20, int(gone.sum())) * 4 + 100
-    light = ndimage.gaussian_filter(pair.moving.astype(float), 5)
-    tissue = light > np.percentile(light, 40)
+    out[gone] = dark(out[gone].shape)
+    tissue = tissue_of(pair.moving)
     return out, float((gone & tissue).sum() / tissue.sum())
 
 
-@pytest.mark.parametrize("seed", [11, 12, 13])
-def test_nothing_is_lost_where_the_same_nuclei_are_seen(cpu: Backend, seed: int) -> None:
-    pair = make_pair(seed)
-    assert found_share(cpu, pair, pair.moving) < 0.002
+def tissue_of(image: NDArray[np.uint16]) -> NDArray[np.bool_]:
+    light = ndimage.gaussian_filter(image.astype(float), 5)
+    return np.asarray(light > np.percentile(light, 40))
 
 
-@pytest.mark.parametrize("seed", [11, 12, 13])
-def test_small_holes_are_counted_with_their_place(cpu: Backend, seed: int) -> None:
+@pytest.mark.parametrize("seed", [11, 12])
+def test_holes_are_counted_with_their_place(seed: int) -> None:
     pair = make_pair(seed)
+    assert (find(pair, pair.moving).share or 0) < 0.002
     moving, share = cut(pair, [(300, 300, 60), (500, 600, 25), (150, 620, 25), (600, 200, 25)])
-    found = find(cpu, pair, moving)
+    found = find(pair, moving)
     assert found.share == pytest.approx(share, rel=0.3)
     (place,) = pair.truth(np.array([[found.y_px, found.x_px]]))
     assert np.hypot(*(place - (300, 300))) < 60
 
 
-@pytest.mark.parametrize("seed", [11, 12])
-def test_what_is_left_tells_what_is_usual(cpu: Backend, seed: int) -> None:
-    pair = make_pair(seed, shift_px=(0.0, 0.0))
+def test_what_is_left_tells_what_is_usual() -> None:
+    pair = make_pair(11, shift_px=(0.0, 0.0))
     moving = pair.moving.copy()
-    moving[:, 200:] = np.random.default_rng(1).poisson(20, moving[:, 200:].shape) * 4 + 100
-    assert found_share(cpu, pair, moving) > 0.6
+    moving[:, 200:] = dark(moving[:, 200:].shape)
+    assert (find(pair, moving).share or 0) > 0.6
 
 
-def test_what_no_tile_covers_is_not_lost(cpu: Backend) -> None:
+def test_what_no_tile_covers_is_not_lost() -> None:
     pair = make_pair(14)
     moving = pair.moving.copy()
     y, x = np.indices(moving.shape)
     # A wedge, as at the border of a mosaic that was turned, and a tile that is missing.
     moving[y < x // 40] = 0
     moving[500:, 500:] = 0
-    assert found_share(cpu, pair, moving) < 0.005
+    assert (find(pair, moving).share or 0) < 0.005
 
 
 @pytest.mark.parametrize("by_px", [0.0, 37.4])
-def test_what_the_cycle_did_not_image_is_told_apart(cpu: Backend, by_px: float) -> None:
+def test_what_the_cycle_did_not_image_is_told_apart(by_px: float) -> None:
     """The images end, or tiles do, at two sides; the cycle is the reference itself, moved."""
     pair = make_pair(16)
     whole = pair.reference
@@ -96,26 +89,24 @@ def test_what_the_cycle_did_not_image_is_told_apart(cpu: Backend, by_px: float) 
     moved = ndimage.shift(whole.astype(np.float32), (-by_px, 0), order=3, mode="nearest")
     moving = np.clip(np.rint(moved), 1, 65535).astype(np.uint16)[:, :-90]
     moving[:, :80] = 0
-    tissue = ndimage.gaussian_filter(whole.astype(float), 5)
-    tissue = tissue > np.percentile(tissue, 40)
+    tissue = tissue_of(whole)
     y, x = np.indices(whole.shape)
     outside = tissue & ((x < 80) | (x >= whole.shape[1] - 90) | (y < by_px))
-    found = find(cpu, pair, moving, affine)
-    assert found.share is not None
-    assert found.share < 0.002
+    found = find(pair, moving, affine)
+    assert (found.share or 0) < 0.002
     assert found.outside == pytest.approx(outside.sum() / tissue.sum(), rel=0.15)
-    assert find(cpu, pair, whole, np.eye(2, 3)).outside == 0
+    assert find(pair, whole, np.eye(2, 3)).outside == 0
 
 
-def test_cells_give_what_the_whole_gives(cpu: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = make_pair(15)
     moving, _ = cut(pair, [(300, 300, 60)])
-    whole = find(cpu, pair, moving)
+    whole = find(pair, moving)
     monkeypatch.setattr(LostTissueSearch, "cell_px", 100)
-    assert find(cpu, pair, moving) == whole
+    assert find(pair, moving) == whole
 
 
 def test_no_tissue_is_unknown() -> None:
     nothing = np.zeros((8, 8), np.float32)
-    assert lost_places(nothing, nothing) is None
-    assert lost_places(nothing + 1, nothing) is None
+    assert lost_tissue.lost_places(nothing, nothing) is None
+    assert lost_tissue.lost_places(nothing + 1, nothing) is None

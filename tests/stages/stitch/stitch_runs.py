@@ -15,11 +15,7 @@ from tilewright.kernels.backend import cpu_backend
 from tilewright.stages.stitch.fuse import stitch
 
 SIZE = (60, 70)
-
-
 STEP = (50, 58)
-
-
 VOXEL_UM = (1.5, 0.5, 0.25)
 
 
@@ -45,13 +41,8 @@ def illumination(pedestal: float = 100.0) -> Illumination:
 
 
 def run(tiles: Any, output: Path, positions: Any = None, **changes: Any) -> Mosaic:
-    options: dict[str, Any] = {
-        "backend": cpu_backend(2),
-        "voxel_um": VOXEL_UM,
-        "chunk_px": 64,
-        "feather_px": None,
-        **changes,
-    }
+    options: dict[str, Any] = {"backend": cpu_backend(2), "voxel_um": VOXEL_UM, "chunk_px": 64}
+    options |= {"feather_px": None} | changes
     light = options.pop("illumination", None) or illumination()
     stitch(tiles, positions or positions_of(tiles), light, output, **options)
     return open_mosaic(output)

@@ -1,64 +1,32 @@
 from __future__ import annotations
 
-import threading
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.stages.stitch.stitch_runs import (
-    SIZE,
-    VOXEL_UM,
-    illumination,
-    make_tiles,
-    positions_of,
-    run,
-)
+from tests.stages.stitch import stitch_runs
+from tests.stages.stitch.stitch_runs import illumination, make_tiles, positions_of, run
 from tests.support.array_tiles import ArrayTiles
+from tests.support.runs import digests
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.stitch.blending import fuse, make_correction, tile_span
 from tilewright.stages.stitch.fuse import StitchError, overlap_px
 
 
-@dataclass(frozen=True)
-class CountedTiles(ArrayTiles):
-    """Tiles that note each reading and how many are alive."""
-
-    seen: Counter[tuple[int, int]]
-    lock: Any
-
-    def read(self, tile: int, z: int) -> Any:
-        with self.lock:
-            self.seen[tile, z] += 1
-        return super().read(tile, z).copy()
-
-
-def counted(tiles: ArrayTiles) -> CountedTiles:
-    return CountedTiles(
-        tiles.stack, tiles.row, tiles.col, tiles.nominal_px, Counter(), threading.Lock()
-    )
-
-
-@pytest.mark.parametrize("chunk_px", [32, 64, 256])
-def test_chunks_give_what_one_piece_gives(tmp_path: Path, cpu: Backend, chunk_px: int) -> None:
-    tiles = make_tiles()
-    light = illumination()
-    mosaic = run(tiles, tmp_path / "m.zarr", chunk_px=chunk_px, feather_px=8.0)
-    spans = [(tile_span(y, SIZE[0]), tile_span(x, SIZE[1])) for y, x in tiles.nominal_px]
-    for z in range(2):
-        expected, _, _ = fuse(
-            cpu,
-            list(tiles.stack[:, z]),
-            spans,
-            make_correction(cpu, light.flat, light.dark, light.pedestal),
-            (0, 0),
-            (mosaic.shape[1], mosaic.shape[2]),
-            feather_px=8,
-        )
-        np.testing.assert_array_equal(mosaic.read(z), expected)
+def test_chunks_give_what_one_piece_gives(tmp_path: Path, cpu: Backend) -> None:
+    tiles, light = make_tiles(), illumination()
+    correction = make_correction(cpu, light.flat, light.dark, light.pedestal)
+    height, width = tiles.shape[1:]
+    spans = [(tile_span(y, height), tile_span(x, width)) for y, x in tiles.nominal_px]
+    for chunk_px in (32, 64, 256):
+        mosaic = run(tiles, tmp_path / f"{chunk_px}.zarr", chunk_px=chunk_px, feather_px=8.0)
+        for z in range(2):
+            stack, shape = list(tiles.stack[:, z]), (mosaic.shape[1], mosaic.shape[2])
+            expected, _, _ = fuse(cpu, stack, spans, correction, (0, 0), shape, feather_px=8)
+            np.testing.assert_array_equal(mosaic.read(z), expected)
 
 
 def test_attributes_and_voxels(tmp_path: Path) -> None:
@@ -66,7 +34,7 @@ def test_attributes_and_voxels(tmp_path: Path) -> None:
     tiles.stack[0, 1, 20:24, 20:23] = 65535
     tiles.stack[3, 0, 0, :2] = 65000
     mosaic = run(tiles, tmp_path / "m.zarr", saturation_counts=65000)
-    assert mosaic.voxel_um == VOXEL_UM
+    assert mosaic.voxel_um == stitch_runs.VOXEL_UM
     assert mosaic.dtype == np.uint16
     assert mosaic.attributes["pedestal_counts"] == 100
     assert mosaic.attributes["saturated_raw_px"] == [2, 12]
@@ -79,29 +47,33 @@ def test_attributes_and_voxels(tmp_path: Path) -> None:
     assert 7 < mosaic.attributes["feather_px"] < 15
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("workers", [1, 5])
 def test_each_plane_of_each_tile_is_decoded_once(tmp_path: Path, workers: int) -> None:
-    tiles = counted(make_tiles(planes=3))
-    options = {"chunk_px": 16, "backend": cpu_backend(workers), "repair_pixels": False}
-    run(tiles, tmp_path / "m.zarr", **options)
-    assert tiles.seen == {(tile, z): 1 for tile in range(12) for z in range(3)}
+    seen = []
+
+    class Counted(ArrayTiles):
+        def read(self, tile: int, z: int) -> Any:
+            seen.append((tile, z))
+            return super().read(tile, z).copy()
+
+    tiles = Counted(**vars(make_tiles(planes=3)))
+    run(tiles, tmp_path / "m.zarr", chunk_px=16, backend=cpu_backend(workers), repair_pixels=False)
+    assert sorted(seen) == [(tile, z) for tile in range(12) for z in range(3)]
 
 
 def test_memory_holds_few_rows_of_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tilewright.stages.tile_planes import TilePlanes
 
-    most = 0
-    load = TilePlanes.load
+    held, load = [], TilePlanes.load
 
     def watch(self: TilePlanes, z: int, members: Any) -> None:
-        nonlocal most
         load(self, z, members)
-        most = max(most, len(self._held))
+        held.append(len(self._held))
 
     monkeypatch.setattr(TilePlanes, "load", watch)
     run(make_tiles(rows=20, cols=3), tmp_path / "m.zarr", chunk_px=32)
     # Three rows of chunks of 32 touch four rows of tiles at most.
-    assert most <= 4 * 3
+    assert max(held) <= 4 * 3
 
 
 def test_positions_are_matched_by_row_and_column(tmp_path: Path) -> None:
@@ -119,14 +91,12 @@ def test_outside_the_tiles_is_the_pedestal(tmp_path: Path) -> None:
     assert not list((tmp_path / "m.zarr" / "0" / "0" / "6").glob("7"))
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_same_tiles_same_bytes(tmp_path: Path, workers: int) -> None:
-    contents = []
-    for folder, count in ((tmp_path / "a", 2), (tmp_path / "b", workers)):
-        run(make_tiles(), folder / "m.zarr", backend=cpu_backend(count))
-        files = sorted(p for p in folder.rglob("*") if p.is_file())
-        contents.append({f.relative_to(folder): f.read_bytes() for f in files})
-    assert contents[0] == contents[1]
+def test_same_tiles_same_bytes(tmp_path: Path) -> None:
+    for workers in (1, 2, 3):
+        run(make_tiles(), tmp_path / str(workers) / "m.zarr", backend=cpu_backend(workers))
+    one, two, three = (digests(tmp_path / str(workers)) for workers in (1, 2, 3))
+    assert one == two == three
+    assert one
 
 
 def test_a_tile_that_cannot_be_read_fails_the_job(tmp_path: Path) -> None:
@@ -136,9 +106,8 @@ def test_a_tile_that_cannot_be_read_fails_the_job(tmp_path: Path) -> None:
                 raise OSError("tile 7 is truncated")
             return super().read(tile, z)
 
-    good = make_tiles()
     with pytest.raises(OSError, match="truncated"):
-        run(Broken(good.stack, good.row, good.col, good.nominal_px), tmp_path / "m.zarr")
+        run(Broken(**vars(make_tiles())), tmp_path / "m.zarr")
     assert not list(tmp_path.iterdir())
 
 
@@ -160,10 +129,8 @@ def test_misfits_are_named(tmp_path: Path) -> None:
     with pytest.raises(StitchError, match="row 3, column 2"):
         run(tiles, tmp_path / "m.zarr", positions_of(tiles, slice(11)))
     light = illumination()
-    bad = {
-        "flat-field has shape": replace(light, flat=light.flat[1:]),
-        "median is -5 counts": replace(light, pedestal=-5.0),
-    }
+    short, below = replace(light, flat=light.flat[1:]), replace(light, pedestal=-5.0)
+    bad = {"flat-field has shape": short, "median is -5 counts": below}
     for message, field in bad.items():
         with pytest.raises(StitchError, match=message):
             run(tiles, tmp_path / "m.zarr", illumination=field)

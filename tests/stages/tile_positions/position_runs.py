@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 from tests.support.array_tiles import ArrayTiles
 from tests.support.spots import render, spots
 from tilewright.io.results.illumination import Illumination
-from tilewright.kernels.backend import Backend
+from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.stages.tile_positions.locate import LocatedTiles, locate
 
 Floats = NDArray[np.float64]
-
-
 SIZE = 128
+CPU = cpu_backend(workers=2)
 
 
 def shading() -> NDArray[np.float32]:
@@ -58,6 +57,5 @@ def fields() -> Illumination:
     return Illumination(shading(), np.full((SIZE, SIZE), 100.0, np.float32), 100.0)
 
 
-def located(tiles: ArrayTiles, backend: Backend, **options: Any) -> LocatedTiles:
-    planes = int(options.pop("planes", 5))
-    return locate(tiles, fields(), backend=backend, planes=planes, **options)
+def located(tiles: ArrayTiles, backend: Backend = CPU, **options: Any) -> LocatedTiles:
+    return locate(tiles, fields(), backend=backend, **{"planes": 5} | options)

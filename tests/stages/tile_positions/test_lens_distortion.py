@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,26 +12,23 @@ from scipy import ndimage
 
 from tests.support.array_tiles import ArrayTiles
 from tests.support.lens_tiles import OFFSET, SIZE, Floats, even_light, lens_tiles, scale_of
-from tilewright.io.results.distortion import (
-    read_distortion,
-)
+from tests.support.runs import digests
+from tilewright.io.results.distortion import read_distortion
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.reading import ResultFileError, read_json
-from tilewright.kernels.backend import Backend
+from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.report.quality.overlaps import compare_tiles
 from tilewright.stages.stitch.fuse import StitchError, stitch
 from tilewright.stages.tile_positions.locate import LocatedTiles, locate, write_located
 
+CPU = cpu_backend(workers=2)
 CORNER_PX = 2.0
 #: Of an overlap of 12 %.
-MEETING = 0.88
-GRIDS = {"2 x 2": (2, 2), "3 x 3": (3, 3), "1 x 4": (1, 4), "3 x 5": (3, 5)}
+SCALE = scale_of(CORNER_PX, 0.88)
 
 
-def placed(tiles: ArrayTiles, backend: Backend, distortion: str = "auto") -> LocatedTiles:
-    assert distortion in ("auto", "none")
-    off = {"distortion": "none"} if distortion == "none" else {}
-    return locate(tiles, even_light(), backend=backend, **off)  # type: ignore[arg-type]
+def placed(tiles: ArrayTiles, mode: Any = "auto", backend: Backend = CPU) -> LocatedTiles:
+    return locate(tiles, even_light(), backend=backend, distortion=mode)
 
 
 def used(found: LocatedTiles) -> bool:
@@ -38,47 +37,47 @@ def used(found: LocatedTiles) -> bool:
 
 def squared_error(found: LocatedTiles, true: Floats, scale: float) -> float:
     """Return the mean square error of the tiles of the main island, px²."""
-    main = found.positions.island == 0
-    error = (found.yx_px - true / scale)[main]
+    error = (found.yx_px - true / scale)[found.positions.island == 0]
     return float(np.mean((error - error.mean(axis=0)) ** 2))
 
 
-@pytest.mark.parametrize("empty", [0.0, 0.4], ids=["full", "sparse"])
-@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize(
+    ("rows", "cols", "empty"),
+    [(2, 2, 0.0), (2, 2, 0.4), (1, 4, 0.0), (1, 4, 0.4), (3, 3, 0.4)],
+)
 def test_positions_are_as_good_as_without_distortion(
-    cpu: Backend, tmp_path: Path, name: str, empty: float
+    tmp_path: Path, rows: int, cols: int, empty: float
 ) -> None:
-    shape, scale = GRIDS[name], scale_of(CORNER_PX, MEETING)
-    good, corrected, raw = [], [], []
-    for seed in (41, 42) if name == "3 x 5" else (41, 42, 43):
-        even, true, _ = lens_tiles(seed, *shape, 0.0, empty=empty)
-        bent, _, _ = lens_tiles(seed, *shape, CORNER_PX, empty=empty)
-        plain, same = placed(even, cpu), placed(even, cpu, "none")
+    errors = []
+    for seed in (41, 42, 43) if empty and rows < 3 else (41, 42):
+        even, true, _ = lens_tiles(seed, rows, cols, 0.0, empty=empty)
+        bent, _, _ = lens_tiles(seed, rows, cols, CORNER_PX, empty=empty)
+        plain = placed(even)
         assert not used(plain)
-        for folder, found in (("auto", plain), ("none", same)):
-            write_located(tmp_path / folder, found)
-        for file in ("positions.csv", "edges.csv", "TileConfiguration.txt"):
-            assert (tmp_path / "auto" / file).read_bytes() == (
-                tmp_path / "none" / file
-            ).read_bytes()
-        found, uncorrected = placed(bent, cpu), placed(bent, cpu, "none")
+        if seed == 41:
+            for mode, tiles in (("auto", plain), ("none", placed(even, "none"))):
+                write_located(tmp_path / mode, tiles)
+                (tmp_path / mode / "distortion.json").unlink()
+            files = digests(tmp_path / "auto")
+            assert files == digests(tmp_path / "none")
+            assert len(files) == 3
+        found, uncorrected = placed(bent), placed(bent, "none")
         if np.count_nonzero(uncorrected.edges.accepted) < 2:
             assert not used(found), "a single overlap cannot be held out"
             continue
         assert used(found)
         assert found.distortion is not None
         assert found.distortion.distortion.corner_px == pytest.approx(CORNER_PX, abs=0.25)
-        good.append(squared_error(plain, true, 1.0))
-        corrected.append(squared_error(found, true, scale))
-        raw.append(squared_error(uncorrected, true, scale))
-    assert len(good) >= 2
+        scales = (plain, 1.0), (found, SCALE), (uncorrected, SCALE)
+        errors.append([squared_error(tiles, true, scale) for tiles, scale in scales])
+    assert len(errors) >= 2
+    good, corrected, raw = np.mean(errors, axis=0)
     # Two or three overlaps know the field to 5 % only.
-    allowed = 2.5 if name == "1 x 4" else 1.5
-    assert np.mean(corrected) <= allowed**2 * np.mean(good)
-    assert np.mean(corrected) < 0.4**2 * np.mean(raw)
+    assert corrected <= (2.5 if rows == 1 else 1.5) ** 2 * good
+    assert corrected < 0.4**2 * raw
 
 
-def test_rows_may_lie_as_bricks_do(cpu: Backend) -> None:
+def test_rows_may_lie_as_bricks_do() -> None:
     tiles, _, light = lens_tiles(54, 4, 4, 0.0)
     moved = tiles.nominal_px + np.stack([0 * tiles.row, 90.0 * (tiles.row % 2)], axis=1)
     canvas = np.pad(light, ((0, 0), (0, 120)), mode="reflect")
@@ -86,29 +85,23 @@ def test_rows_may_lie_as_bricks_do(cpu: Backend) -> None:
     stack = np.stack([canvas[y : y + SIZE, x : x + SIZE] for y, x in places])[:, None]
     noise = np.random.default_rng(0).normal(OFFSET, 3.0, stack.shape)
     bricks = ArrayTiles((stack + noise).astype(np.float32), tiles.row, tiles.col, moved)
-    found = placed(bricks, cpu)
+    found = placed(bricks)
     assert found.distortion is not None
     assert not found.distortion.used
     assert found.distortion.blocks > 5 * found.distortion.overlaps
     assert squared_error(found, places.astype(np.float64), 1.0) < 0.02**2
 
 
-def mosaic_of(
-    folder: Path, tiles: ArrayTiles, found: LocatedTiles, backend: Backend, name: str
-) -> Floats:
+def fused(path: Path, tiles: ArrayTiles, found: LocatedTiles, lens: Any, backend: Backend) -> None:
+    options: dict[str, Any] = {"voxel_um": (1.0, 0.5, 0.5), "chunk_px": 256, "feather_px": None}
+    light = even_light()
+    stitch(tiles, found.positions, light, path, backend=backend, distortion=lens, **options)
+
+
+def mosaic_of(folder: Path, tiles: ArrayTiles, found: LocatedTiles, backend: Backend) -> Floats:
     write_located(folder, found)
-    stitch(
-        tiles,
-        found.positions,
-        even_light(),
-        folder / f"{name}.zarr",
-        backend=backend,
-        voxel_um=(1.0, 0.5, 0.5),
-        chunk_px=256,
-        feather_px=None,
-        distortion=read_distortion(folder / "distortion.json"),
-    )
-    image = open_mosaic(folder / f"{name}.zarr")
+    fused(folder / "m.zarr", tiles, found, read_distortion(folder / "distortion.json"), backend)
+    image = open_mosaic(folder / "m.zarr")
     return np.asarray(image.read(0, *(slice(0, n) for n in image.shape[1:])), np.float64)
 
 
@@ -121,8 +114,7 @@ def misfit(image: Floats, light: Floats, true: Floats, found: LocatedTiles, scal
     errors, contrast = [], []
     middle = (SIZE - 1) / 2
     for y, x in found.yx_px[: len(true) // 2]:
-        near = np.mgrid[y + SIZE - 40 : y + SIZE + 8, x + SIZE - 40 : x + SIZE + 8]
-        near = np.rint(near)
+        near = np.rint(np.mgrid[y + SIZE - 40 : y + SIZE + 8, x + SIZE - 40 : x + SIZE + 8])
         if near[1].max() > image.shape[1] - 4:
             continue
         # The mosaic's middle of a tile is the specimen's: its scale is about it.
@@ -134,29 +126,31 @@ def misfit(image: Floats, light: Floats, true: Floats, found: LocatedTiles, scal
     return float(np.std(errors) / np.std(contrast))
 
 
-def test_mosaics_are_free_of_distortion(cpu: Backend, guarded: Backend, tmp_path: Path) -> None:
-    scale = scale_of(CORNER_PX, MEETING)
+def test_mosaics_are_free_of_distortion(tmp_path: Path, guarded: Backend) -> None:
     even, true, light = lens_tiles(51, 3, 3, 0.0)
     bent, _, _ = lens_tiles(51, 3, 3, CORNER_PX)
     misfits: dict[str, float] = {}
     for name, tiles, mode, over in (
         ("even", even, "auto", 1.0),
-        ("freed", bent, "auto", scale),
-        ("bent", bent, "none", scale),
+        ("bent", bent, "none", SCALE),
+        ("freed", bent, "auto", SCALE),
     ):
-        found = placed(tiles, cpu, mode)
-        image = mosaic_of(tmp_path / name, tiles, found, cpu, name)
+        found = placed(tiles, mode)
+        image = mosaic_of(tmp_path / name, tiles, found, CPU)
         misfits[name] = misfit(image, light, true, found, over)
     # What noise and interpolation leave is in the mosaic without distortion too.
     left, gone = (misfits[name] ** 2 - misfits["even"] ** 2 for name in ("freed", "bent"))
     assert misfits["freed"] < 1.2 * misfits["even"]
     assert left < 0.2 * gone
-    attributes = open_mosaic(tmp_path / "freed" / "freed.zarr").attributes
-    assert attributes["distortion_corner_px"] == pytest.approx(CORNER_PX, abs=0.1)
-    assert "distortion_corner_px" not in open_mosaic(tmp_path / "even" / "even.zarr").attributes
-    found = placed(bent, cpu)
-    lens = read_distortion(tmp_path / "freed" / "distortion.json")
-    mosaic = open_mosaic(tmp_path / "freed" / "freed.zarr")
+    mosaic, plain = (open_mosaic(tmp_path / name / "m.zarr") for name in ("freed", "even"))
+    assert mosaic.attributes["distortion_corner_px"] == pytest.approx(CORNER_PX, abs=0.1)
+    assert "distortion_corner_px" not in plain.attributes
+    path = tmp_path / "freed" / "distortion.json"
+    lens, numbers = read_distortion(path), read_json(path)
+    assert found.distortion is not None
+    assert lens is not None
+    np.testing.assert_allclose(lens.terms_px, found.distortion.distortion.terms_px, atol=1e-4)
+    assert (lens.shape, numbers["overlaps"]) == ((SIZE, SIZE), 12)
     known, ignored = (
         compare_tiles(bent, mosaic, found.positions, even_light(), 0, field).overlaps
         for field in (lens, None)
@@ -164,27 +158,9 @@ def test_mosaics_are_free_of_distortion(cpu: Backend, guarded: Backend, tmp_path
     assert len(known) == len(ignored) == 12
     unlike = [1.0 - np.mean([o.found.ncc_here for o in some]) for some in (known, ignored)]
     assert unlike[0] < 0.75 * unlike[1]
-    other = placed(bent, guarded)
-    np.testing.assert_allclose(other.yx_px, found.yx_px, atol=1e-3)
-
-
-def test_the_file_says_what_was_found(cpu: Backend, tmp_path: Path) -> None:
-    bent, _, _ = lens_tiles(52, 2, 3, CORNER_PX)
-    found = placed(bent, cpu)
-    write_located(tmp_path, found)
-    path = tmp_path / "distortion.json"
-    lens, numbers = read_distortion(path), read_json(path)
-    assert found.distortion is not None
-    assert lens is not None
-    np.testing.assert_allclose(lens.terms_px, found.distortion.distortion.terms_px, atol=1e-4)
-    assert (lens.shape, numbers["overlaps"]) == ((SIZE, SIZE), 7)
+    np.testing.assert_allclose(placed(bent, backend=guarded).yx_px, found.yx_px, atol=1e-3)
     with pytest.raises(StitchError, match="lens distortion is of tiles of"):
-        stitch(
-            ArrayTiles(bent.stack[:, :, 2:], bent.row, bent.col, bent.nominal_px),
-            found.positions, even_light(), tmp_path / "m.zarr", backend=cpu,
-            voxel_um=(1.0, 1.0, 1.0), chunk_px=128, feather_px=None,
-            distortion=lens,
-        )  # fmt: skip
+        fused(tmp_path / "m.zarr", replace(bent, stack=bent.stack[:, :, 2:]), found, lens, CPU)
     for text in ("{}", "[1]", "not json", '{"used": true}'):
         path.write_text(text)
         with pytest.raises(ResultFileError, match="is no lens distortion"):
@@ -192,14 +168,11 @@ def test_the_file_says_what_was_found(cpu: Backend, tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_gpu_agrees(cpu: Backend, gpu: Backend, tmp_path: Path) -> None:
+def test_gpu_agrees(tmp_path: Path, gpu: Backend) -> None:
     bent, _, _ = lens_tiles(53, 3, 3, CORNER_PX)
-    expected, found = placed(bent, cpu), placed(bent, gpu)
+    expected, found = placed(bent), placed(bent, backend=gpu)
     assert used(expected)
     assert used(found)
     np.testing.assert_allclose(found.yx_px, expected.yx_px, atol=1e-3)
-    images = [
-        mosaic_of(tmp_path / backend.device, bent, expected, backend, backend.device)
-        for backend in (cpu, gpu)
-    ]
+    images = [mosaic_of(tmp_path / b.device, bent, expected, b) for b in (CPU, gpu)]
     np.testing.assert_allclose(images[1], images[0], atol=1.0)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.stages.tile_positions.position_runs import SIZE, Floats, fields, grid, located
+from tests.stages.tile_positions.position_runs import CPU, SIZE, Floats, fields, grid, located
 from tests.support.array_tiles import ArrayTiles
+from tests.support.runs import digests
 from tests.support.tile_configuration import read_tile_configuration
 from tilewright.io.results.illumination import Illumination
 from tilewright.io.results.positions import read_edges, read_positions
@@ -23,6 +26,7 @@ from tilewright.kernels.tile_positions.tile_layout import (
     rank_grids,
     rank_layouts,
 )
+from tilewright.kernels.tile_positions.tile_order import tile_places
 from tilewright.stages.tile_positions.locate import LocatedTiles, locate, write_located
 
 
@@ -36,29 +40,31 @@ def rmse(error: Floats) -> float:
     return float(np.sqrt(np.mean(error**2)))
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
-def test_positions_meet_truth(cpu: Backend, seed: int) -> None:
-    tiles, true = grid(seed)
-    found = located(tiles, cpu)
+@pytest.mark.parametrize("seed", [1, 2, 5])
+@pytest.mark.parametrize("shape", [(5, 5), (1, 1), (1, 5), (5, 1), (2, 2)])
+def test_positions_meet_truth(seed: int, shape: tuple[int, int]) -> None:
+    tiles, true = grid(seed, *shape)
+    found = located(tiles)
     error = wrong(found, true)
-    assert rmse(error) < 0.03
-    assert found.edges.accepted.mean() > 0.9
-    assert set(found.positions.island) == {0}
-    assert found.yx_px.min(axis=0).tolist() == [0.0, 0.0]
-    ratio = rmse(error / found.positions.sigma_px[:, None])
-    assert 0.1 < ratio < 2.0, "the standard error is honest"
+    assert rmse(error) < (0.03 if shape == (5, 5) else 0.1)
+    assert len(found.edges.score) == 2 * len(true) - sum(shape)
+    assert np.isfinite(found.positions.sigma_px).all()
+    if shape == (5, 5):
+        assert found.edges.accepted.mean() > 0.9
+        assert set(found.positions.island) == {0}
+        assert found.yx_px.min(axis=0).tolist() == [0.0, 0.0]
+        ratio = rmse(error / found.positions.sigma_px[:, None])
+        assert 0.1 < ratio < 2.0, "the standard error is honest"
 
 
 @pytest.mark.parametrize(
     ("overlap", "electrons", "filter_px"), [(0.16, 0.1, 3.3), (0.2, 0.02, 2.2), (0.3, 4.0, 1.5)]
 )
-def test_errors_are_as_large_as_stated(
-    cpu: Backend, overlap: float, electrons: float, filter_px: float
-) -> None:
+def test_errors_are_as_large_as_stated(overlap: float, electrons: float, filter_px: float) -> None:
     ratios = []
     for seed in range(70, 82):
         tiles, true = grid(seed, 2, 3, overlap=overlap, electrons=electrons)
-        found = located(tiles, cpu, sigma_px=filter_px, distortion="none")
+        found = located(tiles, CPU, sigma_px=filter_px, distortion="none")
         main = found.positions.island == 0
         ratios.append((wrong(found, true) / found.positions.sigma_px[:, None])[main])
     assert sum(map(len, ratios)) > 55
@@ -66,28 +72,19 @@ def test_errors_are_as_large_as_stated(
     assert 0.65 < rmse(np.concatenate(ratios)) < 1.25
 
 
-def test_narrow_overlaps_take_no_wide_filter(cpu: Backend) -> None:
+def test_the_filter_suits_the_light_and_the_overlap() -> None:
     wide, narrow = (grid(2, 4, 4, overlap=part, electrons=0.003)[0] for part in (0.35, 0.2))
-    assert located(wide, cpu).sigma_px == 3.3
-    assert located(narrow, cpu).sigma_px == 2.2
-
-
-def test_low_light_takes_a_wider_filter(cpu: Backend) -> None:
+    assert (located(wide).sigma_px, located(narrow).sigma_px) == (3.3, 2.2)
     bright, dim = grid(1)[0], grid(1, electrons=0.02)
-    found = located(dim[0], cpu)
-    assert found.sigma_px > located(bright, cpu).sigma_px == 1.5
+    found = located(dim[0])
+    assert found.sigma_px > located(bright).sigma_px == 1.5
     assert rmse(wrong(found, dim[1])) < 0.12
 
 
-def test_without_illumination_positions_are_preliminary(cpu: Backend) -> None:
-    tiles, true = grid(2)
-    assert rmse(wrong(locate(tiles, backend=cpu), true)) < 0.15
-
-
-def test_blank_tiles_are_islands_at_the_stage_model(cpu: Backend) -> None:
+def test_blank_tiles_are_islands_at_the_stage_model() -> None:
     blank = (6, 7, 24)
     tiles, true = grid(3, 6, 6, blank=blank)
-    found = located(tiles, cpu)
+    found = located(tiles)
     island, sigma, error = found.positions.island, found.positions.sigma_px, wrong(found, true)
     tied = island == 0
     assert np.flatnonzero(~tied).tolist() == list(blank)
@@ -98,89 +95,70 @@ def test_blank_tiles_are_islands_at_the_stage_model(cpu: Backend) -> None:
     assert (np.abs(error[~tied]) < 4.0 * sigma[~tied, None]).all()
 
 
-def test_hot_pixels_of_blank_tiles_are_no_evidence(cpu: Backend) -> None:
-    tiles, _ = grid(4, blank=tuple(range(25)))
-    found = located(tiles, cpu)
-    assert found.edges.accepted.sum() <= 1
-    np.testing.assert_allclose(found.yx_px, tiles.nominal_px, atol=5.0)
+def test_tiles_without_evidence_stay_where_the_stage_put_them() -> None:
+    blank, _ = grid(4, blank=tuple(range(25)))
+    found = located(blank)
+    assert found.edges.accepted.sum() <= 1, "hot pixels are none"
+    np.testing.assert_allclose(found.yx_px, blank.nominal_px, atol=5.0)
     assert (found.positions.sigma_px > 1.0).all()
-
-
-@pytest.mark.parametrize(("rows", "cols"), [(1, 1), (1, 5), (5, 1), (2, 2)])
-def test_small_grids(cpu: Backend, rows: int, cols: int) -> None:
-    tiles, true = grid(5, rows, cols)
-    found = located(tiles, cpu)
-    assert rmse(wrong(found, true)) < 0.1
-    assert len(found.edges.score) == 2 * rows * cols - rows - cols
-    assert np.isfinite(found.positions.sigma_px).all()
-
-
-@pytest.mark.parametrize("value", [0, 100, 65535])
-def test_constant_tiles_stay_where_the_stage_put_them(cpu: Backend, value: int) -> None:
     tiles = grid(1, 3, 3)[0]
-    flat = ArrayTiles(np.full_like(tiles.stack, value), tiles.row, tiles.col, tiles.nominal_px)
-    found = locate(flat, backend=cpu)
-    assert not found.edges.accepted.any()
-    np.testing.assert_allclose(found.yx_px, tiles.nominal_px, atol=1e-6)
-    assert sorted(found.positions.island) == list(range(9))
-    assert (found.positions.sigma_px > 1.0).all()
+    for value in (0, 100, 65535):
+        found = locate(replace(tiles, stack=np.full_like(tiles.stack, value)), backend=CPU)
+        assert not found.edges.accepted.any()
+        np.testing.assert_allclose(found.yx_px, tiles.nominal_px, atol=1e-6)
+        assert sorted(found.positions.island) == list(range(9))
+        assert (found.positions.sigma_px > 1.0).all()
 
 
-def test_missing_places_and_no_overlap_at_all(cpu: Backend) -> None:
+def part_of(tiles: ArrayTiles, keep: Any) -> ArrayTiles:
+    return ArrayTiles(tiles.stack[keep], tiles.row[keep], tiles.col[keep], tiles.nominal_px[keep])
+
+
+def test_less_is_known() -> None:
+    """Places are missing, the stage is inaccurate, or the flat-field is not there yet."""
     tiles, true = grid(6)
-    keep = np.array([i for i in range(25) if i not in (0, 7, 12)])
-    part = ArrayTiles(tiles.stack[keep], tiles.row[keep], tiles.col[keep], tiles.nominal_px[keep])
-    found = located(part, cpu)
-    assert rmse(wrong(found, true[keep])) < 0.03
-    apart = ArrayTiles(part.stack, part.row, part.col, part.nominal_px * 2.0)
-    alone = located(apart, cpu)
-    assert len(alone.edges.score) == 0
-    np.testing.assert_allclose(
-        alone.yx_px, apart.nominal_px - apart.nominal_px.min(axis=0), atol=1e-6
-    )
-
-
-def test_irregular_stage_positions(cpu: Backend) -> None:
+    keep = np.setdiff1d(np.arange(25), (0, 7, 12))
+    part = part_of(tiles, keep)
+    assert rmse(wrong(located(part), true[keep])) < 0.03
+    apart = replace(part, nominal_px=part.nominal_px * 2.0)
+    alone = located(apart)
+    assert len(alone.edges.score) == 0, "without overlaps"
+    stage = apart.nominal_px - apart.nominal_px.min(axis=0)
+    np.testing.assert_allclose(alone.yx_px, stage, atol=1e-6)
     tiles, true = grid(7, jitter=3.0)
     rough = np.round(true + np.random.default_rng(0).uniform(-3, 3, true.shape))
-    found = located(ArrayTiles(tiles.stack, tiles.row, tiles.col, rough), cpu)
-    assert rmse(wrong(found, true)) < 0.02
+    assert rmse(wrong(located(replace(tiles, nominal_px=rough)), true)) < 0.02
+    tiles, true = grid(2)
+    assert rmse(wrong(locate(tiles, backend=CPU), true)) < 0.15
 
 
-def test_planes_are_averaged(cpu: Backend) -> None:
+def test_planes_are_averaged() -> None:
     single, true = grid(8)
-    rng = np.random.default_rng(8)
     deep = np.repeat(single.stack, 5, axis=1).astype(np.float64)
-    deep += rng.normal(0, 600.0, deep.shape)
-    tiles = ArrayTiles(deep.astype(np.float32), single.row, single.col, single.nominal_px)
-    one, five = (rmse(wrong(located(tiles, cpu, planes=n), true)) for n in (1, 5))
+    deep += np.random.default_rng(8).normal(0, 600.0, deep.shape)
+    tiles = replace(single, stack=deep.astype(np.float32))
+    one, five = (rmse(wrong(located(tiles, CPU, planes=n), true)) for n in (1, 5))
     assert five < 0.7 * one
 
 
-def test_guarded_backend_agrees(cpu: Backend, guarded: Backend) -> None:
+@pytest.mark.parametrize("device", ["guarded", pytest.param("gpu", marks=pytest.mark.gpu)])
+def test_devices_agree(device: str, request: pytest.FixtureRequest) -> None:
+    other = request.getfixturevalue(device)
     tiles = grid(9, 4, 4, blank=(5,))[0]
-    expected, found = located(tiles, cpu), located(tiles, guarded)
+    expected, found = located(tiles), located(tiles, other)
     np.testing.assert_allclose(found.yx_px, expected.yx_px, atol=1e-3)
     np.testing.assert_array_equal(found.edges.accepted, expected.edges.accepted)
-    plain = [locate(tiles, backend=b) for b in (cpu, guarded)]
+    plain = [locate(tiles, backend=b) for b in (CPU, other)]
     np.testing.assert_allclose(plain[1].yx_px, plain[0].yx_px, atol=1e-3)
 
 
-@pytest.mark.gpu
-def test_gpu_agrees(cpu: Backend, gpu: Backend) -> None:
-    tiles = grid(9, 4, 4, blank=(5,))[0]
-    expected, found = located(tiles, cpu), located(tiles, gpu)
-    np.testing.assert_allclose(found.yx_px, expected.yx_px, atol=1e-3)
-    np.testing.assert_array_equal(found.edges.accepted, expected.edges.accepted)
-
-
-def test_files_are_whole_and_the_same_twice(cpu: Backend, tmp_path: Path) -> None:
+def test_files_are_whole_and_the_same_twice(tmp_path: Path) -> None:
     tiles = grid(10, 3, 4)[0]
     for name in ("first", "second"):
-        write_located(tmp_path / name, located(tiles, cpu))
-    for file in ("positions.csv", "edges.csv", "TileConfiguration.txt", "distortion.json"):
-        assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
-    assert len(list((tmp_path / "first").iterdir())) == 4
+        write_located(tmp_path / name, located(tiles))
+    written = digests(tmp_path / "first")
+    assert written == digests(tmp_path / "second")
+    assert len(written) == 4
     positions = read_positions(tmp_path / "first" / "positions.csv")
     names, yx = read_tile_configuration(tmp_path / "first" / "TileConfiguration.txt")
     np.testing.assert_array_equal(yx, np.stack([positions.y_px, positions.x_px], axis=1))
@@ -188,38 +166,35 @@ def test_files_are_whole_and_the_same_twice(cpu: Backend, tmp_path: Path) -> Non
     assert read_edges(tmp_path / "first" / "edges.csv").residual_px.max() < 0.3
 
 
-def test_bad_options_are_named(cpu: Backend) -> None:
+def test_bad_options_are_named() -> None:
     tiles = grid(1, 1, 2)[0]
     with pytest.raises(ValueError, match="flat-field has shape"):
-        locate(tiles, Illumination.from_fields(np.ones((4, 4)), 0.0), backend=cpu)
-    none = ArrayTiles(tiles.stack[:0], tiles.row[:0], tiles.col[:0], tiles.nominal_px[:0])
+        locate(tiles, Illumination.from_fields(np.ones((4, 4)), 0.0), backend=CPU)
     with pytest.raises(ValueError, match="no tile"):
-        locate(none, backend=cpu)
-    lost = ArrayTiles(tiles.stack, tiles.row, tiles.col, tiles.nominal_px * np.nan)
+        locate(part_of(tiles, slice(0)), backend=CPU)
     with pytest.raises(ValueError, match="not finite"):
-        locate(lost, backend=cpu)
+        locate(replace(tiles, nominal_px=tiles.nominal_px * np.nan), backend=CPU)
 
 
 @pytest.mark.parametrize("light", [fields(), None], ids=["flat-field", "none"])
 def test_strips_on_the_disk_change_nothing(
-    cpu: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, light: Illumination | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, light: Illumination | None
 ) -> None:
     """A slide of 50,000 px squared has 5 GB of them."""
     tiles, _ = grid(3)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    write_located(tmp_path / "memory", locate(tiles, light, backend=cpu, scratch=scratch))
+    write_located(tmp_path / "memory", locate(tiles, light, backend=CPU, scratch=scratch))
     assert not list(scratch.iterdir())
     monkeypatch.setattr("tilewright.stages.tile_positions.locate._IN_MEMORY_B", 0)
-    write_located(tmp_path / "disk", locate(tiles, light, backend=cpu, scratch=scratch))
+    write_located(tmp_path / "disk", locate(tiles, light, backend=CPU, scratch=scratch))
     assert sum(path.stat().st_size for path in scratch.rglob("*")) > 2 * 40 * SIZE * 4
-    made = sorted((tmp_path / "memory").iterdir())
-    assert len(made) == 4
-    for path in made:
-        assert (tmp_path / "disk" / path.name).read_bytes() == path.read_bytes()
+    written = digests(tmp_path / "memory")
+    assert written == digests(tmp_path / "disk")
+    assert len(written) == 4
 
 
-def test_only_hot_and_dead_pixels_are_repaired(cpu: Backend, guarded: Backend) -> None:
+def test_only_hot_and_dead_pixels_are_repaired(guarded: Backend) -> None:
     rng = np.random.default_rng(0)
     strips = rng.normal(100, 5, (30, 60, 20)).astype(np.float32)
     strips[::3, 10:14, 5:9] += 300.0  # specimen that a third of the strips show
@@ -227,28 +202,31 @@ def test_only_hot_and_dead_pixels_are_repaired(cpu: Backend, guarded: Backend) -
     strips[:, 30, 7] += 400.0
     strips[:, 0, 19] -= 90.0
     few, other = strips[:8].copy(), strips.copy()
-    assert repair_pixels(cpu, strips) == 2
+    assert repair_pixels(CPU, strips) == 2
     assert np.abs(strips - clean).max() < 30.0
     changed = np.argwhere((strips != clean).any(axis=0))
     assert changed.tolist() == [[0, 19], [30, 7]]
     repair_pixels(guarded, other)
     np.testing.assert_array_equal(other, strips)
-    assert repair_pixels(cpu, few) == 2
+    assert repair_pixels(CPU, few) == 2
     assert np.abs(few - clean[:8]).max() < 30.0
-    assert repair_pixels(cpu, few[:1]) == 0
+    assert repair_pixels(CPU, few[:1]) == 0
+
+
+def stage(rows: int, cols: int, rng: np.random.Generator, jitter: float) -> tuple[Any, ...]:
+    """Rows, nominal and true places of tiles, and their pairs with the exact displacements."""
+    row, col = (axis.ravel() for axis in np.mgrid[:rows, :cols])
+    nominal = np.stack([row, col], axis=1) * 90.0
+    true = nominal + rng.normal(0, jitter, nominal.shape)
+    pairs, _ = neighbours(nominal, (110, 110))
+    return row, nominal, true, pairs, true[pairs[:, 1]] - true[pairs[:, 0]]
 
 
 @settings(max_examples=25)
 @given(st.integers(2, 6), st.integers(2, 6), st.integers(0, 2**31))
 def test_solver_recovers_exact_displacements(rows: int, cols: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    row, col = (axis.ravel() for axis in np.mgrid[:rows, :cols])
-    nominal = np.stack([row, col], axis=1) * 90.0
-    true = nominal + rng.normal(0, 3, nominal.shape)
-    pairs, _ = neighbours(nominal, (110, 110))
-    exact = true[pairs[:, 1]] - true[pairs[:, 0]]
-    chance = np.full(len(pairs), 1e-9)
-    sigma = np.full(exact.shape, 0.01)
+    row, nominal, true, pairs, exact = stage(rows, cols, np.random.default_rng(seed), 3.0)
+    chance, sigma = np.full(len(pairs), 1e-9), np.full(exact.shape, 0.01)
     found = solve_positions(nominal, row, pairs, exact, sigma, chance, 20.0)
     error = found.position_px - true
     assert np.abs(error - error.mean(axis=0)).max() < 0.01
@@ -256,16 +234,12 @@ def test_solver_recovers_exact_displacements(rows: int, cols: int, seed: int) ->
 
 
 def test_solver_gives_up_false_edges() -> None:
-    row, col = (axis.ravel() for axis in np.mgrid[:6, :6])
-    nominal = np.stack([row, col], axis=1) * 90.0
-    rng = np.random.default_rng(1)
-    true = nominal + rng.normal(0, 2, nominal.shape)
-    pairs, _ = neighbours(nominal, (110, 110))
-    measured = true[pairs[:, 1]] - true[pairs[:, 0]] + rng.normal(0, 0.02, (len(pairs), 2))
+    row, nominal, true, pairs, exact = stage(6, 6, rng := np.random.default_rng(1), 2.0)
+    measured = exact + rng.normal(0, 0.02, exact.shape)
     false = [3, 17, 30, 44]
     measured[false] += [[9.0, -4.0], [-7.0, 0.5], [3.0, 12.0], [0.0, 5.0]]
-    sigma = np.full(measured.shape, 0.004)
-    found = solve_positions(nominal, row, pairs, measured, sigma, np.full(len(pairs), 1e-9), 20.0)
+    chance, sigma = np.full(len(pairs), 1e-9), np.full(exact.shape, 0.004)
+    found = solve_positions(nominal, row, pairs, measured, sigma, chance, 20.0)
     assert np.flatnonzero(~found.accepted).tolist() == false
     assert (found.residual_px[false] > 4.0).all()
     error = found.position_px - true
@@ -305,65 +279,51 @@ def test_strips_cover_the_overlap() -> None:
     np.testing.assert_array_equal(down.displacement(down.expected_px), [[79.0, 2.0]])
 
 
-LAYOUTS = ["snake_right_down", "raster_right_down", "snake_left_up", "raster_down_left"]
-
-
 def acquired(layout: str, seed: int) -> NDArray[np.float32]:
     """Tiles of a 3 × 4 grid in the order in which ``layout`` takes them."""
-    tiles, _ = grid(seed, 3, 4)
-    mode, run, advance = layout.split("_")
-    number = np.arange(12).reshape(3, 4)
-    if "up" in (run, advance):
-        number = number[::-1]
-    if "left" in (run, advance):
-        number = number[:, ::-1]
-    runs = number if run in ("left", "right") else number.T
-    order = [line[::-1] if mode == "snake" and i % 2 else line for i, line in enumerate(runs)]
-    return np.asarray(tiles.stack[np.concatenate(order), 0], np.float32)
+    row, col = np.array(tile_places(layout, 3, 4)).T
+    return np.asarray(grid(seed, 3, 4)[0].stack[4 * row + col, 0], np.float32)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_layout_is_recognised(cpu: Backend, layout: str) -> None:
-    tiles = acquired(layout, 11)
-    ranking = rank_layouts(cpu, tiles, 3, 4, 0.2)
+@pytest.mark.parametrize(
+    "layout", ["snake_right_down", "raster_right_down", "snake_left_up", "raster_down_left"]
+)
+def test_layout_is_recognised(layout: str) -> None:
+    ranking = rank_layouts(CPU, acquired(layout, 11), 3, 4, 0.2)
     assert ranking[0].name == layout
     assert is_clear(ranking)
     assert ranking[0].score > 0.5
-    first, last = (
-        (int(row), int(col))
-        for row, col in zip(ranking[0].row[[0, -1]], ranking[0].col[[0, -1]], strict=True)
-    )
-    assert first == (2 if "up" in layout else 0, 3 if "left" in layout else 0)
-    assert last != first
+    places = zip(ranking[0].row, ranking[0].col, strict=True)
+    assert list(places) == list(tile_places(layout, 3, 4))
 
 
-def test_grid_size_and_overlap_are_recognised(cpu: Backend) -> None:
+def test_grid_size_and_overlap_are_recognised() -> None:
     tiles = acquired("snake_right_down", 12)
-    overlap = estimate_overlap(cpu, tiles)
+    overlap = estimate_overlap(CPU, tiles)
     assert overlap == pytest.approx(0.2, abs=0.02)
-    best = rank_grids(cpu, tiles, overlap)[0]
+    best = rank_grids(CPU, tiles, overlap)[0]
     assert (best.rows, best.cols, best.layout.name) == (3, 4, "snake_right_down")
 
 
-def test_layout_without_evidence_is_not_clear(cpu: Backend, guarded: Backend) -> None:
+def test_layout_without_evidence_is_not_clear(guarded: Backend) -> None:
     noise = np.random.default_rng(0).normal(100, 5, (6, 64, 64)).astype(np.float32)
-    assert not is_clear(rank_layouts(cpu, noise, 2, 3, 0.2))
+    assert not is_clear(rank_layouts(CPU, noise, 2, 3, 0.2))
     tiles = acquired("snake_right_down", 12)
-    names = [[r.name for r in rank_layouts(b, tiles, 3, 4, 0.2)][:2] for b in (cpu, guarded)]
+    names = [[r.name for r in rank_layouts(b, tiles, 3, 4, 0.2)][:2] for b in (CPU, guarded)]
     assert names[0] == names[1]
-    assert len(rank_layouts(cpu, noise, 1, 6, 0.2)) == 2, "a row runs right or left"
+    assert len(rank_layouts(CPU, noise, 1, 6, 0.2)) == 2, "a row runs right or left"
     with pytest.raises(ValueError, match="do not hold 6 tiles"):
-        rank_layouts(cpu, noise, 2, 2, 0.2)
+        rank_layouts(CPU, noise, 2, 2, 0.2)
     with pytest.raises(ValueError, match="overlap is 0"):
-        rank_layouts(cpu, noise, 2, 3, 0.0)
+        rank_layouts(CPU, noise, 2, 3, 0.0)
 
 
 @pytest.mark.shared
-def test_brain_tiles_come_as_a_snake(cpu: Backend, shared: Path) -> None:
+def test_brain_tiles_come_as_a_snake(shared: Path) -> None:
     import tifffile
 
     files = sorted((shared / "data" / "brain-tiles").glob("*.tif"))[:54]
     tiles = np.stack([tifffile.imread(f)[::2, ::2] for f in files]).astype(np.float32)
-    ranking = rank_layouts(cpu, tiles, 6, 9, 0.1)
+    ranking = rank_layouts(CPU, tiles, 6, 9, 0.1)
     assert ranking[0].name == "snake_left_down"
     assert is_clear(ranking)
