@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tests.support.quality import damages, faults
-from tests.support.quality.metric_scenes import WARNS
 from tests.support.quality.workbench import CYCLES, Bench, make_bench
 from tilewright.io.results.ome_zarr import open_image
 from tilewright.io.results.transform import read_transform
@@ -110,7 +109,7 @@ def flat(bench: Bench) -> Array:
 
 def raw_tile(bench: Bench) -> Array:
     """Look at a raw plane."""
-    return np.asarray(tifffile.imread(bench.raw(1, "2", 4, 2)))
+    return np.asarray(tifffile.imread(bench.raw(1, "2", 4)[2]))
 
 
 def overlaps(bench: Bench) -> Array:
@@ -211,12 +210,10 @@ def pair(bad: Array, good: Array, below: bool, own_levels: bool) -> PIL.Image.Im
     return whole
 
 
-def damage_of(picture: Picture) -> tuple[str, faults.Harm]:
+def damage_of(picture: Picture) -> damages.Damage:
     """Return what is wrong in a picture, and how it is put in."""
-    scene = picture.damage or WARNS[picture.metric]
-    if not isinstance(scene, str):
-        return scene
-    return next((d.name, d.harm) for d in damages.DAMAGES if d.name == scene)
+    named = (each for each in damages.DAMAGES if each.name == picture.damage)
+    return next(named, damages.WARNS[picture.metric])
 
 
 def said(bench: Bench, asked: faults.Asked, metric: str) -> Item:
@@ -229,16 +226,16 @@ def said(bench: Bench, asked: faults.Asked, metric: str) -> Item:
 def make(reason: str, base: Bench, folder: Path) -> dict[str, str]:
     """Draw a reason; returns what is wrong and what quality says of it."""
     picture = PICTURES[reason]
-    name, harm = damage_of(picture)
+    damage = damage_of(picture)
     copy = base.copy(folder / reason)
-    item = said(copy, harm(copy), picture.metric)
+    item = said(copy, damage.harm(copy), picture.metric)
     assert METRICS[picture.metric].reason == item.reason == reason
     bad, good = cut(picture.view(copy), picture.view(base), picture)
     FOLDER.mkdir(exist_ok=True)
     pair(bad, good, picture.below, picture.own_levels).save(
         FOLDER / f"{reason}.webp", quality=70, method=6
     )
-    return {"damage": name, "verdict": item.verdict, "said": item.sentence}
+    return {"damage": damage.name, "verdict": item.verdict, "said": item.sentence}
 
 
 def keep(reason: str, told: dict[str, str]) -> None:
