@@ -85,7 +85,7 @@ def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_several_samples_stay_apart(tmp_path: Path) -> None:
-    inputs = {"a_1": GOOD, "b 2": {("stitch", 1, "seam"): 99.0}}
+    inputs: dict[str, Values] = {"a_1": GOOD, "b 2": {("stitch", 1, "seam"): 99.0}}
     made = [make_inputs(tmp_path, values, name) for name, values in inputs.items()]
     page = Page(report(tmp_path, *made))
     assert "2 samples, 4 checks: 1 fail." in page.text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def located(folder: Path, positions: Positions, edges: Edges) -> Quality:
 
 
 #: What does not pass, and what is said of the first of it.
-Told = tuple[dict[str, float | None], str]
+Told = tuple[Mapping[str, float | None], str]
 
 
 def contradicting(positions: Positions, edges: Edges) -> Told:
@@ -113,11 +113,15 @@ def alone(positions: Positions, edges: Edges) -> Told:
 
 @pytest.mark.parametrize(
     ("size", "harm"),
-    zip(
-        [(3, 4), (3, 4), (3, 7), (7, 9), (3, 4), (2, 3), (1, 1)],
-        [contradicting, untied, doubtful, moved, given_up, unmatched, alone],
-        strict=True,
-    ),
+    [
+        ((3, 4), contradicting),
+        ((3, 4), untied),
+        ((3, 7), doubtful),
+        ((7, 9), moved),
+        ((3, 4), given_up),
+        ((2, 3), unmatched),
+        ((1, 1), alone),
+    ],
 )
 def test_what_is_wrong_with_positions_is_measured_and_named(
     tmp_path: Path, size: tuple[int, int], harm: Callable[[Positions, Edges], Told]

@@ -28,7 +28,7 @@ Array = NDArray[Any]
 Edit = Callable[[Array], Array]
 Asked = list[tuple[str, int, tuple[str, ...]]]
 Harm = Callable[[Bench], Asked]
-EDF = [("edf", 1, ("2",))]
+EDF: Asked = [("edf", 1, ("2",))]
 FINAL: Asked = [*EDF, ("image", 1, ("2",))]
 REGISTERED: Asked = [("register", 2, ())]
 
@@ -300,7 +300,7 @@ def in_focus(edit: Callable[[Array, Bench], Array]) -> Harm:
 
 
 def wrong_plane(plane: Array, bench: Bench) -> Array:
-    return np.maximum(bench.pixels("stitch", 1, "2")[:1].astype(float) - 100, 0)
+    return np.asarray(np.maximum(bench.pixels("stitch", 1, "2")[:1].astype(float) - 100, 0))
 
 
 def ringed(plane: Array, bench: Bench) -> Array:
@@ -376,7 +376,7 @@ def nuclei(edit: Edit) -> Harm:
 
 
 def negative(plane: Array) -> Array:
-    return np.maximum(np.percentile(plane, 99.5) - plane.astype(float), 0)
+    return np.asarray(np.maximum(np.percentile(plane, 99.5) - plane.astype(float), 0))
 
 
 def let_through(bench: Bench) -> Asked:
