@@ -210,12 +210,6 @@ def pair(bad: Array, good: Array, below: bool, own_levels: bool) -> PIL.Image.Im
     return whole
 
 
-def damage_of(picture: Picture) -> damages.Damage:
-    """Return what is wrong in a picture, and how it is put in."""
-    named = (each for each in damages.DAMAGES if each.name == picture.damage)
-    return next(named, damages.WARNS[picture.metric])
-
-
 def said(bench: Bench, asked: faults.Asked, metric: str) -> Item:
     """Return the worst item on a number."""
     items = [i for stage, cycle, channels in asked for i in bench.quality(stage, cycle, channels)]
@@ -226,16 +220,16 @@ def said(bench: Bench, asked: faults.Asked, metric: str) -> Item:
 def make(reason: str, base: Bench, folder: Path) -> dict[str, str]:
     """Draw a reason; returns what is wrong and what quality says of it."""
     picture = PICTURES[reason]
-    damage = damage_of(picture)
+    name = picture.damage or damages.WARNS[picture.metric]
     copy = base.copy(folder / reason)
-    item = said(copy, damage.harm(copy), picture.metric)
+    item = said(copy, damages.EVERY[name].harm(copy), picture.metric)
     assert METRICS[picture.metric].reason == item.reason == reason
     bad, good = cut(picture.view(copy), picture.view(base), picture)
     FOLDER.mkdir(exist_ok=True)
     pair(bad, good, picture.below, picture.own_levels).save(
         FOLDER / f"{reason}.webp", quality=70, method=6
     )
-    return {"damage": damage.name, "verdict": item.verdict, "said": item.sentence}
+    return {"damage": name, "verdict": item.verdict, "said": item.sentence}
 
 
 def keep(reason: str, told: dict[str, str]) -> None:

@@ -65,13 +65,13 @@ def formats() -> str:
 
 def damages() -> str:
     """Return the list of known damages, with those that pass."""
-    rows = [(d.name, "**no**" if d.name in MISSED else "yes") for d in DAMAGES]
+    rows = [(name, "**no**" if name in MISSED else "yes") for name in DAMAGES]
     return table(("Damage", "Noticed"), *rows)
 
 
 def scenes() -> str:
     """Return on what each number must warn."""
-    rows = [(f"`{metric}`", WARNS[metric].name) for metric in METRICS]
+    rows = [(f"`{metric}`", WARNS[metric]) for metric in METRICS]
     return table(("Metric", "Must warn on"), *rows)
 
 

@@ -194,15 +194,11 @@ def edges(edit: Callable[[Edges], object]) -> Harm:
     return harm
 
 
-def displaced_edges(accepted: bool) -> Harm:
-    """Return a fault of the last eight overlaps of cycle 1: 2.5 px from where the tiles are."""
-
-    def displaced(edges: Edges) -> None:
-        edges.dy_px[4:] += 2.5
-        edges.accepted[4:] = accepted
-        edges.log10_chance[4:] = -9.0
-
-    return edges(displaced)
+def given_up(edges: Edges) -> None:
+    """Put the last eight overlaps 2.5 px from where the tiles are, as sure as they can be."""
+    edges.dy_px[4:] += 2.5
+    edges.accepted[4:] = False
+    edges.log10_chance[4:] = -9.0
 
 
 def positions(column: str, tiles: Iterable[int], value: float) -> Harm:
@@ -221,8 +217,8 @@ def positions(column: str, tiles: Iterable[int], value: float) -> Harm:
 # Stacks
 
 
-def mosaic(stage: str, edit: Edit = lambda stack: stack, **attributes: Any) -> Harm:
-    """Return a fault of what a stage made of cycle 1, channel 1, and of what it says of it."""
+def mosaic(stage: str, edit: Edit, **attributes: Any) -> Harm:
+    """Return a fault of what a stage made of cycle 1, channel 1."""
 
     def harm(bench: Bench) -> Asked:
         bench.edit_mosaic(stage, 1, "1", edit, **attributes)
@@ -347,18 +343,13 @@ def exchanged_between_cycles(bench: Bench) -> Asked:
     return [("image", cycle, ("2",)) for cycle in CYCLES]
 
 
-def stain_for_background(bench: Bench) -> Asked:
-    """Subtract the stain of cycle 2 from that of cycle 1."""
+def hazy_background(bench: Bench) -> Asked:
+    """Take the stain of cycle 2 for a background that lost as much light as it has as haze."""
+    light = float(bench.pixels("edf", 2, "2").mean())
+    bench.edit_mosaic("edf", 2, "2", lambda plane: plane, haze_counts=light)
     bench.set_background({"CD3": "PanCK"})
     bench.assemble()
     return [("image", 1, ("2",))]
-
-
-def hazy_background(bench: Bench) -> Asked:
-    """Say that the plane of a background lost as much light as it has, and take it for blank."""
-    light = float(bench.pixels("edf", 2, "2").mean())
-    bench.edit_mosaic("edf", 2, "2", lambda plane: plane, haze_counts=light)
-    return stain_for_background(bench)
 
 
 # Registration
