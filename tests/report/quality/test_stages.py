@@ -22,10 +22,13 @@ from tests.report.quality.qc_scenes import (
     write_mosaic,
 )
 from tilewright.io.results.illumination import Illumination, write_illumination
+from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.transform import write_transform
 from tilewright.kernels.register.warp import Transform
 from tilewright.report.judge import Quality
-from tilewright.report.quality.registered_blocks import block_shift
+from tilewright.report.quality.registered_blocks import _Texture, block_shift
+from tilewright.report.quality.rings import judge_rings
+from tilewright.report.verdict import Subject, resolve_thresholds
 
 
 @pytest.mark.parametrize("ratio", [0.01, None])
@@ -197,3 +200,31 @@ def test_same_inputs_same_bytes(tmp_path: Path) -> None:
         registered(tmp_path / name, moved(2, 1), shifted(2, 1))
         made.append([(tmp_path / name / f"qc.{kind}").read_bytes() for kind in ("json", "png")])
     assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("shape", [(256, 256), (96, 131), (40, 256)])
+def test_products_of_waves_smooth_as_sums_over_a_mirrored_block_do(shape: tuple[int, int]) -> None:
+    image = np.random.default_rng(1).poisson(300, shape).astype(np.float32)
+    root = np.sqrt(image)
+    band = ndimage.gaussian_filter(root, 1.2) - ndimage.gaussian_filter(root, 12.0)
+    texture = _Texture.of(image)
+    np.testing.assert_allclose(texture.pixels, band, atol=1e-4)
+    np.testing.assert_allclose(texture.smoothed(3.0), ndimage.gaussian_filter(band, 3.0), atol=1e-4)
+    np.testing.assert_allclose(texture.energy, ndimage.gaussian_filter(band**2, 12.0), atol=1e-4)
+
+
+@pytest.mark.parametrize("at", [(100, 100), (5, 100), (206, 100), (100, 208), (207, 207)])
+@pytest.mark.parametrize("ringed", [False, True])
+def test_a_ring_is_found_at_the_border_too(
+    tmp_path: Path, at: tuple[int, int], ringed: bool
+) -> None:
+    away = np.hypot(*(np.indices((210, 212)) - np.array(at)[:, None, None]))
+    rng = np.random.default_rng(0)
+    raw = rng.poisson(300 + 20000 * np.exp(-((away / 4) ** 2) / 2)).astype(np.uint16)
+    plane = np.where((away > 14) & (away < 20), 0, raw) if ringed else raw
+    stack = write_mosaic(tmp_path / "stack.zarr", np.stack([raw, raw]), pedestal_counts=0)
+    shown = write_mosaic(tmp_path / "plane.zarr", plane[None], pedestal_counts=0)
+    subject = Subject("s", 1, "edf", resolve_thresholds({}), "1", "CD3")
+    item, places = judge_rings(subject, open_mosaic(shown), open_mosaic(stack))
+    assert item.verdict == ("fail" if ringed else "pass")
+    assert [np.hypot(p.y_px - at[0], p.x_px - at[1]) < 5 for p in places] == [True] * ringed
