@@ -105,7 +105,7 @@ def few_photons(bench: Bench) -> Asked:
     rng = np.random.default_rng(0)
 
     def edit(stack: Array) -> Array:
-        light = rng.poisson(np.maximum(stack.astype(float) - 100, 0) / 30000) * 30.0
+        light = rng.poisson(np.maximum(stack.astype(float) - 100, 0) / 10000) * 30.0
         return np.asarray(light + rng.normal(100, 3, stack.shape))
 
     raw(1, "2", edit)(bench)
