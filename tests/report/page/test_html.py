@@ -34,6 +34,7 @@ def test_the_page_needs_nothing_else_and_describes_its_images(tmp_path: Path, im
         images={"tonsil": image},
         channels=CHANNELS,
         title="Tonsil <pilot>",
+        software={"tilewright": "0.1.0"},
         config_text="qc: {on_fail: stop}\n</pre><script>alert(1)</script>",
     )
     page = Page(text)
