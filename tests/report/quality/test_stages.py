@@ -177,10 +177,13 @@ def test_the_share_of_lost_tissue_is_told_and_where(tmp_path: Path) -> None:
     assert 90 < place["x_px"] < 90 + side
 
 
-def test_a_cycle_without_tissue_is_unknown_never_good(tmp_path: Path) -> None:
+def test_a_cycle_without_tissue_is_unknown_and_one_not_registered_fails(tmp_path: Path) -> None:
     nothing = np.zeros((400, 400), np.uint16)
-    found = verdicts(registered(tmp_path, nothing, shifted(0, 0), nothing))
+    quality = registered(tmp_path, nothing, Transform.identity({"registered": False}), nothing)
+    found = verdicts(quality)
     assert found["ncc"] == found["residual_px"] == found["poor_blocks"] == "warn"
+    assert found["unregistered"] == "fail"
+    assert "NOT registered" in quality.items[0].sentence
 
 
 @pytest.mark.parametrize("shift", [(0.0, 0.0), (0.4, -0.7), (2.5, 1.5), (-3.5, 2.0)])
