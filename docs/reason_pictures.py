@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tests.support.quality import damages, faults
-from tests.support.quality.metric_scenes import WARNS
 from tests.support.quality.workbench import CYCLES, Bench, make_bench
 from tilewright.io.results.ome_zarr import open_image
 from tilewright.io.results.transform import read_transform
@@ -110,7 +109,7 @@ def flat(bench: Bench) -> Array:
 
 def raw_tile(bench: Bench) -> Array:
     """Look at a raw plane."""
-    return np.asarray(tifffile.imread(bench.raw(1, "2", 4, 2)))
+    return np.asarray(tifffile.imread(bench.raw(1, "2", 4)[2]))
 
 
 def overlaps(bench: Bench) -> Array:
@@ -211,14 +210,6 @@ def pair(bad: Array, good: Array, below: bool, own_levels: bool) -> PIL.Image.Im
     return whole
 
 
-def damage_of(picture: Picture) -> tuple[str, faults.Harm]:
-    """Return what is wrong in a picture, and how it is put in."""
-    scene = picture.damage or WARNS[picture.metric]
-    if not isinstance(scene, str):
-        return scene
-    return next((d.name, d.harm) for d in damages.DAMAGES if d.name == scene)
-
-
 def said(bench: Bench, asked: faults.Asked, metric: str) -> Item:
     """Return the worst item on a number."""
     items = [i for stage, cycle, channels in asked for i in bench.quality(stage, cycle, channels)]
@@ -229,9 +220,9 @@ def said(bench: Bench, asked: faults.Asked, metric: str) -> Item:
 def make(reason: str, base: Bench, folder: Path) -> dict[str, str]:
     """Draw a reason; returns what is wrong and what quality says of it."""
     picture = PICTURES[reason]
-    name, harm = damage_of(picture)
+    name = picture.damage or damages.WARNS[picture.metric]
     copy = base.copy(folder / reason)
-    item = said(copy, harm(copy), picture.metric)
+    item = said(copy, damages.EVERY[name].harm(copy), picture.metric)
     assert METRICS[picture.metric].reason == item.reason == reason
     bad, good = cut(picture.view(copy), picture.view(base), picture)
     FOLDER.mkdir(exist_ok=True)

@@ -12,10 +12,10 @@ from docs.markdown import table
 from tests.support.consumers import CONSUMERS
 from tests.support.features import FEATURES
 from tests.support.microscope_files import UNTOLD, WRITERS
-from tests.support.quality.damages import DAMAGES, MISSED
-from tests.support.quality.metric_scenes import WARNS
+from tests.support.quality.damages import DAMAGES, MISSED, WARNS
 from tilewright.config.settings import Convention
 from tilewright.io.conventions.containers import FORMATS as CONTAINERS
+from tilewright.report.metric_table import METRICS
 
 REPOSITORY = Path(__file__).parent.parent
 #: What the files of each convention look like.
@@ -65,13 +65,13 @@ def formats() -> str:
 
 def damages() -> str:
     """Return the list of known damages, with those that pass."""
-    rows = [(d.name, "**no**" if d.name in MISSED else "yes") for d in DAMAGES]
+    rows = [(name, "**no**" if name in MISSED else "yes") for name in DAMAGES]
     return table(("Damage", "Noticed"), *rows)
 
 
 def scenes() -> str:
     """Return on what each number must warn."""
-    rows = [(f"`{m}`", scene if isinstance(scene, str) else scene[0]) for m, scene in WARNS.items()]
+    rows = [(f"`{metric}`", WARNS[metric]) for metric in METRICS]
     return table(("Metric", "Must warn on"), *rows)
 
 

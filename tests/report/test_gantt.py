@@ -23,16 +23,16 @@ from snakemake_scheduler_plugin_tilewright.report.palette import IDLE, palette_o
 from snakemake_scheduler_plugin_tilewright.report.run_section import run_section
 from snakemake_scheduler_plugin_tilewright.report.runs import (
     JobBar,
+    Use,
     busy_s,
     lanes,
     mean_wait_s,
     use_of,
 )
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import Cause
-from tests.report.ledger_pages import page
 from tests.support.placement_rules import Rules
 from tests.support.recorded import cluster_with
-from tests.support.report_pages import Page
+from tests.support.report_pages import Page, report
 from tilewright.report.rule_colours import PALETTE
 
 T0 = 1_795_252_000.0
@@ -51,16 +51,14 @@ def start(at_s: float = 0) -> dict[str, Any]:
     return event(at_s, "run", pools=POOLS, left_out={"old-b": "burst account"})
 
 
+def named(name: str, pool: str = "lab_gpu") -> dict[str, Any]:
+    return {"job": f"rule_stitch_wildcards_{name}", "rule": "stitch", "pool": pool}
+
+
 def job(
-    name: str,
-    pool: str,
-    sent_s: float,
-    start_s: float,
-    end_s: float,
-    *,
-    small: bool = False,
+    name: str, pool: str, sent_s: float, start_s: float, end_s: float, *, small: bool = False
 ) -> list[dict[str, Any]]:
-    here = {"job": f"rule_stitch_wildcards_{name}", "rule": "stitch", "pool": pool}
+    here = named(name, pool)
     times = {"start_s": T0 + start_s, "end_s": T0 + end_s, "sent_s": T0 + sent_s}
     return [
         event(sent_s, "place", **here, reason="it fits", **({"small": True} if small else {})),
@@ -69,8 +67,7 @@ def job(
 
 
 def failure(name: str, at_s: float, cause: str, **values: Any) -> dict[str, Any]:
-    here = {"job": f"rule_stitch_wildcards_{name}", "rule": "stitch", "pool": "lab_gpu"}
-    return event(at_s, "fail", **here, cause=cause, account="lab", kind="gpu", **values)
+    return event(at_s, "fail", **named(name), cause=cause, account="lab", kind="gpu", **values)
 
 
 #: 100 s; GPUs of lab: 40 + 60 of 200 slot-seconds, its CPUs: 30 of 300 and a small job.
@@ -88,8 +85,18 @@ def write(path: Path, events: list[dict[str, Any]], tail: str = "") -> Path:
     return path
 
 
+def written(folder: Path, *events: dict[str, Any]) -> str:
+    """Return the page of a run by itself."""
+    write_run_report(write(folder / "ledger.jsonl", [*events]), folder / "run.html")
+    return (folder / "run.html").read_text(encoding="utf-8")
+
+
+def uses_of(*events: dict[str, Any]) -> dict[str, Use]:
+    return {use.pool.name: use for use in use_of(cluster_runs([*events]))}
+
+
 def test_use_of_a_small_run_is_exact() -> None:
-    uses = {use.pool.name: use for use in use_of(cluster_runs(SMALL))}
+    uses = uses_of(*SMALL)
     assert list(uses) == ["lab_gpu", "guest_gpu", "lab_cpu"]
     gpu, guest, cpu = uses.values()
     assert (gpu.jobs, gpu.busy_s, gpu.idle_s, gpu.utilisation, gpu.wait_s) == (2, 100, 100, 0.5, 15)
@@ -99,18 +106,15 @@ def test_use_of_a_small_run_is_exact() -> None:
 
 
 def test_device_kinds_that_no_job_may_use_are_left_out(tmp_path: Path) -> None:
-    ledger, report = tmp_path / "ledger.jsonl", tmp_path / "run.html"
-    own = {**start(), "kinds": ["cpu"]}
     wait = event(0, "wait", ready=9, why={"no slot is free": 9}, free={})
-    cpus = [own, wait, *job("c", "lab_cpu", 0, 70, 100)]
-    write_run_report(write(ledger, cpus), report)
-    assert "GPU" not in report.read_text(encoding="utf-8")
+    cpus = [{**start(), "kinds": ["cpu"]}, wait, *job("c", "lab_cpu", 0, 70, 100)]
+    assert "GPU" not in written(tmp_path, *cpus)
     (run,) = cluster_runs(cpus)
     assert all("gpu" not in why for why in run.idle_slot_s)
-    later = [*cpus, event(100, "kinds", kinds=["cpu", "gpu"])]
-    assert {"lab_gpu", "guest_gpu"} <= {use.pool.name for use in use_of(cluster_runs(later))}
-    ran = [*cpus, *job("b", "lab_gpu", 0, 20, 80)]
-    assert {use.pool.name for use in use_of(cluster_runs(ran))} == {"lab_gpu", "lab_cpu"}
+    assert {"lab_gpu", "guest_gpu"} <= uses_of(
+        *cpus, event(100, "kinds", kinds=["cpu", "gpu"])
+    ).keys()
+    assert uses_of(*cpus, *job("b", "lab_gpu", 0, 20, 80)).keys() == {"lab_gpu", "lab_cpu"}
 
 
 @pytest.mark.parametrize("cause", get_args(Cause))
@@ -123,37 +127,30 @@ def test_every_cause_has_words(cause: str) -> None:
 
 def test_a_group_is_one_bar_and_its_members_are_told(tmp_path: Path) -> None:
     place, done = job("c", "lab_cpu", 0, 70, 100)
-    ledger, report = tmp_path / "ledger.jsonl", tmp_path / "run.html"
-    write_run_report(write(ledger, [start(), place, {**done, "members": 3}]), report)
-    said = "1 job (3 of Snakemake&#39;s, some in groups) in"
-    assert said in report.read_text(encoding="utf-8")
+    text = written(tmp_path, start(), place, {**done, "members": 3})
+    assert "1 job (3 of Snakemake&#39;s, some in groups) in" in text
 
 
 def test_pools_of_small_jobs_alone_are_not_said_to_be_idle(tmp_path: Path) -> None:
-    ledger, report = tmp_path / "ledger.jsonl", tmp_path / "run.html"
     events = [start(), *(e for k in range(9) for e in job(str(k), "lab_cpu", 0, 0, 90, small=True))]
-    use = next(use for use in use_of(cluster_runs(events)) if use.pool.name == "lab_cpu")
+    use = uses_of(*events)["lab_cpu"]
     assert (use.jobs, use.small, use.utilisation) == (9, 9, None)
-    write_run_report(write(ledger, events), report)
-    assert "all CPU jobs were small and took no slot" in report.read_text(encoding="utf-8")
-    assert "small jobs only" in report.read_text(encoding="utf-8")
-    write_run_report(
-        write(ledger, [start(), *job("a", "lab_cpu", 0, 0, 1), *job("b", "lab_gpu", 0, 0, 900)]),
-        report,
-    )
-    assert "CPU slots were busy under 1 % of the time" in report.read_text(encoding="utf-8")
+    text = written(tmp_path, *events)
+    assert "all CPU jobs were small and took no slot" in text
+    assert "small jobs only" in text
+    few = written(tmp_path, start(), *job("a", "lab_cpu", 0, 0, 1), *job("b", "lab_gpu", 0, 0, 900))
+    assert "CPU slots were busy under 1 % of the time" in few
 
 
 def test_jobs_beside_the_slots_do_not_make_them_busier_than_they_can_be() -> None:
-    events = [start(), *(e for k in range(5) for e in job(str(k), "guest_gpu", 0, 0, 50))]
-    use = next(use for use in use_of(cluster_runs(events)) if use.pool.name == "guest_gpu")
+    jobs = (e for k in range(5) for e in job(str(k), "guest_gpu", 0, 0, 50))
+    use = uses_of(start(), *jobs)["guest_gpu"]
     assert (use.jobs, use.busy_s, use.utilisation) == (5, 50, 1)
 
 
 def test_use_of_several_runs_counts_the_slots_of_each() -> None:
-    second = [{**e, "time_s": e["time_s"] + 1000} for e in SMALL[:1]]
-    second[0]["pools"] = {"lab_gpu": ["lab", "gpu", 4]}
-    first, last = cluster_runs([*SMALL, *second, *job("e", "lab_gpu", 1000, 1000, 1050)])
+    second = {**start(1000), "pools": {"lab_gpu": ["lab", "gpu", 4]}}
+    first, last = cluster_runs([*SMALL, second, *job("e", "lab_gpu", 1000, 1000, 1050)])
     use = use_of([first, last])[0]
     assert (first.number, last.number, use.pool.slots) == (1, 2, 4)
     assert (use.busy_s, use.busy_s + use.idle_s) == (150, 200 + 4 * 50)
@@ -189,12 +186,9 @@ def test_busy_time_is_counted_as_second_by_second(bars: list[JobBar], slots: int
 
 def test_a_job_that_failed_and_was_placed_again_has_two_bars() -> None:
     times = {"start_s": T0 + 5, "end_s": T0 + 20, "next": "gets twice the memory", "node": "c3"}
-    events = [start(), *job("a", "lab_gpu", 0, 25, 60)]
-    events[1:1] = [
-        event(0, "place", job="rule_stitch_wildcards_a", rule="stitch", pool="lab_gpu"),
-        failure("a", 22, "memory", words="OUT_OF_MEMORY", **times),
-    ]
-    (run,) = cluster_runs(events)
+    failed = failure("a", 22, "memory", words="OUT_OF_MEMORY", **times)
+    again = job("a", "lab_gpu", 0, 25, 60)
+    (run,) = cluster_runs([start(), event(0, "place", **named("a")), failed, *again])
     assert [(b.failed, b.start_s - T0, b.end_s - T0, b.wait_s) for b in run.bars] == [
         (True, 5, 20, 5),
         (False, 25, 60, 25),
@@ -267,31 +261,26 @@ def test_every_job_is_a_bar_that_can_be_seen(count: int) -> None:
     assert sum(path.get("fill") == IDLE for path in drawn) == len(POOLS) + 1
 
 
-def test_rules_of_any_workflow_have_colours_of_their_own() -> None:
+def test_rules_and_stages_have_colours_of_their_own() -> None:
     rules = [f"rule{k}" for k in range(14)]
     palette = palette_of(rules)
     assert len({palette.of(rule) for rule in [*rules, "another"]}) == 15
     assert sorted(sorted(rules), key=palette.rank) == rules
-
-
-def test_stages_have_colours_of_their_own_and_quality_rules_others() -> None:
     stages = ["illumination", "tile_positions", "stitch", "deconvolve", "edf_plane", "register"]
-    checks = ["qc_cycle", "qc_register", "qc_image"]
-    colours = {PALETTE.of(rule) for rule in [*stages, *checks, "resample", "assemble", "report"]}
-    assert len(colours) == 12
+    others = ["qc_cycle", "qc_register", "qc_image", "resample", "assemble", "report"]
+    assert len({PALETTE.of(rule) for rule in [*stages, *others]}) == 12
 
 
 def test_without_a_ledger_the_page_does_not_change(tmp_path: Path) -> None:
-    empty = write(tmp_path / "begun.jsonl", SMALL[:2])
-    plain = page(tmp_path / "a", None)
+    plain = report(tmp_path)
     assert "Where it ran" not in plain
-    assert page(tmp_path / "b", tmp_path / "absent.jsonl") == plain
-    assert page(tmp_path / "c", empty) == plain
+    assert report(tmp_path, ledger=tmp_path / "absent.jsonl") == plain
+    assert report(tmp_path, ledger=write(tmp_path / "begun.jsonl", SMALL[:2])) == plain
     section = re.compile(
         r'<section class="detail" aria-labelledby="where-it-ran">.*?</section>', re.S
     )
-    full = page(tmp_path / "d", write(tmp_path / "ledger.jsonl", SMALL))
-    assert section.sub("", full) == plain
+    full = report(tmp_path, ledger=write(tmp_path / "ledger.jsonl", SMALL))
+    assert section.sub("", full) == plain != full
 
 
 def test_the_report_shows_where_it_ran(tmp_path: Path) -> None:
@@ -307,8 +296,8 @@ def test_the_report_shows_where_it_ran(tmp_path: Path) -> None:
         event(100, "greedy", reason="KeyError('x')"),
     ]
     ledger = write(tmp_path / "ledger.jsonl", events, '{"time_s": 1, "ev')
-    text = page(tmp_path / "a", ledger)
-    assert page(tmp_path / "b", ledger) == text
+    text = report(tmp_path, ledger=ledger)
+    assert report(tmp_path, ledger=ledger) == text
     shown = Page(text)
     (alt,) = [str(a["aria-label"]) for tag, a in shown.tags if tag == "svg"]
     assert alt.endswith(
@@ -323,15 +312,13 @@ def test_the_report_shows_where_it_ran(tmp_path: Path) -> None:
         "jobs of Slurm were cancelled (an earlier try of a ready job): 7, 9",
     ):  # fmt: skip
         assert words in shown.text
-    levels = [int(tag[1]) for tag, _ in shown.tags if re.fullmatch(r"h[1-6]", tag)]
-    assert all(b - a <= 1 for a, b in itertools.pairwise(levels))
 
 
 def test_long_lists_are_cut_and_early_runs_left_out(tmp_path: Path) -> None:
     failures = [failure(str(k), 50 + k, "error", next="is tried again") for k in range(30)]
     early = [e for k in range(7) for e in ({**start(), "time_s": T0 - 9000 + k}, SMALL[2])]
     ledger = write(tmp_path / "ledger.jsonl", [*early, *SMALL, *failures])
-    shown = Page(page(tmp_path / "a", ledger))
+    shown = Page(report(tmp_path, ledger=ledger))
     assert "The last 20 of 30" in shown.text
     assert "2 earlier runs are not shown." in shown.text
     assert "run 8, 79 s" in shown.text

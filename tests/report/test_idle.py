@@ -56,11 +56,6 @@ def test_nothing_ready_is_no_idle_time_and_full_slots_are_none() -> None:
     assert idle(event(0, "wait", ready=0, why={}, free={}), event(50, "room", closed={})) == {}
 
 
-def test_a_silent_slurm_is_the_reason() -> None:
-    found = idle(event(0, "hold", reason="squeue did not answer"), event(10, "room", closed={}))
-    assert found == {"nothing was started: squeue did not answer": 50}
-
-
 def test_a_job_that_was_moved_was_on_its_way_until_then() -> None:
     found = idle(
         event(0, "place", job="a", pool="lab_gpu"),
@@ -70,7 +65,10 @@ def test_a_job_that_was_moved_was_on_its_way_until_then() -> None:
     assert found == {ON_THE_WAY: 30}
 
 
-def test_slurms_silence_ends_with_its_next_word() -> None:
+def test_a_silent_slurm_is_the_reason_until_its_next_word() -> None:
+    silent = "nothing was started: squeue did not answer"
+    found = idle(event(0, "hold", reason="squeue did not answer"), event(10, "room", closed={}))
+    assert found == {silent: 50}
     wait = event(0, "wait", ready=1, why={"no slot is free": 1}, free={})
     found = idle(
         wait,
@@ -78,13 +76,10 @@ def test_slurms_silence_ends_with_its_next_word() -> None:
         event(20, "room", closed={}),
         event(60, "room", closed={"lab gpu": "full"}),
     )
-    assert found["nothing was started: squeue did not answer"] == 5 * 10
+    assert found[silent] == 5 * 10
     nobody = idle(event(0, "hold", reason="silent", ready=0), event(20, "room", closed={}))
     assert nobody == {}
 
 
 def test_a_start_that_slurm_cut_to_a_second_ends_the_way() -> None:
-    begun = event(0.4, "place", job="a", pool="lab_gpu")
-    ended = event(60, "done", job="a", pool="lab_gpu", kind="gpu", account="lab",
-                  start_s=1000.0, end_s=1060.0)  # fmt: skip
-    assert idle(begun, ended) == {}
+    assert idle(*done("a", "lab_gpu", 0.4, 0, 60)) == {}

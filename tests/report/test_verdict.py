@@ -26,9 +26,9 @@ RANK = {"pass": 0, "warn": 1, "fail": 2}
 CHANNELS = [{"cycle": c, "channel": k, "marker": f"M{c}{k}"} for c in (1, 2) for k in ("1", "2")]
 
 
-def item(metric: str, value: float | None, **subject: Any) -> Item:
+def item(metric: str, value: float | None, detail: str = "", **subject: Any) -> Item:
     base = {"sample": "s", "cycle": 1, "stage": "stitch"}
-    return Subject(**{**base, **subject}, thresholds=LIMITS).judge(metric, value)
+    return Subject(**{**base, **subject}, thresholds=LIMITS).judge(metric, value, detail)
 
 
 def test_the_table_holds_every_reason_and_no_other() -> None:
@@ -42,17 +42,15 @@ def test_every_metric_fails_beyond_its_limit_and_says_so(name: str) -> None:
     assert limits.fail is not None
     bad = limits.fail * 2 + 1 if limits.direction == "above" else limits.fail / 2
     found = item(name, bad)
-    assert found.verdict == "fail"
-    assert found.reason == METRICS[name].reason
+    assert (found.verdict, found.reason) == ("fail", METRICS[name].reason)
     assert METRICS[name].bad in found.sentence
-    good = limits.warn if limits.warn is not None else limits.fail
-    assert item(name, good).verdict == "pass"
-    assert item(name, good).reason == ""
+    good = item(name, limits.warn if limits.warn is not None else limits.fail)
+    assert (good.verdict, good.reason) == ("pass", "")
 
 
 @pytest.mark.parametrize("value", [None, math.nan])
 def test_an_unknown_number_is_a_warning_with_its_reason(value: float | None) -> None:
-    found = Subject("s", 1, "stitch", LIMITS).judge("focus", value, "no tissue in view")
+    found = item("focus", value, "no tissue in view")
     assert (found.verdict, found.reason, found.value) == ("warn", "unknown", None)
     assert "no tissue in view" in found.sentence
 
@@ -75,10 +73,7 @@ def test_verdicts_only_get_worse_towards_the_bad_side(
 @given(st.lists(st.sampled_from(["pass", "warn", "fail"]), min_size=1))
 def test_worst_is_the_maximum(verdicts: list[Verdict]) -> None:
     assert RANK[worst(verdicts)] == max(RANK[v] for v in verdicts)
-
-
-def test_nothing_looked_at_is_not_good() -> None:
-    assert worst([]) == "warn"
+    assert worst([]) == "warn"  # nothing looked at is not good
 
 
 def test_overrides_keep_what_they_do_not_name() -> None:

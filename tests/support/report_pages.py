@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
-from tilewright.report.figures import new_figure, save_png
+import imagecodecs
+import numpy as np
+
 from tilewright.report.judge import Quality, write_quality
+from tilewright.report.page.html import write_report
 from tilewright.report.verdict import Subject, resolve_thresholds
 
 VOID = {"meta", "img", "br", "link", "hr", "input"}
+#: (stage, cycle, metric) to value.
+Values = dict[tuple[str, int, str], float | None]
+GOOD: Values = {
+    ("stitch", 1, "seam"): 1.0,
+    ("stitch", 2, "seam"): 1.0,
+    ("register", 2, "ncc"): 0.95,
+}
 
 
 class Page(HTMLParser):
-    """Checks nesting, and gathers what the tests ask for."""
+    """Checks nesting and the order of headings, and gathers what the tests ask for."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -22,6 +35,9 @@ class Page(HTMLParser):
         self.text = ""
         self.feed(text)
         assert self.open == []
+        levels = [int(tag[1]) for tag, _ in self.tags if re.fullmatch("h[1-6]", tag)]
+        assert levels[0] == 1
+        assert all(1 < b <= a + 1 for a, b in itertools.pairwise(levels))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
@@ -37,28 +53,30 @@ class Page(HTMLParser):
 
 
 def make_inputs(
-    folder: Path, values: dict[tuple[str, int, str], float | None], sample: str = "tonsil"
+    folder: Path, values: Values, sample: str = "tonsil"
 ) -> tuple[list[Path], list[Path]]:
-    """Write a quality file and a picture per stage and cycle; keys are (stage, cycle, metric)."""
+    """Write a quality file and a picture per stage and cycle."""
+    folder.mkdir(exist_ok=True)
     limits = resolve_thresholds({})
-    jsons, pngs = [], []
+    jsons = []
     for stage, cycle in sorted({key[:2] for key in values}):
-        items = tuple(
-            Subject(sample, cycle, stage, limits).judge(metric, value)
-            for (s, c, metric), value in values.items()
-            if (s, c) == (stage, cycle)
-        )
+        subject = Subject(sample, cycle, stage, limits)
+        items = [subject.judge(key[2], v) for key, v in values.items() if key[:2] == (stage, cycle)]
         jsons.append(folder / f"{sample}_{stage}_{cycle}.json")
-        pngs.append(jsons[-1].with_suffix(".png"))
-        write_quality(jsons[-1], Quality(sample, cycle, stage, items, {}, f"Picture of {stage}"))
-        figure = new_figure(3, 2)
-        figure.subplots().plot([0, 1], [0, cycle])
-        save_png(figure, pngs[-1])
-    return jsons, pngs
+        found = Quality(sample, cycle, stage, tuple(items), {}, f"Picture of {stage}")
+        write_quality(jsons[-1], found)
+        picture = np.full((20, 30, 3), 40 * cycle, np.uint8)
+        jsons[-1].with_suffix(".png").write_bytes(imagecodecs.png_encode(picture))
+    return jsons, [path.with_suffix(".png") for path in jsons]
 
 
-GOOD: dict[tuple[str, int, str], float | None] = {
-    ("stitch", 1, "seam"): 1.0,
-    ("stitch", 2, "seam"): 1.0,
-    ("register", 2, "ncc"): 0.95,
-}
+def report(folder: Path, *inputs: tuple[list[Path], list[Path]], **options: Any) -> str:
+    """Write the report of such inputs, of ``GOOD`` without any, and return its HTML."""
+    made = inputs or (make_inputs(folder, GOOD),)
+    jsons, pngs = ([path for paths in kind for path in paths] for kind in zip(*made, strict=True))
+    given = {
+        "images": {}, "channels": [], "title": "t", "reference_cycle": 1, "reference_channel": "1",
+        "software": {}, "config_text": "", **options,
+    }  # fmt: skip
+    write_report(jsons, pngs, output=folder / "report.html", **given)
+    return (folder / "report.html").read_text(encoding="utf-8")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,9 +16,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from tests.viewer.viewed_results import SHAPE, add_quality, discs, make_image
+from tests.viewer.viewed_results import SHAPE, add_quality, discs, make_image, served
 from tilewright.io.results.zarr_store import OmeZarrVersion
-from tilewright.viewer.server import ViewerServer
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 MISSING = [name for name in ("neuroglancer", "playwright") if find_spec(name) is None]
@@ -32,18 +30,6 @@ FLAGS = """--no-sandbox --use-angle=swiftshader --enable-unsafe-swiftshader --no
 --disable-quic --disable-background-networking --disable-component-update --disable-sync"""
 SIZE = {"width": 1000, "height": 640}
 PIXEL_UM = (0.4, 0.5)
-
-
-@contextmanager
-def served(folder: Path, samples: list[str]) -> Iterator[ViewerServer]:
-    with ViewerServer(folder, samples) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -152,13 +138,12 @@ def test_markers_cycles_contrast_places_and_zoom_change_the_picture(
         started = drawn("it opens", lambda: None)
 
         # CD3 is green, nuclei are blue.
-        off = drawn("a marker is switched off", lambda: page.locator("#marker1").uncheck())
+        off = drawn("a marker is switched off", page.locator("#marker1").uncheck)
         assert light(off)[1] < light(started)[1] - 2
-        again = drawn("and on", lambda: page.locator("#marker1").check())
+        again = drawn("and on", page.locator("#marker1").check)
         assert np.array_equal(again, started)
-        red = drawn(
-            "a colour", lambda: page.locator("[aria-label='Colour of CD3']").fill("#ff0000")
-        )
+        colour = page.locator("[aria-label='Colour of CD3']")
+        red = drawn("a colour", lambda: colour.fill("#ff0000"))
         assert light(red)[0] > light(started)[0] + 2
         wide = page.locator("[aria-label='CD3: counts in full colour']")
         dim = drawn("contrast", lambda: wide.fill("1000"))
@@ -166,7 +151,7 @@ def test_markers_cycles_contrast_places_and_zoom_change_the_picture(
 
         cycle = page.locator("#cycle1")
         assert cycle.is_checked()
-        drawn("another cycle", lambda: page.locator("#cycle2").check())
+        drawn("another cycle", page.locator("#cycle2").check)
         assert page.locator("#marker2").is_checked()
         drawn("without the first", cycle.uncheck)
         assert visible(page) == [2, 3]

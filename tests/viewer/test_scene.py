@@ -24,6 +24,10 @@ from tilewright.viewer import scene
 from tilewright.viewer.scene import ViewError, build_scene, find_samples, in_reference
 
 
+def path_of(folder: Path, name: str) -> Path:
+    return Path(getattr(Layout(str(folder)), name).format(sample="tonsil"))
+
+
 @pytest.mark.parametrize(("version", "zarr_format"), [("0.4", 2), ("0.5", 3)])
 def test_an_image_alone(tmp_path: Path, version: OmeZarrVersion, zarr_format: int) -> None:
     path = make_image(tmp_path, "tonsil", version)
@@ -47,6 +51,9 @@ def test_an_image_alone(tmp_path: Path, version: OmeZarrVersion, zarr_format: in
 def test_places_lie_in_the_final_image_and_the_failed_come_first(tmp_path: Path) -> None:
     make_image(tmp_path, "tonsil")
     add_quality(tmp_path, "tonsil", seam=1e4)
+    # A channel that the image lacks.
+    with path_of(tmp_path, "trusted_markers").open("a") as table:
+        table.write("tonsil,3,2,Blank,pass,\n")
     scene = build_scene(tmp_path, "tonsil")
     assert scene.judged
     assert [place.verdict for place in scene.places] == ["fail"] * 3 + ["pass"]
@@ -55,24 +62,13 @@ def test_places_lie_in_the_final_image_and_the_failed_come_first(tmp_path: Path)
     assert (seam.y_px, seam.x_px) == pytest.approx((200 - SHIFT[0], 300 - SHIFT[1]), abs=0.01)
     assert list(seam.colours) == [3]
     # The stage "register" names places of the reference.
-    assert (match.title, match.y_px, match.x_px) == (
-        "Cycle 2: weakest match of nuclei, NCC 0.95",
-        350,
-        450,
-    )
-    assert list(match.colours) == [0, 2]
-    assert scene.channels[3].verdict == "fail"
-    assert not scene.channels[3].visible
-
-
-def test_verdicts_of_channels_that_the_image_lacks_are_left_out(tmp_path: Path) -> None:
-    make_image(tmp_path, "tonsil")
-    add_quality(tmp_path, "tonsil", seam=1e4)
-    with Path(Layout(str(tmp_path)).trusted_markers).open("a") as table:
-        table.write("tonsil,3,2,Blank,pass,\n")
-    verdicts = [channel.verdict for channel in build_scene(tmp_path, "tonsil").channels]
+    assert match.title == "Cycle 2: weakest match of nuclei, NCC 0.95"
+    assert (match.y_px, match.x_px, list(match.colours)) == (350, 450, [0, 2])
+    verdicts = [channel.verdict for channel in scene.channels]
     assert "" not in verdicts
-    assert verdicts[3] == "fail"
+    assert (verdicts[3], scene.channels[3].visible) == ("fail", False)
+    # What is sent is plain data.
+    assert {type(c["low"]) for c in dataclasses.asdict(scene)["channels"]} == {float}
 
 
 def test_every_kind_of_place_that_checks_name_has_a_title() -> None:
@@ -104,80 +100,72 @@ def test_the_place_in_the_reference_is_exact_under_elastic_deformation() -> None
         assert np.abs(bent.points(found) - moving).max() < 0.01
 
 
-def test_what_cannot_be_shown_is_said_in_one_sentence(tmp_path: Path) -> None:
-    layout = Layout(str(tmp_path))
+def test_a_folder_without_images_is_told(tmp_path: Path) -> None:
+    def refused(folder: Path, words: str) -> None:
+        with pytest.raises(ViewError, match=words):
+            find_samples(folder)
 
-    def refused() -> str:
-        with pytest.raises(ViewError) as told:
-            find_samples(tmp_path)
-        return str(told.value)
-
-    with pytest.raises(ViewError, match="is no folder"):
-        find_samples(tmp_path / "absent")
-    assert "holds no registered image; run `snakemake registration`" in refused()
-    tiff = Path(layout.image_tiff.format(sample="tonsil"))
+    refused(tmp_path / "absent", "is no folder")
+    refused(tmp_path, "holds no registered image; run `snakemake registration`")
+    tiff = path_of(tmp_path, "image_tiff")
     tiff.parent.mkdir(parents=True)
     tiff.touch()
-    assert f"{tiff} is there, but not the OME-Zarr" in refused()
+    refused(tmp_path, f"{tiff} is there, but not the OME-Zarr")
     shutil.rmtree(tmp_path / "tonsil")
-
     elsewhere = tmp_path.with_name(f"{tmp_path.name}-elsewhere")
     make_image(elsewhere, "tonsil")
     (tmp_path / "tonsil").symlink_to(elsewhere / "tonsil")
-    assert f"leads out of the results folder, to {elsewhere}" in refused()
+    refused(tmp_path, f"leads out of the results folder, to {elsewhere}")
 
-    quality_file = Path(Layout(str(elsewhere)).qc_json)
-    quality_file.write_text("{}")
-    with pytest.raises(ViewError, match=rf"{quality_file} is no summary .*no 'items'\); delete it"):
-        build_scene(elsewhere, "tonsil")
-    quality_file.unlink()
-    table = Path(Layout(str(elsewhere)).image_markers.format(sample="tonsil"))
-    table.write_text("channel_number,cycle_number,marker_name\n1,1,Other\n")
-    with pytest.raises(ViewError, match=r"markers\.csv does not list the image's channels"):
-        build_scene(elsewhere, "tonsil")
-    (elsewhere / "tonsil/registration/tonsil.ome.zarr/.zattrs").write_text("{}")
-    with pytest.raises(ViewError, match=r"tonsil cannot be shown: .*multiscales"):
-        build_scene(elsewhere, "tonsil")
+
+def without(*keys: Any) -> Callable[[str], str]:
+    """Return a change of JSON that takes out what lies at a path of keys."""
+
+    def harm(text: str) -> str:
+        content = json.loads(text)
+        content["numbers"].sort(key=lambda numbers: numbers["stage"] != "stitch")
+        part = content
+        for key in keys[:-1]:
+            part = part[key]
+        del part[keys[-1]]
+        return json.dumps(content)
+
+    return harm
+
+
+SUMMARY = r"qc\.json is no summary of quality \(%s\); delete it to have it made again$"
+TABLE = r"\.csv is no table of channels \(no 'marker\w*'\)"
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("name", "harm", "told"),
     [
-        (lambda content: content["items"][1].pop("verdict"), "row 2 of items has no 'verdict'"),
-        (lambda content: content["numbers"][0].pop("stage"), "row 1 of numbers has no 'stage'"),
+        ("qc_json", lambda _: "{}", SUMMARY % "no 'items'"),
+        ("qc_json", without("items", 1, "verdict"), SUMMARY % "row 2 of items has no 'verdict'"),
+        ("qc_json", without("numbers", 0, "stage"), SUMMARY % "row 1 of numbers has no 'stage'"),
         (
-            lambda content: content["numbers"][0]["2"]["places"][0].pop("x_px"),
-            "row 1 of the places of stage stitch, cycle 2, has no 'x_px'",
+            "qc_json",
+            without("numbers", 0, "2", "places", 0, "x_px"),
+            SUMMARY % "row 1 of the places of stage stitch, cycle 2, has no 'x_px'",
         ),
+        ("trusted_markers", lambda _: "sample,cycle_number\ntonsil,1\n", TABLE),
+        ("image_markers", lambda _: "sample,cycle_number\ntonsil,1\n", TABLE),
+        (
+            "image_markers",
+            lambda _: "channel_number,cycle_number,marker_name\n1,1,Other\n",
+            r"markers\.csv does not list the image's channels",
+        ),
+        ("image_zarr", lambda _: "{}", ".*multiscales"),
     ],
 )
-def test_a_row_of_the_summary_that_lacks_a_key_is_named(
-    tmp_path: Path, damage: Callable[[Any], None], told: str
+def test_a_damaged_file_is_named(
+    tmp_path: Path, name: str, harm: Callable[[str], str], told: str
 ) -> None:
     make_image(tmp_path, "tonsil")
-    add_quality(tmp_path, "tonsil")
-    path = Path(Layout(str(tmp_path)).qc_json)
-    content = json.loads(path.read_text())
-    content["numbers"].sort(key=lambda numbers: numbers["stage"] != "stitch")
-    damage(content)
-    path.write_text(json.dumps(content))
-    with pytest.raises(ViewError) as refused:
+    if not name.startswith("image"):
+        add_quality(tmp_path, "tonsil")
+    path = path_of(tmp_path, name)
+    path = path / ".zattrs" if path.is_dir() else path
+    path.write_text(harm(path.read_text()))
+    with pytest.raises(ViewError, match=rf"^tonsil cannot be shown: .*{told}"):
         build_scene(tmp_path, "tonsil")
-    sentence = f"{path} is no summary of quality ({told}); delete it to have it made again"
-    assert str(refused.value) == f"tonsil cannot be shown: {sentence}"
-
-
-@pytest.mark.parametrize("template", ["trusted_markers", "image_markers"])
-def test_a_table_of_channels_that_lacks_a_column_is_named(tmp_path: Path, template: str) -> None:
-    make_image(tmp_path, "tonsil")
-    path = Path(getattr(Layout(str(tmp_path)), template).format(sample="tonsil"))
-    path.write_text("sample,cycle_number\ntonsil,1\n")
-    with pytest.raises(ViewError, match=rf"{path} is no table of channels \(no 'marker\w*'\)"):
-        build_scene(tmp_path, "tonsil")
-
-
-def test_a_scene_is_plain_data(tmp_path: Path) -> None:
-    make_image(tmp_path, "tonsil")
-    add_quality(tmp_path, "tonsil")
-    scene = dataclasses.asdict(build_scene(tmp_path, "tonsil"))
-    assert {type(channel["low"]) for channel in scene["channels"]} == {float}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
-import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
 
-from tests.viewer.viewed_results import add_quality, make_image
+from tests.viewer.viewed_results import add_quality, make_image, served
 from tilewright.viewer.server import ViewerServer
 
 pytestmark = pytest.mark.skipif(
@@ -29,22 +28,26 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ViewerServer]:
     (image / "out").symlink_to(secret)
     (image / "folder").symlink_to(folder.parent)
     (image / "circle").symlink_to("circle")
-    with ViewerServer(folder, ["tonsil"]) as made:
-        thread = threading.Thread(target=made.serve_forever)
-        thread.start()
+    with served(folder, ["tonsil"]) as made:
         yield made
-        made.shutdown()
-        thread.join()
 
 
-def asked(server: ViewerServer, path: str, host: str = "127.0.0.1") -> tuple[int, bytes]:
-    """GET a path below the token as it stands: clients such as urllib would tidy it up."""
-    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=300)  # type: ignore[arg-type]
-    connection.request("GET", f"/{server.token}/{path}", headers={"Host": host})
+def requested(
+    server: ViewerServer, path: str, host: str = "127.0.0.1", method: str = "GET"
+) -> tuple[int, bytes]:
+    """Ask for a path as it stands: clients such as urllib would tidy it up."""
+    address = server.server_address
+    connection = http.client.HTTPConnection(str(address[0]), int(address[1]), timeout=300)
+    connection.request(method, path, headers={"Host": host})
     answer = connection.getresponse()
     body = answer.read()
     connection.close()
     return answer.status, body
+
+
+def asked(server: ViewerServer, path: str, host: str = "127.0.0.1") -> tuple[int, bytes]:
+    """GET a path below the token."""
+    return requested(server, f"/{server.token}/{path}", host)
 
 
 def test_page_client_image_and_report_are_served(server: ViewerServer) -> None:
@@ -60,34 +63,20 @@ def test_page_client_image_and_report_are_served(server: ViewerServer) -> None:
     assert start["first"] == json.loads(asked(server, "scenes/tonsil")[1])
 
 
-@pytest.mark.parametrize(
-    ("path", "status"),
-    [
-        ("image/tonsil/../../../secret.txt", 403),
-        ("image/tonsil/%2e%2e/%2e%2e/%2e%2e/%2e%2e/secret.txt", 403),
-        ("image/tonsil/../tonsil.ome.zarr/.zattrs", 403),
-        ("image/tonsil/../markers.csv", 403),
-        ("image/tonsil/out", 403),
-        ("image/tonsil/folder/secret.txt", 403),
-        ("image/tonsil//etc/passwd", 404),
-        ("image/tonsil/", 404),
-        ("image/tonsil/0", 404),
-        ("image/tonsil/%00", 404),
-        ("image/tonsil/circle", 404),
-        ("image/not chosen/.zattrs", 404),
-        ("image/../qc.json", 404),
-        ("v/image/../../server.py", 404),
-        ("v/image/..", 404),
-        ("page/index.html/../../server.py", 404),
-        ("scenes/not chosen", 404),
-        ("qc.json", 404),
-        ("tonsil", 404),
-    ],
-)
-def test_nothing_else_is(server: ViewerServer, path: str, status: int) -> None:
-    found, body = asked(server, path.replace(" ", "%20"))
-    assert found == status
-    assert b"secret" not in body
+FORBIDDEN = """image/tonsil/../../../secret.txt image/tonsil/../tonsil.ome.zarr/.zattrs
+    image/tonsil/%2e%2e/%2e%2e/%2e%2e/%2e%2e/secret.txt image/tonsil/../markers.csv
+    image/tonsil/out image/tonsil/folder/secret.txt"""
+ABSENT = """image/tonsil//etc/passwd image/tonsil/ image/tonsil/0 image/tonsil/%00
+    image/tonsil/circle image/not%20chosen/.zattrs image/../qc.json v/image/../../server.py
+    v/image/.. page/index.html/../../server.py scenes/not%20chosen qc.json tonsil"""
+
+
+@pytest.mark.parametrize(("status", "paths"), [(403, FORBIDDEN), (404, ABSENT)])
+def test_nothing_else_is(server: ViewerServer, status: int, paths: str) -> None:
+    for path in paths.split():
+        found, body = asked(server, path)
+        assert found == status, path
+        assert b"secret" not in body
 
 
 def test_only_those_who_know_the_address_on_this_machine(server: ViewerServer) -> None:
@@ -95,11 +84,6 @@ def test_only_those_who_know_the_address_on_this_machine(server: ViewerServer) -
     assert asked(server, "", host="localhost:8000")[0] == 200  # through ssh -L
     assert asked(server, "", host="elsewhere.example")[0] == 403
     assert asked(server, "", host="[")[0] == 400
-    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=300)  # type: ignore[arg-type]
     for path in ("/", "/start.json", f"/{server.token[:-1]}/start.json"):
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        assert (answer.status, answer.read()) == (404, b"404 Not Found\n")
-    connection.request("POST", f"/{server.token}/start.json", body=b"{}")
-    assert connection.getresponse().status == 501
-    connection.close()
+        assert requested(server, path) == (404, b"404 Not Found\n")
+    assert requested(server, f"/{server.token}/start.json", method="POST")[0] == 501

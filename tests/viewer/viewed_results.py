@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,21 +22,20 @@ from tilewright.report.judge import Quality, write_quality
 from tilewright.report.page.summary import write_summary, write_trusted_markers
 from tilewright.report.quality.places import Place
 from tilewright.report.verdict import Subject, resolve_thresholds
+from tilewright.viewer.server import ViewerServer
 
 SHAPE = (700, 900)
 CHANNELS = [
-    {"cycle": cycle, "channel": channel, "marker": marker}
-    for cycle, channel, marker in (
-        (1, "1", "DAPI_1"),
-        (1, "2", "CD3"),
-        (2, "1", "DAPI_2"),
-        (2, "2", "Pan CK/8"),
-    )
+    {"cycle": 1, "channel": "1", "marker": "DAPI_1"},
+    {"cycle": 1, "channel": "2", "marker": "CD3"},
+    {"cycle": 2, "channel": "1", "marker": "DAPI_2"},
+    {"cycle": 2, "channel": "2", "marker": "Pan CK/8"},
 ]
 #: Pixels by which cycle 2 is displaced, y and x.
 SHIFT = (5.0, -8.0)
 
 
+@functools.cache
 def discs(seed: int) -> NDArray[np.uint16]:
     """Bright round cells on a dim ground."""
     rng = np.random.default_rng(seed)
@@ -73,13 +76,11 @@ def add_quality(folder: Path, sample: str, *, seam: float = 1.0, ncc: float = 0.
     stitched = Subject(sample, 2, "stitch", limits, "2", "Pan CK/8").judge("seam", seam)
     registered = Subject(sample, 2, "register", limits).judge("ncc", ncc)
     seams = [Place("seam", 200.0, 300.0 + k, seam + 2 - k) for k in range(3)]
+    matches = {"places": [asdict(Place("ncc", 350, 450, ncc))]}
     found = [
         Quality(sample, 2, "stitch", (stitched,), {"2": {"places": [*map(asdict, seams)]}}, ""),
-        Quality(
-            sample, 2, "register", (registered,), {"places": [asdict(Place("ncc", 350, 450, ncc))]},
-            "",
-        ),
-    ]  # fmt: skip
+        Quality(sample, 2, "register", (registered,), matches, ""),
+    ]
     paths = [folder / sample / "qc" / f"{quality.stage}_cycle2.json" for quality in found]
     paths[0].parent.mkdir()
     for path, quality in zip(paths, found, strict=True):
@@ -88,3 +89,15 @@ def add_quality(folder: Path, sample: str, *, seam: float = 1.0, ncc: float = 0.
     write_summary(paths, qc_json, Path(layout.qc_csv), channels=CHANNELS)
     write_trusted_markers(qc_json, CHANNELS, Path(layout.trusted_markers))
     Path(layout.report).write_text("<!doctype html><title>report</title>")
+
+
+@contextmanager
+def served(folder: Path, samples: list[str]) -> Iterator[ViewerServer]:
+    with ViewerServer(folder, samples) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

@@ -7,7 +7,8 @@ and channels. Tiles count by (row, col) from 0: tile 4 is row 1 column 1.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -15,16 +16,23 @@ import zarr
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.support.quality.workbench import CHUNK_PX, CYCLES, Bench
+from tests.support.quality.workbench import BORDERS_PX, CHUNK_PX, CYCLES, Bench
 from tilewright.io.results.illumination import Illumination, write_illumination
 from tilewright.io.results.ome_tiff import write_ome_tiff
-from tilewright.io.results.positions import read_positions, write_table
+from tilewright.io.results.positions import Edges, read_edges, read_positions, write_table
+from tilewright.io.results.reading import read_json
 from tilewright.io.results.transform import read_transform, write_transform
 from tilewright.kernels.register.warp import Transform
 
 Array = NDArray[Any]
+Edit = Callable[[Array], Array]
 Asked = list[tuple[str, int, tuple[str, ...]]]
 Harm = Callable[[Bench], Asked]
+EDF: Asked = [("edf", 1, ("2",))]
+FINAL: Asked = [*EDF, ("image", 1, ("2",))]
+REGISTERED: Asked = [("register", 2, ())]
+
+# Raw tiles
 
 
 def stitched(bench: Bench, cycle: int = 1, channel: str = "1", **options: Any) -> Asked:
@@ -32,35 +40,29 @@ def stitched(bench: Bench, cycle: int = 1, channel: str = "1", **options: Any) -
     return [("stitch", cycle, (channel,))]
 
 
-def moved_tile(bench: Bench) -> Asked:
-    path = bench.path("positions")
-    positions = read_positions(path)
-    positions.y_px[4] += 3
-    path.unlink()
-    write_table(path, positions)
-    return [("tile_positions", 1, ()), *stitched(bench)]
+def raw(cycle: int, channel: str, edit: Edit, tiles: Iterable[int] = range(9)) -> Harm:
+    def harm(bench: Bench) -> Asked:
+        bench.edit_raw(cycle, channel, edit, tiles)
+        return stitched(bench, cycle, channel)
+
+    return harm
 
 
-def swapped_tiles(bench: Bench) -> Asked:
-    stacks = [bench.stack(1, "1", tile) for tile in (4, 5)]
-    bench.edit_raw(1, "1", lambda _: stacks[1], [4])
-    bench.edit_raw(1, "1", lambda _: stacks[0], [5])
-    return stitched(bench)
+def exchanged_tiles(first: int, second: int, both: bool) -> Harm:
+    """Return a fault that puts the second tile in the place of the first, and back for ``both``."""
+
+    def harm(bench: Bench) -> Asked:
+        stacks = {tile: bench.stack(1, "1", tile) for tile in (first, second)}
+        bench.edit_raw(1, "1", lambda _: stacks[second], [first])
+        if both:
+            bench.edit_raw(1, "1", lambda _: stacks[first], [second])
+        return stitched(bench)
+
+    return harm
 
 
-def copied_tile(bench: Bench) -> Asked:
-    other = bench.stack(1, "1", 0)
-    bench.edit_raw(1, "1", lambda _: other, [4])
-    return stitched(bench)
-
-
-def dimmed(stack: Array, share: float) -> Array:
-    return np.asarray((stack.astype(float) - 100) * share + 100)
-
-
-def dim_tile(bench: Bench) -> Asked:
-    bench.edit_raw(1, "1", lambda stack: dimmed(stack, 0.7), [4])
-    return stitched(bench)
+def dimmed(share: float) -> Edit:
+    return lambda stack: np.asarray((stack.astype(float) - 100) * share + 100)
 
 
 def mirrored_cycle(bench: Bench) -> Asked:
@@ -69,41 +71,88 @@ def mirrored_cycle(bench: Bench) -> Asked:
     return [("tile_positions", 2, ()), *stitched(bench, 2)]
 
 
-def plane(edit: Callable[[Array], Array]) -> Harm:
+def plane(edit: Edit) -> Harm:
     """Return a fault of planes of cycle 1, channel 2, in every tile."""
 
     def harm(bench: Bench) -> Asked:
-        bench.edit_raw(1, "2", edit)
-        asked = stitched(bench, 1, "2")
-        bench.deconvolve(1, "2")
+        asked = raw(1, "2", edit)(bench)
         bench.edf(1, "2")
-        return [*asked, ("deconvolve", 1, ("2",)), ("edf", 1, ("2",))]
+        return [*asked, *EDF]
 
     return harm
 
 
-def set(stack: Array, z: int, plane: Array) -> Array:
-    out = stack.astype(float)
-    out[z] = plane
-    return out
+def fourth_plane(edit: Callable[[Array], Any]) -> Harm:
+    """Return a fault that changes the fourth plane of each stack (z, y, x)."""
+
+    def changed(stack: Array) -> Array:
+        out = stack.astype(float)
+        out[3] = edit(out)
+        return out
+
+    return plane(changed)
 
 
-def flat(edit: Callable[[Array], Array], dark: float = 0) -> Harm:
+def blank(stack: Array) -> Array:
+    return np.random.default_rng(0).normal(100, 20, stack.shape)
+
+
+def blurred(sigma_px: float) -> Edit:
+    return lambda stack: ndimage.gaussian_filter(stack.astype(float), (0, sigma_px, sigma_px))
+
+
+def few_photons(bench: Bench) -> Asked:
+    rng = np.random.default_rng(0)
+
+    def edit(stack: Array) -> Array:
+        light = rng.poisson(np.maximum(stack.astype(float) - 100, 0) / 10000) * 30.0
+        return np.asarray(light + rng.normal(100, 3, stack.shape))
+
+    raw(1, "2", edit)(bench)
+    bench.edf(1, "2")
+    return EDF
+
+
+def incomplete_tile(bench: Bench) -> Asked:
+    """Lose a plane of the middle tile, which is left out then."""
+    bench.run.edit(acquisition={"missing": "fill"})
+    bench.raw(1, "1", 4)[2].unlink()
+    bench.manifests()
+    bench.positions(1)
+    return [("tile_positions", 1, ()), *stitched(bench)]
+
+
+def started_too_deep(bench: Bench) -> Asked:
+    """Lose the first two planes of every stack."""
+    for cycle, channel, tile in np.ndindex(2, 2, 9):
+        paths = bench.raw(cycle + 1, str(channel + 1), tile)
+        for old, new in zip(paths[2:], paths, strict=False):
+            old.rename(new)
+    bench.manifests()
+    asked = stitched(bench, 1, "2")
+    bench.edf(1, "2")
+    return [*asked, *EDF]
+
+
+# Illumination
+
+
+def flat(edit: Edit = lambda flat: flat, dark: float = 0, **numbers: Any) -> Harm:
     """Return a fault of the illumination of cycle 1, channel 2."""
 
     def harm(bench: Bench) -> Asked:
         old = bench.fields(1, "2")
-        paths = bench.path("illumination", 1, "2")
-        for name in ("flat", "dark"):
-            bench.path(name, 1, "2").unlink()
+        told = read_json(bench.path("illumination_json", 1, "2"))
         new = Illumination.from_fields(edit(old.flat.astype(float)), old.dark + dark)
-        json = bench.path("illumination_json", 1, "2").read_bytes()
-        bench.path("illumination_json", 1, "2").unlink()
-        write_illumination(paths, new, {})
-        bench.path("illumination_json", 1, "2").write_bytes(json)
+        write_illumination(bench.path("illumination", 1, "2"), new, {**told, **numbers})
         return [("illumination", 1, ("2",)), *stitched(bench, 1, "2")]
 
     return harm
+
+
+def vignette(flat: Array) -> Array:
+    y, x = np.meshgrid(*[np.linspace(-1, 1, n) for n in flat.shape], indexing="ij")
+    return np.asarray(1 - 0.47 * (x**2 + y**2))
 
 
 def foreign_flat(bench: Bench) -> Asked:
@@ -112,22 +161,68 @@ def foreign_flat(bench: Bench) -> Asked:
     return [("illumination", 1, ("2",)), *stitched(bench, 1, "2")]
 
 
-def raw(cycle: int, channel: str, edit: Callable[[Array], Array]) -> Harm:
+def estimated(edit: Edit, tiles: Iterable[int] = range(9)) -> Harm:
+    """Return a fault of raw tiles of which the flat-field is estimated."""
+
     def harm(bench: Bench) -> Asked:
-        bench.edit_raw(cycle, channel, edit)
-        return stitched(bench, cycle, channel)
+        bench.edit_raw(1, "2", edit, tiles)
+        bench.illumination(1, "2")
+        return [("illumination", 1, ("2",))]
 
     return harm
 
 
-def blank(stack: Array) -> Array:
-    return np.random.default_rng(0).normal(100, 20, stack.shape)
+def tissue_in_two_tiles(bench: Bench) -> Asked:
+    """Leave glass in seven of nine tiles, so that one overlap alone shows the flat-field."""
+    rng = np.random.default_rng(0)
+    glass = estimated(lambda stack: rng.normal(100, 3, stack.shape), [0, 1, 2, 5, 6, 7, 8])
+    return glass(bench)
 
 
-def mosaic(edit: Callable[[Array], Array]) -> Harm:
+# Tile positions
+
+
+def edges(edit: Callable[[Edges], object]) -> Harm:
+    """Return a fault of the overlaps of cycle 1."""
+
     def harm(bench: Bench) -> Asked:
-        bench.edit_mosaic("stitch", 1, "1", edit)
-        return [("stitch", 1, ("1",))]
+        table = read_edges(bench.path("edges"))
+        edit(table)
+        write_table(bench.path("edges"), table)
+        return [("tile_positions", 1, ())]
+
+    return harm
+
+
+def given_up(edges: Edges) -> None:
+    """Put the last eight overlaps 2.5 px from where the tiles are, as sure as they can be."""
+    edges.dy_px[4:] += 2.5
+    edges.accepted[4:] = False
+    edges.log10_chance[4:] = -9.0
+
+
+def positions(column: str, tiles: Iterable[int], value: float) -> Harm:
+    """Return a fault that adds a value to a column of some tiles of cycle 1."""
+
+    def harm(bench: Bench) -> Asked:
+        table = read_positions(bench.path("positions"))
+        for tile in tiles:
+            getattr(table, column)[tile] += value
+        write_table(bench.path("positions"), table)
+        return [("tile_positions", 1, ()), *(stitched(bench) if column == "y_px" else [])]
+
+    return harm
+
+
+# Stacks
+
+
+def mosaic(stage: str, edit: Edit, **attributes: Any) -> Harm:
+    """Return a fault of what a stage made of cycle 1, channel 1."""
+
+    def harm(bench: Bench) -> Asked:
+        bench.edit_mosaic(stage, 1, "1", edit, **attributes)
+        return [(stage, 1, ("1",))]
 
     return harm
 
@@ -150,70 +245,78 @@ def zero_chunk(stack: Array) -> Array:
     return out
 
 
-def wrong_psf(bench: Bench) -> Asked:
-    bench.deconvolve(1, "1", numerical_aperture=0.25)
-    return [("deconvolve", 1, ("1",))]
+def glass(stack: Array) -> Array:
+    """Leave tissue in a corner of 5 %."""
+    out = np.random.default_rng(0).normal(180, 30, stack.shape)
+    out[:, 180:300, 180:300] = stack[:, 180:300, 180:300]
+    return out
 
 
-def wrong_optics(bench: Bench) -> Asked:
-    bench.edf(1, "1", numerical_aperture=0.25)
-    return [("edf", 1, ("1",))]
+def bright_rows(stack: Array) -> Array:
+    """Brighten rows and columns of tiles more and more, from the middle of their overlaps."""
+    out = stack.astype(float) - 100
+    for border in BORDERS_PX:
+        out[:, border:] *= 4
+        out[:, :, border:] *= 4
+    return np.asarray(out / 64 + 100)
 
 
-def more_light(bench: Bench) -> Asked:
-    bench.edit_mosaic("deconvolve", 1, "1", lambda stack: stack * np.float32(2.5))
-    return [("deconvolve", 1, ("1",))]
-
-
-def edf(edit: Callable[[Array], Array]) -> Harm:
+def optics(stage: str, numerical_aperture: float) -> Harm:
     def harm(bench: Bench) -> Asked:
-        bench.edit_mosaic("edf", 1, "2", edit)
-        bench.assemble()
-        return [("edf", 1, ("2",)), ("image", 1, ("2",))]
+        getattr(bench, stage)(1, "1", numerical_aperture=numerical_aperture)
+        return [(stage, 1, ("1",))]
 
     return harm
 
 
-def wrong_plane(bench: Bench) -> Asked:
-    stack = bench.pixels("stitch", 1, "2").astype(float) - 100
-    bench.edit_mosaic("edf", 1, "2", lambda _: np.maximum(stack[:1], 0))
-    bench.assemble()
-    return [("edf", 1, ("2",)), ("image", 1, ("2",))]
+def moats(bench: Bench) -> Asked:
+    """Draw lone cells over haze, and moats around them after deconvolution."""
+    size = bench.pixels("stitch", 1, "1").shape
+    y, x = np.indices(size[1:]) % 64 - 32
+    cells = 800 / (1 + np.exp((np.hypot(y, x) - 9) * 1.5))
+    reach = ndimage.distance_transform_edt(cells <= 400)
+    moat = 200.0 * ((reach > 0) & (reach <= 4))
+    noise = np.random.default_rng(0).normal(0, 20, size)
+    bench.edit_mosaic("stitch", 1, "1", lambda _: (cells + 400) * 8 + 100 + noise)
+    return mosaic("deconvolve", lambda _: np.broadcast_to((cells + 400 - moat) * 8, size))(bench)
+
+
+# In-focus planes and what is made of them
+
+
+def in_focus(edit: Callable[[Array, Bench], Array]) -> Harm:
+    """Return a fault of the in-focus plane (1, y, x) of cycle 1, channel 2."""
+
+    def harm(bench: Bench) -> Asked:
+        bench.edit_mosaic("edf", 1, "2", lambda plane: edit(plane, bench))
+        bench.assemble()
+        return FINAL
+
+    return harm
+
+
+def wrong_plane(plane: Array, bench: Bench) -> Array:
+    return np.asarray(np.maximum(bench.pixels("stitch", 1, "2")[:1].astype(float) - 100, 0))
+
+
+def ringed(plane: Array, bench: Bench) -> Array:
+    """Draw what the in-focus plane once had around specks: black out to 10 px, then a halo."""
+    image = plane[0].astype(float)
+    rest = image.copy()
+    for _ in range(3):
+        peak = np.unravel_index(rest.argmax(), rest.shape)
+        own, _ = ndimage.label(image > 0.2 * image[peak])
+        away = np.asarray(ndimage.distance_transform_edt(own != own[peak]))
+        image[(away > 4) & (away <= 10)] = 0
+        image[(away > 10) & (away <= 26)] *= 1.5
+        rest[away < 90] = 0
+    return np.asarray(image[None])
 
 
 def foreign_plane(bench: Bench) -> Asked:
     bench.replace("edf", (1, "2"), (1, "1"))
     bench.assemble()
-    return [("edf", 1, ("2",)), ("image", 1, ("2",))]
-
-
-def transform(edit: Callable[[Transform], Transform]) -> Harm:
-    def harm(bench: Bench) -> Asked:
-        path = bench.path("transform", 2)
-        new = edit(read_transform(path))
-        for name in ("transform", "transform_json"):
-            bench.path(name, 2).unlink()
-        write_transform(new, path, bench.path("transform_json", 2))
-        return [("register", 2, ())]
-
-    return harm
-
-
-def shifted(transform: Transform) -> Transform:
-    return dataclasses.replace(
-        transform, affine=transform.affine + np.array([[0, 0, 1.5], [0, 0, 0]])
-    )
-
-
-def turned(transform: Transform) -> Transform:
-    angle = np.deg2rad(0.2)
-    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    middle = np.array([270.0, 270.0])
-    linear = transform.affine[:, :2]
-    centre = linear @ middle + transform.affine[:, 2]
-    return dataclasses.replace(
-        transform, affine=np.column_stack([turn @ linear, centre - turn @ linear @ middle])
-    )
+    return FINAL
 
 
 def exchanged_in_cycle(bench: Bench) -> Asked:
@@ -222,7 +325,7 @@ def exchanged_in_cycle(bench: Bench) -> Asked:
     bench.edit_mosaic("edf", 2, "2", lambda _: stacks["1"])
     bench.register()
     bench.assemble()
-    return [("register", 2, ()), ("image", 2, ("1", "2"))]
+    return [*REGISTERED, ("image", 2, ("1", "2"))]
 
 
 def exchanged_between_cycles(bench: Bench) -> Asked:
@@ -240,46 +343,114 @@ def exchanged_between_cycles(bench: Bench) -> Asked:
     return [("image", cycle, ("2",)) for cycle in CYCLES]
 
 
-def negative(bench: Bench) -> Asked:
-    bench.edit_mosaic(
-        "edf", 2, "1", lambda plane: np.maximum(np.percentile(plane, 99.5) - plane.astype(float), 0)
-    )
-    bench.register()
-    return [("register", 2, ())]
+def hazy_background(bench: Bench) -> Asked:
+    """Take the stain of cycle 2 for a background that lost as much light as it has as haze."""
+    light = float(bench.pixels("edf", 2, "2").mean())
+    bench.edit_mosaic("edf", 2, "2", lambda plane: plane, haze_counts=light)
+    bench.set_background({"CD3": "PanCK"})
+    bench.assemble()
+    return [("image", 1, ("2",))]
 
 
-def image(edit: Callable[[Bench, zarr.Group], None], tiff: bool) -> Harm:
-    """Return a fault of the final image; ``tiff``: the OME-TIFF is written from it again."""
+# Registration
+
+
+def nuclei(edit: Edit) -> Harm:
+    """Return a fault of the plane (1, y, x) by which cycle 2 is registered."""
 
     def harm(bench: Bench) -> Asked:
-        path = bench.own_tree("image_zarr")
-        edit(bench, zarr.open_group(path, mode="r+"))
+        bench.edit_mosaic("edf", 2, "1", edit)
+        bench.register()
+        return REGISTERED
+
+    return harm
+
+
+def negative(plane: Array) -> Array:
+    return np.asarray(np.maximum(np.percentile(plane, 99.5) - plane.astype(float), 0))
+
+
+def let_through(bench: Bench) -> Asked:
+    bench.run.edit(registration={"allow_unregistered": [2]})
+    return nuclei(negative)(bench)
+
+
+def cut_off(share: float, rest: Callable[[tuple[int, ...]], Array] = np.zeros) -> Edit:
+    """Return a change that puts something else beyond a share of the width."""
+
+    def cut(plane: Array) -> Array:
+        out = plane.copy()
+        gone = out[:, :, int(plane.shape[2] * share) :]
+        gone[:] = rest(gone.shape)
+        return out
+
+    return cut
+
+
+def dim_noise(shape: tuple[int, ...]) -> Array:
+    return np.random.default_rng(0).poisson(40, shape)
+
+
+def transform(edit: Callable[[Transform], Transform]) -> Harm:
+    def harm(bench: Bench) -> Asked:
+        files = [bench.path(name, 2) for name in ("transform", "transform_json")]
+        write_transform(edit(read_transform(files[0])), *files)
+        return REGISTERED
+
+    return harm
+
+
+def shifted(y_px: float, x_px: float) -> Harm:
+    move = np.array([[0, 0, y_px], [0, 0, x_px]])
+    return transform(lambda t: dataclasses.replace(t, affine=t.affine + move))
+
+
+def turned(transform: Transform) -> Transform:
+    angle = np.deg2rad(0.2)
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    middle = np.array([270.0, 270.0])
+    linear = transform.affine[:, :2]
+    centre = linear @ middle + transform.affine[:, 2]
+    return dataclasses.replace(
+        transform, affine=np.column_stack([turn @ linear, centre - turn @ linear @ middle])
+    )
+
+
+def torn(transform: Transform) -> Transform:
+    field = transform.field.copy()
+    field[1, 5, 5] = 40.0
+    return dataclasses.replace(transform, field=field)
+
+
+# The final image
+
+
+def image(edit: Callable[[list[Any]], None], tiff: bool) -> Harm:
+    """Return a fault of both levels of the final image; the OME-TIFF, too, if ``tiff``."""
+
+    def harm(bench: Bench) -> Asked:
+        path = bench.path("image_zarr")
+        shutil.copytree(path, path.with_suffix(".own"))  # the original's are hard links
+        shutil.rmtree(path)
+        path.with_suffix(".own").rename(path)
+        group = zarr.open_group(path, mode="r+")
+        edit([group[str(k)] for k in range(2)])
         if tiff:
-            bench.path("image_tiff").unlink()
             write_ome_tiff(path, bench.path("image_tiff"))
         return [("image", 1, ("1", "2"))]
 
     return harm
 
 
-def levels(group: zarr.Group) -> list[Any]:
-    return [group[str(k)] for k in range(2)]
-
-
-def wrong_order(bench: Bench, group: zarr.Group) -> None:
-    for level in levels(group):
+def wrong_order(levels: list[Any]) -> None:
+    for level in levels:
         level[:2] = np.asarray(level[:2])[::-1]
 
 
-def wrong_level(bench: Bench, group: zarr.Group) -> None:
-    level = levels(group)[1]
-    level[0] = np.asarray(level[1])
+def wrong_level(levels: list[Any]) -> None:
+    levels[1][0] = np.asarray(levels[1][1])
 
 
-def lost_chunk(bench: Bench, group: zarr.Group) -> None:
-    for k, level in enumerate(levels(group)):
+def lost_chunk(levels: list[Any]) -> None:
+    for k, level in enumerate(levels):
         level[0, (256 >> k) : (512 >> k), 0 : (256 >> k)] = 0
-
-
-def blurred(sigma_px: float) -> Callable[[Array], Array]:
-    return lambda stack: ndimage.gaussian_filter(stack.astype(float), (0, sigma_px, sigma_px))

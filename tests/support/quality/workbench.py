@@ -6,6 +6,7 @@ the same configuration, but in one process.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import functools
 import os
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tifffile
@@ -71,6 +73,24 @@ SAMPLE = "tonsil"
 BORDERS_PX = (185, 355)
 CHUNK_PX = 192
 CYCLES, CHANNELS = (1, 2), ("1", "2")
+#: Inputs of the quality stages to the name of the file in the layout.
+OF_CHANNELS = {
+    "flat": "flat", "dark": "dark", "numbers": "illumination_json", "mosaic": "stitch",
+    "deconvolved": "deconvolve", "plane": "edf", "height": "height",
+}  # fmt: skip
+OF_CYCLE = {"zarr": "image_zarr", "tiff": "image_tiff"} | {
+    name: name
+    for name in ("manifest", "positions", "edges", "distortion", "transform", "subtraction")
+}
+ASKED = {
+    "illumination": "flat numbers",
+    "tile_positions": "positions edges distortion manifest",
+    "stitch": "mosaic flat dark manifest positions distortion",
+    "deconvolve": "mosaic deconvolved",
+    "edf": "plane height mosaic",
+    "register": "reference moving transform",
+    "image": "zarr tiff stitched transform subtraction",
+}
 _BACKEND = cpu_backend(workers=1)
 Edit = Callable[[NDArray[Any]], NDArray[Any]]
 
@@ -85,12 +105,8 @@ class Bench:
     @functools.cached_property
     def experiment(self) -> Experiment:
         """Return the validated configuration."""
-        here = Path.cwd()
-        os.chdir(self.run.folder)
-        try:
+        with contextlib.chdir(self.run.folder):
             return load_experiment(yaml.safe_load(self.run.config.read_text()))
-        finally:
-            os.chdir(here)
 
     def path(self, template: str, cycle: int = 1, channel: str = "1") -> Path:
         """Return a file of the layout, ``template`` being the name of its property."""
@@ -100,18 +116,10 @@ class Bench:
     # Stages
 
     def manifests(self) -> None:
-        """Check the raw files."""
-        here = Path.cwd()
-        os.chdir(self.run.folder)
-        try:
+        with contextlib.chdir(self.run.folder):
             check_raw(self.experiment, Layout("results"))
-        finally:
-            os.chdir(here)
 
     def illumination(self, cycle: int, channel: str) -> None:
-        """Estimate the flat-field of one channel."""
-        options = self.experiment.options("illumination")
-        camera = self.experiment.options("camera")
         manifest = self.path("manifest", cycle)
         placed = locate(
             open_tiles(manifest, "1"),
@@ -122,14 +130,12 @@ class Bench:
             open_tiles(manifest, channel),
             placed.positions,
             backend=_BACKEND,
-            offset_counts=camera["offset_counts"],
-            saturation_counts=camera["saturation_counts"],
-            **options,
+            **self.experiment.options("camera", "offset_counts", "saturation_counts"),
+            **self.experiment.options("illumination"),
         )
         write_illumination(self.path("illumination", cycle, channel), illumination, numbers)
 
     def positions(self, cycle: int) -> None:
-        """Place the tiles of one cycle."""
         located = locate(
             open_tiles(self.path("manifest", cycle), "1"),
             self.fields(cycle, "1"),
@@ -139,13 +145,9 @@ class Bench:
         write_located(self.path("positions", cycle).parent, located)
 
     def fields(self, cycle: int, channel: str) -> Illumination:
-        """Return flat-field and dark-field."""
-        return read_illumination(
-            self.path("flat", cycle, channel), self.path("dark", cycle, channel)
-        )
+        return read_illumination(*(self.path(name, cycle, channel) for name in ("flat", "dark")))
 
     def stitch(self, cycle: int, channel: str, **options: Any) -> None:
-        """Fuse the tiles of one channel."""
         stitch(
             open_tiles(self.path("manifest", cycle), channel),
             read_positions(self.path("positions", cycle)),
@@ -162,7 +164,6 @@ class Bench:
         )
 
     def deconvolve(self, cycle: int, channel: str, **optics: Any) -> None:
-        """Deconvolve one channel."""
         deconvolve(
             self.path("stitch", cycle, channel),
             self.path("deconvolve", cycle, channel),
@@ -173,7 +174,6 @@ class Bench:
         )
 
     def edf(self, cycle: int, channel: str, **optics: Any) -> None:
-        """Project one channel onto its in-focus plane."""
         edf_plane(
             self.path("stitch", cycle, channel),
             self.path("edf", cycle, channel),
@@ -184,7 +184,6 @@ class Bench:
         )
 
     def register(self, cycle: int = 2) -> None:
-        """Register a cycle to the first."""
         register(
             self.path("edf", 1, "1"),
             self.path("edf", cycle, "1"),
@@ -195,7 +194,6 @@ class Bench:
         )
 
     def assemble(self) -> None:
-        """Write the final image."""
         output = self.experiment.options("output")
         files = {
             c.marker: (
@@ -236,51 +234,39 @@ class Bench:
 
     # Quality
 
-    def quality(self, stage: str, cycle: int, channels: Iterable[str] = CHANNELS) -> list[Item]:
-        """Run one quality stage on some channels of a cycle and return its items."""
+    def quality(
+        self, stage: str, cycle: int, channels: Iterable[str] = CHANNELS, *, drawn: bool = True
+    ) -> list[Item]:
+        """Run one quality stage on some channels of a cycle and return its items.
+
+        The picture takes half of the time: it may be left out.
+        """
         tokens = list(channels)
         out = self.run.folder / f"{stage}.json"
         markers = [self.experiment.channel(cycle, token).marker for token in tokens]
-
-        def of(template: str) -> list[Path]:
-            return [self.path(template, cycle, token) for token in tokens]
-
-        files: dict[str, dict[str, Any]] = {
-            "illumination": {"flat": of("flat"), "numbers": of("illumination_json")},
-            "tile_positions": {
-                "positions": self.path("positions", cycle), "edges": self.path("edges", cycle),
-                "distortion": self.path("distortion", cycle),
-                "manifest": self.path("manifest", cycle),
-            },
-            "stitch": {
-                "mosaic": of("stitch"), "flat": of("flat"), "dark": of("dark"),
-                "manifest": self.path("manifest", cycle),
-                "positions": self.path("positions", cycle),
-                "distortion": self.path("distortion", cycle),
-            },
-            "deconvolve": {"mosaic": of("stitch"), "deconvolved": of("deconvolve")},
-            "edf": {"plane": of("edf"), "height": of("height"), "mosaic": of("stitch")},
-            "register": {
-                "reference": self.path("edf", 1, "1"), "moving": self.path("edf", cycle, "1"),
-                "transform": self.path("transform", cycle),
-            },
-            "image": {
-                "zarr": self.path("image_zarr"), "tiff": self.path("image_tiff"),
-                "stitched": self._stitched_view(cycle, tokens) if stage == "image" else [],
-                "transform": [] if cycle == 1 else self.path("transform", cycle),
-                "subtraction": self.path("subtraction", cycle),
-            },
-        }  # fmt: skip
-        judge_stage(
-            stage,
-            files[stage],
-            out,
-            out.with_suffix(".png"),
-            sample=SAMPLE,
-            cycle=cycle,
-            channels=list(zip(tokens, markers, strict=True)),
-            options={"image_channels": self.experiment.channel_table()} if stage == "image" else {},
-        )
+        one = {name: self.path(template, cycle) for name, template in OF_CYCLE.items()}
+        every: dict[str, Any] = {
+            **{n: [self.path(t, cycle, c) for c in tokens] for n, t in OF_CHANNELS.items()},
+            **one,
+            "reference": self.path("edf", 1, "1"),
+            "moving": self.path("edf", cycle, "1"),
+            "transform": [] if cycle == 1 else one["transform"],
+            "stitched": self._stitched_view(cycle, tokens) if stage == "image" else [],
+        }
+        nothing = mock.patch(f"tilewright.report.quality.{stage}.draw")
+        with contextlib.nullcontext() if drawn else nothing:
+            judge_stage(
+                stage,
+                {name: every[name] for name in ASKED[stage].split()},
+                out,
+                out.with_suffix(".png"),
+                sample=SAMPLE,
+                cycle=cycle,
+                channels=list(zip(tokens, markers, strict=True)),
+                options={"image_channels": self.experiment.channel_table()}
+                if stage == "image"
+                else {},
+            )
         return list(read_quality(out).items)
 
     def _stitched_view(self, cycle: int, tokens: Iterable[str]) -> Path:
@@ -304,7 +290,6 @@ class Bench:
             row["background"] = backgrounds.get(row["marker"], row.get("background", ""))
             known = row.get("exposure_ms", 200)
             row["exposure_ms"] = str((exposures_ms or {}).get(row["marker"], known))
-        path.unlink()  # the original is a hard link to the same file
         with path.open("w", newline="") as stream:
             writer = csv.DictWriter(stream, rows[0])
             writer.writeheader()
@@ -313,35 +298,25 @@ class Bench:
 
     # Damage
 
-    def raw(self, cycle: int, channel: str, tile: int, z: int) -> Path:
-        """Return a raw plane; tiles count by (row, col), from 0."""
-        return tile_path(self.run.folder / "raw", self.design, cycle, int(channel), tile, z)
+    def raw(self, cycle: int, channel: str, tile: int) -> list[Path]:
+        """Return the raw planes of a tile; tiles count by (row, col), from 0."""
+        raw, planes = self.run.folder / "raw", range(self.design.planes)
+        return [tile_path(raw, self.design, cycle, int(channel), tile, z) for z in planes]
 
     def stack(self, cycle: int, channel: str, tile: int) -> NDArray[Any]:
-        """Return the raw planes (z, y, x) of one tile."""
-        paths = [self.raw(cycle, channel, tile, z) for z in range(self.design.planes)]
-        return np.stack([tifffile.imread(path) for path in paths])
+        return np.stack([tifffile.imread(path) for path in self.raw(cycle, channel, tile)])
 
     def pixels(self, template: str, cycle: int, channel: str) -> NDArray[Any]:
         """Return the pixels (z, y, x) of a mosaic."""
         return open_mosaic(self.path(template, cycle, channel)).read()
-
-    def own_tree(self, template: str) -> Path:
-        """Make a folder of hard links one of files of its own."""
-        path = self.path(template)
-        shutil.copytree(path, path.with_suffix(".own"))
-        shutil.rmtree(path)
-        path.with_suffix(".own").rename(path)
-        return path
 
     def edit_raw(
         self, cycle: int, channel: str, edit: Edit, tiles: Iterable[int] = range(9)
     ) -> None:
         """Change the stacks (z, y, x) of some tiles."""
         for tile in tiles:
-            paths = [self.raw(cycle, channel, tile, z) for z in range(self.design.planes)]
-            stack = edit(self.stack(cycle, channel, tile))
-            for path, plane in zip(paths, np.clip(np.rint(stack), 0, 65535), strict=True):
+            stack = np.clip(np.rint(edit(self.stack(cycle, channel, tile))), 0, 65535)
+            for path, plane in zip(self.raw(cycle, channel, tile), stack, strict=True):
                 path.unlink()  # the original is a hard link to the same file
                 tifffile.imwrite(path, plane.astype(np.uint16), metadata=None)
         self.manifests()
@@ -358,12 +333,7 @@ class Bench:
             old.path, pixels.shape, old.dtype, old.chunk_px, old.voxel_um, old.path.stem,
             attributes={**old.attributes, **attributes},
         ) as writer:  # fmt: skip
-            side = old.chunk_px
-            for z in range(pixels.shape[0]):
-                for y in range(0, pixels.shape[1], side):
-                    for x in range(0, pixels.shape[2], side):
-                        block = pixels[z, y : y + side, x : x + side].astype(old.dtype)
-                        writer.write(z, y, x, block)
+            writer.write(0, 0, 0, pixels.astype(old.dtype))
 
     def replace(self, template: str, target: tuple[int, str], source: tuple[int, str]) -> None:
         """Put a copy of another channel's file or folder in the place of one."""
@@ -376,15 +346,13 @@ class Bench:
             shutil.copy(here, there)
 
     def copy(self, folder: Path) -> Bench:
-        """Return a copy whose files are hard links."""
+        """Return a copy whose images are hard links."""
         shutil.copytree(self.run.folder, folder, copy_function=os.link)
-        config = folder / self.run.config.name
-        config.unlink()
-        shutil.copy(self.run.config, config)  # which damages edit
-        samples = folder / "samples.tsv"
-        samples.unlink()
-        samples.write_text(f"sample\traw_dir\n{SAMPLE}\t{folder / 'raw'}\n")
-        return Bench(Run(folder, config), self.design)
+        for path in self.run.folder.glob("*.*"):
+            (folder / path.name).unlink()
+            shutil.copy(path, folder)
+        (folder / "samples.tsv").write_text(f"sample\traw_dir\n{SAMPLE}\t{folder / 'raw'}\n")
+        return Bench(Run(folder, folder / self.run.config.name), self.design)
 
 
 def process(folder: Path, **design: Any) -> Bench:
