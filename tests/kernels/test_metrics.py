@@ -153,9 +153,7 @@ def test_pixels_outside_tiles_have_no_noise_to_measure(cpu: Backend) -> None:
     assert photon_transfer(cpu, np.full((9, 9), 7.0), 0.0) == (0, 0)
 
 
-def test_seam_score_is_one_without_a_seam_and_rises_with_a_step_of_two_percent(
-    cpu: Backend,
-) -> None:
+def test_seam_score_is_one_and_rises_with_a_step_of_two_percent(cpu: Backend) -> None:
     """Twelve borders of one mosaic joined, as the report does: 3840 lines."""
     starts = np.random.default_rng(0).integers(8, 90, 12)
     strips = [camera(tissue(k), k)[:, start : start + 128] for k, start in enumerate(starts)]

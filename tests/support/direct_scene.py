@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import fft, ndimage
 
-from tilewright.kernels.backend import Backend
+from tests.support.wavy_stack import psnr
+from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
 from tilewright.kernels.edf.direct_filters import (
     FINE,
@@ -21,7 +22,7 @@ from tilewright.kernels.edf.direct_filters import (
     psf_planes,
     transfer_profiles,
 )
-from tilewright.kernels.edf.direct_finish import fill, mirrored, trust_in
+from tilewright.kernels.edf.direct_finish import fill, haze_moments, haze_share, mirrored, trust_in
 from tilewright.kernels.edf.direct_plane import HALO_PX, Direct, DirectPlane, FocusMaps
 from tilewright.kernels.noise import NoiseModel
 
@@ -121,10 +122,10 @@ class Prepared:
             sides.append(side)
             places.append(mirrored(start, start + side, size))
             far.append(np.minimum(at, size - 1 - at))
-        window, there, full = (
-            a[..., places[0], :][..., places[1]] for a in (counts, seen, clipped)
-        )
-        trust = trust_in(np.minimum.outer(*far).astype(np.float32), there, full)
+        y, x = places
+        window, there = counts[:, y][:, :, x], seen[y][:, x]
+        border = np.minimum.outer(*far).astype(np.float32)
+        trust = trust_in(border, there, clipped[y][:, x])
         found = self.direct(sides).project(fill(window, there), trust)
         image: Image = self.backend.to_numpy(found.image)
         return image[HALO_PX:, HALO_PX:][: rows.stop - rows.start, : counts.shape[2]]
@@ -138,6 +139,12 @@ class Prepared:
         direct = self.direct(list(counts.shape[1:]))
         return direct.maps, direct.project(counts)
 
+    def haze_share(self, counts: Image) -> float:
+        """Return the share that a window tells which has the mosaic within its halo."""
+        window = np.pad(counts, ((0, 0), *[(HALO_PX, HALO_PX)] * 2), mode="symmetric")
+        maps, found = self.whole(window)
+        return haze_share([haze_moments(self.channel, maps, window, found)])
+
 
 def prepare(backend: Backend, counts: Image, kept: NDArray[np.bool_] = ALL) -> Prepared:
     """Return the filters of a mosaic that is its own sample."""
@@ -146,6 +153,26 @@ def prepare(backend: Backend, counts: Image, kept: NDArray[np.bool_] = ALL) -> P
     channel = Channel(profiles, kept, power, mean_variance(NOISE, [counts[kept]], PEDESTAL))
     maps = FocusMaps(backend, channel, NOISE, PEDESTAL, (counts.shape[1], counts.shape[2]))
     return Prepared(backend, channel, make_filters(channel, maps.bins_used(counts)))
+
+
+class Sample(NamedTuple):
+    counts: Image
+    truth: NDArray[Any]
+    prepared: Prepared
+    plane: Image
+    """Not clipped."""
+
+    @property
+    def psnr(self) -> float:
+        return psnr(np.maximum(self.plane, 0), self.truth)
+
+
+@lru_cache(maxsize=8)
+def sample(seed: int, haze: float = 0.0) -> Sample:
+    """Return a stack and its plane on the CPU: read only."""
+    counts, truth = scene(seed, haze=haze)
+    prepared = prepare(cpu_backend(workers=2), counts)
+    return Sample(counts, truth, prepared, prepared.plane(counts))
 
 
 def speck_light(
@@ -158,4 +185,4 @@ def speck_light(
     disc = fft.rfft2(peak * np.clip(radius + 0.5 - away, 0, 1), shape)
     planes = psf[middle - FINE * plane :: FINE][:PLANES] / psf[middle].sum()
     seen = [fft.irfft2(disc * _transfer(p, shape), s=shape)[:SIZE, :SIZE] for p in planes]
-    return np.maximum(np.array(seen), 0)
+    return np.asarray(np.maximum(seen, 0))

@@ -185,7 +185,7 @@ def speck(z: float) -> Stack:
     away = np.hypot(*(np.indices((SIZE, SIZE)) - SIZE // 3))
     width_px = np.hypot(2, 3 * (np.arange(5) - z))[:, None, None]
     light = 4e6 / width_px**2 * np.exp(-((away / width_px) ** 2) / 2)
-    return np.minimum(wavy(1)[0][2:7] + light, 65535).astype(np.uint16)
+    return np.asarray(np.minimum(wavy(1)[0][2:7] + light, 65535), np.uint16)
 
 
 @pytest.mark.parametrize(

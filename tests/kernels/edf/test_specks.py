@@ -48,7 +48,7 @@ def test_tissue_and_larger_objects_are_left_as_they_are() -> None:
     for stack, model in ((tissue(1), model_of(tissue(1))), (large, model_of(tissue()))):
         cleaned = without_specks(stack, model)
         assert cleaned.stack is stack
-        assert cleaned.light is cleaned.spoilt is None
+        assert (cleaned.light, cleaned.spoilt) == (None, None)
 
 
 @pytest.mark.parametrize("plane", [MIDDLE, 0])

@@ -31,28 +31,32 @@ def take(size: int, places: Any, flat: Any = 1.0, dark: Any = PEDESTAL) -> list[
     ]
 
 
+def spans_of(tiles: list[Any], places: Any) -> list[Any]:
+    return [tuple(map(tile_span, place, tiles[0].shape)) for place in places]
+
+
 def run(
-    backend: Backend,
-    tiles: list[Any],
-    places: Any,
-    *,
-    flat: Any = None,
-    dark: Any = None,
-    pedestal: float = PEDESTAL,
-    origin: tuple[int, int] = (0, 0),
-    shape: tuple[int, int] | None = None,
+    backend: Backend, tiles: list[Any], places: Any, *,
+    flat: Any = 1, dark: Any = None, pedestal: float = PEDESTAL, part: Any = None,
     feather_px: float = 12,
-) -> tuple[Any, int, int]:
-    size = tiles[0].shape
-    flat = np.ones(size, np.float32) if flat is None else flat
-    dark = np.full(size, pedestal, np.float32) if dark is None else dark
-    spans = [(tile_span(y, size[0]), tile_span(x, size[1])) for y, x in places]
-    shape = shape or (max(y.stop for y, _ in spans), max(x.stop for _, x in spans))
+) -> tuple[Any, int, int]:  # fmt: skip
+    """Return the fused region, whole or a part (y, y1, x, x1), and how many pixels were clipped."""
+    spans = spans_of(tiles, places)
+    dark = pedestal if dark is None else dark
+    flat, dark = (np.broadcast_to(np.float32(v), tiles[0].shape) for v in (flat, dark))
+    y, y1, x, x1 = part or (0, max(y.stop for y, _ in spans), 0, max(x.stop for _, x in spans))
     correction = make_correction(backend, flat, dark, pedestal)
     region, low, high = fuse(
-        backend, tiles, spans, correction, origin, shape, feather_px=feather_px
+        backend, tiles, spans, correction, (y, x), (y1 - y, x1 - x), feather_px=feather_px
     )
     return backend.to_numpy(region), low, high
+
+
+def covered(tiles: list[Any], places: Any, shape: tuple[int, int]) -> Any:
+    out = np.zeros(shape, bool)
+    for y, x in spans_of(tiles, places):
+        out[y.start : y.stop, x.start : x.stop] = True
+    return out
 
 
 def error(fused: Any) -> Any:
@@ -71,17 +75,12 @@ def test_integer_positions_keep_counts_exactly(cpu: Backend) -> None:
     image = np.random.default_rng(0).integers(0, 65536, (200, 230)).astype(np.uint16)
     places = [(0, 0), (0, 110), (3, 70), (80, 0), (77, 110)]
     tiles = [image[y : y + 120, x : x + 120] for y, x in places]
-    fused, low, high = run(cpu, tiles, places)
-    covered = np.zeros(image.shape, bool)
-    for y, x in places:
-        covered[y : y + 120, x : x + 120] = True
-    np.testing.assert_array_equal(fused, np.where(covered, image, 100)[: fused.shape[0]])
-    assert (low, high) == (0, 0)
-
-
-def test_uint8_stays_uint8(cpu: Backend) -> None:
-    image = np.random.default_rng(0).integers(0, 256, (64, 100)).astype(np.uint8)
-    fused, _, _ = run(cpu, [image[:, :60], image[:, 40:]], [(0, 0), (0, 40)], pedestal=5)
+    fused, *clipped = run(cpu, tiles, places)
+    wanted = np.where(covered(tiles, places, image.shape), image, 100)[: fused.shape[0]]
+    np.testing.assert_array_equal(fused, wanted)
+    assert clipped == [0, 0]
+    image = (image % 256).astype(np.uint8)
+    fused, _, _ = run(cpu, [image[:, :130], image[:, 100:]], [(0, 0), (0, 100)], pedestal=5)
     assert fused.dtype == np.uint8
     np.testing.assert_array_equal(fused, image)
 
@@ -110,13 +109,10 @@ def test_illumination_is_undone(cpu: Backend, seed: int) -> None:
 )
 def test_a_flat_scene_stays_flat(places: Any, feather_px: float) -> None:
     tiles = [np.full((24, 30), 5000, np.uint16)] * len(places)
-    fused, low, high = run(cpu_backend(), tiles, places, feather_px=feather_px)
-    covered = np.zeros(fused.shape, bool)
-    for y, x in places:
-        ys, xs = tile_span(y, 24), tile_span(x, 30)
-        covered[ys.start : ys.stop, xs.start : xs.stop] = True
-    np.testing.assert_array_equal(fused, np.where(covered, 5000, 100))
-    assert (low, high) == (0, 0)
+    fused, *clipped = run(cpu_backend(), tiles, places, feather_px=feather_px)
+    wanted = np.where(covered(tiles, places, fused.shape), 5000, 100)
+    np.testing.assert_array_equal(fused, wanted)
+    assert clipped == [0, 0]
 
 
 def test_overlaps_fade_linearly_and_corners_blend_all_four(cpu: Backend) -> None:
@@ -132,10 +128,8 @@ def test_overlaps_fade_linearly_and_corners_blend_all_four(cpu: Backend) -> None
 
 def test_clipped_pixels_are_counted(cpu: Backend) -> None:
     raw = np.full((10, 10), 1000, np.uint16)
-    raw[0, :3] = 0
-    raw[1, :5] = 60000
-    flat = np.full((10, 10), 0.5, np.float32)
-    fused, low, high = run(cpu, [raw], [(0, 0)], flat=flat, pedestal=200)
+    raw[0, :3], raw[1, :5] = 0, 60000
+    fused, low, high = run(cpu, [raw], [(0, 0)], flat=0.5, pedestal=200)
     assert (low, high) == (3, 5)
     assert (fused[0, :3] == 0).all()
     assert (fused[1, :5] == 65535).all()
@@ -150,10 +144,9 @@ def test_parts_are_the_whole(seed: int, cut: tuple[int, int]) -> None:
     whole, _, _ = run(cpu_backend(), tiles, places)
     rows, columns = (((0, at), (at, size)) for at, size in zip(cut, whole.shape, strict=True))
     parts = [
-        [run(cpu_backend(), tiles, places, origin=(y, x), shape=(y1 - y, x1 - x))[0]
-         for x, x1 in columns]
-        for y, y1 in rows
-    ]  # fmt: skip
+        [run(cpu_backend(), tiles, places, part=(*row, *column))[0] for column in columns]
+        for row in rows
+    ]
     np.testing.assert_array_equal(np.block(parts), whole)
 
 

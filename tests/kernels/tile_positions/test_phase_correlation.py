@@ -33,15 +33,13 @@ def measured(backend: Backend, a: Strips, b: Strips, sigma: float = 1.5) -> Stri
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
-@pytest.mark.parametrize(("noise", "sigma", "limit"), [(20.0, 1.5, 0.01), (300.0, 2.2, 0.12)])
-def test_shift_is_found_to_a_fraction(
-    cpu: Backend, seed: int, noise: float, sigma: float, limit: float
-) -> None:
-    a, b, true = strip_pairs(seed, noise)
-    found = measured(cpu, a, b, sigma)
-    assert np.sqrt(np.mean((found.shift_px - true) ** 2)) < limit
-    assert (found.score > 1.5 * found.second).all()
-    assert (found.curvature > 0).all()
+def test_shift_is_found_to_a_fraction(cpu: Backend, seed: int) -> None:
+    for noise, sigma, limit in ((20.0, 1.5, 0.01), (300.0, 2.2, 0.12)):
+        a, b, true = strip_pairs(seed, noise)
+        found = measured(cpu, a, b, sigma)
+        assert np.sqrt(np.mean((found.shift_px - true) ** 2)) < limit
+        assert (found.score > 1.5 * found.second).all()
+        assert (found.curvature > 0).all()
 
 
 def test_expected_shift_moves_the_window(cpu: Backend) -> None:
@@ -61,25 +59,22 @@ def test_noise_does_not_pull_the_fraction(cpu: Backend) -> None:
         cells = spots(seed, 180, 48)
         rng = np.random.default_rng(seed)
         noise = 250.0 * rng.standard_normal((2, 1, 180, 48)).astype(np.float32)
-        a = render(cells, np.zeros(2), (180, 48))[None] + noise[0]
-        b = render(cells, np.array([0.4, 0.4]), (180, 48))[None] + noise[1]
-        small = [filter_strips(cpu, strips, 1.5) for strips in (a, b)]
+        small = [
+            filter_strips(cpu, render(cells, np.full(2, at), (180, 48))[None] + added, 1.5)
+            for at, added in zip((0.0, 0.4), noise, strict=True)
+        ]
         found = subpixel(cpu, small[0], small[1], np.zeros((1, 2), np.int64))
         shrink.append(2.0 * found.delta_px[0] / 0.4)
     assert abs(np.mean(shrink) - 1.0) < 0.1
 
 
-@pytest.mark.parametrize("value", [0.0, 1000.0])
-def test_flat_strips_say_nothing(cpu: Backend, value: float) -> None:
-    flat = np.full((3, 90, 30), value, np.float32)
-    found = measured(cpu, flat, flat)
-    assert np.isfinite(found.shift_px).all()
-    assert (found.score < 0.01).all() or (found.curvature == 0).all()
-
-
-def test_noise_alone_is_no_match(cpu: Backend) -> None:
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(100, 10, (2, 12, 180, 48)).astype(np.float32)
+def test_flat_strips_and_noise_alone_are_no_match(cpu: Backend) -> None:
+    for value in (0.0, 1000.0):
+        flat = np.full((3, 90, 30), value, np.float32)
+        found = measured(cpu, flat, flat)
+        assert np.isfinite(found.shift_px).all()
+        assert (found.score < 0.01).all() or (found.curvature == 0).all()
+    a, b = np.random.default_rng(0).normal(100, 10, (2, 12, 180, 48)).astype(np.float32)
     assert measured(cpu, a, b).score.max() < 0.22
 
 
@@ -91,13 +86,6 @@ def test_bright_object_cut_by_the_border_does_not_decide(cpu: Backend, seed: int
     cells = np.concatenate([spots(seed, 180, 48), bright], axis=1)
     a, b = (render(cells, origin, (180, 48))[None] for origin in (np.zeros(2), true))
     assert np.abs(measured(cpu, a, b).shift_px - true).max() < 0.1
-
-
-def test_another_device_agrees(cpu: Backend, other: Backend) -> None:
-    a, b, _ = strip_pairs(3, 50.0)
-    expected, found = measured(cpu, a, b), measured(other, a, b)
-    np.testing.assert_allclose(found.shift_px, expected.shift_px, atol=1e-3)
-    np.testing.assert_allclose(found.score, expected.score, atol=1e-4)
 
 
 @given(
