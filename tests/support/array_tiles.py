@@ -28,13 +28,10 @@ class ArrayTiles:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Raw pixel type."""
         return self.stack.dtype
 
     def read(self, tile: int, z: int) -> NDArray[Any]:
-        """Return one plane (y, x) of one tile."""
-        plane: NDArray[Any] = self.stack[tile, z]
-        return plane
+        return np.asarray(self.stack[tile, z])
 
 
 def correct(backend: Backend, raw: Array, flat: Array, dark: Array, pedestal: float) -> Array:

@@ -170,8 +170,6 @@ def bind(name: str, kind: list[Any]) -> str | None:
 
 if __name__ == "__main__":
     table = json.loads(Path(sys.argv[1]).read_text() if len(sys.argv) > 1 else TABLE.read_text())
-    wrong = []
-    for name, kinds in table.items():
-        wrong += [[name, kind, why] for kind in kinds if (why := bind(name, kind))]
-    bound = sum(map(len, table.values())) - len(wrong)
-    print(json.dumps({"cupy": cupy.__version__, "bound": bound, "wrong": wrong}))
+    whys = [(name, kind, bind(name, kind)) for name, kinds in table.items() for kind in kinds]
+    wrong = [found for found in whys if found[-1] is not None]
+    print(json.dumps({"cupy": cupy.__version__, "bound": len(whys) - len(wrong), "wrong": wrong}))

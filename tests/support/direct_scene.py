@@ -13,15 +13,8 @@ from scipy import fft, ndimage
 from tests.support.wavy_stack import psnr
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
-from tilewright.kernels.edf.direct_filters import (
-    FINE,
-    Channel,
-    make_filters,
-    mean_variance,
-    object_power,
-    psf_planes,
-    transfer_profiles,
-)
+from tilewright.kernels.edf import direct_filters
+from tilewright.kernels.edf.direct_filters import FINE, Channel
 from tilewright.kernels.edf.direct_finish import fill, haze_moments, haze_share, mirrored, trust_in
 from tilewright.kernels.edf.direct_plane import HALO_PX, Direct, DirectPlane, FocusMaps
 from tilewright.kernels.noise import NoiseModel
@@ -32,13 +25,16 @@ NOISE = NoiseModel(1.0, 2.0)
 OPTICS = Optics(0.75, 668, 1.0, 1.44)
 ALL = np.ones(PLANES, bool)
 Image = NDArray[np.float32]
+Truth = NDArray[np.float64]
 
 
 @lru_cache(maxsize=1)
 def fine_psf() -> Image:
     """Return the PSF at half the step."""
     voxel = (STEP_UM / FINE, PIXEL_UM, PIXEL_UM)
-    return gibson_lanni(OPTICS, voxel, psf_planes(PLANES, STEP_UM), max_lateral_px=65)
+    return gibson_lanni(
+        OPTICS, voxel, direct_filters.psf_planes(PLANES, STEP_UM), max_lateral_px=65
+    )
 
 
 def _transfer(plane: NDArray[Any], shape: tuple[int, int]) -> NDArray[Any]:
@@ -50,9 +46,7 @@ def _transfer(plane: NDArray[Any], shape: tuple[int, int]) -> NDArray[Any]:
 
 
 @lru_cache(maxsize=16)
-def _scene(
-    seed: int, photons: float, haze: float, empty: bool
-) -> tuple[Image, NDArray[np.float64]]:
+def _scene(seed: int, photons: float, haze: float, empty: bool) -> tuple[Image, Truth]:
     rng = np.random.default_rng(seed)
     border = 40
     size = SIZE + 2 * border
@@ -90,7 +84,7 @@ def _scene(
 
 def scene(
     seed: int, photons: float = 800.0, haze: float = 0.0, *, empty: bool = False
-) -> tuple[Image, NDArray[np.float64]]:
+) -> tuple[Image, Truth]:
     """Return counts (z, y, x) and the true plane (y, x); ``empty``: nothing in the right half."""
     counts, truth = _scene(seed, photons, haze, empty)
     return counts.copy(), truth
@@ -148,16 +142,17 @@ class Prepared:
 
 def prepare(backend: Backend, counts: Image, kept: NDArray[np.bool_] = ALL) -> Prepared:
     """Return the filters of a mosaic that is its own sample."""
-    profiles = transfer_profiles(fine_psf())
-    power = object_power(backend, [counts], profiles, kept)
-    channel = Channel(profiles, kept, power, mean_variance(NOISE, [counts[kept]], PEDESTAL))
+    profiles = direct_filters.transfer_profiles(fine_psf())
+    power = direct_filters.object_power(backend, [counts], profiles, kept)
+    variance = direct_filters.mean_variance(NOISE, [counts[kept]], PEDESTAL)
+    channel = Channel(profiles, kept, power, variance)
     maps = FocusMaps(backend, channel, NOISE, PEDESTAL, (counts.shape[1], counts.shape[2]))
-    return Prepared(backend, channel, make_filters(channel, maps.bins_used(counts)))
+    return Prepared(backend, channel, direct_filters.make_filters(channel, maps.bins_used(counts)))
 
 
 class Sample(NamedTuple):
     counts: Image
-    truth: NDArray[Any]
+    truth: Truth
     prepared: Prepared
     plane: Image
     """Not clipped."""

@@ -68,7 +68,8 @@ def check_call(name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str
     if name == "array.astype":
         check_cast(args[0], args[1] if len(args) > 1 else kwargs["dtype"])
     if name == "xp.bincount":
-        weights = args[1] if len(args) > 1 else kwargs.get("weights", 0)
+        weights = args[1] if len(args) > 1 else kwargs.get("weights")
+        weights = 0 if weights is None else weights
         if not np.array_equal(np.clip(np.rint(weights), -_EXACT, _EXACT), weights):
             raise GuardError("bincount adds weights in any order: whole numbers give the same sum")
     if name == "ndimage.map_coordinates" and kwargs.get("order", 3) > 1:

@@ -96,28 +96,24 @@ def test_fused_tiles_are_undistorted(cpu: Backend, guarded: Backend) -> None:
 def test_fit_recovers_exact_displacements(seed: int, radial: float, y: float, x: float) -> None:
     rng = np.random.default_rng(seed)
     field = Distortion(radial, y, x, (512, 512))
-    overlap, place, moved = [], [], []
-    for number in range(24):
-        step = rng.normal(0, 3, 2) + ([0.0, 460.0] if number % 2 else [460.0, 0.0])
-        for block in np.linspace(30, 480, 8):
-            here = np.array([block, 25.0] if number % 2 else [25.0, block])
-            there = here + step
-            for _ in range(6):
-                there = here + field(here[None])[0] + step - field(there[None])[0]
-            overlap.append(number)
-            place.append(here)
-            moved.append(there - here)
-    moved[17] = moved[17] + [5.0, -3.0]
-    moved[90] = moved[90] + [0.0, 6.0]
-    noise = rng.normal(0, 0.01, (len(moved), 2))
-    blocks = Blocks(np.array(overlap), np.array(place), moved + noise, np.full(noise.shape, 1e4))
+    overlap, along = np.repeat(np.arange(24), 8), np.tile(np.linspace(30, 480, 8), 24)
+    beside = overlap[:, None] % 2 == 1
+    step = rng.normal(0, 3, (24, 2))[overlap] + np.where(beside, [0.0, 460.0], [460.0, 0.0])
+    across = np.full_like(along, 25.0)
+    place = np.where(beside, np.stack([along, across], 1), np.stack([across, along], 1))
+    there = place + step
+    for _ in range(6):
+        there = place + field(place) + step - field(there)
+    moved = there - place
+    moved[[17, 90]] += [[5.0, -3.0], [0.0, 6.0]]
+    moved += rng.normal(0, 0.01, moved.shape)
+    blocks = Blocks(overlap, place, moved, np.full(moved.shape, 1e4))
     found = fit_distortion(blocks, (512, 512))
     assert found is not None
     assert found.overlaps == 24
     np.testing.assert_allclose(found.distortion.terms_px, field.terms_px, atol=0.03)
     assert (np.abs(found.distortion.terms_px - field.terms_px) < 6 * found.terms_sigma_px).all()
-    if field.corner_px > 0.3:
-        assert found.used
+    assert found.used or field.corner_px <= 0.3
 
 
 def test_noise_alone_is_no_distortion() -> None:
