@@ -139,9 +139,7 @@ def test_pixels_outside_tiles_do_not_count(cpu: Backend) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize(("gain", "read"), [(1.0, 2.0), (0.5, 8.0), (3.0, 1.0)])
-def test_photon_transfer_measures_gain_and_read_noise(
-    cpu: Backend, seed: int, gain: float, read: float
-) -> None:
+def test_photon_transfer_measures_noise(cpu: Backend, seed: int, gain: float, read: float) -> None:
     noise = photon_transfer(cpu, camera(tissue(seed), seed, read, gain), PEDESTAL)
     assert noise.gain == pytest.approx(gain, rel=0.3)
     # Against the noise where the image is dark: the haze and the read noise.

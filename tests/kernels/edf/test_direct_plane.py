@@ -107,9 +107,7 @@ def test_tiles_agree_with_the_whole(cut: int) -> None:
     assert np.abs(np.concatenate(parts) - whole).max() < 1
 
 
-def test_an_order_of_the_low_rank_is_as_good_as_all_filters(
-    cpu: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_ranks_are_as_good_as_all(cpu: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     counts, truth, few, _ = seen = sample(1)
     monkeypatch.setattr(direct_filters, "_LOST", 1e-9)
     monkeypatch.setattr(direct_filters, "_MOST_RANK", 60)

@@ -38,9 +38,7 @@ def estimate(seed: int, slope: float, period_px: float) -> float:
 
 @settings(max_examples=12)
 @given(st.integers(0, 2**31), st.sampled_from([-3.0, -4.0]), st.floats(2.8, 10.0))
-def test_it_is_where_the_noise_of_the_halves_takes_over(
-    seed: int, slope: float, period_px: float
-) -> None:
+def test_it_is_where_noise_takes_over(seed: int, slope: float, period_px: float) -> None:
     # One estimate is known to 5 % (standard deviation of 400), here to six of those.
     assert estimate(seed, slope, period_px) == pytest.approx(period_px, rel=0.3)
 

@@ -44,9 +44,7 @@ def test_another_device_gives_the_same_pixels(cpu: Backend, other: Backend) -> N
 
 @pytest.mark.parametrize("positive", [0.0, 0.05, 0.3, 0.6])
 @pytest.mark.parametrize(("factor", "offset"), [(0.4, 0.0), (3.0, 0.0), (1.5, 200.0)])
-def test_stained_cells_and_diffuse_light_do_not_change_the_factor(
-    positive: float, factor: float, offset: float
-) -> None:
+def test_stains_do_not_change_the_factor(positive: float, factor: float, offset: float) -> None:
     for seed in range(3):
         found = fit_factor(*tissue(seed, positive, factor, offset))
         assert found == pytest.approx(factor, rel=0.06)

@@ -16,9 +16,7 @@ SHAPES = [(256, 256), (100, 180), (2048, 1024)]
 
 @pytest.mark.parametrize("meeting", [(1.0, 1.0), (0.9, 0.8)])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_positions_absorb_nothing_of_it(
-    shape: tuple[int, int], meeting: tuple[float, float]
-) -> None:
+def test_positions_absorb_nothing(shape: tuple[int, int], meeting: tuple[float, float]) -> None:
     field = Distortion(2.0, 0.7, -0.4, shape, meeting)
     middle, half = (np.array(shape) - 1) / 2, np.array(shape) / 2
     line = np.linspace(-1, 1, 2001)
