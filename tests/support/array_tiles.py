@@ -28,43 +28,17 @@ class ArrayTiles:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Raw pixel type."""
         return self.stack.dtype
 
     def read(self, tile: int, z: int) -> NDArray[Any]:
-        """Return one plane (y, x) of one tile."""
-        plane: NDArray[Any] = self.stack[tile, z]
-        return plane
+        return np.asarray(self.stack[tile, z])
 
 
 def correct(backend: Backend, raw: Array, flat: Array, dark: Array, pedestal: float) -> Array:
-    """Return raw counts corrected for illumination, zero light kept at ``pedestal``.
+    """Return raw counts (..., y, x) corrected for illumination, zero light kept at ``pedestal``.
 
     ``(raw - dark) / flat + pedestal``: noise below zero light survives (no clipping,
     hence no bias in empty areas) and stays storable in an unsigned type.
-
-    Parameters
-    ----------
-    backend : Backend
-        Array namespace to compute with.
-    raw : array, shape (..., y, x)
-        Raw counts of any real dtype; host or device.
-    flat : array, shape (y, x)
-        Relative sensitivity, mean 1, > 0.
-    dark : array, shape (y, x) or ()
-        Counts without light.
-    pedestal : float
-        Counts at which zero light is kept.
-
-    Returns
-    -------
-    array of float32, shape (..., y, x)
-        Corrected counts on the device of ``backend``.
-
-    Raises
-    ------
-    ValueError
-        ``flat`` or ``dark`` does not have the shape of a plane of ``raw``.
     """
     counts = backend.asarray(raw)
     gain, zero = backend.asarray(flat), backend.asarray(dark)

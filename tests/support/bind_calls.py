@@ -1,15 +1,11 @@
 """Bind the kinds of calls that kernels make to the installed CuPy, which needs no GPU for it.
 
 ``python -m tests.support.bind_calls [TABLE]`` prints one JSON object: how many kinds are ``bound``,
-those that are ``wrong`` (name, kind, why), and by which of five ways each name was bound.
-
-1. Functions in Python: :func:`inspect.signature`, and of options that are words, that the source
-   of the function's module knows the word.
-2. Ufuncs, and operators, which are ufuncs: number of arguments, the keywords that all of CuPy's
-   take, and the dtype that CuPy would compute with, which must be the one recorded.
-3. Methods of arrays, which are C functions: the signature that Cython wrote into the docstring.
-4. Indices: by the rules of CuPy's user guide.
-5. Constants and attributes: they are there.
+and those that are ``wrong`` (name, kind, why). Functions in Python are bound by their signature
+(and words must be in the source of their module), methods of arrays, which are C functions, by
+that which Cython wrote into the docstring. Ufuncs, and operators, which are ufuncs, by their number
+of arguments, the keywords that all of CuPy's take, and the dtype that CuPy would compute with,
+which must be the one recorded; indices by the rules of CuPy's user guide.
 """
 
 from __future__ import annotations
@@ -18,7 +14,6 @@ import inspect
 import json
 import re
 import sys
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +22,10 @@ import cupyx.scipy.fft
 import cupyx.scipy.ndimage
 import numpy as np
 
-TABLE = Path(__file__).resolve().parents[1] / "kernels/cupy_calls.json"
-MODULES = {
-    "xp": cupy,
-    "fft": cupyx.scipy.fft,
-    "ndimage": cupyx.scipy.ndimage,
-    "array": cupy.ndarray,
-}
+from tests.support.device_calls import TABLE
+
+MODULES = {"xp": cupy, "fft": cupyx.scipy.fft, "ndimage": cupyx.scipy.ndimage}
+MODULES |= {"array": cupy.ndarray}
 #: Ufuncs by operator; with ``r`` or ``i`` before it the same.
 OPERATORS = {
     "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "true_divide",
@@ -65,15 +57,14 @@ def computed(ufunc: Any, inputs: list[Any]) -> str | None:
 
     Scalars of Python take the dtype of arrays, unless their kind is a higher one (NEP 50).
     """
-    strong = [value for value in inputs if isinstance(value, np.dtype)]
-    order = "biufc".replace("u", "i")
-    rank = max((order.index(d.kind.replace("u", "i")) for d in strong), default=-1)
+    strong = [value.kind.replace("u", "i") for value in inputs if isinstance(value, np.dtype)]
+    rank = max(map("bifc".index, strong), default=-1)
 
     def fits(value: Any, loop: np.dtype[Any]) -> bool:
         if isinstance(value, np.dtype):
             return np.can_cast(value, loop)
         own = np.asarray(value).dtype
-        if isinstance(value, bool) or order.index(own.kind) > rank:
+        if isinstance(value, bool) or "bifc".index(own.kind) > rank:
             return np.can_cast(own, loop)
         return np.result_type(loop, value) == loop
 
@@ -109,15 +100,15 @@ def bind_operator(name: str, args: list[str], result: str) -> str | None:
         return "CuPy's arrays have no such operator"
     if name in ("float", "int", "bool", "iter"):
         return None
-    bare = name if name in OPERATORS or name == "matmul" else name[1:]
+    way, bare = ("", name) if name in OPERATORS or name == "matmul" else (name[0], name[1:])
     if bare == "matmul":
         return None if all(dtype_of(kind) is not None for kind in args) else "not arrays"
-    order = args[::-1] if name.startswith("r") and name != bare else args
-    target = {"out": args[0]} if name.startswith("i") and name != bare else {}
+    target = {"out": args[0]} if way == "i" else {}
+    order = args[::-1] if way == "r" else args
     return bind_ufunc(getattr(cupy, OPERATORS[bare]), order, target, result)
 
 
-def bind_index(args: list[str], result: str) -> str | None:
+def bind_index(args: list[str]) -> str | None:
     """Return why an index, or what is written there, does not bind, or None."""
     inner = args[1][1:-1].split(", ") if args[1].startswith("(") else [args[1]]
     if not all(INDICES.fullmatch(part) for part in inner if part):
@@ -157,41 +148,28 @@ def bind_function(function: Any, args: list[str], kwargs: dict[str, str]) -> str
     return f"its source does not know {unknown}" if unknown else None
 
 
-def bind(name: str, kind: list[Any]) -> tuple[str, str | None]:
-    """Return by which way a kind was bound, and why it was not, or None."""
+def bind(name: str, kind: list[Any]) -> str | None:
+    """Return why a kind does not bind, or None."""
     *args, kwargs, result = kind
     space, *path = name.split(".")
     target: Any = MODULES[space]
     if path[-1] in ("__getitem__", "__setitem__"):
-        return "index", bind_index(args, result)
+        return bind_index(args)
     if path[-1].startswith("__"):
-        return "operator", bind_operator(path[-1].strip("_"), args, result)
+        return bind_operator(path[-1].strip("_"), args, result)
     for part in path:
         if not hasattr(target, part):
-            return "attribute", "CuPy has no such name"
+            return "CuPy has no such name"
         target = getattr(target, part)
     if isinstance(target, cupy.ufunc):
-        return "ufunc", bind_ufunc(target, args, kwargs, result)
+        return bind_ufunc(target, args, kwargs, result)
     if not callable(target) or isinstance(target, type):
-        return "attribute", None
-    return ("method" if space == "array" else "function"), bind_function(target, args, kwargs)
-
-
-def main() -> int:
-    """Print the result."""
-    table = json.loads(Path(sys.argv[1] if len(sys.argv) > 1 else TABLE).read_text())
-    ways: dict[str, set[str]] = defaultdict(set)
-    bound, wrong = 0, []
-    for name, kinds in table.items():
-        for kind in kinds:
-            way, why = bind(name, kind)
-            ways[way].add(name)
-            bound += why is None
-            wrong += [] if why is None else [[name, kind, why]]
-    ways_out = {way: sorted(names) for way, names in sorted(ways.items())}
-    print(json.dumps({"cupy": cupy.__version__, "bound": bound, "wrong": wrong, "ways": ways_out}))
-    return 0
+        return None
+    return bind_function(target, args, kwargs)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    table = json.loads(Path(sys.argv[1]).read_text() if len(sys.argv) > 1 else TABLE.read_text())
+    whys = [(name, kind, bind(name, kind)) for name, kinds in table.items() for kind in kinds]
+    wrong = [found for found in whys if found[-1] is not None]
+    print(json.dumps({"cupy": cupy.__version__, "bound": len(whys) - len(wrong), "wrong": wrong}))

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import fft, ndimage
 
-from tilewright.kernels.backend import Backend
+from tests.support.wavy_stack import psnr
+from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
-from tilewright.kernels.edf.direct_filters import (
-    FINE,
-    Channel,
-    make_filters,
-    mean_variance,
-    object_power,
-    psf_planes,
-    transfer_profiles,
-)
-from tilewright.kernels.edf.direct_finish import fill, mirrored, trust_in
+from tilewright.kernels.edf import direct_filters
+from tilewright.kernels.edf.direct_filters import FINE, Channel
+from tilewright.kernels.edf.direct_finish import fill, haze_moments, haze_share, mirrored, trust_in
 from tilewright.kernels.edf.direct_plane import HALO_PX, Direct, DirectPlane, FocusMaps
 from tilewright.kernels.noise import NoiseModel
 
@@ -31,65 +25,66 @@ NOISE = NoiseModel(1.0, 2.0)
 OPTICS = Optics(0.75, 668, 1.0, 1.44)
 ALL = np.ones(PLANES, bool)
 Image = NDArray[np.float32]
+Truth = NDArray[np.float64]
 
 
 @lru_cache(maxsize=1)
 def fine_psf() -> Image:
     """Return the PSF at half the step."""
     voxel = (STEP_UM / FINE, PIXEL_UM, PIXEL_UM)
-    return gibson_lanni(OPTICS, voxel, psf_planes(PLANES, STEP_UM), max_lateral_px=65)
+    return gibson_lanni(
+        OPTICS, voxel, direct_filters.psf_planes(PLANES, STEP_UM), max_lateral_px=65
+    )
+
+
+def _transfer(plane: NDArray[Any], shape: tuple[int, int]) -> NDArray[Any]:
+    """Return the spectrum of a plane of the PSF, its middle at the first pixel."""
+    padded = np.zeros(shape)
+    padded[: plane.shape[0], : plane.shape[1]] = plane
+    half = plane.shape[0] // 2
+    return np.asarray(fft.rfft2(np.roll(padded, (-half, -half), (0, 1))))
 
 
 @lru_cache(maxsize=16)
-def _scene(
-    seed: int, photons: float, haze: float, empty: bool
-) -> tuple[Image, NDArray[np.float64]]:
+def _scene(seed: int, photons: float, haze: float, empty: bool) -> tuple[Image, Truth]:
     rng = np.random.default_rng(seed)
     border = 40
     size = SIZE + 2 * border
     sheet = np.zeros((size, size))
     texture = ndimage.gaussian_filter(rng.standard_normal((size, size)), 1.2)
-    texture = np.clip(1 + 0.6 * texture / texture.std(), 0, None)
     y, x = np.mgrid[:size, :size]
     for cy, cx in rng.uniform(0, size, (size * size // 700, 2)):
         radius = rng.uniform(5, 10)
         outside = np.hypot(y - cy, x - cx) - radius
         sheet += rng.uniform(0.2, 1) / (1 + np.exp(np.minimum(2 * outside, 40)))
-    sheet *= texture
+    sheet *= np.clip(1 + 0.6 * texture / texture.std(), 0, None)
     if empty:
         sheet[:, size // 2 :] = 0
     # Between planes 1 and 7, in layers of half a step.
     layer = np.rint(FINE * (4 + 2.7 * np.sin(2 * np.pi * y / 230 + seed))).astype(int)
     psf = fine_psf() / fine_psf()[len(fine_psf()) // 2].sum()
-    middle, half = len(psf) // 2, psf.shape[1] // 2
-    shape = (fft.next_fast_len(size + 2 * half, real=True),) * 2
-
-    def transfer(plane: Image) -> NDArray[Any]:
-        padded = np.zeros(shape)
-        padded[: plane.shape[0], : plane.shape[1]] = plane
-        return np.asarray(fft.rfft2(np.roll(padded, (-half, -half), (0, 1))))
-
+    middle = len(psf) // 2
+    shape = (fft.next_fast_len(size + psf.shape[1] - 1, real=True),) * 2
     inner = (slice(border, border + SIZE),) * 2
     layers = {z: fft.rfft2(sheet * (layer == z), shape) for z in np.unique(layer)}
-    kernels = [transfer(plane) for plane in psf]
-    light = np.zeros((PLANES, SIZE, SIZE))
-    for k in range(PLANES):
+    kernels = [_transfer(plane, shape) for plane in psf]
+
+    def seen(k: int) -> NDArray[Any]:
         total = sum(part * kernels[middle + FINE * k - z] for z, part in layers.items())
-        light[k] = fft.irfft2(total, shape)[inner]
+        return np.asarray(fft.irfft2(total, shape)[inner])
+
+    light = np.stack([seen(k) for k in range(PLANES)])
     truth = fft.irfft2(sum(layers.values()) * kernels[middle], shape)[inner]
     scale = photons / np.percentile(light, 99.9)
     smooth = ndimage.gaussian_filter(rng.standard_normal((SIZE, SIZE)), 40, mode="wrap")
-    smooth = haze * light.mean() * (1 + 0.4 * smooth / smooth.std())
-    noisy = rng.poisson(np.maximum(light + smooth, 0) * scale) + rng.normal(
-        PEDESTAL, 2, light.shape
-    )
-    counts = np.clip(np.rint(noisy), 0, 65535).astype(np.float32)
-    return counts, np.asarray(truth * scale)
+    light += haze * light.mean() * (1 + 0.4 * smooth / smooth.std())
+    noisy = rng.poisson(np.maximum(light, 0) * scale) + rng.normal(PEDESTAL, 2, light.shape)
+    return np.clip(np.rint(noisy), 0, 65535).astype(np.float32), np.asarray(truth * scale)
 
 
 def scene(
     seed: int, photons: float = 800.0, haze: float = 0.0, *, empty: bool = False
-) -> tuple[Image, NDArray[np.float64]]:
+) -> tuple[Image, Truth]:
     """Return counts (z, y, x) and the true plane (y, x); ``empty``: nothing in the right half."""
     counts, truth = _scene(seed, photons, haze, empty)
     return counts.copy(), truth
@@ -114,19 +109,16 @@ class Prepared:
         rows = rows or slice(0, counts.shape[1])
         seen = np.ones(counts.shape[1:], bool) if seen is None else seen
         clipped = np.zeros(counts.shape[1:], bool) if saturated is None else saturated
-        spans = [(rows.start, rows.stop), (0, counts.shape[2])]
-        sides = [-(-(stop - start + 2 * HALO_PX) // 8) * 8 for start, stop in spans]
-        starts = [start - HALO_PX for start, _ in spans]
-        y, x = (
-            mirrored(s, s + n, size)
-            for s, n, size in zip(starts, sides, counts.shape[1:], strict=True)
-        )
-        far = [
-            np.minimum(at := np.arange(s, s + n), size - 1 - at)
-            for s, n, size in zip(starts, sides, counts.shape[1:], strict=True)
-        ]
-        border = np.minimum.outer(*far).astype(np.float32)
+        sides, places, far = [], [], []
+        for part, size in zip((rows, slice(0, counts.shape[2])), counts.shape[1:], strict=True):
+            start, side = part.start - HALO_PX, -(-(part.stop - part.start + 2 * HALO_PX) // 8) * 8
+            at = np.arange(start, start + side)
+            sides.append(side)
+            places.append(mirrored(start, start + side, size))
+            far.append(np.minimum(at, size - 1 - at))
+        y, x = places
         window, there = counts[:, y][:, :, x], seen[y][:, x]
+        border = np.minimum.outer(*far).astype(np.float32)
         trust = trust_in(border, there, clipped[y][:, x])
         found = self.direct(sides).project(fill(window, there), trust)
         image: Image = self.backend.to_numpy(found.image)
@@ -141,35 +133,51 @@ class Prepared:
         direct = self.direct(list(counts.shape[1:]))
         return direct.maps, direct.project(counts)
 
+    def haze_share(self, counts: Image) -> float:
+        """Return the share that a window tells which has the mosaic within its halo."""
+        window = np.pad(counts, ((0, 0), *[(HALO_PX, HALO_PX)] * 2), mode="symmetric")
+        maps, found = self.whole(window)
+        return haze_share([haze_moments(self.channel, maps, window, found)])
+
 
 def prepare(backend: Backend, counts: Image, kept: NDArray[np.bool_] = ALL) -> Prepared:
     """Return the filters of a mosaic that is its own sample."""
-    profiles = transfer_profiles(fine_psf())
-    channel = Channel(
-        profiles,
-        kept,
-        object_power(backend, [counts], profiles, kept),
-        mean_variance(NOISE, [counts[kept]], PEDESTAL),
-    )
+    profiles = direct_filters.transfer_profiles(fine_psf())
+    power = direct_filters.object_power(backend, [counts], profiles, kept)
+    variance = direct_filters.mean_variance(NOISE, [counts[kept]], PEDESTAL)
+    channel = Channel(profiles, kept, power, variance)
     maps = FocusMaps(backend, channel, NOISE, PEDESTAL, (counts.shape[1], counts.shape[2]))
-    return Prepared(backend, channel, make_filters(channel, maps.bins_used(counts)))
+    return Prepared(backend, channel, direct_filters.make_filters(channel, maps.bins_used(counts)))
+
+
+class Sample(NamedTuple):
+    counts: Image
+    truth: Truth
+    prepared: Prepared
+    plane: Image
+    """Not clipped."""
+
+    @property
+    def psnr(self) -> float:
+        return psnr(np.maximum(self.plane, 0), self.truth)
+
+
+@lru_cache(maxsize=8)
+def sample(seed: int, haze: float = 0.0) -> Sample:
+    """Return a stack and its plane on the CPU: read only."""
+    counts, truth = scene(seed, haze=haze)
+    prepared = prepare(cpu_backend(workers=2), counts)
+    return Sample(counts, truth, prepared, prepared.plane(counts))
 
 
 def speck_light(
     peak: float, radius: float, plane: int, at: tuple[int, int] = (SIZE // 2, SIZE // 2)
 ) -> NDArray[np.float64]:
     """Return a disc's light in every plane, through the scene's own PSF."""
-    y, x = np.mgrid[:SIZE, :SIZE] - np.array(at)[:, None, None]
-    disc = peak * np.clip(radius + 0.5 - np.hypot(y, x), 0, 1)
-    psf = fine_psf()
+    away = np.hypot(*(np.mgrid[:SIZE, :SIZE] - np.array(at)[:, None, None]))
+    shape, psf = (2 * SIZE, 2 * SIZE), fine_psf()
     middle = len(psf) // 2
-    out = []
-    for z in range(PLANES):
-        kernel = psf[middle + FINE * (z - plane)] / psf[middle].sum()
-        padded = np.zeros((2 * SIZE, 2 * SIZE))
-        half = kernel.shape[0] // 2
-        padded[: kernel.shape[0], : kernel.shape[1]] = kernel
-        padded = np.roll(padded, (-half, -half), (0, 1))
-        spectrum = fft.rfft2(disc, padded.shape) * fft.rfft2(padded)
-        out.append(fft.irfft2(spectrum, s=padded.shape)[:SIZE, :SIZE])
-    return np.maximum(np.array(out), 0)
+    disc = fft.rfft2(peak * np.clip(radius + 0.5 - away, 0, 1), shape)
+    planes = psf[middle - FINE * plane :: FINE][:PLANES] / psf[middle].sum()
+    seen = [fft.irfft2(disc * _transfer(p, shape), s=shape)[:SIZE, :SIZE] for p in planes]
+    return np.asarray(np.maximum(seen, 0))

@@ -42,14 +42,7 @@ def tissue(rng: np.random.Generator, shape: tuple[int, int], empty: float) -> Fl
 
 
 def lens_tiles(
-    seed: int,
-    rows: int,
-    cols: int,
-    corner_px: float,
-    *,
-    overlap: float = 0.12,
-    peak_e: float = 600.0,
-    empty: float = 0.0,
+    seed: int, rows: int, cols: int, corner_px: float, empty: float = 0.0
 ) -> tuple[ArrayTiles, Floats, Floats]:
     """Return tiles, their true positions (n, 2), and the light of the specimen.
 
@@ -57,13 +50,13 @@ def lens_tiles(
     """
     rng = np.random.default_rng([seed, 313])
     row, col = (axis.ravel() for axis in np.mgrid[:rows, :cols])
-    nominal = np.stack([row, col], axis=1) * (SIZE * (1 - overlap))
+    nominal = np.stack([row, col], axis=1) * (SIZE * 0.88)
     skew = np.array([[1.0005, 0.003], [-0.003, 1.0005]])
     true = nominal @ skew + rng.normal(0, 1.5, nominal.shape) + 12.0
     true[:, 1] += 1.5 * (row % 2)
     true -= true.min(axis=0) - 12.0
     high, wide = np.ceil(true.max(axis=0)).astype(int) + SIZE + 12
-    light = peak_e * tissue(rng, (int(high), int(wide)), empty) + 20.0
+    light = 600.0 * tissue(rng, (int(high), int(wide)), empty) + 20.0
     spline = ndimage.spline_filter(light, order=3)
     looks = np.mgrid[:SIZE, :SIZE] + brown_px(corner_px)
     stack = np.empty((len(true), 1, SIZE, SIZE), np.uint16)

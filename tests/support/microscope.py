@@ -33,9 +33,7 @@ def image_cycle(source: Path, raw: Path, cycle: int, file_s: float = 0.0) -> Non
 def blur_cycle(source: Path, blurred: Path, cycle: int, sigma_px: float) -> None:
     """Write a cycle as it looks out of focus."""
     folder = cycle_folder(blurred, cycle)
-    folder.mkdir(parents=True)
-    for path in sorted(cycle_folder(source, cycle).iterdir()):
-        shutil.copyfile(path, folder / path.name)
-        if path.suffix == ".tif":
-            seen = ndimage.gaussian_filter(tifffile.imread(path).astype(np.float32), sigma_px)
-            tifffile.imwrite(folder / path.name, seen.round().astype(np.uint16))
+    shutil.copytree(cycle_folder(source, cycle), folder)
+    for path in folder.glob("*.tif"):
+        seen = ndimage.gaussian_filter(tifffile.imread(path).astype(np.float32), sigma_px)
+        tifffile.imwrite(path, seen.round().astype(np.uint16))

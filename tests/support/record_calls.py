@@ -5,29 +5,32 @@ It runs every test that uses the guarded backend, in one process, and takes some
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
 
-from tests.support import device_calls
+from tests.support.device_calls import DEVICE_ONLY, RECORDING, TABLE, seen, table
 
 
 class OnlyGuarded:
     """Of all tests, those that use the guarded backend."""
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [item for item in items if "guarded" in getattr(item, "fixturenames", ())]
-
-
-def main() -> int:
-    """Run the guarded tests, write the table where they pass, and return their status."""
-    os.environ[device_calls.RECORDING] = "1"
-    folders = [f"tests/{name}" for name in ("kernels", "stages", "benchmarks", "devices")]
-    status = pytest.main(["-n", "0", "-q", *folders], [OnlyGuarded()])
-    if status == pytest.ExitCode.OK:
-        print(f"{device_calls.write_table()} kinds of calls in {device_calls.TABLE}")
-    return int(status)
+        guarded = {"guarded", "other"}  # the second: tests/kernels/conftest.py
+        items[:] = [item for item in items if guarded & {*getattr(item, "fixturenames", ())}]
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    os.environ[RECORDING] = "1"
+    folders = [f"tests/{name}" for name in ("kernels", "stages", "benchmarks", "devices")]
+    status = pytest.main(["-n", "0", "-q", *folders], [OnlyGuarded()])
+    if status == pytest.ExitCode.OK:
+        calls = seen | {n: kinds for n, kinds in table().items() if n.startswith(DEVICE_ONLY)}
+        parts = [
+            f" {json.dumps(name)}: [\n  " + ",\n  ".join(sorted(kinds)) + "\n ]"
+            for name, kinds in sorted(calls.items())
+        ]
+        TABLE.write_text("{\n" + ",\n".join(parts) + "\n}\n")
+        print(f"{sum(map(len, calls.values()))} kinds of calls in {TABLE}")
+    raise SystemExit(status)

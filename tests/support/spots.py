@@ -6,8 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-
-
 Strips = NDArray[np.float32]
 
 

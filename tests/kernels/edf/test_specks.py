@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -15,47 +15,58 @@ from tilewright.kernels.noise import NoiseModel
 
 NOISE = NoiseModel(1.0, 1.6)
 KEPT = np.ones(PLANES, bool)
-PLACE = SIZE // 2
+PLACE, MIDDLE = SIZE // 2, PLANES // 2
+Y, X = np.mgrid[:SIZE, :SIZE] - PLACE
+Stack = NDArray[np.uint16]
 
 
-def model_of(stack: NDArray[np.uint16]) -> SpeckModel:
-    level = speck_level([stack], KEPT, NOISE, PEDESTAL)
+@lru_cache
+def tissue(seed: int = 2, veil: bool = False) -> Stack:
+    """Return tissue, read only; under a veil so that there is something around specks."""
+    light = np.random.default_rng(3).poisson(150, (PLANES, SIZE, SIZE)) if veil else 0
+    return np.asarray(scene(seed)[0] + light).astype(np.uint16)
+
+
+def under(light: NDArray[np.float64], noise: bool = False) -> Stack:
+    """Return the tissue with a speck's light; ``noise``: veiled, and the speck is of photons."""
+    seen = np.random.default_rng(4).poisson(light) if noise else light
+    return np.minimum(tissue(veil=noise) + seen, 65535).astype(np.uint16)
+
+
+def model_of(stack: Stack, level: float | None = None) -> SpeckModel:
+    level = speck_level([stack], KEPT, NOISE, PEDESTAL) if level is None else level
     profiles = transfer_profiles(fine_psf(), radii=WIDE_RADII)
     return SpeckModel(profiles, KEPT, NOISE, PEDESTAL, 65535.0, level)
 
 
-def test_tissue_is_left_as_it_is() -> None:
-    stack = scene(1)[0].astype(np.uint16)
-    cleaned = without_specks(stack, model_of(stack))
-    assert cleaned.stack is stack
-    assert cleaned.light is None
-    assert cleaned.spoilt is None
+def light_at(stack: Stack, ring: NDArray[np.bool_]) -> NDArray[np.float64]:
+    return np.asarray(np.median(stack[:, ring].astype(float) - PEDESTAL, axis=1))
 
 
-@pytest.mark.parametrize("plane", [PLANES // 2, 0])
+def test_tissue_and_larger_objects_are_left_as_they_are() -> None:
+    large = np.where(np.hypot(Y, X) < 60, 60000, tissue()).astype(np.uint16)
+    for stack, model in ((tissue(1), model_of(tissue(1))), (large, model_of(tissue()))):
+        cleaned = without_specks(stack, model)
+        assert cleaned.stack is stack
+        assert (cleaned.light, cleaned.spoilt) == (None, None)
+
+
+@pytest.mark.parametrize("plane", [MIDDLE, 0])
 @pytest.mark.parametrize("peak", [2e4, 4e5])
 def test_what_is_around_a_speck_is_as_it_was(peak: float, plane: int) -> None:
-    rng = np.random.default_rng(3)
-    # A veil, so that there is something around the speck.
-    tissue = (scene(2)[0] + rng.poisson(150, (PLANES, SIZE, SIZE))).astype(np.uint16)
-    light = rng.poisson(speck_light(peak, 3.0, plane))
-    stack = np.minimum(tissue + light, 65535).astype(np.uint16)
+    plain, stack = tissue(veil=True), under(speck_light(peak, 3.0, plane), noise=True)
     before = stack.copy()
-    model = model_of(tissue)
-    cleaned = without_specks(stack, model)
+    cleaned = without_specks(stack, model_of(plain))
     np.testing.assert_array_equal(stack, before)
     assert cleaned.stack.dtype == np.uint16
-    y, x = np.mgrid[:SIZE, :SIZE] - PLACE
-    away = np.hypot(y, x)
+    away = np.hypot(Y, X)
     for first in range(12, 60, 8):
         ring = (away >= first) & (away < first + 8)
-        there = np.median(tissue[:, ring] - PEDESTAL, axis=1)
-        left = np.median(cleaned.stack[:, ring].astype(float) - PEDESTAL, axis=1)
-        spoilt = np.median(stack[:, ring].astype(float) - PEDESTAL, axis=1)
+        there, left, spoilt = (light_at(s, ring) for s in (plain, cleaned.stack, stack))
         assert (np.abs(left / there - 1) < (0.35 if first < 28 else 0.15)).all()
         if first == 12:  # 0.9 and more of what is there was added
             assert np.abs(spoilt / there - 1).max() > 0.9
-    assert cleaned.stack[:, away < 4].max() < 2 * tissue.max()
+    assert cleaned.stack[:, away < 4].max() < 2 * plain.max()
     assert cleaned.light is not None
     assert cleaned.light[PLACE, PLACE] == pytest.approx(min(peak, 65535 - PEDESTAL), rel=0.3)
     assert cleaned.spoilt is not None
@@ -64,22 +75,16 @@ def test_what_is_around_a_speck_is_as_it_was(peak: float, plane: int) -> None:
 
 def test_a_clipped_speck_in_an_end_plane_is_found_there() -> None:
     """Far planes show less than the level, for most of its light lies outside the speck there."""
-    tissue = scene(2)[0].astype(np.uint16)
-    stack = np.minimum(tissue + speck_light(1.2e5, 4.4, 0), 65535).astype(np.uint16)
-    model = replace(model_of(tissue), level_counts=3e4)
-    cleaned = without_specks(stack, model)
+    cleaned = without_specks(under(speck_light(1.2e5, 4.4, 0)), model_of(tissue(), 3e4))
     assert cleaned.light is not None
     assert cleaned.light[PLACE, PLACE] > 5e4
-    assert cleaned.stack[0, PLACE, PLACE] < 2 * tissue.max()
+    assert cleaned.stack[0, PLACE, PLACE] < 2 * tissue().max()
 
 
 def test_what_the_border_cuts_is_a_speck_at_a_third_of_the_level() -> None:
-    tissue = scene(2)[0].astype(np.uint16)
-    y = np.arange(SIZE)[:, None]
-    stack = np.minimum(tissue + speck_light(3e4, 3.0, 4), 65535).astype(np.uint16)
-    model = replace(model_of(tissue), level_counts=6e4)
-    for border, cut in ((PLACE + 2, True), (PLACE + 20, False)):
-        seen = np.broadcast_to(y < border, (SIZE, SIZE))
+    stack, model = under(speck_light(3e4, 3.0, MIDDLE)), model_of(tissue(), 6e4)
+    for border, cut in ((2, True), (20, False)):
+        seen = border > Y
         cleaned = without_specks(stack, model, seen)
         assert (cleaned.light is not None) == cut
         np.testing.assert_array_equal(cleaned.stack[:, ~seen], stack[:, ~seen])
@@ -88,52 +93,33 @@ def test_what_the_border_cuts_is_a_speck_at_a_third_of_the_level() -> None:
 
 @pytest.mark.parametrize("beyond", [2, 5])
 def test_a_speck_beyond_the_border_leaves_what_is_inside(beyond: int) -> None:
-    rng = np.random.default_rng(3)
-    tissue = (scene(2)[0] + rng.poisson(150, (PLANES, SIZE, SIZE))).astype(np.uint16)
-    light = rng.poisson(speck_light(4e5, 3.0, PLANES // 2))
-    stack = np.minimum(tissue + light, 65535).astype(np.uint16)
+    plain, stack = tissue(veil=True), under(speck_light(4e5, 3.0, MIDDLE), noise=True)
     border = PLACE - beyond
     # What continues a window is its mirror image.
     stack = np.pad(stack[:, :border], ((0, 0), (0, SIZE - border), (0, 0)), mode="symmetric")
-    y, x = np.mgrid[:SIZE, :SIZE]
-    seen, away = y < border, np.hypot(y - PLACE, x - PLACE)
-    cleaned = without_specks(stack, model_of(tissue), seen)
+    seen, away = -beyond > Y, np.hypot(Y, X)
+    cleaned = without_specks(stack, model_of(plain), seen)
     for first in range(16, 56, 8):
         ring = (away >= first) & (away < first + 8) & seen
-        there, left = (
-            np.median(v[:, ring].astype(float) - PEDESTAL, axis=1) for v in (tissue, cleaned.stack)
-        )
+        there, left = (light_at(s, ring) for s in (plain, cleaned.stack))
         assert (np.abs(left / there - 1) < (0.35 if first < 28 else 0.2)).all()
 
 
 def test_specks_beside_each_other_keep_their_flanks() -> None:
-    tissue = scene(2)[0].astype(np.uint16)
-    apart = 30
-    one = speck_light(1e5, 5.0, PLANES // 2)
+    apart, one = 30, speck_light(1e5, 5.0, MIDDLE)
     both = np.roll(one, -apart // 2, 2) + np.roll(one, apart // 2, 2)
-    stack = np.minimum(tissue + both, 65535).astype(np.uint16)
+    stack = under(both)
     # So high that they are not one object.
-    model = replace(model_of(tissue), level_counts=2e4)
-    cleaned = without_specks(stack, model)
+    cleaned = without_specks(stack, model_of(tissue(), 2e4))
     assert cleaned.light is not None
-    y, x = np.mgrid[:SIZE, :SIZE] - PLACE
-    away = np.minimum(np.hypot(y, x - apart // 2), np.hypot(y, x + apart // 2))
-    flank = (away < 11) & (both[PLANES // 2] > 3000)
-    raw = stack[PLANES // 2].astype(float) - PEDESTAL
+    away = np.minimum(np.hypot(Y, X - apart // 2), np.hypot(Y, X + apart // 2))
+    flank = (away < 11) & (both[MIDDLE] > 3000)
+    raw = stack[MIDDLE].astype(float) - PEDESTAL
     assert (cleaned.light[flank] > 0.7 * raw[flank]).all()
 
 
 def test_specks_hardly_change_what_counts_as_one() -> None:
-    tissue = scene(2)[0].astype(np.uint16)
-    stack = np.minimum(tissue + speck_light(2e5, 3.0, 4), 65535).astype(np.uint16)
-    with_it, without = (speck_level([s], KEPT, NOISE, PEDESTAL) for s in (stack, tissue))
+    stacks = under(speck_light(2e5, 3.0, MIDDLE)), tissue()
+    with_it, without = (speck_level([s], KEPT, NOISE, PEDESTAL) for s in stacks)
     assert without <= with_it < 2 * without
-    assert tissue.max() - PEDESTAL < without
-
-
-def test_larger_objects_are_tissue() -> None:
-    tissue = scene(2)[0].astype(np.uint16)
-    y, x = np.mgrid[:SIZE, :SIZE] - PLACE
-    large = np.hypot(y, x) < 60
-    stack = np.where(large, 60000, tissue).astype(np.uint16)
-    assert without_specks(stack, model_of(tissue)).stack is stack
+    assert tissue().max() - PEDESTAL < without

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,21 +16,16 @@ SHAPES = [(256, 256), (100, 180), (2048, 1024)]
 
 @pytest.mark.parametrize("meeting", [(1.0, 1.0), (0.9, 0.8)])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_positions_absorb_nothing_of_it(
-    shape: tuple[int, int], meeting: tuple[float, float]
-) -> None:
+def test_positions_absorb_nothing(shape: tuple[int, int], meeting: tuple[float, float]) -> None:
     field = Distortion(2.0, 0.7, -0.4, shape, meeting)
-    y, x = ((n - 1) / 2 + n / 2 * np.linspace(-1, 1, 2001) for n in shape)
-    (top, bottom), (left, right) = (
-        ((n - 1) / 2 - n / 2 * m, (n - 1) / 2 + n / 2 * m)
-        for n, m in zip(shape, meeting, strict=True)
-    )
-    above, below, before, after = (
-        field(np.stack(np.broadcast_arrays(at_y, at_x), -1)).mean(axis=0)
-        for at_y, at_x in ((top, x), (bottom, x), (y, left), (y, right))
-    )
-    np.testing.assert_allclose(below, above, atol=1e-2)
-    np.testing.assert_allclose(after, before, atol=1e-2)
+    middle, half = (np.array(shape) - 1) / 2, np.array(shape) / 2
+    line = np.linspace(-1, 1, 2001)
+    for axis, m in enumerate(meeting):
+        ends = [np.stack(np.broadcast_arrays(end, line), -1) for end in (-m, m)]
+        first, last = (
+            field(middle + half * (end if axis == 0 else end[:, ::-1])).mean(axis=0) for end in ends
+        )
+        np.testing.assert_allclose(last, first, atol=1e-2)
     assert Distortion(2.0, 0.0, 0.0, shape).corner_px == pytest.approx(2.0)
 
 
@@ -46,59 +39,54 @@ def test_offsets_are_the_inverse(cpu: Backend, shape: tuple[int, int]) -> None:
     assert np.abs(offset).max() < field.reach_px
 
 
-def test_undistorted_images_meet_the_specimen(cpu: Backend, guarded: Backend) -> None:
-    # Brown's field, and the gauge's: places are then over ``scale``.
-    scale = scale_of(2.0)
-    field = Distortion(2.0 / scale, 0.0, 0.0, (SIZE, SIZE))
-    middle = (SIZE - 1) / 2
-    here = np.mgrid[:SIZE, :SIZE].astype(np.float64) - middle
+#: Brown's field, and the gauge's: places are then over the scale.
+SCALE = scale_of(2.0)
+FIELD = Distortion(2.0 / SCALE, 0.0, 0.0, (SIZE, SIZE))
+MIDDLE = (SIZE - 1) / 2
+HERE = np.mgrid[:SIZE, :SIZE] - MIDDLE
 
+
+def test_undistorted_images_meet_the_specimen(cpu: Backend, guarded: Backend) -> None:
     def scene(at: np.ndarray) -> np.ndarray:
         return np.asarray(100 + 50 * np.sin(at[0] / 4.1 + 0.3) * np.cos(at[1] / 3.3), np.float32)
 
-    raw = scene(here + brown_px(2.0))
-    ideal = scene(here * scale)
+    raw, ideal = scene(HERE + brown_px(2.0)), scene(HERE * SCALE)
     assert np.abs(raw - ideal)[4:-4, 4:-4].max() > 5.0
     for backend in (cpu, guarded):
-        freed = np.asarray(backend.to_numpy(undistort(backend, field, raw)))
+        freed, part = (
+            np.asarray(backend.to_numpy(undistort(backend, FIELD, *arguments)))
+            for arguments in ((raw,), (raw[40:200, 180:], (40, 180)))
+        )
         assert np.abs(freed - ideal)[4:-4, 4:-4].max() < 0.1
-        part = undistort(backend, field, raw[40:200, 180:], (40, 180))
-        part = np.asarray(backend.to_numpy(part))
         np.testing.assert_allclose(part[20:-20, 20:], freed[60:180, 200:], atol=0.01)
 
 
 def test_fused_tiles_are_undistorted(cpu: Backend, guarded: Backend) -> None:
-    scale = scale_of(2.0)
-    field = Distortion(2.0 / scale, 0.0, 0.0, (SIZE, SIZE))
-    here = np.mgrid[:SIZE, :SIZE].astype(np.float64)
     steps = [(0.0, 0.0), (3.4, 221.7), (219.3, 0.0), (222.6, 221.2)]
 
     def scene(y: np.ndarray, x: np.ndarray) -> np.ndarray:
         return np.asarray(4000 + 2000 * np.sin(y / 5.1) * np.cos(x / 4.3))
 
-    middle = (SIZE - 1) / 2
     # Specimen in the scale of the mosaic: a tile at ``step`` shows it around its middle.
-    look = (here - middle + brown_px(2.0)) / scale + middle
+    look = (HERE + brown_px(2.0)) / SCALE + MIDDLE
     tiles = [np.rint(scene(look[0] + y, look[1] + x)).astype(np.uint16) for y, x in steps]
     spans = [(tile_span(y, SIZE), tile_span(x, SIZE)) for y, x in steps]
     shape = (max(s.stop for s, _ in spans), max(s.stop for _, s in spans))
     flat, dark = np.ones((SIZE, SIZE), np.float32), np.zeros((SIZE, SIZE), np.float32)
-    y, x = np.mgrid[: shape[0], : shape[1]].astype(np.float64)
-    covered = (slice(6, 450), slice(3, 470))
+    wanted = scene(*np.mgrid[: shape[0], : shape[1]])
 
     def error(backend: Backend, distortion: Distortion | None) -> float:
-        correction = make_correction(backend, flat, dark, 0.0)
         image, low, high = fuse(
-            backend, tiles, spans, correction, (0, 0), shape,
+            backend, tiles, spans, make_correction(backend, flat, dark, 0.0), (0, 0), shape,
             feather_px=30, distortion=distortion,
         )  # fmt: skip
         assert low == high == 0
-        image = np.asarray(backend.to_numpy(image)).astype(np.float64)
-        return float(np.sqrt(np.mean((image - scene(y, x))[covered] ** 2)))
+        over = np.asarray(backend.to_numpy(image)) - wanted
+        return float(np.sqrt(np.mean(over[6:450, 3:470] ** 2)))
 
     plain = error(cpu, None)
     for backend in (cpu, guarded):
-        assert error(backend, field) < 0.1 * plain
+        assert error(backend, FIELD) < 0.1 * plain
 
 
 @settings(max_examples=8)
@@ -106,40 +94,35 @@ def test_fused_tiles_are_undistorted(cpu: Backend, guarded: Backend) -> None:
 def test_fit_recovers_exact_displacements(seed: int, radial: float, y: float, x: float) -> None:
     rng = np.random.default_rng(seed)
     field = Distortion(radial, y, x, (512, 512))
-    overlap, place, moved = [], [], []
-    for number in range(24):
-        step = rng.normal(0, 3, 2) + ([0.0, 460.0] if number % 2 else [460.0, 0.0])
-        for block in np.linspace(30, 480, 8):
-            here = np.array([block, 25.0] if number % 2 else [25.0, block])
-            there = here + step
-            for _ in range(6):
-                there = here + field(here[None])[0] + step - field(there[None])[0]
-            overlap.append(number)
-            place.append(here)
-            moved.append(there - here)
-    moved[17] = moved[17] + [5.0, -3.0]
-    moved[90] = moved[90] + [0.0, 6.0]
-    noise = rng.normal(0, 0.01, (len(moved), 2))
-    blocks = Blocks(np.array(overlap), np.array(place), moved + noise, np.full(noise.shape, 1e4))
+    overlap, along = np.repeat(np.arange(24), 8), np.tile(np.linspace(30, 480, 8), 24)
+    beside = overlap[:, None] % 2 == 1
+    step = rng.normal(0, 3, (24, 2))[overlap] + np.where(beside, [0.0, 460.0], [460.0, 0.0])
+    across = np.full_like(along, 25.0)
+    place = np.where(beside, np.stack([along, across], 1), np.stack([across, along], 1))
+    there = place + step
+    for _ in range(6):
+        there = place + field(place) + step - field(there)
+    moved = there - place
+    moved[[17, 90]] += [[5.0, -3.0], [0.0, 6.0]]
+    moved += rng.normal(0, 0.01, moved.shape)
+    blocks = Blocks(overlap, place, moved, np.full(moved.shape, 1e4))
     found = fit_distortion(blocks, (512, 512))
     assert found is not None
     assert found.overlaps == 24
     np.testing.assert_allclose(found.distortion.terms_px, field.terms_px, atol=0.03)
     assert (np.abs(found.distortion.terms_px - field.terms_px) < 6 * found.terms_sigma_px).all()
-    if field.corner_px > 0.3:
-        assert found.used
+    assert found.used or field.corner_px <= 0.3
 
 
 def test_noise_alone_is_no_distortion() -> None:
-    """Of 400 sets of noise, z above 4 in both halves is met by none, above 2 by few."""
+    """Of 200 sets of noise, z above 4 in both halves is met by none, above 2 by few."""
     rng = np.random.default_rng(3)
     overlap = np.repeat(np.arange(6), 6)
-    place = rng.uniform(0, 255, (36, 2))
-    place[:, 0] = np.where(overlap % 2, place[:, 0], place[:, 0] / 10)
-    place[:, 1] = np.where(overlap % 2, place[:, 1] / 10, place[:, 1])
-    step = np.where((overlap % 2)[:, None], [0.0, 226.0], [226.0, 0.0])
+    beside = (overlap % 2 == np.arange(2)[:, None]).T  # an odd overlap lies across x
+    place = rng.uniform(0, 255, (36, 2)) / np.where(beside, 10, 1)
+    step = 226.0 * beside
     z = []
-    for _ in range(400):
+    for _ in range(200):
         moved = step + rng.standard_t(4, (36, 2)) * 0.1
         fit = fit_distortion(Blocks(overlap, place, moved, np.full((36, 2), 100.0)), (256, 256))
         assert fit is not None
@@ -149,12 +132,8 @@ def test_noise_alone_is_no_distortion() -> None:
 
 
 def test_too_few_overlaps_say_nothing() -> None:
-    place = np.array([[20.0, 5.0], [200.0, 5.0]])
-    moved = np.tile([0.0, 226.0], (2, 1))
-    single = Blocks(np.zeros(2, np.int64), place, moved, np.ones((2, 2)))
-    assert fit_distortion(single, (256, 256)) is None
-    apart = Blocks(np.arange(2), place, moved, np.ones((2, 2)))
-    assert fit_distortion(apart, (256, 256)) is None
-    none = Blocks(np.zeros(0, np.int64), *(np.zeros((0, 2)) for _ in range(3)))
-    assert fit_distortion(none, (256, 256)) is None
-    assert math.isclose(Distortion(0.0, 0.0, 0.0, (256, 256)).corner_px, 0.0)
+    place, moved = np.array([[20.0, 5.0], [200.0, 5.0]]), np.tile([0.0, 226.0], (2, 1))
+    for overlap in (np.zeros(2, np.int64), np.arange(2), np.zeros(0, np.int64)):
+        n = len(overlap)
+        blocks = Blocks(overlap, place[:n], moved[:n], np.ones((n, 2)))
+        assert fit_distortion(blocks, (256, 256)) is None

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ from tilewright.kernels.tile_positions.tile_order import (
 )
 
 GRIDS = st.tuples(st.integers(1, 12), st.integers(1, 12))
-FIRST = {"right": 0, "left": -1, "down": 0, "up": -1}
+STEPS = {"right": (0, 1), "left": (0, -1), "down": (1, 0), "up": (-1, 0)}
 
 
 def test_there_are_sixteen_layouts_and_on_a_real_grid_no_two_agree() -> None:
@@ -22,41 +22,23 @@ def test_there_are_sixteen_layouts_and_on_a_real_grid_no_two_agree() -> None:
 
 
 @given(st.sampled_from(LAYOUTS), GRIDS)
-def test_every_place_is_visited_once(layout: str, grid: tuple[int, int]) -> None:
-    rows, cols = grid
-    places = tile_places(layout, rows, cols)
-    assert sorted(places) == [(row, col) for row in range(rows) for col in range(cols)]
-
-
-@given(st.sampled_from(LAYOUTS), GRIDS)
-def test_the_first_run_goes_where_the_name_says(layout: str, grid: tuple[int, int]) -> None:
-    rows, cols = grid
-    _, run, advance = layout.split("_")
-    places = tile_places(layout, rows, cols)
-    along_rows = run in ("right", "left")
-    corner = {
-        True: (range(rows)[FIRST[advance]], range(cols)[FIRST[run]]),
-        False: (range(rows)[FIRST[run]], range(cols)[FIRST[advance]]),
-    }[along_rows]
-    assert places[0] == corner
-    step = {"right": (0, 1), "left": (0, -1), "down": (1, 0), "up": (-1, 0)}[run]
-    for before, after in pairwise(places[: cols if along_rows else rows]):
-        assert (after[0] - before[0], after[1] - before[1]) == step
-
-
-@given(st.sampled_from([name for name in LAYOUTS if name.startswith("snake")]), GRIDS)
-def test_a_snake_moves_one_tile_at_a_time(layout: str, grid: tuple[int, int]) -> None:
-    for (row_a, col_a), (row_b, col_b) in pairwise(tile_places(layout, *grid)):
-        assert abs(row_a - row_b) + abs(col_a - col_b) == 1
-
-
-@given(st.sampled_from([name for name in LAYOUTS if name.startswith("raster")]), GRIDS)
-def test_a_raster_repeats_its_first_run(layout: str, grid: tuple[int, int]) -> None:
+def test_a_layout_goes_where_its_name_says(layout: str, grid: tuple[int, int]) -> None:
+    kind, run, advance = layout.split("_")
     places = tile_places(layout, *grid)
-    minor = 1 if layout.split("_")[1] in ("right", "left") else 0
-    length = grid[minor]
-    first = [place[minor] for place in places[:length]]
-    assert [place[minor] for place in places] == first * grid[1 - minor]
+    assert sorted(places) == list(product(*map(range, grid)))
+    # It begins in the corner from which both words lead away.
+    starts = [size - 1 if {"left", "up"} & {run, advance} & words else 0
+              for size, words in zip(grid, ({"up"}, {"left"}), strict=True)]  # fmt: skip
+    assert places[0] == tuple(starts)
+    minor = 1 if run in ("right", "left") else 0
+    lines = [places[at : at + grid[minor]] for at in range(0, len(places), grid[minor])]
+    for (row_a, col_a), (row_b, col_b) in pairwise(lines[0]):
+        assert (row_b - row_a, col_b - col_a) == STEPS[run]
+    along = [[place[minor] for place in line] for line in lines]
+    turned = [along[0][:: -1 if kind == "snake" and n % 2 else 1] for n in range(len(lines))]
+    assert along == turned
+    for before, after in pairwise(lines):
+        assert after[0][1 - minor] - before[0][1 - minor] == sum(STEPS[advance])
 
 
 @given(st.integers(1, 400))
@@ -76,16 +58,14 @@ def test_jittered_positions_give_back_their_grid(
     places: set[tuple[int, int]], step: float, random: object
 ) -> None:
     # Lines without tiles cannot be counted unless a step is known: close the ranks.
-    rows = sorted({row for row, _ in places})
-    cols = sorted({col for _, col in places})
+    rows, cols = (sorted(set(axis)) for axis in zip(*places, strict=True))
     closed = [(rows.index(row), cols.index(col)) for row, col in places]
-    height, width = 400, 600
     jitter = random.uniform  # type: ignore[attr-defined]
     positions = [
-        (1e4 + row * step * height + jitter(-9, 9), -2e4 + col * step * width + jitter(-9, 9))
+        (1e4 + row * step * 400 + jitter(-9, 9), -2e4 + col * step * 600 + jitter(-9, 9))
         for row, col in closed
     ]
-    assert grid_places(positions, (height, width)) == closed
+    assert grid_places(positions, (400, 600)) == closed
 
 
 def test_an_empty_row_stays_empty() -> None:

@@ -8,24 +8,39 @@ job that Slurm gave no GPU finds none. Of a device's memory it knows what ``_poo
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
 
-from . import _pool, cuda, fft
-from ._pool import get_default_memory_pool, get_default_pinned_memory_pool
+from . import _plans, _pool, cuda
 
-__all__ = ["cuda", "fft", "get_default_memory_pool", "get_default_pinned_memory_pool"]
+__all__ = ["cuda", "fft"]
 __version__ = "0+standin"
+fft = SimpleNamespace(config=_plans)
 
-empty, zeros, ones = (_pool.counted(make) for make in (numpy.empty, numpy.zeros, numpy.ones))
+
+def get_default_memory_pool() -> _pool.MemoryPool:
+    return _pool.POOL
+
+
+def get_default_pinned_memory_pool() -> _pool.MemoryPool:
+    """Return a pool that holds nothing."""
+    return _pool.MemoryPool()
+
+
+def _counted(make: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: _pool.count(make(*args, **kwargs))
+
+
+empty, zeros, ones = map(_counted, (numpy.empty, numpy.zeros, numpy.ones))
 
 
 def asarray(array: Any, dtype: Any = None) -> Any:
     """Return an array of the device; what is not there yet is copied, as from a host."""
-    if isinstance(array, numpy.ndarray) and _pool.is_counted(array):
-        return _pool.count(numpy.asarray(array, dtype))
-    return _pool.count(numpy.array(array, dtype))
+    there = isinstance(array, numpy.ndarray) and _pool.is_counted(array)
+    return _pool.count((numpy.asarray if there else numpy.array)(array, dtype))
 
 
 def asnumpy(array: Any) -> Any:

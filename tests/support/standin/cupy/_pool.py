@@ -11,7 +11,6 @@ import gc
 import os
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,30 +22,27 @@ DEVICE_B = 1 << 34
 class OutOfMemoryError(MemoryError):
     """CuPy's, with CuPy's text."""
 
-    def __init__(self, size: int, total: int, limit: int) -> None:
-        super().__init__(
-            f"Out of memory allocating {size:,} bytes (allocated so far: {total:,} bytes, "
-            f"limit set to: {limit:,} bytes)."
-        )
-
 
 class MemoryPool:
     """The pool of the only device."""
 
     def __init__(self) -> None:
         self._limit = int(os.environ.get("CUPY_GPU_MEMORY_LIMIT", "0"))
-        self._used = 0
-        self._total = 0
+        self._used = self._total = 0
         # A finaliser may run while the lock is held.
         self._lock = threading.RLock()
 
     def take(self, size: int) -> None:
+        limit = self._limit or DEVICE_B
         with self._lock:
-            if self._used + size > (self._limit or DEVICE_B):
+            if self._used + size > limit:
                 gc.collect()
                 self._total = self._used
-            if self._used + size > (self._limit or DEVICE_B):
-                raise OutOfMemoryError(size, self._total, self._limit or DEVICE_B)
+            if self._used + size > limit:
+                raise OutOfMemoryError(
+                    f"Out of memory allocating {size:,} bytes (allocated so far: "
+                    f"{self._total:,} bytes, limit set to: {limit:,} bytes)."
+                )
             self._used += size
             self._total = max(self._total, self._used)
 
@@ -70,17 +66,8 @@ class MemoryPool:
         self._limit = size
 
 
-_POOL = MemoryPool()
+POOL = MemoryPool()
 _OWNERS: set[int] = set()
-
-
-def get_default_memory_pool() -> MemoryPool:
-    return _POOL
-
-
-def get_default_pinned_memory_pool() -> MemoryPool:
-    """Return a pool that holds nothing."""
-    return MemoryPool()
 
 
 def _owner(array: Any) -> Any:
@@ -97,18 +84,12 @@ def count(array: Any) -> Any:
     """Take an array's memory until the last view of it is gone; what is counted stays so."""
     owner = _owner(array)
     if id(owner) not in _OWNERS:
-        size, key = owner.nbytes, id(owner)
-        _POOL.take(size)
-        _OWNERS.add(key)
-        weakref.finalize(owner, _drop, key, size)
+        POOL.take(owner.nbytes)
+        _OWNERS.add(id(owner))
+        weakref.finalize(owner, _drop, id(owner), owner.nbytes)
     return array
 
 
 def _drop(key: int, size: int) -> None:
     _OWNERS.discard(key)
-    _POOL.give(size)
-
-
-def counted(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function whose arrays are counted."""
-    return lambda *args, **kwargs: count(make(*args, **kwargs))
+    POOL.give(size)

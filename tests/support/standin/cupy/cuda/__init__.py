@@ -1,6 +1,7 @@
 """The part of ``cupy.cuda`` that asks whether there is a device."""
 
-from . import memory, runtime
+from .. import _pool as memory
+from . import runtime
 
 __all__ = ["is_available", "memory", "runtime"]
 

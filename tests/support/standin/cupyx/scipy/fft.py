@@ -7,16 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import scipy.fft
-from cupy import _pool
-from cupy.fft.config import get_plan_cache
-
-_TRANSFORMS = ("fft", "ifft", "rfft", "irfft", "fft2", "ifft2", "rfft2", "irfft2")
-
-
-def __getattr__(name: str) -> Any:
-    """Take every name from SciPy."""
-    found = getattr(scipy.fft, name)
-    return _planned(found) if name in _TRANSFORMS else found
+from cupy import _plans, _pool
+from scipy.fft import *  # noqa: F403
 
 
 def _planned(transform: Callable[..., Any]) -> Callable[..., Any]:
@@ -25,7 +17,11 @@ def _planned(transform: Callable[..., Any]) -> Callable[..., Any]:
         result = transform(array, *args, **kwargs)
         key = (transform.__name__, array.shape, str(args), str(kwargs))
         # cuFFT's work area is of the size of the data, or none: the larger is taken.
-        get_plan_cache().use(key, result.nbytes)
+        _plans.get_plan_cache().use(key, result.nbytes)
         return _pool.count(result)
 
     return run
+
+
+for _name in ("fft", "ifft", "rfft", "irfft", "fft2", "ifft2", "rfft2", "irfft2"):
+    globals()[_name] = _planned(getattr(scipy.fft, _name))

@@ -7,17 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from .._pool import OutOfMemoryError, count
-
-ALLOC_FAILED = 2
+from ._pool import OutOfMemoryError, count
 
 
 class CuFFTError(RuntimeError):
     """An error of cuFFT; the message is the name of its result."""
-
-    def __init__(self, result: int) -> None:
-        self.result = result
-        super().__init__("CUFFT_ALLOC_FAILED")
 
 
 class PlanCache(threading.local):
@@ -28,11 +22,11 @@ class PlanCache(threading.local):
 
     def use(self, key: tuple[object, ...], work_b: int) -> None:
         """Make the plan of a transform where there is none."""
+        plan = self._plans.pop(key, None)
         try:
-            plan = self._plans.pop(key, None)
             self._plans[key] = count(np.empty(work_b, np.uint8)) if plan is None else plan
         except OutOfMemoryError:
-            raise CuFFTError(ALLOC_FAILED) from None
+            raise CuFFTError("CUFFT_ALLOC_FAILED") from None
         if len(self._plans) > 16:
             del self._plans[next(iter(self._plans))]
 

@@ -1,0 +1,120 @@
+"""A guarded device refuses what CuPy lacks, or answers otherwise than NumPy; and a stand-in under
+CuPy's name has devices as CUDA has (its pixels: tests/benchmarks/test_gpu.py).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import REPO, STANDIN
+from tests.support import device_calls
+from tests.support.device_calls import UnknownCallError
+from tests.support.guard import GuardError, guarded_backend
+
+DEVICE = guarded_backend()
+
+
+@pytest.fixture(autouse=True)
+def _any_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of these tests are no kernel's: they stay out of the table."""
+    monkeypatch.setattr(device_calls, "note", lambda *args: None)
+
+
+def _index(a: Any, *at: Any) -> None:
+    a[at] = 1.0
+
+
+@pytest.mark.parametrize(
+    ("asked", "refused"),
+    [
+        (lambda b, a: np.asarray(a), "implicit conversion"),
+        (lambda b, a: a + np.ones(4, np.float32), "was handed to a device function"),
+        (lambda b, a: b.xp.maximum([1, 2, 3, 4], a), "no lists"),
+        (lambda b, a: (a - 1).astype(b.xp.uint16), "another number on a GPU"),
+        (lambda b, a: b.asarray([np.inf, 0]).astype(np.int32), "another number on a GPU"),
+        (lambda b, a: b.asarray(np.array([70000.0]), np.uint16), "another number on a GPU"),
+        (lambda b, a: _index(a, b.asarray([0, 1, 0], np.int64)), "set twice"),
+        (lambda b, a: _index(a[:, None], a >= 0, b.asarray([True], bool)), "one mask"),
+        (lambda b, a: b.xp.bincount(b.asarray([0, 0], np.int64), weights=a[:2] / 3), "any order"),
+        (lambda b, a: b.xp.sort(a, kind="heapsort"), "stably"),
+        (lambda b, a: b.asarray(["a"], None), "no arrays of"),
+        (lambda b, a: b.asarray([1], np.longdouble), "no arrays of"),
+        (lambda b, a: b.fft.irfft(b.fft.rfft(a) * np.complex64(1j)), "spectrum of a real image"),
+        (lambda b, a: b.fft.irfft(b.fft.rfft(a), n=8), "for an image of"),
+        (lambda b, a: a[b.asarray([4], np.int64)], IndexError),  # CuPy takes index 0 for it
+        (lambda b, a: b.xp.take(a, b.asarray([4], np.int64)), IndexError),
+        (lambda b, a: [0, 1, 2][a.argmin()], TypeError),  # CuPy's arrays have no __index__
+        (lambda b, a: range(a.sum()), TypeError),
+        (lambda b, a: f"{a.max():.1f}", TypeError),
+        (lambda b, a: {a.max()}, TypeError),
+        (lambda b, a: b.fft.set_workers(2), AttributeError),
+    ],
+)  # fmt: skip
+def test_what_a_gpu_does_not_take_or_answers_otherwise_is_refused(
+    asked: Callable[[Any, Any], Any], refused: str | type[Exception]
+) -> None:
+    said = refused if isinstance(refused, str) else None
+    error = GuardError if isinstance(refused, str) else refused
+    with pytest.raises(error, match=said):
+        asked(DEVICE, DEVICE.asarray(np.arange(4)))
+
+
+def test_single_elements_are_views() -> None:
+    array = DEVICE.asarray(np.arange(6).reshape(2, 3))
+    one, sum_ = array[1, 2], array.sum()
+    array[1, 2] = 7.0
+    assert float(one) == 7.0
+    assert float(sum_) == 15.0
+
+
+def test_ties_are_sorted_stably_and_whole_weights_counted() -> None:
+    values = np.tile([1.0, 0.0], 500)
+    order = DEVICE.to_numpy(DEVICE.xp.argsort(DEVICE.asarray(values)))
+    np.testing.assert_array_equal(order, np.argsort(values, kind="stable"))
+    at, weights = DEVICE.asarray([0, 2, 2], np.int64), DEVICE.asarray([3.0, 1.0, 1.0])
+    counts = DEVICE.xp.bincount(at, weights=weights, minlength=4)
+    np.testing.assert_array_equal(DEVICE.to_numpy(counts), [3, 0, 2, 0])
+
+
+def test_kinds_outside_the_table_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    array = DEVICE.asarray(np.ones(3))
+    monkeypatch.undo()
+    monkeypatch.delenv(device_calls.RECORDING, raising=False)
+    with pytest.raises(UnknownCallError, match=r"xp.cbrt .*record_calls"):
+        DEVICE.xp.cbrt(array)
+
+
+def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    kept = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
+    path = os.pathsep.join([str(STANDIN), str(REPO), str(REPO / "src")])
+    env = {**kept, "PYTHONPATH": path, "TILEWRIGHT_DEVICE": "gpu", **env}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
+    )
+
+
+def test_devices_are_those_that_the_job_was_given() -> None:
+    code = "import cupy; print(cupy.cuda.is_available(), cupy.cuda.runtime.getDeviceCount())"
+    assert run(code, CUDA_VISIBLE_DEVICES="2,5").stdout == "True 2\n"
+    none = run(code.replace(", cupy", "); print(cupy"), CUDA_VISIBLE_DEVICES="")
+    assert none.stdout == "False\n"
+    assert "cudaErrorNoDevice: no CUDA-capable device is detected" in none.stderr
+
+
+@pytest.mark.parametrize(("node", "works"), [("b1", False), ("b2", True)])
+def test_cuda_fails_on_a_broken_node(tmp_path: Path, node: str, works: bool) -> None:
+    listing = tmp_path / "broken"
+    listing.write_text("b1\nt1\n")
+    code = "from tilewright.kernels.backend import gpu_backend; gpu_backend()"
+    broken = {"SLURMD_NODENAME": node, "STANDIN_BROKEN_NODES": str(listing)}
+    done = run(code, CUDA_VISIBLE_DEVICES="0", **broken)
+    assert (done.returncode == 0) == works
+    assert ("cudaErrorInitializationError: initialization error" in done.stderr) != works
