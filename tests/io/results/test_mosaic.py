@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import _local as local_store
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
 from tilewright.io.results.mosaic import create_mosaic, open_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreError
 
@@ -158,14 +157,6 @@ def test_replaces_what_was_there_and_a_stale_partial(tmp_path: Path) -> None:
     save(path, stack(1))
     np.testing.assert_array_equal(open_mosaic(path).read(), stack(1))
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_whole_or_nothing_for_a_file(tmp_path: Path) -> None:
-    target = tmp_path / "new" / "a.txt"
-    with whole_or_nothing(target) as partial:
-        partial.write_text("a")
-        assert not target.exists()
-    assert target.read_text() == "a"
 
 
 @pytest.mark.parametrize(
