@@ -74,7 +74,7 @@ def test_pages_are_read_in_minutes() -> None:
 def test_what_is_generated_says_what_the_code_says(page: str) -> None:
     text = text_of(page)
     assert text == generate.rewritten(page, text), "run make docs"
-    with pytest.raises(ValueError, match="marks of .* once"):
+    with pytest.raises(ValueError, match=r"marks of .* once"):
         generate.rewritten(page, "# Page without its marks")
 
 

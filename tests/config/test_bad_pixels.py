@@ -43,12 +43,8 @@ def experiment(
         "markers": str(folder / "markers.csv"),
         "results": str(folder / "results"),
         "acquisition": {
-            "convention": convention,
-            "rows": design.rows,
-            "cols": design.cols,
-            "overlap": design.overlap,
-            "pixel_um": design.pixel_um,
-            "reference_channel": "1",
+            **{"convention": convention, "rows": design.rows, "cols": design.cols},
+            **{"overlap": design.overlap, "pixel_um": design.pixel_um, "reference_channel": "1"},
             **acquisition,
         },
         "deconvolve": {"method": "none"},
@@ -62,15 +58,16 @@ def check(config: dict[str, Any]) -> Layout:
     return layout
 
 
+Change = Callable[[NDArray[Any]], NDArray[Any]]
+
+
 def raw_refused(config: dict[str, Any]) -> str:
     said = str(refused(config, check))
     assert not list(Path(config["results"]).rglob("cycle*.csv"))
     return said
 
 
-def change(
-    config: dict[str, Any], files: str, what: Callable[[NDArray[Any]], NDArray[Any]], **how: Any
-) -> None:
+def change(config: dict[str, Any], files: str, what: Change, **how: Any) -> None:
     paths = list(Path(config["samples"]).parent.glob(f"raw/{files}"))
     assert paths
     for path in paths:
@@ -82,17 +79,17 @@ def noise(plane: NDArray[Any]) -> NDArray[Any]:
     return rng.poisson(150, plane.shape).astype(np.uint16)
 
 
+def saturated(plane: NDArray[Any]) -> NDArray[Any]:
+    return np.where(np.arange(plane.size).reshape(plane.shape) % 3, 65535, plane)
+
+
 @pytest.mark.parametrize(
     ("files", "what", "message"),
     [
         ("Cyc2*/*CH2.tif", lambda p: p * 0, "cycle 2, channel 2: every tile is constant"),
         ("Cyc1*/*CH2.tif", lambda p: p * 0 + 7, "(7 everywhere)"),
         ("Cyc1*/*CH2.tif", lambda p: p * 0 + 65535, "channel 2: every tile is constant"),
-        (
-            "Cyc1*/*CH2.tif",
-            lambda p: np.where(np.arange(p.size).reshape(p.shape) % 3, 65535, p),
-            "cycle 1, channel 2: every tile is saturated",
-        ),
+        ("Cyc1*/*CH2.tif", saturated, "cycle 1, channel 2: every tile is saturated"),
         ("Cyc2*/*CH1.tif", lambda p: p * 0, "(the reference channel): every tile is constant"),
         ("Cyc2*/*CH1.tif", noise, "(the reference channel): every tile is noise without structure"),
         ("Cyc*/*CH1.tif", lambda p: 65535 - p, "the images look inverted"),
@@ -276,11 +273,7 @@ def test_tiles_without_tissue_tell_no_layout(tmp_path: Path, made: Made) -> None
 def test_positions_in_another_unit(tmp_path: Path, made: Made) -> None:
     config = experiment(tmp_path, made, "fiji")
     for path in tmp_path.glob("raw/*/TileConfiguration.txt"):
-        lines = [
-            line.replace(", ", "000, ").replace(")", "000)")
-            for line in path.read_text().splitlines()
-        ]
-        path.write_text("\n".join(lines))
+        path.write_text(path.read_text().replace(", ", "000, ").replace(")", "000)"))
     assert "6 tiles are spread over" in raw_refused(config)
 
 
