@@ -156,11 +156,8 @@ def test_fiji_positions_cycles_and_split_channels(tmp_path: Path) -> None:
     assert {(p.y_px, p.x_px) for p in planes} == {(-3.0, 90.5), (10.0, 0.0)}
     flipped = scan("fiji", tmp_path, ScanOptions(flip_x=True))
     assert {(p.y_px, p.x_px) for p in flipped} == {(-3.0, -90.5), (10.0, 0.0)}
-
-
-def test_fiji_in_three_dimensions() -> None:
-    text = "# comment\ndim = 3\nmultiseries = true\na b.tif; ; (1e1, -2, 7)\n"
-    assert parse_tile_configuration(text) == [("a b.tif", -2.0, 10.0)]
+    deep = "# comment\ndim = 3\nmultiseries = true\na b.tif; ; (1e1, -2, 7)\n"
+    assert parse_tile_configuration(deep) == [("a b.tif", -2.0, 10.0)]
 
 
 @pytest.mark.parametrize(
@@ -224,6 +221,9 @@ def test_ome_xml_dimension_order_and_planes_in_several_files() -> None:
     assert [channel.name for channel in image.channels] == ["DAPI", None]
     assert image.channels[0].emission_nm == 461.0
 
+    (image,) = parse_ome_xml(ome().replace("<Channel/>", ""), "a.tif")  # one told of two
+    assert [(c.name, c.emission_nm) for c in image.channels] == [(None, None)] * 2
+
 
 def test_ome_xml_units() -> None:
     at = 'PositionX="1.5" PositionXUnit="mm" PositionY="20" ExposureTime="0.25"'
@@ -233,28 +233,19 @@ def test_ome_xml_units() -> None:
     assert (image.x, image.y) == (1500.0, 20.0)
     assert image.pixel_um == pytest.approx(0.377)
     assert image.channels[0].exposure_ms == 250.0
+    (image,) = parse_ome_xml(ome(size='PhysicalSizeX="0" PhysicalSizeZ="0.0"'), "a.tif")
+    assert (image.pixel_um, image.z_step_um) == (None, None)
 
 
-def test_channels_that_are_told_of_another_number_have_no_name() -> None:
-    (image,) = parse_ome_xml(ome().replace("<Channel/>", ""), "a.tif")
-    assert [(c.name, c.emission_nm) for c in image.channels] == [(None, None)] * 2
-
-
-def test_ome_xml_that_cannot_be_read() -> None:
-    with pytest.raises(RawDataError, match=r"a.tif: the OME-XML cannot be read"):
-        parse_ome_xml("<OME>", "a.tif")
-
-
-def test_ome_tiff_without_positions_or_pixel_size(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     for name in ("t1.ome.tif", "t2.ome.tif"):
         tifffile.imwrite(tmp_path / name, np.zeros((8, 8), np.uint16), metadata={"axes": "YX"})
     with pytest.raises(RawDataError, match="PositionX"):
         scan("ome_tiff", tmp_path)
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(RawDataError, match="not a folder"):
         scan("codex", tmp_path / "none")
+    with pytest.raises(RawDataError, match=r"a.tif: the OME-XML cannot be read"):
+        parse_ome_xml("<OME>", "a.tif")
 
 
 def test_names_that_tell_a_cycle_and_tokens() -> None:
@@ -313,18 +304,11 @@ def test_ome_xml_that_contradicts_itself(xml: str, said: str) -> None:
     assert str(caught.value).startswith("a.tif: in the OME-XML ")
 
 
-def test_ome_xml_of_zero_is_not_known() -> None:
-    (image,) = parse_ome_xml(ome(size='PhysicalSizeX="0" PhysicalSizeZ="0.0"'), "a.tif")
-    assert (image.pixel_um, image.z_step_um) == (None, None)
-
-
 def test_sizes_of_the_files_are_compared(tmp_path: Path) -> None:
     write_ome(tmp_path / "a.ome.tif", [(0.0, 0.0), (0.0, 9.0)])
     assert scan("ome_tiff", tmp_path, ScanOptions(pixel_um=0.5, z_step_um=1.5))
     assert scan("ome_tiff", tmp_path, ScanOptions(pixel_um=0.505))
-    with pytest.raises(
-        RawDataError, match=r"a pixel along x of 0.5 µm, but acq.*pixel_um is 0.377"
-    ):
+    with pytest.raises(RawDataError, match=r"a pixel along x of 0.5 µm, but .*_um is 0.377"):
         scan("ome_tiff", tmp_path, ScanOptions(pixel_um=0.377))
     with pytest.raises(RawDataError, match=r"a z-step of 1.5 µm, but acquisition.z_step_um is 1;"):
         scan("ome_tiff", tmp_path, ScanOptions(z_step_um=1.0))

@@ -45,9 +45,8 @@ def write_as(convention: str, raw: Path, tiles: dict[tuple[int, int], Tiles], st
         rows, cols = grid.shape[:2]
         order = tile_places("snake_right_down", rows, cols)
         for number, (row, col) in enumerate(order, start=1):
-            path = raw / _NAMES[convention].format(
-                cycle=cycle, channel=channel, number=number, row=row, col=col
-            )
+            told = {"cycle": cycle, "channel": channel, "number": number, "row": row, "col": col}
+            path = raw / _NAMES[convention].format(**told)
             path.parent.mkdir(parents=True, exist_ok=True)
             if convention == "ome_tiff":
                 step_um = step_px * PIXEL_UM

@@ -67,9 +67,8 @@ def test_unusable_fields_are_refused(flat: np.ndarray, dark: np.ndarray | float)
 
 
 def test_unusable_files_are_named(tmp_path: Path) -> None:
-    text = tmp_path / "text.tif"
+    text, stack = tmp_path / "text.tif", tmp_path / "stack.tif"
     text.write_text("not an image")
-    stack = tmp_path / "stack.tif"
     tifffile.imwrite(stack, np.ones((3, 4, 5), dtype=np.float32), photometric="minisblack")
     for path in (tmp_path / "absent.tif", text, stack):
         with pytest.raises(RawDataError, match=path.name):
