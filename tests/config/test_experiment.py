@@ -9,9 +9,12 @@ from hypothesis import strategies as st
 
 from tests.config.configs import refused, set_key
 from tilewright.config.experiment import ConfigError, check_targets, load_experiment
+from tilewright.config.rules import DataSize
+from tilewright.config.sizing import DataSizes
 
 
 def test_valid(config: dict[str, Any]) -> None:
+    assert "--configfile" in str(refused({}))
     experiment = load_experiment(config)
     assert experiment.cycles == (1, 2)
     assert experiment.moving_cycles == (2,)
@@ -40,16 +43,6 @@ def test_cycles_to_process(config: dict[str, Any]) -> None:
             check_targets(late, targets)
 
 
-def test_a_background_that_is_not_processed_yet(config: dict[str, Any]) -> None:
-    Path(config["markers"]).write_text(
-        "cycle,channel,marker,emission_nm,exposure_ms,background\n"
-        "1,1,D1,461,10,\n1,2,CD3,525,300,Blank\n2,1,D2,461,10,\n2,2,Blank,525,100,\n"
-    )
-    first = load_experiment({**config, "cycles": [1]})
-    assert "background" not in first.channel_table()[1]
-    assert "background" in load_experiment(config).channel_table()[1]
-
-
 def test_backgrounds_and_what_is_left_out(config: dict[str, Any]) -> None:
     Path(config["markers"]).write_text(
         "cycle,channel,marker,emission_nm,exposure_ms,background,remove\n"
@@ -63,14 +56,12 @@ def test_backgrounds_and_what_is_left_out(config: dict[str, Any]) -> None:
     assert table[0] == {"cycle": 1, "channel": "1", "marker": "D1"}
     assert table[1] == {"cycle": 1, "channel": "2", "marker": "CD3", "background": blank}
     assert table[3] == {"cycle": 2, "channel": "2", "marker": "Blank", "remove": True}
+    first = load_experiment({**config, "cycles": [1]})
+    assert "background" not in first.channel_table()[1]  # its cycle is not processed yet
     fitted = load_experiment(set_key(config, "subtract.method", "regression"))
     assert fitted.channel_table()[1]["background"] == {**blank, "factor": None}
     kept = load_experiment(set_key(config, "subtract.method", "none"))
     assert "background" not in kept.channel_table()[1]
-
-
-def test_no_configuration_says_how_to_give_one() -> None:
-    assert "--configfile" in str(refused({}))
 
 
 def test_samples_override_and_refuse(config: dict[str, Any], tmp_path: Path) -> None:
@@ -101,3 +92,19 @@ def test_samples_override_and_refuse(config: dict[str, Any], tmp_path: Path) -> 
 def test_any_section_gives_a_sentence_or_an_experiment(value: Any) -> None:
     with pytest.raises(ConfigError):
         load_experiment({"samples": "none.tsv", "markers": "none.csv", "acquisition": value})
+
+
+def test_what_one_job_of_a_rule_needs() -> None:
+    """A GPU gets less time and fewer CPUs than CPUs do; what the user sets holds on both."""
+    size = DataSize(63, 20, 1440, 1920, 0.1, 9, 36)
+    sizes = DataSizes(lambda _: size, {})
+    on_cpus, on_gpu = (sizes.shape("deconvolve", {}, gpu=gpu) for gpu in (False, True))
+    assert (on_cpus.gpus, on_gpu.gpus) == (0, 1)
+    assert on_gpu.runtime_min < on_cpus.runtime_min
+    assert on_gpu.cpus <= 2 < on_cpus.cpus
+    own = {"cpus": 3, "mem_mb": 7000, "runtime_min": 60, "gpu_mem_mb": 9000}
+    sizes = DataSizes(lambda _: size, {}, overrides={"deconvolve": own})
+    for gpu in (False, True):
+        shape = sizes.shape("deconvolve", {}, gpu=gpu)
+        assert (shape.cpus, shape.mem_mb, shape.runtime_min) == (3, 7000, 60)
+        assert shape.gpu_mem_mb == 9000 * gpu

@@ -40,12 +40,10 @@ def checked(result: InitResult) -> dict[str, Any]:
     text = result.config.read_text("utf-8")
     config: dict[str, Any] = yaml.safe_load(text)
     assert config.keys() <= KEYS
-    for path in (result.config, result.config.parent / "README.md"):
-        for line in path.read_text("utf-8").split("\n"):
-            assert line.isprintable()
-    for line in result.summary().split("\n"):
-        assert line.isprintable()
-        assert len(line) <= 1000
+    summary = result.summary()
+    for said in (text, result.config.with_name("README.md").read_text("utf-8"), summary):
+        assert all(line.isprintable() for line in said.split("\n"))
+    assert max(map(len, summary.split("\n"))) <= 1000
     return config
 
 

@@ -132,21 +132,16 @@ def write_phenix(raw: Path, cycle: int, specimen: Specimen) -> None:
         inside += [tag(f"Position{k}", f"{um * 1e-6:.9E}", Unit="m") for k, um in at_um.items()]
         images.append(tag("Image", inside, Version=1))
     metres = f"{specimen.pixel_um * 1e-6:.9E}"
-    entries = [
-        tag(
-            "Entry",
-            [
-                tag("ChannelName", name),
-                tag("ImageResolutionX", metres, Unit="m"),
-                tag("ImageResolutionY", metres, Unit="m"),
-                tag("ObjectiveNA", str(specimen.aperture), Unit=""),
-                tag("MainEmissionWavelength", f"{nm:g}", Unit="nm"),
-                tag("ExposureTime", str(specimen.exposure_ms / 1000), Unit="s"),
-            ],
-            ChannelID=channel + 1,
-        )
-        for channel, name, nm in specimen.channels()
-    ]
+    entries = []
+    for channel, name, nm in specimen.channels():
+        inside = [
+            tag("ChannelName", name),
+            *(tag(f"ImageResolution{axis}", metres, Unit="m") for axis in "XY"),
+            tag("ObjectiveNA", str(specimen.aperture), Unit=""),
+            tag("MainEmissionWavelength", f"{nm:g}", Unit="nm"),
+            tag("ExposureTime", str(specimen.exposure_ms / 1000), Unit="s"),
+        ]
+        entries.append(tag("Entry", inside, ChannelID=channel + 1))
     well = tag("Well", [tag("Row", "2"), tag("Col", "3"), tag("Image", id="0203K1F1P1R1")])
     inside = [tag("Wells", well), tag("Maps", tag("Map", entries)), tag("Images", images)]
     space = "http://www.perkinelmer.com/PEHH/HarmonyV5"
@@ -167,15 +162,15 @@ def write_cv8000(raw: Path, cycle: int, specimen: Specimen) -> None:
     for tile, (row, col), channel, z, plane in specimen.planes():
         name = f"plate_B03_T0001F{tile + 1:03}L01A{channel + 1:02}Z{z + 1:02}C{channel + 1:02}.tif"
         tifffile.imwrite(folder / name, plane)
-        place = {
+        place: dict[str, object] = {
             **{"Column": 3, "Row": 2, "TimePoint": 1, "FieldIndex": tile + 1, "ZIndex": z + 1},
             **{"Ch": channel + 1, "X": col * um - 50, "Y": 50 - row * um},
             "Z": z * specimen.z_step_um,
         }
         records.append(bts("MeasurementRecord", name, Type="IMG", **place))
         if z == 0:
-            projection = {"Type": "IMG", "ZImageProcessing": "Maximum", **place}
-            records.append(bts("MeasurementRecord", f"projection_{name}", **projection))
+            place |= {"Type": "IMG", "ZImageProcessing": "Maximum"}
+            records.append(bts("MeasurementRecord", f"projection_{name}", **place))
     # Wells that nobody copied, and a field whose focus was not found.
     records.append(records[0].replace('Row="2"', 'Row="4"').replace("_B03_", "_D03_"))
     records.append(records[0].replace('"IMG"', '"ERR"').replace("plate_B03", "failed"))
@@ -211,7 +206,8 @@ def write_companion(raw: Path, cycle: int, specimen: Specimen) -> None:
         stack = specimen.tiles[row, col].reshape(-1, height, width)
         tifffile.imwrite(folder / name, stack, photometric="minisblack", **pointer)
         uuid = tag("UUID", f"urn:uuid:{tile}", FileName=name)
-        at = {"PositionX": col * specimen.step_um, "PositionY": row * specimen.step_um}
+        um = specimen.step_um
+        at: dict[str, object] = {"PositionX": col * um, "PositionY": row * um}
         at |= {"ExposureTime": specimen.exposure_ms, "ExposureTimeUnit": "ms"}
         inside = [
             tag("Channel", ID=f"Channel:{tile}:{k}", Name=named, EmissionWavelength=f"{nm:g}",
@@ -264,21 +260,20 @@ def write_imagexpress(raw: Path, cycle: int, specimen: Specimen) -> None:
     """MetaXpress's names in its own folders, with a projection; PlaneInfo tells the rest."""
     um = specimen.step_um
     for tile, (row, col), channel, z, plane in specimen.planes():
-        told = {
-            "spatial-calibration-state": ("bool", "on"),
-            "spatial-calibration-x": ("float", specimen.pixel_um),
-            "spatial-calibration-y": ("float", specimen.pixel_um),
-            "spatial-calibration-units": ("string", "um"),
-            "stage-position-x": ("float", 68300 + col * um),
-            "stage-position-y": ("float", 27625.5 + row * um),
-            "z-position": ("float", 9319.5 + z * specimen.z_step_um),
-            "wavelength": ("float", f"{specimen.emission_nm[channel]:g}"),
-            "_IllumSetting_": ("string", specimen.names[channel]),
-            "_MagNA_": ("float", specimen.aperture),
-            "_MagRI_": ("float", 1),
-            "Exposure Time": ("string", f"{specimen.exposure_ms:g} ms"),
-        }
-        props = [tag("prop", id=key, type=kind, value=value) for key, (kind, value) in told.items()]
+        told = (
+            ("bool", "spatial-calibration-state", "on"),
+            *(("float", f"spatial-calibration-{axis}", specimen.pixel_um) for axis in "xy"),
+            ("string", "spatial-calibration-units", "um"),
+            ("float", "stage-position-x", 68300 + col * um),
+            ("float", "stage-position-y", 27625.5 + row * um),
+            ("float", "z-position", 9319.5 + z * specimen.z_step_um),
+            ("float", "wavelength", f"{specimen.emission_nm[channel]:g}"),
+            ("string", "_IllumSetting_", specimen.names[channel]),
+            ("float", "_MagNA_", specimen.aperture),
+            ("float", "_MagRI_", 1),
+            ("string", "Exposure Time", f"{specimen.exposure_ms:g} ms"),
+        )
+        props = [tag("prop", id=key, type=kind, value=value) for kind, key, value in told]
         xml = tag("MetaData", tag("PlaneInfo", props))
         name = f"plate_B02_s{tile + 1}_w{channel + 1}0A1B2C3D-0123-4567-89AB-0123456789AB.tif"
         for step in (f"ZStep_{z + 1}", *(["."] if z == 0 else [])):
@@ -370,8 +365,8 @@ def write_nd2(raw: Path, cycle: int, specimen: Specimen) -> None:
         f"a{number}": {
             **{"sDescription": name, "uiCompCount": 1, "uiSampleIndex": number},
             "pFluorescentProbe": {
-                "m_ExcitationSpectrum": _line(nm - 40),
-                "m_EmissionSpectrum": _line(nm),
+                f"m_{way}Spectrum": _line(at)
+                for way, at in (("Excitation", nm - 40), ("Emission", nm))
             },
         }
         for number, name, nm in specimen.channels()
