@@ -44,11 +44,11 @@ def parts() -> dict[str, list[Any]]:
     return {name: pages for part in loaded["nav"][1:] for name, pages in part.items()}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_first_paragraph_says_what_the_reader_can_do_after_the_page(page: Path) -> None:
-    title, first, *_ = page.read_text(encoding="utf-8").split("\n\n")
-    assert title.startswith("# ")
-    assert first.startswith("After this page you ")
+def test_the_first_paragraph_says_what_the_reader_can_do_after_the_page() -> None:
+    for page in PAGES:
+        title, first, *_ = page.read_text(encoding="utf-8").split("\n\n")
+        assert title.startswith("# "), page
+        assert first.startswith("After this page you "), page
 
 
 def test_the_front_page_links_to_every_page_of_the_four_parts_of_the_site() -> None:

@@ -72,18 +72,18 @@ def test_keys(config: dict[str, Any], key: str, value: Any, message: str) -> Non
     assert key in said
 
 
-@pytest.mark.parametrize("pixel_um", [0.01, 0.065, 0.377, 3.45, 20])
-def test_pixels_that_microscopes_have(config: dict[str, Any], pixel_um: float) -> None:
-    experiment = load_experiment(set_key(config, "acquisition.pixel_um", pixel_um))
-    assert experiment.voxel_um[1] == pixel_um
+def test_pixels_that_microscopes_have(config: dict[str, Any]) -> None:
+    for pixel_um in (0.01, 0.065, 0.377, 3.45, 20):
+        experiment = load_experiment(set_key(config, "acquisition.pixel_um", pixel_um))
+        assert experiment.voxel_um[1] == pixel_um
 
 
 def test_a_plane_of_deconvolved_stacks_needs_them(config: dict[str, Any]) -> None:
     set_key(config, "edf.method", "psf_mean")
     assert load_experiment(config).settings.plane_of_deconvolved
     set_key(config, "deconvolve.method", "none")
-    with pytest.raises(ConfigError, match=r"edf.method is 'psf_mean'.*set edf.method: auto"):
-        load_experiment(config)
+    said = str(refused(config))
+    assert re.search(r"edf.method is 'psf_mean'.*set edf.method: auto", said)
 
 
 def test_the_direct_plane_needs_optics_and_no_deconvolution(config: dict[str, Any]) -> None:
@@ -94,8 +94,7 @@ def test_the_direct_plane_needs_optics_and_no_deconvolution(config: dict[str, An
     set_key(config, "deconvolve.method", "none")
     load_experiment(config)
     set_key(config, "optics.numerical_aperture", None)
-    with pytest.raises(ConfigError, match=r"numerical_aperture.*and edf.method: auto"):
-        load_experiment(config)
+    assert re.search(r"numerical_aperture.*and edf.method: auto", str(refused(config)))
     set_key(config, "edf.method", "auto")
     settings = load_experiment(config).settings
     assert settings.plane_method == "soft_focus"
@@ -178,11 +177,8 @@ def test_tables_that_are_no_text(
 ) -> None:
     Path(config[table]).write_bytes(content)
     assert message in str(refused(config))
-
-
-def test_a_table_that_is_a_folder(config: dict[str, Any], tmp_path: Path) -> None:
-    said = str(refused(set_key(config, "markers", str(tmp_path))))
-    assert "cannot be read (Is a directory)" in said
+    config[table] = str(Path(config[table]).parent)
+    assert "cannot be read (Is a directory)" in str(refused(config))
 
 
 def test_tables_as_spreadsheets_write_them(config: dict[str, Any]) -> None:
@@ -238,8 +234,7 @@ def test_config_files_that_are_right(
 @pytest.mark.parametrize("name", ["~/raw", "$HOME/raw", "x" * 5000, "raw/../nothing"])
 def test_raw_folders(config: dict[str, Any], name: str) -> None:
     Path(config["samples"]).write_text(f"sample\traw_dir\ntonsil\t{name}\n")
-    with pytest.raises(ConfigError, match=r"line 2: the raw_dir '.* is not a folder"):
-        load_experiment(config)
+    assert re.search(r"line 2: the raw_dir '.* is not a folder", str(refused(config)))
 
 
 def wrong_everywhere(raw: dict[str, Any]) -> dict[str, Any]:
@@ -429,10 +424,10 @@ def test_flat_dark_and_psf_files(
         path = str(tmp_path / ("psf.tif" if name == "psf" else f"{name}_{{channel}}.tif"))
         set_key(raw, f"{'deconvolve' if name == 'psf' else 'illumination'}.{name}_file", path)
         for channel in (1, 2):
+            named = Path(path.format(channel=channel))
             if isinstance(content, bytes):
-                Path(path.format(channel=channel)).write_bytes(content)
+                named.write_bytes(content)
             else:
-                named = path.format(channel=channel)
                 tifffile.imwrite(named, content, photometric="minisblack")
     if "flat" in files:
         set_key(raw, "illumination.method", "file")
@@ -448,8 +443,8 @@ def test_flat_dark_and_psf_files(
 def test_named_files_must_exist(raw: dict[str, Any], tmp_path: Path) -> None:
     tifffile.imwrite(tmp_path / "psf_1.tif", BEAD, photometric="minisblack")
     set_key(raw, "deconvolve.psf_file", str(tmp_path / "psf_{channel}.tif"))
-    with pytest.raises(ConfigError, match=r"deconvolve.psf_file is .*psf_2.tif, which does not"):
-        checked(raw)
+    said = str(refused(raw, checked))
+    assert re.search(r"deconvolve.psf_file is .*psf_2.tif, which does not", said)
     set_key(raw, "deconvolve.psf_file", str(tmp_path / "psf_{chanel}.tif"))
     assert "the field 'chanel'; known are" in str(refused(raw, checked))
 

@@ -80,8 +80,7 @@ def test_edges_come_back_and_an_empty_table_too(tmp_path: Path) -> None:
 
 
 def test_minus_zero_is_zero(tmp_path: Path) -> None:
-    zero = np.array([-0.0])
-    whole = np.array([0])
+    zero, whole = np.array([-0.0]), np.array([0])
     write_table(tmp_path / "p.csv", Positions(whole, whole, zero, zero, zero, whole))
     assert "-" not in (tmp_path / "p.csv").read_text()
 
