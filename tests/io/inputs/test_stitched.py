@@ -59,11 +59,7 @@ def write_levels_as_pages(path: Path, image: Image) -> None:
 )
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
 def test_every_layout_gives_its_full_resolution_by_region(
-    tmp_path: Path,
-    name: str,
-    write: Callable[[Path, Image], None],
-    told: list[str | None],
-    dtype: Any,
+    tmp_path: Path, name: str, write: Callable[[Path, Image], None], told: list[Any], dtype: Any
 ) -> None:
     image = counts(dtype=dtype)
     write(tmp_path / name, image)
