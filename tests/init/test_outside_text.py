@@ -104,7 +104,8 @@ def test_the_config_says_what_is_meant_whatever_the_text(
     recognised = Recognised("pattern", ScanOptions(pattern=pattern), planes, [], Path(folder))
     metadata = Metadata([Channel(1, channel, marker, None, None)], 1, channel, pixel_um=1e-5)
     layout = TileLayout(4, 2, 2, "snake_right_down", 0.1)
-    files = tuple(Path("/", folder, name) for name in ("samples", "markers", "results"))
+    beside = Path("/", folder)
+    files = beside / "samples", beside / "markers", beside / "results"
     said = config_text(Path(folder), files, recognised, [layout], metadata, 1, warnings)
     config = yaml.safe_load(said.text)
     assert config == {
